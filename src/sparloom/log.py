@@ -1,0 +1,51 @@
+"""Console, log files and progress bars of one run."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+__all__ = ["console", "progress", "start", "track"]
+
+T = TypeVar("T")
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def start(out: Path) -> None:
+    """Send INFO and above to the console, DEBUG of sparloom to `out/run.log`."""
+    out.mkdir(parents=True, exist_ok=True)
+    root = logging.getLogger("sparloom")
+    root.setLevel(logging.DEBUG)
+    root.propagate = False
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+        handler.close()
+    shown = RichHandler(console=console, show_path=False, show_time=True, log_time_format="%H:%M:%S")
+    shown.setLevel(logging.INFO)
+    kept = logging.FileHandler(out / "run.log", encoding="utf-8")
+    kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root.addHandler(shown)
+    root.addHandler(kept)
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """Show bars with count, elapsed and remaining time; silent where the output is no terminal."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("ETA"), TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        yield bars
+
+
+def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    """Iterate over `items` under a progress bar."""
+    with progress() as bars:
+        yield from bars.track(items, total=total, description=description)
