@@ -1,0 +1,35 @@
+"""Measurements, timing protocol, robust statistics, metrics of rankings and choices, machine description."""
+
+from sparloom.measure.machine import describe_machine
+from sparloom.measure.measurement import Kind, Measurement, TimingProtocol
+from sparloom.measure.metrics import (
+    ape_speedup,
+    ape_time,
+    bootstrap_interval,
+    dce,
+    geomean,
+    kendall_tau,
+    ordered_pair_accuracy,
+    pairwise_ranking_loss,
+    speedup,
+)
+from sparloom.measure.statistics import noise_floor, round_minima, settle
+
+__all__ = [
+    "Kind",
+    "Measurement",
+    "TimingProtocol",
+    "ape_speedup",
+    "ape_time",
+    "bootstrap_interval",
+    "dce",
+    "describe_machine",
+    "geomean",
+    "kendall_tau",
+    "noise_floor",
+    "ordered_pair_accuracy",
+    "pairwise_ranking_loss",
+    "round_minima",
+    "settle",
+    "speedup",
+]

@@ -1,0 +1,86 @@
+"""What happened when a configuration ran, and how often it is to run."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Kind", "Measurement", "TimingProtocol"]
+
+Kind = Literal["wall", "device", "simulated"]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Seconds of one configuration in one round; raw repetitions, no statistics.
+
+    Args:
+        seconds: one per repetition; empty when it failed.
+        kind: which clock; clocks never share a column.
+        failure: why there are no seconds, or None.
+        cpu_seconds: processor time of all threads, one per repetition; empty where no such clock exists.
+        stolen: the machine was taken from us during every attempt (wall time far above processor time per thread);
+            the seconds are kept but not to be trusted.
+    """
+
+    seconds: tuple[float, ...]
+    kind: Kind
+    failure: str | None = None
+    cpu_seconds: tuple[float, ...] = ()
+    stolen: bool = False
+
+    def __post_init__(self) -> None:
+        if bool(self.seconds) == (self.failure is not None):
+            raise ValueError(f"a measurement has seconds or a failure, not both or neither: {len(self.seconds)} seconds, "
+                             f"failure {self.failure!r}")
+        if not all(math.isfinite(value) and value > 0 for value in self.seconds):
+            raise ValueError(f"seconds {self.seconds} must be finite and above 0: give a failure instead")
+        if self.cpu_seconds and len(self.cpu_seconds) != len(self.seconds):
+            raise ValueError(f"{len(self.cpu_seconds)} cpu_seconds for {len(self.seconds)} seconds: one per repetition")
+
+    @classmethod
+    def failed(cls, reason: str, kind: Kind) -> "Measurement":
+        """Record that nothing was measured, and why."""
+        return cls(seconds=(), kind=kind, failure=reason)
+
+    @property
+    def best(self) -> float:
+        """Least seconds of the repetitions.
+
+        Raises:
+            ValueError: the measurement failed.
+        """
+        if self.failure is not None:
+            raise ValueError(f"no seconds, the measurement failed: {self.failure}")
+        return min(self.seconds)
+
+
+@dataclass(frozen=True)
+class TimingProtocol:
+    """Rounds of fresh packing and allocation, each with a few repetitions, interleaved over configurations.
+
+    Args:
+        rounds: independent passes over all configurations; operands are packed and allocated anew in each.
+        repetitions: runs per round of a configuration, after one warm-up run that is not kept.
+        slow_factor: a warm-up slower than this many times the default configuration is itself the only
+            repetition of its round; infinity: never.
+        steal_ratio: a repetition whose wall seconds exceed this many times its processor seconds per thread is
+            retaken (the machine ran something else).
+        retakes: how often at most; afterwards the row is kept and marked as stolen.
+        seed: order of the configurations in each round, and the values of the dense operands.
+
+    Source: measured noise of packing against repetition; more than three repetitions per packing gain nothing.
+    """
+
+    rounds: int
+    repetitions: int
+    slow_factor: float
+    steal_ratio: float
+    retakes: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or self.repetitions < 1 or self.retakes < 0:
+            raise ValueError(f"rounds {self.rounds}, repetitions {self.repetitions}, retakes {self.retakes}: "
+                             "at least 1, 1 and 0")
+        if self.slow_factor <= 1 or self.steal_ratio <= 1:
+            raise ValueError(f"slow_factor {self.slow_factor} and steal_ratio {self.steal_ratio} must be above 1")

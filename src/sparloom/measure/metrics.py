@@ -1,0 +1,158 @@
+"""Figures of merit for rankings and choices; seconds in, dimensionless numbers out."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from jaxtyping import Float
+from scipy import stats
+
+__all__ = [
+    "ape_speedup", "ape_time", "bootstrap_interval", "dce", "geomean", "kendall_tau", "ordered_pair_accuracy",
+    "pairwise_ranking_loss", "speedup",
+]
+
+DCE_COST: Mapping[str, float] = {"cpu": 1.0, "spade": 1000.0}  # COGNATE appendix A.3
+
+
+def geomean(values: Float[np.ndarray, "n"]) -> float:
+    """Take the geometric mean of positive values."""
+    values = _positive("values", values)
+    return float(np.exp(np.log(values).mean()))
+
+
+def speedup(baseline: Float[np.ndarray, "n"], chosen: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+    """Divide the seconds of the baseline by those of the choice; above 1 is better."""
+    return _positive("baseline", baseline) / _positive("chosen", chosen)
+
+
+def bootstrap_interval(
+    values: Float[np.ndarray, "n"],
+    *,
+    seed: int,
+    statistic: Callable[[np.ndarray], float] = geomean,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+) -> tuple[float, float]:
+    """Bound a statistic over matrices by resampling the matrices (percentile bootstrap).
+
+    Args:
+        values: one per matrix.
+
+    Returns:
+        Lower and upper bound of the central `confidence` share of the resampled statistics.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    if values.size == 0:
+        raise ValueError("no values: a bootstrap needs at least one matrix")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence {confidence} is not in (0, 1)")
+    draws = np.random.default_rng(seed).integers(values.size, size=(resamples, values.size))
+    results = [statistic(values[draw]) for draw in draws]
+    low, high = np.quantile(results, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def kendall_tau(first: Float[np.ndarray, "n"], second: Float[np.ndarray, "n"]) -> float:
+    """Correlate two rankings of the same items (tau-b: ties count for neither side); NaN if one side is constant."""
+    first, second = _same_length(first, second)
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        return float("nan")
+    return float(stats.kendalltau(first, second).statistic)
+
+
+def ordered_pair_accuracy(
+    scores: Float[np.ndarray, "n"], seconds: Float[np.ndarray, "n"], *, tolerance: float = 0.0
+) -> float:
+    """Share of pairs whose scores are ordered like their seconds; NaN if no pair is left.
+
+    Args:
+        scores: low = fast.
+        tolerance: pairs whose seconds differ by at most this share of the smaller are left out; exact ties always.
+
+    Returns:
+        In [0, 1]; a pair with equal scores counts one half.
+    """
+    score_sign, time_sign = _pair_signs(scores, seconds, tolerance)
+    if time_sign.size == 0:
+        return float("nan")
+    return float((1 + (score_sign * time_sign).mean()) / 2)
+
+
+def pairwise_ranking_loss(
+    scores: Float[np.ndarray, "n"], seconds: Float[np.ndarray, "n"], *, margin: float = 1.0, tolerance: float = 0.0
+) -> float:
+    """Average max(0, margin - sign(t1 - t2) * (r1 - r2)) over pairs with distinct seconds; NaN if no pair is left.
+
+    Source: COGNATE appendix A.4 in the reading of a margin ranking loss; as printed it has no lower bound.
+    """
+    scores, seconds = _same_length(scores, seconds)
+    first, second = np.triu_indices(scores.size, k=1)
+    sign = _time_sign(seconds[first], seconds[second], tolerance)
+    kept = sign != 0
+    if not kept.any():
+        return float("nan")
+    gap = scores[first] - scores[second]
+    return float(np.maximum(0.0, margin - sign[kept] * gap[kept]).mean())
+
+
+def ape_time(chosen: Float[np.ndarray, "n"], optimum: Float[np.ndarray, "n"]) -> float:
+    """Absolute percentage error of the chosen time, mean of |t - t*| / t* x 100 over matrices.
+
+    Source: the formula of COGNATE appendix A.2. Nine of the eleven rows of its table 2 cannot come from this formula
+    (their speedups force a larger value); they fit `ape_speedup`. Both are reported, table 2 is compared with that.
+    """
+    chosen, optimum = _positive("chosen", chosen), _positive("optimum", optimum)
+    return float((np.abs(chosen - optimum) / optimum).mean() * 100)
+
+
+def ape_speedup(chosen: Float[np.ndarray, "n"], optimum: Float[np.ndarray, "n"]) -> float:
+    """Absolute percentage error of the reached speedup, mean of |s - s*| / s* x 100 over matrices.
+
+    The baseline cancels: |s - s*| / s* = |1 - t* / t|. Source: the reading of COGNATE table 2 that its speedups
+    allow; see `ape_time`.
+    """
+    chosen, optimum = _positive("chosen", chosen), _positive("optimum", optimum)
+    return float(np.abs(1 - optimum / chosen).mean() * 100)
+
+
+def dce(samples: Mapping[str, int], cost: Mapping[str, float] = DCE_COST) -> float:
+    """Sum the expense of collecting data: number of samples times the cost of one, over platforms.
+
+    Args:
+        samples: platform -> number of samples read in training.
+        cost: platform -> cost of one sample; default of COGNATE appendix A.3, where 500 SPADE and 10000 CPU samples
+            give 0.51e6.
+    """
+    unknown = sorted(set(samples) - set(cost))
+    if unknown:
+        raise ValueError(f"no cost for platform {', '.join(unknown)}: known are {', '.join(sorted(cost))}, give `cost`")
+    return float(sum(count * cost[platform] for platform, count in samples.items()))
+
+
+def _pair_signs(scores: np.ndarray, seconds: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+    scores, seconds = _same_length(scores, seconds)
+    first, second = np.triu_indices(scores.size, k=1)
+    sign = _time_sign(seconds[first], seconds[second], tolerance)
+    kept = sign != 0
+    return np.sign(scores[first] - scores[second])[kept], sign[kept]
+
+
+def _time_sign(first: np.ndarray, second: np.ndarray, tolerance: float) -> np.ndarray:
+    """Sign of first - second, 0 where they are closer than the tolerance."""
+    gap = first - second
+    return np.where(np.abs(gap) > tolerance * np.minimum(first, second), np.sign(gap), 0.0)
+
+
+def _same_length(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    first, second = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if first.shape != second.shape or first.ndim != 1:
+        raise ValueError(f"shapes {first.shape} and {second.shape}: two vectors of one length are needed")
+    return first, second
+
+
+def _positive(name: str, values: np.ndarray) -> np.ndarray:
+    values = np.asarray(values, dtype=np.float64)
+    if values.size == 0 or not (values > 0).all():
+        raise ValueError(f"{name} must hold at least one number, all above 0; least is "
+                         f"{values.min() if values.size else 'missing'}")
+    return values

@@ -1,0 +1,36 @@
+"""Comparison of float32 results with a float64 oracle, with a tolerance that grows with the length of the sum."""
+
+import numpy as np
+
+__all__ = ["assert_close"]
+
+EPSILON = float(np.finfo(np.float32).eps)
+
+
+def assert_close(actual: np.ndarray, oracle: np.ndarray, *, terms: np.ndarray | int, scale: float = 1.0) -> None:
+    """Check that a float32 sum of `terms` products, in any order, gave `oracle`.
+
+    The bound is that of recursive summation, (terms + 1) * eps * scale * terms in the worst case; sums of independent
+    signs stay near its square root, so 4 * eps * scale * (terms + 1) is allowed.
+
+    Args:
+        terms: products per element, broadcast against `oracle`.
+        scale: largest magnitude of one product.
+
+    Raises:
+        AssertionError: names the worst element, both values and the tolerance there; also for NaN.
+    """
+    if actual.shape != oracle.shape:
+        raise AssertionError(f"shape {actual.shape} where the oracle has {oracle.shape}")
+    if actual.size == 0:
+        return
+    tolerance = np.broadcast_to(4 * EPSILON * scale * (np.asarray(terms, dtype=np.float64) + 1), oracle.shape)
+    error = np.abs(actual.astype(np.float64) - oracle)
+    excess = np.where(np.isfinite(error), error / tolerance, np.inf)
+    worst = np.unravel_index(int(np.argmax(excess)), oracle.shape)
+    if excess[worst] > 1:
+        place = ", ".join(str(int(axis)) for axis in worst)
+        raise AssertionError(
+            f"element ({place}) is {float(actual[worst])!r}, the oracle has {float(oracle[worst])!r}: error "
+            f"{float(error[worst]):.3e} exceeds {float(tolerance[worst]):.3e}; {int((excess > 1).sum())} of "
+            f"{oracle.size} elements differ")

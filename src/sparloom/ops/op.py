@@ -1,0 +1,62 @@
+"""What an operation is: operands, an obviously right result, and the work it takes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from sparloom.sparse import Pattern, SparseMatrix
+
+__all__ = ["Op", "Operands", "Work"]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """One sparse matrix and the dense arrays it meets.
+
+    Args:
+        matrix: the sparse operand A (rows, cols).
+        dense: name -> float32 array, row-major: B (cols, width) for SpMM; B (rows, width) and C (cols, width) for SDDMM.
+    """
+
+    matrix: SparseMatrix
+    dense: Mapping[str, np.ndarray]
+
+    @property
+    def width(self) -> int:
+        """Columns of the dense operands."""
+        return next(iter(self.dense.values())).shape[1]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Floating-point operations, and bytes that must cross the memory border at least once."""
+
+    flops: int
+    bytes: int
+
+
+class Op(Protocol):
+    """An operation; its name is the key of sample tables and of conf/op."""
+
+    name: str
+
+    def operands(self, matrix: SparseMatrix, width: int, seed: int) -> Operands: ...
+
+    def oracle(self, operands: Operands) -> np.ndarray: ...
+
+    def work(self, pattern: Pattern, width: int) -> Work: ...
+
+    def terms(self, pattern: Pattern, width: int) -> np.ndarray: ...
+
+
+def uniform(shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    """Draw a dense operand from [-1, 1), float32, row-major."""
+    return rng.random(shape, dtype=np.float32) * np.float32(2) - np.float32(1)
+
+
+def check_width(width: int) -> None:
+    """Refuse dense operands without columns."""
+    if width < 1:
+        raise ValueError(f"width {width} must be at least 1: the dense operands need columns")
