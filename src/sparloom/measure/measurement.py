@@ -30,8 +30,8 @@ class Measurement:
 
     def __post_init__(self) -> None:
         if bool(self.seconds) == (self.failure is not None):
-            raise ValueError(f"a measurement has seconds or a failure, not both or neither: {len(self.seconds)} seconds, "
-                             f"failure {self.failure!r}")
+            raise ValueError("a measurement has seconds or a failure, not both or neither: "
+                             f"{len(self.seconds)} seconds, failure {self.failure!r}")
         if not all(math.isfinite(value) and value > 0 for value in self.seconds):
             raise ValueError(f"seconds {self.seconds} must be finite and above 0: give a failure instead")
         if self.cpu_seconds and len(self.cpu_seconds) != len(self.seconds):

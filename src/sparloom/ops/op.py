@@ -17,7 +17,7 @@ class Operands:
 
     Args:
         matrix: the sparse operand A (rows, cols).
-        dense: name -> float32 array, row-major: B (cols, width) for SpMM; B (rows, width) and C (cols, width) for SDDMM.
+        dense: name -> float32 array, row-major: B (cols, width) in SpMM; B (rows, width), C (cols, width) in SDDMM.
     """
 
     matrix: SparseMatrix

@@ -15,7 +15,7 @@ BLOCK = 8192  # nonzeros at once: bounds the memory of the oracle
 
 @dataclass(frozen=True)
 class SDDMM:
-    """A (rows, cols) sparse, B (rows, width), C (cols, width); the result holds the values of D in CSR order, (nnz,)."""
+    """A (rows, cols) sparse, B (rows, width), C (cols, width); the result holds the values of D in CSR order."""
 
     name: str = "sddmm"
 
