@@ -1,0 +1,29 @@
+"""Which programs exist: configuration spaces of all platforms as data, and their maps onto shared loops."""
+
+from sparloom.space.coding import Code, flag, letters, logarithm, one_hot
+from sparloom.space.config import Config, Shape, Value
+from sparloom.space.cpu import CpuSpace, legal_orders
+from sparloom.space.cuda import CudaSpace
+from sparloom.space.grid import ConfigSpace, GridSpace, Parameter, uniform
+from sparloom.space.readings import Readings
+from sparloom.space.shared import (
+    ENCODED_WIDTH,
+    I1,
+    I2,
+    J1,
+    J2,
+    K1,
+    K2,
+    K3,
+    LOOPS,
+    SharedSchedule,
+    encode,
+    insert_after,
+)
+from sparloom.space.spade import SpadeSpace
+
+__all__ = [
+    "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "Code", "Config", "ConfigSpace", "CpuSpace", "CudaSpace",
+    "GridSpace", "Parameter", "Readings", "Shape", "SharedSchedule", "SpadeSpace", "Value", "encode", "flag", "insert_after",
+    "legal_orders", "letters", "logarithm", "one_hot", "uniform",
+]
