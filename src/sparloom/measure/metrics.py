@@ -14,19 +14,19 @@ __all__ = [
 DCE_COST: Mapping[str, float] = {"cpu": 1.0, "spade": 1000.0}  # COGNATE appendix A.3
 
 
-def geomean(values: Float[np.ndarray, "n"]) -> float:
+def geomean(values: Float[np.ndarray, " n"]) -> float:
     """Take the geometric mean of positive values."""
     values = _positive("values", values)
     return float(np.exp(np.log(values).mean()))
 
 
-def speedup(baseline: Float[np.ndarray, "n"], chosen: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+def speedup(baseline: Float[np.ndarray, " n"], chosen: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """Divide the seconds of the baseline by those of the choice; above 1 is better."""
     return _positive("baseline", baseline) / _positive("chosen", chosen)
 
 
 def bootstrap_interval(
-    values: Float[np.ndarray, "n"],
+    values: Float[np.ndarray, " n"],
     *,
     seed: int,
     statistic: Callable[[np.ndarray], float] = geomean,
@@ -52,7 +52,7 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def kendall_tau(first: Float[np.ndarray, "n"], second: Float[np.ndarray, "n"]) -> float:
+def kendall_tau(first: Float[np.ndarray, " n"], second: Float[np.ndarray, " n"]) -> float:
     """Correlate two rankings of the same items (tau-b: ties count for neither side); NaN if one side is constant."""
     first, second = _same_length(first, second)
     if np.ptp(first) == 0 or np.ptp(second) == 0:
@@ -61,7 +61,7 @@ def kendall_tau(first: Float[np.ndarray, "n"], second: Float[np.ndarray, "n"]) -
 
 
 def ordered_pair_accuracy(
-    scores: Float[np.ndarray, "n"], seconds: Float[np.ndarray, "n"], *, tolerance: float = 0.0
+    scores: Float[np.ndarray, " n"], seconds: Float[np.ndarray, " n"], *, tolerance: float = 0.0
 ) -> float:
     """Share of pairs whose scores are ordered like their seconds; NaN if no pair is left.
 
@@ -79,7 +79,7 @@ def ordered_pair_accuracy(
 
 
 def pairwise_ranking_loss(
-    scores: Float[np.ndarray, "n"], seconds: Float[np.ndarray, "n"], *, margin: float = 1.0, tolerance: float = 0.0
+    scores: Float[np.ndarray, " n"], seconds: Float[np.ndarray, " n"], *, margin: float = 1.0, tolerance: float = 0.0
 ) -> float:
     """Average max(0, margin - sign(t1 - t2) * (r1 - r2)) over pairs with distinct seconds; NaN if no pair is left.
 
@@ -95,7 +95,7 @@ def pairwise_ranking_loss(
     return float(np.maximum(0.0, margin - sign[kept] * gap[kept]).mean())
 
 
-def ape_time(chosen: Float[np.ndarray, "n"], optimum: Float[np.ndarray, "n"]) -> float:
+def ape_time(chosen: Float[np.ndarray, " n"], optimum: Float[np.ndarray, " n"]) -> float:
     """Absolute percentage error of the chosen time, mean of |t - t*| / t* x 100 over matrices.
 
     Source: the formula of COGNATE appendix A.2. Nine of the eleven rows of its table 2 cannot come from this formula
@@ -105,7 +105,7 @@ def ape_time(chosen: Float[np.ndarray, "n"], optimum: Float[np.ndarray, "n"]) ->
     return float((np.abs(chosen - optimum) / optimum).mean() * 100)
 
 
-def ape_speedup(chosen: Float[np.ndarray, "n"], optimum: Float[np.ndarray, "n"]) -> float:
+def ape_speedup(chosen: Float[np.ndarray, " n"], optimum: Float[np.ndarray, " n"]) -> float:
     """Absolute percentage error of the reached speedup, mean of |s - s*| / s* x 100 over matrices.
 
     The baseline cancels: |s - s*| / s* = |1 - t* / t|. Source: the reading of COGNATE table 2 that its speedups

@@ -26,7 +26,7 @@ class SDDMM:
         pattern = matrix.pattern
         return Operands(matrix, {"B": uniform((pattern.rows, width), rng), "C": uniform((pattern.cols, width), rng)})
 
-    def oracle(self, operands: Operands) -> Float64[np.ndarray, "nnz"]:
+    def oracle(self, operands: Operands) -> Float64[np.ndarray, " nnz"]:
         """Form each dot product in float64."""
         pattern, rows = operands.matrix.pattern, operands.matrix.pattern.row_ids()
         left, right = operands.dense["B"], operands.dense["C"]
