@@ -23,7 +23,7 @@ from sparloom.space.shared import (
 from sparloom.space.spade import SpadeSpace
 
 __all__ = [
-    "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "Code", "Config", "ConfigSpace", "CpuSpace", "CudaSpace",
-    "GridSpace", "Parameter", "Readings", "Shape", "SharedSchedule", "SpadeSpace", "Value", "encode", "flag", "insert_after",
-    "legal_orders", "letters", "logarithm", "one_hot", "uniform",
+    "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "Code", "Config", "ConfigSpace", "CpuSpace",
+    "CudaSpace", "GridSpace", "Parameter", "Readings", "Shape", "SharedSchedule", "SpadeSpace", "Value", "encode",
+    "flag", "insert_after", "legal_orders", "letters", "logarithm", "one_hot", "uniform",
 ]

@@ -30,7 +30,7 @@ def flag(parameter: str, values: Sequence[Value] = (0, 1)) -> Code:
 
 
 def logarithm(parameter: str, values: Sequence[Value], scale: float) -> Code:
-    """Write integers as log2(value) / scale; a text value, such as "all", is a second number that is 1, with the first 0."""
+    """Write integers as log2(value) / scale; with text among the values, a second number marks the text."""
     if all(isinstance(value, int) for value in values):
         return Code(parameter, (parameter,), tuple((value, (math.log2(value) / scale,)) for value in values))
     table = ((value, (math.log2(value) / scale, 0.0) if isinstance(value, int) else (0.0, 1.0)) for value in values)

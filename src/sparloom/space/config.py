@@ -20,7 +20,7 @@ class Config:
 
     Args:
         space: name of the space, such as "spade".
-        values: (parameter, value) pairs; text must be free of commas, equal signs and blanks, and must not read as a number.
+        values: (parameter, value) pairs; text has no comma, equal sign or blank and does not read as a number.
     """
 
     space: str
@@ -31,7 +31,7 @@ class Config:
             if not _NAME.fullmatch(name):
                 raise ValueError(f"parameter name {name!r} of space {self.space}: use lower case letters, digits and _")
             if isinstance(value, str) and (not value or _RESERVED & set(value) or _INTEGER.fullmatch(value)):
-                raise ValueError(f"value {value!r} of {name} cannot be written in a key: it is empty, a number, or has one of ', ='")
+                raise ValueError(f"value {value!r} of {name} does not fit a key: use text without , = and blanks")
         if len(self._index) != len(self.values):
             raise ValueError(f"a parameter is given twice in {self.key!r} (space {self.space})")
 

@@ -36,7 +36,8 @@ def legal_orders(op: str, orders: Literal["all", "waco"] = "all") -> tuple[str, 
     found = []
     for loops in itertools.permutations(("io", "ii", "jo", "ji", "ko")):
         order = ".".join((*loops, "ki"))
-        if _order_fault(order) is None and not (orders == "waco" and op == "spmm" and loops.index("ko") < loops.index("io")):
+        beyond_waco = op == "spmm" and loops.index("ko") < loops.index("io")
+        if _order_fault(order) is None and not (orders == "waco" and beyond_waco):
             found.append(order)
     return tuple(sorted(found, key=lambda order: (order != DEFAULT_ORDER, order)))
 
@@ -46,9 +47,9 @@ def CpuSpace(  # noqa: N802 (a constructor)
 ) -> GridSpace:
     """Build the space of the CPU for one operation.
 
-    Loops: i over sparse rows, j over sparse columns, k over the dense operand's columns; o is the outer part, i the inner part.
-    Formats are one letter per storage level io, ii, jo, ji: U dense, C compressed; the levels are stored in the order of the loops.
-    A tile larger than the matrix is legal and means one tile.
+    Loops: i over sparse rows, j over sparse columns, k over the dense operand's columns; o is the outer part of a split
+    loop, i the inner part. Formats are one letter per storage level io, ii, jo, ji: U dense, C compressed; the levels
+    are stored in the order of the loops. A tile larger than the matrix is legal and means one tile.
 
     Args:
         op: "spmm" or "sddmm".
@@ -60,8 +61,8 @@ def CpuSpace(  # noqa: N802 (a constructor)
         Parameter("rows_tile", ROWS_TILES),
         Parameter("cols_tile", COLS_TILES),
         Parameter("dense_tile", DENSE_TILES),
-        Parameter("order", legal_orders(op, orders)),
-        Parameter("formats", FORMATS),
+        Parameter("order", legal_orders(op, orders), fault=_order_fault),
+        Parameter("formats", FORMATS, fault=_formats_fault),
         Parameter("parallel", ("io", "jo") if op == "sddmm" else ("io",)),
         Parameter("chunk", CHUNKS),
     )
@@ -115,19 +116,20 @@ def _latent(parameters: tuple[Parameter, ...], readings: Readings) -> tuple[Code
 
 
 def _refuse(config: Config) -> str | None:
-    fault = _order_fault(str(config["order"]))
-    if fault is not None:
-        return fault
-    if config["formats"] == "UUUU":
-        return "all four levels are dense, which stores every zero; make at least one level C"
     loops = str(config["order"]).split(".")
     if config["parallel"] == "jo" and loops.index("jo") > loops.index("io"):
         return "jo is parallel inside the serial io, one parallel region per row tile; use parallel=io or put jo first"
     return None
 
 
-def _order_fault(order: str) -> str | None:
-    loops = order.split(".")
+def _formats_fault(formats: Value) -> str | None:
+    if formats == "UUUU":
+        return "all four levels are dense, which stores every zero; make at least one level C"
+    return None
+
+
+def _order_fault(order: Value) -> str | None:
+    loops = str(order).split(".")
     if sorted(loops) != sorted(BY_ROLE):
         return f"order {order} is not an arrangement of {'.'.join(BY_ROLE)}"
     for outer, inner in (("io", "ii"), ("jo", "ji"), ("ko", "ki")):

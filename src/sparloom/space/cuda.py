@@ -1,4 +1,4 @@
-"""GPU kernels in the manner of SparseTIR as data: 288 for SpMM, 324 for SDDMM, and the map pi for GPUs (COGNATE §3.2)."""
+"""GPU kernels in the manner of SparseTIR as data (288 for SpMM, 324 for SDDMM) and their map pi (COGNATE §3.2)."""
 
 from functools import partial
 
@@ -34,7 +34,8 @@ SDDMM_ORDER = (I2, I1, J2, K2, K3, K1)
 def CudaSpace(op: str, *, width: int = 256, readings: Readings | None = None) -> GridSpace:  # noqa: N802 (a constructor)
     """Build the space of CUDA GPUs for one operation.
 
-    The reduction loop j is not split, so J = 1; k has three levels: tiles k2, per-thread columns k1 (extent K), threads k3 (K_inner).
+    The reduction loop j is not split, so J = 1; k has three levels: tiles k2, columns of one thread k1 (extent K),
+    threads k3 (extent K_inner).
 
     Args:
         op: "spmm" or "sddmm".
@@ -45,7 +46,7 @@ def CudaSpace(op: str, *, width: int = 256, readings: Readings | None = None) ->
     """
     readings = readings or Readings()
     if op == "sddmm" and readings.sddmm == "letter":
-        raise ValueError("reading sddmm='letter' does not fit GPU kernels, whose sparse columns are not split; use sddmm='role'")
+        raise ValueError("reading sddmm='letter' needs split sparse columns, which GPU kernels lack; use sddmm='role'")
     parameters, defaults = (SDDMM, SDDMM_DEFAULTS) if op == "sddmm" else (SPMM, SPMM_DEFAULTS)
     per_thread = "vector" if op == "sddmm" else "coarsening"
     return GridSpace(
@@ -64,33 +65,40 @@ def CudaSpace(op: str, *, width: int = 256, readings: Readings | None = None) ->
 
 def _spmm_shared(config: Config, shape: Shape | None) -> SharedSchedule:
     order = insert_after(SPMM_ORDERS[str(config["reduction"])], J2, J1)
+    rows = int(config["rows_per_block"])
     return SharedSchedule(
-        I=_clip(int(config["rows_per_block"]), shape), J=1, K=int(config["coarsening"]), K_inner=int(config["lanes"]), order=order)
+        I=rows if shape is None else max(1, min(rows, shape[0])),
+        J=1,
+        K=int(config["coarsening"]),
+        K_inner=int(config["lanes"]),
+        order=order,
+    )
 
 
 def _sddmm_shared(config: Config, shape: Shape | None) -> SharedSchedule:
     nonzeros = int(config["groups_per_block"]) * int(config["group"])
-    return SharedSchedule(
-        I=nonzeros, J=1, K=int(config["vector"]), K_inner=int(config["lanes"]), order=insert_after(SDDMM_ORDER, J2, J1))
-
-
-def _clip(rows: int, shape: Shape | None) -> int:
-    return rows if shape is None else max(1, min(rows, shape[0]))
+    order = insert_after(SDDMM_ORDER, J2, J1)
+    return SharedSchedule(I=nonzeros, J=1, K=int(config["vector"]), K_inner=int(config["lanes"]), order=order)
 
 
 def _latent(parameters: tuple[Parameter, ...], op: str, readings: Readings) -> tuple[Code, ...]:
     values = {parameter.name: parameter.values for parameter in parameters}
-    hardware: tuple[Code, ...] = (flag("unroll"),)
-    if op == "sddmm":
-        hardware = (logarithm("vector", values["vector"], 2), logarithm("group", values["group"], 2), one_hot("unroll", values["unroll"]))
-    if readings.latent == "hardware":
-        return hardware
-    rest = (name for name in values if name not in {code.parameter for code in hardware})
-    return (*(flag(name, values[name]) if name == "reduction" else logarithm(name, values[name], 16) for name in rest), *hardware)
+    if readings.latent == "config":
+        binary = ("reduction", "unroll") if op == "spmm" else ()
+        return tuple(
+            flag(name, values[name]) if name in binary
+            else one_hot(name, values[name]) if name == "unroll"
+            else logarithm(name, values[name], 2)
+            for name in values
+        )
+    if op == "spmm":
+        return (flag("unroll"),)
+    loads = tuple(logarithm(name, values[name], 2) for name in ("vector", "group"))
+    return (*loads, one_hot("unroll", values["unroll"]))
 
 
 def _refuse(config: Config, *, per_thread: str, width: int) -> str | None:
     covered = int(config["lanes"]) * int(config[per_thread])
     if covered > width:
-        return f"lanes times {per_thread} is {covered}, more than the dense width {width}; use fewer lanes or a smaller {per_thread}"
+        return f"lanes times {per_thread} is {covered}, above the dense width {width}; lower one of them"
     return None

@@ -14,12 +14,12 @@ import numpy as np
 from sparloom.errors import IllegalSchedule
 from sparloom.space.coding import Code
 from sparloom.space.config import Config, Shape, Value
-from sparloom.space.shared import SharedSchedule, encode
+from sparloom.space.shared import ENCODED_WIDTH, SharedSchedule, encode
 
 __all__ = ["ConfigSpace", "GridSpace", "Parameter", "uniform"]
 
 CODE_LIMIT = 4096
-"""Most codes that `heterogeneous_codes` lists; beyond it they are drawn, which only the reading latent="config" reaches."""
+"""Most codes that `heterogeneous_codes` lists; beyond it they are drawn, as for the reading latent="config"."""
 
 
 class ConfigSpace(Protocol):
@@ -46,12 +46,25 @@ class ConfigSpace(Protocol):
     def digest(self) -> str: ...
 
 
+def _nothing(_: Config | Value) -> None:
+    """No objection."""
+
+
+def _itself(config: Config, _: Shape) -> Config:
+    return config
+
+
 @dataclass(frozen=True)
 class Parameter:
-    """A name and the values that are searched, in a fixed order."""
+    """A name and the values that are searched, in a fixed order.
+
+    Args:
+        fault: says why a value outside the list is wrong, or None when there is nothing to add.
+    """
 
     name: str
     values: tuple[Value, ...]
+    fault: Callable[[Value], str | None] = _nothing
 
 
 def uniform(space: "GridSpace", count: int, rng: np.random.Generator) -> list[Config]:
@@ -70,10 +83,10 @@ class GridSpace:
         defaults: the configuration that speedups are relative to.
         mapping: (configuration, shape or None) -> shared schedule; may raise ValueError when it needs the shape.
         latent: codes of the hardware-specific parameters, at least one.
-        refuse: says why a configuration is illegal, or None. It is asked before membership in the grid is, so it must bear any value.
-        coupled: parameters that `refuse` looks at within the grid; the others never make a point illegal.
+        refuse: says why a combination of values of the grid is illegal, or None.
+        coupled: the parameters that `refuse` looks at.
         draw: how a sample is taken.
-        collapse: (configuration, shape) -> the representative of all configurations that are the same program on that shape.
+        collapse: (configuration, shape) -> the one that stands for all that are the same program on that shape.
         numbers: how extents enter the vector.
         meaning: text that must change when the mapping or the codes do; part of the digest.
         shape: rows and columns of the matrix it is bound to.
@@ -85,10 +98,10 @@ class GridSpace:
     defaults: tuple[Value, ...]
     mapping: Callable[[Config, Shape | None], SharedSchedule]
     latent: tuple[Code, ...]
-    refuse: Callable[[Config], str | None] = lambda config: None
+    refuse: Callable[[Config], str | None] = _nothing
     coupled: tuple[str, ...] = ()
     draw: "Callable[[GridSpace, int, np.random.Generator], list[Config]]" = uniform
-    collapse: Callable[[Config, Shape], Config] = lambda config, shape: config
+    collapse: Callable[[Config, Shape], Config] = _itself
     numbers: Literal["log2", "raw"] = "log2"
     meaning: str = ""
     shape: Shape | None = None
@@ -116,13 +129,13 @@ class GridSpace:
             ValueError: the space has fewer than `count`.
         """
         if not 0 <= count <= len(self):
-            raise ValueError(f"cannot draw {count} distinct configurations: space {self.name} ({self.op}) has {len(self)}")
+            raise ValueError(f"cannot draw {count} configurations: space {self.name} ({self.op}) has {len(self)}")
         return self.draw(self, count, rng)
 
     def draw_distinct(
         self, count: int, rng: np.random.Generator, *, fixed: dict[str, Sequence[Value]], taken: Sequence[Config]
     ) -> list[Config]:
-        """Draw `count` distinct legal configurations outside `taken`, uniformly over the grid narrowed to `fixed` values."""
+        """Draw `count` distinct legal configurations outside `taken`, uniformly over the grid narrowed to `fixed`."""
         choices = [tuple(fixed.get(parameter.name, parameter.values)) for parameter in self.parameters]
         total = math.prod(map(len, choices))
         if count * 4 >= total:
@@ -130,7 +143,7 @@ class GridSpace:
             points = [config for config in map(self._config, itertools.product(*choices))
                       if config not in seen and self.refuse(config) is None]
             if count > len(points):
-                raise ValueError(f"cannot draw {count} distinct configurations: {len(points)} remain in space {self.name}")
+                raise ValueError(f"cannot draw {count} configurations: {len(points)} remain in space {self.name}")
             return [points[place] for place in rng.permutation(len(points))[:count]]
         drawn: list[Config] = []
         seen = set(taken)
@@ -151,14 +164,15 @@ class GridSpace:
         if config.space != self.name:
             raise IllegalSchedule(f"configuration {config} belongs to space {config.space}, not to {self.name}")
         if config.names != names:
-            raise IllegalSchedule(f"configuration {config} of {self.name} must give exactly {', '.join(names)}, in this order")
+            raise IllegalSchedule(f"configuration {config} must give {', '.join(names)}, in this order")
+        for parameter in self.parameters:
+            value = config[parameter.name]
+            if value not in parameter.values:
+                reason = parameter.fault(value) or f"its values are {', '.join(map(str, parameter.values))}"
+                raise IllegalSchedule(f"{parameter.name}={value} is not in space {self.name} ({self.op}): {reason}")
         reason = self.refuse(config)
         if reason is not None:
             raise IllegalSchedule(f"{self.name} ({self.op}) cannot run {config}: {reason}")
-        for parameter in self.parameters:
-            if config[parameter.name] not in parameter.values:
-                listed = ", ".join(map(str, parameter.values))
-                raise IllegalSchedule(f"{parameter.name}={config[parameter.name]} is not in space {self.name}; values: {listed}")
 
     def config(self, **changes: Value) -> Config:
         """The default with some values changed, validated."""
@@ -206,12 +220,17 @@ class GridSpace:
         """What a model reads: encoded shared schedules float32 (n, 53) and hardware-specific parts float32 (n, h)."""
         shared = [encode(self.shared(config), self.numbers) for config in configs]
         heterogeneous = [self.heterogeneous(config) for config in configs]
-        return np.array(shared, np.float32).reshape(len(configs), -1), np.array(heterogeneous, np.float32).reshape(len(configs), -1)
+        count = len(configs)
+        return (
+            np.array(shared, np.float32).reshape(count, ENCODED_WIDTH),
+            np.array(heterogeneous, np.float32).reshape(count, len(self.heterogeneous_names)),
+        )
 
     def digest(self) -> str:
         """Version of the space: 16 hexadecimal digits over everything but the bound shape."""
-        content = [self.name, self.op, [[p.name, p.values] for p in self.parameters], self.defaults, self.numbers, self.meaning,
-                   [[code.parameter, code.names, code.table] for code in self.latent]]
+        grid = [[parameter.name, parameter.values] for parameter in self.parameters]
+        codes = [[code.parameter, code.names, code.table] for code in self.latent]
+        content = [self.name, self.op, grid, self.defaults, self.numbers, self.meaning, codes]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def _config(self, values: Sequence[Value]) -> Config:

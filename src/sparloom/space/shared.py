@@ -6,7 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "SharedSchedule", "encode", "insert_after"]
+__all__ = [
+    "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "SharedSchedule", "encode", "insert_after",
+]
 
 I1, I2, J1, J2, K1, K2, K3 = range(1, 8)
 """Loop numbers of appendix E: 2 is the outer part of a split loop, 1 the inner part; k3 is a third level of k."""
@@ -51,10 +53,11 @@ def encode(shared: SharedSchedule, numbers: Literal["log2", "raw"] = "log2") -> 
     """Write a schedule as the 53 numbers that the model reads.
 
     Returns:
-        float32 (53,): the 7 x 7 permutation, one row per loop number and one column per position, then I, J, K and K_inner as
-        log2(x) / 16 or as they are.
+        float32 (53,): the 7 x 7 permutation, one row per loop number and one column per position, then I, J, K and
+        K_inner as log2(x) / 16 or as they are.
 
-    Source: COGNATE table 6 (width 53). The paper prints 49 + 3 numbers; the fourth is the extent of k3, which differs from 1 on GPUs.
+    Source: COGNATE table 6 (width 53). Appendix E prints the order and three extents, 52 numbers; the fourth extent is
+    that of k3, which differs from 1 on GPUs only.
     """
     permutation = np.zeros((len(LOOPS), len(LOOPS)), np.float32)
     permutation[np.asarray(shared.order) - 1, np.arange(len(LOOPS))] = 1

@@ -67,6 +67,8 @@ def _phi(config: Config, shape: Shape | None, *, width: int, readings: Readings)
 def _panel(value: Value | None, extent: int | None, readings: Readings) -> int:
     size = int(value)
     if extent is None:
+        if readings.panel_values == "counts":
+            raise ValueError("a number of panels has no extent before the space is bound to a matrix: call bind(shape)")
         return size
     if readings.panel_values == "counts":
         size = -(-extent // max(size, 1))
