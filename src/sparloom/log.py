@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-__all__ = ["console", "progress", "start", "track"]
+__all__ = ["console", "errors", "progress", "start", "track"]
 
 T = TypeVar("T")
 
 console = Console(highlight=False, soft_wrap=True)
+errors = Console(highlight=False, soft_wrap=True, stderr=True)
 
 
 def start(out: Path) -> None:

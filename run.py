@@ -1,0 +1,68 @@
+"""Run one experiment: python run.py experiment=<name>; options in conf/. Without arguments: what can be run."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from sparloom import cli, log
+from sparloom.errors import MissingArtifact
+
+ROOT = Path(__file__).resolve().parent
+CONF = ROOT / "conf"
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def main(cfg: DictConfig) -> float | None:
+    """Run the chosen task in the folder that Hydra made for it."""
+    settings = HydraConfig.get()
+    given = cli.inherited(settings.overrides.task)
+    return execute(cfg, Path(settings.runtime.output_dir), given).get(cfg.objective)
+
+
+def execute(cfg: DictConfig, out: Path, given: list[str], made: tuple[str, ...] = ()) -> dict[str, float]:
+    """Run a task; what it lacks is made by the experiment that makes it, then it is tried again."""
+    cli.begin(out, root=ROOT, seed=cfg.seed, command=sys.argv)
+    try:
+        OmegaConf.save(cfg, out / "config.yaml", resolve=True)
+        metrics = instantiate(cfg.task).run(out)
+    except MissingArtifact as missing:
+        wanted = [f"experiment={missing.experiment}", *given, *missing.overrides]
+        if not cfg.prepare or " ".join(wanted) in made:
+            cli.fail(missing, out, debug=cfg.debug)
+        log.console.print(f"{missing}: running {' '.join(wanted)} first")
+        other = hydra.compose("config", wanted)
+        folder = Path(cfg.paths.outputs) / missing.experiment / time.strftime("%Y-%m-%d_%H-%M-%S")
+        execute(other, folder, given, (*made, " ".join(wanted)))
+        return execute(cfg, out, given, (*made, " ".join(wanted)))
+    except Exception as error:
+        cli.fail(error, out, debug=cfg.debug)
+    cli.finish(out, metrics)
+    log.console.print(f"results: {out}")
+    return dict(metrics)
+
+
+def known_keys() -> list[str]:
+    """List the keys of the configuration that the choices on the command line give."""
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = hydra.compose("config", cli.choices(sys.argv[1:], CONF))
+    return list(cli.flat(OmegaConf.to_container(cfg)))
+
+
+def start() -> None:
+    """Read the command line and hand it to Hydra."""
+    sys.argv = cli.prepare(sys.argv, CONF)
+    main()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("SPARLOOM_ROOT", str(ROOT))
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises; cli.guard makes one line of it
+    sys.exit(cli.guard(start, known_keys))

@@ -1,0 +1,108 @@
+"""Errors of the user as one line with the remedy; the whole trace goes to the log of the run."""
+
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from sparloom import log
+from sparloom.cli.arguments import UsageError
+from sparloom.cli.nearest import suggestion
+from sparloom.errors import MissingArtifact, SparloomError
+
+__all__ = ["Reported", "explain", "fail", "guard"]
+
+USER_ERRORS = (SparloomError, ValueError, OSError, ImportError, MemoryError)
+logger = logging.getLogger(__name__)
+
+
+class Reported(Exception):  # noqa: N818  (not an error of its own: it carries the exit to the outermost frame)
+    """A failure the user has been told about."""
+
+
+def fail(error: Exception, out: Path, *, debug: bool) -> None:
+    """Print an error of the user in one line and keep its trace in `out/run.log`; anything else is raised again.
+
+    Raises:
+        Reported: the error was printed.
+        Exception: `error` itself, when it is none of the user's doing.
+    """
+    cause = _cause(error)
+    trace = "".join(traceback.format_exception(error))
+    logger.debug("failed\n%s", trace)
+    if not _is_users(error, cause):
+        raise error
+    if debug or os.environ.get("SPARLOOM_DEBUG"):
+        log.errors.print(trace, markup=False)
+    log.errors.print(f"error: {_one_line(cause)}", markup=False)
+    log.errors.print(f"       trace: {out / 'run.log'}", markup=False, style="dim")
+    raise Reported(str(cause)) from None
+
+
+def guard(main: Callable[[], object], keys: Callable[[], Iterable[str]]) -> int:
+    """Run `main` and turn what it raises into an exit status and at most one line.
+
+    Args:
+        keys: yields the keys of the configuration, for the nearest of a wrong one; called after a failure only.
+    """
+    try:
+        main()
+    except Reported:
+        return 1
+    except KeyboardInterrupt:
+        log.errors.print("interrupted: finished parts are kept, the same command goes on from there", markup=False)
+        return 130
+    except Exception as error:
+        if os.environ.get("SPARLOOM_DEBUG") or not (isinstance(error, UsageError) or _is_hydra(error)):
+            raise
+        log.errors.print(f"error: {explain(error, keys)}", markup=False)
+        return 1
+    return 0
+
+
+def explain(error: Exception, keys: Callable[[], Iterable[str]]) -> str:
+    """Say in one line what an override got wrong and what was probably meant."""
+    text = str(error)
+    missing = re.search(r"Could not (?:override|append to config by override|delete from config) '?([^'\s]+)'?", text)
+    if missing:
+        key = missing[1].rstrip(".").partition("=")[0]
+        return f"unknown key {key!r}: {suggestion(key, keys())}"
+    if re.search(r"mismatched input|token recognition|no viable alternative|extraneous input", text):
+        return f"{text.splitlines()[0]}: put the value in quotes, key=\"'...'\""
+    interpolation = re.search(r"Interpolation key '([^']+)' not found", text)
+    if interpolation:
+        return f"the configuration refers to {interpolation[1]!r}, which does not exist"
+    return _one_line(_cause(error))
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Look through wrappers of the configuration library for what went wrong."""
+    while _is_hydra(error) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _is_hydra(error: BaseException) -> bool:
+    return type(error).__module__.split(".")[0] in ("hydra", "omegaconf")
+
+
+def _is_users(error: BaseException, cause: BaseException) -> bool:
+    called_wrongly = cause is not error and isinstance(cause, TypeError)
+    return isinstance(cause, USER_ERRORS) or _is_hydra(cause) or called_wrongly
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, MissingArtifact):
+        command = " ".join(["python", Path(sys.argv[0]).name or "run.py", f"experiment={error.experiment}", *error.overrides])
+        return f"{text}; make it with: {command}"
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"{error.filename}: no such file: check the path"
+    if isinstance(error, ImportError):
+        return f"{text}: install the extra that carries it (pip install -e .[...], see pyproject.toml)"
+    if isinstance(error, MemoryError):
+        return f"out of memory ({text}): use smaller matrices or fewer jobs"
+    return text

@@ -1,0 +1,19 @@
+"""One file, one kind of run; each is built from conf/task and has run(out) -> metrics."""
+
+import importlib
+
+_HOMES = {
+    "Collect": "collect",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> type:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"sparloom.tasks.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'sparloom.tasks' has no attribute {name!r}; tasks: {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted((*globals(), *_HOMES))
