@@ -1,0 +1,289 @@
+"""The sample table: what platforms write and models read, as Parquet with its provenance."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sparloom.data.sample import Sample
+from sparloom.errors import SchemaError
+from sparloom.files import atomic_path
+
+__all__ = ["SCHEMA", "SampleTable"]
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+SCHEMA = pa.schema([
+    ("op", _TEXT), ("platform", _TEXT), ("preset", _TEXT), ("matrix", _TEXT), ("width", pa.int32()), ("config", _TEXT),
+    ("round", pa.int16()), ("seconds", pa.list_(pa.float32())), ("cpu_seconds", pa.list_(pa.float32())),
+    ("kind", _TEXT), ("failure", _TEXT), ("stolen", pa.bool_()), ("machine", _TEXT), ("commit", _TEXT),
+    ("started", pa.timestamp("ms", "UTC")),
+])
+"""Seconds are float32: 24 bits are finer than any clock here, and simulated times of equal programs stay equal."""
+
+FORMAT = 1
+KEY = ("op", "platform", "preset", "matrix", "width", "config", "round")
+ORDER = ("op", "platform", "preset", "matrix", "round", "config")
+DEFAULT_TIES: Mapping[str, float] = {"wall": 0.05, "device": 0.05, "simulated": 0.01}
+"""Relative differences that carry no order, at least: measured pairs within 5 %, simulated pairs within 1 %."""
+
+_METADATA = b"sparloom"
+_TEXTS = tuple(field.name for field in SCHEMA if pa.types.is_dictionary(field.type))
+
+
+class SampleTable:
+    """Rows of samples with the conditions they were made under.
+
+    Args:
+        rows: a table of exactly the columns of SCHEMA.
+        provenance: conditions beyond those of single rows: machine, versions, protocol, seed; one entry per origin.
+    """
+
+    def __init__(self, rows: pa.Table, provenance: Sequence[Mapping[str, Any]] = ()) -> None:
+        self._rows = _conform(rows, "sample table")
+        self.provenance = tuple(dict(entry) for entry in provenance)
+
+    @classmethod
+    def of(cls, samples: Iterable[Sample], provenance: Sequence[Mapping[str, Any]] = ()) -> "SampleTable":
+        """Gather samples into a table."""
+        records = [sample.record() for sample in samples]
+        columns = []
+        for field in SCHEMA:
+            values = [record[field.name] for record in records]
+            if field.name == "started":
+                columns.append(pa.array(pd.to_datetime(values, utc=True).as_unit("ms"), field.type))
+            elif field.name in _TEXTS:
+                columns.append(pa.array(values, pa.string()).dictionary_encode())
+            else:
+                columns.append(pa.array(values, field.type))
+        return cls(pa.table(columns, schema=SCHEMA), provenance)
+
+    @classmethod
+    def read(cls, paths: Path | str | Sequence[Path | str]) -> "SampleTable":
+        """Read one Parquet file, or several that are shards of one collection.
+
+        Raises:
+            SchemaError: not a sample table, another format version, or rows that contradict each other.
+        """
+        listed = [paths] if isinstance(paths, str | Path) else list(paths)
+        return cls.concat([_read(Path(path)) for path in listed])
+
+    def write(self, path: Path) -> None:
+        """Write one compressed Parquet file, atomically; equal rows give an equal file, in whatever order they came."""
+        metadata = json.dumps({"format": FORMAT, "provenance": list(self.provenance)}, allow_nan=False, sort_keys=True)
+        rows = self._sorted().replace_schema_metadata({_METADATA: metadata.encode()})
+        with atomic_path(path) as partial:
+            pq.write_table(
+                rows,
+                partial,
+                compression="zstd",
+                compression_level=19,
+                use_dictionary=list(_TEXTS),
+                column_encoding={
+                    "seconds.list.element": "BYTE_STREAM_SPLIT",
+                    "cpu_seconds.list.element": "BYTE_STREAM_SPLIT",
+                    "started": "DELTA_BINARY_PACKED",
+                },
+                store_schema=True,
+            )
+
+    @classmethod
+    def concat(cls, tables: "Sequence[SampleTable]") -> "SampleTable":
+        """Join tables; a row that occurs twice is kept once.
+
+        Raises:
+            SchemaError: the same configuration and round with different seconds.
+        """
+        rows = pa.concat_tables([table._rows for table in tables]) if tables else SCHEMA.empty_table()
+        provenance: list[Mapping[str, Any]] = []
+        for entry in (entry for table in tables for entry in table.provenance):
+            if entry not in provenance:
+                provenance.append(entry)
+        return cls(_without_duplicates(rows.unify_dictionaries()), provenance)
+
+    def __len__(self) -> int:
+        return self._rows.num_rows
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        return tuple(sorted(self._unique("matrix")))
+
+    def presets(self) -> tuple[str, ...]:
+        return tuple(sorted(self._unique("preset")))
+
+    def frame(self) -> pd.DataFrame:
+        """All rows as a pandas frame; text columns are categories."""
+        return self._rows.to_pandas()
+
+    def filter(
+        self,
+        *,
+        op: str | None = None,
+        platform: str | None = None,
+        preset: str | None = None,
+        matrices: Collection[str] | None = None,
+    ) -> "SampleTable":
+        """Keep the rows that match everything given."""
+        mask = np.ones(len(self), bool)
+        for name, wanted in (("op", op), ("platform", platform), ("preset", preset)):
+            if wanted is not None:
+                mask &= self._is_in(name, (wanted,))
+        if matrices is not None:
+            mask &= self._is_in("matrix", matrices)
+        return SampleTable(self._rows.filter(pa.array(mask)), self.provenance)
+
+    def labels(
+        self, *, ties: Mapping[str, float] = DEFAULT_TIES, noise: Mapping[str, float] | None = None
+    ) -> pd.DataFrame:
+        """Reduce repetitions and rounds to one number per matrix and configuration; failures are dropped.
+
+        Args:
+            ties: relative difference below which a pair has no order, by kind of clock.
+            noise: A/A noise by matrix, where it was measured; it raises the spread of that matrix.
+
+        Returns:
+            Columns matrix, config, seconds (median over rounds of the least repetition) and spread: a pair is ordered
+            when its times differ by more than the larger of the two spreads, relative to the faster. The spread is the
+            largest of `ties`, `noise` and the relative difference between the rounds of that row.
+
+        Raises:
+            SchemaError: the rows mix operations, platforms, presets, widths or clocks, whose times do not compare.
+        """
+        for name in ("op", "platform", "preset", "width", "kind"):
+            found = self._unique(name)
+            if len(found) > 1:
+                listed = ", ".join(sorted(map(str, found)))
+                raise SchemaError(f"times of different {name} do not compare ({listed}): filter the table first")
+        least = self._least()
+        keys = pd.DataFrame({"matrix": self._text("matrix"), "config": self._text("config"), "seconds": least})
+        groups = keys[np.isfinite(least)].groupby(["matrix", "config"], sort=False, observed=True)["seconds"]
+        labels = groups.agg(seconds="median", low="min", high="max").reset_index()
+        spread = (labels["high"] - labels["low"]) / labels["seconds"]
+        kinds = self._unique("kind")
+        spread = spread.clip(lower=ties[kinds[0]] if kinds else 0.0)
+        if noise:
+            spread = np.maximum(spread, labels["matrix"].map(noise).astype(float).fillna(0.0))
+        labels = labels.assign(matrix=labels["matrix"].astype(str), config=labels["config"].astype(str), spread=spread)
+        return labels[["matrix", "config", "seconds", "spread"]]
+
+    def failures(self) -> pd.DataFrame:
+        """Rows without seconds: matrix, config, round and the reason."""
+        failed = self._rows.filter(pc.is_valid(self._rows["failure"])).select(["matrix", "config", "round", "failure"])
+        return failed.to_pandas().astype({"matrix": str, "config": str, "failure": str})
+
+    def validate(self) -> None:
+        """Check every row.
+
+        Raises:
+            SchemaError: an empty field, seconds that are not positive and finite, both or neither of seconds and
+                failure, an unknown kind, or contradicting duplicates.
+        """
+        for field in SCHEMA:
+            missing = self._rows[field.name].null_count
+            if missing and field.name != "failure":
+                raise SchemaError(f"column {field.name} is empty in {missing} of {len(self)} rows")
+        least = self._least()
+        failed = pc.is_valid(self._rows["failure"]).to_numpy()
+        self._refuse(np.isfinite(least) == failed, "needs seconds or a failure, not both or neither")
+        values = self._rows["seconds"].combine_chunks().flatten().to_numpy()
+        if not (np.isfinite(values) & (values > 0)).all():
+            raise SchemaError("seconds must be finite and above 0; record a failure with its reason instead")
+        kinds = set(self._unique("kind")) - set(DEFAULT_TIES)
+        if kinds:
+            raise SchemaError(f"unknown kind {', '.join(sorted(kinds))}; kinds are {', '.join(DEFAULT_TIES)}")
+        _without_duplicates(self._rows)
+
+    def _refuse(self, wrong: np.ndarray, reason: str) -> None:
+        if wrong.any():
+            place = int(np.flatnonzero(wrong)[0])
+            row = {name: self._rows[name][place].as_py() for name in KEY}
+            raise SchemaError(f"row {place} ({', '.join(f'{name} {value}' for name, value in row.items())}) {reason}")
+
+    def _least(self) -> np.ndarray:
+        """Least repetition of each row as float64, infinity where there is none."""
+        column = self._rows["seconds"].combine_chunks()
+        offsets = column.offsets.to_numpy()
+        values = column.values.to_numpy().astype(np.float64)
+        least = np.full(len(self), np.inf)
+        some = offsets[1:] > offsets[:-1]
+        if some.any():
+            end = offsets[1:][some][-1]
+            least[some] = np.minimum.reduceat(values[:end], offsets[:-1][some])
+        return least
+
+    def _text(self, name: str) -> pd.Categorical:
+        column = self._rows[name].combine_chunks()
+        return pd.Categorical.from_codes(column.indices.to_numpy(), column.dictionary.to_pandas())
+
+    def _is_in(self, name: str, wanted: Collection[str]) -> np.ndarray:
+        column = self._rows[name].combine_chunks()
+        found = pc.is_in(column.dictionary, value_set=pa.array(list(wanted), pa.string()))
+        return found.to_numpy(zero_copy_only=False)[column.indices.to_numpy()] if len(self) else np.zeros(0, bool)
+
+    def _unique(self, name: str) -> list[Any]:
+        return pc.unique(self._rows[name].combine_chunks()).to_pylist()
+
+    def _sorted(self) -> pa.Table:
+        plain = self._rows
+        for place, field in enumerate(SCHEMA):
+            if field.name in _TEXTS:
+                plain = plain.set_column(place, field.name, plain[field.name].cast(pa.string()))
+        return _conform(plain.sort_by([(name, "ascending") for name in ORDER]).combine_chunks(), "sample table")
+
+
+def _read(path: Path) -> SampleTable:
+    try:
+        rows = pq.read_table(path, read_dictionary=list(_TEXTS))
+    except pa.ArrowInvalid as error:
+        raise SchemaError(f"{path} is not a Parquet file: {error}") from None
+    stored = (rows.schema.metadata or {}).get(_METADATA)
+    if stored is None:
+        raise SchemaError(f"{path} is no sample table: its metadata is missing; write it with SampleTable.write")
+    metadata = json.loads(stored)
+    if metadata["format"] != FORMAT:
+        raise SchemaError(f"{path} has format {metadata['format']}, this version reads {FORMAT}: collect it again")
+    return SampleTable(_conform(rows, str(path)), metadata["provenance"])
+
+
+def _conform(rows: pa.Table, origin: str) -> pa.Table:
+    missing = [field.name for field in SCHEMA if field.name not in rows.schema.names]
+    unknown = [name for name in rows.schema.names if name not in SCHEMA.names]
+    if missing or unknown:
+        raise SchemaError(f"{origin}: missing columns {missing}, unknown columns {unknown}; columns are {SCHEMA.names}")
+    rows = rows.select(SCHEMA.names).replace_schema_metadata(None)
+    columns = []
+    for field in SCHEMA:
+        column = rows[field.name]
+        try:
+            if field.name in _TEXTS and not pa.types.is_dictionary(column.type):
+                column = column.cast(pa.string()).combine_chunks().dictionary_encode()
+            columns.append(column.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SchemaError(f"{origin}: column {field.name} is {column.type}, not {field.type}: {error}") from None
+    return pa.table(columns, schema=SCHEMA).unify_dictionaries()
+
+
+def _without_duplicates(rows: pa.Table) -> pa.Table:
+    keys = pd.DataFrame({name: _codes(rows[name]) for name in KEY})
+    if not keys.duplicated().any():
+        return rows
+    first = keys.groupby(list(KEY), sort=False).ngroup().to_numpy()
+    places = pd.Series(np.arange(len(keys))).groupby(first).transform("first").to_numpy()
+    repeated = np.flatnonzero(places != np.arange(len(keys)))
+    seconds, failures = rows["seconds"], rows["failure"]
+    for place in repeated:
+        original = int(places[place])
+        if seconds[place] != seconds[original] or failures[place].as_py() != failures[original].as_py():
+            key = ", ".join(f"{name} {rows[name][int(place)].as_py()}" for name in KEY)
+            raise SchemaError(f"two different results for one sample ({key}): {seconds[original]} and {seconds[place]}")
+    return rows.filter(pa.array(places == np.arange(len(keys))))
+
+
+def _codes(column: pa.ChunkedArray) -> np.ndarray:
+    joined = column.combine_chunks()
+    return joined.indices.to_numpy() if pa.types.is_dictionary(joined.type) else joined.to_numpy()
