@@ -1,0 +1,287 @@
+"""MatrixMarket text to matrix: the body is parsed by fast_matrix_market, every rule of the format is checked here."""
+
+import io
+import re
+from dataclasses import dataclass
+
+import fast_matrix_market
+import numpy as np
+import scipy.sparse
+
+from sparloom.sparse.pattern import INDEX_LIMIT, Pattern, SparseMatrix
+
+__all__ = ["market_text", "parse_market"]
+
+FIELDS = ("real", "double", "integer", "unsigned-integer", "pattern")
+SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
+NUMBER_BYTES = b"0123456789+-.eE \t\r\n"
+INTEGER_BYTES = b"0123456789+- \t\r\n"
+INTEGER = re.compile(rb"[+-]?\d+")
+REAL = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What the lines above the body say; `body` is the offset where the entries start, `line` the lines before it."""
+
+    layout: str
+    field: str
+    symmetry: str
+    rows: int
+    cols: int
+    count: int
+    body: int
+    line: int
+
+    @property
+    def tokens(self) -> int:
+        """Numbers per line of the body."""
+        return 1 if self.layout == "array" else 2 if self.field == "pattern" else 3
+
+
+def parse_market(text: bytes, place: str) -> SparseMatrix:
+    """Read a real matrix from MatrixMarket text, symmetric ones expanded to both triangles.
+
+    Entries that are stored as zero stay in the pattern of a coordinate file; an array file gives its nonzeros.
+
+    Args:
+        place: file, or file and member, that error messages start with.
+
+    Raises:
+        ValueError: the text breaks the format, is incomplete, or holds something other than finite real numbers, each
+            position once; the message names `place` and the line.
+    """
+    header = _read_header(text, place)
+    _check_body(text, header, place)
+    if header.count == 0:
+        rows = cols = np.zeros(0, dtype=np.int32)
+        values = np.zeros(0)
+    elif header.layout == "array":
+        rows, cols, values = _parse_array(text, header, place)
+    else:
+        rows, cols, values = _parse_coordinate(text, header, place)
+    rows, cols, values = _expand(rows, cols, values, header)
+    coo = scipy.sparse.coo_array((values.astype(np.float32), (rows, cols)), shape=(header.rows, header.cols))
+    csr = scipy.sparse.csr_array(coo)  # adds up repeated entries; _check_entries refused them
+    csr.sort_indices()
+    return SparseMatrix(Pattern(csr.shape, csr.indptr, csr.indices), csr.data)
+
+
+def market_text(matrix: SparseMatrix) -> bytes:
+    """Write a matrix as coordinate, real, general; nine digits bring every float32 back exactly."""
+    pattern = matrix.pattern
+    head = f"%%MatrixMarket matrix coordinate real general\n{pattern.rows} {pattern.cols} {pattern.nnz}\n".encode()
+    if pattern.nnz == 0:
+        return head
+    sink = io.BytesIO()
+    entries = (matrix.values.astype(np.float64), (pattern.row_ids(), pattern.indices))
+    fast_matrix_market.write_coo(_Unclosed(sink), entries, pattern.shape, parallelism=1)
+    body = sink.getvalue()
+    return head + body[_read_header(body, "text").body :]
+
+
+class _Unclosed:
+    """A sink that the writer of fast_matrix_market cannot close."""
+
+    def __init__(self, sink: io.BytesIO) -> None:
+        self.sink = sink
+
+    def write(self, data: bytes) -> int:
+        return self.sink.write(data)
+
+    def flush(self) -> None:
+        self.sink.flush()
+
+
+def _read_header(text: bytes, place: str) -> _Header:
+    end = text.find(b"\n")
+    words = text[: end if end >= 0 else len(text)][:1024].decode("ascii", "replace").lower().split()
+    if len(words) != 5 or words[0] != "%%matrixmarket" or words[1] != "matrix":
+        raise ValueError(
+            f"{place}: line 1: no MatrixMarket header; it reads '%%MatrixMarket matrix coordinate real general'")
+    layout, field, symmetry = words[2:]
+    if layout not in ("coordinate", "array"):
+        raise ValueError(f"{place}: line 1: layout {layout!r} is neither 'coordinate' nor 'array'")
+    if field == "complex":
+        raise ValueError(f"{place}: line 1: complex values; only real matrices are supported: save its real part")
+    if field not in FIELDS:
+        raise ValueError(f"{place}: line 1: field {field!r} is none of {', '.join(FIELDS)}")
+    if symmetry not in SYMMETRIES:
+        raise ValueError(f"{place}: line 1: symmetry {symmetry!r} is none of {', '.join(SYMMETRIES)}")
+    if field == "pattern" and (layout == "array" or symmetry == "skew-symmetric"):
+        other = layout if layout == "array" else symmetry
+        raise ValueError(f"{place}: line 1: 'pattern' cannot be {other!r}: its entries have no values")
+    size, body, line = _size_line(text, place)
+    expected = 2 if layout == "array" else 3
+    words_of_size = size.split()
+    if len(words_of_size) != expected or not all(word.isdigit() for word in words_of_size):
+        shown = size[:60].decode("ascii", "replace")
+        names = "rows, columns" if layout == "array" else "rows, columns, entries"
+        raise ValueError(f"{place}: line {line}: {shown!r} is no size line; it holds {expected} counts: {names}")
+    rows, cols = int(words_of_size[0]), int(words_of_size[1])
+    if max(rows, cols) > INDEX_LIMIT:
+        raise ValueError(f"{place}: line {line}: {rows} x {cols} exceeds the limit of {INDEX_LIMIT} rows or columns")
+    if symmetry != "general" and rows != cols:
+        raise ValueError(f"{place}: line {line}: {rows} x {cols} is not square, yet line 1 says {symmetry!r}")
+    count = _array_count(rows, cols, symmetry) if layout == "array" else int(words_of_size[2])
+    return _Header(layout, "real" if field == "double" else field, symmetry, rows, cols, count, body, line)
+
+
+def _size_line(text: bytes, place: str) -> tuple[bytes, int, int]:
+    """Find the first line that is neither empty nor a comment; also its end and number."""
+    start, line = 0, 0
+    while start < len(text):
+        end = text.find(b"\n", start)
+        end = len(text) if end < 0 else end
+        content = text[start:end].strip()
+        line, start = line + 1, end + 1
+        if content and not content.startswith(b"%"):
+            return content, min(start, len(text)), line
+    raise ValueError(f"{place}: line {line}: the file ends before its size line: truncated")
+
+
+def _array_count(rows: int, cols: int, symmetry: str) -> int:
+    if symmetry == "general":
+        return rows * cols
+    return rows * (rows - 1) // 2 if symmetry == "skew-symmetric" else rows * (rows + 1) // 2
+
+
+def _check_body(text: bytes, header: _Header, place: str) -> None:
+    """Compare what the header promises with what is there, before anything is allocated for it."""
+    length = len(text) - header.body
+    if 2 * header.tokens * header.count > length + 1:
+        raise ValueError(
+            f"{place}: line {header.line}: {header.count} entries promised, but {length} bytes that follow cannot "
+            f"hold them: truncated")
+    body = text[header.body :]
+    allowed = NUMBER_BYTES if header.field == "real" else INTEGER_BYTES
+    strange = body.translate(None, allowed)
+    found = _count_tokens(body)
+    if strange or found != header.count * header.tokens:
+        _find_fault(body, header, place)
+
+
+def _count_tokens(body: bytes) -> int:
+    if not body:
+        return 0
+    inside = np.frombuffer(body, dtype=np.uint8) > 32
+    return int(inside[0]) + int(np.count_nonzero(inside[1:] & ~inside[:-1]))
+
+
+def _find_fault(body: bytes, header: _Header, place: str) -> None:
+    """Go through the lines of a body that is known to be wrong and say where."""
+    seen = 0
+    value = REAL if header.field == "real" else INTEGER
+    line = header.line
+    for line, content in enumerate(body.split(b"\n"), start=header.line + 1):
+        words = content.split()
+        if not words:
+            continue
+        for position, word in enumerate(words):
+            is_index = header.layout == "coordinate" and position < 2
+            if not (INTEGER if is_index else value).fullmatch(word):
+                what = "an index" if is_index else "a finite number" if value is REAL else "an integer"
+                raise ValueError(f"{place}: line {line}: {word[:40].decode('ascii', 'replace')!r} is not {what}")
+        if len(words) != header.tokens:
+            raise ValueError(
+                f"{place}: line {line}: {len(words)} numbers where a {header.field} {header.layout} file has "
+                f"{header.tokens}{': truncated' if seen + 1 == header.count else ''}")
+        seen += 1
+        if seen > header.count:
+            raise ValueError(f"{place}: line {line}: more entries than the {header.count} of line {header.line}")
+    raise ValueError(
+        f"{place}: the file ends after {seen} of the {header.count} entries that line {header.line} promises: "
+        f"truncated")
+
+
+def _parse_coordinate(
+    text: bytes, header: _Header, place: str,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    try:
+        (values, (rows, cols)), _ = fast_matrix_market.read_coo(
+            io.BytesIO(text), parallelism=1, generalize_symmetry=False)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{place}: {_lower(str(error))}") from error
+    fault = _first_fault(rows, cols, values, header)
+    if fault is not None:
+        entry, message = fault
+        raise ValueError(f"{place}: line {_line_of(text, header, entry)}: {message}")
+    return rows, cols, values
+
+
+def _parse_array(text: bytes, header: _Header, place: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    try:
+        dense = fast_matrix_market.read_array(io.BytesIO(text), parallelism=1)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{place}: {_lower(str(error))}") from error
+    rows, cols = np.nonzero(dense if header.symmetry == "general" else np.tril(dense))
+    values = dense[rows, cols]
+    fault = _value_fault(values, rows, cols)
+    if fault is not None:
+        raise ValueError(f"{place}: {fault[1]}")
+    return rows.astype(np.int32), cols.astype(np.int32), values
+
+
+def _first_fault(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, header: _Header) -> tuple[int, str] | None:
+    """Return entry and complaint of what the reader lets pass."""
+    for index, limit, axis in ((rows, header.rows, "row"), (cols, header.cols, "column")):
+        outside = (index < 0) | (index >= limit)
+        if outside.any():
+            entry = int(np.argmax(outside))
+            return entry, f"{axis} {int(index[entry]) + 1} is outside 1 to {limit}"
+    if header.symmetry == "skew-symmetric" and (rows == cols).any():
+        entry = int(np.argmax(rows == cols))
+        return entry, f"diagonal entry ({int(rows[entry]) + 1}, {int(cols[entry]) + 1}) in a skew-symmetric matrix"
+    return _value_fault(values, rows, cols) or _duplicate(rows, cols, header)
+
+
+def _value_fault(values: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> tuple[int, str] | None:
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(values.astype(np.float32))
+    if finite.all():
+        return None
+    entry = int(np.argmin(finite))
+    at = f"({int(rows[entry]) + 1}, {int(cols[entry]) + 1})"
+    return entry, f"value {float(values[entry])!r} at {at} is not finite in float32: scale or repair the matrix"
+
+
+def _duplicate(rows: np.ndarray, cols: np.ndarray, header: _Header) -> tuple[int, str] | None:
+    """Find the second of two entries at one position, or at two positions that symmetry makes one."""
+    if header.symmetry != "general":
+        rows, cols = np.maximum(rows, cols), np.minimum(rows, cols)
+    keys = cols.astype(np.int64) * header.rows + rows  # files are mostly column-major: nearly sorted
+    if (keys[1:] > keys[:-1]).all():
+        return None
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    repeats = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if repeats.size == 0:
+        return None
+    entry = int(order[repeats + 1].min())
+    mirrored = " or its mirror image" if header.symmetry != "general" else ""
+    return entry, f"position ({int(rows[entry]) + 1}, {int(cols[entry]) + 1}){mirrored} occurs a second time"
+
+
+def _line_of(text: bytes, header: _Header, entry: int) -> int:
+    """Number the line of an entry; empty lines are legal, so they are counted."""
+    seen = -1
+    for line, content in enumerate(text[header.body :].split(b"\n"), start=header.line + 1):
+        seen += bool(content.strip())
+        if seen == entry:
+            return line
+    raise AssertionError(f"entry {entry} is not in the text")
+
+
+def _expand(
+    rows: np.ndarray, cols: np.ndarray, values: np.ndarray, header: _Header,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    if header.symmetry == "general":
+        return rows, cols, values
+    off = rows != cols
+    sign = -1 if header.symmetry == "skew-symmetric" else 1
+    mirrored = (np.concatenate((rows, cols[off])), np.concatenate((cols, rows[off])))
+    return *mirrored, np.concatenate((values, sign * values[off]))
+
+
+def _lower(message: str) -> str:
+    return message[:1].lower() + message[1:]

@@ -1,0 +1,80 @@
+"""Matrix files, by the ending of their name."""
+
+import gzip
+import io
+import tarfile
+from pathlib import Path
+
+from sparloom.files import atomic_path
+from sparloom.sparse.archive import read_gzip, read_tar
+from sparloom.sparse.arrays import read_arrays, write_arrays
+from sparloom.sparse.market import market_text, parse_market
+from sparloom.sparse.pattern import SparseMatrix
+
+__all__ = ["MATRIX_ENDINGS", "matrix_stem", "read_matrix", "write_matrix"]
+
+MATRIX_ENDINGS = (".tar.gz", ".tgz", ".mtx.gz", ".mtx", ".npz")
+LIMIT_BYTES = 4 << 30
+
+
+def read_matrix(path: Path | str, *, limit_bytes: int = LIMIT_BYTES) -> SparseMatrix:
+    """Read a real matrix from .mtx, .mtx.gz, a SuiteSparse .tar.gz or .npz.
+
+    Args:
+        limit_bytes: what the file may hold after unpacking.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: another ending, or a file that is damaged, too large or not a valid matrix; the message names the
+            file and the line or member.
+    """
+    path = Path(path)
+    ending = _ending(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    if ending == ".npz":
+        return read_arrays(path, limit_bytes)
+    if ending in (".tar.gz", ".tgz"):
+        text, member = read_tar(path, limit_bytes)
+        return parse_market(text, f"{path}: member {member}")
+    if ending == ".mtx.gz":
+        return parse_market(read_gzip(path, limit_bytes), str(path))
+    if path.stat().st_size > limit_bytes:
+        raise ValueError(f"{path}: more than {limit_bytes} bytes: raise limit_bytes if the file is trusted")
+    return parse_market(path.read_bytes(), str(path))
+
+
+def write_matrix(path: Path | str, matrix: SparseMatrix) -> None:
+    """Write a matrix in the format of the ending; equal matrices give equal bytes. A failure leaves no file."""
+    path = Path(path)
+    ending = _ending(path)
+    with atomic_path(path) as partial:
+        if ending == ".npz":
+            write_arrays(partial, matrix)
+        elif ending == ".mtx":
+            partial.write_bytes(market_text(matrix))
+        else:
+            text = market_text(matrix)
+            content = text if ending == ".mtx.gz" else _tar(text, matrix_stem(path))
+            partial.write_bytes(gzip.compress(content, compresslevel=6, mtime=0))
+
+
+def matrix_stem(path: Path) -> str:
+    """Return the name of a matrix file without folder and ending."""
+    return path.name.removesuffix(_ending(path))
+
+
+def _ending(path: Path) -> str:
+    for ending in MATRIX_ENDINGS:
+        if path.name.endswith(ending):
+            return ending
+    raise ValueError(f"{path}: not a matrix file: its name must end in {', '.join(MATRIX_ENDINGS)}")
+
+
+def _tar(text: bytes, stem: str) -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        member = tarfile.TarInfo(f"{stem}/{stem}.mtx")
+        member.size = len(text)
+        archive.addfile(member, io.BytesIO(text))
+    return sink.getvalue()

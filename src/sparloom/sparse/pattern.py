@@ -1,0 +1,197 @@
+"""Patterns and matrices in CSR: where the nonzeros are, and what they are."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+from jaxtyping import Float32, Int32, Int64, Integer
+
+__all__ = ["Pattern", "SparseMatrix"]
+
+INDEX_LIMIT = 2**31 - 1  # rows and columns are int32
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Where the nonzeros of a matrix are, as CSR with strictly increasing columns in every row.
+
+    Arrays of any integer type are accepted and stored as contiguous int64 (`indptr`) and int32 (`indices`).
+
+    Args:
+        shape: rows and columns, each below 2**31.
+        indptr: (rows + 1,), the nonzeros of row r are indptr[r] to indptr[r + 1].
+        indices: (nnz,), column of every nonzero.
+
+    Raises:
+        ValueError: names the first broken invariant and the row where it breaks.
+    """
+
+    shape: tuple[int, int]
+    indptr: np.ndarray
+    indices: np.ndarray
+
+    def __post_init__(self) -> None:
+        rows, cols = (int(extent) for extent in self.shape)
+        for extent, axis in ((rows, "rows"), (cols, "columns")):
+            if not 0 <= extent <= INDEX_LIMIT:
+                raise ValueError(f"{extent} {axis}: a pattern has between 0 and {INDEX_LIMIT}")
+        indptr, indices = np.asarray(self.indptr), np.asarray(self.indices)
+        _check_pointers(indptr, rows, indices.size)
+        _check_columns(indices, indptr, cols)
+        object.__setattr__(self, "shape", (rows, cols))
+        object.__setattr__(self, "indptr", np.ascontiguousarray(indptr, dtype=np.int64))
+        object.__setattr__(self, "indices", np.ascontiguousarray(indices, dtype=np.int32))
+
+    @classmethod
+    def from_coo(
+        cls, rows: Integer[np.ndarray, " nnz"], cols: Integer[np.ndarray, " nnz"], shape: tuple[int, int],
+    ) -> "Pattern":
+        """Build a pattern from coordinates in any order; repeated ones count once.
+
+        Raises:
+            ValueError: a coordinate lies outside `shape`.
+        """
+        rows, cols = np.asarray(rows), np.asarray(cols)
+        for values, limit, axis in ((rows, shape[0], "row"), (cols, shape[1], "column")):
+            outside = (values < 0) | (values >= limit)
+            if outside.any():
+                place = int(np.argmax(outside))
+                raise ValueError(f"{axis} {int(values[place])} of entry {place} is outside 0 to {limit - 1}")
+        ones = np.ones(rows.size, dtype=np.int8)
+        return cls.from_scipy(scipy.sparse.coo_array((ones, (rows, cols)), shape=shape))
+
+    @classmethod
+    def from_scipy(cls, matrix: scipy.sparse.sparray | scipy.sparse.spmatrix) -> "Pattern":
+        """Take the pattern of a SciPy matrix of any format: its stored entries, zeros included."""
+        coo = scipy.sparse.coo_array(matrix)
+        ones = np.ones(coo.nnz, dtype=bool)  # bool: adding up repeated entries cannot overflow
+        csr = scipy.sparse.csr_array((ones, coo.coords), shape=coo.shape)
+        csr.sort_indices()
+        return cls(csr.shape, csr.indptr, csr.indices)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.shape[0]
+
+    @property
+    def cols(self) -> int:
+        """Number of columns."""
+        return self.shape[1]
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries."""
+        return self.indices.size
+
+    def to_scipy(self) -> scipy.sparse.csr_array:
+        """Make a SciPy matrix with ones (float32) at the nonzeros; it shares `indices`."""
+        return _csr(np.ones(self.nnz, dtype=np.float32), self)
+
+    def transpose(self) -> "Pattern":
+        """Exchange rows and columns."""
+        csc = _csr(np.ones(self.nnz, dtype=np.int8), self).tocsc()
+        return Pattern((self.cols, self.rows), csc.indptr, csc.indices)
+
+    def row_lengths(self) -> Int64[np.ndarray, " rows"]:
+        """Count the nonzeros of every row."""
+        return np.diff(self.indptr)
+
+    def row_ids(self) -> Int32[np.ndarray, " nnz"]:
+        """Name the row of every nonzero, in the order of `indices`."""
+        return np.repeat(np.arange(self.rows, dtype=np.int32), self.row_lengths())
+
+    def digest(self) -> str:
+        """Hash shape and content; 64 hexadecimal digits, the same on every machine."""
+        content = hashlib.sha256(np.array(self.shape, dtype="<i8").tobytes())
+        content.update(self.indptr.astype("<i8", copy=False).tobytes())
+        content.update(self.indices.astype("<i4", copy=False).tobytes())
+        return content.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Pattern):
+            return NotImplemented
+        return (
+            self.shape == other.shape
+            and np.array_equal(self.indptr, other.indptr)
+            and np.array_equal(self.indices, other.indices)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.digest())
+
+    def __repr__(self) -> str:
+        return f"Pattern({self.rows} x {self.cols}, {self.nnz} nonzeros)"
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMatrix:
+    """A pattern and a float32 value for every nonzero, in the order of `pattern.indices`."""
+
+    pattern: Pattern
+    values: np.ndarray
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.values)
+        if values.shape != (self.pattern.nnz,):
+            raise ValueError(f"values of shape {values.shape} for {self.pattern.nnz} nonzeros: give one per nonzero")
+        if np.iscomplexobj(values):
+            raise ValueError("complex values: only real matrices are supported")
+        object.__setattr__(self, "values", np.ascontiguousarray(values, dtype=np.float32))
+
+    def to_scipy(self) -> scipy.sparse.csr_array:
+        """Make a SciPy matrix; it shares the arrays."""
+        return _csr(self.values, self.pattern)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SparseMatrix):
+            return NotImplemented
+        return self.pattern == other.pattern and np.array_equal(self.values, other.values)
+
+    def __hash__(self) -> int:
+        return hash(self.pattern)
+
+    def __repr__(self) -> str:
+        return f"SparseMatrix({self.pattern.rows} x {self.pattern.cols}, {self.pattern.nnz} nonzeros)"
+
+
+def _csr(values: Float32[np.ndarray, " nnz"], pattern: Pattern) -> scipy.sparse.csr_array:
+    """Wrap the arrays; SciPy wants one index type for both, so `indptr` is narrowed where that is exact."""
+    indptr = pattern.indptr.astype(np.int32) if pattern.nnz <= INDEX_LIMIT else pattern.indptr
+    matrix = scipy.sparse.csr_array((values, pattern.indices, indptr), shape=pattern.shape)
+    matrix.has_canonical_format = True
+    return matrix
+
+
+def _check_pointers(indptr: np.ndarray, rows: int, nnz: int) -> None:
+    if indptr.shape != (rows + 1,) or indptr.dtype.kind not in "iu":
+        raise ValueError(f"indptr is {indptr.dtype} of shape {indptr.shape}: {rows} rows need {rows + 1} integers")
+    if indptr[0] != 0 or indptr[-1] != nnz:
+        raise ValueError(f"indptr runs from {int(indptr[0])} to {int(indptr[-1])}: it must run from 0 to {nnz} (nnz)")
+    falls = indptr[1:] < indptr[:-1]
+    if falls.any():
+        raise ValueError(f"indptr falls after row {int(np.argmax(falls))}: it must never decrease")
+
+
+def _check_columns(indices: np.ndarray, indptr: np.ndarray, cols: int) -> None:
+    if indices.ndim != 1 or (indices.dtype.kind not in "iu" and indices.size):
+        raise ValueError(f"indices is {indices.dtype} of shape {indices.shape}: give one integer per nonzero")
+    if indices.size == 0:
+        return
+    outside = (indices < 0) | (indices >= cols)
+    if outside.any():
+        place = int(np.argmax(outside))
+        raise ValueError(f"column {int(indices[place])} in row {_row(indptr, place)} is outside 0 to {cols - 1}")
+    steps = indices[1:] <= indices[:-1]
+    starts = indptr[1:-1]
+    steps[starts[(starts > 0) & (starts < indices.size)] - 1] = False
+    if steps.any():
+        place = int(np.argmax(steps)) + 1
+        raise ValueError(
+            f"column {int(indices[place])} follows column {int(indices[place - 1])} in row {_row(indptr, place)}: "
+            f"columns must increase strictly; use Pattern.from_coo for unsorted entries")
+
+
+def _row(indptr: np.ndarray, place: int) -> int:
+    return int(np.searchsorted(indptr, place, side="right")) - 1
