@@ -1,0 +1,300 @@
+"""Nodes of the loop IR.
+
+kernel  := Kernel(name, param*, stmt*)
+param   := Param(name, type, buffer?, const?)       buffers are dense, one-dimensional and do not overlap; other
+                                                    parameters are immutable scalars
+type    := Type(scalar, lanes)                      scalar: i32 i64 f32 f64 bool; lanes: 1, or 2 to 64 (power of two)
+
+stmt    := For(var, lo, hi, stmt*, kind, step, chunk, name*)
+         | If(expr, stmt*, stmt*)
+         | Let(name, type, expr)                    immutable from here to the end of the block
+         | Declare(name, type, expr)                mutable from here to the end of the block
+         | Assign(name, expr)                       of a declared name
+         | Store(buffer, expr, expr)                buffer[index] = value; lanes of the value = elements written
+         | Accumulate(buffer, expr, expr)           buffer[index] += value
+         | Alloc(name, scalar, size)                array local to the block; undefined until stored to
+         | Prefetch(buffer, expr)                   no meaning, only speed; the index may lie out of bounds
+
+expr    := Const(value, type) | Ref(name)
+         | Load(buffer, expr, lanes)                lanes consecutive elements from index on, aligned or not
+         | Binary(op, expr, expr) | Unary(op, expr)
+         | Broadcast(expr, lanes) | Sum(expr)       one value into all lanes; sum of the lanes, halves first
+         | Cast(type, expr) | Select(expr, expr, expr) | Call(name, expr*)
+
+kind    := serial | parallel | simd | unrolled
+op      := + - * / // % min max < <= > >= == != and or         binary
+         | - not                                               unary
+
+Both operands of a Binary have the same type; there are no implicit conversions. `/` divides floats, `//` and `%` divide
+integers and round toward zero as in C. Comparisons give bool with the lanes of their operands. `a min b` is a if a < b,
+else b. The bounds of a loop are i64, evaluated once on entry; its variable is i64 and steps from lo while below hi.
+Iterations of a parallel loop run in any order and at once, `chunk` of them per grab (dynamic schedule); iterations of a
+simd loop run side by side, and the names it `reduces` are declared scalars that it only adds to, in any order.
+What overflows or reads what was never written has no meaning.
+
+Where an i64 expression is expected (bounds, indices, operands of + - * // %) a Python int may stand for its constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = [
+    "BOOL", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Broadcast", "Call", "Cast",
+    "Const", "Declare", "Expr", "For", "If", "Kernel", "Let", "Load", "Param", "Prefetch", "Ref", "Select", "Stmt",
+    "Store", "Sum", "Type", "Unary",
+]
+
+Scalar = Literal["i32", "i64", "f32", "f64", "bool"]
+Kind = Literal["serial", "parallel", "simd", "unrolled"]
+
+
+@dataclass(frozen=True)
+class Type:
+    """A scalar type, or a vector of `lanes` of them."""
+
+    scalar: Scalar
+    lanes: int = 1
+
+    def __str__(self) -> str:
+        return self.scalar if self.lanes == 1 else f"{self.scalar}x{self.lanes}"
+
+
+I32, I64, F32, F64, BOOL = Type("i32"), Type("i64"), Type("f32"), Type("f64"), Type("bool")
+
+
+class Expr:
+    """Base of expressions; arithmetic operators build Binary nodes."""
+
+    def __add__(self, other: Expr | int) -> Binary:
+        return Binary("+", self, other)
+
+    def __radd__(self, other: int) -> Binary:
+        return Binary("+", other, self)
+
+    def __sub__(self, other: Expr | int) -> Binary:
+        return Binary("-", self, other)
+
+    def __rsub__(self, other: int) -> Binary:
+        return Binary("-", other, self)
+
+    def __mul__(self, other: Expr | int) -> Binary:
+        return Binary("*", self, other)
+
+    def __rmul__(self, other: int) -> Binary:
+        return Binary("*", other, self)
+
+    def __truediv__(self, other: Expr) -> Binary:
+        return Binary("/", self, other)
+
+    def __floordiv__(self, other: Expr | int) -> Binary:
+        return Binary("//", self, other)
+
+    def __mod__(self, other: Expr | int) -> Binary:
+        return Binary("%", self, other)
+
+
+class Stmt:
+    """Base of statements."""
+
+
+@dataclass(frozen=True)
+class Const(Expr):
+    value: float | int | bool
+    type: Type = I64
+
+
+@dataclass(frozen=True)
+class Ref(Expr):
+    name: str
+
+
+@dataclass(frozen=True)
+class Load(Expr):
+    buffer: str
+    index: Expr
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        _lift(self, "index")
+
+
+@dataclass(frozen=True)
+class Binary(Expr):
+    op: str
+    a: Expr
+    b: Expr
+
+    def __post_init__(self) -> None:
+        _lift(self, "a", "b")
+
+
+@dataclass(frozen=True)
+class Unary(Expr):
+    op: str
+    a: Expr
+
+
+@dataclass(frozen=True)
+class Broadcast(Expr):
+    a: Expr
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Sum(Expr):
+    a: Expr
+
+
+@dataclass(frozen=True)
+class Cast(Expr):
+    type: Type
+    a: Expr
+
+
+@dataclass(frozen=True)
+class Select(Expr):
+    cond: Expr
+    a: Expr
+    b: Expr
+
+    def __post_init__(self) -> None:
+        _lift(self, "a", "b")
+
+
+@dataclass(frozen=True)
+class Call(Expr):
+    """name: sqrt, exp, log, tanh, erf or abs."""
+
+    name: str
+    args: tuple[Expr, ...]
+
+    def __post_init__(self) -> None:
+        _freeze(self, "args")
+
+
+@dataclass(frozen=True)
+class For(Stmt):
+    var: str
+    lo: Expr
+    hi: Expr
+    body: tuple[Stmt, ...]
+    kind: Kind = "serial"
+    step: int = 1
+    chunk: int | None = None
+    reduces: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _lift(self, "lo", "hi")
+        _freeze(self, "body", "reduces")
+
+
+@dataclass(frozen=True)
+class If(Stmt):
+    cond: Expr
+    body: tuple[Stmt, ...]
+    orelse: tuple[Stmt, ...] = ()
+
+    def __post_init__(self) -> None:
+        _freeze(self, "body", "orelse")
+
+
+@dataclass(frozen=True)
+class Let(Stmt):
+    name: str
+    type: Type
+    value: Expr
+
+    def __post_init__(self) -> None:
+        _lift(self, "value")
+
+
+@dataclass(frozen=True)
+class Declare(Stmt):
+    name: str
+    type: Type
+    value: Expr
+
+    def __post_init__(self) -> None:
+        _lift(self, "value")
+
+
+@dataclass(frozen=True)
+class Assign(Stmt):
+    name: str
+    value: Expr
+
+    def __post_init__(self) -> None:
+        _lift(self, "value")
+
+
+@dataclass(frozen=True)
+class Store(Stmt):
+    buffer: str
+    index: Expr
+    value: Expr
+
+    def __post_init__(self) -> None:
+        _lift(self, "index", "value")
+
+
+@dataclass(frozen=True)
+class Accumulate(Stmt):
+    buffer: str
+    index: Expr
+    value: Expr
+
+    def __post_init__(self) -> None:
+        _lift(self, "index", "value")
+
+
+@dataclass(frozen=True)
+class Alloc(Stmt):
+    name: str
+    scalar: Scalar
+    size: int
+
+
+@dataclass(frozen=True)
+class Prefetch(Stmt):
+    buffer: str
+    index: Expr
+
+    def __post_init__(self) -> None:
+        _lift(self, "index")
+
+
+@dataclass(frozen=True)
+class Param:
+    """A buffer (`const`: only read) or a scalar argument."""
+
+    name: str
+    type: Type
+    buffer: bool = False
+    const: bool = True
+
+
+@dataclass(frozen=True)
+class Kernel:
+    name: str
+    params: tuple[Param, ...]
+    body: tuple[Stmt, ...]
+
+    def __post_init__(self) -> None:
+        _freeze(self, "params", "body")
+
+
+def _lift(node: Any, *fields: str) -> None:
+    """Replace Python integers in `fields` by i64 constants."""
+    for field in fields:
+        value = getattr(node, field)
+        if isinstance(value, int) and not isinstance(value, bool):
+            object.__setattr__(node, field, Const(value, I64))
+
+
+def _freeze(node: Any, *fields: str) -> None:
+    for field in fields:
+        value: Sequence[Any] = getattr(node, field)
+        object.__setattr__(node, field, tuple(value))

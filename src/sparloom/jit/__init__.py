@@ -1,0 +1,9 @@
+"""Source text to callables: compilers, their cache on disk, and the sources under kernels/."""
+
+from sparloom.jit.cache import cache_folder
+from sparloom.jit.compile import Library, compile_c
+from sparloom.jit.cpp import compile_cpp
+from sparloom.jit.function import Function
+from sparloom.jit.source import Source, kernel_source
+
+__all__ = ["Function", "Library", "Source", "cache_folder", "compile_c", "compile_cpp", "kernel_source"]

@@ -1,0 +1,41 @@
+"""Hand-written C as a kernel, and where the sources under kernels/ are."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import sparloom
+from sparloom.ir import Param
+
+__all__ = ["Source", "kernel_folder", "kernel_source"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """C text that defines `void name(params)`: pointers for buffers, values for scalars, in order."""
+
+    name: str
+    params: tuple[Param, ...]
+    text: str
+
+
+def kernel_folder() -> Path:
+    """Folder kernels/ of the checkout, or its copy `sparloom/_kernels` in a wheel."""
+    package = Path(sparloom.__file__).resolve().parent
+    for folder in (package / "_kernels", package.parents[1] / "kernels"):
+        if folder.is_dir():
+            return folder
+    raise FileNotFoundError(f"no folder {package.parents[1] / 'kernels'} or {package / '_kernels'}: reinstall sparloom")
+
+
+def kernel_source(relative: str) -> Path:
+    """Path of a source under kernels/, such as "spade/simulator.cpp".
+
+    Raises:
+        FileNotFoundError: there is no such file; the message lists those of the folder.
+    """
+    folder = kernel_folder()
+    path = folder / relative
+    if not path.is_file():
+        near = sorted(str(other.relative_to(folder)) for other in folder.rglob("*") if other.is_file())
+        raise FileNotFoundError(f"no kernel source {relative!r} in {folder}; there are: {', '.join(near) or 'none'}")
+    return path
