@@ -1,0 +1,22 @@
+"""Where operations run: real processors and simulated accelerators behind one interface."""
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["CpuPlatform", "NullPlatform", "SpadePlatform"]
+
+_PLACES = {
+    "CpuPlatform": "sparloom.platforms.cpu",
+    "NullPlatform": "sparloom.platforms.null",
+    "SpadePlatform": "sparloom.platforms.spade",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
