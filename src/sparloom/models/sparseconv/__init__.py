@@ -1,0 +1,7 @@
+"""Submanifold sparse convolution in two dimensions: maps, backends, cost."""
+
+from sparloom.models.sparseconv.backend import SparseBackend
+from sparloom.models.sparseconv.maps import SparseMap, build_map
+from sparloom.models.sparseconv.torch_backend import TorchBackend
+
+__all__ = ["SparseBackend", "SparseMap", "TorchBackend", "build_map"]
