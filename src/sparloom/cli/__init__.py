@@ -7,6 +7,6 @@ from sparloom.cli.nearest import flat, nearest, suggestion
 from sparloom.cli.record import begin, finish
 
 __all__ = [
-    "Entry", "Reported", "UsageError", "begin", "choices", "experiments", "explain", "fail", "finish", "flat", "guard", "inherited",
-    "nearest", "prepare", "show", "suggestion",
+    "Entry", "Reported", "UsageError", "begin", "choices", "experiments", "explain", "fail", "finish", "flat", "guard",
+    "inherited", "nearest", "prepare", "show", "suggestion",
 ]

@@ -97,8 +97,8 @@ def _is_users(error: BaseException, cause: BaseException) -> bool:
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, MissingArtifact):
-        command = " ".join(["python", Path(sys.argv[0]).name or "run.py", f"experiment={error.experiment}", *error.overrides])
-        return f"{text}; make it with: {command}"
+        words = ("python", Path(sys.argv[0]).name, f"experiment={error.experiment}", *error.overrides)
+        return f"{text}; make it with: {' '.join(words)}"
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"{error.filename}: no such file: check the path"
     if isinstance(error, ImportError):

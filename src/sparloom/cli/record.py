@@ -17,7 +17,8 @@ from sparloom.files import write_json, write_text
 
 __all__ = ["begin", "finish"]
 
-PACKAGES = ("numpy", "scipy", "pandas", "pyarrow", "torch", "lightning", "lightgbm", "scikit-learn", "hydra-core", "omegaconf")
+PACKAGES = ("numpy", "scipy", "pandas", "pyarrow", "torch", "lightning", "lightgbm", "scikit-learn", "hydra-core",
+            "omegaconf")
 
 
 def begin(out: Path, *, root: Path, seed: int, command: list[str]) -> None:
@@ -62,7 +63,8 @@ def _number(value: float) -> float | int | None:
 
 def _git(root: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True)
+        command = ["git", "-C", str(root), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

@@ -1,0 +1,229 @@
+"""Collect samples: matrices of a corpus x configurations x platforms, resumable at any point."""
+
+import hashlib
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sparloom.data import Journal, Sample, compact
+from sparloom.errors import SparloomError
+from sparloom.measure import Measurement, TimingProtocol, describe_machine
+from sparloom.ops import Op, Operands
+from sparloom.space import Config
+from sparloom.sparse import Corpus
+from sparloom.tasks.fanout import run_jobs
+from sparloom.tasks.provenance import commit
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["Collect", "Outcome"]
+
+FLUSH_SECONDS = 0.2  # simulated rows that come faster than this are written together: they come out of one trace
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What collecting one matrix added; `reason` says why nothing could be collected."""
+
+    rows: int
+    failures: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Measure or simulate configurations of one operation on the matrices of a corpus.
+
+    Rows go to one journal per (platform, preset, op, matrix), each flushed to disk, so a run that is killed goes on
+    where it was and loses at most the sample in flight. When every matrix is complete, all journals are put together
+    into one table.
+
+    Args:
+        platform: one; or one whose `presets` share their work.
+        configs: how many per matrix, drawn with a seed of the matrix; "all": the whole space.
+        roles: roles of the corpus' split to collect, the first first.
+        matrices: only these, by name; empty: all of the roles.
+        shard: "i/n": every n-th matrix from the i-th on; "0/1" is everything.
+        jobs: processes; 1 for anything that is timed.
+        journals: folder of the journals of this corpus.
+        tables: folder of the tables, one Parquet file per platform and op.
+        partial: write the table even if matrices are missing.
+    """
+
+    op: Op
+    platform: "Platform"
+    corpus: Corpus
+    timing: TimingProtocol
+    width: int
+    configs: int | str
+    roles: Sequence[str]
+    matrices: Sequence[str]
+    shard: str
+    jobs: int
+    journals: str
+    tables: str
+    partial: bool
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Collect what is missing; returns counts of matrices, rows and failures."""
+        began = time.monotonic()
+        planned = self._planned()
+        mine = _shard(planned, self.shard)
+        costs = {entry.name: float(entry.nnz + 20_000) for entry in self.corpus.entries()}
+        title = f"{self.platform.name} {self.op.name}"
+        logger.info("%s: %d of %d matrices, %s configurations each, %d processes", title, len(mine), len(planned),
+                    self.configs, self.jobs)
+        outcomes = {}
+        for name, outcome in run_jobs(self.collect, {name: name for name in mine}, processes=self.jobs,
+                                      weights={name: costs[name] for name in mine}, description=title):
+            outcomes[name] = outcome
+            if outcome.reason:
+                logger.warning("%s is left out: %s", name, outcome.reason)
+        absent = {name for name, outcome in outcomes.items() if outcome.reason}
+        self._put_together(planned, absent)
+        return {
+            "matrices": len(mine) - len(absent),
+            "left_out": len(absent),
+            "new_rows": sum(outcome.rows for outcome in outcomes.values()),
+            "new_failures": sum(outcome.failures for outcome in outcomes.values()),
+            "seconds": time.monotonic() - began,
+        }
+
+    def collect(self, name: str) -> Outcome:
+        """Collect what one matrix lacks; a matrix that cannot be read is told, not raised."""
+        missing = [self._missing(name, turn) for turn in range(self.timing.rounds)]
+        if not any(missing):
+            return Outcome(0, 0)
+        try:
+            matrix = self.corpus.load(name)
+        except (OSError, ValueError, SparloomError) as error:
+            return Outcome(0, 0, f"cannot be read: {error}")
+        operands = self.op.operands(matrix, self.width, self.timing.seed)
+        rows = failures = 0
+        for turn, configs in enumerate(missing):
+            if not configs:
+                continue
+            timing = replace(self.timing, rounds=1, seed=self.timing.seed + turn)
+            for samples in self._samples(name, operands, configs, timing, turn):
+                rows += len(samples)
+                failures += sum(sample.failure is not None for sample in samples)
+        return Outcome(rows, failures)
+
+    def _planned(self) -> list[str]:
+        """Names by role, within a role in the order of a hash, so that any prefix is a fair sample."""
+        split = self.corpus.split()
+        unknown = sorted(set(self.matrices) - set(split))
+        if unknown:
+            raise ValueError(f"no matrix {', '.join(unknown)} in the corpus of {len(split)}: check task.matrices")
+        wanted = set(self.matrices) or {name for name, role in split.items() if role in self.roles}
+        if not wanted:
+            raise ValueError(f"no matrix has a role of {', '.join(self.roles)}: roles are train, validation, test")
+        rank = {role: place for place, role in enumerate(self.roles)}
+        return sorted(wanted, key=lambda name: (rank.get(split[name], len(rank)), _digest(name)))
+
+    def _drawn(self, name: str) -> list[Config]:
+        entry = next(entry for entry in self.corpus.entries() if entry.name == name)
+        space = self.platform.space(self.op).bind((entry.rows, entry.cols))
+        if self.configs == "all":
+            return list(space)
+        return space.sample(int(self.configs), np.random.default_rng([self.seed, _digest(name)]))
+
+    def _journal(self, name: str, preset: str) -> Journal:
+        return Journal(Path(self.journals), (self.platform.name, preset, self.op.name, name))
+
+    def _missing(self, name: str, turn: int) -> list[Config]:
+        done = [self._journal(name, preset).done() for preset in _presets(self.platform)]
+        return [config for config in self._drawn(name) if any((config.key, turn) not in known for known in done)]
+
+    def _samples(
+        self, name: str, operands: Operands, configs: Sequence[Config], timing: TimingProtocol, turn: int
+    ) -> Iterator[list[Sample]]:
+        """Measure one round and write rows as they come, those of one instant together."""
+        conditions = {"op": self.op.name, "platform": self.platform.name, "matrix": name, "width": self.width,
+                      "machine": str(describe_machine()["name"]), "commit": commit()}
+        journals = {preset: self._journal(name, preset) for preset in _presets(self.platform)}
+        done = {preset: journal.done() for preset, journal in journals.items()}
+        fresh: list[Sample] = []
+        written = time.monotonic()
+        for preset, config, measurement in _measured(self.platform, self.op, operands, configs, timing):
+            if (config.key, turn) in done[preset]:
+                continue
+            fresh.append(Sample.of(measurement, config, round=turn, preset=preset, **conditions))
+            if measurement.kind != "simulated" or time.monotonic() - written >= FLUSH_SECONDS:
+                yield _flush(fresh, journals)
+                fresh, written = [], time.monotonic()
+        yield _flush(fresh, journals)
+
+    def _put_together(self, planned: Sequence[str], absent: set[str]) -> None:
+        """Write the table when nothing is missing but what cannot be read."""
+        turns = range(self.timing.rounds)
+        waiting = [name for name in planned if name not in absent and any(self._missing(name, turn) for turn in turns)]
+        if waiting and not self.partial:
+            logger.info("%d of %d matrices are incomplete; the table is written after the last", len(waiting), len(planned))
+            return
+        provenance = {"machine": dict(describe_machine()), "commit": commit(), "seed": self.seed,
+                      "timing": {key: str(value) for key, value in asdict(self.timing).items()}, "platform": self.platform.name, "op": self.op.name}
+        table = compact(Path(self.journals), [provenance]).filter(op=self.op.name, platform=self.platform.name)
+        path = Path(self.tables) / f"{self.platform.name}_{self.op.name}.parquet"
+        table.write(path)
+        logger.info("%s: %d rows of %d matrices", path, len(table), len(table.matrices))
+
+
+def _measured(
+    platform: "Platform", op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
+) -> Iterator[tuple[str, Config, Measurement]]:
+    """Measure; what a platform raises becomes the failure of every configuration it has not reported yet."""
+    reported = set()
+    try:
+        for preset, config, measurement in _reports(platform, op, operands, configs, timing):
+            reported.add((preset, config))
+            yield preset, config, measurement
+    except (SparloomError, ValueError, ArithmeticError, MemoryError, RuntimeError) as error:
+        logger.warning("%s on %s: %s", op.name, platform.name, error)
+        failure = Measurement.failed(f"{type(error).__name__}: {error}", platform.kind)
+        for preset in _presets(platform):
+            for config in configs:
+                if (preset, config) not in reported:
+                    yield preset, config, failure
+
+
+def _reports(
+    platform: "Platform", op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
+) -> Iterator[tuple[str, Config, Measurement]]:
+    for config, _, measurement in platform.measure_many(op, operands, configs, timing):
+        yield platform.preset, config, measurement
+
+
+def _presets(platform: "Platform") -> Sequence[str]:
+    return (platform.preset,)
+
+
+def _flush(samples: Sequence[Sample], journals: Mapping[str, Journal]) -> list[Sample]:
+    for preset, journal in journals.items():
+        journal.append(sample for sample in samples if sample.preset == preset)
+    return list(samples)
+
+
+def _shard(names: Sequence[str], shard: str) -> list[str]:
+    """Take every n-th name from the i-th on.
+
+    Raises:
+        ValueError: `shard` is not "i/n" with 0 <= i < n.
+    """
+    found = re.fullmatch(r"(\d+)/(\d+)", shard)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise ValueError(f"shard {shard!r} is not i/n with 0 <= i < n: write task.shard=0/4 for the first of four")
+    return list(names[int(found[1])::int(found[2])])
+
+
+def _digest(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")

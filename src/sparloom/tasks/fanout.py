@@ -1,0 +1,105 @@
+"""Many independent jobs over processes, under one progress bar; a killed parent leaves no orphans."""
+
+import ctypes
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from typing import TypeVar
+
+from sparloom import log
+
+__all__ = ["run_jobs"]
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+REPORT_SECONDS = 60.0  # between lines of progress where the output is no terminal
+logger = logging.getLogger(__name__)
+
+
+def run_jobs(
+    function: Callable[[Job], Result],
+    jobs: Mapping[str, Job],
+    *,
+    weights: Mapping[str, float],
+    processes: int,
+    description: str,
+) -> Iterator[tuple[str, Result]]:
+    """Apply a picklable function to every job; yield (name, result) as they finish.
+
+    Args:
+        jobs: name -> argument, in the order in which they start.
+        weights: expected cost of each job in any unit; the remaining time is foretold from it.
+        processes: 1 runs everything in this process, in order.
+
+    Raises:
+        Exception: what a job raises, after the jobs under way have ended.
+    """
+    if processes < 1:
+        raise ValueError(f"{processes} processes: at least 1 is needed")
+    results = _serial(function, jobs) if processes == 1 else _parallel(function, jobs, processes)
+    meter = _Meter(description, weights)
+    with log.progress() as bars:
+        bar = bars.add_task(description, total=sum(weights.values()) or 1)
+        for done, (name, result) in enumerate(results, start=1):
+            bars.update(bar, advance=weights[name], description=f"{description} {done}/{len(jobs)}")
+            meter.advance(name, done, shown=log.console.is_terminal)
+            yield name, result
+
+
+class _Meter:
+    """Lines of progress with the remaining time, for output that is no terminal."""
+
+    def __init__(self, description: str, weights: Mapping[str, float]) -> None:
+        self._description, self._weights = description, weights
+        self._total, self._done = sum(weights.values()), 0.0
+        self._began = self._reported = time.monotonic()
+
+    def advance(self, name: str, done: int, *, shown: bool) -> None:
+        self._done += self._weights[name]
+        now = time.monotonic()
+        if shown or now - self._reported < REPORT_SECONDS:
+            return
+        self._reported = now
+        left = (now - self._began) * (self._total - self._done) / max(self._done, 1e-9)
+        logger.info("%s: %d of %d, about %.0f min left", self._description, done, len(self._weights), left / 60)
+
+
+def _serial(function: Callable[[Job], Result], jobs: Mapping[str, Job]) -> Iterator[tuple[str, Result]]:
+    for name, job in jobs.items():
+        yield name, function(job)
+
+
+def _parallel(
+    function: Callable[[Job], Result], jobs: Mapping[str, Job], processes: int
+) -> Iterator[tuple[str, Result]]:
+    context = multiprocessing.get_context("spawn")  # a forked copy of a process with threads may hang
+    waiting: Sequence[tuple[str, Job]] = list(jobs.items())[::-1]
+    waiting = list(waiting)
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with_parent,
+                             initargs=(os.getpid(),)) as pool:
+        running: dict[Future, str] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < processes + 1:
+                    name, job = waiting.pop()
+                    running[pool.submit(function, job)] = name
+                finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    yield running.pop(future), future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Ask Linux to end this process when its parent dies; a no-op elsewhere. Interrupts are the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    except (AttributeError, OSError):
+        return
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)

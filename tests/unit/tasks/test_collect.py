@@ -1,0 +1,166 @@
+"""Collection: complete, resumable after kill -9, failures as rows, shards."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from toy import SIMULATED, ToyCorpus, ToyPlatform
+
+from sparloom.data import SampleTable
+from sparloom.ops import SpMM
+from sparloom.tasks import Collect
+
+
+def collect(folder: Path, **changes) -> Collect:
+    fields = {
+        "op": SpMM(), "platform": ToyPlatform(), "corpus": ToyCorpus(), "timing": SIMULATED, "width": 16, "configs": "all",
+        "roles": ["train", "validation", "test"], "matrices": [], "shard": "0/1", "jobs": 1,
+        "journals": str(folder / "journals"), "tables": str(folder), "partial": False, "seed": 0,
+    }
+    return Collect(**{**fields, **changes})
+
+
+def test_collects_every_configuration_of_every_matrix(tmp_path):
+    metrics = collect(tmp_path).run(tmp_path)
+    table = SampleTable.read(tmp_path / "toy_spmm.parquet")
+    assert metrics["new_rows"] == len(table) == 4 * 256
+    assert table.matrices == ("toy/m10", "toy/m11", "toy/m8", "toy/m9")
+
+
+def test_second_run_measures_nothing(tmp_path):
+    collect(tmp_path).run(tmp_path)
+    assert collect(tmp_path).run(tmp_path)["new_rows"] == 0
+
+
+def test_draws_the_same_configurations_again(tmp_path):
+    metrics = collect(tmp_path, configs=10).run(tmp_path)
+    assert metrics["new_rows"] == 40
+    assert collect(tmp_path, configs=10).run(tmp_path)["new_rows"] == 0
+
+
+def test_rounds_are_resumed_one_by_one(tmp_path):
+    from dataclasses import replace
+
+    collect(tmp_path, configs=10).run(tmp_path)
+    twice = collect(tmp_path, configs=10, timing=replace(SIMULATED, rounds=2)).run(tmp_path)
+    assert twice["new_rows"] == 40
+    assert set(SampleTable.read(tmp_path / "toy_spmm.parquet").frame()["round"]) == {0, 1}
+
+
+def test_training_matrices_come_first(tmp_path):
+    split = ToyCorpus().split()
+    order = [split[name] for name in collect(tmp_path)._planned()]
+    assert order == ["train", "train", "validation", "test"]
+
+
+def test_shards_are_disjoint_and_complete(tmp_path):
+    for shard in ("0/2", "1/2"):
+        assert not (tmp_path / "toy_spmm.parquet").exists()
+        collect(tmp_path, shard=shard).run(tmp_path)
+    assert len(SampleTable.read(tmp_path / "toy_spmm.parquet")) == 4 * 256
+
+
+def test_bad_shard_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="shard '4/4' is not i/n with 0 <= i < n: write task.shard=0/4"):
+        collect(tmp_path, shard="4/4").run(tmp_path)
+
+
+def test_failed_sample_is_a_row_with_its_reason(tmp_path):
+    metrics = collect(tmp_path, platform=ToyPlatform(fails="bypass=1")).run(tmp_path)
+    failures = SampleTable.read(tmp_path / "toy_spmm.parquet").failures()
+    assert metrics["new_failures"] == len(failures) == 4 * 128
+    assert set(failures["failure"]) == {"does not fit"}
+
+
+def test_platform_that_raises_leaves_rows(tmp_path):
+    class Broken(ToyPlatform):
+        def measure_many(self, op, operands, configs, timing):
+            yield from list(super().measure_many(op, operands, configs, timing))[:3]
+            raise RuntimeError("lost the device")
+
+    collect(tmp_path, platform=Broken(), matrices=["toy/m8"]).run(tmp_path)
+    failures = SampleTable.read(tmp_path / "toy_spmm.parquet").failures()
+    assert len(failures) == 253
+    assert set(failures["failure"]) == {"RuntimeError: lost the device"}
+
+
+def test_unreadable_matrix_is_left_out_and_tried_again(tmp_path):
+    metrics = collect(tmp_path, corpus=ToyCorpus(broken="toy/m9")).run(tmp_path)
+    assert (metrics["matrices"], metrics["left_out"]) == (3, 1)
+    assert collect(tmp_path).run(tmp_path)["new_rows"] == 256
+
+
+def test_unknown_matrix_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no matrix toy/m99 in the corpus of 4: check task.matrices"):
+        collect(tmp_path, matrices=["toy/m99"]).run(tmp_path)
+
+
+def test_processes_give_the_same_table(tmp_path):
+    collect(tmp_path / "one").run(tmp_path)
+    collect(tmp_path / "two", jobs=2).run(tmp_path)
+    first, second = (SampleTable.read(tmp_path / name / "toy_spmm.parquet").frame() for name in ("one", "two"))
+    assert first.drop(columns="started").equals(second.drop(columns="started"))
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from test_collect import collect
+from toy import ToyPlatform
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    collect(folder, jobs=int(sys.argv[2]), configs=20,
+            platform=ToyPlatform(calls=str(folder / "calls"), sleep_seconds=0.01, kind="wall")).run(folder)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_killed_again_and_again_it_loses_at_most_the_sample_in_flight(tmp_path, jobs):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(here=str(Path(__file__).parent)))
+    kills = 0
+    for _ in range(30):
+        before = _rows(tmp_path)
+        process = subprocess.Popen([sys.executable, str(script), str(tmp_path), str(jobs)], start_new_session=True)
+        while process.poll() is None and _rows(tmp_path) < before + 12:
+            time.sleep(0.003)
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        _wait_for_orphans(process.pid)
+    assert process.returncode == 0
+    assert kills >= 3
+    table = SampleTable.read(tmp_path / "toy_spmm.parquet")
+    measured = len((tmp_path / "calls").read_text().splitlines())
+    assert len(table) == 80
+    assert measured - 80 <= kills * jobs
+
+
+def _rows(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in (folder / "journals").glob("*.jsonl"))
+
+
+def _wait_for_orphans(session: int) -> None:
+    """Processes of a killed collector must end by themselves."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        alive = [pid for pid in os.listdir("/proc") if pid.isdigit() and _session(pid) == session]
+        if not alive:
+            return
+        time.sleep(0.02)
+    pytest.fail(f"processes {alive} outlive the collector")
+
+
+def _session(pid: str) -> int:
+    try:
+        return os.getsid(int(pid))
+    except OSError:
+        return -1
