@@ -1,7 +1,21 @@
-"""Sample tables, splits, featurizer inputs and the data store: everything between platforms and models."""
+"""Sample tables, splits, featurizer inputs and the data store: everything between platforms and models.
 
+`sparloom.data.lightning` holds the batches; it alone imports torch.
+"""
+
+from sparloom.data.batches import MatrixSamples, matrix_samples
+from sparloom.data.inputs import MatrixInput, MatrixInputs, cap
 from sparloom.data.journal import Journal, compact
 from sparloom.data.sample import Sample
+from sparloom.data.selection import Coverage, Random, Selection, Stratified, draw_labels
+from sparloom.data.sources import SampleSource, StoredSamples, read_statistics, write_statistics
+from sparloom.data.split import Split, split_by_family
+from sparloom.data.store import ensure_data
 from sparloom.data.table import SampleTable
+from sparloom.data.tiny import TinySamples
 
-__all__ = ["Journal", "Sample", "SampleTable", "compact"]
+__all__ = [
+    "Coverage", "Journal", "MatrixInput", "MatrixInputs", "MatrixSamples", "Random", "Sample", "SampleSource",
+    "SampleTable", "Selection", "Split", "StoredSamples", "Stratified", "TinySamples", "cap", "compact", "draw_labels",
+    "ensure_data", "matrix_samples", "read_statistics", "split_by_family", "write_statistics",
+]

@@ -1,0 +1,186 @@
+"""What the featurizer reads of each matrix: sites on a grid coarse enough to be affordable, all in one file."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparloom.errors import SchemaError
+from sparloom.files import atomic_path
+from sparloom.sparse import Pattern
+
+__all__ = ["MatrixInput", "MatrixInputs", "cap"]
+
+FORMAT = 1
+SITES = 4096
+FLOPS = 8e9
+"""Limits of one forward and backward pass, which keep pre-training on two cores within minutes."""
+
+
+@dataclass(frozen=True)
+class MatrixInput:
+    """Nonzeros of one matrix on a grid.
+
+    Args:
+        name: "group/name".
+        coords: int32 (n, 2), row and column of each occupied grid cell, in row-major order.
+        counts: int32 (n,), nonzeros in each cell.
+        shape: rows and columns of the matrix itself.
+        nnz: nonzeros of the matrix itself.
+        quantum: rows and columns per grid cell, a power of two.
+        digest: of the pattern.
+    """
+
+    name: str
+    coords: np.ndarray
+    counts: np.ndarray
+    shape: tuple[int, int]
+    nnz: int
+    quantum: int
+    digest: str
+
+
+def cap(
+    pattern: Pattern,
+    *,
+    name: str,
+    cost: Callable[[np.ndarray], float],
+    sites: int = SITES,
+    flops: float = FLOPS,
+) -> MatrixInput:
+    """Coarsen the grid, by the smallest power of two, until the featurizer's pass is affordable.
+
+    Args:
+        cost: coords (n, 2) -> floating-point operations of one forward and backward pass.
+        sites: most occupied cells.
+        flops: most operations.
+    """
+    rows, cols = pattern.row_ids().astype(np.int64), pattern.indices.astype(np.int64)
+    power = 0
+    while pattern.nnz > sites << 2 * power:  # a cell holds at most 4^power nonzeros
+        power += 1
+    while True:
+        width = (pattern.cols >> power) + 1
+        keys, counts = np.unique((rows >> power) * width + (cols >> power), return_counts=True)
+        coords = np.stack([keys // width, keys % width], axis=1).astype(np.int32)
+        if (len(keys) <= sites and cost(coords) <= flops) or len(keys) <= 1:
+            break
+        power += 1
+    return MatrixInput(name, coords, counts.astype(np.int32), pattern.shape, pattern.nnz, 1 << power, pattern.digest())
+
+
+class MatrixInputs:
+    """Inputs of many matrices, by name; a file is opened at the first access.
+
+    Args:
+        load: gives the arrays of `pack`; called once.
+    """
+
+    def __init__(self, load: Callable[[], Mapping[str, np.ndarray]]) -> None:
+        self._load = load
+
+    @classmethod
+    def of(cls, inputs: Sequence[MatrixInput], conditions: Mapping[str, Any] | None = None) -> "MatrixInputs":
+        """Gather inputs; `conditions` say how they were made."""
+        arrays = _pack(sorted(inputs, key=lambda item: item.name), conditions or {})
+        return cls(lambda: arrays)
+
+    @classmethod
+    def read(cls, path: Path) -> "MatrixInputs":
+        """Read a file that `write` wrote; nothing is opened before the first access.
+
+        Raises:
+            SchemaError: at the first access, when it is not such a file.
+        """
+        return cls(lambda: _open(path))
+
+    def write(self, path: Path) -> None:
+        """Write one compressed .npz file, atomically."""
+        with atomic_path(path) as partial, partial.open("wb") as file:
+            np.savez_compressed(file, **self._arrays)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._places)
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """How the inputs were made: limits and version."""
+        return json.loads(str(self._arrays["conditions"]))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[MatrixInput]:
+        return (self[name] for name in self._places)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    def __getitem__(self, name: str) -> MatrixInput:
+        if name not in self._places:
+            raise KeyError(f"no featurizer input of {name!r} among {len(self)}; run experiment=prepare_inputs")
+        place, arrays = self._places[name], self._arrays
+        begin, end = self._offsets[place], self._offsets[place + 1]
+        rows = np.cumsum(arrays["row_steps"][begin:end], dtype=np.int64)
+        return MatrixInput(
+            name=name,
+            coords=np.stack([rows, arrays["cols"][begin:end]], axis=1).astype(np.int32),
+            counts=arrays["counts"][begin:end].astype(np.int32),
+            shape=(int(arrays["shapes"][place, 0]), int(arrays["shapes"][place, 1])),
+            nnz=int(arrays["nnz"][place]),
+            quantum=int(arrays["quantum"][place]),
+            digest=str(arrays["digests"][place]),
+        )
+
+    @cached_property
+    def _arrays(self) -> Mapping[str, np.ndarray]:
+        return self._load()
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {str(name): place for place, name in enumerate(self._arrays["names"])}
+
+    @cached_property
+    def _offsets(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self._arrays["lengths"], dtype=np.int64)])
+
+
+def _pack(inputs: Sequence[MatrixInput], conditions: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Concatenate; rows as steps from the previous site, which compress to almost nothing."""
+    steps = [np.diff(item.coords[:, 0], prepend=0) for item in inputs]
+    return {
+        "format": np.array(FORMAT),
+        "conditions": np.array(json.dumps(dict(conditions), sort_keys=True)),
+        "names": np.array([item.name for item in inputs], dtype=np.str_),
+        "digests": np.array([item.digest for item in inputs], dtype=np.str_),
+        "shapes": np.array([item.shape for item in inputs], np.int64).reshape(-1, 2),
+        "nnz": np.array([item.nnz for item in inputs], np.int64),
+        "quantum": np.array([item.quantum for item in inputs], np.int32),
+        "lengths": np.array([len(item.counts) for item in inputs], np.int32),
+        "row_steps": _join(steps),
+        "cols": _join([item.coords[:, 1] for item in inputs]),
+        "counts": _join([item.counts for item in inputs]),
+    }
+
+
+def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Concatenate nonnegative integers in the narrowest type that holds them."""
+    joined = np.concatenate([np.zeros(0, np.int64), *parts])
+    return joined.astype(np.min_scalar_type(int(joined.max(initial=0))))
+
+
+def _open(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except (ValueError, EOFError, OSError) as error:
+        raise SchemaError(f"{path} does not hold featurizer inputs ({error}): run experiment=prepare_inputs") from None
+    if arrays.get("format") != FORMAT:
+        found = arrays.get("format")
+        raise SchemaError(f"{path} has format {found}, this version reads {FORMAT}: run experiment=prepare_inputs")
+    return arrays

@@ -1,0 +1,139 @@
+"""Batches for Lightning: whole matrices with some or all of their labelled configurations."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import lightning
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from sparloom.data.batches import MatrixSamples
+from sparloom.data.inputs import MatrixInput
+
+__all__ = ["RankingBatch", "RankingData"]
+
+
+@dataclass
+class RankingBatch:
+    """Configurations of several matrices, matrix after matrix; pairs are formed within a matrix only.
+
+    Args:
+        inputs: one per matrix.
+        owner: int64 (n,), which of `inputs` a row belongs to.
+        shared, heterogeneous, seconds, spread: as in `MatrixSamples`, float32, rows of all matrices joined.
+    """
+
+    inputs: tuple[MatrixInput, ...]
+    owner: torch.Tensor
+    shared: torch.Tensor
+    heterogeneous: torch.Tensor
+    seconds: torch.Tensor
+    spread: torch.Tensor
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "RankingBatch":
+        """Copy the tensors to a device; inputs stay where they are."""
+        tensors = (self.owner, self.shared, self.heterogeneous, self.seconds, self.spread)
+        return RankingBatch(self.inputs, *(tensor.to(device, non_blocking=non_blocking) for tensor in tensors))
+
+    def pairs(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """List the ordered pairs.
+
+        Returns:
+            first, second: int64 (pairs,), rows of one matrix; sign: float32 (pairs,), 1 where the first is slower, else
+            -1. Pairs whose times differ by no more than the larger spread, relative to the faster, are left out.
+        """
+        first, second = torch.triu_indices(len(self.owner), len(self.owner), offset=1, device=self.owner.device)
+        same = self.owner[first] == self.owner[second]
+        first, second = first[same], second[same]
+        gap = self.seconds[first] - self.seconds[second]
+        faster = torch.minimum(self.seconds[first], self.seconds[second])
+        apart = gap.abs() > torch.maximum(self.spread[first], self.spread[second]) * faster
+        return first[apart], second[apart], gap[apart].sign()
+
+
+class RankingData(lightning.LightningDataModule):
+    """Training and validation matrices in batches.
+
+    Args:
+        train: matrices to learn from, shuffled anew each epoch.
+        validation: matrices to watch, in this order, always with all configurations.
+        configs_per_step: labelled configurations of a matrix per step, drawn anew each epoch; None: all (WACO: 32).
+        matrices_per_step: matrices per optimiser step.
+        seed: of the shuffling.
+    """
+
+    def __init__(
+        self,
+        train: Sequence[MatrixSamples],
+        validation: Sequence[MatrixSamples],
+        *,
+        configs_per_step: int | None,
+        matrices_per_step: int,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        if matrices_per_step < 1 or (configs_per_step is not None and configs_per_step < 2):
+            raise ValueError(f"matrices_per_step {matrices_per_step} must be at least 1 and configs_per_step "
+                             f"{configs_per_step} at least 2, since a pair needs two configurations")
+        self.train = tuple(train)
+        self.validation = tuple(validation)
+        self.configs_per_step = configs_per_step
+        self.matrices_per_step = matrices_per_step
+        self.seed = seed
+
+    def train_dataloader(self) -> DataLoader:
+        """Shuffled matrices."""
+        return DataLoader(
+            _Epochs(self.train, self.matrices_per_step, self.configs_per_step, self.seed), batch_size=None)
+
+    def val_dataloader(self) -> DataLoader:
+        """One validation matrix per batch."""
+        return DataLoader([collate((item,)) for item in self.validation], batch_size=None)
+
+
+class _Epochs(IterableDataset):
+    """Each pass is one epoch with its own order and draw of configurations."""
+
+    def __init__(self, items: Sequence[MatrixSamples], group: int, configs: int | None, seed: int) -> None:
+        super().__init__()
+        self._items, self._group, self._configs, self._seed = tuple(items), group, configs, seed
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        return -(-len(self._items) // self._group)
+
+    def __iter__(self) -> Iterator[RankingBatch]:
+        rng = np.random.default_rng([self._seed, self._epoch])
+        self._epoch += 1
+        order = rng.permutation(len(self._items))
+        for begin in range(0, len(order), self._group):
+            items = [self._items[place] for place in order[begin: begin + self._group]]
+            yield collate([_subset(item, self._configs, rng) for item in items])
+
+
+def collate(items: Sequence[MatrixSamples]) -> RankingBatch:
+    """Join matrices into one batch."""
+    sizes = [len(item) for item in items]
+
+    def joined(name: str) -> torch.Tensor:
+        return torch.from_numpy(np.concatenate([getattr(item, name) for item in items]).astype(np.float32))
+
+    return RankingBatch(
+        inputs=tuple(item.input for item in items),
+        owner=torch.from_numpy(np.repeat(np.arange(len(items)), sizes)),
+        shared=joined("shared"),
+        heterogeneous=joined("heterogeneous"),
+        seconds=joined("seconds"),
+        spread=joined("spread"),
+    )
+
+
+def _subset(item: MatrixSamples, count: int | None, rng: np.random.Generator) -> MatrixSamples:
+    if count is None or count >= len(item):
+        return item
+    kept = np.sort(rng.choice(len(item), count, replace=False))
+    return MatrixSamples(
+        input=item.input, keys=tuple(item.keys[place] for place in kept), shared=item.shared[kept],
+        heterogeneous=item.heterogeneous[kept], seconds=item.seconds[kept], spread=item.spread[kept],
+    )

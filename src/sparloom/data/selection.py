@@ -1,0 +1,163 @@
+"""Which few matrices and configurations a method may look at on the target: the same for every method."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+
+from sparloom.sparse import ROW_BINS, row_bin
+
+__all__ = ["Coverage", "Random", "Selection", "Stratified", "draw_labels"]
+
+
+class Selection(Protocol):
+    """How matrices are chosen from their statistics, before any of their times is known."""
+
+    matrices: int
+    configs_per_matrix: int
+
+    def choose(self, statistics: pd.DataFrame, candidates: Sequence[str], count: int, seed: int) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Random:
+    """Uniformly drawn matrices."""
+
+    matrices: int
+    configs_per_matrix: int
+
+    def choose(self, statistics: pd.DataFrame, candidates: Sequence[str], count: int, seed: int) -> list[str]:
+        """Draw `count` names."""
+        names = _known(statistics, candidates, count)
+        return sorted(np.random.default_rng(seed).choice(names, count, replace=False).tolist())
+
+
+@dataclass(frozen=True)
+class Stratified:
+    """As many matrices from each row bin as possible, of all densities.
+
+    Source: COGNATE §4.1: five bins by rows, random matrices from each, spanning a diverse range of sparsity. Departure:
+    the paper does not say how the range is ensured; each bin is cut into as many equal parts by density as there are
+    places to fill over all bins, and the parts are dealt to the places in random order.
+    """
+
+    matrices: int
+    configs_per_matrix: int
+
+    def choose(self, statistics: pd.DataFrame, candidates: Sequence[str], count: int, seed: int) -> list[str]:
+        """Draw `count` names."""
+        names = _known(statistics, candidates, count)
+        rng = np.random.default_rng(seed)
+        known = statistics.loc[names].sort_values(["density", "rows"])
+        bins = known["rows"].map(lambda rows: row_bin(int(rows)))
+        pools = [known.index[(bins == name).to_numpy()].tolist() for name in ROW_BINS]
+        quotas = _quotas([len(pool) for pool in pools], count, rng)
+        levels = rng.permutation(count) / count  # where between sparse and dense each place wants its matrix
+        chosen: list[str] = []
+        for pool, quota in zip(pools, quotas, strict=True):
+            wanted = levels[len(chosen): len(chosen) + quota]
+            chosen += _near_levels(pool, wanted, 1 / count, rng)
+        return sorted(chosen)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Medoids: matrices such that every candidate has a similar one among them.
+
+    Statistics are compared as signed logarithms scaled to unit variance; k-medoids starts from a random spread and
+    swaps until no swap lowers the summed distance.
+    """
+
+    matrices: int
+    configs_per_matrix: int
+
+    def choose(self, statistics: pd.DataFrame, candidates: Sequence[str], count: int, seed: int) -> list[str]:
+        """Find `count` medoids."""
+        names = _known(statistics, candidates, count)
+        values = statistics.loc[names].to_numpy(np.float64)
+        values = np.sign(values) * np.log1p(np.abs(values))
+        scale = values.std(axis=0)
+        values = (values - values.mean(axis=0)) / np.where(scale > 0, scale, 1)
+        distance = np.sqrt(np.maximum(0, ((values[:, None] - values[None]) ** 2).sum(axis=2)))
+        return sorted(names[place] for place in _medoids(distance, count, np.random.default_rng(seed)))
+
+
+def draw_labels(
+    selection: Selection, labels: pd.DataFrame, *, statistics: pd.DataFrame, candidates: Sequence[str], seed: int
+) -> pd.DataFrame:
+    """Choose matrices and, for each, labelled configurations: the rows that every method may learn from.
+
+    Args:
+        labels: as `SampleTable.labels` gives them.
+        candidates: names to choose from; those without labels are left out.
+
+    Returns:
+        Rows of `labels`: `selection.matrices` matrices, `selection.configs_per_matrix` configurations each, or all
+        there are. Equal seeds and labels give equal rows.
+    """
+    labelled = set(labels["matrix"])
+    names = selection.choose(statistics, [name for name in candidates if name in labelled], selection.matrices, seed)
+    parts = []
+    for name in names:
+        rows = labels[labels["matrix"] == name].sort_values("config")
+        count = min(selection.configs_per_matrix, len(rows))
+        rng = np.random.default_rng([seed, int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")])
+        parts.append(rows.iloc[np.sort(rng.choice(len(rows), count, replace=False))])
+    return pd.concat(parts, ignore_index=True)
+
+
+def _known(statistics: pd.DataFrame, candidates: Sequence[str], count: int) -> list[str]:
+    names = sorted(set(candidates))
+    missing = [name for name in names if name not in statistics.index]
+    if missing:
+        raise ValueError(f"no statistics of {len(missing)} matrices, first {missing[0]}; run experiment=prepare_inputs")
+    if not 1 <= count <= len(names):
+        raise ValueError(f"cannot choose {count} of {len(names)} matrices; lower selection.matrices")
+    return names
+
+
+def _quotas(sizes: Sequence[int], count: int, rng: np.random.Generator) -> list[int]:
+    """Share `count` places evenly among the bins, none above its size; who gets a remainder is random."""
+    quotas = [0] * len(sizes)
+    while count:
+        open_bins = [place for place, size in enumerate(sizes) if quotas[place] < size]
+        for place in rng.permutation(open_bins)[:count].tolist():
+            quotas[place] += 1
+            count -= 1
+    return quotas
+
+
+def _near_levels(pool: Sequence[str], wanted: np.ndarray, width: float, rng: np.random.Generator) -> list[str]:
+    """For each wanted level draw from that part of the ordered pool, or take the free matrix nearest to it."""
+    free = dict(enumerate(pool))
+    chosen = []
+    for level in wanted:
+        target = (level + width * rng.random()) * len(pool) - 0.5
+        place = min(free, key=lambda place: abs(place - target))
+        chosen.append(free.pop(place))
+    return chosen
+
+
+def _medoids(distance: np.ndarray, count: int, rng: np.random.Generator) -> list[int]:
+    chosen = [int(rng.integers(len(distance)))]
+    while len(chosen) < count:
+        nearest = distance[chosen].min(axis=0)
+        nearest[chosen] = 0
+        weights = nearest**2 if nearest.any() else np.where(np.isin(np.arange(len(distance)), chosen), 0.0, 1.0)
+        chosen.append(int(rng.choice(len(distance), p=weights / weights.sum())))
+    cost = distance[chosen].min(axis=0).sum()
+    improved = True
+    while improved:
+        improved = False
+        for place in range(count):
+            others = [medoid for index, medoid in enumerate(chosen) if index != place]
+            rest = distance[others].min(axis=0) if others else np.full(len(distance), np.inf)
+            costs = np.minimum(rest[None], distance).sum(axis=1)
+            costs[others] = np.inf
+            best = int(costs.argmin())
+            if costs[best] < cost - 1e-12:
+                chosen[place], cost, improved = best, float(costs[best]), True
+    return chosen

@@ -1,0 +1,110 @@
+"""Where training and evaluation find their samples: a folder of stored tables, inputs and statistics."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pandas as pd
+
+from sparloom.data.inputs import MatrixInputs
+from sparloom.data.split import Split
+from sparloom.data.store import ensure_data
+from sparloom.data.table import SampleTable
+from sparloom.errors import MissingArtifact, SchemaError
+from sparloom.files import atomic_path
+from sparloom.sparse import Role
+
+__all__ = ["SampleSource", "StoredSamples", "read_statistics", "write_statistics"]
+
+
+class SampleSource(Protocol):
+    """Samples of several platforms and operations on the same matrices; conf/samples has one file per kind."""
+
+    def table(self, platform: str, preset: str, op: str) -> SampleTable: ...
+    def split(self) -> Mapping[str, Role]: ...
+    def families(self) -> Mapping[str, str]: ...
+    def statistics(self) -> pd.DataFrame: ...
+    def inputs(self) -> MatrixInputs: ...
+
+
+@dataclass(frozen=True)
+class StoredSamples:
+    """Samples of one corpus under a data folder, which is fetched from the data store when it is absent.
+
+    Layout: samples/<platform>_<op>.parquet with all presets, inputs/inputs.npz, statistics/statistics.parquet and
+    split.csv.
+
+    Args:
+        data: the folder that data.dvc points to.
+        folder: of this corpus inside it: "" for the real matrices.
+        corpus: option that collects these samples, named when a file is missing.
+    """
+
+    data: str
+    folder: str
+    corpus: str
+
+    def table(self, platform: str, preset: str, op: str) -> SampleTable:
+        """Read the samples of one platform, preset and operation.
+
+        Raises:
+            MissingArtifact: not collected, or not for this preset.
+        """
+        path = self._path(f"samples/{platform}_{op}.parquet", experiment=f"collect_{platform}", op=op)
+        whole = SampleTable.read(path)
+        table = whole.filter(op=op, platform=platform, preset=preset)
+        if not len(table):
+            raise MissingArtifact(
+                f"{path} has no samples of preset {preset!r}; presets: {', '.join(map(repr, whole.presets()))}",
+                experiment=f"collect_{platform}",
+                overrides=(f"op={op}", f"corpus={self.corpus}"),
+            )
+        return table
+
+    def split(self) -> Mapping[str, Role]:
+        """Role by matrix."""
+        return self._split().roles
+
+    def families(self) -> Mapping[str, str]:
+        """Family by matrix."""
+        return self._split().families
+
+    def statistics(self) -> pd.DataFrame:
+        """Pattern statistics, one row per matrix."""
+        return read_statistics(self._path("statistics/statistics.parquet", experiment="prepare_inputs"))
+
+    def inputs(self) -> MatrixInputs:
+        """Featurizer inputs by matrix."""
+        return MatrixInputs.read(self._path("inputs/inputs.npz", experiment="prepare_inputs"))
+
+    def _split(self) -> Split:
+        return Split.read(self._path("split.csv", experiment="prepare_inputs"))
+
+    def _path(self, relative: str, *, experiment: str, op: str | None = None) -> Path:
+        ensure_data(Path(self.data))
+        path = Path(self.data) / self.folder / relative
+        if not path.exists():
+            overrides = (f"corpus={self.corpus}",) if op is None else (f"op={op}", f"corpus={self.corpus}")
+            raise MissingArtifact(
+                f"{path} does not exist: run `python run.py experiment={experiment} {' '.join(overrides)}`",
+                experiment=experiment,
+                overrides=overrides,
+            )
+        return path
+
+
+def read_statistics(path: Path) -> pd.DataFrame:
+    """Read what `write_statistics` wrote."""
+    frame = pd.read_parquet(path)
+    if frame.index.name != "matrix":
+        raise SchemaError(f"{path}: pattern statistics have the index matrix, not {frame.index.name}")
+    return frame
+
+
+def write_statistics(path: Path, frame: pd.DataFrame) -> None:
+    """Write pattern statistics, one row per matrix and one column per statistic, atomically."""
+    if frame.index.name != "matrix" or not frame.index.is_unique:
+        raise SchemaError(f"pattern statistics need a unique index named matrix, not {frame.index.name}")
+    with atomic_path(path) as partial:
+        frame.sort_index().to_parquet(partial, compression="zstd")
