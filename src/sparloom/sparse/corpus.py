@@ -1,5 +1,6 @@
 """What a corpus of matrices is: named entries, loading, roles by family."""
 
+import difflib
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -71,8 +72,6 @@ def entry_of(entries: Iterable[MatrixEntry], name: str) -> MatrixEntry:
     Raises:
         KeyError: names the nearest entries.
     """
-    import difflib
-
     known = {entry.name: entry for entry in entries}
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or sorted(known)[:3]

@@ -68,29 +68,12 @@ def parse_market(text: bytes, place: str) -> SparseMatrix:
 
 
 def market_text(matrix: SparseMatrix) -> bytes:
-    """Write a matrix as coordinate, real, general; nine digits bring every float32 back exactly."""
+    """Write a matrix as coordinate, real, general; the digits bring every float32 back exactly."""
     pattern = matrix.pattern
-    head = f"%%MatrixMarket matrix coordinate real general\n{pattern.rows} {pattern.cols} {pattern.nnz}\n".encode()
-    if pattern.nnz == 0:
-        return head
     sink = io.BytesIO()
-    entries = (matrix.values.astype(np.float64), (pattern.row_ids(), pattern.indices))
-    fast_matrix_market.write_coo(_Unclosed(sink), entries, pattern.shape, parallelism=1)
-    body = sink.getvalue()
-    return head + body[_read_header(body, "text").body :]
-
-
-class _Unclosed:
-    """A sink that the writer of fast_matrix_market cannot close."""
-
-    def __init__(self, sink: io.BytesIO) -> None:
-        self.sink = sink
-
-    def write(self, data: bytes) -> int:
-        return self.sink.write(data)
-
-    def flush(self) -> None:
-        self.sink.flush()
+    entries = (matrix.values, (pattern.row_ids(), pattern.indices))
+    fast_matrix_market.write_coo(sink, entries, pattern.shape, parallelism=1)
+    return sink.getvalue()
 
 
 def _read_header(text: bytes, place: str) -> _Header:

@@ -2,79 +2,171 @@
 
 import csv
 import io
-from collections.abc import Mapping
+import logging
+import re
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 
+from rich.progress import Progress
+
 from sparloom.files import sha256
+from sparloom.sparse.choice import stratified_choice
 from sparloom.sparse.corpus import MatrixEntry, Role, entry_of, family_role, row_bin
+from sparloom.sparse.download import Patience, download_bars, fetch
 from sparloom.sparse.matrices import read_matrix
 from sparloom.sparse.pattern import SparseMatrix
 
 __all__ = ["SuiteSparseCorpus"]
 
+log = logging.getLogger(__name__)
+
 COLUMNS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")
+SAFE = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*")  # a part of a path that leads nowhere else
 
 
 class SuiteSparseCorpus:
-    """Matrices of a mirror: index.csv beside GROUP/NAME.tar.gz.
+    """Matrices of a mirror in SuiteSparse layout: index.csv beside GROUP/NAME.tar.gz.
 
     Args:
-        mirror: a folder, or an address that begins with https:// or http://.
-        cache: folder for what is fetched from an address; a folder is read where it is.
+        mirror: a folder, or an address that begins with https:// or http://; None refuses every use with the remedy.
+        cache: folder for what is fetched from an address, a folder for each; a mirror that is a folder is read where
+            it is.
+        patience: when a download is given up.
     """
 
-    def __init__(self, mirror: str | Path | None, cache: str | Path) -> None:
+    def __init__(self, mirror: str | None, cache: str, patience: Patience | None = None) -> None:
         self.mirror = mirror
         self.cache = cache
-        self._entries: tuple[MatrixEntry, ...] | None = None
-        self._sums: dict[str, str] = {}
+        self.patience = patience
+        self._catalogue: tuple[tuple[MatrixEntry, ...], Mapping[str, str]] | None = None
 
     def entries(self) -> tuple[MatrixEntry, ...]:
         """List the matrices of the mirror, sorted by name."""
-        if self._entries is None:
-            index = Path(self.mirror) / "index.csv"
-            self._entries, self._sums = _parse_index(index.read_text(encoding="utf-8"), str(index))
-        return self._entries
+        return self._index()[0]
 
     def load(self, name: str) -> SparseMatrix:
-        """Read one matrix."""
-        return read_matrix(self.path(name))
+        """Read one matrix, after fetching it when it is not in the cache.
 
-    def path(self, name: str) -> Path:
-        """Return the file of a matrix, its checksum compared with the index."""
-        entry_of(self.entries(), name)
-        path = Path(self.mirror) / f"{name}.tar.gz"
-        actual, expected = sha256(path), self._sums[name]
-        if actual != expected:
-            raise ValueError(f"{path}: checksum {actual}, the index says {expected}: the file is damaged")
-        return path
+        Raises:
+            KeyError: the mirror has no such matrix.
+            ValueError: the file is damaged, or its checksum differs from the catalogue.
+            FileNotFoundError, ConnectionError: the mirror does not give it.
+        """
+        return read_matrix(self.fetch((name,))[0])
+
+    def fetch(self, names: Iterable[str]) -> tuple[Path, ...]:
+        """Bring the files of these matrices here, checksums compared, and return their paths."""
+        names = tuple(names)
+        for name in names:
+            entry_of(self.entries(), name)
+        missing = [name for name in names if not self._is_here(name)]
+        if missing:
+            with download_bars() as bars:
+                for place, name in enumerate(missing, start=1):
+                    self._download(f"{name}.tar.gz", bars, title=f"{place} of {len(missing)}: {name}",
+                                   digest=self._index()[1][name])
+        return tuple(self._path(name) for name in names)
+
+    def choose(self, count: int, seed: int, *, role: Role | None = None) -> tuple[str, ...]:
+        """Choose names, even over row bins and sparsity, among those with a role or among all."""
+        roles = self.split()
+        return stratified_choice(
+            (entry for entry in self.entries() if role in (None, roles[entry.name])), count, seed=seed)
 
     def split(self) -> dict[str, Role]:
         """Give every matrix its frozen role; a family that the frozen split does not know gets one by hash."""
-        frozen = frozen_families()
+        frozen = _frozen_roles()
         return {entry.name: frozen.get(entry.family) or family_role(entry.family) for entry in self.entries()}
 
+    def _index(self) -> tuple[tuple[MatrixEntry, ...], Mapping[str, str]]:
+        if self._catalogue is None:
+            path = self._home() / "index.csv"
+            if self._is_remote() and not path.exists():
+                with download_bars() as bars:
+                    self._download("index.csv", bars, title="catalogue", digest=None)
+            if not path.is_file():
+                raise FileNotFoundError(f"{path}: no such file: a mirror holds index.csv beside GROUP/NAME.tar.gz")
+            self._catalogue = _parse_index(path.read_text(encoding="utf-8"), str(path))
+        return self._catalogue
 
-def frozen_families() -> Mapping[str, Role]:
+    def _is_here(self, name: str) -> bool:
+        """Tell whether the file is there and right; False only where it can be fetched."""
+        path, expected = self._path(name), self._index()[1][name]
+        if not path.is_file():
+            if self._is_remote():
+                return False
+            raise FileNotFoundError(f"{path}: no such file, though the catalogue lists it: the mirror is incomplete")
+        actual = sha256(path)
+        if actual == expected:
+            return True
+        if not self._is_remote():
+            raise ValueError(f"{path}: checksum {actual}, the catalogue says {expected}: the mirror is damaged")
+        log.warning("%s: damaged in the cache; fetching it again", path)
+        path.unlink()
+        return False
+
+    def _path(self, name: str) -> Path:
+        return self._home() / f"{name}.tar.gz"
+
+    def _download(self, relative: str, bars: Progress, *, title: str, digest: str | None) -> None:
+        path = self._home() / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        task = bars.add_task(title, total=None)
+        try:
+            fetch(f"{str(self.mirror).rstrip('/')}/{relative}", path, digest=digest,
+                  patience=self.patience or Patience(),
+                  advance=lambda reached, total: bars.update(task, completed=reached, total=total))
+        finally:
+            bars.remove_task(task)
+
+    def _is_remote(self) -> bool:
+        return str(self.mirror).startswith(("https://", "http://"))
+
+    def _home(self) -> Path:
+        """Where the files are, or come to be."""
+        if not self.mirror:
+            raise ValueError(
+                "no mirror of real matrices: set SPARLOOM_MIRROR, or paths.mirror=..., to a folder or an https:// "
+                "address in SuiteSparse layout (index.csv beside GROUP/NAME.tar.gz)")
+        if self._is_remote():
+            return Path(self.cache) / re.sub(r"[^A-Za-z0-9.-]+", "_", str(self.mirror).partition("://")[2].rstrip("/"))
+        if "://" in str(self.mirror):
+            raise ValueError(f"mirror {str(self.mirror)!r}: give a folder or an address with https:// or http://")
+        return Path(self.mirror)
+
+
+def _frozen_roles() -> Mapping[str, Role]:
     """Read the roles that were frozen before any result existed: family -> role."""
     text = resources.files("sparloom.sparse").joinpath("suitesparse_split.csv").read_text(encoding="utf-8")
     return {row["family"]: row["role"] for row in csv.DictReader(io.StringIO(text))}
 
 
-def _parse_index(text: str, place: str) -> tuple[tuple[MatrixEntry, ...], dict[str, str]]:
+def _parse_index(text: str, place: str) -> tuple[tuple[MatrixEntry, ...], Mapping[str, str]]:
     reader = csv.DictReader(io.StringIO(text))
     missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
     if missing:
-        raise ValueError(f"{place}: no column {missing[0]!r}: a catalogue has {', '.join(COLUMNS)}")
+        raise ValueError(f"{place}: line 1: no column {missing[0]!r}: a catalogue has {', '.join(COLUMNS)}")
     entries, sums = [], {}
     for line, row in enumerate(reader, start=2):
-        try:
-            name = f"{row['group']}/{row['name']}"
-            rows, cols, nnz = (int(row[column]) for column in ("rows", "cols", "nnz"))
-            entries.append(MatrixEntry(
-                name, row["family"], rows, cols, nnz, row["symmetric"] == "1", row["kind"], row_bin(rows)))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{place}: line {line}: {error}") from error
-        sums[name] = row["sha256"]
+        if any(row[column] is None for column in COLUMNS):
+            raise ValueError(f"{place}: line {line}: fewer fields than line 1 names: truncated; remove the file")
+        entry = _entry(row, f"{place}: line {line}")
+        if entry.name in sums:
+            raise ValueError(f"{place}: line {line}: {entry.name} occurs a second time")
+        entries.append(entry)
+        sums[entry.name] = row["sha256"].lower()
     return tuple(sorted(entries, key=lambda entry: entry.name)), sums
+
+
+def _entry(row: Mapping[str, str], place: str) -> MatrixEntry:
+    for column in ("group", "name"):
+        if not SAFE.fullmatch(row[column]):
+            raise ValueError(f"{place}: {column} {row[column]!r} is no plain file name: refused")
+    counts = []
+    for column in ("rows", "cols", "nnz"):
+        if not row[column].isdigit():
+            raise ValueError(f"{place}: {column} {row[column]!r} is not a count")
+        counts.append(int(row[column]))
+    name = f"{row['group']}/{row['name']}"
+    return MatrixEntry(name, row["family"], *counts, row["symmetric"] == "1", row["kind"], row_bin(counts[0]))

@@ -1,0 +1,172 @@
+"""Files fetched over HTTP: resumed where they broke off, retried, checked against a checksum, renamed when complete."""
+
+import email.message
+import http.client
+import logging
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from sparloom.files import locked, sha256
+from sparloom.log import console
+
+__all__ = ["Patience", "download_bars", "fetch"]
+
+log = logging.getLogger(__name__)
+
+CHUNK = 1 << 16
+FINAL = (400, 401, 403, 404, 405, 410, 451)  # asking again does not help
+
+
+@dataclass(frozen=True)
+class Patience:
+    """When to give up.
+
+    Args:
+        attempts: tries in a row that bring no new byte.
+        timeout_seconds: silence after which a connection counts as broken.
+        pause_seconds: pause before the second try; it doubles up to 64 times.
+        limit_bytes: the largest file that is accepted.
+    """
+
+    attempts: int = 5
+    timeout_seconds: float = 30.0
+    pause_seconds: float = 0.5
+    limit_bytes: int = 4 << 30
+
+
+@contextmanager
+def download_bars() -> Iterator[Progress]:
+    """Show a bar per file with bytes, speed and remaining time; silent where the output is no terminal."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TextColumn("ETA"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        yield bars
+
+
+def fetch(
+    url: str, path: Path, *, digest: str | None, patience: Patience, advance: Callable[[int, int | None], None],
+) -> None:
+    """Bring `url` to `path`; what arrived before a failure stays in PATH.partial and is continued by the next call.
+
+    One process fetches, others that want the same path wait for it.
+
+    Args:
+        digest: sha256 the file must have; None accepts any content of the promised length.
+        advance: told the bytes that are there and the bytes in all (None: unknown).
+
+    Raises:
+        FileNotFoundError: the server does not have it or does not give it.
+        ConnectionError: no progress in `patience.attempts` tries.
+        ValueError: wrong checksum, or longer than `patience.limit_bytes`; nothing is left behind.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    with locked(path.parent / ".locks" / path.name):
+        if path.exists() and (digest is None or sha256(path) == digest):
+            return  # another process was faster
+        continued = partial.exists() and partial.stat().st_size > 0
+        _fill(url, partial, patience, advance)
+        if digest is not None and continued and sha256(partial) != digest:
+            log.warning("%s: what an earlier run left does not fit; fetching it from the start", url)
+            partial.unlink()
+            _fill(url, partial, patience, advance)
+        if digest is not None and (actual := sha256(partial)) != digest:
+            partial.unlink()
+            raise ValueError(
+                f"{url}: checksum {actual}, the catalogue says {digest}: refused and removed; the mirror is damaged or "
+                f"its catalogue in the cache is old")
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+
+
+def _fill(url: str, partial: Path, patience: Patience, advance: Callable[[int, int | None], None]) -> None:
+    """Try until the partial file is complete."""
+    farthest, failures = _size(partial), 0
+    while True:
+        try:
+            _attempt(url, partial, patience, advance)
+            return
+        except urllib.error.HTTPError as error:
+            if error.code in FINAL:
+                raise FileNotFoundError(f"{url}: the server answers {error.code} {error.reason}") from error
+            reason = f"the server answers {error.code} {error.reason}"
+        except (OSError, http.client.HTTPException) as error:  # URLError, timeouts and resets are OSErrors
+            reason = str(getattr(error, "reason", "") or error) or type(error).__name__
+        reached = _size(partial)
+        failures = 1 if reached > farthest else failures + 1
+        farthest = max(farthest, reached)
+        if failures >= patience.attempts:
+            raise ConnectionError(
+                f"{url}: gave up after {failures} attempts without progress ({reason}); the {reached} bytes that "
+                f"arrived are kept: run again to continue")
+        log.debug("%s: %s; %d bytes are there, trying again", url, reason, reached)
+        time.sleep(patience.pause_seconds * 2 ** min(failures - 1, 6))
+
+
+def _attempt(url: str, partial: Path, patience: Patience, advance: Callable[[int, int | None], None]) -> None:
+    """Ask for what is missing once and append it.
+
+    Raises:
+        OSError: the answer broke off or does not fit; what arrived is in the partial file.
+    """
+    start = _size(partial)
+    request = urllib.request.Request(url, headers={"Accept-Encoding": "identity"})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    try:
+        answer = urllib.request.urlopen(request, timeout=patience.timeout_seconds)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416:  # nothing follows: complete, or longer than the file on the server
+            if _content_range(error.headers)[1] == start:
+                return
+            partial.unlink(missing_ok=True)
+            raise OSError("the partial file is longer than the file on the server") from error
+        raise
+    with answer:
+        if answer.status == 206:
+            begin, total = _content_range(answer.headers)
+            if begin != start:
+                partial.unlink(missing_ok=True)
+                raise OSError(f"asked for bytes from {start}, got them from {begin}")
+        else:  # the server ignores ranges and sends everything
+            start, total = 0, _content_length(answer.headers)
+        reached = start
+        with partial.open("ab" if start else "wb") as file:
+            while data := answer.read(CHUNK):
+                reached += len(data)
+                if reached > patience.limit_bytes:
+                    break
+                file.write(data)
+                advance(reached, total)
+    if reached > patience.limit_bytes:
+        partial.unlink()
+        raise ValueError(f"{url}: longer than {patience.limit_bytes} bytes: raise limit_bytes if the mirror is trusted")
+    if total is not None and reached < total:
+        raise OSError(f"the connection closed after {reached} of {total} bytes")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _content_length(headers: email.message.Message) -> int | None:
+    length = headers.get("Content-Length", "")
+    return int(length) if length.isdigit() else None
+
+
+def _content_range(headers: email.message.Message) -> tuple[int | None, int | None]:
+    """Split "bytes 5-9/10" or "bytes */10" into the first byte and the length of the whole."""
+    span, _, total = headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
+    begin = span.partition("-")[0]
+    return int(begin) if begin.isdigit() else None, int(total) if total.isdigit() else None
