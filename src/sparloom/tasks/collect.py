@@ -168,10 +168,11 @@ class Collect:
         turns = range(self.timing.rounds)
         waiting = [name for name in planned if name not in absent and any(self._missing(name, turn) for turn in turns)]
         if waiting and not self.partial:
-            logger.info("%d of %d matrices are incomplete; the table is written after the last", len(waiting), len(planned))
+            logger.info("%d of %d matrices are incomplete, so no table is written", len(waiting), len(planned))
             return
-        provenance = {"machine": dict(describe_machine()), "commit": commit(), "seed": self.seed,
-                      "timing": {key: str(value) for key, value in asdict(self.timing).items()}, "platform": self.platform.name, "op": self.op.name}
+        timing = {key: str(value) for key, value in asdict(self.timing).items()}
+        provenance = {"machine": dict(describe_machine()), "commit": commit(), "seed": self.seed, "timing": timing,
+                      "platform": self.platform.name, "op": self.op.name}
         table = compact(Path(self.journals), [provenance]).filter(op=self.op.name, platform=self.platform.name)
         path = Path(self.tables) / f"{self.platform.name}_{self.op.name}.parquet"
         table.write(path)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from sparloom.tasks import Collect
 
 def collect(folder: Path, **changes) -> Collect:
     fields = {
-        "op": SpMM(), "platform": ToyPlatform(), "corpus": ToyCorpus(), "timing": SIMULATED, "width": 16, "configs": "all",
-        "roles": ["train", "validation", "test"], "matrices": [], "shard": "0/1", "jobs": 1,
+        "op": SpMM(), "platform": ToyPlatform(), "corpus": ToyCorpus(), "timing": SIMULATED, "width": 16,
+        "configs": "all", "roles": ["train", "validation", "test"], "matrices": [], "shard": "0/1", "jobs": 1,
         "journals": str(folder / "journals"), "tables": str(folder), "partial": False, "seed": 0,
     }
     return Collect(**{**fields, **changes})
@@ -43,8 +44,6 @@ def test_draws_the_same_configurations_again(tmp_path):
 
 
 def test_rounds_are_resumed_one_by_one(tmp_path):
-    from dataclasses import replace
-
     collect(tmp_path, configs=10).run(tmp_path)
     twice = collect(tmp_path, configs=10, timing=replace(SIMULATED, rounds=2)).run(tmp_path)
     assert twice["new_rows"] == 40
@@ -65,7 +64,7 @@ def test_shards_are_disjoint_and_complete(tmp_path):
 
 
 def test_bad_shard_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="shard '4/4' is not i/n with 0 <= i < n: write task.shard=0/4"):
+    with pytest.raises(ValueError, match=r"shard '4/4' is not i/n with 0 <= i < n: write task.shard=0/4"):
         collect(tmp_path, shard="4/4").run(tmp_path)
 
 
@@ -95,7 +94,7 @@ def test_unreadable_matrix_is_left_out_and_tried_again(tmp_path):
 
 
 def test_unknown_matrix_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no matrix toy/m99 in the corpus of 4: check task.matrices"):
+    with pytest.raises(ValueError, match=r"no matrix toy/m99 in the corpus of 4: check task.matrices"):
         collect(tmp_path, matrices=["toy/m99"]).run(tmp_path)
 
 

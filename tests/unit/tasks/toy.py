@@ -12,7 +12,8 @@ from sparloom.measure import Measurement, TimingProtocol
 from sparloom.space import Config, SpadeSpace
 from sparloom.sparse import MatrixEntry, Pattern, SparseMatrix, row_bin
 
-SIMULATED = TimingProtocol(rounds=1, repetitions=1, slow_factor=float("inf"), steal_ratio=float("inf"), retakes=0, seed=0)
+NEVER = float("inf")
+SIMULATED = TimingProtocol(rounds=1, repetitions=1, slow_factor=NEVER, steal_ratio=NEVER, retakes=0, seed=0)
 ROLES = ("train", "train", "validation", "test")
 
 
