@@ -4,6 +4,8 @@
 """
 
 from sparloom.data.batches import MatrixSamples, matrix_samples
+from sparloom.data.csv_file import CsvRules, read_csv, write_csv
+from sparloom.data.csv_samples import CsvSamples
 from sparloom.data.inputs import MatrixInput, MatrixInputs, cap
 from sparloom.data.journal import Journal, compact
 from sparloom.data.sample import Sample
@@ -15,7 +17,8 @@ from sparloom.data.table import SampleTable
 from sparloom.data.tiny import TinySamples
 
 __all__ = [
-    "Coverage", "Journal", "MatrixInput", "MatrixInputs", "MatrixSamples", "Random", "Sample", "SampleSource",
-    "SampleTable", "Selection", "Split", "StoredSamples", "Stratified", "TinySamples", "cap", "compact", "draw_labels",
-    "ensure_data", "matrix_samples", "read_statistics", "split_by_family", "write_statistics",
+    "Coverage", "CsvRules", "CsvSamples", "Journal", "MatrixInput", "MatrixInputs", "MatrixSamples", "Random", "Sample",
+    "SampleSource", "SampleTable", "Selection", "Split", "StoredSamples", "Stratified", "TinySamples", "cap", "compact",
+    "draw_labels", "ensure_data", "matrix_samples", "read_csv", "read_statistics", "split_by_family", "write_csv",
+    "write_statistics",
 ]

@@ -38,7 +38,7 @@ class MatrixSamples:
 
 
 def matrix_samples(labels: pd.DataFrame, inputs: MatrixInputs, space: ConfigSpace) -> list[MatrixSamples]:
-    """Join labels with featurizer inputs and encode the configurations: one item per matrix, in the order of the labels.
+    """Join labels with featurizer inputs and encode the configurations: one item per matrix, in label order.
 
     Values outside the space, as imported tables may hold, are encoded all the same if its maps can read them.
 

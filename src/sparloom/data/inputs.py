@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.errors import SchemaError
+from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.files import atomic_path
 from sparloom.sparse import Pattern
 
@@ -123,7 +123,10 @@ class MatrixInputs:
 
     def __getitem__(self, name: str) -> MatrixInput:
         if name not in self._places:
-            raise KeyError(f"no featurizer input of {name!r} among {len(self)}; run experiment=prepare_inputs")
+            raise MissingArtifact(
+                f"no featurizer input of {name} among {len(self)}: run experiment=prepare_inputs",
+                experiment="prepare_inputs",
+            )
         place, arrays = self._places[name], self._arrays
         begin, end = self._offsets[place], self._offsets[place + 1]
         rows = np.cumsum(arrays["row_steps"][begin:end], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Samples without file or measurement: small patterns and a formula in place of a machine, for tests and first steps."""
+"""Samples without file or measurement: small patterns and a formula in place of a machine, to try things out."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -58,9 +58,14 @@ class Config:
         return self.key
 
     def replace(self, **changes: Value) -> "Config":
-        """Copy with some values changed; membership in the space is not checked here."""
-        for name in changes:
-            self[name]
+        """Copy with some values changed; whether the space has the values is not checked here.
+
+        Raises:
+            ValueError: no such parameter.
+        """
+        unknown = [name for name in changes if name not in self._index]
+        if unknown:
+            raise ValueError(f"space {self.space} has no parameter {unknown[0]!r}; it has {', '.join(self._index)}")
         return Config(self.space, tuple((name, changes.get(name, value)) for name, value in self.values))
 
     @classmethod

@@ -1,0 +1,209 @@
+"""SPADE samples as the CSV of COGNATE appendix E: reading what another simulator wrote, and writing our own."""
+
+import csv
+import json
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparloom.data.sample import Sample
+from sparloom.data.table import SampleTable
+from sparloom.errors import SchemaError
+from sparloom.files import sha256, write_json, write_text
+from sparloom.space import Config, SpadeSpace
+
+__all__ = ["COLUMNS", "UNITS", "CsvRules", "read_csv", "sidecar_of", "write_csv"]
+
+COLUMNS = ("name", "row_panels", "column_panels", "split", "barrier", "bypass", "reorder", "time")
+UNITS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "arbitrary": 1.0}
+"""Seconds per unit; times in an arbitrary unit keep their order and their ratios."""
+
+AGREEMENT = 0.01  # duplicates may differ by this share
+MISSING = frozenset(("", "nan", "na", "none", "timeout", "inf"))
+ALL_COLUMNS = "NUM_COLS"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CsvRules:
+    """How to read a file of a simulator.
+
+    Args:
+        cols: columns of the matrix with a given id, or None if the manifest does not list the id.
+        name: full name of the matrix with a given id.
+        splits: dense columns per pass that a code in the column split stands for; other numbers stand for themselves.
+    """
+
+    cols: Callable[[str], int | None]
+    name: Callable[[str], str]
+    splits: Mapping[int, int]
+
+
+def read_csv(path: Path, op: str, rules: CsvRules) -> SampleTable:
+    """Read one file of one operation; the sidecar beside it gives unit, width and origin.
+
+    A missing time becomes a failed sample. Rows that describe the same program must agree within 1 %; the first is
+    kept. Values outside the searched ones are accepted with a warning and listed in the provenance: encoders that were
+    trained on the usual ranges have to be trained again.
+
+    Raises:
+        SchemaError: names file and line of the first bad value.
+    """
+    sidecar = _read_sidecar(path)
+    scale = UNITS[sidecar["unit"]]
+    first: dict[tuple[str, str], tuple[int, float | None]] = {}
+    unknown: dict[str, set[int]] = defaultdict(set)
+    samples = []
+    for line, row in _rows(path):
+        where = f"{path}, line {line}"
+        config = _config(row, rules, where)
+        seconds = _seconds(row["time"], where)
+        key = (row["name"], config.key)
+        if key in first:
+            _check_agreement(first[key], (line, seconds), path, config)
+            continue
+        first[key] = (line, seconds)
+        for name, value in _outside(config):
+            unknown[name].add(value)
+        samples.append(Sample(
+            op=op, platform="spade", preset=str(sidecar["preset"]), matrix=rules.name(row["name"]),
+            width=int(sidecar["width"]), config=config.key, round=0, cpu_seconds=(), kind="simulated", stolen=False,
+            seconds=() if seconds is None else (seconds * scale,),
+            failure=None if seconds is not None else f"no time in {path.name}",
+            machine=str(sidecar["source"]), commit=str(sidecar["version"]), started=str(sidecar["started"]),
+        ))
+    if unknown:
+        listed = "; ".join(f"{name} {', '.join(map(str, sorted(values)))}" for name, values in sorted(unknown.items()))
+        log.warning("%s has values outside the searched ones (%s): train the latent encoder again", path, listed)
+    flagged = {name: sorted(values) for name, values in unknown.items()}
+    return SampleTable.of(samples, [{"file": path.name, "sha256": sha256(path), "unknown": flagged, **sidecar}])
+
+
+def write_csv(path: Path, table: SampleTable, *, unit: str, sidecar: Mapping[str, Any]) -> None:
+    """Write the samples of one operation and preset, and the sidecar; failed samples have the time NaN.
+
+    Args:
+        sidecar: source, version, pes, reorder and whatever else describes the origin.
+
+    Raises:
+        SchemaError: the samples mix operations or presets, or are not of SPADE.
+    """
+    frame = table.frame()
+    for name in ("op", "platform", "preset", "width"):
+        if frame[name].nunique() != 1:
+            raise SchemaError(f"a CSV holds one {name}, not {frame[name].nunique()}: filter the table first")
+    if frame["platform"].iloc[0] != "spade":
+        raise SchemaError(f"the CSV has columns of SPADE only, not of {frame['platform'].iloc[0]}")
+    labels = table.labels().set_index(["matrix", "config"])["seconds"]
+    keys = frame[["matrix", "config"]].astype(str).drop_duplicates().sort_values(["matrix", "config"])
+    lines = [",".join(COLUMNS)]
+    for matrix, key in keys.itertuples(index=False):
+        config = Config.parse("spade", key)
+        panel = config["column_panel"]
+        values = [config["row_panel"], ALL_COLUMNS if panel == "all" else panel,
+                  *(config[name] for name in ("split", "barrier", "bypass", "reorder"))]
+        time = labels.get((matrix, key), math.nan) / UNITS[unit]
+        lines.append(f"{matrix},{','.join(map(str, values))},{time:.9g}")
+    write_text(path, "\n".join(lines) + "\n")
+    described = {"unit": unit, "width": int(frame["width"].iloc[0]), "preset": str(frame["preset"].iloc[0])}
+    write_json(sidecar_of(path), {**described, "default": SpadeSpace("spmm").default().key, **sidecar})
+
+
+def sidecar_of(path: Path) -> Path:
+    """Path of the JSON file that describes a CSV."""
+    return path.with_suffix(".json")
+
+
+def _read_sidecar(path: Path) -> dict[str, Any]:
+    usual = {"unit": "ms", "width": 256, "preset": "", "source": "unknown simulator", "version": "",
+             "started": "1970-01-01T00:00:00Z"}
+    beside = sidecar_of(path)
+    given = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+    sidecar = {**usual, **given}
+    if sidecar["unit"] not in UNITS:
+        raise SchemaError(f"{beside}: unit {sidecar['unit']!r} is not one of {', '.join(UNITS)}")
+    return sidecar
+
+
+def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.reader(file)
+        header = tuple(field.strip() for field in next(reader, []))
+        if header != COLUMNS:
+            raise SchemaError(f"{path}: the header is {','.join(header)}, not {','.join(COLUMNS)}")
+        rows = []
+        for fields in reader:
+            if not fields:
+                continue
+            if len(fields) != len(COLUMNS):
+                raise SchemaError(f"{path}, line {reader.line_num}: {len(fields)} fields instead of {len(COLUMNS)}")
+            rows.append((reader.line_num, dict(zip(COLUMNS, (field.strip() for field in fields), strict=True))))
+    return rows
+
+
+def _config(row: Mapping[str, str], rules: CsvRules, where: str) -> Config:
+    cols = rules.cols(row["name"])
+    if cols is None:
+        raise SchemaError(f"{where}: matrix {row['name']!r} is not in the manifest; add its file there")
+    panel = row["column_panels"]
+    columns = "all" if panel == ALL_COLUMNS else _positive(panel, "column_panels", where)
+    if columns != "all" and columns >= cols:
+        columns = "all"
+    code = _integer(row["split"], "split", where)
+    if code < 2 and code not in rules.splits:
+        raise SchemaError(f"{where}: split {code} is a code; the manifest must say how many columns it stands for")
+    flags = tuple((name, _flag(row[name], name, where)) for name in ("barrier", "bypass", "reorder"))
+    rows, split = _positive(row["row_panels"], "row_panels", where), rules.splits.get(code, code)
+    return Config("spade", (("row_panel", rows), ("column_panel", columns), ("split", split), *flags))
+
+
+def _seconds(text: str, where: str) -> float | None:
+    if text.lower() in MISSING:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise SchemaError(f"{where}: time {text!r} is not a number; leave it empty when it is missing") from None
+    if not (math.isfinite(value) and value > 0):
+        raise SchemaError(f"{where}: time {text} must be above 0; leave it empty when it is missing")
+    return value
+
+
+def _check_agreement(
+    earlier: tuple[int, float | None], later: tuple[int, float | None], path: Path, config: Config
+) -> None:
+    (line, seconds), (other_line, other) = earlier, later
+    same = seconds == other if seconds is None or other is None else abs(seconds - other) <= AGREEMENT * seconds
+    if not same:
+        shown = ["no time" if value is None else f"{value:g}" for value in (seconds, other)]
+        raise SchemaError(f"{path}, lines {line} and {other_line}: two times for {config}: {shown[0]} and {shown[1]}")
+
+
+def _outside(config: Config) -> list[tuple[str, int]]:
+    listed = {parameter.name: parameter.values for parameter in SpadeSpace("spmm").parameters}
+    return [(name, int(value)) for name, value in config.values if value not in listed[name]]
+
+
+def _integer(text: str, name: str, where: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise SchemaError(f"{where}: {name} {text!r} is not a whole number") from None
+
+
+def _positive(text: str, name: str, where: str) -> int:
+    value = _integer(text, name, where)
+    if value < 1:
+        raise SchemaError(f"{where}: {name} {value} is below 1")
+    return value
+
+
+def _flag(text: str, name: str, where: str) -> int:
+    if text not in ("0", "1"):
+        raise SchemaError(f"{where}: {name} is {text!r}, not 0 or 1")
+    return int(text)
