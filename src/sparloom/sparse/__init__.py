@@ -1,27 +1,36 @@
 """Sparse matrices: patterns, files, statistics, orders, and the corpora they come from."""
 
+from sparloom.sparse.choice import stratified_choice
 from sparloom.sparse.corpus import ROW_BINS, Corpus, MatrixEntry, Role, family_role, row_bin
+from sparloom.sparse.download import Patience
+from sparloom.sparse.folder import FolderCorpus
 from sparloom.sparse.matrices import MATRIX_ENDINGS, read_matrix, write_matrix
 from sparloom.sparse.order import locality_order, reorder
 from sparloom.sparse.pattern import Pattern, SparseMatrix
 from sparloom.sparse.statistics import STATISTICS, statistics
 from sparloom.sparse.suitesparse import SuiteSparseCorpus
+from sparloom.sparse.synthetic import SYNTHETIC_ROLES, SyntheticCorpus
 
 __all__ = [
     "MATRIX_ENDINGS",
     "ROW_BINS",
     "STATISTICS",
+    "SYNTHETIC_ROLES",
     "Corpus",
+    "FolderCorpus",
     "MatrixEntry",
+    "Patience",
     "Pattern",
     "Role",
     "SparseMatrix",
     "SuiteSparseCorpus",
+    "SyntheticCorpus",
     "family_role",
     "locality_order",
     "read_matrix",
     "reorder",
     "row_bin",
     "statistics",
+    "stratified_choice",
     "write_matrix",
 ]
