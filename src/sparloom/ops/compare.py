@@ -5,9 +5,12 @@ import numpy as np
 __all__ = ["assert_close"]
 
 EPSILON = float(np.finfo(np.float32).eps)
+TINY = float(np.finfo(np.float32).tiny)  # below it float32 has fewer digits
 
 
-def assert_close(actual: np.ndarray, oracle: np.ndarray, *, terms: np.ndarray | int, scale: float = 1.0) -> None:
+def assert_close(
+    actual: np.ndarray, oracle: np.ndarray, *, terms: np.ndarray | int, scale: np.ndarray | float = 1.0
+) -> None:
     """Check that a float32 sum of `terms` products, in any order, gave `oracle`.
 
     The bound is that of recursive summation, (terms + 1) * eps * scale * terms in the worst case; sums of independent
@@ -15,7 +18,7 @@ def assert_close(actual: np.ndarray, oracle: np.ndarray, *, terms: np.ndarray | 
 
     Args:
         terms: products per element, broadcast against `oracle`.
-        scale: largest magnitude of one product.
+        scale: largest magnitude of one product, broadcast likewise.
 
     Raises:
         AssertionError: names the worst element, both values and the tolerance there; also for NaN.
@@ -24,7 +27,7 @@ def assert_close(actual: np.ndarray, oracle: np.ndarray, *, terms: np.ndarray | 
         raise AssertionError(f"shape {actual.shape} where the oracle has {oracle.shape}")
     if actual.size == 0:
         return
-    tolerance = np.broadcast_to(4 * EPSILON * scale * (np.asarray(terms, dtype=np.float64) + 1), oracle.shape)
+    tolerance = np.broadcast_to(4 * EPSILON * scale * (np.asarray(terms, dtype=np.float64) + 1) + TINY, oracle.shape)
     error = np.abs(actual.astype(np.float64) - oracle)
     excess = np.where(np.isfinite(error), error / tolerance, np.inf)
     worst = np.unravel_index(int(np.argmax(excess)), oracle.shape)

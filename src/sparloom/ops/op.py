@@ -50,6 +50,8 @@ class Op(Protocol):
 
     def terms(self, pattern: Pattern, width: int) -> np.ndarray: ...
 
+    def scale(self, operands: Operands) -> np.ndarray: ...
+
 
 def uniform(shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
     """Draw a dense operand from [-1, 1), float32, row-major."""

@@ -45,3 +45,8 @@ class SDDMM:
     def terms(self, pattern: Pattern, width: int) -> np.ndarray:
         """Length of the sum behind each value of D, (1,), for tolerances."""
         return np.array([width])
+
+    def scale(self, operands: Operands) -> np.ndarray:
+        """Largest magnitude of a product behind each value, (nnz,), for tolerances."""
+        largest = np.abs(operands.dense["B"]).max(initial=0) * np.abs(operands.dense["C"]).max(initial=0)
+        return np.abs(operands.matrix.values) * largest

@@ -1,0 +1,139 @@
+"""Compiled programs: built in batches, each checked once against the float64 oracle, called with packed operands."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from sparloom.jit import Function, compile_c
+from sparloom.ops import SDDMM, Op, Operands, SpMM, assert_close
+from sparloom.platforms.cpu.nest import SCALARS, lower
+from sparloom.platforms.cpu.program import Program
+from sparloom.platforms.cpu.storage import Layout, Packed, Packer, aligned
+from sparloom.sparse import Pattern, SparseMatrix
+
+__all__ = ["Kernels", "fresh_result", "register_columns", "unpack_result"]
+
+OPS: Mapping[str, Op] = {"spmm": SpMM(), "sddmm": SDDMM()}
+SPIN = "400000"  # turns that an idle thread waits before it sleeps, some 10 ms
+
+
+class Kernels:
+    """Programs by value; compiles what is missing.
+
+    Args:
+        threads: of every parallel loop.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._functions: dict[Program, Function] = {}
+
+    def prepare(self, programs: Iterable[Program]) -> int:
+        """Compile and check those programs that are not ready; returns how many those were.
+
+        Raises:
+            AssertionError: a compiled program differs from the oracle.
+            CompileError: the compiler refused.
+        """
+        missing = [program for program in dict.fromkeys(programs) if program not in self._functions]
+        if not missing:
+            return 0
+        # An idle thread that spins counts as busy, so that wall and processor clocks differ only where the machine
+        # ran something else; and loops inside serial ones start within a microsecond. Read when OpenMP is loaded.
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN)
+        library = compile_c([lower(program) for program in missing], jobs=self.threads)
+        library.set_threads(self.threads)
+        for program in missing:
+            function = library.function(program.name)
+            check(program, function)
+            self._functions[program] = function
+        return len(missing)
+
+    def bind(
+        self, program: Program, layout: Layout, *, operands: Operands, packed: Packed, result: np.ndarray, chunk: int
+    ) -> Callable[[], None]:
+        """Return a call without arguments that overwrites `result`."""
+        return bind(self._functions[program], layout, operands=operands, packed=packed, result=result, chunk=chunk)
+
+
+def bind(
+    function: Function, layout: Layout, *, operands: Operands, packed: Packed, result: np.ndarray, chunk: int
+) -> Callable[[], None]:
+    """Pass buffers by name and the run-time numbers."""
+    pattern = operands.matrix.pattern
+    buffers = {**packed.arrays, **operands.dense, "D": result}
+    numbers = {
+        "rows": pattern.rows,
+        "cols": pattern.cols,
+        "rows_tile": layout.extent("ii"),
+        "cols_tile": layout.extent("ji"),
+        "row_tiles": layout.extent("io"),
+        "col_tiles": layout.extent("jo"),
+        "stored": packed.arrays["values"].size,
+        "chunk": chunk,
+    }
+    names = [param.name for param in function.params if param.buffer]
+    return function.bind(*(buffers[name] for name in names), *(numbers[name] for name in SCALARS))
+
+
+def fresh_result(op: str, packed: Packed, operands: Operands) -> np.ndarray:
+    """Allocate what a kernel writes: D (rows, width) for SpMM, one value per stored position for SDDMM."""
+    pattern = operands.matrix.pattern
+    shape = (pattern.rows, operands.width) if op == "spmm" else (packed.arrays["values"].size,)
+    return aligned(shape, np.float32, zero=True)
+
+
+def unpack_result(op: str, packed: Packed, result: np.ndarray) -> np.ndarray:
+    """Bring the result into the order of the oracle; SDDMM needs `packed.where`."""
+    return result if op == "spmm" else result[packed.where]
+
+
+def check(program: Program, function: Function) -> None:
+    """Run a program on a small matrix with an empty row, a hub row and tiles that reach over the edge.
+
+    Raises:
+        AssertionError: names the program and the worst element.
+    """
+    op = OPS[program.op]
+    matrix = _example()
+    operands = op.operands(matrix, program.width, seed=0)
+    layout = Layout.of(
+        matrix.pattern.shape,
+        rows_tile=8,
+        cols_tile=16 if "jo" in program.levels else "all",
+        order=_with_column_tiles(program.levels),
+        formats="".join("UC"[compressed] for compressed in program.compressed),
+    )
+    packed = Packer(matrix).pack(layout, locate=True)
+    result = fresh_result(program.op, packed, operands)
+    result.fill(np.nan)
+    bind(function, layout, operands=operands, packed=packed, result=result, chunk=2)()
+    try:
+        assert_close(unpack_result(program.op, packed, result), op.oracle(operands),
+                     terms=op.terms(matrix.pattern, program.width))
+    except AssertionError as error:
+        raise AssertionError(f"kernel {program.name} is wrong: {error}") from error
+
+
+def register_columns() -> int:
+    """Dense columns whose float32 values fill about half of the vector registers: 256 with AVX-512, else 64."""
+    info = Path("/proc/cpuinfo")
+    wide = info.exists() and "avx512f" in info.read_text(encoding="utf-8").split()
+    return 256 if wide else 64
+
+
+def _with_column_tiles(levels: tuple[str, ...]) -> tuple[str, ...]:
+    """Put back the level jo where the program left it out."""
+    place = levels.index("ji")
+    return levels if "jo" in levels else (*levels[:place], "jo", *levels[place:])
+
+
+def _example() -> SparseMatrix:
+    rng = np.random.default_rng(0)
+    dense = rng.random((45, 70)) < 0.3
+    dense[17], dense[5], dense[:, 3] = False, True, False
+    rows, cols = np.nonzero(dense)
+    pattern = Pattern.from_coo(rows, cols, dense.shape)
+    return SparseMatrix(pattern, rng.uniform(0.5, 1.0, pattern.nnz).astype(np.float32))

@@ -1,0 +1,50 @@
+"""A few elements of a result, known in float64: cheap enough to check every configuration on every matrix."""
+
+import numpy as np
+
+from sparloom.ops import Op, Operands, assert_close
+from sparloom.space import Config
+from sparloom.sparse import Pattern, SparseMatrix
+
+__all__ = ["Sample"]
+
+ROWS = 16
+
+
+class Sample:
+    """Rows of the sparse operand, the longest among them, with their results by the oracle."""
+
+    def __init__(self, op: Op, operands: Operands, *, seed: int) -> None:
+        pattern = operands.matrix.pattern
+        rng = np.random.default_rng(seed)
+        drawn = rng.choice(pattern.rows, size=min(ROWS, pattern.rows), replace=False)
+        longest = [int(np.argmax(pattern.row_lengths()))] if pattern.rows else []
+        self.op = op
+        self.rows = np.unique(np.concatenate([drawn, longest]).astype(np.int64))
+        self.nonzeros = np.concatenate(
+            [np.arange(pattern.indptr[row], pattern.indptr[row + 1]) for row in self.rows] or [np.empty(0, np.int64)])
+        part = _take_rows(operands, self.rows, self.nonzeros)
+        self.oracle = op.oracle(part)
+        self.terms = op.terms(part.matrix.pattern, operands.width)
+        self.scale = op.scale(part)
+
+    def check(self, result: np.ndarray, config: Config) -> None:
+        """Compare the sampled part of a result in the oracle's order.
+
+        Raises:
+            AssertionError: names the configuration and the worst element.
+        """
+        picked = result[self.rows] if self.op.name == "spmm" else result[self.nonzeros]
+        try:
+            assert_close(picked, self.oracle, terms=self.terms, scale=self.scale)
+        except AssertionError as error:
+            raise AssertionError(f"{self.op.name} with {config} is wrong in the sampled rows: {error}") from error
+
+
+def _take_rows(operands: Operands, rows: np.ndarray, nonzeros: np.ndarray) -> Operands:
+    pattern = operands.matrix.pattern
+    indptr = np.concatenate([[0], np.cumsum(pattern.row_lengths()[rows])])
+    part = Pattern((rows.size, pattern.cols), indptr, pattern.indices[nonzeros])
+    dense = {name: array[rows] if name == "B" and "C" in operands.dense else array
+             for name, array in operands.dense.items()}
+    return Operands(SparseMatrix(part, operands.matrix.values[nonzeros]), dense)
