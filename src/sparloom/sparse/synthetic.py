@@ -72,7 +72,7 @@ class SyntheticCorpus:
         matrix = _make(name)
         listed = _catalogue().get(name)
         if listed is not None and _facts(matrix) != listed:
-            log.warning("%s comes out differently on this machine: samples collected elsewhere do not describe it", name)
+            log.warning("%s comes out differently on this machine: samples taken elsewhere do not describe it", name)
         return matrix
 
     def split(self) -> dict[str, Role]:
