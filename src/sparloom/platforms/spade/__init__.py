@@ -1,1 +1,7 @@
 """The SPADE accelerator (ISCA'23) with the configuration space of COGNATE, simulated."""
+
+from sparloom.platforms.spade.machine import Machine
+from sparloom.platforms.spade.platform import SpadePlatform
+from sparloom.platforms.spade.simulate import simulate_many, simulate_ops
+
+__all__ = ["Machine", "SpadePlatform", "simulate_many", "simulate_ops"]

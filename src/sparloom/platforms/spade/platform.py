@@ -1,0 +1,80 @@
+"""SPADE as a platform: configurations are simulated, results are computed in the order of the simulated tiles."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import numpy as np
+
+from sparloom.errors import Unsupported
+from sparloom.measure import Measurement, TimingProtocol
+from sparloom.ops import Op, Operands
+from sparloom.platforms.spade.execute import execute
+from sparloom.platforms.spade.machine import Machine
+from sparloom.platforms.spade.plan import plan
+from sparloom.platforms.spade.simulate import simulate_many
+from sparloom.space import Config, ConfigSpace, Readings, SpadeSpace
+from sparloom.sparse import Pattern
+
+__all__ = ["SpadePlatform"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpadePlatform(Machine):
+    """A machine, with the level at which it is simulated.
+
+    Args:
+        preset: name of these parameters in sample tables.
+        level: "t1", row-granular, for samples; "t0", line by line, as the reference.
+        width: columns of the dense operands for which `space` is made.
+        readings: how the shared model reads the configurations; None: the recommended readings.
+    """
+
+    preset: str
+    level: Literal["t0", "t1"]
+    width: int
+    readings: Readings | None
+
+    name = "spade"
+    kind = "simulated"
+
+    @property
+    def machine(self) -> Machine:
+        """The parameters alone."""
+        return Machine(**{field.name: getattr(self, field.name) for field in fields(Machine)})
+
+    def space(self, op: Op) -> ConfigSpace:
+        """The 256 configurations of `op`, not yet bound to a matrix."""
+        if op.name not in ("spmm", "sddmm"):
+            raise Unsupported(f"operation {op.name} on platform spade: use spmm or sddmm")
+        return SpadeSpace(op.name, width=self.width, readings=self.readings)
+
+    def baseline(self, op: Op, pattern: Pattern) -> Config:
+        """SPADE Base (ISCA'23 §7A), the same for every matrix."""
+        return self.space(op).default()
+
+    def run(self, op: Op, operands: Operands, config: Config) -> np.ndarray:
+        """Compute the result in float32, tile by tile in the simulated order."""
+        self.space(op).validate(config)
+        chosen = plan(config, operands.matrix.pattern.shape, operands.width)
+        return execute(op.name, operands, chosen, pes=self.pes)
+
+    def measure(self, op: Op, operands: Operands, config: Config, timing: TimingProtocol) -> Measurement:
+        """Simulate one configuration."""
+        return next(measurement for _, _, measurement in self.measure_many(op, operands, [config], timing))
+
+    def measure_many(
+        self, op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol,
+    ) -> Iterator[tuple[Config, int, Measurement]]:
+        """Simulate configurations together; every round and repetition gives the same seconds, so one is kept."""
+        space = self.space(op)
+        for config in configs:
+            space.validate(config)
+        pattern = operands.matrix.pattern
+        if pattern.nnz == 0:
+            for config in configs:
+                yield config, 0, Measurement.failed("the matrix has no nonzeros, so nothing runs", "simulated")
+            return
+        times = simulate_many(pattern, op.name, width=operands.width, configs=configs, machines=[self.machine])[0]
+        for config, value in zip(configs, times, strict=True):
+            yield config, 0, Measurement((float(value),), "simulated")
