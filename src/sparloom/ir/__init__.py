@@ -1,5 +1,6 @@
 """Loop IR: nodes, verify, pretty, interpret, rewrite, render to C and CUDA; text in, text out."""
 
+from sparloom.ir.interpret import interpret
 from sparloom.ir.nodes import (
     BOOL,
     F32,
@@ -31,7 +32,12 @@ from sparloom.ir.nodes import (
     Type,
     Unary,
 )
+from sparloom.ir.pretty import pretty
 from sparloom.ir.render_c import render_c
+from sparloom.ir.simplify import simplify
+from sparloom.ir.split import split
+from sparloom.ir.substitute import substitute
+from sparloom.ir.unroll import unroll
 from sparloom.ir.verify import verify
 
 __all__ = [
@@ -64,6 +70,12 @@ __all__ = [
     "Sum",
     "Type",
     "Unary",
+    "interpret",
+    "pretty",
     "render_c",
+    "simplify",
+    "split",
+    "substitute",
+    "unroll",
     "verify",
 ]

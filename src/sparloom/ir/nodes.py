@@ -25,12 +25,14 @@ kind    := serial | parallel | simd | unrolled
 op      := + - * / // % min max < <= > >= == != and or         binary
          | - not                                               unary
 
-Both operands of a Binary have the same type; there are no implicit conversions. `/` divides floats, `//` and `%` divide
-integers and round toward zero as in C. Comparisons give bool with the lanes of their operands. `a min b` is a if a < b,
-else b. The bounds of a loop are i64, evaluated once on entry; its variable is i64 and steps from lo while below hi.
-Iterations of a parallel loop run in any order and at once, `chunk` of them per grab (dynamic schedule); iterations of a
-simd loop run side by side, and the names it `reduces` are declared scalars that it only adds to, in any order.
-What overflows or reads what was never written has no meaning.
+Both operands of a Binary have the same type; there are no implicit conversions. `/` divides floats, `//` and `%`
+divide integers and round toward zero as in C. On scalars `and`, `or` and Select evaluate only the operands they need.
+Comparisons give bool with the lanes of their operands. `a min b` is a if a < b, else b; `a max b` is a if a > b, else b.
+
+The bounds of a loop are i64, evaluated once on entry; its variable is i64 and steps from lo while below hi. Iterations
+of a parallel loop run in any order and at once, `chunk` of them per grab (dynamic schedule); iterations of a simd loop
+run side by side, and the names it `reduces` are declared scalars that it only adds to, in any order. What overflows,
+races, is out of bounds, or reads what was never written has no meaning.
 
 Where an i64 expression is expected (bounds, indices, operands of + - * // %) a Python int may stand for its constant.
 """

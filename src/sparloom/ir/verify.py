@@ -1,9 +1,258 @@
 """Whether a kernel is well formed."""
 
-from sparloom.ir.nodes import Kernel
+from __future__ import annotations
 
-__all__ = ["verify"]
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sparloom.errors import IllegalSchedule
+from sparloom.ir.nodes import (
+    BOOL,
+    I64,
+    Accumulate,
+    Alloc,
+    Assign,
+    Binary,
+    Declare,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Param,
+    Prefetch,
+    Ref,
+    Stmt,
+    Store,
+    Type,
+)
+from sparloom.ir.traverse import Body, nodes
+from sparloom.ir.types import CALLS, Binding, bind_params, check_index, check_type, type_of
+
+__all__ = ["ARRAY_BYTES", "verify"]
+
+ARRAY_BYTES = 1 << 20  # of all local arrays together; threads have small stacks
+
+_KINDS = ("serial", "parallel", "simd", "unrolled")
+_BYTES = {"i32": 4, "i64": 8, "f32": 4, "f64": 8, "bool": 1}
+_WORDS = """
+    auto bool break case char const continue default do double else enum extern false float for goto if inline int linux
+    long main register restrict return short signed sizeof static struct switch true typedef union unix unsigned void
+    volatile while asm typeof NAN INFINITY fabs class namespace new delete template this operator private public
+    protected blockIdx blockDim threadIdx gridDim warpSize
+"""
+_RESERVED = frozenset((*_WORDS.split(), *CALLS, *(f"{call}f" for call in (*CALLS, "fabs"))))
+_HELPER_NAME = re.compile(
+    rf"((broadcast|sum|select|min|max|{'|'.join(CALLS)})_)?(i32|i64|f32|f64|bool)(x\d+)?|u?int\d+_t"
+)
+
+
+@dataclass
+class _Context:
+    """Where a statement is: names in scope, names of the block, loops around it."""
+
+    scope: dict[str, Binding]
+    place: tuple[str, ...]
+    parallel: frozenset[str] | None = None  # names in scope outside the parallel loop, inside one
+    simd: frozenset[str] | None = None  # names in scope outside the simd loop, inside one
+    reduces: tuple[str, ...] = ()
+    used: list[int] = field(default_factory=lambda: [0])
 
 
 def verify(kernel: Kernel) -> None:
-    pass
+    """Check names, scopes, types, lanes and the rules of the loop kinds.
+
+    Names are C identifiers without "__" that are no word of C or CUDA and are visible once: nothing shadows. A parallel
+    loop assigns no variable declared outside it and contains no parallel loop. A simd loop is innermost and scalar; it
+    assigns no variable declared outside it, but may add to the ones it reduces. Whether iterations touch the same
+    elements is not checked here; `interpret` notices it.
+
+    Raises:
+        IllegalSchedule: with the place in the kernel.
+    """
+    context = _Context(bind_params(kernel.params), (f"kernel {kernel.name}",))
+    _check_name(kernel.name, {}, context)
+    seen: dict[str, Binding] = {}
+    for param in kernel.params:
+        _check_name(param.name, seen, context)
+        _check_param(param, context)
+        seen[param.name] = context.scope[param.name]
+    _block(kernel.body, context)
+
+
+def _block(body: Body, context: _Context) -> None:
+    for stmt in body:
+        _stmt(stmt, replace(context, place=(*context.place, _title(stmt))))
+
+
+def _stmt(stmt: Stmt, context: _Context) -> None:
+    scope = context.scope
+    match stmt:
+        case For():
+            _for(stmt, context)
+        case If(cond, body, orelse):
+            if _type(cond, context) != BOOL:
+                raise _illegal(f"condition is {_type(cond, context)}, not bool", context)
+            _block(body, replace(context, scope=dict(scope)))
+            _block(orelse, replace(context, scope=dict(scope)))
+        case Let(name, type, value) | Declare(name, type, value):
+            _check_name(name, scope, context)
+            _check_value(type, value, context)
+            scope[name] = Binding("let" if isinstance(stmt, Let) else "mutable", _typed(context, check_type, type))
+        case Assign():
+            _assign(stmt, context)
+        case Store(buffer, index, value) | Accumulate(buffer, index, value):
+            _store(buffer, index, value, context)
+            if isinstance(stmt, Accumulate) and scope[buffer].type == BOOL:
+                raise _illegal("bool cannot be added up", context)
+        case Alloc():
+            _alloc(stmt, context)
+        case Prefetch(buffer, index):
+            if buffer not in scope or scope[buffer].role != "buffer":
+                raise _illegal(f"no buffer {buffer} in scope", context)
+            _typed(context, check_index, buffer, index, scope)
+        case _:
+            raise TypeError(f"{stmt!r} is not a statement of the IR")
+
+
+def _for(loop: For, context: _Context) -> None:
+    _check_name(loop.var, context.scope, context)
+    for bound in (loop.lo, loop.hi):
+        given = _type(bound, context)
+        if given != I64:
+            raise _illegal(f"bound is {given}, not i64: use Cast(I64, bound)", context)
+    if loop.kind not in _KINDS:
+        raise _illegal(f"no kind of loop {loop.kind!r}; there are: {', '.join(_KINDS)}", context)
+    if not isinstance(loop.step, int) or loop.step < 1:
+        raise _illegal(f"step {loop.step} is not a positive int", context)
+    if loop.chunk is not None and (loop.kind != "parallel" or loop.chunk < 1):
+        offender = f"chunk {loop.chunk} on a {loop.kind} loop"
+        raise _illegal(f"{offender}: only parallel loops have one, of at least 1", context)
+    if context.simd is not None:
+        raise _illegal("a simd loop contains a loop: make the inner one simd", context)
+    if loop.reduces and loop.kind != "simd":
+        raise _illegal(f"a {loop.kind} loop reduces {', '.join(loop.reduces)}: only simd loops reduce", context)
+    inner = replace(context, scope={**context.scope, loop.var: Binding("loop", I64)})
+    if loop.kind == "parallel":
+        if context.parallel is not None:
+            raise _illegal("a parallel loop contains a parallel loop: make one serial", context)
+        inner = replace(inner, parallel=frozenset(context.scope))
+    if loop.kind == "simd":
+        _check_reduces(loop, context)
+        inner = replace(inner, simd=frozenset(context.scope), reduces=loop.reduces)
+    _block(loop.body, inner)
+
+
+def _check_reduces(loop: For, context: _Context) -> None:
+    for name in loop.reduces:
+        binding = context.scope.get(name)
+        if binding is None or binding.role != "mutable" or binding.type.lanes != 1 or binding.type == BOOL:
+            raise _illegal(f"reduces {name}: declare it outside the loop as a mutable scalar number", context)
+        if context.parallel is not None and name in context.parallel:
+            raise _illegal(f"reduces {name}: declare it inside the parallel loop around", context)
+        uses = sum(isinstance(node, Ref) and node.name == name for node in nodes(loop.body))
+        adds = sum(isinstance(node, Assign) and _adds(node) and node.name == name for node in nodes(loop.body))
+        if uses != adds:
+            raise _illegal(f"reduces {name}, but reads it other than in {name} = {name} + value", context)
+
+
+def _adds(stmt: Assign) -> bool:
+    """Whether it is `name = name + value`."""
+    return isinstance(stmt.value, Binary) and stmt.value.op == "+" and stmt.value.a == Ref(stmt.name)
+
+
+def _assign(stmt: Assign, context: _Context) -> None:
+    binding = context.scope.get(stmt.name)
+    if binding is None or binding.role != "mutable":
+        why = "is not in scope" if binding is None else "is immutable"
+        raise _illegal(f"{stmt.name} {why}: introduce it by Declare", context)
+    if context.parallel is not None and stmt.name in context.parallel:
+        raise _illegal(f"{stmt.name} is declared outside the parallel loop: declare it inside", context)
+    if stmt.name in context.reduces and not _adds(stmt):
+        raise _illegal(f"{stmt.name} is reduced: only {stmt.name} = {stmt.name} + value may assign it", context)
+    if context.simd is not None and stmt.name in context.simd and stmt.name not in context.reduces:
+        raise _illegal(f"{stmt.name} is declared outside the simd loop: declare it inside, or reduce it", context)
+    _check_value(binding.type, stmt.value, context)
+
+
+def _store(buffer: str, index: Expr, value: Expr, context: _Context) -> None:
+    binding = context.scope.get(buffer)
+    if binding is None or binding.role != "buffer":
+        raise _illegal(f"no buffer {buffer} in scope", context)
+    if not binding.writable:
+        raise _illegal(f"{buffer} is const: make its Param const=False", context)
+    _typed(context, check_index, buffer, index, context.scope)
+    given = _type(value, context)
+    if given.scalar != binding.type.scalar or (given.scalar == "bool" and given.lanes > 1):
+        raise _illegal(f"value is {given}, {buffer} holds {binding.type}", context)
+
+
+def _alloc(stmt: Alloc, context: _Context) -> None:
+    _check_name(stmt.name, context.scope, context)
+    if context.simd is not None:
+        raise _illegal(f"array {stmt.name} in a simd loop: allocate it outside", context)
+    if stmt.scalar not in _BYTES or not isinstance(stmt.size, int) or stmt.size < 1:
+        raise _illegal(f"array {stmt.name} of {stmt.size} {stmt.scalar}: the size is a positive int", context)
+    context.used[0] += stmt.size * _BYTES[stmt.scalar]
+    if context.used[0] > ARRAY_BYTES:
+        offender = f"local arrays take {context.used[0]} bytes, over {ARRAY_BYTES}"
+        raise _illegal(f"{offender}: pass {stmt.name} as a buffer", context)
+    context.scope[stmt.name] = Binding("buffer", Type(stmt.scalar), writable=True)
+
+
+def _check_value(type: Type, value: Expr, context: _Context) -> None:
+    given = _type(value, context)
+    if given != type:
+        raise _illegal(f"value is {given}, not {type}: use Cast or Broadcast", context)
+
+
+def _type(expr: Expr, context: _Context) -> Type:
+    type = _typed(context, type_of, expr, context.scope)
+    if context.simd is not None:
+        for node in nodes(expr):
+            if isinstance(node, Expr) and type_of(node, context.scope).lanes > 1:
+                raise _illegal("a vector in a simd loop: use lanes=1 there, or a serial loop", context)
+    return type
+
+
+def _typed(context: _Context, check: Callable[..., Any], *arguments: Any) -> Any:
+    """Call `check` and add the place to what it complains about."""
+    try:
+        return check(*arguments)
+    except IllegalSchedule as error:
+        raise _illegal(str(error), context) from None
+
+
+def _check_name(name: str, scope: dict[str, Binding], context: _Context) -> None:
+    legal = re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) and "__" not in name
+    if not legal or name in _RESERVED or _HELPER_NAME.fullmatch(name):
+        raise _illegal(f"{name!r} is no usable name: take a C identifier without '__' that is no word of C", context)
+    if name in scope:
+        raise _illegal(f"name {name} is already in scope: names do not shadow, choose another", context)
+
+
+def _check_param(param: Param, context: _Context) -> None:
+    if param.type.lanes != 1 or param.type.scalar not in _BYTES:
+        offender = f"parameter {param.name} is {param.type}"
+        raise _illegal(f"{offender}: parameters are scalars and buffers of scalars", context)
+    if not param.buffer and not param.const:
+        raise _illegal(f"scalar parameter {param.name} is not const: copy it by Declare, or make it a buffer", context)
+
+
+def _title(stmt: Stmt) -> str:
+    match stmt:
+        case For(var=var):
+            return f"for {var}"
+        case Let(name=name) | Declare(name=name) | Alloc(name=name):
+            return f"{type(stmt).__name__.lower()} {name}"
+        case Assign(name=name):
+            return f"assign {name}"
+        case Store(buffer=buffer) | Accumulate(buffer=buffer) | Prefetch(buffer=buffer):
+            return f"{type(stmt).__name__.lower()} {buffer}"
+    return type(stmt).__name__.lower()
+
+
+def _illegal(message: str, context: _Context) -> IllegalSchedule:
+    return IllegalSchedule(f"{' / '.join(context.place)}: {message}")

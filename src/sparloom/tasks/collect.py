@@ -5,7 +5,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,12 @@ import numpy as np
 
 from sparloom.data import Journal, Sample, compact
 from sparloom.errors import SparloomError
-from sparloom.measure import Measurement, TimingProtocol, describe_machine
+from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
 from sparloom.sparse import Corpus
 from sparloom.tasks.fanout import run_jobs
+from sparloom.tasks.measuring import measure_missing
 from sparloom.tasks.provenance import commit
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Collect:
     into one table.
 
     Args:
-        platform: one; or one whose `presets` share their work.
+        platform: where.
         configs: how many per matrix, drawn with a seed of the matrix; "all": the whole space.
         roles: roles of the corpus' split to collect, the first first.
         matrices: only these, by name; empty: all of the roles.
@@ -100,7 +101,7 @@ class Collect:
 
     def collect(self, name: str) -> Outcome:
         """Collect what one matrix lacks; a matrix that cannot be read is told, not raised."""
-        missing = [self._missing(name, turn) for turn in range(self.timing.rounds)]
+        missing = self._missing(name)
         if not any(missing):
             return Outcome(0, 0)
         try:
@@ -109,13 +110,9 @@ class Collect:
             return Outcome(0, 0, f"cannot be read: {error}")
         operands = self.op.operands(matrix, self.width, self.timing.seed)
         rows = failures = 0
-        for turn, configs in enumerate(missing):
-            if not configs:
-                continue
-            timing = replace(self.timing, rounds=1, seed=self.timing.seed + turn)
-            for samples in self._samples(name, operands, configs, timing, turn):
-                rows += len(samples)
-                failures += sum(sample.failure is not None for sample in samples)
+        for samples in self._samples(name, operands, missing):
+            rows += len(samples)
+            failures += sum(sample.failure is not None for sample in samples)
         return Outcome(rows, failures)
 
     def _planned(self) -> list[str]:
@@ -137,36 +134,40 @@ class Collect:
             return list(space)
         return space.sample(int(self.configs), np.random.default_rng([self.seed, _digest(name)]))
 
-    def _journal(self, name: str, preset: str) -> Journal:
-        return Journal(Path(self.journals), (self.platform.name, preset, self.op.name, name))
+    def _journal(self, name: str) -> Journal:
+        return Journal(Path(self.journals), (self.platform.name, self.platform.preset, self.op.name, name))
 
-    def _missing(self, name: str, turn: int) -> list[Config]:
-        done = [self._journal(name, preset).done() for preset in _presets(self.platform)]
-        return [config for config in self._drawn(name) if any((config.key, turn) not in known for known in done)]
+    def _missing(self, name: str) -> list[list[Config]]:
+        """Configurations without a row, per round."""
+        done, drawn = self._journal(name).done(), self._drawn(name)
+        return [[config for config in drawn if (config.key, turn) not in done] for turn in range(self.timing.rounds)]
 
     def _samples(
-        self, name: str, operands: Operands, configs: Sequence[Config], timing: TimingProtocol, turn: int
+        self, name: str, operands: Operands, missing: Sequence[Sequence[Config]]
     ) -> Iterator[list[Sample]]:
-        """Measure one round and write rows as they come, those of one instant together."""
+        """Measure and write rows as they come, those of one instant together."""
         conditions = {"op": self.op.name, "platform": self.platform.name, "matrix": name, "width": self.width,
-                      "machine": str(describe_machine()["name"]), "commit": commit()}
-        journals = {preset: self._journal(name, preset) for preset in _presets(self.platform)}
-        done = {preset: journal.done() for preset, journal in journals.items()}
+                      "preset": self.platform.preset, "machine": str(describe_machine()["name"]), "commit": commit()}
+        journal = self._journal(name)
+        done = journal.done()
         fresh: list[Sample] = []
         written = time.monotonic()
-        for preset, config, measurement in _measured(self.platform, self.op, operands, configs, timing):
-            if (config.key, turn) in done[preset]:
+        for config, turn, measurement in measure_missing(self.platform, self.op, operands, missing=missing,
+                                                         timing=self.timing):
+            if (config.key, turn) in done:
                 continue
-            fresh.append(Sample.of(measurement, config, round=turn, preset=preset, **conditions))
+            done.add((config.key, turn))
+            fresh.append(Sample.of(measurement, config, round=turn, **conditions))
             if measurement.kind != "simulated" or time.monotonic() - written >= FLUSH_SECONDS:
-                yield _flush(fresh, journals)
+                journal.append(fresh)
+                yield fresh
                 fresh, written = [], time.monotonic()
-        yield _flush(fresh, journals)
+        journal.append(fresh)
+        yield fresh
 
     def _put_together(self, planned: Sequence[str], absent: set[str]) -> None:
         """Write the table when nothing is missing but what cannot be read."""
-        turns = range(self.timing.rounds)
-        waiting = [name for name in planned if name not in absent and any(self._missing(name, turn) for turn in turns)]
+        waiting = [name for name in planned if name not in absent and any(self._missing(name))]
         if waiting and not self.partial:
             logger.info("%d of %d matrices are incomplete, so no table is written", len(waiting), len(planned))
             return
@@ -177,41 +178,6 @@ class Collect:
         path = Path(self.tables) / f"{self.platform.name}_{self.op.name}.parquet"
         table.write(path)
         logger.info("%s: %d rows of %d matrices", path, len(table), len(table.matrices))
-
-
-def _measured(
-    platform: "Platform", op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
-) -> Iterator[tuple[str, Config, Measurement]]:
-    """Measure; what a platform raises becomes the failure of every configuration it has not reported yet."""
-    reported = set()
-    try:
-        for preset, config, measurement in _reports(platform, op, operands, configs, timing):
-            reported.add((preset, config))
-            yield preset, config, measurement
-    except (SparloomError, ValueError, ArithmeticError, MemoryError, RuntimeError) as error:
-        logger.warning("%s on %s: %s", op.name, platform.name, error)
-        failure = Measurement.failed(f"{type(error).__name__}: {error}", platform.kind)
-        for preset in _presets(platform):
-            for config in configs:
-                if (preset, config) not in reported:
-                    yield preset, config, failure
-
-
-def _reports(
-    platform: "Platform", op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
-) -> Iterator[tuple[str, Config, Measurement]]:
-    for config, _, measurement in platform.measure_many(op, operands, configs, timing):
-        yield platform.preset, config, measurement
-
-
-def _presets(platform: "Platform") -> Sequence[str]:
-    return (platform.preset,)
-
-
-def _flush(samples: Sequence[Sample], journals: Mapping[str, Journal]) -> list[Sample]:
-    for preset, journal in journals.items():
-        journal.append(sample for sample in samples if sample.preset == preset)
-    return list(samples)
 
 
 def _shard(names: Sequence[str], shard: str) -> list[str]:

@@ -75,16 +75,33 @@ def test_failed_sample_is_a_row_with_its_reason(tmp_path):
     assert set(failures["failure"]) == {"does not fit"}
 
 
-def test_platform_that_raises_leaves_rows(tmp_path):
+def test_only_what_raises_fails(tmp_path):
     class Broken(ToyPlatform):
         def measure_many(self, op, operands, configs, timing):
-            yield from list(super().measure_many(op, operands, configs, timing))[:3]
-            raise RuntimeError("lost the device")
+            for config, turn, measurement in super().measure_many(op, operands, configs, timing):
+                if config["bypass"] and config["reorder"]:
+                    raise RuntimeError("lost the device")
+                yield config, turn, measurement
 
     collect(tmp_path, platform=Broken(), matrices=["toy/m8"]).run(tmp_path)
-    failures = SampleTable.read(tmp_path / "toy_spmm.parquet").failures()
-    assert len(failures) == 253
-    assert set(failures["failure"]) == {"RuntimeError: lost the device"}
+    table = SampleTable.read(tmp_path / "toy_spmm.parquet")
+    assert (len(table), len(table.failures())) == (256, 64)
+    assert set(table.failures()["failure"]) == {"RuntimeError: lost the device"}
+
+
+def test_repeats_of_the_baseline_keep_their_rounds(tmp_path):
+    class Repeating(ToyPlatform):
+        def measure_many(self, op, operands, configs, timing):
+            for turn in range(timing.rounds):
+                for config, _, measurement in super().measure_many(op, operands, configs, timing):
+                    yield config, turn, measurement
+                for extra in range(2):
+                    yield configs[0], timing.rounds + 2 * turn + extra, measurement
+
+    twice = replace(SIMULATED, rounds=2)
+    collect(tmp_path / "once", platform=Repeating(), timing=twice, configs=5).run(tmp_path)
+    frame = SampleTable.read(tmp_path / "once" / "toy_spmm.parquet").frame()
+    assert frame["round"].value_counts().to_dict() == {0: 20, 1: 20, 2: 4, 3: 4, 4: 4, 5: 4}
 
 
 def test_unreadable_matrix_is_left_out_and_tried_again(tmp_path):

@@ -1,0 +1,113 @@
+"""Training of a ranking network: one step = all pairs of configurations of one matrix (COGNATE appendix A.4, table 3)."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+
+from sparloom.models.cognate import RankingBatch
+from sparloom.models.ranking import order_signs, ranking_loss, ranking_quality
+
+__all__ = ["RankingModule"]
+
+
+class RankingModule(LightningModule):
+    """Fit a network to orders of times; the same class pre-trains, fine-tunes and trains without transfer.
+
+    Logged per epoch for train and validation: `prl` (the loss), `opa`, `kendall_tau`, means over matrices.
+
+    Args:
+        net: batch -> scores; see `Cognate`.
+        optimizer: parameters -> optimizer.
+        margin: of the loss.
+        freeze: parameters that stay as they are: none, the convolutions, or the whole matrix side.
+        warmup_steps: over which the learning rate rises linearly.
+        decay: learning rate after that: constant (the paper), or down to 0 along half a cosine.
+        clip: largest norm of the gradient; None for no limit.
+    """
+
+    def __init__(
+        self,
+        *,
+        net: nn.Module,
+        optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+        margin: float,
+        freeze: Literal["none", "convolutions", "featurizer"],
+        warmup_steps: int,
+        decay: Literal["constant", "cosine"],
+        clip: float | None,
+    ) -> None:
+        super().__init__()
+        if freeze not in ("none", "convolutions", "featurizer"):
+            raise ValueError(f"freeze={freeze!r} is not one of none, convolutions, featurizer")
+        if decay not in ("constant", "cosine"):
+            raise ValueError(f"decay={decay!r} is not one of constant, cosine")
+        self.net, self.optimizer, self.margin, self.freeze = net, optimizer, margin, freeze
+        self.warmup_steps, self.decay, self.clip = warmup_steps, decay, clip
+        self._sums: dict[str, dict[str, list[float]]] = {"train": {}, "validation": {}}
+
+    def training_step(self, batch: RankingBatch, index: int) -> Tensor:
+        return self._step(batch, "train")
+
+    def validation_step(self, batch: RankingBatch, index: int) -> None:
+        self._step(batch, "validation")
+
+    def on_train_epoch_end(self) -> None:
+        self._log("train")
+
+    def on_validation_epoch_end(self) -> None:
+        self._log("validation")
+
+    def configure_optimizers(self) -> Any:
+        frozen = {"none": [], "convolutions": self._convolutions(), "featurizer": self._matrix_side()}[self.freeze]
+        for parameter in self.net.parameters():
+            parameter.requires_grad_(True)
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        optimizer = self.optimizer([parameter for parameter in self.net.parameters() if parameter.requires_grad])
+        if self.decay == "constant" and self.warmup_steps == 0:
+            return optimizer
+        total = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self._rate(step, total))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, **_: Any) -> None:
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
+
+    def _step(self, batch: RankingBatch, stage: str) -> Tensor:
+        scores = self.net(batch)
+        losses = []
+        for part, seconds, spread in zip(*(values.split(batch.counts) for values in
+                                           (scores, batch.seconds, batch.spread)), strict=True):
+            signs = order_signs(seconds, spread)
+            losses.append(ranking_loss(part, signs, margin=self.margin))
+            with torch.no_grad():
+                self._note(stage, {"prl": float(losses[-1]), **ranking_quality(part, seconds, signs)})
+        return torch.stack(losses).mean()
+
+    def _note(self, stage: str, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            if math.isfinite(value):
+                self._sums[stage].setdefault(name, []).append(value)
+
+    def _log(self, stage: str) -> None:
+        for name, values in self._sums[stage].items():
+            self.log(f"{stage}/{name}", sum(values) / len(values), sync_dist=True)
+        self._sums[stage] = {}
+
+    def _rate(self, step: int, total: int) -> float:
+        if step < self.warmup_steps:
+            return (step + 1) / (self.warmup_steps + 1)
+        if self.decay == "constant":
+            return 1.0
+        return (1 + math.cos(math.pi * (step - self.warmup_steps) / max(1, total - self.warmup_steps))) / 2
+
+    def _convolutions(self) -> list[nn.Parameter]:
+        return self.net.featurizer.convolutions()
+
+    def _matrix_side(self) -> list[nn.Parameter]:
+        return [*self.net.featurizer.parameters(), *self.net.side.parameters()]

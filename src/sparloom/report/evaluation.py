@@ -1,0 +1,222 @@
+"""Choices of methods against exhaustive measurements: speedups, shares of the optimum, ranking quality, intervals."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from sparloom.measure import ape_speedup, ape_time, kendall_tau, ordered_pair_accuracy
+from sparloom.space import Config
+
+__all__ = ["Choices", "Truth", "interval", "judge", "per_matrix", "summary"]
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Seconds of every configuration of a space on every matrix of an evaluation.
+
+    Args:
+        seconds: (matrices, configs), all finite.
+        baseline: column of the configuration that speedups are relative to.
+    """
+
+    matrices: tuple[str, ...]
+    configs: tuple[Config, ...]
+    seconds: np.ndarray
+    baseline: int
+
+    @classmethod
+    def of(cls, labels: pd.DataFrame, matrices: Sequence[str], configs: Sequence[Config], baseline: Config) -> "Truth":
+        """Arrange labels of a sample table.
+
+        Raises:
+            ValueError: a configuration of a matrix has no seconds, so there is no optimum to compare with.
+        """
+        keys = [config.key for config in configs]
+        table = labels.pivot(index="matrix", columns="config", values="seconds").reindex(index=matrices, columns=keys)
+        gaps = table.isna().sum(axis=1)
+        if gaps.any():
+            raise ValueError(f"{int((gaps > 0).sum())} of {len(matrices)} matrices lack seconds, {gaps.idxmax()} for "
+                             f"{int(gaps.max())} of {len(keys)} configurations: the optimum needs all; collect them first")
+        return cls(tuple(matrices), tuple(configs), table.to_numpy(np.float64), keys.index(baseline.key))
+
+    @property
+    def best(self) -> np.ndarray:
+        """Least seconds of each matrix, (matrices,)."""
+        return self.seconds.min(axis=1)
+
+    @property
+    def default(self) -> np.ndarray:
+        """Seconds of the baseline, (matrices,)."""
+        return self.seconds[:, self.baseline]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What one method, trained with one seed, chose for every matrix.
+
+    Args:
+        first: column of the first choice, (matrices,); -1 where there is none (an average over choices).
+        top1, top5: true seconds of the first choice, and the least among the first five, (matrices,).
+        opa, tau: ordered pair accuracy and Kendall tau of its scores on each matrix, NaN without scores.
+    """
+
+    method: str
+    seed: int
+    first: np.ndarray
+    top1: np.ndarray
+    top5: np.ndarray
+    opa: np.ndarray
+    tau: np.ndarray
+
+
+def judge(method: str, seed: int, truth: Truth, scores: np.ndarray, *, tolerance: float = 0.0) -> Choices:
+    """Let scores (matrices, configs), low = fast, choose; ties go to the earlier configuration."""
+    if scores.shape != truth.seconds.shape:
+        raise ValueError(f"scores of {method} have shape {scores.shape}, the truth {truth.seconds.shape}")
+    order = np.argsort(scores, axis=1, kind="stable")
+    ranked = np.take_along_axis(truth.seconds, order, axis=1)
+    rows = range(len(truth.matrices))
+    return Choices(
+        method, seed, order[:, 0], ranked[:, 0], ranked[:, :5].min(axis=1),
+        np.array([ordered_pair_accuracy(scores[row], truth.seconds[row], tolerance=tolerance) for row in rows]),
+        np.array([kendall_tau(scores[row], truth.seconds[row]) for row in rows]),
+    )
+
+
+def optimum(truth: Truth) -> Choices:
+    """The best configuration of each matrix, found by trying all."""
+    nothing = np.full(len(truth.matrices), np.nan)
+    return Choices("optimum", 0, truth.seconds.argmin(axis=1), truth.best, truth.best, nothing, nothing)
+
+
+def random_choice(truth: Truth) -> Choices:
+    """What a uniformly random configuration gives: the geometric mean over all, exactly; of five, by their order."""
+    nothing = np.full(len(truth.matrices), np.nan)
+    ascending = np.sort(truth.seconds, axis=1)
+    count = ascending.shape[1]
+    first = np.exp(np.log(ascending).mean(axis=1))
+    weights = _least_of(min(5, count), count)
+    return Choices("random", 0, np.full(len(truth.matrices), -1), first, np.exp(np.log(ascending) @ weights), nothing, nothing)
+
+
+def per_matrix(truth: Truth, choices: Sequence[Choices], about: pd.DataFrame | None = None) -> pd.DataFrame:
+    """One row per matrix, method and seed.
+
+    Args:
+        about: further columns by matrix, such as its family and size.
+
+    Returns:
+        Columns matrix, method, seed, config (first choice, null for an average), top1_seconds, top5_seconds,
+        best_seconds, baseline_seconds, opa, kendall_tau, and those of `about`.
+    """
+    frames = []
+    for choice in choices:
+        frames.append(pd.DataFrame({
+            "matrix": truth.matrices, "method": choice.method, "seed": choice.seed,
+            "config": [truth.configs[column].key if column >= 0 else None for column in choice.first],
+            "top1_seconds": choice.top1, "top5_seconds": choice.top5, "best_seconds": truth.best,
+            "baseline_seconds": truth.default, "opa": choice.opa, "kendall_tau": choice.tau,
+        }))
+    rows = pd.concat(frames, ignore_index=True)
+    return rows if about is None else rows.merge(about, left_on="matrix", right_index=True, how="left")
+
+
+def summary(frame: pd.DataFrame, *, headline: str, prefix: str, seed: int) -> dict[str, float]:
+    """Reduce `per_matrix` to flat metrics: geometric means over matrices, means over seeds, bootstrap intervals.
+
+    Args:
+        headline: method whose numbers carry no name of their own.
+
+    Returns:
+        `<prefix>/matrices`, `/seeds`; for every method `<method>_top1_speedup`, `_top5_speedup`, `_top1_max` and
+        `_of_optimum`; the headline's ranking quality and its lead over every other method; each with `_low`, `_high`.
+    """
+    draw = np.random.default_rng(seed).integers(frame["matrix"].nunique(), size=(RESAMPLES, frame["matrix"].nunique()))
+    logs = {(method, top): _log_speedups(rows, top) for method, rows in frame.groupby("method", sort=False)
+            for top in ("top1", "top5")}
+    best = logs["optimum", "top1"]
+    metrics: dict[str, float] = {"matrices": best.shape[1], "seeds": logs[headline, "top1"].shape[0]}
+    for (method, top), values in logs.items():
+        name = _name(method, top, headline)
+        if name is None:
+            continue
+        _put(metrics, f"{name}_speedup", interval(values, draw))
+        metrics[f"{name}_max"] = float(np.exp(values).max())
+        if method != "optimum":
+            _put(metrics, f"{name}_of_optimum", interval(values, draw, over=best))
+    for method in dict.fromkeys(frame["method"]):
+        if method not in (headline, "optimum"):
+            _put(metrics, f"top1_over_{method}", interval(logs[headline, "top1"], draw, over=logs[method, "top1"]))
+    rows = frame[frame["method"] == headline]
+    for key, value in _quality(rows, draw).items():
+        _put(metrics, key, value)
+    return {f"{prefix}/{key}": value for key, value in metrics.items()}
+
+
+def interval(
+    logs: np.ndarray, draw: np.ndarray, *, over: np.ndarray | None = None
+) -> tuple[float, float, float]:
+    """Geometric mean over matrices, mean over seeds, and its 95 % bootstrap bounds over matrices.
+
+    Args:
+        logs: (seeds, matrices), logarithms of speedups.
+        draw: (resamples, matrices), columns drawn with replacement.
+        over: divide by the same statistic of these, on the same resamples.
+    """
+    whole = np.arange(logs.shape[1])[None]
+    value, spread = _means(logs, whole), _means(logs, draw)
+    if over is not None:
+        value, spread = value / _means(over, whole), spread / _means(over, draw)
+    low, high = np.quantile(spread, [0.025, 0.975])
+    return float(value[0]), float(low), float(high)
+
+
+def _means(logs: np.ndarray, draw: np.ndarray) -> np.ndarray:
+    return np.exp(logs[:, draw].mean(axis=2)).mean(axis=0)
+
+
+def _log_speedups(rows: pd.DataFrame, top: str) -> np.ndarray:
+    logs = np.log(rows["baseline_seconds"] / rows[f"{top}_seconds"])
+    table = rows.assign(log=logs).pivot(index="seed", columns="matrix", values="log")
+    return table.to_numpy()
+
+
+def _name(method: str, top: str, headline: str) -> str | None:
+    if method == headline:
+        return top
+    if method in ("optimum", "random", "static"):
+        return method if top == "top1" else None
+    return f"{method}_{top}"
+
+
+def _quality(rows: pd.DataFrame, draw: np.ndarray) -> Mapping[str, tuple[float, float, float]]:
+    """Ranking quality and errors of one method, means over seeds, with bounds over matrices."""
+    columns = {
+        "ape_time": (rows["top1_seconds"] / rows["best_seconds"] - 1).abs() * 100,
+        "ape_speedup": (1 - rows["best_seconds"] / rows["top1_seconds"]).abs() * 100,
+        "opa": rows["opa"],
+        "kendall_tau": rows["kendall_tau"],
+    }
+    found = {}
+    for key, values in columns.items():
+        table = rows.assign(value=values).pivot(index="seed", columns="matrix", values="value").to_numpy()
+        spread = np.nanmean(table[:, draw], axis=2).mean(axis=0)
+        low, high = np.quantile(spread, [0.025, 0.975])
+        found[key] = (float(np.nanmean(table, axis=1).mean()), float(low), float(high))
+    return found
+
+
+def _least_of(picked: int, count: int) -> np.ndarray:
+    """Probability that the i-th smallest of `count` is the least of `picked` drawn without replacement, (count,)."""
+    beyond = np.ones(count + 1)
+    for step in range(picked):
+        beyond *= np.maximum(0, count - np.arange(count + 1) - step) / (count - step)
+    return beyond[:-1] - beyond[1:]
+
+
+def _put(metrics: dict[str, float], key: str, value: tuple[float, float, float]) -> None:
+    metrics[key], metrics[f"{key}_low"], metrics[f"{key}_high"] = value

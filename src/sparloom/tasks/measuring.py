@@ -1,0 +1,61 @@
+"""Ask a platform for exactly the measurements that are missing; what it raises becomes a failed measurement."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sparloom.errors import SparloomError
+from sparloom.measure import Kind, Measurement, TimingProtocol
+from sparloom.ops import Op, Operands
+from sparloom.space import Config
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["measure_missing"]
+
+REPEATS = 2  # of the baseline per round, beyond the first
+FAILURES = (SparloomError, ValueError, ArithmeticError, MemoryError, RuntimeError, AssertionError, OSError)
+logger = logging.getLogger(__name__)
+
+
+def measure_missing(
+    platform: "Platform", op: Op, operands: Operands, *, missing: Sequence[Sequence[Config]], timing: TimingProtocol
+) -> Iterator[tuple[Config, int, Measurement]]:
+    """Measure the configurations that each round lacks.
+
+    A platform may add repetitions of its baseline as rounds from `timing.rounds` on (A/A). When the platform raises,
+    what it has not reported is asked for one by one, so that only the culprit fails.
+
+    Args:
+        missing: configurations per round.
+    """
+    if all(configs == missing[0] for configs in missing):
+        yield from _guarded(platform, op, operands, missing[0], timing)
+        return
+    for turn, configs in enumerate(missing):
+        once = replace(timing, rounds=1, seed=timing.seed + turn)
+        for config, number, measurement in _guarded(platform, op, operands, configs, once):
+            yield config, turn if number == 0 else timing.rounds + REPEATS * turn + number - 1, measurement
+
+
+def _guarded(
+    platform: "Platform", op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
+) -> Iterator[tuple[Config, int, Measurement]]:
+    if not configs:
+        return
+    waiting = {(config, turn) for config in configs for turn in range(timing.rounds)}
+    kind: Kind = "simulated" if timing.slow_factor == float("inf") else "wall"
+    try:
+        for config, turn, measurement in platform.measure_many(op, operands, configs, timing):
+            waiting.discard((config, turn))
+            yield config, turn, measurement
+    except FAILURES as error:
+        logger.warning("%s on %s: %s: %s", op.name, platform.name, type(error).__name__, error)
+        if len(configs) > 1:
+            for config in dict.fromkeys(config for config in configs if any(config == left for left, _ in waiting)):
+                yield from _guarded(platform, op, operands, [config], timing)
+            return
+        for config, turn in sorted(waiting, key=lambda place: place[1]):
+            yield config, turn, Measurement.failed(f"{type(error).__name__}: {error}", kind)
