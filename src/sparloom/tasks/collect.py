@@ -18,7 +18,7 @@ from sparloom.ops import Op, Operands
 from sparloom.space import Config
 from sparloom.sparse import Corpus
 from sparloom.tasks.fanout import run_jobs
-from sparloom.tasks.measuring import measure_missing
+from sparloom.tasks.measuring import measure_presets
 from sparloom.tasks.provenance import commit
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Collect:
     into one table.
 
     Args:
-        platform: where.
+        platforms: one, or several presets of one platform, which may share their work.
         configs: how many per matrix, drawn with a seed of the matrix; "all": the whole space.
         roles: roles of the corpus' split to collect, the first first.
         matrices: only these, by name; empty: all of the roles.
@@ -60,7 +60,7 @@ class Collect:
     """
 
     op: Op
-    platform: "Platform"
+    platforms: Sequence["Platform"]
     corpus: Corpus
     timing: TimingProtocol
     width: int
@@ -80,7 +80,7 @@ class Collect:
         planned = self._planned()
         mine = _shard(planned, self.shard)
         costs = {entry.name: float(entry.nnz + 20_000) for entry in self.corpus.entries()}
-        title = f"{self.platform.name} {self.op.name}"
+        title = f"{self.platforms[0].name} {self.op.name}"
         logger.info("%s: %d of %d matrices, %s configurations each, %d processes", title, len(mine), len(planned),
                     self.configs, self.jobs)
         outcomes = {}
@@ -101,8 +101,8 @@ class Collect:
 
     def collect(self, name: str) -> Outcome:
         """Collect what one matrix lacks; a matrix that cannot be read is told, not raised."""
-        missing = self._missing(name)
-        if not any(missing):
+        missing = [self._missing(name, platform) for platform in self.platforms]
+        if not any(any(lacks) for lacks in missing):
             return Outcome(0, 0)
         try:
             matrix = self.corpus.load(name)
@@ -129,55 +129,62 @@ class Collect:
 
     def _drawn(self, name: str) -> list[Config]:
         entry = next(entry for entry in self.corpus.entries() if entry.name == name)
-        space = self.platform.space(self.op).bind((entry.rows, entry.cols))
+        space = self.platforms[0].space(self.op).bind((entry.rows, entry.cols))
         if self.configs == "all":
             return list(space)
         return space.sample(int(self.configs), np.random.default_rng([self.seed, _digest(name)]))
 
-    def _journal(self, name: str) -> Journal:
-        return Journal(Path(self.journals), (self.platform.name, self.platform.preset, self.op.name, name))
+    def _journal(self, name: str, platform: "Platform") -> Journal:
+        return Journal(Path(self.journals), (platform.name, platform.preset, self.op.name, name))
 
-    def _missing(self, name: str) -> list[list[Config]]:
+    def _missing(self, name: str, platform: "Platform") -> list[list[Config]]:
         """Configurations without a row, per round."""
-        done, drawn = self._journal(name).done(), self._drawn(name)
+        done, drawn = self._journal(name, platform).done(), self._drawn(name)
         return [[config for config in drawn if (config.key, turn) not in done] for turn in range(self.timing.rounds)]
 
+    def _complete(self, name: str) -> bool:
+        return not any(any(self._missing(name, platform)) for platform in self.platforms)
+
     def _samples(
-        self, name: str, operands: Operands, missing: Sequence[Sequence[Config]]
+        self, name: str, operands: Operands, missing: Sequence[Sequence[Sequence[Config]]]
     ) -> Iterator[list[Sample]]:
         """Measure and write rows as they come, those of one instant together."""
-        conditions = {"op": self.op.name, "platform": self.platform.name, "matrix": name, "width": self.width,
-                      "preset": self.platform.preset, "machine": str(describe_machine()["name"]), "commit": commit()}
-        journal = self._journal(name)
-        done = journal.done()
+        conditions = {"op": self.op.name, "platform": self.platforms[0].name, "matrix": name, "width": self.width,
+                      "machine": str(describe_machine()["name"]), "commit": commit()}
+        journals = {platform.preset: self._journal(name, platform) for platform in self.platforms}
+        done = {preset: journal.done() for preset, journal in journals.items()}
         fresh: list[Sample] = []
         written = time.monotonic()
-        for config, turn, measurement in measure_missing(self.platform, self.op, operands, missing=missing,
-                                                         timing=self.timing):
-            if (config.key, turn) in done:
+        for preset, config, turn, measurement in measure_presets(self.platforms, self.op, operands, missing=missing,
+                                                                 timing=self.timing):
+            if (config.key, turn) in done[preset]:
                 continue
-            done.add((config.key, turn))
-            fresh.append(Sample.of(measurement, config, round=turn, **conditions))
+            done[preset].add((config.key, turn))
+            fresh.append(Sample.of(measurement, config, round=turn, preset=preset, **conditions))
             if measurement.kind != "simulated" or time.monotonic() - written >= FLUSH_SECONDS:
-                journal.append(fresh)
-                yield fresh
+                yield _append(journals, fresh)
                 fresh, written = [], time.monotonic()
-        journal.append(fresh)
-        yield fresh
+        yield _append(journals, fresh)
 
     def _put_together(self, planned: Sequence[str], absent: set[str]) -> None:
         """Write the table when nothing is missing but what cannot be read."""
-        waiting = [name for name in planned if name not in absent and any(self._missing(name))]
+        waiting = [name for name in planned if name not in absent and not self._complete(name)]
         if waiting and not self.partial:
             logger.info("%d of %d matrices are incomplete, so no table is written", len(waiting), len(planned))
             return
         timing = {key: str(value) for key, value in asdict(self.timing).items()}
         provenance = {"machine": dict(describe_machine()), "commit": commit(), "seed": self.seed, "timing": timing,
-                      "platform": self.platform.name, "op": self.op.name}
-        table = compact(Path(self.journals), [provenance]).filter(op=self.op.name, platform=self.platform.name)
-        path = Path(self.tables) / f"{self.platform.name}_{self.op.name}.parquet"
+                      "platform": self.platforms[0].name, "op": self.op.name}
+        table = compact(Path(self.journals), [provenance]).filter(op=self.op.name, platform=self.platforms[0].name)
+        path = Path(self.tables) / f"{self.platforms[0].name}_{self.op.name}.parquet"
         table.write(path)
         logger.info("%s: %d rows of %d matrices", path, len(table), len(table.matrices))
+
+
+def _append(journals: Mapping[str, Journal], samples: Sequence[Sample]) -> list[Sample]:
+    for preset, journal in journals.items():
+        journal.append(sample for sample in samples if sample.preset == preset)
+    return list(samples)
 
 
 def _shard(names: Sequence[str], shard: str) -> list[str]:

@@ -13,11 +13,36 @@ from sparloom.space import Config
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["measure_missing"]
+__all__ = ["measure_missing", "measure_presets"]
 
 REPEATS = 2  # of the baseline per round, beyond the first
 FAILURES = (SparloomError, ValueError, ArithmeticError, MemoryError, RuntimeError, AssertionError, OSError)
 logger = logging.getLogger(__name__)
+
+
+def measure_presets(
+    platforms: Sequence["Platform"], op: Op, operands: Operands, *, missing: Sequence[Sequence[Sequence[Config]]],
+    timing: TimingProtocol,
+) -> Iterator[tuple[str, Config, int, Measurement]]:
+    """Measure what each of several presets of one platform lacks: (preset, configuration, round, measurement).
+
+    Presets that lack the same are measured together where the platform can share their work (`measure_together`).
+
+    Args:
+        missing: for every preset, configurations per round.
+    """
+    first = platforms[0]
+    if len(platforms) > 1 and hasattr(first, "measure_together") and all(lacks == missing[0] for lacks in missing):
+        try:
+            for config, turn, measurements in first.measure_together(platforms, op, operands, missing[0][0]):
+                for platform, measurement in zip(platforms, measurements, strict=True):
+                    yield platform.preset, config, turn, measurement
+            return
+        except FAILURES as error:
+            logger.warning("%s on presets of %s together: %s; one by one", op.name, first.name, error)
+    for platform, lacks in zip(platforms, missing, strict=True):
+        for config, turn, measurement in measure_missing(platform, op, operands, missing=lacks, timing=timing):
+            yield platform.preset, config, turn, measurement
 
 
 def measure_missing(

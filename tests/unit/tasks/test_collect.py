@@ -18,7 +18,7 @@ from sparloom.tasks import Collect
 
 def collect(folder: Path, **changes) -> Collect:
     fields = {
-        "op": SpMM(), "platform": ToyPlatform(), "corpus": ToyCorpus(), "timing": SIMULATED, "width": 16,
+        "op": SpMM(), "platforms": [ToyPlatform()], "corpus": ToyCorpus(), "timing": SIMULATED, "width": 16,
         "configs": "all", "roles": ["train", "validation", "test"], "matrices": [], "shard": "0/1", "jobs": 1,
         "journals": str(folder / "journals"), "tables": str(folder), "partial": False, "seed": 0,
     }
@@ -69,7 +69,7 @@ def test_bad_shard_is_refused(tmp_path):
 
 
 def test_failed_sample_is_a_row_with_its_reason(tmp_path):
-    metrics = collect(tmp_path, platform=ToyPlatform(fails="bypass=1")).run(tmp_path)
+    metrics = collect(tmp_path, platforms=[ToyPlatform(fails="bypass=1")]).run(tmp_path)
     failures = SampleTable.read(tmp_path / "toy_spmm.parquet").failures()
     assert metrics["new_failures"] == len(failures) == 4 * 128
     assert set(failures["failure"]) == {"does not fit"}
@@ -83,7 +83,7 @@ def test_only_what_raises_fails(tmp_path):
                     raise RuntimeError("lost the device")
                 yield config, turn, measurement
 
-    collect(tmp_path, platform=Broken(), matrices=["toy/m8"]).run(tmp_path)
+    collect(tmp_path, platforms=[Broken()], matrices=["toy/m8"]).run(tmp_path)
     table = SampleTable.read(tmp_path / "toy_spmm.parquet")
     assert (len(table), len(table.failures())) == (256, 64)
     assert set(table.failures()["failure"]) == {"RuntimeError: lost the device"}
@@ -99,7 +99,7 @@ def test_repeats_of_the_baseline_keep_their_rounds(tmp_path):
                     yield configs[0], timing.rounds + 2 * turn + extra, measurement
 
     twice = replace(SIMULATED, rounds=2)
-    collect(tmp_path / "once", platform=Repeating(), timing=twice, configs=5).run(tmp_path)
+    collect(tmp_path / "once", platforms=[Repeating()], timing=twice, configs=5).run(tmp_path)
     frame = SampleTable.read(tmp_path / "once" / "toy_spmm.parquet").frame()
     assert frame["round"].value_counts().to_dict() == {0: 20, 1: 20, 2: 4, 3: 4, 4: 4, 5: 4}
 
@@ -131,7 +131,7 @@ from toy import ToyPlatform
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     collect(folder, jobs=int(sys.argv[2]), configs=20,
-            platform=ToyPlatform(calls=str(folder / "calls"), sleep_seconds=0.01, kind="wall")).run(folder)
+            platforms=[ToyPlatform(calls=str(folder / "calls"), sleep_seconds=0.01, kind="wall")]).run(folder)
 """
 
 

@@ -67,14 +67,23 @@ class SpadePlatform(Machine):
         self, op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol,
     ) -> Iterator[tuple[Config, int, Measurement]]:
         """Simulate configurations together; every round and repetition gives the same seconds, so one is kept."""
+        for config, turn, measurements in self.measure_together([self], op, operands, configs):
+            yield config, turn, measurements[0]
+
+    def measure_together(
+        self, machines: Sequence["SpadePlatform"], op: Op, operands: Operands, configs: Sequence[Config],
+    ) -> Iterator[tuple[Config, int, tuple[Measurement, ...]]]:
+        """Simulate configurations on several machines, which share traces; one measurement per machine."""
         space = self.space(op)
         for config in configs:
             space.validate(config)
         pattern = operands.matrix.pattern
         if pattern.nnz == 0:
+            failed = Measurement.failed("the matrix has no nonzeros, so nothing runs", "simulated")
             for config in configs:
-                yield config, 0, Measurement.failed("the matrix has no nonzeros, so nothing runs", "simulated")
+                yield config, 0, (failed,) * len(machines)
             return
-        times = simulate_many(pattern, op.name, width=operands.width, configs=configs, machines=[self.machine])[0]
-        for config, value in zip(configs, times, strict=True):
-            yield config, 0, Measurement((float(value),), "simulated")
+        times = simulate_many(pattern, op.name, width=operands.width, configs=configs,
+                              machines=[machine.machine for machine in machines])
+        for config, values in zip(configs, times.T, strict=True):
+            yield config, 0, tuple(Measurement((float(value),), "simulated") for value in values)
