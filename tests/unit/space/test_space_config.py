@@ -1,0 +1,62 @@
+"""Configurations: keys, parsing, changes."""
+
+import pickle
+
+import pytest
+
+from sparloom.space import Config
+
+POINT = Config("spade", (("row_panel", 4), ("column_panel", "all"), ("barrier", 0)))
+
+
+def test_key_lists_values_in_order() -> None:
+    assert POINT.key == "row_panel=4,column_panel=all,barrier=0"
+
+
+def test_parse_reads_a_key_back_with_its_types() -> None:
+    assert Config.parse("spade", POINT.key) == POINT
+    assert Config.parse("spade", POINT.key)["row_panel"] == 4
+
+
+def test_equal_values_are_one_dictionary_entry() -> None:
+    assert len({POINT: 1, Config.parse("spade", POINT.key): 2}) == 1
+
+
+def test_same_values_in_another_space_differ() -> None:
+    assert Config("cuda", POINT.values) != POINT
+
+
+def test_replace_changes_one_value_and_leaves_the_original() -> None:
+    assert POINT.replace(barrier=1).key == "row_panel=4,column_panel=all,barrier=1"
+    assert POINT["barrier"] == 0
+
+
+def test_pickle_keeps_a_configuration_whose_key_was_read() -> None:
+    assert POINT.key
+    assert pickle.loads(pickle.dumps(POINT)) == POINT
+
+
+def test_unknown_parameter_names_the_known_ones() -> None:
+    with pytest.raises(KeyError, match="no parameter 'split'; it has row_panel, column_panel, barrier"):
+        POINT["split"]
+    with pytest.raises(ValueError, match="no parameter 'split'; it has row_panel, column_panel, barrier"):
+        POINT.replace(split=32)
+
+
+@pytest.mark.parametrize("key", ["", "row_panel", "row_panel=", "row_panel=4,,barrier=1"])
+def test_damaged_key_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match="is not of the form name=value"):
+        Config.parse("spade", key)
+
+
+@pytest.mark.parametrize("value", ["a,b", "a=b", "a b", "12", "-3", ""])
+def test_text_that_would_not_survive_a_key_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="does not fit a key"):
+        Config("toy", (("knob", value),))
+
+
+def test_bad_or_repeated_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="parameter name 'Row panel'"):
+        Config("toy", (("Row panel", 1),))
+    with pytest.raises(ValueError, match="given twice in 'knob=1,knob=2'"):
+        Config("toy", (("knob", 1), ("knob", 2)))

@@ -1,0 +1,50 @@
+"""The GPU spaces as data."""
+
+import pytest
+
+from sparloom.errors import IllegalSchedule
+from sparloom.space import CudaSpace, Readings
+
+
+@pytest.mark.parametrize(("op", "count"), [("spmm", 288), ("sddmm", 324)])
+def test_number_of_points(op: str, count: int) -> None:
+    space = CudaSpace(op)
+    assert len(set(space)) == len(space) == count
+    space.validate(space.default())
+
+
+@pytest.mark.parametrize(("op", "count"), [("spmm", 216), ("sddmm", 288)])
+def test_narrow_operands_leave_fewer_points(op: str, count: int) -> None:
+    space = CudaSpace(op, width=64)
+    assert len(list(space)) == len(space) == count
+
+
+def test_threads_beyond_the_width_are_refused() -> None:
+    with pytest.raises(IllegalSchedule, match="lanes times coarsening is 256, above the dense width 128"):
+        CudaSpace("spmm", width=128).config(lanes=32, coarsening=8)
+
+
+def test_spmm_fills_all_four_extents() -> None:
+    space = CudaSpace("spmm")
+    shared = space.shared(space.config(rows_per_block=16, lanes=8, coarsening=4))
+    assert (shared.I, shared.J, shared.K, shared.K_inner) == (16, 1, 4, 8)
+    assert shared.order == (2, 1, 6, 7, 4, 3, 5)
+    assert space.shared(space.config(reduction="inside")).order == (2, 1, 6, 7, 5, 4, 3)
+
+
+def test_sddmm_maps_groups_to_rows_and_vectors_to_columns() -> None:
+    space = CudaSpace("sddmm")
+    shared = space.shared(space.config(groups_per_block=4, group=2, vector=4, lanes=16))
+    assert (shared.I, shared.J, shared.K, shared.K_inner) == (8, 1, 4, 16)
+    assert space.heterogeneous_codes().shape == (27, 5)
+
+
+def test_whole_configurations_are_distinct_codes() -> None:
+    for op, count in (("spmm", 288), ("sddmm", 324)):
+        space = CudaSpace(op, readings=Readings(latent="config"))
+        assert len({tuple(space.heterogeneous(config)) for config in space}) == count
+
+
+def test_sddmm_by_letter_is_refused() -> None:
+    with pytest.raises(ValueError, match="use sddmm='role'"):
+        CudaSpace("sddmm", readings=Readings(sddmm="letter"))

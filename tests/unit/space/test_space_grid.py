@@ -1,0 +1,98 @@
+"""A space of one's own, from values alone."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from sparloom.errors import IllegalSchedule
+from sparloom.space import (
+    Config,
+    CpuSpace,
+    CudaSpace,
+    GridSpace,
+    Parameter,
+    Shape,
+    SharedSchedule,
+    SpadeSpace,
+    flag,
+    logarithm,
+    one_hot,
+)
+
+
+def toy_mapping(config: Config, shape: Shape | None) -> SharedSchedule:
+    cols = 1 if shape is None else shape[1]
+    return SharedSchedule(I=config["rows"], J=cols, K=256, K_inner=1, order=(2, 4, 6, 7, 1, 3, 5))
+
+
+def too_deep(config: Config) -> str | None:
+    return "prefetching 4 rows needs tiles of 64" if config["prefetch"] == 4 and config["rows"] < 64 else None
+
+
+TOY = GridSpace(
+    name="toy",
+    op="spmm",
+    parameters=(
+        Parameter("rows", (16, 64)), Parameter("prefetch", (1, 4)), Parameter("mode", ("slow", "fast", "safe")),
+    ),
+    defaults=(64, 1, "slow"),
+    mapping=toy_mapping,
+    latent=(logarithm("prefetch", (1, 4), 2), one_hot("mode", ("slow", "fast", "safe"))),
+    refuse=too_deep,
+    coupled=("rows", "prefetch"),
+)
+
+
+def test_points_are_listed_in_order_without_the_illegal_ones() -> None:
+    keys = [config.key for config in TOY]
+    assert keys[0] == "rows=16,prefetch=1,mode=slow"
+    assert len(keys) == len(TOY) == 9
+
+
+def test_illegal_combination_is_refused_with_the_reason() -> None:
+    with pytest.raises(IllegalSchedule, match=r"toy \(spmm\) cannot run .*: prefetching 4 rows needs tiles of 64"):
+        TOY.config(rows=16, prefetch=4)
+
+
+def test_foreign_configurations_are_refused() -> None:
+    with pytest.raises(IllegalSchedule, match="belongs to space spade, not to toy"):
+        TOY.validate(SpadeSpace("spmm").default())
+    with pytest.raises(IllegalSchedule, match="must give rows, prefetch, mode, in this order"):
+        TOY.parse("rows=16,mode=slow")
+
+
+def test_codes_are_all_vectors_of_the_space() -> None:
+    codes = {tuple(row) for row in TOY.heterogeneous_codes()}
+    assert codes == {tuple(TOY.heterogeneous(config)) for config in TOY}
+
+
+def test_sample_can_take_every_point() -> None:
+    drawn = TOY.sample(9, np.random.default_rng(0))
+    assert set(drawn) == set(TOY)
+
+
+def test_sample_beyond_the_space_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"cannot draw 10 configurations: space toy \(spmm\) has 9"):
+        TOY.sample(10, np.random.default_rng(0))
+
+
+def test_without_rules_a_configuration_is_its_own_representative() -> None:
+    assert TOY.bind((5, 5)).canonical(TOY.default()) == TOY.default()
+
+
+def test_flag_is_zero_or_one() -> None:
+    assert dict(flag("prefetch", (1, 4)).table) == {1: (0.0,), 4: (1.0,)}
+
+
+def test_text_among_numbers_gets_a_number_of_its_own() -> None:
+    code = logarithm("panel", (4, "all"), 2)
+    assert code.names == ("panel", "panel_text")
+    assert dict(code.table) == {4: (1.0, 0.0), "all": (0.0, 1.0)}
+
+
+@pytest.mark.parametrize("space", [SpadeSpace("spmm"), CpuSpace("sddmm"), CudaSpace("spmm"), TOY])
+def test_spaces_travel_to_other_processes(space: GridSpace) -> None:
+    copy = pickle.loads(pickle.dumps(space.bind((7, 8))))
+    assert copy.digest() == space.digest()
+    assert copy.shape == (7, 8)
