@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 __all__ = ["console", "errors", "progress", "start", "track"]
@@ -27,12 +26,20 @@ def start(out: Path) -> None:
     for handler in list(root.handlers):
         root.removeHandler(handler)
         handler.close()
-    shown = RichHandler(console=console, show_path=False, show_time=True, log_time_format="%H:%M:%S")
-    shown.setLevel(logging.INFO)
+    shown = _Lines(logging.INFO)
+    shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     kept = logging.FileHandler(out / "run.log", encoding="utf-8")
     kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root.addHandler(shown)
     root.addHandler(kept)
+
+
+class _Lines(logging.Handler):
+    """One line per record on the console, above any progress bar; warnings stand out."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        style = "bold yellow" if record.levelno >= logging.WARNING else None
+        console.print(self.format(record), style=style, markup=False)
 
 
 @contextmanager

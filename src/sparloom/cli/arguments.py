@@ -10,6 +10,8 @@ from sparloom.cli.nearest import suggestion
 __all__ = ["UsageError", "choices", "inherited", "prepare"]
 
 PATH_KEYS = ("matrix", "mirror", "folder", "file", "path", "checkpoint", "cache", "table")
+FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir",
+                    "-cd", "--info", "-i", "--experimental-rerun")
 INHERITED = ("paths", "corpus", "samples", "op", "encoder", "trainer", "logger", "local", "debug", "seed", "mirror")
 _OVERRIDE = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)=(?P<value>.*)$", re.DOTALL)
 _SPECIAL = re.compile(r"""[\s,=(){}\[\]:'"\\#;|%&^!?*<>`]|[^\x00-\x7f]""")
@@ -28,7 +30,7 @@ def prepare(argv: Sequence[str], conf: Path) -> list[str]:
         UsageError: an option or experiment does not exist, or no experiment is chosen.
     """
     arguments = list(argv[1:])
-    overrides = [argument for argument in arguments if not argument.startswith("-")]
+    overrides = _overrides(arguments)
     asks_help = any(argument in ("-h", "--help") for argument in arguments)
     chosen = any(argument.startswith(("experiment=", "+experiment=", "task=", "+task=")) for argument in overrides)
     if not arguments or (asks_help and not chosen):
@@ -37,10 +39,10 @@ def prepare(argv: Sequence[str], conf: Path) -> list[str]:
     swept = any(argument in ("-m", "--multirun") for argument in arguments)
     for argument in overrides:
         _check(argument, conf, swept=swept)
-    if not chosen and not any(argument.startswith(("--info", "--version", "-sc", "--shell")) for argument in arguments):
+    if not chosen and not any(argument.startswith(("--version", "-sc", "--shell")) for argument in arguments):
         names = ", ".join(path.stem for path in sorted((conf / "experiment").glob("*.yaml")))
         raise UsageError(f"no experiment chosen: give experiment=<name>, one of {names}")
-    return [argv[0], *(argument if argument.startswith("-") else _quoted(argument) for argument in arguments)]
+    return [argv[0], *(_quoted(argument) if argument in overrides else argument for argument in arguments)]
 
 
 def choices(arguments: Sequence[str], conf: Path) -> list[str]:
@@ -56,6 +58,13 @@ def choices(arguments: Sequence[str], conf: Path) -> list[str]:
 def inherited(overrides: Sequence[str]) -> list[str]:
     """Keep the overrides that hold for a prerequisite experiment too: where files lie, which data, which operation."""
     return [text for text in overrides if re.split(r"[.=@]", text.lstrip("+~"), maxsplit=1)[0] in INHERITED]
+
+
+def _overrides(arguments: Sequence[str]) -> list[str]:
+    """Leave out flags and the words that belong to them."""
+    before = ["", *arguments[:-1]]
+    return [word for word, flag in zip(arguments, before, strict=True)
+            if not word.startswith("-") and flag not in FLAGS_WITH_VALUE]
 
 
 def _check(argument: str, conf: Path, *, swept: bool) -> None:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparloom.data import Journal, Sample, compact
+from sparloom.data import Journal, Sample, SampleTable, compact
 from sparloom.errors import SparloomError
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
-from sparloom.sparse import Corpus
+from sparloom.sparse import Corpus, SparseMatrix
 from sparloom.tasks.fanout import run_jobs
 from sparloom.tasks.measuring import measure_presets
+from sparloom.tasks.places import corpus_name, data_folder
 from sparloom.tasks.provenance import commit
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ class Collect:
         matrices: only these, by name; empty: all of the roles.
         shard: "i/n": every n-th matrix from the i-th on; "0/1" is everything.
         jobs: processes; 1 for anything that is timed.
-        journals: folder of the journals of this corpus.
-        tables: folder of the tables, one Parquet file per platform and op.
+        journals: folder of the journals, one folder in it per corpus.
+        data: folder of the tables; see `data_folder`. Matrices that have no journal keep the rows they have there.
         partial: write the table even if matrices are missing.
     """
 
@@ -70,7 +71,7 @@ class Collect:
     shard: str
     jobs: int
     journals: str
-    tables: str
+    data: str
     partial: bool
     seed: int
 
@@ -108,12 +109,18 @@ class Collect:
             matrix = self.corpus.load(name)
         except (OSError, ValueError, SparloomError) as error:
             return Outcome(0, 0, f"cannot be read: {error}")
-        operands = self.op.operands(matrix, self.width, self.timing.seed)
+        operands = self._operands(matrix)
         rows = failures = 0
         for samples in self._samples(name, operands, missing):
             rows += len(samples)
             failures += sum(sample.failure is not None for sample in samples)
         return Outcome(rows, failures)
+
+    def _operands(self, matrix: SparseMatrix) -> Operands:
+        """Draw dense operands; simulators read only their width, so for them one number stands for all."""
+        if getattr(self.platforms[0], "kind", "wall") != "simulated":
+            return self.op.operands(matrix, self.width, self.timing.seed)
+        return Operands(matrix, {"B": np.broadcast_to(np.float32(0), (1, self.width))})
 
     def _planned(self) -> list[str]:
         """Names by role, within a role in the order of a hash, so that any prefix is a fair sample."""
@@ -134,8 +141,12 @@ class Collect:
             return list(space)
         return space.sample(int(self.configs), np.random.default_rng([self.seed, _digest(name)]))
 
+    @property
+    def _folder(self) -> Path:
+        return Path(self.journals) / corpus_name(self.corpus)
+
     def _journal(self, name: str, platform: "Platform") -> Journal:
-        return Journal(Path(self.journals), (platform.name, platform.preset, self.op.name, name))
+        return Journal(self._folder, (platform.name, platform.preset, self.op.name, name))
 
     def _missing(self, name: str, platform: "Platform") -> list[list[Config]]:
         """Configurations without a row, per round."""
@@ -175,10 +186,20 @@ class Collect:
         timing = {key: str(value) for key, value in asdict(self.timing).items()}
         provenance = {"machine": dict(describe_machine()), "commit": commit(), "seed": self.seed, "timing": timing,
                       "platform": self.platforms[0].name, "op": self.op.name}
-        table = compact(Path(self.journals), [provenance]).filter(op=self.op.name, platform=self.platforms[0].name)
-        path = Path(self.tables) / f"{self.platforms[0].name}_{self.op.name}.parquet"
+        fresh = compact(self._folder, [provenance]).filter(op=self.op.name, platform=self.platforms[0].name)
+        path = data_folder(self.data, self.corpus) / "samples" / f"{self.platforms[0].name}_{self.op.name}.parquet"
+        table = _updated(SampleTable.read(path), fresh) if path.exists() else fresh
         table.write(path)
         logger.info("%s: %d rows of %d matrices", path, len(table), len(table.matrices))
+
+
+def _updated(old: SampleTable, fresh: SampleTable) -> SampleTable:
+    """Replace the rows of all (preset, matrix) that were collected anew."""
+    kept = []
+    for preset in old.presets():
+        rows = old.filter(preset=preset)
+        kept.append(rows.filter(matrices=set(rows.matrices) - set(fresh.filter(preset=preset).matrices)))
+    return SampleTable.concat([*kept, fresh])
 
 
 def _append(journals: Mapping[str, Journal], samples: Sequence[Sample]) -> list[Sample]:

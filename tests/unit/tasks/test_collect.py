@@ -16,18 +16,25 @@ from sparloom.ops import SpMM
 from sparloom.tasks import Collect
 
 
+TABLE = Path("toy", "samples", "toy_spmm.parquet")
+
+
+def read(folder: Path) -> SampleTable:
+    return SampleTable.read(folder / TABLE)
+
+
 def collect(folder: Path, **changes) -> Collect:
     fields = {
         "op": SpMM(), "platforms": [ToyPlatform()], "corpus": ToyCorpus(), "timing": SIMULATED, "width": 16,
         "configs": "all", "roles": ["train", "validation", "test"], "matrices": [], "shard": "0/1", "jobs": 1,
-        "journals": str(folder / "journals"), "tables": str(folder), "partial": False, "seed": 0,
+        "journals": str(folder / "journals"), "data": str(folder), "partial": False, "seed": 0,
     }
     return Collect(**{**fields, **changes})
 
 
 def test_collects_every_configuration_of_every_matrix(tmp_path):
     metrics = collect(tmp_path).run(tmp_path)
-    table = SampleTable.read(tmp_path / "toy_spmm.parquet")
+    table = read(tmp_path)
     assert metrics["new_rows"] == len(table) == 4 * 256
     assert table.matrices == ("toy/m10", "toy/m11", "toy/m8", "toy/m9")
 
@@ -47,7 +54,7 @@ def test_rounds_are_resumed_one_by_one(tmp_path):
     collect(tmp_path, configs=10).run(tmp_path)
     twice = collect(tmp_path, configs=10, timing=replace(SIMULATED, rounds=2)).run(tmp_path)
     assert twice["new_rows"] == 40
-    assert set(SampleTable.read(tmp_path / "toy_spmm.parquet").frame()["round"]) == {0, 1}
+    assert set(read(tmp_path).frame()["round"]) == {0, 1}
 
 
 def test_training_matrices_come_first(tmp_path):
@@ -58,9 +65,9 @@ def test_training_matrices_come_first(tmp_path):
 
 def test_shards_are_disjoint_and_complete(tmp_path):
     for shard in ("0/2", "1/2"):
-        assert not (tmp_path / "toy_spmm.parquet").exists()
+        assert not (tmp_path / TABLE).exists()
         collect(tmp_path, shard=shard).run(tmp_path)
-    assert len(SampleTable.read(tmp_path / "toy_spmm.parquet")) == 4 * 256
+    assert len(read(tmp_path)) == 4 * 256
 
 
 def test_bad_shard_is_refused(tmp_path):
@@ -70,7 +77,7 @@ def test_bad_shard_is_refused(tmp_path):
 
 def test_failed_sample_is_a_row_with_its_reason(tmp_path):
     metrics = collect(tmp_path, platforms=[ToyPlatform(fails="bypass=1")]).run(tmp_path)
-    failures = SampleTable.read(tmp_path / "toy_spmm.parquet").failures()
+    failures = read(tmp_path).failures()
     assert metrics["new_failures"] == len(failures) == 4 * 128
     assert set(failures["failure"]) == {"does not fit"}
 
@@ -84,7 +91,7 @@ def test_only_what_raises_fails(tmp_path):
                 yield config, turn, measurement
 
     collect(tmp_path, platforms=[Broken()], matrices=["toy/m8"]).run(tmp_path)
-    table = SampleTable.read(tmp_path / "toy_spmm.parquet")
+    table = read(tmp_path)
     assert (len(table), len(table.failures())) == (256, 64)
     assert set(table.failures()["failure"]) == {"RuntimeError: lost the device"}
 
@@ -100,7 +107,7 @@ def test_repeats_of_the_baseline_keep_their_rounds(tmp_path):
 
     twice = replace(SIMULATED, rounds=2)
     collect(tmp_path / "once", platforms=[Repeating()], timing=twice, configs=5).run(tmp_path)
-    frame = SampleTable.read(tmp_path / "once" / "toy_spmm.parquet").frame()
+    frame = read(tmp_path / "once").frame()
     assert frame["round"].value_counts().to_dict() == {0: 20, 1: 20, 2: 4, 3: 4, 4: 4, 5: 4}
 
 
@@ -108,6 +115,13 @@ def test_unreadable_matrix_is_left_out_and_tried_again(tmp_path):
     metrics = collect(tmp_path, corpus=ToyCorpus(broken="toy/m9")).run(tmp_path)
     assert (metrics["matrices"], metrics["left_out"]) == (3, 1)
     assert collect(tmp_path).run(tmp_path)["new_rows"] == 256
+
+
+def test_matrices_without_journal_keep_their_rows(tmp_path):
+    collect(tmp_path, matrices=["toy/m8"]).run(tmp_path)
+    collect(tmp_path, matrices=["toy/m9"], journals=str(tmp_path / "other")).run(tmp_path)
+    assert read(tmp_path).matrices == ("toy/m8", "toy/m9")
+    assert len(read(tmp_path)) == 512
 
 
 def test_unknown_matrix_is_refused(tmp_path):
@@ -118,7 +132,7 @@ def test_unknown_matrix_is_refused(tmp_path):
 def test_processes_give_the_same_table(tmp_path):
     collect(tmp_path / "one").run(tmp_path)
     collect(tmp_path / "two", jobs=2).run(tmp_path)
-    first, second = (SampleTable.read(tmp_path / name / "toy_spmm.parquet").frame() for name in ("one", "two"))
+    first, second = (read(tmp_path / name).frame() for name in ("one", "two"))
     assert first.drop(columns="started").equals(second.drop(columns="started"))
 
 
@@ -154,14 +168,14 @@ def test_killed_again_and_again_it_loses_at_most_the_sample_in_flight(tmp_path, 
         _wait_for_orphans(process.pid)
     assert process.returncode == 0
     assert kills >= 3
-    table = SampleTable.read(tmp_path / "toy_spmm.parquet")
+    table = read(tmp_path)
     measured = len((tmp_path / "calls").read_text().splitlines())
     assert len(table) == 80
     assert measured - 80 <= kills * jobs
 
 
 def _rows(folder: Path) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in (folder / "journals").glob("*.jsonl"))
+    return sum(path.read_bytes().count(b"\n") for path in (folder / "journals").rglob("*.jsonl"))
 
 
 def _wait_for_orphans(session: int) -> None:
