@@ -3,7 +3,12 @@
 import importlib
 
 _HOMES = {
+    "Autoencode": "autoencode",
     "Collect": "collect",
+    "Finetune": "finetune",
+    "PrepareInputs": "prepare_inputs",
+    "Pretrain": "pretrain",
+    "Recommend": "recommend",
 }
 
 __all__ = sorted(_HOMES)

@@ -13,6 +13,6 @@ def corpus_name(corpus: Corpus) -> str:
 
 
 def data_folder(data: str, corpus: Corpus) -> Path:
-    """Folder of samples, inputs and statistics: `data` itself for the real matrices, else one named after the corpus."""
+    """Folder of samples, inputs and statistics: `data` for the real matrices, in it one for every other corpus."""
     name = corpus_name(corpus)
     return Path(data) if name == "suitesparse" else Path(data) / name

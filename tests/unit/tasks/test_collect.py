@@ -15,7 +15,6 @@ from sparloom.data import SampleTable
 from sparloom.ops import SpMM
 from sparloom.tasks import Collect
 
-
 TABLE = Path("toy", "samples", "toy_spmm.parquet")
 
 
