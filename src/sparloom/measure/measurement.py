@@ -61,8 +61,10 @@ class TimingProtocol:
     Args:
         rounds: independent passes over all configurations; operands are packed and allocated anew in each.
         repetitions: runs per round of a configuration, after one warm-up run that is not kept.
-        slow_factor: a warm-up slower than this many times the default configuration is itself the only
-            repetition of its round; infinity: never.
+        short_seconds: a configuration is run on until so much time has passed in its round, ...
+        most_repetitions: ... at most so often: short runs are the noisy ones.
+        slow_factor: a warm-up of more than `short_seconds` and more than this many times the default configuration
+            is itself the only repetition of its round; infinity: never.
         steal_ratio: a repetition whose wall seconds exceed this many times its processor seconds per thread is
             retaken (the machine ran something else).
         retakes: how often at most; afterwards the row is kept and marked as stolen.
@@ -73,6 +75,8 @@ class TimingProtocol:
 
     rounds: int
     repetitions: int
+    short_seconds: float
+    most_repetitions: int
     slow_factor: float
     steal_ratio: float
     retakes: int
@@ -82,5 +86,8 @@ class TimingProtocol:
         if self.rounds < 1 or self.repetitions < 1 or self.retakes < 0:
             raise ValueError(f"rounds {self.rounds}, repetitions {self.repetitions}, retakes {self.retakes}: "
                              "at least 1, 1 and 0")
+        if self.most_repetitions < self.repetitions or self.short_seconds < 0:
+            raise ValueError(f"most_repetitions {self.most_repetitions} is below repetitions {self.repetitions}, or "
+                             f"short_seconds {self.short_seconds} below 0")
         if self.slow_factor <= 1 or self.steal_ratio <= 1:
             raise ValueError(f"slow_factor {self.slow_factor} and steal_ratio {self.steal_ratio} must be above 1")

@@ -16,7 +16,7 @@ from sparloom.sparse import Pattern, SparseMatrix
 __all__ = ["Kernels", "fresh_result", "register_columns", "unpack_result"]
 
 OPS: Mapping[str, Op] = {"spmm": SpMM(), "sddmm": SDDMM()}
-SPIN = "400000"  # turns that an idle thread waits before it sleeps, some 10 ms
+SPIN = "10000000"  # turns that an idle thread waits before it sleeps, some 0.1 s
 
 
 class Kernels:

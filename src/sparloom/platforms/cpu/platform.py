@@ -12,7 +12,7 @@ import numpy as np
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
-from sparloom.platforms.cpu.clock import take
+from sparloom.platforms.cpu.clock import processor_clock, take
 from sparloom.platforms.cpu.kernels import Kernels, fresh_result, register_columns, unpack_result
 from sparloom.platforms.cpu.program import Program
 from sparloom.platforms.cpu.sample import Sample
@@ -184,6 +184,7 @@ class _Round:
         self.packer = packer
         self.timing = timing
         self.sample = sample
+        self.clock = processor_clock()
         self.result: np.ndarray | None = None
 
     def __call__(self, job: _Job, *, slow_above: float) -> Measurement:
@@ -193,7 +194,7 @@ class _Round:
         run = self.kernels.bind(job.program, job.layout, operands=self.operands, packed=packed, result=self.result,
                                 chunk=int(job.config["chunk"]))
         threads = self.kernels.threads if job.program.parallel else 1
-        measurement = take(run, self.timing, threads=threads, slow_above=slow_above)
+        measurement = take(run, self.timing, threads=threads, slow_above=slow_above, processor=self.clock)
         if self.sample is not None:
             self.sample.check(unpack_result(self.op.name, packed, self.result), job.config)
         return measurement
