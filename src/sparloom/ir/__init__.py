@@ -34,6 +34,7 @@ from sparloom.ir.nodes import (
 )
 from sparloom.ir.pretty import pretty
 from sparloom.ir.render_c import render_c
+from sparloom.ir.render_cuda import render_cuda
 from sparloom.ir.simplify import simplify
 from sparloom.ir.split import split
 from sparloom.ir.substitute import substitute
@@ -73,6 +74,7 @@ __all__ = [
     "interpret",
     "pretty",
     "render_c",
+    "render_cuda",
     "simplify",
     "split",
     "substitute",

@@ -44,7 +44,8 @@ def c_type(type: Type) -> str:
 class CExpressions:
     """Prints expressions and collects in `needs` the (helper, type) pairs that the prelude must define."""
 
-    def __init__(self) -> None:
+    def __init__(self, convert: str) -> None:
+        self.convert = convert  # conversion of vectors, to be formatted with text and type
         self.needs: set[tuple[str, Type]] = set()
 
     def text(self, expr: Expr, scope: Scope) -> str:
@@ -88,7 +89,7 @@ class CExpressions:
             case Cast(type, a):
                 if type.lanes == 1:
                     return f"({C_TYPES[type.scalar]}){self.operand(a, scope, _PREFIX)}", _PREFIX
-                return f"__builtin_convertvector({self.text(a, scope)}, {self.type(type)})", _PRIMARY
+                return self.convert.format(self.text(a, scope), self.type(type)), _PRIMARY
             case Select():
                 return self._select(expr, scope)
             case Call(name, (a,)):
@@ -110,7 +111,7 @@ class CExpressions:
         if type.lanes > 1 and expr.op in COMPARISONS:
             mask = self.type(Type("bool", type.lanes))
             wide = type.scalar in ("i64", "f64")
-            return (f"__builtin_convertvector({text}, {mask})" if wide else f"({mask})({text})"), _PREFIX
+            return (self.convert.format(text, mask) if wide else f"({mask})({text})"), _PREFIX
         return text, level
 
     def _select(self, expr: Select, scope: Scope) -> tuple[str, int]:

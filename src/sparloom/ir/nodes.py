@@ -27,7 +27,7 @@ op      := + - * / // % min max < <= > >= == != and or         binary
 
 Both operands of a Binary have the same type; there are no implicit conversions. `/` divides floats, `//` and `%`
 divide integers and round toward zero as in C. On scalars `and`, `or` and Select evaluate only the operands they need.
-Comparisons give bool with the lanes of their operands. `a min b` is a if a < b, else b; `a max b` is a if a > b, else b.
+Comparisons give bool with the lanes of their operands. `a min b` is a if a < b, else b; `a max b` likewise with a > b.
 
 The bounds of a loop are i64, evaluated once on entry; its variable is i64 and steps from lo while below hi. Iterations
 of a parallel loop run in any order and at once, `chunk` of them per grab (dynamic schedule); iterations of a simd loop

@@ -3,7 +3,8 @@
 from sparloom.jit.cache import cache_folder
 from sparloom.jit.compile import Library, compile_c
 from sparloom.jit.cpp import compile_cpp
+from sparloom.jit.cuda import check_cuda
 from sparloom.jit.function import Function
 from sparloom.jit.source import Source, kernel_source
 
-__all__ = ["Function", "Library", "Source", "cache_folder", "compile_c", "compile_cpp", "kernel_source"]
+__all__ = ["Function", "Library", "Source", "cache_folder", "check_cuda", "compile_c", "compile_cpp", "kernel_source"]

@@ -1,0 +1,153 @@
+"""Statements of the IR as text of the C family; what differs between C and CUDA is a Dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sparloom.ir.c_expressions import C_TYPES, CExpressions, c_type
+from sparloom.ir.nodes import (
+    I64,
+    Accumulate,
+    Alloc,
+    Assign,
+    Const,
+    Declare,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Param,
+    Prefetch,
+    Ref,
+    Stmt,
+    Store,
+    Type,
+)
+from sparloom.ir.types import Binding, bind_params, type_of
+
+__all__ = ["Dialect", "Printer"]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a language of the C family says what C alone cannot.
+
+    Args:
+        head: before the name of a function.
+        restrict: qualifier of pointers that do not alias.
+        array: after the declaration of a local array.
+        convert: conversion of vectors, to be formatted with text and type.
+        prefetch: statement, to be formatted with the address; empty for none.
+        pragma: line before a loop, or None.
+        first: first value of the variable of a parallel loop, from the text of its lower bound.
+        stride: step of a parallel loop, from the loop.
+    """
+
+    head: str
+    restrict: str
+    array: str
+    convert: str
+    prefetch: str
+    pragma: Callable[[For], str | None]
+    first: Callable[[str, For], str]
+    stride: Callable[[For], str]
+
+
+class Printer:
+    """Prints one kernel; `expressions.needs` is then what its prelude must define."""
+
+    def __init__(self, kernel: Kernel, dialect: Dialect) -> None:
+        self.kernel = kernel
+        self.dialect = dialect
+        self.expressions = CExpressions(dialect.convert)
+        self.lines: list[str] = []
+
+    def function(self) -> str:
+        params = ", ".join(self._param(param) for param in self.kernel.params) or "void"
+        self.lines = [f"{self.dialect.head} {self.kernel.name}({params})", "{"]
+        self._block(self.kernel.body, bind_params(self.kernel.params), 1)
+        self.lines.append("}\n")
+        return "\n".join(self.lines)
+
+    def _emit(self, depth: int, text: str) -> None:
+        self.lines.append("    " * depth + text)
+
+    def _block(self, body: tuple[Stmt, ...], outer: dict[str, Binding], depth: int) -> None:
+        scope = dict(outer)
+        for stmt in body:
+            self._stmt(stmt, scope, depth)
+
+    def _stmt(self, stmt: Stmt, scope: dict[str, Binding], depth: int) -> None:
+        match stmt:
+            case For():
+                self._for(stmt, scope, depth)
+            case If(cond, body, orelse):
+                self._emit(depth, f"if ({self._expr(cond, scope)}) {{")
+                self._block(body, scope, depth + 1)
+                if orelse:
+                    self._emit(depth, "} else {")
+                    self._block(orelse, scope, depth + 1)
+                self._emit(depth, "}")
+            case Let(name, type, value):
+                self._emit(depth, f"const {self._type(type)} {name} = {self._expr(value, scope)};")
+                scope[name] = Binding("let", type)
+            case Declare(name, type, value):
+                self._emit(depth, f"{self._type(type)} {name} = {self._expr(value, scope)};")
+                scope[name] = Binding("mutable", type)
+            case Assign(name, value):
+                self._emit(depth, f"{name} = {self._expr(value, scope)};")
+            case Store(buffer, index, value):
+                self._emit(depth, f"{self._place(buffer, index, value, scope)} = {self._expr(value, scope)};")
+            case Accumulate(buffer, index, value):
+                self._emit(depth, f"{self._place(buffer, index, value, scope)} += {self._expr(value, scope)};")
+            case Alloc(name, scalar, size):
+                self._emit(depth, f"{C_TYPES[scalar]} {name}[{size}]{self.dialect.array};")
+                scope[name] = Binding("buffer", Type(scalar), writable=True)
+            case Prefetch(buffer, index) if self.dialect.prefetch:
+                address = f"{buffer} + {self.expressions.operand(index, scope)}"
+                self._emit(depth, self.dialect.prefetch.format(address))
+
+    def _for(self, loop: For, scope: dict[str, Binding], depth: int) -> None:
+        lo, hi, var = self._expr(loop.lo, scope), self._expr(loop.hi, scope), loop.var
+        end, inner = self._end(loop, scope), {**scope, var: Binding("loop", I64)}
+        step = f"++{var}" if loop.step == 1 else f"{var} += {loop.step}"
+        if loop.kind == "parallel":
+            lo, step = self.dialect.first(lo, loop), self.dialect.stride(loop)
+        one_variable = end is not None and loop.kind in ("parallel", "simd")  # all that OpenMP takes in the head
+        if one_variable:
+            self._emit(depth, "{")
+            depth += 1
+            self._emit(depth, f"const int64_t {end} = {hi};")
+        pragma = self.dialect.pragma(loop)
+        if pragma is not None:
+            self._emit(depth, pragma)
+        first = f"{var} = {lo}" if end is None or one_variable else f"{var} = {lo}, {end} = {hi}"
+        self._emit(depth, f"for (int64_t {first}; {var} < {end or hi}; {step}) {{")
+        self._block(loop.body, inner, depth + 1)
+        self._emit(depth, "}")
+        if one_variable:
+            self._emit(depth - 1, "}")
+
+    def _end(self, loop: For, scope: dict[str, Binding]) -> str | None:
+        """Name for the bound, or None where evaluating it again gives the same."""
+        if isinstance(loop.hi, Const) or (isinstance(loop.hi, Ref) and scope[loop.hi.name].role != "mutable"):
+            return None
+        return f"{loop.var}__end"
+
+    def _place(self, buffer: str, index: Expr, value: Expr, scope: dict[str, Binding]) -> str:
+        type = type_of(value, scope)
+        if type.lanes == 1:
+            return f"{buffer}[{self._expr(index, scope)}]"
+        return f"*({self._type(type)} *)({buffer} + {self.expressions.operand(index, scope)})"
+
+    def _expr(self, expr: Expr, scope: dict[str, Binding]) -> str:
+        return self.expressions.text(expr, scope)
+
+    def _type(self, type: Type) -> str:
+        return self.expressions.type(type)
+
+    def _param(self, param: Param) -> str:
+        const = "const " if param.const else ""
+        return f"{const}{c_type(param.type)}{f' *{self.dialect.restrict}' if param.buffer else ''} {param.name}"

@@ -1,0 +1,53 @@
+"""Kernels as CUDA C++: one thread per iteration of the parallel loop."""
+
+from __future__ import annotations
+
+from sparloom.errors import Unsupported
+from sparloom.ir.c_printer import Dialect, Printer
+from sparloom.ir.cuda_prelude import cuda_prelude
+from sparloom.ir.nodes import For, Kernel, Let
+from sparloom.ir.verify import verify
+
+__all__ = ["render_cuda"]
+
+
+def render_cuda(kernel: Kernel) -> str:
+    """Print a kernel as `extern "C" __global__ void name(params)`, for nvcc and NVRTC.
+
+    The body is one parallel loop, after any number of Let. Its iterations are dealt out to the threads of a
+    one-dimensional grid of any size; inside an iteration all is serial: simd loops too, and vectors are arrays.
+
+    Raises:
+        IllegalSchedule: the kernel does not verify.
+        Unsupported: the body has another form.
+    """
+    verify(kernel)
+    *before, last = kernel.body or (None,)
+    if not (isinstance(last, For) and last.kind == "parallel" and all(isinstance(stmt, Let) for stmt in before)):
+        remedy = "give it one parallel loop at the top, after any number of Let"
+        raise Unsupported(f"kernel {kernel.name} has no CUDA form: {remedy}")
+    printer = Printer(kernel, _CUDA)
+    function = printer.function()
+    return "\n".join([cuda_prelude(printer.expressions.needs), function])
+
+
+def _first(lo: str, loop: For) -> str:
+    step = "" if loop.step == 1 else f" * {loop.step}"
+    return f"({lo}) + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x){step}"
+
+
+def _stride(loop: For) -> str:
+    step = "" if loop.step == 1 else f" * {loop.step}"
+    return f"{loop.var} += (int64_t)gridDim.x * blockDim.x{step}"
+
+
+_CUDA = Dialect(
+    head='extern "C" __global__ void',
+    restrict="__restrict__",
+    array="",
+    convert="convert({}, ({}*)0)",
+    prefetch="",
+    pragma=lambda loop: "#pragma unroll" if loop.kind == "unrolled" else None,
+    first=_first,
+    stride=_stride,
+)

@@ -1,0 +1,81 @@
+"""Compile-check CUDA text where a compiler for it is installed; no GPU needed."""
+
+import ctypes
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparloom.errors import CompileError, Unsupported
+
+__all__ = ["check_cuda"]
+
+
+def check_cuda(source: str, architectures: Sequence[str] = ("sm_80", "sm_90")) -> str:
+    """Compile `source` to device code for each architecture and throw the code away.
+
+    Returns:
+        The compiler used: the path of nvcc, or of the NVRTC library of a Python wheel.
+
+    Raises:
+        CompileError: the compiler refused.
+        Unsupported: there is neither nvcc nor NVRTC.
+    """
+    nvcc, nvrtc = _find_nvcc(), _find_nvrtc()
+    if nvcc is None and nvrtc is None:
+        raise Unsupported("no CUDA compiler: put nvcc on PATH, set CUDA_HOME, or pip install nvidia-cuda-nvrtc")
+    for architecture in architectures:
+        if nvcc is not None:
+            _check_nvcc(nvcc, source, architecture)
+        else:
+            _check_nvrtc(nvrtc, source, architecture)
+    return nvcc or str(nvrtc)
+
+
+def _find_nvcc() -> str | None:
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    beside = shutil.which("nvcc", path=str(Path(home) / "bin")) if home else None
+    return beside or shutil.which("nvcc")
+
+
+def _find_nvrtc() -> Path | None:
+    """Library of the wheels nvidia-cuda-nvrtc (any version); they share the namespace package `nvidia`."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec is not None else []
+    found = [library for folder in folders for library in sorted(folder.glob("*/lib/libnvrtc.so.*"))]
+    return next((library for library in found if "builtins" not in library.name and "alt" not in library.name), None)
+
+
+def _check_nvcc(nvcc: str, source: str, architecture: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="sparloom-") as folder:
+        path = Path(folder) / "kernel.cu"
+        path.write_text(source, encoding="utf-8")
+        arguments = [nvcc, "-cubin", f"-arch={architecture}", "-o", str(path.with_suffix(".cubin")), str(path)]
+        done = subprocess.run(arguments, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode != 0:
+        raise _refused("nvcc", source, architecture, done.stderr + done.stdout)
+
+
+def _check_nvrtc(library: Path, source: str, architecture: str) -> None:
+    nvrtc, program = ctypes.CDLL(str(library)), ctypes.c_void_p()
+    created = nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
+    if created != 0:
+        raise Unsupported(f"{library} does not work (status {created}): reinstall nvidia-cuda-nvrtc")
+    try:
+        options = (ctypes.c_char_p * 1)(f"--gpu-architecture={architecture}".encode())
+        if nvrtc.nvrtcCompileProgram(program, 1, options) != 0:
+            size = ctypes.c_size_t()
+            nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            text = ctypes.create_string_buffer(size.value)
+            nvrtc.nvrtcGetProgramLog(program, text)
+            raise _refused("NVRTC", source, architecture, text.value.decode(errors="replace"))
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _refused(compiler: str, source: str, architecture: str, log: str) -> CompileError:
+    first = next((line for line in log.splitlines() if "error" in line), "no message")
+    return CompileError(f"{compiler} refused the kernel for {architecture}: {first.strip()}", source=source, log=log)

@@ -1,0 +1,74 @@
+"""Random kernels: compiled = interpreted, and rewriting keeps the meaning."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ir_kernels import arguments, kernels
+
+from sparloom.ir import For, Kernel, interpret, pretty, simplify, split, unroll
+from sparloom.ir.traverse import nodes
+from sparloom.jit import compile_c
+
+BATCH = 12
+
+quick = settings(
+    derandomize=True, deadline=None, database=None, max_examples=60, suppress_health_check=list(HealthCheck)
+)
+
+
+def outputs(kernel: Kernel, seed: int) -> dict[str, np.ndarray]:
+    given = arguments(seed)
+    interpret(kernel, **given)
+    return {name: array for name, array in given.items() if name.startswith("o")}
+
+
+def assert_same_meaning(actual: Kernel, kernel: Kernel) -> None:
+    expected = outputs(kernel, seed=1)
+    for name, array in outputs(actual, seed=1).items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=f"{name}\n{pretty(kernel)}\n{pretty(actual)}")
+
+
+@pytest.mark.cc
+@settings(quick, max_examples=12)
+@given(st.tuples(*(kernels(name=f"random{number}") for number in range(BATCH))), st.integers(0, 99))
+def test_compiled_equals_interpreted(tmp_path_factory, batch, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        library = compile_c(batch, flags=("-O2", "-march=native", "-fopenmp", "-Wno-psabi"))
+    for kernel in batch:
+        given = arguments(seed)
+        library.function(kernel.name)(*(given[param.name] for param in kernel.params))
+        expected = outputs(kernel, seed)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(given[name], array, err_msg=f"{name}\n{pretty(kernel)}")
+
+
+@quick
+@given(kernels())
+def test_simplify_keeps_the_meaning_and_is_idempotent(kernel):
+    simple = simplify(kernel)
+    assert_same_meaning(simple, kernel)
+    assert simplify(simple) == simple
+
+
+@quick
+@given(kernels(), st.integers(1, 5))
+def test_split_keeps_the_meaning(kernel, factor):
+    for var in dict.fromkeys(node.var for node in nodes(kernel) if isinstance(node, For)):
+        assert_same_meaning(split(kernel, var, factor), kernel)
+
+
+@quick
+@given(kernels())
+def test_unroll_keeps_the_meaning(kernel):
+    loops = [node for node in nodes(kernel) if isinstance(node, For)]
+    constant = [loop.var for loop in loops if type(loop.hi).__name__ == "Const" and loop.hi.value <= 8]
+    for var in dict.fromkeys(constant):
+        assert_same_meaning(simplify(unroll(kernel, var)), kernel)
+
+
+@quick
+@given(kernels())
+def test_pretty_tells_kernels_apart(kernel):
+    assert pretty(kernel).count("\n") > 1
