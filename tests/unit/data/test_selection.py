@@ -1,0 +1,131 @@
+"""Choice of the few matrices and configurations that may be looked at."""
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sparloom.data import Coverage, Random, Selection, Stratified, draw_labels
+from sparloom.sparse import ROW_BINS, row_bin
+
+ROWS = {"<8192": 4000, "<32768": 20_000, "<65536": 50_000, "<131072": 100_000, ">=131072": 200_000}
+ALL = (Random(matrices=5, configs_per_matrix=10), Stratified(matrices=5, configs_per_matrix=10),
+       Coverage(matrices=5, configs_per_matrix=10))
+every = pytest.mark.parametrize("selection", ALL, ids=lambda selection: type(selection).__name__)
+
+
+def made_up(per_bin: dict[str, int]) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    rows = {
+        f"{name}/{place}": {
+            "rows": ROWS[name] + place, "density": 10.0 ** rng.uniform(-6, -1), "row_mean": rng.lognormal(2)}
+        for name, count in per_bin.items() for place in range(count)
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("matrix")
+
+
+STATISTICS = made_up({"<8192": 40, "<32768": 20, "<65536": 8, "<131072": 4, ">=131072": 3})
+NAMES = list(STATISTICS.index)
+
+
+@every
+def test_choice_is_distinct_sorted_and_repeatable(selection: Selection) -> None:
+    chosen = selection.choose(STATISTICS, NAMES, 5, 7)
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) == 5
+    assert chosen == selection.choose(STATISTICS, NAMES[::-1], 5, 7)
+
+
+@every
+def test_seeds_differ(selection: Selection) -> None:
+    assert len({tuple(selection.choose(STATISTICS, NAMES, 5, seed)) for seed in range(6)}) > 1
+
+
+@every
+def test_only_candidates_are_chosen(selection: Selection) -> None:
+    candidates = NAMES[10:17]
+    assert set(selection.choose(STATISTICS, candidates, 5, 0)) <= set(candidates)
+    assert selection.choose(STATISTICS, candidates, 7, 0) == sorted(candidates)
+
+
+@every
+def test_more_than_there_are_is_refused(selection: Selection) -> None:
+    with pytest.raises(ValueError, match=r"cannot choose 4 of 3 matrices; lower selection\.matrices"):
+        selection.choose(STATISTICS, NAMES[:3], 4, 0)
+    with pytest.raises(ValueError, match="cannot choose 0 of 3"):
+        selection.choose(STATISTICS, NAMES[:3], 0, 0)
+
+
+@every
+def test_matrix_without_statistics_is_refused(selection: Selection) -> None:
+    with pytest.raises(ValueError, match="no statistics of 1 matrices, first g/new; run experiment=prepare_inputs"):
+        selection.choose(STATISTICS, ["g/new", *NAMES[:6]], 5, 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_stratified_takes_one_matrix_of_each_row_bin(seed: int) -> None:
+    chosen = ALL[1].choose(STATISTICS, NAMES, 5, seed)
+    assert {row_bin(int(STATISTICS.loc[name, "rows"])) for name in chosen} == set(ROW_BINS)
+
+
+def test_stratified_fills_bins_evenly_and_never_beyond_their_size() -> None:
+    chosen = ALL[1].choose(STATISTICS, NAMES, 32, 0)
+    counts = Counter(row_bin(int(STATISTICS.loc[name, "rows"])) for name in chosen)
+    assert counts["<131072"] == 4
+    assert counts[">=131072"] == 3
+    assert sorted(counts[name] for name in ROW_BINS[:3]) == [8, 8, 9]
+
+
+def test_stratified_spans_the_densities() -> None:
+    statistics = made_up(dict.fromkeys(ROWS, 50))
+    for seed in range(5):
+        chosen = ALL[1].choose(statistics, list(statistics.index), 5, seed)
+        ranks = statistics.groupby(statistics.index.str.split("/").str[0])["density"].rank() - 1
+        assert sorted(int(ranks[name]) // 10 for name in chosen) == [0, 1, 2, 3, 4]
+
+
+def test_coverage_takes_one_matrix_of_each_cluster() -> None:
+    rng = np.random.default_rng(0)
+    centres = np.eye(5) * 50 + 100
+    rows = {f"c{cluster}/{place}": rng.normal(centres[cluster], 0.5) for cluster in range(5) for place in range(20)}
+    statistics = pd.DataFrame.from_dict(rows, orient="index").rename_axis("matrix")
+    for seed in range(5):
+        chosen = ALL[2].choose(statistics, list(statistics.index), 5, seed)
+        assert {name.split("/")[0] for name in chosen} == {f"c{cluster}" for cluster in range(5)}
+
+
+def test_coverage_bears_constant_statistics() -> None:
+    statistics = pd.DataFrame({"rows": [5.0] * 6, "density": [0.1] * 6}, index=list("abcdef"))
+    assert len(ALL[2].choose(statistics, list("abcdef"), 3, 0)) == 3
+
+
+def labels() -> pd.DataFrame:
+    rows = [(name, f"knob={value}", 1.0, 0.01) for name in NAMES[:60] for value in range(12)]
+    return pd.DataFrame(rows, columns=["matrix", "config", "seconds", "spread"])
+
+
+@every
+def test_drawn_labels_are_the_chosen_matrices_with_that_many_configurations(selection: Selection) -> None:
+    drawn = draw_labels(selection, labels(), statistics=STATISTICS, candidates=NAMES, seed=3)
+    assert drawn.groupby("matrix").size().tolist() == [10] * 5
+    assert set(drawn["matrix"]) <= set(NAMES[:60])
+    assert not drawn.duplicated(["matrix", "config"]).any()
+
+
+def test_drawn_labels_do_not_depend_on_the_order_of_rows() -> None:
+    first = draw_labels(ALL[0], labels(), statistics=STATISTICS, candidates=NAMES, seed=3)
+    turned = draw_labels(ALL[0], labels().iloc[::-1], statistics=STATISTICS, candidates=NAMES[::-1], seed=3)
+    pd.testing.assert_frame_equal(first, turned)
+
+
+def test_matrices_draw_different_configurations() -> None:
+    selection = Random(matrices=20, configs_per_matrix=3)
+    drawn = draw_labels(selection, labels(), statistics=STATISTICS, candidates=NAMES, seed=0)
+    assert len({tuple(rows["config"]) for _, rows in drawn.groupby("matrix")}) > 10
+
+
+def test_fewer_labels_than_wanted_are_all_taken() -> None:
+    drawn = draw_labels(
+        Random(matrices=2, configs_per_matrix=100), labels(), statistics=STATISTICS, candidates=NAMES, seed=0)
+    assert drawn.groupby("matrix").size().tolist() == [12, 12]
