@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["golden_plugin"]
+
 
 @pytest.fixture(scope="session")
 def mirror() -> str:

@@ -18,9 +18,9 @@ _ORDER = ("broadcast", "sum", "select", "min", "max", "abs", *_MATH)
 def prelude(needs: Set[tuple[str, Type]]) -> str:
     """Print what `needs` names, as (helper, type) pairs; vectors of bool are vectors of i32 that hold 0 or -1."""
     needs = _close(needs)
-    lines = ["#include <math.h>", "#include <stdbool.h>", "#include <stdint.h>", ""]
+    lines = ["#include <math.h>", "#include <stdbool.h>", "#include <stdint.h>"]
     types = sorted((type for name, type in needs if name == "type"), key=lambda t: (t.scalar, t.lanes))
-    lines += [_typedef(type) for type in types]
+    lines += ["", *(_typedef(type) for type in types)] if types else []
     helpers = sorted(
         ((name, type) for name, type in needs if name != "type"),
         key=lambda need: (_ORDER.index(need[0]), need[1].scalar, need[1].lanes),

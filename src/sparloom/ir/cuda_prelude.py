@@ -68,7 +68,7 @@ def cuda_prelude(needs: Set[tuple[str, Type]]) -> str:
     """Print what `needs` names, as (helper, type) pairs; vectors of bool are vectors of i32 that hold 0 or -1."""
     types = {type for _, type in needs if type.lanes > 1}
     types |= {Type("bool", type.lanes) for name, type in needs if name == "select"}
-    lines = [_INTEGERS] + ([_VECTORS] if types else [])
+    lines = [_INTEGERS.rstrip()] + ([_VECTORS.rstrip()] if types else [])
     lines += [f"typedef vec<{_element(type)}, {type.lanes}> {type};" for type in sorted(types, key=str)]
     helpers = sorted(((name, type) for name, type in needs if name != "type"), key=lambda need: (need[0], str(need[1])))
     lines += [_helper(name, type) for name, type in helpers]

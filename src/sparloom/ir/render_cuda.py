@@ -33,7 +33,8 @@ def render_cuda(kernel: Kernel) -> str:
 
 def _first(lo: str, loop: For) -> str:
     step = "" if loop.step == 1 else f" * {loop.step}"
-    return f"({lo}) + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x){step}"
+    start = "" if lo == "0" else f"({lo}) + "
+    return f"{start}((int64_t)blockIdx.x * blockDim.x + threadIdx.x){step}"
 
 
 def _stride(loop: For) -> str:
