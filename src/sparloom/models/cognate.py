@@ -1,53 +1,28 @@
 """COGNATE: a matrix embedding, a mapped configuration and a latent code meet in a predictor (COGNATE §3.1)."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
-__all__ = ["Cognate", "RankingBatch", "initialise"]
+from sparloom.data import MatrixInput
+from sparloom.data.lightning import RankingBatch
+from sparloom.models.encoder import FrozenEncoder
 
-
-@dataclass(frozen=True)
-class RankingBatch:
-    """One or several matrices with the configurations that were tried on each.
-
-    Args:
-        names: of the matrices.
-        sites: map of the convolution backend over all of them.
-        side: (matrices, s) raw side numbers.
-        shared: (n, 53) encoded shared schedules, matrix after matrix.
-        latent: (n, latent) codes of the hardware-specific parts.
-        owner: (n,) matrix of every row.
-        counts: configurations per matrix.
-        seconds: (n,) labels.
-        spread: (n,) relative differences below which a pair carries no order.
-    """
-
-    names: tuple[str, ...]
-    sites: Any
-    side: Tensor
-    shared: Tensor
-    latent: Tensor
-    owner: Tensor
-    counts: tuple[int, ...]
-    seconds: Tensor
-    spread: Tensor
-
-    def to(self, device: torch.device | str) -> "RankingBatch":
-        """Copy to a device."""
-        moved = {name: getattr(self, name).to(device)
-                 for name in ("sites", "side", "shared", "latent", "owner", "seconds", "spread")}
-        return replace(self, **moved)
+__all__ = ["Cognate", "initialise"]
 
 
 class Cognate(nn.Module):
     """The cost model's network, put together from parts that can each be replaced.
 
+    All parts but the encoder are shared between platforms: fine-tuning means `use_encoder` with that of the target,
+    then training on its samples.
+
     Args:
-        featurizer: (sites, side) -> (matrices, width).
-        side: raw side numbers -> (matrices, side width).
+        featurizer: (inputs, side vectors) -> (matrices, width).
+        side: inputs -> (matrices, side width).
         mapper: (n, 53) -> (n, config width).
         predictor: (n, matrix), (n, config), (n, latent) -> (n,).
     """
@@ -55,24 +30,34 @@ class Cognate(nn.Module):
     def __init__(self, *, featurizer: nn.Module, side: nn.Module, mapper: nn.Module, predictor: nn.Module) -> None:
         super().__init__()
         self.featurizer, self.side, self.mapper, self.predictor = featurizer, side, mapper, predictor
+        self.encoder: FrozenEncoder | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """How the parts were made, as plain values."""
-        return {name: {"class": type(part).__name__, **part.settings} for name, part in self.named_children()}
+        parts = ("featurizer", "side", "mapper", "predictor")
+        return {name: {"class": type(getattr(self, name)).__name__, **getattr(self, name).settings} for name in parts}
 
-    def embed(self, sites: Any, side: Tensor) -> Tensor:
-        """Embed matrices: (matrices, width)."""
-        return self.featurizer(sites, self.side(side))
+    def use_encoder(self, encoder: FrozenEncoder) -> None:
+        """Read the hardware-specific parts of one platform from now on; the encoder is not trained."""
+        self.encoder = encoder
 
-    def score(self, embedding: Tensor, shared: Tensor, latent: Tensor) -> Tensor:
-        """Score configurations, one embedding row each: (n,), low = fast."""
-        return self.predictor(embedding, self.mapper(shared), latent)
+    def embed(self, inputs: Sequence[MatrixInput]) -> Float[Tensor, "matrices width"]:
+        """Embed matrices in one pass of the convolutions."""
+        return self.featurizer(inputs, self.side(inputs))
 
-    def forward(self, batch: RankingBatch) -> Tensor:
-        """Score all configurations of a batch: (n,); the convolutions run once per matrix."""
-        embedding = self.embed(batch.sites, batch.side)
-        return self.score(embedding.index_select(0, batch.owner), batch.shared, batch.latent)
+    def score(
+        self, embedding: Float[Tensor, "n width"], shared: Float[Tensor, "n 53"], codes: Float[Tensor, "n h"]
+    ) -> Float[Tensor, " n"]:
+        """Score configurations, one row of each: low = fast."""
+        if self.encoder is None:
+            raise ValueError("the network has no latent encoder: call use_encoder with that of the platform")
+        return self.predictor(embedding, self.mapper(shared), self.encoder(codes))
+
+    def forward(self, batch: RankingBatch) -> Float[Tensor, " n"]:
+        """Score all configurations of a batch; the convolutions run once per matrix."""
+        embedding = self.embed(batch.inputs)
+        return self.score(embedding.index_select(0, batch.owner), batch.shared, batch.heterogeneous)
 
 
 def initialise(net: nn.Module, seed: int) -> None:

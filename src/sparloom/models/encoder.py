@@ -1,62 +1,59 @@
 """Latent encoders: hardware-specific parts of configurations to vectors of one width (COGNATE §3.3, table 4)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float
 from torch import Tensor, nn
 
 __all__ = ["Autoencoder", "FeatureAugmentation", "FrozenEncoder", "LatentEncoder"]
 
 
-@dataclass(frozen=True)
-class FrozenEncoder:
-    """A fitted encoder: standardise, then affine layers with ReLU between them. Nothing trains it further.
+class FrozenEncoder(nn.Module):
+    """A fitted encoder: standardise, then affine layers with ReLU between them; all tensors are buffers, none trained.
 
     Args:
         mean, deviation: (h,) of the codes.
         layers: (weight (out, in), bias (out,)) in order.
     """
 
-    mean: Tensor
-    deviation: Tensor
-    layers: tuple[tuple[Tensor, Tensor], ...]
+    def __init__(self, mean: Tensor, deviation: Tensor, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+        for place, (weight, bias) in enumerate(layers):
+            self.register_buffer(f"weight{place}", weight)
+            self.register_buffer(f"bias{place}", bias)
+        self.depth = len(layers)
 
     @property
     def width(self) -> int:
-        return len(self.layers[-1][1])
+        return len(getattr(self, f"bias{self.depth - 1}"))
 
-    def encode(self, codes: Float[np.ndarray, "n h"]) -> Float32[np.ndarray, "n width"]:
+    def forward(self, codes: Float[Tensor, "n h"]) -> Float[Tensor, "n width"]:
         """Map codes to latent vectors.
 
         Raises:
             ValueError: the codes have another width than those it was fitted on.
         """
-        codes = np.asarray(codes, np.float32)
         if codes.ndim != 2 or codes.shape[1] != len(self.mean):
-            raise ValueError(f"codes of shape {codes.shape} do not fit an encoder of {len(self.mean)} numbers: "
+            raise ValueError(f"codes of shape {tuple(codes.shape)} do not fit an encoder of {len(self.mean)} numbers: "
                              "fit the encoder on this platform's codes")
-        x = (torch.from_numpy(codes) - self.mean) / self.deviation
-        for place, (weight, bias) in enumerate(self.layers):
-            x = torch.addmm(bias, torch.relu(x) if place else x, weight.t())
-        return x.numpy()
-
-    def state(self) -> dict[str, Tensor]:
-        """List the tensors by name; `restore` reads them back."""
-        numbered = enumerate(self.layers)
-        layers = {f"layers.{i}.{name}": part for i, pair in numbered
-                  for name, part in zip(("weight", "bias"), pair, strict=True)}
-        return {"mean": self.mean, "deviation": self.deviation, **layers}
+        x = (codes - self.mean) / self.deviation
+        for place in range(self.depth):
+            x = torch.relu(x) if place else x
+            x = torch.addmm(getattr(self, f"bias{place}"), x, getattr(self, f"weight{place}").t())
+        return x
 
     @classmethod
     def restore(cls, state: Mapping[str, Tensor]) -> "FrozenEncoder":
-        """Rebuild from `state`."""
-        count = sum(name.endswith(".weight") for name in state)
-        layers = tuple((state[f"layers.{i}.weight"].float(), state[f"layers.{i}.bias"].float()) for i in range(count))
-        return cls(state["mean"].float(), state["deviation"].float(), layers)
+        """Rebuild from `state_dict()`."""
+        depth = sum(name.startswith("weight") for name in state)
+        layers = [(state[f"weight{place}"], state[f"bias{place}"]) for place in range(depth)]
+        return cls(state["mean"], state["deviation"], layers)
 
 
 class LatentEncoder(Protocol):
@@ -81,7 +78,7 @@ class Autoencoder:
         self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
 
     def fit(self, codes: Float[np.ndarray, "n h"], *, platform: str, seed: int) -> FrozenEncoder:
-        """Train on every distinct code; see `reconstruction_error` for how well the latent vector keeps them."""
+        """Train on every distinct code of the platform."""
         mean, deviation = _standard(codes)
         x = (torch.as_tensor(codes, dtype=torch.float32) - mean) / deviation
         generator = torch.Generator().manual_seed(seed)
@@ -94,7 +91,7 @@ class Autoencoder:
                 batch = x[rows]
                 nn.functional.mse_loss(decoder(encoder(batch)), batch).backward()
                 optimizer.step()
-        layers = tuple((layer.weight.detach(), layer.bias.detach()) for layer in encoder if isinstance(layer, nn.Linear))
+        layers = [(part.weight.detach(), part.bias.detach()) for part in encoder if isinstance(part, nn.Linear)]
         return FrozenEncoder(mean, deviation, layers)
 
     def _halves(self, inputs: int, generator: torch.Generator) -> tuple[nn.Sequential, nn.Sequential]:
@@ -134,7 +131,7 @@ def _standard(codes: np.ndarray) -> tuple[Tensor, Tensor]:
 
 def _mlp(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in pairwise(widths):
         linear = nn.Linear(inputs, outputs)
         bound = 1 / inputs**0.5
         with torch.no_grad():

@@ -4,10 +4,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from sparloom.models.sparseconv import SparseBackend, level_channels
+from sparloom.data import MatrixInput
+from sparloom.models.sparseconv import MapCache, SparseBackend, level_channels
 
 __all__ = ["InputFeaturizer"]
 
@@ -51,6 +54,7 @@ class InputFeaturizer(nn.Module):
             raise ValueError(f"{len(channels)} layers do not make blocks of {BLOCK}: give a multiple of {BLOCK}")
         self.channels, self.pooling, self.cells, self.width = tuple(channels), pooling, cells, width
         self.backend = backend
+        self._maps = MapCache()
         self.settings: dict[str, Any] = {
             "channels": list(channels), "pooling": pooling, "cells": cells, "bias": bias, "hidden": hidden,
             "width": width, "side_width": side_width,
@@ -86,24 +90,37 @@ class InputFeaturizer(nn.Module):
         """List the parameters below the head."""
         return [*self.weights, *(self.biases or ())]
 
-    def pool(self, sites: Any) -> Tensor:
-        """Run the convolutions on a map of the backend: (matrices, pooled channels)."""
-        means = []
+    def pool(self, inputs: Sequence[MatrixInput]) -> Float[Tensor, "matrices pooled"]:
+        """Run the convolutions over all matrices at once."""
+        sites = self._sites(inputs)
+        means, x, last = [], None, len(self.weights) - 1
         for layer, weight in enumerate(self.weights):
-            level = layer // BLOCK
-            bias = None if self.biases is None else self.biases[layer]
+            level, bias = layer // BLOCK, None if self.biases is None else self.biases[layer]
             if layer == 0:
                 x = self.backend.input_conv(weight, bias, sites)
             else:
                 x = self.backend.conv(x, weight, bias, sites, level)
-            if layer % BLOCK == BLOCK - 1:
-                last = layer == len(self.weights) - 1
-                if last or self.pooling == "multiscale":
-                    means.append(self.backend.global_mean(x, sites, level))
-                if not last:
-                    x = self.backend.max_pool(x, sites, level)
+            if layer == last or (layer % BLOCK == BLOCK - 1 and self.pooling == "multiscale"):
+                means.append(self.backend.global_mean(x, sites, level))
+            if layer % BLOCK == BLOCK - 1 and layer != last:
+                x = self.backend.max_pool(x, sites, level)
         return torch.cat(means, dim=1)
 
-    def forward(self, sites: Any, side: Tensor) -> Tensor:
-        """Embed the matrices of a map: (matrices, width); `side` is (matrices, side_width)."""
-        return self.head(torch.cat([self.pool(sites), side], dim=1))
+    def forward(self, inputs: Sequence[MatrixInput], side: Float[Tensor, "matrices s"]) -> Float[Tensor, "matrices w"]:
+        """Embed matrices."""
+        return self.head(torch.cat([self.pool(inputs), side], dim=1))
+
+    def _sites(self, inputs: Sequence[MatrixInput]) -> Any:
+        """Build the map of a batch, or find it where it was built before."""
+        device = self.weights[0].device
+        key = (device, self.cells, *((item.digest, item.quantum) for item in inputs))
+        return self._maps.get(key, lambda: self._build(inputs).to(device))
+
+    def _build(self, inputs: Sequence[MatrixInput]) -> Any:
+        features = None if self.cells == "ones" else [_counted(item) for item in inputs]
+        return self.backend.build_map([item.coords for item in inputs], features, channels=self.level_channels)
+
+
+def _counted(item: MatrixInput) -> Float[np.ndarray, "sites 2"]:
+    counts = item.counts.astype(np.float32)
+    return np.stack([np.ones_like(counts), np.log2(1 + counts)], axis=1)

@@ -1,4 +1,4 @@
-"""Training of a ranking network: one step = all pairs of configurations of one matrix (COGNATE appendix A.4, table 3)."""
+"""Training of a ranking network: a step takes all pairs of configurations of a matrix (COGNATE A.4, table 3)."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from sparloom.models.cognate import RankingBatch
+from sparloom.data.lightning import RankingBatch
 from sparloom.models.ranking import order_signs, ranking_loss, ranking_quality
 
 __all__ = ["RankingModule"]
@@ -79,10 +79,11 @@ class RankingModule(LightningModule):
             nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
 
     def _step(self, batch: RankingBatch, stage: str) -> Tensor:
-        scores = self.net(batch)
+        scores, counts = self.net(batch), torch.bincount(batch.owner, minlength=len(batch.inputs)).tolist()
         losses = []
-        for part, seconds, spread in zip(*(values.split(batch.counts) for values in
-                                           (scores, batch.seconds, batch.spread)), strict=True):
+        for part, seconds, spread in zip(
+            scores.split(counts), batch.seconds.split(counts), batch.spread.split(counts), strict=True
+        ):
             signs = order_signs(seconds, spread)
             losses.append(ranking_loss(part, signs, margin=self.margin))
             with torch.no_grad():

@@ -1,14 +1,23 @@
-"""A Lightning trainer without what costs more than a step here: bars in logs, a checkpoint per epoch, sanity checks."""
+"""Lightning without what costs more than a step here: bars in logs, a checkpoint per epoch, sanity checks, advice."""
 
+import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
-from lightning import Trainer
+from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 
 from sparloom.log import console
 
-__all__ = ["make_trainer"]
+__all__ = ["fit", "make_trainer"]
+
+ADVICE = (
+    ".*does not have many workers.*",          # batches are in memory; a worker would copy them
+    ".*`IterableDataset` has `__len__` defined.*",
+    ".*GPU available but not used.*",
+    ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",  # inside lightning 2.6 with torch 2.13
+)
 
 
 def make_trainer(
@@ -31,9 +40,34 @@ def make_trainer(
         out: folder for whatever the logger or callbacks write.
         more: further arguments of lightning.Trainer.
     """
-    return Trainer(
-        accelerator=accelerator, devices=devices, strategy=strategy, precision=precision, max_epochs=epochs,
-        check_val_every_n_epoch=validate_every, default_root_dir=out, logger=logger, enable_checkpointing=False,
-        enable_progress_bar=console.is_terminal, enable_model_summary=False, num_sanity_val_steps=0,
-        use_distributed_sampler=True, log_every_n_steps=1, **more,
-    )
+    with _quiet():
+        return Trainer(
+            accelerator=accelerator, devices=devices, strategy=strategy, precision=precision, max_epochs=epochs,
+            check_val_every_n_epoch=validate_every, default_root_dir=out, logger=logger, enable_checkpointing=False,
+            enable_progress_bar=console.is_terminal, enable_model_summary=False, num_sanity_val_steps=0,
+            log_every_n_steps=1, **more,
+        )
+
+
+def fit(trainer: Trainer, module: LightningModule, data: LightningDataModule) -> None:
+    """Run `trainer.fit` without Lightning's advice on workers and devices."""
+    with _quiet():
+        trainer.fit(module, datamodule=data)
+
+
+class _quiet(warnings.catch_warnings):  # noqa: N801 (reads as a statement)
+    """Hide advice and device banners until the block ends."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        for text in ADVICE:
+            warnings.filterwarnings("ignore", message=text)
+        self._loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+        self._levels = [logger.level for logger in self._loggers]
+        for logger in self._loggers:
+            logger.setLevel(logging.WARNING)
+
+    def __exit__(self, *problem: object) -> None:
+        for logger, level in zip(self._loggers, self._levels, strict=True):
+            logger.setLevel(level)
+        super().__exit__(*problem)

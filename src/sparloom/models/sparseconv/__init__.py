@@ -1,10 +1,12 @@
 """Submanifold sparse convolution in two dimensions: maps, backends, cost."""
 
 from sparloom.models.sparseconv.backend import SparseBackend
+from sparloom.models.sparseconv.cache import MapCache
 from sparloom.models.sparseconv.cost import CHANNELS, conv_flops, level_channels, map_flops
 from sparloom.models.sparseconv.maps import SparseMap, build_map
 from sparloom.models.sparseconv.torch_backend import TorchBackend
 
 __all__ = [
-    "CHANNELS", "SparseBackend", "SparseMap", "TorchBackend", "build_map", "conv_flops", "level_channels", "map_flops",
+    "CHANNELS", "MapCache", "SparseBackend", "SparseMap", "TorchBackend", "build_map", "conv_flops", "level_channels",
+    "map_flops",
 ]

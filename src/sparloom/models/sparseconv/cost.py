@@ -18,9 +18,10 @@ def level_channels(channels: Sequence[int]) -> tuple[int, ...]:
 
 
 def map_flops(sites: SparseMap, channels: Sequence[int] = CHANNELS) -> float:
-    """Count one forward and backward pass over existing (site, neighbour) pairs: 2 per multiply-add, 3 products a layer.
+    """Count one forward and backward pass over existing (site, neighbour) pairs, 2 operations per multiply-add.
 
-    The first layer has two products, as its input needs no gradient. Pooling, activations and the head are left out.
+    Every layer has three products: outputs, input gradients, weight gradients. The first layer has two, as its input
+    needs no gradient. Pooling, activations and the head are left out.
     """
     total = 4.0 * sites.patch_pairs * sites.features.shape[1] * channels[0]
     for layer in range(1, len(channels)):

@@ -1,0 +1,100 @@
+"""Checkpoints: plain tensors and JSON in one file that is loaded without running code and refuses a wrong use."""
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from sparloom.errors import SchemaError
+from sparloom.files import atomic_path
+
+__all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
+
+FORMAT = 1
+TEXTS = ("kind", "op", "platform", "space")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Weights with everything needed to know what they are for.
+
+    Args:
+        kind: what was saved: "cognate" or "encoder".
+        op, platform: what it was trained for.
+        space: digest of the configuration space.
+        settings: how the network was made, JSON values; a network made otherwise is refused.
+        weights: tensors by name.
+        notes: whatever a reader should know, JSON values: training matrices, seed, versions, metrics.
+    """
+
+    kind: str
+    op: str
+    platform: str
+    space: str
+    settings: Mapping[str, Any]
+    weights: Mapping[str, Tensor]
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def save_checkpoint(
+    path: Path, checkpoint: Checkpoint, *, precision: Literal["float32", "float16"] = "float32"
+) -> None:
+    """Write a checkpoint, atomically.
+
+    Args:
+        precision: of floating-point tensors in the file; float16 halves it.
+
+    Raises:
+        ValueError: a weight is not finite in this precision.
+    """
+    kept = getattr(torch, precision)
+    weights = {}
+    for name, tensor in checkpoint.weights.items():
+        tensor = tensor.detach().cpu()
+        weights[name] = (tensor.to(kept) if tensor.is_floating_point() else tensor).clone()
+        if not torch.isfinite(weights[name]).all():
+            raise ValueError(f"weight {name} is not finite in {precision}: training diverged, or use float32")
+    header = {name: getattr(checkpoint, name) for name in TEXTS}
+    header |= {"format": FORMAT, "settings": checkpoint.settings, "notes": checkpoint.notes}
+    with atomic_path(path) as partial:
+        torch.save({"header": json.dumps(header, allow_nan=False, sort_keys=True), "weights": weights}, partial)
+
+
+def load_checkpoint(path: Path, **expected: str) -> Checkpoint:
+    """Read a checkpoint; floating-point weights come back as float32.
+
+    Args:
+        expected: kind, op, platform or space that it must be of.
+
+    Raises:
+        SchemaError: no checkpoint, another format, or made for something else than expected; the message says which.
+    """
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+        header, weights = json.loads(stored["header"]), stored["weights"]
+    except FileNotFoundError:
+        raise
+    except (RuntimeError, UnpicklingError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SchemaError(f"{path} is no checkpoint of sparloom ({reason}): train it again") from None
+    if header.get("format") != FORMAT:
+        raise SchemaError(f"{path} has checkpoint format {header.get('format')}, this version reads {FORMAT}: "
+                          "train it again")
+    for name, wanted in expected.items():
+        if header[name] != wanted:
+            raise SchemaError(f"{path} was made for {name} {header[name]!r}, not {wanted!r}: {_remedy(name)}")
+    floats = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
+    return Checkpoint(weights=floats, settings=header["settings"], notes=header["notes"],
+                      **{name: header[name] for name in TEXTS})
+
+
+def _remedy(name: str) -> str:
+    if name == "space":
+        return "the configuration space has changed since, train it again"
+    return f"choose the checkpoint of that {name}, or train one"

@@ -1,0 +1,148 @@
+"""A trained network as a cost model: pattern in, scores and familiarity out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32
+
+from sparloom.errors import SchemaError
+from sparloom.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sparloom.models.cognate import Cognate
+from sparloom.models.cost_model import view_of
+from sparloom.models.encoder import FrozenEncoder
+from sparloom.models.view import MatrixView
+from sparloom.space import Config, ConfigSpace
+from sparloom.sparse import Pattern
+
+__all__ = ["CognateModel", "Familiarity"]
+
+ENCODER = "encoder."
+ANCHORS = "anchors"
+
+
+@dataclass(frozen=True)
+class Familiarity:
+    """How near a matrix lies to those the network was trained on.
+
+    Args:
+        nearest: name of the nearest training matrix.
+        distance: to it, in units of the median distance of a training matrix to its own nearest neighbour; about 1 or
+            less is familiar, well above 1 is not.
+    """
+
+    nearest: str
+    distance: float
+
+
+class CognateModel:
+    """Score configurations of one space with a network that is trained.
+
+    Args:
+        net: with the encoder of the space's platform; used in evaluation mode.
+        space: not bound to a matrix.
+        anchors: embeddings of training matrices by name, for `familiarity`.
+    """
+
+    def __init__(
+        self, net: Cognate, space: ConfigSpace, *, anchors: Mapping[str, Float[np.ndarray, " width"]] | None = None
+    ) -> None:
+        self.net, self.space, self.anchors = net, space, dict(anchors or {})
+
+    def score(self, matrix: Pattern | MatrixView, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+        """Score configurations: low = fast, no unit."""
+        view = view_of(matrix)
+        shared, codes = self.space.bind(view.shape).vectors(configs)
+        with _evaluating(self.net):
+            embedding = self.net.embed([view.input])
+            device = embedding.device
+            rows = embedding.expand(len(configs), -1)
+            scores = self.net.score(rows, torch.from_numpy(shared).to(device), torch.from_numpy(codes).to(device))
+        return scores.cpu().numpy().astype(np.float64)
+
+    def embedding(self, matrix: Pattern | MatrixView) -> Float32[np.ndarray, " width"]:
+        """Embed a matrix."""
+        with _evaluating(self.net):
+            return self.net.embed([view_of(matrix).input])[0].cpu().numpy()
+
+    def familiarity(self, matrix: Pattern | MatrixView) -> Familiarity:
+        """Compare a matrix with the anchors.
+
+        Raises:
+            ValueError: there are fewer than two.
+        """
+        if len(self.anchors) < 2:
+            raise ValueError(f"{len(self.anchors)} anchors: familiarity needs the embeddings of two training matrices")
+        names, points = list(self.anchors), np.stack(list(self.anchors.values()))
+        between = np.linalg.norm(points[:, None] - points[None], axis=2)
+        np.fill_diagonal(between, np.inf)
+        unit = float(np.median(between.min(axis=1)))
+        distances = np.linalg.norm(points - self.embedding(matrix), axis=1)
+        return Familiarity(names[int(distances.argmin())], float(distances.min()) / max(unit, 1e-12))
+
+    def save(self, path: Path, *, notes: Mapping[str, Any], precision: Literal["float32", "float16"]) -> None:
+        """Write everything that `load` needs, and notes for the reader."""
+        weights = dict(self.net.state_dict())
+        if self.anchors:
+            weights[ANCHORS] = torch.from_numpy(np.stack(list(self.anchors.values())))
+        checkpoint = Checkpoint(
+            kind="cognate", op=self.space.op, platform=self.space.name, space=self.space.digest(),
+            settings=self.net.settings, weights=weights, notes={**notes, ANCHORS: list(self.anchors)},
+        )
+        save_checkpoint(path, checkpoint, precision=precision)
+
+    @classmethod
+    def load(cls, path: Path, *, net: Cognate, space: ConfigSpace) -> "CognateModel":
+        """Fill a network made with the same settings.
+
+        Raises:
+            SchemaError: another op, platform, version of the space, or settings of the network.
+        """
+        stored = load_checkpoint(path, kind="cognate", op=space.op, platform=space.name, space=space.digest())
+        fill(net, stored, path)
+        names = stored.notes[ANCHORS]
+        points = stored.weights[ANCHORS].numpy() if names else ()
+        return cls(net, space, anchors=dict(zip(names, points, strict=True)))
+
+
+def fill(net: Cognate, stored: Checkpoint, path: Path) -> None:
+    """Copy the weights of a checkpoint into a network, its encoder included.
+
+    Raises:
+        SchemaError: the network was made with other settings.
+    """
+    differing = _differences(stored.settings, net.settings)
+    if differing:
+        raise SchemaError(f"{path} was made for a network with {'; '.join(differing)}: set these, or train it again")
+    encoder = {name.removeprefix(ENCODER): value for name, value in stored.weights.items() if name.startswith(ENCODER)}
+    net.use_encoder(FrozenEncoder.restore(encoder))
+    net.load_state_dict({name: value for name, value in stored.weights.items() if name != ANCHORS})
+
+
+def _differences(stored: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
+    found = []
+    for part in sorted({*stored, *made}):
+        theirs, ours = stored.get(part, {}), made.get(part, {})
+        for name in sorted({*theirs, *ours}):
+            if theirs.get(name) != ours.get(name):
+                found.append(f"{part}.{name}={theirs.get(name)} instead of {ours.get(name)}")
+    return found
+
+
+class _evaluating:  # noqa: N801 (reads as a statement)
+    """Evaluation mode without gradients; the mode comes back afterwards."""
+
+    def __init__(self, net: torch.nn.Module) -> None:
+        self._net, self._guard = net, torch.no_grad()
+
+    def __enter__(self) -> None:
+        self._training = self._net.training
+        self._net.eval()
+        self._guard.__enter__()
+
+    def __exit__(self, *problem: object) -> None:
+        self._guard.__exit__(*problem)
+        self._net.train(self._training)

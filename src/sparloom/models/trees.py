@@ -1,0 +1,109 @@
+"""Gradient-boosted trees on pattern statistics and configuration values: the baseline without deep learning."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import lightgbm
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from sparloom.models.cost_model import view_of
+from sparloom.models.view import MatrixView
+from sparloom.space import Config, ConfigSpace
+from sparloom.sparse import STATISTICS, Pattern
+
+__all__ = ["Trees"]
+
+GRADES = 32  # relevance levels of the ranking objective
+
+
+class Trees:
+    """Average several LightGBM models, each grown on another sample of the same rows.
+
+    Args:
+        objective: regress log seconds relative to the matrix's mean ("log"), or rank within each matrix ("rank").
+        bags: models that are averaged.
+        rounds: trees per model.
+        learning_rate, leaves, rows_per_leaf, ridge: of each model.
+        row_share, column_share: drawn for every tree.
+        threads: of LightGBM.
+        seed: of all draws.
+    """
+
+    def __init__(
+        self,
+        *,
+        objective: Literal["log", "rank"],
+        bags: int,
+        rounds: int,
+        learning_rate: float,
+        leaves: int,
+        rows_per_leaf: int,
+        ridge: float,
+        row_share: float,
+        column_share: float,
+        threads: int,
+        seed: int,
+    ) -> None:
+        if objective not in ("log", "rank"):
+            raise ValueError(f"objective={objective!r} is not one of log, rank")
+        self.objective, self.bags, self.rounds, self.seed = objective, bags, rounds, seed
+        self.parameters: dict[str, Any] = {
+            "learning_rate": learning_rate, "num_leaves": leaves, "min_data_in_leaf": rows_per_leaf,
+            "lambda_l2": ridge, "bagging_fraction": row_share, "bagging_freq": 1, "feature_fraction": column_share,
+            "num_threads": threads, "deterministic": True, "force_row_wise": True, "verbosity": -1,
+        }
+        self._space: ConfigSpace | None = None
+        self._models: list[lightgbm.Booster] = []
+
+    def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, views: Mapping[str, MatrixView]) -> "Trees":
+        """Learn from columns matrix, config, seconds and the matrices' statistics; returns a new model."""
+        features, targets, groups = [], [], []
+        for name, rows in labels.groupby("matrix", sort=True, observed=True):
+            configs = [Config.parse(space.name, key) for key in rows["config"]]
+            features.append(tree_features(views[str(name)], configs, space))
+            logs = np.log(rows["seconds"].to_numpy(np.float64))
+            targets.append(logs - logs.mean() if self.objective == "log" else _grades(logs))
+            groups.append(len(rows))
+        fitted = Trees.__new__(Trees)
+        fitted.__dict__ |= self.__dict__ | {"_space": space}
+        fitted._models = [self._grow(np.concatenate(features), np.concatenate(targets), groups, bag)
+                          for bag in range(self.bags)]
+        return fitted
+
+    def score(self, matrix: Pattern | MatrixView, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+        if self._space is None:
+            raise ValueError("these trees were not grown yet: call fit")
+        features = tree_features(view_of(matrix), configs, self._space)
+        scores = np.mean([model.predict(features, num_threads=self.parameters["num_threads"])
+                          for model in self._models], axis=0)
+        return scores if self.objective == "log" else -scores
+
+    def _grow(self, features: np.ndarray, targets: np.ndarray, groups: list[int], bag: int) -> lightgbm.Booster:
+        ranking = self.objective == "rank"
+        data = lightgbm.Dataset(features, targets, group=groups if ranking else None, free_raw_data=True)
+        objective = {"objective": "lambdarank", "label_gain": list(range(GRADES))} if ranking else {"objective": "l2"}
+        return lightgbm.train(self.parameters | objective | {"seed": self.seed * 1009 + bag}, data, self.rounds)
+
+
+def tree_features(view: MatrixView, configs: Sequence[Config], space: ConfigSpace) -> Float[np.ndarray, "configs f"]:
+    """Describe each configuration on a matrix: values, extents, tiles, flags, then the matrix's statistics."""
+    bound = space.bind(view.shape)
+    shared, codes = bound.vectors(configs)
+    places = [{value: place for place, value in enumerate(parameter.values)} for parameter in space.parameters]
+    values = np.array([[place[value] for place, (_, value) in zip(places, config.values, strict=True)]
+                       for config in configs], np.float64).reshape(len(configs), len(places))
+    extents = shared[:, 49:] * 16
+    sizes = np.log2(np.maximum(1, [*view.shape, view.nnz]))
+    tiles = np.maximum(0, sizes[:2] - extents[:, :2])
+    derived = np.column_stack([extents, tiles, sizes[2] - tiles[:, 0], sizes[2] - tiles.sum(axis=1)])
+    numbers = np.array([view.statistics[name] for name in STATISTICS])
+    numbers = np.sign(numbers) * np.log1p(np.abs(numbers))
+    return np.concatenate([values, derived, codes, np.broadcast_to(numbers, (len(configs), numbers.size))], axis=1)
+
+
+def _grades(logs: np.ndarray) -> np.ndarray:
+    """Relevance by rank: the fastest GRADES - 1, the slowest 0."""
+    order = np.argsort(np.argsort(-logs, kind="stable"), kind="stable")
+    return order * GRADES // len(logs)
