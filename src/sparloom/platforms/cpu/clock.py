@@ -1,4 +1,4 @@
-"""Repetitions on two clocks: rows taken while the machine was stolen from us are retaken."""
+"""Repetitions on two clocks: those taken while the machine was stolen from us are retaken."""
 
 import time
 from collections.abc import Callable
@@ -6,52 +6,76 @@ from pathlib import Path
 
 from sparloom.measure import Measurement, TimingProtocol
 
-__all__ = ["Clock", "processor_clock", "take"]
+__all__ = ["Clock", "Stopwatch", "processor_clock"]
 
 Clock = Callable[[], float]
 
 
-def take(
-    run: Callable[[], None],
-    timing: TimingProtocol,
-    *,
-    threads: int,
-    slow_above: float,
-    processor: Clock,
-    wall: Clock = time.perf_counter,
-) -> Measurement:
-    """Warm up, then measure the repetitions of one round.
+class Stopwatch:
+    """Collects the repetitions of one packed configuration over several visits.
 
     Args:
+        run: executes the kernel once.
         threads: how many run (or spin) while the kernel does.
-        slow_above: a warm-up of more seconds than this (and than the protocol's short_seconds) is the only repetition.
         processor, wall: clocks in seconds.
-
-    Returns:
-        Wall seconds, with processor seconds of all threads; `stolen` if a repetition stayed suspicious after all
-        retakes.
     """
-    warm_up = _once(run, wall, processor)
-    only = warm_up[0] > max(slow_above, timing.short_seconds)
-    kept: list[tuple[float, float]] = []
-    spent, retakes, stolen = 0.0, timing.retakes, False
-    while not kept or not (only or _is_enough(len(kept), spent, timing)):
-        latest = warm_up if only and retakes == timing.retakes else _once(run, wall, processor)
-        if latest[0] * threads > timing.steal_ratio * latest[1]:
-            if retakes > 0:
-                retakes -= 1
+
+    def __init__(
+        self, run: Callable[[], None], timing: TimingProtocol, *, threads: int, processor: Clock,
+        wall: Clock = time.perf_counter,
+    ) -> None:
+        self.timing = timing
+        self.threads = threads
+        self._run = run
+        self._processor = processor
+        self._wall = wall
+        self._kept: list[tuple[float, float]] = []
+        self._retakes = timing.retakes
+        self._stolen = False
+
+    def warm_up(self, slow_above: float) -> tuple[float, bool]:
+        """Run once; a run longer than `slow_above` and the protocol's short_seconds is kept as the only repetition.
+
+        Returns:
+            Seconds, and whether more visits are wanted.
+        """
+        first = self._once()
+        if first[0] <= max(slow_above, self.timing.short_seconds):
+            return first[0], True
+        while self._is_stolen(first) and self._retakes > 0:
+            self._retakes -= 1
+            first = self._once()
+        self._keep(first)
+        return first[0], False
+
+    def visit(self) -> None:
+        """Take one repetition, or several of a short run: a share of the protocol's short_seconds."""
+        share, spent, count = self.timing.short_seconds / self.timing.repetitions, 0.0, 0
+        most = max(1, self.timing.most_repetitions // self.timing.repetitions)
+        while count == 0 or (spent < share and count < most):
+            latest = self._once()
+            if self._is_stolen(latest) and self._retakes > 0:
+                self._retakes -= 1
                 continue
-            stolen = True
-        kept.append(latest)
-        spent += latest[0]
-    seconds, cpu_seconds = zip(*kept, strict=True)
-    return Measurement(seconds, "wall", cpu_seconds=cpu_seconds, stolen=stolen)
+            self._keep(latest)
+            spent, count = spent + latest[0], count + 1
 
+    def measurement(self) -> Measurement:
+        """Wall seconds with processor seconds of all threads; stolen if a suspicious repetition had to be kept."""
+        seconds, cpu_seconds = zip(*self._kept, strict=True)
+        return Measurement(seconds, "wall", cpu_seconds=cpu_seconds, stolen=self._stolen)
 
-def _is_enough(count: int, spent: float, timing: TimingProtocol) -> bool:
-    if count < timing.repetitions:
-        return False
-    return spent >= timing.short_seconds or count >= timing.most_repetitions
+    def _once(self) -> tuple[float, float]:
+        cpu, start = self._processor(), self._wall()
+        self._run()
+        return self._wall() - start, self._processor() - cpu
+
+    def _is_stolen(self, repetition: tuple[float, float]) -> bool:
+        return repetition[0] * self.threads > self.timing.steal_ratio * repetition[1]
+
+    def _keep(self, repetition: tuple[float, float]) -> None:
+        self._stolen |= self._is_stolen(repetition)
+        self._kept.append(repetition)
 
 
 def processor_clock() -> Clock:
@@ -70,9 +94,3 @@ def processor_clock() -> Clock:
         return sum(time.clock_gettime_ns(clock) for clock in clocks) * 1e-9
 
     return read
-
-
-def _once(run: Callable[[], None], wall: Clock, processor: Clock) -> tuple[float, float]:
-    cpu, start = processor(), wall()
-    run()
-    return wall() - start, processor() - cpu

@@ -1,9 +1,6 @@
 """The CPU this runs on: schedules become C, C becomes kernels, kernels are timed in interleaved rounds."""
 
-import logging
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -12,24 +9,17 @@ import numpy as np
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
-from sparloom.platforms.cpu.clock import processor_clock, take
 from sparloom.platforms.cpu.kernels import Kernels, fresh_result, register_columns, unpack_result
 from sparloom.platforms.cpu.program import Program
+from sparloom.platforms.cpu.rounds import Job, Round
 from sparloom.platforms.cpu.sample import Sample
-from sparloom.platforms.cpu.storage import LEVELS, Layout, Packer, aligned
+from sparloom.platforms.cpu.storage import LEVELS, Layout, Packer
 from sparloom.space import Config, ConfigSpace, CpuSpace
 from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["CpuPlatform"]
 
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Job:
-    config: Config
-    layout: Layout
-    program: Program
+POSITION_BYTES = 12  # of one stored position at most: pos, crd, or value and result
 
 
 class CpuPlatform:
@@ -112,8 +102,8 @@ class CpuPlatform:
     ) -> Iterator[tuple[Config, int, Measurement]]:
         """Measure configurations in interleaved rounds: all of them once, in random order, then all again.
 
-        In every round operands are allocated and the matrix is packed anew. The baseline is measured at the start, in
-        the middle and at the end of each round (A/A); the latter two are given as rounds `rounds + 2 * round` and the
+        In every round operands are allocated and the matrix is packed anew. The baseline, if asked for, is packed and
+        measured three times in each round (A/A): the second and third are given as rounds `rounds + 2 * round` and the
         next, so that labels over all rounds remain right and their spread is the noise of the machine. A refused
         configuration gives its reason once per round.
 
@@ -124,7 +114,7 @@ class CpuPlatform:
         """
         packer = Packer(operands.matrix)
         baseline = self.baseline(op, operands.matrix.pattern)
-        jobs: list[_Job] = []
+        jobs: list[Job] = []
         for config in configs:
             try:
                 jobs.append(self._job(op, packer, config, operands.width))
@@ -136,21 +126,24 @@ class CpuPlatform:
         sample = Sample(op, operands, seed=timing.seed)
         rng = np.random.default_rng(timing.seed)
         others = [job for job in jobs if job.config != baseline]
+        repeats = 2 if baseline in configs else 0
         for number in range(timing.rounds):
-            fresh = _reallocated(operands)
-            measure = _Round(self._kernels, op, fresh, packer, timing, sample if number == 0 else None)
-            first = measure(reference, slow_above=math.inf)
-            if baseline in configs:
-                yield baseline, number, first
-            limit = timing.slow_factor * first.best
-            for place, index in enumerate(rng.permutation(len(others))):
-                if place == len(others) // 2 and baseline in configs:
-                    yield baseline, timing.rounds + 2 * number, measure(reference, slow_above=math.inf)
-                yield others[index].config, number, measure(others[index], slow_above=limit)
-            if baseline in configs:
-                yield baseline, timing.rounds + 2 * number + 1, measure(reference, slow_above=math.inf)
+            shuffled = [others[index] for index in rng.permutation(len(others))]
+            if repeats:
+                shuffled = [*shuffled[: len(others) // 2], reference, *shuffled[len(others) // 2 :], reference]
+            asked = [reference, *shuffled]
+            again = iter(range(timing.rounds + 2 * number, timing.rounds + 2 * number + 2))
+            measure = Round(self._kernels, op, operands, packer, timing=timing, rng=rng,
+                            sample=sample if number == 0 else None)
+            for index, measurement in measure.measure(asked):
+                if asked[index] is not reference:
+                    yield asked[index].config, number, measurement
+                elif index == 0 and repeats:
+                    yield baseline, number, measurement
+                elif index:
+                    yield baseline, next(again), measurement
 
-    def _job(self, op: Op, packer: Packer, config: Config, width: int) -> _Job:
+    def _job(self, op: Op, packer: Packer, config: Config, width: int) -> Job:
         """Check a configuration against the space and the matrix.
 
         Raises:
@@ -164,46 +157,10 @@ class CpuPlatform:
             order=[loop for loop in str(config["order"]).split(".") if loop in LEVELS],
             formats=str(config["formats"]),
         )
-        packer.count(layout)
-        return _Job(config, layout, Program.of(op.name, config, layout, width=width,
-                                               register_columns=register_columns()))
+        positions = packer.count(layout)
+        program = Program.of(op.name, config, layout, width=width, register_columns=register_columns())
+        return Job(config, layout, program, packed_bytes=POSITION_BYTES * sum(positions))
 
     @cached_property
     def _kernels(self) -> Kernels:
         return Kernels(self.threads)
-
-
-class _Round:
-    """Packs and measures one configuration after another with the dense operands of one round."""
-
-    def __init__(self, kernels: Kernels, op: Op, operands: Operands, packer: Packer, timing: TimingProtocol,
-                 sample: Sample | None) -> None:
-        self.kernels = kernels
-        self.op = op
-        self.operands = operands
-        self.packer = packer
-        self.timing = timing
-        self.sample = sample
-        self.clock = processor_clock()
-        self.result: np.ndarray | None = None
-
-    def __call__(self, job: _Job, *, slow_above: float) -> Measurement:
-        packed = self.packer.pack(job.layout, locate=self.sample is not None and self.op.name == "sddmm")
-        if self.result is None or self.op.name == "sddmm":
-            self.result = fresh_result(self.op.name, packed, self.operands)
-        run = self.kernels.bind(job.program, job.layout, operands=self.operands, packed=packed, result=self.result,
-                                chunk=int(job.config["chunk"]))
-        threads = self.kernels.threads if job.program.parallel else 1
-        measurement = take(run, self.timing, threads=threads, slow_above=slow_above, processor=self.clock)
-        if self.sample is not None:
-            self.sample.check(unpack_result(self.op.name, packed, self.result), job.config)
-        return measurement
-
-
-def _reallocated(operands: Operands) -> Operands:
-    """Copy the dense operands to new pages."""
-    dense = {}
-    for name, array in operands.dense.items():
-        dense[name] = aligned(array.shape, np.float32)
-        dense[name][...] = array
-    return Operands(operands.matrix, dense)

@@ -1,0 +1,130 @@
+"""One round of timing: fresh operands, every configuration packed anew, repetitions interleaved.
+
+The speed of a machine drifts within tenths of a second (neighbours share its caches and its memory). So repetitions of
+one configuration are spread over the round: as many configurations as fit into memory are packed, then all of them are
+run once, then all again. What drifts then meets all alike.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sparloom.measure import Measurement, TimingProtocol
+from sparloom.ops import Op, Operands
+from sparloom.platforms.cpu.clock import Stopwatch, processor_clock
+from sparloom.platforms.cpu.kernels import Kernels, fresh_result, unpack_result
+from sparloom.platforms.cpu.program import Program
+from sparloom.platforms.cpu.sample import Sample
+from sparloom.platforms.cpu.storage import Layout, Packed, Packer, aligned
+from sparloom.space import Config
+
+__all__ = ["Job", "Round"]
+
+BATCH_BYTES = 2**30  # of packed matrices at once
+
+
+@dataclass(frozen=True)
+class Job:
+    """One entry of a round; the baseline has several."""
+
+    config: Config
+    layout: Layout
+    program: Program
+    packed_bytes: int
+
+
+class Round:
+    """Measures jobs with one allocation of the dense operands.
+
+    Args:
+        sample: compare the result of every job with it, or None.
+        rng: order of the repetitions.
+    """
+
+    def __init__(
+        self, kernels: Kernels, op: Op, operands: Operands, packer: Packer, *, timing: TimingProtocol,
+        sample: Sample | None, rng: np.random.Generator,
+    ) -> None:
+        self.kernels = kernels
+        self.op = op
+        self.operands = _reallocated(operands)
+        self.packer = packer
+        self.timing = timing
+        self.sample = sample
+        self.rng = rng
+        self._clock = processor_clock()
+        self._slow_above = math.inf
+
+    def measure(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Measurement]]:
+        """Measure all jobs; the first is the baseline, against which slow ones are told.
+
+        Yields:
+            Index of a job and its measurement, each once, in the order in which they are finished.
+        """
+        for batch in _batches(jobs):
+            waiting: list[tuple[int, Stopwatch]] = []
+            for index in batch:
+                watch, wanted = self._start(jobs[index])
+                if wanted:
+                    waiting.append((index, watch))
+                else:
+                    yield index, watch.measurement()
+            for sweep in range(self.timing.repetitions):
+                for place in self.rng.permutation(len(waiting)):
+                    index, watch = waiting[place]
+                    watch.visit()
+                    if sweep == self.timing.repetitions - 1:
+                        yield index, watch.measurement()
+
+    def _start(self, job: Job) -> tuple[Stopwatch, bool]:
+        """Pack a job, warm it up, compare its result; says whether it needs more repetitions."""
+        packed = self.packer.pack(job.layout, locate=self.sample is not None and self.op.name == "sddmm")
+        result = self._result(packed)
+        run = self.kernels.bind(job.program, job.layout, operands=self.operands, packed=packed, result=result,
+                                chunk=int(job.config["chunk"]))
+        threads = self.kernels.threads if job.program.parallel else 1
+        watch = Stopwatch(run, self.timing, threads=threads, processor=self._clock)
+        if math.isinf(self._slow_above):  # the very first: its second run, in warm caches, sets the scale
+            watch.warm_up(math.inf)
+            self._slow_above = self.timing.slow_factor * watch.warm_up(math.inf)[0]
+            wanted = True
+        else:
+            _, wanted = watch.warm_up(self._slow_above)
+        if self.sample is not None:
+            self.sample.check(unpack_result(self.op.name, packed, result), job.config)
+        return watch, wanted
+
+    def _result(self, packed: Packed) -> np.ndarray:
+        """The result of SpMM has one shape for all configurations, and so one place."""
+        if self.op.name == "spmm":
+            return self._shared_result
+        return fresh_result(self.op.name, packed, self.operands)
+
+    @cached_property
+    def _shared_result(self) -> np.ndarray:
+        return aligned((self.operands.matrix.pattern.rows, self.operands.width), np.float32, zero=True)
+
+
+def _batches(jobs: Sequence[Job]) -> Iterator[list[int]]:
+    """Cut the jobs, in their order, into runs that fit into BATCH_BYTES (or hold a single job)."""
+    batch: list[int] = []
+    filled = 0
+    for index, job in enumerate(jobs):
+        if batch and filled + job.packed_bytes > BATCH_BYTES:
+            yield batch
+            batch, filled = [], 0
+        batch.append(index)
+        filled += job.packed_bytes
+    yield batch
+
+
+def _reallocated(operands: Operands) -> Operands:
+    """Copy the dense operands to new pages."""
+    dense = {}
+    for name, array in operands.dense.items():
+        dense[name] = aligned(array.shape, np.float32)
+        dense[name][...] = array
+    return Operands(operands.matrix, dense)
