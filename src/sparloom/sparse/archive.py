@@ -6,6 +6,8 @@ import tarfile
 import zlib
 from pathlib import Path, PurePosixPath
 
+from sparloom.sparse.limits import check_size
+
 __all__ = ["read_gzip", "read_tar"]
 
 CHUNK = 1 << 20
@@ -92,8 +94,5 @@ def _checked_name(member: tarfile.TarInfo, path: Path, limit_bytes: int) -> Pure
         raise ValueError(f"{path}: member {member.name!r} is a link to {member.linkname!r}: refused")
     if name.suffix == ".mtx" and not member.isdir() and (not member.isfile() or member.issparse()):
         raise ValueError(f"{path}: member {member.name!r} is no regular file: refused")
-    if member.size > limit_bytes:
-        raise ValueError(
-            f"{path}: member {member.name!r} claims {member.size} bytes, more than {limit_bytes}: raise limit_bytes "
-            f"if the file is trusted")
+    check_size(member.size, limit_bytes, f"{path}: member {member.name!r} claims")
     return name

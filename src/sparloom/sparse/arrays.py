@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sparloom.sparse.limits import check_extents, check_size
 from sparloom.sparse.pattern import Pattern, SparseMatrix
 
 __all__ = ["read_arrays", "write_arrays"]
@@ -32,6 +33,7 @@ def read_arrays(path: Path, limit_bytes: int) -> SparseMatrix:
         raise ValueError(
             f"{path}: member {missing[0]!r} is missing: a {layout} matrix needs {', '.join(needed)}, shape")
     shape = _shape(arrays["shape"], path)
+    check_extents(shape, limit_bytes, f"{path}: member 'shape'")
     values = arrays.get("data", arrays.get("values"))
     try:
         return _build(arrays, layout, shape, values)
@@ -53,10 +55,7 @@ def _load(path: Path, limit_bytes: int) -> dict[str, np.ndarray]:
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             total = sum(info.file_size for info in members.values())
-            if total > limit_bytes:
-                raise ValueError(
-                    f"{path}: unpacks to {total} bytes, more than {limit_bytes}: raise limit_bytes if the file is "
-                    f"trusted")
+            check_size(total, limit_bytes, f"{path}: unpacks to")
             return {name: _array(archive.read(info), path, name) for name, info in members.items() if name in KEYS}
     except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"{path}: damaged or truncated .npz file ({error}): write it again") from error

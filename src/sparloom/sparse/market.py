@@ -8,6 +8,7 @@ import fast_matrix_market
 import numpy as np
 import scipy.sparse
 
+from sparloom.sparse.limits import check_extents
 from sparloom.sparse.pattern import INDEX_LIMIT, Pattern, SparseMatrix
 
 __all__ = ["market_text", "parse_market"]
@@ -39,19 +40,21 @@ class _Header:
         return 1 if self.layout == "array" else 2 if self.field == "pattern" else 3
 
 
-def parse_market(text: bytes, place: str) -> SparseMatrix:
+def parse_market(text: bytes, place: str, limit_bytes: int) -> SparseMatrix:
     """Read a real matrix from MatrixMarket text, symmetric ones expanded to both triangles.
 
     Entries that are stored as zero stay in the pattern of a coordinate file; an array file gives its nonzeros.
 
     Args:
         place: file, or file and member, that error messages start with.
+        limit_bytes: what the row or column pointers may take: a short file can claim two billion rows.
 
     Raises:
         ValueError: the text breaks the format, is incomplete, or holds something other than finite real numbers, each
             position once; the message names `place` and the line.
     """
     header = _read_header(text, place)
+    check_extents((header.rows, header.cols), limit_bytes, f"{place}: line {header.line}")
     _check_body(text, header, place)
     if header.count == 0:
         rows = cols = np.zeros(0, dtype=np.int32)
@@ -131,17 +134,10 @@ def _array_count(rows: int, cols: int, symmetry: str) -> int:
 
 def _check_body(text: bytes, header: _Header, place: str) -> None:
     """Compare what the header promises with what is there, before anything is allocated for it."""
-    length = len(text) - header.body
-    if 2 * header.tokens * header.count > length + 1:
-        raise ValueError(
-            f"{place}: line {header.line}: {header.count} entries promised, but {length} bytes that follow cannot "
-            f"hold them: truncated")
     body = text[header.body :]
     allowed = NUMBER_BYTES if header.field == "real" else INTEGER_BYTES
-    strange = body.translate(None, allowed)
-    found = _count_tokens(body)
-    if strange or found != header.count * header.tokens:
-        _find_fault(body, header, place)
+    if body.translate(None, allowed) or _count_tokens(body) != header.count * header.tokens:
+        raise _fault(body, header, place)
 
 
 def _count_tokens(body: bytes) -> int:
@@ -151,41 +147,55 @@ def _count_tokens(body: bytes) -> int:
     return int(inside[0]) + int(np.count_nonzero(inside[1:] & ~inside[:-1]))
 
 
-def _find_fault(body: bytes, header: _Header, place: str) -> None:
+def _fault(body: bytes, header: _Header, place: str) -> ValueError:
     """Go through the lines of a body that is known to be wrong and say where."""
     seen = 0
-    value = REAL if header.field == "real" else INTEGER
-    line = header.line
     for line, content in enumerate(body.split(b"\n"), start=header.line + 1):
         words = content.split()
         if not words:
             continue
-        for position, word in enumerate(words):
-            is_index = header.layout == "coordinate" and position < 2
-            if not (INTEGER if is_index else value).fullmatch(word):
-                what = "an index" if is_index else "a finite number" if value is REAL else "an integer"
-                raise ValueError(f"{place}: line {line}: {word[:40].decode('ascii', 'replace')!r} is not {what}")
-        if len(words) != header.tokens:
-            raise ValueError(
-                f"{place}: line {line}: {len(words)} numbers where a {header.field} {header.layout} file has "
-                f"{header.tokens}{': truncated' if seen + 1 == header.count else ''}")
+        complaint = _complaint(words, header, last=seen + 1 == header.count)
+        if complaint:
+            return ValueError(f"{place}: line {line}: {complaint}")
         seen += 1
         if seen > header.count:
-            raise ValueError(f"{place}: line {line}: more entries than the {header.count} of line {header.line}")
-    raise ValueError(
+            return ValueError(f"{place}: line {line}: more entries than the {header.count} of line {header.line}")
+    return ValueError(
         f"{place}: the file ends after {seen} of the {header.count} entries that line {header.line} promises: "
         f"truncated")
+
+
+def _complaint(words: list[bytes], header: _Header, *, last: bool) -> str | None:
+    limits = (("row", header.rows), ("column", header.cols)) if header.layout == "coordinate" else ()
+    for word, (axis, limit) in zip(words, limits, strict=False):
+        if not INTEGER.fullmatch(word):
+            return f"{_shown(word)} is not an index"
+        if not 1 <= int(word) <= limit:
+            return f"{axis} {int(word)} is outside 1 to {limit}"
+    for word in words[len(limits) : header.tokens]:
+        if header.field == "real" and not REAL.fullmatch(word):
+            return f"{_shown(word)} is not a finite number"
+        if header.field != "real" and not (INTEGER.fullmatch(word) and abs(int(word)) < 2**63):
+            return f"{_shown(word)} is not an integer of 64 bits"
+    if len(words) != header.tokens:
+        wanted = f"a {header.field} {header.layout} file has {header.tokens}"
+        return f"{len(words)} numbers where {wanted}{': truncated' if last else ''}"
+    return None
+
+
+def _shown(word: bytes) -> str:
+    return repr(word[:40].decode("ascii", "replace"))
 
 
 def _parse_coordinate(
     text: bytes, header: _Header, place: str,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    source = io.BytesIO(_without_plus(text, header))
     try:
-        (values, (rows, cols)), _ = fast_matrix_market.read_coo(
-            io.BytesIO(text), parallelism=1, generalize_symmetry=False)
+        (values, (rows, cols)), _ = fast_matrix_market.read_coo(source, parallelism=1, generalize_symmetry=False)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{place}: {_lower(str(error))}") from error
-    fault = _first_fault(rows, cols, values, header)
+        raise _fault(text[header.body :], header, place) from error
+    fault = _entry_fault(rows, cols, values, header)
     if fault is not None:
         entry, message = fault
         raise ValueError(f"{place}: line {_line_of(text, header, entry)}: {message}")
@@ -193,10 +203,11 @@ def _parse_coordinate(
 
 
 def _parse_array(text: bytes, header: _Header, place: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    source = io.BytesIO(_without_plus(text, header))
     try:
-        dense = fast_matrix_market.read_array(io.BytesIO(text), parallelism=1)
+        dense = fast_matrix_market.read_array(source, parallelism=1)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{place}: {_lower(str(error))}") from error
+        raise _fault(text[header.body :], header, place) from error
     rows, cols = np.nonzero(dense if header.symmetry == "general" else np.tril(dense))
     values = dense[rows, cols]
     fault = _value_fault(values, rows, cols)
@@ -205,13 +216,15 @@ def _parse_array(text: bytes, header: _Header, place: str) -> tuple[np.ndarray, 
     return rows.astype(np.int32), cols.astype(np.int32), values
 
 
-def _first_fault(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, header: _Header) -> tuple[int, str] | None:
+def _without_plus(text: bytes, header: _Header) -> bytes:
+    """Blank the signs of "+1.5", which the reader does not know; those of exponents stay."""
+    if text.find(b"+", header.body) < 0:
+        return text
+    return text[: header.body] + re.sub(rb"(?<![eE])\+", b" ", text[header.body :])
+
+
+def _entry_fault(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, header: _Header) -> tuple[int, str] | None:
     """Return entry and complaint of what the reader lets pass."""
-    for index, limit, axis in ((rows, header.rows, "row"), (cols, header.cols, "column")):
-        outside = (index < 0) | (index >= limit)
-        if outside.any():
-            entry = int(np.argmax(outside))
-            return entry, f"{axis} {int(index[entry]) + 1} is outside 1 to {limit}"
     if header.symmetry == "skew-symmetric" and (rows == cols).any():
         entry = int(np.argmax(rows == cols))
         return entry, f"diagonal entry ({int(rows[entry]) + 1}, {int(cols[entry]) + 1}) in a skew-symmetric matrix"
@@ -230,9 +243,8 @@ def _value_fault(values: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> tupl
 
 def _duplicate(rows: np.ndarray, cols: np.ndarray, header: _Header) -> tuple[int, str] | None:
     """Find the second of two entries at one position, or at two positions that symmetry makes one."""
-    if header.symmetry != "general":
-        rows, cols = np.maximum(rows, cols), np.minimum(rows, cols)
-    keys = cols.astype(np.int64) * header.rows + rows  # files are mostly column-major: nearly sorted
+    high, low = (rows, cols) if header.symmetry == "general" else (np.maximum(rows, cols), np.minimum(rows, cols))
+    keys = low.astype(np.int64) * header.rows + high  # files are mostly column-major: then the keys rise
     if (keys[1:] > keys[:-1]).all():
         return None
     order = np.argsort(keys, kind="stable")
@@ -264,7 +276,3 @@ def _expand(
     sign = -1 if header.symmetry == "skew-symmetric" else 1
     mirrored = (np.concatenate((rows, cols[off])), np.concatenate((cols, rows[off])))
     return *mirrored, np.concatenate((values, sign * values[off]))
-
-
-def _lower(message: str) -> str:
-    return message[:1].lower() + message[1:]

@@ -8,13 +8,13 @@ from pathlib import Path
 from sparloom.files import atomic_path
 from sparloom.sparse.archive import read_gzip, read_tar
 from sparloom.sparse.arrays import read_arrays, write_arrays
+from sparloom.sparse.limits import LIMIT_BYTES, check_size
 from sparloom.sparse.market import market_text, parse_market
 from sparloom.sparse.pattern import SparseMatrix
 
 __all__ = ["MATRIX_ENDINGS", "matrix_stem", "read_matrix", "write_matrix"]
 
 MATRIX_ENDINGS = (".tar.gz", ".tgz", ".mtx.gz", ".mtx", ".npz")
-LIMIT_BYTES = 4 << 30
 
 
 def read_matrix(path: Path | str, *, limit_bytes: int = LIMIT_BYTES) -> SparseMatrix:
@@ -36,12 +36,11 @@ def read_matrix(path: Path | str, *, limit_bytes: int = LIMIT_BYTES) -> SparseMa
         return read_arrays(path, limit_bytes)
     if ending in (".tar.gz", ".tgz"):
         text, member = read_tar(path, limit_bytes)
-        return parse_market(text, f"{path}: member {member}")
+        return parse_market(text, f"{path}: member {member}", limit_bytes)
     if ending == ".mtx.gz":
-        return parse_market(read_gzip(path, limit_bytes), str(path))
-    if path.stat().st_size > limit_bytes:
-        raise ValueError(f"{path}: more than {limit_bytes} bytes: raise limit_bytes if the file is trusted")
-    return parse_market(path.read_bytes(), str(path))
+        return parse_market(read_gzip(path, limit_bytes), str(path), limit_bytes)
+    check_size(path.stat().st_size, limit_bytes, f"{path}: holds")
+    return parse_market(path.read_bytes(), str(path), limit_bytes)
 
 
 def write_matrix(path: Path | str, matrix: SparseMatrix) -> None:

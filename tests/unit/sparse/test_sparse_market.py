@@ -1,0 +1,219 @@
+"""MatrixMarket: every rule of the format, with the line in the message."""
+
+import numpy as np
+import pytest
+
+from sparloom.sparse import read_matrix, write_matrix
+
+GENERAL = "%%MatrixMarket matrix coordinate real general"
+
+
+def read(tmp_path, text):
+    path = tmp_path / "m.mtx"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return read_matrix(path)
+
+
+def dense(tmp_path, text):
+    return read(tmp_path, text).to_scipy().toarray().tolist()
+
+
+def test_general_real_matrix_in_any_order(tmp_path):
+    text = f"{GENERAL}\n% a comment\n\n2 3 3\n2 3 -1.5e+1\n1 1 .5\n2 1 +2\n"
+    assert dense(tmp_path, text) == [[0.5, 0, 0], [2, 0, -15]]
+
+
+def test_stored_zeros_stay_in_the_pattern(tmp_path):
+    assert read(tmp_path, f"{GENERAL}\n2 2 2\n1 1 0\n2 2 1\n").pattern.nnz == 2
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\n\n", " \t\n"])
+def test_line_endings_and_empty_lines_do_not_matter(tmp_path, ending):
+    lines = [GENERAL, "2 2 2", "1 2 3", "2 1 4"]
+    assert dense(tmp_path, ending.join(lines) + ending) == [[0, 3], [4, 0]]
+
+
+def test_last_line_needs_no_end(tmp_path):
+    assert dense(tmp_path, f"{GENERAL}\n1 1 1\n1 1 7") == [[7]]
+
+
+def test_pattern_has_ones(tmp_path):
+    assert dense(tmp_path, "%%MatrixMarket matrix coordinate pattern general\n2 2 1\n2 1\n") == [[0, 0], [1, 0]]
+
+
+def test_integer_values(tmp_path):
+    text = "%%MatrixMarket MATRIX Coordinate Integer General\n1 2 2\n1 1 -3\n1 2 16777217\n"
+    assert dense(tmp_path, text) == [[-3, 16777216]]
+
+
+def test_double_is_another_word_for_real(tmp_path):
+    assert dense(tmp_path, f"{GENERAL.replace('real', 'double')}\n1 1 1\n1 1 0.5\n") == [[0.5]]
+
+
+@pytest.mark.parametrize(
+    ("symmetry", "expected"),
+    [
+        ("symmetric", [[1, 2, 0], [2, 0, 3], [0, 3, 0]]),
+        ("hermitian", [[1, 2, 0], [2, 0, 3], [0, 3, 0]]),
+    ],
+)
+def test_lower_triangle_is_mirrored(tmp_path, symmetry, expected):
+    text = f"{GENERAL.replace('general', symmetry)}\n3 3 3\n1 1 1\n2 1 2\n3 2 3\n"
+    assert dense(tmp_path, text) == expected
+
+
+def test_skew_symmetric_mirror_changes_the_sign(tmp_path):
+    assert dense(tmp_path, f"{GENERAL.replace('general', 'skew-symmetric')}\n2 2 1\n2 1 5\n") == [[0, -5], [5, 0]]
+
+
+def test_array_is_column_major_and_gives_its_nonzeros(tmp_path):
+    matrix = read(tmp_path, "%%MatrixMarket matrix array real general\n2 2\n1\n0\n3\n4\n")
+    assert matrix.to_scipy().toarray().tolist() == [[1, 3], [0, 4]]
+    assert matrix.pattern.nnz == 3
+
+
+@pytest.mark.parametrize(
+    ("symmetry", "body", "expected"),
+    [
+        ("symmetric", "1\n2\n3\n", [[1, 2], [2, 3]]),
+        ("skew-symmetric", "2\n", [[0, -2], [2, 0]]),
+    ],
+)
+def test_symmetric_array_is_mirrored_once(tmp_path, symmetry, body, expected):
+    assert dense(tmp_path, f"%%MatrixMarket matrix array real {symmetry}\n2 2\n{body}") == expected
+
+
+@pytest.mark.parametrize("size", ["0 0 0", "0 4 0", "4 0 0", "3 3 0"])
+def test_matrices_without_entries(tmp_path, size):
+    rows, cols, _ = map(int, size.split())
+    assert read(tmp_path, f"{GENERAL}\n{size}\n").pattern.shape == (rows, cols)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: no MatrixMarket header"),
+        ("hello\n", "line 1: no MatrixMarket header"),
+        ("%%MatrixMarket vector coordinate real general\n", "line 1: no MatrixMarket header"),
+        ("%%MatrixMarket matrix sparse real general\n", "line 1: layout 'sparse' is neither"),
+        ("%%MatrixMarket matrix coordinate complex general\n1 1 1\n1 1 1 0\n", "line 1: complex values"),
+        ("%%MatrixMarket matrix coordinate quaternion general\n", "line 1: field 'quaternion' is none of real,"),
+        ("%%MatrixMarket matrix coordinate real lower\n", "line 1: symmetry 'lower' is none of general,"),
+        ("%%MatrixMarket matrix coordinate pattern skew-symmetric\n2 2 1\n2 1\n", "'pattern' cannot be 'skew-symm"),
+        ("%%MatrixMarket matrix array pattern general\n1 1\n", "'pattern' cannot be 'array'"),
+        (GENERAL, "line 1: the file ends before its size line: truncated"),
+        (f"{GENERAL}\n% comment\n", "line 2: the file ends before its size line: truncated"),
+        (f"{GENERAL}\n% c\n3 3\n", "line 3: '3 3' is no size line; it holds 3 counts: rows, columns, entries"),
+        (f"{GENERAL}\n3 -3 1\n", "line 2: '3 -3 1' is no size line"),
+        (f"{GENERAL}\n3 3 1.0\n", "line 2: '3 3 1.0' is no size line"),
+        ("%%MatrixMarket matrix array real general\n3 3 1\n", "it holds 2 counts: rows, columns"),
+        (f"{GENERAL}\n2147483648 1 0\n", "line 2: 2147483648 x 1 exceeds the limit of 2147483647"),
+        (f"{GENERAL.replace('general', 'symmetric')}\n2 3 0\n", "line 2: 2 x 3 is not square"),
+    ],
+)
+def test_a_bad_header_is_refused(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        read(tmp_path, text)
+    assert str(tmp_path / "m.mtx") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("1 1 1\n2 2 2\n", "the file ends after 2 of the 3 entries that line 3 promises: truncated"),
+        ("1 1 1\n2 2 2\n3 3 ", "line 6: 2 numbers where a real coordinate file has 3: truncated"),
+        ("1 1 1\n2 2 2\n3 3 3\n1 2 4\n", "line 7: more entries than the 3 of line 3"),
+        ("1 1\n2 2\n3 3\n", "line 4: 2 numbers where a real coordinate file has 3"),
+        ("1 1 1 1\n2 2 2\n3 3\n", "line 4: 4 numbers where a real coordinate file has 3"),
+        ("1 1 1\n4 2 2\n3 3 3\n", "line 5: row 4 is outside 1 to 3"),
+        ("1 1 1\n2 2 2\n3 4 3\n", "line 6: column 4 is outside 1 to 3"),
+        ("0 1 1\n2 2 2\n3 3 3\n", "line 4: row 0 is outside 1 to 3"),
+        ("-1 1 1\n2 2 2\n3 3 3\n", "line 4: row -1 is outside 1 to 3"),
+        ("1 1 1\n\n2 2 2\n1 1 3\n", r"line 7: position \(1, 1\) occurs a second time"),
+        ("1 1 1\n2 2 nan\n3 3 3\n", "line 5: 'nan' is not a finite number"),
+        ("1 1 1\n2 2 2\n3 3 -inf\n", "line 6: '-inf' is not a finite number"),
+        ("1 1 1\n2 2 1e400\n3 3 3\n", r"line 5: value inf at \(2, 2\) is not finite in float32"),
+        ("1 1 1\n2 2 1e39\n3 3 3\n", r"line 5: value 1e\+39 at \(2, 2\) is not finite in float32: scale or repair"),
+        ("1 1 1\n2 2 1D5\n3 3 3\n", "line 5: '1D5' is not a finite number"),
+        ("1 1 1\n2 2 x\n3 3 3\n", "line 5: 'x' is not a finite number"),
+        ("1 1 1\n2 b 2\n3 3 3\n", "line 5: 'b' is not an index"),
+        ("1 1 1\n% late comment\n2 2 2\n3 3 3\n", "line 5: '%' is not an index"),
+        ("1 1 1\n2.5 2 2\n3 3 3\n", "line 5: '2.5' is not an index"),
+        ("1 1 1\n99999999999999999999 2 2\n3 3 3\n", "line 5: row 99999999999999999999 is outside 1 to 3"),
+        ("1 1 1\n2 2 1,5\n3 3 3\n", "line 5: '1,5' is not a finite number"),
+    ],
+)
+def test_a_bad_body_is_refused_with_its_line(tmp_path, body, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        read(tmp_path, f"{GENERAL}\n% three entries\n3 3 3\n{body}")
+    assert str(caught.value).startswith(str(tmp_path / "m.mtx"))
+
+
+@pytest.mark.parametrize("value", ["1.5", "1e5", "99999999999999999999"])
+def test_integer_file_with_another_number_is_refused(tmp_path, value):
+    text = f"%%MatrixMarket matrix coordinate integer general\n2 2 2\n1 1 1\n2 2 {value}\n"
+    with pytest.raises(ValueError, match=f"line 4: '{value}' is not an integer of 64 bits"):
+        read(tmp_path, text)
+
+
+def test_pattern_file_with_values_is_refused(tmp_path):
+    text = "%%MatrixMarket matrix coordinate pattern general\n2 2 2\n1 1 1\n2 2 1\n"
+    with pytest.raises(ValueError, match=r"line 3: 3 numbers where a pattern coordinate file has 2"):
+        read(tmp_path, text)
+
+
+def test_entries_in_both_triangles_of_a_symmetric_file_are_duplicates(tmp_path):
+    text = f"{GENERAL.replace('general', 'symmetric')}\n3 3 3\n2 1 1\n3 3 1\n1 2 1\n"
+    with pytest.raises(ValueError, match=r"line 5: position \(1, 2\) or its mirror image occurs a second time"):
+        read(tmp_path, text)
+
+
+def test_diagonal_of_a_skew_symmetric_file_is_refused(tmp_path):
+    text = f"{GENERAL.replace('general', 'skew-symmetric')}\n3 3 2\n2 1 1\n2 2 1\n"
+    with pytest.raises(ValueError, match=r"line 4: diagonal entry \(2, 2\) in a skew-symmetric matrix"):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize("size", ["1000 1000 999999999999", "200000000 200000000 40000000000000000"])
+def test_a_promise_that_the_file_cannot_hold_allocates_nothing(tmp_path, size):
+    with pytest.raises(ValueError, match=r"the file ends after 1 of the \d+ entries that line 2 promises: truncated"):
+        read(tmp_path, f"{GENERAL}\n{size}\n1 1 1\n")
+
+
+def test_rows_beyond_what_the_file_limit_pays_for_are_refused(tmp_path):
+    path = tmp_path / "m.mtx"
+    path.write_text(f"{GENERAL}\n2000000000 1 1\n1 1 1\n")
+    with pytest.raises(ValueError, match="2000000000 rows need 16000000008 bytes, more than 4294967296"):
+        read_matrix(path)
+
+
+@pytest.mark.parametrize("body", ["1\n2\n3\n", "1\n2\n3\n4\n5\n", "1\n2\n3\nnan\n", "1 2\n3\n4\n"])
+def test_bad_arrays_are_refused(tmp_path, body):
+    with pytest.raises(ValueError, match=r"m\.mtx: .*(truncated|more entries|not a finite|2 numbers)"):
+        read(tmp_path, f"%%MatrixMarket matrix array real general\n2 2\n{body}")
+
+
+def test_array_value_beyond_float32_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"value 1e\+39 at \(2, 1\) is not finite in float32"):
+        read(tmp_path, "%%MatrixMarket matrix array real general\n2 1\n1\n1e39\n")
+
+
+def test_binary_rubbish_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no MatrixMarket header"):
+        read(tmp_path, bytes(range(256)) * 8)
+    with pytest.raises(ValueError, match="line 3: "):
+        read(tmp_path, GENERAL.encode() + b"\n2 2 2\n" + bytes(range(128, 160)))
+
+
+def test_every_cut_of_a_file_is_noticed(tmp_path):
+    whole = f"{GENERAL}\n% c\n3 3 3\n1 1 10\n2 2 20\n3 3 30\n"
+    for length in range(len(whole) - 2):  # the last digit and the last line end are part of no promise
+        with pytest.raises(ValueError, match=r"m\.mtx: "):
+            read(tmp_path, whole[:length])
+
+
+def test_written_values_come_back_exactly(tmp_path):
+    source = read(tmp_path, f"{GENERAL}\n2 3 3\n1 1 0.333333343\n2 3 1e-45\n1 2 3.4028235e38\n")
+    write_matrix(tmp_path / "copy.mtx", source)
+    assert read_matrix(tmp_path / "copy.mtx") == source
+    assert np.isfinite(source.values).all()

@@ -1,0 +1,137 @@
+"""Pattern and SparseMatrix: invariants, conversions, smallest inputs."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from sparloom.sparse import Pattern, SparseMatrix
+
+EXAMPLE = Pattern((3, 4), np.array([0, 2, 2, 4]), np.array([0, 3, 1, 2]))
+
+
+def test_arrays_are_stored_in_the_agreed_types():
+    pattern = Pattern((1, 4), np.array([0, 2], dtype=np.uint8), np.array([1, 3], dtype=np.int16))
+    assert pattern.indptr.dtype == np.int64
+    assert pattern.indices.dtype == np.int32
+    assert (pattern.rows, pattern.cols, pattern.nnz) == (1, 4, 2)
+
+
+def test_row_lengths_and_ids_count_empty_rows():
+    assert EXAMPLE.row_lengths().tolist() == [2, 0, 2]
+    assert EXAMPLE.row_ids().tolist() == [0, 0, 2, 2]
+    assert EXAMPLE.row_ids().dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("shape", "indptr", "indices", "message"),
+    [
+        ((-1, 2), [0], [], "-1 rows: a pattern has between 0 and 2147483647"),
+        ((1, 2**31), [0, 0], [], "2147483648 columns: a pattern has"),
+        ((2, 2), [0, 1], [0], r"indptr is int64 of shape \(2,\): 2 rows need 3 integers"),
+        ((1, 2), [0.0, 1.0], [0], r"indptr is float64 of shape \(2,\)"),
+        ((1, 2), [1, 1], [0], "indptr runs from 1 to 1: it must run from 0 to 1"),
+        ((1, 2), [0, 2], [0], "indptr runs from 0 to 2: it must run from 0 to 1"),
+        ((3, 2), [0, 2, 1, 2], [0, 1], "indptr falls after row 1"),
+        ((1, 2), [0, 1], [2], "column 2 in row 0 is outside 0 to 1"),
+        ((2, 2), [0, 0, 1], [-1], "column -1 in row 1 is outside 0 to 1"),
+        ((2, 3), [0, 1, 3], [2, 1, 1], "column 1 follows column 1 in row 1: columns must increase strictly"),
+        ((2, 3), [0, 2, 3], [2, 0, 1], "column 0 follows column 2 in row 0: .* use Pattern.from_coo"),
+        ((1, 2), [0, 1], [[0]], r"indices is int64 of shape \(1, 1\)"),
+        ((1, 2), [0, 1], [0.5], "indices is float64"),
+    ],
+)
+def test_a_broken_invariant_is_named(shape, indptr, indices, message):
+    with pytest.raises(ValueError, match=message):
+        Pattern(shape, np.array(indptr), np.array(indices))
+
+
+def test_falling_columns_across_rows_are_legal():
+    pattern = Pattern((4, 3), np.array([0, 0, 2, 2, 3]), np.array([1, 2, 0]))
+    assert pattern.nnz == 3
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (1, 1)])
+def test_no_nonzeros_work_everywhere(shape):
+    pattern = Pattern(shape, np.zeros(shape[0] + 1, np.int64), np.zeros(0, np.int32))
+    assert pattern.nnz == 0
+    assert pattern.transpose().shape == shape[::-1]
+    assert pattern.to_scipy().shape == shape
+    assert Pattern.from_scipy(pattern.to_scipy()) == pattern
+    assert Pattern.from_coo(np.zeros(0, int), np.zeros(0, int), shape) == pattern
+
+
+def test_from_coo_sorts_and_counts_repeated_entries_once():
+    rows, cols = np.array([2, 0, 2, 0, 2]), np.array([1, 3, 1, 0, 2])
+    assert Pattern.from_coo(rows, cols, (3, 4)) == EXAMPLE
+
+
+def test_from_coo_keeps_a_position_repeated_300_times():
+    many = np.zeros(300, dtype=np.int64)
+    assert Pattern.from_coo(many, many, (1, 1)).nnz == 1
+
+
+def test_from_coo_names_the_entry_outside():
+    with pytest.raises(ValueError, match="column 4 of entry 1 is outside 0 to 3"):
+        Pattern.from_coo(np.array([0, 1]), np.array([0, 4]), (3, 4))
+    with pytest.raises(ValueError, match="row -1 of entry 0 is outside 0 to 2"):
+        Pattern.from_coo(np.array([-1, 1]), np.array([0, 1]), (3, 4))
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc", "coo", "lil", "bsr"])
+def test_from_scipy_takes_every_layout(layout):
+    assert Pattern.from_scipy(EXAMPLE.to_scipy().asformat(layout)) == EXAMPLE
+
+
+def test_from_scipy_keeps_stored_zeros():
+    matrix = scipy.sparse.csr_array((np.zeros(4), EXAMPLE.indices, EXAMPLE.indptr), shape=(3, 4))
+    assert Pattern.from_scipy(matrix) == EXAMPLE
+
+
+def test_to_scipy_holds_ones():
+    dense = EXAMPLE.to_scipy().toarray()
+    assert dense.dtype == np.float32
+    assert dense.tolist() == [[1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 1, 0]]
+
+
+def test_transpose_exchanges_rows_and_columns():
+    assert EXAMPLE.transpose().to_scipy().toarray().tolist() == EXAMPLE.to_scipy().toarray().T.tolist()
+
+
+def test_digest_is_frozen_and_depends_on_shape_and_content():
+    assert EXAMPLE.digest() == "3846b0c7bd0b81221a1f3eaf03add7647f26fc970c5296d16f2cd8d86fd2cf0c"
+    wider = Pattern((3, 5), EXAMPLE.indptr, EXAMPLE.indices)
+    moved = Pattern((3, 4), EXAMPLE.indptr, np.array([0, 3, 1, 3]))
+    lower = Pattern((3, 4), np.array([0, 1, 2, 4]), np.array([0, 3, 1, 2]))
+    assert len({pattern.digest() for pattern in (EXAMPLE, wider, moved, lower)}) == 4
+
+
+def test_equal_patterns_are_equal_and_hash_alike():
+    same = Pattern((3, 4), EXAMPLE.indptr.copy(), EXAMPLE.indices.copy())
+    assert same == EXAMPLE
+    assert len({same, EXAMPLE}) == 1
+    assert same != Pattern((3, 5), EXAMPLE.indptr, EXAMPLE.indices)
+    assert same != "pattern"
+
+
+def test_values_need_one_real_number_per_nonzero():
+    assert SparseMatrix(EXAMPLE, np.arange(4)).values.dtype == np.float32
+    with pytest.raises(ValueError, match=r"values of shape \(3,\) for 4 nonzeros"):
+        SparseMatrix(EXAMPLE, np.zeros(3))
+    with pytest.raises(ValueError, match="complex values"):
+        SparseMatrix(EXAMPLE, np.zeros(4, dtype=complex))
+
+
+def test_matrix_goes_to_scipy_with_its_values():
+    matrix = SparseMatrix(EXAMPLE, np.array([1, 2, 3, 4]))
+    assert matrix.to_scipy().toarray().tolist() == [[1, 0, 0, 2], [0, 0, 0, 0], [0, 3, 4, 0]]
+    assert matrix == SparseMatrix(EXAMPLE, np.array([1, 2, 3, 4]))
+    assert matrix != SparseMatrix(EXAMPLE, np.array([1, 2, 3, 5]))
+
+
+def test_import_brings_no_learning_library():
+    code = "import sys, sparloom.sparse; print(sorted({'torch', 'pandas', 'matplotlib', 'sklearn'} & set(sys.modules)))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
