@@ -63,8 +63,9 @@ class TimingProtocol:
         repetitions: runs per round of a configuration, after one warm-up run that is not kept.
         short_seconds: a configuration is run on until so much time has passed in its round, ...
         most_repetitions: ... at most so often: short runs are the noisy ones.
-        slow_factor: a warm-up of more than `short_seconds` and more than this many times the default configuration
-            is itself the only repetition of its round; infinity: never.
+        slow_factor: a configuration whose warm-up takes more than `short_seconds` and more than this many times the
+            default has one repetition per round; beyond the square of this factor the warm-up itself is that one.
+            The first round decides for all. Infinity: never.
         steal_ratio: a repetition whose wall seconds exceed this many times its processor seconds per thread is
             retaken (the machine ran something else).
         retakes: how often at most; afterwards the row is kept and marked as stolen.

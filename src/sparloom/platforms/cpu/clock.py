@@ -1,5 +1,6 @@
 """Repetitions on two clocks: those taken while the machine was stolen from us are retaken."""
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,21 +33,30 @@ class Stopwatch:
         self._kept: list[tuple[float, float]] = []
         self._retakes = timing.retakes
         self._stolen = False
+        self.warm_seconds = math.inf
 
-    def warm_up(self, slow_above: float) -> tuple[float, bool]:
-        """Run once; a run longer than `slow_above` and the protocol's short_seconds is kept as the only repetition.
+    def warm_up(self, baseline: float, visits: int | None = None) -> int:
+        """Run once and say how many visits are wanted; for none, that run is kept as the only repetition.
 
-        Returns:
-            Seconds, and whether more visits are wanted.
+        Args:
+            baseline: seconds of the default configuration, against which a slow one is told; infinity: nothing is slow.
+            visits: what the first round decided, or None in the first round.
         """
         first = self._once()
-        if first[0] <= max(slow_above, self.timing.short_seconds):
-            return first[0], True
-        while self._is_stolen(first) and self._retakes > 0:
-            self._retakes -= 1
-            first = self._once()
-        self._keep(first)
-        return first[0], False
+        if visits is None:
+            visits = self._visits(first[0], baseline)
+        if visits == 0:
+            while self._is_stolen(first) and self._retakes > 0:
+                self._retakes -= 1
+                first = self._once()
+            self._keep(first)
+        self.warm_seconds = first[0]
+        return visits
+
+    def _visits(self, seconds: float, baseline: float) -> int:
+        if seconds <= max(self.timing.short_seconds, self.timing.slow_factor * baseline):
+            return self.timing.repetitions
+        return 1 if seconds <= self.timing.slow_factor**2 * baseline else 0
 
     def visit(self) -> None:
         """Take one repetition, or several of a short run: a share of the protocol's short_seconds."""

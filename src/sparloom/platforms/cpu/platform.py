@@ -127,6 +127,7 @@ class CpuPlatform:
         rng = np.random.default_rng(timing.seed)
         others = [job for job in jobs if job.config != baseline]
         repeats = 2 if baseline in configs else 0
+        visits: dict[Config, int] = {}
         for number in range(timing.rounds):
             shuffled = [others[index] for index in rng.permutation(len(others))]
             if repeats:
@@ -135,7 +136,7 @@ class CpuPlatform:
             again = iter(range(timing.rounds + 2 * number, timing.rounds + 2 * number + 2))
             measure = Round(self._kernels, op, operands, packer, timing=timing, rng=rng,
                             sample=sample if number == 0 else None)
-            for index, measurement in measure.measure(asked):
+            for index, measurement in measure.measure(asked, visits):
                 if asked[index] is not reference:
                     yield asked[index].config, number, measurement
                 elif index == 0 and repeats:

@@ -56,46 +56,43 @@ class Round:
         self.sample = sample
         self.rng = rng
         self._clock = processor_clock()
-        self._slow_above = math.inf
+        self._baseline = math.inf
 
-    def measure(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Measurement]]:
+    def measure(self, jobs: Sequence[Job], visits: dict[Config, int]) -> Iterator[tuple[int, Measurement]]:
         """Measure all jobs; the first is the baseline, against which slow ones are told.
+
+        Args:
+            visits: how often each configuration is visited; filled by the first round, obeyed by later ones.
 
         Yields:
             Index of a job and its measurement, each once, in the order in which they are finished.
         """
         for batch in _batches(jobs):
-            waiting: list[tuple[int, Stopwatch]] = []
-            for index in batch:
-                watch, wanted = self._start(jobs[index])
-                if wanted:
-                    waiting.append((index, watch))
-                else:
-                    yield index, watch.measurement()
-            for sweep in range(self.timing.repetitions):
-                for place in self.rng.permutation(len(waiting)):
-                    index, watch = waiting[place]
-                    watch.visit()
-                    if sweep == self.timing.repetitions - 1:
+            started = [(index, self._start(jobs[index], visits)) for index in batch]
+            for sweep in range(1 + self.timing.repetitions):
+                for place in self.rng.permutation(len(started)):
+                    index, watch = started[place]
+                    wanted = visits[jobs[index].config]
+                    if 0 < sweep <= wanted:
+                        watch.visit()
+                    if sweep == wanted:
                         yield index, watch.measurement()
 
-    def _start(self, job: Job) -> tuple[Stopwatch, bool]:
-        """Pack a job, warm it up, compare its result; says whether it needs more repetitions."""
+    def _start(self, job: Job, visits: dict[Config, int]) -> Stopwatch:
+        """Pack a job, warm it up, compare its result."""
         packed = self.packer.pack(job.layout, locate=self.sample is not None and self.op.name == "sddmm")
         result = self._result(packed)
         run = self.kernels.bind(job.program, job.layout, operands=self.operands, packed=packed, result=result,
                                 chunk=int(job.config["chunk"]))
         threads = self.kernels.threads if job.program.parallel else 1
         watch = Stopwatch(run, self.timing, threads=threads, processor=self._clock)
-        if math.isinf(self._slow_above):  # the very first: its second run, in warm caches, sets the scale
+        visits[job.config] = watch.warm_up(self._baseline, visits.get(job.config))
+        if math.isinf(self._baseline):  # the very first: its second run, in warm caches, sets the scale
             watch.warm_up(math.inf)
-            self._slow_above = self.timing.slow_factor * watch.warm_up(math.inf)[0]
-            wanted = True
-        else:
-            _, wanted = watch.warm_up(self._slow_above)
+            self._baseline = watch.warm_seconds
         if self.sample is not None:
             self.sample.check(unpack_result(self.op.name, packed, result), job.config)
-        return watch, wanted
+        return watch
 
     def _result(self, packed: Packed) -> np.ndarray:
         """The result of SpMM has one shape for all configurations, and so one place."""
