@@ -29,13 +29,13 @@ class CsvSamples:
     files give it in columns. An id without a group gets the group csv.
 
     Args:
-        files: CSV file by operation.
+        files: CSV file by operation, or None.
         manifest: path of the manifest.
         cost: operations of the featurizer on given coordinates, as `cap` wants them.
         base: source of everything that the files do not hold.
     """
 
-    files: Mapping[str, str]
+    files: Mapping[str, str | None]
     manifest: str
     cost: Callable[[np.ndarray], float]
     base: SampleSource
@@ -44,9 +44,10 @@ class CsvSamples:
         """Read the samples; for SPADE those of the files, whose preset is what their sidecar says."""
         if platform != "spade":
             return self.base.table(platform, preset, op)
-        if op not in self.files:
-            raise SchemaError(f"no CSV file for {op}; samples.files has {', '.join(self.files) or 'none'}")
-        return read_csv(_existing(Path(self.files[op])), op, self._rules)
+        file = self.files.get(op)
+        if file is None:
+            raise ValueError(f"no CSV file for {op}: give samples.files.{op}=<path>")
+        return read_csv(_existing(Path(file)), op, self._rules)
 
     def split(self) -> Mapping[str, Role]:
         """Role by matrix, those of `base` included."""
