@@ -103,14 +103,14 @@ def _fill(url: str, partial: Path, patience: Patience, advance: Callable[[int, i
         except (OSError, http.client.HTTPException) as error:  # URLError, timeouts and resets are OSErrors
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
         reached = _size(partial)
-        failures = 1 if reached > farthest else failures + 1
+        failures = 0 if reached > farthest else failures + 1
         farthest = max(farthest, reached)
         if failures >= patience.attempts:
             raise ConnectionError(
                 f"{url}: gave up after {failures} attempts without progress ({reason}); the {reached} bytes that "
                 f"arrived are kept: run again to continue")
         log.debug("%s: %s; %d bytes are there, trying again", url, reason, reached)
-        time.sleep(patience.pause_seconds * 2 ** min(failures - 1, 6))
+        time.sleep(patience.pause_seconds * 2 ** min(max(failures - 1, 0), 6))
 
 
 def _attempt(url: str, partial: Path, patience: Patience, advance: Callable[[int, int | None], None]) -> None:
@@ -142,8 +142,8 @@ def _attempt(url: str, partial: Path, patience: Patience, advance: Callable[[int
         else:  # the server ignores ranges and sends everything
             start, total = 0, _content_length(answer.headers)
         reached = start
-        with partial.open("ab" if start else "wb") as file:
-            while data := answer.read(CHUNK):
+        with partial.open("ab" if start else "wb", buffering=0) as file:
+            while data := answer.read1(CHUNK):  # what has arrived, so that a break loses nothing
                 reached += len(data)
                 if reached > patience.limit_bytes:
                     break

@@ -1,0 +1,191 @@
+"""Downloads from a server that breaks off, forgets, lies and fails."""
+
+import hashlib
+import multiprocessing
+import threading
+
+import numpy as np
+import pytest
+from broken_mirror import BrokenMirror
+
+from sparloom.sparse.download import Patience, fetch
+
+CONTENT = np.random.default_rng(0).bytes(300_000)
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+QUICK = Patience(attempts=3, timeout_seconds=5, pause_seconds=0.001)
+
+
+@pytest.fixture
+def server():
+    mirror = BrokenMirror()
+    mirror.files["/m.tar.gz"] = CONTENT
+    thread = threading.Thread(target=mirror.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield mirror
+    mirror.shutdown()
+    mirror.server_close()
+    thread.join()
+
+
+def get(server, tmp_path, digest=DIGEST, patience=QUICK):
+    steps = []
+    path = tmp_path / "m.tar.gz"
+    fetch(f"{server.address}/m.tar.gz", path, digest=digest, patience=patience,
+          advance=lambda reached, total: steps.append((reached, total)))
+    assert path.read_bytes() == CONTENT
+    assert not (tmp_path / "m.tar.gz.partial").exists()
+    return steps
+
+
+def test_a_healthy_server_is_asked_once_and_progress_is_told(server, tmp_path):
+    steps = get(server, tmp_path)
+    assert server.asked("/m.tar.gz") == [None]
+    assert steps[-1] == (300_000, 300_000)
+    assert [reached for reached, _ in steps] == sorted(reached for reached, _ in steps)
+
+
+@pytest.mark.parametrize("fault", ["cut", "reset"])
+def test_a_broken_connection_is_continued_where_it_broke(server, tmp_path, fault):
+    server.faults["/m.tar.gz"] = [(fault, 100_000), (fault, 50_000)]
+    get(server, tmp_path)
+    assert server.asked("/m.tar.gz") == [None, "bytes=100000-", "bytes=150000-"]
+
+
+def test_progress_resets_the_count_of_attempts(server, tmp_path):
+    server.faults["/m.tar.gz"] = [("cut", 20_000)] * 10
+    get(server, tmp_path)
+    assert len(server.asked("/m.tar.gz")) == 11
+
+
+def test_a_server_that_ignores_ranges_sends_everything_again(server, tmp_path):
+    server.faults["/m.tar.gz"] = [("cut", 100_000), "no_range"]
+    get(server, tmp_path)
+
+
+def test_a_server_that_always_breaks_at_one_place_is_given_up(server, tmp_path):
+    server.always["/m.tar.gz"] = ("cut", 0)
+    server.faults["/m.tar.gz"] = [("cut", 1000)]
+    with pytest.raises(ConnectionError, match=r"m\.tar\.gz: gave up after 3 attempts without progress \(the connection "
+                                              r"closed after 1000 of 300000 bytes\); the 1000 bytes that arrived are "
+                                              r"kept: run again to continue"):
+        get(server, tmp_path)
+    server.always.clear()
+    get(server, tmp_path)
+    assert server.asked("/m.tar.gz")[-1] == "bytes=1000-"
+
+
+def test_a_part_that_starts_elsewhere_is_not_appended(server, tmp_path):
+    server.faults["/m.tar.gz"] = [("cut", 100_000), "from_zero"]
+    get(server, tmp_path)
+    assert server.asked("/m.tar.gz") == [None, "bytes=100000-", None]
+
+
+def test_an_answer_without_length_is_judged_by_its_checksum(server, tmp_path):
+    server.faults["/m.tar.gz"] = ["no_length"]
+    assert get(server, tmp_path)[-1] == (300_000, None)
+
+
+@pytest.mark.parametrize("fault", ["rubbish", ("short", 1000), ("short", 0)])
+def test_a_wrong_checksum_is_refused_and_the_file_removed(server, tmp_path, fault):
+    server.always["/m.tar.gz"] = fault
+    with pytest.raises(ValueError, match=rf"checksum [0-9a-f]{{64}}, the catalogue says {DIGEST}: refused and removed"):
+        get(server, tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
+
+
+def test_what_an_earlier_run_left_is_continued(server, tmp_path):
+    (tmp_path / "m.tar.gz.partial").write_bytes(CONTENT[:123_456])
+    get(server, tmp_path)
+    assert server.asked("/m.tar.gz") == ["bytes=123456-"]
+
+
+def test_a_complete_part_is_only_checked(server, tmp_path):
+    (tmp_path / "m.tar.gz.partial").write_bytes(CONTENT)
+    get(server, tmp_path)
+    assert server.asked("/m.tar.gz") == ["bytes=300000-"]
+
+
+@pytest.mark.parametrize("left", [b"\0" * 1000, b"\0" * 300_000, b"\0" * 400_000])
+def test_what_an_earlier_run_left_is_dropped_when_it_does_not_fit(server, tmp_path, left):
+    (tmp_path / "m.tar.gz.partial").write_bytes(left)
+    get(server, tmp_path)
+    assert server.asked("/m.tar.gz")[-1] is None
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 429])
+def test_a_passing_failure_of_the_server_is_waited_for(server, tmp_path, status):
+    server.faults["/m.tar.gz"] = [status, status]
+    get(server, tmp_path)
+    assert len(server.asked("/m.tar.gz")) == 3
+
+
+def test_a_lasting_failure_of_the_server_is_reported(server, tmp_path):
+    server.always["/m.tar.gz"] = 500
+    with pytest.raises(ConnectionError, match=r"gave up after 3 attempts without progress \(the server answers 500"):
+        get(server, tmp_path)
+
+
+@pytest.mark.parametrize("status", [404, 403, 410])
+def test_what_the_server_does_not_give_is_asked_for_once(server, tmp_path, status):
+    server.always["/m.tar.gz"] = status
+    with pytest.raises(FileNotFoundError, match=rf"/m\.tar\.gz: the server answers {status} "):
+        get(server, tmp_path)
+    assert len(server.asked("/m.tar.gz")) == 1
+
+
+def test_silence_counts_as_a_broken_connection(server, tmp_path):
+    server.faults["/m.tar.gz"] = [("stall", 1)]
+    get(server, tmp_path, patience=Patience(attempts=3, timeout_seconds=0.2, pause_seconds=0.001))
+    assert server.asked("/m.tar.gz") == [None, "bytes=1-"]
+
+
+def test_no_server_at_all(tmp_path):
+    mirror = BrokenMirror()
+    mirror.server_close()
+    with pytest.raises(ConnectionError, match=r"gave up after 3 attempts .*refused.*the 0 bytes"):
+        get(mirror, tmp_path)
+
+
+def test_a_file_without_end_stops_at_the_limit(server, tmp_path):
+    with pytest.raises(ValueError, match="longer than 70000 bytes: raise limit_bytes if the mirror is trusted"):
+        get(server, tmp_path, patience=Patience(limit_bytes=70_000))
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
+
+
+def test_a_file_that_is_there_and_right_is_not_asked_for(server, tmp_path):
+    (tmp_path / "m.tar.gz").write_bytes(CONTENT)
+    get(server, tmp_path)
+    assert server.requests == []
+
+
+def _fetch_into(address, path):
+    fetch(f"{address}/m.tar.gz", path, digest=DIGEST, patience=QUICK, advance=lambda reached, total: None)
+
+
+def test_processes_that_want_the_same_file_fetch_it_once(server, tmp_path):
+    server.faults["/m.tar.gz"] = [("cut", 100_000)]
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_fetch_into, args=(server.address, tmp_path / "m.tar.gz")) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert (tmp_path / "m.tar.gz").read_bytes() == CONTENT
+    assert server.asked("/m.tar.gz") == [None, "bytes=100000-"]
+
+
+def test_a_killed_download_goes_on_where_it_was(server, tmp_path):
+    server.faults["/m.tar.gz"] = [("stall", 30)]
+    context = multiprocessing.get_context("spawn")
+    worker = context.Process(target=_fetch_into, args=(server.address, tmp_path / "m.tar.gz"))
+    worker.start()
+    partial = tmp_path / "m.tar.gz.partial"
+    while not (partial.exists() and partial.stat().st_size) and worker.is_alive():
+        worker.join(0.01)
+    worker.kill()
+    worker.join()
+    assert not (tmp_path / "m.tar.gz").exists()
+    assert partial.read_bytes() == CONTENT[:1]
+    get(server, tmp_path)
+    assert server.asked("/m.tar.gz")[-1] == "bytes=1-"
