@@ -12,16 +12,24 @@ from sparloom.models.module import RankingModule
 from sparloom.models.predictor import Predictor
 from sparloom.models.ranking import order_signs, ranking_loss, ranking_quality
 from sparloom.models.side import SideFeatures
-from sparloom.models.sparseconv import SparseBackend, SparseMap, TorchBackend, build_map, conv_flops, map_flops
+from sparloom.models.sparseconv import (
+    MinkowskiBackend,
+    SparseBackend,
+    SparseMap,
+    TorchBackend,
+    build_map,
+    conv_flops,
+    map_flops,
+)
 from sparloom.models.trainer import fit, make_trainer
 from sparloom.models.trees import Trees
 from sparloom.models.view import MatrixView
 
 __all__ = [
     "Autoencoder", "Checkpoint", "Cognate", "CognateModel", "ConfigurationMapper", "CostModel", "Familiarity",
-    "FeatureAugmentation", "FrozenEncoder", "InputFeaturizer", "LatentEncoder", "MatrixView", "Predictor",
-    "RandomChoice", "RankingModule", "SideFeatures", "SparseBackend", "SparseMap", "Static", "TorchBackend", "Trees",
-    "build_map", "conv_flops", "fill", "fit", "initialise", "load_checkpoint", "load_encoder", "make_trainer",
-    "map_flops",
-    "order_signs", "ranking_loss", "ranking_quality", "save_checkpoint", "save_encoder",
+    "FeatureAugmentation", "FrozenEncoder", "InputFeaturizer", "LatentEncoder", "MatrixView", "MinkowskiBackend",
+    "Predictor", "RandomChoice", "RankingModule", "SideFeatures", "SparseBackend", "SparseMap", "Static",
+    "TorchBackend", "Trees", "build_map", "conv_flops", "fill", "fit", "initialise", "load_checkpoint",
+    "load_encoder", "make_trainer", "map_flops", "order_signs", "ranking_loss", "ranking_quality",
+    "save_checkpoint", "save_encoder",
 ]

@@ -1,0 +1,125 @@
+"""Sparse convolution by MinkowskiEngine 0.5.4, the library of the paper; an optional extra without wheels."""
+
+import collections
+import collections.abc
+import importlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["MinkowskiBackend", "MinkowskiMap"]
+
+
+@dataclass(frozen=True)
+class MinkowskiMap:
+    """Coordinates as MinkowskiEngine keeps them; rows of a level come in its own order.
+
+    Args:
+        features: (sites, channels) in the order of the first level.
+        keys: coordinate map of every level.
+        owners: per level (sites,) matrix of each site.
+        kernels: kernel generators by size: 5 and 3 for convolutions, 2 for pooling.
+    """
+
+    manager: Any
+    features: Tensor
+    keys: tuple[Any, ...]
+    owners: tuple[Tensor, ...]
+    matrices: int
+    kernels: dict[int, Any]
+
+    def to(self, device: torch.device | str) -> "MinkowskiMap":
+        """Stay on the CPU; anything else is refused."""
+        if torch.device(device).type != "cpu":
+            raise ValueError(f"MinkowskiBackend is used on the CPU only, not on {device}: take TorchBackend there")
+        return self
+
+
+class MinkowskiBackend:
+    """Convolve with MinkowskiEngine; imported when the first map is built.
+
+    Its kernels number the row offset fastest, so weights are permuted on the way in.
+    """
+
+    def build_map(
+        self, coords: Sequence[np.ndarray], features: Sequence[np.ndarray] | None = None, *, channels: Sequence[int]
+    ) -> MinkowskiMap:
+        """Hand coordinates to a new manager and halve them level by level.
+
+        Raises:
+            ValueError: a matrix has no sites, which MinkowskiEngine cannot hold.
+            ImportError: MinkowskiEngine is not installed.
+        """
+        engine = import_minkowski()
+        if not all(len(sites) for sites in coords):
+            raise ValueError("a matrix without sites: MinkowskiEngine cannot hold it, take TorchBackend")
+        owner = np.repeat(np.arange(len(coords)), [len(sites) for sites in coords])
+        stacked = np.column_stack([owner, np.concatenate(coords)]).astype(np.int32)
+        values = np.ones((len(owner), 1)) if features is None else np.concatenate(features)
+        tensor = engine.SparseTensor(torch.from_numpy(values.astype(np.float32)), torch.from_numpy(stacked))
+        manager, keys = tensor.coordinate_manager, [tensor.coordinate_map_key]
+        for _ in channels[1:]:
+            keys.append(manager.stride(keys[-1], 2))
+        kernels = {size: engine.KernelGenerator(kernel_size=size, stride=2 if size == 2 else 1, dimension=2)
+                   for size in (2, 3, 5)}
+        return MinkowskiMap(
+            manager=manager, features=tensor.F, keys=tuple(keys), matrices=len(coords), kernels=kernels,
+            owners=tuple(manager.get_coordinates(key)[:, 0].long() for key in keys),
+        )
+
+    def input_conv(self, weight: Tensor, bias: Tensor | None, sites: MinkowskiMap) -> Tensor:
+        """Convolve the input of the map with a 5x5 kernel, then ReLU."""
+        return _convolve(sites.features, weight, bias, sites, 0)
+
+    def conv(self, x: Tensor, weight: Tensor, bias: Tensor | None, sites: MinkowskiMap, level: int) -> Tensor:
+        """Convolve with a 3x3 kernel at a level, then ReLU."""
+        return _convolve(x, weight, bias, sites, level)
+
+    def max_pool(self, x: Tensor, sites: MinkowskiMap, level: int) -> Tensor:
+        """Take the maximum over the aligned 2x2 cells of a level."""
+        engine = import_minkowski()
+        pooling = importlib.import_module("MinkowskiEngine.MinkowskiPooling").MinkowskiLocalPoolingFunction
+        return pooling.apply(x, engine.PoolingMode.LOCAL_MAX_POOLING, sites.kernels[2], sites.keys[level],
+                             sites.keys[level + 1], sites.manager)
+
+    def global_mean(self, x: Tensor, sites: MinkowskiMap, level: int) -> Tensor:
+        """Average over the sites of every matrix."""
+        owner = sites.owners[level]
+        counts = torch.bincount(owner, minlength=sites.matrices)
+        return x.new_zeros(sites.matrices, x.shape[1]).index_add(0, owner, x) / counts[:, None]
+
+
+def import_minkowski() -> ModuleType:
+    """Import MinkowskiEngine; version 0.5.4 still looks for `collections.Sequence`, which Python 3.10 removed.
+
+    Raises:
+        ImportError: it is not installed; the message says how to build it.
+    """
+    if not hasattr(collections, "Sequence"):
+        collections.Sequence = collections.abc.Sequence
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module("MinkowskiEngine")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{error}: MinkowskiEngine has no wheels; with libopenblas-dev and a C++ compiler run `pip install "
+            "--no-build-isolation --no-deps -C--global-option=--blas=openblas MinkowskiEngine==0.5.4`, "
+            "or take TorchBackend"
+        ) from None
+
+
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, sites: MinkowskiMap, level: int) -> Tensor:
+    engine = import_minkowski()
+    convolution = importlib.import_module("MinkowskiEngine.MinkowskiConvolution").MinkowskiConvolutionFunction
+    size = round(len(weight) ** 0.5)
+    transposed = weight.unflatten(0, (size, size)).transpose(0, 1).flatten(0, 1).contiguous()
+    key = sites.keys[level]
+    out = convolution.apply(x, transposed, sites.kernels[size], engine.ConvolutionMode.DEFAULT, key, key, sites.manager)
+    return torch.relu(out if bias is None else out + bias)
