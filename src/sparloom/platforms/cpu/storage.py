@@ -15,6 +15,7 @@ __all__ = ["FILL_LIMIT", "LEVELS", "Layout", "Packed", "Packer", "aligned"]
 
 LEVELS = ("io", "ii", "jo", "ji")
 FILL_LIMIT = 20  # stored values per nonzero, as WACO
+PADDING = 8  # coordinates that kernels may read, to prefetch, beyond the last one
 POSITION_LIMIT = 2**31 - 1
 ALIGNMENT = 4096  # bytes: vectors never straddle cache lines, and every allocation starts alike
 WHOLE = 31  # log2 of a tile that holds every column
@@ -76,7 +77,8 @@ class Packed:
     """A packed matrix.
 
     Args:
-        arrays: `<level>_pos` and `<level>_crd` int32 of each compressed level, and `values` float32.
+        arrays: `<level>_pos` and `<level>_crd` int32 of each compressed level, and `values` float32; each `crd` is
+            followed by PADDING zeros.
         where: CSR index -> position in `values`, int32, or None when it was not asked for.
     """
 
@@ -131,7 +133,8 @@ class Packer:
         for level in range(4):
             if layout.compressed[level]:
                 pos[level] = aligned((parents[level] + 1,), np.int32, zero=True)
-                crd[level] = aligned((positions[level],), np.int32)
+                crd[level] = aligned((positions[level] + PADDING,), np.int32)
+                crd[level][positions[level] :] = 0
         values = aligned((positions[3],), np.float32, zero=positions[3] != nnz)
         where = np.empty(nnz, dtype=np.int32) if locate else None
         shared, order, extents = self._shared, *_describe(layout)[::2]
