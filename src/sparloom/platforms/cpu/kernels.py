@@ -1,6 +1,5 @@
 """Compiled programs: built in batches, each checked once against the float64 oracle, called with packed operands."""
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from sparloom.sparse import Pattern, SparseMatrix
 __all__ = ["Kernels", "fresh_result", "register_columns", "unpack_result"]
 
 OPS: Mapping[str, Op] = {"spmm": SpMM(), "sddmm": SDDMM()}
-SPIN = "10000000"  # turns that an idle thread waits before it sleeps, some 0.1 s
 
 
 class Kernels:
@@ -40,9 +38,6 @@ class Kernels:
         missing = [program for program in dict.fromkeys(programs) if program not in self._functions]
         if not missing:
             return 0
-        # An idle thread that spins counts as busy, so that wall and processor clocks differ only where the machine
-        # ran something else; and loops inside serial ones start within a microsecond. Read when OpenMP is loaded.
-        os.environ.setdefault("GOMP_SPINCOUNT", SPIN)
         library = compile_c([lower(program) for program in missing], jobs=self.threads)
         library.set_threads(self.threads)
         for program in missing:

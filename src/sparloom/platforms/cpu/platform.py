@@ -9,6 +9,7 @@ import numpy as np
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
+from sparloom.platforms.cpu.clock import keep_threads_awake
 from sparloom.platforms.cpu.kernels import Kernels, fresh_result, register_columns, unpack_result
 from sparloom.platforms.cpu.program import Program
 from sparloom.platforms.cpu.rounds import Job, Round
@@ -73,6 +74,7 @@ class CpuPlatform:
         Returns:
             Number of distinct kernels.
         """
+        keep_threads_awake()
         programs: dict[Program, None] = {}
         for matrix, chosen in zip(matrices, configs, strict=True):
             packer = Packer(matrix)
@@ -112,6 +114,7 @@ class CpuPlatform:
         Raises:
             AssertionError: a kernel computes something else than the oracle.
         """
+        keep_threads_awake()
         packer = Packer(operands.matrix)
         baseline = self.baseline(op, operands.matrix.pattern)
         jobs: list[Job] = []

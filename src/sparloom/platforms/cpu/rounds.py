@@ -65,18 +65,19 @@ class Round:
             visits: how often each configuration is visited; filled by the first round, obeyed by later ones.
 
         Yields:
-            Index of a job and its measurement, each once, in the order in which they are finished.
+            Index of a job and its measurement, each once; between the runs of a batch nothing is yielded, so that what
+            the caller does (such as writing to disk) disturbs none.
         """
         for batch in _batches(jobs):
             started = [(index, self._start(jobs[index], visits)) for index in batch]
-            for sweep in range(1 + self.timing.repetitions):
+            for sweep in range(self.timing.repetitions):
                 for place in self.rng.permutation(len(started)):
                     index, watch = started[place]
                     wanted = visits[jobs[index].config]
-                    if 0 < sweep <= wanted:
+                    if sweep < wanted:
                         watch.visit()
-                    if sweep == wanted:
-                        yield index, watch.measurement()
+            for index, watch in started:
+                yield index, watch.measurement()
 
     def _start(self, job: Job, visits: dict[Config, int]) -> Stopwatch:
         """Pack a job, warm it up, compare its result."""
