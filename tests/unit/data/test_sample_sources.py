@@ -1,5 +1,7 @@
 """Stored and made-up samples behind one interface."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,3 +103,8 @@ def test_tiny_parts_fit_together() -> None:
 def test_unknown_platform_of_tiny_samples_is_refused() -> None:
     with pytest.raises(ValueError, match="tiny samples know the platforms cpu, cuda, spade, not abacus"):
         TINY.table("abacus", "", "spmm")
+
+
+def test_samples_are_read_without_torch() -> None:
+    code = "import sys, sparloom.data; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
