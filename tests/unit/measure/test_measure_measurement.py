@@ -1,0 +1,56 @@
+"""Measurements and the timing protocol refuse what has no meaning."""
+
+import pytest
+
+from sparloom.measure import Measurement, TimingProtocol, describe_machine
+
+PROTOCOL = {"rounds": 2, "repetitions": 3, "short_seconds": 0.0, "most_repetitions": 3, "slow_factor": 3.0,
+            "steal_ratio": 1.1, "retakes": 1, "seed": 0}
+
+
+def test_best_is_the_least_repetition():
+    assert Measurement((2.0, 1.0, 3.0), "wall").best == 1.0
+
+
+def test_failed_measurement_keeps_its_reason():
+    failed = Measurement.failed("fill: too many values", "wall")
+    assert (failed.seconds, failed.failure) == ((), "fill: too many values")
+    with pytest.raises(ValueError, match="no seconds, the measurement failed: fill: too many values"):
+        failed.best  # noqa: B018
+
+
+@pytest.mark.parametrize(("seconds", "failure"), [((), None), ((1.0,), "broken")])
+def test_seconds_exclude_a_failure(seconds, failure):
+    with pytest.raises(ValueError, match="seconds or a failure, not both or neither"):
+        Measurement(seconds, "wall", failure)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
+def test_seconds_are_finite_and_positive(seconds):
+    with pytest.raises(ValueError, match="must be finite and above 0: give a failure instead"):
+        Measurement((seconds,), "wall")
+
+
+def test_processor_seconds_come_one_per_repetition():
+    with pytest.raises(ValueError, match="1 cpu_seconds for 2 seconds: one per repetition"):
+        Measurement((1.0, 2.0), "wall", cpu_seconds=(1.0,))
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"rounds": 0}, "rounds 0"),
+    ({"repetitions": 0}, "repetitions 0"),
+    ({"retakes": -1}, "retakes -1"),
+    ({"most_repetitions": 2}, "most_repetitions 2 is below repetitions 3"),
+    ({"slow_factor": 1.0}, "slow_factor 1.0"),
+    ({"steal_ratio": 1.0}, "steal_ratio 1.0"),
+])
+def test_protocol_refuses_senseless_numbers(change, message):
+    with pytest.raises(ValueError, match=message):
+        TimingProtocol(**PROTOCOL | change)
+
+
+def test_machine_is_described_by_what_matters_for_speed():
+    machine = describe_machine()
+    assert machine["threads"] >= 1
+    assert machine["memory_mib"] > 0
+    assert f"{machine['threads']} threads" in machine["name"]

@@ -1,0 +1,139 @@
+"""Metrics against numbers worked out by hand and against the paper's table."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from sparloom.measure import (
+    ape_speedup,
+    ape_time,
+    bootstrap_interval,
+    dce,
+    geomean,
+    kendall_tau,
+    noise_floor,
+    ordered_pair_accuracy,
+    pairwise_ranking_loss,
+    round_minima,
+    settle,
+    speedup,
+)
+
+
+def test_geomean_of_reciprocals_is_one():
+    assert geomean(np.array([4.0, 0.25])) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("values", [[], [1.0, 0.0], [1.0, -2.0], [float("nan")]])
+def test_geomean_refuses_what_has_no_logarithm(values):
+    with pytest.raises(ValueError, match="at least one number, all above 0"):
+        geomean(np.array(values))
+
+
+def test_speedup_above_one_is_better():
+    np.testing.assert_allclose(speedup(np.array([3.0, 1.0]), np.array([1.0, 2.0])), [3.0, 0.5])
+
+
+def test_bootstrap_covers_the_statistic_and_repeats_by_seed():
+    values = np.exp(np.random.default_rng(0).normal(0.3, 0.2, size=150))
+    low, high = bootstrap_interval(values, seed=1)
+    assert low < geomean(values) < high
+    assert high - low < 0.15
+    assert bootstrap_interval(values, seed=1) == (low, high)
+    assert bootstrap_interval(values, seed=2) != (low, high)
+
+
+def test_bootstrap_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(3)
+    hits = 0
+    for trial in range(100):
+        low, high = bootstrap_interval(rng.normal(size=60), seed=trial, statistic=np.mean, resamples=200)
+        hits += low <= 0 <= high
+    assert 0.87 <= hits / 100 <= 1.0
+
+
+def test_bootstrap_needs_matrices():
+    with pytest.raises(ValueError, match="at least one matrix"):
+        bootstrap_interval(np.array([]), seed=0)
+
+
+def test_kendall_tau_of_equal_and_opposite_rankings():
+    values = np.array([3.0, 1.0, 2.0])
+    assert kendall_tau(values, 10 * values) == pytest.approx(1.0)
+    assert kendall_tau(values, -values) == pytest.approx(-1.0)
+    assert np.isnan(kendall_tau(values, np.ones(3)))
+
+
+def test_ordered_pair_accuracy_counts_pairs():
+    scores, seconds = np.array([1.0, 2.0, 3.0, 3.0]), np.array([1.0, 3.0, 2.0, 4.0])
+    right = 0.0
+    pairs = list(itertools.combinations(range(4), 2))
+    for a, b in pairs:
+        agrees = np.sign(scores[a] - scores[b]) * np.sign(seconds[a] - seconds[b])
+        right += (1 + agrees) / 2
+    assert ordered_pair_accuracy(scores, seconds) == pytest.approx(right / len(pairs))
+
+
+def test_pairs_within_the_tolerance_are_left_out():
+    scores, seconds = np.array([2.0, 1.0, 5.0]), np.array([1.0, 1.04, 2.0])
+    assert ordered_pair_accuracy(scores, seconds) == pytest.approx(2 / 3)
+    assert ordered_pair_accuracy(scores, seconds, tolerance=0.05) == 1.0
+    assert np.isnan(ordered_pair_accuracy(scores[:2], seconds[:2], tolerance=0.05))
+
+
+def test_accuracy_is_half_of_tau_plus_one_without_ties():
+    rng = np.random.default_rng(0)
+    scores, seconds = rng.random(30), rng.random(30)
+    assert ordered_pair_accuracy(scores, seconds) == pytest.approx((1 + kendall_tau(scores, seconds)) / 2)
+
+
+def test_ranking_loss_is_zero_when_every_pair_clears_the_margin():
+    seconds = np.array([1.0, 2.0, 3.0])
+    assert pairwise_ranking_loss(seconds, seconds) == 0.0
+    assert pairwise_ranking_loss(-seconds, seconds) == pytest.approx((2 + 3 + 2) / 3)
+
+
+def test_ranking_loss_leaves_out_ties():
+    assert np.isnan(pairwise_ranking_loss(np.array([1.0, 2.0]), np.array([1.0, 1.0])))
+
+
+def test_the_two_readings_of_ape_differ():
+    chosen, optimum = np.array([2.0, 1.0]), np.array([1.0, 1.0])
+    assert ape_time(chosen, optimum) == pytest.approx(50.0)
+    assert ape_speedup(chosen, optimum) == pytest.approx(25.0)
+
+
+@pytest.mark.parametrize(("cpu", "spade", "published"), [
+    (0, 500, 0.50), (0, 10_000, 10.00), (10_000, 500, 0.51), (10_000, 100_000, 100.01), (100_000, 500, 0.60),
+    (10_000, 0, 0.01),
+])
+def test_collection_expense_gives_the_column_of_table_2(cpu, spade, published):
+    assert dce({"cpu": cpu, "spade": spade}) / 1e6 == pytest.approx(published, abs=0.0051)
+
+
+def test_collection_expense_names_an_unknown_platform():
+    with pytest.raises(ValueError, match="no cost for platform tpu: known are cpu, spade"):
+        dce({"tpu": 1})
+
+
+def test_lengths_must_agree():
+    with pytest.raises(ValueError, match=r"shapes \(2,\) and \(3,\)"):
+        kendall_tau(np.ones(2), np.ones(3))
+
+
+def test_settle_takes_the_median_of_round_minima():
+    seconds, spread = settle([[5.0, 2.0], [3.0], [9.0, 4.0]])
+    assert (seconds, spread) == (3.0, pytest.approx(2 / 3))
+    np.testing.assert_array_equal(round_minima([[5.0, 2.0], [3.0]]), [2.0, 3.0])
+
+
+def test_rounds_without_repetitions_are_refused():
+    with pytest.raises(ValueError, match="drop failed rounds first"):
+        settle([[1.0], []])
+
+
+def test_noise_floor_is_the_upper_tail_of_repeated_runs():
+    assert noise_floor([[1.0, 1.1]]) == pytest.approx(0.1)
+    with pytest.raises(ValueError, match="at least twice per round"):
+        noise_floor([[1.0]])
