@@ -83,10 +83,9 @@ class MinkowskiBackend:
 
     def max_pool(self, x: Tensor, sites: MinkowskiMap, level: int) -> Tensor:
         """Take the maximum over the aligned 2x2 cells of a level."""
-        engine = import_minkowski()
-        pooling = importlib.import_module("MinkowskiEngine.MinkowskiPooling").MinkowskiLocalPoolingFunction
-        return pooling.apply(x, engine.PoolingMode.LOCAL_MAX_POOLING, sites.kernels[2], sites.keys[level],
-                             sites.keys[level + 1], sites.manager)
+        module = importlib.import_module("MinkowskiEngine.MinkowskiPooling")
+        pool, mode = module.MinkowskiLocalPoolingFunction.apply, module.PoolingMode.LOCAL_MAX_POOLING
+        return pool(x, mode, sites.kernels[2], sites.keys[level], sites.keys[level + 1], sites.manager)
 
     def global_mean(self, x: Tensor, sites: MinkowskiMap, level: int) -> Tensor:
         """Average over the sites of every matrix."""
@@ -116,10 +115,10 @@ def import_minkowski() -> ModuleType:
 
 
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, sites: MinkowskiMap, level: int) -> Tensor:
-    engine = import_minkowski()
-    convolution = importlib.import_module("MinkowskiEngine.MinkowskiConvolution").MinkowskiConvolutionFunction
+    module = importlib.import_module("MinkowskiEngine.MinkowskiConvolution")
+    convolve, mode = module.MinkowskiConvolutionFunction.apply, module.ConvolutionMode.DEFAULT
     size = round(len(weight) ** 0.5)
     transposed = weight.unflatten(0, (size, size)).transpose(0, 1).flatten(0, 1).contiguous()
     key = sites.keys[level]
-    out = convolution.apply(x, transposed, sites.kernels[size], engine.ConvolutionMode.DEFAULT, key, key, sites.manager)
+    out = convolve(x, transposed, sites.kernels[size], mode, key, key, sites.manager)
     return torch.relu(out if bias is None else out + bias)
