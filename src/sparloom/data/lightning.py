@@ -16,7 +16,7 @@ __all__ = ["RankingBatch", "RankingData"]
 
 @dataclass
 class RankingBatch:
-    """Configurations of several matrices, matrix after matrix; pairs are formed within a matrix only.
+    """Configurations of several matrices, matrix after matrix.
 
     Args:
         inputs: one per matrix.
@@ -35,21 +35,6 @@ class RankingBatch:
         """Copy the tensors to a device; inputs stay where they are."""
         tensors = (self.owner, self.shared, self.heterogeneous, self.seconds, self.spread)
         return RankingBatch(self.inputs, *(tensor.to(device, non_blocking=non_blocking) for tensor in tensors))
-
-    def pairs(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """List the ordered pairs.
-
-        Returns:
-            first, second: int64 (pairs,), rows of one matrix; sign: float32 (pairs,), 1 where the first is slower, else
-            -1. Pairs whose times differ by no more than the larger spread, relative to the faster, are left out.
-        """
-        first, second = torch.triu_indices(len(self.owner), len(self.owner), offset=1, device=self.owner.device)
-        same = self.owner[first] == self.owner[second]
-        first, second = first[same], second[same]
-        gap = self.seconds[first] - self.seconds[second]
-        faster = torch.minimum(self.seconds[first], self.seconds[second])
-        apart = gap.abs() > torch.maximum(self.spread[first], self.spread[second]) * faster
-        return first[apart], second[apart], gap[apart].sign()
 
 
 class RankingData(lightning.LightningDataModule):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparloom.data import MatrixSamples, TinySamples, matrix_samples
-from sparloom.data.lightning import RankingBatch, RankingData, collate
+from sparloom.data.lightning import RankingData, collate
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.space import CpuSpace, SpadeSpace
 
@@ -92,26 +92,6 @@ def test_validation_is_whole_and_in_order(items: list[MatrixSamples]) -> None:
     batches = list(data(items, configs_per_step=5).val_dataloader())
     assert [batch.inputs[0].name for batch in batches] == [item.input.name for item in items[:2]]
     assert all(len(batch.seconds) == 20 for batch in batches)
-
-
-def made(seconds: list[float], spread: list[float], owner: list[int]) -> RankingBatch:
-    count = len(seconds)
-    tensors = (torch.zeros(count, 53), torch.zeros(count, 3), torch.tensor(seconds), torch.tensor(spread))
-    return RankingBatch((), torch.tensor(owner), *tensors)
-
-
-def test_pairs_stay_within_a_matrix() -> None:
-    first, second, sign = made([1.0, 2.0, 3.0, 1.0], [0.0] * 4, [0, 0, 1, 1]).pairs()
-    assert (first.tolist(), second.tolist(), sign.tolist()) == ([0, 2], [1, 3], [-1.0, 1.0])
-
-
-def test_pairs_closer_than_the_larger_spread_are_left_out() -> None:
-    first, second, _ = made([1.0, 1.04, 1.2], [0.01, 0.05, 0.01], [0, 0, 0]).pairs()
-    assert list(zip(first.tolist(), second.tolist(), strict=True)) == [(0, 2), (1, 2)]
-
-
-def test_exact_ties_are_left_out_even_without_spread() -> None:
-    assert len(made([1.0, 1.0], [0.0, 0.0], [0, 0]).pairs()[0]) == 0
 
 
 def test_batch_moves_as_lightning_moves_it(items: list[MatrixSamples]) -> None:
