@@ -8,6 +8,7 @@ from pathlib import Path
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -22,8 +23,13 @@ CONF = ROOT / "conf"
 def main(cfg: DictConfig) -> float | None:
     """Run the chosen task in the folder that Hydra made for it."""
     settings = HydraConfig.get()
-    given = cli.inherited(settings.overrides.task)
-    return execute(cfg, Path(settings.runtime.output_dir), given).get(cfg.objective)
+    given = cli.inherited(settings.overrides.task, settings.runtime.choices)
+    try:
+        return execute(cfg, Path(settings.runtime.output_dir), given).get(cfg.objective)
+    except cli.Reported:
+        if settings.mode == RunMode.RUN:
+            sys.exit(1)
+        raise  # a sweep notes the failure of this job
 
 
 def execute(cfg: DictConfig, out: Path, given: list[str], made: tuple[str, ...] = ()) -> dict[str, float]:

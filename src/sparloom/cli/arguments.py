@@ -1,7 +1,7 @@
 """Checks and repairs of the command line that need only the names of the files in conf/."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sparloom.cli.listing import show
@@ -12,7 +12,8 @@ __all__ = ["UsageError", "choices", "inherited", "prepare"]
 PATH_KEYS = ("matrix", "mirror", "folder", "file", "path", "checkpoint", "cache", "table")
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir",
                     "-cd", "--info", "-i", "--experimental-rerun")
-INHERITED = ("paths", "corpus", "samples", "op", "encoder", "trainer", "logger", "local", "debug", "seed", "mirror")
+INHERITED_GROUPS = ("paths", "op", "corpus", "samples", "encoder", "predictor", "model", "trainer", "logger")
+INHERITED_VALUES = ("paths.", "op.", "corpus.", "samples.", "encoder.", "predictor.", "model.net.", "seed=", "debug=")
 _OVERRIDE = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)=(?P<value>.*)$", re.DOTALL)
 _SPECIAL = re.compile(r"""[\s,=(){}\[\]:'"\\#;|%&^!?*<>`]|[^\x00-\x7f]""")
 
@@ -55,9 +56,16 @@ def choices(arguments: Sequence[str], conf: Path) -> list[str]:
     return found
 
 
-def inherited(overrides: Sequence[str]) -> list[str]:
-    """Keep the overrides that hold for a prerequisite experiment too: where files lie, which data, which operation."""
-    return [text for text in overrides if re.split(r"[.=@]", text.lstrip("+~"), maxsplit=1)[0] in INHERITED]
+def inherited(overrides: Sequence[str], chosen: Mapping[str, str]) -> list[str]:
+    """What holds for a prerequisite experiment too: which data, which operation, which network, where files lie.
+
+    Args:
+        overrides: of the command line; values of the groups below are kept.
+        chosen: group -> option of the whole run, whether the command line or the experiment chose it.
+    """
+    groups = [f"{group}={chosen[group]}" for group in INHERITED_GROUPS if chosen.get(group)]
+    values = [text for text in overrides if text.lstrip("+~").startswith(INHERITED_VALUES)]
+    return [*groups, *values]
 
 
 def _overrides(arguments: Sequence[str]) -> list[str]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from sparloom.measure import ape_speedup, ape_time, kendall_tau, ordered_pair_accuracy
+from sparloom.measure import kendall_tau, ordered_pair_accuracy
 from sparloom.space import Config
 
-__all__ = ["Choices", "Truth", "interval", "judge", "per_matrix", "summary"]
+__all__ = ["Choices", "Truth", "interval", "judge", "optimum", "per_matrix", "random_choice", "summary"]
 
 RESAMPLES = 2000
 
@@ -40,7 +40,7 @@ class Truth:
         gaps = table.isna().sum(axis=1)
         if gaps.any():
             raise ValueError(f"{int((gaps > 0).sum())} of {len(matrices)} matrices lack seconds, {gaps.idxmax()} for "
-                             f"{int(gaps.max())} of {len(keys)} configurations: the optimum needs all; collect them first")
+                             f"{int(gaps.max())} of {len(keys)} configurations: collect them, the optimum needs all")
         return cls(tuple(matrices), tuple(configs), table.to_numpy(np.float64), keys.index(baseline.key))
 
     @property
@@ -100,7 +100,8 @@ def random_choice(truth: Truth) -> Choices:
     count = ascending.shape[1]
     first = np.exp(np.log(ascending).mean(axis=1))
     weights = _least_of(min(5, count), count)
-    return Choices("random", 0, np.full(len(truth.matrices), -1), first, np.exp(np.log(ascending) @ weights), nothing, nothing)
+    nowhere = np.full(len(truth.matrices), -1)
+    return Choices("random", 0, nowhere, first, np.exp(np.log(ascending) @ weights), nothing, nothing)
 
 
 def per_matrix(truth: Truth, choices: Sequence[Choices], about: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -4,10 +4,12 @@ import importlib
 
 _HOMES = {
     "Autoencode": "autoencode",
+    "Checkpoints": "checkpoints",
     "Collect": "collect",
     "Finetune": "finetune",
     "PrepareInputs": "prepare_inputs",
     "Pretrain": "pretrain",
+    "Recipe": "training",
     "Recommend": "recommend",
 }
 

@@ -1,0 +1,129 @@
+"""Figures of an evaluation, after COGNATE's figures 4, 5 and 6; each as PNG and SVG."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sparloom.files import atomic_path
+
+__all__ = ["COLOURS", "NAMES", "draw_curves", "draw_matrices", "draw_methods", "figure", "save"]
+
+COLOURS: Mapping[str, str] = {
+    "random": "#c8c8c8", "static": "#9a9a9a", "trees": "#5f7fa8", "zero_shot": "#d9a441", "no_transfer": "#7aa974",
+    "cognate": "#b5443c", "optimum": "#2b2b2b",
+}
+NAMES: Mapping[str, str] = {
+    "random": "random", "static": "static", "trees": "trees", "zero_shot": "zero-shot", "no_transfer": "no transfer",
+    "cognate": "COGNATE", "optimum": "optimum",
+}
+STYLE = {
+    "font.family": "sans-serif", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "axes.grid.axis": "y", "grid.color": "#e6e6e6", "grid.linewidth": 0.8, "axes.axisbelow": True,
+    "axes.titlesize": 11, "axes.titlelocation": "left", "legend.frameon": False, "svg.hashsalt": "sparloom",
+    "xtick.bottom": False, "ytick.left": False,
+}
+
+
+def figure(width: float, height: float, *, columns: int = 1) -> tuple[Figure, Sequence[Axes]]:
+    """Make a figure of `width` x `height` inches in the house style, without touching global state."""
+    with matplotlib.rc_context(STYLE):
+        made = Figure(figsize=(width, height), layout="constrained")
+        axes = made.subplots(1, columns, squeeze=False)[0]
+    return made, axes
+
+
+def save(drawn: Figure, stem: Path) -> None:
+    """Write `stem`.png and `stem`.svg, atomically; equal figures give equal files."""
+    formats = {"png": {"dpi": 200, "metadata": {"Software": None}}, "svg": {"metadata": {"Date": None}}}
+    with matplotlib.rc_context(STYLE):
+        for ending, options in formats.items():
+            with atomic_path(stem.with_suffix(f".{ending}")) as partial:
+                drawn.savefig(partial, format=ending, **options)
+
+
+def draw_methods(metrics: Mapping[str, float], stem: Path, *, prefix: str, title: str) -> None:
+    """Draw geometric mean speedups of all methods with their bootstrap bounds (figure 4)."""
+    bars = [(method, label, f"{prefix}/{key}_speedup") for method, label, key in _bars()]
+    bars = [bar for bar in bars if bar[2] in metrics]
+    drawn, (axes,) = figure(1.6 + 0.75 * len(bars), 3.4)
+    for place, (method, _, key) in enumerate(bars):
+        value = metrics[key]
+        axes.bar(place, value, width=0.68, color=COLOURS[method])
+        axes.errorbar(place, value, yerr=[[value - metrics[f"{key}_low"]], [metrics[f"{key}_high"] - value]],
+                      color="#404040", linewidth=1, capsize=3)
+        axes.annotate(f"{value:.2f}", (place, metrics[f"{key}_high"]), xytext=(0, 3), textcoords="offset points",
+                      ha="center", fontsize=9)
+    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_xticks(range(len(bars)), [label for _, label, _ in bars])
+    axes.set_ylabel("speedup over the default")
+    axes.set_title(title)
+    save(drawn, stem)
+
+
+def draw_matrices(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw the speedup on every matrix, sorted by the optimum (figure 5); means over seeds.
+
+    Args:
+        frame: as `per_matrix` makes it.
+    """
+    speedups = frame.assign(
+        top1=np.log(frame["baseline_seconds"] / frame["top1_seconds"]),
+        top5=np.log(frame["baseline_seconds"] / frame["top5_seconds"]),
+    ).groupby(["method", "matrix"])[["top1", "top5"]].mean()
+    order = speedups.loc["optimum", "top1"].sort_values().index
+    drawn, (axes,) = figure(7.2, 3.4)
+    places = np.arange(1, len(order) + 1)
+
+    def points(method: str, top: str) -> np.ndarray:
+        return np.exp(speedups.loc[method, top].reindex(order).to_numpy())
+
+    axes.plot(places, points("optimum", "top1"), color=COLOURS["optimum"], linewidth=1.2, label="optimum")
+    axes.plot(places, points("cognate", "top5"), color=COLOURS["cognate"], linewidth=0.9, alpha=0.55,
+              label="COGNATE top-5")
+    axes.scatter(places, points("cognate", "top1"), color=COLOURS["cognate"], s=9, label="COGNATE top-1", zorder=3)
+    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.set_xlabel("matrices, by optimum")
+    axes.set_ylabel("speedup over the default")
+    axes.set_title(title)
+    axes.legend(loc="upper left")
+    save(drawn, stem)
+
+
+def draw_curves(frame: pd.DataFrame, stem: Path) -> None:
+    """Draw loss and ordered pair accuracy over epochs, mean and range over seeds (figure 6).
+
+    Args:
+        frame: columns method, seed, epoch, and train/ and validation/ prl and opa.
+    """
+    drawn, axes = figure(7.2, 3.2, columns=2)
+    for axis, (key, label) in zip(axes, (("prl", "ranking loss"), ("opa", "ordered pair accuracy")), strict=True):
+        for method, rows in frame.groupby("method", sort=False):
+            for stage, style in (("train", "-"), ("validation", "--")):
+                if f"{stage}/{key}" not in rows or rows[f"{stage}/{key}"].isna().all():
+                    continue
+                by_epoch = rows.dropna(subset=f"{stage}/{key}").groupby("epoch")[f"{stage}/{key}"]
+                mean, colour = by_epoch.mean(), COLOURS.get(str(method), COLOURS["cognate"])
+                axis.plot(mean.index, mean, style, color=colour, linewidth=1.2,
+                          label=f"{NAMES.get(str(method), method)}, {stage}")
+                axis.fill_between(mean.index, by_epoch.min(), by_epoch.max(), color=colour, alpha=0.12, linewidth=0)
+        axis.set_xlabel("epoch")
+        axis.set_title(label)
+    axes[0].legend(fontsize=8)
+    save(drawn, stem)
+
+
+def _bars() -> list[tuple[str, str, str]]:
+    """Method, label and metric of every bar."""
+    single = [("random", "random", "random"), ("static", "static", "static")]
+    others = ("zero_shot", "no_transfer", "trees")
+    learned = [(method, f"{NAMES[method]}\ntop-1", f"{method}_top1") for method in others]
+    ours = [("cognate", "COGNATE\ntop-1", "top1"), ("cognate", "COGNATE\ntop-5", "top5")]
+    return [*single, *learned, *ours, ("optimum", "optimum", "optimum")]

@@ -1,0 +1,62 @@
+"""Finished runs: where they are and what they found."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+__all__ = ["Run", "latest", "read_run"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run; files are read when asked for."""
+
+    folder: Path
+    metrics: dict[str, float | None]
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """Commit, versions, machine, seed, data."""
+        return json.loads((self.folder / "environment.json").read_text(encoding="utf-8"))
+
+    @cached_property
+    def command(self) -> str:
+        return (self.folder / "command.txt").read_text(encoding="utf-8").strip()
+
+    @cached_property
+    def per_matrix(self) -> pd.DataFrame:
+        """One row per matrix, method and seed."""
+        return pd.read_parquet(self.folder / "per_matrix.parquet")
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """One row per method, seed and epoch."""
+        return pd.read_csv(self.folder / "curves.csv")
+
+
+def read_run(folder: Path) -> Run:
+    """Open a run folder, such as one under results/.
+
+    Raises:
+        FileNotFoundError: the run has no metrics: it has not finished.
+    """
+    path = Path(folder) / "metrics.json"
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist: the run has not finished, or the folder is another")
+    return Run(Path(folder), json.loads(path.read_text(encoding="utf-8")))
+
+
+def latest(experiment: str, *, outputs: Path) -> Run:
+    """Open the newest finished run of an experiment.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    found = sorted((Path(outputs) / experiment).glob("*/metrics.json"))
+    if not found:
+        raise FileNotFoundError(f"no finished run of {experiment} under {outputs}: run experiment={experiment}")
+    return read_run(found[-1].parent)

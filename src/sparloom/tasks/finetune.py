@@ -1,0 +1,151 @@
+"""Fine-tune on a few matrices of the target and compare with everything that learned from the same labels."""
+
+import copy
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from sparloom.data import SampleSource, Selection
+from sparloom.models import CognateModel, CostModel, FrozenEncoder, Static, Trees, fill, load_checkpoint, load_encoder
+from sparloom.ops import Op
+from sparloom.report import Choices, judge, optimum, random_choice
+from sparloom.sparse import Role
+from sparloom.tasks.checkpoints import Checkpoints, samples_name
+from sparloom.tasks.comparison import Comparison
+from sparloom.tasks.study import Study
+from sparloom.tasks.training import Recipe, train, with_anchors
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["Finetune", "finetuned_name"]
+
+METHODS = ("static", "trees", "zero_shot", "no_transfer", "cognate")
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What fine-tuning starts from: the target's encoder, and the pre-trained network with its notes."""
+
+    encoder: FrozenEncoder
+    source: Path
+    notes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Finetune:
+    """COGNATE's main experiment: few target labels, judged on matrices that no method has seen.
+
+    For every seed a few training matrices and configurations are drawn; all methods learn from exactly these labels.
+    Networks keep their last epoch: to choose one by validation on the target would cost further labels.
+
+    Args:
+        trees: the baseline without deep learning.
+        seeds: of the drawn labels and of everything random in training.
+        methods: which to run, of static, trees, zero_shot, no_transfer, cognate.
+        eval_role: role of the matrices that judge; "validation" while anything is being chosen by the result.
+        watched: how many validation matrices are drawn in the training curves; nothing is chosen by them.
+    """
+
+    op: Op
+    source: "Platform"
+    target: "Platform"
+    samples: SampleSource
+    selection: Selection
+    recipe: Recipe
+    trees: Trees
+    checkpoints: Checkpoints
+    seeds: Sequence[int]
+    methods: Sequence[str]
+    eval_role: Role
+    watched: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Train all methods, print and draw the comparison, save the fine-tuned networks."""
+        began = time.monotonic()
+        unknown = sorted(set(self.methods) - set(METHODS))
+        if unknown:
+            raise ValueError(f"no method {', '.join(unknown)}: task.methods knows {', '.join(METHODS)}")
+        study = Study(self.target, self.op, self.samples, self.eval_role)
+        beginning = self._beginning(study)
+        logger.info("%s on %s %s: %d %s matrices, seeds %s", self.op.name, self.target.name, self.target.preset,
+                    len(study.truth.matrices), self.eval_role, ", ".join(map(str, self.seeds)))
+        comparison = Comparison(study, source_labels=int(beginning.notes.get("labels", 0)))
+        comparison.add(random_choice(study.truth))
+        if "zero_shot" in self.methods:
+            comparison.add(_judged("zero_shot", 0, study, self._zero_shot(study, beginning)))
+        for seed in self.seeds:
+            labels = study.draw(self.selection, seed)
+            comparison.drawn[seed] = labels
+            for method, model in self._simple(study, labels, seed):
+                comparison.add(_judged(method, seed, study, model))
+            for method in ("no_transfer", "cognate"):
+                if method in self.methods:
+                    model, curves = self._trained(method, study, labels, seed=seed, beginning=beginning, out=out)
+                    comparison.add(_judged(method, seed, study, model), curves)
+        comparison.add(optimum(study.truth))
+        return comparison.write(out) | {"seconds": time.monotonic() - began}
+
+    def _beginning(self, study: Study) -> Beginning:
+        """Find the target's encoder and the pre-trained network."""
+        op = f"op={self.op.name}"
+        latent = self.checkpoints.find(f"latent_{self.target.name}_{self.op.name}", self.samples,
+                                       experiment=f"autoencode_{self.target.name}", overrides=(op,))
+        source = self.checkpoints.find(f"source_{self.source.name}_{self.op.name}", self.samples,
+                                       experiment=f"pretrain_{self.source.name}", overrides=(op,))
+        space = self.source.space(self.op)
+        stored = load_checkpoint(source, kind="cognate", op=self.op.name, platform=space.name, space=space.digest())
+        return Beginning(load_encoder(latent, study.space), source, stored.notes)
+
+    def _zero_shot(self, study: Study, beginning: Beginning) -> CognateModel:
+        """The pre-trained network with the target's encoder, as it is."""
+        net = copy.deepcopy(self.recipe.module.net)
+        fill(net, load_checkpoint(beginning.source, kind="cognate"), beginning.source)
+        net.use_encoder(beginning.encoder)
+        return CognateModel(net, study.space)
+
+    def _simple(self, study: Study, labels: pd.DataFrame, seed: int) -> Iterator[tuple[str, CostModel]]:
+        """Methods without a network."""
+        if "static" in self.methods:
+            yield "static", Static().fit(labels, space=study.space)
+        if "trees" in self.methods:
+            trees = copy.copy(self.trees)
+            trees.seed = seed
+            yield "trees", trees.fit(labels, space=study.space, views=study.views)
+
+    def _trained(
+        self, method: str, study: Study, labels: pd.DataFrame, *, seed: int, beginning: Beginning, out: Path
+    ) -> tuple[CognateModel, pd.DataFrame]:
+        """Train a network from the source's weights or from none, and save it."""
+        items = study.items(labels)
+        watched = study.items(study.labels[study.labels["matrix"].isin(study.names("validation")[:self.watched])])
+        transfer = method == "cognate"
+        trained = train(self.recipe, start=beginning.source if transfer else None, encoder=beginning.encoder,
+                        train=items, validation=watched, keep="last", seed=seed,
+                        out=out / "training" / f"{method}_{seed}")
+        logger.info("%s, seed %d: %.0f s on %d labels of %d matrices", method, seed, trained.seconds, len(labels),
+                    len(items))
+        seen = [item.input.name for item in items] + (list(beginning.notes.get("matrices", ())) if transfer else [])
+        model = with_anchors(trained.module.net, study.space, [study.inputs[name] for name in dict.fromkeys(seen)])
+        notes = {"method": method, "seed": seed, "matrices": [item.input.name for item in items], "labels": len(labels),
+                 "preset": self.target.preset, "samples": samples_name(self.samples)}
+        model.save(out / "checkpoints" / f"{method}_{seed}.pt", notes=notes, precision="float16")
+        if transfer and seed == self.seeds[0]:
+            name = finetuned_name(self.target, self.op)
+            model.save(self.checkpoints.path(name, self.samples), notes=notes, precision="float16")
+        return model, trained.curves.assign(method=method, seed=seed)
+
+
+def finetuned_name(platform: "Platform", op: Op) -> str:
+    """Name of the checkpoint that recommends on a platform with its preset."""
+    return f"finetuned_{platform.name}_{platform.preset}_{op.name}"
+
+
+def _judged(method: str, seed: int, study: Study, model: CostModel) -> Choices:
+    return judge(method, seed, study.truth, study.score(model))

@@ -1,0 +1,73 @@
+"""Pre-train the cost model on the source platform, where samples are cheap (COGNATE §4.1)."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparloom.data import SampleSource, Selection, Split, draw_labels, matrix_samples
+from sparloom.models import load_encoder
+from sparloom.ops import Op
+from sparloom.tasks.checkpoints import Checkpoints, samples_name
+from sparloom.tasks.labels import labels_with_noise
+from sparloom.tasks.training import Recipe, ends, train, with_anchors, write_curves
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["Pretrain"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Pretrain:
+    """Train on matrices of the source; the epoch with the least loss on validation matrices is kept.
+
+    Args:
+        platform: the source.
+        selection: of training matrices; fewer are taken where fewer are labelled.
+        validation_matrices: how many validation matrices are watched, at most.
+    """
+
+    op: Op
+    platform: "Platform"
+    samples: SampleSource
+    selection: Selection
+    recipe: Recipe
+    checkpoints: Checkpoints
+    validation_matrices: int
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Train, save the checkpoint and the curves; returns the last and best losses."""
+        space = self.platform.space(self.op)
+        named = f"{self.platform.name}_{self.op.name}"
+        encoder = load_encoder(self.checkpoints.find(
+            f"latent_{named}", self.samples, experiment=f"autoencode_{self.platform.name}",
+            overrides=(f"op={self.op.name}",)), space)
+        table = self.samples.table(self.platform.name, self.platform.preset, self.op.name)
+        labels = labels_with_noise(table, space.default().key)
+        split, inputs = self.samples.split(), self.samples.inputs()
+        roles = {role: sorted(name for name in split if split[name] == role) for role in ("train", "validation")}
+        labelled = set(labels["matrix"])
+        candidates = [name for name in roles["train"] if name in labelled]
+        selection = replace(self.selection, matrices=min(self.selection.matrices, len(candidates)))
+        chosen = draw_labels(selection, labels, statistics=self.samples.statistics(), candidates=candidates,
+                             seed=self.seed)
+        watched = [name for name in roles["validation"] if name in labelled][:self.validation_matrices]
+        items = matrix_samples(chosen, inputs, space)
+        held = matrix_samples(labels[labels["matrix"].isin(watched)], inputs, space)
+        names = [item.input.name for item in items]
+        Split({name: split[name] for name in [*names, *watched]}, self.samples.families()).write(out / "split.json")
+        logger.info("%s: %d matrices, %d labels; validation on %d", named, len(items), len(chosen), len(held))
+        trained = train(self.recipe, start=None, encoder=encoder, train=items, validation=held,
+                        keep="best", seed=self.seed, out=out)
+        path = self.checkpoints.path(f"source_{named}", self.samples)
+        notes = {"matrices": names, "labels": len(chosen), "seed": self.seed, "samples": samples_name(self.samples)}
+        with_anchors(trained.module.net, space, [item.input for item in items]).save(
+            path, notes=notes, precision="float16")
+        write_curves(out, [trained.curves.assign(method="pretrain", seed=self.seed)])
+        logger.info("%s after %.0f s", path, trained.seconds)
+        return {"matrices": len(items), "labels": len(chosen), "seconds": trained.seconds, **ends(trained.curves)}

@@ -1,0 +1,105 @@
+"""What all methods of an evaluation share: labels, inputs, the matrices that judge them."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from sparloom.data import MatrixInputs, MatrixSamples, SampleSource, Selection, draw_labels, matrix_samples
+from sparloom.models import CostModel, MatrixView
+from sparloom.ops import Op
+from sparloom.report import Truth
+from sparloom.space import ConfigSpace
+from sparloom.sparse import Role
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["Study"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Samples of one platform and operation, opened once for all methods and seeds.
+
+    Args:
+        role: whose matrices judge the methods; "test" only when nothing is chosen by the result.
+    """
+
+    platform: "Platform"
+    op: Op
+    samples: SampleSource
+    role: Role
+
+    @cached_property
+    def space(self) -> ConfigSpace:
+        return self.platform.space(self.op)
+
+    @cached_property
+    def labels(self) -> pd.DataFrame:
+        """One row per matrix and configuration."""
+        return self.samples.table(self.platform.name, self.platform.preset, self.op.name).labels()
+
+    @cached_property
+    def inputs(self) -> MatrixInputs:
+        return self.samples.inputs()
+
+    @cached_property
+    def statistics(self) -> pd.DataFrame:
+        return self.samples.statistics()
+
+    @cached_property
+    def roles(self) -> Mapping[str, Role]:
+        return self.samples.split()
+
+    def names(self, role: Role) -> list[str]:
+        """Labelled matrices with a role, sorted."""
+        labelled = set(self.labels["matrix"])
+        return sorted(name for name, given in self.roles.items() if given == role and name in labelled)
+
+    @cached_property
+    def views(self) -> Mapping[str, MatrixView]:
+        """What models see of each matrix; shared by all methods, so nothing is built twice."""
+        rows = self.statistics.to_dict(orient="index")
+        return {name: MatrixView.stored(self.inputs[name], rows[name]) for name in self.roles if name in rows}
+
+    @cached_property
+    def truth(self) -> Truth:
+        """Seconds of all configurations on the matrices of the role that have them all."""
+        configs = list(self.space)
+        rows = self.labels[self.labels["matrix"].isin(self.names(self.role))]
+        counts = rows[rows["config"].isin({config.key for config in configs})].groupby("matrix").size()
+        whole = sorted(counts.index[counts == len(configs)])
+        if not whole:
+            raise ValueError(f"no {self.role} matrix has seconds for all {len(configs)} configurations of "
+                             f"{self.space.name}, so there is no optimum: collect with task.configs=all")
+        if len(whole) < len(counts):
+            logger.warning("%d of %d %s matrices lack configurations and are left out", len(counts) - len(whole),
+                           len(counts), self.role)
+        return Truth.of(rows, whole, configs, self.space.default())
+
+    def draw(self, selection: Selection, seed: int) -> pd.DataFrame:
+        """Choose the labels that every method may learn from, among training matrices."""
+        names = self.names("train")
+        return draw_labels(selection, self.labels, statistics=self.statistics, candidates=names, seed=seed)
+
+    def items(self, labels: pd.DataFrame) -> list[MatrixSamples]:
+        """Join labels with featurizer inputs."""
+        return matrix_samples(labels, self.inputs, self.space)
+
+    def score(self, model: CostModel) -> np.ndarray:
+        """Score every configuration on every matrix of the truth, (matrices, configs)."""
+        configs = self.truth.configs
+        return np.stack([model.score(self.views[name], configs) for name in self.truth.matrices])
+
+    def about(self, names: Sequence[str]) -> pd.DataFrame:
+        """Family and size by matrix."""
+        families = self.samples.families()
+        frame = self.statistics.loc[list(names), ["rows", "cols", "nnz"]]
+        return frame.assign(family=[families[name] for name in frame.index])

@@ -1,0 +1,154 @@
+"""Train a ranking network once: from scratch or from a checkpoint, with curves, keeping the last or the best epoch."""
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from lightning import Callback, LightningModule, Trainer
+
+from sparloom.data import MatrixInput, MatrixSamples
+from sparloom.data.lightning import RankingData
+from sparloom.files import atomic_path
+from sparloom.models import (
+    Cognate,
+    CognateModel,
+    FrozenEncoder,
+    MatrixView,
+    RankingModule,
+    fill,
+    fit,
+    initialise,
+    load_checkpoint,
+)
+from sparloom.report import draw_curves
+from sparloom.space import ConfigSpace
+
+__all__ = ["Recipe", "Trained", "ends", "train", "with_anchors", "write_curves"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How networks are trained in one task; every training starts from a copy of `module`.
+
+    Args:
+        module: network, optimiser and loss.
+        trainer: keyword arguments out and logger -> Lightning trainer.
+        logger: keyword argument save_dir -> Lightning logger; None for none.
+        configs_per_step: labelled configurations of a matrix per step; None: all.
+        matrices_per_step: matrices per step.
+    """
+
+    module: RankingModule
+    trainer: Callable[..., Trainer]
+    logger: Callable[..., Any] | None
+    configs_per_step: int | None
+    matrices_per_step: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained module with its curves, one row per epoch that was logged."""
+
+    module: RankingModule
+    curves: pd.DataFrame
+    seconds: float
+
+
+def train(
+    recipe: Recipe,
+    *,
+    start: Path | None,
+    encoder: FrozenEncoder,
+    train: Sequence[MatrixSamples],
+    validation: Sequence[MatrixSamples],
+    keep: Literal["last", "best"],
+    seed: int,
+    out: Path,
+) -> Trained:
+    """Fit a network to the orders of times in `train`.
+
+    Args:
+        start: checkpoint to start from; None: weights drawn from the seed, sizes standardised over `train`.
+        validation: watched only; with keep="best" the epoch with the least validation loss is kept.
+        out: folder for the logger.
+    """
+    began = time.monotonic()
+    module = copy.deepcopy(recipe.module)
+    if start is None:
+        initialise(module.net, seed)
+        module.net.side.standardise([item.input for item in train])
+    else:
+        fill(module.net, load_checkpoint(start, kind="cognate"), start)
+    module.net.use_encoder(encoder)
+    curves = _Curves(keep_best=keep == "best" and bool(validation))
+    data = RankingData(train, validation, configs_per_step=recipe.configs_per_step,
+                       matrices_per_step=recipe.matrices_per_step, seed=seed)
+    torch.manual_seed(seed)
+    written = recipe.logger(save_dir=out) if recipe.logger else False
+    fit(recipe.trainer(out=out, logger=written, callbacks=[curves]), module, data)
+    if curves.best is not None:
+        module.net.load_state_dict(curves.best)
+    return Trained(module.to("cpu"), pd.DataFrame(curves.rows), time.monotonic() - began)
+
+
+def with_anchors(net: Cognate, space: ConfigSpace, inputs: Sequence[MatrixInput]) -> CognateModel:
+    """Wrap a network with the embeddings of the matrices it was trained on."""
+    bare = CognateModel(net, space)
+    anchors = {item.name: bare.embedding(MatrixView.stored(item)) for item in inputs}
+    return CognateModel(net, space, anchors=anchors)
+
+
+def write_curves(out: Path, curves: Sequence[pd.DataFrame]) -> None:
+    """Write `curves.csv` with columns method, seed, epoch and what was logged, and draw it."""
+    frame = pd.concat(curves, ignore_index=True)
+    with atomic_path(out / "curves.csv") as partial:
+        frame.to_csv(partial, index=False)
+    draw_curves(frame, out / "curves")
+
+
+def ends(curves: pd.DataFrame) -> dict[str, float]:
+    """Last value of everything that was logged, and the least validation loss."""
+    last = {name: float(values.dropna().iloc[-1]) for name, values in curves.items()
+            if name != "epoch" and values.notna().any()}
+    if "validation/prl" in curves and curves["validation/prl"].notna().any():
+        best = curves.loc[curves["validation/prl"].idxmin()]
+        last |= {"best/epoch": float(best["epoch"]), "best/validation_prl": float(best["validation/prl"])}
+    return last
+
+
+class _Curves(Callback):
+    """Keep what is logged per epoch, and the weights with the least validation loss."""
+
+    def __init__(self, *, keep_best: bool) -> None:
+        self.rows: list[dict[str, float]] = []
+        self.best: dict[str, torch.Tensor] | None = None
+        self._keep_best, self._least = keep_best, float("inf")
+
+    def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Note the epoch before: its sums are logged after every callback's end of epoch."""
+        if trainer.current_epoch:
+            self._note(trainer)
+
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+        self._note(trainer)
+
+    def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
+        loss = float(trainer.callback_metrics.get("validation/prl", float("inf")))
+        if self._keep_best and loss < self._least:
+            self._least = loss
+            self.best = {name: value.detach().cpu().clone() for name, value in module.net.state_dict().items()}
+
+    def _note(self, trainer: Trainer) -> None:
+        finished = trainer.current_epoch
+        validated = finished % trainer.check_val_every_n_epoch == 0
+        row = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        kept = {name: value for name, value in row.items() if validated or not name.startswith("validation/")}
+        self.rows.append({"epoch": finished, **kept})
