@@ -9,12 +9,12 @@ __all__ = ["mycielskian"]
 
 
 def mycielskian(rows: int, rng: np.random.Generator) -> Pattern:
-    """Apply the construction 3 to 7 times to a cycle, giving nearly `rows` vertices.
+    """Apply the construction 3 to 7 times (less often where `rows` is small) to a cycle, giving nearly `rows` vertices.
 
     One step: vertices v become v and v'; an edge (u, v) also joins u' with v and u with v'; a new vertex joins all v'.
     """
-    steps, most = 3, between(3, 7, rng)
-    while steps < most and 2 * rows * 3 ** (steps + 1) // 2 ** (steps + 1) < NNZ_LIMIT:
+    steps, most = 1, between(3, 7, rng)
+    while steps < most and (rows + 1) >> (steps + 1) > 4 and 2 * rows * 3 ** (steps + 1) // 2 ** (steps + 1) < NNZ_LIMIT:
         steps += 1
     extent = max(3, (rows + 1) // 2**steps - 1)
     first = np.arange(extent)

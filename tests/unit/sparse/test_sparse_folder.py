@@ -1,0 +1,61 @@
+"""A folder as a corpus: names, families, damage."""
+
+import numpy as np
+import pytest
+
+from sparloom.sparse import FolderCorpus, Pattern, SparseMatrix, family_role, write_matrix
+
+
+def matrix(extent):
+    return SparseMatrix(Pattern.from_coo(np.arange(extent), np.arange(extent), (extent, extent + 1)), np.ones(extent))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    home = tmp_path / "mine"
+    write_matrix(home / "a.mtx", matrix(2))
+    write_matrix(home / "b.npz", matrix(3))
+    write_matrix(home / "wing" / "coarse.tar.gz", matrix(4))
+    write_matrix(home / "wing" / "fine.mtx.gz", matrix(5))
+    (home / "notes.txt").write_text("no matrix")
+    return home
+
+
+def test_files_below_the_folder_are_listed(folder):
+    entries = FolderCorpus(str(folder)).entries()
+    assert [entry.name for entry in entries] == ["mine/a", "mine/b", "wing/coarse", "wing/fine"]
+    assert [(entry.rows, entry.cols, entry.nnz) for entry in entries] == [(n, n + 1, n) for n in (2, 3, 4, 5)]
+
+
+def test_matrices_load_by_name(folder):
+    assert FolderCorpus(folder).load("wing/fine") == matrix(5)
+    with pytest.raises(KeyError, match="no matrix 'wing/fin' in the corpus of 4; nearest: wing/fine"):
+        FolderCorpus(folder).load("wing/fin")
+
+
+def test_a_sub_folder_is_one_family(folder):
+    corpus = FolderCorpus(folder)
+    assert [entry.family for entry in corpus.entries()] == ["a", "b", "wing", "wing"]
+    assert corpus.split()["wing/coarse"] == corpus.split()["wing/fine"] == family_role("wing")
+
+
+def test_an_empty_folder_is_an_empty_corpus(tmp_path):
+    assert FolderCorpus(tmp_path).entries() == ()
+    assert FolderCorpus(tmp_path).split() == {}
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(NotADirectoryError, match=r"gone: no such folder: give one that holds \.tar\.gz"):
+        FolderCorpus(tmp_path / "gone").entries()
+
+
+def test_two_files_of_one_name_are_refused(folder):
+    write_matrix(folder / "a.npz", matrix(2))
+    with pytest.raises(ValueError, match=r"a\.npz and .*a\.mtx are both named mine/a: rename one"):
+        FolderCorpus(folder).entries()
+
+
+def test_a_damaged_file_is_named(folder):
+    (folder / "bad.mtx").write_text("hello")
+    with pytest.raises(ValueError, match=r"bad\.mtx: line 1: no MatrixMarket header"):
+        FolderCorpus(folder).entries()
