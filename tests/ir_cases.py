@@ -53,13 +53,13 @@ def spmm(width: int = 20, lanes: int = 8) -> Case:
     tail = width - whole * lanes
     zero_tail = [Alloc("rest", "f32", max(tail, 1)), For("k", 0, tail, [Store("rest", Ref("k"), Const(0.0, F32))])]
     row = Ref("b")
+    rest = Load("B", row + whole * lanes + Ref("k"))
     nonzero = [
         Prefetch("indices", NONZERO + 16),
         Let("b", I64, Cast(I64, Load("indices", NONZERO)) * width),
         Let("a", vector, Broadcast(Load("values", NONZERO), lanes)),
         *(Assign(f"acc{v}", Ref(f"acc{v}") + Ref("a") * Load("B", row + v * lanes, lanes)) for v in range(whole)),
-        For("k", 0, tail, [Accumulate("rest", Ref("k"), Load("values", NONZERO) * Load("B", row + whole * lanes + Ref("k")))],
-            "simd"),
+        For("k", 0, tail, [Accumulate("rest", Ref("k"), Load("values", NONZERO) * rest)], "simd"),
     ]
     stores = [Store("D", ROW * width + v * lanes, Ref(f"acc{v}")) for v in range(whole)]
     stores += [For("k", 0, tail, [Store("D", ROW * width + whole * lanes + Ref("k"), Load("rest", Ref("k")))])]

@@ -49,6 +49,7 @@ NUMBERS = (I32, I64, F32, F64)
 INPUTS = {"u": I32, "v": I64, "x": F32, "y": F64}
 OUTPUTS = {"ou": I32, "ov": I64, "ox": F32, "oy": F64}
 LANES = (2, 4, 8, 16)
+KINDS = ("serial", "unrolled", "parallel", "parallel")
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class Context:
 
 
 @st.composite
-def kernels(draw: st.DrawFn, name: str = "random") -> Kernel:
-    """A kernel over the buffers of `arguments`, with the scalar n in 0 .. 8."""
+def kernels(draw: st.DrawFn, name: str = "random", *, parallel: bool = False) -> Kernel:
+    """A kernel over the buffers of `arguments`, with the scalar n in 0 .. 8; `parallel`: one parallel loop only."""
     params = [
         *(Param(buffer, type, buffer=True) for buffer, type in INPUTS.items()),
         *(Param(buffer, type, buffer=True, const=False) for buffer, type in OUTPUTS.items()),
@@ -82,6 +83,8 @@ def kernels(draw: st.DrawFn, name: str = "random") -> Kernel:
         Param("c", F32),
     ]
     context = Context(values=((F32, Bounded(Ref("c"), 4)), (I64, Bounded(Ref("n"), TRIPS))))
+    if parallel:
+        return Kernel(name, params, [draw(_loops(context, _Names(), kinds=("parallel",)))])
     return Kernel(name, params, draw(_block(context, _Names())))
 
 
@@ -157,10 +160,9 @@ def _statement(draw: st.DrawFn, context: Context, names: _Names) -> tuple[list[S
 
 
 @st.composite
-def _loops(draw: st.DrawFn, context: Context, names: _Names) -> For:
+def _loops(draw: st.DrawFn, context: Context, names: _Names, kinds: tuple[str, ...] = KINDS) -> For:
     var = names.new("i")
-    kinds = ["serial", "unrolled"] + ["parallel"] * 2 * (context.parallel is None)
-    kind = draw(st.sampled_from(kinds))
+    kind = draw(st.sampled_from([kind for kind in kinds if kind != "parallel" or context.parallel is None]))
     lo = draw(st.integers(0, 3))
     hi = draw(st.one_of(st.integers(0, TRIPS).map(Const), st.just(Ref("n")), st.just(Cast(I64, Load("u", Const(lo))))))
     inner = replace(context, loops=(*context.loops, var), depth=context.depth + 1)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sparloom.errors import CompileError
 from sparloom.files import locked, write_text
 from sparloom.ir import Kernel, render_c
 from sparloom.jit.cache import Cache, cache_folder, digest
@@ -89,11 +90,16 @@ def compile_c(
             found.update((item.key, library) for item in unit)
         log.debug("compiled %d kernels in %.2f s", sum(map(len, units)), time.perf_counter() - started)
     handles = {library: ctypes.CDLL(str(library)) for library in found.values() if library is not None}
-    functions = {}
-    for item in items:
-        entry = getattr(handles[found[item.key]], item.symbol)
-        functions[item.kernel.name] = Function(item.kernel.name, item.kernel.params, entry)
+    functions = {item.kernel.name: _function(item, handles[found[item.key]]) for item in items}
     return Library(functions, list(handles.values()))
+
+
+def _function(item: _Item, handle: ctypes.CDLL) -> Function:
+    if not hasattr(handle, item.symbol):
+        remedy = "the name of a Source is that of its function"
+        text = item.kernel.text if isinstance(item.kernel, Source) else ""
+        raise CompileError(f"the text defines no function {item.symbol}: {remedy}", source=text, log="")
+    return Function(item.kernel.name, item.kernel.params, getattr(handle, item.symbol))
 
 
 def _items(kernels: Sequence[Kernel | Source], toolchain: Toolchain, flags: tuple[str, ...]) -> list[_Item]:

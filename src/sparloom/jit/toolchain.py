@@ -86,7 +86,7 @@ def default_flags(toolchain: Toolchain) -> tuple[str, ...]:
     """Optimise for this machine, with OpenMP where the compiler brings it.
 
     Floating-point exceptions and errno are given up; the order of additions and NaN are kept. Loop interchange is off:
-    with it gcc 12 turns an accumulator array inside out (12x slower).
+    with it gcc 12 turns an accumulator array inside out (SpMM of width 256: 9 instead of 34 GFLOP/s on one core).
     """
     arm = platform.machine().lower() in ("arm64", "aarch64")
     native = "-mcpu=native" if arm else "-march=native"

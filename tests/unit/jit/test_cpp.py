@@ -1,0 +1,67 @@
+"""Hand-written C++ under kernels/."""
+
+import pytest
+
+from sparloom.errors import CompileError
+from sparloom.jit import compile_cpp, kernel_source
+from sparloom.jit import cpp as module
+from sparloom.jit import source as sources
+
+
+@pytest.fixture
+def kernels(monkeypatch, tmp_path):
+    """A folder in place of kernels/."""
+    folder = tmp_path / "kernels"
+    (folder / "demo").mkdir(parents=True)
+    (folder / "demo" / "answer.hpp").write_text("#pragma once\nconstexpr int ANSWER = 42;\n")
+    (folder / "demo" / "main.cpp").write_text(
+        '#include "demo/answer.hpp"\nint other();\nextern "C" int answer() { return ANSWER + other(); }\n'
+    )
+    (folder / "demo" / "other.cpp").write_text("int other() { return 1; }\n")
+    monkeypatch.setattr(sources, "kernel_folder", lambda: folder)
+    monkeypatch.setattr(module, "kernel_folder", lambda: folder)
+    return folder
+
+
+PATHS = ["demo/main.cpp", "demo/other.cpp"]
+
+
+@pytest.mark.cc
+def test_sources_become_one_library(kernels, cache):
+    assert compile_cpp(PATHS).answer() == 43
+    assert compile_cpp(PATHS).answer() == 43
+    assert len(list((cache / "jit" / "objects").iterdir())) == 1
+
+
+@pytest.mark.cc
+def test_changed_header_compiles_anew(kernels):
+    assert compile_cpp(PATHS).answer() == 43
+    (kernels / "demo" / "answer.hpp").write_text("constexpr int ANSWER = 10;\n")
+    assert compile_cpp(PATHS).answer() == 11
+
+
+@pytest.mark.cc
+def test_damaged_library_is_rebuilt(kernels, cache):
+    compile_cpp(PATHS)
+    (library,) = (cache / "jit" / "objects").iterdir()
+    library.unlink()
+    library.write_bytes(b"damaged")
+    assert compile_cpp(PATHS).answer() == 43
+
+
+@pytest.mark.cc
+def test_refused_source_carries_text_and_log(kernels):
+    (kernels / "demo" / "other.cpp").write_text("int other() { return }\n")
+    with pytest.raises(CompileError, match="refused") as caught:
+        compile_cpp(["demo/other.cpp"])
+    assert caught.value.source == "int other() { return }\n"
+    assert "expected" in caught.value.log
+
+
+def test_missing_source_lists_the_others(kernels):
+    with pytest.raises(FileNotFoundError, match=r"no kernel source 'demo/mian\.cpp' in .*; there are: .*main\.cpp"):
+        kernel_source("demo/mian.cpp")
+
+
+def test_sources_of_the_checkout_are_found():
+    assert kernel_source("spade/timing.cpp").is_file()

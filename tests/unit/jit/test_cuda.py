@@ -1,0 +1,57 @@
+"""Compile-checking CUDA, and running the rendered text on the host in place of a GPU."""
+
+import numpy as np
+import pytest
+from cuda_host import run_on_host
+from ir_cases import CASES
+
+from sparloom.errors import CompileError, Unsupported
+from sparloom.ir import F32, Const, For, Kernel, Param, Store, render_cuda
+from sparloom.jit import check_cuda
+
+GOOD = 'extern "C" __global__ void k(float *y) { y[threadIdx.x] = 1.0f; }\n'
+
+
+def check(source: str) -> str:
+    try:
+        return check_cuda(source, architectures=("sm_90",))
+    except Unsupported as error:
+        pytest.skip(str(error))
+
+
+def test_good_text_passes():
+    assert check(GOOD)
+
+
+def test_bad_text_is_refused_with_text_and_log():
+    bad = GOOD.replace("threadIdx.x", "threadIndex.x")
+    with pytest.raises(CompileError, match=r"refused the kernel for sm_90: .*threadIndex") as caught:
+        check(bad)
+    assert caught.value.source == bad
+    assert "threadIndex" in caught.value.log
+
+
+def test_nothing_installed_is_said(monkeypatch):
+    from sparloom.jit import cuda as module
+
+    monkeypatch.setattr(module, "_find_nvcc", lambda: None)
+    monkeypatch.setattr(module, "_find_nvrtc", lambda: None)
+    with pytest.raises(Unsupported, match="no CUDA compiler: put nvcc on PATH, set CUDA_HOME, or pip install"):
+        check_cuda(GOOD)
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize("name", CASES)
+def test_rendered_text_computes_the_same_on_the_host(name, tmp_path):
+    case = CASES[name]()
+    arguments = case.arguments()
+    run_on_host([case.kernel], tmp_path)(case.kernel, arguments)
+    for buffer, array in case.expected.items():
+        np.testing.assert_array_equal(arguments[buffer], array)
+
+
+@pytest.mark.parametrize("body", [[], [Store("y", 0, Const(1.0, F32))], [For("i", 0, 4, [])],
+                                  [For("i", 0, 4, [], "parallel"), For("j", 0, 4, [], "parallel")]])
+def test_other_forms_are_unsupported(body):
+    with pytest.raises(Unsupported, match="kernel k has no CUDA form: give it one parallel loop at the top"):
+        render_cuda(Kernel("k", (Param("y", F32, True, False),), body))
