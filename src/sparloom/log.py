@@ -1,6 +1,7 @@
 """Console, log files and progress bars of one run."""
 
 import logging
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,9 @@ __all__ = ["console", "errors", "progress", "start", "track"]
 
 T = TypeVar("T")
 
-console = Console(highlight=False, soft_wrap=True)
+WIDTH = 160  # of tables in files and pipes
+
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH)
 errors = Console(highlight=False, soft_wrap=True, stderr=True)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom.measure import kendall_tau, ordered_pair_accuracy
-from sparloom.space import Config
+from sparloom.space import Config, ConfigSpace
 
 __all__ = ["Choices", "Truth", "interval", "judge", "optimum", "per_matrix", "random_choice", "summary"]
 
@@ -21,27 +21,37 @@ class Truth:
     Args:
         seconds: (matrices, configs), all finite.
         baseline: column of the configuration that speedups are relative to.
+        programs: (matrices, configs) integers; configurations with equal numbers are one program on that matrix.
     """
 
     matrices: tuple[str, ...]
     configs: tuple[Config, ...]
     seconds: np.ndarray
     baseline: int
+    programs: np.ndarray
 
     @classmethod
-    def of(cls, labels: pd.DataFrame, matrices: Sequence[str], configs: Sequence[Config], baseline: Config) -> "Truth":
+    def of(
+        cls, labels: pd.DataFrame, space: ConfigSpace, shapes: Mapping[str, tuple[int, int]]
+    ) -> "Truth":
         """Arrange labels of a sample table.
+
+        Args:
+            shapes: rows and columns of the matrices to judge by.
 
         Raises:
             ValueError: a configuration of a matrix has no seconds, so there is no optimum to compare with.
         """
+        matrices, configs = list(shapes), list(space)
         keys = [config.key for config in configs]
         table = labels.pivot(index="matrix", columns="config", values="seconds").reindex(index=matrices, columns=keys)
         gaps = table.isna().sum(axis=1)
         if gaps.any():
             raise ValueError(f"{int((gaps > 0).sum())} of {len(matrices)} matrices lack seconds, {gaps.idxmax()} for "
                              f"{int(gaps.max())} of {len(keys)} configurations: collect them, the optimum needs all")
-        return cls(tuple(matrices), tuple(configs), table.to_numpy(np.float64), keys.index(baseline.key))
+        programs = np.stack([_programs(space.bind(shape), configs) for shape in shapes.values()])
+        baseline = keys.index(space.default().key)
+        return cls(tuple(matrices), tuple(configs), table.to_numpy(np.float64), baseline, programs)
 
     @property
     def best(self) -> np.ndarray:
@@ -74,14 +84,17 @@ class Choices:
 
 
 def judge(method: str, seed: int, truth: Truth, scores: np.ndarray, *, tolerance: float = 0.0) -> Choices:
-    """Let scores (matrices, configs), low = fast, choose; ties go to the earlier configuration."""
+    """Let scores (matrices, configs), low = fast, choose; ties go to the earlier configuration.
+
+    The first five are five different programs: to run one program twice would try nothing new.
+    """
     if scores.shape != truth.seconds.shape:
         raise ValueError(f"scores of {method} have shape {scores.shape}, the truth {truth.seconds.shape}")
     order = np.argsort(scores, axis=1, kind="stable")
-    ranked = np.take_along_axis(truth.seconds, order, axis=1)
     rows = range(len(truth.matrices))
+    best = [min(truth.seconds[row, place] for place in _first(order[row], truth.programs[row], 5)) for row in rows]
     return Choices(
-        method, seed, order[:, 0], ranked[:, 0], ranked[:, :5].min(axis=1),
+        method, seed, order[:, 0], truth.seconds[rows, order[:, 0]], np.array(best),
         np.array([ordered_pair_accuracy(scores[row], truth.seconds[row], tolerance=tolerance) for row in rows]),
         np.array([kendall_tau(scores[row], truth.seconds[row]) for row in rows]),
     )
@@ -174,6 +187,18 @@ def interval(
         value, spread = value / _means(over, whole), spread / _means(over, draw)
     low, high = np.quantile(spread, [0.025, 0.975])
     return float(value[0]), float(low), float(high)
+
+
+def _programs(space: ConfigSpace, configs: Sequence[Config]) -> np.ndarray:
+    """Number the programs that the configurations are on the bound shape."""
+    numbers: dict[Config, int] = {}
+    return np.array([numbers.setdefault(space.canonical(config), len(numbers)) for config in configs])
+
+
+def _first(order: np.ndarray, programs: np.ndarray, count: int) -> list[int]:
+    """The first `count` places of `order` that are different programs."""
+    _, earliest = np.unique(programs[order], return_index=True)
+    return order[np.sort(earliest)[:count]].tolist()
 
 
 def _means(logs: np.ndarray, draw: np.ndarray) -> np.ndarray:

@@ -61,7 +61,7 @@ def draw_methods(metrics: Mapping[str, float], stem: Path, *, prefix: str, title
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_xticks(range(len(bars)), [label for _, label, _ in bars])
     axes.set_ylabel("speedup over the default")
-    axes.set_title(title)
+    axes.set_title(title, loc="left")
     save(drawn, stem)
 
 
@@ -92,7 +92,7 @@ def draw_matrices(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     axes.yaxis.set_minor_formatter("{x:g}")
     axes.set_xlabel("matrices, by optimum")
     axes.set_ylabel("speedup over the default")
-    axes.set_title(title)
+    axes.set_title(title, loc="left")
     axes.legend(loc="upper left")
     save(drawn, stem)
 
@@ -115,7 +115,7 @@ def draw_curves(frame: pd.DataFrame, stem: Path) -> None:
                           label=f"{NAMES.get(str(method), method)}, {stage}")
                 axis.fill_between(mean.index, by_epoch.min(), by_epoch.max(), color=colour, alpha=0.12, linewidth=0)
         axis.set_xlabel("epoch")
-        axis.set_title(label)
+        axis.set_title(label, loc="left")
     axes[0].legend(fontsize=8)
     save(drawn, stem)
 

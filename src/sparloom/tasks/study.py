@@ -72,17 +72,17 @@ class Study:
     @cached_property
     def truth(self) -> Truth:
         """Seconds of all configurations on the matrices of the role that have them all."""
-        configs = list(self.space)
-        rows = self.labels[self.labels["matrix"].isin(self.names(self.role))]
-        counts = rows[rows["config"].isin({config.key for config in configs})].groupby("matrix").size()
-        whole = sorted(counts.index[counts == len(configs)])
+        keys = {config.key for config in self.space}
+        rows = self.labels[self.labels["matrix"].isin(self.names(self.role)) & self.labels["config"].isin(keys)]
+        counts = rows.groupby("matrix").size()
+        whole = sorted(counts.index[counts == len(keys)])
         if not whole:
-            raise ValueError(f"no {self.role} matrix has seconds for all {len(configs)} configurations of "
+            raise ValueError(f"no {self.role} matrix has seconds for all {len(keys)} configurations of "
                              f"{self.space.name}, so there is no optimum: collect with task.configs=all")
         if len(whole) < len(counts):
             logger.warning("%d of %d %s matrices lack configurations and are left out", len(counts) - len(whole),
                            len(counts), self.role)
-        return Truth.of(rows, whole, configs, self.space.default())
+        return Truth.of(rows, self.space, {name: self.inputs[name].shape for name in whole})
 
     def draw(self, selection: Selection, seed: int) -> pd.DataFrame:
         """Choose the labels that every method may learn from, among training matrices."""
