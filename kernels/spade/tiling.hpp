@@ -22,4 +22,7 @@ struct Schedule {
     const int64_t* start;    // (phases * pes + 1,)
 };
 
+constexpr int64_t LINE_NONZEROS = 16;  // coordinates or values of 4 bytes per line
+constexpr int64_t ARRAYS = 3;          // row, column, value; each starts on a line
+
 }  // namespace spade

@@ -15,11 +15,12 @@ struct Rates {
 
 struct Shape {
     int64_t phases, pes, row_lines, reservation, passes;
-    int64_t written;   // 1: r is written (SpMM); 0: r is read, 4 bytes per nonzero are written (SDDMM)
+    int64_t written;   // 1: r is written (SpMM); 0: r is read, output lines are written (SDDMM)
     int64_t barrier;
 };
 
-constexpr double LINE_BYTES = 64, NONZERO_BYTES = 12, OUTPUT_BYTES = 4;
+constexpr double LINE_BYTES = 64;
+constexpr int64_t WORK_COUNTS = 6, MEMORY_COUNTS = 12;
 
 inline double power(double base, double exponent) {
     return exponent == 3 ? base * base * base : std::pow(base, exponent);
@@ -65,7 +66,7 @@ public:
     }
 
 private:
-    const int64_t* count(int64_t phase, int64_t pe) const { return work_ + (phase * shape_.pes + pe) * 4; }
+    const int64_t* count(int64_t phase, int64_t pe) const { return work_ + (phase * shape_.pes + pe) * WORK_COUNTS; }
 
     // Waiting for a channel, as in a queue with a fixed service time, lengthens the DRAM latency once.
     double phase_time(int64_t phase) {
@@ -80,24 +81,32 @@ private:
         return makespan(loads_, rates_);
     }
 
+    // What one PE would take alone, and what it moves.
     void fill(int64_t phase, double dram) {
         loads_.clear();
+        const double lines = shape_.row_lines, q = rates_.exponent;
         for (int64_t pe = 0; pe < shape_.pes; ++pe) {
             const int64_t* work = count(phase, pe);
             if (work[0] == 0) continue;
-            const int64_t* served = served_ + (phase * shape_.pes + pe) * 6;
-            const double nonzeros = work[0], lines = shape_.row_lines, q = rates_.exponent;
-            const double compute = nonzeros * lines / rates_.clock;
+            const int64_t* served = served_ + (phase * shape_.pes + pe) * MEMORY_COUNTS;
+            const double core = work[0] * lines / rates_.clock + stalled(served, 0, rates_.l2) +
+                                stalled(served, 1, rates_.llc) + stalled(served, 2, dram);
             const double dense = lines * (served[0] * rates_.l1 + served[1] * rates_.l2 + served[2] * rates_.llc +
                                           served[3] * dram + served[4] * rates_.victim) / rates_.parallel_lines;
-            const double sparse = nonzeros * NONZERO_BYTES / LINE_BYTES * dram / rates_.sparse_lines;
+            const double sparse = work[4] * dram / rates_.sparse_lines;
             const bool chained = shape_.written && lines < rates_.forwarding_cycles;
             const double chain = chained ? work[3] * rates_.forwarding_cycles / shape_.reservation / rates_.clock : 0;
-            const double alone = root(power(compute, q) + power(dense, q) + power(sparse, q) + power(chain, q), q);
-            const double moved = served[3] + (shape_.written ? served[5] : 0);
-            const double streamed = nonzeros * (NONZERO_BYTES + (shape_.written ? 0 : OUTPUT_BYTES));
-            loads_.push_back({alone + work[2] * rates_.tile, moved * lines * LINE_BYTES + streamed});
+            const double alone = root(power(std::max(core, dense), q) + power(sparse, q) + power(chain, q), q);
+            const double rows = served[3] + (shape_.written ? served[5] : 0);
+            const double moved = rows * lines + work[4] + (shape_.written ? 0 : work[5]);
+            loads_.push_back({alone + work[2] * rates_.tile, moved * LINE_BYTES});
         }
+    }
+
+    // Time that windows wait for a level beyond the time of their own operations.
+    double stalled(const int64_t* served, int level, double latency) const {
+        const double busy = served[9 + level] * static_cast<double>(shape_.row_lines) / rates_.clock;
+        return std::max(0.0, served[6 + level] * latency - busy);
     }
 
     const Shape& shape_;
@@ -111,7 +120,7 @@ private:
 
 extern "C" {
 
-// shape: see struct Shape. rates (machines, 15): see struct Rates. work (phases, pes, 4), served (phases, pes, 6) and
+// shape: see struct Shape. rates (machines, 15): see struct Rates. work (phases, pes, 6), served (phases, pes, 12) and
 // flush_rows as from spade_trace. Out: seconds (machines,).
 void spade_time(const int64_t* shape, int64_t machines, const double* rates, const int64_t* work, const int64_t* served,
                 int64_t flush_rows, double* seconds) {

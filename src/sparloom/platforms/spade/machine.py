@@ -14,13 +14,14 @@ class Geometry:
     """What decides the counts of a trace for one slice width; machines with equal geometry share traces.
 
     Cache sizes are in sets of row slices; a level with 0 sets does not exist. `arguments` is the order of struct
-    Geometry in kernels/spade/trace.cpp.
+    Geometry in kernels/spade/memory.hpp.
     """
 
     pes: int
     pes_per_l2: int
     quantum: int
     reservation_stations: int
+    dense_loads: int
     row_lines: int
     vector_registers: int
     l1_sets: int
@@ -41,7 +42,7 @@ class Machine:
         pes: number of PEs.
         vector_registers: lines in the register file of a PE; a row slice takes several.
         reservation_stations: vector operations in flight per PE.
-        dense_loads, sparse_loads, store_queue: lines in flight per PE and kind (T0; T1 uses sparse_loads only).
+        dense_loads, sparse_loads, store_queue: lines in flight per PE and kind (the last one in T0 only).
         parallel_dense_lines: dense lines that overlap on average (T1).
         bypass_lines: entries of the bypass buffer (T0).
         victim_kib: victim cache of the bypass buffer; 0: none.
@@ -51,7 +52,8 @@ class Machine:
         l1_ns, l2_ns, llc_ns, dram_ns: time from request to data where the level serves it, without waiting.
         smooth_exponent: q of the smooth maximum (x^q + y^q)^(1/q) of what limits a PE (T1).
         forwarding_cycles: from one accumulation to the next on the same register.
-        tile_ns, instruction_ns, barrier_ns: start and drain of a tile; the control processor per instruction; a barrier.
+        tile_ns: start and drain of a tile (T1).
+        instruction_ns, barrier_ns: of the control processor per instruction, and of a barrier.
         quantum: nonzeros that a PE takes before the next PE does, in the interleaving of the trace (T1).
     """
 
@@ -123,7 +125,7 @@ class Machine:
             sizes[f"{name}_ways"] = ways
         return Geometry(
             pes=self.pes, pes_per_l2=self.pes_per_l2, quantum=self.quantum,
-            reservation_stations=self.reservation_stations, row_lines=row_lines,
+            reservation_stations=self.reservation_stations, dense_loads=self.dense_loads, row_lines=row_lines,
             vector_registers=self.vector_registers, **sizes,
         )
 

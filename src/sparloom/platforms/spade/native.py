@@ -10,7 +10,7 @@ from sparloom.jit import compile_cpp
 
 __all__ = ["call", "library"]
 
-SOURCES = ("spade/tiling.cpp", "spade/trace.cpp", "spade/timing.cpp", "spade/execute.cpp")
+SOURCES = ("spade/tiling.cpp", "spade/trace.cpp", "spade/timing.cpp", "spade/execute.cpp", "spade/event.cpp")
 
 
 @functools.cache

@@ -11,8 +11,11 @@ from sparloom.platforms.spade.tiling import Schedule, Tiling
 
 __all__ = ["SERVED", "WORK", "Counts", "seconds", "trace"]
 
-WORK = ("nonzeros", "runs", "tiles", "chain")
-SERVED = ("l1", "l2", "llc", "dram", "victim", "writes")
+WORK = ("nonzeros", "runs", "tiles", "chain", "sparse_lines", "output_lines")
+SERVED = (
+    "l1", "l2", "llc", "dram", "victim", "writes", "windows_l2", "windows_llc", "windows_dram",
+    "nonzeros_l2", "nonzeros_llc", "nonzeros_dram",
+)
 
 
 @dataclass(frozen=True)
@@ -21,9 +24,11 @@ class Counts:
 
     Args:
         geometry: of the machine that was traced.
-        work: (phases, pes, 4) int64, see WORK: nonzeros; changes of row; tiles; sum over runs of nonzeros in the same row
-            of length * min(reservation stations, length * row lines), the serial part of accumulation.
-        served: (phases, pes, 6) int64 row slices, see SERVED: read from each level, and dirty ones written to DRAM.
+        work: (phases, pes, 6) int64, see WORK: nonzeros; changes of row; tiles; sum over runs of nonzeros in the same
+            row of length * min(reservation stations, length * row lines), the serial part of accumulation; lines of
+            the coordinate arrays read; lines of SDDMM output.
+        served: (phases, pes, 12) int64, see SERVED: row slices read from each level; dirty ones written to DRAM;
+            windows of the reservation stations and load queue by the level of their slowest load; nonzeros in these.
         flush: dirty row slices left in all caches at the end of the pass.
     """
 
@@ -39,10 +44,9 @@ class Counts:
 
     def dram_bytes(self, op: str) -> int:
         """Bytes that cross the DRAM border in the pass, final flush included."""
-        row_bytes = self.geometry.row_lines * LINE_BYTES
-        if op == "spmm":
-            return 12 * self.total("nonzeros") + row_bytes * (self.total("dram") + self.total("writes") + self.flush)
-        return 16 * self.total("nonzeros") + row_bytes * self.total("dram")
+        rows = self.total("dram") + (self.total("writes") + self.flush if op == "spmm" else 0)
+        lines = rows * self.geometry.row_lines + self.total("sparse_lines")
+        return LINE_BYTES * (lines + (self.total("output_lines") if op == "sddmm" else 0))
 
 
 def trace(tiling: Tiling, schedule: Schedule, geometry: Geometry, *, bypass: Sequence[int]) -> dict[int, Counts]:

@@ -1,0 +1,122 @@
+"""Level T0: line-accurate, event-driven reference for small matrices; checks what T1 leaves out."""
+
+from dataclasses import astuple, dataclass
+
+import numpy as np
+
+from sparloom.errors import Unsupported
+from sparloom.platforms.spade.machine import LINE_BYTES, VALUE_BYTES, Machine
+from sparloom.platforms.spade.native import call
+from sparloom.platforms.spade.plan import plan
+from sparloom.platforms.spade.tiling import deal, tile
+from sparloom.space import Config
+from sparloom.sparse import Pattern, locality_order, reorder
+
+__all__ = ["LINES", "LIMIT", "LineRun", "simulate_lines"]
+
+LIMIT = 200_000
+"""Nonzeros above which a run would take minutes."""
+
+LINES = ("operations", "register_hits", "loads", "sparse_lines", "output_lines", "tiles")
+SERVED = ("l1", "l2", "llc", "dram", "victim", "writes")
+TILE_QUEUE = 16  # ISCA'23 table 1
+DIRTY_HIGH, DIRTY_LOW = 0.25, 0.15  # write-back starts and stops, share of the vector registers (ISCA'23 table 1)
+PORT_CYCLES = 0.25  # caches run at the clock of the host, taken as four times that of a PE: a line per cycle and port
+
+
+@dataclass(frozen=True)
+class LineRun:
+    """What happened, line by line; counts are those of one pass.
+
+    Args:
+        seconds: of all passes, start and flush included.
+        counts: see LINES and SERVED.
+        flush: dirty lines left at the end of the pass.
+        busy, waiting: (pes,) seconds of one pass, working and at barriers or the end.
+    """
+
+    seconds: float
+    counts: dict[str, int]
+    flush: int
+    busy: np.ndarray
+    waiting: np.ndarray
+
+    @property
+    def dram_lines(self) -> int:
+        """Lines that cross the DRAM border in a pass, final flush included."""
+        names = ("dram", "writes", "sparse_lines", "output_lines")
+        return sum(self.counts[name] for name in names) + self.flush
+
+
+def simulate_lines(
+    pattern: Pattern, op: str, config: Config, *, width: int, machine: Machine, strided: bool = False,
+) -> LineRun:
+    """Simulate one configuration.
+
+    Args:
+        strided: the slices of a dense row keep the stride of the whole row, so narrow slices use few cache sets; the
+            default stores each slice contiguously.
+
+    Raises:
+        Unsupported: the matrix has more than LIMIT nonzeros.
+    """
+    if pattern.nnz > LIMIT:
+        raise Unsupported(f"{pattern.nnz} nonzeros at level t0, which takes at most {LIMIT}: use level t1")
+    chosen = plan(config, pattern.shape, width)
+    if chosen.reorder:
+        pattern = reorder(pattern, *locality_order(pattern))
+    tiling = tile(pattern, chosen.row_panel, chosen.column_panel)
+    schedule = deal(tiling, op, pes=machine.pes, barrier=chosen.phased)
+    row_lines = chosen.slice_width * VALUE_BYTES // LINE_BYTES
+    geometry = machine.geometry(LINE_BYTES // VALUE_BYTES)
+    shape = _Shape(
+        row_lines=row_lines, row_stride=width * VALUE_BYTES // LINE_BYTES if strided else row_lines,
+        registers=machine.vector_registers, reservation=machine.reservation_stations,
+        dense_loads=machine.dense_loads, sparse_loads=machine.sparse_loads, store_queue=machine.store_queue,
+        tile_queue=TILE_QUEUE, written=int(op == "spmm"), bypass=chosen.bypass,
+        dirty_high=int(DIRTY_HIGH * machine.vector_registers), dirty_low=int(DIRTY_LOW * machine.vector_registers),
+    )
+    busy, waiting = np.zeros(machine.pes), np.zeros(machine.pes)
+    served, lines = np.zeros(len(SERVED), dtype=np.int64), np.zeros(len(LINES), dtype=np.int64)
+    result = np.zeros(2)
+    call("spade_lines", [
+        np.array(astuple(geometry), dtype=np.int64), np.array(astuple(shape), dtype=np.int64),
+        _rates(machine, barrier=bool(config["barrier"])), *pattern.shape,
+        tiling.count, tiling.row, tiling.column, tiling.begin, schedule.phases, schedule.order, schedule.start,
+        busy, waiting, served, lines, result,
+    ])
+    flush_seconds = result[1] * LINE_BYTES / machine.bandwidth if op == "spmm" else 0.0
+    total = (result[0] * 1e-9 + flush_seconds) * (width // chosen.slice_width)
+    counts = dict(zip((*LINES, *SERVED), (int(value) for value in (*lines, *served)), strict=True))
+    return LineRun(
+        seconds=total + machine.pes * machine.instruction_ns * 1e-9, counts=counts, flush=int(result[1]),
+        busy=busy * 1e-9, waiting=waiting * 1e-9,
+    )
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """In the order of struct LineShape in kernels/spade/event.cpp."""
+
+    row_lines: int
+    row_stride: int
+    registers: int
+    reservation: int
+    dense_loads: int
+    sparse_loads: int
+    store_queue: int
+    tile_queue: int
+    written: int
+    bypass: int
+    dirty_high: int
+    dirty_low: int
+
+
+def _rates(machine: Machine, *, barrier: bool) -> np.ndarray:
+    """In the order of struct LineRates in kernels/spade/event.cpp: nanoseconds, bytes per nanosecond."""
+    cycle = 1 / machine.clock_ghz
+    return np.array([
+        cycle, machine.forwarding_cycles * cycle, machine.l1_ns, machine.l2_ns, machine.llc_ns,
+        machine.dram_ns + machine.link_ns, machine.dram_channels, machine.bandwidth * 1e-9, PORT_CYCLES * cycle,
+        machine.instruction_ns, machine.barrier_ns if barrier else 0.0,
+    ])
