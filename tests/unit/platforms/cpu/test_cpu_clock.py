@@ -1,0 +1,114 @@
+"""The timing protocol on clocks that tests move."""
+
+import math
+
+import pytest
+
+from sparloom.measure import TimingProtocol
+from sparloom.platforms.cpu.clock import Stopwatch, processor_clock
+
+TIMING = TimingProtocol(rounds=1, repetitions=3, short_seconds=0.0, most_repetitions=3, slow_factor=3.0,
+                        steal_ratio=1.1, retakes=2, seed=0)
+
+
+class Machine:
+    """Runs that take given wall seconds, of which a share is really computed, on two threads."""
+
+    def __init__(self, *runs: tuple[float, float]) -> None:
+        self.runs = list(runs)
+        self.wall = self.processor = 0.0
+        self.count = 0
+
+    def run(self) -> None:
+        seconds, busy = self.runs[min(self.count, len(self.runs) - 1)]
+        self.count += 1
+        self.wall += seconds
+        self.processor += 2 * seconds * busy
+
+    def watch(self, timing: TimingProtocol = TIMING) -> Stopwatch:
+        return Stopwatch(self.run, timing, threads=2, processor=lambda: self.processor, wall=lambda: self.wall)
+
+
+def measure(machine, timing=TIMING, baseline=math.inf):
+    watch = machine.watch(timing)
+    for _ in range(watch.warm_up(baseline)):
+        watch.visit()
+    return watch.measurement()
+
+
+def test_the_warm_up_is_not_kept():
+    measured = measure(Machine((5.0, 1.0), (1.0, 1.0), (2.0, 1.0), (3.0, 1.0)))
+    assert measured.seconds == pytest.approx((1.0, 2.0, 3.0))
+    assert measured.cpu_seconds == pytest.approx((2.0, 4.0, 6.0))
+    assert not measured.stolen
+
+
+def test_stolen_repetitions_are_retaken():
+    measured = measure(Machine((1.0, 1.0), (9.0, 0.5), (1.0, 1.0), (2.0, 1.0), (9.0, 0.8), (3.0, 1.0)))
+    assert measured.seconds == pytest.approx((1.0, 2.0, 3.0))
+    assert not measured.stolen
+
+
+def test_after_all_retakes_the_stolen_are_kept_and_marked():
+    machine = Machine((1.0, 1.0), (9.0, 0.5))
+    measured = measure(machine)
+    assert measured.seconds == pytest.approx((9.0, 9.0, 9.0))
+    assert measured.stolen
+    assert machine.count == 1 + TIMING.retakes + TIMING.repetitions
+
+
+def test_slight_idleness_is_not_theft():
+    assert not measure(Machine((1.0, 0.92))).stolen
+    assert measure(Machine((1.0, 0.90))).stolen
+
+
+def test_a_serial_kernel_is_compared_with_one_thread():
+    machine = Machine((1.0, 0.5))
+    watch = Stopwatch(machine.run, TIMING, threads=1, processor=lambda: machine.processor, wall=lambda: machine.wall)
+    watch.visit()
+    assert not watch.measurement().stolen
+
+
+@pytest.mark.parametrize(("seconds", "visits"), [(1.0, 3), (2.9, 3), (3.1, 1), (8.9, 1), (9.1, 0)])
+def test_slow_configurations_are_visited_less(seconds, visits):
+    assert Machine((seconds, 1.0)).watch().warm_up(1.0) == visits
+
+
+def test_a_very_slow_warm_up_is_the_only_repetition():
+    machine = Machine((20.0, 1.0))
+    assert measure(machine, baseline=1.0).seconds == (20.0,)
+    assert machine.count == 1
+
+
+def test_a_stolen_slow_warm_up_is_retaken():
+    machine = Machine((30.0, 0.5), (20.0, 1.0))
+    measured = measure(machine, baseline=1.0)
+    assert measured.seconds == (20.0,)
+    assert not measured.stolen
+
+
+def test_later_rounds_obey_the_first():
+    machine = Machine((20.0, 1.0))
+    assert machine.watch().warm_up(1.0, visits=3) == 3
+    assert machine.watch().warm_up(1.0, visits=0) == 0
+
+
+def test_short_runs_are_repeated_within_a_visit():
+    timing = TimingProtocol(rounds=1, repetitions=3, short_seconds=0.3, most_repetitions=12, slow_factor=3.0,
+                            steal_ratio=1.1, retakes=0, seed=0)
+    assert len(measure(Machine((0.04, 1.0)), timing).seconds) == 3 * 3
+    assert len(measure(Machine((0.001, 1.0)), timing).seconds) == 3 * 4
+    assert len(measure(Machine((0.2, 1.0)), timing).seconds) == 3
+
+
+def test_short_runs_are_never_slow():
+    timing = TimingProtocol(rounds=1, repetitions=3, short_seconds=0.3, most_repetitions=12, slow_factor=3.0,
+                            steal_ratio=1.1, retakes=0, seed=0)
+    assert Machine((0.2, 1.0)).watch(timing).warm_up(0.001) == 3
+
+
+def test_processor_clock_advances_with_work():
+    clock = processor_clock()
+    before = clock()
+    sum(range(300_000))
+    assert 0 < clock() - before < 10
