@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse
-from jaxtyping import Float32, Int32, Int64, Integer
+from jaxtyping import Int32, Int64, Integer
 
 __all__ = ["Pattern", "SparseMatrix"]
 
@@ -156,7 +156,7 @@ class SparseMatrix:
         return f"SparseMatrix({self.pattern.rows} x {self.pattern.cols}, {self.pattern.nnz} nonzeros)"
 
 
-def _csr(values: Float32[np.ndarray, " nnz"], pattern: Pattern) -> scipy.sparse.csr_array:
+def _csr(values: np.ndarray, pattern: Pattern) -> scipy.sparse.csr_array:
     """Wrap the arrays; SciPy wants one index type for both, so `indptr` is narrowed where that is exact."""
     indptr = pattern.indptr.astype(np.int32) if pattern.nnz <= INDEX_LIMIT else pattern.indptr
     matrix = scipy.sparse.csr_array((values, pattern.indices, indptr), shape=pattern.shape)

@@ -64,7 +64,8 @@ def _lengths(lengths: np.ndarray) -> list[float]:
     weights = 2 * np.arange(1, lengths.size + 1) - lengths.size - 1
     gini = (weights * ordered).sum() / (lengths.size * ordered.sum())
     top = ordered[-max(1, lengths.size // 100):].sum() / ordered.sum()
-    return [mean, lengths.std() / mean, ordered[-1], np.percentile(ordered, 99), gini, top, (lengths == 0).mean()]
+    heavy = [float(ordered[-1]), np.percentile(ordered, 99), gini, top]
+    return [mean, lengths.std() / mean, *heavy, (lengths == 0).mean()]
 
 
 def _shape(pattern: Pattern) -> list[float]:

@@ -12,7 +12,7 @@ from sparloom.sparse.download import Patience, fetch
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
-QUICK = Patience(attempts=3, timeout_seconds=5, pause_seconds=0.001)
+QUICK = Patience(attempts=3, timeout_seconds=5.0, pause_seconds=0.001)
 
 
 @pytest.fixture

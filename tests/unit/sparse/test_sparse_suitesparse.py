@@ -22,7 +22,7 @@ from sparloom.sparse import (
     write_matrix,
 )
 
-QUICK = Patience(attempts=2, timeout_seconds=5, pause_seconds=0.001)
+QUICK = Patience(attempts=2, timeout_seconds=5.0, pause_seconds=0.001)
 FIELDS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")
 SIZES = {"HB/one": 3, "HB/two": 5, "AG-Monien/3elt": 4, "New+/x_1.5": 6}
 

@@ -14,7 +14,7 @@ def mycielskian(rows: int, rng: np.random.Generator) -> Pattern:
     One step: vertices v become v and v'; an edge (u, v) also joins u' with v and u with v'; a new vertex joins all v'.
     """
     steps, most = 1, between(3, 7, rng)
-    while steps < most and (rows + 1) >> (steps + 1) > 4 and 2 * rows * 3 ** (steps + 1) // 2 ** (steps + 1) < NNZ_LIMIT:
+    while steps < most and (rows + 1) >> (steps + 1) > 4 and 2 * rows * 1.5 ** (steps + 1) < NNZ_LIMIT:
         steps += 1
     extent = max(3, (rows + 1) // 2**steps - 1)
     first = np.arange(extent)
