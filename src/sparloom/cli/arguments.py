@@ -70,8 +70,7 @@ def inherited(overrides: Sequence[str], chosen: Mapping[str, str]) -> list[str]:
 
 def _overrides(arguments: Sequence[str]) -> list[str]:
     """Leave out flags and the words that belong to them."""
-    before = ["", *arguments[:-1]]
-    return [word for word, flag in zip(arguments, before, strict=True)
+    return [word for word, flag in zip(arguments, ["", *arguments], strict=False)
             if not word.startswith("-") and flag not in FLAGS_WITH_VALUE]
 
 

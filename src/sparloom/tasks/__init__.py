@@ -3,7 +3,10 @@
 import importlib
 
 _HOMES = {
+    "AuditLabels": "audit_labels",
     "Autoencode": "autoencode",
+    "BenchFeaturizer": "bench_featurizer",
+    "BenchSimulator": "bench_simulator",
     "Checkpoints": "checkpoints",
     "Collect": "collect",
     "Finetune": "finetune",
@@ -11,6 +14,8 @@ _HOMES = {
     "Pretrain": "pretrain",
     "Recipe": "training",
     "Recommend": "recommend",
+    "SummariseSamples": "summarise_samples",
+    "ValidateSimulator": "validate_simulator",
 }
 
 __all__ = sorted(_HOMES)

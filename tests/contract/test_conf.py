@@ -1,0 +1,81 @@
+"""Every file of conf/: it composes, and every _target_ in it accepts what the file gives; all faults at once."""
+
+from pathlib import Path
+
+import hydra
+import pytest
+from binding import faults
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+CONF = Path(__file__).parents[2] / "conf"
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+PACKAGED = {"platform": "platform@target", "model": "model@trees"}
+HYDRA_GROUPS = ("hydra", "local", "hparams", "experiment", "task")
+OPTIONS = sorted(
+    (path.parent.name, path.stem) for path in CONF.glob("*/*.yaml") if path.parent.name not in HYDRA_GROUPS)
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch, tmp_path):
+    GlobalHydra.instance().clear()
+    for name in ("SPARLOOM_DATA", "SPARLOOM_ARTIFACTS", "SPARLOOM_OUTPUTS", "SPARLOOM_MIRROR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        yield
+
+
+def composed(*overrides: str) -> dict:
+    return OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiment_composes_and_binds(name):
+    assert list(faults(composed(f"experiment={name}"))) == []
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_option_binds(group, option):
+    tree = composed("experiment=collect_spade", f"{PACKAGED.get(group, group)}={option}")
+    assert list(faults(tree)) == []
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("hparams/*.yaml")), ids=lambda path: path.stem)
+def test_search_space_composes(path):
+    assert composed("experiment=finetune_spade", f"hparams={path.stem}")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiment_says_what_it_is_and_how_long_it_takes(name):
+    from sparloom.cli import experiments
+
+    entry = next(entry for entry in experiments(CONF) if entry.name == name)
+    assert entry.title
+    assert entry.time, f"{name}: the header needs a sentence 'Takes ...'"
+
+
+def test_every_option_file_names_one_target():
+    wrong = []
+    for path in sorted(CONF.glob("*/*.yaml")):
+        if path.parent.name in ("experiment", "hparams", "paths", "local", "hydra"):
+            continue
+        tree = OmegaConf.to_container(OmegaConf.load(path))
+        if "_target_" not in tree and "defaults" not in tree and tree:
+            wrong.append(str(path.relative_to(CONF)))
+    assert wrong == []
+
+
+def test_environment_variables_are_read_in_paths_only():
+    wrong = [str(path.relative_to(CONF)) for path in CONF.rglob("*.yaml")
+             if "oc.env" in path.read_text() and path.parent.name != "paths"]
+    assert wrong == []
+
+
+def test_wrong_keys_are_found_wherever_they_are():
+    tree = {"_target_": "sparloom.ops.SpMM", "nam": 1,
+            "part": [{"_target_": "sparloom.nothing.There"}, {"_target_": "sparloom.data.Random", "matrices": 5}]}
+    found = list(faults(tree))
+    assert len(found) == 3
+    assert found[0].startswith("part[0]: sparloom.nothing.There cannot be imported")
+    assert "missing a required argument: 'configs_per_matrix'" in found[1]
+    assert "got an unexpected keyword argument" in found[2]

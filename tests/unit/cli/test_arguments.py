@@ -1,0 +1,105 @@
+"""The command line before Hydra: names are checked, paths are quoted so that Hydra reads back what was written."""
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparloom import cli
+
+
+@pytest.fixture
+def conf(tmp_path):
+    for name, text in {
+        "experiment/finetune_spade": "# @package _global_\n# Figure 4.\n# Takes 8 min.\n",
+        "experiment/collect_cpu": "# @package _global_\n# Samples. Takes 1 h on 2 cores.\n",
+        "task/finetune": "x: 1\n", "op/spmm": "x: 1\n", "op/sddmm": "x: 1\n", "platform/spade": "x: 1\n",
+    }.items():
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_no_argument_lists_the_experiments(conf, capsys):
+    with pytest.raises(SystemExit) as ending:
+        cli.prepare(["run.py"], conf)
+    shown = capsys.readouterr().out
+    assert ending.value.code == 0
+    assert "finetune_spade" in shown
+    assert "Figure 4" in shown
+    assert "8 min" in shown
+
+
+def test_help_alone_lists_too(conf, capsys):
+    with pytest.raises(SystemExit):
+        cli.prepare(["run.py", "--help"], conf)
+    assert "collect_cpu" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["experiment=finetun_spade"], "experiment 'finetun_spade' does not exist: did you mean finetune_spade?"),
+    (["experiment=collect_cpu", "op=spm"], "op 'spm' does not exist: did you mean spmm"),
+    (["experiment=collect_cpu", "platform@target=spad"], "platform 'spad' does not exist: did you mean spade?"),
+    (["experiment=collect_cpu", "platfrm@target=spade"], "group 'platfrm' does not exist: did you mean platform?"),
+    (["experiment=zzz"], "experiment 'zzz' does not exist: known are collect_cpu, finetune_spade"),
+    (["finetune_spade"], "argument 'finetune_spade' is not of the form key=value"),
+    (["op=spmm"], "no experiment chosen: give experiment=<name>, one of collect_cpu, finetune_spade"),
+    (["-m", "experiment=collect_cpu", "op=spmm,sdmm"], "op 'sdmm' does not exist: did you mean sddmm"),
+])
+def test_wrong_names_are_answered_with_the_nearest(conf, arguments, message):
+    with pytest.raises(cli.UsageError) as refusal:
+        cli.prepare(["run.py", *arguments], conf)
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("arguments", [
+    ["experiment=collect_cpu"], ["experiment=collect_cpu", "--cfg", "job"],
+    ["-m", "experiment=collect_cpu", "op=spmm,sddmm"],
+    ["experiment=collect_cpu", "+new.key=1"], ["experiment=collect_cpu", "~task.jobs"],
+    ["experiment=collect_cpu", "hydra/launcher=joblib"], ["task=finetune"], ["experiment=collect_cpu", "op=spmm"],
+])
+def test_right_arguments_pass_unchanged(conf, arguments):
+    assert cli.prepare(["run.py", *arguments], conf) == ["run.py", *arguments]
+
+
+def read_back(argument: str) -> object:
+    return OverridesParser.create().parse_override(argument).value()
+
+
+@pytest.mark.parametrize("path", [
+    "/data/a b.mtx", "/data/a,b.mtx", "/data/a=b.mtx", "/data/it's.mtx", '/data/"q".mtx', "/data/(1).mtx",
+    "/d/[x]{y}.npz", "/d/back\\slash.mtx", "/d/ends\\", "/d/both\\'.mtx", "relative/größe.mtx", "/d/a:b.mtx",
+    "/d/#1.mtx", "/d/100%.mtx",
+])
+def test_paths_with_special_characters_arrive_as_they_are(conf, path):
+    argument = cli.prepare(["run.py", "experiment=collect_cpu", f"matrix={path}"], conf)[2]
+    assert read_back(argument) == path
+
+
+@given(st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1, max_size=20))
+def test_any_file_name_arrives_as_it_is(name):
+    from sparloom.cli.arguments import _quoted
+
+    path = f"/data/{name}.mtx"
+    if "${" in path:
+        return
+    assert read_back(_quoted(f"matrix={path}")) == path
+
+
+def test_interpolations_and_quoted_values_stay(conf):
+    arguments = ["experiment=collect_cpu", "matrix=${paths.root}", "corpus.mirror='a b'"]
+    assert cli.prepare(["run.py", *arguments], conf)[1:] == arguments
+
+
+def test_home_is_expanded(conf, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert cli.prepare(["run.py", "experiment=collect_cpu", "matrix=~/a.mtx"], conf)[2] == "matrix=/home/someone/a.mtx"
+
+
+def test_prerequisites_inherit_data_and_network_but_not_the_training():
+    overrides = ["experiment=finetune_spade", "paths.data=/d", "model.net.side.width=0", "trainer.epochs=3",
+                 "selection.matrices=7", "seed=4"]
+    chosen = {"op": "sddmm", "samples": "tiny", "task": "finetune", "experiment": "finetune_spade"}
+    assert cli.inherited(overrides, chosen) == [
+        "op=sddmm", "samples=tiny", "paths.data=/d", "model.net.side.width=0", "seed=4"]

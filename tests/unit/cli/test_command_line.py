@@ -1,0 +1,83 @@
+"""run.py as a user meets it: real processes, their output and exit status."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
+    settings = {f"SPARLOOM_{name}": str(folder / name.lower()) for name in ("ARTIFACTS", "OUTPUTS", "DATA")}
+    return subprocess.run(
+        [sys.executable, str(ROOT / "run.py"), *arguments], capture_output=True, text=True, cwd=folder, timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **settings, **environment})
+
+
+def test_without_arguments_it_lists_what_can_be_run(tmp_path):
+    shown = run(folder=tmp_path)
+    assert shown.returncode == 0
+    assert "finetune_spade" in shown.stdout
+    assert "min" in shown.stdout
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["experiment=finetun_spade"], "did you mean finetune_spade"),
+    (["experiment=finetune_spade", "selektion.matrices=3"], "unknown key 'selektion.matrices': did you mean sel"),
+    (["experiment=finetune_spade", "selection.matrics=3"], "did you mean selection.matrices"),
+    (["experiment=finetune_spade", "op=spm"], "op 'spm' does not exist: did you mean spmm"),
+    (["experiment=recommend"], "no matrix given: add matrix=<path"),
+    (["experiment=recommend", "matrix=/nowhere/a.mtx"], "/nowhere/a.mtx: no such file"),
+    (["experiment=recommend", "matrix=/etc/hostname"], "not a matrix file: its name must end in .tar.gz"),
+    (["experiment=recommend", "platform@target=spad"], "platform 'spad' does not exist: did you mean spade"),
+    (["experiment=recommend", "matrix=a.mtx", "prepare=false", "samples=tiny"], "no checkpoint finetuned_spade"),
+    (["experiment=collect_spade", "task.shard=9/4"], "shard '9/4' is not i/n"),
+    (["experiment=collect_spade", "timing.rounds=0"], "rounds 0, repetitions 1, retakes 0: at least 1, 1 and 0"),
+])
+def test_user_errors_are_one_line(tmp_path, arguments, message):
+    shown = run(*arguments, folder=tmp_path)
+    assert shown.returncode == 1
+    assert "Traceback" not in shown.stderr + shown.stdout
+    first = shown.stderr.splitlines()[0]
+    assert first.startswith("error: ")
+    assert message in first
+
+
+def test_trace_of_a_user_error_is_in_the_log(tmp_path):
+    run("experiment=collect_spade", "task.shard=9/4", folder=tmp_path)
+    (log,) = (tmp_path / "outputs").rglob("run.log")
+    assert "Traceback" in log.read_text()
+
+
+def test_debug_shows_it(tmp_path):
+    shown = run("experiment=collect_spade", "task.shard=9/4", "debug=true", folder=tmp_path)
+    assert "Traceback" in shown.stderr
+
+
+def test_configuration_is_shown_without_heavy_imports(tmp_path):
+    code = ("import sys, runpy; sys.argv = ['run.py', 'experiment=finetune_spade', '--cfg', 'job']\n"
+            f"try: runpy.run_path({str(ROOT / 'run.py')!r}, run_name='__main__')\n"
+            "except SystemExit: pass\n"
+            "heavy = {'torch', 'lightning', 'lightgbm', 'scipy', 'pandas'} & set(sys.modules)\n"
+            "sys.exit(f'imports {heavy}' if heavy else 0)")
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "_target_: sparloom.tasks.Finetune" in shown.stdout
+
+
+def test_package_imports_fast_and_without_torch():
+    code = ("import time; began = time.process_time()\nimport sparloom\nspent = time.process_time() - began\n"
+            "import sys; heavy = {'torch', 'cupy', 'scipy', 'numpy', 'lightning'} & set(sys.modules)\n"
+            "sys.exit(f'{spent:.3f} s, {heavy}' if heavy or spent > 0.3 else 0)")
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_listing_takes_less_than_a_second_of_processor_time(tmp_path):
+    before = os.times()
+    run(folder=tmp_path)
+    after = os.times()
+    assert after.children_user - before.children_user + after.children_system - before.children_system < 1.0

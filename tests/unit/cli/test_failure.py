@@ -1,0 +1,93 @@
+"""Errors of the user are one line; errors of ours are not hidden."""
+
+import logging
+
+import pytest
+from hydra.errors import ConfigCompositionException, InstantiationException
+
+from sparloom import cli, log
+from sparloom.errors import MissingArtifact, SchemaError
+
+
+def keys():
+    return ["selection.matrices", "seed"]
+
+
+def test_error_of_the_user_is_one_line_and_the_trace_is_kept(tmp_path, capsys):
+    log.start(tmp_path)
+    with pytest.raises(cli.Reported):
+        cli.fail(SchemaError("table is of version 1: collect again"), tmp_path, debug=False)
+    shown = capsys.readouterr().err
+    assert shown.splitlines()[0] == "error: table is of version 1: collect again"
+    assert "Traceback" not in shown
+    assert "SchemaError" in (tmp_path / "run.log").read_text()
+
+
+def test_debug_shows_the_trace(tmp_path, capsys):
+    with pytest.raises(cli.Reported):
+        cli.fail(ValueError("no"), tmp_path, debug=True)
+    assert "ValueError: no" in capsys.readouterr().err
+
+
+def test_other_errors_are_raised_again(tmp_path):
+    with pytest.raises(KeyError):
+        cli.fail(KeyError("bug"), tmp_path, debug=False)
+
+
+def test_wrapped_error_shows_its_cause(tmp_path, capsys):
+    wrapped = InstantiationException("Error in call to target 'x'")
+    wrapped.__cause__ = ValueError("width 3 is odd: use an even one")
+    with pytest.raises(cli.Reported):
+        cli.fail(wrapped, tmp_path, debug=False)
+    assert "error: width 3 is odd: use an even one" in capsys.readouterr().err
+
+
+def test_missing_artifact_names_its_command(tmp_path, capsys):
+    error = MissingArtifact("no encoder", experiment="autoencode_spade", overrides=("op=sddmm",))
+    with pytest.raises(cli.Reported):
+        cli.fail(error, tmp_path, debug=False)
+    assert "experiment=autoencode_spade op=sddmm" in capsys.readouterr().err
+
+
+def test_missing_file_is_named(tmp_path, capsys):
+    error = FileNotFoundError(2, "No such file or directory", str(tmp_path / "gone.mtx"))
+    with pytest.raises(cli.Reported):
+        cli.fail(error, tmp_path, debug=False)
+    assert "gone.mtx: no such file: check the path" in capsys.readouterr().err
+
+
+def test_unknown_key_is_answered_with_the_nearest():
+    error = ConfigCompositionException("Could not override 'selektion.matrices'.\nKey 'selektion' is not in struct")
+    assert cli.explain(error, keys) == "unknown key 'selektion.matrices': did you mean selection.matrices?"
+
+
+def test_missing_launcher_names_the_extra():
+    error = ConfigCompositionException("In 'hydra/launcher/local': Could not find 'hydra/launcher/joblib'")
+    assert cli.explain(error, keys) == "launcher joblib is not installed: pip install -e .[scale]"
+
+
+def test_guard_gives_exit_statuses(capsys, monkeypatch):
+    monkeypatch.delenv("SPARLOOM_DEBUG", raising=False)
+
+    def raising(error):
+        def main():
+            raise error
+        return main
+
+    assert cli.guard(lambda: None, keys) == 0
+    assert cli.guard(raising(cli.Reported("told")), keys) == 1
+    assert cli.guard(raising(KeyboardInterrupt()), keys) == 130
+    assert cli.guard(raising(cli.UsageError("no experiment")), keys) == 1
+    assert "error: no experiment" in capsys.readouterr().err
+    with pytest.raises(ZeroDivisionError):
+        cli.guard(raising(ZeroDivisionError()), keys)
+
+
+@pytest.fixture(autouse=True)
+def _loggers():
+    yield
+    root = logging.getLogger("sparloom")
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+        handler.close()
+    root.propagate = True

@@ -1,0 +1,22 @@
+"""Near names."""
+
+from sparloom import cli
+
+KEYS = ["seed", "model", "model.optimizer", "model.optimizer.lr", "selection.matrices", "trainer.epochs"]
+
+
+def test_misspelt_key_finds_its_neighbour():
+    assert cli.nearest("selektion.matrices", KEYS)[0] == "selection.matrices"
+
+
+def test_last_part_is_enough():
+    assert "model.optimizer.lr" in cli.nearest("lr", KEYS)
+    assert "trainer.epochs" in cli.nearest("epoch", KEYS)
+
+
+def test_nothing_near_lists_what_there_is():
+    assert cli.suggestion("zzzzzz", ["b", "a"]) == "known are a, b"
+
+
+def test_flat_lists_inner_nodes_too():
+    assert list(cli.flat({"a": {"b": 1, "c": {"d": 2}}})) == ["a", "a.b", "a.c", "a.c.d"]

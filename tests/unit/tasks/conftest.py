@@ -1,0 +1,39 @@
+"""Tasks built from conf/ as run.py builds them, on made-up samples with a small network."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from hydra.utils import instantiate
+from small import SMALL
+
+CONF = Path(__file__).parents[3] / "conf"
+
+
+@pytest.fixture(scope="session")
+def build() -> Callable[..., Any]:
+    """Make a task: build("finetune_tiny", "op=sddmm", folder=path)."""
+
+    def made(experiment: str, *overrides: str, folder: Path) -> Any:
+        GlobalHydra.instance().clear()
+        places = [f"paths.{name}={folder / name}" for name in ("artifacts", "data", "outputs")]
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            cfg = hydra.compose("config", [f"experiment={experiment}", *places, *overrides])
+        return instantiate(cfg.task)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def trained(build, tmp_path_factory) -> Path:
+    """Folder with encoders, a source network and a fine-tuned one for SpMM, and what fine-tuning wrote."""
+    folder = tmp_path_factory.mktemp("trained")
+    for experiment in ("autoencode_cpu", "autoencode_spade", "pretrain_cpu", "finetune_tiny"):
+        out = folder / experiment
+        out.mkdir()
+        metrics = build(experiment, *SMALL, folder=folder).run(out)
+        assert metrics["seconds"] > 0
+    return folder

@@ -1,0 +1,114 @@
+"""The main experiment on made-up samples: what it writes, what it reads, what it refuses."""
+
+import json
+
+import pandas as pd
+import pytest
+from small import SMALL
+
+from sparloom.errors import MissingArtifact, SchemaError
+from sparloom.report import read_run, summary
+
+METHODS = {"random", "static", "trees", "zero_shot", "no_transfer", "cognate", "optimum"}
+
+
+@pytest.fixture(scope="module")
+def frame(trained):
+    return pd.read_parquet(trained / "finetune_tiny" / "per_matrix.parquet")
+
+
+def test_every_method_judges_every_matrix(frame):
+    assert set(frame["method"]) == METHODS
+    counts = frame.groupby("method").size()
+    matrices = frame["matrix"].nunique()
+    assert counts["cognate"] == counts["no_transfer"] == counts["trees"] == counts["static"] == 2 * matrices
+    assert counts["zero_shot"] == counts["optimum"] == counts["random"] == matrices
+    assert (frame["top5_seconds"] <= frame["top1_seconds"]).all()
+    assert (frame["best_seconds"] <= frame["top5_seconds"] * (1 + 1e-9)).all()
+
+
+def test_roles_do_not_overlap(trained, frame):
+    split = json.loads((trained / "finetune_tiny" / "split.json").read_text())
+    judged = set(split["judged"])
+    assert judged == set(frame["matrix"]) == set(split["test"])
+    for chosen in split["fine_tuning"].values():
+        assert set(chosen) <= set(split["train"])
+        assert not set(chosen) & judged
+    assert not set(split["train"]) & (set(split["test"]) | set(split["validation"]))
+
+
+def test_labels_read_are_as_many_as_allowed(trained):
+    labels = pd.read_parquet(trained / "finetune_tiny" / "labels.parquet")
+    assert labels.groupby("seed").size().to_dict() == {0: 120, 1: 120}
+    assert set(labels.groupby(["seed", "matrix"]).size()) == {40}
+
+
+def test_metrics_can_be_made_again_from_the_rows(build, trained, frame, tmp_path):
+    metrics = build("finetune_tiny", *SMALL, "task.seeds=[0]", folder=trained).run(tmp_path)
+    again = summary(pd.read_parquet(tmp_path / "per_matrix.parquet"), headline="cognate", prefix="test", seed=0)
+    assert {key: metrics[key] for key in again} == again
+    for key in ("test/labels_per_seed", "test/dce", "test/top1_over_trees_low", "test/no_transfer_top1_speedup",
+                "test/zero_shot_top1_speedup", "test/trees_top1_speedup"):
+        assert key in metrics
+
+
+def test_equal_seeds_choose_equally(build, trained, frame, tmp_path):
+    build("finetune_tiny", *SMALL, "task.seeds=[1]", "task.methods=[cognate]", folder=trained).run(tmp_path)
+    again = pd.read_parquet(tmp_path / "per_matrix.parquet")
+    before = frame[(frame["method"] == "cognate") & (frame["seed"] == 1)].set_index("matrix")
+    after = again[again["method"] == "cognate"].set_index("matrix")
+    assert before["config"].to_dict() == after["config"].to_dict()
+
+
+def test_judging_by_validation_reads_no_test_matrix(build, trained, tmp_path):
+    metrics = build("finetune_tiny", *SMALL, "task.eval_role=validation", "task.methods=[static,cognate]",
+                    "task.seeds=[0]", folder=trained).run(tmp_path)
+    split = json.loads((tmp_path / "split.json").read_text())
+    assert set(split["judged"]) == set(split["validation"])
+    assert "validation/top1_speedup" in metrics
+    assert not any(key.startswith("test/") for key in metrics)
+
+
+def test_figures_curves_and_checkpoints_are_written(trained):
+    out = trained / "finetune_tiny"
+    for name in ("speedups", "matrices", "curves"):
+        assert (out / f"{name}.png").stat().st_size > 1000
+        assert (out / f"{name}.svg").stat().st_size > 1000
+    curves = pd.read_csv(out / "curves.csv")
+    assert set(curves["method"]) == {"no_transfer", "cognate"}
+    assert curves.groupby(["method", "seed"])["epoch"].apply(list).map(lambda epochs: epochs == [1, 2]).all()
+    assert curves[["train/prl", "validation/prl", "validation/opa"]].notna().all().all()
+    assert sorted(path.name for path in (out / "checkpoints").iterdir()) == [
+        "cognate_0.pt", "cognate_1.pt", "no_transfer_0.pt", "no_transfer_1.pt"]
+
+
+def test_unknown_method_is_refused(build, trained, tmp_path):
+    with pytest.raises(ValueError, match=r"no method magic: task.methods knows static, trees, zero_shot"):
+        build("finetune_tiny", *SMALL, "task.methods=[magic]", folder=trained).run(tmp_path)
+
+
+def test_missing_prerequisites_name_their_experiment(build, tmp_path):
+    with pytest.raises(MissingArtifact) as missing:
+        build("finetune_tiny", *SMALL, "op=sddmm", folder=tmp_path).run(tmp_path)
+    assert missing.value.experiment == "autoencode_spade"
+    assert "op=sddmm" in missing.value.overrides
+
+
+def test_network_of_other_settings_is_refused(build, trained, tmp_path):
+    with pytest.raises(SchemaError, match=r"predictor.fusion=concat instead of sum"):
+        build("finetune_tiny", *SMALL, "predictor.fusion=sum", folder=trained).run(tmp_path)
+
+
+def test_too_small_samples_have_no_optimum(build, trained, tmp_path):
+    with pytest.raises(ValueError, match="no test matrix has seconds for all 256 configurations of spade"):
+        build("finetune_tiny", *SMALL, "samples.configs=60", folder=trained).run(tmp_path)
+
+
+def test_pretraining_keeps_the_best_epoch_and_its_split(trained):
+    out = trained / "pretrain_cpu"
+    split = json.loads((out / "split.json").read_text())
+    assert len(split["train"]) == 12
+    assert split["validation"]
+    assert not split["test"]
+    with pytest.raises(FileNotFoundError):
+        read_run(out)

@@ -1,0 +1,100 @@
+"""Recommendations for a matrix file."""
+
+import json
+
+import numpy as np
+import pytest
+from small import SMALL
+
+from sparloom.errors import MissingArtifact, SchemaError, Unsupported
+from sparloom.sparse import Pattern, SparseMatrix, write_matrix
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    pattern = Pattern.from_coo(rng.integers(0, 400, 3000), rng.integers(0, 300, 3000), (400, 300))
+    path = tmp_path_factory.mktemp("matrix") / "my matrix, (1).mtx"
+    write_matrix(path, SparseMatrix(pattern, np.ones(pattern.nnz, np.float32)))
+    return path
+
+
+def recommend(build, trained, path, *overrides):
+    return build("recommend", *SMALL, f"matrix='{path}'", *overrides, folder=trained)
+
+
+def test_five_different_programs_are_written(build, trained, file, tmp_path, capsys):
+    metrics = recommend(build, trained, file).run(tmp_path)
+    written = json.loads((tmp_path / "recommendation.json").read_text())
+    keys = [entry["config"] for entry in written["configurations"]]
+    assert len(set(keys)) == 5
+    behind = [entry["behind"] for entry in written["configurations"]]
+    assert behind[0] == 0
+    assert behind == sorted(behind)
+    assert metrics["lead"] == behind[1]
+    assert 0 <= metrics["familiarity_percentile"] <= 100
+    assert (tmp_path / "spy.png").exists()
+    assert (tmp_path / "spy.svg").exists()
+    shown = capsys.readouterr().out
+    assert "lead of the first" in shown
+    assert "familiarity" in shown
+    assert "regret" not in shown
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize(("verify", "line"), [("top", "regret_top5 "), ("all", "regret ")])
+def test_verified_choices_print_their_regret(build, trained, file, tmp_path, capsys, verify, line):
+    metrics = recommend(build, trained, file, f"verify={verify}").run(tmp_path)
+    lines = [text for text in capsys.readouterr().out.splitlines() if text.startswith(line)]
+    assert float(lines[0].split()[1]) == pytest.approx(metrics[line.strip()], abs=1e-4)
+    assert float(lines[0].split()[1]) >= 1
+    assert metrics["speedup"] > 0
+    assert json.loads((tmp_path / "recommendation.json").read_text())["configurations"][0]["seconds"] > 0
+
+
+def test_equal_matrices_get_equal_advice(build, trained, file, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        recommend(build, trained, file).run(tmp_path / name)
+    assert (tmp_path / "one" / "recommendation.json").read_bytes() == (
+        tmp_path / "two" / "recommendation.json").read_bytes()
+
+
+def test_matrix_without_nonzeros_is_refused(build, trained, tmp_path):
+    empty = tmp_path / "empty.mtx"
+    empty.write_text("%%MatrixMarket matrix coordinate real general\n3 3 0\n")
+    with pytest.raises(ValueError, match="has no nonzeros"):
+        recommend(build, trained, empty).run(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["%%MatrixMarket matrix coordinate real general\n3 3 2\n1 1 1.0\n", "garbage"])
+def test_broken_file_is_named(build, trained, tmp_path, text):
+    broken = tmp_path / "broken.mtx"
+    broken.write_text(text)
+    with pytest.raises(ValueError, match=r"broken.mtx"):
+        recommend(build, trained, broken).run(tmp_path)
+
+
+def test_no_matrix_is_refused(build, trained, tmp_path):
+    with pytest.raises(ValueError, match=r"no matrix given: add matrix=<path of a file that ends in .tar.gz"):
+        build("recommend", *SMALL, folder=trained).run(tmp_path)
+
+
+def test_unknown_verification_is_refused(build, trained, file, tmp_path):
+    with pytest.raises(ValueError, match="verify='some' is not one of none, top, all"):
+        recommend(build, trained, file, "verify=some").run(tmp_path)
+
+
+def test_platform_without_fine_tuned_model_is_refused(build, trained, file, tmp_path):
+    with pytest.raises(Unsupported, match=r"no fine-tuned model: choose a target such as platform@target=spade"):
+        recommend(build, trained, file, "platform@target=cpu").run(tmp_path)
+
+
+def test_other_preset_needs_its_own_model(build, trained, file, tmp_path):
+    with pytest.raises(MissingArtifact, match="finetuned_spade_cognate32_205_spmm"):
+        recommend(build, trained, file, "platform@target=spade_205").run(tmp_path)
+
+
+def test_other_network_is_refused(build, trained, file, tmp_path):
+    with pytest.raises(SchemaError, match="pooling"):
+        recommend(build, trained, file, "model.net.featurizer.pooling=multiscale").run(tmp_path)
