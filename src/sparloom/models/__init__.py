@@ -1,5 +1,6 @@
 """Cost models: networks, trees and simple ones, how they are trained and stored."""
 
+from sparloom.models.benchmark import benchmark_featurizer
 from sparloom.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sparloom.models.cognate import Cognate, initialise
 from sparloom.models.cognate_model import CognateModel, Familiarity, fill
@@ -20,6 +21,7 @@ from sparloom.models.sparseconv import (
     build_map,
     conv_flops,
     map_flops,
+    retain_memory,
 )
 from sparloom.models.trainer import fit, make_trainer
 from sparloom.models.trees import Trees
@@ -29,7 +31,7 @@ __all__ = [
     "Autoencoder", "Checkpoint", "Cognate", "CognateModel", "ConfigurationMapper", "CostModel", "Familiarity",
     "FeatureAugmentation", "FrozenEncoder", "InputFeaturizer", "LatentEncoder", "MatrixView", "MinkowskiBackend",
     "Predictor", "RandomChoice", "RankingModule", "SideFeatures", "SparseBackend", "SparseMap", "Static",
-    "TorchBackend", "Trees", "build_map", "conv_flops", "fill", "fit", "initialise", "load_checkpoint",
-    "load_encoder", "make_trainer", "map_flops", "order_signs", "ranking_loss", "ranking_quality",
-    "save_checkpoint", "save_encoder",
+    "TorchBackend", "Trees", "benchmark_featurizer", "build_map", "conv_flops", "fill", "fit", "initialise",
+    "load_checkpoint", "load_encoder", "make_trainer", "map_flops", "order_signs", "ranking_loss",
+    "ranking_quality", "retain_memory", "save_checkpoint", "save_encoder",
 ]

@@ -92,7 +92,10 @@ class InputFeaturizer(nn.Module):
 
     def pool(self, inputs: Sequence[MatrixInput]) -> Float[Tensor, "matrices pooled"]:
         """Run the convolutions over all matrices at once."""
-        sites = self._sites(inputs)
+        return self.pool_map(self._sites(inputs))
+
+    def pool_map(self, sites: Any) -> Float[Tensor, "matrices pooled"]:
+        """Run the convolutions over a map of the backend."""
         means, x, last = [], None, len(self.weights) - 1
         for layer, weight in enumerate(self.weights):
             level, bias = layer // BLOCK, None if self.biases is None else self.biases[layer]

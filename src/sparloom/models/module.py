@@ -87,7 +87,7 @@ class RankingModule(LightningModule):
             signs = order_signs(seconds, spread)
             losses.append(ranking_loss(part, signs, margin=self.margin))
             with torch.no_grad():
-                self._note(stage, {"prl": float(losses[-1]), **ranking_quality(part, seconds, signs)})
+                self._note(stage, {"prl": float(losses[-1].detach()), **ranking_quality(part, seconds, signs)})
         return torch.stack(losses).mean()
 
     def _note(self, stage: str, values: dict[str, float]) -> None:

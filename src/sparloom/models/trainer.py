@@ -9,6 +9,7 @@ from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 
 from sparloom.log import console
+from sparloom.models.sparseconv import retain_memory
 
 __all__ = ["fit", "make_trainer"]
 
@@ -51,6 +52,7 @@ def make_trainer(
 
 def fit(trainer: Trainer, module: LightningModule, data: LightningDataModule) -> None:
     """Run `trainer.fit` without Lightning's advice on workers and devices."""
+    retain_memory()
     with _quiet():
         trainer.fit(module, datamodule=data)
 

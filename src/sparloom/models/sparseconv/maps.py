@@ -189,7 +189,7 @@ def _patches(keys: np.ndarray, stride: int, values: np.ndarray) -> tuple[Float32
         patches[site, tap] = values[neighbour]
         patches[neighbour, 24 - tap] = values[site]
         pairs += 2 * site.size
-    return patches.reshape(sites, -1), pairs
+    return patches.reshape(sites, 25 * channels), pairs
 
 
 def _level(keys: np.ndarray, stride: int, owner: np.ndarray, matrices: int, channels: int) -> Level:

@@ -1,0 +1,116 @@
+"""Cost models without a network: random, static, trees; and the view of a matrix they read."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from model_parts import spade
+
+from sparloom.data import TinySamples
+from sparloom.models import CostModel, MatrixView, RandomChoice, Static, Trees
+from sparloom.sparse import Pattern
+
+SOURCE = TinySamples(matrices=12, configs=256, seed=0)
+SETTINGS = {"bags": 2, "rounds": 60, "learning_rate": 0.1, "leaves": 8, "rows_per_leaf": 5, "ridge": 1.0,
+            "row_share": 0.7, "column_share": 0.7, "threads": 1, "seed": 0}
+
+
+def labels(share: float = 1.0) -> pd.DataFrame:
+    whole = SOURCE.table("spade", "t1", "spmm").labels()
+    return whole.groupby("matrix", group_keys=False).sample(frac=share, random_state=0)
+
+
+def views() -> dict[str, MatrixView]:
+    numbers, inputs = SOURCE.statistics(), SOURCE.inputs()
+    return {name: MatrixView.stored(inputs[name], numbers.loc[name].to_dict()) for name in inputs.names}
+
+
+def chosen_over_best(model: CostModel, names: list[str]) -> float:
+    whole, space = labels(), spade()
+    seconds = whole.pivot(index="matrix", columns="config", values="seconds")
+    ratios = []
+    for name in names:
+        scores = model.score(views()[name], list(space))
+        key = list(space)[int(np.argmin(scores))].key
+        ratios.append(seconds.loc[name, key] / seconds.loc[name].min())
+    return float(np.exp(np.log(ratios).mean()))
+
+
+def test_random_is_random_but_reproducible() -> None:
+    space, (first, second, *_) = list(spade()), views().values()
+    model = RandomChoice(seed=3)
+    np.testing.assert_array_equal(model.score(first, space), model.score(first, space))
+    assert not np.array_equal(model.score(first, space), model.score(second, space))
+    assert not np.array_equal(model.score(first, space), RandomChoice(seed=4).score(first, space))
+
+
+def test_static_is_the_geometric_mean_where_all_was_tried() -> None:
+    space, whole = spade(), labels()
+    model = Static().fit(whole, space=space)
+    logs = whole.assign(log=np.log(whole["seconds"])).groupby("config")["log"].mean()
+    scores = model.score(next(iter(views().values())), list(space))
+    np.testing.assert_allclose(scores, [logs[config.key] for config in space], rtol=1e-9)
+
+
+def test_static_completes_what_was_not_tried() -> None:
+    """A third of all pairs at random says nearly as well as all of them which configuration is best."""
+    space = spade()
+    whole, part = Static().fit(labels(), space=space), Static().fit(labels(0.33), space=space)
+    view = next(iter(views().values()))
+    scores, guess = whole.score(view, list(space)), part.score(view, list(space))
+    assert np.corrcoef(scores, guess)[0, 1] > 0.95
+    assert scores[guess.argmin()] < np.quantile(scores, 0.05)
+
+
+def test_static_asked_before_fit_says_so() -> None:
+    with pytest.raises(ValueError, match="was not in the space at fit: fit Static on this space first"):
+        Static().score(next(iter(views().values())), list(spade()))
+
+
+@pytest.mark.parametrize("objective", ["log", "rank"])
+def test_trees_beat_random_on_matrices_they_have_not_seen(objective: str) -> None:
+    names = sorted(SOURCE.split())
+    train = labels(0.4)[lambda frame: frame["matrix"].isin(names[:8])]
+    trees = Trees(objective=objective, **SETTINGS).fit(train, space=spade(), views=views())
+    assert chosen_over_best(trees, names[8:]) < 0.5 * (1 + chosen_over_best(RandomChoice(seed=0), names[8:]))
+
+
+def test_trees_are_reproducible() -> None:
+    train, view = labels(0.2), next(iter(views().values()))
+    scores = [Trees(objective="log", **SETTINGS).fit(train, space=spade(), views=views()).score(view, list(spade()))
+              for _ in range(2)]
+    np.testing.assert_array_equal(*scores)
+
+
+def test_trees_refuse_wrong_use() -> None:
+    with pytest.raises(ValueError, match="objective='l1' is not one of log, rank"):
+        Trees(objective="l1", **SETTINGS)
+    with pytest.raises(ValueError, match="these trees were not grown yet: call fit"):
+        Trees(objective="log", **SETTINGS).score(next(iter(views().values())), list(spade()))
+
+
+def test_view_of_a_pattern_equals_the_stored_one() -> None:
+    pattern = Pattern.from_coo([0, 1, 2, 2], [0, 1, 0, 2], (3, 3))
+    live = MatrixView.of(pattern, "a/b")
+    stored = MatrixView.stored(live.input, live.statistics)
+    assert (stored.shape, stored.nnz) == (live.shape, live.nnz) == ((3, 3), 4)
+    np.testing.assert_array_equal(live.input.coords, [(0, 0), (1, 1), (2, 0), (2, 2)])
+    assert live.statistics["nnz"] == 4
+
+
+def test_missing_statistics_are_named() -> None:
+    pattern = Pattern.from_coo([0], [0], (1, 1))
+    with pytest.raises(ValueError, match="the statistics of a/b were not given: pass them to MatrixView"):
+        _ = MatrixView.stored(MatrixView.of(pattern, "a/b").input).statistics
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (1, 1), (5, 3)])
+def test_models_score_matrices_without_nonzeros(shape: tuple[int, int]) -> None:
+    from model_parts import ready_net
+
+    from sparloom.models import CognateModel
+
+    empty = Pattern.from_coo([], [], shape)
+    trees = Trees(objective="log", **SETTINGS).fit(labels(0.1), space=spade(), views=views())
+    for model in (RandomChoice(seed=0), Static().fit(labels(), space=spade()), trees,
+                  CognateModel(ready_net(spade()), spade())):
+        assert np.isfinite(model.score(empty, list(spade()))).all()

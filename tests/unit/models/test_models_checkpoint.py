@@ -1,0 +1,116 @@
+"""Checkpoints: round trips before and after training, refusals with their texts."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from model_parts import module_of, ready_net, small_net, spade, tiny_samples
+
+from sparloom.data.lightning import RankingData
+from sparloom.errors import SchemaError
+from sparloom.models import Checkpoint, CognateModel, MatrixView, fit, load_checkpoint, make_trainer, save_checkpoint
+from sparloom.space import CpuSpace, SpadeSpace
+
+
+def plain(**changes: object) -> Checkpoint:
+    values = {"kind": "cognate", "op": "spmm", "platform": "spade", "space": "abc", "settings": {"a": [1]},
+              "weights": {"w": torch.tensor([1.0, 2.5]), "n": torch.tensor(3)}, "notes": {"seed": 1}}
+    return Checkpoint(**(values | changes))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_checkpoint_comes_back(tmp_path: Path, precision: str) -> None:
+    save_checkpoint(tmp_path / "c.pt", plain(), precision=precision)
+    stored = load_checkpoint(tmp_path / "c.pt", kind="cognate", op="spmm", platform="spade", space="abc")
+    assert torch.equal(stored.weights["w"], torch.tensor([1.0, 2.5]))
+    assert stored.weights["n"] == 3
+    assert (stored.settings, stored.notes) == ({"a": [1]}, {"seed": 1})
+
+
+@pytest.mark.parametrize(("expected", "text"), [
+    ({"op": "sddmm"}, "was made for op 'spmm', not 'sddmm': choose the checkpoint of that op, or train one"),
+    ({"platform": "cuda"}, "was made for platform 'spade', not 'cuda'"),
+    ({"kind": "encoder"}, "was made for kind 'cognate', not 'encoder'"),
+    ({"space": "def"}, "was made for space 'abc', not 'def': the configuration space has changed since"),
+])
+def test_checkpoint_of_something_else_is_refused(tmp_path: Path, expected: dict[str, str], text: str) -> None:
+    save_checkpoint(tmp_path / "c.pt", plain())
+    with pytest.raises(SchemaError, match=text):
+        load_checkpoint(tmp_path / "c.pt", **expected)
+
+
+def test_other_format_is_refused(tmp_path: Path) -> None:
+    torch.save({"header": json.dumps({"format": 99}), "weights": {}}, tmp_path / "c.pt")
+    with pytest.raises(SchemaError, match="has checkpoint format 99, this version reads 1: train it again"):
+        load_checkpoint(tmp_path / "c.pt")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 torn", pickle.dumps({"header": 1}), b"hello"])
+def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "c.pt").write_bytes(content)
+    with pytest.raises(SchemaError, match=r"c\.pt is no checkpoint of sparloom .*: train it again"):
+        load_checkpoint(tmp_path / "c.pt")
+
+
+class Harmful:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (Path(self.marker),)
+
+
+def test_loading_runs_no_code(tmp_path: Path) -> None:
+    Harmful.marker = str(tmp_path / "touched")
+    torch.save({"header": "{}", "weights": {"w": Harmful()}}, tmp_path / "c.pt")
+    with pytest.raises(SchemaError, match="is no checkpoint of sparloom"):
+        load_checkpoint(tmp_path / "c.pt")
+    assert not (tmp_path / "touched").exists()
+
+
+def test_diverged_weights_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="weight w is not finite in float16: training diverged, or use float32"):
+        save_checkpoint(tmp_path / "c.pt", plain(weights={"w": torch.tensor([1e9])}), precision="float16")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_model_scores_alike_after_its_file(tmp_path: Path, trained: bool) -> None:
+    space, samples = spade(), tiny_samples(matrices=6, configs=12)
+    net = ready_net(space)
+    if trained:
+        trainer = make_trainer(accelerator="cpu", devices=1, strategy="auto", precision="32-true", epochs=2,
+                               validate_every=1, out=tmp_path)
+        data = RankingData(samples[:4], samples[4:], configs_per_step=None, matrices_per_step=1, seed=0)
+        fit(trainer, module_of(net), data)
+    views = {item.input.name: MatrixView.stored(item.input) for item in samples}
+    model = CognateModel(net, space)
+    model.anchors = {name: model.embedding(view) for name, view in views.items()}
+    model.save(tmp_path / "m.pt", notes={"seed": 0}, precision="float32")
+    loaded = CognateModel.load(tmp_path / "m.pt", net=small_net(seed=9), space=space)
+    view, configs = views[samples[0].input.name], list(space)
+    np.testing.assert_array_equal(loaded.score(view, configs), model.score(view, configs))
+    assert loaded.familiarity(view) == model.familiarity(view)
+    assert loaded.familiarity(view).nearest == samples[0].input.name
+    assert loaded.familiarity(view).distance == pytest.approx(0, abs=1e-5)
+
+
+def test_model_refuses_another_network_space_or_op(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+    CognateModel(ready_net(spade()), spade()).save(path, notes={}, precision="float16")
+    with pytest.raises(SchemaError, match=r"a network with featurizer.pooling=last instead of multiscale: set these"):
+        CognateModel.load(path, net=small_net(pooling="multiscale"), space=spade())
+    with pytest.raises(SchemaError, match="not 'sddmm'"):
+        CognateModel.load(path, net=small_net(), space=SpadeSpace("sddmm"))
+    with pytest.raises(SchemaError, match="the configuration space has changed since, train it again"):
+        CognateModel.load(path, net=small_net(), space=SpadeSpace("spmm", width=128))
+    with pytest.raises(SchemaError, match="not 'cpu'"):
+        CognateModel.load(path, net=small_net(), space=CpuSpace("spmm"))
+
+
+def test_familiarity_needs_two_anchors() -> None:
+    samples = tiny_samples(matrices=4, configs=3)
+    with pytest.raises(ValueError, match="0 anchors: familiarity needs the embeddings of two training matrices"):
+        CognateModel(ready_net(spade()), spade()).familiarity(MatrixView.stored(samples[0].input))

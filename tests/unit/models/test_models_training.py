@@ -1,0 +1,85 @@
+"""Training: it learns, it freezes what it should, it logs what it says."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.loggers import CSVLogger
+from model_parts import module_of, ready_net, spade, tiny_samples
+
+from sparloom.data.lightning import RankingData
+from sparloom.models import RankingModule, fit, make_trainer
+
+
+def run(module: RankingModule, out: Path, *, epochs: int, steps: int = 1, **more: object) -> dict[str, float]:
+    samples = tiny_samples(matrices=8, configs=24)
+    trainer = make_trainer(accelerator="cpu", devices=1, strategy="auto", precision="32-true", epochs=epochs,
+                           validate_every=1, out=out, **more)
+    fit(trainer, module, RankingData(samples[:6], samples[6:], configs_per_step=None, matrices_per_step=steps, seed=0))
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def test_training_learns_the_order(tmp_path: Path) -> None:
+    net = ready_net(spade())
+    before = run(module_of(net, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.0)), tmp_path, epochs=1)
+    after = run(module_of(net, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=3e-3)), tmp_path, epochs=25)
+    assert after["train/prl"] < 0.7 * before["train/prl"]
+    assert after["train/opa"] > 0.75
+    assert set(after) == {f"{stage}/{name}" for stage in ("train", "validation")
+                          for name in ("prl", "opa", "kendall_tau")}
+
+
+@pytest.mark.parametrize(("freeze", "still"), [
+    ("convolutions", ("featurizer.weights",)), ("featurizer", ("featurizer.", "side.")), ("none", ())])
+def test_frozen_parameters_stay(tmp_path: Path, freeze: str, still: tuple[str, ...]) -> None:
+    net = ready_net(spade())
+    before = {name: value.clone() for name, value in net.named_parameters()}
+    run(module_of(net, freeze=freeze), tmp_path, epochs=1)
+    for name, value in net.named_parameters():
+        assert torch.equal(value, before[name]) is name.startswith(still), name
+
+
+def test_thawed_parameters_train_again(tmp_path: Path) -> None:
+    net = ready_net(spade())
+    run(module_of(net, freeze="featurizer"), tmp_path, epochs=1)
+    before = net.featurizer.weights[0].clone()
+    run(module_of(net), tmp_path, epochs=1)
+    assert not torch.equal(net.featurizer.weights[0], before)
+
+
+def test_same_seed_gives_the_same_network(tmp_path: Path) -> None:
+    first, second = ready_net(spade()), ready_net(spade())
+    run(module_of(first), tmp_path, epochs=2)
+    run(module_of(second), tmp_path, epochs=2)
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, second.state_dict()[name]), name
+
+
+def test_learning_rate_warms_up_and_decays() -> None:
+    module = module_of(ready_net(spade()), warmup_steps=4, decay="cosine")
+    rates = [module._rate(step, 24) for step in range(24)]
+    assert rates[:4] == [0.2, 0.4, 0.6, 0.8]
+    assert rates[4] == 1.0
+    assert rates[14] == pytest.approx(0.5)
+    assert rates[23] < 0.01
+    assert module_of(ready_net(spade()), warmup_steps=2)._rate(9, 10) == 1.0
+
+
+def test_schedule_and_several_matrices_per_step_run(tmp_path: Path) -> None:
+    module = module_of(ready_net(spade()), warmup_steps=2, decay="cosine", clip=0.5)
+    run(module, tmp_path, epochs=2, steps=3)
+    assert module.trainer.global_step == 4
+
+
+def test_curves_are_logged_to_csv(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path, name="", version="")
+    run(module_of(ready_net(spade())), tmp_path, epochs=2, logger=logger)
+    header = (tmp_path / "metrics.csv").read_text().splitlines()[0]
+    assert {"epoch", "train/prl", "validation/opa"} <= set(header.split(","))
+
+
+def test_unknown_readings_are_refused() -> None:
+    with pytest.raises(ValueError, match="freeze='all' is not one of none, convolutions, featurizer"):
+        module_of(ready_net(spade()), freeze="all")
+    with pytest.raises(ValueError, match="decay='linear' is not one of constant, cosine"):
+        module_of(ready_net(spade()), decay="linear")
