@@ -1,7 +1,7 @@
 // Line-accurate, event-driven simulation (level T0): one pass over the tiles, every vector operation and every line.
 //
 // Requests to shared caches and DRAM channels are made in the order of time: the PE with the earliest next request goes
-// first; operations that need no request run ahead. Meant for at most 200,000 nonzeros.
+// first; operations that ask for nothing and write nothing run ahead. Meant for at most 200,000 nonzeros.
 #include "element.hpp"
 #include "memory.hpp"
 
@@ -127,7 +127,7 @@ private:
         return true;
     }
 
-    // Run ahead to the next operation that asks the memory for something, and leave it pending in `issue`.
+    // Run ahead to the next operation that concerns the memory, and leave it pending in `issue`.
     void prepare(Element& pe) {
         pe.issue = NEVER;
         while (true) {
@@ -138,12 +138,19 @@ private:
             pe.stalled = !pe.loader.has(pe.nonzero);
             if (pe.stalled) return;
             const double time = claim(pe);
-            if (pe.c_missing || pe.r_missing || pe.evictions) {
+            if (pe.c_missing || pe.r_missing || pe.evictions || writes(pe)) {
                 pe.issue = time;
                 return;
             }
             complete(pe, time);
         }
+    }
+
+    // The pending operation fills an output line, or makes the write-back manager start.
+    bool writes(Element& pe) {
+        if (s_.written) return pe.dirty + !pe.registers[pe.r].dirty > s_.dirty_high;
+        return pe.lane + 1 == s_.row_lines &&
+               ((pe.outputs + 1) % LINE_NONZEROS == 0 || pe.nonzero + 1 == pe.end);
     }
 
     // Find or allocate the two registers of the next operation; returns when it can issue.

@@ -1,0 +1,100 @@
+"""Tiles and their order: the hand-computed matrix, an independent oracle, the rules of dealing."""
+
+import numpy as np
+import pytest
+import spade_oracle
+from spade_cases import uniform
+
+from sparloom.platforms.spade.tiling import deal, tile
+from sparloom.sparse import Pattern
+
+# Rows of the 8 x 8 example; tiles of 4 rows x 4 columns.
+HAND = Pattern.from_coo(
+    np.array([0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 7]), np.array([0, 5, 1, 0, 6, 7, 2, 3, 4, 6, 0, 7]), (8, 8),
+)
+
+
+def test_hand_computed_tiles():
+    tiling = tile(HAND, 4, 4, with_source=True)
+    assert tiling.tile_row.tolist() == [0, 0, 1, 1]
+    assert tiling.tile_column.tolist() == [0, 1, 0, 1]
+    assert tiling.begin.tolist() == [0, 3, 6, 9, 12]
+    assert tiling.row.tolist() == [0, 1, 2, 0, 2, 3, 4, 5, 7, 5, 6, 7]
+    assert tiling.column.tolist() == [0, 1, 0, 5, 6, 7, 2, 3, 0, 4, 6, 7]
+    assert tiling.source.tolist() == [0, 2, 3, 1, 4, 5, 6, 7, 10, 8, 9, 11]
+
+
+def test_hand_computed_spmm_keeps_a_row_panel_on_one_element():
+    schedule = deal(tile(HAND, 4, 4), "spmm", pes=2, barrier=False)
+    assert schedule.phases == 1
+    assert [schedule.tiles_of(0, pe).tolist() for pe in (0, 1)] == [[0, 1], [2, 3]]
+
+
+def test_hand_computed_barriers_make_a_phase_per_column_panel():
+    schedule = deal(tile(HAND, 4, 4), "spmm", pes=2, barrier=True)
+    assert schedule.phases == 2
+    assert [[schedule.tiles_of(phase, pe).tolist() for pe in (0, 1)] for phase in (0, 1)] == [[[0], [2]], [[1], [3]]]
+
+
+def test_hand_computed_sddmm_deals_tile_by_tile():
+    schedule = deal(tile(HAND, 4, 4), "sddmm", pes=2, barrier=False)
+    assert [schedule.tiles_of(0, pe).tolist() for pe in (0, 1)] == [[0, 2], [1, 3]]
+    schedule = deal(tile(HAND, 4, 4), "sddmm", pes=3, barrier=True)
+    assert [[schedule.tiles_of(phase, pe).tolist() for pe in (0, 1, 2)] for phase in (0, 1)] == [
+        [[0], [2], []], [[3], [], [1]],
+    ]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
+def test_tiles_and_schedule_agree_with_plain_python(seed, op):
+    rng = np.random.default_rng(seed)
+    rows, cols = rng.integers(1, 60, 2)
+    pattern = Pattern.from_coo(rng.integers(0, rows, 200), rng.integers(0, cols, 200), (rows, cols))
+    row_panel, column_panel, pes = rng.integers(1, 30, 3)
+    tiling = tile(pattern, row_panel, column_panel, with_source=True)
+    expected = spade_oracle.tiles_of(pattern, row_panel, column_panel)
+    nonzeros = list(zip(tiling.row.tolist(), tiling.column.tolist(), strict=True))
+    assert [nonzero for _, _, inside in expected for nonzero in inside] == nonzeros
+    assert [(row, column) for row, column, _ in expected] == list(
+        zip(tiling.tile_row.tolist(), tiling.tile_column.tolist(), strict=True))
+    np.testing.assert_array_equal(pattern.row_ids()[tiling.source], tiling.row)
+    np.testing.assert_array_equal(pattern.indices[tiling.source], tiling.column)
+    for barrier in (False, True):
+        schedule = deal(tiling, op, pes=pes, barrier=barrier)
+        phases = spade_oracle.deal(expected, op, pes, barrier)
+        assert [[[expected.index(one) for one in per_pe] for per_pe in phase] for phase in phases] == [
+            [schedule.tiles_of(phase, pe).tolist() for pe in range(pes)] for phase in range(schedule.phases)]
+
+
+@pytest.mark.parametrize("barrier", [False, True])
+def test_spmm_never_splits_a_row_panel(barrier):
+    tiling = tile(uniform(500, 6), 8, 50)
+    schedule = deal(tiling, "spmm", pes=7, barrier=barrier)
+    for pe in range(7):
+        panels = {int(tiling.tile_row[t]) for phase in range(schedule.phases) for t in schedule.tiles_of(phase, pe)}
+        assert all(panel % 7 == pe for panel in panels)
+
+
+def test_empty_tiles_and_empty_column_panels_do_not_exist():
+    pattern = Pattern.from_coo(np.array([0, 9]), np.array([0, 35]), (10, 40))
+    tiling = tile(pattern, 5, 10)
+    assert tiling.count == 2
+    assert tiling.column_panels == 4
+    assert deal(tiling, "spmm", pes=2, barrier=True).phases == 2
+
+
+def test_nothing_to_tile():
+    tiling = tile(Pattern((3, 4), np.zeros(4, np.int64), np.empty(0, np.int32)), 2, 2)
+    assert tiling.count == 0
+    assert deal(tiling, "sddmm", pes=4, barrier=True).phases == 0
+
+
+def test_a_tile_needs_rows_and_columns():
+    with pytest.raises(ValueError, match="tile of 0 rows and 4 columns: both must be at least 1"):
+        tile(HAND, 0, 4)
+
+
+def test_an_unknown_operation_is_named():
+    with pytest.raises(ValueError, match="op 'spmv' has no schedule on SPADE: use 'spmm' or 'sddmm'"):
+        deal(tile(HAND, 4, 4), "spmv", pes=2, barrier=False)
