@@ -1,21 +1,18 @@
 """Compiled programs: built in batches, each checked once against the float64 oracle, called with packed operands."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
 from sparloom.jit import Function, compile_c
-from sparloom.ops import SDDMM, Op, Operands, SpMM, assert_close
+from sparloom.ops import Operands
+from sparloom.platforms.cpu.example import Example
 from sparloom.platforms.cpu.nest import SCALARS, lower
 from sparloom.platforms.cpu.program import Program
-from sparloom.platforms.cpu.storage import Layout, Packed, Packer, aligned
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.platforms.cpu.storage import Layout, Packed, aligned
 
 __all__ = ["Kernels", "fresh_result", "register_columns", "unpack_result"]
-
-OPS: Mapping[str, Op] = {"spmm": SpMM(), "sddmm": SDDMM()}
-
 
 class Kernels:
     """Programs by value; compiles what is missing.
@@ -27,6 +24,7 @@ class Kernels:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self._functions: dict[Program, Function] = {}
+        self._examples: dict[tuple[str, int], Example] = {}
 
     def prepare(self, programs: Iterable[Program]) -> int:
         """Compile and check those programs that are not ready; returns how many those were.
@@ -42,9 +40,17 @@ class Kernels:
         library.set_threads(self.threads)
         for program in missing:
             function = library.function(program.name)
-            check(program, function)
+            self._check(program, function)
             self._functions[program] = function
         return len(missing)
+
+    def _check(self, program: Program, function: Function) -> None:
+        example = self._examples.setdefault((program.op, program.width), Example(program.op, program.width))
+        layout, packed = example.packed(program)
+        result = fresh_result(program.op, packed, example.operands)
+        result.fill(np.nan)
+        bind(function, layout, operands=example.operands, packed=packed, result=result, chunk=2)()
+        example.check(program, unpack_result(program.op, packed, result))
 
     def bind(
         self, program: Program, layout: Layout, *, operands: Operands, packed: Packed, result: np.ndarray, chunk: int
@@ -85,50 +91,8 @@ def unpack_result(op: str, packed: Packed, result: np.ndarray) -> np.ndarray:
     return result if op == "spmm" else result[packed.where]
 
 
-def check(program: Program, function: Function) -> None:
-    """Run a program on a small matrix with an empty row, a hub row and tiles that reach over the edge.
-
-    Raises:
-        AssertionError: names the program and the worst element.
-    """
-    op = OPS[program.op]
-    matrix = _example()
-    operands = op.operands(matrix, program.width, seed=0)
-    layout = Layout.of(
-        matrix.pattern.shape,
-        rows_tile=8,
-        cols_tile=16 if "jo" in program.levels else "all",
-        order=_with_column_tiles(program.levels),
-        formats="".join("UC"[compressed] for compressed in program.compressed),
-    )
-    packed = Packer(matrix).pack(layout, locate=True)
-    result = fresh_result(program.op, packed, operands)
-    result.fill(np.nan)
-    bind(function, layout, operands=operands, packed=packed, result=result, chunk=2)()
-    try:
-        assert_close(unpack_result(program.op, packed, result), op.oracle(operands),
-                     terms=op.terms(matrix.pattern, program.width))
-    except AssertionError as error:
-        raise AssertionError(f"kernel {program.name} is wrong: {error}") from error
-
-
 def register_columns() -> int:
     """Dense columns whose float32 values fill about half of the vector registers: 256 with AVX-512, else 64."""
     info = Path("/proc/cpuinfo")
     wide = info.exists() and "avx512f" in info.read_text(encoding="utf-8").split()
     return 256 if wide else 64
-
-
-def _with_column_tiles(levels: tuple[str, ...]) -> tuple[str, ...]:
-    """Put back the level jo where the program left it out."""
-    place = levels.index("ji")
-    return levels if "jo" in levels else (*levels[:place], "jo", *levels[place:])
-
-
-def _example() -> SparseMatrix:
-    rng = np.random.default_rng(0)
-    dense = rng.random((45, 70)) < 0.3
-    dense[17], dense[5], dense[:, 3] = False, True, False
-    rows, cols = np.nonzero(dense)
-    pattern = Pattern.from_coo(rows, cols, dense.shape)
-    return SparseMatrix(pattern, rng.uniform(0.5, 1.0, pattern.nnz).astype(np.float32))

@@ -11,16 +11,15 @@ from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.platforms.cpu.clock import keep_threads_awake
 from sparloom.platforms.cpu.kernels import Kernels, fresh_result, register_columns, unpack_result
+from sparloom.platforms.cpu.plan import Job, Planner
 from sparloom.platforms.cpu.program import Program
-from sparloom.platforms.cpu.rounds import Job, Round
+from sparloom.platforms.cpu.rounds import Round
 from sparloom.platforms.cpu.sample import Sample
-from sparloom.platforms.cpu.storage import LEVELS, Layout, Packer
+from sparloom.platforms.cpu.storage import Packer
 from sparloom.space import Config, ConfigSpace, CpuSpace
 from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["CpuPlatform"]
-
-POSITION_BYTES = 12  # of one stored position at most: pos, crd, or value and result
 
 
 class CpuPlatform:
@@ -58,7 +57,7 @@ class CpuPlatform:
             IllegalSchedule: the schedule is not legal, or would store too many zeros.
         """
         packer = Packer(operands.matrix)
-        job = self._job(op, packer, config, operands.width)
+        job = self._planner(op, operands.width).job(packer, config)
         self._kernels.prepare([job.program])
         packed = packer.pack(job.layout, locate=op.name == "sddmm")
         result = fresh_result(op.name, packed, operands)
@@ -75,12 +74,13 @@ class CpuPlatform:
             Number of distinct kernels.
         """
         keep_threads_awake()
+        planner = self._planner(op, self.width)
         programs: dict[Program, None] = {}
         for matrix, chosen in zip(matrices, configs, strict=True):
             packer = Packer(matrix)
             for config in chosen:
                 try:
-                    programs[self._job(op, packer, config, self.width).program] = None
+                    programs[planner.job(packer, config).program] = None
                 except IllegalSchedule:
                     continue
         self._kernels.prepare(programs)
@@ -115,16 +115,16 @@ class CpuPlatform:
             AssertionError: a kernel computes something else than the oracle.
         """
         keep_threads_awake()
-        packer = Packer(operands.matrix)
+        packer, planner = Packer(operands.matrix), self._planner(op, operands.width)
         baseline = self.baseline(op, operands.matrix.pattern)
         jobs: list[Job] = []
         for config in configs:
             try:
-                jobs.append(self._job(op, packer, config, operands.width))
+                jobs.append(planner.job(packer, config))
             except IllegalSchedule as error:
                 for number in range(timing.rounds):
                     yield config, number, Measurement.failed(str(error), "wall")
-        reference = self._job(op, packer, baseline, operands.width)
+        reference = planner.job(packer, baseline)
         self._kernels.prepare([reference.program, *(job.program for job in jobs)])
         sample = Sample(op, operands, seed=timing.seed)
         rng = np.random.default_rng(timing.seed)
@@ -147,23 +147,8 @@ class CpuPlatform:
                 elif index:
                     yield baseline, next(again), measurement
 
-    def _job(self, op: Op, packer: Packer, config: Config, width: int) -> Job:
-        """Check a configuration against the space and the matrix.
-
-        Raises:
-            IllegalSchedule: with the reason.
-        """
-        self.space(op).validate(config)
-        layout = Layout.of(
-            packer.matrix.pattern.shape,
-            rows_tile=int(config["rows_tile"]),
-            cols_tile=config["cols_tile"],
-            order=[loop for loop in str(config["order"]).split(".") if loop in LEVELS],
-            formats=str(config["formats"]),
-        )
-        positions = packer.count(layout)
-        program = Program.of(op.name, config, layout, width=width, register_columns=register_columns())
-        return Job(config, layout, program, packed_bytes=POSITION_BYTES * sum(positions))
+    def _planner(self, op: Op, width: int) -> Planner:
+        return Planner(op.name, self.space(op), width=width, register_columns=register_columns())
 
     @cached_property
     def _kernels(self) -> Kernels:

@@ -7,7 +7,6 @@ run once, then all again. What drifts then meets all alike.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -16,24 +15,14 @@ from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.platforms.cpu.clock import Stopwatch, processor_clock
 from sparloom.platforms.cpu.kernels import Kernels, fresh_result, unpack_result
-from sparloom.platforms.cpu.program import Program
+from sparloom.platforms.cpu.plan import Job
 from sparloom.platforms.cpu.sample import Sample
-from sparloom.platforms.cpu.storage import Layout, Packed, Packer, aligned
+from sparloom.platforms.cpu.storage import Packed, Packer, aligned
 from sparloom.space import Config
 
-__all__ = ["Job", "Round"]
+__all__ = ["Round"]
 
 BATCH_BYTES = 2**30  # of packed matrices at once
-
-
-@dataclass(frozen=True)
-class Job:
-    """One entry of a round; the baseline has several."""
-
-    config: Config
-    layout: Layout
-    program: Program
-    packed_bytes: int
 
 
 class Round:

@@ -7,7 +7,6 @@ import pytest
 
 from sparloom.sparse import Pattern, SparseMatrix
 
-
 os.environ.setdefault("GOMP_SPINCOUNT", "0")  # nothing here is timed: on a busy machine, do not wait by spinning
 
 

@@ -92,7 +92,7 @@ def test_refused_configurations_give_their_reason_once_per_round(platform):
     config = platform.baseline(OPS[0], pattern).replace(formats="UUCU")
     taken = list(platform.measure_many(OPS[0], operands, [config], TIMING))
     assert [(each, number) for each, number, _ in taken] == [(config, 0), (config, 1)]
-    assert all(measurement.failure.startswith("fill: 5000000 values for 2 nonzeros") for _, _, measurement in taken)
+    assert all(measurement.failure.startswith("fill: 5120000 values for 2 nonzeros") for _, _, measurement in taken)
     assert platform.measure(OPS[0], operands, config, TIMING).failure == taken[0][2].failure
 
 
