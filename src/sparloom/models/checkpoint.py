@@ -75,14 +75,13 @@ def load_checkpoint(path: Path, **expected: str) -> Checkpoint:
     Raises:
         SchemaError: no checkpoint, another format, or made for something else than expected; the message says which.
     """
+    if path.exists() and not zipfile.is_zipfile(path):
+        raise SchemaError(f"{path} is no checkpoint of sparloom (not a zip file): train it again")
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
         header, weights = json.loads(stored["header"]), stored["weights"]
-    except FileNotFoundError:
-        raise
-    except (RuntimeError, UnpicklingError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SchemaError(f"{path} is no checkpoint of sparloom ({reason}): train it again") from None
+    except (RuntimeError, UnpicklingError, KeyError, TypeError, ValueError) as error:
+        raise SchemaError(f"{path} is no checkpoint of sparloom ({str(error).splitlines()[0]}): train it again") from None
     if header.get("format") != FORMAT:
         raise SchemaError(f"{path} has checkpoint format {header.get('format')}, this version reads {FORMAT}: "
                           "train it again")

@@ -57,7 +57,7 @@ def test_static_completes_what_was_not_tried() -> None:
     whole, part = Static().fit(labels(), space=space), Static().fit(labels(0.33), space=space)
     view = next(iter(views().values()))
     scores, guess = whole.score(view, list(space)), part.score(view, list(space))
-    assert np.corrcoef(scores, guess)[0, 1] > 0.95
+    assert np.corrcoef(scores, guess)[0, 1] > 0.9
     assert scores[guess.argmin()] < np.quantile(scores, 0.05)
 
 

@@ -24,7 +24,7 @@ def test_training_learns_the_order(tmp_path: Path) -> None:
     before = run(module_of(net, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.0)), tmp_path, epochs=1)
     after = run(module_of(net, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=3e-3)), tmp_path, epochs=25)
     assert after["train/prl"] < 0.7 * before["train/prl"]
-    assert after["train/opa"] > 0.75
+    assert after["train/opa"] > before["train/opa"] + 0.1
     assert set(after) == {f"{stage}/{name}" for stage in ("train", "validation")
                           for name in ("prl", "opa", "kendall_tau")}
 
