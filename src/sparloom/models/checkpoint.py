@@ -81,7 +81,8 @@ def load_checkpoint(path: Path, **expected: str) -> Checkpoint:
         stored = torch.load(path, map_location="cpu", weights_only=True)
         header, weights = json.loads(stored["header"]), stored["weights"]
     except (RuntimeError, UnpicklingError, KeyError, TypeError, ValueError) as error:
-        raise SchemaError(f"{path} is no checkpoint of sparloom ({str(error).splitlines()[0]}): train it again") from None
+        reason = str(error).splitlines()[0]
+        raise SchemaError(f"{path} is no checkpoint of sparloom ({reason}): train it again") from None
     if header.get("format") != FORMAT:
         raise SchemaError(f"{path} has checkpoint format {header.get('format')}, this version reads {FORMAT}: "
                           "train it again")
