@@ -103,9 +103,10 @@ class Machine:
         """Sizes in units of a row slice of `slice_width` values.
 
         Raises:
-            ValueError: a slice is not a whole number of lines, does not fit the registers, or a cache has more than
-                64 ways.
+            ValueError: a count or a rate is not positive, a slice is not a whole number of lines or does not fit the
+                registers, or a cache has more than 64 ways.
         """
+        self._check()
         row_bytes = slice_width * VALUE_BYTES
         if row_bytes % LINE_BYTES:
             raise ValueError(f"{slice_width} columns are {row_bytes} bytes, not whole lines of {LINE_BYTES}: "
@@ -128,6 +129,15 @@ class Machine:
             reservation_stations=self.reservation_stations, dense_loads=self.dense_loads, row_lines=row_lines,
             vector_registers=self.vector_registers, **sizes,
         )
+
+    def _check(self) -> None:
+        queues = ("reservation_stations", "dense_loads", "sparse_loads", "store_queue")
+        for name in ("pes", "pes_per_l2", "quantum", *queues):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} of the machine must be at least 1")
+        for name in ("clock_ghz", "dram_gb_per_s", "dram_efficiency", "parallel_dense_lines", "smooth_exponent"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} {getattr(self, name)} of the machine must be above 0")
 
     @property
     def rates(self) -> tuple[float, ...]:

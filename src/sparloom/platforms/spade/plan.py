@@ -24,11 +24,6 @@ class Plan:
     slice_width: int
     bypass: int
 
-    @property
-    def tiling(self) -> tuple[int, int, int]:
-        """What decides the tiles."""
-        return self.reorder, self.row_panel, self.column_panel
-
 
 def plan(config: Config, shape: tuple[int, int], width: int) -> Plan:
     """Resolve a configuration for a matrix of `shape` and dense operands of `width` columns.

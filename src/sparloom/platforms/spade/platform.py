@@ -13,6 +13,7 @@ from sparloom.platforms.spade.execute import execute
 from sparloom.platforms.spade.machine import Machine
 from sparloom.platforms.spade.plan import plan
 from sparloom.platforms.spade.simulate import simulate_many
+from sparloom.platforms.spade.t0 import simulate_each
 from sparloom.space import Config, ConfigSpace, Readings, SpadeSpace
 from sparloom.sparse import Pattern
 
@@ -73,7 +74,14 @@ class SpadePlatform(Machine):
     def measure_together(
         self, machines: Sequence["SpadePlatform"], op: Op, operands: Operands, configs: Sequence[Config],
     ) -> Iterator[tuple[Config, int, tuple[Measurement, ...]]]:
-        """Simulate configurations on several machines, which share traces; one measurement per machine."""
+        """Simulate configurations on several machines, which share traces; one measurement per machine.
+
+        Raises:
+            ValueError: the level is neither "t0" nor "t1", or the machine is impossible.
+            Unsupported: the matrix is too large for level t0.
+        """
+        if self.level not in ("t0", "t1"):
+            raise ValueError(f"level {self.level!r} of the simulator is unknown: use t0 (small matrices) or t1")
         space = self.space(op)
         for config in configs:
             space.validate(config)
@@ -83,7 +91,8 @@ class SpadePlatform(Machine):
             for config in configs:
                 yield config, 0, (failed,) * len(machines)
             return
-        times = simulate_many(pattern, op.name, width=operands.width, configs=configs,
-                              machines=[machine.machine for machine in machines])
+        chosen = [machine.machine for machine in machines]
+        simulate = {"t0": simulate_each, "t1": simulate_many}[self.level]
+        times = simulate(pattern, op.name, width=operands.width, configs=configs, machines=chosen)
         for config, values in zip(configs, times.T, strict=True):
             yield config, 0, tuple(Measurement((float(value),), "simulated") for value in values)

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
-from sparloom.platforms.spade.machine import Machine
+from sparloom.platforms.spade.machine import Geometry, Machine
 from sparloom.platforms.spade.plan import Plan, plan
-from sparloom.platforms.spade.t1 import seconds, trace
+from sparloom.platforms.spade.t1 import Counts, seconds, trace
 from sparloom.platforms.spade.tiling import Tiling, deal, tile
 from sparloom.space import Config
 from sparloom.sparse import Pattern, locality_order, reorder
 
-__all__ = ["simulate_many", "simulate_ops"]
+__all__ = ["simulate_counts", "simulate_many", "simulate_ops"]
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
@@ -41,18 +42,38 @@ def simulate_ops(
     orders = {0: pattern}
     if any(ask.plan.reorder for ask in asks):
         orders[1] = reorder(pattern, *locality_order(pattern))
-    for (number, row_panel, column_panel), group in _grouped(asks, lambda ask: ask.plan.tiling).items():
+    for (number, row_panel, column_panel), group in _grouped(asks, _Ask.tiling).items():
         tiling = tile(orders[number], row_panel, column_panel)
-        for (order, phased, slice_width), same in _grouped(group, lambda ask: ask.trace_in(tiling)).items():
-            for geometry, places in _grouped(range(len(machines)), lambda m: machines[m].geometry(slice_width)).items():
-                schedule = deal(tiling, order, pes=geometry.pes, barrier=phased)
+        for job, same in _grouped(group, partial(_Ask.job, tiling=tiling)).items():
+            geometry_of = partial(_geometry, machines, job.slice_width)
+            for geometry, places in _grouped(range(len(machines)), geometry_of).items():
+                schedule = deal(tiling, job.op, pes=geometry.pes, barrier=job.phased)
                 counts = trace(tiling, schedule, geometry, bypass={ask.plan.bypass for ask in same})
                 for ask in same:
                     result[ask.op][places, ask.column] = seconds(
                         counts[ask.plan.bypass], ask.op, [machines[place] for place in places],
-                        passes=width // slice_width, barrier=ask.barrier,
+                        passes=width // job.slice_width, barrier=ask.barrier,
                     )
     return result
+
+
+def simulate_counts(pattern: Pattern, op: str, config: Config, *, width: int, machine: Machine) -> Counts:
+    """What one pass of one configuration does, for a look inside."""
+    chosen = plan(config, pattern.shape, width)
+    if chosen.reorder:
+        pattern = reorder(pattern, *locality_order(pattern))
+    tiling = tile(pattern, chosen.row_panel, chosen.column_panel)
+    schedule = deal(tiling, op, pes=machine.pes, barrier=chosen.phased)
+    return trace(tiling, schedule, machine.geometry(chosen.slice_width), bypass={chosen.bypass})[chosen.bypass]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What decides a trace within a tiling: for which operation tiles are dealt, phases, slice width."""
+
+    op: str
+    phased: bool
+    slice_width: int
 
 
 @dataclass(frozen=True)
@@ -64,10 +85,17 @@ class _Ask:
     column: int
     barrier: bool
 
-    def trace_in(self, tiling: Tiling) -> tuple[str, bool, int]:
-        """What decides the trace within a tiling: how tiles are dealt (for which operation), phases, slice width."""
+    def tiling(self) -> tuple[int, int, int]:
+        return self.plan.reorder, self.plan.row_panel, self.plan.column_panel
+
+    def job(self, tiling: Tiling) -> _Job:
+        """With one tile per row panel and no row panel empty both operations deal alike."""
         alike = tiling.column_panels == 1 and tiling.count == -(-tiling.shape[0] // tiling.row_panel)
-        return "spmm" if alike else self.op, self.plan.phased, self.plan.slice_width
+        return _Job("spmm" if alike else self.op, self.plan.phased, self.plan.slice_width)
+
+
+def _geometry(machines: Sequence[Machine], slice_width: int, place: int) -> Geometry:
+    return machines[place].geometry(slice_width)
 
 
 def _grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:

@@ -1,5 +1,6 @@
 """Level T0: line-accurate, event-driven reference for small matrices; checks what T1 leaves out."""
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
@@ -7,12 +8,12 @@ import numpy as np
 from sparloom.errors import Unsupported
 from sparloom.platforms.spade.machine import LINE_BYTES, VALUE_BYTES, Machine
 from sparloom.platforms.spade.native import call
-from sparloom.platforms.spade.plan import plan
+from sparloom.platforms.spade.plan import Plan, plan
 from sparloom.platforms.spade.tiling import deal, tile
 from sparloom.space import Config
 from sparloom.sparse import Pattern, locality_order, reorder
 
-__all__ = ["LINES", "LIMIT", "LineRun", "simulate_lines"]
+__all__ = ["LIMIT", "LINES", "LineRun", "simulate_each", "simulate_lines"]
 
 LIMIT = 200_000
 """Nonzeros above which a run would take minutes."""
@@ -92,6 +93,21 @@ def simulate_lines(
         seconds=total + machine.pes * machine.instruction_ns * 1e-9, counts=counts, flush=int(result[1]),
         busy=busy * 1e-9, waiting=waiting * 1e-9,
     )
+
+
+def simulate_each(
+    pattern: Pattern, op: str, *, width: int, configs: Sequence[Config], machines: Sequence[Machine],
+) -> np.ndarray:
+    """Simulated seconds of each configuration on each machine, (machines, configs); equal programs run once."""
+    result = np.empty((len(machines), len(configs)))
+    for row, machine in enumerate(machines):
+        known: dict[tuple[Plan, bool], float] = {}
+        for column, config in enumerate(configs):
+            program = plan(config, pattern.shape, width), bool(config["barrier"])
+            if program not in known:
+                known[program] = simulate_lines(pattern, op, config, width=width, machine=machine).seconds
+            result[row, column] = known[program]
+    return result
 
 
 @dataclass(frozen=True)

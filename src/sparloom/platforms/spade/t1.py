@@ -1,6 +1,6 @@
 """Level T1: one row-granular trace gives counts, counts give seconds on any machine of the same geometry."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
@@ -49,7 +49,7 @@ class Counts:
         return LINE_BYTES * (lines + (self.total("output_lines") if op == "sddmm" else 0))
 
 
-def trace(tiling: Tiling, schedule: Schedule, geometry: Geometry, *, bypass: Sequence[int]) -> dict[int, Counts]:
+def trace(tiling: Tiling, schedule: Schedule, geometry: Geometry, *, bypass: Collection[int]) -> dict[int, Counts]:
     """Run one pass through registers and caches, for each setting of rMatrix bypass in `bypass`.
 
     The counts hold for both operations: SDDMM only leaves out `writes` and `flush`.
