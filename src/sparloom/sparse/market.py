@@ -17,6 +17,7 @@ FIELDS = ("real", "double", "integer", "unsigned-integer", "pattern")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 NUMBER_BYTES = b"0123456789+-.eE \t\r\n"
 INTEGER_BYTES = b"0123456789+- \t\r\n"
+TWO_POINTS = re.compile(rb"[.][0-9]*[.]")
 INTEGER = re.compile(rb"[+-]?\d+")
 REAL = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -136,8 +137,20 @@ def _check_body(text: bytes, header: _Header, place: str) -> None:
     """Compare what the header promises with what is there, before anything is allocated for it."""
     body = text[header.body :]
     allowed = NUMBER_BYTES if header.field == "real" else INTEGER_BYTES
-    if body.translate(None, allowed) or _count_tokens(body) != header.count * header.tokens:
+    expected = header.count * header.tokens
+    if body.translate(None, allowed) or _count_tokens(body) != expected or _is_garbled(body):
         raise _fault(body, header, place)
+
+
+def _is_garbled(body: bytes) -> bool:
+    """Find numbers such as 1.2.3 and 1-2, of which the reader takes the beginning."""
+    for sign in (b"-", b"+"):
+        signs = body.count(sign)
+        if signs:
+            fitting = sum(body.count(before + sign) for before in (b" ", b"\t", b"\n", b"e", b"E"))
+            if signs != fitting + body.startswith(sign):
+                return True
+    return TWO_POINTS.search(body) is not None
 
 
 def _count_tokens(body: bytes) -> int:

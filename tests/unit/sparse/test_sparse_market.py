@@ -140,6 +140,9 @@ def test_a_bad_header_is_refused(tmp_path, text, message):
         ("1 1 1\n% late comment\n2 2 2\n3 3 3\n", "line 5: '%' is not an index"),
         ("1 1 1\n2.5 2 2\n3 3 3\n", "line 5: '2.5' is not an index"),
         ("1 1 1\n99999999999999999999 2 2\n3 3 3\n", "line 5: row 99999999999999999999 is outside 1 to 3"),
+        ("1 1 1\n2 2 1.2.3\n3 3 3\n", "line 5: '1.2.3' is not a finite number"),
+        ("1 1 1\n2 2 1-2\n3 3 3\n", "line 5: '1-2' is not a finite number"),
+        ("1 1 1\n2 2 1e5+1\n3 3 3\n", r"line 5: '1e5\+1' is not a finite number"),
         ("1 1 1\n2 2 1,5\n3 3 3\n", "line 5: '1,5' is not a finite number"),
     ],
 )
@@ -191,6 +194,10 @@ def test_rows_beyond_what_the_file_limit_pays_for_are_refused(tmp_path):
 def test_bad_arrays_are_refused(tmp_path, body):
     with pytest.raises(ValueError, match=r"m\.mtx: .*(truncated|more entries|not a finite|2 numbers)"):
         read(tmp_path, f"%%MatrixMarket matrix array real general\n2 2\n{body}")
+
+
+def test_array_may_begin_with_a_sign(tmp_path):
+    assert dense(tmp_path, "%%MatrixMarket matrix array real general\n2 1\n-1\n+2e-1\n") == [[-1], [pytest.approx(0.2)]]
 
 
 def test_array_value_beyond_float32_is_refused(tmp_path):
