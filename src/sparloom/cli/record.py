@@ -28,7 +28,7 @@ def begin(out: Path, *, root: Path, seed: int, command: list[str]) -> None:
         root: the checkout, for its commit and the hash in data.dvc.
     """
     log.start(out)
-    write_text(out / "command.txt", shlex.join(command) + "\n")
+    write_text(out / "command.txt", shlex.join(["python", Path(command[0]).name, *command[1:]]) + "\n")
     write_json(out / "environment.json", environment(root, seed))
 
 

@@ -2,9 +2,12 @@
 
 import hashlib
 import logging
+import os
 import re
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +16,7 @@ import numpy as np
 
 from sparloom.data import Journal, Sample, SampleTable, compact
 from sparloom.errors import SparloomError
+from sparloom.files import locked
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
@@ -85,11 +89,12 @@ class Collect:
         logger.info("%s: %d of %d matrices, %s configurations each, %d processes", title, len(mine), len(planned),
                     self.configs, self.jobs)
         outcomes = {}
-        for name, outcome in run_jobs(self.collect, {name: name for name in mine}, processes=self.jobs,
-                                      weights={name: costs[name] for name in mine}, description=title):
-            outcomes[name] = outcome
-            if outcome.reason:
-                logger.warning("%s is left out: %s", name, outcome.reason)
+        with self._alone():
+            for name, outcome in run_jobs(self.collect, {name: name for name in mine}, processes=self.jobs,
+                                          weights={name: costs[name] for name in mine}, description=title):
+                outcomes[name] = outcome
+                if outcome.reason:
+                    logger.warning("%s is left out: %s", name, outcome.reason)
         absent = {name for name, outcome in outcomes.items() if outcome.reason}
         self._put_together(planned, absent)
         return {
@@ -116,9 +121,18 @@ class Collect:
             failures += sum(sample.failure is not None for sample in samples)
         return Outcome(rows, failures)
 
+    def _alone(self) -> AbstractContextManager[None]:
+        """Let nothing else of ours be timed on this machine meanwhile; simulations need no such care."""
+        if _kind(self.platforms[0]) == "simulated":
+            return nullcontext()
+        if _kind(self.platforms[0]) == "wall" and self.jobs > 1:
+            raise ValueError(f"{self.jobs} jobs would disturb each other's times on platform {self.platforms[0].name}: "
+                             "task.jobs=1, or one machine per shard")
+        return locked(Path(tempfile.gettempdir()) / f"sparloom-timing-{os.getuid()}.lock")
+
     def _operands(self, matrix: SparseMatrix) -> Operands:
         """Draw dense operands; simulators read only their width, so for them one number stands for all."""
-        if getattr(self.platforms[0], "kind", "wall") != "simulated":
+        if _kind(self.platforms[0]) != "simulated":
             return self.op.operands(matrix, self.width, self.timing.seed)
         return Operands(matrix, {"B": np.broadcast_to(np.float32(0), (1, self.width))})
 
@@ -191,6 +205,10 @@ class Collect:
         table = _updated(SampleTable.read(path), fresh) if path.exists() else fresh
         table.write(path)
         logger.info("%s: %d rows of %d matrices", path, len(table), len(table.matrices))
+
+
+def _kind(platform: "Platform") -> str:
+    return getattr(platform, "kind", "wall")
 
 
 def _updated(old: SampleTable, fresh: SampleTable) -> SampleTable:

@@ -27,9 +27,9 @@ def test_command_and_environment_are_written(tmp_path):
     (root / "data.dvc").write_text("outs:\n- md5: abc.dir\n  path: data\n")
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "first"], check=True)
-    cli.begin(tmp_path / "out", root=root, seed=3, command=["run.py", "matrix=a b.mtx"])
+    cli.begin(tmp_path / "out", root=root, seed=3, command=["/somewhere/run.py", "matrix=a b.mtx"])
     environment = json.loads((tmp_path / "out" / "environment.json").read_text())
-    assert (tmp_path / "out" / "command.txt").read_text() == "run.py 'matrix=a b.mtx'\n"
+    assert (tmp_path / "out" / "command.txt").read_text() == "python run.py 'matrix=a b.mtx'\n"
     assert environment["seed"] == 3
     assert environment["data"] == "abc.dir"
     assert len(environment["commit"]) == 40

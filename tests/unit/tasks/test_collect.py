@@ -116,6 +116,11 @@ def test_unreadable_matrix_is_left_out_and_tried_again(tmp_path):
     assert collect(tmp_path).run(tmp_path)["new_rows"] == 256
 
 
+def test_timing_in_several_processes_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"2 jobs would disturb each other's times on platform toy: task.jobs=1"):
+        collect(tmp_path, platforms=[ToyPlatform(kind="wall")], jobs=2).run(tmp_path)
+
+
 def test_matrices_without_journal_keep_their_rows(tmp_path):
     collect(tmp_path, matrices=["toy/m8"]).run(tmp_path)
     collect(tmp_path, matrices=["toy/m9"], journals=str(tmp_path / "other")).run(tmp_path)
@@ -144,7 +149,7 @@ from toy import ToyPlatform
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     collect(folder, jobs=int(sys.argv[2]), configs=20,
-            platforms=[ToyPlatform(calls=str(folder / "calls"), sleep_seconds=0.01, kind="wall")]).run(folder)
+            platforms=[ToyPlatform(calls=str(folder / "calls"), sleep_seconds=0.01, kind="device")]).run(folder)
 """
 
 
