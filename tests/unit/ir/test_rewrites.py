@@ -109,6 +109,13 @@ def test_unroll_takes_the_loops_of_its_kind_or_the_named_ones():
     assert unroll(unroll(kernel(loops), "i")) == unroll(unroll(kernel(loops)), "i")
 
 
+def test_unroll_leaves_names_free_that_the_block_around_declares():
+    loop = For("i", 0, 2, [Let("a", I64, COUNT), Store("y", Ref("a"), COUNT)], "unrolled")
+    assert body(unroll(kernel(loop, Let("a", I64, N)))) == (
+        "let a_1: i64 = 0\ny[a_1] = 0\nlet a_2: i64 = 1\ny[a_2] = 1\nlet a: i64 = n"
+    )
+
+
 def test_unroll_reaches_into_branches():
     text = body(unroll(kernel(If(Const(True, BOOL), [For("i", 0, 2, [Store("y", COUNT, 1)], "unrolled")]))))
     assert text == "if true:\n    y[0] = 1\n    y[1] = 1"

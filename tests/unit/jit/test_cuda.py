@@ -6,7 +6,7 @@ from cuda_host import run_on_host
 from ir_cases import CASES
 
 from sparloom.errors import CompileError, Unsupported
-from sparloom.ir import F32, Const, For, Kernel, Param, Store, render_cuda
+from sparloom.ir import F32, I64, Accumulate, Const, For, Kernel, Param, Ref, Store, render_cuda
 from sparloom.jit import check_cuda
 
 GOOD = 'extern "C" __global__ void k(float *y) { y[threadIdx.x] = 1.0f; }\n'
@@ -48,6 +48,16 @@ def test_rendered_text_computes_the_same_on_the_host(name, tmp_path):
     run_on_host([case.kernel], tmp_path)(case.kernel, arguments)
     for buffer, array in case.expected.items():
         np.testing.assert_array_equal(arguments[buffer], array)
+
+
+@pytest.mark.cc
+def test_grid_runs_every_iteration_once(tmp_path):
+    count = For("i", 1, Ref("n"), [Accumulate("y", Ref("i"), Const(1.0, F32))], "parallel", step=3)
+    kernel = Kernel("k", (Param("y", F32, True, False), Param("n", I64)), [count])
+    y = np.zeros(60, np.float32)
+    run_on_host([kernel], tmp_path)(kernel, {"y": y, "n": 50})
+    np.testing.assert_array_equal(np.flatnonzero(y), np.arange(1, 50, 3))
+    assert y.max() == 1
 
 
 @pytest.mark.parametrize("body", [[], [Store("y", 0, Const(1.0, F32))], [For("i", 0, 4, [])],

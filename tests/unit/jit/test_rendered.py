@@ -62,6 +62,8 @@ EXPRESSIONS = [
     (Cast(I64, Const(-2.7, F64)), I64, -2),
     (ONE / Const(3.0, F32), F32, np.float32(1) / np.float32(3)),
     (Binary("or", Binary("and", Const(True, BOOL), Const(False, BOOL)), Const(True, BOOL)), BOOL, True),
+    (Binary("min", N, Const(3)) * 10 + Binary("min", N, Const(2)), I64, 32),
+    (Binary("max", N, Const(3)) * 10 + Binary("max", N, Const(4)), I64, 34),
     (Unary("not", Binary("<", Binary("min", N, Const(9)), Const(2))), BOOL, True),
 ]
 SCALARS = ("i32", "i64", "f32", "f64")
@@ -91,7 +93,7 @@ def masks(scalar: str, lanes: int) -> Kernel:
     body = [
         Let("mask", Type("bool", lanes), mask),
         Let("chosen", Type(scalar, lanes), Select(Ref("mask"), x, Unary("-", x))),
-        Store("y", 0, Binary("max", Binary("min", Ref("chosen"), Broadcast(Const(5, type), lanes)), Unary("-", x))),
+        Store("y", 0, Binary("max", Binary("min", Ref("chosen"), Broadcast(Const(2, type), lanes)), Unary("-", x))),
         Accumulate("y", lanes, Call("abs", (x,))),
         Store("y", 2 * lanes, Sum(x)),
     ]
