@@ -1,0 +1,95 @@
+"""One trace for many configurations and machines: the results are those of each alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from spade_cases import config_of, machine_of, uniform
+
+from sparloom.platforms.spade import simulate_many, simulate_ops
+from sparloom.platforms.spade.plan import plan
+from sparloom.space import SpadeSpace
+from sparloom.sparse import Pattern
+
+SPACE = list(SpadeSpace("spmm"))
+
+
+def test_results_do_not_depend_on_the_batch(machine):
+    pattern = uniform(3000, 5, cols=2500)
+    machines = [machine, replace(machine, dram_gb_per_s=205), replace(machine, pes=8), replace(machine, tile_ns=0)]
+    together = simulate_ops(pattern, {"sddmm": SPACE, "spmm": SPACE}, width=256, machines=machines)
+    rng = np.random.default_rng(0)
+    for place in rng.choice(256, 20, replace=False):
+        row = int(rng.integers(len(machines)))
+        for op, times in together.items():
+            alone = simulate_many(pattern, op, width=256, configs=[SPACE[place]], machines=[machines[row]])
+            assert alone[0, 0] == times[row, place]
+
+
+def test_repetition_gives_the_same_bits(machine):
+    pattern = uniform(2000, 6)
+    first, again = (simulate_many(pattern, "spmm", width=256, configs=SPACE, machines=[machine]) for _ in range(2))
+    assert first.tobytes() == again.tobytes()
+
+
+def test_the_order_of_configurations_does_not_matter(machine):
+    pattern = uniform(2000, 4)
+    order = np.random.default_rng(0).permutation(256)
+    times = simulate_many(pattern, "sddmm", width=256, configs=SPACE, machines=[machine])
+    mixed = simulate_many(pattern, "sddmm", width=256, configs=[SPACE[place] for place in order], machines=[machine])
+    np.testing.assert_array_equal(mixed[0], times[0, order])
+
+
+def test_both_operations_share_schedules_only_when_they_are_equal(machine):
+    full = uniform(2000, 6)
+    empty = Pattern((2000, 2000), np.minimum(full.indptr, full.indptr[600]), full.indices[:full.indptr[600]])
+    for pattern in (full, empty):
+        both = simulate_ops(pattern, {"spmm": [config_of(4)], "sddmm": [config_of(4)]}, width=256, machines=[machine])
+        for op, times in both.items():
+            alone = simulate_many(pattern, op, width=256, configs=[config_of(4)], machines=[machine])
+            np.testing.assert_array_equal(times, alone)
+
+
+def test_odd_patterns_have_finite_times(machine, odd_pattern):
+    for op in ("spmm", "sddmm"):
+        times = simulate_many(odd_pattern, op, width=256, configs=SPACE, machines=[machine])
+        assert np.all(np.isfinite(times))
+        assert np.all(times > 0)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (3, 4)])
+def test_nothing_to_do_takes_the_start_only(machine, shape):
+    pattern = Pattern(shape, np.zeros(shape[0] + 1, np.int64), np.empty(0, np.int32))
+    times = simulate_many(pattern, "spmm", width=256, configs=[config_of()], machines=[machine])
+    assert times[0, 0] == pytest.approx(32 * 10e-9)
+
+
+def test_a_split_must_divide_the_width():
+    with pytest.raises(ValueError, match="split 32 does not divide the width 48: choose a width that is a multiple"):
+        plan(config_of(split=32), (10, 10), 48)
+
+
+def test_slices_are_whole_lines(machine):
+    with pytest.raises(ValueError, match="8 columns are 32 bytes, not whole lines of 64: choose width and split as"):
+        machine.geometry(8)
+
+
+def test_registers_hold_two_rows(machine):
+    with pytest.raises(ValueError, match="64 vector registers hold fewer than two rows of 64 lines: raise vector_reg"):
+        machine.geometry(1024)
+
+
+@pytest.mark.parametrize(("change", "text"), [
+    ({"l2_ways": 65}, "l2_ways 65 is outside 1 to 64"),
+    ({"pes": 0}, "pes 0 of the machine must be at least 1"),
+    ({"dram_gb_per_s": 0}, "dram_gb_per_s 0 of the machine must be above 0"),
+])
+def test_impossible_machines_are_refused(change, text):
+    with pytest.raises(ValueError, match=text):
+        machine_of("spade", **change).geometry(256)
+
+
+def test_caches_are_sized_in_rows(machine):
+    wide, narrow = machine.geometry(256), machine.geometry(32)
+    assert (wide.l1_sets * 8, wide.l2_sets * 20, wide.llc_sets * 16) == (32, 1280, 12288)
+    assert (narrow.l1_sets * 8, narrow.victim_sets * 2) == (256, 128)
