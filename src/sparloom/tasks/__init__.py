@@ -7,6 +7,7 @@ _HOMES = {
     "Autoencode": "autoencode",
     "BenchFeaturizer": "bench_featurizer",
     "BenchSimulator": "bench_simulator",
+    "CheckSpadeSigns": "check_spade_signs",
     "Checkpoints": "checkpoints",
     "Collect": "collect",
     "Finetune": "finetune",

@@ -2,6 +2,7 @@
 
 from sparloom.platforms.spade.machine import Machine
 from sparloom.platforms.spade.platform import SpadePlatform
+from sparloom.platforms.spade.signs import Sign, sign_records
 from sparloom.platforms.spade.simulate import simulate_many, simulate_ops
 
-__all__ = ["Machine", "SpadePlatform", "simulate_many", "simulate_ops"]
+__all__ = ["Machine", "Sign", "SpadePlatform", "sign_records", "simulate_many", "simulate_ops"]
