@@ -51,6 +51,7 @@ class Finetune:
         methods: which to run, of static, trees, zero_shot, no_transfer, cognate.
         eval_role: role of the matrices that judge; "validation" while anything is being chosen by the result.
         watched: how many validation matrices are drawn in the training curves; nothing is chosen by them.
+        pretrained: path of the pre-trained network, made from whatever samples; None: the one of these samples.
     """
 
     op: Op
@@ -65,6 +66,7 @@ class Finetune:
     methods: Sequence[str]
     eval_role: Role
     watched: int
+    pretrained: str | None
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Train all methods, print and draw the comparison, save the fine-tuned networks."""
@@ -95,13 +97,24 @@ class Finetune:
     def _beginning(self, study: Study) -> Beginning:
         """Find the target's encoder and the pre-trained network."""
         op = f"op={self.op.name}"
+        given = self._given()
         latent = self.checkpoints.find(f"latent_{self.target.name}_{self.op.name}", self.samples,
                                        experiment=f"autoencode_{self.target.name}", overrides=(op,))
-        source = self.checkpoints.find(f"source_{self.source.name}_{self.op.name}", self.samples,
-                                       experiment=f"pretrain_{self.source.name}", overrides=(op,))
+        source = given or self.checkpoints.find(f"source_{self.source.name}_{self.op.name}", self.samples,
+                                                experiment=f"pretrain_{self.source.name}", overrides=(op,))
         space = self.source.space(self.op)
         stored = load_checkpoint(source, kind="cognate", op=self.op.name, platform=space.name, space=space.digest())
         return Beginning(load_encoder(latent, study.space), source, stored.notes)
+
+    def _given(self) -> Path | None:
+        """The pre-trained network that the option names, if it names one."""
+        if self.pretrained is None:
+            return None
+        path = Path(self.pretrained)
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} does not exist: task.pretrained is the path of a checkpoint of "
+                                    f"experiment=pretrain_{self.source.name}; null takes the one of these samples")
+        return path
 
     def _zero_shot(self, study: Study, beginning: Beginning) -> CognateModel:
         """The pre-trained network with the target's encoder, as it is."""
@@ -131,8 +144,9 @@ class Finetune:
                         out=out / "training" / f"{method}_{seed}")
         logger.info("%s, seed %d: %.0f s on %d labels of %d matrices", method, seed, trained.seconds, len(labels),
                     len(items))
-        seen = [item.input.name for item in items] + (list(beginning.notes.get("matrices", ())) if transfer else [])
-        model = with_anchors(trained.module.net, study.space, [study.inputs[name] for name in dict.fromkeys(seen)])
+        known = beginning.notes.get("matrices", ()) if transfer else ()
+        anchors = [item.input for item in items] + [study.inputs[name] for name in known if name in study.inputs]
+        model = with_anchors(trained.module.net, study.space, anchors)
         notes = {"method": method, "seed": seed, "matrices": [item.input.name for item in items], "labels": len(labels),
                  "preset": self.target.preset, "samples": samples_name(self.samples)}
         model.save(out / "checkpoints" / f"{method}_{seed}.pt", notes=notes, precision="float16")

@@ -94,6 +94,11 @@ def test_missing_prerequisites_name_their_experiment(build, tmp_path):
     assert "op=sddmm" in missing.value.overrides
 
 
+def test_missing_source_is_told_before_anything_is_made_for_it(build, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"lost\.pt does not exist: task\.pretrained is .* pretrain_cpu; null"):
+        build("finetune_tiny", *SMALL, f"task.pretrained={tmp_path / 'lost.pt'}", folder=tmp_path).run(tmp_path)
+
+
 def test_network_of_other_settings_is_refused(build, trained, tmp_path):
     with pytest.raises(SchemaError, match=r"predictor.fusion=concat instead of sum"):
         build("finetune_tiny", *SMALL, "predictor.fusion=sum", folder=trained).run(tmp_path)
