@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from sparloom.data import SampleSource, Selection
+from sparloom.data import SampleSource, Selection, ensure_data
 from sparloom.models import CognateModel, CostModel, FrozenEncoder, Static, Trees, fill, load_checkpoint, load_encoder
 from sparloom.ops import Op
 from sparloom.report import Choices, judge, optimum, random_choice
@@ -111,6 +111,8 @@ class Finetune:
         if self.pretrained is None:
             return None
         path = Path(self.pretrained)
+        if not path.is_file():
+            ensure_data(Path(self.checkpoints.data))
         if not path.is_file():
             raise FileNotFoundError(f"{path} does not exist: task.pretrained is the path of a checkpoint of "
                                     f"experiment=pretrain_{self.source.name}; null takes the one of these samples")
