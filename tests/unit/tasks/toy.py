@@ -13,7 +13,8 @@ from sparloom.space import Config, SpadeSpace
 from sparloom.sparse import MatrixEntry, Pattern, SparseMatrix, row_bin
 
 NEVER = float("inf")
-SIMULATED = TimingProtocol(rounds=1, repetitions=1, slow_factor=NEVER, steal_ratio=NEVER, retakes=0, seed=0)
+SIMULATED = TimingProtocol(rounds=1, repetitions=1, short_seconds=0.0, most_repetitions=1, slow_factor=NEVER,
+                           steal_ratio=NEVER, retakes=0, seed=0)
 ROLES = ("train", "train", "validation", "test")
 
 
