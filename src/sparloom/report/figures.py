@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from sparloom.files import atomic_path
 
-__all__ = ["COLOURS", "NAMES", "draw_curves", "draw_matrices", "draw_methods", "figure", "save"]
+__all__ = ["COLOURS", "NAMES", "draw_curves", "draw_matrices", "draw_methods", "figure", "save", "styled"]
 
 COLOURS: Mapping[str, str] = {
     "random": "#c8c8c8", "static": "#9a9a9a", "trees": "#5f7fa8", "zero_shot": "#d9a441", "no_transfer": "#7aa974",
@@ -21,6 +22,7 @@ NAMES: Mapping[str, str] = {
     "random": "random", "static": "static", "trees": "trees", "zero_shot": "zero-shot", "no_transfer": "no transfer",
     "cognate": "COGNATE", "optimum": "optimum",
 }
+TICKS = (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)  # of logarithmic speedups
 STYLE = {
     "font.family": "sans-serif", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "axes.grid.axis": "y", "grid.color": "#e6e6e6", "grid.linewidth": 0.8, "axes.axisbelow": True,
@@ -29,23 +31,25 @@ STYLE = {
 }
 
 
+styled = matplotlib.rc_context(STYLE)
+"""Decorates what draws: the style holds while it runs and touches nothing else."""
+
+
 def figure(width: float, height: float, *, columns: int = 1) -> tuple[Figure, Sequence[Axes]]:
-    """Make a figure of `width` x `height` inches in the house style, without touching global state."""
-    with matplotlib.rc_context(STYLE):
-        made = Figure(figsize=(width, height), layout="constrained")
-        axes = made.subplots(1, columns, squeeze=False)[0]
-    return made, axes
+    """Make a figure of `width` x `height` inches; called within `styled`, it has the house style."""
+    made = Figure(figsize=(width, height), layout="constrained")
+    return made, made.subplots(1, columns, squeeze=False)[0]
 
 
 def save(drawn: Figure, stem: Path) -> None:
     """Write `stem`.png and `stem`.svg, atomically; equal figures give equal files."""
     formats = {"png": {"dpi": 200, "metadata": {"Software": None}}, "svg": {"metadata": {"Date": None}}}
-    with matplotlib.rc_context(STYLE):
-        for ending, options in formats.items():
-            with atomic_path(stem.with_suffix(f".{ending}")) as partial:
-                drawn.savefig(partial, format=ending, **options)
+    for ending, options in formats.items():
+        with atomic_path(stem.with_suffix(f".{ending}")) as partial:
+            drawn.savefig(partial, format=ending, **options)
 
 
+@styled
 def draw_methods(metrics: Mapping[str, float], stem: Path, *, prefix: str, title: str) -> None:
     """Draw geometric mean speedups of all methods with their bootstrap bounds (figure 4)."""
     bars = [(method, label, f"{prefix}/{key}_speedup") for method, label, key in _bars()]
@@ -59,12 +63,14 @@ def draw_methods(metrics: Mapping[str, float], stem: Path, *, prefix: str, title
         axes.annotate(f"{value:.2f}", (place, metrics[f"{key}_high"]), xytext=(0, 3), textcoords="offset points",
                       ha="center", fontsize=9)
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_ylim(0, 1.12 * max(metrics[f"{key}_high"] for _, _, key in bars))
     axes.set_xticks(range(len(bars)), [label for _, label, _ in bars])
     axes.set_ylabel("speedup over the default")
-    axes.set_title(title, loc="left")
+    axes.set_title(title)
     save(drawn, stem)
 
 
+@styled
 def draw_matrices(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw the speedup on every matrix, sorted by the optimum (figure 5); means over seeds.
 
@@ -88,15 +94,17 @@ def draw_matrices(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     axes.scatter(places, points("cognate", "top1"), color=COLOURS["cognate"], s=9, label="COGNATE top-1", zorder=3)
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(FixedLocator(TICKS))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
     axes.set_xlabel("matrices, by optimum")
     axes.set_ylabel("speedup over the default")
-    axes.set_title(title, loc="left")
+    axes.set_title(title)
     axes.legend(loc="upper left")
     save(drawn, stem)
 
 
+@styled
 def draw_curves(frame: pd.DataFrame, stem: Path) -> None:
     """Draw loss and ordered pair accuracy over epochs, mean and range over seeds (figure 6).
 
@@ -115,7 +123,7 @@ def draw_curves(frame: pd.DataFrame, stem: Path) -> None:
                           label=f"{NAMES.get(str(method), method)}, {stage}")
                 axis.fill_between(mean.index, by_epoch.min(), by_epoch.max(), color=colour, alpha=0.12, linewidth=0)
         axis.set_xlabel("epoch")
-        axis.set_title(label, loc="left")
+        axis.set_title(label)
     axes[0].legend(fontsize=8)
     save(drawn, stem)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.colors import LogNorm
 
-from sparloom.report.figures import figure, save
+from sparloom.report.figures import figure, save, styled
 from sparloom.sparse import Pattern
 
 __all__ = ["draw_spy"]
@@ -14,6 +14,7 @@ CELLS = 256   # of the longer side
 LINES = 64    # more boundaries than this are not drawn one by one
 
 
+@styled
 def draw_spy(pattern: Pattern, stem: Path, *, rows_step: int, cols_step: int, title: str) -> None:
     """Draw where the nonzeros are, as counts per cell, and the boundaries of tiles of rows_step x cols_step."""
     height, width = pattern.shape

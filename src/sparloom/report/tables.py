@@ -14,9 +14,9 @@ ROWS = (
 )
 
 
-def results_table(metrics: Mapping[str, float], *, prefix: str, title: str) -> Table:
+def results_table(metrics: Mapping[str, float], *, prefix: str) -> Table:
     """Lay out speedups and shares of the optimum with their 95 % bounds, one row per method."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True)
     for heading in ("geomean speedup", "95 %", "max", "of optimum", "95 %"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -15,6 +15,7 @@ from sparloom.tasks.training import write_curves
 
 __all__ = ["Comparison"]
 
+TITLES = {"spmm": "SpMM", "sddmm": "SDDMM"}
 COSTS = {"cpu": 1.0, "spade": 1000.0}  # COGNATE appendix A.3
 
 
@@ -47,8 +48,9 @@ class Comparison:
             frame.to_parquet(partial, compression="zstd")
         self._write_inputs(out)
         metrics = summary(frame, headline="cognate", prefix=study.role, seed=0) | self._costs()
-        title = f"{study.op.name} on {study.platform.name} {study.platform.preset}"
-        log.console.print(results_table(metrics, prefix=study.role, title=self._headline(title)), soft_wrap=False)
+        title = f"{TITLES.get(study.op.name, study.op.name)} on {study.platform.name} {study.platform.preset}"
+        log.console.print(self._headline(title))
+        log.console.print(results_table(metrics, prefix=study.role), soft_wrap=False)
         draw_methods(metrics, out / "speedups", prefix=study.role, title=f"{title}, geometric mean")
         draw_matrices(frame, out / "matrices", title=f"{title}, each matrix")
         if self.curves:
@@ -76,5 +78,6 @@ class Comparison:
         labels = max(len(rows) for rows in self.drawn.values())
         known = self.study.platform.name in COSTS
         read = {"cpu": self.source_labels, self.study.platform.name: labels}
-        return {"labels_per_seed": labels, "source_labels": self.source_labels,
-                **({"dce": dce(read, COSTS)} if known else {})}
+        found = {"labels_per_seed": labels, "source_labels": self.source_labels}
+        found |= {"dce": dce(read, COSTS)} if known else {}
+        return {f"{self.study.role}/{key}": value for key, value in found.items()}

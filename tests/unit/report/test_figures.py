@@ -47,5 +47,5 @@ def test_spy_takes_any_shape(tmp_path, shape):
 
 def test_table_has_a_row_per_method(frame):
     metrics = summary(frame, headline="cognate", prefix="test", seed=0)
-    table = results_table(metrics, prefix="test", title="t")
+    table = results_table(metrics, prefix="test")
     assert list(table.columns[0].cells) == ["random choice", "static", "COGNATE top-1", "COGNATE top-5", "optimum"]
