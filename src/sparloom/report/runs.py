@@ -37,6 +37,10 @@ class Run:
         """One row per method, seed and epoch."""
         return pd.read_csv(self.folder / "curves.csv")
 
+    def table(self, name: str) -> pd.DataFrame:
+        """Another table that the run's task wrote, `name`.parquet."""
+        return pd.read_parquet(self.folder / f"{name}.parquet")
+
 
 def read_run(folder: Path) -> Run:
     """Open a run folder, such as one under results/.
