@@ -39,7 +39,7 @@ def execute(cfg: DictConfig, out: Path, given: list[str], made: tuple[str, ...] 
         OmegaConf.save(cfg, out / "config.yaml", resolve=True)
         metrics = instantiate(cfg.task).run(out)
     except MissingArtifact as missing:
-        wanted = [f"experiment={missing.experiment}", *given, *missing.overrides]
+        wanted = cli.merged(given, [f"experiment={missing.experiment}", *missing.overrides])
         if not cfg.prepare or " ".join(wanted) in made:
             cli.fail(missing, out, debug=cfg.debug)
         log.console.print(f"{missing}: running {' '.join(wanted)} first")

@@ -7,7 +7,7 @@ from pathlib import Path
 from sparloom.cli.listing import show
 from sparloom.cli.nearest import suggestion
 
-__all__ = ["UsageError", "choices", "inherited", "prepare"]
+__all__ = ["UsageError", "choices", "inherited", "merged", "prepare"]
 
 PATH_KEYS = ("matrix", "mirror", "folder", "file", "path", "checkpoint", "cache", "table")
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir",
@@ -66,6 +66,12 @@ def inherited(overrides: Sequence[str], chosen: Mapping[str, str]) -> list[str]:
     groups = [f"{group}={chosen[group]}" for group in INHERITED_GROUPS if chosen.get(group)]
     values = [text for text in overrides if text.lstrip("+~").startswith(INHERITED_VALUES)]
     return [*groups, *values]
+
+
+def merged(first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """Join overrides; where both set one key, the second holds."""
+    set_again = {text.partition("=")[0] for text in second}
+    return [*second, *(text for text in first if text.partition("=")[0] not in set_again)]
 
 
 def _overrides(arguments: Sequence[str]) -> list[str]:

@@ -24,20 +24,21 @@ class Reported(Exception):  # noqa: N818  (not an error of its own: it carries t
 
 
 def fail(error: Exception, out: Path, *, debug: bool) -> None:
-    """Print an error of the user in one line and keep its trace in `out/run.log`; anything else is raised again.
+    """Print an error in one line and keep its trace in `out/run.log`; one that is no error of the user says so.
 
     Raises:
-        Reported: the error was printed.
-        Exception: `error` itself, when it is none of the user's doing.
+        Reported: always.
     """
     cause = _cause(error)
     trace = "".join(traceback.format_exception(error))
     logger.debug("failed\n%s", trace)
-    if not _is_users(error, cause):
-        raise error
     if debug or os.environ.get("SPARLOOM_DEBUG"):
         log.errors.print(trace, markup=False)
-    log.errors.print(f"error: {_one_line(cause)}", markup=False)
+    if _is_users(error, cause):
+        log.errors.print(f"error: {_one_line(cause)}", markup=False)
+    else:
+        log.errors.print(f"error: {type(cause).__name__}: {_one_line(cause)} (a value of the wrong kind, or a fault of "
+                         "sparloom; debug=true shows the trace)", markup=False)
     log.errors.print(f"       trace: {out / 'run.log'}", markup=False, style="dim")
     raise Reported(str(cause)) from None
 

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import TypeVar
 
@@ -77,8 +77,7 @@ def _parallel(
     function: Callable[[Job], Result], jobs: Mapping[str, Job], processes: int
 ) -> Iterator[tuple[str, Result]]:
     context = multiprocessing.get_context("spawn")  # a forked copy of a process with threads may hang
-    waiting: Sequence[tuple[str, Job]] = list(jobs.items())[::-1]
-    waiting = list(waiting)
+    waiting = list(jobs.items())[::-1]
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with_parent,
                              initargs=(os.getpid(),)) as pool:
         running: dict[Future, str] = {}
@@ -90,6 +89,10 @@ def _parallel(
                 finished, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in finished:
                     yield running.pop(future), future.result()
+        except KeyboardInterrupt:
+            for worker in multiprocessing.active_children():
+                worker.kill()  # what it was doing is done again next time
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

@@ -103,3 +103,8 @@ def test_prerequisites_inherit_data_and_network_but_not_the_training():
     chosen = {"op": "sddmm", "samples": "tiny", "task": "finetune", "experiment": "finetune_spade"}
     assert cli.inherited(overrides, chosen) == [
         "op=sddmm", "samples=tiny", "paths.data=/d", "model.net.side.width=0", "seed=4"]
+
+
+def test_the_prerequisite_knows_better_than_the_run():
+    assert cli.merged(["op=spmm", "corpus=suitesparse"], ["experiment=x", "corpus=synthetic"]) == [
+        "experiment=x", "corpus=synthetic", "op=spmm"]

@@ -29,9 +29,13 @@ def test_debug_shows_the_trace(tmp_path, capsys):
     assert "ValueError: no" in capsys.readouterr().err
 
 
-def test_other_errors_are_raised_again(tmp_path):
-    with pytest.raises(KeyError):
+def test_other_errors_say_that_they_may_be_ours(tmp_path, capsys):
+    log.start(tmp_path)
+    with pytest.raises(cli.Reported):
         cli.fail(KeyError("bug"), tmp_path, debug=False)
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: KeyError: 'bug' (a value of the wrong kind, or a fault of sparloom; debug=true")
+    assert "KeyError" in (tmp_path / "run.log").read_text()
 
 
 def test_wrapped_error_shows_its_cause(tmp_path, capsys):
