@@ -124,7 +124,7 @@ def draw_curves(frame: pd.DataFrame, stem: Path) -> None:
                 axis.fill_between(mean.index, by_epoch.min(), by_epoch.max(), color=colour, alpha=0.12, linewidth=0)
         axis.set_xlabel("epoch")
         axis.set_title(label)
-    axes[0].legend(fontsize=8)
+    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     save(drawn, stem)
 
 
