@@ -33,7 +33,7 @@ def test_without_arguments_it_lists_what_can_be_run(tmp_path):
     (["experiment=recommend", "matrix=/nowhere/a.mtx"], "/nowhere/a.mtx: no such file"),
     (["experiment=recommend", "matrix=/etc/hostname"], "not a matrix file: its name must end in .tar.gz"),
     (["experiment=recommend", "platform@target=spad"], "platform 'spad' does not exist: did you mean spade"),
-    (["experiment=recommend", "matrix=a.mtx", "prepare=false", "samples=tiny"], "no checkpoint finetuned_spade"),
+    (["experiment=finetune_spade", "prepare=false", "samples=tiny"], "no checkpoint latent_spade_spmm"),
     (["experiment=collect_spade", "task.shard=9/4"], "shard '9/4' is not i/n"),
     (["experiment=collect_spade", "timing.rounds=0"], "rounds 0, repetitions 1, retakes 0: at least 1, 1 and 0"),
 ])

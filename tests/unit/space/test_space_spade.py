@@ -45,7 +45,7 @@ def test_extents_are_clipped_to_the_matrix() -> None:
 @pytest.mark.parametrize(("shape", "extents"), [((0, 0), (1, 1)), ((0, 7), (1, 7)), ((1, 3), (1, 3))])
 def test_smallest_matrices_have_extents_of_one_at_least(shape: tuple[int, int], extents: tuple[int, int]) -> None:
     shared = SPACE.bind(shape).shared(SPACE.default())
-    assert (shared.I, shared.J) == extents
+    assert extents == (shared.I, shared.J)
 
 
 def test_split_is_clipped_to_the_width() -> None:

@@ -95,7 +95,7 @@ def test_missing_prerequisites_name_their_experiment(build, tmp_path):
 
 
 def test_missing_source_is_told_before_anything_is_made_for_it(build, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"lost\.pt does not exist: task\.pretrained is .* pretrain_cpu; null"):
+    with pytest.raises(FileNotFoundError, match=r"lost\.pt does not exist: task\.pretrained is .*=pretrain_cpu; null"):
         build("finetune_tiny", *SMALL, f"task.pretrained={tmp_path / 'lost.pt'}", folder=tmp_path).run(tmp_path)
 
 
