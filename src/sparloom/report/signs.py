@@ -11,7 +11,7 @@ from sparloom.report.figures import figure, save, styled
 __all__ = ["draw_signs"]
 
 VERDICTS: Mapping[str, tuple[str, str]] = {
-    "agree": ("#d7e6d3", "same sign"), "tie": ("#f3eedd", "one within 5 %, the other not"),
+    "agree": ("#d7e6d3", "same sign, or both within 5 %"), "tie": ("#f3eedd", "one within 5 %, the other not"),
     "opposite": ("#efc0b8", "opposite signs"), "base": ("#ffffff", "base of the others"),
 }
 FORMATS: Mapping[str, str] = {"barrier": "{:+.1f}", "bypass": "{:+.1f}", "gain": "{:.2f}", "tiles": "{:.2f}"}

@@ -91,8 +91,8 @@ Times = Mapping[tuple[int, str, int, int], float]
 
 
 def _searched(pattern: Pattern, width: int, machine: Machine, factor: int) -> dict[str, Times]:
-    """The small column panel fits an L2, which does not shrink; the middle one fits the LLC, which does."""
-    panels = {"small": 262_144 // width, "middle": 16_777_216 // width // factor, "all": "all"}
+    """Column panels shrink with the matrix, so that a row panel meets as many of them, with as many nonzeros."""
+    panels = {"small": 262_144 // width // factor, "middle": 16_777_216 // width // factor, "all": "all"}
     points, configs = [], []
     for rows in (*ROW_PANELS, *((16,) if pattern.rows < 65_536 else ())):
         for panel, cols in panels.items():
