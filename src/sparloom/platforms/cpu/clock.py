@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from sparloom.measure import Measurement, TimingProtocol
@@ -111,9 +112,12 @@ def processor_clock() -> Clock:
     if not tasks.is_dir():
         return time.process_time
     # A clock of thread t is numbered ~t << 3 | 6, see clock_getcpuclockid(3) and linux/posix-timers.h.
-    clocks = [~int(task.name) << 3 | 6 for task in tasks.iterdir()]
+    spent = {~int(task.name) << 3 | 6: 0 for task in tasks.iterdir()}
 
     def read() -> float:
-        return sum(time.clock_gettime_ns(clock) for clock in clocks) * 1e-9
+        for clock in spent:
+            with suppress(OSError):  # the thread has ended and spends no more
+                spent[clock] = time.clock_gettime_ns(clock)
+        return sum(spent.values()) * 1e-9
 
     return read

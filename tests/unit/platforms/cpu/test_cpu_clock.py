@@ -1,6 +1,7 @@
 """The timing protocol on clocks that tests move."""
 
 import math
+import threading
 
 import pytest
 
@@ -112,3 +113,14 @@ def test_processor_clock_advances_with_work():
     before = clock()
     sum(range(300_000))
     assert 0 < clock() - before < 10
+
+
+def test_processor_clock_outlives_the_threads_it_watches():
+    leave = threading.Event()
+    thread = threading.Thread(target=leave.wait)
+    thread.start()
+    clock = processor_clock()
+    before = clock()
+    leave.set()
+    thread.join()
+    assert clock() >= before
