@@ -39,9 +39,9 @@ Where an i64 expression is expected (bounds, indices, operands of + - * // %) a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 __all__ = [
     "BOOL", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Broadcast", "Call", "Cast",
@@ -67,38 +67,49 @@ class Type:
 I32, I64, F32, F64, BOOL = Type("i32"), Type("i64"), Type("f32"), Type("f64"), Type("bool")
 
 
-class Expr:
+class _Node:
+    """Base of nodes.
+
+    Args:
+        integers: fields in which a Python int becomes its i64 constant.
+        tuples: fields that take any iterable.
+    """
+
+    _integers: ClassVar[tuple[str, ...]] = ()
+    _tuples: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, *, integers: tuple[str, ...] = (), tuples: tuple[str, ...] = ()) -> None:
+        cls._integers, cls._tuples = integers, tuples
+
+    def __post_init__(self) -> None:
+        for field in self._integers:
+            value = getattr(self, field)
+            if isinstance(value, int) and not isinstance(value, bool):
+                object.__setattr__(self, field, Const(value, I64))
+        for field in self._tuples:
+            object.__setattr__(self, field, tuple(getattr(self, field)))
+
+
+def _operator(op: str) -> Callable[[Expr, Expr | int], Binary]:
+    return lambda self, other: Binary(op, self, other)
+
+
+def _reflected(op: str) -> Callable[[Expr, int], Binary]:
+    return lambda self, other: Binary(op, other, self)
+
+
+class Expr(_Node):
     """Base of expressions; arithmetic operators build Binary nodes."""
 
-    def __add__(self, other: Expr | int) -> Binary:
-        return Binary("+", self, other)
-
-    def __radd__(self, other: int) -> Binary:
-        return Binary("+", other, self)
-
-    def __sub__(self, other: Expr | int) -> Binary:
-        return Binary("-", self, other)
-
-    def __rsub__(self, other: int) -> Binary:
-        return Binary("-", other, self)
-
-    def __mul__(self, other: Expr | int) -> Binary:
-        return Binary("*", self, other)
-
-    def __rmul__(self, other: int) -> Binary:
-        return Binary("*", other, self)
-
-    def __truediv__(self, other: Expr) -> Binary:
-        return Binary("/", self, other)
-
-    def __floordiv__(self, other: Expr | int) -> Binary:
-        return Binary("//", self, other)
-
-    def __mod__(self, other: Expr | int) -> Binary:
-        return Binary("%", self, other)
+    __add__, __radd__ = _operator("+"), _reflected("+")
+    __sub__, __rsub__ = _operator("-"), _reflected("-")
+    __mul__, __rmul__ = _operator("*"), _reflected("*")
+    __truediv__ = _operator("/")
+    __floordiv__ = _operator("//")
+    __mod__ = _operator("%")
 
 
-class Stmt:
+class Stmt(_Node):
     """Base of statements."""
 
 
@@ -114,23 +125,17 @@ class Ref(Expr):
 
 
 @dataclass(frozen=True)
-class Load(Expr):
+class Load(Expr, integers=("index",)):
     buffer: str
     index: Expr
     lanes: int = 1
 
-    def __post_init__(self) -> None:
-        _lift(self, "index")
-
 
 @dataclass(frozen=True)
-class Binary(Expr):
+class Binary(Expr, integers=("a", "b")):
     op: str
     a: Expr
     b: Expr
-
-    def __post_init__(self) -> None:
-        _lift(self, "a", "b")
 
 
 @dataclass(frozen=True)
@@ -157,28 +162,22 @@ class Cast(Expr):
 
 
 @dataclass(frozen=True)
-class Select(Expr):
+class Select(Expr, integers=("a", "b")):
     cond: Expr
     a: Expr
     b: Expr
 
-    def __post_init__(self) -> None:
-        _lift(self, "a", "b")
-
 
 @dataclass(frozen=True)
-class Call(Expr):
+class Call(Expr, tuples=("args",)):
     """name: sqrt, exp, log, tanh, erf or abs."""
 
     name: str
     args: tuple[Expr, ...]
 
-    def __post_init__(self) -> None:
-        _freeze(self, "args")
-
 
 @dataclass(frozen=True)
-class For(Stmt):
+class For(Stmt, integers=("lo", "hi"), tuples=("body", "reduces")):
     var: str
     lo: Expr
     hi: Expr
@@ -188,68 +187,46 @@ class For(Stmt):
     chunk: int | None = None
     reduces: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        _lift(self, "lo", "hi")
-        _freeze(self, "body", "reduces")
-
 
 @dataclass(frozen=True)
-class If(Stmt):
+class If(Stmt, tuples=("body", "orelse")):
     cond: Expr
     body: tuple[Stmt, ...]
     orelse: tuple[Stmt, ...] = ()
 
-    def __post_init__(self) -> None:
-        _freeze(self, "body", "orelse")
-
 
 @dataclass(frozen=True)
-class Let(Stmt):
+class Let(Stmt, integers=("value",)):
     name: str
     type: Type
     value: Expr
 
-    def __post_init__(self) -> None:
-        _lift(self, "value")
-
 
 @dataclass(frozen=True)
-class Declare(Stmt):
+class Declare(Stmt, integers=("value",)):
     name: str
     type: Type
     value: Expr
 
-    def __post_init__(self) -> None:
-        _lift(self, "value")
-
 
 @dataclass(frozen=True)
-class Assign(Stmt):
+class Assign(Stmt, integers=("value",)):
     name: str
     value: Expr
 
-    def __post_init__(self) -> None:
-        _lift(self, "value")
-
 
 @dataclass(frozen=True)
-class Store(Stmt):
+class Store(Stmt, integers=("index", "value")):
     buffer: str
     index: Expr
     value: Expr
 
-    def __post_init__(self) -> None:
-        _lift(self, "index", "value")
-
 
 @dataclass(frozen=True)
-class Accumulate(Stmt):
+class Accumulate(Stmt, integers=("index", "value")):
     buffer: str
     index: Expr
     value: Expr
-
-    def __post_init__(self) -> None:
-        _lift(self, "index", "value")
 
 
 @dataclass(frozen=True)
@@ -260,12 +237,9 @@ class Alloc(Stmt):
 
 
 @dataclass(frozen=True)
-class Prefetch(Stmt):
+class Prefetch(Stmt, integers=("index",)):
     buffer: str
     index: Expr
-
-    def __post_init__(self) -> None:
-        _lift(self, "index")
 
 
 @dataclass(frozen=True)
@@ -279,24 +253,7 @@ class Param:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Kernel(_Node, tuples=("params", "body")):
     name: str
     params: tuple[Param, ...]
     body: tuple[Stmt, ...]
-
-    def __post_init__(self) -> None:
-        _freeze(self, "params", "body")
-
-
-def _lift(node: Any, *fields: str) -> None:
-    """Replace Python integers in `fields` by i64 constants."""
-    for field in fields:
-        value = getattr(node, field)
-        if isinstance(value, int) and not isinstance(value, bool):
-            object.__setattr__(node, field, Const(value, I64))
-
-
-def _freeze(node: Any, *fields: str) -> None:
-    for field in fields:
-        value: Sequence[Any] = getattr(node, field)
-        object.__setattr__(node, field, tuple(value))
