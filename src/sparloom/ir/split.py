@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir.nodes import I64, Binary, Const, Declare, Expr, For, If, Kernel, Let, Ref, Stmt
+from sparloom.ir.nodes import I64, Binary, Const, Declare, Expr, For, Kernel, Let, Ref
 from sparloom.ir.simplify import simplify_expr
-from sparloom.ir.traverse import Body, declarations, fresh, nodes
+from sparloom.ir.traverse import Body, declarations, fresh, nodes, replace_loops
 from sparloom.ir.verify import verify
 
 __all__ = ["split"]
@@ -30,27 +30,16 @@ def split(kernel: Kernel, var: str, factor: int) -> Kernel:
     """
     if factor < 1:
         raise IllegalSchedule(f"loop {var} cannot be cut into strips of {factor}: take at least 1")
-    taken, count = set(declarations(kernel)), 0
+    loops = {node.var for node in nodes(kernel) if isinstance(node, For)}
+    if var not in loops:
+        raise IllegalSchedule(f"kernel {kernel.name} has no loop {var} to split")
+    taken = set(declarations(kernel))
     mutable = {node.name for node in nodes(kernel) if isinstance(node, Declare)}
 
-    def in_body(body: Body) -> Body:
-        return tuple(each for stmt in body for each in in_stmt(stmt))
+    def change(loop: For) -> Body:
+        return _strips(loop, factor, mutable=mutable, taken=taken) if loop.var == var else (loop,)
 
-    def in_stmt(stmt: Stmt) -> Body:
-        nonlocal count
-        if isinstance(stmt, If):
-            return (replace(stmt, body=in_body(stmt.body), orelse=in_body(stmt.orelse)),)
-        if not isinstance(stmt, For):
-            return (stmt,)
-        stmt = replace(stmt, body=in_body(stmt.body))
-        if stmt.var != var:
-            return (stmt,)
-        count += 1
-        return _strips(stmt, factor, mutable=mutable, taken=taken)
-
-    result = replace(kernel, body=in_body(kernel.body))
-    if count == 0:
-        raise IllegalSchedule(f"kernel {kernel.name} has no loop {var} to split")
+    result = replace(kernel, body=replace_loops(kernel.body, change))
     verify(result)
     return result
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import TypeVar
 
-from sparloom.ir.nodes import Alloc, Declare, Expr, For, Kernel, Let, Ref, Stmt
+from sparloom.ir.nodes import Alloc, Declare, Expr, For, If, Kernel, Let, Ref, Stmt
 
-__all__ = ["Body", "declarations", "declared", "fresh", "nodes", "rebuild", "rename", "replace_refs"]
+__all__ = [
+    "Body", "declarations", "declared", "fresh", "nodes", "rebuild", "rename", "replace_loops", "replace_refs",
+]
 
 Body = tuple[Stmt, ...]
 Node = TypeVar("Node", Expr, Stmt)
@@ -29,8 +31,22 @@ def rebuild(node: Node, *, expr: Callable[[Expr], Expr], body: Callable[[Body], 
     return replace(node, **changed)
 
 
+def replace_loops(body: Body, change: Callable[[For], Body]) -> Body:
+    """Put statements in place of every loop, inner loops first: `change` sees a body that is changed already."""
+
+    def in_stmt(stmt: Stmt) -> Body:
+        if isinstance(stmt, If):
+            return (replace(stmt, body=in_body(stmt.body), orelse=in_body(stmt.orelse)),)
+        return change(replace(stmt, body=in_body(stmt.body))) if isinstance(stmt, For) else (stmt,)
+
+    def in_body(inner: Body) -> Body:
+        return tuple(each for stmt in inner for each in in_stmt(stmt))
+
+    return in_body(body)
+
+
 def nodes(root: Kernel | Stmt | Expr | Body) -> Iterator[Stmt | Expr]:
-    """Every statement and expression under `root`, outer before inner, in program order."""
+    """Yield every statement and expression under `root`, outer before inner, in program order."""
     if isinstance(root, Kernel):
         yield from nodes(root.body)
     elif isinstance(root, tuple):
@@ -45,7 +61,7 @@ def nodes(root: Kernel | Stmt | Expr | Body) -> Iterator[Stmt | Expr]:
 
 
 def declarations(kernel: Kernel) -> Counter[str]:
-    """How often each name is declared, as a parameter, loop variable, value or array."""
+    """Count how often each name is declared, as a parameter, loop variable, value or array."""
     found = Counter(param.name for param in kernel.params)
     for node in nodes(kernel):
         if isinstance(node, For):
@@ -56,7 +72,7 @@ def declarations(kernel: Kernel) -> Counter[str]:
 
 
 def declared(body: Body) -> tuple[str, ...]:
-    """Names declared by the statements of `body` themselves, not inside them."""
+    """List the names declared by the statements of `body` themselves, not inside them."""
     return tuple(stmt.name for stmt in body if isinstance(stmt, (Let, Declare, Alloc)))
 
 

@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import replace
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir.nodes import Const, For, If, Kernel, Stmt
+from sparloom.ir.nodes import Const, For, Kernel, Stmt
 from sparloom.ir.simplify import simplify_expr
-from sparloom.ir.traverse import Body, declarations, declared, fresh, rename, replace_refs
+from sparloom.ir.traverse import Body, declarations, declared, fresh, nodes, rename, replace_loops, replace_refs
 from sparloom.ir.verify import verify
 
-__all__ = ["MAX_COPIES", "unroll"]
+__all__ = ["unroll"]
 
 MAX_COPIES = 64
 
@@ -30,32 +30,22 @@ def unroll(kernel: Kernel, var: str | None = None) -> Kernel:
     Raises:
         IllegalSchedule: the bounds are not constant, the copies too many, or there is no such loop.
     """
-    counts, count = declarations(kernel), 0
+    loops = {node.var for node in nodes(kernel) if isinstance(node, For)}
+    if var is not None and var not in loops:
+        raise IllegalSchedule(f"kernel {kernel.name} has no loop {var} to unroll")
+    counts = declarations(kernel)
     taken = set(counts)
 
-    def in_stmt(stmt: Stmt) -> Body:
-        nonlocal count
-        if isinstance(stmt, If):
-            return (replace(stmt, body=in_body(stmt.body), orelse=in_body(stmt.orelse)),)
-        if not isinstance(stmt, For):
-            return (stmt,)
-        body = in_body(stmt.body)
-        if stmt.var != var if var is not None else stmt.kind != "unrolled":
-            return (replace(stmt, body=body),)
-        count += 1
-        return _copies(stmt, body, counts=counts, taken=taken)
+    def change(loop: For) -> Body:
+        chosen = loop.kind == "unrolled" if var is None else loop.var == var
+        return _copies(loop, counts=counts, taken=taken) if chosen else (loop,)
 
-    def in_body(body: Body) -> Body:
-        return tuple(each for stmt in body for each in in_stmt(stmt))
-
-    result = replace(kernel, body=in_body(kernel.body))
-    if var is not None and count == 0:
-        raise IllegalSchedule(f"kernel {kernel.name} has no loop {var} to unroll")
+    result = replace(kernel, body=replace_loops(kernel.body, change))
     verify(result)
     return result
 
 
-def _copies(loop: For, body: Body, *, counts: Counter[str], taken: set[str]) -> Body:
+def _copies(loop: For, *, counts: Counter[str], taken: set[str]) -> Body:
     lo, hi = simplify_expr(loop.lo), simplify_expr(loop.hi)
     if not isinstance(lo, Const) or not isinstance(hi, Const):
         raise IllegalSchedule(f"loop {loop.var} has no constant bounds: substitute them before unrolling, or split it")
@@ -64,6 +54,6 @@ def _copies(loop: For, body: Body, *, counts: Counter[str], taken: set[str]) -> 
         raise IllegalSchedule(f"loop {loop.var} has {len(iterations)} iterations, over {MAX_COPIES}: split it first")
     copies: list[Stmt] = []
     for position, iteration in enumerate(iterations):
-        own = {name: fresh(name, taken) for name in declared(body) if position > 0 or counts[name] > 1}
-        copies += rename(replace_refs(body, {loop.var: Const(iteration)}), own)
+        own = {name: fresh(name, taken) for name in declared(loop.body) if position > 0 or counts[name] > 1}
+        copies += rename(replace_refs(loop.body, {loop.var: Const(iteration)}), own)
     return tuple(copies)
