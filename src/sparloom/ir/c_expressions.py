@@ -32,12 +32,11 @@ _LEVELS = {
     "*": 10, "/": 10, "%": 10, "+": 9, "-": 9, "<": 7, "<=": 7, ">": 7, ">=": 7, "==": 6, "!=": 6,
     "&": 5, "|": 4, "&&": 3, "||": 2,
 }
-_CALLS = {"sqrt": "sqrt", "exp": "exp", "log": "log", "tanh": "tanh", "erf": "erf", "abs": "fabs"}
 _PRIMARY, _PREFIX, _SELECT = 12, 11, 1
 
 
 def c_type(type: Type) -> str:
-    """Name of a type in C; the prelude defines those of vectors."""
+    """Name a type in C; the prelude defines those of vectors."""
     return C_TYPES[type.scalar] if type.lanes == 1 else str(type)
 
 
@@ -49,14 +48,16 @@ class CExpressions:
         self.needs: set[tuple[str, Type]] = set()
 
     def text(self, expr: Expr, scope: Scope) -> str:
+        """Print an expression."""
         return self._print(expr, scope)[0]
 
     def operand(self, expr: Expr, scope: Scope, level: int = 10) -> str:
-        """Text that binds at least as tightly as `level`."""
+        """Print an expression so that it binds at least as tightly as `level`."""
         text, own = self._print(expr, scope)
         return text if own >= level else f"({text})"
 
     def type(self, type: Type) -> str:
+        """Name a type, and note that the prelude must define it if it is a vector."""
         if type.lanes > 1:
             self.needs.add(("type", type))
         return c_type(type)
@@ -128,7 +129,7 @@ class CExpressions:
     def _call(self, name: str, type: Type) -> str:
         if type.lanes > 1 or (name == "abs" and type.scalar in ("i32", "i64")):
             return self._helper(name, type)
-        return _CALLS[name] + ("f" if type.scalar == "f32" else "")
+        return ("fabs" if name == "abs" else name) + ("f" if type.scalar == "f32" else "")
 
 
 def _is_constant(expr: Expr) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Set
 
 from sparloom.ir.nodes import Type
+from sparloom.ir.types import FLOAT_CALLS
 
 __all__ = ["prelude"]
 
 _ELEMENTS = {
     "i32": ("int32_t", 4), "i64": ("int64_t", 8), "f32": ("float", 4), "f64": ("double", 8), "bool": ("int32_t", 4),
 }
-_MATH = {"sqrt": "sqrt", "exp": "exp", "log": "log", "tanh": "tanh", "erf": "erf"}
-_ORDER = ("broadcast", "sum", "select", "min", "max", "abs", *_MATH)
+_ORDER = ("broadcast", "sum", "select", "min", "max", "abs", *FLOAT_CALLS)
 
 
 def prelude(needs: Set[tuple[str, Type]]) -> str:
@@ -82,7 +82,7 @@ def _helper(name: str, type: Type) -> str:
         return f"static inline {own} {name}_{type}({own} a, {own} b) {{ return {_choose(type, test, 'a', 'b')}; }}"
     if name == "abs":
         return _abs(type, own)
-    call = _MATH[name] + ("f" if type.scalar == "f32" else "")
+    call = name + ("f" if type.scalar == "f32" else "")
     return (
         f"static inline {type} {name}_{type}({type} a)\n{{\n"
         f"    for (int l = 0; l < {type.lanes}; ++l) a[l] = {call}(a[l]);\n    return a;\n}}"

@@ -6,6 +6,7 @@ from collections.abc import Set
 
 from sparloom.ir.c_expressions import C_TYPES
 from sparloom.ir.nodes import Type
+from sparloom.ir.types import FLOAT_CALLS
 
 __all__ = ["cuda_prelude"]
 
@@ -61,8 +62,6 @@ template <typename T, int N> __device__ vec<T, N> operator~(vec<T, N> a)
 }
 """
 
-_CALLS = ("sqrt", "exp", "log", "tanh", "erf")
-
 
 def cuda_prelude(needs: Set[tuple[str, Type]]) -> str:
     """Print what `needs` names, as (helper, type) pairs; vectors of bool are vectors of i32 that hold 0 or -1."""
@@ -96,7 +95,7 @@ def _helper(name: str, type: Type) -> str:
         "min": (f"{own} a, {own} b", f"{a} < {b} ? {a} : {b}"),
         "max": (f"{own} a, {own} b", f"{a} > {b} ? {a} : {b}"),
         "abs": (f"{own} a", f"fabs{suffix}({a})" if type.scalar in ("f32", "f64") else f"{a} < 0 ? -{a} : {a}"),
-        **{call: (f"{own} a", f"{call}{suffix}({a})") for call in _CALLS},
+        **{call: (f"{own} a", f"{call}{suffix}({a})") for call in FLOAT_CALLS},
     }[name]
     each = f"{own} r; for (int l = 0; l < {lanes}; ++l) r[l] = {value}; return r;"
     body = f"return {value};" if lanes == 1 else each

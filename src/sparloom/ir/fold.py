@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 
 from sparloom.ir.nodes import BOOL, I64, Binary, Cast, Const, Expr, Select, Type, Unary
+from sparloom.ir.types import is_literal
 
 __all__ = ["fold"]
 
@@ -49,8 +50,8 @@ def _right(op: str, a: Expr, right: Const) -> Expr:
             if total == 0:
                 return x
             merged = Binary("+" if total > 0 else "-", x, Const(abs(total), right.type))
-            return merged if _fits(total, right.type.scalar) else whole
-        case Binary("*", x, Const(c)) if op == "*" and _fits(c * b, right.type.scalar):
+            return merged if is_literal(total, right.type.scalar) else whole
+        case Binary("*", x, Const(c)) if op == "*" and is_literal(c * b, right.type.scalar):
             return Binary("*", x, Const(c * b, right.type))
     return whole
 
@@ -63,12 +64,8 @@ def _float(expr: Expr, op: str, a: Expr, b: float | bool) -> Expr:
     return expr
 
 
-def _fits(value: int, scalar: str) -> bool:
-    return abs(value) < 2 ** (31 if scalar == "i32" else 63)
-
-
 def _fit(value: int, type: Type, otherwise: Expr) -> Expr:
-    return Const(value, type) if _fits(value, type.scalar) else otherwise
+    return Const(value, type) if is_literal(value, type.scalar) else otherwise
 
 
 def _quotient(a: int, b: int) -> int:

@@ -24,12 +24,16 @@ from sparloom.ir.nodes import (
     Unary,
 )
 
-__all__ = ["ARITHMETIC", "CALLS", "COMPARISONS", "LOGIC", "Binding", "bind_params", "type_of"]
+__all__ = [
+    "ARITHMETIC", "CALLS", "COMPARISONS", "FLOAT_CALLS", "LOGIC", "Binding", "Scope", "bind_params", "check_index",
+    "check_type", "is_literal", "type_of",
+]
 
 ARITHMETIC = ("+", "-", "*", "/", "//", "%", "min", "max")
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 LOGIC = ("and", "or")
-CALLS = ("sqrt", "exp", "log", "tanh", "erf", "abs")
+FLOAT_CALLS = ("sqrt", "exp", "log", "tanh", "erf")  # named alike in C
+CALLS = (*FLOAT_CALLS, "abs")
 
 _FLOATS = ("f32", "f64")
 _INTEGERS = ("i32", "i64")
@@ -49,12 +53,12 @@ Scope = Mapping[str, Binding]
 
 
 def bind_params(params: tuple[Param, ...]) -> dict[str, Binding]:
-    """Scope at the top of a kernel."""
+    """Make the scope at the top of a kernel."""
     return {p.name: Binding("buffer" if p.buffer else "let", p.type, p.buffer and not p.const) for p in params}
 
 
 def type_of(expr: Expr, scope: Scope) -> Type:
-    """Type of `expr`, all parts checked.
+    """Find the type of `expr`, all parts checked.
 
     Raises:
         IllegalSchedule: an unknown name, operands of unequal types, or an operator that does not take them.
@@ -95,6 +99,11 @@ def type_of(expr: Expr, scope: Scope) -> Type:
     raise TypeError(f"{expr!r} is not an expression of the IR")
 
 
+def is_literal(value: int, scalar: str) -> bool:
+    """Tell whether C can write `value` as a constant of an integer type: the least one it cannot."""
+    return abs(value) < 2 ** (31 if scalar == "i32" else 63)
+
+
 def check_type(type: Type) -> Type:
     """Return `type` if its lanes are a power of two up to 64."""
     if not 1 <= type.lanes <= _MAX_LANES or type.lanes & (type.lanes - 1):
@@ -112,12 +121,13 @@ def _const(value: float | int | bool, type: Type) -> Type:
     if type.lanes != 1:
         raise IllegalSchedule(f"constant {value} of type {type}: use Broadcast(Const(...), {type.lanes})")
     integral = isinstance(value, int) and not isinstance(value, bool)
-    fits = {
-        "bool": isinstance(value, bool),
-        "i32": integral and -(2**31) < value < 2**31,
-        "i64": integral and -(2**63) < value < 2**63,
-    }
-    if not fits.get(type.scalar, integral or isinstance(value, float)):
+    if type.scalar == "bool":
+        fits = isinstance(value, bool)
+    elif type.scalar in _INTEGERS:
+        fits = integral and is_literal(value, type.scalar)
+    else:
+        fits = integral or isinstance(value, float)
+    if not fits:
         raise IllegalSchedule(f"constant {value!r} is no {type}")
     return type
 
@@ -162,7 +172,7 @@ def _unary(op: str, a: Type) -> Type:
     if op not in ("-", "not"):
         raise IllegalSchedule(f"no unary operator {op!r}; there are: - not")
     if (a.scalar == "bool") != (op == "not"):
-        raise IllegalSchedule(f"operator {op} does not take {a}")
+        raise IllegalSchedule(f"operator {op} does not take {a}; it takes {'bool' if op == 'not' else 'numbers'}")
     return a
 
 
