@@ -41,8 +41,7 @@ class Dialect:
         convert: conversion of vectors, to be formatted with text and type.
         prefetch: statement, to be formatted with the address; empty for none.
         pragma: line before a loop, or None.
-        first: first value of the variable of a parallel loop, from the text of its lower bound.
-        stride: step of a parallel loop, from the loop.
+        first, step: start and step of a parallel loop, from the loop and the text that a serial one has there.
     """
 
     head: str
@@ -51,8 +50,8 @@ class Dialect:
     convert: str
     prefetch: str
     pragma: Callable[[For], str | None]
-    first: Callable[[str, For], str]
-    stride: Callable[[For], str]
+    first: Callable[[For, str], str]
+    step: Callable[[For, str], str]
 
 
 class Printer:
@@ -65,6 +64,7 @@ class Printer:
         self.lines: list[str] = []
 
     def function(self) -> str:
+        """Print the whole function."""
         params = ", ".join(self._param(param) for param in self.kernel.params) or "void"
         self.lines = [f"{self.dialect.head} {self.kernel.name}({params})", "{"]
         self._block(self.kernel.body, bind_params(self.kernel.params), 1)
@@ -114,7 +114,7 @@ class Printer:
         end, inner = self._end(loop, scope), {**scope, var: Binding("loop", I64)}
         step = f"++{var}" if loop.step == 1 else f"{var} += {loop.step}"
         if loop.kind == "parallel":
-            lo, step = self.dialect.first(lo, loop), self.dialect.stride(loop)
+            lo, step = self.dialect.first(loop, lo), self.dialect.step(loop, step)
         one_variable = end is not None and loop.kind in ("parallel", "simd")  # all that OpenMP takes in the head
         if one_variable:
             self._emit(depth, "{")

@@ -48,6 +48,6 @@ _C = Dialect(
     convert="__builtin_convertvector({}, {})",
     prefetch="__builtin_prefetch({});",
     pragma=_pragma,
-    first=lambda lo, loop: lo,
-    stride=lambda loop: f"++{loop.var}" if loop.step == 1 else f"{loop.var} += {loop.step}",
+    first=lambda loop, lo: lo,
+    step=lambda loop, step: step,
 )

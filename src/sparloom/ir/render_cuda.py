@@ -31,15 +31,17 @@ def render_cuda(kernel: Kernel) -> str:
     return "\n".join([cuda_prelude(printer.expressions.needs), function])
 
 
-def _first(lo: str, loop: For) -> str:
-    step = "" if loop.step == 1 else f" * {loop.step}"
+def _first(loop: For, lo: str) -> str:
     start = "" if lo == "0" else f"({lo}) + "
-    return f"{start}((int64_t)blockIdx.x * blockDim.x + threadIdx.x){step}"
+    return f"{start}((int64_t)blockIdx.x * blockDim.x + threadIdx.x){_times_step(loop)}"
 
 
-def _stride(loop: For) -> str:
-    step = "" if loop.step == 1 else f" * {loop.step}"
-    return f"{loop.var} += (int64_t)gridDim.x * blockDim.x{step}"
+def _step(loop: For, _: str) -> str:
+    return f"{loop.var} += (int64_t)gridDim.x * blockDim.x{_times_step(loop)}"
+
+
+def _times_step(loop: For) -> str:
+    return "" if loop.step == 1 else f" * {loop.step}"
 
 
 _CUDA = Dialect(
@@ -50,5 +52,5 @@ _CUDA = Dialect(
     prefetch="",
     pragma=lambda loop: "#pragma unroll" if loop.kind == "unrolled" else None,
     first=_first,
-    stride=_stride,
+    step=_step,
 )
