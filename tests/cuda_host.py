@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparloom.ir import Kernel, render_cuda
+from sparloom.jit import Function
 from sparloom.jit.toolchain import find_toolchain
 
 _HEAD = """
@@ -16,7 +17,6 @@ struct Dim { unsigned x; };
 static Dim gridDim{3}, blockDim{2}, blockIdx, threadIdx;
 """
 _FLAGS = ("-O1", "-Wno-unknown-pragmas", "-ffp-contract=off")
-_C_TYPES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
 
 
 def run_on_host(kernels: Sequence[Kernel], folder: Path):
@@ -27,12 +27,8 @@ def run_on_host(kernels: Sequence[Kernel], folder: Path):
     loaded = ctypes.CDLL(str(library))
 
     def run(kernel: Kernel, arguments: dict) -> None:
-        passed = [
-            ctypes.c_void_p(arguments[param.name].ctypes.data) if param.buffer
-            else _C_TYPES[param.type.scalar](arguments[param.name])
-            for param in kernel.params
-        ]
-        getattr(loaded, f"launch_{kernel.name}")(*passed)
+        launch = Function(kernel.name, kernel.params, getattr(loaded, f"launch_{kernel.name}"))
+        launch(*(arguments[param.name] for param in kernel.params))
 
     return run
 

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from sparloom.ir import (
+    DTYPES,
     F32,
     F64,
     I32,
@@ -97,8 +98,7 @@ def arguments(seed: int) -> dict[str, np.ndarray | int | float]:
         "x": rng.integers(-4, 5, SIZE).astype(np.float32),
         "y": rng.integers(-4, 5, SIZE).astype(np.float64),
     }
-    dtypes = {"ou": np.int32, "ov": np.int64, "ox": np.float32, "oy": np.float64}
-    outputs = {buffer: np.zeros(TRIPS * ROW, dtype) for buffer, dtype in dtypes.items()}
+    outputs = {buffer: np.zeros(TRIPS * ROW, DTYPES[type.scalar]) for buffer, type in OUTPUTS.items()}
     return {**inputs, **outputs, "n": int(rng.integers(0, TRIPS + 1)), "c": float(rng.integers(-4, 5))}
 
 

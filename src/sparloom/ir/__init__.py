@@ -1,6 +1,7 @@
 """Loop IR: nodes, verify, pretty, interpret, rewrite, render to C and CUDA; text in, text out."""
 
 from sparloom.ir.interpret import interpret
+from sparloom.ir.memory import DTYPES
 from sparloom.ir.nodes import (
     BOOL,
     F32,
@@ -42,42 +43,8 @@ from sparloom.ir.unroll import unroll
 from sparloom.ir.verify import verify
 
 __all__ = [
-    "BOOL",
-    "F32",
-    "F64",
-    "I32",
-    "I64",
-    "Accumulate",
-    "Alloc",
-    "Assign",
-    "Binary",
-    "Broadcast",
-    "Call",
-    "Cast",
-    "Const",
-    "Declare",
-    "Expr",
-    "For",
-    "If",
-    "Kernel",
-    "Let",
-    "Load",
-    "Param",
-    "Prefetch",
-    "Ref",
-    "Select",
-    "Stmt",
-    "Store",
-    "Sum",
-    "Type",
-    "Unary",
-    "interpret",
-    "pretty",
-    "render_c",
-    "render_cuda",
-    "simplify",
-    "split",
-    "substitute",
-    "unroll",
-    "verify",
+    "BOOL", "DTYPES", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Broadcast", "Call",
+    "Cast", "Const", "Declare", "Expr", "For", "If", "Kernel", "Let", "Load", "Param", "Prefetch", "Ref", "Select",
+    "Stmt", "Store", "Sum", "Type", "Unary", "interpret", "pretty", "render_c", "render_cuda", "simplify", "split",
+    "substitute", "unroll", "verify",
 ]

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.ir import Param
+from sparloom.ir import DTYPES, Param
 
 __all__ = ["Function"]
 
-_DTYPES = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64, "bool": np.bool_}
 _C_TYPES = {
     "i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool,
 }
@@ -57,7 +56,7 @@ class Function:
 
     def _buffer(self, param: Param, array: Any) -> int:
         where = f"argument {param.name} of kernel {self.name}"
-        dtype = np.dtype(_DTYPES[param.type.scalar])
+        dtype = np.dtype(DTYPES[param.type.scalar])
         if not isinstance(array, np.ndarray):
             raise TypeError(f"{where} is a {type(array).__name__}: pass a NumPy array of {dtype}")
         if array.dtype != dtype:

@@ -7,6 +7,7 @@ import pytest
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import (
+    DTYPES,
     F32,
     F64,
     I32,
@@ -38,7 +39,7 @@ def run(body, params=(X, Y), **arguments):
 
 
 def evaluate(expr, type=I64, **buffers):
-    result = np.zeros(1, {"i64": np.int64, "f32": np.float32, "f64": np.float64}[type.scalar])
+    result = np.zeros(1, DTYPES[type.scalar])
     given = [Param(name, TYPES[array.dtype], True) for name, array in buffers.items()]
     interpret(Kernel("k", (*given, Param("out", type, True, False)), [Store("out", 0, expr)]), out=result, **buffers)
     return result[0]

@@ -9,6 +9,7 @@ from ir_cases import spmm
 
 from sparloom.ir import (
     BOOL,
+    DTYPES,
     F32,
     F64,
     I32,
@@ -39,7 +40,6 @@ from sparloom.jit import compile_c
 
 pytestmark = pytest.mark.cc
 
-NUMPY = {I32: np.int32, I64: np.int64, F32: np.float32, F64: np.float64, BOOL: np.bool_}
 N = Ref("n")
 ONE = Const(1.0, F32)
 EXPRESSIONS = [
@@ -172,7 +172,7 @@ def both(library):
 @pytest.mark.parametrize("number", range(len(EXPRESSIONS)))
 def test_expressions(both, number):
     _, type, expected = EXPRESSIONS[number]
-    for arguments in both(expression(number), out=np.zeros(1, NUMPY[type]), n=3):
+    for arguments in both(expression(number), out=np.zeros(1, DTYPES[type.scalar]), n=3):
         np.testing.assert_array_equal(arguments["out"][0], expected)
 
 
@@ -180,7 +180,7 @@ def test_expressions(both, number):
 @pytest.mark.parametrize("type", [F32, F64])
 @pytest.mark.parametrize("lanes", [1, 8])
 def test_functions(both, name, type, lanes):
-    x = np.linspace(0.1, 3, 16).astype(NUMPY[type])
+    x = np.linspace(0.1, 3, 16).astype(DTYPES[type.scalar])
     compiled, interpreted = both(function(name, type, lanes), x=x, y=np.zeros_like(x))
     np.testing.assert_array_max_ulp(compiled["y"], interpreted["y"], maxulp=4)
 
@@ -188,7 +188,7 @@ def test_functions(both, name, type, lanes):
 @pytest.mark.parametrize("scalar", SCALARS)
 @pytest.mark.parametrize("lanes", LANES)
 def test_masks_of_every_width(both, scalar, lanes):
-    values = np.arange(lanes).astype(NUMPY[Type(scalar)]) % 9 - 4
+    values = np.arange(lanes).astype(DTYPES[scalar]) % 9 - 4
     compiled, interpreted = both(masks(scalar, lanes), x=values, y=np.ones(2 * lanes + 1, values.dtype))
     np.testing.assert_array_equal(compiled["y"], interpreted["y"])
 
