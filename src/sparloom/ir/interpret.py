@@ -118,7 +118,7 @@ class _Machine:
             self.memory.join()
 
     def value(self, expr: Expr, values: Mapping[str, Any]) -> Any:
-        """NumPy scalar, or array of the lanes."""
+        """Evaluate to a NumPy scalar, or to an array of the lanes."""
         match expr:
             case Const(value, type):
                 return DTYPES[type.scalar](value)

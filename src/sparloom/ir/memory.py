@@ -57,7 +57,7 @@ class Memory:
             self._region.private.add(name)
 
     def load(self, name: str, index: int, lanes: int) -> Any:
-        """A scalar, or a copy of `lanes` elements."""
+        """Read a scalar, or a copy of `lanes` elements."""
         where = self._slice(name, index, lanes)
         if name in self._stored and not self._stored[name][where].all():
             raise ValueError(f"load of {name}[{index}; {lanes}], which was never stored")

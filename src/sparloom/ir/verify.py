@@ -31,7 +31,7 @@ from sparloom.ir.nodes import (
 from sparloom.ir.traverse import Body, nodes
 from sparloom.ir.types import CALLS, Binding, bind_params, check_index, check_type, type_of
 
-__all__ = ["ARRAY_BYTES", "verify"]
+__all__ = ["verify"]
 
 ARRAY_BYTES = 1 << 20  # of all local arrays together; threads have small stacks
 
@@ -64,7 +64,7 @@ class _Context:
 def verify(kernel: Kernel) -> None:
     """Check names, scopes, types, lanes and the rules of the loop kinds.
 
-    Names are C identifiers without "__" that are no word of C or CUDA and are visible once: nothing shadows. A parallel
+    Names begin with a letter, have no "__", are no word of C or CUDA and are visible once: nothing shadows. A parallel
     loop assigns no variable declared outside it and contains no parallel loop. A simd loop is innermost and scalar; it
     assigns no variable declared outside it, but may add to the ones it reduces. Whether iterations touch the same
     elements is not checked here; `interpret` notices it.
@@ -94,7 +94,7 @@ def _stmt(stmt: Stmt, context: _Context) -> None:
             _for(stmt, context)
         case If(cond, body, orelse):
             if _type(cond, context) != BOOL:
-                raise _illegal(f"condition is {_type(cond, context)}, not bool", context)
+                raise _illegal(f"condition is {_type(cond, context)}, not bool: use a comparison of scalars", context)
             _block(body, replace(context, scope=dict(scope)))
             _block(orelse, replace(context, scope=dict(scope)))
         case Let(name, type, value) | Declare(name, type, value):
@@ -106,12 +106,12 @@ def _stmt(stmt: Stmt, context: _Context) -> None:
         case Store(buffer, index, value) | Accumulate(buffer, index, value):
             _store(buffer, index, value, context)
             if isinstance(stmt, Accumulate) and scope[buffer].type == BOOL:
-                raise _illegal("bool cannot be added up", context)
+                raise _illegal("bool cannot be added up: use Store", context)
         case Alloc():
             _alloc(stmt, context)
         case Prefetch(buffer, index):
             if buffer not in scope or scope[buffer].role != "buffer":
-                raise _illegal(f"no buffer {buffer} in scope", context)
+                raise _illegal(f"no buffer {buffer} in scope: make it a Param, or Alloc it", context)
             _typed(context, check_index, buffer, index, scope)
         case _:
             raise TypeError(f"{stmt!r} is not a statement of the IR")
@@ -180,13 +180,13 @@ def _assign(stmt: Assign, context: _Context) -> None:
 def _store(buffer: str, index: Expr, value: Expr, context: _Context) -> None:
     binding = context.scope.get(buffer)
     if binding is None or binding.role != "buffer":
-        raise _illegal(f"no buffer {buffer} in scope", context)
+        raise _illegal(f"no buffer {buffer} in scope: make it a Param, or Alloc it", context)
     if not binding.writable:
         raise _illegal(f"{buffer} is const: make its Param const=False", context)
     _typed(context, check_index, buffer, index, context.scope)
     given = _type(value, context)
     if given.scalar != binding.type.scalar or (given.scalar == "bool" and given.lanes > 1):
-        raise _illegal(f"value is {given}, {buffer} holds {binding.type}", context)
+        raise _illegal(f"value is {given}, {buffer} holds {binding.type}: use Cast", context)
 
 
 def _alloc(stmt: Alloc, context: _Context) -> None:
@@ -228,7 +228,8 @@ def _typed(context: _Context, check: Callable[..., Any], *arguments: Any) -> Any
 def _check_name(name: str, scope: dict[str, Binding], context: _Context) -> None:
     legal = re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) and "__" not in name
     if not legal or name in _RESERVED or _HELPER_NAME.fullmatch(name):
-        raise _illegal(f"{name!r} is no usable name: take a C identifier without '__' that is no word of C", context)
+        rule = "letters, digits and single _ after a first letter, and no word or type of C or CUDA"
+        raise _illegal(f"{name!r} is no usable name: take {rule}", context)
     if name in scope:
         raise _illegal(f"name {name} is already in scope: names do not shadow, choose another", context)
 
