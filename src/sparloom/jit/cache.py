@@ -12,7 +12,7 @@ __all__ = ["Cache", "cache_folder", "digest"]
 
 
 def cache_folder() -> Path:
-    """Folder of everything that can be made again: SPARLOOM_CACHE, else ~/.cache/sparloom."""
+    """Name the folder of everything that can be made again: SPARLOOM_CACHE, else ~/.cache/sparloom."""
     given = os.environ.get("SPARLOOM_CACHE")
     return Path(given) if given else Path.home() / ".cache" / "sparloom"
 
@@ -38,7 +38,7 @@ class Cache:
         self.folder = folder
 
     def find(self, key: str) -> Path | None:
-        """Path of the library for `key`; None when absent or damaged."""
+        """Return the path of the library for `key`; None when absent or damaged."""
         link = self._link(key)
         try:
             name = link.read_text(encoding="utf-8").strip()
@@ -60,7 +60,7 @@ class Cache:
         return library
 
     def lock(self, key: str) -> Path:
-        """Path of the lock file under which `key` is built."""
+        """Return the path of the lock file under which `key` is built."""
         return self.folder / "locks" / key[:2]
 
     def _link(self, key: str) -> Path:

@@ -17,7 +17,7 @@ from sparloom.jit.function import Function
 from sparloom.jit.source import Source
 from sparloom.jit.toolchain import Toolchain, default_flags, find_toolchain
 
-__all__ = ["UNIT_SIZE", "Library", "compile_c"]
+__all__ = ["Library", "compile_c"]
 
 UNIT_SIZE = 64  # kernels per translation unit
 
@@ -36,7 +36,11 @@ class Library:
         return tuple(self._functions)
 
     def function(self, name: str) -> Function:
-        """Raises KeyError when no kernel has that name; the message lists those there are."""
+        """Look up the function of a kernel.
+
+        Raises:
+            KeyError: no kernel has that name; the message lists those there are.
+        """
         if name not in self._functions:
             raise KeyError(f"no kernel {name!r} in the library; there are: {', '.join(self._functions)}")
         return self._functions[name]
@@ -59,9 +63,7 @@ class _Item:
         return self.kernel.name if isinstance(self.kernel, Source) else f"{self.kernel.name}_{self.key[:16]}"
 
 
-def compile_c(
-    kernels: Sequence[Kernel | Source], flags: Sequence[str] | None = None, *, jobs: int = 1
-) -> Library:
+def compile_c(kernels: Sequence[Kernel | Source], flags: Sequence[str] | None = None, *, jobs: int = 1) -> Library:
     """Compile kernels, or take them from the cache, and load them.
 
     Kernels not yet in the cache are compiled in units of at most 64, a Source in a unit of its own. The key of a

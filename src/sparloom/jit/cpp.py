@@ -19,7 +19,7 @@ def compile_cpp(relative_paths: Sequence[str], flags: Sequence[str] | None = Non
     Any header under kernels/ that changes makes it compile anew.
 
     Args:
-        relative_paths: such as ["spade/simulator.cpp"]; headers are found relative to the source and to kernels/.
+        relative_paths: such as ["cpu/pack.cpp"]; headers are found relative to the source and to kernels/.
         flags: in place of the default flags.
 
     Raises:

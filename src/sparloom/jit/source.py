@@ -19,7 +19,7 @@ class Source:
 
 
 def kernel_folder() -> Path:
-    """Folder kernels/ of the checkout, or its copy `sparloom/_kernels` in a wheel."""
+    """Find the folder kernels/ of the checkout, or its copy `sparloom/_kernels` where a package carries one."""
     package = Path(sparloom.__file__).resolve().parent
     for folder in (package / "_kernels", package.parents[1] / "kernels"):
         if folder.is_dir():
@@ -28,7 +28,7 @@ def kernel_folder() -> Path:
 
 
 def kernel_source(relative: str) -> Path:
-    """Path of a source under kernels/, such as "spade/simulator.cpp".
+    """Find a source under kernels/, such as "spade/trace.cpp".
 
     Raises:
         FileNotFoundError: there is no such file; the message lists those of the folder.
