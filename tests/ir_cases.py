@@ -45,6 +45,13 @@ class Case:
     arguments: Callable[[], dict[str, object]]
     expected: dict[str, np.ndarray]
 
+    def check(self, run: Callable[[dict[str, object]], None]) -> None:
+        """Compare what `run` leaves in fresh arguments with what is expected."""
+        arguments = self.arguments()
+        run(arguments)
+        for name, array in self.expected.items():
+            np.testing.assert_array_equal(arguments[name], array, err_msg=name)
+
 
 def spmm(width: int = 20, lanes: int = 8) -> Case:
     """Rows in parallel; whole vectors in accumulators, the tail of the width in a simd loop over a local array."""

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ir_kernels import arguments, kernels
 
-from sparloom.ir import For, Kernel, interpret, pretty, simplify, split, unroll
+from sparloom.ir import Const, For, Kernel, interpret, pretty, simplify, split, unroll
 from sparloom.ir.traverse import nodes
 from sparloom.jit import compile_c
 
@@ -64,7 +64,7 @@ def test_split_keeps_the_meaning(kernel, factor):
 @given(kernels())
 def test_unroll_keeps_the_meaning(kernel):
     loops = [node for node in nodes(kernel) if isinstance(node, For)]
-    constant = [loop.var for loop in loops if type(loop.hi).__name__ == "Const" and loop.hi.value <= 8]
+    constant = [loop.var for loop in loops if isinstance(loop.hi, Const) and loop.hi.value <= 8]
     for var in dict.fromkeys(constant):
         assert_same_meaning(simplify(unroll(kernel, var)), kernel)
 
