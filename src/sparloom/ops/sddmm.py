@@ -43,10 +43,10 @@ class SDDMM:
         return Work(flops=(2 * width + 1) * pattern.nnz, bytes=moved)
 
     def terms(self, pattern: Pattern, width: int) -> np.ndarray:
-        """Length of the sum behind each value of D, (1,), for tolerances."""
+        """Count the products that each value of D adds up, (1,), for tolerances."""
         return np.array([width])
 
     def scale(self, operands: Operands) -> np.ndarray:
-        """Largest magnitude of a product behind each value, (nnz,), for tolerances."""
+        """Bound the magnitude of the products behind each value, (nnz,), for tolerances."""
         largest = np.abs(operands.dense["B"]).max(initial=0) * np.abs(operands.dense["C"]).max(initial=0)
         return np.abs(operands.matrix.values) * largest

@@ -39,11 +39,11 @@ class SpMM:
         return Work(flops=2 * pattern.nnz * width, bytes=moved)
 
     def terms(self, pattern: Pattern, width: int) -> np.ndarray:
-        """Length of the sum behind each element of D, (rows, 1), for tolerances."""
+        """Count the products that each element of D adds up, (rows, 1), for tolerances."""
         return pattern.row_lengths()[:, None]
 
     def scale(self, operands: Operands) -> np.ndarray:
-        """Largest magnitude of a product in each row, (rows, 1), for tolerances."""
+        """Bound the magnitude of the products in each row, (rows, 1), for tolerances."""
         pattern, largest = operands.matrix.pattern, np.zeros(operands.matrix.pattern.rows)
         np.maximum.at(largest, pattern.row_ids(), np.abs(operands.matrix.values))
         return largest[:, None] * np.abs(operands.dense["B"]).max(initial=0)

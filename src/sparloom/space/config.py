@@ -31,7 +31,8 @@ class Config:
             if not _NAME.fullmatch(name):
                 raise ValueError(f"parameter name {name!r} of space {self.space}: use lower case letters, digits and _")
             if isinstance(value, str) and (not value or _RESERVED & set(value) or _INTEGER.fullmatch(value)):
-                raise ValueError(f"value {value!r} of {name} does not fit a key: use text without , = and blanks")
+                rule = "use text that is no number, without , = and blanks"
+                raise ValueError(f"value {value!r} of {name} does not fit a key: {rule}")
         if len(self._index) != len(self.values):
             raise ValueError(f"a parameter is given twice in {self.key!r} (space {self.space})")
 

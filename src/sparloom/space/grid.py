@@ -175,7 +175,7 @@ class GridSpace:
             raise IllegalSchedule(f"{self.name} ({self.op}) cannot run {config}: {reason}")
 
     def config(self, **changes: Value) -> Config:
-        """The default with some values changed, validated."""
+        """Change some values of the default and validate the result."""
         config = self.default().replace(**changes)
         self.validate(config)
         return config
@@ -187,17 +187,17 @@ class GridSpace:
         return config
 
     def canonical(self, config: Config) -> Config:
-        """The representative of all configurations that are the same program on the bound shape."""
+        """Choose the representative of all configurations that are the same program on the bound shape."""
         if self.shape is None:
             raise ValueError(f"space {self.name} is not bound to a matrix: call bind(shape) before canonical")
         return self.collapse(config, self.shape)
 
     def shared(self, config: Config) -> SharedSchedule:
-        """Loops and extents in the terms that all platforms share; extents are clipped to the bound shape."""
+        """Give loops and extents in the terms that all platforms share; extents are clipped to the bound shape."""
         return self.mapping(config, self.shape)
 
     def heterogeneous(self, config: Config) -> np.ndarray:
-        """float32 (h,): the hardware-specific parameters as numbers."""
+        """Write the hardware-specific parameters as numbers: float32 (h,)."""
         parts = (tables[config[code.parameter]] for code, tables in zip(self.latent, self._tables, strict=True))
         return np.fromiter(itertools.chain.from_iterable(parts), np.float32)
 
@@ -206,7 +206,7 @@ class GridSpace:
         return tuple(name for code in self.latent for name in code.names)
 
     def heterogeneous_codes(self) -> np.ndarray:
-        """float32 (n, h): every distinct vector that `heterogeneous` can give, at most 4096 of them."""
+        """List every distinct vector that `heterogeneous` can give, at most 4096 of them: float32 (n, h)."""
         listed = [[numbers for _, numbers in code.table] for code in self.latent]
         if math.prod(map(len, listed)) <= CODE_LIMIT:
             rows = itertools.product(*listed)
@@ -217,7 +217,7 @@ class GridSpace:
         return np.unique(codes, axis=0)
 
     def vectors(self, configs: Sequence[Config]) -> tuple[np.ndarray, np.ndarray]:
-        """What a model reads: encoded shared schedules float32 (n, 53) and hardware-specific parts float32 (n, h)."""
+        """Write what a model reads: shared schedules, float32 (n, 53), and hardware-specific parts, float32 (n, h)."""
         shared = [encode(self.shared(config), self.numbers) for config in configs]
         heterogeneous = [self.heterogeneous(config) for config in configs]
         count = len(configs)
@@ -227,7 +227,7 @@ class GridSpace:
         )
 
     def digest(self) -> str:
-        """Version of the space: 16 hexadecimal digits over everything but the bound shape."""
+        """Hash everything but the bound shape: 16 hexadecimal digits, the version of the space."""
         grid = [[parameter.name, parameter.values] for parameter in self.parameters]
         codes = [[code.parameter, code.names, code.table] for code in self.latent]
         content = [self.name, self.op, grid, self.defaults, self.numbers, self.meaning, codes]

@@ -11,7 +11,7 @@ QUADRANTS = (0.57, 0.76, 0.95)  # running sums of the Graph500 shares 0.57, 0.19
 
 
 def uniform(rows: int, rng: np.random.Generator) -> Pattern:
-    """Draw 2 to 32 positions per row, all equally likely (Erdos-Renyi)."""
+    """Draw 2 to 32 positions per row on average, all equally likely (Erdos-Renyi)."""
     links = rows * min(between(2, 32, rng), max(2, NNZ_LIMIT // rows))
     return Pattern.from_coo(below(rows, links, rng), below(rows, links, rng), (rows, rows))
 

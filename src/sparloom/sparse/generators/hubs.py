@@ -9,7 +9,10 @@ __all__ = ["hub_rows"]
 
 
 def hub_rows(rows: int, rng: np.random.Generator) -> Pattern:
-    """Give 1 to 8 rows between 5 and 50 % of the columns, the others 1 to 4 positions anywhere; some stay empty."""
+    """Draw 1 to 4 positions per row on average, and for 1 to 8 rows further 5 to 50 % as many as there are columns.
+
+    Repeated positions count once; some rows stay empty.
+    """
     links = rows * between(1, 4, rng)
     first, second = [below(rows, links, rng)], [below(rows, links, rng)]
     for _ in range(between(1, 8, rng)):
