@@ -2,6 +2,7 @@
 
 import math
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from sparloom.platforms.cpu.clock import Stopwatch, processor_clock
 
 TIMING = TimingProtocol(rounds=1, repetitions=3, short_seconds=0.0, most_repetitions=3, slow_factor=3.0,
                         steal_ratio=1.1, retakes=2, seed=0)
+SHORT = replace(TIMING, short_seconds=0.3, most_repetitions=12, retakes=0)
 
 
 class Machine:
@@ -95,17 +97,13 @@ def test_later_rounds_obey_the_first():
 
 
 def test_short_runs_are_repeated_within_a_visit():
-    timing = TimingProtocol(rounds=1, repetitions=3, short_seconds=0.3, most_repetitions=12, slow_factor=3.0,
-                            steal_ratio=1.1, retakes=0, seed=0)
-    assert len(measure(Machine((0.04, 1.0)), timing).seconds) == 3 * 3
-    assert len(measure(Machine((0.001, 1.0)), timing).seconds) == 3 * 4
-    assert len(measure(Machine((0.2, 1.0)), timing).seconds) == 3
+    assert len(measure(Machine((0.04, 1.0)), SHORT).seconds) == 3 * 3
+    assert len(measure(Machine((0.001, 1.0)), SHORT).seconds) == 3 * 4
+    assert len(measure(Machine((0.2, 1.0)), SHORT).seconds) == 3
 
 
 def test_short_runs_are_never_slow():
-    timing = TimingProtocol(rounds=1, repetitions=3, short_seconds=0.3, most_repetitions=12, slow_factor=3.0,
-                            steal_ratio=1.1, retakes=0, seed=0)
-    assert Machine((0.2, 1.0)).watch(timing).warm_up(0.001) == 3
+    assert Machine((0.2, 1.0)).watch(SHORT).warm_up(0.001) == 3
 
 
 def test_processor_clock_advances_with_work():
