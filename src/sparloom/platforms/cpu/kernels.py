@@ -1,6 +1,6 @@
 """Compiled programs: built in batches, each checked once against the float64 oracle, called with packed operands."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +8,12 @@ import numpy as np
 from sparloom.jit import Function, compile_c
 from sparloom.ops import Operands
 from sparloom.platforms.cpu.example import Example
-from sparloom.platforms.cpu.nest import SCALARS, lower
+from sparloom.platforms.cpu.nest import lower
 from sparloom.platforms.cpu.program import Program
 from sparloom.platforms.cpu.storage import Layout, Packed, aligned
 
-__all__ = ["Kernels", "fresh_result", "register_columns", "unpack_result"]
+__all__ = ["Kernels", "arguments", "fresh_result", "register_columns", "unpack_result"]
+
 
 class Kernels:
     """Programs by value; compiles what is missing.
@@ -49,23 +50,26 @@ class Kernels:
         layout, packed = example.packed(program)
         result = fresh_result(program.op, packed, example.operands)
         result.fill(np.nan)
-        bind(function, layout, operands=example.operands, packed=packed, result=result, chunk=2)()
+        _bound(function, arguments(layout, operands=example.operands, packed=packed, result=result, chunk=2))()
         example.check(program, unpack_result(program.op, packed, result))
 
     def bind(
         self, program: Program, layout: Layout, *, operands: Operands, packed: Packed, result: np.ndarray, chunk: int
     ) -> Callable[[], None]:
         """Return a call without arguments that overwrites `result`."""
-        return bind(self._functions[program], layout, operands=operands, packed=packed, result=result, chunk=chunk)
+        given = arguments(layout, operands=operands, packed=packed, result=result, chunk=chunk)
+        return _bound(self._functions[program], given)
 
 
-def bind(
-    function: Function, layout: Layout, *, operands: Operands, packed: Packed, result: np.ndarray, chunk: int
-) -> Callable[[], None]:
-    """Pass buffers by name and the run-time numbers."""
+def arguments(
+    layout: Layout, *, operands: Operands, packed: Packed, result: np.ndarray, chunk: int
+) -> dict[str, np.ndarray | int]:
+    """Name everything that a kernel may take: buffers and run-time numbers."""
     pattern = operands.matrix.pattern
-    buffers = {**packed.arrays, **operands.dense, "D": result}
-    numbers = {
+    return {
+        **packed.arrays,
+        **operands.dense,
+        "D": result,
         "rows": pattern.rows,
         "cols": pattern.cols,
         "rows_tile": layout.extent("ii"),
@@ -75,8 +79,6 @@ def bind(
         "stored": packed.arrays["values"].size,
         "chunk": chunk,
     }
-    names = [param.name for param in function.params if param.buffer]
-    return function.bind(*(buffers[name] for name in names), *(numbers[name] for name in SCALARS))
 
 
 def fresh_result(op: str, packed: Packed, operands: Operands) -> np.ndarray:
@@ -92,7 +94,11 @@ def unpack_result(op: str, packed: Packed, result: np.ndarray) -> np.ndarray:
 
 
 def register_columns() -> int:
-    """Dense columns whose float32 values fill about half of the vector registers: 256 with AVX-512, else 64."""
+    """Count the dense columns whose values fill about half of the vector registers: 256 with AVX-512, else 64."""
     info = Path("/proc/cpuinfo")
     wide = info.exists() and "avx512f" in info.read_text(encoding="utf-8").split()
     return 256 if wide else 64
+
+
+def _bound(function: Function, given: Mapping[str, np.ndarray | int]) -> Callable[[], None]:
+    return function.bind(*(given[param.name] for param in function.params))

@@ -45,7 +45,7 @@ def spmm_leaf(program: Program, level: str, *, start: Expr, columns: int) -> Lea
     value = Let("a", F32, Load("values", Ref(f"{level}_p")))
     if _has_inner_tiles(program, level):
         def update(first: Expr, count: int) -> list[Stmt]:
-            return [_add_to("D", "i", program, first, vector, _scaled(_load("B", "j", program, first, vector), vector))
+            return [_add_to_row(program, first, vector, _scaled(_load("B", "j", program, first, vector), vector))
                     for vector in vectors(count)]
         return [((), (value, *dense_tiles(program, update)), ())]
     leaf: Leaf = []
@@ -63,7 +63,7 @@ def spmm_leaf(program: Program, level: str, *, start: Expr, columns: int) -> Lea
                 after.append(Store("D", _at("i", program, start, off), Ref(f"d{off}")))
             else:
                 before.append(Let(f"b{off}", Type("f32", lanes), _load("B", "j", program, start, vector)))
-                inside.append(_add_to("D", "i", program, start, vector, _scaled(Ref(f"b{off}"), vector)))
+                inside.append(_add_to_row(program, start, vector, _scaled(Ref(f"b{off}"), vector)))
         leaf.append((before, inside, after))
     return leaf
 
@@ -135,8 +135,8 @@ def _load(buffer: str, row: str, program: Program, start: Expr, vector: Vector) 
     return Load(buffer, _at(row, program, start, vector[0]), vector[1])
 
 
-def _add_to(buffer: str, row: str, program: Program, start: Expr, vector: Vector, term: Expr) -> Accumulate:
-    return Accumulate(buffer, _at(row, program, start, vector[0]), term)
+def _add_to_row(program: Program, start: Expr, vector: Vector, term: Expr) -> Accumulate:
+    return Accumulate("D", _at("i", program, start, vector[0]), term)
 
 
 def _scaled(term: Expr, vector: Vector) -> Expr:

@@ -24,7 +24,7 @@ from sparloom.platforms.cpu.columns import dense_tiles
 from sparloom.platforms.cpu.leaf import Leaf, sddmm_leaf, spmm_leaf
 from sparloom.platforms.cpu.program import Program
 
-__all__ = ["SCALARS", "lower"]
+__all__ = ["lower"]
 
 SCALARS = ("rows", "cols", "rows_tile", "cols_tile", "row_tiles", "col_tiles", "stored", "chunk")
 """Run-time numbers of every kernel, in order; `stored` counts the stored values of the sparse operand."""
@@ -41,27 +41,17 @@ def lower(program: Program) -> Kernel:
 
     A dense level loops over coordinates, a compressed level over stored positions. The parallel loop is cut into groups
     of `chunk` iterations, handed out dynamically. Legal when outer loops come before their inner ones and ki is last;
-    iterations of the parallel loop write different elements. Parameters: buffers as `parameters` lists them, SCALARS.
+    iterations of the parallel loop write different elements.
+
+    Parameters: `<level>_pos` and `<level>_crd` of compressed levels, `values`, dense operands, result D; then SCALARS.
     """
     leaf = spmm_leaf if program.op == "spmm" else sddmm_leaf
     body = _Nest(program, leaf).statements()
     if not program.overwrites:
         body = (*_zero(program), *body)
-    kernel = Kernel(program.name, parameters(program), body)
+    kernel = Kernel(program.name, _parameters(program), body)
     verify(kernel)
     return kernel
-
-
-def parameters(program: Program) -> tuple[Param, ...]:
-    """Buffers of compressed levels, values, dense operands, result D; then SCALARS."""
-    names = [f"{level}_{part}" for level in program.levels if program.is_compressed(level) for part in ("pos", "crd")]
-    dense = ["B"] if program.op == "spmm" else ["B", "C"]
-    return (
-        *(Param(name, I32, buffer=True) for name in names),
-        *(Param(name, F32, buffer=True) for name in ("values", *dense)),
-        Param("D", F32, buffer=True, const=False),
-        *(Param(name, I64) for name in SCALARS),
-    )
 
 
 class _Nest:
@@ -126,6 +116,17 @@ class _Nest:
             Let("end", I64, bounds[1]),
             For("group", Const(0), groups, (share,), kind="parallel", chunk=1),
         )
+
+
+def _parameters(program: Program) -> tuple[Param, ...]:
+    names = [f"{level}_{part}" for level in program.levels if program.is_compressed(level) for part in ("pos", "crd")]
+    dense = ["B"] if program.op == "spmm" else ["B", "C"]
+    return (
+        *(Param(name, I32, buffer=True) for name in names),
+        *(Param(name, F32, buffer=True) for name in ("values", *dense)),
+        Param("D", F32, buffer=True, const=False),
+        *(Param(name, I64) for name in SCALARS),
+    )
 
 
 def _zero(program: Program) -> tuple[Stmt, ...]:

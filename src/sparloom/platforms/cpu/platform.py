@@ -1,6 +1,6 @@
 """The CPU this runs on: schedules become C, C becomes kernels, kernels are timed in interleaved rounds."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -12,12 +12,11 @@ from sparloom.ops import Op, Operands
 from sparloom.platforms.cpu.clock import keep_threads_awake
 from sparloom.platforms.cpu.kernels import Kernels, fresh_result, register_columns, unpack_result
 from sparloom.platforms.cpu.plan import Job, Planner
-from sparloom.platforms.cpu.program import Program
 from sparloom.platforms.cpu.rounds import Round
-from sparloom.platforms.cpu.sample import Sample
+from sparloom.platforms.cpu.spot_check import SpotCheck
 from sparloom.platforms.cpu.storage import Packer
 from sparloom.space import Config, ConfigSpace, CpuSpace
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.sparse import Pattern
 
 __all__ = ["CpuPlatform"]
 
@@ -33,6 +32,7 @@ class CpuPlatform:
     """
 
     name = "cpu"
+    kind = "wall"
 
     def __init__(self, threads: int, width: int, orders: Literal["all", "waco"], preset: str) -> None:
         self.threads = threads
@@ -41,13 +41,13 @@ class CpuPlatform:
         self.preset = preset
 
     def space(self, op: Op) -> ConfigSpace:
-        """Schedules of `op`, not yet bound to a matrix."""
+        """List the schedules of `op`, not yet bound to a matrix."""
         if op.name not in ("spmm", "sddmm"):
             raise Unsupported(f"operation {op.name} on platform cpu: use spmm or sddmm")
         return CpuSpace(op.name, width=self.width, orders=self.orders)
 
     def baseline(self, op: Op, pattern: Pattern) -> Config:
-        """Row-parallel CSR with the result row in registers, the same for every matrix."""
+        """Take row-parallel CSR with the result row in registers, whatever the matrix."""
         return self.space(op).default()
 
     def run(self, op: Op, operands: Operands, config: Config) -> np.ndarray:
@@ -64,27 +64,6 @@ class CpuPlatform:
         self._kernels.bind(job.program, job.layout, operands=operands, packed=packed, result=result,
                            chunk=int(config["chunk"]))()
         return unpack_result(op.name, packed, result)
-
-    def prepare(self, op: Op, matrices: Iterable[SparseMatrix], configs: Sequence[Sequence[Config]]) -> int:
-        """Compile in one batch all kernels that measuring `configs[n]` on the n-th matrix needs.
-
-        Compiled kernels stay in the cache on disk, so another process may prepare and this one measure.
-
-        Returns:
-            Number of distinct kernels.
-        """
-        keep_threads_awake()
-        planner = self._planner(op, self.width)
-        programs: dict[Program, None] = {}
-        for matrix, chosen in zip(matrices, configs, strict=True):
-            packer = Packer(matrix)
-            for config in chosen:
-                try:
-                    programs[planner.job(packer, config).program] = None
-                except IllegalSchedule:
-                    continue
-        self._kernels.prepare(programs)
-        return len(programs)
 
     def measure(self, op: Op, operands: Operands, config: Config, timing: TimingProtocol) -> Measurement:
         """Measure one configuration; the repetitions of all rounds in one measurement."""
@@ -126,7 +105,7 @@ class CpuPlatform:
                     yield config, number, Measurement.failed(str(error), "wall")
         reference = planner.job(packer, baseline)
         self._kernels.prepare([reference.program, *(job.program for job in jobs)])
-        sample = Sample(op, operands, seed=timing.seed)
+        spot_check = SpotCheck(op, operands, seed=timing.seed)
         rng = np.random.default_rng(timing.seed)
         others = [job for job in jobs if job.config != baseline]
         repeats = 2 if baseline in configs else 0
@@ -138,7 +117,7 @@ class CpuPlatform:
             asked = [reference, *shuffled]
             again = iter(range(timing.rounds + 2 * number, timing.rounds + 2 * number + 2))
             measure = Round(self._kernels, op, operands, packer, timing=timing, rng=rng,
-                            sample=sample if number == 0 else None)
+                            spot_check=spot_check if number == 0 else None)
             for index, measurement in measure.measure(asked, visits):
                 if asked[index] is not reference:
                     yield asked[index].config, number, measurement

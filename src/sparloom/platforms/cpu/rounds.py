@@ -16,7 +16,7 @@ from sparloom.ops import Op, Operands
 from sparloom.platforms.cpu.clock import Stopwatch, processor_clock
 from sparloom.platforms.cpu.kernels import Kernels, fresh_result, unpack_result
 from sparloom.platforms.cpu.plan import Job
-from sparloom.platforms.cpu.sample import Sample
+from sparloom.platforms.cpu.spot_check import SpotCheck
 from sparloom.platforms.cpu.storage import Packed, Packer, aligned
 from sparloom.space import Config
 
@@ -29,20 +29,20 @@ class Round:
     """Measures jobs with one allocation of the dense operands.
 
     Args:
-        sample: compare the result of every job with it, or None.
+        spot_check: compare the result of every job with it, or None.
         rng: order of the repetitions.
     """
 
     def __init__(
         self, kernels: Kernels, op: Op, operands: Operands, packer: Packer, *, timing: TimingProtocol,
-        sample: Sample | None, rng: np.random.Generator,
+        spot_check: SpotCheck | None, rng: np.random.Generator,
     ) -> None:
         self.kernels = kernels
         self.op = op
         self.operands = _reallocated(operands)
         self.packer = packer
         self.timing = timing
-        self.sample = sample
+        self.spot_check = spot_check
         self.rng = rng
         self._clock = processor_clock()
         self._baseline = math.inf
@@ -70,7 +70,7 @@ class Round:
 
     def _start(self, job: Job, visits: dict[Config, int]) -> Stopwatch:
         """Pack a job, warm it up, compare its result."""
-        packed = self.packer.pack(job.layout, locate=self.sample is not None and self.op.name == "sddmm")
+        packed = self.packer.pack(job.layout, locate=self.spot_check is not None and self.op.name == "sddmm")
         result = self._result(packed)
         run = self.kernels.bind(job.program, job.layout, operands=self.operands, packed=packed, result=result,
                                 chunk=int(job.config["chunk"]))
@@ -80,8 +80,8 @@ class Round:
         if math.isinf(self._baseline):  # the very first: its second run, in warm caches, sets the scale
             watch.warm_up(math.inf)
             self._baseline = watch.warm_seconds
-        if self.sample is not None:
-            self.sample.check(unpack_result(self.op.name, packed, result), job.config)
+        if self.spot_check is not None:
+            self.spot_check.check(unpack_result(self.op.name, packed, result), job.config)
         return watch
 
     def _result(self, packed: Packed) -> np.ndarray:

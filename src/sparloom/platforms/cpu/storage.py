@@ -68,7 +68,7 @@ class Layout:
         )
 
     def extent(self, level: str) -> int:
-        """Coordinates of a level by name."""
+        """Count the coordinates of a level, by name."""
         return self.extents[self.order.index(level)]
 
 
@@ -103,8 +103,8 @@ class Packer:
         """Count the positions of every storage level without packing.
 
         Raises:
-            IllegalSchedule: more than FILL_LIMIT values per nonzero, or an inner level more than FILL_LIMIT positions
-                per nonzero and row (of the matrix), would be stored.
+            IllegalSchedule: more than FILL_LIMIT values per nonzero would be stored, or more than FILL_LIMIT positions
+                of another level per nonzero, row and column.
         """
         pattern = self.matrix.pattern
         inner = min(FILL_LIMIT * (pattern.nnz + pattern.rows + pattern.cols), POSITION_LIMIT)

@@ -9,7 +9,7 @@ import pytest
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import interpret, render_c
 from sparloom.ops import SDDMM, SpMM, assert_close
-from sparloom.platforms.cpu.kernels import Kernels, fresh_result, unpack_result
+from sparloom.platforms.cpu.kernels import Kernels, arguments, fresh_result, unpack_result
 from sparloom.platforms.cpu.nest import lower
 from sparloom.platforms.cpu.program import Program
 from sparloom.platforms.cpu.storage import LEVELS, Layout, Packer
@@ -29,20 +29,14 @@ def lowered(config: Config, shape, *, width: int, op: str, rows_tile=8, cols_til
     return layout, Program.of(op, config, layout, width=width, register_columns=registers)
 
 
-def arguments(op, program, layout, operands, packed, result):
-    pattern = operands.matrix.pattern
-    given = {**packed.arrays, **operands.dense, "D": result, "rows": pattern.rows, "cols": pattern.cols,
-             "rows_tile": layout.extent("ii"), "cols_tile": layout.extent("ji"), "row_tiles": layout.extent("io"),
-             "col_tiles": layout.extent("jo"), "stored": packed.arrays["values"].size, "chunk": 2}
-    return {param.name: given[param.name] for param in lower(program).params}
-
-
 def run_interpreted(op, matrix, program, layout, seed=0):
     operands = OPS[op].operands(matrix, program.width, seed)
     packed = Packer(matrix).pack(layout, locate=True)
     result = fresh_result(op, packed, operands)
     result.fill(np.nan)
-    interpret(lower(program), **arguments(op, program, layout, operands, packed, result))
+    kernel = lower(program)
+    given = arguments(layout, operands=operands, packed=packed, result=result, chunk=2)
+    interpret(kernel, **{param.name: given[param.name] for param in kernel.params})
     return operands, unpack_result(op, packed, result)
 
 

@@ -10,7 +10,7 @@ from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, Operands, SpMM, assert_close
 from sparloom.platforms import CpuPlatform
 from sparloom.platforms.cpu.kernels import Kernels
-from sparloom.platforms.cpu.sample import Sample
+from sparloom.platforms.cpu.spot_check import SpotCheck
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc
@@ -111,12 +111,13 @@ def test_operands_of_the_caller_are_not_touched(platform, hub_matrix):
     np.testing.assert_array_equal(operands.dense["B"], before)
 
 
-def test_prepare_compiles_each_program_once(platform, hub_matrix, monkeypatch):
+def test_configurations_of_one_program_are_compiled_once(platform, hub_matrix, monkeypatch):
+    operands = OPS[0].operands(hub_matrix, WIDTH, seed=0)
     config = platform.baseline(OPS[0], hub_matrix.pattern)
-    configs = [config, config.replace(chunk=64), config.replace(rows_tile=8), config.replace(formats="UUUU")]
-    assert platform.prepare(OPS[0], [hub_matrix, hub_matrix], [configs[:3], configs]) == 1
+    platform.run(OPS[0], operands, config)
     monkeypatch.setattr("sparloom.platforms.cpu.kernels.compile_c", lambda *_, **__: pytest.fail("compiled again"))
-    platform.run(OPS[0], OPS[0].operands(hub_matrix, WIDTH, seed=0), config)
+    for same in (config, config.replace(chunk=64), config.replace(rows_tile=8)):
+        platform.run(OPS[0], operands, same)
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -130,19 +131,19 @@ def test_a_wrong_result_stops_the_measurement(platform, hub_matrix, op, monkeypa
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_the_sample_holds_the_longest_row(hub_matrix, op):
+def test_the_spot_check_holds_the_longest_row(hub_matrix, op):
     rows = np.repeat(np.arange(400), 2)
     rows = np.concatenate([rows, np.full(50, 123)])
     pattern = Pattern.from_coo(rows, np.arange(rows.size) % 60, (400, 60))
     operands = op.operands(SparseMatrix(pattern, np.ones(pattern.nnz, np.float32)), WIDTH, seed=0)
-    sample = Sample(op, operands, seed=0)
-    assert 123 in sample.rows
+    spot_check = SpotCheck(op, operands, seed=0)
+    assert 123 in spot_check.rows
     right = op.oracle(operands).astype(np.float32)
-    sample.check(right, "config")
+    spot_check.check(right, "config")
     wrong = right.copy()
     wrong[123 if op.name == "spmm" else pattern.indptr[123]] += 1
     with pytest.raises(AssertionError, match="wrong in the sampled rows"):
-        sample.check(wrong, "config")
+        spot_check.check(wrong, "config")
 
 
 def test_constructors_only_store(monkeypatch):

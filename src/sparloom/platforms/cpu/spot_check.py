@@ -6,12 +6,12 @@ from sparloom.ops import Op, Operands, assert_close
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["Sample"]
+__all__ = ["SpotCheck"]
 
 ROWS = 16
 
 
-class Sample:
+class SpotCheck:
     """Rows of the sparse operand, the longest among them, with their results by the oracle."""
 
     def __init__(self, op: Op, operands: Operands, *, seed: int) -> None:
