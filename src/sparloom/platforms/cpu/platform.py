@@ -15,7 +15,7 @@ from sparloom.platforms.cpu.plan import Job, Planner
 from sparloom.platforms.cpu.rounds import Round
 from sparloom.platforms.cpu.spot_check import SpotCheck
 from sparloom.platforms.cpu.storage import Packer
-from sparloom.space import Config, ConfigSpace, CpuSpace
+from sparloom.space import Config, ConfigSpace, CpuSpace, Readings
 from sparloom.sparse import Pattern
 
 __all__ = ["CpuPlatform"]
@@ -29,22 +29,26 @@ class CpuPlatform:
         width: columns of the dense operands for which `space` is made.
         orders: all 30 legal loop orders, or the fewer that WACO draws for SpMM.
         preset: name of these settings in sample tables.
+        readings: how the shared model reads the configurations; None: the recommended readings.
     """
 
     name = "cpu"
     kind = "wall"
 
-    def __init__(self, threads: int, width: int, orders: Literal["all", "waco"], preset: str) -> None:
+    def __init__(
+        self, *, threads: int, width: int, orders: Literal["all", "waco"], preset: str, readings: Readings | None
+    ) -> None:
         self.threads = threads
         self.width = width
         self.orders = orders
         self.preset = preset
+        self.readings = readings
 
     def space(self, op: Op) -> ConfigSpace:
         """List the schedules of `op`, not yet bound to a matrix."""
         if op.name not in ("spmm", "sddmm"):
             raise Unsupported(f"operation {op.name} on platform cpu: use spmm or sddmm")
-        return CpuSpace(op.name, width=self.width, orders=self.orders)
+        return CpuSpace(op.name, width=self.width, orders=self.orders, readings=self.readings)
 
     def baseline(self, op: Op, pattern: Pattern) -> Config:
         """Take row-parallel CSR with the result row in registers, whatever the matrix."""

@@ -11,6 +11,7 @@ from sparloom.ops import SDDMM, Operands, SpMM, assert_close
 from sparloom.platforms import CpuPlatform
 from sparloom.platforms.cpu.kernels import Kernels
 from sparloom.platforms.cpu.spot_check import SpotCheck
+from sparloom.space import Readings
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc
@@ -23,7 +24,7 @@ TIMING = TimingProtocol(rounds=2, repetitions=2, short_seconds=0.0, most_repetit
 
 @pytest.fixture
 def platform() -> CpuPlatform:
-    return CpuPlatform(threads=2, width=WIDTH, orders="all", preset="test")
+    return CpuPlatform(threads=2, width=WIDTH, orders="all", preset="test", readings=None)
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -148,8 +149,13 @@ def test_the_spot_check_holds_the_longest_row(hub_matrix, op):
 
 def test_constructors_only_store(monkeypatch):
     monkeypatch.setattr("sparloom.platforms.cpu.kernels.compile_c", lambda *_: pytest.fail("compiled"))
-    built = [CpuPlatform(threads=2, width=8, orders="waco", preset="x") for _ in range(2)]
+    built = [CpuPlatform(threads=2, width=8, orders="waco", preset="x", readings=None) for _ in range(2)]
     assert len(built[0].space(OPS[0]).parameters) == 7
+
+
+def test_readings_reach_the_space():
+    platform = CpuPlatform(threads=2, width=8, orders="all", preset="x", readings=Readings(cpu_latent="all"))
+    assert platform.space(OPS[1]).heterogeneous_names[4:] == ("chunk", "parallel")
 
 
 def test_widths_other_than_the_space_run_too(platform, hub_matrix):
