@@ -20,7 +20,7 @@ def test_methods_are_drawn_equally_twice(frame, tmp_path):
         draw_methods(metrics, tmp_path / name, prefix="test", title="a title")
     assert both(tmp_path / "one") == both(tmp_path / "two")
     assert dict(matplotlib.rcParams) == before
-    assert b"COGNATE" in both(tmp_path / "one")[1] or len(both(tmp_path / "one")[1]) > 1000
+    assert b"<!-- COGNATE" in both(tmp_path / "one")[1]
 
 
 def test_matrices_are_drawn(frame, tmp_path):
