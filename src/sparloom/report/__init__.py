@@ -1,13 +1,14 @@
 """Finished runs to tables and figures; what a run prints and draws at its end."""
 
-from sparloom.report.evaluation import Choices, Truth, interval, judge, optimum, per_matrix, random_choice, summary
+from sparloom.report.evaluation import Choices, Truth, judge, optimum, random_choice
 from sparloom.report.figures import draw_curves, draw_matrices, draw_methods
-from sparloom.report.runs import Run, latest, read_run
+from sparloom.report.runs import Run, read_run
 from sparloom.report.signs import draw_signs
 from sparloom.report.spy import draw_spy
+from sparloom.report.summary import per_matrix, summary
 from sparloom.report.tables import results_table
 
 __all__ = [
-    "Choices", "Run", "Truth", "draw_curves", "draw_matrices", "draw_methods", "draw_signs", "draw_spy", "interval",
-    "judge", "latest", "optimum", "per_matrix", "random_choice", "read_run", "results_table", "summary",
+    "Choices", "Run", "Truth", "draw_curves", "draw_matrices", "draw_methods", "draw_signs", "draw_spy", "judge",
+    "optimum", "per_matrix", "random_choice", "read_run", "results_table", "summary",
 ]

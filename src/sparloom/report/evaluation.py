@@ -1,4 +1,4 @@
-"""Choices of methods against exhaustive measurements: speedups, shares of the optimum, ranking quality, intervals."""
+"""What methods choose, against seconds of every configuration."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,7 @@ import pandas as pd
 from sparloom.measure import kendall_tau, ordered_pair_accuracy
 from sparloom.space import Config, ConfigSpace
 
-__all__ = ["Choices", "Truth", "interval", "judge", "optimum", "per_matrix", "random_choice", "summary"]
-
-RESAMPLES = 2000
+__all__ = ["Choices", "Truth", "judge", "optimum", "random_choice"]
 
 
 @dataclass(frozen=True)
@@ -101,13 +99,13 @@ def judge(method: str, seed: int, truth: Truth, scores: np.ndarray, *, tolerance
 
 
 def optimum(truth: Truth) -> Choices:
-    """The best configuration of each matrix, found by trying all."""
+    """Choose the best configuration of each matrix, found by trying all."""
     nothing = np.full(len(truth.matrices), np.nan)
     return Choices("optimum", 0, truth.seconds.argmin(axis=1), truth.best, truth.best, nothing, nothing)
 
 
 def random_choice(truth: Truth) -> Choices:
-    """What a uniformly random configuration gives: the geometric mean over all, exactly; of five, by their order."""
+    """Average over uniformly random choices: the geometric mean over all, exactly; of five, by their order."""
     nothing = np.full(len(truth.matrices), np.nan)
     ascending = np.sort(truth.seconds, axis=1)
     count = ascending.shape[1]
@@ -115,78 +113,6 @@ def random_choice(truth: Truth) -> Choices:
     weights = _least_of(min(5, count), count)
     nowhere = np.full(len(truth.matrices), -1)
     return Choices("random", 0, nowhere, first, np.exp(np.log(ascending) @ weights), nothing, nothing)
-
-
-def per_matrix(truth: Truth, choices: Sequence[Choices], about: pd.DataFrame | None = None) -> pd.DataFrame:
-    """One row per matrix, method and seed.
-
-    Args:
-        about: further columns by matrix, such as its family and size.
-
-    Returns:
-        Columns matrix, method, seed, config (first choice, null for an average), top1_seconds, top5_seconds,
-        best_seconds, baseline_seconds, opa, kendall_tau, and those of `about`.
-    """
-    frames = []
-    for choice in choices:
-        frames.append(pd.DataFrame({
-            "matrix": truth.matrices, "method": choice.method, "seed": choice.seed,
-            "config": [truth.configs[column].key if column >= 0 else None for column in choice.first],
-            "top1_seconds": choice.top1, "top5_seconds": choice.top5, "best_seconds": truth.best,
-            "baseline_seconds": truth.default, "opa": choice.opa, "kendall_tau": choice.tau,
-        }))
-    rows = pd.concat(frames, ignore_index=True)
-    return rows if about is None else rows.merge(about, left_on="matrix", right_index=True, how="left")
-
-
-def summary(frame: pd.DataFrame, *, headline: str, prefix: str, seed: int) -> dict[str, float]:
-    """Reduce `per_matrix` to flat metrics: geometric means over matrices, means over seeds, bootstrap intervals.
-
-    Args:
-        headline: method whose numbers carry no name of their own.
-
-    Returns:
-        `<prefix>/matrices`, `/seeds`; for every method `<method>_top1_speedup`, `_top5_speedup`, `_top1_max` and
-        `_of_optimum`; the headline's ranking quality and its lead over every other method; each with `_low`, `_high`.
-    """
-    draw = np.random.default_rng(seed).integers(frame["matrix"].nunique(), size=(RESAMPLES, frame["matrix"].nunique()))
-    logs = {(method, top): _log_speedups(rows, top) for method, rows in frame.groupby("method", sort=False)
-            for top in ("top1", "top5")}
-    best = logs["optimum", "top1"]
-    metrics: dict[str, float] = {"matrices": best.shape[1], "seeds": logs[headline, "top1"].shape[0]}
-    for (method, top), values in logs.items():
-        name = _name(method, top, headline)
-        if name is None:
-            continue
-        _put(metrics, f"{name}_speedup", interval(values, draw))
-        metrics[f"{name}_max"] = float(np.exp(values).max())
-        if method != "optimum":
-            _put(metrics, f"{name}_of_optimum", interval(values, draw, over=best))
-    for method in dict.fromkeys(frame["method"]):
-        if method not in (headline, "optimum"):
-            _put(metrics, f"top1_over_{method}", interval(logs[headline, "top1"], draw, over=logs[method, "top1"]))
-    rows = frame[frame["method"] == headline]
-    for key, value in _quality(rows, draw).items():
-        _put(metrics, key, value)
-    return {f"{prefix}/{key}": value for key, value in metrics.items()}
-
-
-def interval(
-    logs: np.ndarray, draw: np.ndarray, *, over: np.ndarray | None = None
-) -> tuple[float, float, float]:
-    """Geometric mean over matrices, mean over seeds, and its 95 % bootstrap bounds over matrices.
-
-    Args:
-        logs: (seeds, matrices), logarithms of speedups.
-        draw: (resamples, matrices), columns drawn with replacement.
-        over: divide by the same statistic of these, on the same resamples.
-    """
-    whole = np.arange(logs.shape[1])[None]
-    value, spread = _means(logs, whole), _means(logs, draw)
-    if over is not None:
-        value, spread = value / _means(over, whole), spread / _means(over, draw)
-    low, high = np.quantile(spread, [0.025, 0.975])
-    return float(value[0]), float(low), float(high)
 
 
 def _programs(space: ConfigSpace, configs: Sequence[Config]) -> np.ndarray:
@@ -201,48 +127,9 @@ def _first(order: np.ndarray, programs: np.ndarray, count: int) -> list[int]:
     return order[np.sort(earliest)[:count]].tolist()
 
 
-def _means(logs: np.ndarray, draw: np.ndarray) -> np.ndarray:
-    return np.exp(logs[:, draw].mean(axis=2)).mean(axis=0)
-
-
-def _log_speedups(rows: pd.DataFrame, top: str) -> np.ndarray:
-    logs = np.log(rows["baseline_seconds"] / rows[f"{top}_seconds"])
-    table = rows.assign(log=logs).pivot(index="seed", columns="matrix", values="log")
-    return table.to_numpy()
-
-
-def _name(method: str, top: str, headline: str) -> str | None:
-    if method == headline:
-        return top
-    if method in ("optimum", "random", "static"):
-        return method if top == "top1" else None
-    return f"{method}_{top}"
-
-
-def _quality(rows: pd.DataFrame, draw: np.ndarray) -> Mapping[str, tuple[float, float, float]]:
-    """Ranking quality and errors of one method, means over seeds, with bounds over matrices."""
-    columns = {
-        "ape_time": (rows["top1_seconds"] / rows["best_seconds"] - 1).abs() * 100,
-        "ape_speedup": (1 - rows["best_seconds"] / rows["top1_seconds"]).abs() * 100,
-        "opa": rows["opa"],
-        "kendall_tau": rows["kendall_tau"],
-    }
-    found = {}
-    for key, values in columns.items():
-        table = rows.assign(value=values).pivot(index="seed", columns="matrix", values="value").to_numpy()
-        spread = np.nanmean(table[:, draw], axis=2).mean(axis=0)
-        low, high = np.quantile(spread, [0.025, 0.975])
-        found[key] = (float(np.nanmean(table, axis=1).mean()), float(low), float(high))
-    return found
-
-
 def _least_of(picked: int, count: int) -> np.ndarray:
     """Probability that the i-th smallest of `count` is the least of `picked` drawn without replacement, (count,)."""
     beyond = np.ones(count + 1)
     for step in range(picked):
         beyond *= np.maximum(0, count - np.arange(count + 1) - step) / (count - step)
     return beyond[:-1] - beyond[1:]
-
-
-def _put(metrics: dict[str, float], key: str, value: tuple[float, float, float]) -> None:
-    metrics[key], metrics[f"{key}_low"], metrics[f"{key}_high"] = value

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["Run", "latest", "read_run"]
+__all__ = ["Run", "read_run"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Run:
         return pd.read_csv(self.folder / "curves.csv")
 
     def table(self, name: str) -> pd.DataFrame:
-        """Another table that the run's task wrote, `name`.parquet."""
+        """Read another table that the run's task wrote, `name`.parquet."""
         return pd.read_parquet(self.folder / f"{name}.parquet")
 
 
@@ -52,15 +52,3 @@ def read_run(folder: Path) -> Run:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist: the run has not finished, or the folder is another")
     return Run(Path(folder), json.loads(path.read_text(encoding="utf-8")))
-
-
-def latest(experiment: str, *, outputs: Path) -> Run:
-    """Open the newest finished run of an experiment.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
-    found = sorted((Path(outputs) / experiment).glob("*/metrics.json"))
-    if not found:
-        raise FileNotFoundError(f"no finished run of {experiment} under {outputs}: run experiment={experiment}")
-    return read_run(found[-1].parent)

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom.report import Truth, interval, judge, random_choice, summary
+from sparloom.report import Truth, judge, random_choice, summary
+from sparloom.report.summary import interval
 from sparloom.space import SpadeSpace
 
 
