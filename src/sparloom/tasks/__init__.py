@@ -6,6 +6,7 @@ _HOMES = {
     "AuditLabels": "audit_labels",
     "Autoencode": "autoencode",
     "BenchFeaturizer": "bench_featurizer",
+    "BenchRecommend": "bench_recommend",
     "BenchSimulator": "bench_simulator",
     "CheckSpadeSigns": "check_spade_signs",
     "Checkpoints": "checkpoints",

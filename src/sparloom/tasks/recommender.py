@@ -1,0 +1,159 @@
+"""Rank all configurations of a platform for a matrix file with a network that was fine-tuned before."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sparloom.data import SampleSource
+from sparloom.errors import Unsupported
+from sparloom.models import Cognate, CognateModel, MatrixView, load_checkpoint
+from sparloom.ops import Op
+from sparloom.report import draw_spy
+from sparloom.space import Config, ConfigSpace
+from sparloom.sparse import MATRIX_ENDINGS, SparseMatrix, locality_order, read_matrix, reorder
+from sparloom.tasks.checkpoints import Checkpoints
+from sparloom.tasks.finetune import finetuned_name
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["SHOWN", "Ranking", "Recommender"]
+
+SHOWN = 5
+LARGEST_SPACE = 4096  # configurations that are scored one by one
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The programs of a platform for one matrix, best first.
+
+    Args:
+        matrix: as it was read.
+        view: what the network saw of it; its name is that of the file.
+        programs: one configuration of each program that is different on this matrix.
+        behind: (programs,) distance of each score from the first, in standard deviations of the scores of all
+            configurations.
+        nearest: the training matrix with the nearest embedding.
+        percentile: share of the training matrices that have a nearer one of their own, in percent.
+        read_seconds, rank_seconds: wall time of reading the file, and of everything after it.
+    """
+
+    matrix: SparseMatrix
+    view: MatrixView
+    programs: tuple[Config, ...]
+    behind: np.ndarray
+    nearest: str
+    percentile: float
+    read_seconds: float
+    rank_seconds: float
+
+
+@dataclass(frozen=True)
+class Recommender:
+    """A fine-tuned network on its platform; the checkpoint is looked for when the first matrix has been read.
+
+    Args:
+        net: as it was fine-tuned.
+        samples: kind of samples the checkpoint is filed under.
+    """
+
+    op: Op
+    platform: "Platform"
+    net: Cognate
+    samples: SampleSource
+    checkpoints: Checkpoints
+
+    @cached_property
+    def space(self) -> ConfigSpace:
+        """All configurations.
+
+        Raises:
+            Unsupported: there are too many to score each.
+        """
+        space = self.platform.space(self.op)
+        if len(space) > LARGEST_SPACE:
+            raise Unsupported(f"platform {self.platform.name} has {len(space)} configurations and no fine-tuned model: "
+                              "choose a target such as platform@target=spade")
+        return space
+
+    @cached_property
+    def checkpoint(self) -> Path:
+        """The fine-tuned checkpoint of the platform with its preset, and of the operation."""
+        return self.checkpoints.find(
+            finetuned_name(self.platform, self.op), self.samples, experiment=f"finetune_{self.platform.name}",
+            overrides=(f"op={self.op.name}",))
+
+    @cached_property
+    def model(self) -> CognateModel:
+        """The network with the weights of the checkpoint."""
+        return CognateModel.load(self.checkpoint, net=self.net, space=self.space)
+
+    @cached_property
+    def learned_from(self) -> frozenset[str]:
+        """Names of the matrices that the network was trained on, on the target and before that on the source."""
+        notes = load_checkpoint(self.checkpoint, kind="cognate").notes
+        return frozenset((*notes["matrices"], *notes["anchors"]))
+
+    def rank(self, file: Path | str | None) -> Ranking:
+        """Read a matrix, look at it, embed it, score all configurations, drop equal programs.
+
+        Raises:
+            Unsupported: the space is too large.
+            ValueError: no file is given, or it holds no matrix or no nonzeros.
+            MissingArtifact: nothing was fine-tuned for this platform and operation.
+        """
+        space = self.space
+        began = time.perf_counter()
+        matrix = _read(file)
+        read_seconds = time.perf_counter() - began
+        model = self.model
+        began = time.perf_counter()
+        view = MatrixView.of(matrix.pattern, Path(str(file)).name)
+        bound = space.bind(view.shape)
+        configs = list(bound)
+        scores = model.score(view, configs)
+        programs = [bound.canonical(config) for config in configs]
+        places = _distinct(np.argsort(scores, kind="stable"), programs)
+        behind = (scores[places] - scores[places[0]]) / (scores.std() or 1.0)
+        nearest, percentile = _familiarity(model, view)
+        return Ranking(matrix, view, tuple(programs[place] for place in places), behind, nearest, percentile,
+                       read_seconds, time.perf_counter() - began)
+
+    def draw(self, ranking: Ranking, stem: Path) -> None:
+        """Draw the tiles of the first choice, in the order of rows and columns that it asks for."""
+        pattern, config = ranking.matrix.pattern, ranking.programs[0]
+        shared = self.space.bind(pattern.shape).shared(config)
+        if "reorder" in config.names and config["reorder"]:
+            pattern = reorder(pattern, *locality_order(pattern))
+        draw_spy(pattern, stem, rows_step=shared.I, cols_step=shared.J, title=f"{ranking.view.input.name}\n{config}")
+
+
+def _read(file: Path | str | None) -> SparseMatrix:
+    if not file:
+        raise ValueError(f"no matrix given: add matrix=<path of a file that ends in {', '.join(MATRIX_ENDINGS)}>")
+    matrix = read_matrix(Path(file).expanduser())
+    if matrix.pattern.nnz == 0:
+        raise ValueError(f"{file} has no nonzeros, so every configuration is as good: choose another matrix")
+    return matrix
+
+
+def _distinct(order: np.ndarray, programs: Sequence[Config]) -> list[int]:
+    """Drop places whose configuration is the same program on this matrix as an earlier one."""
+    seen: dict[Config, int] = {}
+    for place in order.tolist():
+        seen.setdefault(programs[place], place)
+    return list(seen.values())
+
+
+def _familiarity(model: CognateModel, view: MatrixView) -> tuple[str, float]:
+    """Nearest training matrix, and the share of training matrices that have a nearer one of their own, in percent."""
+    names, points = list(model.anchors), np.stack(list(model.anchors.values()))
+    between = np.linalg.norm(points[:, None] - points[None], axis=2)
+    np.fill_diagonal(between, np.inf)
+    distances = np.linalg.norm(points - model.embedding(view), axis=1)
+    return names[int(distances.argmin())], float((between.min(axis=1) < distances.min()).mean() * 100)
