@@ -17,8 +17,10 @@ from sparloom.models.sparseconv import (
     MinkowskiBackend,
     SparseBackend,
     SparseMap,
+    StridedMap,
     TorchBackend,
     build_map,
+    build_strided_map,
     conv_flops,
     map_flops,
     retain_memory,
@@ -30,8 +32,8 @@ from sparloom.models.view import MatrixView
 __all__ = [
     "Autoencoder", "Checkpoint", "Cognate", "CognateModel", "ConfigurationMapper", "CostModel", "Familiarity",
     "FeatureAugmentation", "FrozenEncoder", "InputFeaturizer", "LatentEncoder", "MatrixView", "MinkowskiBackend",
-    "Predictor", "RandomChoice", "RankingModule", "SideFeatures", "SparseBackend", "SparseMap", "Static",
-    "TorchBackend", "Trees", "benchmark_featurizer", "build_map", "conv_flops", "fill", "fit", "initialise",
-    "load_checkpoint", "load_encoder", "make_trainer", "map_flops", "order_signs", "ranking_loss",
+    "Predictor", "RandomChoice", "RankingModule", "SideFeatures", "SparseBackend", "SparseMap", "Static", "StridedMap",
+    "TorchBackend", "Trees", "benchmark_featurizer", "build_map", "build_strided_map", "conv_flops", "fill", "fit",
+    "initialise", "load_checkpoint", "load_encoder", "make_trainer", "map_flops", "order_signs", "ranking_loss",
     "ranking_quality", "retain_memory", "save_checkpoint", "save_encoder",
 ]

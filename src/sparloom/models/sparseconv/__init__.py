@@ -6,9 +6,10 @@ from sparloom.models.sparseconv.cost import CHANNELS, conv_flops, level_channels
 from sparloom.models.sparseconv.maps import SparseMap, build_map
 from sparloom.models.sparseconv.memory import retain_memory
 from sparloom.models.sparseconv.minkowski_backend import MinkowskiBackend
+from sparloom.models.sparseconv.strided import StridedMap, build_strided_map
 from sparloom.models.sparseconv.torch_backend import TorchBackend
 
 __all__ = [
-    "CHANNELS", "MapCache", "MinkowskiBackend", "SparseBackend", "SparseMap", "TorchBackend", "build_map",
-    "conv_flops", "level_channels", "map_flops", "retain_memory",
+    "CHANNELS", "MapCache", "MinkowskiBackend", "SparseBackend", "SparseMap", "StridedMap", "TorchBackend",
+    "build_map", "build_strided_map", "conv_flops", "level_channels", "map_flops", "retain_memory",
 ]

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
-__all__ = ["Block", "Level", "Pool", "SparseMap", "build_map"]
+__all__ = ["Block", "Level", "Pool", "SparseMap", "build_map", "cell_keys", "int32", "patches_under", "stack"]
 
 BLOCK_FLOATS = 2**20  # of one gathered buffer (4 MiB): two of them stay in the last cache level
 CENTRE = 4            # tap of a 3x3 kernel that needs no neighbour
@@ -120,14 +120,14 @@ def build_map(
     Raises:
         ValueError: a site occurs twice or is negative.
     """
-    rows, cols, owner, values = _stack(coords, features, steps=2 ** (len(channels) - 1))
+    rows, cols, owner, values = stack(coords, features, steps=2 ** (len(channels) - 1))
     stride = int(cols.max(initial=0)) + 5
-    keys = _keys(rows, cols, stride)
+    keys = cell_keys(rows, cols, stride)
     order = np.argsort(keys, kind="stable")
     keys, owner, values = keys[order], owner[order], values[order]
     if (keys[1:] == keys[:-1]).any():
         raise ValueError("a site occurs twice: merge equal coordinates before building a map")
-    patches, patch_pairs = _patches(keys, stride, values)
+    patches, patch_pairs = patches_under(keys, stride, values)
     rows, cols = rows[order], cols[order]
     sites = np.stack([rows, cols], axis=1)
     levels, pools = [_level(keys, stride, owner, len(coords), channels[0])], []
@@ -135,14 +135,14 @@ def build_map(
         rows, cols, owner, pool = _halve(rows, cols, owner)
         pools.append(pool)
         stride = int(cols.max(initial=0)) + 5
-        levels.append(_level(_keys(rows, cols, stride), stride, owner, len(coords), width))
+        levels.append(_level(cell_keys(rows, cols, stride), stride, owner, len(coords), width))
     return SparseMap(
         coords=torch.from_numpy(sites), features=torch.from_numpy(values).to(dtype),
         patches=torch.from_numpy(patches).to(dtype), patch_pairs=patch_pairs, levels=tuple(levels), pools=tuple(pools),
     )
 
 
-def _stack(
+def stack(
     coords: Sequence[np.ndarray], features: Sequence[np.ndarray] | None, *, steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Put the matrices below each other; gaps of 2 rows at the coarsest level, aligned to its cells."""
@@ -165,7 +165,7 @@ def _stack(
     return np.concatenate(rows), np.concatenate(cols), np.concatenate(owners), values
 
 
-def _keys(rows: np.ndarray, cols: np.ndarray, stride: int) -> np.ndarray:
+def cell_keys(rows: np.ndarray, cols: np.ndarray, stride: int) -> np.ndarray:
     """Number the cells row by row, with a margin of two columns on each side so that no neighbour wraps around."""
     return rows * stride + cols + 2
 
@@ -178,7 +178,7 @@ def _touching(keys: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:
     return found, place[found]
 
 
-def _patches(keys: np.ndarray, stride: int, values: np.ndarray) -> tuple[Float32[np.ndarray, "n p"], int]:
+def patches_under(keys: np.ndarray, stride: int, values: np.ndarray) -> tuple[Float32[np.ndarray, "n p"], int]:
     """Lay the inputs under the 5x5 kernel beside each other; offsets before the centre mirror those after it."""
     sites, channels = values.shape
     patches = np.zeros((sites, 25, channels), dtype=np.float32)
@@ -232,15 +232,15 @@ def _block(groups: dict[int, tuple[np.ndarray, np.ndarray]], rows: tuple[int, in
     target = np.concatenate(targets)
     bags = np.concatenate([[0], np.cumsum(np.bincount(target - rows[0], minlength=rows[1] - rows[0]))])
     return Block(
-        rows=rows, taps=tuple(taps), counts=tuple(map(len, targets)), source=_int32(np.concatenate(sources)),
-        target=_int32(target), order=_int32(np.argsort(target, kind="stable")), bags=_int32(bags),
+        rows=rows, taps=tuple(taps), counts=tuple(map(len, targets)), source=int32(np.concatenate(sources)),
+        target=int32(target), order=int32(np.argsort(target, kind="stable")), bags=int32(bags),
     )
 
 
 def _halve(rows: np.ndarray, cols: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Pool]:
     """Merge the sites of every aligned 2x2 cell; returns the coarser sites and who their children are."""
     rows, cols = rows // 2, cols // 2
-    keys = _keys(rows, cols, int(cols.max(initial=0)) + 5)
+    keys = cell_keys(rows, cols, int(cols.max(initial=0)) + 5)
     order = np.argsort(keys, kind="stable")          # children of one parent in row-major order
     starts = np.flatnonzero(np.diff(keys[order], prepend=-1))
     parent = np.repeat(np.arange(starts.size), np.diff(starts, append=keys.size))
@@ -254,7 +254,8 @@ def _halve(rows: np.ndarray, cols: np.ndarray, owner: np.ndarray) -> tuple[np.nd
     return rows[first], cols[first], owner[first], Pool(torch.from_numpy(first), tuple(extra))
 
 
-def _int32(values: np.ndarray) -> Tensor:
+def int32(values: np.ndarray) -> Tensor:
+    """Keep integers as indices of PyTorch."""
     return torch.from_numpy(values.astype(np.int32))
 
 

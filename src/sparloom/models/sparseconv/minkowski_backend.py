@@ -24,7 +24,7 @@ class MinkowskiMap:
         features: (sites, channels) in the order of the first level.
         keys: coordinate map of every level.
         owners: per level (sites,) matrix of each site.
-        kernels: kernel generators by size: 5 and 3 for convolutions, 2 for pooling.
+        kernels: kernel generators by size and stride.
     """
 
     manager: Any
@@ -32,7 +32,7 @@ class MinkowskiMap:
     keys: tuple[Any, ...]
     owners: tuple[Tensor, ...]
     matrices: int
-    kernels: dict[int, Any]
+    kernels: dict[tuple[int, int], Any]
 
     def to(self, device: torch.device | str) -> "MinkowskiMap":
         """Stay on the CPU; anything else is refused."""
@@ -56,22 +56,11 @@ class MinkowskiBackend:
             ValueError: a matrix has no sites, which MinkowskiEngine cannot hold.
             ImportError: MinkowskiEngine is not installed.
         """
-        engine = import_minkowski()
-        if not all(len(sites) for sites in coords):
-            raise ValueError("a matrix without sites: MinkowskiEngine cannot hold it, take TorchBackend")
-        owner = np.repeat(np.arange(len(coords)), [len(sites) for sites in coords])
-        stacked = np.column_stack([owner, np.concatenate(coords)]).astype(np.int32)
-        values = np.ones((len(owner), 1)) if features is None else np.concatenate(features)
-        tensor = engine.SparseTensor(torch.from_numpy(values.astype(np.float32)), torch.from_numpy(stacked))
-        manager, keys = tensor.coordinate_manager, [tensor.coordinate_map_key]
-        for _ in channels[1:]:
-            keys.append(manager.stride(keys[-1], 2))
-        kernels = {size: engine.KernelGenerator(kernel_size=size, stride=2 if size == 2 else 1, dimension=2)
-                   for size in (2, 3, 5)}
-        return MinkowskiMap(
-            manager=manager, features=tensor.F, keys=tuple(keys), matrices=len(coords), kernels=kernels,
-            owners=tuple(manager.get_coordinates(key)[:, 0].long() for key in keys),
-        )
+        return _mapped(coords, features, halvings=len(channels) - 1)
+
+    def build_strided_map(self, coords: Sequence[np.ndarray], *, steps: int) -> MinkowskiMap:
+        """Do the same for `steps` halvings: the engine's strided convolutions stand on these sites too."""
+        return _mapped(coords, None, halvings=steps)
 
     def input_conv(self, weight: Tensor, bias: Tensor | None, sites: MinkowskiMap) -> Tensor:
         """Convolve the input of the map with a 5x5 kernel, then ReLU."""
@@ -81,11 +70,15 @@ class MinkowskiBackend:
         """Convolve with a 3x3 kernel at a level, then ReLU."""
         return _convolve(x, weight, bias, sites, level)
 
+    def strided_conv(self, x: Tensor, weight: Tensor, bias: Tensor | None, sites: MinkowskiMap, level: int) -> Tensor:
+        """Convolve from a level to the next with a 3x3 kernel of stride 2, then ReLU."""
+        return _convolve(x, weight, bias, sites, level, stride=2)
+
     def max_pool(self, x: Tensor, sites: MinkowskiMap, level: int) -> Tensor:
         """Take the maximum over the aligned 2x2 cells of a level."""
         module = importlib.import_module("MinkowskiEngine.MinkowskiPooling")
         pool, mode = module.MinkowskiLocalPoolingFunction.apply, module.PoolingMode.LOCAL_MAX_POOLING
-        return pool(x, mode, sites.kernels[2], sites.keys[level], sites.keys[level + 1], sites.manager)
+        return pool(x, mode, sites.kernels[2, 2], sites.keys[level], sites.keys[level + 1], sites.manager)
 
     def global_mean(self, x: Tensor, sites: MinkowskiMap, level: int) -> Tensor:
         """Average over the sites of every matrix."""
@@ -114,11 +107,35 @@ def import_minkowski() -> ModuleType:
         ) from None
 
 
-def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, sites: MinkowskiMap, level: int) -> Tensor:
+def _mapped(
+    coords: Sequence[np.ndarray], features: Sequence[np.ndarray] | None, *, halvings: int
+) -> MinkowskiMap:
+    """Hand coordinates to a new manager and halve them."""
+    engine = import_minkowski()
+    if not all(len(sites) for sites in coords):
+        raise ValueError("a matrix without sites: MinkowskiEngine cannot hold it, take TorchBackend")
+    owner = np.repeat(np.arange(len(coords)), [len(sites) for sites in coords])
+    stacked = np.column_stack([owner, np.concatenate(coords)]).astype(np.int32)
+    values = np.ones((len(owner), 1)) if features is None else np.concatenate(features)
+    tensor = engine.SparseTensor(torch.from_numpy(values.astype(np.float32)), torch.from_numpy(stacked))
+    manager, keys = tensor.coordinate_manager, [tensor.coordinate_map_key]
+    for _ in range(halvings):
+        keys.append(manager.stride(keys[-1], 2))
+    kernels = {(size, stride): engine.KernelGenerator(kernel_size=size, stride=stride, dimension=2)
+               for size, stride in ((5, 1), (3, 1), (3, 2), (2, 2))}
+    return MinkowskiMap(
+        manager=manager, features=tensor.F, keys=tuple(keys), matrices=len(coords), kernels=kernels,
+        owners=tuple(manager.get_coordinates(key)[:, 0].long() for key in keys),
+    )
+
+
+def _convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, sites: MinkowskiMap, level: int, *, stride: int = 1
+) -> Tensor:
     module = importlib.import_module("MinkowskiEngine.MinkowskiConvolution")
     convolve, mode = module.MinkowskiConvolutionFunction.apply, module.ConvolutionMode.DEFAULT
     size = round(len(weight) ** 0.5)
     transposed = weight.unflatten(0, (size, size)).transpose(0, 1).flatten(0, 1).contiguous()
-    key = sites.keys[level]
-    out = convolve(x, transposed, sites.kernels[size], mode, key, key, sites.manager)
+    below, above = sites.keys[level], sites.keys[level + stride - 1]
+    out = convolve(x, transposed, sites.kernels[size, stride], mode, below, above, sites.manager)
     return torch.relu(out if bias is None else out + bias)

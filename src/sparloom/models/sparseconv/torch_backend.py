@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from sparloom.models.sparseconv.maps import CENTRE, Block, Level, Pool, SparseMap, build_map
+from sparloom.models.sparseconv.strided import StridedMap, build_strided_map
+from sparloom.models.sparseconv.strided_torch import strided_conv_relu
 
 __all__ = ["TorchBackend"]
 
@@ -20,7 +22,11 @@ class TorchBackend:
         """See `build_map` of the maps."""
         return build_map(coords, features, channels=channels)
 
-    def input_conv(self, weight: Tensor, bias: Tensor | None, sites: SparseMap) -> Tensor:
+    def build_strided_map(self, coords: Sequence[np.ndarray], *, steps: int) -> StridedMap:
+        """See `build_strided_map` of the strided maps."""
+        return build_strided_map(coords, steps=steps)
+
+    def input_conv(self, weight: Tensor, bias: Tensor | None, sites: SparseMap | StridedMap) -> Tensor:
         """Convolve the input of the map with a 5x5 kernel, then ReLU; the input itself gets no gradient."""
         taps, inputs, outputs = weight.shape
         flat = weight.reshape(taps * inputs, outputs)
@@ -31,11 +37,15 @@ class TorchBackend:
         """Convolve with a 3x3 kernel at a level, then ReLU."""
         return _ConvRelu.apply(x, weight, bias, sites.levels[level])
 
+    def strided_conv(self, x: Tensor, weight: Tensor, bias: Tensor | None, sites: StridedMap, level: int) -> Tensor:
+        """Convolve from a level to the next with a 3x3 kernel of stride 2, then ReLU."""
+        return strided_conv_relu(x, weight, bias, sites.steps[level])
+
     def max_pool(self, x: Tensor, sites: SparseMap, level: int) -> Tensor:
         """Take the maximum over each 2x2 cell of `level`; of equal children the first in row-major order wins."""
         return _MaxPool.apply(x, sites.pools[level])
 
-    def global_mean(self, x: Tensor, sites: SparseMap, level: int) -> Tensor:
+    def global_mean(self, x: Tensor, sites: SparseMap | StridedMap, level: int) -> Tensor:
         """Average over the sites of every matrix: (matrices, channels); 0 for a matrix without sites."""
         parts = x.split(sites.levels[level].segments)
         return torch.stack([part.mean(0) if len(part) else part.sum(0) for part in parts])

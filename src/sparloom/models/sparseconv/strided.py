@@ -1,0 +1,144 @@
+"""Where the sites are after each convolution with stride 2, and which finer sites lie under each kernel.
+
+    out[v] = sum over offsets o of x[2 v + o] @ weight[o]        2 v + o must be a site
+
+v runs over the distinct u // 2 of the finer sites u: the occupied cells of the grid that is twice as coarse. A kernel
+is centred on the first of the four fine cells of v: it covers these four and reaches back by one row and one column,
+but never into the next cell. These are MinkowskiEngine's rules; a dense convolution with stride 2 and padding 1 does
+the same on a full grid. Offsets run in row-major order, as in `maps`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from sparloom.models.sparseconv.maps import Level, cell_keys, int32, patches_under, stack
+
+__all__ = ["Stride", "StridedMap", "build_strided_map"]
+
+
+@dataclass(frozen=True)
+class Stride:
+    """The pairs (fine site, coarse site) under a 3x3 kernel with stride 2, grouped by offset.
+
+    Args:
+        taps: offset of each group, empty groups left out.
+        counts: pairs per group, in the order of `taps`.
+        source, target: (pairs,) int32, fine and coarse site.
+        by_target, by_source: (pairs,) int32, positions of the pairs sorted by one or the other.
+        target_bags, source_bags: (sites + 1,) int32, where the run of each site starts in them.
+    """
+
+    taps: tuple[int, ...]
+    counts: tuple[int, ...]
+    source: Tensor
+    target: Tensor
+    by_target: Tensor
+    target_bags: Tensor
+    by_source: Tensor
+    source_bags: Tensor
+
+    def to(self, device: torch.device) -> "Stride":
+        """Copy to a device."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: value.to(device) for name, value in tensors.items() if isinstance(value, Tensor)})
+
+
+@dataclass(frozen=True)
+class StridedMap:
+    """Everything a network of strided convolutions needs to know about the patterns of one batch.
+
+    Args:
+        patches: (sites, 25) ones under the 5x5 kernel of the first layer, 0 where there is no site.
+        levels: sites after each step, the finest first; `pairs` counts those of the step that leads there.
+        steps: from each level to the next.
+    """
+
+    patches: Tensor
+    levels: tuple[Level, ...]
+    steps: tuple[Stride, ...]
+
+    def to(self, device: torch.device | str) -> "StridedMap":
+        """Copy to a device; the same object if it is there already."""
+        device = torch.device(device)
+        if self.patches.device == device:
+            return self
+        return replace(self, patches=self.patches.to(device), steps=tuple(step.to(device) for step in self.steps))
+
+
+def build_strided_map(
+    coords: Sequence[Int[np.ndarray, "n 2"]], *, steps: int, dtype: torch.dtype = torch.float32
+) -> StridedMap:
+    """Build the map of one or several matrices.
+
+    Args:
+        coords: per matrix its distinct sites, any order, 0 <= row, col < 2**28.
+        steps: convolutions with stride 2 after the first layer.
+        dtype: of patches.
+
+    Raises:
+        ValueError: a site occurs twice or is negative.
+    """
+    rows, cols, owner, values = stack(coords, None, steps=2**steps)
+    stride = _stride(cols)
+    order = np.argsort(cell_keys(rows, cols, stride), kind="stable")
+    rows, cols, owner = rows[order], cols[order], owner[order]
+    keys = cell_keys(rows, cols, stride)
+    if (keys[1:] == keys[:-1]).any():
+        raise ValueError("a site occurs twice: merge equal coordinates before building a map")
+    patches, _ = patches_under(keys, stride, values)
+    levels, made = [_level(owner, len(coords), 0)], []
+    for _ in range(steps):
+        coarse = _coarsened(rows, cols, owner)
+        made.append(_step(rows, cols, coarse[:2]))
+        rows, cols, owner = coarse
+        levels.append(_level(owner, len(coords), len(made[-1].source)))
+    return StridedMap(torch.from_numpy(patches).to(dtype), tuple(levels), tuple(made))
+
+
+def _stride(cols: np.ndarray) -> int:
+    return int(cols.max(initial=0)) + 5
+
+
+def _level(owner: np.ndarray, matrices: int, pairs: int) -> Level:
+    segments = tuple(np.bincount(owner, minlength=matrices).tolist())
+    return Level(sites=owner.size, pairs=pairs, segments=segments, blocks=())
+
+
+def _coarsened(rows: np.ndarray, cols: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Occupied cells of the grid that is twice as coarse, row by row."""
+    rows, cols = rows // 2, cols // 2
+    _, first = np.unique(cell_keys(rows, cols, _stride(cols)), return_index=True)
+    return rows[first], cols[first], owner[first]
+
+
+def _step(rows: np.ndarray, cols: np.ndarray, coarse: tuple[np.ndarray, np.ndarray]) -> Stride:
+    """Look up the nine fine cells under the kernel of every coarse site."""
+    stride = _stride(cols)
+    keys, centres = cell_keys(rows, cols, stride), cell_keys(2 * coarse[0], 2 * coarse[1], stride)
+    taps, sources, targets = [], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for tap in range(9 if keys.size else 0):
+        wanted = centres + (tap // 3 - 1) * stride + tap % 3 - 1
+        place = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
+        found = np.flatnonzero(keys[place] == wanted)
+        if found.size:
+            taps.append(tap)
+            targets.append(found)
+            sources.append(place[found])
+    source, target = np.concatenate(sources), np.concatenate(targets)
+    by_target, target_bags = _runs(target, len(centres))
+    by_source, source_bags = _runs(source, len(keys))
+    return Stride(
+        taps=tuple(taps), counts=tuple(map(len, targets[1:])), source=int32(source), target=int32(target),
+        by_target=by_target, target_bags=target_bags, by_source=by_source, source_bags=source_bags,
+    )
+
+
+def _runs(site: np.ndarray, sites: int) -> tuple[Tensor, Tensor]:
+    """Sort pairs by a site of theirs, offsets in ascending order within each; and where the runs start."""
+    bags = np.concatenate([[0], np.cumsum(np.bincount(site, minlength=sites))])
+    return int32(np.argsort(site, kind="stable")), int32(bags)
