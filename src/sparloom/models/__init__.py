@@ -1,16 +1,19 @@
 """Cost models: networks, trees and simple ones, how they are trained and stored."""
 
+from sparloom.models.autoencoder import Autoencoder
 from sparloom.models.benchmark import benchmark_featurizer
 from sparloom.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sparloom.models.cognate import Cognate, initialise
 from sparloom.models.cognate_model import CognateModel, Familiarity, fill
 from sparloom.models.cost_model import CostModel, RandomChoice, Static
-from sparloom.models.encoder import Autoencoder, FeatureAugmentation, FrozenEncoder, LatentEncoder
+from sparloom.models.encoder import FrozenEncoder, LatentEncoder
 from sparloom.models.encoder_file import load_encoder, save_encoder
 from sparloom.models.featurizer import InputFeaturizer
 from sparloom.models.mapper import ConfigurationMapper
 from sparloom.models.module import RankingModule
+from sparloom.models.padding import FeatureAugmentation, FeatureMapping
 from sparloom.models.predictor import Predictor
+from sparloom.models.principal import PrincipalComponents
 from sparloom.models.ranking import order_signs, ranking_loss, ranking_quality
 from sparloom.models.side import SideFeatures
 from sparloom.models.sparseconv import (
@@ -27,13 +30,15 @@ from sparloom.models.sparseconv import (
 )
 from sparloom.models.trainer import fit, make_trainer
 from sparloom.models.trees import Trees
+from sparloom.models.variational import VariationalAutoencoder
 from sparloom.models.view import MatrixView
 
 __all__ = [
     "Autoencoder", "Checkpoint", "Cognate", "CognateModel", "ConfigurationMapper", "CostModel", "Familiarity",
-    "FeatureAugmentation", "FrozenEncoder", "InputFeaturizer", "LatentEncoder", "MatrixView", "MinkowskiBackend",
-    "Predictor", "RandomChoice", "RankingModule", "SideFeatures", "SparseBackend", "SparseMap", "Static", "StridedMap",
-    "TorchBackend", "Trees", "benchmark_featurizer", "build_map", "build_strided_map", "conv_flops", "fill", "fit",
-    "initialise", "load_checkpoint", "load_encoder", "make_trainer", "map_flops", "order_signs", "ranking_loss",
-    "ranking_quality", "retain_memory", "save_checkpoint", "save_encoder",
+    "FeatureAugmentation", "FeatureMapping", "FrozenEncoder", "InputFeaturizer", "LatentEncoder", "MatrixView",
+    "MinkowskiBackend", "Predictor", "PrincipalComponents", "RandomChoice", "RankingModule", "SideFeatures",
+    "SparseBackend", "SparseMap", "Static", "StridedMap", "TorchBackend", "Trees", "VariationalAutoencoder",
+    "benchmark_featurizer", "build_map", "build_strided_map", "conv_flops", "fill", "fit", "initialise",
+    "load_checkpoint", "load_encoder", "make_trainer", "map_flops", "order_signs", "ranking_loss", "ranking_quality",
+    "retain_memory", "save_checkpoint", "save_encoder",
 ]

@@ -7,7 +7,17 @@ import pytest
 import torch
 
 from sparloom.errors import SchemaError
-from sparloom.models import Autoencoder, FeatureAugmentation, FrozenEncoder, load_encoder, save_encoder
+from sparloom.models import (
+    Autoencoder,
+    FeatureAugmentation,
+    FeatureMapping,
+    FrozenEncoder,
+    LatentEncoder,
+    PrincipalComponents,
+    VariationalAutoencoder,
+    load_encoder,
+    save_encoder,
+)
 from sparloom.space import CpuSpace, SpadeSpace
 
 CODES = SpadeSpace("spmm").heterogeneous_codes()
@@ -15,6 +25,17 @@ CODES = SpadeSpace("spmm").heterogeneous_codes()
 
 def autoencoder(epochs: int = 60) -> Autoencoder:
     return Autoencoder(width=64, hidden=128, epochs=epochs, batch_size=32, learning_rate=1e-3)
+
+
+def variational(epochs: int = 200, noise: float = 0.01) -> VariationalAutoencoder:
+    return VariationalAutoencoder(width=64, hidden=128, epochs=epochs, batch_size=32, learning_rate=1e-3, noise=noise)
+
+
+ENCODERS: dict[str, LatentEncoder] = {
+    "autoencoder": autoencoder(5), "variational": variational(5), "pca": PrincipalComponents(width=64),
+    "augmentation": FeatureAugmentation(width=64, slots={"cpu": 0, "spade": 16}),
+    "mapping": FeatureMapping(width=64, platforms=("cpu", "spade")),
+}
 
 
 def encode(encoder: FrozenEncoder, codes: np.ndarray) -> torch.Tensor:
@@ -69,11 +90,74 @@ def test_wrong_codes_are_refused() -> None:
         autoencoder(1).fit(np.zeros((0, 3)), platform="spade", seed=0)
 
 
-def test_encoder_survives_its_file(tmp_path: Path) -> None:
-    space, encoder = SpadeSpace("spmm"), autoencoder(5).fit(CODES, platform="spade", seed=0)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoder_survives_its_file(tmp_path: Path, name: str) -> None:
+    space, encoder = SpadeSpace("spmm"), ENCODERS[name].fit(CODES, platform="spade", seed=0)
+    assert encode(encoder, CODES).shape == (8, 64)
     save_encoder(tmp_path / "encoder.pt", encoder, space, notes={"seed": 0})
-    assert torch.equal(encode(load_encoder(tmp_path / "encoder.pt", space), CODES), encode(encoder, CODES))
+    loaded = load_encoder(tmp_path / "encoder.pt", space)
+    assert torch.equal(encode(loaded, CODES), encode(encoder, CODES))
+    assert loaded.slot == encoder.slot == (1 if name in ("augmentation", "mapping") else None)
+    assert loaded.state_dict().keys() == encoder.state_dict().keys()
     with pytest.raises(SchemaError, match="was made for op 'spmm', not 'sddmm': choose the checkpoint of that op"):
         load_encoder(tmp_path / "encoder.pt", SpadeSpace("sddmm"))
     with pytest.raises(SchemaError, match="was made for platform 'spade', not 'cpu'"):
         load_encoder(tmp_path / "encoder.pt", CpuSpace("spmm"))
+
+
+def test_stored_autoencoders_have_the_buffers_they_had() -> None:
+    encoder = autoencoder(1).fit(CODES, platform="spade", seed=0)
+    assert list(encoder.state_dict()) == ["mean", "deviation", "weight0", "bias0", "weight1", "bias1"]
+
+
+def test_mapping_forgets_the_codes_of_a_platform() -> None:
+    mapping = FeatureMapping(width=5, platforms=("cpu", "spade"))
+    encoder = mapping.fit(CODES, platform="spade", seed=0)
+    assert encode(encoder, CODES).eq(0).all()
+    assert (encoder.width, encoder.slot) == (5, 1)
+    with pytest.raises(ValueError, match="no place for platform cuda: platforms are cpu, spade"):
+        mapping.fit(CODES, platform="cuda", seed=0)
+
+
+def test_slots_follow_the_places_of_the_platforms() -> None:
+    assert FeatureAugmentation(width=64, slots={"spade": 16, "cuda": 32, "cpu": 0}).platforms == (
+        "cpu", "spade", "cuda")
+
+
+def test_principal_components_keep_distances_and_order_variances() -> None:
+    codes = np.array([(0, 0, 5), (4, 4, 5), (8, 8.5, 5), (12, 12, 5), (16, 15.5, 5)], np.float32)
+    latent = encode(PrincipalComponents(width=4).fit(codes, platform="toy", seed=0), codes)
+    standard = torch.from_numpy((codes - codes.mean(0)) / np.where(codes.std(0) > 0, codes.std(0), 1))
+    torch.testing.assert_close(torch.pdist(latent), torch.pdist(standard), rtol=1e-5, atol=1e-5)
+    variances = latent.var(0)
+    assert variances[0] > 100 * variances[1] > 0
+    assert latent[:, 2:].abs().max() < 1e-6
+    covariance = latent.T @ latent
+    assert (covariance - covariance.diag().diag()).abs().max() < 1e-5
+
+
+def test_principal_components_beyond_the_width_are_dropped() -> None:
+    encoder = PrincipalComponents(width=1).fit(CODES, platform="spade", seed=0)
+    assert encode(encoder, CODES).shape == (8, 1)
+    assert len(set(encode(encoder, CODES).flatten().tolist())) > 1
+
+
+def test_variational_vectors_of_all_codes_differ() -> None:
+    latent = encode(variational().fit(CODES, platform="spade", seed=0), CODES)
+    assert float(torch.pdist(latent).min()) > 0.1
+
+
+def test_variational_vectors_fall_together_where_the_noise_is_that_of_the_codes() -> None:
+    apart, together = (torch.pdist(encode(variational(200, noise).fit(CODES, platform="spade", seed=0), CODES)).min()
+                       for noise in (0.01, 4.0))
+    assert float(together) < 0.1 * float(apart)
+
+
+def test_variational_fit_depends_on_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    first = encode(variational(5).fit(CODES, platform="spade", seed=0), CODES)
+    torch.manual_seed(2)
+    second = encode(variational(5).fit(CODES, platform="spade", seed=0), CODES)
+    third = encode(variational(5).fit(CODES, platform="spade", seed=1), CODES)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
