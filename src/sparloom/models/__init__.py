@@ -11,9 +11,11 @@ from sparloom.models.encoder_file import load_encoder, save_encoder
 from sparloom.models.featurizer import InputFeaturizer
 from sparloom.models.mapper import ConfigurationMapper
 from sparloom.models.module import RankingModule
+from sparloom.models.network import Network
 from sparloom.models.padding import FeatureAugmentation, FeatureMapping
 from sparloom.models.predictor import Predictor
 from sparloom.models.principal import PrincipalComponents
+from sparloom.models.program import LookupTable, ProgramEmbedder
 from sparloom.models.ranking import order_signs, ranking_loss, ranking_quality
 from sparloom.models.side import SideFeatures
 from sparloom.models.sparseconv import (
@@ -32,13 +34,15 @@ from sparloom.models.trainer import fit, make_trainer
 from sparloom.models.trees import Trees
 from sparloom.models.variational import VariationalAutoencoder
 from sparloom.models.view import MatrixView
+from sparloom.models.waco_featurizer import WacoFeaturizer
+from sparloom.models.waconet import WacoNet
 
 __all__ = [
     "Autoencoder", "Checkpoint", "Cognate", "CognateModel", "ConfigurationMapper", "CostModel", "Familiarity",
-    "FeatureAugmentation", "FeatureMapping", "FrozenEncoder", "InputFeaturizer", "LatentEncoder", "MatrixView",
-    "MinkowskiBackend", "Predictor", "PrincipalComponents", "RandomChoice", "RankingModule", "SideFeatures",
-    "SparseBackend", "SparseMap", "Static", "StridedMap", "TorchBackend", "Trees", "VariationalAutoencoder",
-    "benchmark_featurizer", "build_map", "build_strided_map", "conv_flops", "fill", "fit", "initialise",
-    "load_checkpoint", "load_encoder", "make_trainer", "map_flops", "order_signs", "ranking_loss", "ranking_quality",
-    "retain_memory", "save_checkpoint", "save_encoder",
+    "FeatureAugmentation", "FeatureMapping", "FrozenEncoder", "InputFeaturizer", "LatentEncoder", "LookupTable",
+    "MatrixView", "MinkowskiBackend", "Network", "Predictor", "PrincipalComponents", "ProgramEmbedder", "RandomChoice",
+    "RankingModule", "SideFeatures", "SparseBackend", "SparseMap", "Static", "StridedMap", "TorchBackend", "Trees",
+    "VariationalAutoencoder", "WacoFeaturizer", "WacoNet", "benchmark_featurizer", "build_map", "build_strided_map",
+    "conv_flops", "fill", "fit", "initialise", "load_checkpoint", "load_encoder", "make_trainer", "map_flops",
+    "order_signs", "ranking_loss", "ranking_quality", "retain_memory", "save_checkpoint", "save_encoder",
 ]

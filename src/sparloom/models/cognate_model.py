@@ -11,9 +11,9 @@ from jaxtyping import Float, Float32
 
 from sparloom.errors import SchemaError
 from sparloom.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sparloom.models.cognate import Cognate
 from sparloom.models.cost_model import view_of
 from sparloom.models.encoder import FrozenEncoder
+from sparloom.models.network import Network
 from sparloom.models.view import MatrixView
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
@@ -48,7 +48,7 @@ class CognateModel:
     """
 
     def __init__(
-        self, net: Cognate, space: ConfigSpace, *, anchors: Mapping[str, Float[np.ndarray, " width"]] | None = None
+        self, net: Network, space: ConfigSpace, *, anchors: Mapping[str, Float[np.ndarray, " width"]] | None = None
     ) -> None:
         self.net, self.space, self.anchors = net, space, dict(anchors or {})
 
@@ -95,7 +95,7 @@ class CognateModel:
         save_checkpoint(path, checkpoint, precision=precision)
 
     @classmethod
-    def load(cls, path: Path, *, net: Cognate, space: ConfigSpace) -> "CognateModel":
+    def load(cls, path: Path, *, net: Network, space: ConfigSpace) -> "CognateModel":
         """Fill a network made with the same settings.
 
         Raises:
@@ -108,7 +108,7 @@ class CognateModel:
         return cls(net, space, anchors=dict(zip(names, points, strict=True)))
 
 
-def fill(net: Cognate, stored: Checkpoint, path: Path) -> None:
+def fill(net: Network, stored: Checkpoint, path: Path) -> None:
     """Copy the weights of a checkpoint into a network, its encoder included.
 
     Raises:

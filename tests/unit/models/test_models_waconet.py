@@ -1,0 +1,210 @@
+"""WacoNet: its published sizes, feature augmentation and mapping, training, files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from model_parts import matrix_input, module_of, spade, tiny_samples
+from waco_parts import (
+    CODES,
+    PADDINGS,
+    assert_same_after_file,
+    assert_seed_decides,
+    encoder_of,
+    losses,
+    scores_of,
+    small_featurizer,
+    small_waconet,
+)
+
+from sparloom.data import MatrixSamples
+from sparloom.data.lightning import RankingData, collate
+from sparloom.errors import SchemaError
+from sparloom.models import (
+    Autoencoder,
+    CognateModel,
+    LookupTable,
+    MatrixView,
+    ProgramEmbedder,
+    TorchBackend,
+    WacoFeaturizer,
+    WacoNet,
+    fit,
+    initialise,
+    make_trainer,
+)
+from sparloom.space import ConfigSpace, CpuSpace, CudaSpace, Readings, SpadeSpace
+
+SPACES = {"cpu": CpuSpace("spmm"), "spade": SpadeSpace("spmm"), "cuda": CudaSpace("spmm")}
+
+
+def ready(padding: str, space: ConfigSpace, seed: int = 0) -> WacoNet:
+    net = small_waconet(padding, seed)
+    net.use_encoder(encoder_of(PADDINGS[padding], space))
+    return net
+
+
+def embedder(padding: str, **changes: object) -> ProgramEmbedder:
+    settings = {"codes": CODES, "extents": 24, "table_width": 32, "hidden": 128, "width": 128} | changes
+    return ProgramEmbedder(padding=PADDINGS[padding], **settings)
+
+
+def test_featurizer_has_the_published_weights() -> None:
+    net = WacoFeaturizer(layers=14, channels=32, hidden=256, width=128, side_width=32, backend=TorchBackend())
+    assert [tuple(weight.shape) for weight in net.convolutions()] == [(25, 1, 32), *[(9, 32, 32)] * 13]
+    assert sum(weight.numel() for weight in net.convolutions()) == 120_608
+    assert [tuple(layer.weight.shape) for layer in net.head if hasattr(layer, "weight")] == [(256, 480), (128, 256)]
+    initialise(net, 0)
+    pooled = net.pool([matrix_input(np.argwhere(np.eye(300)), (300, 300)), matrix_input(np.zeros((0, 2)))])
+    assert pooled.shape == (2, 448)
+    assert pooled[0].any()
+    assert not pooled[1].any()
+
+
+def test_embedder_has_one_table_per_parameter() -> None:
+    """Four extents and the order, once for all platforms or once for each, and the codes of each."""
+    for padding, banks in (("mapping", 1), ("augmentation", 3)):
+        tables = banks * 5 + 4 + 3 + 1
+        shapes = [tuple(layer.weight.shape) for layer in embedder(padding).layers if hasattr(layer, "weight")]
+        assert shapes == [(128, tables * 32), (128, 128)]
+    assert embedder("mapping").loops[0].order.in_features == 49
+
+
+def test_lookup_table_reads_rows_and_between_them() -> None:
+    table = LookupTable(rows=3, width=2)
+    with torch.no_grad():
+        table.weight.copy_(torch.tensor([[0.0, 1.0], [2.0, 1.0], [4.0, 9.0]]))
+    found = table(torch.tensor([0.0, 1.0, 2.0, 0.5, 7.0, -1.0]))
+    assert found.tolist() == [[0, 1], [2, 1], [4, 9], [1, 1], [4, 9], [0, 1]]
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_gradient_reaches_every_parameter(padding: str) -> None:
+    net = small_waconet(padding)
+    for space in SPACES.values():
+        net.use_encoder(encoder_of(PADDINGS[padding], space))
+        (scores_of(net, space) ** 2).sum().backward()
+    without = [name for name, value in net.named_parameters() if value.grad is None or not value.grad.any()]
+    assert without == []
+
+
+@pytest.mark.parametrize(("padding", "shared"), [("augmentation", False), ("mapping", True)])
+def test_platforms_share_loops_only_where_they_are_mapped(padding: str, shared: bool) -> None:
+    """Training on the CPU alone moves the loop tables that SPADE reads only under feature mapping."""
+    net = ready(padding, SPACES["cpu"])
+    scores_of(net, SPACES["cpu"]).sum().backward()
+    read = net.embedder.loops[0 if shared else 1]
+    assert any(value.grad is not None and bool(value.grad.any()) for value in read.parameters()) is shared
+    assert all(value.grad is None for value in net.embedder.own[1].parameters())
+    assert all(bool(value.grad.any()) for value in net.embedder.own[0].parameters())
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_parameters_of_a_platform_matter(padding: str) -> None:
+    """The eight settings of barrier, bypass and reordering get eight scores."""
+    space = spade()
+    net = ready(padding, space)
+    item = matrix_input(np.argwhere(np.eye(40)), (40, 40))
+    bound = space.bind(item.shape)
+    configs = [bound.default().replace(barrier=a, bypass=b, reorder=c) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
+    shared, codes = map(torch.from_numpy, bound.vectors(configs))
+    scores = net.score(net.embed([item]).expand(8, -1), shared, codes)
+    assert len(set(scores.tolist())) == 8
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_equal_configurations_get_equal_scores(padding: str) -> None:
+    space, (item, *_) = spade(), tiny_samples(matrices=4, configs=3)
+    model = CognateModel(ready(padding, space), space)
+    config = space.default()
+    scores = model.score(_view(item), [config, config.replace(bypass=1), config])
+    assert scores[0] == pytest.approx(scores[2], rel=1e-5)
+    assert abs(scores[0] - scores[1]) > 1e-4
+    assert model.embedding(_view(item)).shape == (12,)
+
+
+def _view(item: MatrixSamples) -> MatrixView:
+    return MatrixView.stored(item.input)
+
+
+def test_scores_of_a_batch_equal_those_of_single_matrices() -> None:
+    net, items = ready("mapping", spade()), tiny_samples(matrices=4, configs=7)
+    together = net(collate(items))
+    single = torch.cat([net(collate([item])) for item in items])
+    torch.testing.assert_close(together, single, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_seed_decides_all_weights(padding: str) -> None:
+    assert_seed_decides(small_waconet(padding))
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_scores_are_the_same_after_the_file(tmp_path: Path, padding: str) -> None:
+    space = spade()
+    assert_same_after_file(ready(padding, space), small_waconet(padding, seed=9), space, tmp_path / "w.pt")
+
+
+def test_file_of_another_padding_is_refused(tmp_path: Path) -> None:
+    space = spade()
+    CognateModel(ready("mapping", space), space).save(tmp_path / "w.pt", notes={}, precision="float16")
+    with pytest.raises(SchemaError, match=r"embedder\.padding=FeatureMapping instead of FeatureAugmentation"):
+        CognateModel.load(tmp_path / "w.pt", net=small_waconet("augmentation"), space=space)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_network_learns_what_it_is_shown(padding: str) -> None:
+    found = losses(ready(padding, spade()), tiny_samples(matrices=4, configs=30)[:2], steps=30, lr=3e-3)
+    assert found[-1] < 0.5 * found[0]
+
+
+def test_network_trains_and_freezes_as_cognate_does(tmp_path: Path) -> None:
+    net, samples = ready("augmentation", spade()), tiny_samples(matrices=6, configs=12)
+    before = {name: value.clone() for name, value in net.named_parameters()}
+    trainer = make_trainer(accelerator="cpu", devices=1, strategy="auto", precision="32-true", epochs=1,
+                           validate_every=1, out=tmp_path)
+    data = RankingData(samples[:4], samples[4:], configs_per_step=None, matrices_per_step=2, seed=0)
+    fit(trainer, module_of(net, freeze="convolutions"), data)
+    for name, value in net.named_parameters():
+        if name.startswith("featurizer.weights"):
+            assert torch.equal(value, before[name]), name
+    assert not torch.equal(net.predictor.layers[0].weight, before["predictor.layers.0.weight"])
+
+
+def test_maps_are_built_once() -> None:
+    class Counting(TorchBackend):
+        built = 0
+
+        def build_strided_map(self, coords, *, steps):
+            self.built += 1
+            return super().build_strided_map(coords, steps=steps)
+
+    net, item = small_featurizer(), matrix_input(np.argwhere(np.eye(9)))
+    net.backend = Counting()
+    initialise(net, 0)
+    side = torch.zeros(1, 4)
+    assert torch.equal(net([item], side), net([item], side))
+    assert net.backend.built == 1
+
+
+def test_wrong_use_is_refused() -> None:
+    space = spade()
+    learned = Autoencoder(width=8, hidden=8, epochs=1, batch_size=8, learning_rate=1e-3)
+    with pytest.raises(ValueError, match=r"has no use for Autoencoder: choose encoder=augmentation \(WACO\+FA\)"):
+        ProgramEmbedder(padding=learned, codes=CODES, extents=24, table_width=4, hidden=8, width=8)
+    with pytest.raises(ValueError, match="no number of codes for platform cuda: codes has cpu, spade"):
+        embedder("mapping", codes={"cpu": 4, "spade": 3})
+    with pytest.raises(ValueError, match="this latent encoder was made otherwise: make it with encoder=augmentation"):
+        small_waconet("mapping").use_encoder(encoder_of(learned, space))
+    with pytest.raises(ValueError, match="the network does not know the platform: call use_encoder"):
+        small_waconet("mapping")(collate(tiny_samples(matrices=4, configs=3)))
+    with pytest.raises(ValueError, match="do not fit an encoder of 4 numbers: fit the encoder on this platform's"):
+        scores_of(ready("mapping", CpuSpace("spmm")), space)
+    with pytest.raises(ValueError, match=r"3 codes of spade exceed its 2 tables: raise codes\.spade"):
+        embedder("mapping", codes=CODES | {"spade": 2})(torch.zeros(1, 53), torch.zeros(1, 3), slot=1)
+    raw = SpadeSpace("spmm", readings=Readings(numbers="raw"))
+    with pytest.raises(ValueError, match="extents that are no logarithms have no place in a lookup table"):
+        scores_of(ready("mapping", raw), raw)
+    with pytest.raises(ValueError, match="layers=0 of the featurizer is below 1"):
+        WacoFeaturizer(layers=0, channels=4, hidden=4, width=4, side_width=0, backend=TorchBackend())
