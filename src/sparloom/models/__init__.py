@@ -17,6 +17,8 @@ from sparloom.models.predictor import Predictor
 from sparloom.models.principal import PrincipalComponents
 from sparloom.models.program import LookupTable, ProgramEmbedder
 from sparloom.models.ranking import order_signs, ranking_loss, ranking_quality
+from sparloom.models.recurrent import RecurrentPredictor
+from sparloom.models.sequence import VectorSequence
 from sparloom.models.side import SideFeatures
 from sparloom.models.sparseconv import (
     MinkowskiBackend,
@@ -31,6 +33,7 @@ from sparloom.models.sparseconv import (
     retain_memory,
 )
 from sparloom.models.trainer import fit, make_trainer
+from sparloom.models.transformer import TransformerPredictor
 from sparloom.models.trees import Trees
 from sparloom.models.variational import VariationalAutoencoder
 from sparloom.models.view import MatrixView
@@ -41,8 +44,9 @@ __all__ = [
     "Autoencoder", "Checkpoint", "Cognate", "CognateModel", "ConfigurationMapper", "CostModel", "Familiarity",
     "FeatureAugmentation", "FeatureMapping", "FrozenEncoder", "InputFeaturizer", "LatentEncoder", "LookupTable",
     "MatrixView", "MinkowskiBackend", "Network", "Predictor", "PrincipalComponents", "ProgramEmbedder", "RandomChoice",
-    "RankingModule", "SideFeatures", "SparseBackend", "SparseMap", "Static", "StridedMap", "TorchBackend", "Trees",
-    "VariationalAutoencoder", "WacoFeaturizer", "WacoNet", "benchmark_featurizer", "build_map", "build_strided_map",
-    "conv_flops", "fill", "fit", "initialise", "load_checkpoint", "load_encoder", "make_trainer", "map_flops",
-    "order_signs", "ranking_loss", "ranking_quality", "retain_memory", "save_checkpoint", "save_encoder",
+    "RankingModule", "RecurrentPredictor", "SideFeatures", "SparseBackend", "SparseMap", "Static", "StridedMap",
+    "TorchBackend", "TransformerPredictor", "Trees", "VariationalAutoencoder", "VectorSequence", "WacoFeaturizer",
+    "WacoNet", "benchmark_featurizer", "build_map", "build_strided_map", "conv_flops", "fill", "fit", "initialise",
+    "load_checkpoint", "load_encoder", "make_trainer", "map_flops", "order_signs", "ranking_loss", "ranking_quality",
+    "retain_memory", "save_checkpoint", "save_encoder",
 ]

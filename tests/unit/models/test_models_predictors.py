@@ -1,0 +1,125 @@
+"""Predictors that read the three vectors as a sequence, and vectors that are left out."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from model_parts import ready_net, small_encoder, small_net, spade, tiny_samples
+from torch import nn
+from waco_parts import assert_same_after_file, assert_seed_decides, losses
+
+from sparloom.models import Cognate, Predictor, RecurrentPredictor, TransformerPredictor, VectorSequence, initialise
+
+WIDTHS = {"matrix_width": 12, "config_width": 8, "latent_width": 8}
+
+
+def made(kind: str, **changes: int) -> nn.Module:
+    widths = WIDTHS | changes
+    if kind == "transformer":
+        return TransformerPredictor(width=8, heads=2, hidden=16, layers=2, **widths)
+    if kind == "mlp":
+        return Predictor(hidden=(16, 8), fusion="concat", **widths)
+    return RecurrentPredictor(cell=kind, width=8, layers=2, **widths)
+
+
+def net_with(kind: str, seed: int = 0) -> Cognate:
+    whole = small_net()
+    net = Cognate(featurizer=whole.featurizer, side=whole.side, mapper=whole.mapper, predictor=made(kind))
+    initialise(net, seed)
+    return net
+
+
+def vectors(rows: int = 5) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(rows, width, generator=generator) for width in WIDTHS.values()]
+
+
+KINDS = ("mlp", "lstm", "gru", "transformer")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_vector_and_parameter_counts(kind: str) -> None:
+    predictor, given = made(kind), [vector.requires_grad_() for vector in vectors()]
+    initialise(predictor, 0)
+    scores = predictor(*given)
+    assert scores.shape == (5,)
+    (scores**2).sum().backward()
+    assert all(vector.grad.abs().sum(1).all() for vector in given)
+    assert all(value.grad is not None and value.grad.any() for value in predictor.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_rows_get_equal_scores(kind: str) -> None:
+    predictor = made(kind)
+    initialise(predictor, 0)
+    scores = predictor(*(vector[[0, 1, 0, 2]] for vector in vectors()))
+    torch.testing.assert_close(scores[0], scores[2])
+    assert abs(float((scores[0] - scores[1]).detach())) > 1e-4
+    whole = predictor(*vectors())
+    torch.testing.assert_close(scores, whole[[0, 1, 0, 2]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("place", "name"), list(enumerate(WIDTHS)))
+def test_vector_of_width_0_is_left_out(kind: str, place: int, name: str) -> None:
+    predictor, given = made(kind, **{name: 0}), vectors()
+    initialise(predictor, 0)
+    changed = [vector + 1 if at == place else vector for at, vector in enumerate(given)]
+    assert torch.equal(predictor(*given), predictor(*changed))
+    empty = [vector[:, :0] if at == place else vector for at, vector in enumerate(given)]
+    assert torch.equal(predictor(*given), predictor(*empty))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_settings_make_the_same_predictor(kind: str) -> None:
+    predictor = made(kind)
+    again = type(predictor)(**predictor.settings)
+    assert {name: value.shape for name, value in again.state_dict().items()} == {
+        name: value.shape for name, value in predictor.state_dict().items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_seed_decides_all_weights(kind: str) -> None:
+    assert_seed_decides(net_with(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_the_same_after_the_file(tmp_path: Path, kind: str) -> None:
+    net, space = net_with(kind), spade()
+    net.use_encoder(small_encoder(space))
+    assert_same_after_file(net, net_with(kind, seed=9), space, tmp_path / "p.pt")
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_network_learns_what_it_is_shown(kind: str) -> None:
+    net = net_with(kind)
+    net.use_encoder(small_encoder(spade()))
+    found = losses(net, tiny_samples(matrices=4, configs=30)[:2], steps=30, lr=1e-2)
+    assert found[-1] < 0.7 * found[0]
+
+
+def test_sum_of_one_vector_is_the_vector() -> None:
+    for name in ("config_width", "latent_width"):
+        predictor = Predictor(hidden=(4,), fusion="sum", **(WIDTHS | {name: 0}))
+        assert predictor.layers[0].in_features == 20
+        assert predictor(*vectors()).shape == (5,)
+    assert Predictor(hidden=(4,), fusion="sum", **(WIDTHS | {"matrix_width": 0}))(*vectors()).shape == (5,)
+
+
+def test_weights_of_the_whole_predictor_are_as_before() -> None:
+    """Widths above 0 give the layers and the settings that stored networks have."""
+    net = ready_net(spade())
+    assert list(net.predictor.settings) == ["matrix_width", "config_width", "latent_width", "hidden", "fusion"]
+    assert {name for name in net.state_dict() if name.startswith("predictor")} == {
+        f"predictor.layers.{place}.{kind}" for place in (0, 2, 4) for kind in ("weight", "bias")}
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="cell='rnn' is not one of lstm, gru"):
+        made("rnn")
+    with pytest.raises(ValueError, match="width 8 of the tokens is not a multiple of heads 3"):
+        TransformerPredictor(width=8, heads=3, hidden=16, layers=2, **WIDTHS)
+    with pytest.raises(ValueError, match="all vectors of the predictor have width 0: leave at least one in"):
+        VectorSequence((0, 0, 0), 8)
+    with pytest.raises(ValueError, match="all vectors of the predictor have width 0: leave at least one in"):
+        Predictor(matrix_width=0, config_width=0, latent_width=0, hidden=(4,), fusion="concat")
