@@ -1,5 +1,6 @@
 """Cost models: networks, trees and simple ones, how they are trained and stored."""
 
+from sparloom.models.ablation import NoFeaturizer, NoMapper, cognate_with_featurizer, cognate_without
 from sparloom.models.autoencoder import Autoencoder
 from sparloom.models.benchmark import benchmark_featurizer
 from sparloom.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -43,10 +44,11 @@ from sparloom.models.waconet import WacoNet
 __all__ = [
     "Autoencoder", "Checkpoint", "Cognate", "CognateModel", "ConfigurationMapper", "CostModel", "Familiarity",
     "FeatureAugmentation", "FeatureMapping", "FrozenEncoder", "InputFeaturizer", "LatentEncoder", "LookupTable",
-    "MatrixView", "MinkowskiBackend", "Network", "Predictor", "PrincipalComponents", "ProgramEmbedder", "RandomChoice",
-    "RankingModule", "RecurrentPredictor", "SideFeatures", "SparseBackend", "SparseMap", "Static", "StridedMap",
-    "TorchBackend", "TransformerPredictor", "Trees", "VariationalAutoencoder", "VectorSequence", "WacoFeaturizer",
-    "WacoNet", "benchmark_featurizer", "build_map", "build_strided_map", "conv_flops", "fill", "fit", "initialise",
-    "load_checkpoint", "load_encoder", "make_trainer", "map_flops", "order_signs", "ranking_loss", "ranking_quality",
-    "retain_memory", "save_checkpoint", "save_encoder",
+    "MatrixView", "MinkowskiBackend", "Network", "NoFeaturizer", "NoMapper", "Predictor", "PrincipalComponents",
+    "ProgramEmbedder", "RandomChoice", "RankingModule", "RecurrentPredictor", "SideFeatures", "SparseBackend",
+    "SparseMap", "Static", "StridedMap", "TorchBackend", "TransformerPredictor", "Trees", "VariationalAutoencoder",
+    "VectorSequence", "WacoFeaturizer", "WacoNet", "benchmark_featurizer", "build_map", "build_strided_map",
+    "cognate_with_featurizer", "cognate_without", "conv_flops", "fill", "fit", "initialise", "load_checkpoint",
+    "load_encoder", "make_trainer", "map_flops", "order_signs", "ranking_loss", "ranking_quality", "retain_memory",
+    "save_checkpoint", "save_encoder",
 ]

@@ -1,0 +1,120 @@
+"""COGNATE without a component: what it no longer sees, what it still does."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from model_parts import CHANNELS, ready_net, small_encoder, small_net, spade, tiny_samples
+from torch import nn
+from waco_parts import assert_same_after_file, assert_seed_decides, losses, small_featurizer
+
+from sparloom.data.lightning import collate
+from sparloom.models import (
+    Cognate,
+    ConfigurationMapper,
+    InputFeaturizer,
+    Predictor,
+    SideFeatures,
+    TorchBackend,
+    WacoFeaturizer,
+    cognate_with_featurizer,
+    cognate_without,
+    initialise,
+)
+
+PARTS = ("featurizer", "mapper", "encoder")
+LEFT = {"featurizer": "matrix_width", "mapper": "config_width", "encoder": "latent_width"}
+
+
+def parts() -> dict[str, nn.Module]:
+    return {
+        "featurizer": InputFeaturizer(channels=CHANNELS, pooling="last", cells="ones", bias=False, hidden=16, width=12,
+                                      side_width=4, backend=TorchBackend()),
+        "side": SideFeatures(scale="log1p", hidden=8, width=4), "mapper": ConfigurationMapper(width=8, depth=2),
+        "predictor": Predictor(matrix_width=12, config_width=8, latent_width=8, hidden=(16, 8), fusion="concat"),
+    }
+
+
+def ablated(part: str, seed: int = 0) -> Cognate:
+    made = parts()
+    net = cognate_with_featurizer(small_featurizer(), **made) if part == "waco" else cognate_without(part, **made)
+    initialise(net, seed)
+    net.use_encoder(small_encoder(spade()))
+    return net
+
+
+def scores(net: Cognate, *, inputs: slice = slice(0, 1), **changes: float) -> torch.Tensor:
+    """Score 5 configurations; changes are added to the vectors."""
+    batch = collate(tiny_samples(matrices=4, configs=5)[:1])
+    given = tuple(item.input for item in tiny_samples(matrices=4, configs=5)[inputs])
+    shared, codes = batch.shared + changes.get("shared", 0), batch.heterogeneous + changes.get("codes", 0)
+    return net.score(net.embed(given).expand(5, -1), shared, codes)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_left_out_is_not_seen(part: str) -> None:
+    net = ablated(part)
+    others = {
+        "featurizer": scores(net, inputs=slice(1, 2)), "mapper": scores(net, shared=1.0),
+        "encoder": scores(net, codes=1.0),
+    }
+    for name, changed in others.items():
+        assert torch.equal(scores(net), changed) is (name == part), name
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_predictor_is_narrower_by_the_vector(part: str) -> None:
+    net, whole = ablated(part), small_net()
+    missing = whole.predictor.settings[LEFT[part]]
+    assert net.predictor.layers[0].in_features == whole.predictor.layers[0].in_features - missing
+    assert net.settings["predictor"] == whole.settings["predictor"] | {LEFT[part]: 0}
+
+
+@pytest.mark.parametrize("part", [*PARTS, "waco"])
+def test_gradient_reaches_every_parameter(part: str) -> None:
+    net = ablated(part)
+    (scores(net) ** 2).sum().backward()
+    assert [name for name, value in net.named_parameters() if value.grad is None or not value.grad.any()] == []
+
+
+@pytest.mark.parametrize("part", [*PARTS, "waco"])
+def test_seed_decides_all_weights(part: str) -> None:
+    assert_seed_decides(ablated(part))
+
+
+@pytest.mark.parametrize("part", [*PARTS, "waco"])
+def test_scores_are_the_same_after_the_file(tmp_path: Path, part: str) -> None:
+    assert_same_after_file(ablated(part), ablated(part, seed=9), spade(), tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("part", [*PARTS, "waco"])
+def test_network_learns_what_it_is_shown(part: str) -> None:
+    """What it does not see limits how far: without the encoder the loss stays above three quarters."""
+    found = losses(ablated(part), tiny_samples(matrices=4, configs=30)[:2], steps=30, lr=1e-2)
+    assert found[-1] < 0.9 * found[0]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_sizes_are_standardised_all_the_same(part: str) -> None:
+    """Training fixes the scale of the side vector whatever the network is made of."""
+    net = ablated(part)
+    net.side.standardise([item.input for item in tiny_samples(matrices=4, configs=3)])
+    assert net.featurizer.convolutions() == [] or part != "featurizer"
+
+
+def test_other_components_stay_as_they_are() -> None:
+    made = parts()
+    net = cognate_without("encoder", **made)
+    assert all(getattr(net, name) is made[name] for name in ("featurizer", "side", "mapper"))
+    net = cognate_with_featurizer(small_featurizer(), **made)
+    assert isinstance(net.featurizer, WacoFeaturizer)
+    assert all(getattr(net, name) is made[name] for name in ("side", "mapper", "predictor"))
+
+
+def test_whole_network_has_the_settings_it_had() -> None:
+    assert list(ready_net(spade()).settings) == ["featurizer", "side", "mapper", "predictor"]
+
+
+def test_unknown_component_is_refused() -> None:
+    with pytest.raises(ValueError, match="part='side' is not one of featurizer, mapper, encoder"):
+        cognate_without("side", **parts())
