@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sparloom.data import SampleSource, Selection, ensure_data
-from sparloom.models import CognateModel, CostModel, FrozenEncoder, Static, Trees, fill, load_checkpoint, load_encoder
+from sparloom.models import (
+    Checkpoint,
+    CognateModel,
+    CostModel,
+    FrozenEncoder,
+    Static,
+    Trees,
+    fill,
+    load_checkpoint,
+    load_encoder,
+)
 from sparloom.ops import Op
 from sparloom.report import Choices, judge, optimum, random_choice
 from sparloom.sparse import Role
@@ -104,6 +114,7 @@ class Finetune:
                                                 experiment=f"pretrain_{self.source.name}", overrides=(op,))
         space = self.source.space(self.op)
         stored = load_checkpoint(source, kind="cognate", op=self.op.name, platform=space.name, space=space.digest())
+        _refuse_seen(source, stored, study)
         return Beginning(load_encoder(latent, study.space), source, stored.notes)
 
     def _given(self) -> Path | None:
@@ -161,6 +172,27 @@ class Finetune:
 def finetuned_name(platform: "Platform", op: Op) -> str:
     """Name of the checkpoint that recommends on a platform with its preset."""
     return f"finetuned_{platform.name}_{platform.preset}_{op.name}"
+
+
+def _refuse_seen(source: Path, stored: Checkpoint, study: Study) -> None:
+    """Refuse a pre-trained network that has learned from a matrix that judges, or from another version of one.
+
+    Raises:
+        ValueError: names the first of them.
+    """
+    families = study.samples.families()
+
+    def marks(name: str) -> set[str]:
+        """What versions of one input share: the family, or the pattern under another name."""
+        patterns = {study.inputs[name].digest} if name in study.inputs else set()
+        return {families.get(name, name)} | patterns
+
+    judging = {mark for name in study.truth.matrices for mark in marks(name)}
+    seen = [name for name in stored.notes.get("matrices", ()) if judging & marks(name)]
+    if seen:
+        raise ValueError(f"{source} was trained on {len(seen)} of the matrices that judge, or on versions of them "
+                         f"({', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}): train it on others "
+                         f"(experiment=pretrain_{stored.platform}), or choose another task.eval_role")
 
 
 def _judged(method: str, seed: int, study: Study, model: CostModel) -> Choices:

@@ -99,6 +99,12 @@ def test_missing_source_is_told_before_anything_is_made_for_it(build, tmp_path):
         build("finetune_tiny", *SMALL, f"task.pretrained={tmp_path / 'lost.pt'}", folder=tmp_path).run(tmp_path)
 
 
+def test_source_that_knows_the_judging_matrices_is_refused(build, trained, tmp_path):
+    with pytest.raises(ValueError, match=r"source_cpu_spmm\.pt was trained on 12 of the matrices that judge, or on "
+                                         r"versions of them \(tiny/.*, \.\.\.\): train it on others \(experiment=pre"):
+        build("finetune_tiny", *SMALL, "task.eval_role=train", folder=trained).run(tmp_path)
+
+
 def test_network_of_other_settings_is_refused(build, trained, tmp_path):
     with pytest.raises(SchemaError, match=r"predictor.fusion=concat instead of sum"):
         build("finetune_tiny", *SMALL, "predictor.fusion=sum", folder=trained).run(tmp_path)
