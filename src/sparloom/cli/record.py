@@ -39,7 +39,7 @@ def finish(out: Path, metrics: Mapping[str, float]) -> None:
 
 def environment(root: Path, seed: int) -> dict[str, object]:
     """Describe commit, versions, machine, threads, seed and data of this run."""
-    from sparloom.measure import describe_machine  # it loads SciPy, which listing and help do without
+    from sparloom.measure import describe_machine  # it loads NumPy, which listing and help do without
 
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from jaxtyping import Float
-from scipy import stats
 
 __all__ = [
     "ape_speedup", "ape_time", "bootstrap_interval", "dce", "geomean", "kendall_tau", "ordered_pair_accuracy",
@@ -54,6 +53,8 @@ def bootstrap_interval(
 
 def kendall_tau(first: Float[np.ndarray, " n"], second: Float[np.ndarray, " n"]) -> float:
     """Correlate two rankings of the same items (tau-b: ties count for neither side); NaN if one side is constant."""
+    from scipy import stats  # takes most of a second, which readers of the other metrics do without
+
     first, second = _same_length(first, second)
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         return float("nan")

@@ -1,6 +1,8 @@
 """Metrics against numbers worked out by hand and against the paper's table."""
 
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -137,3 +139,8 @@ def test_noise_floor_is_the_upper_tail_of_repeated_runs():
     assert noise_floor([[1.0, 1.1]]) == pytest.approx(0.1)
     with pytest.raises(ValueError, match="at least twice per round"):
         noise_floor([[1.0]])
+
+
+def test_measure_is_imported_without_scipy():
+    code = "import sys, sparloom.measure; sys.exit('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
