@@ -4,13 +4,15 @@ import csv
 import io
 import logging
 import re
+import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 from rich.progress import Progress
 
-from sparloom.files import sha256
+from sparloom.files import locked, sha256
 from sparloom.sparse.choice import stratified_choice
 from sparloom.sparse.corpus import MatrixEntry, Role, entry_of, family_role, row_bin
 from sparloom.sparse.download import Patience, download_bars, fetch
@@ -22,7 +24,10 @@ __all__ = ["SuiteSparseCorpus"]
 log = logging.getLogger(__name__)
 
 COLUMNS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")
+REFRESH_SECONDS = 86_400  # age from which the catalogue of an address is asked for again
+REFRESH_PATIENCE = {"attempts": 1, "timeout_seconds": 10.0}  # a run without network shall begin at once
 SAFE = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*")  # a part of a path that leads nowhere else
+DIGEST = re.compile(r"[0-9A-Fa-f]{64}")
 
 
 class SuiteSparseCorpus:
@@ -31,7 +36,7 @@ class SuiteSparseCorpus:
     Args:
         mirror: a folder, or an address that begins with https:// or http://; None refuses every use with the remedy.
         cache: folder for what is fetched from an address, a folder for each; a mirror that is a folder is read where
-            it is.
+            it is. A catalogue that is a day old is fetched again; without network the old one serves.
         patience: when a download is given up.
     """
 
@@ -82,13 +87,33 @@ class SuiteSparseCorpus:
     def _index(self) -> tuple[tuple[MatrixEntry, ...], Mapping[str, str]]:
         if self._catalogue is None:
             path = self._home() / "index.csv"
-            if self._is_remote() and not path.exists():
+            if self._is_remote() and path.exists():
+                self._refresh(path)
+            elif self._is_remote():
                 with download_bars() as bars:
                     self._download("index.csv", bars, title="catalogue", digest=None)
             if not path.is_file():
                 raise FileNotFoundError(f"{path}: no such file: a mirror holds index.csv beside GROUP/NAME.tar.gz")
             self._catalogue = _parse_index(path.read_text(encoding="utf-8"), str(path))
         return self._catalogue
+
+    def _refresh(self, path: Path) -> None:
+        """Replace a catalogue that is too old by that of the mirror; where there is no better one, keep it and warn."""
+        fresh = path.with_name("index.csv.new")
+        with locked(path.parent / ".locks" / "refresh"):
+            fetched = path.stat().st_mtime
+            if time.time() - fetched < REFRESH_SECONDS:
+                return
+            for left in (fresh, fresh.with_name(f"{fresh.name}.partial")):  # a part of another version must not go on
+                left.unlink(missing_ok=True)
+            try:
+                fetch(self._address("index.csv"), fresh, digest=None, advance=lambda reached, total: None,
+                      patience=replace(self.patience or Patience(), **REFRESH_PATIENCE))
+                _parse_index(fresh.read_text(encoding="utf-8"), self._address("index.csv"))
+                fresh.replace(path)
+            except (OSError, ValueError) as error:
+                day = time.strftime("%Y-%m-%d", time.gmtime(fetched))
+                log.warning("%s; the catalogue of %s serves on", error, day)
 
     def _is_here(self, name: str) -> bool:
         """Tell whether the file is there and right; False only where it can be fetched."""
@@ -114,11 +139,13 @@ class SuiteSparseCorpus:
         path.parent.mkdir(parents=True, exist_ok=True)
         task = bars.add_task(title, total=None)
         try:
-            fetch(f"{str(self.mirror).rstrip('/')}/{relative}", path, digest=digest,
-                  patience=self.patience or Patience(),
+            fetch(self._address(relative), path, digest=digest, patience=self.patience or Patience(),
                   advance=lambda reached, total: bars.update(task, completed=reached, total=total))
         finally:
             bars.remove_task(task)
+
+    def _address(self, relative: str) -> str:
+        return f"{str(self.mirror).rstrip('/')}/{relative}"
 
     def _is_remote(self) -> bool:
         return str(self.mirror).startswith(("https://", "http://"))
@@ -152,6 +179,9 @@ def _parse_index(text: str, place: str) -> tuple[tuple[MatrixEntry, ...], Mappin
         if any(row[column] is None for column in COLUMNS):
             raise ValueError(f"{place}: line {line}: fewer fields than line 1 names: truncated; remove the file")
         entry = _entry(row, f"{place}: line {line}")
+        if not DIGEST.fullmatch(row["sha256"]):
+            raise ValueError(f"{place}: line {line}: sha256 {row['sha256']!r} is no checksum: damaged or truncated; "
+                             "remove the file")
         if entry.name in sums:
             raise ValueError(f"{place}: line {line}: {entry.name} occurs a second time")
         entries.append(entry)

@@ -2,7 +2,9 @@
 
 import csv
 import logging
+import os
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -111,6 +113,7 @@ def test_an_unknown_name_brings_the_nearest(folder):
         ("HB,two", "HB,/two", "line 3: name '/two' is no plain file name"),
         ("HB,two", "HB,one", "line 3: HB/one occurs a second time"),
         ("two,5,", "two,many,", "line 3: rows 'many' is not a count"),
+        ("1,toy,", "1,toy,0", "line 2: sha256 '0[0-9a-f]{64}' is no checksum: damaged or truncated; remove the file"),
     ],
 )
 def test_a_bad_catalogue_is_refused_with_its_line(folder, old, new, message):
@@ -144,6 +147,52 @@ def test_files_come_over_http_once(server, tmp_path):
     assert corpus.load("HB/two") == matrix(5)
     assert corpus.load("New+/x_1.5") == matrix(6)
     assert [path for path, _ in server.requests] == ["/index.csv", "/HB/two.tar.gz", "/New+/x_1.5.tar.gz"]
+
+
+@pytest.fixture
+def aged(server, tmp_path):
+    """Fetch the catalogue two days ago."""
+    SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK).entries()
+    (path,) = (tmp_path / "cache").glob("*/index.csv")
+    os.utime(path, (time.time() - 2 * 86_400,) * 2)
+    server.requests.clear()
+    return path
+
+
+def test_an_old_catalogue_is_fetched_again_once(server, tmp_path, aged):
+    lines = server.files["/index.csv"].splitlines(keepends=True)
+    server.files["/index.csv"] = b"".join(line for line in lines if not line.startswith(b"HB,two"))
+    for _ in range(2):
+        entries = SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK).entries()
+        assert [entry.name for entry in entries] == ["AG-Monien/3elt", "HB/one", "New+/x_1.5"]
+    assert server.asked("/index.csv") == [None]
+
+
+@pytest.mark.parametrize("fault", [404, 503, "rubbish", ("short", 300), ("short", 0)])
+def test_an_old_catalogue_serves_while_there_is_no_better_one(server, tmp_path, aged, caplog, fault):
+    server.always["/index.csv"] = fault
+    before = aged.read_bytes()
+    with caplog.at_level(logging.WARNING):
+        entries = SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK).entries()
+    assert len(entries) == 4
+    assert aged.read_bytes() == before
+    assert f"the catalogue of {time.strftime('%Y-%m-%d', time.gmtime(aged.stat().st_mtime))} serves on" in caplog.text
+    assert len(server.asked("/index.csv")) == 1
+
+
+def test_an_old_catalogue_serves_without_network(tmp_path, aged, server, caplog):
+    server.shutdown()
+    server.server_close()
+    corpus = SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK)
+    with caplog.at_level(logging.WARNING):
+        assert len(corpus.entries()) == 4
+    assert "serves on" in caplog.text
+
+
+def test_what_was_left_of_another_catalogue_is_not_continued(server, tmp_path, aged):
+    aged.with_name("index.csv.new.partial").write_bytes(b"group,name")
+    assert len(SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK).entries()) == 4
+    assert server.asked("/index.csv") == [None]
 
 
 def test_fetch_brings_many_files(server, tmp_path):
