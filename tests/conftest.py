@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["golden_plugin"]
+pytest_plugins = ["compiler_plugin", "golden_plugin"]
 
 
 @pytest.fixture(scope="session")
