@@ -44,7 +44,7 @@ class RankingData(lightning.LightningDataModule):
         train: matrices to learn from, shuffled anew each epoch.
         validation: matrices to watch, in this order, always with all configurations.
         configs_per_step: labelled configurations of a matrix per step, drawn anew each epoch; None: all (WACO: 32).
-        matrices_per_step: matrices per optimiser step.
+        matrices_per_step: matrices per optimiser step of each process.
         seed: of the shuffling.
     """
 
@@ -68,7 +68,7 @@ class RankingData(lightning.LightningDataModule):
         self.seed = seed
 
     def train_dataloader(self) -> DataLoader:
-        """Shuffled matrices."""
+        """Shuffled matrices; of several processes each gets its share."""
         return DataLoader(
             _Epochs(self.train, self.matrices_per_step, self.configs_per_step, self.seed), batch_size=None)
 
@@ -78,7 +78,11 @@ class RankingData(lightning.LightningDataModule):
 
 
 class _Epochs(IterableDataset):
-    """Each pass is one epoch with its own order and draw of configurations."""
+    """Each pass is one epoch with its own order and draw of configurations.
+
+    Processes that train together deal one order out among themselves. All take equally many steps, since each waits
+    for the others at every step: where the matrices do not come out even, the first of the order are dealt twice.
+    """
 
     def __init__(self, items: Sequence[MatrixSamples], group: int, configs: int | None, seed: int) -> None:
         super().__init__()
@@ -86,15 +90,19 @@ class _Epochs(IterableDataset):
         self._epoch = 0
 
     def __len__(self) -> int:
-        return -(-len(self._items) // self._group)
+        _, processes = _process()
+        return -(-len(self._items) // (processes * self._group))
 
     def __iter__(self) -> Iterator[RankingBatch]:
         rng = np.random.default_rng([self._seed, self._epoch])
         self._epoch += 1
         order = rng.permutation(len(self._items))
-        for begin in range(0, len(order), self._group):
-            items = [self._items[place] for place in order[begin: begin + self._group]]
-            yield collate([_subset(item, self._configs, rng) for item in items])
+        number, processes = _process()
+        dealt = np.resize(order, -(-len(order) // processes) * processes)[number::processes]
+        draws = rng if processes == 1 else rng.spawn(processes)[number]
+        for begin in range(0, len(dealt), self._group):
+            items = [self._items[place] for place in dealt[begin: begin + self._group]]
+            yield collate([_subset(item, self._configs, draws) for item in items])
 
 
 def collate(items: Sequence[MatrixSamples]) -> RankingBatch:
@@ -112,6 +120,13 @@ def collate(items: Sequence[MatrixSamples]) -> RankingBatch:
         seconds=joined("seconds"),
         spread=joined("spread"),
     )
+
+
+def _process() -> tuple[int, int]:
+    """Number of this process among those that train together, and how many they are."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
 
 
 def _subset(item: MatrixSamples, count: int | None, rng: np.random.Generator) -> MatrixSamples:
