@@ -12,6 +12,8 @@ from sparloom.ops import SDDMM, SpMM, assert_close
 from sparloom.platforms.spade import SpadePlatform
 from sparloom.sparse import Pattern, SparseMatrix
 
+pytestmark = pytest.mark.cc
+
 NEVER = float("inf")
 TIMING = TimingProtocol(rounds=1, repetitions=1, short_seconds=0.0, most_repetitions=1, slow_factor=NEVER,
                         steal_ratio=NEVER, retakes=0, seed=0)

@@ -11,6 +11,8 @@ from sparloom.platforms.spade.plan import plan
 from sparloom.space import SpadeSpace
 from sparloom.sparse import Pattern
 
+pytestmark = pytest.mark.cc
+
 SPACE = list(SpadeSpace("spmm"))
 
 

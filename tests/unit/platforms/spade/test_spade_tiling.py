@@ -8,6 +8,8 @@ from spade_cases import uniform
 from sparloom.platforms.spade.tiling import deal, tile
 from sparloom.sparse import Pattern
 
+pytestmark = pytest.mark.cc
+
 # Rows of the 8 x 8 example; tiles of 4 rows x 4 columns.
 HAND = Pattern.from_coo(
     np.array([0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 7]), np.array([0, 5, 1, 0, 6, 7, 2, 3, 4, 6, 0, 7]), (8, 8),

@@ -9,6 +9,8 @@ from spade_cases import banded, config_of, machine_of, uniform
 from sparloom.platforms.spade.simulate import simulate_counts, simulate_many
 from sparloom.platforms.spade.t1 import SERVED, WORK, seconds
 
+pytestmark = pytest.mark.cc
+
 
 def smooth(values, exponent):
     return sum(value**exponent for value in values) ** (1 / exponent)

@@ -14,6 +14,8 @@ from sparloom.platforms.spade.t1 import SERVED, WORK, trace
 from sparloom.platforms.spade.tiling import deal, tile
 from sparloom.sparse import Pattern
 
+pytestmark = pytest.mark.cc
+
 
 def draw(seed: int):
     """A random case: pattern, tiling, schedule and geometry of a machine with small caches."""
@@ -60,7 +62,6 @@ def test_tracing_one_setting_gives_the_same_counts_as_tracing_both(seed):
         assert alone.flush == both[bypass].flush
 
 
-@pytest.mark.cc
 def test_caches_without_vector_instructions_count_the_same(monkeypatch):
     cases = [draw(seed)[1:4] for seed in range(20)]
     cases.append((tiling := tile(uniform(3000, 8), 32, 512), deal(tiling, "spmm", pes=32, barrier=True),
