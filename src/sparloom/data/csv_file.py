@@ -88,11 +88,14 @@ def write_csv(path: Path, table: SampleTable, *, unit: str, sidecar: Mapping[str
     """Write the samples of one operation and preset, and the sidecar; failed samples have the time NaN.
 
     Args:
+        unit: of the column time, one of UNITS.
         sidecar: source, version, pes, reorder and whatever else describes the origin.
 
     Raises:
-        SchemaError: the samples mix operations or presets, or are not of SPADE.
+        SchemaError: the samples mix operations or presets, or are not of SPADE; or the unit is unknown.
     """
+    if unit not in UNITS:
+        raise SchemaError(f"unit {unit!r} is not one of {', '.join(UNITS)}")
     frame = table.frame()
     for name in ("op", "platform", "preset", "width"):
         if frame[name].nunique() != 1:

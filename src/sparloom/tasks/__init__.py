@@ -11,6 +11,7 @@ _HOMES = {
     "CheckSpadeSigns": "check_spade_signs",
     "Checkpoints": "checkpoints",
     "Collect": "collect",
+    "ExportCsv": "export_csv",
     "Finetune": "finetune",
     "PrepareInputs": "prepare_inputs",
     "Pretrain": "pretrain",
