@@ -27,6 +27,9 @@ class NoFeaturizer(nn.Module):
         """List the parameters below the head: none."""
         return []
 
+    def standardise(self, inputs: Sequence[MatrixInput]) -> None:
+        """Nothing to fix."""
+
     def forward(self, inputs: Sequence[MatrixInput], side: Float[Tensor, "matrices s"]) -> Float[Tensor, "matrices 0"]:
         return side.new_zeros(len(inputs), 0)
 

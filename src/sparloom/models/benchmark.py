@@ -63,7 +63,7 @@ def _one(
     found: dict[str, float],
 ) -> dict[str, float]:
     net = InputFeaturizer(channels=channels, pooling="last", cells="ones", bias=False, hidden=8, width=8, side_width=0,
-                          backend=backend)
+                          norm="none", gain=1.0, backend=backend)
     net.reset(torch.Generator().manual_seed(0))
     sites = backend.build_map([coords], channels=net.level_channels)
     left, right = torch.randn(GEMM[0], GEMM[1]), torch.randn(GEMM[1], GEMM[2])

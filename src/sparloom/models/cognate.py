@@ -42,6 +42,11 @@ class Cognate(nn.Module):
         """Read the hardware-specific parts of one platform from now on; the encoder is not trained."""
         self.encoder = encoder
 
+    def standardise(self, inputs: Sequence[MatrixInput]) -> None:
+        """Fix the scales of sizes and pooled features over the given matrices; done once, before pre-training."""
+        self.side.standardise(inputs)
+        self.featurizer.standardise(inputs)
+
     def embed(self, inputs: Sequence[MatrixInput]) -> Float[Tensor, "matrices width"]:
         """Embed matrices in one pass of the convolutions."""
         return self.featurizer(inputs, self.side(inputs))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sparloom.data import MatrixInput
 from sparloom.models.sparseconv import MapCache, SparseBackend, level_channels
+from sparloom.models.standardise import Norm, norm_of
 
 __all__ = ["InputFeaturizer"]
 
@@ -21,7 +22,7 @@ READINGS = {"pooling": ("last", "multiscale"), "cells": ("ones", "counts")}
 class InputFeaturizer(nn.Module):
     """Twelve convolutions in blocks of three with a 2x2 max-pool between blocks, global averages, and a head.
 
-    The first kernel is 5x5, the others 3x3; ReLU after each, no normalisation.
+    The first kernel is 5x5, the others 3x3; ReLU after each, no normalisation between them.
 
     Args:
         channels: outputs of every layer, a multiple of three layers.
@@ -31,6 +32,7 @@ class InputFeaturizer(nn.Module):
         bias: whether convolutions add one; WACO's do not.
         hidden, width: sizes of the head, WACO's matrix embedding 256 -> 128 (table 6 lists its output).
         side_width: of the vector that joins the pooled one, 0 for none.
+        norm, gain: of the pooled vector, see `Standardise`; "none": as WACO, gain is not read.
         backend: the convolution library.
     """
 
@@ -44,6 +46,8 @@ class InputFeaturizer(nn.Module):
         hidden: int,
         width: int,
         side_width: int,
+        norm: Norm,
+        gain: float,
         backend: SparseBackend,
     ) -> None:
         super().__init__()
@@ -57,7 +61,7 @@ class InputFeaturizer(nn.Module):
         self._maps = MapCache()
         self.settings: dict[str, Any] = {
             "channels": list(channels), "pooling": pooling, "cells": cells, "bias": bias, "hidden": hidden,
-            "width": width, "side_width": side_width,
+            "width": width, "side_width": side_width, "norm": norm, "gain": gain,
         }
         inputs = (self.cell_channels, *channels[:-1])
         taps = (25, *(9,) * (len(channels) - 1))
@@ -66,6 +70,7 @@ class InputFeaturizer(nn.Module):
         )
         self.biases = nn.ParameterList(torch.empty(o) for o in channels) if bias else None
         pooled = channels[-1] if pooling == "last" else sum(channels[BLOCK - 1 :: BLOCK])
+        self.norm = norm_of(norm, pooled, gain=gain)
         self.head = nn.Sequential(nn.Linear(pooled + side_width, hidden), nn.ReLU(), nn.Linear(hidden, width))
 
     @property
@@ -109,9 +114,14 @@ class InputFeaturizer(nn.Module):
                 x = self.backend.max_pool(x, sites, level)
         return torch.cat(means, dim=1)
 
+    def standardise(self, inputs: Sequence[MatrixInput]) -> None:
+        """Fix mean and variance of the pooled features over the given matrices, if they are normalised; done once."""
+        with torch.no_grad():
+            self.norm.fit(self.pool([item]) for item in inputs)
+
     def forward(self, inputs: Sequence[MatrixInput], side: Float[Tensor, "matrices s"]) -> Float[Tensor, "matrices w"]:
         """Embed matrices."""
-        return self.head(torch.cat([self.pool(inputs), side], dim=1))
+        return self.head(torch.cat([self.norm(self.pool(inputs)), side], dim=1))
 
     def _sites(self, inputs: Sequence[MatrixInput]) -> Any:
         """Build the map of a batch, or find it where it was built before."""

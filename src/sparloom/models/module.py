@@ -23,6 +23,7 @@ class RankingModule(LightningModule):
         net: batch -> scores; see `Cognate`.
         optimizer: parameters -> optimizer.
         margin: of the loss.
+        convolution_rate: learning rate of the convolutions, as a share of the optimizer's.
         freeze: parameters that stay as they are: none, the convolutions, or the whole matrix side.
         warmup_steps: over which the learning rate rises linearly.
         decay: learning rate after that: constant (the paper), or down to 0 along half a cosine.
@@ -35,6 +36,7 @@ class RankingModule(LightningModule):
         net: nn.Module,
         optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
         margin: float,
+        convolution_rate: float,
         freeze: Literal["none", "convolutions", "featurizer"],
         warmup_steps: int,
         decay: Literal["constant", "cosine"],
@@ -46,6 +48,7 @@ class RankingModule(LightningModule):
         if decay not in ("constant", "cosine"):
             raise ValueError(f"decay={decay!r} is not one of constant, cosine")
         self.net, self.optimizer, self.margin, self.freeze = net, optimizer, margin, freeze
+        self.convolution_rate = convolution_rate
         self.warmup_steps, self.decay, self.clip = warmup_steps, decay, clip
         self._sums: dict[str, dict[str, list[float]]] = {"train": {}, "validation": {}}
 
@@ -62,12 +65,14 @@ class RankingModule(LightningModule):
         self._log("validation")
 
     def configure_optimizers(self) -> Any:
-        frozen = {"none": [], "convolutions": self._convolutions(), "featurizer": self._matrix_side()}[self.freeze]
+        frozen = {"none": list, "convolutions": self._convolutions, "featurizer": self._matrix_side}[self.freeze]()
         for parameter in self.net.parameters():
             parameter.requires_grad_(True)
         for parameter in frozen:
             parameter.requires_grad_(False)
-        optimizer = self.optimizer([parameter for parameter in self.net.parameters() if parameter.requires_grad])
+        optimizer = self.optimizer(self._groups())
+        for group in optimizer.param_groups:
+            group["lr"] *= group["rate"]
         if self.decay == "constant" and self.warmup_steps == 0:
             return optimizer
         total = int(self.trainer.estimated_stepping_batches)
@@ -106,6 +111,14 @@ class RankingModule(LightningModule):
         if self.decay == "constant":
             return 1.0
         return (1 + math.cos(math.pi * (step - self.warmup_steps) / max(1, total - self.warmup_steps))) / 2
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """What is trained, by share of the learning rate."""
+        slow = set(self._convolutions()) if self.convolution_rate != 1 else set()
+        trained = [parameter for parameter in self.net.parameters() if parameter.requires_grad]
+        groups = [{"params": [parameter for parameter in trained if (parameter in slow) == inside], "rate": rate}
+                  for inside, rate in ((False, 1.0), (True, self.convolution_rate))]
+        return [group for group in groups if group["params"]]
 
     def _convolutions(self) -> list[nn.Parameter]:
         return self.net.featurizer.convolutions()

@@ -16,8 +16,8 @@ __all__ = ["Network"]
 class Network(Protocol):
     """A `torch.nn.Module` that embeds matrices and scores configurations of the platform whose encoder it was given.
 
-    `featurizer` also lists its `convolutions()`, which training may freeze; `side` has `standardise(inputs)`. Parts say
-    in `settings` how they were made, and draw parameters of their own in `reset(generator)`.
+    `featurizer` also lists its `convolutions()`, which training may freeze. Parts say in `settings` how they were made,
+    and draw parameters of their own in `reset(generator)`.
     """
 
     featurizer: nn.Module
@@ -30,6 +30,9 @@ class Network(Protocol):
 
     def use_encoder(self, encoder: FrozenEncoder) -> None:
         """Read configurations of one platform from now on."""
+
+    def standardise(self, inputs: Sequence[MatrixInput]) -> None:
+        """Fix the scales of what is read of a matrix over the given ones; done once, before pre-training."""
 
     def embed(self, inputs: Sequence[MatrixInput]) -> Float[Tensor, "matrices width"]:
         """Embed matrices."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sparloom.data import MatrixInput
 from sparloom.models.sparseconv import MapCache, SparseBackend
+from sparloom.models.standardise import Norm, norm_of
 
 __all__ = ["WacoFeaturizer"]
 
@@ -19,7 +20,7 @@ MAPS = 256  # a map has at most 4096 sites on each level, up to 2 MiB in all
 class WacoFeaturizer(nn.Module):
     """A 5x5 convolution with stride 1, then 3x3 convolutions with stride 2; every output is averaged, then a head.
 
-    ReLU after each, no bias, no normalisation. The head reads layers * channels numbers, 448 in WACO, and the side
+    ReLU after each, no bias, no normalisation between them. The head reads layers * channels numbers, 448 in WACO, and the side
     vector. Takes the place of `InputFeaturizer` in COGNATE (its ablation in figure 7).
 
     Source: WACO, model.py of its repository.
@@ -28,11 +29,13 @@ class WacoFeaturizer(nn.Module):
         layers, channels: 14 and 32 in WACO.
         hidden, width: sizes of the head, 256 and 128 in WACO.
         side_width: of the vector that joins the averages, 0 for none.
+        norm, gain: of the averages, see `Standardise`; "none" in WACO, gain is not read.
         backend: the convolution library.
     """
 
     def __init__(
-        self, *, layers: int, channels: int, hidden: int, width: int, side_width: int, backend: SparseBackend
+        self, *, layers: int, channels: int, hidden: int, width: int, side_width: int, norm: Norm, gain: float,
+        backend: SparseBackend,
     ) -> None:
         super().__init__()
         if layers < 1:
@@ -41,9 +44,11 @@ class WacoFeaturizer(nn.Module):
         self._maps = MapCache(MAPS)
         self.settings: dict[str, Any] = {
             "layers": layers, "channels": channels, "hidden": hidden, "width": width, "side_width": side_width,
+            "norm": norm, "gain": gain,
         }
         shapes = [(25, 1, channels), *[(9, channels, channels)] * (layers - 1)]
         self.weights = nn.ParameterList(torch.empty(shape) for shape in shapes)
+        self.norm = norm_of(norm, layers * channels, gain=gain)
         self.head = nn.Sequential(
             nn.Linear(layers * channels + side_width, hidden), nn.ReLU(), nn.Linear(hidden, width))
 
@@ -67,9 +72,14 @@ class WacoFeaturizer(nn.Module):
             means.append(self.backend.global_mean(x, sites, level + 1))
         return torch.cat(means, dim=1)
 
+    def standardise(self, inputs: Sequence[MatrixInput]) -> None:
+        """Fix mean and variance of the averages over the given matrices, if they are normalised; done once."""
+        with torch.no_grad():
+            self.norm.fit(self.pool([item]) for item in inputs)
+
     def forward(self, inputs: Sequence[MatrixInput], side: Float[Tensor, "matrices s"]) -> Float[Tensor, "matrices w"]:
         """Embed matrices."""
-        return self.head(torch.cat([self.pool(inputs), side], dim=1))
+        return self.head(torch.cat([self.norm(self.pool(inputs)), side], dim=1))
 
     def _sites(self, inputs: Sequence[MatrixInput]) -> Any:
         """Build the map of a batch, or find it where it was built before."""

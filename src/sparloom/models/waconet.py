@@ -51,6 +51,11 @@ class WacoNet(nn.Module):
                              "otherwise: make it with encoder=augmentation (WACO+FA) or encoder=mapping (WACO+FM)")
         self.encoder = encoder
 
+    def standardise(self, inputs: Sequence[MatrixInput]) -> None:
+        """Fix the scales of sizes and pooled features over the given matrices; done once, before pre-training."""
+        self.side.standardise(inputs)
+        self.featurizer.standardise(inputs)
+
     def embed(self, inputs: Sequence[MatrixInput]) -> Float[Tensor, "matrices width"]:
         """Embed matrices in one pass of the convolutions."""
         return self.featurizer(inputs, self.side(inputs))

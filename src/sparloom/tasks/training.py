@@ -76,7 +76,7 @@ def train(
     """Fit a network to the orders of times in `train`.
 
     Args:
-        start: checkpoint to start from; None: weights drawn from the seed, sizes standardised over `train`.
+        start: checkpoint to start from; None: weights drawn from the seed, scales fixed over `train`.
         validation: watched only; with keep="best" the epoch with the least validation loss is kept.
         out: folder for the logger.
     """
@@ -84,7 +84,7 @@ def train(
     module = copy.deepcopy(recipe.module)
     if start is None:
         initialise(module.net, seed)
-        module.net.side.standardise([item.input for item in train])
+        module.net.standardise([item.input for item in train])
     else:
         fill(module.net, load_checkpoint(start, kind="cognate"), start)
     module.net.use_encoder(encoder)

@@ -26,7 +26,7 @@ CHANNELS = (4, 4, 4, 6, 6, 6, 6, 6, 6, 8, 8, 8)
 def small_net(seed: int = 0, **featurizer: object) -> Cognate:
     """COGNATE with few channels, initialised, without an encoder."""
     settings = {"channels": CHANNELS, "pooling": "last", "cells": "ones", "bias": False, "hidden": 16, "width": 12,
-                "side_width": 4, "backend": TorchBackend()} | featurizer
+                "side_width": 4, "norm": "none", "gain": 1.0, "backend": TorchBackend()} | featurizer
     net = Cognate(
         featurizer=InputFeaturizer(**settings), side=SideFeatures(scale="log1p", hidden=8, width=4),
         mapper=ConfigurationMapper(width=8, depth=2),
@@ -58,8 +58,8 @@ def tiny_samples(matrices: int = 8, configs: int = 20) -> list[MatrixSamples]:
 
 
 def module_of(net: Cognate, **changes: object) -> RankingModule:
-    settings = {"optimizer": partial(torch.optim.Adam, lr=1e-3), "margin": 1.0, "freeze": "none", "warmup_steps": 0,
-                "decay": "constant", "clip": None} | changes
+    settings = {"optimizer": partial(torch.optim.Adam, lr=1e-3), "margin": 1.0, "convolution_rate": 1.0, "freeze": "none",
+                "warmup_steps": 0, "decay": "constant", "clip": None} | changes
     return RankingModule(net=net, **settings)
 
 

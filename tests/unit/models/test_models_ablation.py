@@ -29,7 +29,7 @@ LEFT = {"featurizer": "matrix_width", "mapper": "config_width", "encoder": "late
 def parts() -> dict[str, nn.Module]:
     return {
         "featurizer": InputFeaturizer(channels=CHANNELS, pooling="last", cells="ones", bias=False, hidden=16, width=12,
-                                      side_width=4, backend=TorchBackend()),
+                                      side_width=4, norm="none", gain=1.0, backend=TorchBackend()),
         "side": SideFeatures(scale="log1p", hidden=8, width=4), "mapper": ConfigurationMapper(width=8, depth=2),
         "predictor": Predictor(matrix_width=12, config_width=8, latent_width=8, hidden=(16, 8), fusion="concat"),
     }

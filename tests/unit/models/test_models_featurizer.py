@@ -14,7 +14,7 @@ def test_table_5_has_the_papers_weights() -> None:
     """12 layers, 32 to 256 channels: 2.54 million weights without biases, and the head 256 + 32 -> 256 -> 128."""
     channels = (32, 32, 64, 64, 64, 128, 128, 128, 256, 256, 256, 256)
     net = InputFeaturizer(channels=channels, pooling="last", cells="ones", bias=False, hidden=256, width=128,
-                          side_width=32, backend=TorchBackend())
+                          side_width=32, norm="none", gain=1.0, backend=TorchBackend())
     pairs = zip((1, *channels), channels, strict=False)
     expected = sum((9 if place else 25) * a * b for place, (a, b) in enumerate(pairs))
     assert sum(weight.numel() for weight in net.convolutions()) == expected == 2_535_200

@@ -51,7 +51,8 @@ def embedder(padding: str, **changes: object) -> ProgramEmbedder:
 
 
 def test_featurizer_has_the_published_weights() -> None:
-    net = WacoFeaturizer(layers=14, channels=32, hidden=256, width=128, side_width=32, backend=TorchBackend())
+    net = WacoFeaturizer(layers=14, channels=32, hidden=256, width=128, side_width=32, norm="none", gain=1.0,
+                         backend=TorchBackend())
     assert [tuple(weight.shape) for weight in net.convolutions()] == [(25, 1, 32), *[(9, 32, 32)] * 13]
     assert sum(weight.numel() for weight in net.convolutions()) == 120_608
     assert [tuple(layer.weight.shape) for layer in net.head if hasattr(layer, "weight")] == [(256, 480), (128, 256)]
@@ -207,4 +208,5 @@ def test_wrong_use_is_refused() -> None:
     with pytest.raises(ValueError, match="extents that are no logarithms have no place in a lookup table"):
         scores_of(ready("mapping", raw), raw)
     with pytest.raises(ValueError, match="layers=0 of the featurizer is below 1"):
-        WacoFeaturizer(layers=0, channels=4, hidden=4, width=4, side_width=0, backend=TorchBackend())
+        WacoFeaturizer(layers=0, channels=4, hidden=4, width=4, side_width=0, norm="none", gain=1.0,
+                       backend=TorchBackend())

@@ -37,7 +37,8 @@ PADDINGS = {
 
 
 def small_featurizer(width: int = 12) -> WacoFeaturizer:
-    return WacoFeaturizer(layers=6, channels=4, hidden=16, width=width, side_width=4, backend=TorchBackend())
+    return WacoFeaturizer(layers=6, channels=4, hidden=16, width=width, side_width=4, norm="none",
+                          gain=1.0, backend=TorchBackend())
 
 
 def small_waconet(padding: str, seed: int = 0) -> WacoNet:

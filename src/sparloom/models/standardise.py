@@ -1,0 +1,79 @@
+"""Centring and scaling over matrices: what tells matrices apart, without what they share."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+__all__ = ["AsIs", "Norm", "Standardise", "norm_of"]
+
+Norm = Literal["none", "standard"]
+REACH = 5.0  # standard deviations beyond which a feature counts no further
+TINY = 1e-6
+
+
+class AsIs(nn.Module):
+    """Leave features as they are."""
+
+    tracking = False
+
+    def fit(self, features: Iterable[Tensor]) -> None:
+        """Look at none of them."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features
+
+
+class Standardise(nn.Module):
+    """Centre and scale nonnegative features over the matrices of training, in logarithms.
+
+    Global averages of rectified channels are positive and nearly parallel for all matrices. Read raw, what they share
+    outweighs what tells matrices apart (and the sizes beside them), and a network learns one ranking for all matrices.
+    Mean and variance are fixed by `fit`, then follow the convolutions while `tracking`; neither passes a gradient.
+
+    Args:
+        width: of the features.
+        gain: of the result. Below 1, so that many correlated channels do not drown the few features beside them.
+        momentum: weight of the newest matrices in mean and variance while tracking.
+    """
+
+    def __init__(self, width: int, *, gain: float, momentum: float = 0.01) -> None:
+        super().__init__()
+        self.gain, self.momentum = gain, momentum
+        self.tracking = False
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("variance", torch.ones(width))
+
+    @torch.no_grad()
+    def fit(self, features: Iterable[Float[Tensor, "matrices width"]]) -> None:
+        """Take mean and variance of all these matrices, and track them from now on."""
+        logs = torch.cat(list(features)).log1p()
+        self.mean.copy_(logs.mean(0))
+        self.variance.copy_(logs.var(0, unbiased=False))
+        self.tracking = True
+
+    def forward(self, features: Float[Tensor, "matrices width"]) -> Float[Tensor, "matrices width"]:
+        logs = features.log1p()
+        if self.training and self.tracking:
+            self._track(logs.detach())
+        return ((logs - self.mean) / (self.variance.sqrt() + TINY)).clamp(-REACH, REACH) * self.gain
+
+    def _track(self, logs: Tensor) -> None:
+        """Move the running moments towards the newest matrices."""
+        step = logs.mean(0) - self.mean
+        scatter = (logs - self.mean).square().mean(0)
+        self.mean.add_(step, alpha=self.momentum)
+        self.variance.lerp_(scatter, self.momentum)
+
+
+def norm_of(name: Norm, width: int, *, gain: float) -> AsIs | Standardise:
+    """Make the normalisation of pooled features that an option names.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
+    if name not in ("none", "standard"):
+        raise ValueError(f"norm={name!r} is not one of none, standard")
+    return Standardise(width, gain=gain) if name == "standard" else AsIs()
