@@ -16,6 +16,7 @@ from sparloom.models.network import Network
 from sparloom.models.padding import FeatureAugmentation, FeatureMapping
 from sparloom.models.predictor import Predictor
 from sparloom.models.principal import PrincipalComponents
+from sparloom.models.probe import swapped_accuracy
 from sparloom.models.program import LookupTable, ProgramEmbedder
 from sparloom.models.ranking import order_signs, ranking_loss, ranking_quality
 from sparloom.models.recurrent import RecurrentPredictor
@@ -33,6 +34,7 @@ from sparloom.models.sparseconv import (
     map_flops,
     retain_memory,
 )
+from sparloom.models.standardise import Standardise, norm_of
 from sparloom.models.trainer import fit, make_trainer
 from sparloom.models.transformer import TransformerPredictor
 from sparloom.models.trees import Trees
@@ -46,9 +48,9 @@ __all__ = [
     "FeatureAugmentation", "FeatureMapping", "FrozenEncoder", "InputFeaturizer", "LatentEncoder", "LookupTable",
     "MatrixView", "MinkowskiBackend", "Network", "NoFeaturizer", "NoMapper", "Predictor", "PrincipalComponents",
     "ProgramEmbedder", "RandomChoice", "RankingModule", "RecurrentPredictor", "SideFeatures", "SparseBackend",
-    "SparseMap", "Static", "StridedMap", "TorchBackend", "TransformerPredictor", "Trees", "VariationalAutoencoder",
-    "VectorSequence", "WacoFeaturizer", "WacoNet", "benchmark_featurizer", "build_map", "build_strided_map",
-    "cognate_with_featurizer", "cognate_without", "conv_flops", "fill", "fit", "initialise", "load_checkpoint",
-    "load_encoder", "make_trainer", "map_flops", "order_signs", "ranking_loss", "ranking_quality", "retain_memory",
-    "save_checkpoint", "save_encoder",
+    "SparseMap", "Standardise", "Static", "StridedMap", "TorchBackend", "TransformerPredictor", "Trees",
+    "VariationalAutoencoder", "VectorSequence", "WacoFeaturizer", "WacoNet", "benchmark_featurizer", "build_map",
+    "build_strided_map", "cognate_with_featurizer", "cognate_without", "conv_flops", "fill", "fit", "initialise",
+    "load_checkpoint", "load_encoder", "make_trainer", "map_flops", "norm_of", "order_signs", "ranking_loss",
+    "ranking_quality", "retain_memory", "save_checkpoint", "save_encoder", "swapped_accuracy",
 ]

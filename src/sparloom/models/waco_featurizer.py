@@ -20,8 +20,8 @@ MAPS = 256  # a map has at most 4096 sites on each level, up to 2 MiB in all
 class WacoFeaturizer(nn.Module):
     """A 5x5 convolution with stride 1, then 3x3 convolutions with stride 2; every output is averaged, then a head.
 
-    ReLU after each, no bias, no normalisation between them. The head reads layers * channels numbers, 448 in WACO, and the side
-    vector. Takes the place of `InputFeaturizer` in COGNATE (its ablation in figure 7).
+    ReLU after each, no bias, no normalisation between them. The head reads layers * channels numbers, 448 in WACO, and
+    the side vector. Takes the place of `InputFeaturizer` in COGNATE (its ablation in figure 7).
 
     Source: WACO, model.py of its repository.
 

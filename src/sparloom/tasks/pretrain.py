@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparloom.data import SampleSource, Selection, Split, draw_labels, matrix_samples
-from sparloom.models import load_encoder
+from sparloom.models import load_encoder, swapped_accuracy
 from sparloom.ops import Op
 from sparloom.tasks.checkpoints import Checkpoints, samples_name
 from sparloom.tasks.labels import labels_with_noise
@@ -41,7 +41,7 @@ class Pretrain:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Train, save the checkpoint and the curves; returns the last and best losses."""
+        """Train, save the checkpoint and the curves; returns the last and best losses, and how much the matrix counts."""
         space = self.platform.space(self.op)
         named = f"{self.platform.name}_{self.op.name}"
         encoder = load_encoder(self.checkpoints.find(
@@ -70,4 +70,6 @@ class Pretrain:
             path, notes=notes, precision="float16")
         write_curves(out, [trained.curves.assign(method="pretrain", seed=self.seed)])
         logger.info("%s after %.0f s", path, trained.seconds)
-        return {"matrices": len(items), "labels": len(chosen), "seconds": trained.seconds, **ends(trained.curves)}
+        probe = swapped_accuracy(trained.module.net, held) if held else {}
+        return {"matrices": len(items), "labels": len(chosen), "seconds": trained.seconds, **ends(trained.curves),
+                **{f"kept/validation_{name}": value for name, value in probe.items()}}
