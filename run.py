@@ -23,7 +23,7 @@ CONF = ROOT / "conf"
 def main(cfg: DictConfig) -> float | None:
     """Run the chosen task in the folder that Hydra made for it."""
     settings = HydraConfig.get()
-    given = cli.inherited(settings.overrides.task, settings.runtime.choices)
+    given = cli.Given(list(settings.overrides.task), dict(settings.runtime.choices), cfg)
     try:
         return execute(cfg, Path(settings.runtime.output_dir), given).get(cfg.objective)
     except cli.Reported:
@@ -32,14 +32,14 @@ def main(cfg: DictConfig) -> float | None:
         raise  # a sweep notes the failure of this job
 
 
-def execute(cfg: DictConfig, out: Path, given: list[str], made: tuple[str, ...] = ()) -> dict[str, float]:
+def execute(cfg: DictConfig, out: Path, given: cli.Given, made: tuple[str, ...] = ()) -> dict[str, float]:
     """Run a task; what it lacks is made by the experiment that makes it, then it is tried again."""
     cli.begin(out, root=ROOT, seed=cfg.seed, command=sys.argv)
     try:
         OmegaConf.save(cfg, out / "config.yaml", resolve=True)
         metrics = instantiate(cfg.task).run(out)
     except MissingArtifact as missing:
-        wanted = cli.merged(given, [f"experiment={missing.experiment}", *missing.overrides])
+        wanted = prerequisite(missing, given)
         if not cfg.prepare or " ".join(wanted) in made:
             cli.fail(missing, out, debug=cfg.debug)
         log.console.print(f"{missing}: running {' '.join(wanted)} first")
@@ -52,6 +52,12 @@ def execute(cfg: DictConfig, out: Path, given: list[str], made: tuple[str, ...] 
     cli.finish(out, metrics)
     log.console.print(f"results: {out}")
     return dict(metrics)
+
+
+def prerequisite(missing: MissingArtifact, given: cli.Given) -> list[str]:
+    """Overrides of the experiment that makes what is missing, for the data and the platforms of the whole run."""
+    wanted = cli.merged(given.inherited(), [f"experiment={missing.experiment}", *missing.overrides])
+    return [*wanted, *given.platforms(OmegaConf.to_container(hydra.compose("config", wanted), resolve=True))]
 
 
 def known_keys() -> list[str]:

@@ -1,12 +1,13 @@
 """The command line before and after Hydra: what can be run, near names, quoted paths, one-line errors, records."""
 
-from sparloom.cli.arguments import UsageError, choices, inherited, merged, prepare
+from sparloom.cli.arguments import UsageError, choices, prepare
 from sparloom.cli.failure import Reported, explain, fail, guard
 from sparloom.cli.listing import Entry, experiments, show
 from sparloom.cli.nearest import flat, nearest, suggestion
+from sparloom.cli.prerequisites import Given, merged
 from sparloom.cli.record import begin, finish
 
 __all__ = [
-    "Entry", "Reported", "UsageError", "begin", "choices", "experiments", "explain", "fail", "finish", "flat", "guard",
-    "inherited", "merged", "nearest", "prepare", "show", "suggestion",
+    "Entry", "Given", "Reported", "UsageError", "begin", "choices", "experiments", "explain", "fail", "finish", "flat",
+    "guard", "merged", "nearest", "prepare", "show", "suggestion",
 ]

@@ -1,21 +1,20 @@
 """Checks and repairs of the command line that need only the names of the files in conf/."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sparloom.cli.listing import show
 from sparloom.cli.nearest import suggestion
 
-__all__ = ["UsageError", "choices", "inherited", "merged", "prepare"]
+__all__ = ["UsageError", "choices", "prepare"]
 
-PATH_KEYS = ("matrix", "mirror", "folder", "file", "path", "checkpoint", "cache", "table")
+PATH_KEYS = ("matrix", "mirror", "folder", "file", "path", "checkpoint", "cache", "table", "pretrained", "manifest")
+PATH_GROUPS = ("paths.", "samples.files.")
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir",
                     "-cd", "--info", "-i", "--experimental-rerun")
-INHERITED_GROUPS = ("paths", "op", "corpus", "samples", "encoder", "predictor", "model", "trainer", "logger")
-INHERITED_VALUES = ("paths.", "op.", "corpus.", "samples.", "encoder.", "predictor.", "model.net.", "seed=", "debug=")
 _OVERRIDE = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)=(?P<value>.*)$", re.DOTALL)
-_SPECIAL = re.compile(r"""[\s,=(){}\[\]:'"\\#;|%&^!?*<>`]|[^\x00-\x7f]""")
+_PLAIN = re.compile(r"[A-Za-z0-9_./@+$-]*")  # what Hydra's grammar takes without quotes, all else is quoted
 
 
 class UsageError(ValueError):
@@ -54,24 +53,6 @@ def choices(arguments: Sequence[str], conf: Path) -> list[str]:
         if match and (conf / match["key"].partition("@")[0]).is_dir():
             found.append(argument)
     return found
-
-
-def inherited(overrides: Sequence[str], chosen: Mapping[str, str]) -> list[str]:
-    """What holds for a prerequisite experiment too: which data, which operation, which network, where files lie.
-
-    Args:
-        overrides: of the command line; values of the groups below are kept.
-        chosen: group -> option of the whole run, whether the command line or the experiment chose it.
-    """
-    groups = [f"{group}={chosen[group]}" for group in INHERITED_GROUPS if chosen.get(group)]
-    values = [text for text in overrides if text.lstrip("+~").startswith(INHERITED_VALUES)]
-    return [*groups, *values]
-
-
-def merged(first: Sequence[str], second: Sequence[str]) -> list[str]:
-    """Join overrides; where both set one key, the second holds."""
-    set_again = {text.partition("=")[0] for text in second}
-    return [*second, *(text for text in first if text.partition("=")[0] not in set_again)]
 
 
 def _overrides(arguments: Sequence[str]) -> list[str]:
@@ -116,12 +97,12 @@ def _quoted(argument: str) -> str:
     if match is None:
         return argument
     key, value = match["key"], match["value"]
-    is_path = key.startswith("paths.") or key.rpartition(".")[2] in PATH_KEYS
+    is_path = key.startswith(PATH_GROUPS) or key.rpartition(".")[2] in PATH_KEYS
     if not is_path or not value or (value[0] in "'\"" and value[-1] == value[0] and len(value) > 1):
         return argument
     if value.startswith("~/"):
         value = str(Path(value).expanduser())
-    if _SPECIAL.search(value) and not _is_interpolation(value):
+    if not _PLAIN.fullmatch(value) and not _is_interpolation(value):
         value = _escape(value)
     return f"{match['sign'] or ''}{key}={value}"
 

@@ -70,7 +70,7 @@ def read_back(argument: str) -> object:
 @pytest.mark.parametrize("path", [
     "/data/a b.mtx", "/data/a,b.mtx", "/data/a=b.mtx", "/data/it's.mtx", '/data/"q".mtx', "/data/(1).mtx",
     "/d/[x]{y}.npz", "/d/back\\slash.mtx", "/d/ends\\", "/d/both\\'.mtx", "relative/größe.mtx", "/d/a:b.mtx",
-    "/d/#1.mtx", "/d/100%.mtx",
+    "/d/#1.mtx", "/d/100%.mtx", "/d/backup.mtx~", "/d/a@b+c$d.mtx",
 ])
 def test_paths_with_special_characters_arrive_as_they_are(conf, path):
     argument = cli.prepare(["run.py", "experiment=collect_cpu", f"matrix={path}"], conf)[2]
@@ -87,6 +87,12 @@ def test_any_file_name_arrives_as_it_is(name):
     assert read_back(_quoted(f"matrix={path}")) == path
 
 
+@pytest.mark.parametrize("key", ["task.pretrained", "samples.manifest", "samples.files.spmm", "paths.data"])
+def test_all_keys_that_name_files_take_any_path(conf, key):
+    argument = cli.prepare(["run.py", "experiment=collect_cpu", f"{key}=/a b/(1).pt"], conf)[2]
+    assert read_back(argument) == "/a b/(1).pt"
+
+
 def test_interpolations_and_quoted_values_stay(conf):
     arguments = ["experiment=collect_cpu", "matrix=${paths.root}", "corpus.mirror='a b'"]
     assert cli.prepare(["run.py", *arguments], conf)[1:] == arguments
@@ -95,16 +101,3 @@ def test_interpolations_and_quoted_values_stay(conf):
 def test_home_is_expanded(conf, monkeypatch):
     monkeypatch.setenv("HOME", "/home/someone")
     assert cli.prepare(["run.py", "experiment=collect_cpu", "matrix=~/a.mtx"], conf)[2] == "matrix=/home/someone/a.mtx"
-
-
-def test_prerequisites_inherit_data_and_network_but_not_the_training():
-    overrides = ["experiment=finetune_spade", "paths.data=/d", "model.net.side.width=0", "trainer.epochs=3",
-                 "selection.matrices=7", "seed=4"]
-    chosen = {"op": "sddmm", "samples": "tiny", "task": "finetune", "experiment": "finetune_spade"}
-    assert cli.inherited(overrides, chosen) == [
-        "op=sddmm", "samples=tiny", "paths.data=/d", "model.net.side.width=0", "seed=4"]
-
-
-def test_the_prerequisite_knows_better_than_the_run():
-    assert cli.merged(["op=spmm", "corpus=suitesparse"], ["experiment=x", "corpus=synthetic"]) == [
-        "experiment=x", "corpus=synthetic", "op=spmm"]

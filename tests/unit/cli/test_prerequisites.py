@@ -1,0 +1,63 @@
+"""What a prerequisite takes over from the run that needs it."""
+
+import pytest
+
+from sparloom import cli
+
+CPU = {"_target_": "Cpu", "orders": "all", "preset": "two_threads"}
+SPADE = {"_target_": "Spade", "pes": 32, "preset": "cognate32"}
+FASTER = {"_target_": "Spade", "pes": 32, "preset": "cognate32_205"}
+SMALL = {"_target_": "Spade", "pes": 4, "preset": "hottiles4"}
+
+
+def given(*overrides, source=CPU, target=SPADE, **options):
+    chosen = {"platform@source": "cpu", "platform@target": "spade", **options}
+    return cli.Given(overrides, chosen, {"source": source, "target": target, "seed": 0})
+
+
+def test_data_and_network_are_inherited_but_not_the_training():
+    run = given("experiment=finetune_spade", "paths.data=/d", "model.net.side.width=0", "trainer.epochs=3",
+                "selection.matrices=7", "seed=4", "width=32",
+                op="sddmm", samples="tiny", task="finetune", experiment="finetune_spade")
+    assert run.inherited() == [
+        "op=sddmm", "samples=tiny", "paths.data=/d", "model.net.side.width=0", "seed=4", "width=32"]
+
+
+def test_the_prerequisite_knows_better_than_the_run():
+    assert cli.merged(["op=spmm", "corpus=suitesparse"], ["experiment=x", "corpus=synthetic"]) == [
+        "experiment=x", "corpus=synthetic", "op=spmm"]
+
+
+def test_usual_platforms_need_no_override():
+    assert given().platforms({"source": CPU, "target": SPADE, "seed": 0}) == []
+    assert given().platforms({"source": CPU, "target": CPU}) == []
+
+
+def test_a_prerequisite_gets_the_preset_of_the_run():
+    run = given(target=FASTER, **{"platform@target": "spade_205"})
+    assert run.platforms({"source": CPU, "target": SPADE}) == ["platform@target=spade_205"]
+
+
+def test_a_preset_that_a_prerequisite_makes_anyway_stays_where_it_is():
+    both = {"source": CPU, "target": SPADE, "faster": FASTER}
+    assert given(target=FASTER, **{"platform@target": "spade_205"}).platforms(both) == []
+    run = given(target=SMALL, **{"platform@target": "spade_hottiles4"})
+    assert run.platforms(both) == ["platform@target=spade_hottiles4"]
+
+
+@pytest.mark.parametrize("text", ["target.pes=64", "++target.pes=64", "target.readings={barrier: order}"])
+def test_values_of_the_command_line_go_with_the_platform(text):
+    run = given("trainer.epochs=3", text, target={**SPADE, "pes": 64})
+    assert run.platforms({"source": CPU, "target": SPADE}) == ["platform@target=spade", text]
+
+
+def test_the_source_of_a_run_is_the_target_of_what_encodes_it():
+    run = given("source.orders=waco", source={**CPU, "orders": "waco"})
+    assert run.platforms({"source": CPU, "target": CPU}) == [
+        "platform@source=cpu", "source.orders=waco", "platform@target=cpu", "target.orders=waco"]
+    assert run.platforms({"source": {"_target_": "Other"}, "target": CPU}) == [
+        "platform@target=cpu", "target.orders=waco"]
+
+
+def test_a_platform_that_the_run_does_not_have_stays():
+    assert given("target.pes=64", target={**SPADE, "pes": 64}).platforms({"source": CPU, "target": CPU}) == []
