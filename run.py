@@ -64,7 +64,9 @@ def known_keys() -> list[str]:
     """List the keys of the configuration that the choices on the command line give."""
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = hydra.compose("config", cli.choices(sys.argv[1:], CONF))
+        folders = cli.folders(sys.argv[1:], CONF)
+        more = [f"'file://{folder.absolute()}'" for folder in folders[1:]]
+        cfg = hydra.compose("config", [f"hydra.searchpath=[{','.join(more)}]", *cli.choices(sys.argv[1:], folders)])
     return list(cli.flat(OmegaConf.to_container(cfg)))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from sparloom.cli.listing import show
 from sparloom.cli.nearest import suggestion
 
-__all__ = ["UsageError", "choices", "prepare"]
+__all__ = ["UsageError", "choices", "folders", "prepare"]
 
 PATH_KEYS = ("matrix", "mirror", "folder", "file", "path", "checkpoint", "cache", "table", "pretrained", "manifest")
 PATH_GROUPS = ("paths.", "samples.files.")
@@ -38,19 +38,29 @@ def prepare(argv: Sequence[str], conf: Path) -> list[str]:
         raise SystemExit(0)
     swept = any(argument in ("-m", "--multirun") for argument in arguments)
     for argument in overrides:
-        _check(argument, conf, swept=swept)
+        _check(argument, folders(arguments, conf), swept=swept)
     if not chosen and not any(argument.startswith(("--version", "-sc", "--shell")) for argument in arguments):
         names = ", ".join(path.stem for path in sorted((conf / "experiment").glob("*.yaml")))
         raise UsageError(f"no experiment chosen: give experiment=<name>, one of {names}")
     return [argv[0], *(_quoted(argument) if argument in overrides else argument for argument in arguments)]
 
 
-def choices(arguments: Sequence[str], conf: Path) -> list[str]:
-    """Keep the overrides that choose an option file."""
+def folders(arguments: Sequence[str], conf: Path) -> list[Path]:
+    """List the folders with option files: `conf`, then those that --config-dir names."""
+    flags = ("--config-dir", "-cd")
+    apart = [word for word, flag in zip(arguments, ["", *arguments], strict=False) if flag in flags]
+    joined = [word.partition("=")[2] for word in arguments if word.startswith("--config-dir=")]
+    return [conf, *(Path(name) for name in (*apart, *joined))]
+
+
+def choices(arguments: Sequence[str], option_folders: Sequence[Path]) -> list[str]:
+    """Keep the overrides that choose one option file of these folders, or none."""
     found = []
     for argument in arguments:
         match = _OVERRIDE.match(argument)
-        if match and (conf / match["key"].partition("@")[0]).is_dir():
+        groups = [folder / match["key"].partition("@")[0] for folder in option_folders] if match else []
+        if any((group / f"{match['value']}.yaml").is_file() or (match["value"] == "null" and group.is_dir())
+               for group in groups):
             found.append(argument)
     return found
 
@@ -61,7 +71,8 @@ def _overrides(arguments: Sequence[str]) -> list[str]:
             if not word.startswith("-") and flag not in FLAGS_WITH_VALUE]
 
 
-def _check(argument: str, conf: Path, *, swept: bool) -> None:
+def _check(argument: str, option_folders: Sequence[Path], *, swept: bool) -> None:
+    conf = option_folders[0]
     match = _OVERRIDE.match(argument)
     if match is None:
         if argument.startswith("~"):
@@ -77,7 +88,7 @@ def _check(argument: str, conf: Path, *, swept: bool) -> None:
         return
     if match["value"] in ("null", "") or re.search(r"[\[\]{}()$'\"]", match["value"]):
         return
-    known = [path.stem for path in (conf / group).glob("*.yaml")]
+    known = [path.stem for folder in option_folders for path in (folder / group).glob("*.yaml")]
     for value in match["value"].split(",") if swept else [match["value"]]:
         if value.removesuffix(".yaml") not in known:
             raise UsageError(f"{group} {value!r} does not exist: {suggestion(value, known)}")

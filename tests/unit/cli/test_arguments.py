@@ -63,6 +63,23 @@ def test_right_arguments_pass_unchanged(conf, arguments):
     assert cli.prepare(["run.py", *arguments], conf) == ["run.py", *arguments]
 
 
+@pytest.mark.parametrize("flag", [["--config-dir", "{}"], ["-cd", "{}"], ["--config-dir={}"]])
+def test_further_folder_of_options_counts(conf, tmp_path_factory, flag):
+    more = tmp_path_factory.mktemp("more")
+    (more / "experiment").mkdir()
+    (more / "experiment" / "best.yaml").write_text("x: 1\n")
+    arguments = [*(word.format(more) for word in flag), "experiment=best"]
+    assert cli.prepare(["run.py", *arguments], conf)[1:] == arguments
+    with pytest.raises(cli.UsageError, match="did you mean best"):
+        cli.prepare(["run.py", *arguments[:-1], "experiment=besst"], conf)
+
+
+def test_choices_are_those_that_can_be_composed(conf):
+    arguments = ["experiment=collect_cpu", "experiment=best", "op=spmm,sddmm", "platform@target=spade", "task=null"]
+    kept = ["experiment=collect_cpu", "platform@target=spade", "task=null"]
+    assert cli.choices([*arguments, "seed=1"], [conf]) == kept
+
+
 def read_back(argument: str) -> object:
     return OverridesParser.create().parse_override(argument).value()
 
