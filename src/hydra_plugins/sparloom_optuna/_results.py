@@ -44,8 +44,8 @@ def conclude(study: Study, fixed: Sequence[str], folder: Path, compose: Composer
     name = f"{chosen.choices.get('experiment') or chosen.choices.get('task') or 'sweep'}_best"
     path = folder / "experiment" / f"{name}.yaml"
     write_experiment(path, chosen, compose, header=_header(trials, best, objective, chosen.choices.get("experiment")))
-    log.console.print(f"best: {objective} {best.value:.6g}, trial {best.number}; to run it, copy {path} into "
-                      f"conf/experiment and choose experiment={name}", markup=False)
+    log.console.print(f"best: {objective} {best.value:.6g}, trial {best.number}; run it with --config-dir {folder} "
+                      f"experiment={name}, or copy {path} into conf/experiment", markup=False)
     return best.value
 
 
