@@ -55,11 +55,14 @@ int64_t spade_tile(int64_t rows, int64_t cols, const int64_t* indptr, const int3
     return tiles;
 }
 
-// Deals tiles to PEs. by_panel: all tiles of a row panel to one PE (panel modulo pes); otherwise tile by tile, in
-// schedule order. barrier: a phase per non-empty column panel, otherwise one phase. Out: order (tiles,), start
-// (phases * pes + 1,) with at most `panels` phases, panels = number of column panels. Returns the phases.
-int64_t spade_schedule(int64_t tiles, const int32_t* tile_row, const int32_t* tile_column, int64_t panels, int64_t pes,
-                       int64_t by_panel, int64_t barrier, int32_t* order, int64_t* start) {
+// Deals tiles to PEs, in schedule order; by_panel keeps all tiles of a row panel on one PE. Both costs 0: in turn (panel
+// modulo pes, or running tile number modulo pes); else to the PE with the least cost so far in its phase, the cost of a
+// tile being nonzero_cost per nonzero + tile_cost. barrier: a phase per non-empty column panel, otherwise one phase.
+// begin (tiles + 1,). Out: order (tiles,), start (phases * pes + 1,) with at most `panels` phases, panels = number of
+// column panels. Returns the phases.
+int64_t spade_schedule(int64_t tiles, const int32_t* tile_row, const int32_t* tile_column, const int64_t* begin,
+                       int64_t panels, int64_t pes, int64_t by_panel, int64_t barrier, int64_t nonzero_cost,
+                       int64_t tile_cost, int32_t* order, int64_t* start) {
     std::vector<int64_t> count(static_cast<size_t>(barrier ? panels : 1), 0);
     for (int64_t t = 0; t < tiles; ++t) ++count[barrier ? tile_column[t] : 0];
     std::vector<int64_t> phase_of(count.size(), 0), first(count.size(), 0);
@@ -70,11 +73,22 @@ int64_t spade_schedule(int64_t tiles, const int32_t* tile_row, const int32_t* ti
         before += count[panel];
         phases += count[panel] > 0;
     }
-    std::vector<int64_t> slot(static_cast<size_t>(tiles));
+    std::vector<int64_t> sequence(static_cast<size_t>(tiles)), place(first);
+    for (int64_t t = 0; t < tiles; ++t) sequence[place[barrier ? tile_column[t] : 0]++] = t;
+
+    const bool in_turn = nonzero_cost == 0 && tile_cost == 0;
+    std::vector<int64_t> slot(static_cast<size_t>(tiles)), load(static_cast<size_t>(pes), 0);
+    std::vector<int64_t> owner(tiles ? static_cast<size_t>(tile_row[tiles - 1]) + 1 : 0, -1);
     std::fill(start, start + phases * pes + 1, 0);
-    for (int64_t t = 0; t < tiles; ++t) {
-        const int64_t group = barrier ? tile_column[t] : 0;
-        const int64_t pe = (by_panel ? tile_row[t] : first[group]++) % pes;
+    for (int64_t n = 0; n < tiles; ++n) {
+        const int64_t t = sequence[n], group = barrier ? tile_column[t] : 0;
+        if (n == first[group]) std::fill(load.begin(), load.end(), 0);
+        int64_t& kept = owner[tile_row[t]];
+        int64_t pe = kept;
+        if (in_turn) pe = (by_panel ? tile_row[t] : n) % pes;
+        else if (!by_panel || kept < 0) pe = std::min_element(load.begin(), load.end()) - load.begin();
+        kept = pe;
+        load[pe] += (begin[t + 1] - begin[t]) * nonzero_cost + tile_cost;
         slot[t] = phase_of[group] * pes + pe;
         ++start[slot[t] + 1];
     }

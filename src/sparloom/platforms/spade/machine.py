@@ -1,6 +1,7 @@
 """Parameters of a SPADE machine (ISCA'23 table 1, HotTiles, COGNATE §4.1); their values are in conf/platform/."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 __all__ = ["LINE_BYTES", "Geometry", "Machine"]
 
@@ -55,6 +56,8 @@ class Machine:
         tile_ns: start and drain of a tile (T1).
         instruction_ns, barrier_ns: of the control processor per instruction, and of a barrier.
         quantum: nonzeros that a PE takes before the next PE does, in the interleaving of the trace (T1).
+        dealing: how the control processor gives out tiles: "cyclic", in turn, or "first_free", to the PE that has had
+            the least work so far.
     """
 
     pes: int
@@ -88,6 +91,7 @@ class Machine:
     instruction_ns: float
     barrier_ns: float
     quantum: int
+    dealing: Literal["cyclic", "first_free"]
 
     @property
     def bandwidth(self) -> float:
@@ -130,7 +134,15 @@ class Machine:
             vector_registers=self.vector_registers, **sizes,
         )
 
+    def dealing_costs(self, slice_width: int) -> tuple[int, int]:
+        """Cycles of a nonzero and of a tile, by which the first free PE is found; (0, 0): tiles are dealt in turn."""
+        if self.dealing == "cyclic":
+            return 0, 0
+        return slice_width * VALUE_BYTES // LINE_BYTES, round(self.tile_ns * self.clock_ghz)
+
     def _check(self) -> None:
+        if self.dealing not in ("cyclic", "first_free"):
+            raise ValueError(f"dealing {self.dealing!r} of the machine is unknown: use cyclic or first_free")
         queues = ("reservation_stations", "dense_loads", "sparse_loads", "store_queue")
         for name in ("pes", "pes_per_l2", "quantum", *queues):
             if getattr(self, name) < 1:

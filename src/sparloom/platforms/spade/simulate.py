@@ -45,9 +45,9 @@ def simulate_ops(
     for (number, row_panel, column_panel), group in _grouped(asks, _Ask.tiling).items():
         tiling = tile(orders[number], row_panel, column_panel)
         for job, same in _grouped(group, partial(_Ask.job, tiling=tiling)).items():
-            geometry_of = partial(_geometry, machines, job.slice_width)
-            for geometry, places in _grouped(range(len(machines)), geometry_of).items():
-                schedule = deal(tiling, job.op, pes=geometry.pes, barrier=job.phased)
+            traced_as = partial(_traced_as, machines, job.slice_width)
+            for (geometry, costs), places in _grouped(range(len(machines)), traced_as).items():
+                schedule = deal(tiling, job.op, pes=geometry.pes, barrier=job.phased, costs=costs)
                 counts = trace(tiling, schedule, geometry, bypass={ask.plan.bypass for ask in same})
                 for ask in same:
                     result[ask.op][places, ask.column] = seconds(
@@ -63,7 +63,8 @@ def simulate_counts(pattern: Pattern, op: str, config: Config, *, width: int, ma
     if chosen.reorder:
         pattern = reorder(pattern, *locality_order(pattern))
     tiling = tile(pattern, chosen.row_panel, chosen.column_panel)
-    schedule = deal(tiling, op, pes=machine.pes, barrier=chosen.phased)
+    costs = machine.dealing_costs(chosen.slice_width)
+    schedule = deal(tiling, op, pes=machine.pes, barrier=chosen.phased, costs=costs)
     return trace(tiling, schedule, machine.geometry(chosen.slice_width), bypass={chosen.bypass})[chosen.bypass]
 
 
@@ -94,8 +95,9 @@ class _Ask:
         return _Job("spmm" if alike else self.op, self.plan.phased, self.plan.slice_width)
 
 
-def _geometry(machines: Sequence[Machine], slice_width: int, place: int) -> Geometry:
-    return machines[place].geometry(slice_width)
+def _traced_as(machines: Sequence[Machine], slice_width: int, place: int) -> tuple[Geometry, tuple[int, int]]:
+    """Machines that agree in this share a trace."""
+    return machines[place].geometry(slice_width), machines[place].dealing_costs(slice_width)
 
 
 def _grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:

@@ -67,7 +67,8 @@ def simulate_lines(
     if chosen.reorder:
         pattern = reorder(pattern, *locality_order(pattern))
     tiling = tile(pattern, chosen.row_panel, chosen.column_panel)
-    schedule = deal(tiling, op, pes=machine.pes, barrier=chosen.phased)
+    costs = machine.dealing_costs(chosen.slice_width)
+    schedule = deal(tiling, op, pes=machine.pes, barrier=chosen.phased, costs=costs)
     row_lines = chosen.slice_width * VALUE_BYTES // LINE_BYTES
     geometry = machine.geometry(LINE_BYTES // VALUE_BYTES)
     shape = _Shape(

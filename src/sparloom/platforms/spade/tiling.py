@@ -7,7 +7,9 @@ import numpy as np
 from sparloom.platforms.spade.native import call
 from sparloom.sparse import Pattern
 
-__all__ = ["Schedule", "Tiling", "deal", "tile"]
+__all__ = ["CYCLIC", "Schedule", "Tiling", "deal", "tile"]
+
+CYCLIC = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,15 @@ def tile(pattern: Pattern, row_panel: int, column_panel: int, *, with_source: bo
     )
 
 
-def deal(tiling: Tiling, op: str, *, pes: int, barrier: bool) -> Schedule:
-    """Give tiles to PEs: SpMM by row panel modulo `pes`, SDDMM by running tile number modulo `pes`.
+def deal(tiling: Tiling, op: str, *, pes: int, barrier: bool, costs: tuple[int, int] = CYCLIC) -> Schedule:
+    """Give row panels (SpMM) or single tiles (SDDMM) to PEs, in order; a row panel of SpMM stays on its PE.
 
     Without barriers there is one phase, row panel by row panel; with barriers one phase per non-empty column panel
     (ISCA'23 figure 5, with groups of one column panel).
+
+    Args:
+        costs: of a nonzero and of a tile; the next one goes to the PE with the least cost so far in the phase. CYCLIC
+            deals in turn instead: row panel, or running tile number, modulo `pes`.
     """
     if op not in ("spmm", "sddmm"):
         raise ValueError(f"op {op!r} has no schedule on SPADE: use 'spmm' or 'sddmm'")
@@ -94,7 +100,7 @@ def deal(tiling: Tiling, op: str, *, pes: int, barrier: bool) -> Schedule:
     order = np.empty(tiling.count, dtype=np.int32)
     start = np.zeros(panels * pes + 1, dtype=np.int64)
     phases = call("spade_schedule", [
-        tiling.count, tiling.tile_row, tiling.tile_column, tiling.column_panels, pes, int(op == "spmm"), int(barrier),
-        order, start,
+        tiling.count, tiling.tile_row, tiling.tile_column, tiling.begin, tiling.column_panels, pes, int(op == "spmm"),
+        int(barrier), *costs, order, start,
     ])
     return Schedule(phases=phases, pes=pes, order=order, start=start[: phases * pes + 1].copy())

@@ -29,6 +29,22 @@ def deal(tiles, op, pes, barrier):
     return phases
 
 
+def deal_to_first_free(tiles, op, pes, barrier, costs):
+    """phase -> PE -> list of tiles; each goes to the element with the least cost so far, SpMM's row panels stay."""
+    columns = sorted({column for _, column, _ in tiles})
+    groups = [[tile for tile in tiles if tile[1] == column] for column in columns] if barrier else [tiles]
+    phases, owner = [], {}
+    for group in groups:
+        phase, load = [[] for _ in range(pes)], [0] * pes
+        for place, (row, column, inside) in enumerate(group):
+            unit = row if op == "spmm" else (column, place)
+            pe = owner.setdefault(unit, load.index(min(load)))
+            phase[pe].append((row, column, inside))
+            load[pe] += costs[0] * len(inside) + costs[1]
+        phases.append(phase)
+    return phases
+
+
 class Lru:
     """Sets of rows in order of use, the oldest first; each row maps to its dirty flag."""
 

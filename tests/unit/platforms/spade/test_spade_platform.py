@@ -21,7 +21,7 @@ OPS = pytest.mark.parametrize("op", [SpMM(), SDDMM()], ids=lambda op: op.name)
 
 
 def platform_of(preset="spade", **changes) -> SpadePlatform:
-    chosen = OmegaConf.load(PLATFORMS / "spade.yaml")
+    chosen = OmegaConf.merge(OmegaConf.load(PLATFORMS / "spade.yaml"), {"width": 256})
     if preset != "spade":
         chosen = OmegaConf.merge(chosen, OmegaConf.load(PLATFORMS / f"{preset}.yaml"))
         del chosen["defaults"]

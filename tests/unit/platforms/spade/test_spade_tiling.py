@@ -78,6 +78,33 @@ def test_spmm_never_splits_a_row_panel(barrier):
         assert all(panel % 7 == pe for panel in panels)
 
 
+def test_hand_computed_dealing_to_the_first_free_element():
+    # Tiles cost 13, the second one 16: elements 0, 1, 2 begin; 0 and 2 are free before 1, and 0 again before 1.
+    pattern = Pattern.from_coo(np.arange(21) // 3 * 4, np.arange(21) % 3, (28, 3))
+    more = Pattern.from_coo(np.r_[pattern.row_ids(), [5, 5, 5]], np.r_[pattern.indices, [0, 1, 2]], (28, 3))
+    schedule = deal(tile(more, 4, 3), "sddmm", pes=3, barrier=False, costs=(1, 10))
+    assert [schedule.tiles_of(0, pe).tolist() for pe in range(3)] == [[0, 3, 6], [1, 5], [2, 4]]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
+@pytest.mark.parametrize("barrier", [False, True])
+def test_dealing_to_the_first_free_element_agrees_with_plain_python(seed, op, barrier):
+    rng = np.random.default_rng(seed)
+    pattern = Pattern.from_coo((80 * rng.random(900) ** 2).astype(int), rng.integers(0, 60, 900), (80, 60))
+    pes, costs = int(rng.integers(1, 9)), (int(rng.integers(1, 4)), int(rng.integers(0, 20)))
+    tiling = tile(pattern, 5, 16)
+    schedule = deal(tiling, op, pes=pes, barrier=barrier, costs=costs)
+    expected = spade_oracle.deal_to_first_free(spade_oracle.tiles_of(pattern, 5, 16), op, pes, barrier, costs)
+    sizes = np.diff(tiling.begin)
+    assert [[[len(one[2]) for one in per_pe] for per_pe in phase] for phase in expected] == [
+        [sizes[schedule.tiles_of(phase, pe)].tolist() for pe in range(pes)] for phase in range(schedule.phases)]
+    if op == "spmm":
+        owners = [{int(tiling.tile_row[t]) for phase in range(schedule.phases) for t in schedule.tiles_of(phase, pe)}
+                  for pe in range(pes)]
+        assert sum(map(len, owners)) == len(set.union(*owners))
+
+
 def test_empty_tiles_and_empty_column_panels_do_not_exist():
     pattern = Pattern.from_coo(np.array([0, 9]), np.array([0, 35]), (10, 40))
     tiling = tile(pattern, 5, 10)
