@@ -1,10 +1,9 @@
 """How well the fast level T1 stands for the line-accurate level T0."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from sparloom.platforms.spade.machine import LINE_BYTES, Machine
 from sparloom.platforms.spade.plan import Plan, plan
@@ -13,12 +12,28 @@ from sparloom.platforms.spade.t0 import simulate_lines
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
 
-__all__ = ["Agreement", "agree", "stratified"]
+__all__ = ["Agreement", "Pair", "both_levels", "stratified"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One configuration on both levels.
+
+    Args:
+        fast, reference: simulated seconds of T1 and T0.
+        fast_lines, reference_lines: lines that cross the DRAM border in a pass, final flush included.
+    """
+
+    config: Config
+    fast: float
+    reference: float
+    fast_lines: float
+    reference_lines: float
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """One matrix and operation.
+    """The pairs of one matrix and operation.
 
     Args:
         error: median over configurations of |log(T1 / T0)|.
@@ -28,15 +43,26 @@ class Agreement:
         regret: T0 time of the configuration that is fastest on T1, over the least T0 time.
     """
 
-    matrix: str
-    op: str
-    nnz: int
     error: float
     low: float
     high: float
     spearman: float
     traffic: float
     regret: float
+
+    @staticmethod
+    def of(pairs: Sequence[Pair]) -> "Agreement":
+        """Summarise the pairs of one matrix and operation."""
+        from scipy.stats import spearmanr  # takes as long to import as the whole platform
+
+        fast, reference = (np.array([getattr(pair, name) for pair in pairs]) for name in ("fast", "reference"))
+        ratio = np.log(fast / reference)
+        lines = np.array([pair.fast_lines / pair.reference_lines for pair in pairs])
+        return Agreement(
+            error=float(np.median(np.abs(ratio))), low=float(ratio.min()), high=float(ratio.max()),
+            spearman=float(spearmanr(fast, reference).statistic), traffic=float(np.median(np.abs(lines - 1))),
+            regret=float(reference[np.argmin(fast)] / reference.min()),
+        )
 
 
 def stratified(space: ConfigSpace) -> list[Config]:
@@ -51,28 +77,23 @@ def stratified(space: ConfigSpace) -> list[Config]:
     return chosen
 
 
-def agree(
-    patterns: Mapping[str, Pattern], op: str, *, width: int, configs: Sequence[Config], machine: Machine,
-) -> list[Agreement]:
-    """Simulate every configuration on both levels; equal programs are simulated once and counted as often as asked."""
-    return [_compared(name, pattern, op, width, configs, machine) for name, pattern in patterns.items()]
+def both_levels(
+    pattern: Pattern, op: str, *, width: int, configs: Sequence[Config], machine: Machine,
+) -> list[Pair]:
+    """Simulate every configuration on both levels; equal programs are simulated once and counted as often as asked.
 
-
-def _compared(
-    name: str, pattern: Pattern, op: str, width: int, configs: Sequence[Config], machine: Machine,
-) -> Agreement:
+    Raises:
+        Unsupported: the matrix is too large for level T0.
+    """
     fast = simulate_many(pattern, op, width=width, configs=configs, machines=[machine])[0]
-    known: dict[tuple[Plan, bool], tuple[float, float]] = {}
-    for config in configs:
+    known: dict[tuple[Plan, bool], tuple[float, float, float]] = {}
+    pairs = []
+    for config, seconds in zip(configs, fast, strict=True):
         program = plan(config, pattern.shape, width), bool(config["barrier"])
         if program not in known:
             run = simulate_lines(pattern, op, config, width=width, machine=machine)
             lines = simulate_counts(pattern, op, config, width=width, machine=machine).dram_bytes(op) / LINE_BYTES
-            known[program] = run.seconds, lines / run.dram_lines
-    both = np.array([known[plan(config, pattern.shape, width), bool(config["barrier"])] for config in configs])
-    ratio = np.log(fast / both[:, 0])
-    return Agreement(
-        matrix=name, op=op, nnz=pattern.nnz, error=float(np.median(np.abs(ratio))), low=float(ratio.min()),
-        high=float(ratio.max()), spearman=float(spearmanr(fast, both[:, 0]).statistic),
-        traffic=float(np.median(np.abs(both[:, 1] - 1))), regret=float(both[np.argmin(fast), 0] / both[:, 0].min()),
-    )
+            known[program] = run.seconds, lines, run.dram_lines
+        reference, fast_lines, reference_lines = known[program]
+        pairs.append(Pair(config, float(seconds), reference, fast_lines, reference_lines))
+    return pairs
