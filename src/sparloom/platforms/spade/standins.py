@@ -56,8 +56,9 @@ def mycielskian(order: int) -> Pattern:
 def delaunay(points: int, seed: int) -> Pattern:
     """Triangulation of random points in the unit square, numbered cell by cell, cells in random order.
 
-    With 16 points in a cell about half the columns of a row are far away, as the traffic that HotTiles reports for
-    delaunay_n22 implies (2 lines per nonzero).
+    The 16 points of a cell were chosen for the traffic that the times of HotTiles imply for delaunay_n22, after signs
+    with a numbering along a Z curve had been seen. A third of the columns of a row is far away (0.43 in delaunay_n15);
+    panels of 256 and 1024 rows meet as many columns as in delaunay_n15 within 10 %.
     """
     rng = np.random.default_rng(seed)
     place = rng.random((points, 2))
@@ -71,7 +72,9 @@ def delaunay(points: int, seed: int) -> Pattern:
 def road(rows: int, seed: int) -> Pattern:
     """A lattice that has lost 40 % of its edges: about 2.4 nonzeros per row.
 
-    Numbered by blocks of 16 x 16 that follow each other in random order, as regions of a map do: an assumption.
+    Numbered by blocks of 16 x 16 that follow each other in random order, as regions of a map do; chosen after signs
+    with ordered blocks of 64 x 64 had been seen. 6 % of the columns are far away (11 % in luxembourg_osm); panels of
+    256 and 1024 rows meet as many columns as in luxembourg_osm within 20 %.
     """
     rng = np.random.default_rng(seed)
     side, block = int(rows**0.5), 16
