@@ -19,7 +19,7 @@ USER_ERRORS = (SparloomError, ValueError, OSError, ImportError, MemoryError)
 logger = logging.getLogger(__name__)
 
 
-class Reported(Exception):  # noqa: N818  (not an error of its own: it carries the exit to the outermost frame)
+class Reported(Exception):
     """A failure the user has been told about."""
 
 

@@ -3,11 +3,12 @@
 from importlib import import_module
 from typing import Any
 
-__all__ = ["CpuPlatform", "NullPlatform", "SpadePlatform"]
+__all__ = ["CpuPlatform", "NullPlatform", "Platform", "SpadePlatform"]
 
 _PLACES = {
     "CpuPlatform": "sparloom.platforms.cpu",
     "NullPlatform": "sparloom.platforms.null",
+    "Platform": "sparloom.platforms.platform",
     "SpadePlatform": "sparloom.platforms.spade",
 }
 

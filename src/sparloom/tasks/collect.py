@@ -123,16 +123,16 @@ class Collect:
 
     def _alone(self) -> AbstractContextManager[None]:
         """Let nothing else of ours be timed on this machine meanwhile; simulations need no such care."""
-        if _kind(self.platforms[0]) == "simulated":
+        if self.platforms[0].kind == "simulated":
             return nullcontext()
-        if _kind(self.platforms[0]) == "wall" and self.jobs > 1:
+        if self.platforms[0].kind == "wall" and self.jobs > 1:
             raise ValueError(f"{self.jobs} jobs would disturb each other's times on platform {self.platforms[0].name}: "
                              "task.jobs=1, or one machine per shard")
         return locked(Path(tempfile.gettempdir()) / f"sparloom-timing-{os.getuid()}.lock")
 
     def _operands(self, matrix: SparseMatrix) -> Operands:
         """Draw dense operands; simulators read only their width, so for them one number stands for all."""
-        if _kind(self.platforms[0]) != "simulated":
+        if self.platforms[0].kind != "simulated":
             return self.op.operands(matrix, self.width, self.timing.seed)
         return Operands(matrix, {"B": np.broadcast_to(np.float32(0), (1, self.width))})
 
@@ -205,10 +205,6 @@ class Collect:
         table = _updated(SampleTable.read(path), fresh) if path.exists() else fresh
         table.write(path)
         logger.info("%s: %d rows of %d matrices", path, len(table), len(table.matrices))
-
-
-def _kind(platform: "Platform") -> str:
-    return getattr(platform, "kind", "wall")
 
 
 def _updated(old: SampleTable, fresh: SampleTable) -> SampleTable:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparloom.errors import SparloomError
-from sparloom.measure import Kind, Measurement, TimingProtocol
+from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
 
@@ -71,7 +71,6 @@ def _guarded(
     if not configs:
         return
     waiting = {(config, turn) for config in configs for turn in range(timing.rounds)}
-    kind: Kind = "simulated" if timing.slow_factor == float("inf") else "wall"
     try:
         for config, turn, measurement in platform.measure_many(op, operands, configs, timing):
             waiting.discard((config, turn))
@@ -83,4 +82,4 @@ def _guarded(
                 yield from _guarded(platform, op, operands, [config], timing)
             return
         for config, turn in sorted(waiting, key=lambda place: place[1]):
-            yield config, turn, Measurement.failed(f"{type(error).__name__}: {error}", kind)
+            yield config, turn, Measurement.failed(f"{type(error).__name__}: {error}", platform.kind)

@@ -41,7 +41,7 @@ class Pretrain:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Train, save the checkpoint and the curves; returns the last and best losses, and how much the matrix counts."""
+        """Train, save checkpoint and curves; returns last and best losses, and how much the matrix counts."""
         space = self.platform.space(self.op)
         named = f"{self.platform.name}_{self.op.name}"
         encoder = load_encoder(self.checkpoints.find(

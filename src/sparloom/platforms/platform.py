@@ -1,0 +1,47 @@
+"""What tasks ask of a platform."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from sparloom.measure import Kind, Measurement, TimingProtocol
+from sparloom.ops import Op, Operands
+from sparloom.space import Config, ConfigSpace
+from sparloom.sparse import Pattern
+
+__all__ = ["Platform"]
+
+
+class Platform(Protocol):
+    """A machine that runs configurations of operations, or simulates them.
+
+    Several presets of one platform may share their work in `measure_together`, which tasks use where a class has it;
+    see `SpadePlatform`.
+
+    Args:
+        name: of the platform, one for all presets.
+        preset: name of its settings in sample tables.
+        kind: clock of its seconds; they never mix.
+    """
+
+    name: str
+    preset: str
+    kind: Kind
+
+    def space(self, op: Op) -> ConfigSpace:
+        """List the configurations of `op`, not yet bound to a matrix."""
+
+    def baseline(self, op: Op, pattern: Pattern) -> Config:
+        """Name the configuration that speedups refer to."""
+
+    def run(self, op: Op, operands: Operands, config: Config) -> np.ndarray:
+        """Compute the result in float32, to compare with the float64 oracle."""
+
+    def measure(self, op: Op, operands: Operands, config: Config, timing: TimingProtocol) -> Measurement:
+        """Measure one configuration."""
+
+    def measure_many(
+        self, op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
+    ) -> Iterator[tuple[Config, int, Measurement]]:
+        """Measure configurations in interleaved rounds: configuration, round, measurement."""
