@@ -80,7 +80,7 @@ def sign_records(
     for name in matrices:
         pattern = STANDINS[name](factor)
         for width in widths:
-            times = _searched(pattern, width, small, factor)
+            times = _searched(pattern, (*ROW_PANELS, 16) if name == "MYC" else ROW_PANELS, width, small, factor)
             for op, found in times.items():
                 records.extend(_records(name, op, width, found))
     return records
@@ -90,11 +90,13 @@ Times = Mapping[tuple[int, str, int, int], float]
 """(row panel, column panel name, barrier, bypass) -> seconds."""
 
 
-def _searched(pattern: Pattern, width: int, machine: Machine, factor: int) -> dict[str, Times]:
+def _searched(
+    pattern: Pattern, row_panels: Sequence[int], width: int, machine: Machine, factor: int,
+) -> dict[str, Times]:
     """Column panels shrink with the matrix, so that a row panel meets as many of them, with as many nonzeros."""
     panels = {"small": 262_144 // width // factor, "middle": 16_777_216 // width // factor, "all": "all"}
     points, configs = [], []
-    for rows in (*ROW_PANELS, *((16,) if pattern.rows < 65_536 else ())):
+    for rows in row_panels:
         for panel, cols in panels.items():
             for barrier in (0, 1) if panel == "middle" else (0,):
                 for bypass in (0, 1):
