@@ -82,8 +82,9 @@ class Collect:
     def run(self, out: Path) -> Mapping[str, float]:
         """Collect what is missing; returns counts of matrices, rows and failures."""
         began = time.monotonic()
+        place, step = _shard(self.shard)
         planned = self._planned()
-        mine = _shard(planned, self.shard)
+        mine = planned[place::step]
         costs = {entry.name: float(entry.nnz + 20_000) for entry in self.corpus.entries()}
         title = f"{self.platforms[0].name} {self.op.name}"
         logger.info("%s: %d of %d matrices, %s configurations each, %d processes", title, len(mine), len(planned),
@@ -222,8 +223,8 @@ def _append(journals: Mapping[str, Journal], samples: Sequence[Sample]) -> list[
     return list(samples)
 
 
-def _shard(names: Sequence[str], shard: str) -> list[str]:
-    """Take every n-th name from the i-th on.
+def _shard(shard: str) -> tuple[int, int]:
+    """Read "i/n": every n-th name from the i-th on.
 
     Raises:
         ValueError: `shard` is not "i/n" with 0 <= i < n.
@@ -231,7 +232,7 @@ def _shard(names: Sequence[str], shard: str) -> list[str]:
     found = re.fullmatch(r"(\d+)/(\d+)", shard)
     if found is None or int(found[1]) >= int(found[2]):
         raise ValueError(f"shard {shard!r} is not i/n with 0 <= i < n: write task.shard=0/4 for the first of four")
-    return list(names[int(found[1])::int(found[2])])
+    return int(found[1]), int(found[2])
 
 
 def _digest(name: str) -> int:
