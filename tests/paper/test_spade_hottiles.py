@@ -1,4 +1,9 @@
-"""The SPADE elements of HotTiles (HPCA'24), four and sixteen, without L2 and LLC."""
+"""The SPADE elements of HotTiles (HPCA'24), four and sixteen, without L2 and LLC, on stand-ins of its matrices.
+
+dgreen and wiki-topcats have no stand-in. Mycielskian graphs are the published kind at 1/8 of the rows.
+"""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +13,7 @@ from spade_cases import config_of, machine_of
 from sparloom.platforms.spade.simulate import simulate_counts, simulate_many
 from sparloom.platforms.spade.standins import STANDINS, delaunay, grid_3d, kronecker, mycielskian, social
 
-pytestmark = [pytest.mark.paper, pytest.mark.slow]
+pytestmark = [pytest.mark.paper, pytest.mark.cc, pytest.mark.slow]
 
 # name: (published milliseconds of sixteen elements, millions of nonzeros, stand-in)
 CASES = {
@@ -22,40 +27,54 @@ CASES = {
     "soc-Pokec": (29.7, 30.6, lambda: social(60_000, 18.8, inside=0.4, group=200, seed=0)),
 }
 UNTILED = config_of(64, "all", 32, 0, 1)
+MACHINES = [machine_of("spade_hottiles4"), machine_of("spade_hottiles16")]
+FREE = replace(MACHINES[1], dealing="first_free")
 
 
 @pytest.fixture(scope="module")
 def measured():
-    """name -> (nanoseconds per nonzero of sixteen elements, GB/s of four and sixteen, lines per nonzero)."""
-    machines, found = [machine_of("spade_hottiles4"), machine_of("spade_hottiles16")], {}
-    for name, (_, _, make) in CASES.items():
+    """name -> (times of 16 elements over those published, dealt cyclicly and to the first free; GB/s of 4 and 16; lines
+
+    per nonzero). All times are per nonzero, as the stand-ins are smaller.
+    """
+    found = {}
+    for name, (milliseconds, millions, make) in CASES.items():
         pattern = make()
-        times = [simulate_many(pattern, "spmm", width=32, configs=[UNTILED], machines=[machine])[0, 0]
-                 for machine in machines]
+        times = simulate_many(pattern, "spmm", width=32, configs=[UNTILED], machines=[*MACHINES, FREE])[:, 0]
         moved = [simulate_counts(pattern, "spmm", UNTILED, width=32, machine=machine).dram_bytes("spmm")
-                 for machine in machines]
-        rates = [byte / time / 1e9 for byte, time in zip(moved, times, strict=True)]
-        found[name] = (1e9 * times[1] / pattern.nnz, *rates, moved[1] / 64 / pattern.nnz)
+                 for machine in MACHINES]
+        ratios = 1e9 * times[1:] / pattern.nnz / (milliseconds / millions)
+        found[name] = (*ratios, moved[0] / times[0] / 1e9, moved[1] / times[1] / 1e9, moved[1] / 64 / pattern.nnz)
     return found
 
 
+def geomean(values) -> float:
+    return float(np.exp(np.mean(np.log(values))))
+
+
 def test_bandwidth_grows_from_four_to_sixteen_elements_as_published(measured):
-    rates = np.array([each[1:3] for each in measured.values()])
-    assert np.exp(np.mean(np.log(rates[:, 1] / rates[:, 0]))) == pytest.approx(132.28 / 49.68, rel=0.15)
+    assert geomean([each[3] / each[2] for each in measured.values()]) == pytest.approx(132.28 / 49.68, rel=0.15)
 
 
 def test_lines_per_nonzero_are_those_published(measured):
-    lines = [each[3] for each in measured.values()]
-    assert np.exp(np.mean(np.log(lines))) == pytest.approx(1.60, rel=0.2)
+    assert geomean([each[4] for each in measured.values()]) == pytest.approx(1.60, rel=0.2)
 
 
-def test_times_per_nonzero_are_near_those_published(measured):
+def test_times_order_the_matrices_as_published(measured):
     paper = np.array([milliseconds / millions for milliseconds, millions, _ in CASES.values()])
-    ours = np.array([each[0] for each in measured.values()])
-    assert np.exp(np.mean(np.log(ours / paper))) == pytest.approx(1, abs=0.35)
-    assert spearmanr(ours, paper).statistic >= 0.75
+    ratio = np.array([each[0] for each in measured.values()])
+    assert spearmanr(ratio * paper, paper).statistic >= 0.8
 
 
-@pytest.mark.parametrize("name", [*CASES, "dgreen", "wiki-topcats"])
-def test_times_within_35_percent_need_the_original_matrices(name, mirror):
-    pytest.skip(f"{name} is not in the mirror of real matrices at its full size; a stand-in is tested instead")
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.xfail(
+        reason="1.354; on the published graph itself 1.42: cyclic dealing, see below", raises=AssertionError))
+    if name == "mycielskian17" else name for name in CASES])
+def test_times_are_within_35_percent_of_those_published(measured, name):
+    assert measured[name][0] == pytest.approx(1, abs=0.35)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_times_are_nearer_when_the_first_free_element_takes_the_next_panel(measured, name):
+    assert measured[name][1] == pytest.approx(1, abs=0.30)
+    assert abs(np.log(measured[name][1])) <= abs(np.log(measured[name][0])) + 0.02

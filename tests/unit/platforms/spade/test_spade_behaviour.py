@@ -9,6 +9,8 @@ from spade_cases import banded, config_of, even_rows, grid, machine_of, shuffled
 from sparloom.platforms.spade.simulate import simulate_counts, simulate_many
 from sparloom.space import SpadeSpace
 
+pytestmark = pytest.mark.cc
+
 
 def times_of(pattern, op, configs, *machines, width=256):
     return simulate_many(pattern, op, width=width, configs=configs, machines=machines)
@@ -55,6 +57,7 @@ def test_balance_alone_gains_what_the_paper_gained_at_most(machine):
     assert base / small == pytest.approx(256 / 48, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_band_in_few_panels_starves_the_elements(machine):
     # Column panel 1024 and row panel 2048 with barriers: one or two elements per phase.
     fast = replace(machine, dram_gb_per_s=2000)
@@ -86,6 +89,7 @@ def test_narrow_slices_do_not_win_without_a_bandwidth_limit(machine):
     assert wide <= narrow
 
 
+@pytest.mark.slow
 def test_a_larger_llc_is_never_much_slower(machine):
     for pattern in (uniform(60_000, 6), shuffled(grid(200, 200)), banded(30_000, 200, 5)):
         configs = [config_of(row, panel, split) for row in (32, 256) for panel in (1024, "all") for split in (32, 256)]
@@ -94,6 +98,7 @@ def test_a_larger_llc_is_never_much_slower(machine):
         assert np.all(times[1:] <= 1.03 * times[:-1])
 
 
+@pytest.mark.slow
 def test_more_elements_are_never_much_slower():
     # With their shares of L2, LLC and bandwidth, and the same link latency.
     for pattern in (uniform(30_000, 6), banded(30_000, 200, 5)):

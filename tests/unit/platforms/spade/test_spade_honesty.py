@@ -14,6 +14,8 @@ from sparloom.platforms.spade.standins import social
 from sparloom.space import SpadeSpace
 from sparloom.sparse import Pattern, reorder
 
+pytestmark = pytest.mark.cc
+
 SPACE = list(SpadeSpace("spmm"))
 ROOT = PLATFORMS.parents[1]
 
@@ -57,6 +59,7 @@ def test_more_victim_cache_removes_the_cost_of_bypassing(machine):
     assert cost[1024] < 1.05
 
 
+@pytest.mark.slow
 def test_barriers_help_only_because_elements_share_a_full_llc(machine):
     # Uneven rows let elements drift apart; the columns of a panel fit the LLC, all columns do not.
     pattern, free = social(60_000, 60, inside=0.1, group=200, seed=0), config_of(256, 16384, 32)
@@ -81,6 +84,7 @@ def test_latency_costs_nothing_when_there_is_none(machine):
     assert slow[0] == time_of(pattern, config_of(), everything)
 
 
+@pytest.mark.slow
 def test_the_layout_alone_changes_the_best_configuration(machine):
     pattern = banded(30_000, 60, 6)
     best = [SPACE[int(simulate_many(each, "spmm", width=256, configs=SPACE, machines=[machine])[0].argmin())]
@@ -88,6 +92,7 @@ def test_the_layout_alone_changes_the_best_configuration(machine):
     assert best[0] != best[1]
 
 
+@pytest.mark.slow
 def test_the_space_is_not_separable_and_winners_differ(machine):
     rng = np.random.default_rng(0)
     patterns = [
@@ -122,6 +127,7 @@ def test_no_parameter_belongs_to_one_operation():
     assert not re.search("spmm|sddmm", options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantum", [4, 16, 64])
 def test_the_sign_of_a_barrier_does_not_hang_on_the_interleaving(quantum):
     machine = machine_of("spade", llc_kib=384, quantum=quantum)

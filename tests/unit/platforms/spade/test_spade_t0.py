@@ -8,6 +8,8 @@ from spade_cases import config_of, machine_of, uniform
 from sparloom.platforms.spade.t0 import simulate_lines
 from sparloom.sparse import Pattern
 
+pytestmark = pytest.mark.cc
+
 
 class Registers:
     """Lines of the vector registers, the newest first."""

@@ -1,0 +1,30 @@
+"""Stand-ins against real graphs of the same family, where the mirror of real matrices has one."""
+
+import numpy as np
+import pytest
+
+from sparloom.platforms.spade.standins import delaunay, road
+from sparloom.sparse import Pattern, SuiteSparseCorpus
+
+pytestmark = [pytest.mark.paper, pytest.mark.slow]
+
+RELATIVES = {
+    "DIMACS10/delaunay_n15": lambda: delaunay(1 << 15, seed=0),
+    "DIMACS10/luxembourg_osm": lambda: road(114_599, seed=0),
+}
+
+
+def distinct(pattern: Pattern, row_panel: int) -> float:
+    """Columns met by a panel of rows per nonzero in it: what a cache that holds a panel has to fetch."""
+    panel = pattern.row_ids().astype(np.int64) // row_panel
+    return len(np.unique(panel * pattern.cols + pattern.indices)) / pattern.nnz
+
+
+@pytest.mark.parametrize("row_panel", [256, 1024])
+@pytest.mark.parametrize("name", RELATIVES)
+def test_panels_meet_as_many_columns_as_in_a_real_graph_of_the_family(mirror, tmp_path, name, row_panel):
+    corpus = SuiteSparseCorpus(mirror, str(tmp_path))
+    if name not in {entry.name for entry in corpus.entries()}:
+        pytest.skip(f"the mirror has no {name}")
+    real = corpus.load(name).pattern
+    assert distinct(RELATIVES[name](), row_panel) == pytest.approx(distinct(real, row_panel), rel=0.2)
