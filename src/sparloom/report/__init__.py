@@ -2,6 +2,7 @@
 
 from sparloom.report.evaluation import Choices, Truth, judge, optimum, random_choice
 from sparloom.report.figures import draw_curves, draw_matrices, draw_methods
+from sparloom.report.levels import draw_levels
 from sparloom.report.recommendations import draw_recommendations
 from sparloom.report.runs import Run, read_run
 from sparloom.report.signs import draw_signs
@@ -10,6 +11,6 @@ from sparloom.report.summary import per_matrix, summary
 from sparloom.report.tables import results_table
 
 __all__ = [
-    "Choices", "Run", "Truth", "draw_curves", "draw_matrices", "draw_methods", "draw_recommendations", "draw_signs",
-    "draw_spy", "judge", "optimum", "per_matrix", "random_choice", "read_run", "results_table", "summary",
+    "Choices", "Run", "Truth", "draw_curves", "draw_levels", "draw_matrices", "draw_methods", "draw_recommendations",
+    "draw_signs", "draw_spy", "judge", "optimum", "per_matrix", "random_choice", "read_run", "results_table", "summary",
 ]
