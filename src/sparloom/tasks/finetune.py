@@ -84,6 +84,8 @@ class Finetune:
         unknown = sorted(set(self.methods) - set(METHODS))
         if unknown:
             raise ValueError(f"no method {', '.join(unknown)}: task.methods knows {', '.join(METHODS)}")
+        if "cognate" not in self.methods:
+            raise ValueError("task.methods lacks cognate, with which the others are compared: add it")
         study = Study(self.target, self.op, self.samples, self.eval_role)
         beginning = self._beginning(study)
         logger.info("%s on %s %s: %d %s matrices, seeds %s", self.op.name, self.target.name, self.target.preset,
