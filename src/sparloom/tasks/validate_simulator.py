@@ -56,13 +56,16 @@ class ValidateSimulator:
                 rows.to_parquet(partial)
         metrics = {"matrices": len(chosen), "points": len(samples)}
         for op, rows in table.groupby("op", sort=False):
+            points = samples[samples["op"] == op]
+            traffic = (points["fast_lines"] / points["reference_lines"] - 1).abs()
             metrics |= {
                 f"{op}/error_median": float(rows["error"].median()), f"{op}/error_worst": float(rows["error"].max()),
                 f"{op}/spearman_median": float(rows["spearman"].median()),
                 f"{op}/spearman_p10": float(rows["spearman"].quantile(0.1)),
                 f"{op}/spearman_worst": float(rows["spearman"].min()),
-                f"{op}/traffic_median": float(rows["traffic"].median()),
-                f"{op}/traffic_worst": float(rows["traffic"].max()), f"{op}/regret": geomean(rows["regret"].to_numpy()),
+                f"{op}/traffic_median": float(rows["traffic"].median()), f"{op}/traffic_worst": float(traffic.max()),
+                f"{op}/traffic_within_10_percent": float((traffic <= 0.1).mean()),
+                f"{op}/regret": geomean(rows["regret"].to_numpy()),
                 f"{op}/regret_worst": float(rows["regret"].max()),
             }
             log.console.print(f"{op}: " + ", ".join(

@@ -39,7 +39,7 @@ class Agreement:
         error: median over configurations of |log(T1 / T0)|.
         low, high: least and greatest log(T1 / T0).
         spearman: rank correlation of the times.
-        traffic: median over configurations of |DRAM lines of T1 / those of T0 - 1|.
+        traffic, traffic_worst: median and greatest of |DRAM lines of T1 / those of T0 - 1| over configurations.
         regret: T0 time of the configuration that is fastest on T1, over the least T0 time.
     """
 
@@ -48,6 +48,7 @@ class Agreement:
     high: float
     spearman: float
     traffic: float
+    traffic_worst: float
     regret: float
 
     @staticmethod
@@ -57,11 +58,11 @@ class Agreement:
 
         fast, reference = (np.array([getattr(pair, name) for pair in pairs]) for name in ("fast", "reference"))
         ratio = np.log(fast / reference)
-        lines = np.array([pair.fast_lines / pair.reference_lines for pair in pairs])
+        traffic = np.array([abs(pair.fast_lines / pair.reference_lines - 1) for pair in pairs])
         return Agreement(
             error=float(np.median(np.abs(ratio))), low=float(ratio.min()), high=float(ratio.max()),
-            spearman=float(spearmanr(fast, reference).statistic), traffic=float(np.median(np.abs(lines - 1))),
-            regret=float(reference[np.argmin(fast)] / reference.min()),
+            spearman=float(spearmanr(fast, reference).statistic), traffic=float(np.median(traffic)),
+            traffic_worst=float(traffic.max()), regret=float(reference[np.argmin(fast)] / reference.min()),
         )
 
 
