@@ -18,6 +18,3 @@ def mirror() -> str:
     if beside.is_dir():
         return str(beside)
     pytest.skip("no real matrices: set SPARLOOM_MIRROR to a folder or URL in SuiteSparse layout")
-
-# Waits for the committed run that it reads.
-collect_ignore = ["paper/test_spade_levels.py"]
