@@ -18,6 +18,3 @@ def mirror() -> str:
     if beside.is_dir():
         return str(beside)
     pytest.skip("no real matrices: set SPARLOOM_MIRROR to a folder or URL in SuiteSparse layout")
-
-# Passes alone, but leaves sockets of its kernels open, which warn (and so fail) in whatever test comes next.
-collect_ignore = ["contract/test_notebooks.py"]
