@@ -6,7 +6,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
-from sparloom.data import matrix_samples
+from sparloom.data import ensure_data, matrix_samples
 from sparloom.models import CognateModel, swapped_accuracy
 from sparloom.tasks.labels import labels_with_noise
 
@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("op", ["spmm", "sddmm"])
 def test_source_model_looks_at_the_matrix(op: str) -> None:
+    ensure_data(ROOT / "data")
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = compose("config", overrides=["experiment=pretrain_cpu", f"op={op}", f"paths.root={ROOT}"])
     task, platform = instantiate(config.task), instantiate(config.source)
