@@ -45,7 +45,6 @@ class Machine:
         reservation_stations: vector operations in flight per PE.
         dense_loads, sparse_loads, store_queue: lines in flight per PE and kind (the last one in T0 only).
         parallel_dense_lines: dense lines that overlap on average (T1).
-        bypass_lines: entries of the bypass buffer (T0).
         victim_kib: victim cache of the bypass buffer; 0: none.
         l1_kib, l2_kib, llc_kib: per PE, per L2, and LLC share per L2 (the shares form one pool); 0: none.
         dram_gb_per_s, dram_efficiency: theoretical bandwidth, and the share of it that can be had.
@@ -68,7 +67,6 @@ class Machine:
     sparse_loads: int
     store_queue: int
     parallel_dense_lines: float
-    bypass_lines: int
     victim_kib: float
     victim_ways: int
     l1_kib: float
