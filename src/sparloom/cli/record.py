@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from sparloom import log
+from sparloom.checkout import revision
 from sparloom.files import write_json, write_text
 
 __all__ = ["begin", "finish"]
@@ -41,10 +41,11 @@ def environment(root: Path, seed: int) -> dict[str, object]:
     """Describe commit, versions, machine, threads, seed and data of this run."""
     from sparloom.measure import describe_machine  # it loads NumPy, which listing and help do without
 
+    found = revision(root)
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": _git(root, "rev-parse", "HEAD"),
-        "dirty": bool(_git(root, "status", "--porcelain", "--untracked-files=no")),
+        "commit": found and found.commit,
+        "dirty": bool(found and found.dirty),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in ("sparloom", *PACKAGES)},
         "machine": dict(describe_machine()),
@@ -59,15 +60,6 @@ def _number(value: float) -> float | int | None:
     if isinstance(value, bool | int):
         return int(value)
     return float(value) if math.isfinite(value) else None
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        command = ["git", "-C", str(root), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 def _version(name: str) -> str | None:

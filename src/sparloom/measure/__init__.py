@@ -3,6 +3,7 @@
 from sparloom.measure.machine import describe_machine
 from sparloom.measure.measurement import Kind, Measurement, TimingProtocol
 from sparloom.measure.metrics import (
+    DCE_COST,
     ape_speedup,
     ape_time,
     bootstrap_interval,
@@ -16,6 +17,7 @@ from sparloom.measure.metrics import (
 from sparloom.measure.statistics import noise_floor, round_minima, settle
 
 __all__ = [
+    "DCE_COST",
     "Kind",
     "Measurement",
     "TimingProtocol",

@@ -8,7 +8,7 @@ import pandas as pd
 
 from sparloom import log
 from sparloom.files import atomic_path, write_json
-from sparloom.measure import dce
+from sparloom.measure import DCE_COST, dce
 from sparloom.report import Choices, draw_matrices, draw_methods, per_matrix, results_table, summary
 from sparloom.tasks.study import Study
 from sparloom.tasks.training import write_curves
@@ -16,7 +16,6 @@ from sparloom.tasks.training import write_curves
 __all__ = ["Comparison"]
 
 TITLES = {"spmm": "SpMM", "sddmm": "SDDMM"}
-COSTS = {"cpu": 1.0, "spade": 1000.0}  # COGNATE appendix A.3
 
 
 @dataclass
@@ -76,8 +75,8 @@ class Comparison:
     def _costs(self) -> dict[str, float]:
         """Target labels each method read per seed, those that were only watched, and the cost of all data."""
         labels = max(len(rows) for rows in self.drawn.values())
-        known = self.study.platform.name in COSTS
+        known = self.study.platform.name in DCE_COST
         read = {"cpu": self.source_labels, self.study.platform.name: labels}
         found = {"labels_per_seed": labels, "source_labels": self.source_labels}
-        found |= {"dce": dce(read, COSTS)} if known else {}
+        found |= {"dce": dce(read)} if known else {}
         return {f"{self.study.role}/{key}": value for key, value in found.items()}
