@@ -23,6 +23,11 @@ class Operands:
     matrix: SparseMatrix
     dense: Mapping[str, np.ndarray]
 
+    @classmethod
+    def unfilled(cls, matrix: SparseMatrix, width: int) -> "Operands":
+        """Operands without numbers, for simulators: they read the pattern and the width, and compute nothing."""
+        return cls(matrix, {"B": np.broadcast_to(np.float32(0), (1, width))})
+
     @property
     def width(self) -> int:
         """Columns of the dense operands."""

@@ -51,7 +51,7 @@ class BenchSimulator:
                 "points": points, "bit_equal": int(equal), "matrices": len(largest)}
 
     def _simulated(self, matrix: SparseMatrix) -> np.ndarray:
-        operands = Operands(matrix, {"B": np.broadcast_to(np.float32(0), (1, self.width))})
+        operands = Operands.unfilled(matrix, self.width)
         seconds = []
         for op in self.ops:
             configs = list(self.platform.space(op).bind(matrix.pattern.shape))

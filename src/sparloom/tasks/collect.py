@@ -132,10 +132,10 @@ class Collect:
         return locked(Path(tempfile.gettempdir()) / f"sparloom-timing-{os.getuid()}.lock")
 
     def _operands(self, matrix: SparseMatrix) -> Operands:
-        """Draw dense operands; simulators read only their width, so for them one number stands for all."""
+        """Draw dense operands, except for simulators, which need none."""
         if self.platforms[0].kind != "simulated":
             return self.op.operands(matrix, self.width, self.timing.seed)
-        return Operands(matrix, {"B": np.broadcast_to(np.float32(0), (1, self.width))})
+        return Operands.unfilled(matrix, self.width)
 
     def _planned(self) -> list[str]:
         """Names by role, within a role in the order of a hash, so that any prefix is a fair sample."""
