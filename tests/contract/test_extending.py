@@ -17,7 +17,7 @@ FILES = dict(re.findall(r"^`([^`\n]+)`:\n\n```(?:python|yaml)\n(.*?)^```$", PAGE
 FINETUNE = re.compile(r"^python (run\.py experiment=finetune_chip .*task\.pretrained=(\S+))$", re.MULTILINE)
 COMMAND, SOURCE = FINETUNE.search(PAGE).groups()
 SHORT = ("trainer=smoke", "logger=none", "encoder.epochs=20")
-TRAINED = ("data/checkpoints/source_cpu_spmm.pt", "artifacts/checkpoints/real/source_cpu_spmm.pt")
+TRAINED = ("data/checkpoints/source_cpu_spmm_cognate-d920f156.pt", "artifacts/checkpoints/real/source_cpu_spmm_cognate-d920f156.pt")
 IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "test_extending.py")
 
 pytestmark = pytest.mark.slow
@@ -60,7 +60,7 @@ def source(checkout) -> Path:
     trained = next((ROOT / name for name in TRAINED if (ROOT / name).is_file()), None)
     if trained is None:
         checkout.python("run.py", "experiment=pretrain_cpu", "samples=tiny", *SHORT)
-        trained = checkout.folder / "artifacts" / "checkpoints" / "tiny" / "source_cpu_spmm.pt"
+        trained = checkout.folder / "artifacts" / "checkpoints" / "tiny" / "source_cpu_spmm_cognate-d920f156.pt"
     path.parent.mkdir(parents=True)
     shutil.copy(trained, path)
     return path
@@ -87,7 +87,7 @@ def test_command_fine_tunes_and_leaves_the_source_alone(checkout, source):
     assert metrics["test/top1_speedup"] > 0
     assert metrics["test/zero_shot_top1_speedup"] > 0
     assert metrics["test/labels_per_seed"] == 5 * 36
-    assert (checkout.folder / "artifacts/checkpoints/synthetic/finetuned_chip_toy_spmm.pt").is_file()
+    assert (checkout.folder / "artifacts/checkpoints/synthetic/finetuned_chip_toy_spmm_cognate-d920f156.pt").is_file()
 
 
 def test_listing_shows_the_new_experiments(checkout):

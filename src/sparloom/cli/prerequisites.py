@@ -6,8 +6,10 @@ from typing import Any
 
 __all__ = ["Given", "merged"]
 
-GROUPS = ("paths", "op", "corpus", "samples", "encoder", "predictor", "model", "trainer", "logger")
-VALUES = ("paths.", "op.", "corpus.", "samples.", "encoder.", "predictor.", "model.net.", "width=", "seed=", "debug=")
+GROUPS = ("paths", "op", "corpus", "samples", "encoder", "predictor", "selection@pretraining", "model", "trainer",
+          "logger")
+VALUES = ("paths.", "op.", "corpus.", "samples.", "encoder.", "predictor.", "pretraining.",
+          "model.net.", "width=", "seed=", "debug=")
 PLATFORMS = ("source", "target")
 
 

@@ -4,7 +4,7 @@ from sparloom.models.ablation import NoFeaturizer, NoMapper, cognate_with_featur
 from sparloom.models.autoencoder import Autoencoder
 from sparloom.models.benchmark import benchmark_featurizer
 from sparloom.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sparloom.models.cognate import Cognate, initialise
+from sparloom.models.cognate import Cognate
 from sparloom.models.cognate_model import CognateModel, Familiarity, fill
 from sparloom.models.cost_model import CostModel, RandomChoice, Static
 from sparloom.models.encoder import FrozenEncoder, LatentEncoder
@@ -12,7 +12,7 @@ from sparloom.models.encoder_file import load_encoder, save_encoder
 from sparloom.models.featurizer import InputFeaturizer
 from sparloom.models.mapper import ConfigurationMapper
 from sparloom.models.module import RankingModule
-from sparloom.models.network import Network
+from sparloom.models.network import Network, initialise
 from sparloom.models.padding import FeatureAugmentation, FeatureMapping
 from sparloom.models.predictor import Predictor
 from sparloom.models.principal import PrincipalComponents

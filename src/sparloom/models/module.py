@@ -9,6 +9,7 @@ from lightning import LightningModule
 from torch import Tensor, nn
 
 from sparloom.data.lightning import RankingBatch
+from sparloom.models.network import Network
 from sparloom.models.ranking import order_signs, ranking_loss, ranking_quality
 
 __all__ = ["RankingModule"]
@@ -20,7 +21,7 @@ class RankingModule(LightningModule):
     Logged per epoch for train and validation: `prl` (the loss), `opa`, `kendall_tau`, means over matrices.
 
     Args:
-        net: batch -> scores; see `Cognate`.
+        net: what is trained.
         optimizer: parameters -> optimizer.
         margin: of the loss.
         convolution_rate: learning rate of the convolutions, as a share of the optimizer's.
@@ -33,7 +34,7 @@ class RankingModule(LightningModule):
     def __init__(
         self,
         *,
-        net: nn.Module,
+        net: Network,
         optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
         margin: float,
         convolution_rate: float,

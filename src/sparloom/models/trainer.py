@@ -17,7 +17,6 @@ ADVICE = (
     ".*does not have many workers.*",          # batches are in memory; a worker would copy them
     ".*`IterableDataset` has `__len__` defined.*",
     ".*GPU available but not used.*",
-    ".*Experiment logs directory .* exists and is not empty.*",  # the run's folder holds its record already
     ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",  # inside lightning 2.6 with torch 2.13
 )
 

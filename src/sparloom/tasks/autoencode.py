@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from sparloom.data import SampleSource
-from sparloom.models import LatentEncoder, save_encoder
+from sparloom.models import save_encoder
 from sparloom.ops import Op
 from sparloom.tasks.checkpoints import Checkpoints
 
@@ -34,18 +34,17 @@ class Autoencode:
     op: Op
     platform: "Platform"
     samples: SampleSource
-    encoder: LatentEncoder
     checkpoints: Checkpoints
-    seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Fit, save, and return how far apart the nearest two latent vectors are."""
         began = time.monotonic()
         space = self.platform.space(self.op)
         codes = space.heterogeneous_codes()
-        encoder = self.encoder.fit(codes, platform=self.platform.name, seed=self.seed)
-        path = self.checkpoints.path(f"latent_{self.platform.name}_{self.op.name}", self.samples)
-        save_encoder(path, encoder, space, notes={"seed": self.seed, "names": list(space.heterogeneous_names)})
+        seed = self.checkpoints.seed
+        encoder = self.checkpoints.encoder.fit(codes, platform=self.platform.name, seed=seed)
+        path = self.checkpoints.path(self.checkpoints.latent(self.platform, self.op), self.samples)
+        save_encoder(path, encoder, space, notes={"seed": seed, "names": list(space.heterogeneous_names)})
         with torch.no_grad():
             points = encoder(torch.as_tensor(codes, dtype=torch.float32))
         apart = torch.pdist(points).min() if len(points) > 1 else torch.tensor(float("inf"))

@@ -12,7 +12,7 @@ import torch
 
 from sparloom import log
 from sparloom.data import MatrixInput, SampleSource
-from sparloom.models import Cognate, build_map, initialise, map_flops
+from sparloom.models import Network, build_map, initialise, map_flops
 
 __all__ = ["BenchFeaturizer"]
 
@@ -29,7 +29,7 @@ class BenchFeaturizer:
         steal_ratio: a pass whose wall seconds exceed this many times its processor seconds per thread is retaken.
     """
 
-    net: Cognate
+    net: Network
     samples: SampleSource
     matrices: int
     rounds: int

@@ -15,7 +15,7 @@ from sparloom import log
 from sparloom.data import SampleSource
 from sparloom.files import atomic_path
 from sparloom.measure import bootstrap_interval, geomean
-from sparloom.models import Cognate
+from sparloom.models import Network
 from sparloom.ops import Op
 from sparloom.report import draw_recommendations
 from sparloom.sparse import Role, SuiteSparseCorpus
@@ -52,7 +52,7 @@ class BenchRecommend:
 
     op: Op
     platform: "Platform"
-    net: Cognate
+    net: Network
     samples: SampleSource
     checkpoints: Checkpoints
     corpus: SuiteSparseCorpus

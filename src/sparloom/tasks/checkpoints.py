@@ -1,12 +1,20 @@
-"""Where checkpoints lie: those trained here before those of the data store, each kind of samples by itself."""
+"""Where checkpoints lie and what they are called: those trained here before those of the data store."""
 
+import hashlib
+import json
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sparloom.data import SampleSource, ensure_data
+from sparloom.data import SampleSource, Selection, ensure_data
 from sparloom.errors import MissingArtifact
+from sparloom.models import LatentEncoder, Network
+from sparloom.ops import Op
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
 
 __all__ = ["Checkpoints", "samples_name"]
 
@@ -21,15 +29,37 @@ def samples_name(samples: SampleSource) -> str:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Checkpoints of networks and encoders by name.
+    """Checkpoints of networks and encoders; each kind of samples has a folder of its own.
+
+    A name ends in a digest of what a run that looks for the checkpoint knows of it: how the network and the latent
+    encoder are made, which matrices and which seed the network was pre-trained with. So one network is never taken for
+    another. How long and at which rate it was trained is not in the name: train again what is to replace it.
 
     Args:
         artifacts: folder for those trained here.
         data: folder of the data store; it holds those of the real samples.
+        encoder: latent encoder of every platform.
+        pretraining: which samples of the source networks are pre-trained on.
+        seed: of encoders and of pre-training.
     """
 
     artifacts: str
     data: str
+    encoder: LatentEncoder
+    pretraining: Selection
+    seed: int
+
+    def latent(self, platform: "Platform", op: Op) -> str:
+        """Name of the latent encoder of a platform."""
+        return f"latent_{platform.name}_{op.name}_{self._encoder_tag()}"
+
+    def source(self, platform: "Platform", op: Op, net: Network) -> str:
+        """Name of a network pre-trained on a platform."""
+        return f"source_{platform.name}_{op.name}_{self._network_tag(net)}"
+
+    def finetuned(self, platform: "Platform", op: Op, net: Network) -> str:
+        """Name of the network that recommends on a platform with its preset."""
+        return f"finetuned_{platform.name}_{platform.preset}_{op.name}_{self._network_tag(net)}"
 
     def path(self, name: str, samples: SampleSource) -> Path:
         """Where a newly trained one goes."""
@@ -52,3 +82,21 @@ class Checkpoints:
         raise MissingArtifact(f"no checkpoint {name} of {samples_name(samples)} samples in "
                               f"{' or '.join(str(place.parent) for place in places)}",
                               experiment=experiment, overrides=tuple(overrides))
+
+    def _encoder_tag(self) -> str:
+        made = {"encoder": _made(self.encoder), "seed": self.seed}
+        return f"{type(self.encoder).__name__.lower()}-{_digest(made)}"
+
+    def _network_tag(self, net: Network) -> str:
+        pretraining = {"class": type(self.pretraining).__name__, **asdict(self.pretraining)}
+        made = {"net": net.settings, "encoder": _made(self.encoder), "pretraining": pretraining, "seed": self.seed}
+        return f"{type(net).__name__.lower()}-{_digest(made)}"
+
+
+def _made(encoder: LatentEncoder) -> dict[str, Any]:
+    """How an encoder was made: its class and the arguments, which it keeps."""
+    return {"class": type(encoder).__name__, **vars(encoder)}
+
+
+def _digest(made: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:8]

@@ -33,7 +33,7 @@ from sparloom.tasks.training import Recipe, train, with_anchors
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["Finetune", "finetuned_name"]
+__all__ = ["Finetune"]
 
 METHODS = ("static", "trees", "zero_shot", "no_transfer", "cognate")
 logger = logging.getLogger(__name__)
@@ -110,10 +110,11 @@ class Finetune:
         """Find the target's encoder and the pre-trained network."""
         op = f"op={self.op.name}"
         given = self._given()
-        latent = self.checkpoints.find(f"latent_{self.target.name}_{self.op.name}", self.samples,
+        latent = self.checkpoints.find(self.checkpoints.latent(self.target, self.op), self.samples,
                                        experiment=f"autoencode_{self.target.name}", overrides=(op,))
-        source = given or self.checkpoints.find(f"source_{self.source.name}_{self.op.name}", self.samples,
-                                                experiment=f"pretrain_{self.source.name}", overrides=(op,))
+        named = self.checkpoints.source(self.source, self.op, self.recipe.module.net)
+        source = given or self.checkpoints.find(named, self.samples, experiment=f"pretrain_{self.source.name}",
+                                                overrides=(op,))
         space = self.source.space(self.op)
         stored = load_checkpoint(source, kind="cognate", op=self.op.name, platform=space.name, space=space.digest())
         _refuse_seen(source, stored, study)
@@ -166,14 +167,9 @@ class Finetune:
                  "preset": self.target.preset, "samples": samples_name(self.samples)}
         model.save(out / "checkpoints" / f"{method}_{seed}.pt", notes=notes, precision="float16")
         if transfer and seed == self.seeds[0]:
-            name = finetuned_name(self.target, self.op)
+            name = self.checkpoints.finetuned(self.target, self.op, self.recipe.module.net)
             model.save(self.checkpoints.path(name, self.samples), notes=notes, precision="float16")
         return model, trained.curves.assign(method=method, seed=seed)
-
-
-def finetuned_name(platform: "Platform", op: Op) -> str:
-    """Name of the checkpoint that recommends on a platform with its preset."""
-    return f"finetuned_{platform.name}_{platform.preset}_{op.name}"
 
 
 def _refuse_seen(source: Path, stored: Checkpoint, study: Study) -> None:

@@ -13,7 +13,7 @@ from sparloom import log
 from sparloom.data import SampleSource
 from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
-from sparloom.models import Cognate
+from sparloom.models import Network
 from sparloom.ops import Op
 from sparloom.space import Config
 from sparloom.sparse import SparseMatrix
@@ -41,7 +41,7 @@ class Recommend:
     matrix: str | None
     op: Op
     platform: "Platform"
-    net: Cognate
+    net: Network
     samples: SampleSource
     checkpoints: Checkpoints
     verify: Literal["none", "top", "all"]

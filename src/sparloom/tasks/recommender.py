@@ -11,13 +11,12 @@ import numpy as np
 
 from sparloom.data import SampleSource
 from sparloom.errors import Unsupported
-from sparloom.models import Cognate, CognateModel, MatrixView, load_checkpoint
+from sparloom.models import CognateModel, MatrixView, Network, load_checkpoint
 from sparloom.ops import Op
 from sparloom.report import draw_spy
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import MATRIX_ENDINGS, SparseMatrix, locality_order, read_matrix, reorder
 from sparloom.tasks.checkpoints import Checkpoints
-from sparloom.tasks.finetune import finetuned_name
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -64,7 +63,7 @@ class Recommender:
 
     op: Op
     platform: "Platform"
-    net: Cognate
+    net: Network
     samples: SampleSource
     checkpoints: Checkpoints
 
@@ -85,8 +84,8 @@ class Recommender:
     def checkpoint(self) -> Path:
         """The fine-tuned checkpoint of the platform with its preset, and of the operation."""
         return self.checkpoints.find(
-            finetuned_name(self.platform, self.op), self.samples, experiment=f"finetune_{self.platform.name}",
-            overrides=(f"op={self.op.name}",))
+            self.checkpoints.finetuned(self.platform, self.op, self.net), self.samples,
+            experiment=f"finetune_{self.platform.name}", overrides=(f"op={self.op.name}",))
 
     @cached_property
     def model(self) -> CognateModel:

@@ -16,10 +16,10 @@ from sparloom.data import MatrixInput, MatrixSamples
 from sparloom.data.lightning import RankingData
 from sparloom.files import atomic_path
 from sparloom.models import (
-    Cognate,
     CognateModel,
     FrozenEncoder,
     MatrixView,
+    Network,
     RankingModule,
     fill,
     fit,
@@ -99,7 +99,7 @@ def train(
     return Trained(module.to("cpu"), pd.DataFrame(curves.rows), time.monotonic() - began)
 
 
-def with_anchors(net: Cognate, space: ConfigSpace, inputs: Sequence[MatrixInput]) -> CognateModel:
+def with_anchors(net: Network, space: ConfigSpace, inputs: Sequence[MatrixInput]) -> CognateModel:
     """Wrap a network with the embeddings of the matrices it was trained on."""
     bare = CognateModel(net, space)
     anchors = {item.name: bare.embedding(MatrixView.stored(item)) for item in inputs}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small import SMALL
 
-from sparloom.errors import MissingArtifact, SchemaError, Unsupported
+from sparloom.errors import MissingArtifact, Unsupported
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
 
 
@@ -95,6 +95,6 @@ def test_other_preset_needs_its_own_model(build, trained, file, tmp_path):
         recommend(build, trained, file, "platform@target=spade_205").run(tmp_path)
 
 
-def test_other_network_is_refused(build, trained, file, tmp_path):
-    with pytest.raises(SchemaError, match="pooling"):
+def test_other_network_is_not_taken(build, trained, file, tmp_path):
+    with pytest.raises(MissingArtifact, match=r"no checkpoint finetuned_spade_cognate32_spmm_cognate-\w+ of tiny"):
         recommend(build, trained, file, "model.net.featurizer.pooling=multiscale").run(tmp_path)

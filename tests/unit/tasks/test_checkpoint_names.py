@@ -1,0 +1,34 @@
+"""Checkpoints of differently made networks have different names, however the difference came about."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def named(build, tmp_path_factory):
+    """Name of the source network that a run with the given overrides looks for."""
+    def name(*overrides: str) -> str:
+        task = build("finetune_tiny", *overrides, folder=tmp_path_factory.mktemp("names"))
+        return task.checkpoints.source(task.source, task.op, task.recipe.module.net)
+
+    return name
+
+
+@pytest.mark.parametrize("override", [
+    "encoder=pca", "encoder.width=32", "predictor=lstm", "model=cognate_without_mapper", "pretraining.matrices=20",
+    "selection@pretraining=random", "seed=1", "model.net.featurizer.norm=none", "op=sddmm",
+])
+def test_what_differs_is_in_the_name(named, override):
+    more = ["predictor.latent_width=32"] if override == "encoder.width=32" else []
+    assert named(override, *more) != named()
+
+
+@pytest.mark.parametrize("override", ["model.optimizer.lr=0.5", "selection.matrices=4", "task.seeds=[7]", "trees.bags=3"])
+def test_what_concerns_only_fine_tuning_is_not(named, override):
+    assert named(override) == named()
+
+
+def test_encoders_are_told_apart(build, tmp_path):
+    tasks = [build("autoencode_spade", f"encoder={name}", folder=tmp_path) for name in ("autoencoder", "variational")]
+    first, second = (task.checkpoints.latent(task.platform, task.op) for task in tasks)
+    assert first.startswith("latent_spade_spmm_autoencoder-")
+    assert second.startswith("latent_spade_spmm_variationalautoencoder-")
