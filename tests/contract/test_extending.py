@@ -17,7 +17,8 @@ FILES = dict(re.findall(r"^`([^`\n]+)`:\n\n```(?:python|yaml)\n(.*?)^```$", PAGE
 FINETUNE = re.compile(r"^python (run\.py experiment=finetune_chip .*task\.pretrained=(\S+))$", re.MULTILINE)
 COMMAND, SOURCE = FINETUNE.search(PAGE).groups()
 SHORT = ("trainer=smoke", "logger=none", "encoder.epochs=20")
-TRAINED = ("data/checkpoints/source_cpu_spmm_cognate-d920f156.pt", "artifacts/checkpoints/real/source_cpu_spmm_cognate-d920f156.pt")
+TRAINED = ("data/checkpoints/source_cpu_spmm_cognate-d920f156.pt",
+           "artifacts/checkpoints/real/source_cpu_spmm_cognate-d920f156.pt")
 IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "test_extending.py")
 
 pytestmark = pytest.mark.slow

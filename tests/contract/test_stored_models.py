@@ -20,8 +20,8 @@ def test_source_model_looks_at_the_matrix(op: str) -> None:
         config = compose("config", overrides=["experiment=pretrain_cpu", f"op={op}", f"paths.root={ROOT}"])
     task, platform = instantiate(config.task), instantiate(config.source)
     space = platform.space(task.op)
-    model = CognateModel.load(ROOT / "data" / "checkpoints" / f"source_cpu_{op}_cognate-d920f156.pt", net=task.recipe.module.net,
-                              space=space)
+    name = task.checkpoints.source(platform, task.op, task.recipe.module.net)
+    model = CognateModel.load(ROOT / "data" / "checkpoints" / f"{name}.pt", net=task.recipe.module.net, space=space)
     labels = labels_with_noise(task.samples.table("cpu", platform.preset, op), space.default().key)
     roles = task.samples.split()
     held = labels[[roles[name] == "validation" for name in labels["matrix"]]]

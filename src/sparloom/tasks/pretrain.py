@@ -42,9 +42,9 @@ class Pretrain:
         """Train, save checkpoint and curves; returns last and best losses, and how much the matrix counts."""
         space = self.platform.space(self.op)
         named = f"{self.platform.name}_{self.op.name}"
-        encoder = load_encoder(self.checkpoints.find(
-            self.checkpoints.latent(self.platform, self.op), self.samples, experiment=f"autoencode_{self.platform.name}",
-            overrides=(f"op={self.op.name}",)), space)
+        latent = self.checkpoints.find(self.checkpoints.latent(self.platform, self.op), self.samples,
+                                       experiment=f"autoencode_{self.platform.name}", overrides=(f"op={self.op.name}",))
+        encoder = load_encoder(latent, space)
         table = self.samples.table(self.platform.name, self.platform.preset, self.op.name)
         labels = labels_with_noise(table, space.default().key)
         split, inputs = self.samples.split(), self.samples.inputs()

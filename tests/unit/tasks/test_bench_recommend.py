@@ -80,8 +80,9 @@ def test_a_limit_spreads_over_the_sizes(build, trained, files_of_tiny, tmp_path)
 
 
 def test_matrices_of_the_training_are_refused(build, trained, files_of_tiny, tmp_path):
-    with pytest.raises(ValueError, match=r"finetuned_spade_cognate32_spmm_cognate-\w+\.pt was trained on 12 of the 12 matrices "
-                                         r"\(tiny/.*, \.\.\.\), so its choices for them say nothing: task\.role=test"):
+    message = (r"finetuned_spade_cognate32_spmm_cognate-\w+\.pt was trained on 12 of the 12 matrices "
+               r"\(tiny/.*, \.\.\.\), so its choices for them say nothing: task\.role=test")
+    with pytest.raises(ValueError, match=message):
         bench(build, trained, files_of_tiny, "task.role=train").run(tmp_path)
 
 

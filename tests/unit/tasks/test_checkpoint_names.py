@@ -22,7 +22,9 @@ def test_what_differs_is_in_the_name(named, override):
     assert named(override, *more) != named()
 
 
-@pytest.mark.parametrize("override", ["model.optimizer.lr=0.5", "selection.matrices=4", "task.seeds=[7]", "trees.bags=3"])
+@pytest.mark.parametrize("override", [
+    "model.optimizer.lr=0.5", "selection.matrices=4", "task.seeds=[7]", "trees.bags=3",
+])
 def test_what_concerns_only_fine_tuning_is_not(named, override):
     assert named(override) == named()
 
