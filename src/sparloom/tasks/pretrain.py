@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparloom.data import SampleSource, Selection, Split, draw_labels, matrix_samples
+from sparloom.data import SampleSource, Split, draw_labels, matrix_samples
 from sparloom.models import load_encoder, swapped_accuracy
 from sparloom.ops import Op
 from sparloom.tasks.checkpoints import Checkpoints, samples_name
@@ -27,35 +27,34 @@ class Pretrain:
 
     Args:
         platform: the source.
-        selection: of training matrices; fewer are taken where fewer are labelled.
+        checkpoints: also say which training matrices are taken; fewer where fewer are labelled.
         validation_matrices: how many validation matrices are watched, at most.
     """
 
     op: Op
     platform: "Platform"
     samples: SampleSource
-    selection: Selection
     recipe: Recipe
     checkpoints: Checkpoints
     validation_matrices: int
-    seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Train, save checkpoint and curves; returns last and best losses, and how much the matrix counts."""
         space = self.platform.space(self.op)
         named = f"{self.platform.name}_{self.op.name}"
-        encoder = load_encoder(self.checkpoints.find(
-            f"latent_{named}", self.samples, experiment=f"autoencode_{self.platform.name}",
-            overrides=(f"op={self.op.name}",)), space)
+        latent = self.checkpoints.find(self.checkpoints.latent(self.platform, self.op), self.samples,
+                                       experiment=f"autoencode_{self.platform.name}", overrides=(f"op={self.op.name}",))
+        encoder = load_encoder(latent, space)
         table = self.samples.table(self.platform.name, self.platform.preset, self.op.name)
         labels = labels_with_noise(table, space.default().key)
         split, inputs = self.samples.split(), self.samples.inputs()
         roles = {role: sorted(name for name in split if split[name] == role) for role in ("train", "validation")}
         labelled = set(labels["matrix"])
         candidates = [name for name in roles["train"] if name in labelled]
-        selection = replace(self.selection, matrices=min(self.selection.matrices, len(candidates)))
+        wanted, seed = self.checkpoints.pretraining, self.checkpoints.seed
+        selection = replace(wanted, matrices=min(wanted.matrices, len(candidates)))
         chosen = draw_labels(selection, labels, statistics=self.samples.statistics(), candidates=candidates,
-                             seed=self.seed)
+                             seed=seed)
         watched = [name for name in roles["validation"] if name in labelled][:self.validation_matrices]
         items = matrix_samples(chosen, inputs, space)
         held = matrix_samples(labels[labels["matrix"].isin(watched)], inputs, space)
@@ -63,12 +62,13 @@ class Pretrain:
         Split({name: split[name] for name in [*names, *watched]}, self.samples.families()).write(out / "split.json")
         logger.info("%s: %d matrices, %d labels; validation on %d", named, len(items), len(chosen), len(held))
         trained = train(self.recipe, start=None, encoder=encoder, train=items, validation=held,
-                        keep="best", seed=self.seed, out=out / "training")
-        path = self.checkpoints.path(f"source_{named}", self.samples)
-        notes = {"matrices": names, "labels": len(chosen), "seed": self.seed, "samples": samples_name(self.samples)}
+                        keep="best", seed=seed, out=out / "training")
+        path = self.checkpoints.path(
+            self.checkpoints.source(self.platform, self.op, self.recipe.module.net), self.samples)
+        notes = {"matrices": names, "labels": len(chosen), "seed": seed, "samples": samples_name(self.samples)}
         with_anchors(trained.module.net, space, [item.input for item in items]).save(
             path, notes=notes, precision="float16")
-        write_curves(out, [trained.curves.assign(method="pretrain", seed=self.seed)])
+        write_curves(out, [trained.curves.assign(method="pretrain", seed=seed)])
         logger.info("%s after %.0f s", path, trained.seconds)
         probe = swapped_accuracy(trained.module.net, held) if held else {}
         return {"matrices": len(items), "labels": len(chosen), "seconds": trained.seconds, **ends(trained.curves),

@@ -100,13 +100,21 @@ def test_missing_source_is_told_before_anything_is_made_for_it(build, tmp_path):
 
 
 def test_source_that_knows_the_judging_matrices_is_refused(build, trained, tmp_path):
-    with pytest.raises(ValueError, match=r"source_cpu_spmm\.pt was trained on 12 of the matrices that judge, or on "
-                                         r"versions of them \(tiny/.*, \.\.\.\): train it on others \(experiment=pre"):
+    message = (r"source_cpu_spmm_cognate-\w+\.pt was trained on 12 of the matrices that judge, or on "
+               r"versions of them \(tiny/.*, \.\.\.\): train it on others \(experiment=pre")
+    with pytest.raises(ValueError, match=message):
         build("finetune_tiny", *SMALL, "task.eval_role=train", folder=trained).run(tmp_path)
 
 
 def test_network_of_other_settings_is_refused(build, trained, tmp_path):
+    source, = trained.glob("artifacts/checkpoints/tiny/source_*")
+    given = ("predictor.fusion=sum", f"task.pretrained={source}")
     with pytest.raises(SchemaError, match=r"predictor.fusion=concat instead of sum"):
+        build("finetune_tiny", *SMALL, *given, folder=trained).run(tmp_path)
+
+
+def test_network_of_other_settings_is_not_looked_for_under_the_same_name(build, trained, tmp_path):
+    with pytest.raises(MissingArtifact, match=r"no checkpoint source_cpu_spmm_cognate-\w+ of tiny samples"):
         build("finetune_tiny", *SMALL, "predictor.fusion=sum", folder=trained).run(tmp_path)
 
 
