@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Given", "merged"]
+__all__ = ["Given", "key_of", "merged"]
 
 GROUPS = ("paths", "op", "corpus", "samples", "encoder", "predictor", "selection@pretraining", "model", "trainer",
           "logger")
@@ -58,5 +58,10 @@ class Given:
 
 def merged(first: Sequence[str], second: Sequence[str]) -> list[str]:
     """Join overrides; where both set one key, the second holds."""
-    set_again = {text.partition("=")[0] for text in second}
-    return [*second, *(text for text in first if text.partition("=")[0] not in set_again)]
+    set_again = {key_of(text) for text in second}
+    return [*second, *(text for text in first if key_of(text) not in set_again)]
+
+
+def key_of(override: str) -> str:
+    """The key that an override sets, adds or deletes."""
+    return override.lstrip("+~").partition("=")[0]

@@ -15,7 +15,7 @@ from sparloom import log
 from sparloom.checkout import revision
 from sparloom.files import write_json, write_text
 
-__all__ = ["begin", "finish"]
+__all__ = ["begin", "data_hash", "finish"]
 
 PACKAGES = ("numpy", "scipy", "pandas", "pyarrow", "torch", "lightning", "lightgbm", "scikit-learn", "hydra-core",
             "omegaconf")
@@ -51,7 +51,7 @@ def environment(root: Path, seed: int) -> dict[str, object]:
         "machine": dict(describe_machine()),
         "threads": int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))),
         "seed": seed,
-        "data": _data_hash(root),
+        "data": data_hash(root),
         "executable": Path(sys.executable).name,
     }
 
@@ -69,7 +69,8 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _data_hash(root: Path) -> str | None:
+def data_hash(root: Path) -> str | None:
+    """Read the hash in data.dvc of a checkout; None where there is none."""
     pointer = root / "data.dvc"
     if not pointer.exists():
         return None

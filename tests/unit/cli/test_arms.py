@@ -1,0 +1,133 @@
+"""Arms of a comparison: what each is made of, when runs are shared, kept, or made again."""
+
+import hashlib
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from sparloom import cli
+
+MLP = {"experiment": "finetune_spade", "rows": {"cognate": "mlp"}}
+LSTM = {"experiment": "finetune_spade", "overrides": ["predictor=lstm", "trainer.epochs=3"]}
+
+
+@pytest.fixture(autouse=True)
+def _loggers():
+    yield
+    root = logging.getLogger("sparloom")
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+        handler.close()
+    root.propagate = True
+
+
+class Runner:
+    """Composes trees of the overrides alone and runs them by writing metrics.json; notes what it ran."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.ran = folder, []
+
+    def compose(self, overrides: list[str]) -> cli.ArmRun:
+        if "predictor=broken" in overrides:
+            raise cli.Reported("predictor 'broken' does not exist")
+
+        def execute(kept: Path) -> None:
+            self.ran.append(sorted(overrides))
+            kept.mkdir(parents=True)
+            if "predictor=failing" in overrides:
+                raise cli.Reported("no memory")
+            (kept / "metrics.json").write_text("{}")
+
+        return cli.ArmRun({"overrides": sorted(overrides), "paths": {"data": str(self.folder)}}, execute)
+
+    def run(self, given: tuple[str, ...] = (), data: str | None = None, **arms: dict) -> cli.Arms:
+        out = self.folder / "eval" / "now"
+        return cli.run_arms(arms, common=["task.recommends=false"], given=given, compose=self.compose,
+                            folder=self.folder / "runs", data=data, out=out)
+
+
+@pytest.fixture
+def runner(tmp_path):
+    return Runner(tmp_path)
+
+
+def test_an_arm_sets_more_than_all_arms_and_they_more_than_the_command_line():
+    found = cli.arm_overrides(
+        LSTM, common=["op=spmm", "task.seeds=[0]"],
+        given=["experiment=eval_figure08", "op=sddmm", "+trainer.epochs=9", "samples=tiny", "task.columns=[opa]",
+               "hparams=seeds", "hydra.run.dir=/x", "~task.arms.mlp", "paths.data=/d"])
+    assert found == ["experiment=finetune_spade", "predictor=lstm", "trainer.epochs=3", "op=spmm", "task.seeds=[0]",
+                     "samples=tiny", "paths.data=/d"]
+
+
+def test_folders_differ_by_what_changes_a_result():
+    tree = {"seed": 0, "paths": {"data": "/a"}, "prepare": True, "debug": False, "objective": None}
+    same = {"seed": 0, "paths": {"data": "/b"}, "prepare": False, "debug": True, "objective": "x"}
+    assert cli.digest(tree, "md5") == cli.digest(same, "md5")
+    assert len({cli.digest(tree, "md5"), cli.digest(tree, None), cli.digest({**tree, "seed": 1}, "md5")}) == 3
+
+
+def test_equal_arms_share_a_run_and_a_second_comparison_runs_nothing(runner):
+    first = runner.run(mlp=MLP, lstm=LSTM, again={**MLP, "rows": {"cognate": "other"}})
+    assert len(runner.ran) == 2
+    assert first.runs["mlp"] == first.runs["again"] != first.runs["lstm"]
+    assert not first.failures
+    assert runner.run(lstm=LSTM, mlp=MLP).runs == {name: first.runs[name] for name in ("mlp", "lstm")}
+    assert len(runner.ran) == 2
+    index = json.loads((runner.folder / "runs" / "index.json").read_text())
+    entry = index[Path(first.runs["mlp"]).name]
+    assert entry == {"command": "python run.py experiment=finetune_spade task.recommends=false",
+                     "arms": ["eval/again", "eval/mlp"]}
+
+
+def test_other_data_is_another_run(runner):
+    assert runner.run(mlp=MLP, data="a").runs != runner.run(mlp=MLP, data="b").runs
+
+
+def test_an_arm_that_fails_does_not_end_the_others_and_is_tried_again(runner, caplog):
+    arms = {"failing": {**MLP, "overrides": ["predictor=failing"]},
+            "broken": {**MLP, "overrides": ["predictor=broken"]}, "mlp": MLP}
+    found = runner.run(**arms)
+    assert found.failures == {"failing": "no memory", "broken": "predictor 'broken' does not exist"}
+    assert list(found.runs) == ["mlp"]
+    runner.run(**arms)
+    assert len(runner.ran) == 3
+
+
+def test_a_run_made_from_files_that_changed_is_made_again(runner, tmp_path):
+    source = tmp_path / "source.pt"
+    source.write_bytes(b"old")
+    kept = Path(runner.run(mlp=MLP).runs["mlp"])
+    listed = {str(source): hashlib.sha256(b"old").hexdigest(), str(tmp_path / "gone.pt"): "00"}
+    (kept / "made_from.json").write_text(json.dumps(listed))
+    assert cli.stale(kept) is None
+    source.write_bytes(b"new")
+    assert cli.stale(kept) == f"{source} has changed since"
+    runner.run(mlp=MLP)
+    assert len(runner.ran) == 2
+    assert not (kept / "made_from.json").exists()
+
+
+def test_a_run_that_was_killed_begins_again_in_an_empty_folder(runner):
+    kept = Path(runner.run(mlp=MLP).runs["mlp"])
+    (kept / "metrics.json").unlink()
+    (kept / "half.csv").touch()
+    assert cli.stale(kept) == "not finished"
+    runner.run(mlp=MLP)
+    assert sorted(path.name for path in kept.iterdir()) == ["metrics.json"]
+
+
+def test_the_log_of_the_comparison_tells_what_was_done(runner):
+    runner.run(mlp=MLP)
+    runner.run(mlp=MLP)
+    text = (runner.folder / "eval" / "now" / "run.log").read_text()
+    assert "is finished and is taken as it is" in text
+
+
+def test_an_override_that_no_arm_heeds_is_refused(runner):
+    with pytest.raises(cli.UsageError, match=r"predictor=gru would change nothing: all 1 arms .* set predictor"):
+        runner.run(given=("predictor=gru",), lstm=LSTM)
+    runner.run(given=("predictor=gru",), lstm=LSTM, mlp=MLP)
+    assert any("predictor=gru" in overrides for overrides in runner.ran)
