@@ -1,4 +1,4 @@
-"""Measurements, timing protocol, robust statistics, metrics of rankings and choices, machine description."""
+"""Measurements, timing protocol, noise, metrics of rankings and choices, machine description."""
 
 from sparloom.measure.machine import describe_machine
 from sparloom.measure.measurement import Kind, Measurement, TimingProtocol
@@ -11,10 +11,8 @@ from sparloom.measure.metrics import (
     geomean,
     kendall_tau,
     ordered_pair_accuracy,
-    pairwise_ranking_loss,
-    speedup,
 )
-from sparloom.measure.statistics import noise_floor, round_minima, settle
+from sparloom.measure.statistics import noise_floor
 
 __all__ = [
     "DCE_COST",
@@ -30,8 +28,4 @@ __all__ = [
     "kendall_tau",
     "noise_floor",
     "ordered_pair_accuracy",
-    "pairwise_ranking_loss",
-    "round_minima",
-    "settle",
-    "speedup",
 ]

@@ -1,29 +1,10 @@
-"""Robust statistics of raw repetitions, made when reading, never stored in their place."""
+"""How far equal runs lie apart."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["noise_floor", "round_minima", "settle"]
-
-
-def round_minima(rounds: Sequence[Sequence[float]]) -> np.ndarray:
-    """Take the least repetition of each round: what disturbs a run only ever adds time."""
-    if not rounds or not all(len(repetitions) for repetitions in rounds):
-        raise ValueError("every round needs at least one repetition: drop failed rounds first")
-    return np.array([min(repetitions) for repetitions in rounds], dtype=np.float64)
-
-
-def settle(rounds: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Reduce the repetitions of one configuration to one number and its uncertainty.
-
-    Returns:
-        Median over rounds of the least repetition, in seconds, and the relative spread of the rounds
-        (max - min) / median, 0 for a single round.
-    """
-    minima = round_minima(rounds)
-    median = float(np.median(minima))
-    return median, float(np.ptp(minima) / median)
+__all__ = ["noise_floor"]
 
 
 def noise_floor(repeats: Sequence[Sequence[float]]) -> float:

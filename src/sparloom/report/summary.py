@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from sparloom.measure import ape_speedup, ape_time
 from sparloom.report.evaluation import Choices, Truth
 
 __all__ = ["interval", "per_matrix", "summary"]
@@ -104,9 +105,10 @@ def _name(method: str, top: str, headline: str) -> str | None:
 
 def _quality(rows: pd.DataFrame, draw: np.ndarray) -> Mapping[str, tuple[float, float, float]]:
     """Ranking quality and errors of one method, means over seeds, with bounds over matrices."""
+    times = rows["top1_seconds"].to_numpy(), rows["best_seconds"].to_numpy()
     columns = {
-        "ape_time": (rows["top1_seconds"] / rows["best_seconds"] - 1).abs() * 100,
-        "ape_speedup": (1 - rows["best_seconds"] / rows["top1_seconds"]).abs() * 100,
+        "ape_time": ape_time(*times),
+        "ape_speedup": ape_speedup(*times),
         "opa": rows["opa"],
         "kendall_tau": rows["kendall_tau"],
     }

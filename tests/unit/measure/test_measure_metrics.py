@@ -16,10 +16,6 @@ from sparloom.measure import (
     kendall_tau,
     noise_floor,
     ordered_pair_accuracy,
-    pairwise_ranking_loss,
-    round_minima,
-    settle,
-    speedup,
 )
 
 
@@ -31,10 +27,6 @@ def test_geomean_of_reciprocals_is_one():
 def test_geomean_refuses_what_has_no_logarithm(values):
     with pytest.raises(ValueError, match="at least one number, all above 0"):
         geomean(np.array(values))
-
-
-def test_speedup_above_one_is_better():
-    np.testing.assert_allclose(speedup(np.array([3.0, 1.0]), np.array([1.0, 2.0])), [3.0, 0.5])
 
 
 def test_bootstrap_covers_the_statistic_and_repeats_by_seed():
@@ -90,20 +82,10 @@ def test_accuracy_is_half_of_tau_plus_one_without_ties():
     assert ordered_pair_accuracy(scores, seconds) == pytest.approx((1 + kendall_tau(scores, seconds)) / 2)
 
 
-def test_ranking_loss_is_zero_when_every_pair_clears_the_margin():
-    seconds = np.array([1.0, 2.0, 3.0])
-    assert pairwise_ranking_loss(seconds, seconds) == 0.0
-    assert pairwise_ranking_loss(-seconds, seconds) == pytest.approx((2 + 3 + 2) / 3)
-
-
-def test_ranking_loss_leaves_out_ties():
-    assert np.isnan(pairwise_ranking_loss(np.array([1.0, 2.0]), np.array([1.0, 1.0])))
-
-
 def test_the_two_readings_of_ape_differ():
     chosen, optimum = np.array([2.0, 1.0]), np.array([1.0, 1.0])
-    assert ape_time(chosen, optimum) == pytest.approx(50.0)
-    assert ape_speedup(chosen, optimum) == pytest.approx(25.0)
+    np.testing.assert_allclose(ape_time(chosen, optimum), [100, 0])
+    np.testing.assert_allclose(ape_speedup(chosen, optimum), [50, 0])
 
 
 @pytest.mark.parametrize(("cpu", "spade", "published"), [
@@ -122,17 +104,6 @@ def test_collection_expense_names_an_unknown_platform():
 def test_lengths_must_agree():
     with pytest.raises(ValueError, match=r"shapes \(2,\) and \(3,\)"):
         kendall_tau(np.ones(2), np.ones(3))
-
-
-def test_settle_takes_the_median_of_round_minima():
-    seconds, spread = settle([[5.0, 2.0], [3.0], [9.0, 4.0]])
-    assert (seconds, spread) == (3.0, pytest.approx(2 / 3))
-    np.testing.assert_array_equal(round_minima([[5.0, 2.0], [3.0]]), [2.0, 3.0])
-
-
-def test_rounds_without_repetitions_are_refused():
-    with pytest.raises(ValueError, match="drop failed rounds first"):
-        settle([[1.0], []])
 
 
 def test_noise_floor_is_the_upper_tail_of_repeated_runs():
