@@ -19,12 +19,15 @@ class Source:
 
 
 def kernel_folder() -> Path:
-    """Find the folder kernels/ of the checkout, or its copy `sparloom/_kernels` where a package carries one."""
-    package = Path(sparloom.__file__).resolve().parent
-    for folder in (package / "_kernels", package.parents[1] / "kernels"):
-        if folder.is_dir():
-            return folder
-    raise FileNotFoundError(f"no folder {package.parents[1] / 'kernels'} or {package / '_kernels'}: reinstall sparloom")
+    """Find the folder kernels/ of the checkout.
+
+    Raises:
+        FileNotFoundError: the package was copied out of its checkout.
+    """
+    folder = Path(sparloom.__file__).resolve().parents[2] / "kernels"
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder}: sparloom runs from its checkout, pip install -e . in it")
+    return folder
 
 
 def kernel_source(relative: str) -> Path:
