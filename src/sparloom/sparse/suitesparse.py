@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import get_args
 
 from rich.progress import Progress
 
@@ -31,24 +32,38 @@ DIGEST = re.compile(r"[0-9A-Fa-f]{64}")
 
 
 class SuiteSparseCorpus:
-    """Matrices of a mirror in SuiteSparse layout: index.csv beside GROUP/NAME.tar.gz.
+    """Matrices of a mirror in SuiteSparse layout: index.csv beside GROUP/NAME.tar.gz; all of them, or a choice.
 
     Args:
         mirror: a folder, or an address that begins with https:// or http://; None refuses every use with the remedy.
         cache: folder for what is fetched from an address, a folder for each; a mirror that is a folder is read where
             it is. A catalogue that is a day old is fetched again; without network the old one serves.
         patience: when a download is given up.
+        count: so many matrices, chosen evenly over row bins and sparsity (`stratified_choice`); None: all.
+        role: only matrices with this role; None: with any.
+        seed: of the choice.
     """
 
-    def __init__(self, mirror: str | None, cache: str, patience: Patience | None = None) -> None:
+    def __init__(
+        self, mirror: str | None, cache: str, patience: Patience | None = None, *, count: int | None,
+        role: Role | None, seed: int,
+    ) -> None:
         self.mirror = mirror
         self.cache = cache
         self.patience = patience
+        self.count, self.role, self.seed = count, role, seed
+        self._entries: tuple[MatrixEntry, ...] | None = None
         self._catalogue: tuple[tuple[MatrixEntry, ...], Mapping[str, str]] | None = None
 
     def entries(self) -> tuple[MatrixEntry, ...]:
-        """List the matrices of the mirror, sorted by name."""
-        return self._index()[0]
+        """List the matrices, sorted by name.
+
+        Raises:
+            ValueError: there are fewer than `count`, or the role is unknown.
+        """
+        if self._entries is None:
+            self._entries = self._chosen()
+        return self._entries
 
     def load(self, name: str) -> SparseMatrix:
         """Read one matrix, after fetching it when it is not in the cache.
@@ -73,16 +88,20 @@ class SuiteSparseCorpus:
                                    digest=self._index()[1][name])
         return tuple(self._path(name) for name in names)
 
-    def choose(self, count: int, seed: int, *, role: Role | None = None) -> tuple[str, ...]:
-        """Choose names, even over row bins and sparsity, among those with a role or among all."""
-        roles = self.split()
-        return stratified_choice(
-            (entry for entry in self.entries() if role in (None, roles[entry.name])), count, seed=seed)
-
     def split(self) -> dict[str, Role]:
         """Give every matrix its frozen role; a family that the frozen split does not know gets one by hash."""
-        frozen = _frozen_roles()
-        return {entry.name: frozen.get(entry.family) or family_role(entry.family) for entry in self.entries()}
+        return _roles(self.entries())
+
+    def _chosen(self) -> tuple[MatrixEntry, ...]:
+        if self.role not in (None, *get_args(Role)):
+            raise ValueError(f"role {self.role!r} is not one of {', '.join(get_args(Role))}: corpus.role=null for all")
+        entries = self._index()[0]
+        roles = _roles(entries)
+        kept = tuple(entry for entry in entries if self.role in (None, roles[entry.name]))
+        if self.count is None:
+            return kept
+        chosen = set(stratified_choice(kept, self.count, seed=self.seed))
+        return tuple(entry for entry in kept if entry.name in chosen)
 
     def _index(self) -> tuple[tuple[MatrixEntry, ...], Mapping[str, str]]:
         if self._catalogue is None:
@@ -163,10 +182,11 @@ class SuiteSparseCorpus:
         return Path(self.mirror)
 
 
-def _frozen_roles() -> Mapping[str, Role]:
-    """Read the roles that were frozen before any result existed: family -> role."""
+def _roles(entries: Iterable[MatrixEntry]) -> dict[str, Role]:
+    """Role by matrix; the roles of known families were frozen before any result existed."""
     text = resources.files("sparloom.sparse").joinpath("suitesparse_split.csv").read_text(encoding="utf-8")
-    return {row["family"]: row["role"] for row in csv.DictReader(io.StringIO(text))}
+    frozen = {row["family"]: row["role"] for row in csv.DictReader(io.StringIO(text))}
+    return {entry.name: frozen.get(entry.family) or family_role(entry.family) for entry in entries}
 
 
 def _parse_index(text: str, place: str) -> tuple[tuple[MatrixEntry, ...], Mapping[str, str]]:

@@ -8,9 +8,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import hydra
 import numpy as np
 import pytest
 from broken_mirror import BrokenMirror
+from hydra.core.global_hydra import GlobalHydra
+from hydra.utils import instantiate
 
 from sparloom import files
 from sparloom.sparse import (
@@ -24,6 +27,7 @@ from sparloom.sparse import (
     write_matrix,
 )
 
+CONF = Path(__file__).parents[3] / "conf"
 QUICK = Patience(attempts=2, timeout_seconds=5.0, pause_seconds=0.001)
 FIELDS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")
 SIZES = {"HB/one": 3, "HB/two": 5, "AG-Monien/3elt": 4, "New+/x_1.5": 6}
@@ -60,13 +64,17 @@ def server(folder):
     thread.join()
 
 
+def whole(mirror, cache, patience=None):
+    return SuiteSparseCorpus(mirror, cache, patience, count=None, role=None, seed=0)
+
+
 def change_index(folder, old, new):
     path = folder / "index.csv"
     path.write_text(path.read_text().replace(old, new))
 
 
 def test_entries_are_sorted_and_complete(folder):
-    entries = SuiteSparseCorpus(str(folder), "cache").entries()
+    entries = whole(str(folder), "cache").entries()
     assert [entry.name for entry in entries] == sorted(SIZES)
     first = entries[0]
     assert (first.family, first.rows, first.cols, first.nnz) == ("3elt", 4, 4, 4)
@@ -74,34 +82,34 @@ def test_entries_are_sorted_and_complete(folder):
 
 
 def test_a_folder_is_read_where_it_is(folder, tmp_path):
-    corpus = SuiteSparseCorpus(str(folder), str(tmp_path / "cache"))
+    corpus = whole(str(folder), str(tmp_path / "cache"))
     assert corpus.load("HB/two") == matrix(5)
     assert not (tmp_path / "cache").exists()
 
 
 def test_constructing_opens_nothing():
-    SuiteSparseCorpus("/nowhere", "/nowhere")
+    whole("/nowhere", "/nowhere")
 
 
 @pytest.mark.parametrize("mirror", [None, ""])
 def test_a_missing_mirror_names_the_remedy(mirror):
     with pytest.raises(ValueError, match=r"no mirror of real matrices: set SPARLOOM_MIRROR, or paths\.mirror=\.\.\."):
-        SuiteSparseCorpus(mirror, "cache").entries()
+        whole(mirror, "cache").entries()
 
 
 def test_a_strange_address_is_refused():
     with pytest.raises(ValueError, match="mirror 'ftp://host/x': give a folder or an address with https://"):
-        SuiteSparseCorpus("ftp://host/x", "cache").entries()
+        whole("ftp://host/x", "cache").entries()
 
 
 def test_a_folder_without_catalogue_is_no_mirror(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"index\.csv: no such file: a mirror holds index\.csv beside"):
-        SuiteSparseCorpus(str(tmp_path), "cache").entries()
+        whole(str(tmp_path), "cache").entries()
 
 
 def test_an_unknown_name_brings_the_nearest(folder):
     with pytest.raises(KeyError, match="no matrix 'HB/tow' in the corpus of 4; nearest: HB/two"):
-        SuiteSparseCorpus(str(folder), "cache").load("HB/tow")
+        whole(str(folder), "cache").load("HB/tow")
 
 
 @pytest.mark.parametrize(
@@ -119,31 +127,31 @@ def test_an_unknown_name_brings_the_nearest(folder):
 def test_a_bad_catalogue_is_refused_with_its_line(folder, old, new, message):
     change_index(folder, old, new)
     with pytest.raises(ValueError, match=message):
-        SuiteSparseCorpus(str(folder), "cache").entries()
+        whole(str(folder), "cache").entries()
 
 
 def test_a_cut_catalogue_is_noticed(folder):
     text = (folder / "index.csv").read_text()
     (folder / "index.csv").write_text(text[:-80])
     with pytest.raises(ValueError, match="line 5: fewer fields than line 1 names: truncated; remove the file"):
-        SuiteSparseCorpus(str(folder), "cache").entries()
+        whole(str(folder), "cache").entries()
 
 
 def test_damage_in_a_folder_is_refused_and_nothing_removed(folder):
     path = folder / "HB" / "two.tar.gz"
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(ValueError, match=r"two\.tar\.gz: checksum [0-9a-f]{64}, the catalogue says .*is damaged"):
-        SuiteSparseCorpus(str(folder), "cache").load("HB/two")
+        whole(str(folder), "cache").load("HB/two")
     assert path.exists()
     path.unlink()
     with pytest.raises(FileNotFoundError, match="though the catalogue lists it: the mirror is incomplete"):
-        SuiteSparseCorpus(str(folder), "cache").load("HB/two")
+        whole(str(folder), "cache").load("HB/two")
 
 
 def test_files_come_over_http_once(server, tmp_path):
     address, cache = f"{server.address}/", str(tmp_path / "cache")
-    assert SuiteSparseCorpus(address, cache, QUICK).load("HB/two") == matrix(5)
-    corpus = SuiteSparseCorpus(address, cache, QUICK)
+    assert whole(address, cache, QUICK).load("HB/two") == matrix(5)
+    corpus = whole(address, cache, QUICK)
     assert corpus.load("HB/two") == matrix(5)
     assert corpus.load("New+/x_1.5") == matrix(6)
     assert [path for path, _ in server.requests] == ["/index.csv", "/HB/two.tar.gz", "/New+/x_1.5.tar.gz"]
@@ -152,7 +160,7 @@ def test_files_come_over_http_once(server, tmp_path):
 @pytest.fixture
 def aged(server, tmp_path):
     """Fetch the catalogue two days ago."""
-    SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK).entries()
+    whole(server.address, str(tmp_path / "cache"), QUICK).entries()
     (path,) = (tmp_path / "cache").glob("*/index.csv")
     os.utime(path, (time.time() - 2 * 86_400,) * 2)
     server.requests.clear()
@@ -163,7 +171,7 @@ def test_an_old_catalogue_is_fetched_again_once(server, tmp_path, aged):
     lines = server.files["/index.csv"].splitlines(keepends=True)
     server.files["/index.csv"] = b"".join(line for line in lines if not line.startswith(b"HB,two"))
     for _ in range(2):
-        entries = SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK).entries()
+        entries = whole(server.address, str(tmp_path / "cache"), QUICK).entries()
         assert [entry.name for entry in entries] == ["AG-Monien/3elt", "HB/one", "New+/x_1.5"]
     assert server.asked("/index.csv") == [None]
 
@@ -173,7 +181,7 @@ def test_an_old_catalogue_serves_while_there_is_no_better_one(server, tmp_path, 
     server.always["/index.csv"] = fault
     before = aged.read_bytes()
     with caplog.at_level(logging.WARNING):
-        entries = SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK).entries()
+        entries = whole(server.address, str(tmp_path / "cache"), QUICK).entries()
     assert len(entries) == 4
     assert aged.read_bytes() == before
     assert f"the catalogue of {time.strftime('%Y-%m-%d', time.gmtime(aged.stat().st_mtime))} serves on" in caplog.text
@@ -183,7 +191,7 @@ def test_an_old_catalogue_serves_while_there_is_no_better_one(server, tmp_path, 
 def test_an_old_catalogue_serves_without_network(tmp_path, aged, server, caplog):
     server.shutdown()
     server.server_close()
-    corpus = SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK)
+    corpus = whole(server.address, str(tmp_path / "cache"), QUICK)
     with caplog.at_level(logging.WARNING):
         assert len(corpus.entries()) == 4
     assert "serves on" in caplog.text
@@ -191,12 +199,12 @@ def test_an_old_catalogue_serves_without_network(tmp_path, aged, server, caplog)
 
 def test_what_was_left_of_another_catalogue_is_not_continued(server, tmp_path, aged):
     aged.with_name("index.csv.new.partial").write_bytes(b"group,name")
-    assert len(SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK).entries()) == 4
+    assert len(whole(server.address, str(tmp_path / "cache"), QUICK).entries()) == 4
     assert server.asked("/index.csv") == [None]
 
 
 def test_fetch_brings_many_files(server, tmp_path):
-    corpus = SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK)
+    corpus = whole(server.address, str(tmp_path / "cache"), QUICK)
     server.faults["/HB/one.tar.gz"] = [("cut", 10), 500]
     paths = corpus.fetch(SIZES)
     assert [files.sha256(path) for path in paths] == [corpus._index()[1][name] for name in SIZES]
@@ -207,7 +215,7 @@ def test_fetch_brings_many_files(server, tmp_path):
 def test_two_mirrors_do_not_share_a_cache(server, folder, tmp_path):
     other = BrokenMirror()
     try:
-        homes = {SuiteSparseCorpus(mirror.address, str(tmp_path))._home() for mirror in (server, other)}
+        homes = {whole(mirror.address, str(tmp_path))._home() for mirror in (server, other)}
     finally:
         other.server_close()
     assert len(homes) == 2
@@ -216,12 +224,12 @@ def test_two_mirrors_do_not_share_a_cache(server, folder, tmp_path):
 def test_a_wrong_checksum_over_http_is_refused(server, tmp_path):
     server.always["/HB/two.tar.gz"] = "rubbish"
     with pytest.raises(ValueError, match=r"two\.tar\.gz: checksum .* refused and removed; the mirror is damaged or"):
-        SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK).load("HB/two")
+        whole(server.address, str(tmp_path / "cache"), QUICK).load("HB/two")
     assert not [path for path in (tmp_path / "cache").rglob("two.tar.gz*") if ".locks" not in path.parts]
 
 
 def test_damage_in_the_cache_is_fetched_again(server, tmp_path, caplog):
-    corpus = SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK)
+    corpus = whole(server.address, str(tmp_path / "cache"), QUICK)
     path = corpus.fetch(["HB/two"])[0]
     path.write_bytes(b"damaged")
     with caplog.at_level(logging.WARNING):
@@ -232,20 +240,20 @@ def test_damage_in_the_cache_is_fetched_again(server, tmp_path, caplog):
 def test_a_server_without_catalogue(server, tmp_path):
     del server.files["/index.csv"]
     with pytest.raises(FileNotFoundError, match=r"/index\.csv: the server answers 404"):
-        SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK).entries()
+        whole(server.address, str(tmp_path / "cache"), QUICK).entries()
 
 
 def test_a_catalogue_is_continued_too(server, tmp_path):
     server.faults["/index.csv"] = [("cut", 100)]
-    assert len(SuiteSparseCorpus(server.address, str(tmp_path / "cache"), QUICK).entries()) == 4
+    assert len(whole(server.address, str(tmp_path / "cache"), QUICK).entries()) == 4
     assert server.asked("/index.csv") == [None, "bytes=100-"]
 
 
 def test_known_families_keep_their_frozen_role_and_new_ones_get_one(folder):
-    split = SuiteSparseCorpus(str(folder), "cache").split()
+    split = whole(str(folder), "cache").split()
     assert split["AG-Monien/3elt"] == "train"
     assert set(split.values()) <= {"train", "validation", "test"}
-    assert split == SuiteSparseCorpus(str(folder), "other").split()
+    assert split == whole(str(folder), "other").split()
 
 
 def test_frozen_split_is_the_published_one(mirror):
@@ -253,19 +261,19 @@ def test_frozen_split_is_the_published_one(mirror):
         pytest.skip("the published split.csv is compared in a folder only")
     with (Path(mirror) / "split.csv").open() as file:
         published = {f"{row['group']}/{row['name']}": row["role"] for row in csv.DictReader(file)}
-    assert SuiteSparseCorpus(mirror, "cache").split() == published
+    assert whole(mirror, "cache").split() == published
     assert Counter(published.values()) == {"train": 170, "validation": 34, "test": 152}
 
 
 def test_no_family_of_the_real_corpus_has_two_roles(mirror, tmp_path):
-    corpus = SuiteSparseCorpus(mirror, str(tmp_path))
+    corpus = whole(mirror, str(tmp_path))
     split = corpus.split()
     roles = {(entry.family, split[entry.name]) for entry in corpus.entries()}
     assert len(roles) == len({family for family, _ in roles})
 
 
 def test_real_matrices_are_what_the_catalogue_says(mirror, tmp_path):
-    corpus = SuiteSparseCorpus(mirror, str(tmp_path))
+    corpus = whole(mirror, str(tmp_path))
     small = [entry for entry in corpus.entries() if entry.nnz < 20_000][::8]
     assert len(small) > 5
     for entry in small:
@@ -275,10 +283,36 @@ def test_real_matrices_are_what_the_catalogue_says(mirror, tmp_path):
         assert not entry.symmetric or statistics(pattern)["symmetry"] == 1
 
 
+def test_choice_keeps_the_catalogue_and_refuses_the_rest(folder):
+    corpus = SuiteSparseCorpus(str(folder), "cache", count=2, role=None, seed=0)
+    names = [entry.name for entry in corpus.entries()]
+    assert len(names) == 2
+    assert names == sorted(names)
+    assert set(corpus.split()) == set(names)
+    assert corpus.load(names[0]) == matrix(SIZES[names[0]])
+    with pytest.raises(KeyError, match="in the corpus of 2"):
+        corpus.load(next(name for name in SIZES if name not in names))
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ({"count": 5, "role": None}, "5 matrices asked for, the corpus has 4: ask for at most that many"),
+    ({"count": None, "role": "trian"}, "role 'trian' is not one of train, validation, test: corpus.role=null for all"),
+])
+def test_impossible_choices_are_refused(folder, given, message):
+    with pytest.raises(ValueError, match=message):
+        SuiteSparseCorpus(str(folder), "cache", **given, seed=0).entries()
+
+
 def test_choice_of_real_matrices_covers_the_row_bins(mirror, tmp_path):
-    corpus = SuiteSparseCorpus(mirror, str(tmp_path))
-    chosen = corpus.choose(10, 0, role="train")
-    bins = {entry.name: entry.row_bin for entry in corpus.entries()}
-    assert Counter(bins[name] for name in chosen) == dict.fromkeys(ROW_BINS, 2)
-    assert {corpus.split()[name] for name in chosen} == {"train"}
-    assert corpus.choose(10, 1, role="train") != chosen
+    corpus, other = (SuiteSparseCorpus(mirror, str(tmp_path), count=10, role="train", seed=seed) for seed in (0, 1))
+    assert Counter(entry.row_bin for entry in corpus.entries()) == dict.fromkeys(ROW_BINS, 2)
+    assert set(corpus.split().values()) == {"train"}
+    assert corpus.entries() != other.entries()
+
+
+def test_choice_is_an_option(folder):
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        given = ("corpus=suitesparse", f"paths.mirror={folder}", "corpus.count=3", "corpus.seed=1")
+        corpus = instantiate(hydra.compose("config", ["experiment=collect_spade", *given]).corpus)
+    assert len(corpus.entries()) == 3
