@@ -14,6 +14,7 @@ from sparloom.data import SampleSource, SampleTable
 from sparloom.files import atomic_path
 from sparloom.measure import geomean, kendall_tau, noise_floor
 from sparloom.ops import Op
+from sparloom.tasks.failures import tell_failures
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -44,6 +45,7 @@ class AuditLabels:
             frame.to_parquet(partial, compression="zstd")
         rows = table.frame()
         log.console.print(_distributions(frame), soft_wrap=False)
+        tell_failures(table)
         return {
             "matrices": len(frame),
             "tau": float(frame["tau"].median()), "tau_p10": float(frame["tau"].quantile(0.1)),

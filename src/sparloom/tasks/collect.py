@@ -21,6 +21,7 @@ from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
 from sparloom.sparse import Corpus, SparseMatrix
+from sparloom.tasks.failures import tell_failures
 from sparloom.tasks.fanout import run_jobs
 from sparloom.tasks.measuring import measure_presets
 from sparloom.tasks.places import corpus_name, data_folder
@@ -206,6 +207,7 @@ class Collect:
         table = _updated(SampleTable.read(path), fresh) if path.exists() else fresh
         table.write(path)
         logger.info("%s: %d rows of %d matrices", path, len(table), len(table.matrices))
+        tell_failures(table)
 
 
 def _updated(old: SampleTable, fresh: SampleTable) -> SampleTable:

@@ -12,8 +12,10 @@ import pytest
 from toy import SIMULATED, ToyCorpus, ToyPlatform
 
 from sparloom.data import SampleTable
+from sparloom.measure import Measurement
 from sparloom.ops import SpMM
 from sparloom.tasks import Collect
+from sparloom.tasks.failures import failure_reasons
 
 TABLE = Path("toy", "samples", "toy_spmm.parquet")
 
@@ -79,6 +81,19 @@ def test_failed_sample_is_a_row_with_its_reason(tmp_path):
     failures = read(tmp_path).failures()
     assert metrics["new_failures"] == len(failures) == 4 * 128
     assert set(failures["failure"]) == {"does not fit"}
+
+
+def test_failures_are_told_by_reason(tmp_path, capsys):
+    class Spilling(ToyPlatform):
+        def measure_many(self, op, operands, configs, timing):
+            for place, config in enumerate(configs):
+                failed = Measurement.failed(f"{place} values exceed {2.5 * place} bytes", self.kind)
+                yield config, 0, failed if config["reorder"] else Measurement((1e-3,), self.kind)
+
+    collect(tmp_path, platforms=[Spilling()]).run(tmp_path)
+    assert failure_reasons(read(tmp_path)).to_dict() == {"# values exceed # bytes": 512}
+    told = capsys.readouterr().out
+    assert "512 of 1,024 samples failed (50.0%):\n      512  # values exceed # bytes\n" in told
 
 
 def test_only_what_raises_fails(tmp_path):
