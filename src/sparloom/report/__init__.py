@@ -5,6 +5,7 @@ from sparloom.report.figures import draw_curves, draw_matrices, draw_methods
 from sparloom.report.levels import draw_levels
 from sparloom.report.recommendations import draw_recommendations
 from sparloom.report.runs import Run, read_run
+from sparloom.report.sensitivity import draw_sensitivity
 from sparloom.report.signs import draw_signs
 from sparloom.report.spy import draw_spy
 from sparloom.report.summary import per_matrix, summary
@@ -12,5 +13,6 @@ from sparloom.report.tables import results_table
 
 __all__ = [
     "Choices", "Run", "Truth", "draw_curves", "draw_levels", "draw_matrices", "draw_methods", "draw_recommendations",
-    "draw_signs", "draw_spy", "judge", "optimum", "per_matrix", "random_choice", "read_run", "results_table", "summary",
+    "draw_sensitivity", "draw_signs", "draw_spy", "judge", "optimum", "per_matrix", "random_choice", "read_run",
+    "results_table", "summary",
 ]

@@ -17,6 +17,7 @@ _HOMES = {
     "Pretrain": "pretrain",
     "Recipe": "training",
     "Recommend": "recommend",
+    "SpadeSensitivity": "spade_sensitivity",
     "SummariseSamples": "summarise_samples",
     "ValidateSimulator": "validate_simulator",
 }
