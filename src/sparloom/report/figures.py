@@ -71,11 +71,12 @@ def draw_methods(metrics: Mapping[str, float], stem: Path, *, prefix: str, title
 
 
 @styled
-def draw_matrices(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+def draw_matrices(frame: pd.DataFrame, stem: Path, *, title: str, method: str = "cognate") -> None:
     """Draw the speedup on every matrix, sorted by the optimum (figure 5); means over seeds.
 
     Args:
         frame: as `per_matrix` makes it.
+        method: whose first and best of five choices are drawn below the optimum.
     """
     speedups = frame.assign(
         top1=np.log(frame["baseline_seconds"] / frame["top1_seconds"]),
@@ -85,13 +86,13 @@ def draw_matrices(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     drawn, (axes,) = figure(7.2, 3.4)
     places = np.arange(1, len(order) + 1)
 
-    def points(method: str, top: str) -> np.ndarray:
-        return np.exp(speedups.loc[method, top].reindex(order).to_numpy())
+    def points(chooser: str, top: str) -> np.ndarray:
+        return np.exp(speedups.loc[chooser, top].reindex(order).to_numpy())
 
     axes.plot(places, points("optimum", "top1"), color=COLOURS["optimum"], linewidth=1.2, label="optimum")
-    axes.plot(places, points("cognate", "top5"), color=COLOURS["cognate"], linewidth=0.9, alpha=0.55,
-              label="COGNATE top-5")
-    axes.scatter(places, points("cognate", "top1"), color=COLOURS["cognate"], s=9, label="COGNATE top-1", zorder=3)
+    axes.plot(places, points(method, "top5"), color=COLOURS[method], linewidth=0.9, alpha=0.55,
+              label=f"{NAMES[method]} top-5")
+    axes.scatter(places, points(method, "top1"), color=COLOURS[method], s=9, label=f"{NAMES[method]} top-1", zorder=3)
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(FixedLocator(TICKS))

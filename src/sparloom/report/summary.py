@@ -35,11 +35,11 @@ def per_matrix(truth: Truth, choices: Sequence[Choices], about: pd.DataFrame | N
     return rows if about is None else rows.merge(about, left_on="matrix", right_index=True, how="left")
 
 
-def summary(frame: pd.DataFrame, *, headline: str, prefix: str, seed: int) -> dict[str, float]:
+def summary(frame: pd.DataFrame, *, headline: str | None, prefix: str, seed: int) -> dict[str, float]:
     """Reduce `per_matrix` to flat metrics: geometric means over matrices, means over seeds, bootstrap intervals.
 
     Args:
-        headline: method whose numbers carry no name of their own.
+        headline: method whose numbers carry no name of their own; None: there is none.
 
     Returns:
         `<prefix>/matrices`, `/seeds`; for every method `<method>_top1_speedup`, `_top5_speedup`, `_top1_max` and
@@ -49,7 +49,7 @@ def summary(frame: pd.DataFrame, *, headline: str, prefix: str, seed: int) -> di
     logs = {(method, top): _log_speedups(rows, top) for method, rows in frame.groupby("method", sort=False)
             for top in ("top1", "top5")}
     best = logs["optimum", "top1"]
-    metrics: dict[str, float] = {"matrices": best.shape[1], "seeds": logs[headline, "top1"].shape[0]}
+    metrics: dict[str, float] = {"matrices": best.shape[1], "seeds": max(map(len, logs.values()))}
     for (method, top), values in logs.items():
         name = _name(method, top, headline)
         if name is None:
@@ -58,12 +58,12 @@ def summary(frame: pd.DataFrame, *, headline: str, prefix: str, seed: int) -> di
         metrics[f"{name}_max"] = float(np.exp(values).max())
         if method != "optimum":
             _put(metrics, f"{name}_of_optimum", interval(values, draw, over=best))
-    for method in dict.fromkeys(frame["method"]):
-        if method not in (headline, "optimum"):
-            _put(metrics, f"top1_over_{method}", interval(logs[headline, "top1"], draw, over=logs[method, "top1"]))
-    rows = frame[frame["method"] == headline]
-    for key, value in _quality(rows, draw).items():
-        _put(metrics, key, value)
+    if headline is not None:
+        for method in dict.fromkeys(frame["method"]):
+            if method not in (headline, "optimum"):
+                _put(metrics, f"top1_over_{method}", interval(logs[headline, "top1"], draw, over=logs[method, "top1"]))
+        for key, value in _quality(frame[frame["method"] == headline], draw).items():
+            _put(metrics, key, value)
     return {f"{prefix}/{key}": value for key, value in metrics.items()}
 
 
@@ -95,7 +95,7 @@ def _log_speedups(rows: pd.DataFrame, top: str) -> np.ndarray:
     return table.to_numpy()
 
 
-def _name(method: str, top: str, headline: str) -> str | None:
+def _name(method: str, top: str, headline: str | None) -> str | None:
     if method == headline:
         return top
     if method in ("optimum", "random", "static"):

@@ -46,12 +46,14 @@ class Comparison:
         with atomic_path(out / "per_matrix.parquet") as partial:
             frame.to_parquet(partial, compression="zstd")
         self._write_inputs(out)
-        metrics = summary(frame, headline="cognate", prefix=study.role, seed=0) | self._costs()
+        methods = [choice.method for choice in self.choices if choice.method != "optimum"]
+        headline = "cognate" if "cognate" in methods else None
+        metrics = summary(frame, headline=headline, prefix=study.role, seed=0) | self._costs()
         title = f"{TITLES.get(study.op.name, study.op.name)} on {study.platform.name} {study.platform.preset}"
         log.console.print(self._headline(title))
         log.console.print(results_table(metrics, prefix=study.role), soft_wrap=False)
         draw_methods(metrics, out / "speedups", prefix=study.role, title=f"{title}, geometric mean")
-        draw_matrices(frame, out / "matrices", title=f"{title}, each matrix")
+        draw_matrices(frame, out / "matrices", title=f"{title}, each matrix", method=headline or methods[-1])
         if self.curves:
             write_curves(out, self.curves)
         return metrics

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Finetune"]
 
 METHODS = ("static", "trees", "zero_shot", "no_transfer", "cognate")
+NETWORKS = METHODS[2:]
 logger = logging.getLogger(__name__)
 
 
@@ -79,18 +80,21 @@ class Finetune:
     pretrained: str | None
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Train all methods, print and draw the comparison, save the fine-tuned networks."""
+        """Train all methods, print and draw the comparison, save the fine-tuned networks.
+
+        Without the method cognate no metric is without the name of a method, and no method is compared with it.
+        """
         began = time.monotonic()
         unknown = sorted(set(self.methods) - set(METHODS))
         if unknown:
             raise ValueError(f"no method {', '.join(unknown)}: task.methods knows {', '.join(METHODS)}")
-        if "cognate" not in self.methods:
-            raise ValueError("task.methods lacks cognate, with which the others are compared: add it")
+        if not self.methods:
+            raise ValueError(f"task.methods is empty: choose from {', '.join(METHODS)}")
         study = Study(self.target, self.op, self.samples, self.eval_role)
-        beginning = self._beginning(study)
+        beginning = self._beginning(study) if set(self.methods) & set(NETWORKS) else None
         logger.info("%s on %s %s: %d %s matrices, seeds %s", self.op.name, self.target.name, self.target.preset,
                     len(study.truth.matrices), self.eval_role, ", ".join(map(str, self.seeds)))
-        comparison = Comparison(study, source_labels=int(beginning.notes.get("labels", 0)))
+        comparison = Comparison(study, source_labels=int(beginning.notes.get("labels", 0)) if beginning else 0)
         comparison.add(random_choice(study.truth))
         if "zero_shot" in self.methods:
             comparison.add(_judged("zero_shot", 0, study, self._zero_shot(study, beginning)))

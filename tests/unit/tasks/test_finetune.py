@@ -82,6 +82,24 @@ def test_figures_curves_and_checkpoints_are_written(trained):
         "cognate_0.pt", "cognate_1.pt", "no_transfer_0.pt", "no_transfer_1.pt"]
 
 
+def test_methods_without_network_need_no_checkpoint_and_no_headline(build, tmp_path, capsys):
+    methods = "task.methods=[static,trees]"
+    metrics = build("finetune_tiny", *SMALL, methods, "task.seeds=[1]", folder=tmp_path).run(tmp_path)
+    assert set(pd.read_parquet(tmp_path / "per_matrix.parquet")["method"]) == {"random", "static", "trees", "optimum"}
+    assert {"test/static_speedup", "test/trees_top1_speedup", "test/optimum_speedup"} <= set(metrics)
+    assert (metrics["test/seeds"], metrics["test/source_labels"], metrics["test/labels_per_seed"]) == (1, 0, 120)
+    assert not {"test/top1_speedup", "test/kendall_tau", "test/top1_over_trees"} & set(metrics)
+    shown = capsys.readouterr().out
+    assert "trees top-1" in shown
+    assert "COGNATE" not in shown
+    assert (tmp_path / "matrices.png").stat().st_size > 1000
+
+
+def test_no_method_is_refused(build, tmp_path):
+    with pytest.raises(ValueError, match=r"task\.methods is empty: choose from static, trees"):
+        build("finetune_tiny", *SMALL, "task.methods=[]", folder=tmp_path).run(tmp_path)
+
+
 def test_unknown_method_is_refused(build, trained, tmp_path):
     with pytest.raises(ValueError, match=r"no method magic: task.methods knows static, trees, zero_shot"):
         build("finetune_tiny", *SMALL, "task.methods=[magic]", folder=trained).run(tmp_path)
