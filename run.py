@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from sparloom import cli, log
 from sparloom.errors import MissingArtifact
+from sparloom.intermediate import Stopped
 
 ROOT = Path(__file__).resolve().parent
 CONF = ROOT / "conf"
@@ -38,6 +39,9 @@ def execute(cfg: DictConfig, out: Path, given: cli.Given, made: tuple[str, ...] 
     try:
         OmegaConf.save(cfg, out / "config.yaml", resolve=True)
         metrics = instantiate(cfg.task).run(out)
+    except Stopped as early:
+        log.console.print(str(early))
+        metrics = {"stopped": 1}
     except MissingArtifact as missing:
         wanted = prerequisite(missing, given)
         if not cfg.prepare or " ".join(wanted) in made:

@@ -27,6 +27,7 @@ from sparloom.report import Choices, judge, optimum, random_choice
 from sparloom.sparse import Role
 from sparloom.tasks.checkpoints import Checkpoints, samples_name
 from sparloom.tasks.comparison import Comparison
+from sparloom.tasks.reports import Reports
 from sparloom.tasks.study import Study
 from sparloom.tasks.training import Recipe, train, with_anchors
 
@@ -95,6 +96,7 @@ class Finetune:
         logger.info("%s on %s %s: %d %s matrices, seeds %s", self.op.name, self.target.name, self.target.preset,
                     len(study.truth.matrices), self.eval_role, ", ".join(map(str, self.seeds)))
         comparison = Comparison(study, source_labels=int(beginning.notes.get("labels", 0)) if beginning else 0)
+        reports = Reports(out, self.recipe.reported)
         comparison.add(random_choice(study.truth))
         if "zero_shot" in self.methods:
             comparison.add(_judged("zero_shot", 0, study, self._zero_shot(study, beginning)))
@@ -105,7 +107,8 @@ class Finetune:
                 comparison.add(_judged(method, seed, study, model))
             for method in ("no_transfer", "cognate"):
                 if method in self.methods:
-                    model, curves = self._trained(method, study, labels, seed=seed, beginning=beginning, out=out)
+                    model, curves = self._trained(method, study, labels, seed=seed, beginning=beginning,
+                                                  reports=reports)
                     comparison.add(_judged(method, seed, study, model), curves)
         comparison.add(optimum(study.truth))
         return comparison.write(out) | {"seconds": time.monotonic() - began}
@@ -153,7 +156,7 @@ class Finetune:
             yield "trees", trees.fit(labels, space=study.space, views=study.views)
 
     def _trained(
-        self, method: str, study: Study, labels: pd.DataFrame, *, seed: int, beginning: Beginning, out: Path
+        self, method: str, study: Study, labels: pd.DataFrame, *, seed: int, beginning: Beginning, reports: Reports
     ) -> tuple[CognateModel, pd.DataFrame]:
         """Train a network from the source's weights or from none, and save it."""
         items = study.items(labels)
@@ -161,7 +164,7 @@ class Finetune:
         transfer = method == "cognate"
         trained = train(self.recipe, start=beginning.source if transfer else None, encoder=beginning.encoder,
                         train=items, validation=watched, keep="last", seed=seed,
-                        out=out / "training" / f"{method}_{seed}")
+                        reports=reports, out=reports.out / "training" / f"{method}_{seed}")
         logger.info("%s, seed %d: %.0f s on %d labels of %d matrices", method, seed, trained.seconds, len(labels),
                     len(items))
         known = beginning.notes.get("matrices", ()) if transfer else ()
@@ -169,7 +172,7 @@ class Finetune:
         model = with_anchors(trained.module.net, study.space, anchors)
         notes = {"method": method, "seed": seed, "matrices": [item.input.name for item in items], "labels": len(labels),
                  "preset": self.target.preset, "samples": samples_name(self.samples)}
-        model.save(out / "checkpoints" / f"{method}_{seed}.pt", notes=notes, precision="float16")
+        model.save(reports.out / "checkpoints" / f"{method}_{seed}.pt", notes=notes, precision="float16")
         if transfer and seed == self.seeds[0]:
             name = self.checkpoints.finetuned(self.target, self.op, self.recipe.module.net)
             model.save(self.checkpoints.path(name, self.samples), notes=notes, precision="float16")

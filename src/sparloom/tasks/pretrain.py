@@ -11,6 +11,7 @@ from sparloom.models import load_encoder, swapped_accuracy
 from sparloom.ops import Op
 from sparloom.tasks.checkpoints import Checkpoints, samples_name
 from sparloom.tasks.labels import labels_with_noise
+from sparloom.tasks.reports import Reports
 from sparloom.tasks.training import Recipe, ends, train, with_anchors, write_curves
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Pretrain:
         Split({name: split[name] for name in [*names, *watched]}, self.samples.families()).write(out / "split.json")
         logger.info("%s: %d matrices, %d labels; validation on %d", named, len(items), len(chosen), len(held))
         trained = train(self.recipe, start=None, encoder=encoder, train=items, validation=held,
-                        keep="best", seed=seed, out=out / "training")
+                        keep="best", seed=seed, out=out / "training", reports=Reports(out, self.recipe.reported))
         path = self.checkpoints.path(
             self.checkpoints.source(self.platform, self.op, self.recipe.module.net), self.samples)
         notes = {"matrices": names, "labels": len(chosen), "seed": seed, "samples": samples_name(self.samples),

@@ -15,6 +15,7 @@ from lightning import Callback, LightningModule, Trainer
 from sparloom.data import MatrixInput, MatrixSamples
 from sparloom.data.lightning import RankingData
 from sparloom.files import atomic_path
+from sparloom.intermediate import Stopped
 from sparloom.models import (
     CognateModel,
     FrozenEncoder,
@@ -28,6 +29,7 @@ from sparloom.models import (
 )
 from sparloom.report import draw_curves
 from sparloom.space import ConfigSpace
+from sparloom.tasks.reports import Reports
 
 __all__ = ["Recipe", "Trained", "ends", "train", "with_anchors", "write_curves"]
 
@@ -44,6 +46,8 @@ class Recipe:
         logger: keyword argument save_dir -> Lightning logger; None for none.
         configs_per_step: labelled configurations of a matrix per step; None: all.
         matrices_per_step: matrices per step.
+        reported: metric by which a sweep may end a run, such as validation/opa; it is good where the objective of the
+            sweep is. None: none.
     """
 
     module: RankingModule
@@ -51,6 +55,7 @@ class Recipe:
     logger: Callable[..., Any] | None
     configs_per_step: int | None
     matrices_per_step: int
+    reported: str | None
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ def train(
     keep: Literal["last", "best"],
     seed: int,
     out: Path,
+    reports: Reports,
 ) -> Trained:
     """Fit a network to the orders of times in `train`.
 
@@ -79,6 +85,10 @@ def train(
         start: checkpoint to start from; None: weights drawn from the seed, scales fixed over `train`.
         validation: watched only; with keep="best" the epoch with the least validation loss is kept.
         out: folder for the logger.
+        reports: gets the metrics of every validation.
+
+    Raises:
+        Stopped: a sweep asked the run to end.
     """
     began = time.monotonic()
     module = copy.deepcopy(recipe.module)
@@ -88,12 +98,15 @@ def train(
     else:
         fill(module.net, load_checkpoint(start, kind="cognate"), start)
     module.net.use_encoder(encoder)
-    curves = _Curves(keep_best=keep == "best" and bool(validation))
+    reports.begin()
+    curves = _Curves(reports, keep_best=keep == "best" and bool(validation))
     data = RankingData(train, validation, configs_per_step=recipe.configs_per_step,
                        matrices_per_step=recipe.matrices_per_step, seed=seed)
     torch.manual_seed(seed)
     written = recipe.logger(save_dir=out) if recipe.logger else False
     fit(recipe.trainer(out=out, logger=written, callbacks=[curves]), module, data)
+    if curves.stopped:
+        raise Stopped(f"ended after epoch {len(curves.rows)}, as the sweep asked")
     if curves.best is not None:
         module.net.load_state_dict(curves.best)
     return Trained(module.to("cpu"), pd.DataFrame(curves.rows), time.monotonic() - began)
@@ -125,11 +138,13 @@ def ends(curves: pd.DataFrame) -> dict[str, float]:
 
 
 class _Curves(Callback):
-    """Keep what is logged per epoch, and the weights with the least validation loss."""
+    """Keep what is logged per epoch, and the weights with the least validation loss; pass on what was validated."""
 
-    def __init__(self, *, keep_best: bool) -> None:
+    def __init__(self, reports: Reports, *, keep_best: bool) -> None:
         self.rows: list[dict[str, float]] = []
         self.best: dict[str, torch.Tensor] | None = None
+        self.stopped = False
+        self._reports = reports
         self._keep_best, self._least = keep_best, float("inf")
 
     def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
@@ -141,7 +156,11 @@ class _Curves(Callback):
         self._note(trainer)
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
-        loss = float(trainer.callback_metrics.get("validation/prl", float("inf")))
+        logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        asked = trainer.is_global_zero and self._reports.add(trainer.current_epoch + 1, logged)
+        self.stopped = trainer.strategy.reduce_boolean_decision(asked, all=False)
+        trainer.should_stop |= self.stopped
+        loss = logged.get("validation/prl", float("inf"))
         if self._keep_best and loss < self._least:
             self._least = loss
             self.best = {name: value.detach().cpu().clone() for name, value in module.net.state_dict().items()}

@@ -1,5 +1,7 @@
-"""A collection fanned out through Hydra's launchers, and the whole path from an empty folder."""
+"""A collection fanned out through Hydra's launchers, a pruned sweep, and the whole path from an empty folder."""
 
+import csv
+import json
 import os
 import subprocess
 import sys
@@ -53,3 +55,24 @@ def test_without_preparing_the_error_stays(tmp_path):
     shown = run("experiment=finetune_tiny", "prepare=false", folder=tmp_path)
     assert shown.returncode == 1
     assert "experiment=autoencode_spade op=spmm" in shown.stderr.splitlines()[0]
+
+
+@pytest.mark.slow
+def test_sweep_ends_trainings_that_its_pruner_gives_up(tmp_path):
+    pytest.importorskip("optuna", reason="Optuna is in the extra scale")
+    pruner = ("hydra.sweeper.pruner._target_=optuna.pruners.ThresholdPruner",
+              "+hydra.sweeper.pruner.lower=2",  # no accuracy is above 1
+              "~hydra.sweeper.pruner.n_startup_trials", "~hydra.sweeper.pruner.n_warmup_steps")
+    shown = run("-m", "experiment=finetune_tiny", "task.methods=[cognate]", "task.seeds=[0,1]", "encoder.epochs=20",
+                "model.net.featurizer.channels=[4,4,8,8,8,8,8,8,8,8,8,8]", "task.eval_role=validation",
+                "trainer.epochs=500", "model.optimizer.lr=1e-4,1e-3", "hydra/sweeper=sparloom_optuna", *pruner,
+                "hydra.sweeper.poll_seconds=0.05", "hydra.sweeper.trials=2", "hydra.sweep.dir=sweep", folder=tmp_path)
+    assert shown.returncode == 1
+    assert "none of 2 trials has a value: choose a gentler pruner" in shown.stderr
+    assert shown.stdout.count("as the sweep asked") == 2
+    with (tmp_path / "sweep" / "trials.csv").open() as file:
+        assert [row["state"] for row in csv.DictReader(file)] == ["pruned", "pruned"]
+    for trial in ("trial_0000", "trial_0001"):
+        reported = (tmp_path / "sweep" / trial / "intermediate.csv").read_text().splitlines()
+        assert 0 < len(reported) < 500
+        assert json.loads((tmp_path / "sweep" / trial / "metrics.json").read_text()) == {"stopped": 1}
