@@ -1,5 +1,7 @@
 """Finished runs to tables and figures; what a run prints and draws at its end."""
 
+from sparloom.report.arm_figures import Bars, Curves, GroupFigure, Lines, Matrices
+from sparloom.report.arms import Compared, read_compared, row_label, row_metrics, row_statistics, rows_table
 from sparloom.report.evaluation import Choices, Truth, judge, optimum, random_choice
 from sparloom.report.figures import draw_curves, draw_matrices, draw_methods
 from sparloom.report.levels import draw_levels
@@ -12,7 +14,8 @@ from sparloom.report.summary import per_matrix, summary
 from sparloom.report.tables import results_table
 
 __all__ = [
-    "Choices", "Run", "Truth", "draw_curves", "draw_levels", "draw_matrices", "draw_methods", "draw_recommendations",
-    "draw_sensitivity", "draw_signs", "draw_spy", "judge", "optimum", "per_matrix", "random_choice", "read_run",
-    "results_table", "summary",
+    "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Lines", "Matrices", "Run", "Truth", "draw_curves",
+    "draw_levels", "draw_matrices", "draw_methods", "draw_recommendations", "draw_sensitivity", "draw_signs",
+    "draw_spy", "judge", "optimum", "per_matrix", "random_choice", "read_compared", "read_run", "results_table",
+    "row_label", "row_metrics", "row_statistics", "rows_table", "summary",
 ]

@@ -90,9 +90,9 @@ def draw_matrices(frame: pd.DataFrame, stem: Path, *, title: str, method: str = 
         return np.exp(speedups.loc[chooser, top].reindex(order).to_numpy())
 
     axes.plot(places, points("optimum", "top1"), color=COLOURS["optimum"], linewidth=1.2, label="optimum")
-    axes.plot(places, points(method, "top5"), color=COLOURS[method], linewidth=0.9, alpha=0.55,
-              label=f"{NAMES[method]} top-5")
-    axes.scatter(places, points(method, "top1"), color=COLOURS[method], s=9, label=f"{NAMES[method]} top-1", zorder=3)
+    colour, name = COLOURS.get(method, COLOURS["cognate"]), NAMES.get(method, method)
+    axes.plot(places, points(method, "top5"), color=colour, linewidth=0.9, alpha=0.55, label=f"{name} top-5")
+    axes.scatter(places, points(method, "top1"), color=colour, s=9, label=f"{name} top-1", zorder=3)
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(FixedLocator(TICKS))
@@ -107,13 +107,14 @@ def draw_matrices(frame: pd.DataFrame, stem: Path, *, title: str, method: str = 
 
 @styled
 def draw_curves(frame: pd.DataFrame, stem: Path) -> None:
-    """Draw loss and ordered pair accuracy over epochs, mean and range over seeds (figure 6).
+    """Draw loss, ordered pair accuracy and Kendall tau over epochs, mean and range over seeds (figure 6).
 
     Args:
-        frame: columns method, seed, epoch, and train/ and validation/ prl and opa.
+        frame: columns method, seed, epoch, and train/ and validation/ prl, opa and kendall_tau.
     """
-    drawn, axes = figure(7.2, 3.2, columns=2)
-    for axis, (key, label) in zip(axes, (("prl", "ranking loss"), ("opa", "ordered pair accuracy")), strict=True):
+    panels = (("prl", "ranking loss"), ("opa", "ordered pair accuracy"), ("kendall_tau", "Kendall tau"))
+    drawn, axes = figure(9.6, 3.2, columns=3)
+    for axis, (key, label) in zip(axes, panels, strict=True):
         for method, rows in frame.groupby("method", sort=False):
             for stage, style in (("train", "-"), ("validation", "--")):
                 if f"{stage}/{key}" not in rows or rows[f"{stage}/{key}"].isna().all():

@@ -1,0 +1,109 @@
+"""Rows from several runs: the same statistics as one run has, tables, figures."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sparloom.report import (
+    Bars,
+    Compared,
+    Curves,
+    Lines,
+    Matrices,
+    judge,
+    optimum,
+    per_matrix,
+    read_compared,
+    row_metrics,
+    row_statistics,
+    rows_table,
+    summary,
+)
+
+
+@pytest.fixture
+def compared(frame, truth) -> Compared:
+    """Two groups; the second lacks the reference and has a row that failed."""
+    first = frame.rename(columns={"method": "row"}).assign(group="spmm")
+    alone = per_matrix(truth, [judge("trees", 0, truth, truth.seconds), optimum(truth)])
+    second = alone.rename(columns={"method": "row"}).assign(group="sddmm")
+    rows = row_statistics(pd.concat([first, second], ignore_index=True), reference="cognate", seed=0)
+    rows = rows.assign(label=rows["row"], note="", failure="", arm="one", target_labels=500.0, source_labels=6801.0,
+                       target_matrices=np.arange(len(rows)) + 3.0, paper_top1_speedup=np.nan)
+    rows.loc[rows["row"] == "cognate", "paper_top1_speedup"] = 1.4
+    rows.loc[rows["row"] == "optimum", ["target_labels", "source_labels"]] = np.nan
+    failed = pd.DataFrame([{"group": "sddmm", "row": "lost", "label": "lost", "failure": "no memory", "note": ""}])
+    curves = pd.DataFrame([{"group": "spmm", "row": "cognate", "seed": seed, "epoch": epoch, "train/prl": 1 / epoch,
+                            "train/opa": 0.5, "train/kendall_tau": 0.1} for seed in (0, 1) for epoch in (1, 2)])
+    return Compared(pd.concat([rows, failed], ignore_index=True), pd.concat([first, second], ignore_index=True), curves)
+
+
+def test_rows_have_the_statistics_of_a_single_run(frame):
+    rows = row_statistics(frame.rename(columns={"method": "row"}).assign(group="g"), reference="cognate", seed=0)
+    rows = rows.set_index("row")
+    metrics = summary(frame, headline="cognate", prefix="test", seed=0)
+    for key in ("top1_speedup", "top5_speedup", "top1_of_optimum", "top5_of_optimum", "opa", "kendall_tau", "ape_time",
+                "ape_speedup"):
+        for bound in ("", "_low", "_high"):
+            assert rows.loc["cognate", f"{key}{bound}"] == metrics[f"test/{key}{bound}"]
+    assert rows.loc["static", "top1_speedup"] == metrics["test/static_speedup"]
+    assert rows.loc["cognate", "top1_max"] == metrics["test/top1_max"]
+    assert rows.loc["static", "top1_over_cognate"] == pytest.approx(1 / metrics["test/top1_over_static"])
+    assert np.isnan(rows.loc[["cognate", "optimum"], "top1_over_cognate"]).all()
+    assert np.isnan(rows.loc["random", "opa"])
+    assert rows.loc["cognate", ["matrices", "seeds"]].tolist() == [2, 2]
+
+
+def test_metrics_are_flat_and_leave_out_what_is_not_known(compared):
+    metrics = row_metrics(compared.rows)
+    assert metrics["spmm/cognate/target_labels"] == 500
+    assert {"spmm/optimum/top1_speedup", "spmm/static/top1_over_cognate_low", "sddmm/trees/ape_time"} <= set(metrics)
+    assert not any("paper" in key or "lost" in key or key.startswith("sddmm/trees/top1_over") for key in metrics)
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
+def test_what_was_written_is_read_again(compared, tmp_path):
+    compared.write(tmp_path)
+    again = read_compared(tmp_path)
+    pd.testing.assert_frame_equal(again.rows, compared.rows, check_dtype=False)
+    pd.testing.assert_frame_equal(again.curves, compared.curves)
+    assert len(again.per_matrix) == len(compared.per_matrix)
+
+
+def test_without_curves_no_file_is_written(compared, tmp_path):
+    Compared(compared.rows, compared.per_matrix, pd.DataFrame()).write(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["per_matrix.parquet", "rows.parquet"]
+    assert read_compared(tmp_path).curves.empty
+
+
+def test_table_shows_labels_paper_and_failures(compared):
+    rows = compared.rows[compared.rows["group"] == "sddmm"]
+    table = rows_table(rows, columns=["ape_speedup"], bold="trees")
+    columns = [list(column.cells) for column in table.columns]
+    assert columns[0] == ["trees", "optimum", "lost"]
+    assert columns[1] == ["500+6801", "", ""]
+    assert columns[-1] == ["", "", "failed: no memory"]
+    assert table.columns[8].header == "APE of speedup, %"
+    shown = rows_table(compared.rows[compared.rows["group"] == "spmm"], columns=[], bold=None)
+    assert list(shown.columns[8].cells) == ["", "1.40", "", ""]
+
+
+@pytest.mark.parametrize("figure", [
+    Bars(), Lines("target_matrices", {"ours": ["cognate", "static", "absent"]}), Matrices("cognate"), Curves()])
+def test_figures_are_drawn_equally_twice(compared, tmp_path, figure):
+    for name in ("one", "two"):
+        figure.draw(compared, "spmm", tmp_path / name, title="a title")
+    for ending in (".png", ".svg"):
+        assert (tmp_path / f"one{ending}").read_bytes() == (tmp_path / f"two{ending}").read_bytes()
+        assert (tmp_path / f"one{ending}").stat().st_size > 1000
+
+
+def test_failed_rows_are_not_drawn(compared, tmp_path):
+    Bars().draw(compared, "sddmm", tmp_path / "bars", title="a title")
+    assert "<!-- lost" not in (tmp_path / "bars.svg").read_text()
+    Lines("target_matrices", {"ours": ["lost", "trees"]}).draw(compared, "sddmm", tmp_path / "lines", title="a title")
+
+
+def test_curves_of_a_group_without_networks_are_refused(compared, tmp_path):
+    with pytest.raises(ValueError, match="no curves of sddmm: none of its arms trained a network"):
+        Curves().draw(compared, "sddmm", tmp_path / "curves", title="a title")
