@@ -9,8 +9,15 @@ from sparloom.data.csv_samples import CsvSamples
 from sparloom.data.inputs import MatrixInput, MatrixInputs, cap
 from sparloom.data.journal import Journal, compact
 from sparloom.data.sample import Sample
-from sparloom.data.selection import Coverage, Random, Selection, Stratified, draw_labels
-from sparloom.data.sources import SampleSource, StoredSamples, read_statistics, write_statistics
+from sparloom.data.selection import Coverage, Random, Selection, Spread, Stratified, draw_labels
+from sparloom.data.sources import (
+    SampleSource,
+    StoredSamples,
+    read_statistics,
+    read_walks,
+    write_statistics,
+    write_walks,
+)
 from sparloom.data.split import Split, split_by_family
 from sparloom.data.store import ensure_data
 from sparloom.data.table import SampleTable
@@ -18,7 +25,7 @@ from sparloom.data.tiny import TinySamples
 
 __all__ = [
     "Coverage", "CsvRules", "CsvSamples", "Journal", "MatrixInput", "MatrixInputs", "MatrixSamples", "Random", "Sample",
-    "SampleSource", "SampleTable", "Selection", "Split", "StoredSamples", "Stratified", "TinySamples", "cap", "compact",
-    "draw_labels", "ensure_data", "matrix_samples", "read_csv", "read_statistics", "split_by_family", "write_csv",
-    "write_statistics",
+    "SampleSource", "SampleTable", "Selection", "Split", "Spread", "StoredSamples", "Stratified", "TinySamples", "cap",
+    "compact", "draw_labels", "ensure_data", "matrix_samples", "read_csv", "read_statistics", "read_walks",
+    "split_by_family", "write_csv", "write_statistics", "write_walks",
 ]

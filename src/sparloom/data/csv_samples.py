@@ -15,7 +15,7 @@ from sparloom.data.sources import SampleSource
 from sparloom.data.split import Split
 from sparloom.data.table import SampleTable
 from sparloom.errors import SchemaError
-from sparloom.sparse import Pattern, Role, read_matrix, statistics
+from sparloom.sparse import Pattern, Role, WalkStatistics, read_matrix, statistics, walk_statistics
 
 __all__ = ["CsvSamples"]
 
@@ -62,6 +62,11 @@ class CsvSamples:
         rows = {_name(key): statistics(pattern) for key, pattern in self._patterns.items()}
         own = pd.DataFrame.from_dict(rows, orient="index").rename_axis("matrix")
         return pd.concat([self.base.statistics(), own])
+
+    def walks(self) -> Mapping[str, WalkStatistics]:
+        """Statistics of tiled walks, those of `base` included."""
+        own = {_name(key): walk_statistics(pattern) for key, pattern in self._patterns.items()}
+        return {**self.base.walks(), **own}
 
     def inputs(self) -> MatrixInputs:
         """Featurizer inputs, those of `base` included."""

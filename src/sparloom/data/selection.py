@@ -1,7 +1,8 @@
 """Which few matrices and configurations a method may look at on the target: the same for every method."""
 
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,22 +11,40 @@ import pandas as pd
 
 from sparloom.sparse import ROW_BINS, row_bin
 
-__all__ = ["Coverage", "Random", "Selection", "Stratified", "draw_labels"]
+__all__ = ["Coverage", "Random", "Selection", "Spread", "Stratified", "draw_labels"]
 
 SEEN = 0.75
+AGAIN = 4.0  # weight of a configuration tried before, against values that occur once too often
+CHANCE = 0.3  # breaks ties at random
 
 
 class Selection(Protocol):
-    """How matrices are chosen from their statistics, before any of their times is known."""
+    """How matrices are chosen from their statistics, and configurations of each, before any time is known."""
 
     matrices: int
     configs_per_matrix: int
 
     def choose(self, statistics: pd.DataFrame, candidates: Sequence[str], count: int, seed: int) -> list[str]: ...
+    def configs(self, keys: Sequence[str], taken: Mapping[str, int], rng: np.random.Generator) -> list[int]: ...
+
+
+class RandomConfigs:
+    """Draws configurations uniformly for every matrix."""
+
+    configs_per_matrix: int
+
+    def configs(self, keys: Sequence[str], taken: Mapping[str, int], rng: np.random.Generator) -> list[int]:
+        """Choose places of `keys`, which are sorted.
+
+        Args:
+            taken: how often a configuration was chosen before, on other matrices.
+        """
+        count = min(self.configs_per_matrix, len(keys))
+        return np.sort(rng.choice(len(keys), count, replace=False)).tolist()
 
 
 @dataclass(frozen=True)
-class Random:
+class Random(RandomConfigs):
     """Uniformly drawn matrices."""
 
     matrices: int
@@ -38,7 +57,7 @@ class Random:
 
 
 @dataclass(frozen=True)
-class Stratified:
+class Stratified(RandomConfigs):
     """As many matrices from each row bin as possible, of all densities.
 
     Source: COGNATE §4.1: five bins by rows, random matrices from each, spanning a diverse range of sparsity. Departure:
@@ -66,7 +85,7 @@ class Stratified:
 
 
 @dataclass(frozen=True)
-class Coverage:
+class Coverage(RandomConfigs):
     """Medoids: matrices such that every candidate has a similar one among them.
 
     Statistics are compared as signed logarithms scaled to unit variance; k-medoids starts from a random spread and
@@ -90,6 +109,29 @@ class Coverage:
         return sorted(names[place] for place in _medoids(distance, count, rng))
 
 
+@dataclass(frozen=True)
+class Spread(Coverage):
+    """Medoids as in `Coverage`; on each matrix every value of every parameter about equally often.
+
+    Configurations that other matrices have tried least come first, so that few per matrix see the whole space together.
+    """
+
+    def configs(self, keys: Sequence[str], taken: Mapping[str, int], rng: np.random.Generator) -> list[int]:
+        """Choose one after the other: least taken before, then made of the values that occur least so far."""
+        values = _value_places(keys)
+        before = np.array([taken.get(key, 0) for key in keys], np.float64)
+        used = [np.zeros(column.max() + 1) for column in values.T]
+        chosen: list[int] = []
+        for step in range(min(self.configs_per_matrix, len(keys))):
+            often = [use[column] * len(use) / (step + 1) for use, column in zip(used, values.T, strict=True)]
+            cost = AGAIN * before + np.sum(often, axis=0) + rng.random(len(keys)) * CHANCE
+            cost[chosen] = np.inf
+            chosen.append(int(cost.argmin()))
+            for use, value in zip(used, values[chosen[-1]], strict=True):
+                use[value] += 1
+        return sorted(chosen)
+
+
 def draw_labels(
     selection: Selection, labels: pd.DataFrame, *, statistics: pd.DataFrame, candidates: Sequence[str], seed: int
 ) -> pd.DataFrame:
@@ -106,12 +148,19 @@ def draw_labels(
     labelled = set(labels["matrix"])
     names = selection.choose(statistics, [name for name in candidates if name in labelled], selection.matrices, seed)
     parts = []
+    taken: Counter[str] = Counter()
     for name in names:
         rows = labels[labels["matrix"] == name].sort_values("config")
-        count = min(selection.configs_per_matrix, len(rows))
         rng = np.random.default_rng([seed, int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")])
-        parts.append(rows.iloc[np.sort(rng.choice(len(rows), count, replace=False))])
+        parts.append(rows.iloc[selection.configs(rows["config"].tolist(), taken, rng)])
+        taken.update(parts[-1]["config"])
     return pd.concat(parts, ignore_index=True)
+
+
+def _value_places(keys: Sequence[str]) -> np.ndarray:
+    """Number the values of every parameter in keys "name=value,...": (keys, parameters)."""
+    table = np.array([[part.partition("=")[2] for part in key.split(",")] for key in keys])
+    return np.stack([np.unique(column, return_inverse=True)[1] for column in table.T], axis=1)
 
 
 def _known(statistics: pd.DataFrame, candidates: Sequence[str], count: int) -> list[str]:

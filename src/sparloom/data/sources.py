@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import pandas as pd
 
 from sparloom.data.inputs import MatrixInputs
@@ -13,9 +14,9 @@ from sparloom.data.store import ensure_data
 from sparloom.data.table import SampleTable
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.files import atomic_path
-from sparloom.sparse import Role
+from sparloom.sparse import WALK, WALK_STATISTICS, Role, WalkStatistics
 
-__all__ = ["SampleSource", "StoredSamples", "read_statistics", "write_statistics"]
+__all__ = ["SampleSource", "StoredSamples", "read_statistics", "read_walks", "write_statistics", "write_walks"]
 
 
 class SampleSource(Protocol):
@@ -25,6 +26,7 @@ class SampleSource(Protocol):
     def split(self) -> Mapping[str, Role]: ...
     def families(self) -> Mapping[str, str]: ...
     def statistics(self) -> pd.DataFrame: ...
+    def walks(self) -> Mapping[str, WalkStatistics]: ...
     def inputs(self) -> MatrixInputs: ...
 
 
@@ -32,8 +34,8 @@ class SampleSource(Protocol):
 class StoredSamples:
     """Samples of one corpus under a data folder, which is fetched from the data store when it is absent.
 
-    Layout: samples/<platform>_<op>.parquet with all presets, inputs/inputs.npz, statistics/statistics.parquet and
-    split.csv.
+    Layout: samples/<platform>_<op>.parquet with all presets, inputs/inputs.npz, statistics/statistics.parquet,
+    statistics/walks.parquet and split.csv.
 
     Args:
         data: the folder that data.dvc points to.
@@ -74,6 +76,10 @@ class StoredSamples:
         """Pattern statistics, one row per matrix."""
         return read_statistics(self._path("statistics/statistics.parquet", experiment="prepare_inputs"))
 
+    def walks(self) -> Mapping[str, WalkStatistics]:
+        """Statistics of tiled walks by matrix."""
+        return read_walks(self._path("statistics/walks.parquet", experiment="prepare_inputs"))
+
     def inputs(self) -> MatrixInputs:
         """Featurizer inputs by matrix."""
         return MatrixInputs.read(self._path("inputs/inputs.npz", experiment="prepare_inputs"))
@@ -108,3 +114,33 @@ def write_statistics(path: Path, frame: pd.DataFrame) -> None:
         raise SchemaError(f"pattern statistics need a unique index named matrix, not {frame.index.name}")
     with atomic_path(path) as partial:
         frame.sort_index().to_parquet(partial, compression="zstd")
+
+
+def read_walks(path: Path) -> dict[str, WalkStatistics]:
+    """Read what `write_walks` wrote.
+
+    Raises:
+        SchemaError: written for other statistics.
+    """
+    frame = pd.read_parquet(path)
+    if list(frame.columns) != ["matrix", *WALK, *WALK_STATISTICS]:
+        raise SchemaError(f"{path} has other statistics of walks than this version: run experiment=prepare_inputs")
+    keys = list(zip(*(frame[name].tolist() for name in WALK), strict=True))
+    numbers = frame[list(WALK_STATISTICS)].to_numpy(np.float32)
+    found: dict[str, dict] = {}
+    for name, key, row in zip(frame["matrix"], keys, numbers, strict=True):
+        found.setdefault(str(name), {})[key] = row
+    return found
+
+
+def write_walks(path: Path, walks: Mapping[str, WalkStatistics]) -> None:
+    """Write statistics of walks, one row per matrix and walk, atomically."""
+    names = [name for name in sorted(walks) for _ in walks[name]]
+    keys = np.array([key for name in sorted(walks) for key in walks[name]], np.int32).reshape(-1, len(WALK))
+    numbers = np.array([row for name in sorted(walks) for row in walks[name].values()], np.float32)
+    frame = pd.concat([
+        pd.DataFrame({"matrix": names}), pd.DataFrame(keys, columns=WALK),
+        pd.DataFrame(numbers.reshape(-1, len(WALK_STATISTICS)), columns=WALK_STATISTICS),
+    ], axis=1)
+    with atomic_path(path) as partial:
+        frame.to_parquet(partial, compression="zstd")

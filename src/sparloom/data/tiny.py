@@ -12,7 +12,7 @@ from sparloom.data.sample import Sample
 from sparloom.data.split import split_by_family
 from sparloom.data.table import SampleTable
 from sparloom.space import ConfigSpace, CpuSpace, CudaSpace, SpadeSpace
-from sparloom.sparse import Pattern, Role, row_bin, statistics
+from sparloom.sparse import Pattern, Role, WalkStatistics, row_bin, statistics, walk_statistics
 
 __all__ = ["TinySamples"]
 
@@ -69,6 +69,10 @@ class TinySamples:
         """Pattern statistics, one row per matrix."""
         rows = {name: statistics(pattern) for name, pattern in self._patterns.items()}
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("matrix")
+
+    def walks(self) -> Mapping[str, WalkStatistics]:
+        """Statistics of tiled walks by matrix."""
+        return {name: walk_statistics(pattern) for name, pattern in self._patterns.items()}
 
     def inputs(self) -> MatrixInputs:
         """Featurizer inputs by matrix."""

@@ -1,5 +1,6 @@
-"""Gradient-boosted trees on pattern statistics and configuration values: the baseline without deep learning."""
+"""Gradient-boosted trees on numbers that describe a configuration on a matrix: a cost model without deep learning."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from jaxtyping import Float
 
 from sparloom.models.cost_model import view_of
 from sparloom.models.view import MatrixView
+from sparloom.models.walk_features import walk_features
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import STATISTICS, Pattern
 
@@ -22,7 +24,10 @@ class Trees:
     """Average several LightGBM models, each grown on another sample of the same rows.
 
     Args:
-        objective: regress log seconds relative to the matrix's mean ("log"), or rank within each matrix ("rank").
+        features: values and extents of the configuration beside statistics of the pattern ("pattern"), or what the
+            configuration meets on it ("walk", see `walk_features`).
+        objective: regress log seconds relative to the matrix's mean ("log"), or per nonzero ("level"), or rank within
+            each matrix ("rank").
         bags: models that are averaged.
         rounds: trees per model.
         learning_rate, leaves, rows_per_leaf, ridge: of each model.
@@ -34,7 +39,8 @@ class Trees:
     def __init__(
         self,
         *,
-        objective: Literal["log", "rank"],
+        features: Literal["pattern", "walk"],
+        objective: Literal["log", "level", "rank"],
         bags: int,
         rounds: int,
         learning_rate: float,
@@ -46,8 +52,10 @@ class Trees:
         threads: int,
         seed: int,
     ) -> None:
-        if objective not in ("log", "rank"):
-            raise ValueError(f"objective={objective!r} is not one of log, rank")
+        for name, given, known in (("features", features, FEATURES), ("objective", objective, OBJECTIVES)):
+            if given not in known:
+                raise ValueError(f"{name}={given!r} is not one of {', '.join(known)}")
+        self.features = features
         self.objective, self.bags, self.rounds, self.seed = objective, bags, rounds, seed
         self.parameters: dict[str, Any] = {
             "learning_rate": learning_rate, "num_leaves": leaves, "min_data_in_leaf": rows_per_leaf,
@@ -57,17 +65,24 @@ class Trees:
         self._space: ConfigSpace | None = None
         self._models: list[lightgbm.Booster] = []
 
+    def seeded(self, seed: int) -> "Trees":
+        """Fix what is random in growing."""
+        made = copy.copy(self)
+        made.seed = seed
+        return made
+
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, views: Mapping[str, MatrixView]) -> "Trees":
         """Learn from columns matrix, config, seconds and the matrices' statistics; returns a new model."""
         features, targets, groups = [], [], []
+        describe = FEATURES[self.features]
         for name, rows in labels.groupby("matrix", sort=True, observed=True):
             configs = [Config.parse(space.name, key) for key in rows["config"]]
-            features.append(tree_features(views[str(name)], configs, space))
+            features.append(describe(views[str(name)], configs, space))
             logs = np.log(rows["seconds"].to_numpy(np.float64))
-            targets.append(logs - logs.mean() if self.objective == "log" else _grades(logs))
+            targets.append(OBJECTIVES[self.objective](logs, views[str(name)]))
             groups.append(len(rows))
-        fitted = Trees.__new__(Trees)
-        fitted.__dict__ |= self.__dict__ | {"_space": space}
+        fitted = copy.copy(self)
+        fitted._space = space
         fitted._models = [self._grow(np.concatenate(features), np.concatenate(targets), groups, bag)
                           for bag in range(self.bags)]
         return fitted
@@ -75,10 +90,10 @@ class Trees:
     def score(self, matrix: Pattern | MatrixView, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         if self._space is None:
             raise ValueError("these trees were not grown yet: call fit")
-        features = tree_features(view_of(matrix), configs, self._space)
+        features = FEATURES[self.features](view_of(matrix), configs, self._space)
         scores = np.mean([model.predict(features, num_threads=self.parameters["num_threads"])
                           for model in self._models], axis=0)
-        return scores if self.objective == "log" else -scores
+        return -scores if self.objective == "rank" else scores
 
     def _grow(self, features: np.ndarray, targets: np.ndarray, groups: list[int], bag: int) -> lightgbm.Booster:
         ranking = self.objective == "rank"
@@ -87,7 +102,7 @@ class Trees:
         return lightgbm.train(self.parameters | objective | {"seed": self.seed * 1009 + bag}, data, self.rounds)
 
 
-def tree_features(view: MatrixView, configs: Sequence[Config], space: ConfigSpace) -> Float[np.ndarray, "configs f"]:
+def pattern_features(view: MatrixView, configs: Sequence[Config], space: ConfigSpace) -> Float[np.ndarray, "configs f"]:
     """Describe each configuration on a matrix: values, extents, tiles, flags, then the matrix's statistics."""
     bound = space.bind(view.shape)
     shared, codes = bound.vectors(configs)
@@ -103,7 +118,19 @@ def tree_features(view: MatrixView, configs: Sequence[Config], space: ConfigSpac
     return np.concatenate([values, derived, codes, np.broadcast_to(numbers, (len(configs), numbers.size))], axis=1)
 
 
-def _grades(logs: np.ndarray) -> np.ndarray:
+def _level(logs: np.ndarray, view: MatrixView) -> np.ndarray:
+    return logs - np.log(max(1, view.nnz))
+
+
+def _relative(logs: np.ndarray, view: MatrixView) -> np.ndarray:
+    return logs - logs.mean()
+
+
+def _grades(logs: np.ndarray, view: MatrixView) -> np.ndarray:
     """Relevance by rank: the fastest GRADES - 1, the slowest 0."""
     order = np.argsort(np.argsort(-logs, kind="stable"), kind="stable")
     return order * GRADES // len(logs)
+
+
+FEATURES = {"pattern": pattern_features, "walk": walk_features}
+OBJECTIVES = {"log": _relative, "level": _level, "rank": _grades}

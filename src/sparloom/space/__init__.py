@@ -21,9 +21,10 @@ from sparloom.space.shared import (
     insert_after,
 )
 from sparloom.space.spade import SpadeSpace
+from sparloom.space.walk import Walk
 
 __all__ = [
     "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "Code", "Config", "ConfigSpace", "CpuSpace",
-    "CudaSpace", "GridSpace", "Parameter", "Readings", "Shape", "SharedSchedule", "SpadeSpace", "Value", "encode",
-    "flag", "insert_after", "legal_orders", "letters", "logarithm", "one_hot", "uniform",
+    "CudaSpace", "GridSpace", "Parameter", "Readings", "Shape", "SharedSchedule", "SpadeSpace", "Value", "Walk",
+    "encode", "flag", "insert_after", "legal_orders", "letters", "logarithm", "one_hot", "uniform",
 ]

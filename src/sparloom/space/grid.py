@@ -11,10 +11,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from sparloom.errors import IllegalSchedule
+from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.space.coding import Code
 from sparloom.space.config import Config, Shape, Value
 from sparloom.space.shared import ENCODED_WIDTH, SharedSchedule, encode
+from sparloom.space.walk import Walk
 
 __all__ = ["ConfigSpace", "GridSpace", "Parameter", "uniform"]
 
@@ -42,6 +43,7 @@ class ConfigSpace(Protocol):
     def heterogeneous_names(self) -> tuple[str, ...]: ...
     def heterogeneous_codes(self) -> np.ndarray: ...
     def vectors(self, configs: Sequence[Config]) -> tuple[np.ndarray, np.ndarray]: ...
+    def walk(self, config: Config) -> Walk: ...
     def parse(self, key: str) -> Config: ...
     def digest(self) -> str: ...
 
@@ -88,6 +90,7 @@ class GridSpace:
         draw: how a sample is taken.
         collapse: (configuration, shape) -> the one that stands for all that are the same program on that shape.
         numbers: how extents enter the vector.
+        walks: configuration -> how it walks a matrix; None where that was not described.
         meaning: text that must change when the mapping or the codes do; part of the digest.
         shape: rows and columns of the matrix it is bound to.
     """
@@ -103,6 +106,7 @@ class GridSpace:
     draw: "Callable[[GridSpace, int, np.random.Generator], list[Config]]" = uniform
     collapse: Callable[[Config, Shape], Config] = _itself
     numbers: Literal["log2", "raw"] = "log2"
+    walks: Callable[[Config], Walk] | None = None
     meaning: str = ""
     shape: Shape | None = None
 
@@ -195,6 +199,17 @@ class GridSpace:
     def shared(self, config: Config) -> SharedSchedule:
         """Give loops and extents in the terms that all platforms share; extents are clipped to the bound shape."""
         return self.mapping(config, self.shape)
+
+    def walk(self, config: Config) -> Walk:
+        """Say how a configuration walks a matrix.
+
+        Raises:
+            Unsupported: the space does not describe it.
+        """
+        if self.walks is None:
+            raise Unsupported(f"space {self.name} does not say how its configurations walk a matrix: give GridSpace "
+                              "`walks`, or choose a model that does not ask (model=cognate, model=trees)")
+        return self.walks(config)
 
     def heterogeneous(self, config: Config) -> np.ndarray:
         """Write the hardware-specific parameters as numbers: float32 (h,)."""

@@ -7,6 +7,7 @@ from sparloom.space.config import Config, Shape, Value
 from sparloom.space.grid import GridSpace, Parameter
 from sparloom.space.readings import Readings
 from sparloom.space.shared import I1, I2, J1, J2, K1, K2, K3, SharedSchedule, insert_after
+from sparloom.space.walk import Walk
 
 __all__ = ["SpadeSpace"]
 
@@ -41,6 +42,7 @@ def SpadeSpace(op: str, *, width: int = 256, readings: Readings | None = None) -
         latent=_latent(readings),
         collapse=partial(_collapse, width=width),
         numbers=readings.numbers,
+        walks=partial(_walk, width=width),
         meaning=f"spade 1, width {width}, {readings}",
     )
 
@@ -61,6 +63,15 @@ def _phi(config: Config, shape: Shape | None, *, width: int, readings: Readings)
         K=min(split, width) if readings.split == "columns" else max(1, width // split),
         K_inner=1,
         order=insert_after(order, K2, K3),
+    )
+
+
+def _walk(config: Config, *, width: int) -> Walk:
+    column_panel = config["column_panel"]
+    return Walk(
+        reordered=int(config["reorder"]), row_panel=int(config["row_panel"]),
+        column_panel=0 if column_panel == "all" else int(column_panel), phased=int(config["barrier"]),
+        slice=min(int(config["split"]), width),
     )
 
 

@@ -10,12 +10,16 @@ from sparloom.sparse.pattern import Pattern, SparseMatrix
 from sparloom.sparse.statistics import STATISTICS, statistics
 from sparloom.sparse.suitesparse import SuiteSparseCorpus
 from sparloom.sparse.synthetic import SYNTHETIC_ROLES, SyntheticCorpus
+from sparloom.sparse.walks import WALK, WALK_STATISTICS, WALKS, WalkGrid, WalkStatistics, walk_statistics
 
 __all__ = [
     "MATRIX_ENDINGS",
     "ROW_BINS",
     "STATISTICS",
     "SYNTHETIC_ROLES",
+    "WALK",
+    "WALKS",
+    "WALK_STATISTICS",
     "Corpus",
     "FolderCorpus",
     "MatrixEntry",
@@ -25,6 +29,8 @@ __all__ = [
     "SparseMatrix",
     "SuiteSparseCorpus",
     "SyntheticCorpus",
+    "WalkGrid",
+    "WalkStatistics",
     "family_role",
     "locality_order",
     "read_matrix",
@@ -32,5 +38,6 @@ __all__ = [
     "row_bin",
     "statistics",
     "stratified_choice",
+    "walk_statistics",
     "write_matrix",
 ]

@@ -3,6 +3,7 @@
 import importlib
 
 _HOMES = {
+    "Arm": "arm",
     "AuditLabels": "audit_labels",
     "Autoencode": "autoencode",
     "BenchFeaturizer": "bench_featurizer",
@@ -11,8 +12,10 @@ _HOMES = {
     "CheckSpadeSigns": "check_spade_signs",
     "Checkpoints": "checkpoints",
     "Collect": "collect",
+    "Compare": "compare",
     "ExportCsv": "export_csv",
     "Finetune": "finetune",
+    "Fit": "fit",
     "PrepareInputs": "prepare_inputs",
     "Pretrain": "pretrain",
     "Recipe": "training",

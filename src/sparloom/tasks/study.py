@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from sparloom.models import CostModel, MatrixView
 from sparloom.ops import Op
 from sparloom.report import Truth
 from sparloom.space import ConfigSpace
-from sparloom.sparse import Role
+from sparloom.sparse import Role, WalkStatistics
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -55,6 +55,10 @@ class Study:
         return self.samples.statistics()
 
     @cached_property
+    def walks(self) -> Mapping[str, WalkStatistics]:
+        return self.samples.walks()
+
+    @cached_property
     def roles(self) -> Mapping[str, Role]:
         return self.samples.split()
 
@@ -67,7 +71,8 @@ class Study:
     def views(self) -> Mapping[str, MatrixView]:
         """What models see of each matrix; shared by all methods, so nothing is built twice."""
         rows = self.statistics.to_dict(orient="index")
-        return {name: MatrixView.stored(self.inputs[name], rows[name]) for name in self.roles if name in rows}
+        return {name: MatrixView.stored(self.inputs[name], rows[name], partial(self._walks, name))
+                for name in self.roles if name in rows}
 
     @cached_property
     def truth(self) -> Truth:
@@ -103,3 +108,6 @@ class Study:
         families = self.samples.families()
         frame = self.statistics.loc[list(names), ["rows", "cols", "nnz"]]
         return frame.assign(family=[families[name] for name in frame.index])
+
+    def _walks(self, name: str) -> WalkStatistics:
+        return self.walks[name]

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -17,11 +18,13 @@ from sparloom.data import (
     TinySamples,
     cap,
     read_statistics,
+    read_walks,
     write_statistics,
+    write_walks,
 )
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.space import CpuSpace, SpadeSpace
-from sparloom.sparse import STATISTICS, Pattern
+from sparloom.sparse import STATISTICS, WALK_STATISTICS, Pattern, walk_statistics
 
 Make = Callable[..., Sample]
 TINY = TinySamples(matrices=16, configs=30, seed=0)
@@ -43,13 +46,33 @@ def test_stored_files_are_found_by_platform_and_operation(tmp_path: Path, sample
     assert source.inputs().names == ("g/a",)
 
 
+def test_walks_come_back_as_they_were(tmp_path: Path) -> None:
+    patterns = {name: Pattern.from_coo([0, 1, 2], [place, 0, 2], (3, 3)) for place, name in enumerate(("g/b", "g/a"))}
+    walks = {name: walk_statistics(pattern) for name, pattern in patterns.items()}
+    write_walks(tmp_path / "walks.parquet", walks)
+    read = read_walks(tmp_path / "walks.parquet")
+    assert set(read) == set(walks)
+    for name, numbers in walks.items():
+        assert set(read[name]) == set(numbers)
+        for walk in numbers:
+            np.testing.assert_array_equal(read[name][walk], numbers[walk])
+
+
+def test_walks_of_another_version_are_refused(tmp_path: Path) -> None:
+    write_walks(tmp_path / "walks.parquet", {"g/a": walk_statistics(Pattern.from_coo([0], [0], (2, 2)))})
+    frame = pd.read_parquet(tmp_path / "walks.parquet").drop(columns=WALK_STATISTICS[0])
+    frame.to_parquet(tmp_path / "walks.parquet")
+    with pytest.raises(SchemaError, match="other statistics of walks than this version: run experiment=prepare_inputs"):
+        read_walks(tmp_path / "walks.parquet")
+
+
 def test_missing_samples_name_the_experiment_that_makes_them(tmp_path: Path) -> None:
     source = StoredSamples(data=str(tmp_path), folder="", corpus="suitesparse")
     with pytest.raises(MissingArtifact, match=r"cpu_sddmm\.parquet does not exist: run `python run.py") as caught:
         source.table("cpu", "", "sddmm")
     assert caught.value.experiment == "collect_cpu"
     assert caught.value.overrides == ("op=sddmm", "corpus=suitesparse")
-    for read in (source.statistics, source.inputs, source.split):
+    for read in (source.statistics, source.walks, source.inputs, source.split):
         with pytest.raises(MissingArtifact) as caught:
             read()
         assert caught.value.experiment == "prepare_inputs"

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom.data import Coverage, Random, Selection, Stratified, draw_labels
+from sparloom.data import Coverage, Random, Selection, Spread, Stratified, draw_labels
 from sparloom.sparse import ROW_BINS, row_bin
 
 ROWS = {"<8192": 4000, "<32768": 20_000, "<65536": 50_000, "<131072": 100_000, ">=131072": 200_000}
 ALL = (Random(matrices=5, configs_per_matrix=10), Stratified(matrices=5, configs_per_matrix=10),
-       Coverage(matrices=5, configs_per_matrix=10))
+       Coverage(matrices=5, configs_per_matrix=10), Spread(matrices=5, configs_per_matrix=10))
 every = pytest.mark.parametrize("selection", ALL, ids=lambda selection: type(selection).__name__)
 
 
@@ -129,3 +129,24 @@ def test_fewer_labels_than_wanted_are_all_taken() -> None:
     drawn = draw_labels(
         Random(matrices=2, configs_per_matrix=100), labels(), statistics=STATISTICS, candidates=NAMES, seed=0)
     assert drawn.groupby("matrix").size().tolist() == [12, 12]
+
+
+def grid_labels(names: list[str]) -> pd.DataFrame:
+    keys = [f"tile={tile},flag={flag}" for tile in (4, 8, 16, 32) for flag in (0, 1)]
+    return pd.DataFrame([{"matrix": name, "config": key, "seconds": 1.0} for name in names for key in keys])
+
+
+@pytest.mark.parametrize(("per_matrix", "matrices"), [(1, 8), (2, 4), (4, 2)])
+def test_spread_tries_everything_once_before_anything_twice(per_matrix: int, matrices: int) -> None:
+    selection = Spread(matrices=matrices, configs_per_matrix=per_matrix)
+    drawn = draw_labels(selection, grid_labels(NAMES), statistics=STATISTICS, candidates=NAMES, seed=1)
+    assert drawn["config"].nunique() == len(drawn) == 8
+
+
+def test_spread_shows_every_value_on_every_matrix() -> None:
+    selection = Spread(matrices=6, configs_per_matrix=4)
+    drawn = draw_labels(selection, grid_labels(NAMES), statistics=STATISTICS, candidates=NAMES, seed=2)
+    for _, rows in drawn.groupby("matrix"):
+        parts = [dict(part.split("=") for part in key.split(",")) for key in rows["config"]]
+        assert {part["tile"] for part in parts} == {"4", "8", "16", "32"}
+        assert Counter(part["flag"] for part in parts) == {"0": 2, "1": 2}

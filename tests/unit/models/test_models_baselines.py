@@ -10,8 +10,8 @@ from sparloom.models import CostModel, MatrixView, RandomChoice, Static, Trees
 from sparloom.sparse import Pattern
 
 SOURCE = TinySamples(matrices=12, configs=256, seed=0)
-SETTINGS = {"bags": 2, "rounds": 60, "learning_rate": 0.1, "leaves": 8, "rows_per_leaf": 5, "ridge": 1.0,
-            "row_share": 0.7, "column_share": 0.7, "threads": 1, "seed": 0}
+SETTINGS = {"features": "pattern", "bags": 2, "rounds": 60, "learning_rate": 0.1, "leaves": 8,
+            "rows_per_leaf": 5, "ridge": 1.0, "row_share": 0.7, "column_share": 0.7, "threads": 1, "seed": 0}
 
 
 def labels(share: float = 1.0) -> pd.DataFrame:
@@ -82,7 +82,7 @@ def test_trees_are_reproducible() -> None:
 
 
 def test_trees_refuse_wrong_use() -> None:
-    with pytest.raises(ValueError, match="objective='l1' is not one of log, rank"):
+    with pytest.raises(ValueError, match="objective='l1' is not one of log, level, rank"):
         Trees(objective="l1", **SETTINGS)
     with pytest.raises(ValueError, match="these trees were not grown yet: call fit"):
         Trees(objective="log", **SETTINGS).score(next(iter(views().values())), list(spade()))

@@ -1,0 +1,53 @@
+"""Several cost models that learn from the same labels and vote."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from sparloom.models.cost_model import CostModel, view_of
+from sparloom.models.view import MatrixView
+from sparloom.space import Config, ConfigSpace
+from sparloom.sparse import Pattern
+
+__all__ = ["Ensemble", "Learner"]
+
+
+class Learner(Protocol):
+    """A cost model that learns from labels; both methods return a copy and leave it as it is."""
+
+    def seeded(self, seed: int) -> "Learner": ...
+    def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, views: Mapping[str, MatrixView]) -> CostModel: ...
+
+
+class Ensemble:
+    """Average the members' scores of a matrix, each scaled to unit variance over the configurations that are asked for.
+
+    A member that scores all of them equally says nothing and counts nothing.
+
+    Args:
+        members: learn from the same labels.
+    """
+
+    def __init__(self, *, members: Sequence[Learner]) -> None:
+        self.members = tuple(members)
+
+    def seeded(self, seed: int) -> "Ensemble":
+        """Fix what is random in learning."""
+        return Ensemble(members=[member.seeded(seed) for member in self.members])
+
+    def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, views: Mapping[str, MatrixView]) -> "Ensemble":
+        """Let every member learn; returns a new model."""
+        return Ensemble(members=[member.fit(labels, space=space, views=views) for member in self.members])
+
+    def score(self, matrix: Pattern | MatrixView, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+        """Score configurations: low = fast, no unit; relative to the others that are asked for."""
+        view = view_of(matrix)
+        return np.mean([_scaled(member.score(view, configs)) for member in self.members], axis=0)
+
+
+def _scaled(scores: np.ndarray) -> np.ndarray:
+    spread = scores.std()
+    return (scores - scores.mean()) / spread if spread > 0 else np.zeros(len(scores))

@@ -1,0 +1,61 @@
+"""Let a cost model without a network learn from few labels of the target, and judge it as fine-tuning is judged."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparloom.data import SampleSource, Selection
+from sparloom.models import Learner
+from sparloom.ops import Op
+from sparloom.report import judge, optimum, random_choice
+from sparloom.sparse import Role
+from sparloom.tasks.comparison import Comparison
+from sparloom.tasks.study import Study
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["Fit"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Draw labels and learn from them, once per seed; nothing of the source is read.
+
+    Args:
+        model: what learns.
+        name: of its row in tables.
+        seeds: of the drawn labels and of everything random in learning.
+        eval_role: role of the matrices that judge; "validation" while anything is being chosen by the result.
+    """
+
+    op: Op
+    target: "Platform"
+    samples: SampleSource
+    selection: Selection
+    model: Learner
+    name: str
+    seeds: Sequence[int]
+    eval_role: Role
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Learn, print and draw how well the choices are."""
+        began = time.monotonic()
+        study = Study(self.target, self.op, self.samples, self.eval_role)
+        comparison = Comparison(study, {})
+        comparison.add(random_choice(study.truth))
+        for seed in self.seeds:
+            labels = study.draw(self.selection, seed)
+            comparison.drawn[seed] = labels
+            start = time.monotonic()
+            model = self.model.seeded(seed).fit(labels, space=study.space, views=study.views)
+            comparison.add(judge(self.name, seed, study.truth, study.score(model)))
+            logger.info("%s, seed %d: %.1f s on %d labels of %d matrices", self.name, seed, time.monotonic() - start,
+                        len(labels), labels["matrix"].nunique())
+        comparison.add(optimum(study.truth))
+        return comparison.write(out) | {"seconds": time.monotonic() - began}

@@ -1,0 +1,127 @@
+"""Models that read what configurations meet on a matrix, on times of the SPADE simulator."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from model_parts import spade
+
+from sparloom.errors import Unsupported
+from sparloom.models import Ensemble, GaussianProcess, Learner, MatrixView, Trees
+from sparloom.models.walk_features import GENERAL, SPECIFIC, walk_features
+from sparloom.platforms.spade import simulate_many
+from sparloom.space import Config, CpuSpace
+from sparloom.sparse import Pattern, SyntheticCorpus
+
+ROOT = Path(__file__).parents[3]
+SETTINGS = {"features": "walk", "bags": 3, "rounds": 60, "learning_rate": 0.1, "leaves": 8, "rows_per_leaf": 3,
+            "ridge": 1.0, "row_share": 0.7, "column_share": 0.5, "threads": 1, "seed": 0}
+LEARNERS: dict[str, Learner] = {
+    "gaussian": GaussianProcess(smoothness=2.5),
+    "level": Trees(objective="level", **SETTINGS),
+    "rank": Trees(objective="rank", **SETTINGS),
+}
+LEARNERS["ensemble"] = Ensemble(members=list(LEARNERS.values()))
+
+
+@cache
+def machine():
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return instantiate(compose("config", ["experiment=collect_spade"]).target).machine
+
+
+@cache
+def world() -> tuple[dict[str, MatrixView], pd.DataFrame]:
+    """Views and simulated seconds of twelve generated matrices."""
+    corpus = SyntheticCorpus(rows=[1000, 4000], variants=1, seed=0)
+    small = sorted((entry for entry in corpus.entries() if entry.nnz < 40_000), key=lambda entry: entry.name)
+    configs = list(spade())
+    views, rows = {}, []
+    for entry in small[::3][:12]:
+        pattern = corpus.load(entry.name).pattern
+        seconds = simulate_many(pattern, "spmm", width=256, configs=configs, machines=[machine()])[0]
+        views[entry.name] = MatrixView.of(pattern, entry.name)
+        rows += [{"matrix": entry.name, "config": config.key, "seconds": second}
+                 for config, second in zip(configs, seconds, strict=True)]
+    return views, pd.DataFrame(rows)
+
+
+def share(learner: Learner, per_matrix: int) -> float:
+    """Share of the optimum on four matrices after learning from eight."""
+    views, whole = world()
+    names, configs = sorted(views), list(spade())
+    known = whole[whole["matrix"].isin(names[:8])]
+    drawn = known.groupby("matrix", group_keys=False).sample(per_matrix, random_state=1)
+    model = learner.seeded(0).fit(drawn, space=spade(), views=views)
+    table = whole.pivot(index="matrix", columns="config", values="seconds")
+    found = []
+    for name in names[8:]:
+        seconds = table.loc[name, [config.key for config in configs]].to_numpy()
+        found.append(np.log(seconds.min() / seconds[model.score(views[name], configs).argmin()]))
+    return float(np.exp(np.mean(found)))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_learner_chooses_well_on_matrices_it_has_not_seen(name):
+    views, whole = world()
+    table = whole.pivot(index="matrix", columns="config", values="seconds").loc[sorted(views)[8:]]
+    random = float(np.exp(np.log(table.min(axis=1)).mean() - np.log(table).to_numpy().mean()))
+    assert share(LEARNERS[name], 40) > random + 0.5 * (1 - random)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_learning_leaves_the_learner_as_it_was_and_is_repeatable(name):
+    views, whole = world()
+    drawn = whole.groupby("matrix", group_keys=False).sample(6, random_state=2)
+    view, configs = next(iter(views.values())), list(spade())[::7]
+    first, second = (LEARNERS[name].seeded(3).fit(drawn, space=spade(), views=views) for _ in range(2))
+    np.testing.assert_array_equal(first.score(view, configs), second.score(view, configs))
+    if name != "ensemble":
+        with pytest.raises(ValueError, match="call fit"):
+            LEARNERS[name].score(view, configs)
+
+
+def test_seeds_of_an_ensemble_reach_its_members():
+    seeded = LEARNERS["ensemble"].seeded(9)
+    assert [getattr(member, "seed", None) for member in seeded.members] == [None, 9, 9]
+
+
+def test_member_without_an_opinion_does_not_vote():
+    class Silent:
+        def score(self, matrix, configs):
+            return np.full(len(configs), 3.0)
+
+    class Clear:
+        def score(self, matrix, configs):
+            return np.arange(len(configs), dtype=float)
+
+    scores = Ensemble(members=[Silent(), Clear()]).score(Pattern.from_coo([0], [0], (2, 2)), list(spade())[:5])
+    assert (np.diff(scores) > 0).all()
+
+
+def test_every_feature_is_finite_and_named():
+    views, _ = world()
+    for view in views.values():
+        features = walk_features(view, list(spade()), spade())
+        assert features.shape == (256, len(SPECIFIC) - 1 + len(spade().heterogeneous_names) + len(GENERAL))
+        assert np.isfinite(features).all()
+
+
+def test_barrier_on_a_single_column_of_tiles_changes_only_its_own_code():
+    view = MatrixView.of(Pattern.from_coo([0, 1, 2, 2], [0, 1, 2, 0], (3, 3)))
+    config = Config.parse("spade", "row_panel=4,column_panel=1024,split=32,barrier=0,bypass=0,reorder=0")
+    first, second = (walk_features(view, [config.replace(barrier=flag)], spade())[0] for flag in (0, 1))
+    differing = set(np.flatnonzero(first != second).tolist())
+    own = range(len(SPECIFIC) - 1, len(SPECIFIC) - 1 + len(spade().heterogeneous_names))
+    assert differing <= set(own)
+
+
+def test_space_without_walks_is_refused():
+    view = MatrixView.of(Pattern.from_coo([0], [0], (2, 2)))
+    space = CpuSpace("spmm")
+    with pytest.raises(Unsupported, match="space cpu does not say how its configurations walk a matrix"):
+        walk_features(view, [space.default()], space)
