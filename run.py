@@ -46,7 +46,7 @@ def execute(cfg: DictConfig, out: Path, given: cli.Given, made: tuple[str, ...] 
         wanted = prerequisite(missing, given)
         if not cfg.prepare or " ".join(wanted) in made:
             cli.fail(missing, out, debug=cfg.debug)
-        log.console.print(f"{missing}: running {' '.join(wanted)} first")
+        log.console.print(f"{missing}: running {' '.join(wanted)} first", markup=False)
         other = hydra.compose("config", wanted)
         folder = Path(cfg.paths.outputs) / missing.experiment / time.strftime("%Y-%m-%d_%H-%M-%S")
         execute(other, folder, given, (*made, " ".join(wanted)))
@@ -54,7 +54,7 @@ def execute(cfg: DictConfig, out: Path, given: cli.Given, made: tuple[str, ...] 
     except Exception as error:
         cli.fail(error, out, debug=cfg.debug)
     cli.finish(out, metrics)
-    log.console.print(f"results: {out}")
+    log.console.print(f"results: {out}", markup=False)
     return dict(metrics)
 
 
