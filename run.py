@@ -3,7 +3,10 @@
 import os
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
@@ -33,12 +36,14 @@ def main(cfg: DictConfig) -> float | None:
         raise  # a sweep notes the failure of this job
 
 
-def execute(cfg: DictConfig, out: Path, given: cli.Given, made: tuple[str, ...] = ()) -> dict[str, float]:
+def execute(
+    cfg: DictConfig, out: Path, given: cli.Given, made: tuple[str, ...] = (), command: Sequence[str] = ()
+) -> dict[str, float]:
     """Run a task; what it lacks is made by the experiment that makes it, then it is tried again."""
-    cli.begin(out, root=ROOT, seed=cfg.seed, command=sys.argv)
+    cli.begin(out, root=ROOT, seed=cfg.seed, command=[*(command or sys.argv)])
     try:
         OmegaConf.save(cfg, out / "config.yaml", resolve=True)
-        metrics = instantiate(cfg.task).run(out)
+        metrics = built(cfg, out, given).run(out)
     except Stopped as early:
         log.console.print(str(early))
         metrics = {"stopped": 1}
@@ -49,13 +54,41 @@ def execute(cfg: DictConfig, out: Path, given: cli.Given, made: tuple[str, ...] 
         log.console.print(f"{missing}: running {' '.join(wanted)} first", markup=False)
         other = hydra.compose("config", wanted)
         folder = Path(cfg.paths.outputs) / missing.experiment / time.strftime("%Y-%m-%d_%H-%M-%S")
-        execute(other, folder, given, (*made, " ".join(wanted)))
-        return execute(cfg, out, given, (*made, " ".join(wanted)))
+        execute(other, folder, given, (*made, " ".join(wanted)), command)
+        return execute(cfg, out, given, (*made, " ".join(wanted)), command)
     except Exception as error:
         cli.fail(error, out, debug=cfg.debug)
     cli.finish(out, metrics)
     log.console.print(f"results: {out}", markup=False)
+    if metrics.get("failed_arms"):
+        raise cli.Reported(f"{metrics['failed_arms']} arms failed")
     return dict(metrics)
+
+
+def built(cfg: DictConfig, out: Path, given: cli.Given) -> Any:
+    """Build the task; the arms of a comparison run before it."""
+    task = instantiate(cfg.task)
+    if "arms" not in cfg.task:
+        return task
+    arms = cli.run_arms(
+        OmegaConf.to_container(cfg.task.arms, resolve=True), common=list(cfg.task.common), given=given.overrides,
+        compose=lambda overrides: arm_run(overrides, cfg), folder=Path(cfg.paths.artifacts) / "runs",
+        data=cli.data_hash(ROOT) if Path(cfg.paths.data).resolve() == ROOT / "data" else cfg.paths.data, out=out)
+    return replace(task, runs=arms.runs, failures=arms.failures)
+
+
+def arm_run(overrides: list[str], comparison: DictConfig) -> cli.ArmRun:
+    """Compose the run of an arm."""
+    try:
+        whole = hydra.compose("config", overrides, return_hydra_config=True)
+        cfg = OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"])
+        bare = OmegaConf.merge(cfg, {"paths": {name: name for name in cfg.paths}})
+        tree = OmegaConf.to_container(bare, resolve=True)
+    except Exception as error:
+        keys = OmegaConf.to_container(comparison)
+        raise cli.Reported(cli.explain(error, lambda: cli.flat(keys))) from error
+    given = cli.Given(overrides, dict(whole.hydra.runtime.choices), cfg)
+    return cli.ArmRun(tree, lambda folder: execute(cfg, folder, given, command=["run.py", *overrides]))
 
 
 def prerequisite(missing: MissingArtifact, given: cli.Given) -> list[str]:

@@ -14,7 +14,8 @@ from sparloom.report.figures import draw_curves, draw_matrices, figure, save, st
 
 __all__ = ["Bars", "Curves", "GroupFigure", "Lines", "Matrices"]
 
-DARK, LIGHT, EDGE, GREY = "#3d5a80", "#c3d0e0", "#2b2b2b", "#404040"
+DARK, LIGHT, WHOLE, EDGE, GREY = "#3d5a80", "#c3d0e0", "#8a8a8a", "#2b2b2b", "#404040"
+PAPER = {"marker": "D", "markersize": 5, "color": EDGE, "markerfacecolor": "white", "linestyle": ""}
 STYLES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))  # of lines: told apart without colour
 SHADES = ("#b5443c", "#3d5a80", "#7aa974", "#9a9a9a")
 SIZES: Mapping[str, str] = {
@@ -41,8 +42,10 @@ class Bars:
         for place, row in enumerate(rows):
             whole = row["row"] == "optimum"
             for top, shift, shade, label in tops[:1] if whole else tops:
-                _bar(axes, place + (0 if whole else shift), row, top, EDGE if whole else shade,
+                _bar(axes, place + (0 if whole else shift), row, top, WHOLE if whole else shade,
                      label=label if place == 0 else None)
+        if any(not pd.isna(row.get(f"paper_{top}_speedup")) for row in rows for top, *_ in tops):
+            axes.plot([], [], label="the paper's", **PAPER)
         _default(axes)
         axes.set_ylim(0, 1.14 * max(row[f"{top}_speedup_high"] for row in rows for top in ("top1", "top5")))
         axes.set_xticks(range(len(rows)), [row["label"].replace(" ", "\n") for row in rows])
@@ -126,7 +129,7 @@ def _bar(axes: Axes, place: float, row: Mapping[str, Any], top: str, shade: str,
                   ha="center", fontsize=7.5)
     told = row.get(f"paper_{key}")
     if not pd.isna(told):
-        axes.plot(place, told, marker="D", markersize=5, color=EDGE, markerfacecolor="white", linestyle="", zorder=4)
+        axes.plot(place, told, zorder=4, **PAPER)
 
 
 def _bounds(rows: Sequence[Mapping[str, Any]], key: str) -> list[list[float]]:

@@ -99,7 +99,7 @@ def row_metrics(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def rows_table(rows: pd.DataFrame, *, columns: Sequence[str], bold: str | None) -> Table:
-    """Lay out the rows of one group: labels read, speedups and shares with 95 % bounds, the paper's number, the note.
+    """Lay out the rows of one group: labels read, speedups and shares with 95 % bounds, the paper's speedups.
 
     Args:
         columns: further statistics to show.
@@ -110,15 +110,14 @@ def rows_table(rows: pd.DataFrame, *, columns: Sequence[str], bold: str | None) 
     extra = [HEADINGS[column][0] for column in columns]
     for heading in ("labels target+source", "top-1", "95 %", "top-5", "95 %", "of optimum", "95 %", *extra, "paper"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", style="dim")
     for row in rows.to_dict(orient="records"):
         if row["failure"]:
-            table.add_row(row["label"], *[""] * (8 + len(extra)), f"failed: {row['failure']}", style="red")
+            table.add_row(row["label"], "", "failed", style="red")
             continue
         shares = [*_bounded(row, "top1_of_optimum")] if row["row"] != "optimum" else ["", ""]
         further = [_number(row.get(column), *HEADINGS[column][1:]) for column in columns]
         table.add_row(row["label"], _labels(row), *_bounded(row, "top1_speedup"), *_bounded(row, "top5_speedup"),
-                      *shares, *further, _paper(row), row["note"], style="bold" if row["row"] == bold else "")
+                      *shares, *further, _paper(row), style="bold" if row["row"] == bold else "")
     return table
 
 

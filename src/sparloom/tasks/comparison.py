@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -11,9 +12,12 @@ from sparloom.files import atomic_path, write_json
 from sparloom.measure import DCE_COST, dce
 from sparloom.report import Choices, draw_matrices, draw_methods, per_matrix, results_table, summary
 from sparloom.tasks.study import Study
-from sparloom.tasks.training import write_curves
+from sparloom.tasks.training import Trained, write_curves
 
 __all__ = ["Comparison"]
+
+WITHOUT_TARGET = ("random", "zero_shot")  # all others read the drawn labels
+WITH_SOURCE = ("zero_shot", "cognate")
 
 TITLES = {"spmm": "SpMM", "sddmm": "SDDMM"}
 
@@ -23,21 +27,24 @@ class Comparison:
     """Choices and curves of all methods and seeds.
 
     Args:
-        source_labels: how many labels of the source the pre-trained network had read.
+        source: notes of the pre-trained network; empty where none was read.
         drawn: the target labels that were read, by seed.
+        lengths: epochs and steps of the training of a method.
     """
 
     study: Study
-    source_labels: int
+    source: Mapping[str, Any]
     drawn: dict[int, pd.DataFrame] = field(default_factory=dict)
     choices: list[Choices] = field(default_factory=list)
     curves: list[pd.DataFrame] = field(default_factory=list)
+    lengths: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def add(self, choices: Choices, curves: pd.DataFrame | None = None) -> None:
+    def add(self, choices: Choices, trained: Trained | None = None) -> None:
         """Note what one method chose with one seed."""
         self.choices.append(choices)
-        if curves is not None:
-            self.curves.append(curves)
+        if trained is not None:
+            self.curves.append(trained.curves.assign(method=choices.method, seed=choices.seed))
+            self.lengths[choices.method] = {"epochs": int(trained.curves["epoch"].max()), "steps": trained.steps}
 
     def write(self, out: Path) -> Mapping[str, float]:
         """Write per_matrix.parquet, split.json, labels.parquet, the figures; print the table; return the metrics."""
@@ -75,10 +82,24 @@ class Comparison:
             pd.concat([rows.assign(seed=seed) for seed, rows in self.drawn.items()]).to_parquet(partial)
 
     def _costs(self) -> dict[str, float]:
-        """Target labels each method read per seed, those that were only watched, and the cost of all data."""
+        """Labels and matrices that each method read per seed, the cost of its data, how long it was trained."""
         labels = max(len(rows) for rows in self.drawn.values())
-        known = self.study.platform.name in DCE_COST
-        read = {"cpu": self.source_labels, self.study.platform.name: labels}
-        found = {"labels_per_seed": labels, "source_labels": self.source_labels}
-        found |= {"dce": dce(read)} if known else {}
+        matrices = max(rows["matrix"].nunique() for rows in self.drawn.values())
+        source = {"labels": int(self.source.get("labels", 0)), "matrices": len(self.source.get("matrices", ())),
+                  "epochs": int(self.source.get("epochs", 0))}
+        found = {"labels_per_seed": labels, "source_labels": source["labels"],
+                 **self._dce(labels, source["labels"])}
+        for method in dict.fromkeys(choice.method for choice in self.choices if choice.method != "optimum"):
+            none = method in WITHOUT_TARGET
+            target = {"labels": 0 if none else labels, "matrices": 0 if none else matrices}
+            read = source if method in WITH_SOURCE else dict.fromkeys(source, 0)
+            costs = {f"target_{key}": value for key, value in target.items()}
+            costs |= {f"source_{key}": value for key, value in read.items()}
+            costs |= self._dce(target["labels"], read["labels"]) | self.lengths.get(method, {})
+            found |= {f"{method}_{key}": value for key, value in costs.items()}
         return {f"{self.study.role}/{key}": value for key, value in found.items()}
+
+    def _dce(self, target: int, source: int) -> dict[str, float]:
+        """Cost of so many labels of the target and of the source; empty where a label of the target has no price."""
+        name = self.study.platform.name
+        return {"dce": dce({"cpu": source, name: target})} if name in DCE_COST else {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sparloom.data import SampleSource, Selection, ensure_data
+from sparloom.files import sha256, write_json
 from sparloom.models import (
     Checkpoint,
     CognateModel,
@@ -29,7 +30,7 @@ from sparloom.tasks.checkpoints import Checkpoints, samples_name
 from sparloom.tasks.comparison import Comparison
 from sparloom.tasks.reports import Reports
 from sparloom.tasks.study import Study
-from sparloom.tasks.training import Recipe, train, with_anchors
+from sparloom.tasks.training import Recipe, Trained, train, with_anchors
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -43,9 +44,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Beginning:
-    """What fine-tuning starts from: the target's encoder, and the pre-trained network with its notes."""
+    """What fine-tuning starts from: the target's encoder, and the pre-trained network with its notes; their files."""
 
     encoder: FrozenEncoder
+    latent: Path
     source: Path
     notes: Mapping[str, Any]
 
@@ -64,6 +66,7 @@ class Finetune:
         eval_role: role of the matrices that judge; "validation" while anything is being chosen by the result.
         watched: how many validation matrices are drawn in the training curves; nothing is chosen by them.
         pretrained: path of the pre-trained network, made from whatever samples; None: the one of these samples.
+        recommends: whether the first fine-tuned network becomes the one that recommendations are made with.
     """
 
     op: Op
@@ -79,6 +82,7 @@ class Finetune:
     eval_role: Role
     watched: int
     pretrained: str | None
+    recommends: bool
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Train all methods, print and draw the comparison, save the fine-tuned networks.
@@ -95,7 +99,10 @@ class Finetune:
         beginning = self._beginning(study) if set(self.methods) & set(NETWORKS) else None
         logger.info("%s on %s %s: %d %s matrices, seeds %s", self.op.name, self.target.name, self.target.preset,
                     len(study.truth.matrices), self.eval_role, ", ".join(map(str, self.seeds)))
-        comparison = Comparison(study, source_labels=int(beginning.notes.get("labels", 0)) if beginning else 0)
+        if beginning is not None:
+            files = (beginning.latent, beginning.source)
+            write_json(out / "made_from.json", {str(path): sha256(path) for path in files})
+        comparison = Comparison(study, beginning.notes if beginning else {})
         reports = Reports(out, self.recipe.reported)
         comparison.add(random_choice(study.truth))
         if "zero_shot" in self.methods:
@@ -107,9 +114,9 @@ class Finetune:
                 comparison.add(_judged(method, seed, study, model))
             for method in ("no_transfer", "cognate"):
                 if method in self.methods:
-                    model, curves = self._trained(method, study, labels, seed=seed, beginning=beginning,
-                                                  reports=reports)
-                    comparison.add(_judged(method, seed, study, model), curves)
+                    model, trained = self._trained(method, study, labels, seed=seed, beginning=beginning,
+                                                   reports=reports)
+                    comparison.add(_judged(method, seed, study, model), trained)
         comparison.add(optimum(study.truth))
         return comparison.write(out) | {"seconds": time.monotonic() - began}
 
@@ -125,7 +132,7 @@ class Finetune:
         space = self.source.space(self.op)
         stored = load_checkpoint(source, kind="cognate", op=self.op.name, platform=space.name, space=space.digest())
         _refuse_seen(source, stored, study)
-        return Beginning(load_encoder(latent, study.space), source, stored.notes)
+        return Beginning(load_encoder(latent, study.space), latent, source, stored.notes)
 
     def _given(self) -> Path | None:
         """The pre-trained network that the option names, if it names one."""
@@ -151,13 +158,11 @@ class Finetune:
         if "static" in self.methods:
             yield "static", Static().fit(labels, space=study.space)
         if "trees" in self.methods:
-            trees = copy.copy(self.trees)
-            trees.seed = seed
-            yield "trees", trees.fit(labels, space=study.space, views=study.views)
+            yield "trees", self.trees.seeded(seed).fit(labels, space=study.space, views=study.views)
 
     def _trained(
         self, method: str, study: Study, labels: pd.DataFrame, *, seed: int, beginning: Beginning, reports: Reports
-    ) -> tuple[CognateModel, pd.DataFrame]:
+    ) -> tuple[CognateModel, Trained]:
         """Train a network from the source's weights or from none, and save it."""
         items = study.items(labels)
         watched = study.items(study.labels[study.labels["matrix"].isin(study.names("validation")[:self.watched])])
@@ -173,10 +178,10 @@ class Finetune:
         notes = {"method": method, "seed": seed, "matrices": [item.input.name for item in items], "labels": len(labels),
                  "preset": self.target.preset, "samples": samples_name(self.samples)}
         model.save(reports.out / "checkpoints" / f"{method}_{seed}.pt", notes=notes, precision="float16")
-        if transfer and seed == self.seeds[0]:
+        if transfer and self.recommends and seed == self.seeds[0]:
             name = self.checkpoints.finetuned(self.target, self.op, self.recipe.module.net)
             model.save(self.checkpoints.path(name, self.samples), notes=notes, precision="float16")
-        return model, trained.curves.assign(method=method, seed=seed)
+        return model, trained
 
 
 def _refuse_seen(source: Path, stored: Checkpoint, study: Study) -> None:

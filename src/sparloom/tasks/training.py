@@ -60,11 +60,12 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained module with its curves, one row per epoch that was logged."""
+    """A trained module with its curves, one row per epoch that was logged, and how many steps it took."""
 
     module: RankingModule
     curves: pd.DataFrame
     seconds: float
+    steps: int
 
 
 def train(
@@ -104,12 +105,13 @@ def train(
                        matrices_per_step=recipe.matrices_per_step, seed=seed)
     torch.manual_seed(seed)
     written = recipe.logger(save_dir=out) if recipe.logger else False
-    fit(recipe.trainer(out=out, logger=written, callbacks=[curves]), module, data)
+    trainer = recipe.trainer(out=out, logger=written, callbacks=[curves])
+    fit(trainer, module, data)
     if curves.stopped:
         raise Stopped(f"ended after epoch {len(curves.rows)}, as the sweep asked")
     if curves.best is not None:
         module.net.load_state_dict(curves.best)
-    return Trained(module.to("cpu"), pd.DataFrame(curves.rows), time.monotonic() - began)
+    return Trained(module.to("cpu"), pd.DataFrame(curves.rows), time.monotonic() - began, trainer.global_step)
 
 
 def with_anchors(net: Network, space: ConfigSpace, inputs: Sequence[MatrixInput]) -> CognateModel:

@@ -1,0 +1,88 @@
+"""Every comparison of conf/: each arm composes and binds, rows are named as what runs, equal arms are one run."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import hydra
+import pytest
+from binding import faults
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from sparloom import cli
+
+CONF = Path(__file__).parents[2] / "conf"
+EVALUATIONS = sorted(path.stem for path in (CONF / "experiment").glob("eval_*.yaml"))
+
+each = pytest.mark.parametrize("name", EVALUATIONS)
+
+
+@cache
+def composed(overrides: tuple[str, ...]) -> dict:
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)
+
+
+def arms(name: str) -> dict[str, tuple[dict, dict]]:
+    """Arm -> how it is described, the configuration of its run."""
+    task = composed((f"experiment={name}",))["task"]
+    return {arm: (described, composed(tuple(cli.arm_overrides(described, common=task["common"], given=()))))
+            for arm, described in task["arms"].items()}
+
+
+def run_of(name: str, arm: str) -> str:
+    return cli.digest(arms(name)[arm][1], "data")
+
+
+def test_all_results_of_the_paper_have_a_comparison():
+    figures = [f"eval_figure{number:02}" for number in (2, 4, 5, 6, 7, 8, 9, 10, 11, 12)]
+    assert set(EVALUATIONS) >= {*figures, "eval_table2"}
+
+
+@each
+def test_arms_compose_and_bind_and_replace_no_network(name):
+    for arm, (described, tree) in arms(name).items():
+        assert list(faults(tree)) == [], arm
+        assert tree["task"]["recommends"] is False, arm
+        assert set(described["rows"]) <= {"random", *tree["task"]["methods"]}, arm
+
+
+@each
+def test_rows_are_told_apart_and_every_name_is_a_row(name):
+    task = composed((f"experiment={name}",))["task"]
+    rows = [(arm["group"], row) for arm in task["arms"].values() for row in arm["rows"].values()]
+    assert len(set(rows)) == len(rows)
+    known = {row for _, row in rows} | {"optimum"}
+    assert set(task["labels"]) | {row for told in task["paper"].values() for row in told} <= known
+    assert {row for joined in task["figure"].get("lines", {}).values() for row in joined} <= known
+    assert task["figure"].get("row", "optimum") in known
+    for group in {group for group, _ in rows}:
+        assert (group, task["reference"]) in rows
+
+
+@each
+def test_rows_are_named_by_the_sizes_that_run(name):
+    for described, tree in (found for found in arms(name).values()):
+        sizes = {str(tree["selection"]["matrices"]), str(tree["pretraining"]["matrices"])}
+        for row in described["rows"].values():
+            number = re.search(r"_(\d+)$", row)
+            assert number is None or number[1] in sizes
+
+
+@each
+def test_arms_of_an_operation_run_it(name):
+    for described, tree in arms(name).values():
+        assert tree["op"]["_target_"].rpartition(".")[2].lower() == described["group"]
+
+
+def test_equal_arms_of_different_figures_are_one_run():
+    whole = {run_of("eval_figure07", "whole"), run_of("eval_figure08", "mlp"), run_of("eval_figure09", "autoencoder"),
+             run_of("eval_figure04", "spmm_cognate"), run_of("eval_figure10", "matrices_5"),
+             run_of("eval_figure11", "source_100"), run_of("eval_table2", "matrices_5")}
+    assert len(whole) == 1
+    assert run_of("eval_figure12", "matrices_100") == run_of("eval_table2", "matrices_100")
+    assert run_of("eval_figure11", "source_20") == run_of("eval_table2", "source_20")
+    assert run_of("eval_figure02", "waco_fa") == run_of("eval_figure04", "spmm_waco_fa")
+    assert run_of("eval_figure02", "waco_fa") != run_of("eval_figure04", "sddmm_waco_fa")
