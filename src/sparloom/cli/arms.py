@@ -104,15 +104,16 @@ def digest(tree: Mapping[str, Any], data: str | None) -> str:
 def stale(folder: Path) -> str | None:
     """Say why the run in a folder cannot be taken; None: it can.
 
-    A run is read again only as long as the files it was made from, which made_from.json lists with their hashes, are
-    as they were; files that are gone do not matter.
+    A run is taken only as long as the files it was made from, which made_from.json lists with their hashes, are as they
+    were, and those listed with null are not there; files that are gone do not matter.
     """
     if not (folder / "metrics.json").exists():
         return "not finished"
     listed = folder / "made_from.json"
     files = json.loads(listed.read_text(encoding="utf-8")) if listed.exists() else {}
-    changed = [path for path, before in files.items() if Path(path).exists() and sha256(Path(path)) != before]
-    return f"{changed[0]} has changed since" if changed else None
+    there = [path for path in files if Path(path).exists()]
+    changed = [path for path in there if files[path] is None or sha256(Path(path)) != files[path]]
+    return f"older than {changed[0]}" if changed else None
 
 
 def _finish(run: ArmRun, kept: Path, out: Path) -> None:

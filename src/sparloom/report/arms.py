@@ -17,8 +17,8 @@ __all__ = ["Compared", "read_compared", "row_label", "row_metrics", "row_statist
 TEXTS = ("group", "row", "label", "arm", "note", "failure")
 HEADINGS: Mapping[str, tuple[str, float, int]] = {
     "ape_time": ("APE of time, %", 1, 2), "ape_speedup": ("APE of speedup, %", 1, 2), "dce": ("DCE/10⁶", 1e6, 2),
-    "opa": ("OPA", 1, 3), "kendall_tau": ("tau", 1, 3), "top1_max": ("largest", 1, 2),
-    "train_prl": ("training loss", 1, 3), "validation_prl": ("validation loss", 1, 3),
+    "top1_max": ("largest top-1", 1, 2), "top5_max": ("largest top-5", 1, 2), "opa": ("OPA", 1, 3),
+    "kendall_tau": ("tau", 1, 3), "train_prl": ("training loss", 1, 3), "validation_prl": ("validation loss", 1, 3),
 }
 """Column -> heading, what it is divided by, digits."""
 
@@ -102,7 +102,7 @@ def rows_table(rows: pd.DataFrame, *, columns: Sequence[str], bold: str | None) 
     """Lay out the rows of one group: labels read, speedups and shares with 95 % bounds, the paper's speedups.
 
     Args:
-        columns: further statistics to show.
+        columns: further statistics to show, the paper's in brackets.
         bold: row to set in bold.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -115,7 +115,7 @@ def rows_table(rows: pd.DataFrame, *, columns: Sequence[str], bold: str | None) 
             table.add_row(row["label"], "", "failed", style="red")
             continue
         shares = [*_bounded(row, "top1_of_optimum")] if row["row"] != "optimum" else ["", ""]
-        further = [_number(row.get(column), *HEADINGS[column][1:]) for column in columns]
+        further = [_with_paper(row, column) for column in columns]
         table.add_row(row["label"], _labels(row), *_bounded(row, "top1_speedup"), *_bounded(row, "top5_speedup"),
                       *shares, *further, _paper(row), style="bold" if row["row"] == bold else "")
     return table
@@ -132,6 +132,11 @@ def _bounded(row: Mapping[str, float], key: str) -> tuple[str, str]:
 
 def _number(value: float | None, divisor: float, digits: int) -> str:
     return "" if value is None or np.isnan(value) else f"{value / divisor:.{digits}f}"
+
+
+def _with_paper(row: Mapping[str, float], column: str) -> str:
+    ours, told = (_number(row.get(key), *HEADINGS[column][1:]) for key in (column, f"paper_{column}"))
+    return f"{ours} ({told})" if told else ours
 
 
 def _paper(row: Mapping[str, float]) -> str:

@@ -100,8 +100,7 @@ class Finetune:
         logger.info("%s on %s %s: %d %s matrices, seeds %s", self.op.name, self.target.name, self.target.preset,
                     len(study.truth.matrices), self.eval_role, ", ".join(map(str, self.seeds)))
         if beginning is not None:
-            files = (beginning.latent, beginning.source)
-            write_json(out / "made_from.json", {str(path): sha256(path) for path in files})
+            write_json(out / "made_from.json", self._made_from(beginning))
         comparison = Comparison(study, beginning.notes if beginning else {})
         reports = Reports(out, self.recipe.reported)
         comparison.add(random_choice(study.truth))
@@ -145,6 +144,12 @@ class Finetune:
             raise FileNotFoundError(f"{path} does not exist: task.pretrained is the path of a checkpoint of "
                                     f"experiment=pretrain_{self.source.name}; null takes the one of these samples")
         return path
+
+    def _made_from(self, beginning: Beginning) -> dict[str, str | None]:
+        """Hashes of the checkpoints; None for one that would have been taken instead, had it been there."""
+        paths = (beginning.latent, beginning.source)
+        first = [self.checkpoints.path(path.stem, self.samples) for path in paths]
+        return {str(path): None for path in first if not path.exists()} | {str(path): sha256(path) for path in paths}
 
     def _zero_shot(self, study: Study, beginning: Beginning) -> CognateModel:
         """The pre-trained network with the target's encoder, as it is."""

@@ -44,7 +44,7 @@ class Runner:
 
     def run(self, given: tuple[str, ...] = (), data: str | None = None, **arms: dict) -> cli.Arms:
         out = self.folder / "eval" / "now"
-        return cli.run_arms(arms, common=["task.recommends=false"], given=given, compose=self.compose,
+        return cli.run_arms(arms, common=["recommends=false"], given=given, compose=self.compose,
                             folder=self.folder / "runs", data=data, out=out)
 
 
@@ -78,7 +78,7 @@ def test_equal_arms_share_a_run_and_a_second_comparison_runs_nothing(runner):
     assert len(runner.ran) == 2
     index = json.loads((runner.folder / "runs" / "index.json").read_text())
     entry = index[Path(first.runs["mlp"]).name]
-    assert entry == {"command": "python run.py experiment=finetune_spade task.recommends=false",
+    assert entry == {"command": "python run.py experiment=finetune_spade recommends=false",
                      "arms": ["eval/again", "eval/mlp"]}
 
 
@@ -104,10 +104,18 @@ def test_a_run_made_from_files_that_changed_is_made_again(runner, tmp_path):
     (kept / "made_from.json").write_text(json.dumps(listed))
     assert cli.stale(kept) is None
     source.write_bytes(b"new")
-    assert cli.stale(kept) == f"{source} has changed since"
+    assert cli.stale(kept) == f"older than {source}"
     runner.run(mlp=MLP)
     assert len(runner.ran) == 2
     assert not (kept / "made_from.json").exists()
+
+
+def test_a_run_is_made_again_when_a_file_appears_that_comes_first(runner, tmp_path):
+    kept = Path(runner.run(mlp=MLP).runs["mlp"])
+    (kept / "made_from.json").write_text(json.dumps({str(tmp_path / "better.pt"): None}))
+    assert cli.stale(kept) is None
+    (tmp_path / "better.pt").touch()
+    assert cli.stale(kept) == f"older than {tmp_path / 'better.pt'}"
 
 
 def test_a_run_that_was_killed_begins_again_in_an_empty_folder(runner):

@@ -20,7 +20,7 @@ from sparloom.tasks import Arm
 from sparloom.tasks.arm import ArmResult, refuse_unequal
 
 ROOT = Path(__file__).parents[3]
-COMMON = ("'op=spmm'", "'task.recommends=false'", "'task.seeds=[0]'", "'selection.configs_per_matrix=40'")
+COMMON = ("'op=spmm'", "'recommends=false'", "'task.seeds=[0]'", "'selection.configs_per_matrix=40'")
 BROKEN = ("+task.arms.broken={_target_:sparloom.tasks.Arm,group:spmm,experiment:finetune_spade,"
           "overrides:['task.methods=[magic]'],rows:{cognate:magic}}")
 
@@ -133,7 +133,9 @@ def test_other_comparisons_take_the_runs_of_equal_arms(predictors, evaluate):
     assert {key: value for key, value in read_run(curves).metrics.items() if key.startswith("spmm/cognate/top1_s")} == {
         key: value for key, value in same.items() if key.startswith("spmm/cognate/top1_s")}
     assert set(pd.read_csv(curves / "curves.csv")["row"]) == {"cognate", "no_transfer"}
-    assert read_run(curves).metrics["spmm/cognate/validation_prl"] > 0
+    metrics = read_run(curves).metrics
+    assert metrics["spmm/cognate/validation_prl"] > 0
+    assert (metrics["spmm/no_transfer/target_labels"], metrics["spmm/no_transfer/source_labels"]) == (200, 0)
 
 
 def test_a_comparison_of_failures_alone_fails(evaluate):

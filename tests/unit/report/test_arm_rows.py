@@ -84,8 +84,10 @@ def test_table_shows_labels_paper_and_failures(compared):
     assert columns[1] == ["500+6801", "", ""]
     assert columns[2][2] == "failed"
     assert table.columns[8].header == "APE of speedup, %"
-    shown = rows_table(compared.rows[compared.rows["group"] == "spmm"], columns=[], bold=None)
-    assert list(shown.columns[8].cells) == ["", "1.40", "", ""]
+    spmm = compared.rows[compared.rows["group"] == "spmm"].assign(opa=0.77, paper_opa=[np.nan, 0.8, np.nan, np.nan])
+    shown = rows_table(spmm, columns=["opa"], bold=None)
+    assert list(shown.columns[8].cells) == ["0.770", "0.770 (0.800)", "0.770", "0.770"]
+    assert list(shown.columns[9].cells) == ["", "1.40", "", ""]
 
 
 @pytest.mark.parametrize("figure", [
