@@ -10,8 +10,9 @@ from sparloom.models.cost_model import CostModel, RandomChoice, Static
 from sparloom.models.encoder import FrozenEncoder, LatentEncoder
 from sparloom.models.encoder_file import load_encoder, save_encoder
 from sparloom.models.ensemble import Ensemble, Learner
-from sparloom.models.featurizer import InputFeaturizer
+from sparloom.models.featurizer import Featurizer
 from sparloom.models.gaussian import GaussianProcess
+from sparloom.models.input_featurizer import InputFeaturizer
 from sparloom.models.mapper import ConfigurationMapper
 from sparloom.models.module import RankingModule
 from sparloom.models.network import Network, initialise
@@ -47,12 +48,12 @@ from sparloom.models.waconet import WacoNet
 
 __all__ = [
     "Autoencoder", "Checkpoint", "Cognate", "CognateModel", "ConfigurationMapper", "CostModel", "Ensemble",
-    "Familiarity", "FeatureAugmentation", "FeatureMapping", "FrozenEncoder", "GaussianProcess", "InputFeaturizer",
-    "LatentEncoder", "Learner", "LookupTable", "MatrixView", "MinkowskiBackend", "Network", "NoFeaturizer", "NoMapper",
-    "Predictor", "PrincipalComponents", "ProgramEmbedder", "RandomChoice", "RankingModule", "RecurrentPredictor",
-    "SideFeatures", "SparseBackend", "SparseMap", "Standardise", "Static", "StridedMap", "TorchBackend",
-    "TransformerPredictor", "Trees", "VariationalAutoencoder", "VectorSequence", "WacoFeaturizer", "WacoNet",
-    "benchmark_featurizer", "build_map", "build_strided_map", "cognate_with_featurizer", "cognate_without",
+    "Familiarity", "FeatureAugmentation", "FeatureMapping", "Featurizer", "FrozenEncoder", "GaussianProcess",
+    "InputFeaturizer", "LatentEncoder", "Learner", "LookupTable", "MatrixView", "MinkowskiBackend", "Network",
+    "NoFeaturizer", "NoMapper", "Predictor", "PrincipalComponents", "ProgramEmbedder", "RandomChoice", "RankingModule",
+    "RecurrentPredictor", "SideFeatures", "SparseBackend", "SparseMap", "Standardise", "Static", "StridedMap",
+    "TorchBackend", "TransformerPredictor", "Trees", "VariationalAutoencoder", "VectorSequence", "WacoFeaturizer",
+    "WacoNet", "benchmark_featurizer", "build_map", "build_strided_map", "cognate_with_featurizer", "cognate_without",
     "conv_flops", "fill", "fit", "initialise", "load_checkpoint", "load_encoder", "make_trainer", "map_flops",
     "norm_of", "order_signs", "ranking_loss", "ranking_quality", "retain_memory", "save_checkpoint", "save_encoder",
     "swapped_accuracy",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from sparloom.models.featurizer import InputFeaturizer
+from sparloom.models.input_featurizer import InputFeaturizer
 from sparloom.models.sparseconv import SparseBackend, map_flops, retain_memory
 
 __all__ = ["benchmark_featurizer", "benchmark_patterns"]

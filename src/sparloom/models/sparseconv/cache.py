@@ -6,13 +6,15 @@ from typing import Any
 
 __all__ = ["MapCache"]
 
-LIMIT = 512  # maps of at most 4096 sites, up to 1 MiB each
-
 
 class MapCache:
-    """Keep the most recently used maps in memory; copies of a network share it, since maps never change."""
+    """Keep the most recently used maps in memory; copies of a network share it, since maps never change.
 
-    def __init__(self, limit: int = LIMIT) -> None:
+    Args:
+        limit: how many are kept.
+    """
+
+    def __init__(self, limit: int) -> None:
         self._limit = limit
         self._maps: OrderedDict[Hashable, Any] = OrderedDict()
 
