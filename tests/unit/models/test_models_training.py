@@ -39,6 +39,25 @@ def test_frozen_parameters_stay(tmp_path: Path, freeze: str, still: tuple[str, .
         assert torch.equal(value, before[name]) is name.startswith(still), name
 
 
+def test_convolutions_learn_at_a_rate_of_their_own(tmp_path: Path) -> None:
+    """Adam's first step is its rate times the sign of the gradient, so the moves say the rates."""
+    def moves(rate: float) -> dict[str, torch.Tensor]:
+        net = ready_net(spade())
+        before = {name: value.detach().clone() for name, value in net.named_parameters()}
+        module = module_of(net, convolution_rate=rate)
+        run(module, tmp_path, epochs=1, steps=6)
+        assert module.trainer.global_step == 1
+        return {name: value.detach() - before[name] for name, value in net.named_parameters()}
+
+    slow, even = moves(0.1), moves(1.0)
+    for name, moved in even.items():
+        if name.startswith("featurizer.weights"):
+            assert moved.abs().max() > 5e-4, name
+            torch.testing.assert_close(slow[name], 0.1 * moved, rtol=0, atol=1e-6, msg=name)
+        else:
+            assert torch.equal(slow[name], moved), name
+
+
 def test_thawed_parameters_train_again(tmp_path: Path) -> None:
     net = ready_net(spade())
     run(module_of(net, freeze="featurizer"), tmp_path, epochs=1)
