@@ -28,7 +28,7 @@ class NoFeaturizer(nn.Module):
         return []
 
     def standardise(self, inputs: Sequence[MatrixInput]) -> None:
-        """Nothing to fix."""
+        """Nothing has a scale."""
 
     def forward(self, inputs: Sequence[MatrixInput], side: Float[Tensor, "matrices s"]) -> Float[Tensor, "matrices 0"]:
         return side.new_zeros(len(inputs), 0)

@@ -78,7 +78,7 @@ class Featurizer(nn.Module, ABC):
         """Run the convolutions over a map of the backend."""
 
     def standardise(self, inputs: Sequence[MatrixInput]) -> None:
-        """Fix mean and variance of the averages over the given matrices, if they are normalised; done once."""
+        """Take mean and variance of the averages from the given matrices, if they are normalised; see `Standardise`."""
         with torch.no_grad():
             self.norm.fit(self.pool([item]) for item in inputs)
 

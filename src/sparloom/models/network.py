@@ -48,7 +48,11 @@ class Network(nn.Module, ABC):
         self.encoder = encoder
 
     def standardise(self, inputs: Sequence[MatrixInput]) -> None:
-        """Fix the scales of sizes and pooled features over the given matrices; done once, before pre-training."""
+        """Take the scales of sizes and pooled features from the given matrices, before weights are first trained.
+
+        Those of sizes stay; those of pooled features follow the convolutions in this training (see `Standardise`).
+        A network filled from a checkpoint keeps the scales that it was stored with.
+        """
         self.side.standardise(inputs)
         self.featurizer.standardise(inputs)
 

@@ -37,7 +37,7 @@ class SideFeatures(nn.Module):
         self.layers = nn.Sequential(nn.Linear(COUNT, hidden), nn.ReLU(), nn.Linear(hidden, width)) if width else None
 
     def standardise(self, inputs: Sequence[MatrixInput]) -> None:
-        """Fix mean and deviation over the given matrices; done once, on the source's training matrices."""
+        """Take mean and deviation from the given matrices; training leaves them as they are."""
         raw = torch.from_numpy(self._read(inputs))
         deviation = raw.std(0, unbiased=False)
         self.mean.copy_(raw.mean(0))

@@ -17,8 +17,6 @@ TINY = 1e-6
 class AsIs(nn.Module):
     """Leave features as they are."""
 
-    tracking = False
-
     def fit(self, features: Iterable[Tensor]) -> None:
         """Look at none of them."""
 
@@ -29,13 +27,17 @@ class AsIs(nn.Module):
 class Standardise(nn.Module):
     """Centre and scale nonnegative features over the matrices of training, in logarithms.
 
-    Global averages of rectified channels are positive and nearly parallel for all matrices. Read raw, what they share
-    outweighs what tells matrices apart (and the sizes beside them), and a network learns one ranking for all matrices.
-    Mean and variance are fixed by `fit`, then follow the convolutions while `tracking`; neither passes a gradient.
+    `fit` takes mean and variance from matrices. From then on they follow the features in training, as convolutions
+    change them, until `tracking` is unset; a network that is loaded from a file was not fitted, so its moments stay.
+    Neither passes a gradient.
+
+    Reasoning: global averages of rectified channels are nonnegative, so they may have much in common on all matrices.
+    Read raw, that could outweigh what tells matrices apart, and the sizes beside it; `swapped_accuracy` says whether it
+    does.
 
     Args:
         width: of the features.
-        gain: of the result. Below 1, so that many correlated channels do not drown the few features beside them.
+        gain: of the result; below 1, channels, which are many, weigh less against the few features beside them.
         momentum: weight of the newest matrices in mean and variance while tracking.
     """
 
@@ -48,7 +50,7 @@ class Standardise(nn.Module):
 
     @torch.no_grad()
     def fit(self, features: Iterable[Float[Tensor, "matrices width"]]) -> None:
-        """Take mean and variance of all these matrices, and track them from now on."""
+        """Take mean and variance of all these matrices; in training they follow the features from now on."""
         logs = torch.cat(list(features)).log1p()
         self.mean.copy_(logs.mean(0))
         self.variance.copy_(logs.var(0, unbiased=False))
