@@ -29,13 +29,12 @@ class Familiarity:
     """How near a matrix lies to those the network was trained on.
 
     Args:
-        nearest: name of the nearest training matrix.
-        distance: to it, in units of the median distance of a training matrix to its own nearest neighbour; about 1 or
-            less is familiar, well above 1 is not.
+        nearest: the training matrix with the nearest embedding.
+        percentile: share of the training matrices that have a nearer one of their own, in percent.
     """
 
     nearest: str
-    distance: float
+    percentile: float
 
 
 class CognateModel:
@@ -52,15 +51,22 @@ class CognateModel:
     ) -> None:
         self.net, self.space, self.anchors = net, space, dict(anchors or {})
 
-    def score(self, matrix: Pattern | MatrixView, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
-        """Score configurations: low = fast, no unit."""
+    def score(
+        self, matrix: Pattern | MatrixView, configs: Sequence[Config], *,
+        embedding: Float32[np.ndarray, " width"] | None = None,
+    ) -> Float[np.ndarray, " configs"]:
+        """Score configurations: low = fast, no unit.
+
+        Args:
+            embedding: of this matrix, where it was made before.
+        """
         view = view_of(matrix)
         shared, codes = self.space.bind(view.shape).vectors(configs)
+        embedding = self.embedding(view) if embedding is None else embedding
+        device = next(self.net.parameters()).device
         with _evaluating(self.net):
-            embedding = self.net.embed([view.input])
-            device = embedding.device
-            rows = embedding.expand(len(configs), -1)
-            scores = self.net.score(rows, torch.from_numpy(shared).to(device), torch.from_numpy(codes).to(device))
+            rows, *others = (torch.from_numpy(array).to(device) for array in (embedding, shared, codes))
+            scores = self.net.score(rows.expand(len(configs), -1), *others)
         return scores.cpu().numpy().astype(np.float64)
 
     def embedding(self, matrix: Pattern | MatrixView) -> Float32[np.ndarray, " width"]:
@@ -68,8 +74,8 @@ class CognateModel:
         with _evaluating(self.net):
             return self.net.embed([view_of(matrix).input])[0].cpu().numpy()
 
-    def familiarity(self, matrix: Pattern | MatrixView) -> Familiarity:
-        """Compare a matrix with the anchors.
+    def familiarity(self, embedding: Float32[np.ndarray, " width"]) -> Familiarity:
+        """Compare the embedding of a matrix with the anchors.
 
         Raises:
             ValueError: there are fewer than two.
@@ -79,9 +85,9 @@ class CognateModel:
         names, points = list(self.anchors), np.stack(list(self.anchors.values()))
         between = np.linalg.norm(points[:, None] - points[None], axis=2)
         np.fill_diagonal(between, np.inf)
-        unit = float(np.median(between.min(axis=1)))
-        distances = np.linalg.norm(points - self.embedding(matrix), axis=1)
-        return Familiarity(names[int(distances.argmin())], float(distances.min()) / max(unit, 1e-12))
+        distances = np.linalg.norm(points - embedding, axis=1)
+        percentile = (between.min(axis=1) < distances.min()).mean() * 100
+        return Familiarity(names[int(distances.argmin())], float(percentile))
 
     def save(self, path: Path, *, notes: Mapping[str, Any], precision: Literal["float32", "float16"]) -> None:
         """Write everything that `load` needs, and notes for the reader."""

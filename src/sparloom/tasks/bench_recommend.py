@@ -121,8 +121,9 @@ class BenchRecommend:
         if ranking.view.input.digest != study.inputs[name].digest:
             raise ValueError(f"{path} has another pattern than {name} had when it was sampled: choose the mirror that "
                              "the samples were collected from (paths.mirror)")
-        return {"matrix": name, **_judged(name, ranking, study), "familiarity_percentile": ranking.percentile,
-                "read_seconds": ranking.read_seconds, "rank_seconds": ranking.rank_seconds, "draw_seconds": drawing}
+        return {"matrix": name, **_judged(name, ranking, study),
+                "familiarity_percentile": ranking.familiarity.percentile, "read_seconds": ranking.read_seconds,
+                "rank_seconds": ranking.rank_seconds, "draw_seconds": drawing}
 
 
 def quality(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:

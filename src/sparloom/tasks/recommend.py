@@ -58,20 +58,20 @@ class Recommend:
         began = time.perf_counter()
         recommender.draw(ranking, out / "spy")
         drawing = time.perf_counter() - began
-        chosen, behind = ranking.programs[:SHOWN], ranking.behind[:SHOWN].tolist()
-        metrics = {"lead": behind[1] if len(behind) > 1 else 0.0, "familiarity_percentile": ranking.percentile,
+        chosen, behind, familiar = ranking.programs[:SHOWN], ranking.behind[:SHOWN].tolist(), ranking.familiarity
+        metrics = {"lead": behind[1] if len(behind) > 1 else 0.0, "familiarity_percentile": familiar.percentile,
                    "rows": ranking.view.shape[0], "cols": ranking.view.shape[1], "nnz": ranking.view.nnz,
                    "seconds": ranking.read_seconds + ranking.rank_seconds + drawing}
         default = recommender.space.default()
         times = self._verified(ranking.matrix, chosen, list(recommender.space))
         log.console.print(_table(chosen, behind, times, default), soft_wrap=False)
         log.console.print(f"lead of the first: {metrics['lead']:.2f} standard deviations of all scores")
-        log.console.print(f"familiarity: nearest training matrix {ranking.nearest}, farther than "
-                          f"{ranking.percentile:.0f} % of the training matrices are from each other")
+        log.console.print(f"familiarity: nearest training matrix {familiar.nearest}, farther than "
+                          f"{familiar.percentile:.0f} % of the training matrices are from each other")
         metrics |= _regrets(chosen, times, default, whole=self.verify == "all")
         write_json(out / "recommendation.json", {
             "matrix": str(self.matrix), "op": self.op.name, "platform": self.platform.name,
-            "preset": self.platform.preset, "checkpoint": recommender.checkpoint.name, "nearest": ranking.nearest,
+            "preset": self.platform.preset, "checkpoint": recommender.checkpoint.name, "nearest": familiar.nearest,
             "configurations": [{"config": config.key, "behind": gap, "seconds": times.get(config)}
                                for config, gap in zip(chosen, behind, strict=True)]})
         return metrics

@@ -11,7 +11,7 @@ import numpy as np
 
 from sparloom.data import SampleSource
 from sparloom.errors import Unsupported
-from sparloom.models import CognateModel, MatrixView, Network, load_checkpoint
+from sparloom.models import CognateModel, Familiarity, MatrixView, Network, load_checkpoint
 from sparloom.ops import Op
 from sparloom.report import draw_spy
 from sparloom.space import Config, ConfigSpace
@@ -37,8 +37,7 @@ class Ranking:
         programs: one configuration of each program that is different on this matrix.
         behind: (programs,) distance of each score from the first, in standard deviations of the scores of all
             configurations.
-        nearest: the training matrix with the nearest embedding.
-        percentile: share of the training matrices that have a nearer one of their own, in percent.
+        familiarity: how near the matrix lies to those the network was trained on.
         read_seconds, rank_seconds: wall time of reading the file, and of everything after it.
     """
 
@@ -46,8 +45,7 @@ class Ranking:
     view: MatrixView
     programs: tuple[Config, ...]
     behind: np.ndarray
-    nearest: str
-    percentile: float
+    familiarity: Familiarity
     read_seconds: float
     rank_seconds: float
 
@@ -103,7 +101,7 @@ class Recommender:
 
         Raises:
             Unsupported: the space is too large.
-            ValueError: no file is given, or it holds no matrix or no nonzeros.
+            ValueError: no file is given, it holds no matrix or no nonzeros, or the checkpoint fewer than two anchors.
             MissingArtifact: nothing was fine-tuned for this platform and operation.
         """
         space = self.space
@@ -115,13 +113,14 @@ class Recommender:
         view = MatrixView.of(matrix.pattern, Path(str(file)).name)
         bound = space.bind(view.shape)
         configs = list(bound)
-        scores = model.score(view, configs)
+        embedding = model.embedding(view)
+        scores = model.score(view, configs, embedding=embedding)
         programs = [bound.canonical(config) for config in configs]
         places = _distinct(np.argsort(scores, kind="stable"), programs)
         behind = (scores[places] - scores[places[0]]) / (scores.std() or 1.0)
-        nearest, percentile = _familiarity(model, view)
-        return Ranking(matrix, view, tuple(programs[place] for place in places), behind, nearest, percentile,
-                       read_seconds, time.perf_counter() - began)
+        familiarity = model.familiarity(embedding)
+        return Ranking(matrix, view, tuple(programs[place] for place in places), behind, familiarity, read_seconds,
+                       time.perf_counter() - began)
 
     def draw(self, ranking: Ranking, stem: Path) -> None:
         """Draw the tiles of the first choice, in the order of rows and columns that it asks for."""
@@ -147,12 +146,3 @@ def _distinct(order: np.ndarray, programs: Sequence[Config]) -> list[int]:
     for place in order.tolist():
         seen.setdefault(programs[place], place)
     return list(seen.values())
-
-
-def _familiarity(model: CognateModel, view: MatrixView) -> tuple[str, float]:
-    """Nearest training matrix, and the share of training matrices that have a nearer one of their own, in percent."""
-    names, points = list(model.anchors), np.stack(list(model.anchors.values()))
-    between = np.linalg.norm(points[:, None] - points[None], axis=2)
-    np.fill_diagonal(between, np.inf)
-    distances = np.linalg.norm(points - model.embedding(view), axis=1)
-    return names[int(distances.argmin())], float((between.min(axis=1) < distances.min()).mean() * 100)

@@ -11,7 +11,16 @@ from model_parts import module_of, ready_net, small_net, spade, tiny_samples
 
 from sparloom.data.lightning import RankingData
 from sparloom.errors import SchemaError
-from sparloom.models import Checkpoint, CognateModel, MatrixView, fit, load_checkpoint, make_trainer, save_checkpoint
+from sparloom.models import (
+    Checkpoint,
+    CognateModel,
+    Familiarity,
+    MatrixView,
+    fit,
+    load_checkpoint,
+    make_trainer,
+    save_checkpoint,
+)
 from sparloom.space import CpuSpace, SpadeSpace
 
 
@@ -92,9 +101,9 @@ def test_model_scores_alike_after_its_file(tmp_path: Path, trained: bool) -> Non
     loaded = CognateModel.load(tmp_path / "m.pt", net=small_net(seed=9), space=space)
     view, configs = views[samples[0].input.name], list(space)
     np.testing.assert_array_equal(loaded.score(view, configs), model.score(view, configs))
-    assert loaded.familiarity(view) == model.familiarity(view)
-    assert loaded.familiarity(view).nearest == samples[0].input.name
-    assert loaded.familiarity(view).distance == pytest.approx(0, abs=1e-5)
+    embedding = loaded.embedding(view)
+    np.testing.assert_array_equal(loaded.score(view, configs, embedding=embedding), model.score(view, configs))
+    assert loaded.familiarity(embedding) == model.familiarity(embedding) == Familiarity(samples[0].input.name, 0.0)
 
 
 def test_model_refuses_another_network_space_or_op(tmp_path: Path) -> None:
@@ -110,7 +119,18 @@ def test_model_refuses_another_network_space_or_op(tmp_path: Path) -> None:
         CognateModel.load(path, net=small_net(), space=CpuSpace("spmm"))
 
 
-def test_familiarity_needs_two_anchors() -> None:
-    samples = tiny_samples(matrices=4, configs=3)
-    with pytest.raises(ValueError, match="0 anchors: familiarity needs the embeddings of two training matrices"):
-        CognateModel(ready_net(spade()), spade()).familiarity(MatrixView.stored(samples[0].input))
+@pytest.mark.parametrize(("place", "nearest", "percentile"), [
+    (3.0, "c", 0), (1.0, "b", 0), (2.0, "b", 0), (4.5, "c", 50), (9.5, "d", 75), (99.0, "d", 100)])
+def test_familiarity_counts_training_matrices_with_a_nearer_one(place: float, nearest: str, percentile: float) -> None:
+    """Those at 0, 1, 3 and 7 have their nearest at distances 1, 1, 2 and 4."""
+    anchors = {name: np.array([at], np.float32) for name, at in (("a", 0), ("b", 1), ("c", 3), ("d", 7))}
+    model = CognateModel(ready_net(spade()), spade(), anchors=anchors)
+    assert model.familiarity(np.array([place], np.float32)) == Familiarity(nearest, percentile)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_familiarity_needs_two_anchors(count: int) -> None:
+    embedding = np.zeros(12, np.float32)
+    model = CognateModel(ready_net(spade()), spade(), anchors={str(place): embedding for place in range(count)})
+    with pytest.raises(ValueError, match=f"{count} anchors: familiarity needs the embeddings of two training matrices"):
+        model.familiarity(embedding)

@@ -7,6 +7,7 @@ import pytest
 from small import SMALL
 
 from sparloom.errors import MissingArtifact, Unsupported
+from sparloom.models import Network
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
 
 
@@ -58,6 +59,13 @@ def test_equal_matrices_get_equal_advice(build, trained, file, tmp_path):
         recommend(build, trained, file).run(tmp_path / name)
     assert (tmp_path / "one" / "recommendation.json").read_bytes() == (
         tmp_path / "two" / "recommendation.json").read_bytes()
+
+
+def test_matrix_is_embedded_once(build, trained, file, tmp_path, monkeypatch):
+    seen, embed = [], Network.embed
+    monkeypatch.setattr(Network, "embed", lambda net, inputs: seen.append(inputs) or embed(net, inputs))
+    recommend(build, trained, file).run(tmp_path)
+    assert [len(inputs) for inputs in seen] == [1]
 
 
 def test_matrix_without_nonzeros_is_refused(build, trained, tmp_path):
