@@ -2,7 +2,6 @@
 
 from sparloom.models.ablation import NoFeaturizer, NoMapper, cognate_with_featurizer, cognate_without
 from sparloom.models.autoencoder import Autoencoder
-from sparloom.models.benchmark import benchmark_featurizer
 from sparloom.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sparloom.models.cognate import Cognate
 from sparloom.models.cognate_model import CognateModel, Familiarity, fill
@@ -53,8 +52,7 @@ __all__ = [
     "NoFeaturizer", "NoMapper", "Predictor", "PrincipalComponents", "ProgramEmbedder", "RandomChoice", "RankingModule",
     "RecurrentPredictor", "SideFeatures", "SparseBackend", "SparseMap", "Standardise", "Static", "StridedMap",
     "TorchBackend", "TransformerPredictor", "Trees", "VariationalAutoencoder", "VectorSequence", "WacoFeaturizer",
-    "WacoNet", "benchmark_featurizer", "build_map", "build_strided_map", "cognate_with_featurizer", "cognate_without",
-    "conv_flops", "fill", "fit", "initialise", "load_checkpoint", "load_encoder", "make_trainer", "map_flops",
-    "norm_of", "order_signs", "ranking_loss", "ranking_quality", "retain_memory", "save_checkpoint", "save_encoder",
-    "swapped_accuracy",
+    "WacoNet", "build_map", "build_strided_map", "cognate_with_featurizer", "cognate_without", "conv_flops", "fill",
+    "fit", "initialise", "load_checkpoint", "load_encoder", "make_trainer", "map_flops", "norm_of", "order_signs",
+    "ranking_loss", "ranking_quality", "retain_memory", "save_checkpoint", "save_encoder", "swapped_accuracy",
 ]

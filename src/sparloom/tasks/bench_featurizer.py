@@ -3,79 +3,155 @@
 import copy
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
+from rich.table import Table
 
 from sparloom import log
 from sparloom.data import MatrixInput, SampleSource
-from sparloom.models import Network, build_map, initialise, map_flops
+from sparloom.files import atomic_path
+from sparloom.models import Network, conv_flops, initialise, retain_memory
 
 __all__ = ["BenchFeaturizer"]
 
-SGEMM = 2048
+REAL, PRODUCT = "real", "sgemm"
+RETAKES = 20
 
 
 @dataclass(frozen=True)
 class BenchFeaturizer:
-    """Time forward and backward passes of the convolutions on the stored inputs with the most sites.
+    """Time forward and backward passes of the convolutions, without the head, on stored inputs and generated ones.
 
     Args:
-        matrices: how many inputs.
-        rounds: interleaved passes over all of them; the median counts.
+        net: with an `InputFeaturizer`; its convolutions are drawn anew.
+        matrices: how many stored inputs, those with the most sites.
+        sites: about how many each generated input has.
+        product: rows, inner and columns of the dense product.
+        rounds: interleaved passes over the product and all inputs; their median counts.
         steal_ratio: a pass whose wall seconds exceed this many times its processor seconds per thread is retaken.
     """
 
     net: Network
     samples: SampleSource
     matrices: int
+    sites: int
+    product: Sequence[int]
     rounds: int
     steal_ratio: float
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Time; returns GFLOP/s, the peak, and their ratio, medians over inputs."""
+        """Time; writes passes.parquet, one row per pass; returns what `shares` makes of it."""
+        retain_memory()
         net = copy.deepcopy(self.net)
         initialise(net, self.seed)
-        featurizer = net.featurizer
-        inputs = sorted(self.samples.inputs(), key=lambda item: -len(item.counts))[:self.matrices]
-        flops = [map_flops(build_map([item.coords], channels=featurizer.level_channels), featurizer.channels)
-                 for item in inputs]
-        square = torch.rand(SGEMM, SGEMM)
-        product = torch.empty_like(square)
-        steps = [_step(featurizer, item) for item in inputs]
-        for step in steps:
-            step()
-        rates, peaks = [], []
-        for _ in range(self.rounds):
-            peaks.append(2 * SGEMM**3 / self._seconds(lambda: torch.mm(square, square, out=product)))
-            rates.append([work / self._seconds(step) for work, step in zip(flops, steps, strict=True)])
-        peak = float(np.median(peaks))
-        shares = np.median(np.array(rates), axis=0) / peak
-        share, sites = float(np.median(shares)), [len(item.counts) for item in inputs]
-        log.console.print(f"featurizer: {share * peak / 1e9:.0f} GFLOP/s, sgemm peak {peak / 1e9:.0f} GFLOP/s, share "
-                          f"{share:.3f} (least {shares.min():.3f}) at {min(sites)}-{max(sites)} sites")
-        return {"share_of_peak": share, "share_of_peak_least": float(shares.min()), "gflops": share * peak / 1e9,
-                "sgemm_gflops": peak / 1e9, "sites": float(np.median(sites)),
-                "gflop_per_pass": float(np.median(flops)) / 1e9, "threads": torch.get_num_threads()}
+        works = [_product(self.product), *(_pass(net.featurizer, kind, item) for kind, item in self._inputs())]
+        for work in works:
+            work.step()  # builds the map
+        frame = pd.DataFrame([self._timed(work, turn) for turn in range(self.rounds) for work in works])
+        with atomic_path(out / "passes.parquet") as partial:
+            frame.to_parquet(partial, compression="zstd")
+        metrics = shares(frame)
+        _show(metrics, [kind for kind in frame["inputs"].unique() if kind != PRODUCT])
+        return metrics | {"threads": torch.get_num_threads()}
 
-    def _seconds(self, work: Callable[[], object]) -> float:
-        """Wall seconds of one run, retaken while the machine was taken from us."""
+    def _inputs(self) -> Iterator[tuple[str, MatrixInput]]:
+        """Inputs and their kind: the stored ones, then one of each generated pattern."""
+        stored = sorted(self.samples.inputs(), key=lambda item: -len(item.counts))
+        yield from ((REAL, item) for item in stored[:self.matrices])
+        for kind, coords in patterns(self.sites, seed=self.seed).items():
+            shape = tuple(int(extent) + 1 for extent in coords.max(axis=0))
+            ones = np.ones(len(coords), np.int32)
+            yield kind, MatrixInput(kind, coords.astype(np.int32), ones, shape, len(coords), quantum=1, digest=kind)
+
+    def _timed(self, work: "_Work", turn: int) -> dict[str, object]:
+        """One row of passes.parquet; the pass is retaken while the machine was taken from us."""
         threads = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
-        for _ in range(20):
+        for _ in range(RETAKES):
             wall, processor = time.perf_counter(), time.process_time()
-            work()
+            work.step()
             wall, processor = time.perf_counter() - wall, time.process_time() - processor
             if wall * threads <= self.steal_ratio * processor:
                 break
-        return wall
+        return {"inputs": work.inputs, "name": work.name, "sites": work.sites, "gflop": work.gflop, "round": turn,
+                "seconds": wall, "processor_seconds": processor}
 
 
-def _step(featurizer: torch.nn.Module, item: MatrixInput) -> Callable[[], None]:
-    def step() -> None:
-        featurizer.pool([item]).sum().backward()
+def patterns(sites: int, *, seed: int) -> dict[str, np.ndarray]:
+    """Draw coords of about `sites` sites: a full band, a scattered band, and power-law rows and columns."""
+    rng = np.random.default_rng(seed)
+    places = np.arange(sites)
+    banded = np.column_stack([places // 11, places // 11 + places % 11])
+    rows = rng.integers(0, max(1, sites // 8), sites)
+    offsets = np.rint(rng.normal(0, 16, sites)).astype(np.int64)
+    scattered = np.column_stack([rows, np.abs(rows + offsets)])
+    side = max(1, sites)
+    scale = rng.permutation(side)
+    power = scale[np.minimum(side - 1, (rng.pareto(1.2, (2 * sites, 2)) * side / 16).astype(np.int64))]
+    return {"banded": banded, "scattered": np.unique(scattered, axis=0), "power": np.unique(power, axis=0)[:sites]}
 
-    return step
+
+def shares(frame: pd.DataFrame) -> dict[str, float]:
+    """Reduce passes to rates of each kind of inputs and their share of the dense product's.
+
+    Args:
+        frame: columns inputs, name, sites, gflop, seconds and processor_seconds (of all threads); a row per pass.
+
+    Returns:
+        `sgemm_gflops`; per kind of inputs `/matrices`, `/sites`, `/gflop_per_pass`, `/gflops`, `/share_of_peak` and
+        `/share_of_peak_processor`, that by processor time, medians over inputs of medians over rounds, and
+        `/share_of_peak_least` of the inputs.
+    """
+    rates = frame.assign(wall=frame["gflop"] / frame["seconds"], busy=frame["gflop"] / frame["processor_seconds"])
+    each = rates.groupby(["inputs", "name"], sort=False)[["sites", "gflop", "wall", "busy"]].median()
+    peak = each.loc[PRODUCT].iloc[0]
+    found = {"sgemm_gflops": float(peak["wall"])}
+    for kind, rows in each.drop(PRODUCT).groupby("inputs", sort=False):
+        wall, busy = rows["wall"] / peak["wall"], rows["busy"] / peak["busy"]
+        values = {"matrices": len(rows), "sites": rows["sites"].median(), "gflop_per_pass": rows["gflop"].median(),
+                  "gflops": rows["wall"].median(), "share_of_peak": wall.median(), "share_of_peak_least": wall.min(),
+                  "share_of_peak_processor": busy.median()}
+        found |= {f"{kind}/{name}": float(value) for name, value in values.items()}
+    return found
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Something to time: the kind of its inputs, a name, sites, and 10^9 operations of one step."""
+
+    inputs: str
+    name: str
+    sites: int
+    gflop: float
+    step: Callable[[], object]
+
+
+def _pass(featurizer: torch.nn.Module, kind: str, item: MatrixInput) -> _Work:
+    gflop = conv_flops(item.coords, featurizer.channels) / 1e9
+    return _Work(kind, item.name, len(item.coords), gflop, lambda: featurizer.pool([item]).sum().backward())
+
+
+def _product(extents: Sequence[int]) -> _Work:
+    (rows, inner, cols), generator = extents, torch.Generator().manual_seed(0)
+    left, right = torch.rand(rows, inner, generator=generator), torch.rand(inner, cols, generator=generator)
+    product = torch.empty(rows, cols)
+    gflop = 2 * rows * inner * cols / 1e9
+    return _Work(PRODUCT, f"{rows}x{inner}x{cols}", 0, gflop, lambda: torch.mm(left, right, out=product))
+
+
+def _show(metrics: Mapping[str, float], kinds: Sequence[str]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
+                  title=f"sgemm peak {metrics['sgemm_gflops']:.0f} GFLOP/s")
+    columns = {"matrices": ".0f", "sites": ".0f", "gflops": ".0f", "share_of_peak": ".3f",
+               "share_of_peak_least": ".3f", "share_of_peak_processor": ".3f"}
+    headings = ("inputs", "matrices", "sites", "GFLOP/s", "share of peak", "least", "by processor time")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "inputs" else "right")
+    for kind in kinds:
+        table.add_row(kind, *(format(metrics[f"{kind}/{name}"], digits) for name, digits in columns.items()))
+    log.console.print(table)

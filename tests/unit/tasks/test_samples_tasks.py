@@ -1,7 +1,5 @@
 """Tasks that prepare, audit and summarise samples."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -109,10 +107,3 @@ def test_both_levels_of_the_simulator_are_compared(build, tmp_path):
     assert metrics["points"] == 32
     assert metrics["spmm/spearman_worst"] > 0.9
     assert metrics["sddmm/traffic_worst"] < 0.05
-
-
-def test_featurizer_bench_reports_a_share(build, tmp_path):
-    metrics = build("bench_featurizer", "samples=tiny", "task.matrices=2", "task.rounds=1",
-                    "task.steal_ratio=100", folder=tmp_path).run(tmp_path)
-    assert 0 < metrics["share_of_peak"] < 2
-    assert json.dumps(metrics)
