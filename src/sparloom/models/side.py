@@ -13,6 +13,7 @@ from sparloom.data import MatrixInput
 __all__ = ["SideFeatures"]
 
 COUNT = 3
+MILLION = 1e6
 REACH = 5.0  # standard deviations beyond which a size counts no further
 
 
@@ -22,7 +23,8 @@ class SideFeatures(nn.Module):
     Source: WACO; COGNATE's table 6 is silent. Departure: logarithms, as sizes span six decades.
 
     Args:
-        scale: sizes enter as log(1 + x), or linearly as in WACO.
+        scale: sizes enter as log(1 + x), or linearly as in WACO, in millions: mean and deviation in ones would exceed
+            65504, the largest number of a checkpoint in float16.
         hidden, width: sizes of the two layers, 64 and 32 in WACO; width 0 leaves the side vector out.
     """
 
@@ -51,4 +53,4 @@ class SideFeatures(nn.Module):
 
     def _read(self, inputs: Sequence[MatrixInput]) -> Float[np.ndarray, "matrices 3"]:
         numbers = np.array([(*item.shape, item.nnz) for item in inputs], np.float64).reshape(-1, COUNT)
-        return (np.log1p(numbers) if self.scale == "log1p" else numbers).astype(np.float32)
+        return (np.log1p(numbers) if self.scale == "log1p" else numbers / MILLION).astype(np.float32)

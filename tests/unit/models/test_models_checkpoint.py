@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from model_parts import module_of, ready_net, small_net, spade, tiny_samples
+from model_parts import matrix_input, module_of, ready_net, small_encoder, small_net, spade, tiny_samples
 
 from sparloom.data.lightning import RankingData
 from sparloom.errors import SchemaError
@@ -16,7 +16,10 @@ from sparloom.models import (
     CognateModel,
     Familiarity,
     MatrixView,
+    Network,
+    SideFeatures,
     fit,
+    initialise,
     load_checkpoint,
     make_trainer,
     save_checkpoint,
@@ -104,6 +107,33 @@ def test_model_scores_alike_after_its_file(tmp_path: Path, trained: bool) -> Non
     embedding = loaded.embedding(view)
     np.testing.assert_array_equal(loaded.score(view, configs, embedding=embedding), model.score(view, configs))
     assert loaded.familiarity(embedding) == model.familiarity(embedding) == Familiarity(samples[0].input.name, 0.0)
+
+
+def test_linear_sizes_survive_half_precision(tmp_path: Path) -> None:
+    """The matrices differ in nothing but their sizes, of which some exceed the largest number in float16."""
+    def made(seed: int) -> Network:
+        net = small_net(seed)
+        net.side = SideFeatures(scale="linear", hidden=8, width=4)
+        initialise(net, seed)
+        return net
+
+    space, path = spade(), tmp_path / "m.pt"
+    items = [matrix_input([(0, 0), (1, 1)], (rows, rows), np.array([0, nnz], np.int32))
+             for rows, nnz in ((2000, 9000), (4_000_000, 60_000_000), (9_000_000, 800_000_000))]
+    net = made(0)
+    net.use_encoder(small_encoder(space))
+    net.standardise(items)
+    model = CognateModel(net, space)
+    model.save(path, notes={}, precision="float16")
+    first, second = (CognateModel.load(path, net=made(seed), space=space) for seed in (8, 9))
+    for view in map(MatrixView.stored, items):
+        scores = first.score(view, list(space))
+        assert np.isfinite(scores).all()
+        np.testing.assert_array_equal(second.score(view, list(space)), scores)
+        np.testing.assert_allclose(scores, model.score(view, list(space)), rtol=0, atol=1e-4)
+    sizes = first.net.side(items)
+    assert torch.pdist(sizes).min() > 0.1
+    torch.testing.assert_close(sizes, net.side(items), rtol=0, atol=1e-3)
 
 
 def test_model_refuses_another_network_space_or_op(tmp_path: Path) -> None:
