@@ -14,11 +14,14 @@ from sparloom.models.ranking import order_signs, ranking_loss, ranking_quality
 
 __all__ = ["RankingModule"]
 
+LOGGED = ("prl", "opa", "kendall_tau")
+
 
 class RankingModule(LightningModule):
     """Fit a network to orders of times; the same class pre-trains, fine-tunes and trains without transfer.
 
-    Logged per epoch for train and validation: `prl` (the loss), `opa`, `kendall_tau`, means over matrices.
+    Logged per epoch for train and validation: `prl` (the loss), `opa`, `kendall_tau`, means over the matrices of all
+    processes that train together. Lightning gives each process equally many; a matrix given to two counts twice.
 
     Args:
         net: what is trained.
@@ -51,7 +54,7 @@ class RankingModule(LightningModule):
         self.net, self.optimizer, self.margin, self.freeze = net, optimizer, margin, freeze
         self.convolution_rate = convolution_rate
         self.warmup_steps, self.decay, self.clip = warmup_steps, decay, clip
-        self._sums: dict[str, dict[str, list[float]]] = {"train": {}, "validation": {}}
+        self._values = {"train": _nothing(), "validation": _nothing()}
 
     def training_step(self, batch: RankingBatch, index: int) -> Tensor:
         return self._step(batch, "train")
@@ -99,12 +102,17 @@ class RankingModule(LightningModule):
     def _note(self, stage: str, values: dict[str, float]) -> None:
         for name, value in values.items():
             if math.isfinite(value):
-                self._sums[stage].setdefault(name, []).append(value)
+                self._values[stage][name].append(value)
 
     def _log(self, stage: str) -> None:
-        for name, values in self._sums[stage].items():
-            self.log(f"{stage}/{name}", sum(values) / len(values), sync_dist=True)
-        self._sums[stage] = {}
+        """Log means over the matrices of all processes, in one order: a process may know no finite value of a name."""
+        values = self._values[stage]
+        sums = torch.tensor([[sum(values[name]), len(values[name])] for name in LOGGED], dtype=torch.float64)
+        totals = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum")
+        for name, (total, count) in zip(LOGGED, totals.tolist(), strict=True):
+            if count:
+                self.log(f"{stage}/{name}", total / count, sync_dist=True)
+        self._values[stage] = _nothing()
 
     def _rate(self, step: int, total: int) -> float:
         if step < self.warmup_steps:
@@ -126,3 +134,7 @@ class RankingModule(LightningModule):
 
     def _matrix_side(self) -> list[nn.Parameter]:
         return [*self.net.featurizer.parameters(), *self.net.side.parameters()]
+
+
+def _nothing() -> dict[str, list[float]]:
+    return {name: [] for name in LOGGED}

@@ -1,21 +1,32 @@
 """Training: it learns, it freezes what it should, it logs what it says."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 from model_parts import module_of, ready_net, spade, tiny_samples
 
+from sparloom.data import MatrixSamples
 from sparloom.data.lightning import RankingData
 from sparloom.models import RankingModule, fit, make_trainer
 
 
 def run(module: RankingModule, out: Path, *, epochs: int, steps: int = 1, **more: object) -> dict[str, float]:
     samples = tiny_samples(matrices=8, configs=24)
-    trainer = make_trainer(accelerator="cpu", devices=1, strategy="auto", precision="32-true", epochs=epochs,
+    return run_on(samples[:6], samples[6:], module, out, epochs=epochs, steps=steps, **more)
+
+
+def run_on(
+    train: list[MatrixSamples], validation: list[MatrixSamples], module: RankingModule, out: Path, *, epochs: int,
+    steps: int, devices: int = 1, strategy: str = "auto", **more: object,
+) -> dict[str, float]:
+    trainer = make_trainer(accelerator="cpu", devices=devices, strategy=strategy, precision="32-true", epochs=epochs,
                            validate_every=1, out=out, **more)
-    fit(trainer, module, RankingData(samples[:6], samples[6:], configs_per_step=None, matrices_per_step=steps, seed=0))
+    fit(trainer, module, RankingData(train, validation, configs_per_step=None, matrices_per_step=steps, seed=0))
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
@@ -102,3 +113,20 @@ def test_unknown_readings_are_refused() -> None:
         module_of(ready_net(spade()), freeze="all")
     with pytest.raises(ValueError, match="decay='linear' is not one of constant, cosine"):
         module_of(ready_net(spade()), decay="linear")
+
+
+@pytest.mark.slow
+def test_processes_log_means_over_the_matrices_of_all(tmp_path: Path) -> None:
+    """Of two processes, the second validates matrices whose times are all equal: it knows no accuracy and no tau."""
+    samples = tiny_samples(matrices=8, configs=24)
+    level = [replace(item, seconds=np.full_like(item.seconds, 1e-3)) for item in samples[5:7]]
+    validation = [samples[4], level[0], samples[7], level[1]]
+    still = partial(torch.optim.Adam, lr=0.0)
+
+    def logged(**more: object) -> dict[str, float]:
+        return run_on(samples[:4], validation, module_of(ready_net(spade()), optimizer=still), tmp_path, epochs=1,
+                      steps=1, **more)
+
+    alone, together = logged(), logged(devices=2, strategy="ddp_spawn")
+    assert set(alone) == set(together)
+    assert together == pytest.approx(alone, rel=1e-5)
