@@ -5,7 +5,7 @@ from sparloom.models.autoencoder import Autoencoder
 from sparloom.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sparloom.models.cognate import Cognate
 from sparloom.models.cognate_model import CognateModel, Familiarity, fill
-from sparloom.models.cost_model import CostModel, RandomChoice, Static
+from sparloom.models.cost_model import CostModel, Static
 from sparloom.models.encoder import FrozenEncoder, LatentEncoder
 from sparloom.models.encoder_file import load_encoder, save_encoder
 from sparloom.models.ensemble import Ensemble, Learner
@@ -49,7 +49,7 @@ __all__ = [
     "Autoencoder", "Checkpoint", "Cognate", "CognateModel", "ConfigurationMapper", "CostModel", "Ensemble",
     "Familiarity", "FeatureAugmentation", "FeatureMapping", "Featurizer", "FrozenEncoder", "GaussianProcess",
     "InputFeaturizer", "LatentEncoder", "Learner", "LookupTable", "MatrixView", "MinkowskiBackend", "Network",
-    "NoFeaturizer", "NoMapper", "Predictor", "PrincipalComponents", "ProgramEmbedder", "RandomChoice", "RankingModule",
+    "NoFeaturizer", "NoMapper", "Predictor", "PrincipalComponents", "ProgramEmbedder", "RankingModule",
     "RecurrentPredictor", "SideFeatures", "SparseBackend", "SparseMap", "Standardise", "Static", "StridedMap",
     "TorchBackend", "TransformerPredictor", "Trees", "VariationalAutoencoder", "VectorSequence", "WacoFeaturizer",
     "WacoNet", "build_map", "build_strided_map", "cognate_with_featurizer", "cognate_without", "conv_flops", "fill",

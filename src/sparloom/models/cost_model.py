@@ -1,4 +1,4 @@
-"""Cost models: what search asks which configuration looks fastest; the two that look at no pattern."""
+"""Cost models: what search asks which configuration looks fastest; the one that looks at no pattern."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -11,7 +11,7 @@ from sparloom.models.view import MatrixView
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
 
-__all__ = ["CostModel", "RandomChoice", "Static", "view_of"]
+__all__ = ["CostModel", "Static", "view_of"]
 
 RIDGE = 1.0  # of the additive model that stands in for untried configurations, in units of one observation
 
@@ -26,21 +26,6 @@ class CostModel(Protocol):
 def view_of(matrix: Pattern | MatrixView) -> MatrixView:
     """Look at a matrix, unless that was done before."""
     return MatrixView.of(matrix) if isinstance(matrix, Pattern) else matrix
-
-
-class RandomChoice:
-    """Score at random: differently for every matrix, equally in every run.
-
-    Args:
-        seed: of the scores.
-    """
-
-    def __init__(self, *, seed: int) -> None:
-        self.seed = seed
-
-    def score(self, matrix: Pattern | MatrixView, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
-        view = view_of(matrix)
-        return np.random.default_rng([self.seed, *view.shape, view.nnz]).random(len(configs))
 
 
 class Static:
