@@ -16,7 +16,8 @@ from sparloom.sparse import Pattern
 
 CONF = Path(__file__).parents[2] / "conf"
 PADDED = ("augmentation", "mapping")
-MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml") if path.stem != "trees")
+NO_NETWORKS = ("sparloom", "trees")
+MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml") if path.stem not in NO_NETWORKS)
 CASES = [
     *([f"model={name}", f"encoder={encoder}"] for name in MODELS
       for encoder in (PADDED if name == "waconet" else ("pca",))),
