@@ -9,7 +9,16 @@ from sparloom.data.csv_samples import CsvSamples
 from sparloom.data.inputs import MatrixInput, MatrixInputs, cap
 from sparloom.data.journal import Journal, compact
 from sparloom.data.sample import Sample
-from sparloom.data.selection import Coverage, Random, Selection, Spread, Stratified, draw_labels
+from sparloom.data.selection import (
+    Coverage,
+    Random,
+    Selection,
+    Spread,
+    Stratified,
+    Uncertainty,
+    draw_labels,
+    draw_more,
+)
 from sparloom.data.sources import (
     SampleSource,
     StoredSamples,
@@ -25,7 +34,7 @@ from sparloom.data.tiny import TinySamples
 
 __all__ = [
     "Coverage", "CsvRules", "CsvSamples", "Journal", "MatrixInput", "MatrixInputs", "MatrixSamples", "Random", "Sample",
-    "SampleSource", "SampleTable", "Selection", "Split", "Spread", "StoredSamples", "Stratified", "TinySamples", "cap",
-    "compact", "draw_labels", "ensure_data", "matrix_samples", "read_csv", "read_statistics", "read_walks",
-    "split_by_family", "write_csv", "write_statistics", "write_walks",
+    "SampleSource", "SampleTable", "Selection", "Split", "Spread", "StoredSamples", "Stratified", "TinySamples",
+    "Uncertainty", "cap", "compact", "draw_labels", "draw_more", "ensure_data", "matrix_samples", "read_csv",
+    "read_statistics", "read_walks", "split_by_family", "write_csv", "write_statistics", "write_walks",
 ]

@@ -11,7 +11,8 @@ import pandas as pd
 
 from sparloom.sparse import ROW_BINS, row_bin
 
-__all__ = ["Coverage", "Random", "Selection", "Spread", "Stratified", "draw_labels"]
+__all__ = ["Coverage", "Random", "Selection", "Spread", "Stratified", "Uncertainty", "draw_labels",
+           "draw_more"]
 
 SEEN = 0.75
 AGAIN = 4.0  # weight of a configuration tried before, against values that occur once too often
@@ -130,6 +131,59 @@ class Spread(Coverage):
             for use, value in zip(used, values[chosen[-1]], strict=True):
                 use[value] += 1
         return sorted(chosen)
+
+
+@dataclass(frozen=True)
+class Uncertainty(Spread):
+    """Some labels as `Spread`, the others in rounds: where a model that has learned from those so far is in doubt.
+
+    Each round takes new matrices, and on each the configurations among the most promising about which the members of
+    the model disagree most.
+
+    Args:
+        first: share of the matrices that is chosen before anything is known.
+        rounds: in which the others are chosen.
+        promising: how many configurations of a matrix are looked at, best first.
+    """
+
+    first: float
+    rounds: int
+    promising: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.first <= 1 or self.rounds < 1 or self.promising < self.configs_per_matrix:
+            raise ValueError(f"first={self.first} must be in (0, 1], rounds={self.rounds} at least 1, promising="
+                             f"{self.promising} at least configs_per_matrix={self.configs_per_matrix}")
+
+    def begin(self) -> Spread:
+        """The choice that needs no model."""
+        return Spread(matrices=max(1, round(self.first * self.matrices)), configs_per_matrix=self.configs_per_matrix)
+
+    def quotas(self) -> list[int]:
+        """New matrices of every round."""
+        left = self.matrices - self.begin().matrices
+        return [len(part) for part in np.array_split(np.arange(left), self.rounds) if len(part)]
+
+    def doubtful(self, opinions: Mapping[str, np.ndarray], count: int) -> dict[str, list[int]]:
+        """Choose matrices and places of their configurations.
+
+        Args:
+            opinions: matrix -> scores of every member of the model, comparable between members, (members, configs).
+        """
+        wanted = {}
+        for name, scores in opinions.items():
+            best = np.argsort(scores.mean(axis=0), kind="stable")[:self.promising]
+            doubt = scores[:, best].std(axis=0)
+            order = np.argsort(-doubt, kind="stable")[:self.configs_per_matrix]
+            wanted[name] = (float(doubt[order].mean()), sorted(best[order].tolist()))
+        chosen = sorted(wanted, key=lambda name: (-wanted[name][0], name))[:count]
+        return {name: wanted[name][1] for name in chosen}
+
+
+def draw_more(labels: pd.DataFrame, chosen: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Rows of `labels` of the chosen configurations of each matrix, as far as they are labelled."""
+    parts = [labels[(labels["matrix"] == name) & labels["config"].isin(keys)] for name, keys in chosen.items()]
+    return pd.concat(parts, ignore_index=True)
 
 
 def draw_labels(

@@ -28,24 +28,42 @@ class Ensemble:
     A member that scores all of them equally says nothing and counts nothing.
 
     Args:
-        members: learn from the same labels.
+        members: learn from the same labels; each has one vote.
+        guest: has learned elsewhere; has `votes`, which may be a fraction.
     """
 
-    def __init__(self, *, members: Sequence[Learner]) -> None:
-        self.members = tuple(members)
+    def __init__(self, *, members: Sequence[Learner], guest: CostModel | None = None, votes: float = 0.0) -> None:
+        self.members, self.guest, self.votes = tuple(members), guest, votes
+
+    def joined_by(self, guest: CostModel, votes: float) -> "Ensemble":
+        """Let a model vote that has learned elsewhere."""
+        return Ensemble(members=self.members, guest=guest, votes=votes)
 
     def seeded(self, seed: int) -> "Ensemble":
         """Fix what is random in learning."""
-        return Ensemble(members=[member.seeded(seed) for member in self.members])
+        return self._with([member.seeded(seed) for member in self.members])
 
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, views: Mapping[str, MatrixView]) -> "Ensemble":
         """Let every member learn; returns a new model."""
-        return Ensemble(members=[member.fit(labels, space=space, views=views) for member in self.members])
+        return self._with([member.fit(labels, space=space, views=views) for member in self.members])
+
+    def _with(self, members: Sequence[Learner]) -> "Ensemble":
+        return Ensemble(members=members, guest=self.guest, votes=self.votes)
 
     def score(self, matrix: Pattern | MatrixView, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Score configurations: low = fast, no unit; relative to the others that are asked for."""
+        opinions = self.opinions(matrix, configs)
+        if self.guest is None:
+            return opinions.mean(axis=0)
+        foreign = _scaled(self.guest.score(matrix, configs))
+        return (opinions.sum(axis=0) + self.votes * foreign) / (len(opinions) + self.votes)
+
+    def opinions(
+        self, matrix: Pattern | MatrixView, configs: Sequence[Config]
+    ) -> Float[np.ndarray, "members configs"]:
+        """Scores of every member, scaled; the guest is not asked."""
         view = view_of(matrix)
-        return np.mean([_scaled(member.score(view, configs)) for member in self.members], axis=0)
+        return np.stack([_scaled(member.score(view, configs)) for member in self.members])
 
 
 def _scaled(scores: np.ndarray) -> np.ndarray:

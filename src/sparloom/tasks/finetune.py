@@ -1,31 +1,21 @@
 """Fine-tune on a few matrices of the target and compare with everything that learned from the same labels."""
 
-import copy
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from sparloom.data import SampleSource, Selection, ensure_data
+from sparloom.data import SampleSource, Selection
 from sparloom.files import sha256, write_json
-from sparloom.models import (
-    Checkpoint,
-    CognateModel,
-    CostModel,
-    FrozenEncoder,
-    Static,
-    Trees,
-    fill,
-    load_checkpoint,
-    load_encoder,
-)
+from sparloom.models import CognateModel, CostModel, Static, Trees
 from sparloom.ops import Op
 from sparloom.report import Choices, judge, optimum, random_choice
 from sparloom.sparse import Role
+from sparloom.tasks.beginning import Beginning, begin
 from sparloom.tasks.checkpoints import Checkpoints, samples_name
 from sparloom.tasks.comparison import Comparison
 from sparloom.tasks.reports import Reports
@@ -40,16 +30,6 @@ __all__ = ["Finetune"]
 METHODS = ("static", "trees", "zero_shot", "no_transfer", "cognate")
 NETWORKS = METHODS[2:]
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Beginning:
-    """What fine-tuning starts from: the target's encoder, and the pre-trained network with its notes; their files."""
-
-    encoder: FrozenEncoder
-    latent: Path
-    source: Path
-    notes: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -96,7 +76,10 @@ class Finetune:
         if not self.methods:
             raise ValueError(f"task.methods is empty: choose from {', '.join(METHODS)}")
         study = Study(self.target, self.op, self.samples, self.eval_role)
-        beginning = self._beginning(study) if set(self.methods) & set(NETWORKS) else None
+        beginning = None
+        if set(self.methods) & set(NETWORKS):
+            beginning = begin(study, source=self.source, net=self.recipe.module.net, checkpoints=self.checkpoints,
+                              pretrained=self.pretrained)
         logger.info("%s on %s %s: %d %s matrices, seeds %s", self.op.name, self.target.name, self.target.preset,
                     len(study.truth.matrices), self.eval_role, ", ".join(map(str, self.seeds)))
         if beginning is not None:
@@ -105,7 +88,7 @@ class Finetune:
         reports = Reports(out, self.recipe.reported)
         comparison.add(random_choice(study.truth))
         if "zero_shot" in self.methods:
-            comparison.add(_judged("zero_shot", 0, study, self._zero_shot(study, beginning)))
+            comparison.add(_judged("zero_shot", 0, study, beginning.zero_shot(self.recipe.module.net, study.space)))
         for seed in self.seeds:
             labels = study.draw(self.selection, seed)
             comparison.drawn[seed] = labels
@@ -119,44 +102,11 @@ class Finetune:
         comparison.add(optimum(study.truth))
         return comparison.write(out) | {"seconds": time.monotonic() - began}
 
-    def _beginning(self, study: Study) -> Beginning:
-        """Find the target's encoder and the pre-trained network."""
-        op = f"op={self.op.name}"
-        given = self._given()
-        latent = self.checkpoints.find(self.checkpoints.latent(self.target, self.op), self.samples,
-                                       experiment=f"autoencode_{self.target.name}", overrides=(op,))
-        named = self.checkpoints.source(self.source, self.op, self.recipe.module.net)
-        source = given or self.checkpoints.find(named, self.samples, experiment=f"pretrain_{self.source.name}",
-                                                overrides=(op,))
-        space = self.source.space(self.op)
-        stored = load_checkpoint(source, kind="cognate", op=self.op.name, platform=space.name, space=space.digest())
-        _refuse_seen(source, stored, study)
-        return Beginning(load_encoder(latent, study.space), latent, source, stored.notes)
-
-    def _given(self) -> Path | None:
-        """The pre-trained network that the option names, if it names one."""
-        if self.pretrained is None:
-            return None
-        path = Path(self.pretrained)
-        if not path.is_file():
-            ensure_data(Path(self.checkpoints.data))
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} does not exist: task.pretrained is the path of a checkpoint of "
-                                    f"experiment=pretrain_{self.source.name}; null takes the one of these samples")
-        return path
-
     def _made_from(self, beginning: Beginning) -> dict[str, str | None]:
         """Hashes of the checkpoints; None for one that would have been taken instead, had it been there."""
         paths = (beginning.latent, beginning.source)
         first = [self.checkpoints.path(path.stem, self.samples) for path in paths]
         return {str(path): None for path in first if not path.exists()} | {str(path): sha256(path) for path in paths}
-
-    def _zero_shot(self, study: Study, beginning: Beginning) -> CognateModel:
-        """The pre-trained network with the target's encoder, as it is."""
-        net = copy.deepcopy(self.recipe.module.net)
-        fill(net, load_checkpoint(beginning.source, kind="cognate"), beginning.source)
-        net.use_encoder(beginning.encoder)
-        return CognateModel(net, study.space)
 
     def _simple(self, study: Study, labels: pd.DataFrame, seed: int) -> Iterator[tuple[str, CostModel]]:
         """Methods without a network."""
@@ -187,27 +137,6 @@ class Finetune:
             name = self.checkpoints.finetuned(self.target, self.op, self.recipe.module.net)
             model.save(self.checkpoints.path(name, self.samples), notes=notes, precision="float16")
         return model, trained
-
-
-def _refuse_seen(source: Path, stored: Checkpoint, study: Study) -> None:
-    """Refuse a pre-trained network that has learned from a matrix that judges, or from another version of one.
-
-    Raises:
-        ValueError: names the first of them.
-    """
-    families = study.samples.families()
-
-    def marks(name: str) -> set[str]:
-        """What versions of one input share: the family, or the pattern under another name."""
-        patterns = {study.inputs[name].digest} if name in study.inputs else set()
-        return {families.get(name, name)} | patterns
-
-    judging = {mark for name in study.truth.matrices for mark in marks(name)}
-    seen = [name for name in stored.notes.get("matrices", ()) if judging & marks(name)]
-    if seen:
-        raise ValueError(f"{source} was trained on {len(seen)} of the matrices that judge, or on versions of them "
-                         f"({', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}): train it on others "
-                         f"(experiment=pretrain_{stored.platform}), or choose another task.eval_role")
 
 
 def _judged(method: str, seed: int, study: Study, model: CostModel) -> Choices:

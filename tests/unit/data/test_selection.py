@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom.data import Coverage, Random, Selection, Spread, Stratified, draw_labels
+from sparloom.data import Coverage, Random, Selection, Spread, Stratified, Uncertainty, draw_labels
 from sparloom.sparse import ROW_BINS, row_bin
 
 ROWS = {"<8192": 4000, "<32768": 20_000, "<65536": 50_000, "<131072": 100_000, ">=131072": 200_000}
@@ -150,3 +150,17 @@ def test_spread_shows_every_value_on_every_matrix() -> None:
         parts = [dict(part.split("=") for part in key.split(",")) for key in rows["config"]]
         assert {part["tile"] for part in parts} == {"4", "8", "16", "32"}
         assert Counter(part["flag"] for part in parts) == {"0": 2, "1": 2}
+
+
+def test_doubt_prefers_disagreement_among_the_promising() -> None:
+    selection = Uncertainty(matrices=4, configs_per_matrix=1, first=0.5, rounds=2, promising=2)
+    agree = np.array([[0.0, 1.0, 5.0], [0.0, 1.0, 5.0]])
+    differ = np.array([[0.0, 3.0, 5.0], [1.0, 0.0, 9.0]])
+    assert selection.doubtful({"g/a": agree, "g/b": differ}, 1) == {"g/b": [1]}
+    assert selection.begin().matrices == 2
+    assert selection.quotas() == [1, 1]
+
+
+def test_doubt_among_fewer_than_are_labelled_is_refused() -> None:
+    with pytest.raises(ValueError, match="promising=5 at least configs_per_matrix=10"):
+        Uncertainty(matrices=4, configs_per_matrix=10, first=0.5, rounds=2, promising=5)

@@ -125,3 +125,19 @@ def test_space_without_walks_is_refused():
     space = CpuSpace("spmm")
     with pytest.raises(Unsupported, match="space cpu does not say how its configurations walk a matrix"):
         walk_features(view, [space.default()], space)
+
+
+def test_guest_votes_as_much_as_it_is_given():
+    class Rising:
+        def score(self, matrix, configs):
+            return np.arange(len(configs), dtype=float)
+
+    class Falling:
+        def score(self, matrix, configs):
+            return -np.arange(len(configs), dtype=float)
+
+    pattern, configs = Pattern.from_coo([0], [0], (2, 2)), list(spade())[:5]
+    alone = Ensemble(members=[Rising()])
+    assert (np.diff(alone.joined_by(Falling(), 0.5).score(pattern, configs)) > 0).all()
+    assert (np.diff(alone.joined_by(Falling(), 2.0).score(pattern, configs)) < 0).all()
+    assert alone.joined_by(Falling(), 2.0).opinions(pattern, configs).shape == (1, 5)
