@@ -17,7 +17,7 @@ from sparloom.tasks.training import Trained, write_curves
 __all__ = ["Comparison"]
 
 WITHOUT_TARGET = ("random", "zero_shot")  # all others read the drawn labels
-WITH_SOURCE = ("zero_shot", "cognate")
+WITHOUT_SOURCE = ("random", "static", "trees", "no_transfer")
 
 TITLES = {"spmm": "SpMM", "sddmm": "SDDMM"}
 
@@ -92,7 +92,7 @@ class Comparison:
         for method in dict.fromkeys(choice.method for choice in self.choices if choice.method != "optimum"):
             none = method in WITHOUT_TARGET
             target = {"labels": 0 if none else labels, "matrices": 0 if none else matrices}
-            read = source if method in WITH_SOURCE else dict.fromkeys(source, 0)
+            read = dict.fromkeys(source, 0) if method in WITHOUT_SOURCE else source
             costs = {f"target_{key}": value for key, value in target.items()}
             costs |= {f"source_{key}": value for key, value in read.items()}
             costs |= self._dce(target["labels"], read["labels"]) | self.lengths.get(method, {})
