@@ -12,7 +12,7 @@ __all__ = ["draw_sensitivity"]
 
 OPS: Mapping[str, tuple[str, str, float]] = {"spmm": ("SpMM", "#b5443c", -0.16), "sddmm": ("SDDMM", "#5f7fa8", 0.16)}
 PANELS = (("optimum", "optimum over default"), ("tau", "Kendall tau of the orders"), ("kept", "share of optimum kept"))
-ENDS = ("<", ">")  # markers of a low and a high value
+MARKERS: Mapping[str, str] = {"low value": "<", "high value": ">", "the other choice": "o"}
 
 
 @styled
@@ -20,7 +20,7 @@ def draw_sensitivity(table: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw each number at the low and the high value of every constant, the most telling constant on top.
 
     Args:
-        table: sensitivity.parquet of a run of `spade_sensitivity`; constants without a second value have one mark.
+        table: sensitivity.parquet of a run of `spade_sensitivity`.
     """
     changed = table[table["constant"] != "baseline"]
     order = changed.groupby("constant")["tau"].min().sort_values(ascending=False).index
@@ -32,7 +32,8 @@ def draw_sensitivity(table: pd.DataFrame, stem: Path, *, title: str) -> None:
             for constant, values in rows.groupby("constant", sort=False)[key]:
                 height = np.full(len(values), places[constant] + shift)
                 axis.plot(values, height, color=colour, linewidth=1)
-                for end, value in zip(ENDS, values, strict=False):
+                ends = list(MARKERS.values())[:2] if len(values) == 2 else ["o"] * len(values)
+                for end, value in zip(ends, values, strict=True):
                     axis.plot(value, height[0], end, color=colour, markersize=5)
             axis.plot([], [], "-", color=colour, label=name)
             base = table.loc[(table["op"] == op) & (table["constant"] == "baseline"), key]
@@ -41,8 +42,8 @@ def draw_sensitivity(table: pd.DataFrame, stem: Path, *, title: str) -> None:
         axis.set_title(label, fontsize=9.5)
         axis.set_yticks(places, order if axis is axes[0] else [], fontsize=8)
         axis.grid(visible=True, axis="both")
-    for end, label in zip(ENDS, ("low value", "high value"), strict=True):
+    for label, end in MARKERS.items():
         axes[0].plot([], [], end, color="#606060", label=label)
     drawn.suptitle(title, x=0.01, ha="left", fontsize=11)
-    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=4, fontsize=9)
+    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=5, fontsize=9)
     save(drawn, stem)
