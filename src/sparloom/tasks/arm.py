@@ -85,7 +85,7 @@ def read_arm(name: str, arm: Arm, folder: Path) -> ArmResult:
     if absent:
         raise ValueError(f"the run of arm {name} has no method {', '.join(absent)}: it has "
                          f"{', '.join(dict.fromkeys(frame['method']))}; see {folder}")
-    curves = run.curves if (folder / "curves.csv").exists() else pd.DataFrame({"method": []})
+    curves = run.curves if (folder / "curves.csv").exists() else pd.DataFrame(columns=["method", "seed"])
     drawn = run.table("labels")
     labels = {int(seed): frozenset(zip(rows["matrix"], rows["config"], strict=True))
               for seed, rows in drawn.groupby("seed")}

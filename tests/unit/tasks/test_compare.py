@@ -21,6 +21,8 @@ from sparloom.tasks.arm import ArmResult, refuse_unequal
 
 ROOT = Path(__file__).parents[3]
 COMMON = ("'op=spmm'", "'recommends=false'", "'task.seeds=[0]'", "'selection.configs_per_matrix=40'")
+TREES = ("+task.arms.trees={_target_:sparloom.tasks.Arm,group:spmm,experiment:finetune_spade,"
+         "overrides:['task.methods=[trees]'],rows:{trees:trees},note:no network}")
 BROKEN = ("+task.arms.broken={_target_:sparloom.tasks.Arm,group:spmm,experiment:finetune_spade,"
           "overrides:['task.methods=[magic]'],rows:{cognate:magic}}")
 
@@ -57,8 +59,8 @@ def evaluate(tmp_path_factory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="module")
 def predictors(evaluate) -> Path:
-    """Figure 8 with two of its arms and one that fails."""
-    return evaluate("eval_figure08", "~task.arms.gru", "~task.arms.transformer", BROKEN)
+    """Figure 8 with two of its arms, one that fails, and one without network."""
+    return evaluate("eval_figure08", "~task.arms.gru", "~task.arms.transformer", BROKEN, TREES)
 
 
 def kept(out: Path) -> list[Path]:
@@ -68,12 +70,12 @@ def kept(out: Path) -> list[Path]:
 def test_finished_arms_are_compared_and_the_failed_one_is_told(predictors):
     assert (predictors / "reported").read_text() == "1 arms failed"
     rows = read_compared(predictors).rows.set_index("row")
-    assert rows.index.tolist() == ["cognate", "lstm", "magic", "optimum"]
+    assert rows.index.tolist() == ["cognate", "lstm", "magic", "trees", "optimum"]
     assert rows.loc["magic", "failure"].startswith("no method magic: task.methods knows static")
     assert rows.loc[["cognate", "lstm", "optimum"], "failure"].tolist() == ["", "", ""]
     assert rows.loc["cognate", "label"] == "MLP"
     assert rows.loc["cognate", "paper_top1_speedup"] == 1.4
-    assert rows.loc["lstm", "note"] == "2 epochs of pre-training"
+    assert rows.loc[["lstm", "trees"], "note"].tolist() == ["2 epochs of pre-training", "no network"]
 
 
 def test_metrics_have_the_promised_keys(predictors):
@@ -92,7 +94,9 @@ def test_metrics_have_the_promised_keys(predictors):
     assert metrics["spmm/optimum/top1_speedup"] >= metrics["spmm/cognate/top5_speedup"]
     assert "spmm/lstm/top1_over_cognate_low" in metrics
     assert "spmm/cognate/top1_over_cognate" not in metrics
-    assert (metrics["arms"], metrics["failed_arms"]) == (3, 1)
+    assert (metrics["arms"], metrics["failed_arms"]) == (4, 1)
+    assert metrics["spmm/trees/target_labels"] == 200
+    assert not {"spmm/trees/epochs", "spmm/trees/train_prl"} & set(metrics)
 
 
 def test_rows_agree_with_the_runs_they_come_from(predictors):
@@ -107,8 +111,8 @@ def test_rows_agree_with_the_runs_they_come_from(predictors):
 
 def test_rows_matrices_curves_and_figures_are_written(predictors):
     frame = pd.read_parquet(predictors / "per_matrix.parquet")
-    assert set(frame["row"]) == {"cognate", "lstm", "optimum"}
-    assert len(frame) == 3 * frame["matrix"].nunique()
+    assert set(frame["row"]) == {"cognate", "lstm", "trees", "optimum"}
+    assert len(frame) == 4 * frame["matrix"].nunique()
     assert set(pd.read_csv(predictors / "curves.csv")["row"]) == {"cognate", "lstm"}
     for ending in (".png", ".svg"):
         assert (predictors / "figure_spmm").with_suffix(ending).stat().st_size > 1000
