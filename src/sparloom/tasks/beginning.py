@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparloom.data import ensure_data
+from sparloom.data import SampleSource, ensure_data
+from sparloom.files import sha256, write_json
 from sparloom.models import Checkpoint, CognateModel, FrozenEncoder, Network, fill, load_checkpoint, load_encoder
 from sparloom.space import ConfigSpace
 from sparloom.tasks.checkpoints import Checkpoints
@@ -26,6 +27,13 @@ class Beginning:
     latent: Path
     source: Path
     notes: Mapping[str, Any]
+
+    def write(self, out: Path, checkpoints: Checkpoints, samples: SampleSource) -> None:
+        """Write hashes of both files to made_from.json; null for one that would have come first, had it been there."""
+        paths = (self.latent, self.source)
+        first = [checkpoints.path(path.stem, samples) for path in paths]
+        absent = {str(path): None for path in first if not path.exists()}
+        write_json(out / "made_from.json", absent | {str(path): sha256(path) for path in paths})
 
     def zero_shot(self, net: Network, space: ConfigSpace) -> CognateModel:
         """The pre-trained network with the target's encoder, as it is.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from sparloom.data import SampleSource, Selection
-from sparloom.files import sha256, write_json
 from sparloom.models import CognateModel, CostModel, Static, Trees
 from sparloom.ops import Op
 from sparloom.report import Choices, judge, optimum, random_choice
@@ -83,7 +82,7 @@ class Finetune:
         logger.info("%s on %s %s: %d %s matrices, seeds %s", self.op.name, self.target.name, self.target.preset,
                     len(study.truth.matrices), self.eval_role, ", ".join(map(str, self.seeds)))
         if beginning is not None:
-            write_json(out / "made_from.json", self._made_from(beginning))
+            beginning.write(out, self.checkpoints, self.samples)
         comparison = Comparison(study, beginning.notes if beginning else {})
         reports = Reports(out, self.recipe.reported)
         comparison.add(random_choice(study.truth))
@@ -101,12 +100,6 @@ class Finetune:
                     comparison.add(_judged(method, seed, study, model), trained)
         comparison.add(optimum(study.truth))
         return comparison.write(out) | {"seconds": time.monotonic() - began}
-
-    def _made_from(self, beginning: Beginning) -> dict[str, str | None]:
-        """Hashes of the checkpoints; None for one that would have been taken instead, had it been there."""
-        paths = (beginning.latent, beginning.source)
-        first = [self.checkpoints.path(path.stem, self.samples) for path in paths]
-        return {str(path): None for path in first if not path.exists()} | {str(path): sha256(path) for path in paths}
 
     def _simple(self, study: Study, labels: pd.DataFrame, seed: int) -> Iterator[tuple[str, CostModel]]:
         """Methods without a network."""

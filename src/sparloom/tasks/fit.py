@@ -66,6 +66,7 @@ class Fit:
                 raise ValueError("task.source_votes lets the source vote with the members of a model, and this model "
                                  "has none: take model=sparloom, or task.source_votes=0")
             beginning = begin(study, source=self.source, net=self.net, checkpoints=self.checkpoints, pretrained=None)
+            beginning.write(out, self.checkpoints, self.samples)
             budget = self.selection.matrices * self.selection.configs_per_matrix
             guest = beginning.zero_shot(self.net, study.space)
             learner = learner.joined_by(guest, self.source_votes * REFERENCE / budget)
