@@ -83,7 +83,7 @@ def train(
     """Fit a network to the orders of times in `train`.
 
     Args:
-        start: checkpoint to start from; None: weights drawn from the seed, scales fixed over `train`.
+        start: checkpoint to start from; None: weights drawn from the seed, scales taken from `train`.
         validation: watched only; with keep="best" the epoch with the least validation loss is kept.
         out: folder for the logger.
         reports: gets the metrics of every validation.
