@@ -2,6 +2,8 @@
 
 from sparloom.report.arm_figures import Bars, Curves, GroupFigure, Lines, Matrices
 from sparloom.report.arms import Compared, read_compared, row_label, row_metrics, row_statistics, rows_table
+from sparloom.report.design_figures import draw_designs
+from sparloom.report.designs import DESIGN_METHODS, design_gains, design_metrics, designs_table, pareto, per_design
 from sparloom.report.evaluation import Choices, Truth, judge, optimum, random_choice
 from sparloom.report.figures import draw_curves, draw_matrices, draw_methods
 from sparloom.report.levels import draw_levels
@@ -14,8 +16,9 @@ from sparloom.report.summary import per_matrix, summary
 from sparloom.report.tables import results_table
 
 __all__ = [
-    "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Lines", "Matrices", "Run", "Truth", "draw_curves",
-    "draw_levels", "draw_matrices", "draw_methods", "draw_recommendations", "draw_sensitivity", "draw_signs",
-    "draw_spy", "judge", "optimum", "per_matrix", "random_choice", "read_compared", "read_run", "results_table",
-    "row_label", "row_metrics", "row_statistics", "rows_table", "summary",
+    "DESIGN_METHODS", "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Lines", "Matrices", "Run", "Truth",
+    "design_gains", "design_metrics", "designs_table", "draw_curves", "draw_designs", "draw_levels", "draw_matrices",
+    "draw_methods", "draw_recommendations", "draw_sensitivity", "draw_signs", "draw_spy", "judge", "optimum", "pareto",
+    "per_design", "per_matrix", "random_choice", "read_compared", "read_run", "results_table", "row_label",
+    "row_metrics", "row_statistics", "rows_table", "summary",
 ]

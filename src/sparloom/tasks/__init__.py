@@ -14,6 +14,7 @@ _HOMES = {
     "Collect": "collect",
     "Compare": "compare",
     "ExportCsv": "export_csv",
+    "ExploreDesigns": "explore_designs",
     "Finetune": "finetune",
     "Fit": "fit",
     "PrepareInputs": "prepare_inputs",

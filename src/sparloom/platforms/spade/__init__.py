@@ -1,12 +1,13 @@
 """The SPADE accelerator (ISCA'23) with the configuration space of COGNATE, simulated."""
 
 from sparloom.platforms.spade.agreement import Agreement, Pair, both_levels, stratified
+from sparloom.platforms.spade.designs import Prices, designs
 from sparloom.platforms.spade.machine import Machine
 from sparloom.platforms.spade.platform import SpadePlatform
 from sparloom.platforms.spade.signs import Sign, sign_records
 from sparloom.platforms.spade.simulate import simulate_many, simulate_ops
 
 __all__ = [
-    "Agreement", "Machine", "Pair", "Sign", "SpadePlatform", "both_levels", "sign_records", "simulate_many",
-    "simulate_ops", "stratified",
+    "Agreement", "Machine", "Pair", "Prices", "Sign", "SpadePlatform", "both_levels", "designs", "sign_records",
+    "simulate_many", "simulate_ops", "stratified",
 ]
