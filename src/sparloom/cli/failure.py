@@ -73,7 +73,7 @@ def explain(error: Exception, keys: Callable[[], Iterable[str]]) -> str:
         return f"unknown key {key!r}: {suggestion(key, keys())}"
     if re.search(r"mismatched input|token recognition|no viable alternative|extraneous input", text):
         return f"{text.splitlines()[0]}: put the value in quotes, key=\"'...'\""
-    launcher = re.search(r"Could not find 'hydra/launcher/(joblib|submitit\w*|ray)'", text)
+    launcher = re.search(r"Could not (?:find|load) 'hydra/launcher/(joblib|submitit\w*|ray)'", text)
     if launcher:
         return f"launcher {launcher[1]} is not installed: pip install -e .[scale]"
     interpolation = re.search(r"Interpolation key '([^']+)' not found", text)

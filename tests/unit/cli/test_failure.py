@@ -65,8 +65,9 @@ def test_unknown_key_is_answered_with_the_nearest():
     assert cli.explain(error, keys) == "unknown key 'selektion.matrices': did you mean selection.matrices?"
 
 
-def test_missing_launcher_names_the_extra():
-    error = ConfigCompositionException("In 'hydra/launcher/local': Could not find 'hydra/launcher/joblib'")
+@pytest.mark.parametrize("reason", ["find", "load"])
+def test_missing_launcher_names_the_extra(reason):
+    error = ConfigCompositionException(f"In 'hydra/launcher/local': Could not {reason} 'hydra/launcher/joblib'")
     assert cli.explain(error, keys) == "launcher joblib is not installed: pip install -e .[scale]"
 
 
