@@ -102,7 +102,7 @@ def design_metrics(table: pd.DataFrame, *, baseline: str) -> dict[str, float]:
             f"in_hardware/{method}/cost": costs.get(_cheapest(costs, speedups["default"], own[baseline]), np.nan),
         }
     for row in design_gains(table).to_dict(orient="records"):
-        metrics |= {f"gain/{row['parameter']}={row['value']}/{method}": row[method] for method in DESIGN_METHODS}
+        metrics |= {f"gain/{row['parameter']}={row['value']:g}/{method}": row[method] for method in DESIGN_METHODS}
     return metrics
 
 

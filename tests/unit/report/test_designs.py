@@ -17,7 +17,7 @@ def table():
             for method, speedups in SPEEDUPS.items() for design, speedup in zip(COSTS, speedups, strict=True)
             for matrix, factor in (("a", 1.0), ("b", 1.0))]
     made = per_design(pd.DataFrame(rows), COSTS)
-    return made.assign(pes=made["design"].str.removeprefix("pes=").astype(int))
+    return made.assign(pes=made["design"].str.removeprefix("pes=").astype(float))
 
 
 def beaten(place: int, costs: np.ndarray, speedups: np.ndarray) -> bool:
