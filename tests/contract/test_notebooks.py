@@ -6,15 +6,20 @@ import re
 import subprocess
 import sys
 import time
+from collections import ChainMap
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+INDEX = ROOT / "notebooks" / "index.ipynb"
 SECONDS = 60
-ROW = re.compile(r"^\|.*\| `(?P<key>[^`]+)` \|.*\| (?P<ours>-?[\d.]+) \|$", re.MULTILINE)
+NONE = "—"
+PUBLISHED = {"fig02_techniques", "fig04_techniques", "fig05_matrices", "fig06_training"}
+OWN = {"index", "levels_spade", "sensitivity_spade", "signs_spade"}
 EXECUTE = """
 import sys, nbformat
 from jupyter_client import KernelManager
@@ -38,6 +43,31 @@ def read_runs(notebook: nbformat.NotebookNode) -> list[str]:
     return re.findall(r"`results/(\w+)`", notebook.cells[0].source)
 
 
+def tables(notebook: nbformat.NotebookNode) -> list[dict[str, str]]:
+    """Rows of the first cell's tables, by heading, that show a metric; code marks are left out."""
+    found, headings = [], None
+    for line in notebook.cells[0].source.splitlines():
+        cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            headings = None
+        elif headings is None:
+            headings = cells
+        elif "metric" in headings and set(line) - set("|-"):
+            found.append(dict(zip(headings, cells, strict=True)))
+    return found
+
+
+def papers(rows: pd.DataFrame) -> dict[str, float]:
+    """What a paper says about `<group>/<row>/<statistic>`, as far as it says anything."""
+    told = rows.set_index(["group", "row"]).filter(regex="^paper_").stack().dropna()
+    return {f"{group}/{row}/{key.removeprefix('paper_')}": value for (group, row, key), value in told.items()}
+
+
+def shown(value: float, like: str) -> str:
+    """Print a number with as many digits as another."""
+    return f"{value:.{len(like.partition('.')[2])}f}"
+
+
 def texts(notebook: nbformat.NotebookNode) -> list[str]:
     """What the code cells print and show, without pictures."""
     found = []
@@ -56,7 +86,12 @@ def executed(path: Path, out: Path) -> nbformat.NotebookNode:
 
 
 def test_there_are_notebooks():
-    assert {path.stem for path in NOTEBOOKS} >= {"fig04_spade_sddmm", "fig04_spade_spmm", "levels_spade", "signs_spade"}
+    assert {path.stem for path in NOTEBOOKS} >= PUBLISHED | OWN
+
+
+def test_the_index_leads_to_every_other_notebook():
+    links = re.findall(r"\]\((\w+)\.ipynb\)", "".join(cell.source for cell in opened(INDEX).cells))
+    assert sorted(links) == sorted(path.stem for path in NOTEBOOKS if path != INDEX)
 
 
 @each
@@ -77,14 +112,33 @@ def test_first_cell_names_the_claim_and_committed_runs(path):
 @each
 def test_numbers_of_the_first_cell_are_those_of_the_runs(path):
     notebook = opened(path)
-    metrics = {}
-    for name in reversed(read_runs(notebook)):  # where runs have equal metrics, the table shows the first one's
-        metrics |= json.loads((ROOT / "results" / name / "metrics.json").read_text(encoding="utf-8"))
-    rows = ROW.findall(notebook.cells[0].source)
+    found = {name: json.loads((ROOT / "results" / name / "metrics.json").read_text(encoding="utf-8"))
+             for name in read_runs(notebook)}
+    first = dict(ChainMap(*found.values()))  # where runs have equal metrics, a table without runs shows the first one's
+    rows = tables(notebook)
     assert len(rows) >= 3
-    for key, ours in rows:
-        digits = len(ours.partition(".")[2])
-        assert f"{metrics[key]:.{digits}f}" == ours, key
+    for row in rows:
+        key, metrics = row["metric"], found[row["run"].removeprefix("results/")] if "run" in row else first
+        assert shown(metrics[key], row["ours"]) == row["ours"], key
+        low, _, high = row.get("95 %", NONE).partition("–")
+        if high:
+            assert (shown(metrics[f"{key}_low"], low), shown(metrics[f"{key}_high"], high)) == (low, high), key
+        else:
+            assert f"{key}_low" not in metrics or "95 %" not in row, f"{key} is shown without its interval"
+
+
+@each
+def test_the_papers_numbers_are_those_of_the_comparison(path):
+    notebook = opened(path)
+    told = {}
+    for name in read_runs(notebook):
+        if (kept := ROOT / "results" / name / "rows.parquet").exists():
+            told |= papers(pd.read_parquet(kept))
+    for row in tables(notebook):
+        key, paper = row["metric"], row.get("paper", NONE)
+        if key in told:
+            assert paper != NONE, f"{key} is shown without the paper's number"
+            assert shown(told[key], paper) == paper, key
 
 
 @each
