@@ -40,8 +40,10 @@ def test_shards_of_a_collection_run_under_a_launcher(tmp_path, launcher, package
 @pytest.mark.slow
 def test_what_is_missing_is_made_first_and_said(tmp_path):
     shown = run("experiment=finetune_tiny", "encoder.epochs=20", "task.seeds=[0]", "source.orders=waco",
-                "model.net.featurizer.channels=[4,4,8,8,8,8,8,8,8,8,8,8]", folder=tmp_path)
+                "model.net.featurizer.channels=[4,4,8,8,8,8,8,8,8,8,8,8]",
+                "hydra.run.dir='outputs/finetune_tiny/run[1]'", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
+    assert "finetune_tiny/run[1]" in shown.stdout
     for experiment in ("autoencode_spade", "pretrain_cpu", "autoencode_cpu"):
         assert f"running experiment={experiment}" in shown.stdout
     assert "platform@target=cpu target.orders=waco first" in shown.stdout
