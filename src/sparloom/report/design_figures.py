@@ -18,7 +18,7 @@ LOOKS: Mapping[str, tuple[str, str, str]] = {
     "optimum": ("#2b2b2b", ":", "|"),
 }
 """Colour, line and marker of each method; lines and markers differ too, for print without colour."""
-TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20)
+TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20)
 
 
 UNITS: Mapping[str, str] = {"pes": "PEs", "l2_kib": "L2, KiB", "llc_kib": "LLC, KiB", "dram_gb_per_s": "DRAM, GB/s"}
