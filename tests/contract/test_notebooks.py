@@ -19,7 +19,7 @@ INDEX = ROOT / "notebooks" / "index.ipynb"
 SECONDS = 60
 NONE = "—"
 PUBLISHED = {"fig02_techniques", "fig04_techniques", "fig05_matrices", "fig06_training"}
-OWN = {"index", "levels_spade", "sensitivity_spade", "signs_spade"}
+OWN = {"dse_spade", "index", "levels_spade", "sensitivity_spade", "signs_spade"}
 EXECUTE = """
 import sys, nbformat
 from jupyter_client import KernelManager
