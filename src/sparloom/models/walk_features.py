@@ -52,7 +52,7 @@ def walk_features(
     table = np.array([view.walks[walk] for walk in walks], np.float64).reshape(len(walks), len(WALK_STATISTICS))
     met = dict(zip(WALK_STATISTICS, table.T, strict=True))
     reordered, row_panel, column_panel, phased, dense = np.array(walks, np.float64).reshape(-1, 5).T
-    own = bound.vectors(configs)[1]
+    own = np.array([bound.heterogeneous(config) for config in configs], np.float64)
     numbers = np.array([view.statistics[name] for name in GENERAL])
     columns = _specific(view, met, row_panel, column_panel, phased, dense, op=space.op)
     columns |= {"reordered": reordered, "own": own}

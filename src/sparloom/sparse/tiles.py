@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float, Integer
 
-from sparloom.sparse.panels import Panels, Tiles
+from sparloom.sparse.panels import Tiles
 
 __all__ = ["TILE_STATISTICS", "tile_statistics"]
 
@@ -14,7 +14,7 @@ TILE_STATISTICS = (
 
 
 def tile_statistics(
-    rows: Panels, panels: Panels, column_panel: int, *, lanes: int
+    tiles: Tiles, *, of_rows: Tiles, of_waves: Tiles, of_all: Tiles, waves: Tiles, lanes: int
 ) -> Float[np.ndarray, " statistics"]:
     """Describe how a pattern falls into tiles, by the numbers named in `TILE_STATISTICS`; all are finite.
 
@@ -22,9 +22,9 @@ def tile_statistics(
     that many neighbouring row panels are a wave. Nothing is assumed of caches.
 
     Args:
-        rows: the rows of the pattern as panels of one.
-        panels: its row panels.
-        column_panel: columns of a tile.
+        tiles: of the row panels.
+        of_rows, of_waves, of_all: tiles of the same columns, where a row, a wave, all rows are one panel.
+        waves: the waves, not cut.
         lanes: workers.
 
     Returns:
@@ -38,18 +38,16 @@ def tile_statistics(
         lanes in turn: over the whole, and where all lanes wait for each other after every phase;
         tile_imbalance, tile_phase_imbalance: the same when single tiles are dealt in turn.
     """
-    tiles = panels.tiles(column_panel)
     count = len(tiles.counts)
     if not count:
         return np.array([0.0] * 11 + [1.0] * 4)
-    nnz, whole = int(tiles.counts.sum()), panels.counts.shape[1]
-    phases, waves = panels.joined(panels.counts.shape[0]).tiles(column_panel), panels.joined(lanes)
+    nnz = int(tiles.counts.sum())
     mean = nnz / count
     by_panel, in_turn, phase_by_phase = tiles.panel % lanes, np.arange(count) % lanes, _turns(tiles.phase) % lanes
     return np.array([
-        count, len(phases.counts), tiles.counts.std() / mean, tiles.counts.max() / mean,
-        tiles.distinct.sum() / nnz, len(rows.tiles(column_panel).counts) / nnz, tiles.met, phases.met,
-        waves.counts.nnz / nnz, waves.tiles(whole).met, waves.tiles(column_panel).met,
+        count, len(of_all.counts), tiles.counts.std() / mean, tiles.counts.max() / mean,
+        tiles.distinct.sum() / nnz, len(of_rows.counts) / nnz, tiles.met, of_all.met,
+        waves.distinct.sum() / nnz, waves.met, of_waves.met,
         _imbalance(tiles.counts, by_panel, lanes), _phase_imbalance(tiles, by_panel, lanes),
         _imbalance(tiles.counts, in_turn, lanes), _phase_imbalance(tiles, phase_by_phase, lanes),
     ])

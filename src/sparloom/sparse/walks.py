@@ -68,13 +68,18 @@ def walk_statistics(pattern: Pattern, grid: WalkGrid = WALKS) -> WalkStatistics:
 
 def _walks(pattern: Pattern, grid: WalkGrid) -> Iterator[tuple[tuple[int, int, int, int], np.ndarray]]:
     sample = ColumnSample.of(pattern, seed=0)
-    rows = Panels.of(pattern, 1)
+    rows, whole = Panels.of(pattern, 1), max(1, pattern.cols)
+    breadths = {column_panel: column_panel or whole for column_panel in grid.column_panels}
+    one = rows.joined(max(1, pattern.rows))
+    of_rows, of_all = ({key: panels.tiles(columns) for key, columns in breadths.items()} for panels in (rows, one))
     for row_panel in grid.row_panels:
         panels = rows.joined(row_panel)
-        for column_panel in grid.column_panels:
-            columns = column_panel or max(1, pattern.cols)
-            counted = tile_statistics(rows, panels, columns, lanes=grid.lanes)
+        joined = panels.joined(grid.lanes)
+        waves = joined.tiles(whole)
+        for column_panel, columns in breadths.items():
             tiles = panels.tiles(columns)
+            counted = tile_statistics(tiles, of_rows=of_rows[column_panel], of_waves=joined.tiles(columns),
+                                      of_all=of_all[column_panel], waves=waves, lanes=grid.lanes)
             for phased in (0, 1):
                 private, shared = reuse_times(sample, tiles, row_panel=row_panel, column_panel=columns,
                                               phased=bool(phased), lanes=grid.lanes)

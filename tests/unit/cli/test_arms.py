@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 from pathlib import Path
 
 import pytest
@@ -11,16 +10,6 @@ from sparloom import cli
 
 MLP = {"experiment": "finetune_spade", "rows": {"cognate": "mlp"}}
 LSTM = {"experiment": "finetune_spade", "overrides": ["predictor=lstm", "trainer.epochs=3"]}
-
-
-@pytest.fixture(autouse=True)
-def _loggers():
-    yield
-    root = logging.getLogger("sparloom")
-    for handler in list(root.handlers):
-        root.removeHandler(handler)
-        handler.close()
-    root.propagate = True
 
 
 class Runner:

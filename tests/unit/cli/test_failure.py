@@ -1,6 +1,5 @@
 """Errors of the user are one line; errors of ours are not hidden."""
 
-import logging
 
 import pytest
 from hydra.errors import ConfigCompositionException, InstantiationException
@@ -86,13 +85,3 @@ def test_guard_gives_exit_statuses(capsys, monkeypatch):
     assert "error: no experiment" in capsys.readouterr().err
     with pytest.raises(ZeroDivisionError):
         cli.guard(raising(ZeroDivisionError()), keys)
-
-
-@pytest.fixture(autouse=True)
-def _loggers():
-    yield
-    root = logging.getLogger("sparloom")
-    for handler in list(root.handlers):
-        root.removeHandler(handler)
-        handler.close()
-    root.propagate = True

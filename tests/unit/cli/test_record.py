@@ -1,22 +1,9 @@
 """What a run leaves behind."""
 
 import json
-import logging
 import subprocess
 
-import pytest
-
 from sparloom import cli
-
-
-@pytest.fixture(autouse=True)
-def _loggers():
-    yield
-    root = logging.getLogger("sparloom")
-    for handler in list(root.handlers):
-        root.removeHandler(handler)
-        handler.close()
-    root.propagate = True
 
 
 def test_command_and_environment_are_written(tmp_path):
