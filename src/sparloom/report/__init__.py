@@ -5,7 +5,7 @@ from sparloom.report.arms import Compared, read_compared, row_label, row_metrics
 from sparloom.report.design_figures import draw_designs
 from sparloom.report.designs import DESIGN_METHODS, design_gains, design_metrics, designs_table, pareto, per_design
 from sparloom.report.evaluation import Choices, Truth, judge, optimum, random_choice
-from sparloom.report.figures import draw_curves, draw_matrices, draw_methods
+from sparloom.report.figures import draw_curves, draw_matrices, draw_methods, op_title
 from sparloom.report.levels import draw_levels
 from sparloom.report.recommendations import draw_recommendations
 from sparloom.report.runs import Run, read_run
@@ -18,7 +18,7 @@ from sparloom.report.tables import results_table
 __all__ = [
     "DESIGN_METHODS", "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Lines", "Matrices", "Run", "Truth",
     "design_gains", "design_metrics", "designs_table", "draw_curves", "draw_designs", "draw_levels", "draw_matrices",
-    "draw_methods", "draw_recommendations", "draw_sensitivity", "draw_signs", "draw_spy", "judge", "optimum", "pareto",
-    "per_design", "per_matrix", "random_choice", "read_compared", "read_run", "results_table", "row_label",
-    "row_metrics", "row_statistics", "rows_table", "summary",
+    "draw_methods", "draw_recommendations", "draw_sensitivity", "draw_signs", "draw_spy", "judge", "op_title",
+    "optimum", "pareto", "per_design", "per_matrix", "random_choice", "read_compared", "read_run", "results_table",
+    "row_label", "row_metrics", "row_statistics", "rows_table", "summary",
 ]

@@ -12,7 +12,8 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from sparloom.files import atomic_path
 
-__all__ = ["COLOURS", "NAMES", "draw_curves", "draw_matrices", "draw_methods", "figure", "save", "styled"]
+__all__ = ["COLOURS", "NAMES", "draw_curves", "draw_matrices", "draw_methods", "figure", "op_title", "save",
+           "styled"]
 
 COLOURS: Mapping[str, str] = {
     "random": "#c8c8c8", "static": "#9a9a9a", "trees": "#5f7fa8", "zero_shot": "#d9a441", "no_transfer": "#7aa974",
@@ -29,6 +30,14 @@ STYLE = {
     "axes.titlesize": 11, "axes.titlelocation": "left", "legend.frameon": False, "svg.hashsalt": "sparloom",
     "xtick.bottom": False, "ytick.left": False,
 }
+
+
+TITLES: Mapping[str, str] = {"spmm": "SpMM", "sddmm": "SDDMM"}
+
+
+def op_title(op: str) -> str:
+    """How tables and figures call an operation."""
+    return TITLES.get(op, op)
 
 
 styled = matplotlib.rc_context(STYLE)

@@ -9,12 +9,11 @@ import pandas as pd
 
 from sparloom import log
 from sparloom.files import write_json
-from sparloom.report import Compared, GroupFigure, row_label, row_metrics, row_statistics, rows_table
+from sparloom.report import Compared, GroupFigure, op_title, row_label, row_metrics, row_statistics, rows_table
 from sparloom.tasks.arm import Arm, ArmResult, read_arm, refuse_unequal
 
 __all__ = ["Compare"]
 
-TITLES = {"spmm": "SpMM", "sddmm": "SDDMM"}
 logger = logging.getLogger(__name__)
 
 
@@ -106,7 +105,7 @@ class Compare:
         """Print the table of a group and what has to be said of its rows; draw its figure."""
         finished = rows[rows["failure"] == ""]
         counted = f"{finished['matrices'].max():.0f} matrices" if len(finished) else "no arm has finished"
-        title = f"{TITLES.get(group, group)}, {counted}"
+        title = f"{op_title(group)}, {counted}"
         log.console.print(f"{title}: speedup over the default")
         log.console.print(rows_table(rows, columns=self.columns, bold=self.reference), soft_wrap=False)
         for kind in ("note", "failure"):

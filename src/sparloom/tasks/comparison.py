@@ -10,7 +10,7 @@ import pandas as pd
 from sparloom import log
 from sparloom.files import atomic_path, write_json
 from sparloom.measure import DCE_COST, dce
-from sparloom.report import Choices, draw_matrices, draw_methods, per_matrix, results_table, summary
+from sparloom.report import Choices, draw_matrices, draw_methods, op_title, per_matrix, results_table, summary
 from sparloom.tasks.study import Study
 from sparloom.tasks.training import Trained, write_curves
 
@@ -18,8 +18,6 @@ __all__ = ["Comparison"]
 
 WITHOUT_TARGET = ("random", "zero_shot")  # all others read the drawn labels
 WITHOUT_SOURCE = ("random", "static", "trees", "no_transfer")
-
-TITLES = {"spmm": "SpMM", "sddmm": "SDDMM"}
 
 
 @dataclass
@@ -56,7 +54,7 @@ class Comparison:
         methods = [choice.method for choice in self.choices if choice.method != "optimum"]
         headline = "cognate" if "cognate" in methods else None
         metrics = summary(frame, headline=headline, prefix=study.role, seed=0) | self._costs()
-        title = f"{TITLES.get(study.op.name, study.op.name)} on {study.platform.name} {study.platform.preset}"
+        title = f"{op_title(study.op.name)} on {study.platform.name} {study.platform.preset}"
         log.console.print(self._headline(title))
         log.console.print(results_table(metrics, prefix=study.role), soft_wrap=False)
         draw_methods(metrics, out / "speedups", prefix=study.role, title=f"{title}, geometric mean")

@@ -17,7 +17,7 @@ from sparloom.data import SampleSource, Selection, Spread
 from sparloom.files import atomic_path, write_json
 from sparloom.models import CostModel, Learner, MatrixView
 from sparloom.ops import Op
-from sparloom.report import design_metrics, designs_table, draw_designs, per_design
+from sparloom.report import design_metrics, designs_table, draw_designs, op_title, per_design
 from sparloom.space import Config
 from sparloom.sparse import Corpus, Role, stratified_choice
 from sparloom.tasks.design_seconds import DesignSeconds
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ExploreDesigns"]
 
-TITLES = {"spmm": "SpMM", "sddmm": "SDDMM"}
 logger = logging.getLogger(__name__)
 
 
@@ -98,7 +97,7 @@ class ExploreDesigns:
                 rows.to_parquet(partial, compression="zstd")
         write_json(out / "split.json", {"judged": judged, "own_labels": {str(seed): sorted(draws)
                                                                          for seed, draws in drawn.items()}})
-        title = (f"{TITLES.get(self.op.name, self.op.name)} on {len(costs)} designs around {self.target.preset}, "
+        title = (f"{op_title(self.op.name)} on {len(costs)} designs around {self.target.preset}, "
                  f"{len(judged)} {self.role} matrices")
         log.console.print(f"{title}: cost and speedup over the baseline with its default program")
         log.console.print(designs_table(table), soft_wrap=False)
