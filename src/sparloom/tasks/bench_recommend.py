@@ -17,10 +17,9 @@ from sparloom.files import atomic_path
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.models import Network
 from sparloom.ops import Op
-from sparloom.report import draw_recommendations
+from sparloom.report import draw_recommendations, op_title
 from sparloom.sparse import Role, SuiteSparseCorpus
 from sparloom.tasks.checkpoints import Checkpoints
-from sparloom.tasks.comparison import TITLES
 from sparloom.tasks.recommender import SHOWN, Ranking, Recommender
 from sparloom.tasks.study import Study
 
@@ -63,7 +62,7 @@ class BenchRecommend:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_matrix.parquet and the figure; returns regrets with their 95 % bounds, and seconds."""
-        title = f"{TITLES.get(self.op.name, self.op.name)} on {self.platform.name} {self.platform.preset}"
+        title = f"{op_title(self.op.name)} on {self.platform.name} {self.platform.preset}"
         study = Study(self.platform, self.op, self.samples, self.role)
         recommender = Recommender(op=self.op, platform=self.platform, net=self.net, samples=self.samples,
                                   checkpoints=self.checkpoints)
