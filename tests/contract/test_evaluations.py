@@ -55,10 +55,12 @@ def test_rows_are_told_apart_and_every_name_is_a_row(name):
     rows = [(arm["group"], row) for arm in task["arms"].values() for row in arm["rows"].values()]
     assert len(set(rows)) == len(rows)
     known = {row for _, row in rows} | {"optimum"}
-    assert set(task["labels"]) | {row for told in task["paper"].values() for row in told} <= known
+    groups = {group for group, _ in rows}
+    assert set(task["labels"]) <= known | groups
+    assert {row for told in task["paper"].values() for row in told} <= known
     assert {row for joined in task["figure"].get("lines", {}).values() for row in joined} <= known
     assert task["figure"].get("row", "optimum") in known
-    for group in {group for group, _ in rows}:
+    for group in groups:
         assert (group, task["reference"]) in rows
 
 
@@ -74,9 +76,22 @@ def test_rows_are_named_by_the_sizes_that_run(name):
 
 
 @each
-def test_arms_of_an_operation_run_it(name):
+def test_groups_are_operations_or_are_called_something(name):
+    called = composed((f"experiment={name}",))["task"]["labels"]
     for described, tree in arms(name).values():
-        assert tree["op"]["_target_"].rpartition(".")[2].lower() == described["group"]
+        op = tree["op"]["_target_"].rpartition(".")[2].lower()
+        assert described["group"] in {op, *called}
+
+
+@each
+def test_rows_of_one_split_say_which(name):
+    for described, tree in arms(name).values():
+        for row in described["rows"].values():
+            split = re.search(r"_(\d+)x(\d+)$", row)
+            chosen = tree["selection"]
+            if split:
+                assert (int(split[1]), int(split[2])) == (chosen["matrices"], chosen["configs_per_matrix"])
+                assert row.startswith(chosen["_target_"].rpartition(".")[2].lower())
 
 
 def test_equal_arms_of_different_figures_are_one_run():

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from sparloom.models.cost_model import view_of
+from sparloom.models.cost_model import CostModel, view_of
 from sparloom.models.view import MatrixView
 from sparloom.models.walk_features import walk_features
 from sparloom.space import Config, ConfigSpace
@@ -62,6 +62,7 @@ class Trees:
             "lambda_l2": ridge, "bagging_fraction": row_share, "bagging_freq": 1, "feature_fraction": column_share,
             "num_threads": threads, "deterministic": True, "force_row_wise": True, "verbosity": -1,
         }
+        self._prior: CostModel | None = None
         self._space: ConfigSpace | None = None
         self._models: list[lightgbm.Booster] = []
 
@@ -71,13 +72,18 @@ class Trees:
         made.seed = seed
         return made
 
+    def informed_by(self, prior: CostModel) -> "Trees":
+        """Let the score of a model that has learned elsewhere be one more number of every configuration."""
+        made = copy.copy(self)
+        made._prior = prior
+        return made
+
     def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, views: Mapping[str, MatrixView]) -> "Trees":
         """Learn from columns matrix, config, seconds and the matrices' statistics; returns a new model."""
         features, targets, groups = [], [], []
-        describe = FEATURES[self.features]
         for name, rows in labels.groupby("matrix", sort=True, observed=True):
             configs = [Config.parse(space.name, key) for key in rows["config"]]
-            features.append(describe(views[str(name)], configs, space))
+            features.append(self._describe(views[str(name)], configs, space))
             logs = np.log(rows["seconds"].to_numpy(np.float64))
             targets.append(OBJECTIVES[self.objective](logs, views[str(name)]))
             groups.append(len(rows))
@@ -90,10 +96,16 @@ class Trees:
     def score(self, matrix: Pattern | MatrixView, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         if self._space is None:
             raise ValueError("these trees were not grown yet: call fit")
-        features = FEATURES[self.features](view_of(matrix), configs, self._space)
+        features = self._describe(view_of(matrix), configs, self._space)
         scores = np.mean([model.predict(features, num_threads=self.parameters["num_threads"])
                           for model in self._models], axis=0)
         return -scores if self.objective == "rank" else scores
+
+    def _describe(self, view: MatrixView, configs: Sequence[Config], space: ConfigSpace) -> np.ndarray:
+        features = FEATURES[self.features](view, configs, space)
+        if self._prior is None:
+            return features
+        return np.column_stack([features, _prior_scores(self._prior, view, configs, space)])
 
     def _grow(self, features: np.ndarray, targets: np.ndarray, groups: list[int], bag: int) -> lightgbm.Booster:
         ranking = self.objective == "rank"
@@ -116,6 +128,14 @@ def pattern_features(view: MatrixView, configs: Sequence[Config], space: ConfigS
     numbers = np.array([view.statistics[name] for name in STATISTICS])
     numbers = np.sign(numbers) * np.log1p(np.abs(numbers))
     return np.concatenate([values, derived, codes, np.broadcast_to(numbers, (len(configs), numbers.size))], axis=1)
+
+
+def _prior_scores(
+    prior: CostModel, view: MatrixView, configs: Sequence[Config], space: ConfigSpace
+) -> Float[np.ndarray, " configs"]:
+    """Scores in standard deviations from their mean over the whole space, which compares across matrices."""
+    whole = prior.score(view, list(space))
+    return (prior.score(view, configs) - whole.mean()) / max(whole.std(), np.finfo(np.float32).tiny)
 
 
 def _level(logs: np.ndarray, view: MatrixView) -> np.ndarray:

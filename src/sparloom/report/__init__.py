@@ -1,6 +1,6 @@
 """Finished runs to tables and figures; what a run prints and draws at its end."""
 
-from sparloom.report.arm_figures import Bars, Curves, GroupFigure, Lines, Matrices
+from sparloom.report.arm_figures import Bars, Curves, GroupFigure, Lines, Matrices, Shares
 from sparloom.report.arms import Compared, read_compared, row_label, row_metrics, row_statistics, rows_table
 from sparloom.report.design_figures import draw_designs
 from sparloom.report.designs import DESIGN_METHODS, design_gains, design_metrics, designs_table, pareto, per_design
@@ -16,7 +16,8 @@ from sparloom.report.summary import per_matrix, summary
 from sparloom.report.tables import results_table
 
 __all__ = [
-    "DESIGN_METHODS", "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Lines", "Matrices", "Run", "Truth",
+    "DESIGN_METHODS", "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Lines", "Matrices", "Run", "Shares",
+    "Truth",
     "design_gains", "design_metrics", "designs_table", "draw_curves", "draw_designs", "draw_levels", "draw_matrices",
     "draw_methods", "draw_recommendations", "draw_sensitivity", "draw_signs", "draw_spy", "judge", "op_title",
     "optimum", "pareto", "per_design", "per_matrix", "random_choice", "read_compared", "read_run", "results_table",

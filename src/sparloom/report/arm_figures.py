@@ -1,4 +1,4 @@
-"""Figures of a comparison: bars, lines over a size, every matrix, curves; each as PNG and SVG, readable in grey."""
+"""Figures of a comparison: bars, lines, shares, every matrix, curves; each as PNG and SVG, readable in grey."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from sparloom.report.arms import Compared
 from sparloom.report.figures import draw_curves, draw_matrices, figure, save, styled
 
-__all__ = ["Bars", "Curves", "GroupFigure", "Lines", "Matrices"]
+__all__ = ["Bars", "Curves", "GroupFigure", "Lines", "Matrices", "Shares"]
 
 DARK, LIGHT, WHOLE, EDGE, GREY = "#3d5a80", "#c3d0e0", "#8a8a8a", "#2b2b2b", "#404040"
 PAPER = {"marker": "D", "markersize": 5, "color": EDGE, "markerfacecolor": "white", "linestyle": ""}
@@ -90,6 +90,28 @@ class Lines:
         axes.set_xlabel(SIZES.get(self.x, self.x))
         _finish(axes, title)
         drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+        save(drawn, stem)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of the optimum, one line per row, the best on top: top-1 filled with 95 % bounds, top-5 hollow."""
+
+    @styled
+    def draw(self, compared: Compared, group: str, stem: Path, *, title: str) -> None:
+        rows = [row for row in _finished(compared, group) if row["row"] != "optimum"]
+        rows.sort(key=lambda row: row["top1_of_optimum"])
+        drawn, (axes,) = figure(6.4, 1.3 + 0.27 * len(rows))
+        key = "top1_of_optimum"
+        axes.errorbar([row[key] for row in rows], range(len(rows)), xerr=_bounds(rows, key), linestyle="", marker="o",
+                      markersize=5, color=DARK, capsize=2, linewidth=1.1, label="top-1")
+        axes.plot([row["top5_of_optimum"] for row in rows], range(len(rows)), linestyle="", marker="o", markersize=5,
+                  color=DARK, markerfacecolor="white", label="top-5")
+        axes.set_yticks(range(len(rows)), [row["label"] for row in rows], fontsize=8.5)
+        axes.grid(visible=True, axis="x")
+        axes.set_xlabel("share of the optimum")
+        axes.set_title(title)
+        drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower right", ncols=2, fontsize=8)
         save(drawn, stem)
 
 

@@ -16,12 +16,12 @@ __all__ = ["COLOURS", "NAMES", "draw_curves", "draw_matrices", "draw_methods", "
            "styled"]
 
 COLOURS: Mapping[str, str] = {
-    "random": "#c8c8c8", "static": "#9a9a9a", "trees": "#5f7fa8", "zero_shot": "#d9a441", "no_transfer": "#7aa974",
-    "cognate": "#b5443c", "optimum": "#2b2b2b",
+    "random": "#c8c8c8", "static": "#9a9a9a", "trees": "#5f7fa8", "trees_source": "#8fa9c9", "zero_shot": "#d9a441",
+    "no_transfer": "#7aa974", "cognate": "#b5443c", "optimum": "#2b2b2b",
 }
 NAMES: Mapping[str, str] = {
-    "random": "random", "static": "static", "trees": "trees", "zero_shot": "zero-shot", "no_transfer": "no transfer",
-    "cognate": "COGNATE", "optimum": "optimum",
+    "random": "random", "static": "static", "trees": "trees", "trees_source": "trees + source score",
+    "zero_shot": "zero-shot", "no_transfer": "no transfer", "cognate": "COGNATE", "optimum": "optimum",
 }
 TICKS = (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)  # of logarithmic speedups
 STYLE = {

@@ -10,6 +10,7 @@ ROWS = (
     ("random choice", "random", ""), ("static", "static", ""), ("zero-shot top-1", "zero_shot_top1", ""),
     ("zero-shot top-5", "zero_shot_top5", ""), ("no transfer top-1", "no_transfer_top1", ""),
     ("no transfer top-5", "no_transfer_top5", ""), ("trees top-1", "trees_top1", ""), ("trees top-5", "trees_top5", ""),
+    ("trees + source top-1", "trees_source_top1", ""), ("trees + source top-5", "trees_source_top5", ""),
     ("sparloom top-1", "sparloom_top1", ""), ("sparloom top-5", "sparloom_top5", ""), ("COGNATE top-1", "top1", "bold"),
     ("COGNATE top-5", "top5", "bold"), ("optimum", "optimum", ""),
 )

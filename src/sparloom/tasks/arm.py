@@ -93,16 +93,16 @@ def read_arm(name: str, arm: Arm, folder: Path) -> ArmResult:
                      _renamed(curves, arm, arm.rows), labels)
 
 
-def refuse_unequal(results: Sequence[ArmResult]) -> None:
+def refuse_unequal(results: Sequence[ArmResult], *, same_labels: bool) -> None:
     """Refuse arms of one group that do not compare.
 
     Raises:
-        ValueError: two arms have the same row, are judged by other matrices or other seconds, or learned from other
-            labels although they draw as many; names both.
+        ValueError: two arms have the same row, are judged by other matrices or other seconds, or, with `same_labels`,
+            learned from other labels although they draw as many; names both.
     """
     for place, later in enumerate(results):
         for first in (result for result in results[:place] if result.arm.group == later.arm.group):
-            reason = _difference(first, later)
+            reason = _difference(first, later) or (_other_labels(first, later) if same_labels else None)
             if reason:
                 raise ValueError(f"arms {first.name} and {later.name} {reason}: compare their runs, {first.run.folder} "
                                  f"and {later.run.folder}, or give them different groups")
@@ -117,6 +117,10 @@ def _difference(first: ArmResult, later: ArmResult) -> str | None:
         return f"are judged by {len(known)} and {len(seconds)} matrices, which are not the same"
     if not known.equals(seconds.loc[known.index]):
         return "are judged by different seconds of the same matrices"
+    return None
+
+
+def _other_labels(first: ArmResult, later: ArmResult) -> str | None:
     for seed in set(first.labels) & set(later.labels):
         if _budget(first.labels[seed]) == _budget(later.labels[seed]) and first.labels[seed] != later.labels[seed]:
             return f"drew different labels with seed {seed}"

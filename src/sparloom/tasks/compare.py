@@ -21,14 +21,16 @@ logger = logging.getLogger(__name__)
 class Compare:
     """Put rows of finished runs side by side; run.py runs the arms before.
 
-    Rows of one group are judged by the same matrices, and arms that draw equally many labels draw the same ones.
+    Rows of one group are judged by the same matrices.
 
     Args:
         arms: by name.
         common: overrides of every arm.
         reference: row that the others are divided by.
         paper: group -> row -> statistic -> the paper's number.
-        labels: row -> how it is called in tables and figures.
+        labels: row or group -> how it is called in tables and figures.
+        same_labels: arms that draw equally many labels must have drawn the same ones; false where their choice is what
+            is compared.
         columns: statistics that the tables show besides speedups and shares of the optimum.
         runs, failures: arm -> folder of its run, or why it has none.
     """
@@ -39,6 +41,7 @@ class Compare:
     paper: Mapping[str, Mapping[str, Mapping[str, float]]]
     labels: Mapping[str, str]
     columns: Sequence[str]
+    same_labels: bool
     figure: GroupFigure
     runs: Mapping[str, str] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
@@ -50,7 +53,7 @@ class Compare:
             ValueError: no arm has finished, an arm has no run, or two arms are not comparable.
         """
         results = self._results()
-        refuse_unequal(results)
+        refuse_unequal(results, same_labels=self.same_labels)
         frame = pd.concat([result.per_matrix for result in results], ignore_index=True)
         frame = frame.drop_duplicates(["group", "row", "seed", "matrix"])
         curves = [result.curves for result in results if len(result.curves)]
@@ -105,7 +108,7 @@ class Compare:
         """Print the table of a group and what has to be said of its rows; draw its figure."""
         finished = rows[rows["failure"] == ""]
         counted = f"{finished['matrices'].max():.0f} matrices" if len(finished) else "no arm has finished"
-        title = f"{op_title(group)}, {counted}"
+        title = f"{self.labels.get(group, op_title(group))}, {counted}"
         log.console.print(f"{title}: speedup over the default")
         log.console.print(rows_table(rows, columns=self.columns, bold=self.reference), soft_wrap=False)
         for kind in ("note", "failure"):

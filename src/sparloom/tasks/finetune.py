@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Finetune"]
 
-METHODS = ("static", "trees", "zero_shot", "no_transfer", "cognate")
-NETWORKS = METHODS[2:]
+METHODS = ("static", "trees", "trees_source", "zero_shot", "no_transfer", "cognate")
+SOURCED = METHODS[2:]  # need the source's network or the target's encoder
 logger = logging.getLogger(__name__)
 
 
@@ -41,7 +41,8 @@ class Finetune:
     Args:
         trees: the baseline without deep learning.
         seeds: of the drawn labels and of everything random in training.
-        methods: which to run, of static, trees, zero_shot, no_transfer, cognate.
+        methods: which to run, of static, trees, trees_source (with the source network's score as a feature),
+            zero_shot, no_transfer, cognate.
         eval_role: role of the matrices that judge; "validation" while anything is being chosen by the result.
         watched: how many validation matrices are drawn in the training curves; nothing is chosen by them.
         pretrained: path of the pre-trained network, made from whatever samples; None: the one of these samples.
@@ -76,7 +77,7 @@ class Finetune:
             raise ValueError(f"task.methods is empty: choose from {', '.join(METHODS)}")
         study = Study(self.target, self.op, self.samples, self.eval_role)
         beginning = None
-        if set(self.methods) & set(NETWORKS):
+        if set(self.methods) & set(SOURCED):
             beginning = begin(study, source=self.source, net=self.recipe.module.net, checkpoints=self.checkpoints,
                               pretrained=self.pretrained)
         logger.info("%s on %s %s: %d %s matrices, seeds %s", self.op.name, self.target.name, self.target.preset,
@@ -91,7 +92,7 @@ class Finetune:
         for seed in self.seeds:
             labels = study.draw(self.selection, seed)
             comparison.drawn[seed] = labels
-            for method, model in self._simple(study, labels, seed):
+            for method, model in self._simple(study, labels, seed, beginning):
                 comparison.add(_judged(method, seed, study, model))
             for method in ("no_transfer", "cognate"):
                 if method in self.methods:
@@ -101,12 +102,18 @@ class Finetune:
         comparison.add(optimum(study.truth))
         return comparison.write(out) | {"seconds": time.monotonic() - began}
 
-    def _simple(self, study: Study, labels: pd.DataFrame, seed: int) -> Iterator[tuple[str, CostModel]]:
-        """Methods without a network."""
+    def _simple(
+        self, study: Study, labels: pd.DataFrame, seed: int, beginning: Beginning | None
+    ) -> Iterator[tuple[str, CostModel]]:
+        """Methods that train no network."""
         if "static" in self.methods:
             yield "static", Static().fit(labels, space=study.space)
         if "trees" in self.methods:
             yield "trees", self.trees.seeded(seed).fit(labels, space=study.space, views=study.views)
+        if "trees_source" in self.methods:
+            prior = beginning.zero_shot(self.recipe.module.net, study.space)
+            yield "trees_source", self.trees.informed_by(prior).seeded(seed).fit(labels, space=study.space,
+                                                                                 views=study.views)
 
     def _trained(
         self, method: str, study: Study, labels: pd.DataFrame, *, seed: int, beginning: Beginning, reports: Reports

@@ -76,6 +76,26 @@ def test_trees_beat_random_on_matrices_they_have_not_seen(objective: str) -> Non
     assert chosen_over_best(trees, names[8:]) < 0.5 * (1 + chosen_over_best(RandomScores(), names[8:]))
 
 
+def test_trees_hear_a_prior_whatever_its_unit() -> None:
+    """With the true seconds as the prior's score, few labels choose better than without, and equally in ms."""
+    class Told:
+        def __init__(self, unit: float) -> None:
+            self.logs = unit * np.log(labels().pivot(index="matrix", columns="config", values="seconds"))
+            self.names = {view.input.digest: name for name, view in views().items()}
+
+        def score(self, matrix: MatrixView, configs: Sequence[Config]) -> np.ndarray:
+            row = self.logs.loc[self.names[matrix.input.digest]]
+            return row[[config.key for config in configs]].to_numpy()
+
+    names = sorted(SOURCE.split())
+    train = labels(0.1)[lambda frame: frame["matrix"].isin(names[:8])]
+    alone = Trees(objective="log", **SETTINGS)
+    chosen = [chosen_over_best(trees.fit(train, space=spade(), views=views()), names[8:])
+              for trees in (alone, alone.informed_by(Told(1)), alone.informed_by(Told(7)))]
+    assert chosen[1] - 1 < 0.7 * (chosen[0] - 1)
+    assert chosen[1] == pytest.approx(chosen[2])
+
+
 def test_trees_are_reproducible() -> None:
     train, view = labels(0.2), next(iter(views().values()))
     scores = [Trees(objective="log", **SETTINGS).fit(train, space=spade(), views=views()).score(view, list(spade()))

@@ -10,6 +10,7 @@ from sparloom.report import (
     Curves,
     Lines,
     Matrices,
+    Shares,
     judge,
     optimum,
     per_matrix,
@@ -91,7 +92,8 @@ def test_table_shows_labels_paper_and_failures(compared):
 
 
 @pytest.mark.parametrize("figure", [
-    Bars(), Lines("target_matrices", {"ours": ["cognate", "static", "absent"]}), Matrices("cognate"), Curves()])
+    Bars(), Lines("target_matrices", {"ours": ["cognate", "static", "absent"]}), Matrices("cognate"), Curves(),
+    Shares()])
 def test_figures_are_drawn_equally_twice(compared, tmp_path, figure):
     for name in ("one", "two"):
         figure.draw(compared, "spmm", tmp_path / name, title="a title")

@@ -181,10 +181,14 @@ def read_run_of(name: str):
 def test_arms_that_do_not_compare_are_refused_by_name(changes, message):
     first, other = result("first", "one"), result("other", **{"row": "two", **changes})
     with pytest.raises(ValueError, match=f"arms first and other {message}: compare their runs, first and other, or"):
-        refuse_unequal([first, other])
-    refuse_unequal([first, replace(other, arm=replace(other.arm, group="sddmm"))])
+        refuse_unequal([first, other], same_labels=True)
+    refuse_unequal([first, replace(other, arm=replace(other.arm, group="sddmm"))], same_labels=True)
 
 
 def test_arms_with_other_budgets_may_draw_other_labels():
     more = replace(result("more", "two"), labels={0: frozenset({("m", "b"), ("m", "c")})})
-    refuse_unequal([result("first", "one"), more])
+    refuse_unequal([result("first", "one"), more], same_labels=True)
+
+
+def test_arms_that_compare_choices_of_labels_may_draw_other_labels():
+    refuse_unequal([result("first", "one"), result("other", "two", config="b")], same_labels=False)

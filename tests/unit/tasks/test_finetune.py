@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 from small import SMALL
@@ -96,6 +97,16 @@ def test_methods_without_network_need_no_checkpoint_and_no_headline(build, tmp_p
     assert (tmp_path / "matrices.png").stat().st_size > 1000
 
 
+def test_trees_may_read_the_score_of_the_source(trained, build, tmp_path, capsys):
+    methods = "task.methods=[trees,trees_source]"
+    metrics = build("finetune_tiny", *SMALL, methods, "task.seeds=[1]", folder=trained).run(tmp_path)
+    assert metrics["test/trees_source_source_labels"] > metrics["test/trees_source_labels"] == 0
+    assert metrics["test/trees_source_target_labels"] == metrics["test/trees_target_labels"]
+    frame = pd.read_parquet(tmp_path / "per_matrix.parquet").set_index("method")
+    assert not np.allclose(frame.loc["trees", "kendall_tau"], frame.loc["trees_source", "kendall_tau"])
+    assert "trees + source top-1" in capsys.readouterr().out
+
+
 def test_no_method_is_refused(build, tmp_path):
     with pytest.raises(ValueError, match=r"task\.methods is empty: choose from static, trees"):
         build("finetune_tiny", *SMALL, "task.methods=[]", folder=tmp_path).run(tmp_path)
@@ -123,7 +134,7 @@ def test_a_metric_that_is_not_logged_is_told(build, trained, tmp_path, caplog):
 
 
 def test_unknown_method_is_refused(build, trained, tmp_path):
-    with pytest.raises(ValueError, match=r"no method magic: task.methods knows static, trees, zero_shot"):
+    with pytest.raises(ValueError, match=r"no method magic: task.methods knows static, trees, trees_source, zero_shot"):
         build("finetune_tiny", *SMALL, "task.methods=[magic]", folder=trained).run(tmp_path)
 
 
