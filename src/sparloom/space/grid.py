@@ -83,8 +83,9 @@ class GridSpace:
         op: name of the operation.
         parameters: the grid.
         defaults: the configuration that speedups are relative to.
-        mapping: (configuration, shape or None) -> shared schedule; may raise ValueError when it needs the shape.
-        latent: codes of the hardware-specific parameters, at least one.
+        mapping: (configuration, shape or None) -> shared schedule; may raise ValueError when it needs the shape. None:
+            no model reads this space in shared terms.
+        latent: codes of the hardware-specific parameters, at least one where there is a mapping.
         refuse: says why a combination of values of the grid is illegal, or None.
         coupled: the parameters that `refuse` looks at.
         draw: how a sample is taken.
@@ -99,8 +100,8 @@ class GridSpace:
     op: str
     parameters: tuple[Parameter, ...]
     defaults: tuple[Value, ...]
-    mapping: Callable[[Config, Shape | None], SharedSchedule]
-    latent: tuple[Code, ...]
+    mapping: Callable[[Config, Shape | None], SharedSchedule] | None = None
+    latent: tuple[Code, ...] = ()
     refuse: Callable[[Config], str | None] = _nothing
     coupled: tuple[str, ...] = ()
     draw: "Callable[[GridSpace, int, np.random.Generator], list[Config]]" = uniform
@@ -197,7 +198,14 @@ class GridSpace:
         return self.collapse(config, self.shape)
 
     def shared(self, config: Config) -> SharedSchedule:
-        """Give loops and extents in the terms that all platforms share; extents are clipped to the bound shape."""
+        """Give loops and extents in the terms that all platforms share; extents are clipped to the bound shape.
+
+        Raises:
+            Unsupported: the space is not described in them.
+        """
+        if self.mapping is None:
+            raise Unsupported(f"space {self.name} ({self.op}) has no map onto shared schedules: give GridSpace "
+                              "`mapping` and `latent`, or choose a model that reads features of its own")
         return self.mapping(config, self.shape)
 
     def walk(self, config: Config) -> Walk:

@@ -1,11 +1,12 @@
 """A space of one's own, from values alone."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from sparloom.errors import IllegalSchedule
+from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.space import (
     Config,
     CpuSpace,
@@ -79,6 +80,14 @@ def test_sample_beyond_the_space_is_refused() -> None:
 
 def test_without_rules_a_configuration_is_its_own_representative() -> None:
     assert TOY.bind((5, 5)).canonical(TOY.default()) == TOY.default()
+
+
+def test_space_without_shared_terms_still_draws_and_validates() -> None:
+    plain = replace(TOY, mapping=None, latent=())
+    assert set(plain.sample(9, np.random.default_rng(0))) == set(TOY)
+    assert plain.heterogeneous_names == ()
+    with pytest.raises(Unsupported, match=r"space toy \(spmm\) has no map onto shared schedules"):
+        plain.vectors([plain.default()])
 
 
 def test_flag_is_zero_or_one() -> None:
