@@ -4,11 +4,12 @@ from sparloom.models.ablation import NoFeaturizer, NoMapper, cognate_with_featur
 from sparloom.models.autoencoder import Autoencoder
 from sparloom.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sparloom.models.cognate import Cognate
-from sparloom.models.cognate_model import CognateModel, Familiarity, fill
+from sparloom.models.cognate_model import CognateModel, fill
 from sparloom.models.cost_model import CostModel, Static
 from sparloom.models.encoder import FrozenEncoder, LatentEncoder
 from sparloom.models.encoder_file import load_encoder, save_encoder
 from sparloom.models.ensemble import Ensemble, Learner
+from sparloom.models.familiarity import Familiarity, how_familiar
 from sparloom.models.featurizer import Featurizer
 from sparloom.models.gaussian import GaussianProcess
 from sparloom.models.input_featurizer import InputFeaturizer
@@ -53,6 +54,7 @@ __all__ = [
     "RecurrentPredictor", "SideFeatures", "SparseBackend", "SparseMap", "Standardise", "Static", "StridedMap",
     "TorchBackend", "TransformerPredictor", "Trees", "VariationalAutoencoder", "VectorSequence", "WacoFeaturizer",
     "WacoNet", "build_map", "build_strided_map", "cognate_with_featurizer", "cognate_without", "conv_flops", "fill",
-    "fit", "initialise", "load_checkpoint", "load_encoder", "make_trainer", "map_flops", "norm_of", "order_signs",
-    "ranking_loss", "ranking_quality", "retain_memory", "save_checkpoint", "save_encoder", "swapped_accuracy",
+    "fit", "how_familiar", "initialise", "load_checkpoint", "load_encoder", "make_trainer", "map_flops", "norm_of",
+    "order_signs", "ranking_loss", "ranking_quality", "retain_memory", "save_checkpoint", "save_encoder",
+    "swapped_accuracy",
 ]

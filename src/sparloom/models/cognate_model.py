@@ -1,7 +1,6 @@
 """A trained network as a cost model: pattern in, scores and familiarity out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,28 +12,16 @@ from sparloom.errors import SchemaError
 from sparloom.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sparloom.models.cost_model import view_of
 from sparloom.models.encoder import FrozenEncoder
+from sparloom.models.familiarity import Familiarity, how_familiar
 from sparloom.models.network import Network
 from sparloom.models.view import MatrixView
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
 
-__all__ = ["CognateModel", "Familiarity"]
+__all__ = ["CognateModel"]
 
 ENCODER = "encoder."
 ANCHORS = "anchors"
-
-
-@dataclass(frozen=True)
-class Familiarity:
-    """How near a matrix lies to those the network was trained on.
-
-    Args:
-        nearest: the training matrix with the nearest embedding.
-        percentile: share of the training matrices that have a nearer one of their own, in percent.
-    """
-
-    nearest: str
-    percentile: float
 
 
 class CognateModel:
@@ -80,14 +67,7 @@ class CognateModel:
         Raises:
             ValueError: there are fewer than two.
         """
-        if len(self.anchors) < 2:
-            raise ValueError(f"{len(self.anchors)} anchors: familiarity needs the embeddings of two training matrices")
-        names, points = list(self.anchors), np.stack(list(self.anchors.values()))
-        between = np.linalg.norm(points[:, None] - points[None], axis=2)
-        np.fill_diagonal(between, np.inf)
-        distances = np.linalg.norm(points - embedding, axis=1)
-        percentile = (between.min(axis=1) < distances.min()).mean() * 100
-        return Familiarity(names[int(distances.argmin())], float(percentile))
+        return how_familiar(embedding, self.anchors)
 
     def save(self, path: Path, *, notes: Mapping[str, Any], precision: Literal["float32", "float16"]) -> None:
         """Write everything that `load` needs, and notes for the reader."""

@@ -15,11 +15,10 @@ from sparloom import log
 from sparloom.data import SampleSource
 from sparloom.files import atomic_path
 from sparloom.measure import bootstrap_interval, geomean
-from sparloom.models import Network
 from sparloom.ops import Op
 from sparloom.report import draw_recommendations, op_title
 from sparloom.sparse import Role, SuiteSparseCorpus
-from sparloom.tasks.checkpoints import Checkpoints
+from sparloom.tasks.adviser import Adviser
 from sparloom.tasks.recommender import SHOWN, Ranking, Recommender
 from sparloom.tasks.study import Study
 
@@ -36,12 +35,12 @@ logger = logging.getLogger(__name__)
 class BenchRecommend:
     """Recommend for matrices from their files as `Recommend` does, and judge the choices by stored seconds.
 
-    Imports and the loading of the checkpoint are in no time; what only the first recommendation does is in its time,
+    Imports and making the adviser ready are in no time; what only the first recommendation does is in its time,
     which is also told by itself. The files lie in the page cache, because their checksums are compared before.
 
     Args:
-        net: as it was fine-tuned.
-        samples: kind of samples the checkpoint is filed under; they hold the seconds of all configurations.
+        adviser: ranks configurations of this platform and operation.
+        samples: hold the seconds of all configurations.
         corpus: has the matrix files.
         role: of the matrices; "test" only when nothing is chosen by the result.
         matrices: only these, by name; empty: all of the role.
@@ -51,9 +50,8 @@ class BenchRecommend:
 
     op: Op
     platform: "Platform"
-    net: Network
+    adviser: Adviser
     samples: SampleSource
-    checkpoints: Checkpoints
     corpus: SuiteSparseCorpus
     role: Role
     matrices: Sequence[str]
@@ -64,14 +62,13 @@ class BenchRecommend:
         """Write per_matrix.parquet and the figure; returns regrets with their 95 % bounds, and seconds."""
         title = f"{op_title(self.op.name)} on {self.platform.name} {self.platform.preset}"
         study = Study(self.platform, self.op, self.samples, self.role)
-        recommender = Recommender(op=self.op, platform=self.platform, net=self.net, samples=self.samples,
-                                  checkpoints=self.checkpoints)
-        names = self._names(study, recommender)
+        recommender = Recommender(self.op, self.platform, self.adviser)
+        names = self._names(study)
         paths = self._files(names)
         began = time.perf_counter()
-        anchors = recommender.model.anchors
+        self.adviser.prepare()
         loading = time.perf_counter() - began
-        logger.info("%s: %d training matrices, loaded in %.2f s", title, len(anchors), loading)
+        logger.info("%s: %d training matrices, ready in %.2f s", title, len(self.adviser.learned_from), loading)
         with tempfile.TemporaryDirectory() as folder:
             rows = [self._measured(name, path, study, recommender=recommender, stem=Path(folder) / "spy")
                     for name, path in log.track(zip(names, paths, strict=True), "recommendations", total=len(names))]
@@ -84,19 +81,19 @@ class BenchRecommend:
         _show(metrics, title, self.role)
         return metrics
 
-    def _names(self, study: Study, recommender: Recommender) -> list[str]:
-        """Matrices of the role, sorted by name; those that the network knows are refused."""
+    def _names(self, study: Study) -> list[str]:
+        """Matrices of the role, sorted by name; those that the adviser knows are refused."""
         judged = study.truth.matrices
         unknown = sorted(set(self.matrices) - set(judged))
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: no {self.role} matrix with seconds for all configurations: "
                              "task.matrices takes names with the role task.role")
         names = sorted(self.matrices or judged)
-        known = [name for name in names if name in recommender.learned_from]
+        known = [name for name in names if name in self.adviser.learned_from]
         if known:
-            raise ValueError(f"{recommender.checkpoint} was trained on {len(known)} of the {len(names)} matrices "
+            raise ValueError(f"{self.adviser.origin} was trained on {len(known)} of the {len(names)} matrices "
                              f"({', '.join(known[:3])}{', ...' if len(known) > 3 else ''}), so its choices for them "
-                             "say nothing: task.role=test, or a checkpoint that has not seen them")
+                             "say nothing: task.role=test, or an adviser that has not seen them")
         if self.limit is None or self.limit >= len(names):
             return names
         if self.limit < 1:

@@ -1,4 +1,4 @@
-"""Recommend configurations for a user's own matrix with a network that was fine-tuned before."""
+"""Recommend configurations for a user's own matrix."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,12 @@ import numpy as np
 from rich.table import Table
 
 from sparloom import log
-from sparloom.data import SampleSource
 from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
-from sparloom.models import Network
 from sparloom.ops import Op
 from sparloom.space import Config
 from sparloom.sparse import SparseMatrix
-from sparloom.tasks.checkpoints import Checkpoints
+from sparloom.tasks.adviser import Adviser
 from sparloom.tasks.measuring import measure_missing
 from sparloom.tasks.recommender import SHOWN, Recommender
 
@@ -29,21 +27,18 @@ __all__ = ["Recommend"]
 
 @dataclass(frozen=True)
 class Recommend:
-    """Rank all configurations of a platform for one matrix; nothing is trained.
+    """Rank all configurations of a platform for one matrix.
 
     Args:
         matrix: path of a matrix file.
-        net: as it was fine-tuned.
-        samples: kind of samples the checkpoint is filed under.
+        adviser: ranks configurations of this platform and operation.
         verify: measure or simulate nothing, the first five and the default ("top"), or the whole space ("all").
     """
 
     matrix: str | None
     op: Op
     platform: "Platform"
-    net: Network
-    samples: SampleSource
-    checkpoints: Checkpoints
+    adviser: Adviser
     verify: Literal["none", "top", "all"]
     timing: TimingProtocol
     width: int
@@ -52,8 +47,7 @@ class Recommend:
         """Print the first five, the lead of the first and the familiarity of the matrix; draw the tiling."""
         if self.verify not in ("none", "top", "all"):
             raise ValueError(f"verify={self.verify!r} is not one of none, top, all")
-        recommender = Recommender(op=self.op, platform=self.platform, net=self.net, samples=self.samples,
-                                  checkpoints=self.checkpoints)
+        recommender = Recommender(self.op, self.platform, self.adviser)
         ranking = recommender.rank(self.matrix)
         began = time.perf_counter()
         recommender.draw(ranking, out / "spy")
@@ -71,7 +65,7 @@ class Recommend:
         metrics |= _regrets(chosen, times, default, whole=self.verify == "all")
         write_json(out / "recommendation.json", {
             "matrix": str(self.matrix), "op": self.op.name, "platform": self.platform.name,
-            "preset": self.platform.preset, "checkpoint": recommender.checkpoint.name, "nearest": familiar.nearest,
+            "preset": self.platform.preset, "adviser": self.adviser.origin, "nearest": familiar.nearest,
             "configurations": [{"config": config.key, "behind": gap, "seconds": times.get(config)}
                                for config, gap in zip(chosen, behind, strict=True)]})
         return metrics

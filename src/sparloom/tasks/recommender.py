@@ -1,4 +1,4 @@
-"""Rank all configurations of a platform for a matrix file with a network that was fine-tuned before."""
+"""Rank all configurations of a platform for a matrix file."""
 
 import time
 from collections.abc import Sequence
@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparloom.data import SampleSource
 from sparloom.errors import Unsupported
-from sparloom.models import CognateModel, Familiarity, MatrixView, Network, load_checkpoint
+from sparloom.models import Familiarity, MatrixView
 from sparloom.ops import Op
 from sparloom.report import draw_spy
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import MATRIX_ENDINGS, SparseMatrix, locality_order, read_matrix, reorder
-from sparloom.tasks.checkpoints import Checkpoints
+from sparloom.tasks.adviser import Adviser
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -33,11 +32,11 @@ class Ranking:
 
     Args:
         matrix: as it was read.
-        view: what the network saw of it; its name is that of the file.
+        view: what the adviser saw of it; its name is that of the file.
         programs: one configuration of each program that is different on this matrix.
         behind: (programs,) distance of each score from the first, in standard deviations of the scores of all
             configurations.
-        familiarity: how near the matrix lies to those the network was trained on.
+        familiarity: how near the matrix lies to those the adviser has learned from.
         read_seconds, rank_seconds: wall time of reading the file, and of everything after it.
     """
 
@@ -52,18 +51,15 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Recommender:
-    """A fine-tuned network on its platform; the checkpoint is looked for when the first matrix has been read.
+    """Rankings of a platform's configurations; the adviser is made ready when the first matrix has been read.
 
     Args:
-        net: as it was fine-tuned.
-        samples: kind of samples the checkpoint is filed under.
+        adviser: of this platform and operation.
     """
 
     op: Op
     platform: "Platform"
-    net: Network
-    samples: SampleSource
-    checkpoints: Checkpoints
+    adviser: Adviser
 
     @cached_property
     def space(self) -> ConfigSpace:
@@ -78,49 +74,29 @@ class Recommender:
                               "choose a target such as platform@target=spade")
         return space
 
-    @cached_property
-    def checkpoint(self) -> Path:
-        """The fine-tuned checkpoint of the platform with its preset, and of the operation."""
-        return self.checkpoints.find(
-            self.checkpoints.finetuned(self.platform, self.op, self.net), self.samples,
-            experiment=f"finetune_{self.platform.name}", overrides=(f"op={self.op.name}",))
-
-    @cached_property
-    def model(self) -> CognateModel:
-        """The network with the weights of the checkpoint."""
-        return CognateModel.load(self.checkpoint, net=self.net, space=self.space)
-
-    @cached_property
-    def learned_from(self) -> frozenset[str]:
-        """Names of the matrices that the network was trained on, on the target and before that on the source."""
-        notes = load_checkpoint(self.checkpoint, kind="cognate").notes
-        return frozenset((*notes["matrices"], *notes["anchors"]))
-
     def rank(self, file: Path | str | None) -> Ranking:
-        """Read a matrix, look at it, embed it, score all configurations, drop equal programs.
+        """Read a matrix, look at it, score all configurations, drop equal programs.
 
         Raises:
             Unsupported: the space is too large.
-            ValueError: no file is given, it holds no matrix or no nonzeros, or the checkpoint fewer than two anchors.
-            MissingArtifact: nothing was fine-tuned for this platform and operation.
+            ValueError: no file is given, it holds no matrix or no nonzeros, or the adviser knows but one matrix.
+            MissingArtifact: the adviser lacks what it is made of.
         """
         space = self.space
         began = time.perf_counter()
         matrix = _read(file)
         read_seconds = time.perf_counter() - began
-        model = self.model
+        self.adviser.prepare()
         began = time.perf_counter()
         view = MatrixView.of(matrix.pattern, Path(str(file)).name)
         bound = space.bind(view.shape)
         configs = list(bound)
-        embedding = model.embedding(view)
-        scores = model.score(view, configs, embedding=embedding)
+        advice = self.adviser.advise(view, configs)
         programs = [bound.canonical(config) for config in configs]
-        places = _distinct(np.argsort(scores, kind="stable"), programs)
-        behind = (scores[places] - scores[places[0]]) / (scores.std() or 1.0)
-        familiarity = model.familiarity(embedding)
-        return Ranking(matrix, view, tuple(programs[place] for place in places), behind, familiarity, read_seconds,
-                       time.perf_counter() - began)
+        places = _distinct(np.argsort(advice.scores, kind="stable"), programs)
+        behind = (advice.scores[places] - advice.scores[places[0]]) / (advice.scores.std() or 1.0)
+        return Ranking(matrix, view, tuple(programs[place] for place in places), behind, advice.familiarity,
+                       read_seconds, time.perf_counter() - began)
 
     def draw(self, ranking: Ranking, stem: Path) -> None:
         """Draw the tiles of the first choice, in the order of rows and columns that it asks for."""

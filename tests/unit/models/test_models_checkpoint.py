@@ -162,5 +162,5 @@ def test_familiarity_counts_training_matrices_with_a_nearer_one(place: float, ne
 def test_familiarity_needs_two_anchors(count: int) -> None:
     embedding = np.zeros(12, np.float32)
     model = CognateModel(ready_net(spade()), spade(), anchors={str(place): embedding for place in range(count)})
-    with pytest.raises(ValueError, match=f"{count} anchors: familiarity needs the embeddings of two training matrices"):
+    with pytest.raises(ValueError, match=f"{count} anchors: familiarity needs the places of two training matrices"):
         model.familiarity(embedding)

@@ -7,8 +7,11 @@ import pytest
 from small import SMALL
 
 from sparloom.errors import MissingArtifact, Unsupported
-from sparloom.models import Network
+from sparloom.models import MatrixView, Network
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
+
+FITTED = ("adviser=sparloom", "adviser.learning.selection.matrices=4",
+          "adviser.learning.selection.configs_per_matrix=4")
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +109,29 @@ def test_other_preset_needs_its_own_model(build, trained, file, tmp_path):
 def test_other_network_is_not_taken(build, trained, file, tmp_path):
     with pytest.raises(MissingArtifact, match=r"no checkpoint finetuned_spade_cognate32_spmm_cognate-\w+ of tiny"):
         recommend(build, trained, file, "model.net.featurizer.pooling=multiscale").run(tmp_path)
+
+
+def test_model_that_learns_at_the_call_advises_alike_twice(build, trained, file, tmp_path, capsys):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        metrics = recommend(build, trained, file, *FITTED).run(tmp_path / name)
+        assert 0 <= metrics["familiarity_percentile"] <= 100
+    one, two = (json.loads((tmp_path / name / "recommendation.json").read_text()) for name in ("one", "two"))
+    assert one == two
+    assert one["adviser"] == "sparloom, 16 labels of 4 matrices, seed 0"
+    assert len({entry["config"] for entry in one["configurations"]}) == 5
+    assert "lead of the first" in capsys.readouterr().out
+
+
+def test_training_matrices_are_familiar_to_a_fitted_model(build, trained):
+    """The statistics of the four matrices that it has learned from are at distance 0 from themselves."""
+    adviser = build("recommend", *SMALL, *FITTED, folder=trained).adviser
+    inputs, statistics, walks = adviser.samples.inputs(), adviser.samples.statistics(), adviser.samples.walks()
+    nearest = {}
+    for name in inputs.names:
+        view = MatrixView.stored(inputs[name], statistics.loc[name].to_dict(), lambda name=name: walks[name])
+        nearest[name] = adviser.advise(view, list(adviser.platform.space(adviser.op).bind(view.shape))).familiarity
+    known = {name for name, found in nearest.items() if found.nearest == name}
+    assert len(known) == 4 <= len(adviser.learned_from & known)
+    assert {nearest[name].percentile for name in known} == {0}
+    assert {found.nearest for found in nearest.values()} <= known
