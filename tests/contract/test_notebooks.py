@@ -203,7 +203,8 @@ def reference(rows: pd.DataFrame) -> str | None:
 
 @each
 def test_it_runs_on_a_few_matrices(path, tmp_path, monkeypatch):
-    for run in dict.fromkeys(read_runs(opened(path))):
+    text = "".join(cell.source for cell in opened(path).cells)
+    for run in sorted(run.name for run in (ROOT / "results").iterdir() if run.name in text):
         reduced(run, tmp_path / "results" / run)
     (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
