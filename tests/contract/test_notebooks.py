@@ -185,6 +185,8 @@ def reduced(run: str, folder: Path) -> None:
     if not kept.exists():
         return
     frame = pd.read_parquet(kept)
+    if "matrix" not in frame:
+        return
     frame = frame[frame["matrix"].isin(sorted(frame["matrix"].unique())[:FEW])]
     frame.to_parquet(kept)
     if (folder / "rows.parquet").exists():
