@@ -1,6 +1,7 @@
 """What happened when a configuration ran, and how often it is to run."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +42,18 @@ class Measurement:
     def failed(cls, reason: str, kind: Kind) -> "Measurement":
         """Record that nothing was measured, and why."""
         return cls(seconds=(), kind=kind, failure=reason)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Measurement]") -> "Measurement":
+        """Put the repetitions of several rounds together; the first failure, if there is one, stands for all."""
+        failed = [part for part in parts if part.failure is not None]
+        if failed:
+            return failed[0]
+        return cls(
+            tuple(value for part in parts for value in part.seconds), parts[0].kind,
+            cpu_seconds=tuple(value for part in parts for value in part.cpu_seconds),
+            stolen=any(part.stolen for part in parts),
+        )
 
     @property
     def best(self) -> float:
