@@ -7,10 +7,11 @@ import numpy as np
 
 from sparloom.jit import Function, compile_c
 from sparloom.ops import Operands
+from sparloom.platforms.arrays import aligned
 from sparloom.platforms.cpu.example import Example
 from sparloom.platforms.cpu.nest import lower
 from sparloom.platforms.cpu.program import Program
-from sparloom.platforms.cpu.storage import Layout, Packed, aligned
+from sparloom.platforms.cpu.storage import Layout, Packed
 
 __all__ = ["Kernels", "arguments", "fresh_result", "register_columns", "unpack_result"]
 

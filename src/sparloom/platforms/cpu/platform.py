@@ -9,12 +9,12 @@ import numpy as np
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
-from sparloom.platforms.cpu.clock import keep_threads_awake
+from sparloom.platforms.clock import keep_threads_awake
 from sparloom.platforms.cpu.kernels import Kernels, fresh_result, register_columns, unpack_result
 from sparloom.platforms.cpu.plan import Job, Planner
 from sparloom.platforms.cpu.rounds import Round
-from sparloom.platforms.cpu.spot_check import SpotCheck
 from sparloom.platforms.cpu.storage import Packer
+from sparloom.platforms.spot_check import SpotCheck
 from sparloom.space import Config, ConfigSpace, CpuSpace, Readings
 from sparloom.sparse import Pattern
 
@@ -73,14 +73,7 @@ class CpuPlatform:
         """Measure one configuration; the repetitions of all rounds in one measurement."""
         taken = [measurement for asked, number, measurement in self.measure_many(op, operands, [config], timing)
                  if asked == config and number < timing.rounds]
-        if taken[0].failure is not None:
-            return taken[0]
-        return Measurement(
-            tuple(value for each in taken for value in each.seconds),
-            "wall",
-            cpu_seconds=tuple(value for each in taken for value in each.cpu_seconds),
-            stolen=any(each.stolen for each in taken),
-        )
+        return Measurement.joined(taken)
 
     def measure_many(
         self, op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol

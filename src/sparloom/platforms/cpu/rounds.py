@@ -13,11 +13,12 @@ import numpy as np
 
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
-from sparloom.platforms.cpu.clock import Stopwatch, processor_clock
+from sparloom.platforms.arrays import aligned, reallocated
+from sparloom.platforms.clock import Stopwatch, one_by_one, processor_clock
 from sparloom.platforms.cpu.kernels import Kernels, fresh_result, unpack_result
 from sparloom.platforms.cpu.plan import Job
-from sparloom.platforms.cpu.spot_check import SpotCheck
-from sparloom.platforms.cpu.storage import Packed, Packer, aligned
+from sparloom.platforms.cpu.storage import Packed, Packer
+from sparloom.platforms.spot_check import SpotCheck
 from sparloom.space import Config
 
 __all__ = ["Round"]
@@ -39,7 +40,7 @@ class Round:
     ) -> None:
         self.kernels = kernels
         self.op = op
-        self.operands = _reallocated(operands)
+        self.operands = reallocated(operands)
         self.packer = packer
         self.timing = timing
         self.spot_check = spot_check
@@ -75,7 +76,7 @@ class Round:
         run = self.kernels.bind(job.program, job.layout, operands=self.operands, packed=packed, result=result,
                                 chunk=int(job.config["chunk"]))
         threads = self.kernels.threads if job.program.parallel else 1
-        watch = Stopwatch(run, self.timing, threads=threads, processor=self._clock)
+        watch = Stopwatch(one_by_one(run, self._clock), self.timing, threads=threads)
         visits[job.config] = watch.warm_up(self._baseline, visits.get(job.config))
         if math.isinf(self._baseline):  # the very first: its second run, in warm caches, sets the scale
             watch.warm_up(math.inf)
@@ -106,12 +107,3 @@ def _batches(jobs: Sequence[Job]) -> Iterator[list[int]]:
         batch.append(index)
         filled += job.packed_bytes
     yield batch
-
-
-def _reallocated(operands: Operands) -> Operands:
-    """Copy the dense operands to new pages."""
-    dense = {}
-    for name, array in operands.dense.items():
-        dense[name] = aligned(array.shape, np.float32)
-        dense[name][...] = array
-    return Operands(operands.matrix, dense)

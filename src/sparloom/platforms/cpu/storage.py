@@ -9,15 +9,15 @@ import numpy as np
 
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.jit import compile_cpp
+from sparloom.platforms.arrays import aligned
 from sparloom.sparse import SparseMatrix
 
-__all__ = ["FILL_LIMIT", "LEVELS", "Layout", "Packed", "Packer", "aligned"]
+__all__ = ["FILL_LIMIT", "LEVELS", "Layout", "Packed", "Packer"]
 
 LEVELS = ("io", "ii", "jo", "ji")
 FILL_LIMIT = 20  # stored values per nonzero, as WACO
 PADDING = 8  # coordinates that kernels may read, to prefetch, beyond the last one
 POSITION_LIMIT = 2**31 - 1
-ALIGNMENT = 4096  # bytes: vectors never straddle cache lines, and every allocation starts alike
 WHOLE = 31  # log2 of a tile that holds every column
 
 
@@ -166,14 +166,6 @@ class Packer:
 
 KEYS = ("row_keys", "row_sources", "col_keys", "col_sources")
 WORK = ("work_keys0", "work_sources0", "work_keys1", "work_sources1")
-
-
-def aligned(shape: tuple[int, ...], dtype: type[np.generic], *, zero: bool = False) -> np.ndarray:
-    """Allocate an array that starts at a page."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    room = (np.zeros if zero else np.empty)(size + ALIGNMENT, dtype=np.uint8)
-    start = -room.ctypes.data % ALIGNMENT
-    return room[start : start + size].view(dtype).reshape(shape)
 
 
 def _log2(tile: int, name: str) -> int:

@@ -10,7 +10,7 @@ from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, Operands, SpMM, assert_close
 from sparloom.platforms import CpuPlatform
 from sparloom.platforms.cpu.kernels import Kernels
-from sparloom.platforms.cpu.spot_check import SpotCheck
+from sparloom.platforms.spot_check import SpotCheck
 from sparloom.space import Readings
 from sparloom.sparse import Pattern, SparseMatrix
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sparloom.measure import TimingProtocol
-from sparloom.platforms.cpu.clock import Stopwatch, processor_clock
+from sparloom.platforms.clock import Repeat, Repetition, Stopwatch, one_by_one, processor_clock
 
 TIMING = TimingProtocol(rounds=1, repetitions=3, short_seconds=0.0, most_repetitions=3, slow_factor=3.0,
                         steal_ratio=1.1, retakes=2, seed=0)
@@ -29,7 +29,10 @@ class Machine:
         self.processor += 2 * seconds * busy
 
     def watch(self, timing: TimingProtocol = TIMING) -> Stopwatch:
-        return Stopwatch(self.run, timing, threads=2, processor=lambda: self.processor, wall=lambda: self.wall)
+        return Stopwatch(self.repeat(), timing, threads=2)
+
+    def repeat(self) -> Repeat:
+        return one_by_one(self.run, processor=lambda: self.processor, wall=lambda: self.wall)
 
 
 def measure(machine, timing=TIMING, baseline=math.inf):
@@ -67,7 +70,7 @@ def test_slight_idleness_is_not_theft():
 
 def test_a_serial_kernel_is_compared_with_one_thread():
     machine = Machine((1.0, 0.5))
-    watch = Stopwatch(machine.run, TIMING, threads=1, processor=lambda: machine.processor, wall=lambda: machine.wall)
+    watch = Stopwatch(machine.repeat(), TIMING, threads=1)
     watch.visit()
     assert not watch.measurement().stolen
 
@@ -100,6 +103,21 @@ def test_short_runs_are_repeated_within_a_visit():
     assert len(measure(Machine((0.04, 1.0)), SHORT).seconds) == 3 * 3
     assert len(measure(Machine((0.001, 1.0)), SHORT).seconds) == 3 * 4
     assert len(measure(Machine((0.2, 1.0)), SHORT).seconds) == 3
+
+
+def test_runs_repeated_without_a_pause_fill_a_visit_at_once():
+    asked = []
+
+    def repeat(seconds: float) -> Repetition:
+        asked.append(seconds)
+        runs = 1 + int(seconds / 0.001)
+        return Repetition(wall=0.001, processor=0.002, runs=runs)
+
+    watch = Stopwatch(repeat, SHORT, threads=2)
+    for _ in range(watch.warm_up(1.0)):
+        watch.visit()
+    assert asked == pytest.approx([0.0, 0.1, 0.1, 0.1])
+    assert watch.measurement().seconds == (0.001,) * 3
 
 
 def test_short_runs_are_never_slow():

@@ -6,35 +6,45 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from sparloom.measure import Measurement, TimingProtocol
 
-__all__ = ["Clock", "Stopwatch", "keep_threads_awake", "processor_clock"]
+__all__ = [
+    "Clock", "Repeat", "Repetition", "Stopwatch", "keep_threads_awake", "one_by_one", "processor_clock",
+    "thread_clocks",
+]
 
 SPIN = "10000000"  # turns that an idle thread waits before it sleeps, some 0.1 s
 
 Clock = Callable[[], float]
 
 
+class Repetition(NamedTuple):
+    """Wall seconds of one run and processor seconds of all threads; means where there were several `runs`."""
+
+    wall: float
+    processor: float
+    runs: int = 1
+
+
+Repeat = Callable[[float], Repetition]
+"""Runs a kernel, more than once if it can do so without a pause and one run takes less than the given seconds."""
+
+
 class Stopwatch:
-    """Collects the repetitions of one packed configuration over several visits.
+    """Collects the repetitions of one configuration over several visits.
 
     Args:
-        run: executes the kernel once.
+        repeat: executes the kernel; see `one_by_one`.
         threads: how many run (or spin) while the kernel does.
-        processor, wall: clocks in seconds.
     """
 
-    def __init__(
-        self, run: Callable[[], None], timing: TimingProtocol, *, threads: int, processor: Clock,
-        wall: Clock = time.perf_counter,
-    ) -> None:
+    def __init__(self, repeat: Repeat, timing: TimingProtocol, *, threads: int) -> None:
         self.timing = timing
         self.threads = threads
-        self._run = run
-        self._processor = processor
-        self._wall = wall
-        self._kept: list[tuple[float, float]] = []
+        self._repeat = repeat
+        self._kept: list[Repetition] = []
         self._retakes = timing.retakes
         self._stolen = False
         self.warm_seconds = math.inf
@@ -46,15 +56,15 @@ class Stopwatch:
             baseline: seconds of the default configuration, against which a slow one is told; infinity: nothing is slow.
             visits: what the first round decided, or None in the first round.
         """
-        first = self._once()
+        first = self._repeat(0.0)
         if visits is None:
-            visits = self._visits(first[0], baseline)
+            visits = self._visits(first.wall, baseline)
         if visits == 0:
             while self._is_stolen(first) and self._retakes > 0:
                 self._retakes -= 1
-                first = self._once()
+                first = self._repeat(0.0)
             self._keep(first)
-        self.warm_seconds = first[0]
+        self.warm_seconds = first.wall
         return visits
 
     def _visits(self, seconds: float, baseline: float) -> int:
@@ -67,29 +77,39 @@ class Stopwatch:
         share, spent, count = self.timing.short_seconds / self.timing.repetitions, 0.0, 0
         most = max(1, self.timing.most_repetitions // self.timing.repetitions)
         while count == 0 or (spent < share and count < most):
-            latest = self._once()
+            latest = self._repeat(share)
             if self._is_stolen(latest) and self._retakes > 0:
                 self._retakes -= 1
                 continue
             self._keep(latest)
-            spent, count = spent + latest[0], count + 1
+            spent, count = spent + latest.wall * latest.runs, count + 1
 
     def measurement(self) -> Measurement:
         """Wall seconds with processor seconds of all threads; stolen if a suspicious repetition had to be kept."""
-        seconds, cpu_seconds = zip(*self._kept, strict=True)
+        seconds, cpu_seconds, _ = zip(*self._kept, strict=True)
         return Measurement(seconds, "wall", cpu_seconds=cpu_seconds, stolen=self._stolen)
 
-    def _once(self) -> tuple[float, float]:
-        cpu, start = self._processor(), self._wall()
-        self._run()
-        return self._wall() - start, self._processor() - cpu
+    def _is_stolen(self, repetition: Repetition) -> bool:
+        return repetition.wall * self.threads > self.timing.steal_ratio * repetition.processor
 
-    def _is_stolen(self, repetition: tuple[float, float]) -> bool:
-        return repetition[0] * self.threads > self.timing.steal_ratio * repetition[1]
-
-    def _keep(self, repetition: tuple[float, float]) -> None:
+    def _keep(self, repetition: Repetition) -> None:
         self._stolen |= self._is_stolen(repetition)
         self._kept.append(repetition)
+
+
+def one_by_one(run: Callable[[], None], processor: Clock, wall: Clock = time.perf_counter) -> Repeat:
+    """Read both clocks around every single run.
+
+    Args:
+        run: executes the kernel once.
+        processor, wall: clocks in seconds.
+    """
+    def repeat(_: float) -> Repetition:
+        cpu, start = processor(), wall()
+        run()
+        return Repetition(wall() - start, processor() - cpu)
+
+    return repeat
 
 
 def keep_threads_awake() -> None:
@@ -108,11 +128,9 @@ def processor_clock() -> Clock:
     Linux: the sum of the threads' own clocks, exact at any moment. The clock of the process is not: what a thread has
     run on another processor enters it only at the next timer tick, up to 4 ms late.
     """
-    tasks = Path("/proc/self/task")
-    if not tasks.is_dir():
+    spent = dict.fromkeys(thread_clocks(), 0)
+    if not spent:
         return time.process_time
-    # A clock of thread t is numbered ~t << 3 | 6, see clock_getcpuclockid(3) and linux/posix-timers.h.
-    spent = {~int(task.name) << 3 | 6: 0 for task in tasks.iterdir()}
 
     def read() -> float:
         for clock in spent:
@@ -121,3 +139,12 @@ def processor_clock() -> Clock:
         return sum(spent.values()) * 1e-9
 
     return read
+
+
+def thread_clocks() -> tuple[int, ...]:
+    """Name the processor clocks of all threads that this process has now, for clock_gettime; empty if not on Linux.
+
+    A clock of thread t is numbered ~t << 3 | 6, see clock_getcpuclockid(3) and linux/posix-timers.h.
+    """
+    tasks = Path("/proc/self/task")
+    return tuple(~int(task.name) << 3 | 6 for task in tasks.iterdir()) if tasks.is_dir() else ()
