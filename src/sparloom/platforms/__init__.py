@@ -3,9 +3,10 @@
 from importlib import import_module
 from typing import Any
 
-__all__ = ["CpuPlatform", "NullPlatform", "Platform", "SpadePlatform"]
+__all__ = ["CpuKernels", "CpuPlatform", "NullPlatform", "Platform", "SpadePlatform"]
 
 _PLACES = {
+    "CpuKernels": "sparloom.platforms.cpu_kernels",
     "CpuPlatform": "sparloom.platforms.cpu",
     "NullPlatform": "sparloom.platforms.null",
     "Platform": "sparloom.platforms.platform",

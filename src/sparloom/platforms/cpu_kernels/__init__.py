@@ -1,1 +1,5 @@
-"""Kernels written by hand, chosen by their parameters."""
+"""Kernels written by hand, chosen by parameters: GEMM, SpMM and SDDMM on the CPU this runs on."""
+
+from sparloom.platforms.cpu_kernels.platform import CpuKernels
+
+__all__ = ["CpuKernels"]

@@ -1,35 +1,53 @@
 """What the platform asks of the kernels of one operation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
-from sparloom.measure import Measurement, TimingProtocol
-from sparloom.ops import Operands
+from sparloom.ops import DenseOperands, Op, Operands
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
 
-__all__ = ["Family"]
+__all__ = ["Call", "Check", "Family", "Given", "Rival"]
+
+Given = Operands | DenseOperands
+
+Call = Callable[[], None]
+"""A kernel with all its arguments; overwrites the result. A `NativeCall` is timed without Python in between."""
+
+Check = Callable[[np.ndarray], None]
+"""Compares a result with the oracle; raises AssertionError."""
+
+Rival = Callable[[Given, np.ndarray], Call]
+"""Binds somebody else's kernel to operands and a result, to be timed between ours."""
 
 
 class Family(Protocol):
-    """The kernels of one operation: which there are, and how one of them runs."""
+    """Kernels of one operation: which there are, and how one is bound to arrays.
+
+    Whatever a kernel needs besides (partitions, workspaces) is made by `bind`, which nobody times. Calls of one family
+    may share a workspace, so one thread at a time may execute them.
+
+    Args:
+        threads: of every call.
+        width: columns of the dense operand for which `space` is made; GEMM does not ask.
+    """
+
+    threads: int
+    width: int
 
     def space(self) -> ConfigSpace:
-        """List the configurations, not yet bound to a matrix."""
+        """List the configurations."""
 
-    def baseline(self, pattern: Pattern) -> Config:
-        """Name the configuration that speedups refer to."""
+    def baseline(self, pattern: Pattern | None) -> Config:
+        """Name the configuration that speedups refer to; GEMM has no pattern."""
 
-    def run(self, operands: Operands, config: Config) -> np.ndarray:
-        """Compute the result in float32, in the oracle's order.
+    def result(self, operands: Given) -> np.ndarray:
+        """Allocate what a kernel overwrites."""
 
-        Raises:
-            IllegalSchedule: the configuration is not legal for these operands.
-        """
+    def bind(self, operands: Given, config: Config, result: np.ndarray) -> Call:
+        """Bind the kernel of a legal configuration to arrays."""
 
-    def measure_many(
-        self, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
-    ) -> Iterator[tuple[Config, int, Measurement]]:
-        """Measure configurations in interleaved rounds: configuration, round, measurement."""
+    def check(self, op: Op, operands: Given, *, seed: int) -> Check:
+        """Know the result, or a part of it, in float64."""
