@@ -134,8 +134,10 @@ def _prior_scores(
     prior: CostModel, view: MatrixView, configs: Sequence[Config], space: ConfigSpace
 ) -> Float[np.ndarray, " configs"]:
     """Scores in standard deviations from their mean over the whole space, which compares across matrices."""
-    whole = prior.score(view, list(space))
-    return (prior.score(view, configs) - whole.mean()) / max(whole.std(), np.finfo(np.float32).tiny)
+    whole = list(space)
+    scores = prior.score(view, whole)
+    scaled = dict(zip(whole, (scores - scores.mean()) / max(scores.std(), np.finfo(np.float32).tiny), strict=True))
+    return np.array([scaled[config] for config in configs])
 
 
 def _level(logs: np.ndarray, view: MatrixView) -> np.ndarray:
