@@ -25,8 +25,8 @@ INDEX = ROOT / "notebooks" / "index.ipynb"
 SECONDS = 60
 FEW = 4
 NONE = "—"
-PUBLISHED = {"fig02_techniques", "fig04_techniques", "fig05_matrices", "fig06_training"}
-OWN = {"dse_spade", "index", "levels_spade", "sensitivity_spade", "signs_spade"}
+PUBLISHED = {"fig02_techniques", "fig04_techniques", "fig05_matrices", "fig06_training", "fig07_components"}
+OWN = {"dse_spade", "index", "levels_spade", "selection_spade", "sensitivity_spade", "signs_spade"}
 EXECUTE = """
 import sys, nbformat
 from jupyter_client import KernelManager
