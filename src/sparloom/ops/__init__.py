@@ -1,9 +1,11 @@
 """Operations: operands, float64 oracles, counts of flops and bytes."""
 
-from sparloom.ops.compare import assert_close
+from sparloom.ops.compare import OracleBounds, assert_close
 from sparloom.ops.gemm import GEMM, DenseOperands, GemmShape
 from sparloom.ops.op import Op, Operands, Work
 from sparloom.ops.sddmm import SDDMM
 from sparloom.ops.spmm import SpMM
 
-__all__ = ["GEMM", "SDDMM", "DenseOperands", "GemmShape", "Op", "Operands", "SpMM", "Work", "assert_close"]
+__all__ = [
+    "GEMM", "SDDMM", "DenseOperands", "GemmShape", "Op", "Operands", "OracleBounds", "SpMM", "Work", "assert_close",
+]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-__all__ = ["assert_close"]
+__all__ = ["OracleBounds", "assert_close"]
 
 EPSILON = float(np.finfo(np.float32).eps)
 TINY = float(np.finfo(np.float32).tiny)  # below it float32 has fewer digits
@@ -27,7 +27,7 @@ def assert_close(
         raise AssertionError(f"shape {actual.shape} where the oracle has {oracle.shape}")
     if actual.size == 0:
         return
-    tolerance = np.broadcast_to(4 * EPSILON * scale * (np.asarray(terms, dtype=np.float64) + 1) + TINY, oracle.shape)
+    tolerance = np.broadcast_to(_tolerance(terms, scale), oracle.shape)
     error = np.abs(actual.astype(np.float64) - oracle)
     excess = np.where(np.isfinite(error), error / tolerance, np.inf)
     worst = np.unravel_index(int(np.argmax(excess)), oracle.shape)
@@ -37,3 +37,31 @@ def assert_close(
             f"element ({place}) is {float(actual[worst])!r}, the oracle has {float(oracle[worst])!r}: error "
             f"{float(error[worst]):.3e} exceeds {float(tolerance[worst]):.3e}; {int((excess > 1).sum())} of "
             f"{oracle.size} elements differ")
+
+
+class OracleBounds:
+    """An oracle and what `assert_close` allows around it, for many results of one problem.
+
+    Args:
+        terms, scale: as in `assert_close`.
+    """
+
+    def __init__(self, oracle: np.ndarray, *, terms: np.ndarray | int, scale: np.ndarray | float = 1.0) -> None:
+        self._oracle, self._terms, self._scale = oracle, terms, scale
+        tolerance = _tolerance(terms, scale)
+        self._low = np.nextafter((oracle - tolerance).astype(np.float32), np.float32(np.inf))
+        self._high = np.nextafter((oracle + tolerance).astype(np.float32), np.float32(-np.inf))
+
+    def check(self, actual: np.ndarray) -> None:
+        """Compare a result; quick where it is right.
+
+        Raises:
+            AssertionError: as `assert_close`.
+        """
+        right = actual.shape == self._oracle.shape and ((actual >= self._low) & (actual <= self._high)).all()
+        if not right:
+            assert_close(actual, self._oracle, terms=self._terms, scale=self._scale)
+
+
+def _tolerance(terms: np.ndarray | int, scale: np.ndarray | float) -> np.ndarray:
+    return 4 * EPSILON * scale * (np.asarray(terms, dtype=np.float64) + 1) + TINY

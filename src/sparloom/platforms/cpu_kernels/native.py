@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from sparloom.jit import compile_cpp
 from sparloom.platforms.clock import Repeat, Repetition
 
-__all__ = ["NativeCall"]
+__all__ = ["NativeCall", "address"]
 
 
 class NativeCall:
@@ -43,6 +45,20 @@ class NativeCall:
             return Repetition(spent.wall / spent.runs, spent.processor / spent.runs, spent.runs)
 
         return timed
+
+
+def address(array: np.ndarray, dtype: type[np.generic] = np.float32, *, written: bool = False) -> int:
+    """Give the address of an array for a struct of arguments.
+
+    Raises:
+        ValueError: another dtype, not contiguous, or read-only though it is written.
+    """
+    if array.dtype != dtype or not array.flags.c_contiguous or not array.flags.aligned:
+        raise ValueError(f"an array of {array.dtype} with strides {array.strides} is no contiguous array of "
+                         f"{np.dtype(dtype)}: pass np.ascontiguousarray(array, np.{np.dtype(dtype)})")
+    if written and not array.flags.writeable:
+        raise ValueError("the result is read-only: pass a copy")
+    return array.ctypes.data
 
 
 class _Spent(ctypes.Structure):

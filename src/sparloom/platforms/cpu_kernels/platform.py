@@ -11,13 +11,14 @@ from sparloom.ops import Op
 from sparloom.platforms.arrays import reallocated
 from sparloom.platforms.clock import keep_threads_awake
 from sparloom.platforms.cpu_kernels.family import Family, Given, Rival
+from sparloom.platforms.cpu_kernels.gemm import GemmKernels
 from sparloom.platforms.cpu_kernels.sweep import Contender, sweep
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
 
 __all__ = ["CpuKernels"]
 
-FAMILIES: Mapping[str, Callable[[int, int], Family]] = {}
+FAMILIES: Mapping[str, Callable[[int, int], Family]] = {"gemm": GemmKernels}
 
 
 class CpuKernels:

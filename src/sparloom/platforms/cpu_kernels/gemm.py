@@ -1,0 +1,86 @@
+"""Kernels of dense GEMM: kernels/cpu/gemm.cpp bound to arrays."""
+
+import ctypes
+from functools import cached_property
+
+import numpy as np
+
+from sparloom.jit import compile_cpp
+from sparloom.ops import GEMM, DenseOperands, OracleBounds
+from sparloom.platforms.arrays import aligned
+from sparloom.platforms.cpu_kernels.family import Check
+from sparloom.platforms.cpu_kernels.native import NativeCall, address
+from sparloom.space import Config, GemmSpace, GridSpace, register_tile
+from sparloom.sparse import Pattern
+
+__all__ = ["GemmKernels"]
+
+PACK = {"none": 0, "b": 1, "ab": 2}
+
+
+class GemmKernels:
+    """The family of GEMM; all calls share one workspace for packed blocks.
+
+    Args:
+        threads: of every call.
+        width: of no meaning here: a shape has its own.
+    """
+
+    def __init__(self, threads: int, width: int) -> None:
+        self.threads = threads
+        self.width = width
+        self._workspace = aligned((0,), np.float32)
+
+    def space(self) -> GridSpace:
+        """List the configurations."""
+        return self._space
+
+    def baseline(self, pattern: Pattern | None) -> Config:
+        """Take the default of the space, whatever the shape."""
+        return self._space.default()
+
+    def result(self, operands: DenseOperands) -> np.ndarray:
+        """Allocate C (m, n)."""
+        return aligned((operands.shape.m, operands.shape.n), np.float32)
+
+    def bind(self, operands: DenseOperands, config: Config, result: np.ndarray) -> NativeCall:
+        """Bind the kernel of a legal configuration."""
+        shape, (rows, columns) = operands.shape, register_tile(config)
+        arguments = _Arguments(
+            a=address(operands.dense["A"]), b=address(operands.dense["B"]), c=address(result, written=True),
+            m=shape.m, n=shape.n, k=shape.k, tile_m=config["tile_m"], tile_n=config["tile_n"],
+            tile_k=config["tile_k"], rows=rows, columns=columns, unroll=config["unroll"], pack=PACK[config["pack"]],
+            threads=self.threads)
+        floats = self._library.sparloom_gemm_prepare(ctypes.byref(arguments))
+        assert floats >= 0, f"kernels/cpu/gemm.cpp has no register tile {config['micro']}"
+        if floats > self._workspace.size:
+            self._workspace = aligned((floats,), np.float32, zero=True)
+        arguments.workspace = address(self._workspace)
+        kept = (*operands.dense.values(), result, self._workspace)
+        return NativeCall(self._library.sparloom_gemm, arguments, kept=kept)
+
+    def check(self, op: GEMM, operands: DenseOperands, *, seed: int) -> Check:
+        """Know all of the result."""
+        oracle = op.oracle(operands)
+        return OracleBounds(oracle, terms=op.terms(operands.shape), scale=op.scale(operands)).check
+
+    @cached_property
+    def _space(self) -> GridSpace:
+        return GemmSpace()
+
+    @cached_property
+    def _library(self) -> ctypes.CDLL:
+        library = compile_cpp(["cpu/gemm.cpp"])
+        library.sparloom_gemm_prepare.restype = ctypes.c_int64
+        return library
+
+
+class _Arguments(ctypes.Structure):
+    """The struct Gemm of kernels/cpu/gemm.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("a", "b", "c", "workspace")),
+        *((name, ctypes.c_int64) for name in ("m", "n", "k", "tile_m", "tile_n", "tile_k")),
+        *((name, ctypes.c_int32) for name in ("rows", "columns", "unroll", "pack", "threads")),
+        ("tile", ctypes.c_void_p),
+    )
