@@ -25,7 +25,7 @@ INDEX = ROOT / "notebooks" / "index.ipynb"
 SECONDS = 60
 FEW = 4
 NONE = "—"
-PUBLISHED = {"fig02_techniques", "fig04_techniques", "fig05_matrices", "fig06_training", "fig07_components"}
+PUBLISHED = {f"fig{figure}" for figure in ("02_techniques", "04_techniques", "05_matrices", "06_training", "07_components", "08_predictors")}
 OWN = {"dse_spade", "index", "levels_spade", "selection_spade", "sensitivity_spade", "signs_spade"}
 EXECUTE = """
 import sys, nbformat
