@@ -18,6 +18,9 @@ from sparloom.sparse import WALK, WALK_STATISTICS, Role, WalkStatistics
 
 __all__ = ["SampleSource", "StoredSamples", "read_statistics", "read_walks", "write_statistics", "write_walks"]
 
+COLLECTED_BY: Mapping[str, str] = {"gemm": "collect_gemm"}
+"""Operations whose problems are no sparse matrices have an experiment of their own."""
+
 
 class SampleSource(Protocol):
     """Samples of several platforms and operations on the same matrices; conf/samples has one file per kind."""
@@ -53,13 +56,14 @@ class StoredSamples:
         Raises:
             MissingArtifact: not collected, or not for this preset.
         """
-        path = self._path(f"samples/{platform}_{op}.parquet", experiment=f"collect_{platform}", op=op)
+        experiment = COLLECTED_BY.get(op, f"collect_{platform}")
+        path = self._path(f"samples/{platform}_{op}.parquet", experiment=experiment, op=op)
         whole = SampleTable.read(path)
         table = whole.filter(op=op, platform=platform, preset=preset)
         if not len(table):
             raise MissingArtifact(
                 f"{path} has no samples of preset {preset!r}; presets: {', '.join(map(repr, whole.presets()))}",
-                experiment=f"collect_{platform}",
+                experiment=experiment,
                 overrides=(f"op={op}", f"corpus={self.corpus}"),
             )
         return table

@@ -28,7 +28,8 @@ SCHEMA = pa.schema([
 
 FORMAT = 1
 KEY = ("op", "platform", "preset", "matrix", "width", "config", "round")
-ORDER = ("op", "platform", "preset", "matrix", "round", "config")
+ORDER = ("op", "platform", "preset", "matrix", "width", "round", "config")
+PROBLEM = ("op", "platform", "preset", "matrix", "width")  # what is collected together
 DEFAULT_TIES: Mapping[str, float] = {"wall": 0.05, "device": 0.05, "simulated": 0.01}
 """Relative differences that carry no order, at least: measured pairs within 5 %, simulated pairs within 1 %."""
 
@@ -137,6 +138,12 @@ class SampleTable:
             mask &= self._is_in("matrix", matrices)
         return SampleTable(self._rows.filter(pa.array(mask)), self.provenance)
 
+    def updated(self, fresh: "SampleTable") -> "SampleTable":
+        """Take all rows of a newer table; of this one keep the operations, presets, matrices and widths it lacks."""
+        taken = fresh._problems().unique()
+        kept = self._rows.filter(pa.array(~self._problems().isin(taken)))
+        return SampleTable.concat([SampleTable(kept, self.provenance), fresh])
+
     def labels(
         self, *, ties: Mapping[str, float] = DEFAULT_TIES, noise: Mapping[str, float] | None = None
     ) -> pd.DataFrame:
@@ -215,6 +222,10 @@ class SampleTable:
             end = offsets[1:][some][-1]
             least[some] = np.minimum.reduceat(values[:end], offsets[:-1][some])
         return least
+
+    def _problems(self) -> pd.MultiIndex:
+        columns = {name: self._text(name).astype(str) if name in _TEXTS else self._rows[name] for name in PROBLEM}
+        return pd.MultiIndex.from_frame(pd.DataFrame(columns))
 
     def _text(self, name: str) -> pd.Categorical:
         column = self._rows[name].combine_chunks()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sparloom.measure import Measurement, TimingProtocol
 
 __all__ = [
-    "Clock", "Repeat", "Repetition", "Stopwatch", "keep_threads_awake", "one_by_one", "processor_clock",
+    "Clock", "Repeat", "Repetition", "Stopwatch", "in_series", "keep_threads_awake", "one_by_one", "processor_clock",
     "thread_clocks",
 ]
 
@@ -108,6 +108,27 @@ def one_by_one(run: Callable[[], None], processor: Clock, wall: Clock = time.per
         cpu, start = processor(), wall()
         run()
         return Repetition(wall() - start, processor() - cpu)
+
+    return repeat
+
+
+def in_series(run: Callable[[], None], processor: Clock, wall: Clock = time.perf_counter) -> Repeat:
+    """Read both clocks around a series of runs that is long enough; for one run that is long enough, around it alone.
+
+    Args:
+        run: executes the kernel once.
+        processor, wall: clocks in seconds.
+    """
+    def repeat(seconds: float) -> Repetition:
+        runs = 1
+        while True:
+            cpu, start = processor(), wall()
+            for _ in range(runs):
+                run()
+            spent = wall() - start
+            if spent >= seconds:
+                return Repetition(spent / runs, (processor() - cpu) / runs, runs)
+            runs = min(max(2 * runs, int(1.05 * runs * seconds / max(spent, 1e-9))), 16 * runs)
 
     return repeat
 

@@ -12,6 +12,7 @@ _HOMES = {
     "CheckSpadeSigns": "check_spade_signs",
     "Checkpoints": "checkpoints",
     "Collect": "collect",
+    "CollectGemm": "collect_gemm",
     "Compare": "compare",
     "ExportCsv": "export_csv",
     "ExploreDesigns": "explore_designs",

@@ -2,9 +2,7 @@
 
 import hashlib
 import logging
-import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +14,6 @@ import numpy as np
 
 from sparloom.data import Journal, Sample, SampleTable, compact
 from sparloom.errors import SparloomError
-from sparloom.files import locked
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
@@ -25,6 +22,7 @@ from sparloom.tasks.failures import tell_failures
 from sparloom.tasks.fanout import run_jobs
 from sparloom.tasks.measuring import measure_presets
 from sparloom.tasks.places import corpus_name, data_folder
+from sparloom.tasks.processors import alone
 from sparloom.tasks.provenance import commit
 
 if TYPE_CHECKING:
@@ -130,7 +128,7 @@ class Collect:
         if self.platforms[0].kind == "wall" and self.jobs > 1:
             raise ValueError(f"{self.jobs} jobs would disturb each other's times on platform {self.platforms[0].name}: "
                              "task.jobs=1, or one machine per shard")
-        return locked(Path(tempfile.gettempdir()) / f"sparloom-timing-{os.getuid()}.lock")
+        return alone()
 
     def _operands(self, matrix: SparseMatrix) -> Operands:
         """Draw dense operands, except for simulators, which need none."""
@@ -204,19 +202,10 @@ class Collect:
                       "platform": self.platforms[0].name, "op": self.op.name}
         fresh = compact(self._folder, [provenance]).filter(op=self.op.name, platform=self.platforms[0].name)
         path = data_folder(self.data, self.corpus) / "samples" / f"{self.platforms[0].name}_{self.op.name}.parquet"
-        table = _updated(SampleTable.read(path), fresh) if path.exists() else fresh
+        table = SampleTable.read(path).updated(fresh) if path.exists() else fresh
         table.write(path)
         logger.info("%s: %d rows of %d matrices", path, len(table), len(table.matrices))
         tell_failures(table)
-
-
-def _updated(old: SampleTable, fresh: SampleTable) -> SampleTable:
-    """Replace the rows of all (preset, matrix) that were collected anew."""
-    kept = []
-    for preset in old.presets():
-        rows = old.filter(preset=preset)
-        kept.append(rows.filter(matrices=set(rows.matrices) - set(fresh.filter(preset=preset).matrices)))
-    return SampleTable.concat([*kept, fresh])
 
 
 def _append(journals: Mapping[str, Journal], samples: Sequence[Sample]) -> list[Sample]:

@@ -72,6 +72,9 @@ def test_missing_samples_name_the_experiment_that_makes_them(tmp_path: Path) -> 
         source.table("cpu", "", "sddmm")
     assert caught.value.experiment == "collect_cpu"
     assert caught.value.overrides == ("op=sddmm", "corpus=suitesparse")
+    with pytest.raises(MissingArtifact) as caught:
+        source.table("cpu_kernels", "t1", "gemm")
+    assert caught.value.experiment == "collect_gemm"
     for read in (source.statistics, source.walks, source.inputs, source.split):
         with pytest.raises(MissingArtifact) as caught:
             read()

@@ -72,6 +72,18 @@ def test_filter_keeps_what_matches_everything(sample: Make) -> None:
     assert table.presets() == ("", "fast")
 
 
+def test_problems_that_were_collected_anew_replace_all_their_rows(sample: Make) -> None:
+    old = [sample(), sample(config="knob=2"), sample(width=32), sample(preset="other"), sample(matrix="g/b")]
+    fresh = SampleTable.of([sample(seconds=(9.0,), cpu_seconds=()), sample(matrix="g/c")], [{"run": 2}])
+    table = SampleTable.of(old, [{"run": 1}]).updated(fresh)
+    rows = table.frame()
+    assert sorted(zip(rows["matrix"], rows["width"], rows["preset"], rows["config"], strict=True)) == [
+        ("g/a", 32, "", "knob=1"), ("g/a", 256, "", "knob=1"), ("g/a", 256, "other", "knob=1"),
+        ("g/b", 256, "", "knob=1"), ("g/c", 256, "", "knob=1")]
+    assert sorted(seconds[0] for seconds in rows["seconds"]) == [pytest.approx(2e-3)] * 4 + [9.0]
+    assert table.provenance == ({"run": 1}, {"run": 2})
+
+
 def test_label_is_the_median_over_rounds_of_the_least_repetition(sample: Make) -> None:
     rounds = [(9.0, 1.0), (1.2, 8.0), (7.0, 3.0)]
     rows = [sample(round=turn, seconds=seconds) for turn, seconds in enumerate(rounds)]

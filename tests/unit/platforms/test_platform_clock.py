@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sparloom.measure import TimingProtocol
-from sparloom.platforms.clock import Repeat, Repetition, Stopwatch, one_by_one, processor_clock
+from sparloom.platforms.clock import Repeat, Repetition, Stopwatch, in_series, one_by_one, processor_clock
 
 TIMING = TimingProtocol(rounds=1, repetitions=3, short_seconds=0.0, most_repetitions=3, slow_factor=3.0,
                         steal_ratio=1.1, retakes=2, seed=0)
@@ -118,6 +118,15 @@ def test_runs_repeated_without_a_pause_fill_a_visit_at_once():
         watch.visit()
     assert asked == pytest.approx([0.0, 0.1, 0.1, 0.1])
     assert watch.measurement().seconds == (0.001,) * 3
+
+
+def test_a_series_is_as_long_as_it_must_be():
+    machine = Machine((1e-4, 1.0))
+    repeat = in_series(machine.run, processor=lambda: machine.processor, wall=lambda: machine.wall)
+    assert repeat(0.0) == pytest.approx((1e-4, 2e-4, 1))
+    series = repeat(0.01)
+    assert series[:2] == pytest.approx((1e-4, 2e-4))
+    assert 100 <= series.runs <= 106
 
 
 def test_short_runs_are_never_slow():

@@ -36,6 +36,10 @@ class CpuKernels:
         self.threads = threads
         self.width = width
 
+    def __reduce__(self) -> tuple[type["CpuKernels"], tuple[int, int]]:
+        """Travel to another process as settings: compiled kernels stay where they are."""
+        return CpuKernels, (self.threads, self.width)
+
     @property
     def preset(self) -> str:
         """Name of these settings in sample tables."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparloom.measure import Measurement, TimingProtocol
-from sparloom.platforms.clock import Repeat, Stopwatch, one_by_one, processor_clock, thread_clocks
+from sparloom.platforms.clock import Repeat, Stopwatch, in_series, processor_clock, thread_clocks
 from sparloom.platforms.cpu_kernels.family import Call, Check
 from sparloom.platforms.cpu_kernels.native import NativeCall
 from sparloom.space import Config
@@ -69,7 +69,7 @@ def sweep(
 
 def _repeat(call: Call) -> Repeat:
     """Threads have begun with the first run, so their clocks exist."""
-    return call.repeat(thread_clocks()) if isinstance(call, NativeCall) else one_by_one(call, processor_clock())
+    return call.repeat(thread_clocks()) if isinstance(call, NativeCall) else in_series(call, processor_clock())
 
 
 def _fault(check: Check, result: np.ndarray) -> str | None:
