@@ -47,6 +47,22 @@ class Compared:
             with atomic_path(out / "curves.csv") as partial:
                 self.curves.to_csv(partial, index=False)
 
+    def leads(self, group: str, pairs: Mapping[str, str]) -> pd.DataFrame:
+        """Ratios of the first choices' speeds of two rows each, on the same resamples of matrices.
+
+        Args:
+            pairs: row -> row that it is divided by.
+
+        Returns:
+            Indexed by label of the row: over (label of the other), ratio, low, high (95 % bounds over matrices).
+        """
+        part = self.per_matrix[self.per_matrix["group"] == group]
+        labels = self.rows[self.rows["group"] == group].set_index("row")["label"]
+        rows = dict(tuple(part.groupby("row", sort=False)))
+        draw = draws(part["matrix"].nunique(), seed=0)
+        found = [(labels[row], labels[other], *lead(rows[row], rows[other], draw)) for row, other in pairs.items()]
+        return pd.DataFrame(found, columns=["row", "over", "ratio", "low", "high"]).set_index("row")
+
 
 def read_compared(folder: Path) -> Compared:
     """Read what a comparison wrote."""

@@ -71,6 +71,15 @@ def test_what_was_written_is_read_again(compared, tmp_path):
     assert len(again.per_matrix) == len(compared.per_matrix)
 
 
+def test_leads_are_those_over_the_reference_and_their_inverse(compared):
+    found = compared.leads("spmm", {"static": "cognate", "cognate": "static"})
+    rows = compared.rows[compared.rows["group"] == "spmm"].set_index("row")
+    told = rows.loc["static", [f"top1_over_cognate{end}" for end in ("", "_low", "_high")]].tolist()
+    assert found.iloc[0][["ratio", "low", "high"]].tolist() == pytest.approx(told)
+    assert found.iloc[1][["ratio", "high", "low"]].tolist() == pytest.approx([1 / value for value in told], rel=1e-3)
+    assert found["over"].tolist() == [rows.loc["cognate", "label"], rows.loc["static", "label"]]
+
+
 def test_without_curves_no_file_is_written(compared, tmp_path):
     Compared(compared.rows, compared.per_matrix, pd.DataFrame()).write(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["per_matrix.parquet", "rows.parquet"]
