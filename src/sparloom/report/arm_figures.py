@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -17,6 +18,7 @@ __all__ = ["Bars", "Curves", "GroupFigure", "Lines", "Matrices", "Shares"]
 DARK, LIGHT, WHOLE, EDGE, GREY = "#3d5a80", "#c3d0e0", "#8a8a8a", "#2b2b2b", "#404040"
 PAPER = {"marker": "D", "markersize": 5, "color": EDGE, "markerfacecolor": "white", "linestyle": ""}
 STYLES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))  # of lines: told apart without colour
+ASIDE = 1.02  # factor by which lines stand aside, so that bounds do not cover each other
 SHADES = ("#b5443c", "#3d5a80", "#7aa974", "#9a9a9a")
 SIZES: Mapping[str, str] = {
     "target_matrices": "matrices of the target to learn from", "source_matrices": "matrices of the source",
@@ -71,9 +73,11 @@ class Lines:
         rows = {row["row"]: row for row in _finished(compared, group)}
         drawn, (axes,) = figure(6.4, 3.8)
         joined = {name for names in self.lines.values() for name in names}
-        for (label, names), (style, marker), shade in zip(self.lines.items(), STYLES, SHADES, strict=False):
+        shifts = ASIDE ** np.linspace(-1, 1, len(self.lines)) if len(self.lines) > 1 else [1.0]
+        drawing = zip(self.lines.items(), STYLES, SHADES, shifts, strict=False)
+        for (label, names), (style, marker), shade, shift in drawing:
             points = sorted((rows[name] for name in names if name in rows), key=lambda row: row[self.x])
-            sizes = [row[self.x] for row in points]
+            sizes = [shift * row[self.x] for row in points]
             axes.errorbar(sizes, [row["top1_speedup"] for row in points], yerr=_bounds(points, "top1_speedup"),
                           linestyle=style, marker=marker, color=shade, capsize=3, linewidth=1.3, label=label)
             told = [(size, row["paper_top1_speedup"]) for size, row in zip(sizes, points, strict=True)
@@ -85,7 +89,7 @@ class Lines:
             if name not in joined:
                 axes.axhline(row["top1_speedup"], color=GREY, linewidth=0.9, linestyle=style)
                 axes.annotate(row["label"], (1, row["top1_speedup"]), xycoords=("axes fraction", "data"), fontsize=8,
-                              xytext=(-2, 2), textcoords="offset points", ha="right")
+                              xytext=(3, 0), textcoords="offset points", va="center")
         _sizes(axes, sorted({int(rows[name][self.x]) for name in joined if name in rows}))
         axes.set_xlabel(SIZES.get(self.x, self.x))
         _finish(axes, title)
