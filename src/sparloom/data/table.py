@@ -161,11 +161,7 @@ class SampleTable:
         Raises:
             SchemaError: the rows mix operations, platforms, presets, widths or clocks, whose times do not compare.
         """
-        for name in ("op", "platform", "preset", "width", "kind"):
-            found = self._unique(name)
-            if len(found) > 1:
-                listed = ", ".join(sorted(map(str, found)))
-                raise SchemaError(f"times of different {name} do not compare ({listed}): filter the table first")
+        self._compare("op", "platform", "preset", "width", "kind")
         least = self._least()
         keys = pd.DataFrame({"matrix": self._text("matrix"), "config": self._text("config"), "seconds": least})
         groups = keys[np.isfinite(least)].groupby(["matrix", "config"], sort=False, observed=True)["seconds"]
@@ -177,6 +173,23 @@ class SampleTable:
             spread = np.maximum(spread, labels["matrix"].map(noise).astype(float).fillna(0.0))
         labels = labels.assign(matrix=labels["matrix"].astype(str), config=labels["config"].astype(str), spread=spread)
         return labels[["matrix", "config", "seconds", "spread"]]
+
+    def sweeps(self) -> pd.DataFrame:
+        """Reduce repetitions, not rounds; failures are dropped.
+
+        Returns:
+            Columns matrix, width, config, round and seconds (least repetition), one row per row of the table.
+
+        Raises:
+            SchemaError: the rows mix operations, platforms, presets or clocks, whose times do not compare.
+        """
+        self._compare("op", "platform", "preset", "kind")
+        least = self._least()
+        frame = pd.DataFrame({
+            "matrix": self._text("matrix"), "width": self._rows["width"].to_numpy(), "config": self._text("config"),
+            "round": self._rows["round"].to_numpy(), "seconds": least,
+        })
+        return frame[np.isfinite(least)]
 
     def failures(self) -> pd.DataFrame:
         """Rows without seconds: matrix, config, round and the reason."""
@@ -204,6 +217,13 @@ class SampleTable:
         if kinds:
             raise SchemaError(f"unknown kind {', '.join(sorted(kinds))}; kinds are {', '.join(DEFAULT_TIES)}")
         _without_duplicates(self._rows)
+
+    def _compare(self, *names: str) -> None:
+        for name in names:
+            found = self._unique(name)
+            if len(found) > 1:
+                listed = ", ".join(sorted(map(str, found)))
+                raise SchemaError(f"times of different {name} do not compare ({listed}): filter the table first")
 
     def _refuse(self, wrong: np.ndarray, reason: str) -> None:
         if wrong.any():

@@ -1,0 +1,217 @@
+"""The declarative specification of features: what a performance model reads, as data that is saved with it."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float
+
+from sparloom.errors import SchemaError
+from sparloom.models.performance.formula import Formula
+from sparloom.space import Config
+
+__all__ = ["Feature", "FeatureSpec", "config_columns"]
+
+Group = Literal["problem", "pattern", "kernel", "interaction", "hardware"]
+Columns = Mapping[str, np.ndarray]
+REQUIRED = ("flops", "bytes")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One number that a model reads.
+
+    Args:
+        name: lower case; a formula that is the name itself means that it is given.
+        group: problem and pattern are the same for all configurations, kernel for all problems, hardware for both;
+            interaction depends on problem and configuration.
+        formula: over given names, parameters of the configuration (group kernel) and earlier features.
+        unit: of the number; "1" for ratios and flags.
+    """
+
+    name: str
+    group: Group
+    formula: str
+    unit: str
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """Features in the order in which a model reads them.
+
+    Two of them are work: `flops` and `bytes` of a problem, by which seconds become rates.
+
+    Args:
+        op: operation.
+        version: of the meaning of what is given; raise it when that changes and the formulas do not.
+        features: all of them; those of the group hardware are read by the model only when they vary.
+        fallback: formula over given numbers; where it is not 0, no model is asked.
+
+    Raises:
+        ValueError: a name that occurs twice, an unknown group, a formula that reads what is not there before it or
+            what does not belong to its group, or no flops and bytes.
+    """
+
+    op: str
+    version: int
+    features: tuple[Feature, ...]
+    fallback: str
+
+    def __post_init__(self) -> None:
+        groups: dict[str, Group] = {}
+        for feature in self.features:
+            if feature.group not in get_args(Group):
+                raise ValueError(f"group {feature.group!r} of feature {feature.name} is not one of "
+                                 f"{', '.join(get_args(Group))}")
+            if feature.name in groups:
+                raise ValueError(f"feature {feature.name} is defined twice")
+            reads = self._formulas[feature.name].names - {feature.name}
+            missing = sorted(reads - set(groups)) if feature.group != "kernel" else []
+            if missing:
+                raise ValueError(f"feature {feature.name} reads {', '.join(missing)}, not defined before it")
+            foreign = {groups[name] for name in reads if name in groups} - _READABLE[feature.group]
+            if foreign:
+                raise ValueError(f"feature {feature.name} of group {feature.group} reads one of group {foreign.pop()}")
+            groups[feature.name] = feature.group
+        absent = [name for name in REQUIRED if groups.get(name) not in ("problem", "pattern")]
+        if absent:
+            raise ValueError(f"features of {self.op} lack {', '.join(absent)} of a problem")
+
+    @cached_property
+    def _formulas(self) -> dict[str, Formula]:
+        return {feature.name: Formula(feature.formula) for feature in self.features}
+
+    def formula(self, name: str) -> Formula:
+        """The formula of a feature."""
+        return self._formulas[name]
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Names that a problem has to bring: sizes, statistics, constants of the machine."""
+        return tuple(feature.name for feature in self.features
+                     if feature.group != "kernel" and feature.formula == feature.name)
+
+    def names(self, *, hardware: bool) -> tuple[str, ...]:
+        """Columns that a model reads, in order; those of the hardware where they vary."""
+        return tuple(feature.name for feature in self.features if hardware or feature.group != "hardware")
+
+    def kernel(self, configs: Sequence[Config]) -> dict[str, np.ndarray]:
+        """Evaluate what depends on the configuration alone: arrays (configs,)."""
+        columns = config_columns(configs)
+        found: dict[str, np.ndarray] = {}
+        for feature in self.features:
+            if feature.group == "kernel":
+                found[feature.name] = self._value(feature, columns | found)
+        return found
+
+    def evaluate(self, problems: Columns, kernel: Columns) -> dict[str, np.ndarray]:
+        """Evaluate everything over columns that broadcast: (problems, 1) against (configs,), or row by row.
+
+        Args:
+            problems: what is `given`.
+            kernel: as `kernel` makes it.
+
+        Raises:
+            ValueError: a value is missing or not finite.
+        """
+        missing = [name for name in self.given if name not in problems]
+        if missing:
+            raise ValueError(f"a problem of {self.op} has to bring {', '.join(missing)}")
+        found: dict[str, np.ndarray] = dict(kernel)
+        for feature in self.features:
+            if feature.group != "kernel":
+                known = found if feature.formula != feature.name else {feature.name: problems[feature.name]}
+                found[feature.name] = self._value(feature, known)
+        return found
+
+    def matrix(
+        self, problems: Columns, kernel: Columns, *, names: Sequence[str]
+    ) -> Float[np.ndarray, "*shape features"]:
+        """Stack the columns that a model reads behind the broadcast shape of all others."""
+        found = self.evaluate(problems, kernel)
+        shape = np.broadcast_shapes(*(found[name].shape for name in names))
+        stacked = np.empty((*shape, len(names)))
+        for place, name in enumerate(names):
+            stacked[..., place] = found[name]
+        return stacked
+
+    def work(self, problems: Columns) -> tuple[np.ndarray, np.ndarray]:
+        """Flops and bytes of each problem."""
+        found: dict[str, np.ndarray] = {}
+        for feature in self._before_kernels():
+            known = found if feature.formula != feature.name else {feature.name: problems[feature.name]}
+            found[feature.name] = self._value(feature, known)
+        return found["flops"], found["bytes"]
+
+    def falls_back(self, problems: Columns) -> np.ndarray:
+        """Whether each problem is one that the kernels are not made for: bool."""
+        return Formula(self.fallback).evaluate(problems) != 0
+
+    def record(self) -> dict[str, Any]:
+        """Plain values, as they are saved."""
+        return {"op": self.op, "version": self.version, "fallback": self.fallback,
+                "features": [asdict(feature) for feature in self.features]}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "FeatureSpec":
+        """Read plain values back."""
+        features = tuple(Feature(**entry) for entry in record["features"])
+        return cls(op=record["op"], version=record["version"], features=features, fallback=record["fallback"])
+
+    def check(self, other: "FeatureSpec", *, origin: str) -> None:
+        """Refuse a model that was trained on other features.
+
+        Args:
+            other: what it was trained on.
+            origin: of the model, for the message.
+
+        Raises:
+            SchemaError: any name, group, formula, unit, the order, the version or the operation differs.
+        """
+        if other == self:
+            return
+        changes = difflib.unified_diff(list(_lines(other)), list(_lines(self)), lineterm="", n=0)
+        shown = [line for line in changes if not line.startswith(("---", "+++", "@@"))]
+        raise SchemaError(f"{origin} was trained on other features (- its own, + those of this version):\n"
+                          + "\n".join(shown) + "\ntrain it again: experiment=fit_trees")
+
+    def _before_kernels(self) -> Iterator[Feature]:
+        return (feature for feature in self.features if feature.group in ("problem", "pattern"))
+
+    def _value(self, feature: Feature, columns: Columns) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = self._formulas[feature.name].evaluate(columns)
+        if not np.isfinite(value).all():
+            raise ValueError(f"feature {feature.name} = {feature.formula} is not finite for some of its inputs")
+        return value
+
+
+def config_columns(configs: Sequence[Config]) -> dict[str, np.ndarray]:
+    """Values of every parameter: float64 (configs,), or texts where not all are numbers."""
+    if not configs:
+        return {}
+    columns = {}
+    for name in configs[0].names:
+        values = [config[name] for config in configs]
+        numbers = all(isinstance(value, int) for value in values)
+        columns[name] = np.array(values, np.float64) if numbers else np.array([str(value) for value in values])
+    return columns
+
+
+_READABLE: Mapping[Group, frozenset[Group]] = {
+    "problem": frozenset({"problem", "hardware"}),
+    "pattern": frozenset({"problem", "pattern", "hardware"}),
+    "kernel": frozenset({"kernel"}),
+    "hardware": frozenset({"hardware"}),
+    "interaction": frozenset(get_args(Group)),
+}
+
+
+def _lines(spec: FeatureSpec) -> Iterator[str]:
+    yield f"op {spec.op}, version {spec.version}"
+    yield f"fallback = {spec.fallback}"
+    for feature in spec.features:
+        yield f"{feature.name} = {feature.formula}  ({feature.group}, {feature.unit})"

@@ -1,0 +1,118 @@
+"""The performance model: how fast a configuration runs on a problem, by gradient-boosted trees on a specification."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import lightgbm
+import numpy as np
+from jaxtyping import Bool, Float
+
+from sparloom.models.performance.cross_fit import predict
+from sparloom.models.performance.features import FeatureSpec
+from sparloom.models.performance.target import Target
+from sparloom.space import Config
+
+__all__ = ["Candidates", "Origin", "PerformanceModel"]
+
+Columns = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a model was trained for.
+
+    Args:
+        platform, preset: where it was measured.
+        space: digest of the configuration space.
+        machine: constants of the hardware that features may read, by name.
+    """
+
+    platform: str
+    preset: str
+    space: str
+    machine: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class PerformanceModel:
+    """Predicts a target as the mean of its members, on the target's scale.
+
+    Args:
+        members: one per fold, or a single one.
+        names: features that the members read, in order.
+        folds: group -> the member that has not seen it; empty when there is a single one.
+        lineage: how it came about, the oldest entry first, JSON values.
+        threads: of a prediction.
+    """
+
+    spec: FeatureSpec
+    target: Target
+    origin: Origin
+    names: tuple[str, ...]
+    members: tuple[lightgbm.Booster, ...]
+    folds: Mapping[str, int] = field(default_factory=dict)
+    lineage: tuple[Mapping[str, Any], ...] = ()
+    threads: int = 1
+
+    def predict(self, problems: Columns, configs: Sequence[Config]) -> Float[np.ndarray, "problems configs"]:
+        """Predict the quantity in its unit; see `Candidates`, which is quicker for the same configurations again."""
+        return self.over(configs).predict(problems)
+
+    def over(self, configs: Sequence[Config]) -> "Candidates":
+        """Evaluate once what depends on configurations alone."""
+        return Candidates(self, tuple(configs))
+
+    def falls_back(self, problems: Columns) -> Bool[np.ndarray, " problems"]:
+        """Whether each problem is one that no model is asked about."""
+        return self.spec.falls_back(problems)
+
+    @property
+    def trees(self) -> int:
+        """Trees of all members."""
+        return sum(member.num_trees() for member in self.members)
+
+    def member(self, fold: int) -> "PerformanceModel":
+        """One member by itself."""
+        return replace(self, members=(self.members[fold],), folds={})
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """A performance model over fixed configurations."""
+
+    model: PerformanceModel
+    configs: tuple[Config, ...]
+
+    def predict(self, problems: Columns) -> Float[np.ndarray, "problems configs"]:
+        """Predict the quantity in its unit for every configuration on every problem.
+
+        Args:
+            problems: what the specification wants to be given, (problems,) each; constants of the machine are those of
+                the training unless they are given.
+        """
+        return self.model.target.restore(self.learned(problems))
+
+    def score(self, problems: Columns) -> Float[np.ndarray, "problems configs"]:
+        """Score configurations: low = fast; scores of different problems do not compare."""
+        return self.model.target.sign * self.learned(problems)
+
+    def best(self, problems: Columns, *, fallback: Config) -> list[Config]:
+        """Choose a configuration for each problem; where the kernels are not made for it, the fallback."""
+        scores, unasked = self.score(problems), self.model.falls_back(problems)
+        return [fallback if aside else self.configs[place]
+                for aside, place in zip(unasked, scores.argmin(axis=1), strict=True)]
+
+    def learned(self, problems: Columns) -> Float[np.ndarray, "problems configs"]:
+        """Predict on the scale of the target."""
+        model = self.model
+        columns = {name: np.asarray(column, np.float64)[:, None] for name, column in problems.items()}
+        constants = {name: np.float64(value) for name, value in model.origin.machine.items()}
+        features = model.spec.matrix(constants | columns, self._kernel, names=model.names)
+        shape = (len(next(iter(columns.values()))), len(self.configs))
+        return predict(model.members, np.broadcast_to(features, (*shape, len(model.names))), threads=model.threads)
+
+    @cached_property
+    def _kernel(self) -> Columns:
+        return self.model.spec.kernel(self.configs)

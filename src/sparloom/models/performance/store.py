@@ -1,0 +1,115 @@
+"""Performance models on disk: JSON and LightGBM's text in one folder, read without running code."""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+
+from sparloom.errors import SchemaError
+from sparloom.files import write_json, write_text
+from sparloom.models.performance.features import FeatureSpec
+from sparloom.models.performance.model import Origin, PerformanceModel
+from sparloom.models.performance.target import Target
+
+__all__ = ["digest", "load_performance", "save_performance"]
+
+FORMAT = 1
+HEADER = "model.json"
+END = "end of trees"
+
+
+def save_performance(folder: Path, model: PerformanceModel) -> None:
+    """Write a model as `folder`/model.json and `folder`/trees_<i>.txt; an earlier one in its place is replaced."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        for place, member in enumerate(model.members):
+            write_text(made / _trees(place), _text(member))
+        write_json(made / HEADER, _header(model))
+        if folder.exists():
+            shutil.rmtree(folder)
+        made.rename(folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def load_performance(
+    folder: Path, *, spec: FeatureSpec | None = None, threads: int = 1, **expected: str
+) -> PerformanceModel:
+    """Read a model.
+
+    Args:
+        spec: features that it must have been trained on, to the letter.
+        threads: of a prediction.
+        expected: platform, preset or space that it must be of.
+
+    Raises:
+        SchemaError: no such model, another format, damaged, or trained for something else than expected.
+    """
+    try:
+        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SchemaError(f"{folder} holds no performance model ({error}): run experiment=fit_trees") from None
+    if header.get("format") != FORMAT:
+        raise SchemaError(f"{folder} has format {header.get('format')}, this version reads {FORMAT}: "
+                          "run experiment=fit_trees")
+    stored = FeatureSpec.from_record(header["spec"])
+    if spec is not None:
+        spec.check(stored, origin=str(folder))
+    for name, wanted in expected.items():
+        if header["origin"][name] != wanted:
+            raise SchemaError(f"{folder} was trained for {name} {header['origin'][name]!r}, not {wanted!r}: "
+                              "train it again, experiment=fit_trees")
+    members = tuple(_member(folder / _trees(place), header["names"], checksum)
+                    for place, checksum in enumerate(header["trees"]))
+    return PerformanceModel(
+        spec=stored, target=Target(**header["target"]), origin=Origin(**header["origin"]),
+        names=tuple(header["names"]), members=members, folds=header["folds"], lineage=tuple(header["lineage"]),
+        threads=threads,
+    )
+
+
+def digest(model: PerformanceModel) -> str:
+    """Identify a model by what it predicts: 16 hexadecimal digits."""
+    header = _header(model)
+    content = json.dumps([header[name] for name in ("spec", "target", "origin", "names", "trees")], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _header(model: PerformanceModel) -> Mapping[str, Any]:
+    return {
+        "format": FORMAT, "spec": model.spec.record(), "target": asdict(model.target), "origin": asdict(model.origin),
+        "names": list(model.names), "trees": [_checksum(_text(member)) for member in model.members],
+        "folds": dict(model.folds), "lineage": list(model.lineage),
+    }
+
+
+def _member(path: Path, names: list[str], checksum: str) -> lightgbm.Booster:
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if _checksum(text) != checksum:
+        raise SchemaError(f"{path} is not the file that was saved with its model: run experiment=fit_trees")
+    member = lightgbm.Booster(model_str=text)
+    if member.feature_name() != names:
+        raise SchemaError(f"{path} reads the features {', '.join(member.feature_name())}, its model says "
+                          f"{', '.join(names)}: run experiment=fit_trees")
+    return member
+
+
+def _text(member: lightgbm.Booster) -> str:
+    """The trees and what they read; without the settings behind them, which do not survive loading."""
+    text = member.model_to_string(num_iteration=-1)
+    return text[:text.index(END) + len(END)] + "\n"
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _trees(place: int) -> str:
+    return f"trees_{place}.txt"
