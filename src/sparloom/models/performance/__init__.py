@@ -4,6 +4,7 @@ from sparloom.models.performance.cross_fit import cross_fit, out_of_fold
 from sparloom.models.performance.features import Feature, FeatureSpec
 from sparloom.models.performance.folds import assign_folds
 from sparloom.models.performance.formula import Formula
+from sparloom.models.performance.gemm import GEMM_FEATURES, gemm_problems
 from sparloom.models.performance.grid import Grid, Measured
 from sparloom.models.performance.growth import Growth, Rows
 from sparloom.models.performance.model import Candidates, Origin, PerformanceModel
@@ -12,7 +13,7 @@ from sparloom.models.performance.target import Target
 from sparloom.models.performance.training import fold_of, grow_further, train_performance
 
 __all__ = [
-    "Candidates", "Feature", "FeatureSpec", "Formula", "Grid", "Growth", "Measured", "Origin", "PerformanceModel",
-    "Rows", "Target", "assign_folds", "cross_fit", "digest", "fold_of", "grow_further", "load_performance",
-    "out_of_fold", "save_performance", "train_performance",
+    "GEMM_FEATURES", "Candidates", "Feature", "FeatureSpec", "Formula", "Grid", "Growth", "Measured", "Origin",
+    "PerformanceModel", "Rows", "Target", "assign_folds", "cross_fit", "digest", "fold_of", "gemm_problems",
+    "grow_further", "load_performance", "out_of_fold", "save_performance", "train_performance",
 ]

@@ -86,7 +86,7 @@ class Growth:
         stop = lightgbm.early_stopping(self.patience, verbose=False)
         model = lightgbm.train(self._parameters(quantile), data, self.trees, valid_sets=[held.dataset(names, data)],
                                init_model=base, callbacks=[stop])
-        return max(1, model.best_iteration)
+        return max(1, model.best_iteration - (base.num_trees() if base is not None else 0))
 
     def _parameters(self, quantile: float | None) -> dict[str, Any]:
         objective = {"objective": "l2"} if quantile is None else {"objective": "quantile", "alpha": quantile}
