@@ -1,5 +1,6 @@
 """Best configurations of a space under a cost model."""
 
+from sparloom.search.evolution import Evolution
 from sparloom.search.exhaustive import Ranked, top_k
 
-__all__ = ["Ranked", "top_k"]
+__all__ = ["Evolution", "Ranked", "top_k"]

@@ -26,8 +26,14 @@ def cross_fit(
         weights: of rows, that broadcast as well.
         quantile: to predict in place of the mean.
         bases: a model per fold, on top of which it grows.
+
+    Raises:
+        ValueError: fewer than three folds: one is scored, one stops the growth, the others are learned from.
     """
     count = int(np.max(folds)) + 1
+    if count < 3:
+        raise ValueError(f"{count} folds leave nothing to learn from, as one is scored and one ends the growth: "
+                         "take at least 3")
     members = []
     for fold in range(count):
         following = (fold + 1) % count

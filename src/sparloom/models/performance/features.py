@@ -1,6 +1,7 @@
 """The declarative specification of features: what a performance model reads, as data that is saved with it."""
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -61,13 +62,14 @@ class FeatureSpec:
     fallback: str
 
     def __post_init__(self) -> None:
+        repeated = [name for name, count in Counter(feature.name for feature in self.features).items() if count > 1]
+        if repeated:
+            raise ValueError(f"feature {repeated[0]} is defined twice")
         groups: dict[str, Group] = {}
         for feature in self.features:
             if feature.group not in get_args(Group):
                 raise ValueError(f"group {feature.group!r} of feature {feature.name} is not one of "
                                  f"{', '.join(get_args(Group))}")
-            if feature.name in groups:
-                raise ValueError(f"feature {feature.name} is defined twice")
             reads = self._formulas[feature.name].names - {feature.name}
             missing = sorted(reads - set(groups)) if feature.group != "kernel" else []
             if missing:
@@ -84,9 +86,22 @@ class FeatureSpec:
     def _formulas(self) -> dict[str, Formula]:
         return {feature.name: Formula(feature.formula) for feature in self.features}
 
+    @cached_property
+    def _groups(self) -> dict[str, Group]:
+        return {feature.name: feature.group for feature in self.features}
+
     def formula(self, name: str) -> Formula:
         """The formula of a feature."""
         return self._formulas[name]
+
+    def group(self, name: str) -> Group:
+        """The group of a feature."""
+        return self._groups[name]
+
+    @property
+    def fallback_formula(self) -> Formula:
+        """The formula that says which problems are left aside."""
+        return Formula(self.fallback)
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -148,7 +163,7 @@ class FeatureSpec:
 
     def falls_back(self, problems: Columns) -> np.ndarray:
         """Whether each problem is one that the kernels are not made for: bool."""
-        return Formula(self.fallback).evaluate(problems) != 0
+        return self.fallback_formula.evaluate(problems) != 0
 
     def record(self) -> dict[str, Any]:
         """Plain values, as they are saved."""

@@ -106,12 +106,15 @@ class Candidates:
 
     def learned(self, problems: Columns) -> Float[np.ndarray, "problems configs"]:
         """Predict on the scale of the target."""
-        model = self.model
+        return predict(self.model.members, self.features(problems), threads=self.model.threads)
+
+    def features(self, problems: Columns) -> Float[np.ndarray, "problems configs features"]:
+        """Evaluate what the members read."""
         columns = {name: np.asarray(column, np.float64)[:, None] for name, column in problems.items()}
-        constants = {name: np.float64(value) for name, value in model.origin.machine.items()}
-        features = model.spec.matrix(constants | columns, self._kernel, names=model.names)
-        shape = (len(next(iter(columns.values()))), len(self.configs))
-        return predict(model.members, np.broadcast_to(features, (*shape, len(model.names))), threads=model.threads)
+        constants = {name: np.float64(value) for name, value in self.model.origin.machine.items()}
+        features = self.model.spec.matrix(constants | columns, self._kernel, names=self.model.names)
+        shape = (len(next(iter(columns.values()))), len(self.configs), len(self.model.names))
+        return np.broadcast_to(features, shape)
 
     @cached_property
     def _kernel(self) -> Columns:

@@ -1,0 +1,108 @@
+"""Feature specifications: what they refuse, that they are data, and how a difference reads."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gemm_cases import MACHINE, measured, space
+
+from sparloom.errors import SchemaError
+from sparloom.models.performance import GEMM_FEATURES, Feature, FeatureSpec, gemm_problems
+from sparloom.ops import GemmShape
+
+WORK = (Feature("m", "problem", "m", "rows"), Feature("flops", "problem", "2 * m", "flop"),
+        Feature("bytes", "problem", "4 * m", "B"))
+
+
+def spec(*features: Feature) -> FeatureSpec:
+    return FeatureSpec(op="gemm", version=1, features=(*WORK, *features), fallback="m == 1")
+
+
+def test_every_feature_is_a_finite_number():
+    data = measured(30)
+    columns = {name: column[:, None] for name, column in data.problems.items()}
+    names = GEMM_FEATURES.names(hardware=True)
+    numbers = GEMM_FEATURES.matrix(columns, GEMM_FEATURES.kernel(data.configs), names=names)
+    assert numbers.shape == (30, 48, len(names))
+    assert np.isfinite(numbers).all()
+
+
+def test_hardware_is_read_only_where_it_varies():
+    assert set(GEMM_FEATURES.names(hardware=True)) - set(GEMM_FEATURES.names(hardware=False)) == set(MACHINE)
+    assert set(GEMM_FEATURES.given) == {"m", "n", "k", *MACHINE}
+
+
+def test_features_say_what_they_say():
+    """Hand-computed for 100 x 70 x 300 with tiles of 16 x 64 x 256."""
+    config = space().config(tile_m=16, tile_n=64, tile_k=256, micro="8x32", pack="b")
+    problem = gemm_problems([GemmShape(100, 70, 300)]) | {name: np.array([value]) for name, value in MACHINE.items()}
+    found = GEMM_FEATURES.evaluate(problem, GEMM_FEATURES.kernel([config]))
+    expected = {"flops": 2 * 100 * 70 * 300, "bytes": 4 * (100 * 300 + 300 * 70 + 100 * 70), "tiles_m": 7, "tiles_n": 2,
+                "tiles_k": 2, "micro_rows": 8, "micro_cols": 32, "packs_a": 0, "packs_b": 1}
+    assert {name: found[name].item() for name in expected} == expected
+
+
+def test_work_needs_no_kernel():
+    flops, traffic = GEMM_FEATURES.work(gemm_problems([GemmShape(2, 3, 4)]) | MACHINE)
+    assert (flops.item(), traffic.item()) == (48, 4 * (8 + 12 + 6))
+
+
+def test_degenerate_shapes_fall_back():
+    problems = gemm_problems([GemmShape(1, 8, 8), GemmShape(8, 1, 8), GemmShape(8, 8, 1), GemmShape(1, 1, 1)])
+    assert GEMM_FEATURES.falls_back(problems).tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize(("feature", "message"), [
+    (Feature("rate", "interaction", "m / late", "1"), "feature rate reads late, not defined before it"),
+    (Feature("m", "interaction", "2 * flops", "1"), "feature m is defined twice"),
+    (Feature("rate", "other", "m", "1"), "group 'other' of feature rate is not one of problem, pattern, kernel"),
+    (Feature("cube", "problem", "m ** 3", "1"), "is not of its language"),
+])
+def test_wrong_features_are_refused(feature, message):
+    with pytest.raises(ValueError, match=message):
+        spec(feature)
+
+
+def test_a_problem_does_not_depend_on_the_kernel():
+    with pytest.raises(ValueError, match="feature share of group problem reads one of group kernel"):
+        spec(Feature("tile_m", "kernel", "tile_m", "rows"), Feature("share", "problem", "m / tile_m", "1"))
+
+
+def test_work_has_to_be_defined():
+    with pytest.raises(ValueError, match="features of gemm lack flops, bytes of a problem"):
+        FeatureSpec(op="gemm", version=1, features=WORK[:1], fallback="m == 1")
+
+
+def test_missing_and_infinite_inputs_are_told():
+    with pytest.raises(ValueError, match="a problem of gemm has to bring m"):
+        spec().evaluate({}, {})
+    with pytest.raises(ValueError, match="feature inverse = 1 / m is not finite for some of its inputs"):
+        spec(Feature("inverse", "problem", "1 / m", "1")).evaluate({"m": np.array([0.0])}, {})
+
+
+def test_plain_values_come_back():
+    assert FeatureSpec.from_record(GEMM_FEATURES.record()) == GEMM_FEATURES
+    GEMM_FEATURES.check(GEMM_FEATURES, origin="itself")
+
+
+@pytest.mark.parametrize(("changed", "shown"), [
+    (lambda spec: replace(spec, version=2), ["-op gemm, version 2", "+op gemm, version 1"]),
+    (lambda spec: replace(spec, fallback="m == 2"), ["-fallback = m == 2", "+fallback = m == 1"]),
+    (lambda spec: replace(spec, features=(*spec.features, Feature("n", "problem", "n", "1"))),
+     ["-n = n  (problem, 1)"]),
+    (lambda spec: replace(spec, features=(*spec.features[:2], replace(spec.features[2], formula="8 * m"))),
+     ["-bytes = 8 * m  (problem, B)", "+bytes = 4 * m  (problem, B)"]),
+])
+def test_a_difference_is_told_line_by_line(changed, shown):
+    with pytest.raises(SchemaError) as error:
+        spec().check(changed(spec()), origin="models/old")
+    first, *lines, last = str(error.value).splitlines()
+    assert first == "models/old was trained on other features (- its own, + those of this version):"
+    assert lines == shown
+    assert last == "train it again: experiment=fit_trees"
+
+
+def test_another_order_is_a_difference():
+    swapped = replace(spec(), features=(WORK[0], WORK[2], WORK[1]))
+    with pytest.raises(SchemaError, match=r"[-+](flops|bytes) = "):
+        spec().check(swapped, origin="models/old")

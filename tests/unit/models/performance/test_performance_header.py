@@ -1,0 +1,103 @@
+"""The C header: it compiles alone, computes what Python computes, and is scored beside the full model."""
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gemm_cases import GROWTH, LOG1P, MACHINE, efficiency, measured, origin, shapes, space
+
+from sparloom.errors import Unsupported
+from sparloom.models.performance import (
+    GEMM_FEATURES,
+    PerformanceModel,
+    Target,
+    c_header,
+    distil,
+    gemm_problems,
+    train_performance,
+)
+
+USER = """\
+#include "sparloom_gemm.h"
+double predict(double m, double n, double k, int place) { return sparloom_gemm_predict(m, n, k, place); }
+int best(double m, double n, double k) { return sparloom_gemm_best(m, n, k); }
+int tile_m(int place) { return sparloom_gemm_configs[place].tile_m; }
+const char *micro(int place) { return sparloom_gemm_configs[place].micro; }
+"""
+CONFIGS = tuple(space())
+
+
+@pytest.fixture(scope="module")
+def full() -> PerformanceModel:
+    return train_performance(measured(45), spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=GROWTH, folds=3)
+
+
+@pytest.fixture(scope="module")
+def small(full) -> PerformanceModel:
+    return distil(full, gemm_problems(shapes(400, seed=9)), CONFIGS, growth=GROWTH.with_trees(40), focus=2.0, share=0.5)
+
+
+def compiled(model: PerformanceModel, folder: Path) -> ctypes.CDLL:
+    text = c_header(model, CONFIGS, fallback=space().default())
+    (folder / "sparloom_gemm.h").write_text(text)
+    (folder / "user.c").write_text(USER)
+    flags = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic", "-shared", "-fPIC"]
+    subprocess.run(["gcc", *flags, "-o", folder / "user.so", folder / "user.c", "-lm"], check=True)
+    library = ctypes.CDLL(str(folder / "user.so"))
+    library.predict.restype, library.micro.restype = ctypes.c_double, ctypes.c_char_p
+    library.predict.argtypes = [ctypes.c_double] * 3 + [ctypes.c_int]
+    library.best.argtypes = [ctypes.c_double] * 3
+    return library
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize("target", [LOG1P, Target("latency", "log"), Target("bandwidth", "raw")], ids=str)
+def test_c_predicts_what_python_predicts(target, tmp_path):
+    model = train_performance(measured(30), spec=GEMM_FEATURES, target=target, origin=origin(),
+                              growth=GROWTH.with_trees(20), folds=3).member(0)
+    library = compiled(model, tmp_path)
+    asked = shapes(20, seed=5)
+    expected = model.predict(gemm_problems(asked), CONFIGS)
+    found = [[library.predict(shape.m, shape.n, shape.k, place) for place in range(len(CONFIGS))] for shape in asked]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.cc
+def test_c_chooses_what_python_chooses(small, tmp_path):
+    library = compiled(small, tmp_path)
+    asked = [shape for shape in shapes(40, seed=6) if min(shape.n, shape.k) > 1]
+    chosen = small.over(CONFIGS).best(gemm_problems(asked), fallback=space().default())
+    found = [library.best(shape.m, shape.n, shape.k) for shape in asked]
+    assert [CONFIGS[place] for place in found] == chosen
+    assert [library.tile_m(place) for place in found] == [config["tile_m"] for config in chosen]
+    assert [library.micro(place).decode() for place in found] == [config["micro"] for config in chosen]
+
+
+@pytest.mark.cc
+def test_c_gives_degenerate_shapes_the_fallback(small, tmp_path):
+    library = compiled(small, tmp_path)
+    place = CONFIGS.index(space().default())
+    assert [library.best(64, 1, 64), library.best(64, 64, 1)] == [place, place]
+
+
+def test_the_small_model_chooses_as_well_as_the_full_one(full, small):
+    data = measured(60, noise=0.0, seed=3)
+    chosen = [efficiency(data, model.over(CONFIGS).score(data.problems)).mean() for model in (full, small)]
+    assert small.trees == 40
+    assert chosen[1] > chosen[0] - 0.01
+    assert small.lineage[-1]["problems"] == 400
+
+
+def test_constants_of_the_machine_are_in_the_header(small):
+    text = c_header(small, CONFIGS, fallback=space().default())
+    assert f"l2_bytes = {MACHINE['l2_bytes']}" in text
+    assert "fallback" not in text.replace("FALLBACK", "")
+
+
+def test_models_of_several_members_are_refused(full):
+    with pytest.raises(Unsupported, match="a header holds one model, this one has 3 members: distil it first"):
+        c_header(full, CONFIGS, fallback=space().default())
+    with pytest.raises(ValueError, match="is not one of the 1 configurations of the header"):
+        c_header(full.member(0), CONFIGS[:1], fallback=space().default())

@@ -1,0 +1,181 @@
+"""Performance models: they choose well on problems they have not seen, are saved and loaded, and grow further."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gemm_cases import GROWTH, LOG1P, efficiency, measured, origin, space
+
+from sparloom.errors import SchemaError
+from sparloom.models.performance import (
+    GEMM_FEATURES,
+    Feature,
+    Grid,
+    Measured,
+    PerformanceModel,
+    Target,
+    digest,
+    fold_of,
+    grow_further,
+    load_performance,
+    out_of_fold,
+    save_performance,
+    train_performance,
+)
+
+FOLDS = 3
+
+
+@pytest.fixture(scope="module")
+def data() -> Measured:
+    return measured(45)
+
+
+@pytest.fixture(scope="module")
+def model(data) -> PerformanceModel:
+    return train_performance(data, spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=GROWTH, folds=FOLDS)
+
+
+def work(data: Measured) -> list[np.ndarray]:
+    return [column[:, None] for column in GEMM_FEATURES.work(data.problems)]
+
+
+def out_of_fold_efficiency(data: Measured, model: PerformanceModel) -> float:
+    grid = Grid.of(GEMM_FEATURES, data, target=model.target)
+    learned = out_of_fold(grid, model.members, fold_of(data, model.folds), threads=1)
+    return efficiency(data, model.target.sign * learned).mean()
+
+
+def test_choices_out_of_fold_are_better_than_the_best_single_kernel(data, model):
+    static = (data.seconds.min(axis=1, keepdims=True) / data.seconds).mean(axis=0).max()
+    assert out_of_fold_efficiency(data, model) > static + 0.01
+
+
+@pytest.mark.parametrize("target", [
+    Target("latency", "log"), Target("bandwidth", "log1p"), Target("throughput", "raw"),
+], ids=str)
+def test_every_target_can_be_learned(data, target):
+    growth = GROWTH.with_trees(30)
+    made = train_performance(data, spec=GEMM_FEATURES, target=target, origin=origin(), growth=growth, folds=FOLDS)
+    truth = Grid.of(GEMM_FEATURES, data, target=target).targets
+    learned = made.over(data.configs).learned(data.problems)
+    assert np.corrcoef(learned.ravel(), truth.ravel())[0, 1] > 0.9
+    np.testing.assert_allclose(target.of(data.seconds, *work(data)), truth)
+    assert efficiency(data, made.over(data.configs).score(data.problems)).mean() > 0.9
+
+
+def test_a_member_never_saw_its_fold(data, model):
+    """Seconds of a fold that are changed change every member but the one that is scored there."""
+    fold = fold_of(data, model.folds).ravel()
+    changed = replace(data, seconds=np.where((fold == 1)[:, None], data.seconds[:, ::-1], data.seconds))
+    again = train_performance(changed, spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=GROWTH, folds=FOLDS)
+    same = [mine.model_to_string() == other.model_to_string()
+            for mine, other in zip(model.members, again.members, strict=True)]
+    assert same == [False, True, False]
+
+
+def test_prediction_is_the_mean_of_the_members(data, model):
+    few = {name: column[:4] for name, column in data.problems.items()}
+    single = [model.member(fold).over(data.configs).learned(few) for fold in range(FOLDS)]
+    np.testing.assert_allclose(model.over(data.configs).learned(few), np.mean(single, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(model.predict(few, data.configs), np.expm1(np.mean(single, axis=0)), rtol=1e-12)
+
+
+def test_constants_of_the_machine_come_with_the_model(data, model):
+    shapes = {name: data.problems[name] for name in ("m", "n", "k")}
+    np.testing.assert_array_equal(model.predict(shapes, data.configs), model.predict(data.problems, data.configs))
+
+
+def test_degenerate_problems_get_the_fallback(data, model):
+    shapes = {"m": np.array([64.0, 64.0]), "n": np.array([1.0, 64.0]), "k": np.array([64.0, 64.0])}
+    aside = space().config(tile_m=16)
+    first, second = model.over(data.configs).best(shapes, fallback=aside)
+    assert first == aside
+    assert second == data.configs[model.over(data.configs).score(shapes)[1].argmin()]
+
+
+def test_configurations_that_did_not_run_are_not_learned(data):
+    gaps = replace(data, seconds=np.where(np.arange(48) % 2, np.nan, data.seconds))
+    made = train_performance(gaps, spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=GROWTH, folds=FOLDS)
+    assert made.lineage[0]["rows"] == 45 * 24
+    assert np.isfinite(made.predict(gaps.problems, gaps.configs)).all()
+
+
+def test_saved_models_predict_the_same(data, model, tmp_path: Path):
+    save_performance(tmp_path / "gemm", model)
+    again = load_performance(tmp_path / "gemm", spec=GEMM_FEATURES, platform="cpu_kernels", preset="t1",
+                             space=space().digest())
+    expected = model.predict(data.problems, data.configs)
+    np.testing.assert_array_equal(again.predict(data.problems, data.configs), expected)
+    assert (digest(again), again.folds, again.lineage) == (digest(model), model.folds, model.lineage)
+    save_performance(tmp_path / "gemm", model.member(0))
+    assert sorted(path.name for path in tmp_path.rglob("*.*")) == ["model.json", "trees_0.txt"]
+
+
+def test_wrong_use_of_a_saved_model_is_refused(model, tmp_path: Path):
+    save_performance(tmp_path / "gemm", model)
+    with pytest.raises(SchemaError, match=r"was trained for platform 'cpu_kernels', not 'gpu'"):
+        load_performance(tmp_path / "gemm", platform="gpu")
+    more = replace(GEMM_FEATURES, features=(*GEMM_FEATURES.features, Feature("mn", "problem", "m * n", "1")))
+    with pytest.raises(SchemaError, match=r"\+mn = m \* n  \(problem, 1\)"):
+        load_performance(tmp_path / "gemm", spec=more)
+    with pytest.raises(SchemaError, match="holds no performance model"):
+        load_performance(tmp_path / "nothing")
+
+
+def test_damaged_files_are_refused(model, tmp_path: Path):
+    save_performance(tmp_path / "gemm", model)
+    trees = tmp_path / "gemm" / "trees_1.txt"
+    trees.write_text(trees.read_text().replace("leaf_value=", "leaf_value=1", 1))
+    with pytest.raises(SchemaError, match=r"trees_1\.txt is not the file that was saved with its model"):
+        load_performance(tmp_path / "gemm")
+    header = tmp_path / "gemm" / "model.json"
+    header.write_text(json.dumps({"format": 0}))
+    with pytest.raises(SchemaError, match="has format 0, this version reads 1"):
+        load_performance(tmp_path / "gemm")
+
+
+def test_growing_further_keeps_what_was_learned_and_writes_it_down(data, model):
+    half = train_performance(data.take(np.arange(45) < 25), spec=GEMM_FEATURES, target=LOG1P, origin=origin(),
+                             growth=GROWTH, folds=FOLDS)
+    grown = grow_further(half, data, spec=GEMM_FEATURES, growth=GROWTH)
+    assert {group: grown.folds[group] for group in half.folds} == half.folds
+    assert half.trees < grown.trees <= half.trees + 60 * FOLDS
+    assert [entry["problems"] for entry in grown.lineage] == [25, 45]
+    assert [entry["base"] for entry in grown.lineage] == [None, digest(half)]
+    assert grown.lineage[1] | {"date": ""} == {"base": digest(half), "new_trees": grown.trees - half.trees, "date": "",
+                                               "trees": grown.trees, "rows": 45 * 48, "problems": 45}
+    assert out_of_fold_efficiency(data, grown) > out_of_fold_efficiency(data, model) - 0.02
+    assert grown.members[0].model_to_string().startswith("tree")
+
+
+def test_growing_further_refuses_other_features_and_single_models(data, model):
+    more = replace(GEMM_FEATURES, version=2)
+    with pytest.raises(SchemaError, match="the model to start from was trained on other features"):
+        grow_further(model, data, spec=more, growth=GROWTH)
+    with pytest.raises(SchemaError, match="the model to start from is a single one without folds"):
+        grow_further(model.member(0), data, spec=GEMM_FEATURES, growth=GROWTH)
+
+
+def test_hardware_that_varies_is_read(data):
+    twice = Measured(
+        problems={name: np.concatenate([column, column * (2 if name == "l2_bytes" else 1)])
+                  for name, column in data.problems.items()},
+        groups=data.groups * 2, configs=data.configs, seconds=np.concatenate([data.seconds, data.seconds * 0.5]))
+    made = train_performance(twice, spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=GROWTH, folds=FOLDS,
+                             hardware=True)
+    assert "l2_bytes" in made.names
+    assert made.members[0].feature_importance()[made.names.index("l2_bytes")] > 0
+
+
+@pytest.mark.parametrize("given", [("rate", "log"), ("latency", "square")])
+def test_unknown_targets_are_refused(given):
+    with pytest.raises(ValueError, match="of a target is not one of"):
+        Target(*given)
+
+
+def test_two_folds_are_too_few(data):
+    with pytest.raises(ValueError, match="2 folds leave nothing to learn from, as one is scored and one ends"):
+        train_performance(data, spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=GROWTH, folds=2)

@@ -1,0 +1,48 @@
+"""Hard examples and intervals: what they weigh, what they cover."""
+
+import numpy as np
+import pytest
+from gemm_cases import GROWTH, LOG1P, efficiency, measured
+
+from sparloom.models.performance import (
+    GEMM_FEATURES,
+    Grid,
+    Mining,
+    assign_folds,
+    bounds_out_of_fold,
+    fold_of,
+    mine_hard_examples,
+)
+
+
+def cases(noise: float = 0.02):
+    data = measured(45, noise=noise)
+    grid = Grid.of(GEMM_FEATURES, data, target=LOG1P)
+    return data, grid, fold_of(data, assign_folds(data.groups, 3, seed=0))
+
+
+def test_hard_problems_weigh_more_and_the_scored_fold_has_no_say():
+    data, grid, folds = cases()
+    mining = Mining(rounds=2, share=0.2, factor=2.0, most=3.0)
+    asked = []
+
+    def judge(learned):
+        asked.append(learned)
+        return efficiency(data, -learned)
+
+    found = list(mine_hard_examples(grid, GROWTH.with_trees(20), folds, mining=mining, judge=judge))
+    assert len(found) == 3
+    assert all(np.isfinite(learned).all() for learned in found)
+    assert not np.array_equal(found[0], found[1])
+    assert len(asked) == 2 * 3
+    for place, learned in enumerate(asked):
+        assert (learned[(folds == place % 3).ravel()] == 0).all()
+
+
+def test_intervals_cover_what_they_promise():
+    _, grid, folds = cases(noise=0.1)
+    bounds = bounds_out_of_fold(grid, GROWTH, folds, coverage=0.8)
+    assert bounds.covered.mean() == pytest.approx(0.8, abs=0.07)
+    assert bounds.covered.mean() >= bounds.plain.mean() - 0.02
+    assert (bounds.low <= bounds.high).all()
+    assert [len(group) for group in bounds.members] == [3, 3]
