@@ -4,6 +4,14 @@ from sparloom.report.arm_figures import Bars, Curves, GroupFigure, Lines, Matric
 from sparloom.report.arms import Compared, read_compared, row_label, row_metrics, row_statistics, rows_table
 from sparloom.report.design_figures import draw_designs
 from sparloom.report.designs import DESIGN_METHODS, design_gains, design_metrics, designs_table, pareto, per_design
+from sparloom.report.efficiency import (
+    Scene,
+    bounded,
+    efficiencies,
+    efficiency_metrics,
+    efficiency_table,
+    paired_metrics,
+)
 from sparloom.report.evaluation import Choices, Truth, judge, optimum, random_choice
 from sparloom.report.figures import draw_curves, draw_matrices, draw_methods, op_title
 from sparloom.report.levels import draw_levels
@@ -16,10 +24,10 @@ from sparloom.report.summary import per_matrix, summary
 from sparloom.report.tables import results_table
 
 __all__ = [
-    "DESIGN_METHODS", "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Lines", "Matrices", "Run", "Shares",
-    "Truth",
-    "design_gains", "design_metrics", "designs_table", "draw_curves", "draw_designs", "draw_levels", "draw_matrices",
-    "draw_methods", "draw_recommendations", "draw_sensitivity", "draw_signs", "draw_spy", "judge", "op_title",
-    "optimum", "pareto", "per_design", "per_matrix", "random_choice", "read_compared", "read_run", "results_table",
-    "row_label", "row_metrics", "row_statistics", "rows_table", "summary",
+    "DESIGN_METHODS", "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Lines", "Matrices", "Run", "Scene",
+    "Shares", "Truth", "bounded", "design_gains", "design_metrics", "designs_table", "draw_curves", "draw_designs",
+    "draw_levels", "draw_matrices", "draw_methods", "draw_recommendations", "draw_sensitivity", "draw_signs",
+    "draw_spy", "efficiencies", "efficiency_metrics", "efficiency_table", "judge", "op_title", "optimum",
+    "paired_metrics", "pareto", "per_design", "per_matrix", "random_choice", "read_compared", "read_run",
+    "results_table", "row_label", "row_metrics", "row_statistics", "rows_table", "summary",
 ]

@@ -14,11 +14,13 @@ _HOMES = {
     "Collect": "collect",
     "CollectGemm": "collect_gemm",
     "Compare": "compare",
+    "Distillation": "tree_export",
     "ExportCsv": "export_csv",
     "ExploreDesigns": "explore_designs",
     "FineTuned": "finetuned",
     "Finetune": "finetune",
     "Fit": "fit",
+    "FitTrees": "fit_trees",
     "Fitted": "fitted",
     "Learning": "learning",
     "PrepareInputs": "prepare_inputs",
@@ -27,6 +29,7 @@ _HOMES = {
     "Recommend": "recommend",
     "SpadeSensitivity": "spade_sensitivity",
     "SummariseSamples": "summarise_samples",
+    "TreeModels": "tree_models",
     "ValidateSimulator": "validate_simulator",
 }
 

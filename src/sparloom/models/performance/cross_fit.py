@@ -14,7 +14,7 @@ __all__ = ["cross_fit", "out_of_fold", "predict"]
 
 def cross_fit(
     grid: Grid, growth: Growth, folds: np.ndarray, *, weights: np.ndarray | None = None,
-    quantile: float | None = None, bases: Sequence[lightgbm.Booster] | None = None,
+    quantile: float | None = None,
 ) -> list[lightgbm.Booster]:
     """Grow one model per fold, on all other folds.
 
@@ -25,7 +25,6 @@ def cross_fit(
         folds: integers from 0 that broadcast to (problems, configs).
         weights: of rows, that broadcast as well.
         quantile: to predict in place of the mean.
-        bases: a model per fold, on top of which it grows.
 
     Raises:
         ValueError: fewer than three folds: one is scored, one stops the growth, the others are learned from.
@@ -37,12 +36,10 @@ def cross_fit(
     members = []
     for fold in range(count):
         following = (fold + 1) % count
-        base = bases[fold] if bases is not None else None
         trees = growth.best_size(
             grid.rows((folds != fold) & (folds != following), weights), grid.rows(folds == following), grid.names,
-            base=base, quantile=quantile)
-        members.append(growth.with_trees(trees).grow(grid.rows(folds != fold, weights), grid.names, base=base,
-                                                     quantile=quantile))
+            quantile=quantile)
+        members.append(growth.with_trees(trees).grow(grid.rows(folds != fold, weights), grid.names, quantile=quantile))
     return members
 
 

@@ -7,7 +7,9 @@ import numpy as np
 from sparloom.models.performance.features import Feature, FeatureSpec
 from sparloom.ops import GemmShape
 
-__all__ = ["GEMM_FEATURES", "gemm_problems"]
+__all__ = ["GEMM_FEATURES", "gemm_problems", "nearby_shapes"]
+
+NEAR = 0.5  # standard deviation of the logarithm of a changed extent
 
 PROBLEM = (
     Feature("m", "problem", "m", "rows"),
@@ -41,35 +43,42 @@ KERNEL = (
     Feature("micro_intensity", "kernel", "micro_rows * micro_cols / (micro_rows + micro_cols)", "flop/element"),
 )
 INTERACTION = (
-    Feature("tiles_m", "interaction", "ceil(m / tile_m)", "tiles"),
-    Feature("tiles_n", "interaction", "ceil(n / tile_n)", "tiles"),
-    Feature("tiles_k", "interaction", "ceil(k / tile_k)", "tiles"),
-    Feature("tiles", "interaction", "tiles_m * tiles_n * tiles_k", "tiles"),
-    Feature("fill_m", "interaction", "m / (tiles_m * tile_m)", "1"),
-    Feature("fill_n", "interaction", "n / (tiles_n * tile_n)", "1"),
-    Feature("fill_k", "interaction", "k / (tiles_k * tile_k)", "1"),
-    Feature("micro_m", "interaction", "ceil(m / micro_rows)", "calls"),
-    Feature("micro_n", "interaction", "ceil(n / micro_cols)", "calls"),
-    Feature("micro_fill_m", "interaction", "m / (micro_m * micro_rows)", "1"),
-    Feature("micro_fill_n", "interaction", "n / (micro_n * micro_cols)", "1"),
-    Feature("micro_fill", "interaction", "micro_fill_m * micro_fill_n", "1"),
-    Feature("micro_calls", "interaction", "micro_m * micro_n * tiles_k", "calls"),
-    Feature("padded_flops", "interaction", "2 * micro_m * micro_rows * micro_n * micro_cols * k", "flop"),
-    Feature("call_terms", "interaction", "min(k, tile_k)", "terms"),
-    Feature("unroll_rest", "interaction", "call_terms - unroll * floor(call_terms / unroll)", "terms"),
-    Feature("rows", "interaction", "min(m, tile_m)", "rows"),
-    Feature("columns", "interaction", "min(n, tile_n)", "columns"),
-    Feature("panel_a", "interaction", "4 * rows * call_terms / l2_bytes", "1"),
-    Feature("panel_b", "interaction", "4 * columns * call_terms / l2_bytes", "1"),
-    Feature("sliver_b", "interaction", "4 * min(n, micro_cols) * call_terms / l1_bytes", "1"),
-    Feature("sliver_a", "interaction", "4 * min(m, micro_rows) * call_terms / l1_bytes", "1"),
-    Feature("whole", "interaction", "bytes / l2_bytes", "1"),
-    Feature("traffic_a", "interaction", "4 * elements_a * tiles_n", "B"),
-    Feature("traffic_b", "interaction", "4 * elements_b * tiles_m", "B"),
-    Feature("traffic_c", "interaction", "8 * elements_c * tiles_k", "B"),
-    Feature("traffic_share", "interaction", "(traffic_a + traffic_b + traffic_c) / flops", "B/flop"),
-    Feature("packed", "interaction", "(packs_a * traffic_a + packs_b * traffic_b) / flops", "B/flop"),
-    Feature("loads", "interaction", "micro_calls * call_terms * (micro_rows + micro_cols) / flops", "elements/flop"),
+    Feature("block_m", "interaction", "min(m, tile_m)", "rows"),
+    Feature("block_n", "interaction", "min(n, tile_n)", "columns"),
+    Feature("block_k", "interaction", "min(k, tile_k)", "terms"),
+    Feature("blocks_m", "interaction", "ceil(m / tile_m)", "blocks"),
+    Feature("blocks_n", "interaction", "ceil(n / tile_n)", "blocks"),
+    Feature("blocks_k", "interaction", "ceil(k / tile_k)", "blocks"),
+    Feature("blocks", "interaction", "blocks_m * blocks_n * blocks_k", "blocks"),
+    Feature("fill_m", "interaction", "m / (blocks_m * tile_m)", "1"),
+    Feature("fill_n", "interaction", "n / (blocks_n * tile_n)", "1"),
+    Feature("fill_k", "interaction", "k / (blocks_k * tile_k)", "1"),
+    Feature("tail_rows", "interaction", "m - micro_rows * floor(m / micro_rows)", "rows"),
+    Feature("tail_row_share", "interaction", "tail_rows / m", "1"),
+    Feature("tail_columns", "interaction", "n - micro_cols * floor(n / micro_cols)", "columns"),
+    Feature("tail_column_share", "interaction", "tail_columns / n", "1"),
+    Feature("vectors", "interaction", "(n - tail_columns) / 16 + ceil(tail_columns / 16)", "vectors"),
+    Feature("vector_fill", "interaction", "n / (16 * vectors)", "1"),
+    Feature("panels_m", "interaction", "ceil(m / micro_rows)", "panels"),
+    Feature("panels_n", "interaction", "ceil(n / micro_cols)", "panels"),
+    Feature("full_share", "interaction", "(1 - tail_row_share) * (1 - tail_column_share)", "1"),
+    Feature("micro_calls", "interaction", "panels_m * panels_n * blocks_k", "calls"),
+    Feature("call_flops", "interaction", "flops / micro_calls", "flop"),
+    Feature("unroll_rest", "interaction", "block_k - unroll * floor(block_k / unroll)", "terms"),
+    Feature("block_a_fit", "interaction", "4 * block_m * block_k / l2_bytes", "1"),
+    Feature("block_b_fit", "interaction", "4 * block_k * block_n / l2_bytes", "1"),
+    Feature("panel_a_fit", "interaction", "4 * min(m, micro_rows) * block_k / l1_bytes", "1"),
+    Feature("panel_b_fit", "interaction", "4 * min(n, micro_cols) * block_k / l1_bytes", "1"),
+    Feature("operands_fit", "interaction", "bytes / l2_bytes", "1"),
+    Feature("stride_b", "interaction", "4 * n * (1 - packs_b) + 4 * micro_cols * packs_b", "B"),
+    Feature("reads_a", "interaction", "elements_a * panels_n / flops", "elements/flop"),
+    Feature("reads_b", "interaction", "elements_b * panels_m / flops", "elements/flop"),
+    Feature("writes_c", "interaction", "elements_c * blocks_k / flops", "elements/flop"),
+    Feature("traffic", "interaction", "elements_a * blocks_n + elements_b * blocks_m + 2 * elements_c * blocks_k",
+            "elements"),
+    Feature("packed_a", "interaction", "packs_a * elements_a * blocks_n / flops", "elements/flop"),
+    Feature("packed_b", "interaction", "packs_b * elements_b / flops", "elements/flop"),
+    Feature("reuse_packed_b", "interaction", "packs_b * panels_m", "panels"),
 )
 
 GEMM_FEATURES = FeatureSpec(
@@ -81,3 +90,18 @@ GEMM_FEATURES = FeatureSpec(
 def gemm_problems(shapes: Sequence[GemmShape]) -> dict[str, np.ndarray]:
     """What `GEMM_FEATURES` is given of shapes, (shapes,) each; the machine's constants come from elsewhere."""
     return {name: np.array([getattr(shape, name) for shape in shapes], np.float64) for name in ("m", "n", "k")}
+
+
+def nearby_shapes(shapes: Sequence[GemmShape], count: int, *, seed: int) -> list[GemmShape]:
+    """Draw shapes like those given, of at most as many flops: each is one of them with changed extents; 1 stays 1."""
+    rng = np.random.default_rng(seed)
+    most = max(shape.flops for shape in shapes)
+    found: list[GemmShape] = []
+    while len(found) < count:
+        shape = shapes[rng.integers(len(shapes))]
+        sizes = np.array([shape.m, shape.n, shape.k])
+        changed = np.where(sizes == 1, 1, np.maximum(2, np.rint(sizes * np.exp(NEAR * rng.standard_normal(3)))))
+        near = GemmShape(*(int(size) for size in changed))
+        if near.flops <= most:
+            found.append(near)
+    return found

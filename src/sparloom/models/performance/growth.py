@@ -78,15 +78,14 @@ class Growth:
         return lightgbm.train(self._parameters(quantile), rows.dataset(names), self.trees, init_model=base)
 
     def best_size(
-        self, rows: Rows, held: Rows, names: tuple[str, ...], *, base: lightgbm.Booster | None = None,
-        quantile: float | None = None,
+        self, rows: Rows, held: Rows, names: tuple[str, ...], *, quantile: float | None = None
     ) -> int:
-        """Number of trees, on top of the base, with the least error on rows that are not learned from."""
+        """Number of trees with the least error on rows that are not learned from."""
         data = rows.dataset(names)
         stop = lightgbm.early_stopping(self.patience, verbose=False)
         model = lightgbm.train(self._parameters(quantile), data, self.trees, valid_sets=[held.dataset(names, data)],
-                               init_model=base, callbacks=[stop])
-        return max(1, model.best_iteration - (base.num_trees() if base is not None else 0))
+                               callbacks=[stop])
+        return max(1, model.best_iteration)
 
     def _parameters(self, quantile: float | None) -> dict[str, Any]:
         objective = {"objective": "l2"} if quantile is None else {"objective": "quantile", "alpha": quantile}

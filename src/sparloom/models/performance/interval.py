@@ -1,8 +1,9 @@
 """An interval in which a measurement falls with a given probability: two quantile models, widened where they err."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import lightgbm
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -41,21 +42,35 @@ class PredictionInterval:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Quantiles predicted out of fold, with the margin that each fold gets from all others.
+    """Quantiles predicted out of fold, on the scale of the target.
 
     Args:
-        low, high: on the scale of the target, widened.
-        plain: whether a measurement lay between the quantiles before they were widened.
-        covered: whether it does after; False where a configuration did not run.
-        margin: of all folds together, for problems that nobody has seen.
+        low, high: quantiles as they are predicted.
+        margins: by which each problem is widened, found on all folds but its own, (problems, 1).
+        margin: found on all folds, for problems that nobody has seen.
+        members: one model per fold, of either quantile.
+        coverage: probability that is meant.
     """
 
     low: Float[np.ndarray, "problems configs"]
     high: Float[np.ndarray, "problems configs"]
-    plain: Bool[np.ndarray, "problems configs"]
-    covered: Bool[np.ndarray, "problems configs"]
+    margins: Float[np.ndarray, "problems 1"]
     margin: float
-    members: tuple[tuple, tuple]
+    members: tuple[tuple[lightgbm.Booster, ...], tuple[lightgbm.Booster, ...]]
+    coverage: float
+
+    def cover(self, targets: Float[np.ndarray, "problems configs"]) -> Bool[np.ndarray, "problems configs"]:
+        """Whether measurements lie within; NaN does not."""
+        return (targets >= self.low - self.margins) & (targets <= self.high + self.margins)
+
+    def cover_plain(self, targets: Float[np.ndarray, "problems configs"]) -> Bool[np.ndarray, "problems configs"]:
+        """The same without the margins."""
+        return (targets >= self.low) & (targets <= self.high)
+
+    def interval(self, model: PerformanceModel) -> PredictionInterval:
+        """The interval that goes with a model of the same features and folds."""
+        low, high = (replace(model, members=members) for members in self.members)
+        return PredictionInterval(low, high, self.margin, self.coverage)
 
 
 def bounds_out_of_fold(grid: Grid, growth: Growth, folds: np.ndarray, *, coverage: float) -> Bounds:
@@ -65,18 +80,17 @@ def bounds_out_of_fold(grid: Grid, growth: Growth, folds: np.ndarray, *, coverag
         folds: (problems, 1).
         coverage: probability that a measurement shall lie within.
 
-    Source: conformalized quantile regression (Romano et al., NeurIPS 2019), with folds in place of a calibration set;
-    a fold's margin is the quantile of how far measurements of all other folds lie outside of their intervals.
+    Source: conformalized quantile regression (Romano et al., NeurIPS 2019), with folds in place of a calibration set:
+    a margin is the quantile of how far the measurements of the other folds lie outside of their intervals. It may be
+    negative.
     """
     tails = ((1 - coverage) / 2, (1 + coverage) / 2)
-    members = tuple(tuple(cross_fit(grid, growth, folds, quantile=tail)) for tail in tails)
-    low, high = (out_of_fold(grid, group, folds, threads=growth.threads) for group in members)
+    low_members, high_members = (tuple(cross_fit(grid, growth, folds, quantile=tail)) for tail in tails)
+    low, high = (out_of_fold(grid, members, folds, threads=growth.threads) for members in (low_members, high_members))
     high = np.maximum(low, high)
     outside = np.maximum(low - grid.targets, grid.targets - high)
-    everywhere = np.broadcast_to(folds, grid.targets.shape)
-    margins = np.zeros(grid.targets.shape)
+    margins = np.zeros(folds.shape)
     for fold in range(int(folds.max()) + 1):
-        margins[everywhere == fold] = np.quantile(outside[grid.ran & (everywhere != fold)], coverage)
-    return Bounds(low=low - margins, high=high + margins, plain=grid.ran & (outside <= 0),
-                  covered=grid.ran & (outside <= margins), margin=float(np.quantile(outside[grid.ran], coverage)),
-                  members=members)
+        others = outside[(folds != fold).ravel()]
+        margins[folds == fold] = np.nanquantile(others, coverage)
+    return Bounds(low, high, margins, float(np.nanquantile(outside, coverage)), (low_members, high_members), coverage)

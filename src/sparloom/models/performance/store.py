@@ -14,13 +14,15 @@ import lightgbm
 from sparloom.errors import SchemaError
 from sparloom.files import write_json, write_text
 from sparloom.models.performance.features import FeatureSpec
+from sparloom.models.performance.interval import PredictionInterval
 from sparloom.models.performance.model import Origin, PerformanceModel
 from sparloom.models.performance.target import Target
 
-__all__ = ["digest", "load_performance", "save_performance"]
+__all__ = ["digest", "load_interval", "load_performance", "save_interval", "save_performance"]
 
 FORMAT = 1
 HEADER = "model.json"
+INTERVAL = "interval.json"
 END = "end of trees"
 
 
@@ -73,6 +75,23 @@ def load_performance(
         names=tuple(header["names"]), members=members, folds=header["folds"], lineage=tuple(header["lineage"]),
         threads=threads,
     )
+
+
+def save_interval(folder: Path, interval: PredictionInterval) -> None:
+    """Write the models of both quantiles as folders in `folder`, beside interval.json."""
+    for name in ("low", "high"):
+        save_performance(folder / name, getattr(interval, name))
+    write_json(folder / INTERVAL, {"margin": interval.margin, "coverage": interval.coverage})
+
+
+def load_interval(folder: Path, *, spec: FeatureSpec | None = None, threads: int = 1) -> PredictionInterval:
+    """Read what `save_interval` wrote.
+
+    Raises:
+        SchemaError: as `load_performance`.
+    """
+    low, high = (load_performance(folder / name, spec=spec, threads=threads) for name in ("low", "high"))
+    return PredictionInterval(low, high, **json.loads((folder / INTERVAL).read_text(encoding="utf-8")))
 
 
 def digest(model: PerformanceModel) -> str:

@@ -41,7 +41,8 @@ def train_performance(
 def grow_further(base: PerformanceModel, measured: Measured, *, spec: FeatureSpec, growth: Growth) -> PerformanceModel:
     """Add trees to every member of a model, learned from other or more problems.
 
-    Problems that the model knows stay in their folds, so members still have not seen what they are scored on.
+    Problems that the model knows stay in their folds, so members still have not seen what they are scored on. As many
+    trees are added as `growth` says: a fold that could end the growth was seen by the trees that are there.
 
     Args:
         spec: features of this version.
@@ -56,7 +57,9 @@ def grow_further(base: PerformanceModel, measured: Measured, *, spec: FeatureSpe
     hardware = any(feature.group == "hardware" for feature in spec.features if feature.name in base.names)
     grid = Grid.of(spec, measured, target=base.target, hardware=hardware)
     known = assign_folds(measured.groups, len(base.members), seed=growth.seed, known=base.folds)
-    members = cross_fit(grid, growth, fold_of(measured, known), bases=base.members)
+    fold = fold_of(measured, known)
+    members = [growth.grow(grid.rows(fold != place), grid.names, base=member)
+               for place, member in enumerate(base.members)]
     trees = sum(member.num_trees() for member in members)
     return PerformanceModel(
         spec=spec, target=base.target, origin=base.origin, names=base.names, members=tuple(members),

@@ -35,10 +35,13 @@ def test_hardware_is_read_only_where_it_varies():
 def test_features_say_what_they_say():
     """Hand-computed for 100 x 70 x 300 with tiles of 16 x 64 x 256."""
     config = space().config(tile_m=16, tile_n=64, tile_k=256, micro="8x32", pack="b")
-    problem = gemm_problems([GemmShape(100, 70, 300)]) | {name: np.array([value]) for name, value in MACHINE.items()}
+    problem = gemm_problems([GemmShape(100, 70, 300)]) | MACHINE
     found = GEMM_FEATURES.evaluate(problem, GEMM_FEATURES.kernel([config]))
-    expected = {"flops": 2 * 100 * 70 * 300, "bytes": 4 * (100 * 300 + 300 * 70 + 100 * 70), "tiles_m": 7, "tiles_n": 2,
-                "tiles_k": 2, "micro_rows": 8, "micro_cols": 32, "packs_a": 0, "packs_b": 1}
+    expected = {
+        "flops": 2 * 100 * 70 * 300, "bytes": 4 * (100 * 300 + 300 * 70 + 100 * 70), "blocks_m": 7, "blocks_n": 2,
+        "blocks_k": 2, "tail_rows": 4, "tail_columns": 6, "vectors": 5, "micro_rows": 8, "micro_cols": 32, "packs_a": 0,
+        "packs_b": 1,
+    }
     assert {name: found[name].item() for name in expected} == expected
 
 

@@ -1,17 +1,22 @@
 """Hard examples and intervals: what they weigh, what they cover."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from gemm_cases import GROWTH, LOG1P, efficiency, measured
+from gemm_cases import GROWTH, LOG1P, efficiency, measured, origin
 
 from sparloom.models.performance import (
     GEMM_FEATURES,
     Grid,
     Mining,
+    PerformanceModel,
     assign_folds,
     bounds_out_of_fold,
     fold_of,
+    load_interval,
     mine_hard_examples,
+    save_interval,
 )
 
 
@@ -40,9 +45,25 @@ def test_hard_problems_weigh_more_and_the_scored_fold_has_no_say():
 
 
 def test_intervals_cover_what_they_promise():
-    _, grid, folds = cases(noise=0.1)
+    data, grid, folds = cases(noise=0.1)
     bounds = bounds_out_of_fold(grid, GROWTH, folds, coverage=0.8)
-    assert bounds.covered.mean() == pytest.approx(0.8, abs=0.07)
-    assert bounds.covered.mean() >= bounds.plain.mean() - 0.02
-    assert (bounds.low <= bounds.high).all()
-    assert [len(group) for group in bounds.members] == [3, 3]
+    assert bounds.cover(grid.targets).mean() == pytest.approx(0.8, abs=0.07)
+    assert bounds.cover_plain(grid.targets).mean() < bounds.cover(grid.targets).mean()
+    assert not bounds.cover(np.full_like(grid.targets, np.nan)).any()
+    model = PerformanceModel(spec=GEMM_FEATURES, target=LOG1P, origin=origin(), names=grid.names, members=())
+    low, high = bounds.interval(model).predict(data.problems, data.configs)
+    rates = LOG1P.restore(grid.targets)
+    assert (low <= high).all()
+    assert 0.6 < ((low <= rates) & (rates <= high)).mean() <= 1
+
+
+def test_intervals_come_back_from_disk(tmp_path: Path):
+    data, grid, folds = cases()
+    bounds = bounds_out_of_fold(grid, GROWTH.with_trees(5), folds, coverage=0.8)
+    interval = bounds.interval(PerformanceModel(spec=GEMM_FEATURES, target=LOG1P, origin=origin(), names=grid.names,
+                                                members=()))
+    save_interval(tmp_path / "interval", interval)
+    again = load_interval(tmp_path / "interval", spec=GEMM_FEATURES)
+    assert (again.margin, again.coverage) == (interval.margin, 0.8)
+    np.testing.assert_array_equal(again.predict(data.problems, data.configs),
+                                  interval.predict(data.problems, data.configs))

@@ -1,0 +1,121 @@
+"""Efficiency of choices: how much of the best measured rate of a problem a chosen configuration reaches."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from rich.table import Table
+
+from sparloom.measure import geomean
+
+__all__ = ["Scene", "bounded", "efficiencies", "efficiency_metrics", "efficiency_table", "paired_metrics"]
+
+RESAMPLES = 2000
+REDUCTIONS: Mapping[str, Callable[[np.ndarray], float]] = {
+    "mean": lambda values: float(np.mean(values)), "p10": lambda values: float(np.quantile(values, 0.1)),
+}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Problems by which choices are judged.
+
+    Args:
+        about: one row per problem: matrix, width, group and slice; intervals are over groups.
+        configs: keys.
+        seconds: of the sweep that judges; NaN where a configuration did not run.
+    """
+
+    about: pd.DataFrame
+    configs: tuple[str, ...]
+    seconds: Float[np.ndarray, "problems configs"]
+
+    @property
+    def best(self) -> Float[np.ndarray, " problems"]:
+        """Least seconds of each problem."""
+        return np.nanmin(self.seconds, axis=1)
+
+    def judged(self, method: str, columns: Int[np.ndarray, " problems"]) -> pd.DataFrame:
+        """One row per problem for what a method chose; a configuration that did not run has efficiency 0.
+
+        Returns:
+            The columns of `about`, then method, config, seconds, best_seconds and efficiency = best / chosen seconds.
+        """
+        taken = self.seconds[np.arange(len(self.about)), columns]
+        return self.rival(method, taken).assign(config=[self.configs[column] for column in columns])
+
+    def rival(self, method: str, seconds: Float[np.ndarray, " problems"]) -> pd.DataFrame:
+        """The same for seconds of somebody else's kernel, whose efficiency may exceed 1; its config is empty."""
+        return self.about.assign(method=method, config="", seconds=seconds, best_seconds=self.best,
+                                 efficiency=np.nan_to_num(self.best / seconds))
+
+
+def efficiencies(seconds: Float[np.ndarray, "problems configs"]) -> Float[np.ndarray, "problems configs"]:
+    """Best over own seconds of every configuration; 0 where it did not run."""
+    return np.nan_to_num(np.nanmin(seconds, axis=1, keepdims=True) / seconds)
+
+
+def efficiency_metrics(rows: pd.DataFrame, names: Mapping[str, str], *, seed: int) -> dict[str, float]:
+    """Reduce rows of one method.
+
+    Args:
+        names: of mean, p10 (10th percentile) and min in the result, as far as they are wanted.
+
+    Returns:
+        The numbers by these names; of mean and p10 also `_low` and `_high`, 95 % bounds by resampling groups. The
+        least value has none: resampling does not bound it.
+    """
+    values, draws = rows["efficiency"].to_numpy(), _draws(rows["group"], seed=seed)
+    metrics: dict[str, float] = {}
+    for name, reduce in REDUCTIONS.items():
+        if name in names:
+            metrics |= bounded(names[name], reduce(values), [reduce(values[draw]) for draw in draws])
+    return metrics | ({names["min"]: float(values.min())} if "min" in names else {})
+
+
+def paired_metrics(
+    rows: pd.DataFrame, others: pd.DataFrame, key: str, compare: Callable[[np.ndarray, np.ndarray], float], *,
+    column: str, seed: int,
+) -> dict[str, float]:
+    """Compare a column of two methods on the same problems; the bounds resample the groups of both alike."""
+    rows, others = (given.sort_values(["matrix", "width"], ignore_index=True) for given in (rows, others))
+    own, other = rows[column].to_numpy(), others[column].to_numpy()
+    spread = [compare(own[draw], other[draw]) for draw in _draws(rows["group"], seed=seed)]
+    return bounded(key, compare(own, other), spread)
+
+
+def bounded(key: str, value: float, spread: Sequence[float]) -> dict[str, float]:
+    """A number with the central 95 % of its resampled values as `_low` and `_high`."""
+    low, high = np.quantile(spread, [0.025, 0.975])
+    return {key: float(value), f"{key}_low": float(low), f"{key}_high": float(high)}
+
+
+def efficiency_table(rows: pd.DataFrame, labels: Mapping[str, str], *, title: str, seed: int) -> Table:
+    """Lay out efficiencies, one row per method in the order of `labels`, with 95 % bounds over groups.
+
+    Args:
+        rows: of all methods.
+        labels: method -> how it is called.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    table.add_column("choice", no_wrap=True)
+    for heading in ("problems", "mean", "95 %", "P10", "95 %", "least", "times the best"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for method, label in labels.items():
+        own = rows[rows["method"] == method]
+        if len(own):
+            found = efficiency_metrics(own, {"mean": "mean", "p10": "p10", "min": "min"}, seed=seed)
+            cells = [cell for key in REDUCTIONS for cell in (
+                f"{found[key]:.3f}", f"{found[f'{key}_low']:.3f}–{found[f'{key}_high']:.3f}")]
+            ratio = geomean((own["seconds"] / own["best_seconds"]).to_numpy())
+            table.add_row(label, str(len(own)), *cells, f"{found['min']:.3f}", f"{ratio:.3f}")
+    return table
+
+
+def _draws(groups: Sequence[str], *, seed: int) -> list[np.ndarray]:
+    """Draw groups with replacement and give the places of all their rows; equal groups give equal draws."""
+    places = list(pd.Series(range(len(groups))).groupby(np.asarray(groups), sort=True).agg(list))
+    drawn = np.random.default_rng(seed).integers(len(places), size=(RESAMPLES, len(places)))
+    return [np.concatenate([places[place] for place in draw]) for draw in drawn]

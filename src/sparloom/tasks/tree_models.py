@@ -1,0 +1,56 @@
+"""Where performance models lie and what they are called: those trained here before those of the data store."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparloom.data import SampleSource, ensure_data
+from sparloom.errors import MissingArtifact
+from sparloom.ops import Op
+from sparloom.tasks.checkpoints import samples_name
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["TreeModels"]
+
+FULL, SMALL, INTERVAL = "full", "small", "interval"
+
+
+@dataclass(frozen=True)
+class TreeModels:
+    """Folders of performance models; each kind of samples has its own.
+
+    A folder has `full`, the model that was scored, and maybe `small`, its distilled one, `interval` and a C header.
+
+    Args:
+        artifacts: folder for those trained here.
+        data: folder of the data store; it holds those of the real samples.
+    """
+
+    artifacts: str
+    data: str
+
+    def name(self, platform: "Platform", op: Op) -> str:
+        """Name of the models of a platform with its preset."""
+        return f"performance_{platform.name}_{platform.preset}_{op.name}"
+
+    def folder(self, platform: "Platform", op: Op, samples: SampleSource) -> Path:
+        """Where newly trained ones go."""
+        return Path(self.artifacts) / "checkpoints" / samples_name(samples) / self.name(platform, op)
+
+    def find(self, platform: "Platform", op: Op, samples: SampleSource) -> Path:
+        """Find trained ones.
+
+        Raises:
+            MissingArtifact: names the experiment that trains them.
+        """
+        places = [self.folder(platform, op, samples)]
+        if samples_name(samples) == "real":
+            ensure_data(Path(self.data))
+            places.append(Path(self.data) / "checkpoints" / self.name(platform, op))
+        for place in places:
+            if (place / FULL).exists():
+                return place
+        raise MissingArtifact(f"no performance model of {op.name} on {platform.name} {platform.preset} in "
+                              f"{' or '.join(str(place.parent) for place in places)}", experiment="fit_trees")

@@ -1,0 +1,183 @@
+"""What performance models learn from and are judged by: the sweeps of one operation, and what its problems are."""
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from sparloom.data import SampleSource, SampleTable, Sweeps
+from sparloom.errors import MissingArtifact, SchemaError
+from sparloom.models.performance import (
+    GEMM_FEATURES,
+    SDDMM_FEATURES,
+    SPMM_FEATURES,
+    FeatureSpec,
+    Measured,
+    Origin,
+    gemm_problems,
+    machine_constants,
+    sparse_problems,
+)
+from sparloom.ops import GemmShape, Op
+from sparloom.report import Scene
+from sparloom.space import Config
+from sparloom.sparse import Role
+
+if TYPE_CHECKING:
+    from sparloom.platforms import CpuKernels
+
+__all__ = ["SweepChoice", "TreeSubject", "gemm_subject", "sparse_subject"]
+
+VENDOR = "vendor"  # preset of rows of somebody else's kernels
+SPARSE_FEATURES: Mapping[str, FeatureSpec] = {"spmm": SPMM_FEATURES, "sddmm": SDDMM_FEATURES}
+LARGE = 64e6  # flops from which a GEMM is called large
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TreeSubject:
+    """One operation on one platform.
+
+    Args:
+        measured: seconds of the sweep that is learned from.
+        scene: seconds of the sweep that judges.
+        vendor: seconds of the fastest rival in the sweep that judges, (problems,); NaN where there is none.
+        fallback: configuration for problems that no model is asked about.
+    """
+
+    spec: FeatureSpec
+    origin: Origin
+    measured: Measured
+    scene: Scene
+    vendor: np.ndarray
+    fallback: Config
+
+    def __len__(self) -> int:
+        return len(self.measured)
+
+    @cached_property
+    def offered(self) -> np.ndarray:
+        """Which configurations ran on which problem, bool (problems, configs)."""
+        return np.isfinite(self.measured.seconds)
+
+    @property
+    def judging(self) -> Measured:
+        """The problems with the seconds of the sweep that judges."""
+        return replace(self.measured, seconds=self.scene.seconds)
+
+    @cached_property
+    def unasked(self) -> np.ndarray:
+        """Problems that no model is asked about, bool (problems,)."""
+        return self.spec.falls_back(self.measured.problems)
+
+    def take(self, kept: np.ndarray) -> "TreeSubject":
+        """Keep some problems, given by a mask or by places."""
+        places = np.arange(len(self))[kept]
+        scene = replace(self.scene, about=self.scene.about.iloc[places].reset_index(drop=True),
+                        seconds=self.scene.seconds[places])
+        return replace(self, measured=self.measured.take(places), scene=scene, vendor=self.vendor[places])
+
+
+@dataclass(frozen=True)
+class SweepChoice:
+    """Which sweep is learned from, and which judges; another one, so that no choice profits from its own noise."""
+
+    learned: int
+    judging: int
+
+    def open(self, table: SampleTable, configs: list[str]) -> Sweeps:
+        """Arrange a table; problems that lack rows in one of the sweeps are left out.
+
+        Raises:
+            SchemaError: there is no such sweep.
+        """
+        sweeps = Sweeps.of(table, configs)
+        if max(self.learned, self.judging) >= sweeps.seconds.shape[2]:
+            raise SchemaError(f"sweeps {self.learned} and {self.judging} are asked for, the table has "
+                              f"{sweeps.seconds.shape[2]}: collect with timing.rounds=2")
+        whole = sweeps.complete
+        if not whole.all():
+            logger.warning("%d of %d problems lack rows in one of the sweeps and are left out", (~whole).sum(),
+                           len(whole))
+        return sweeps.take(whole)
+
+
+def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, choice: SweepChoice) -> TreeSubject:
+    """Open GEMM: a problem is a shape and a group of its own."""
+    table, space = samples.table(platform.name, platform.preset, op.name), platform.space(op)
+    measured = set(table.sweeps()["config"])
+    configs = tuple(config for config in space if config.key in measured)
+    sweeps = choice.open(table, [config.key for config in configs])
+    shapes = [GemmShape.of(*problem) for problem in sweeps.problems]
+    about = pd.DataFrame({
+        "matrix": [shape.matrix for shape in shapes], "width": [shape.n for shape in shapes],
+        "group": [f"{shape.m}x{shape.n}x{shape.k}" for shape in shapes], "slice": [_slice(shape) for shape in shapes],
+    })
+    origin = Origin(platform.name, platform.preset, space.digest(), _constants(table, platform))
+    problems = gemm_problems(shapes) | {name: np.full(len(shapes), value) for name, value in origin.machine.items()}
+    return TreeSubject(
+        spec=GEMM_FEATURES, origin=origin, fallback=space.default(),
+        measured=Measured(problems, tuple(about["group"]), configs, sweeps.seconds[:, :, choice.learned]),
+        scene=Scene(about, sweeps.configs, sweeps.seconds[:, :, choice.judging]),
+        vendor=_fastest_rival(samples, platform, op, sweeps, choice.judging))
+
+
+def sparse_subject(
+    samples: SampleSource, platform: "CpuKernels", op: Op, choice: SweepChoice, *, roles: Collection[Role]
+) -> TreeSubject:
+    """Open a sparse operation: a problem is a matrix and a width, a group is a family of matrices.
+
+    Configurations are those of the table: which of them there are depends on the width.
+
+    Args:
+        roles: of the matrices.
+    """
+    table, space = samples.table(platform.name, platform.preset, op.name), platform.space(op)
+    split, families, statistics = samples.split(), samples.families(), samples.statistics()
+    table = table.filter(matrices={name for name in table.matrices if split[name] in roles})
+    sweeps = choice.open(table, sorted(set(table.sweeps()["config"])))
+    configs = tuple(Config.parse(space.name, key) for key in sweeps.configs)
+    about = pd.DataFrame({
+        "matrix": [name for name, _ in sweeps.problems], "width": [width for _, width in sweeps.problems],
+        "group": [families[name] for name, _ in sweeps.problems],
+        "slice": [f"width_{width}" for _, width in sweeps.problems],
+    })
+    origin = Origin(platform.name, platform.preset, space.digest(), _constants(table, platform))
+    problems = dict(sparse_problems(sweeps.problems, statistics)) | {
+        name: np.full(len(sweeps), value) for name, value in origin.machine.items()}
+    return TreeSubject(
+        spec=SPARSE_FEATURES[op.name], origin=origin, fallback=space.default(),
+        measured=Measured(problems, tuple(about["group"]), configs, sweeps.seconds[:, :, choice.learned]),
+        scene=Scene(about, sweeps.configs, sweeps.seconds[:, :, choice.judging]),
+        vendor=_fastest_rival(samples, platform, op, sweeps, choice.judging))
+
+
+def _slice(shape: GemmShape) -> str:
+    if shape.m == 1:
+        return "m1"
+    if shape.flops < 1e6:
+        return "tiny"
+    return "large" if shape.flops >= LARGE else "medium"
+
+
+def _constants(table: SampleTable, platform: "CpuKernels") -> dict[str, float]:
+    """Constants of the machine that the table was made on, as far as its provenance tells."""
+    machines = [entry["machine"] for entry in table.provenance if isinstance(entry.get("machine"), dict)]
+    return machine_constants(machines[-1] if machines else {}, threads=platform.threads)
+
+
+def _fastest_rival(
+    samples: SampleSource, platform: "CpuKernels", op: Op, sweeps: Sweeps, sweep: int
+) -> np.ndarray:
+    """Least seconds of somebody else's kernels on each problem; NaN where none was timed."""
+    try:
+        rows = samples.table(platform.name, VENDOR, op.name).sweeps()
+    except MissingArtifact:
+        logger.warning("no rows of preset %s: choices are not compared with somebody else's kernels", VENDOR)
+        return np.full(len(sweeps), np.nan)
+    least = rows[rows["round"] == sweep].groupby(["matrix", "width"], observed=True)["seconds"].min()
+    return np.array([least.get(problem, np.nan) for problem in sweeps.problems])

@@ -1,0 +1,52 @@
+"""A made-up sample table of GEMM: all kernels of the real space on a few shapes, seconds from a formula with noise."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sparloom.data import Sample, SampleTable
+from sparloom.ops import GemmShape
+from sparloom.space import Config, GemmSpace, register_tile
+
+PEAK, MEMORY, CALL = 1e11, 2e10, 4e-9  # flop/s, bytes/s, seconds
+VENDOR = "vendor=mkl"
+
+
+def drawn_shapes(count: int, seed: int = 0) -> list[GemmShape]:
+    """Log-uniform; every fifth has one row; the last two are degenerate."""
+    rng = np.random.default_rng(seed)
+    sizes = np.exp2(rng.uniform(1, 9, (count, 3))).astype(int)
+    sizes[::5, 0] = 1
+    sizes[-2:] = [[64, 1, 64], [64, 64, 1]]
+    return [GemmShape(*map(int, row)) for row in sizes]
+
+
+def formula(shape: GemmShape, config: Config) -> float:
+    """Padded work at a rate that the register tile allows, traffic of blocks, packing, calls."""
+    rows, columns = register_tile(config)
+    padded = 2 * -(-shape.m // rows) * rows * -(-shape.n // columns) * columns * shape.k
+    calls = -(-shape.m // rows) * -(-shape.n // columns) * -(-shape.k // int(config["tile_k"]))
+    intensity = min(1.0, rows * columns / (rows + columns) / 8)
+    traffic = 4 * shape.k * shape.n * -(-shape.m // int(config["tile_m"]))
+    packing = 8 * shape.k * shape.n * (config["pack"] != "none") + 8 * shape.m * shape.k * (config["pack"] == "ab")
+    work = padded / PEAK / intensity / (1.1 if config["unroll"] == 4 else 1.0)
+    return work + (traffic + packing) / MEMORY + calls * CALL
+
+
+def write_gemm_table(data: Path, shapes: Sequence[GemmShape], *, noise: float = 0.02, step: int = 1) -> None:
+    """Write two sweeps of every `step`-th kernel, of the default and of a vendor, for `StoredSamples`."""
+    rng = np.random.default_rng(0)
+    conditions = {"op": "gemm", "platform": "cpu_kernels", "cpu_seconds": (), "kind": "wall", "failure": None,
+                  "stolen": False, "machine": "formula", "commit": "", "started": "2000-01-01T00:00:00Z"}
+    samples = []
+    for shape in shapes:
+        chosen = dict.fromkeys([GemmSpace().default(), *list(GemmSpace())[::step]])
+        kernels = {config.key: ("t1", formula(shape, config)) for config in chosen}
+        vendor = {VENDOR: ("vendor", 1.3 * min(seconds for _, seconds in kernels.values()))}
+        for sweep in range(2):
+            for key, (preset, seconds) in (kernels | vendor).items():
+                samples.append(Sample(
+                    preset=preset, matrix=shape.matrix, width=shape.width, config=key, round=sweep,
+                    seconds=(float(seconds * np.exp(noise * rng.standard_normal())),), **conditions))
+    SampleTable.of(samples, [{"origin": "formula"}]).write(data / "samples" / "cpu_kernels_gemm.parquet")

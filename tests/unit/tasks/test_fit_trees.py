@@ -1,0 +1,117 @@
+"""Performance models as a task: trained, scored on what they have not seen, saved, exported."""
+
+import ctypes
+import json
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from gemm_table import drawn_shapes, write_gemm_table
+
+from sparloom.errors import SchemaError
+from sparloom.models.performance import GEMM_FEATURES, load_interval, load_performance
+
+SMALL = (
+    "task.sparse=[]", "task.others=[raw]", "task.growth.trees=20", "task.growth.leaves=15",
+    "task.growth.learning_rate=0.3",
+    "task.growth.threads=1", "task.folds=3", "task.distillation.growth.trees=30", "task.distillation.shapes=100",
+    "task.distillation.growth.threads=1",
+)
+METRICS = {"mean_efficiency", "p10_efficiency", "min_efficiency", "noise_ceiling", "static_efficiency",
+           "raw_mean_efficiency", "m1_mean_efficiency"}
+
+
+@pytest.fixture(scope="module")
+def fitted(build, tmp_path_factory) -> tuple[Path, dict]:
+    """Folder with everything, metrics of the run."""
+    folder = tmp_path_factory.mktemp("trees")
+    write_gemm_table(folder / "data", drawn_shapes(32), step=16)
+    out = folder / "out"
+    out.mkdir()
+    return folder, dict(build("fit_trees", *SMALL, folder=folder).run(out))
+
+
+def models(folder: Path) -> Path:
+    return folder / "artifacts" / "checkpoints" / "real" / "performance_cpu_kernels_t1_gemm"
+
+
+@pytest.mark.cc
+def test_metrics_have_the_names_that_were_agreed(fitted):
+    _, metrics = fitted
+    assert {f"oof/{name}" for name in METRICS} <= set(metrics)
+    assert metrics["oof/problems"] == 30
+    assert metrics["oof/unasked_problems"] == 2
+    assert metrics["oof/rows"] == 30 * 33
+    assert 0 < metrics["oof/min_efficiency"] <= metrics["oof/p10_efficiency"] <= metrics["oof/noise_ceiling"] <= 1
+    assert metrics["oof/mean_efficiency_low"] < metrics["oof/mean_efficiency"] < metrics["oof/mean_efficiency_high"]
+    share = metrics["oof/mean_efficiency"] / metrics["oof/noise_ceiling"]
+    assert metrics["oof/of_noise_ceiling"] == pytest.approx(share)
+
+
+@pytest.mark.cc
+def test_trees_choose_better_than_one_configuration_and_random_ones(fitted):
+    _, metrics = fitted
+    assert metrics["oof/mean_efficiency"] > metrics["oof/static_efficiency"] > metrics["oof/random_efficiency"]
+    assert metrics["oof/speedup_over_vendor"] == pytest.approx(1.3 * metrics["oof/mean_efficiency"], rel=0.1)
+    assert metrics["oof/lead_over_static_low"] <= metrics["oof/lead_over_static"]
+
+
+@pytest.mark.cc
+def test_every_choice_is_written(fitted):
+    folder, metrics = fitted
+    rows = pd.read_parquet(folder / "out" / "per_problem.parquet")
+    model = rows[rows["method"] == "model"]
+    assert len(model) == 30
+    assert model["efficiency"].mean() == pytest.approx(metrics["oof/mean_efficiency"])
+    assert set(rows["method"]) == {"model", "distilled", "raw", "static", "noise_ceiling", "random",
+                                   "vendor"}
+    assert set(model["slice"]) <= {"m1", "tiny", "medium", "large"}
+    assert model.groupby("fold").size().tolist() == [10, 10, 10]
+
+
+@pytest.mark.cc
+def test_the_saved_model_is_the_scored_one(fitted):
+    folder, metrics = fitted
+    model = load_performance(models(folder) / "full", spec=GEMM_FEATURES, platform="cpu_kernels", preset="t1")
+    assert model.trees == metrics["oof/trees"]
+    assert len(model.members) == len(set(model.folds.values())) == 3
+    lineage = json.loads((models(folder) / "lineage.json").read_text())
+    assert [entry["base"] for entry in lineage] == [None]
+    interval = load_interval(models(folder) / "interval", spec=GEMM_FEATURES)
+    assert interval.coverage == metrics["interval/meant"] == 0.9
+    assert metrics["interval/coverage"] > 0.75
+
+
+@pytest.mark.cc
+def test_the_header_stands_alone_and_was_compared(fitted, tmp_path):
+    folder, metrics = fitted
+    assert metrics["predict/c_error"] < 1e-6
+    assert metrics["predict/c_milliseconds"] < metrics["predict/distilled_milliseconds"]
+    user = tmp_path / "user.c"
+    user.write_text('#include "sparloom_gemm.h"\nint best(double m, double n, double k) '
+                    "{ return sparloom_gemm_best(m, n, k); }\n")
+    subprocess.run(["gcc", "-std=c99", "-Wall", "-Werror", "-shared", "-fPIC", f"-I{models(folder)}", "-o",
+                    tmp_path / "user.so", user, "-lm"], check=True)
+    library = ctypes.CDLL(str(tmp_path / "user.so"))
+    library.best.argtypes = [ctypes.c_double] * 3
+    assert 0 <= library.best(64, 64, 64) < 33
+
+
+@pytest.mark.cc
+def test_a_model_grows_further_on_more_shapes(fitted, build, tmp_path):
+    folder, _ = fitted
+    write_gemm_table(tmp_path / "data", drawn_shapes(32) + drawn_shapes(40, seed=1)[:8], step=16)
+    task = build("fit_trees", *SMALL, f"task.base={models(folder) / 'full'}", "task.more_trees=10",
+                 folder=tmp_path)
+    metrics = task.run(tmp_path)
+    lineage = json.loads((models(tmp_path) / "lineage.json").read_text())
+    assert [entry["problems"] for entry in lineage] == [30, 38]
+    assert lineage[1]["trees"] == metrics["oof/trees"] == lineage[0]["trees"] + 3 * 10
+
+
+def test_one_sweep_is_not_enough(build, tmp_path):
+    write_gemm_table(tmp_path / "data", drawn_shapes(8), step=100)
+    task = build("fit_trees", *SMALL, "task.judging_sweep=2", folder=tmp_path)
+    with pytest.raises(SchemaError, match=r"sweeps 0 and 2 are asked for, the table has 2: collect with timing\.rou"):
+        task.run(tmp_path)
