@@ -1,60 +1,82 @@
-"""Cost models: networks, trees and simple ones, how they are trained and stored."""
+"""Cost models: networks, trees and simple ones, how they are trained and stored.
 
-from sparloom.models.ablation import NoFeaturizer, NoMapper, cognate_with_featurizer, cognate_without
-from sparloom.models.autoencoder import Autoencoder
-from sparloom.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sparloom.models.cognate import Cognate
-from sparloom.models.cognate_model import CognateModel, fill
-from sparloom.models.cost_model import CostModel, Static
-from sparloom.models.encoder import FrozenEncoder, LatentEncoder
-from sparloom.models.encoder_file import load_encoder, save_encoder
-from sparloom.models.ensemble import Ensemble, Learner
-from sparloom.models.familiarity import Familiarity, how_familiar
-from sparloom.models.featurizer import Featurizer
-from sparloom.models.gaussian import GaussianProcess
-from sparloom.models.input_featurizer import InputFeaturizer
-from sparloom.models.mapper import ConfigurationMapper
-from sparloom.models.module import RankingModule
-from sparloom.models.network import Network, initialise
-from sparloom.models.padding import FeatureAugmentation, FeatureMapping
-from sparloom.models.predictor import Predictor
-from sparloom.models.principal import PrincipalComponents
-from sparloom.models.probe import swapped_accuracy
-from sparloom.models.program import LookupTable, ProgramEmbedder
-from sparloom.models.ranking import order_signs, ranking_loss, ranking_quality
-from sparloom.models.recurrent import RecurrentPredictor
-from sparloom.models.sequence import VectorSequence
-from sparloom.models.side import SideFeatures
-from sparloom.models.sparseconv import (
-    MinkowskiBackend,
-    SparseBackend,
-    SparseMap,
-    StridedMap,
-    TorchBackend,
-    build_map,
-    build_strided_map,
-    conv_flops,
-    map_flops,
-    retain_memory,
-)
-from sparloom.models.standardise import Standardise, norm_of
-from sparloom.models.trainer import fit, make_trainer
-from sparloom.models.transformer import TransformerPredictor
-from sparloom.models.trees import Trees
-from sparloom.models.variational import VariationalAutoencoder
-from sparloom.models.view import MatrixView
-from sparloom.models.waco_featurizer import WacoFeaturizer
-from sparloom.models.waconet import WacoNet
+Names are imported when they are asked for: `sparloom.models.performance` needs no torch.
+"""
 
-__all__ = [
-    "Autoencoder", "Checkpoint", "Cognate", "CognateModel", "ConfigurationMapper", "CostModel", "Ensemble",
-    "Familiarity", "FeatureAugmentation", "FeatureMapping", "Featurizer", "FrozenEncoder", "GaussianProcess",
-    "InputFeaturizer", "LatentEncoder", "Learner", "LookupTable", "MatrixView", "MinkowskiBackend", "Network",
-    "NoFeaturizer", "NoMapper", "Predictor", "PrincipalComponents", "ProgramEmbedder", "RankingModule",
-    "RecurrentPredictor", "SideFeatures", "SparseBackend", "SparseMap", "Standardise", "Static", "StridedMap",
-    "TorchBackend", "TransformerPredictor", "Trees", "VariationalAutoencoder", "VectorSequence", "WacoFeaturizer",
-    "WacoNet", "build_map", "build_strided_map", "cognate_with_featurizer", "cognate_without", "conv_flops", "fill",
-    "fit", "how_familiar", "initialise", "load_checkpoint", "load_encoder", "make_trainer", "map_flops", "norm_of",
-    "order_signs", "ranking_loss", "ranking_quality", "retain_memory", "save_checkpoint", "save_encoder",
-    "swapped_accuracy",
-]
+import importlib
+
+_HOMES = {
+    "Autoencoder": "autoencoder",
+    "Checkpoint": "checkpoint",
+    "Cognate": "cognate",
+    "CognateModel": "cognate_model",
+    "ConfigurationMapper": "mapper",
+    "CostModel": "cost_model",
+    "Ensemble": "ensemble",
+    "Familiarity": "familiarity",
+    "FeatureAugmentation": "padding",
+    "FeatureMapping": "padding",
+    "Featurizer": "featurizer",
+    "FrozenEncoder": "encoder",
+    "GaussianProcess": "gaussian",
+    "InputFeaturizer": "input_featurizer",
+    "LatentEncoder": "encoder",
+    "Learner": "ensemble",
+    "LookupTable": "program",
+    "MatrixView": "view",
+    "MinkowskiBackend": "sparseconv",
+    "Network": "network",
+    "NoFeaturizer": "ablation",
+    "NoMapper": "ablation",
+    "Predictor": "predictor",
+    "PrincipalComponents": "principal",
+    "ProgramEmbedder": "program",
+    "RankingModule": "module",
+    "RecurrentPredictor": "recurrent",
+    "SideFeatures": "side",
+    "SparseBackend": "sparseconv",
+    "SparseMap": "sparseconv",
+    "Standardise": "standardise",
+    "Static": "cost_model",
+    "StridedMap": "sparseconv",
+    "TorchBackend": "sparseconv",
+    "TransformerPredictor": "transformer",
+    "Trees": "trees",
+    "VariationalAutoencoder": "variational",
+    "VectorSequence": "sequence",
+    "WacoFeaturizer": "waco_featurizer",
+    "WacoNet": "waconet",
+    "build_map": "sparseconv",
+    "build_strided_map": "sparseconv",
+    "cognate_with_featurizer": "ablation",
+    "cognate_without": "ablation",
+    "conv_flops": "sparseconv",
+    "fill": "cognate_model",
+    "fit": "trainer",
+    "how_familiar": "familiarity",
+    "initialise": "network",
+    "load_checkpoint": "checkpoint",
+    "load_encoder": "encoder_file",
+    "make_trainer": "trainer",
+    "map_flops": "sparseconv",
+    "norm_of": "standardise",
+    "order_signs": "ranking",
+    "ranking_loss": "ranking",
+    "ranking_quality": "ranking",
+    "retain_memory": "sparseconv",
+    "save_checkpoint": "checkpoint",
+    "save_encoder": "encoder_file",
+    "swapped_accuracy": "probe",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"sparloom.models.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'sparloom.models' has no attribute {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted((*globals(), *_HOMES))

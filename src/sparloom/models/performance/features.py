@@ -113,6 +113,14 @@ class FeatureSpec:
         """Columns that a model reads, in order; those of the hardware where they vary."""
         return tuple(feature.name for feature in self.features if hardware or feature.group != "hardware")
 
+    def needed(self, names: Sequence[str]) -> tuple[str, ...]:
+        """These features and those that they are computed from, in order."""
+        wanted = set(names)
+        for feature in reversed(self.features):
+            if feature.name in wanted and feature.group != "kernel":
+                wanted |= self._formulas[feature.name].names
+        return tuple(feature.name for feature in self.features if feature.name in wanted)
+
     def kernel(self, configs: Sequence[Config]) -> dict[str, np.ndarray]:
         """Evaluate what depends on the configuration alone: arrays (configs,)."""
         columns = config_columns(configs)
@@ -156,7 +164,8 @@ class FeatureSpec:
     def work(self, problems: Columns) -> tuple[np.ndarray, np.ndarray]:
         """Flops and bytes of each problem."""
         found: dict[str, np.ndarray] = {}
-        for feature in self._before_kernels():
+        wanted = self.needed(REQUIRED)
+        for feature in (feature for feature in self.features if feature.name in wanted):
             known = found if feature.formula != feature.name else {feature.name: problems[feature.name]}
             found[feature.name] = self._value(feature, known)
         return found["flops"], found["bytes"]
@@ -192,9 +201,6 @@ class FeatureSpec:
         shown = [line for line in changes if not line.startswith(("---", "+++", "@@"))]
         raise SchemaError(f"{origin} was trained on other features (- its own, + those of this version):\n"
                           + "\n".join(shown) + "\ntrain it again: experiment=fit_trees")
-
-    def _before_kernels(self) -> Iterator[Feature]:
-        return (feature for feature in self.features if feature.group in ("problem", "pattern"))
 
     def _value(self, feature: Feature, columns: Columns) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):

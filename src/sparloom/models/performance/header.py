@@ -117,7 +117,7 @@ def c_header(model: PerformanceModel, configs: Sequence[Config], *, fallback: Co
     if fallback not in configs:
         raise ValueError(f"the fallback {fallback} is not one of the {len(configs)} configurations of the header")
     spec, forest = model.spec, _Forest.of(model.members[0])
-    used = _used(model, forest.features)
+    used = spec.needed(forest.features)
     kernel = [name for name in used if spec.group(name) == "kernel"]
     columns = spec.kernel(configs)
     numbers = np.stack([columns[name] for name in kernel] or [np.zeros(len(configs))], axis=1)
@@ -175,15 +175,6 @@ class _Forest:
         children = [self._add(node[side], names) for side in ("left_child", "right_child")]
         self.nodes[place] = (name, float(node["threshold"]), *children)
         return place
-
-
-def _used(model: PerformanceModel, read: Sequence[str]) -> list[str]:
-    """Features that are read, and those that they are computed from, in the order of the specification."""
-    wanted = set(read)
-    for feature in reversed(model.spec.features):
-        if feature.name in wanted and feature.group != "kernel":
-            wanted |= model.spec.formula(feature.name).names
-    return [feature.name for feature in model.spec.features if feature.name in wanted]
 
 
 def _value(model: PerformanceModel, name: str, kernel: Sequence[str]) -> str:

@@ -1,0 +1,23 @@
+"""Names of the package: all of them lead somewhere, and trees load no torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+from sparloom import models
+
+
+def test_every_name_leads_somewhere():
+    assert all(getattr(models, name) is not None for name in models.__all__)
+    assert set(models.__all__) <= set(dir(models))
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(AttributeError, match=r"module 'sparloom\.models' has no attribute 'Forest'; it has Auto"):
+        _ = models.Forest
+
+
+def test_performance_models_load_no_torch():
+    code = "import sys, sparloom.models.performance; assert not {'torch', 'lightning'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
