@@ -5,15 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparloom.space import Config, CpuSpace, CudaSpace, GridSpace, SpadeSpace, encode
+from sparloom.space import Config, CpuSpace, CudaSpace, GemmSpace, GridSpace, SpadeSpace, encode
 
 SPACES = [make(op) for make in (SpadeSpace, CpuSpace, CudaSpace) for op in ("spmm", "sddmm")]
+PLAIN = [GemmSpace()]  # without a map onto shared loops
 spaces = pytest.mark.parametrize("space", SPACES, ids=lambda space: f"{space.name}-{space.op}")
+all_spaces = pytest.mark.parametrize("space", SPACES + PLAIN, ids=lambda space: f"{space.name}-{space.op}")
 seeds = st.integers(0, 2**32 - 1)
 shapes = st.tuples(st.integers(0, 300_000), st.integers(0, 300_000))
 
 
-@spaces
+@all_spaces
 @given(seed=seeds, count=st.integers(0, 100))
 def test_samples_are_valid_and_distinct(space: GridSpace, seed: int, count: int) -> None:
     drawn = space.sample(count, np.random.default_rng(seed))
@@ -22,7 +24,7 @@ def test_samples_are_valid_and_distinct(space: GridSpace, seed: int, count: int)
         space.validate(config)
 
 
-@spaces
+@all_spaces
 @given(seed=seeds)
 def test_keys_read_back(space: GridSpace, seed: int) -> None:
     for config in space.sample(10, np.random.default_rng(seed)):
