@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -24,6 +25,15 @@ QUICK = TimingProtocol(rounds=2, repetitions=2, short_seconds=2e-5, most_repetit
                        steal_ratio=1e9, retakes=0, seed=0)
 CONFIGS = 504
 TABLE = Path("data", "samples", "cpu_kernels_gemm.parquet")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_locks(tmp_path_factory):
+    """Neither wait for a real collection on this machine nor keep it waiting."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("locks")))
+        patch.setattr(tempfile, "tempdir", None)
+        yield
 
 
 class TwoShapes(GemmShapes):
