@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 CONF = Path(__file__).parents[2] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 PACKAGED = {"platform": "platform@target", "model": "model@trees"}
-OWN = {"adviser": "recommend", "shapes": "collect_gemm"}  # groups that only some experiments have
+OWN = {"adviser": "recommend", "growth": "fit_trees", "shapes": "collect_gemm"}  # groups of some experiments only
 HYDRA_GROUPS = ("hydra", "local", "hparams", "experiment", "task")
 OPTIONS = sorted(
     (path.parent.name, path.stem) for path in CONF.glob("*/*.yaml") if path.parent.name not in HYDRA_GROUPS)

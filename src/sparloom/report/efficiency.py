@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sparloom.measure import geomean
 
-__all__ = ["Scene", "bounded", "efficiencies", "efficiency_metrics", "efficiency_table", "paired_metrics"]
+__all__ = ["Scene", "bounded", "draws_of", "efficiencies", "efficiency_metrics", "efficiency_table", "paired_metrics"]
 
 RESAMPLES = 2000
 REDUCTIONS: Mapping[str, Callable[[np.ndarray], float]] = {
@@ -67,7 +67,7 @@ def efficiency_metrics(rows: pd.DataFrame, names: Mapping[str, str], *, seed: in
         The numbers by these names; of mean and p10 also `_low` and `_high`, 95 % bounds by resampling groups. The
         least value has none: resampling does not bound it.
     """
-    values, draws = rows["efficiency"].to_numpy(), _draws(rows["group"], seed=seed)
+    values, draws = rows["efficiency"].to_numpy(), draws_of(rows["group"], seed=seed)
     metrics: dict[str, float] = {}
     for name, reduce in REDUCTIONS.items():
         if name in names:
@@ -82,7 +82,7 @@ def paired_metrics(
     """Compare a column of two methods on the same problems; the bounds resample the groups of both alike."""
     rows, others = (given.sort_values(["matrix", "width"], ignore_index=True) for given in (rows, others))
     own, other = rows[column].to_numpy(), others[column].to_numpy()
-    spread = [compare(own[draw], other[draw]) for draw in _draws(rows["group"], seed=seed)]
+    spread = [compare(own[draw], other[draw]) for draw in draws_of(rows["group"], seed=seed)]
     return bounded(key, compare(own, other), spread)
 
 
@@ -114,7 +114,7 @@ def efficiency_table(rows: pd.DataFrame, labels: Mapping[str, str], *, title: st
     return table
 
 
-def _draws(groups: Sequence[str], *, seed: int) -> list[np.ndarray]:
+def draws_of(groups: Sequence[str], *, seed: int) -> list[np.ndarray]:
     """Draw groups with replacement and give the places of all their rows; equal groups give equal draws."""
     places = list(pd.Series(range(len(groups))).groupby(np.asarray(groups), sort=True).agg(list))
     drawn = np.random.default_rng(seed).integers(len(places), size=(RESAMPLES, len(places)))

@@ -9,6 +9,7 @@ _HOMES = {
     "BenchFeaturizer": "bench_featurizer",
     "BenchRecommend": "bench_recommend",
     "BenchSimulator": "bench_simulator",
+    "CheckLearnings": "check_learnings",
     "CheckSpadeSigns": "check_spade_signs",
     "Checkpoints": "checkpoints",
     "Collect": "collect",

@@ -13,10 +13,8 @@ from sparloom.errors import SchemaError
 from sparloom.models.performance import GEMM_FEATURES, load_interval, load_performance
 
 SMALL = (
-    "task.sparse=[]", "task.others=[raw]", "task.growth.trees=20", "task.growth.leaves=15",
-    "task.growth.learning_rate=0.3",
-    "task.growth.threads=1", "task.folds=3", "task.distillation.growth.trees=30", "task.distillation.shapes=100",
-    "task.distillation.growth.threads=1",
+    "task.sparse=[]", "task.others=[raw]", "task.folds=3", "growth.trees=20", "growth.leaves=15", "growth.threads=1",
+    "growth.learning_rate=0.3", "distilled.trees=30", "distilled.threads=1", "task.distillation.shapes=100",
 )
 METRICS = {"mean_efficiency", "p10_efficiency", "min_efficiency", "noise_ceiling", "static_efficiency",
            "raw_mean_efficiency", "m1_mean_efficiency"}

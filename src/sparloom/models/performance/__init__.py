@@ -1,6 +1,6 @@
 """Performance models: trees on declared features of problems and configurations that predict how fast a kernel is."""
 
-from sparloom.models.performance.cross_fit import cross_fit, out_of_fold
+from sparloom.models.performance.cross_fit import cross_fit, grow_each, out_of_fold
 from sparloom.models.performance.distil import distil
 from sparloom.models.performance.features import Feature, FeatureSpec
 from sparloom.models.performance.folds import assign_folds
@@ -28,6 +28,6 @@ __all__ = [
     "GEMM_FEATURES", "SDDMM_FEATURES", "SPMM_FEATURES", "Bounds", "Candidates", "Feature", "FeatureSpec", "Formula",
     "Grid", "Growth", "Measured", "Mining", "Origin", "PerformanceModel", "PredictionInterval", "Rows", "Target",
     "assign_folds", "bounds_out_of_fold", "c_header", "cross_fit", "digest", "distil", "fold_of", "gemm_problems",
-    "grow_further", "load_interval", "load_performance", "machine_constants", "mine_hard_examples", "nearby_shapes",
-    "out_of_fold", "save_interval", "save_performance", "sparse_problems", "train_performance",
+    "grow_each", "grow_further", "load_interval", "load_performance", "machine_constants", "mine_hard_examples",
+    "nearby_shapes", "out_of_fold", "save_interval", "save_performance", "sparse_problems", "train_performance",
 ]

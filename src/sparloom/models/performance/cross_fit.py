@@ -9,7 +9,7 @@ from jaxtyping import Float
 from sparloom.models.performance.grid import Grid
 from sparloom.models.performance.growth import Growth
 
-__all__ = ["cross_fit", "out_of_fold", "predict"]
+__all__ = ["cross_fit", "grow_each", "out_of_fold", "predict"]
 
 
 def cross_fit(
@@ -41,6 +41,19 @@ def cross_fit(
             quantile=quantile)
         members.append(growth.with_trees(trees).grow(grid.rows(folds != fold, weights), grid.names, quantile=quantile))
     return members
+
+
+def grow_each(
+    grid: Grid, growth: Growth, folds: np.ndarray, *, weights: np.ndarray | None = None,
+    kept: np.ndarray | bool = True,
+) -> list[lightgbm.Booster]:
+    """Grow all trees of one model per fold, on all other folds, as far as rows are `kept`.
+
+    Args:
+        folds, weights, kept: broadcast to (problems, configs).
+    """
+    return [growth.grow(grid.rows((folds != fold) & kept, weights), grid.names)
+            for fold in range(int(np.max(folds)) + 1)]
 
 
 def out_of_fold(
