@@ -26,7 +26,8 @@ SECONDS = 60
 FEW = 4
 NONE = "—"
 FIGURES = (2, 4, 5, 6, 7, 8, 9, 10, 11, 12)  # of the COGNATE paper
-OWN = {"dse_spade", "index", "table2_costs", "levels_spade", "selection_spade", "sensitivity_spade", "signs_spade", "variants_spade"}
+OWN = {"dse_spade", "index", "levels_spade", "selection_spade", "sensitivity_spade", "signs_spade", "table2_costs",
+       "variants_spade"}
 EXECUTE = """
 import sys, nbformat
 from jupyter_client import KernelManager
