@@ -13,7 +13,7 @@ PARAMETERS = (
     Parameter("pack", ("none", "b", "ab")),
     Parameter("unroll", (1, 4)),  # of k inside the register tile
 )
-DEFAULTS = (240, 192, 256, "8x32", "b", 1)
+DEFAULTS = (240, 3072, 256, "8x32", "none", 1)
 
 
 def GemmSpace() -> GridSpace:  # noqa: N802 (a constructor)
