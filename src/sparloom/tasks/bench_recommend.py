@@ -63,11 +63,11 @@ class BenchRecommend:
         title = f"{op_title(self.op.name)} on {self.platform.name} {self.platform.preset}"
         study = Study(self.platform, self.op, self.samples, self.role)
         recommender = Recommender(self.op, self.platform, self.adviser)
-        names = self._names(study)
-        paths = self._files(names)
         began = time.perf_counter()
         self.adviser.prepare()
         loading = time.perf_counter() - began
+        names = self._names(study)
+        paths = self._files(names)
         logger.info("%s: %d training matrices, ready in %.2f s", title, len(self.adviser.learned_from), loading)
         with tempfile.TemporaryDirectory() as folder:
             rows = [self._measured(name, path, study, recommender=recommender, stem=Path(folder) / "spy")
