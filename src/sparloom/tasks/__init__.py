@@ -28,6 +28,7 @@ _HOMES = {
     "Pretrain": "pretrain",
     "Recipe": "training",
     "Recommend": "recommend",
+    "RecommendShape": "recommend_shape",
     "SpadeSensitivity": "spade_sensitivity",
     "SummariseSamples": "summarise_samples",
     "TreeModels": "tree_models",

@@ -1,4 +1,4 @@
-"""Recommend configurations for a user's own matrix."""
+"""Recommend configurations for a user's own matrix, or for a shape of GEMM."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,7 @@ from sparloom.space import Config
 from sparloom.sparse import SparseMatrix
 from sparloom.tasks.adviser import Adviser
 from sparloom.tasks.measuring import measure_missing
+from sparloom.tasks.recommend_shape import RecommendShape
 from sparloom.tasks.recommender import SHOWN, Recommender
 
 if TYPE_CHECKING:
@@ -31,11 +32,15 @@ class Recommend:
 
     Args:
         matrix: path of a matrix file.
+        shape: m, n and k of a GEMM, in place of a matrix.
+        dense: answers for a shape.
         adviser: ranks configurations of this platform and operation.
         verify: measure or simulate nothing, the first five and the default ("top"), or the whole space ("all").
     """
 
     matrix: str | None
+    shape: Sequence[int] | None
+    dense: RecommendShape
     op: Op
     platform: "Platform"
     adviser: Adviser
@@ -47,6 +52,8 @@ class Recommend:
         """Print the first five, the lead of the first and the familiarity of the matrix; draw the tiling."""
         if self.verify not in ("none", "top", "all"):
             raise ValueError(f"verify={self.verify!r} is not one of none, top, all")
+        if self.shape is not None:
+            return self.dense.run(self.shape, out)
         recommender = Recommender(self.op, self.platform, self.adviser)
         ranking = recommender.rank(self.matrix)
         began = time.perf_counter()

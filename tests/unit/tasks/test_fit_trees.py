@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from gemm_table import drawn_shapes, write_gemm_table
 
-from sparloom.errors import SchemaError
+from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.models.performance import GEMM_FEATURES, load_interval, load_performance
 
 SMALL = (
@@ -94,6 +94,41 @@ def test_the_header_stands_alone_and_was_compared(fitted, tmp_path):
     library = ctypes.CDLL(str(tmp_path / "user.so"))
     library.best.argtypes = [ctypes.c_double] * 3
     assert 0 <= library.best(64, 64, 64) < 33
+
+
+@pytest.mark.cc
+def test_kernels_are_recommended_for_a_shape(fitted, build, tmp_path, capsys):
+    folder, _ = fitted
+    metrics = build("recommend", "shape=[48,64,80]", "verify=top", "kernels.rounds=1", folder=folder).run(tmp_path)
+    written = json.loads((tmp_path / "recommendation.json").read_text())
+    rates = [entry["gflops"] for entry in written["configurations"]]
+    assert rates == sorted(rates, reverse=True)
+    assert len({entry["config"] for entry in written["configurations"]}) == 5
+    assert all(entry["low"] <= entry["high"] for entry in written["configurations"])
+    assert written["configurations"][0]["seconds"] > 0
+    assert metrics["regret"] >= 1
+    assert metrics["gflops"] == rates[0]
+    shown = capsys.readouterr().out
+    assert "90% interval" in shown
+    assert "measured" in shown
+
+
+@pytest.mark.cc
+def test_degenerate_shapes_are_left_to_the_default(fitted, build, tmp_path, capsys):
+    metrics = build("recommend", "shape=[64,1,64]", folder=fitted[0]).run(tmp_path)
+    assert metrics == {"fallback": 1}
+    assert "no model is asked, take tile_m=240" in capsys.readouterr().out
+
+
+def test_a_shape_has_three_extents(build, tmp_path):
+    with pytest.raises(ValueError, match=r"shape=\[64, 64\] is not \[m,n,k\]: rows and columns of the result"):
+        build("recommend", "shape=[64,64]", folder=tmp_path).run(tmp_path)
+
+
+def test_without_a_model_the_experiment_that_makes_it_is_named(build, tmp_path):
+    with pytest.raises(MissingArtifact, match="no performance model of gemm on cpu_kernels t1") as error:
+        build("recommend", "shape=[64,64,64]", folder=tmp_path).run(tmp_path)
+    assert error.value.experiment == "fit_trees"
 
 
 @pytest.mark.cc
