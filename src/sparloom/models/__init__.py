@@ -21,6 +21,7 @@ _HOMES = {
     "GaussianProcess": "gaussian",
     "InputFeaturizer": "input_featurizer",
     "LatentEncoder": "encoder",
+    "KernelCosts": "kernel_costs",
     "Learner": "ensemble",
     "LookupTable": "program",
     "MatrixView": "view",
