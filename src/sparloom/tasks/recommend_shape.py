@@ -15,7 +15,8 @@ from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
 from sparloom.models.performance import GEMM_FEATURES, gemm_problems, load_interval, load_performance
 from sparloom.ops import GEMM, GemmShape
-from sparloom.space import Config
+from sparloom.search import Evolution, best
+from sparloom.space import Config, GridSpace
 from sparloom.tasks.recommender import SHOWN
 from sparloom.tasks.tree_models import FULL, INTERVAL, TreeModels
 
@@ -32,6 +33,7 @@ class RecommendShape:
     """Rank all kernels for one shape; nothing is trained.
 
     Args:
+        evolution: for a space that is too large to be scored whole.
         verify: measure nothing, the first five and the default ("top"), or all kernels ("all").
         threads: of the prediction.
     """
@@ -40,6 +42,7 @@ class RecommendShape:
     platform: "CpuKernels"
     samples: SampleSource
     models: TreeModels
+    evolution: Evolution
     verify: Literal["none", "top", "all"]
     timing: TimingProtocol
     threads: int
@@ -50,37 +53,35 @@ class RecommendShape:
         folder = self.models.find(self.platform, self.op, self.samples)
         model = load_performance(folder / FULL, spec=GEMM_FEATURES, space=space.digest(), threads=self.threads)
         interval = load_interval(folder / INTERVAL, spec=GEMM_FEATURES, threads=self.threads)
-        problem, configs = gemm_problems([asked]), tuple(space)
-        began = time.perf_counter()
-        rates = model.predict(problem, configs)[0]
-        low, high = (bound[0] for bound in interval.predict(problem, configs))
-        seconds = time.perf_counter() - began
+        problem = gemm_problems([asked])
         if model.falls_back(problem)[0]:
             log.console.print(f"{asked.m} x {asked.n} x {asked.k}: kernels are tiled for products of matrices, so no "
                               f"model is asked, take {space.default()}")
             write_json(out / "recommendation.json", {"shape": list(shape), "fallback": space.default().key})
             return {"fallback": 1}
-        order = np.argsort(-rates, kind="stable")
-        chosen = [configs[place] for place in order[:SHOWN]]
-        times = self._verified(asked, chosen, configs)
-        table = _table(chosen, [(rates[place], low[place], high[place]) for place in order[:SHOWN]], times, asked,
-                       coverage=interval.coverage)
-        log.console.print(table, soft_wrap=False)
+        began = time.perf_counter()
+        ranked = best(lambda configs: model.over(configs).score(problem)[0], space, SHOWN, evolution=self.evolution)
+        seconds = time.perf_counter() - began
+        chosen = [entry.config for entry in ranked]
+        rates = model.predict(problem, chosen)[0]
+        low, high = (bound[0] for bound in interval.predict(problem, chosen))
+        times = self._verified(asked, chosen, space)
+        log.console.print(_table(chosen, list(zip(rates, low, high, strict=True)), times, asked,
+                                 coverage=interval.coverage), soft_wrap=False)
         write_json(out / "recommendation.json", {
             "shape": list(shape), "platform": self.platform.name, "preset": self.platform.preset,
-            "configurations": [{"config": configs[place].key, "gflops": float(rates[place]), "low": float(low[place]),
-                                "high": float(high[place]), "seconds": times.get(configs[place])}
-                               for place in order[:SHOWN]]})
-        return {"fallback": 0, "gflops": float(rates[order[0]]), "seconds": seconds} | _regrets(chosen, times, asked)
+            "configurations": [{"config": config.key, "gflops": float(rates[place]), "low": float(low[place]),
+                                "high": float(high[place]), "seconds": times.get(config)}
+                               for place, config in enumerate(chosen)]})
+        return {"fallback": 0, "gflops": float(rates[0]), "seconds": seconds} | _regrets(chosen, times, asked)
 
-    def _verified(self, shape: GemmShape, chosen: Sequence[Config], configs: Sequence[Config]) -> dict[Config, float]:
+    def _verified(self, shape: GemmShape, chosen: Sequence[Config], space: GridSpace) -> dict[Config, float]:
         """Least seconds of what is to be verified; the default is always among it."""
         if self.verify not in ("none", "top", "all"):
             raise ValueError(f"verify={self.verify!r} is not one of none, top, all")
         if self.verify == "none":
             return {}
-        default = self.platform.space(self.op).default()
-        asked = list(configs) if self.verify == "all" else list(dict.fromkeys([*chosen, default]))
+        asked = list(space) if self.verify == "all" else list(dict.fromkeys([*chosen, space.default()]))
         operands = self.op.operands(shape, seed=self.timing.seed)
         times: dict[Config, float] = {}
         for config, _, measurement in self.platform.measure_many(self.op, operands, asked, self.timing):

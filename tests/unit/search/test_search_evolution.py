@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sparloom.search import Evolution
+from sparloom.search import Evolution, best
 from sparloom.space import Config, GridSpace, Parameter
 
 SEARCH = Evolution(population=32, generations=60, patience=15, mutation=0.2, tournament=2, seed=0)
@@ -76,3 +76,15 @@ def test_a_space_smaller_than_the_population_is_scored_whole():
 def test_k_beyond_the_population_is_refused(k):
     with pytest.raises(ValueError, match=f"top {k} of a population of 32: choose k from 1 to 32"):
         SEARCH.top_k(Distance(), space(), k)
+
+
+def test_small_spaces_are_scored_whole_and_large_ones_searched():
+    whole, part = Distance(), Distance()
+    first = best(part, space(), 1, evolution=SEARCH)[0]
+    assert first == SEARCH.top_k(Distance(), space(), 1)[0]
+    assert len(part.seen) < 3000
+    small = space(parameters=8, values=2)
+    found = best(whole, small, 3, evolution=SEARCH)
+    assert len(whole.seen) == len(small) == 128
+    assert found[0].score == min(Distance()(list(small)))
+    assert [entry.score for entry in found] == sorted(entry.score for entry in found)
