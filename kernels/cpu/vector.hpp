@@ -21,12 +21,31 @@ constexpr int kLanes = 8, kRegisters = 16;
 constexpr int kLanes = 4, kRegisters = 32;
 #endif
 
+constexpr int kLineFloats = 16;  // of a cache line
+
 typedef float Vec __attribute__((vector_size(4 * kLanes)));
 typedef float Unaligned __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 
 inline Vec broadcast(float value) { return value - Vec{}; }
 inline Vec load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
 inline void store(float* to, Vec value) { *reinterpret_cast<Unaligned*>(to) = value; }
+
+// Writes past the caches, to an address that is a multiple of the vector's size; others see it after `fence`.
+inline void stream(float* to, Vec value) {
+#if defined(__AVX512F__)
+    _mm512_stream_ps(to, reinterpret_cast<__m512>(value));
+#elif defined(__AVX2__)
+    _mm256_stream_ps(to, reinterpret_cast<__m256>(value));
+#else
+    store(to, value);
+#endif
+}
+
+inline void fence() {
+#if defined(__AVX512F__) || defined(__AVX2__)
+    _mm_sfence();
+#endif
+}
 
 // The first `count` lanes, 0 .. kLanes; the others read as 0 and are not written, wherever they are in memory.
 class Lanes {

@@ -34,11 +34,22 @@ class SpotCheck:
         Raises:
             AssertionError: names the configuration and the worst element.
         """
-        picked = result[self.rows] if self.op.name == "spmm" else result[self.nonzeros]
         try:
-            assert_close(picked, self.oracle, terms=self.terms, scale=self.scale)
+            self.compare(result)
         except AssertionError as error:
             raise AssertionError(f"{self.op.name} with {config} is wrong in the sampled rows: {error}") from error
+
+    def compare(self, result: np.ndarray) -> None:
+        """Do as `check` for a caller that names the configuration itself."""
+        picked = result[self.rows] if self.op.name == "spmm" else result[self.nonzeros]
+        assert_close(picked, self.oracle, terms=self.terms, scale=self.scale)
+
+    def compare_written(self, result: np.ndarray) -> None:
+        """Compare a result that held NaN before the kernel ran: no element of it may be left as it was."""
+        self.compare(result)
+        if np.isnan(result.sum()):
+            rows = np.unique(np.argwhere(np.isnan(result))[:, 0])
+            raise AssertionError(f"{rows.size} rows hold NaN, the first is {rows[0]}")
 
 
 def _take_rows(operands: Operands, rows: np.ndarray, nonzeros: np.ndarray) -> Operands:

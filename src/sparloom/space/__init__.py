@@ -22,11 +22,12 @@ from sparloom.space.shared import (
     insert_after,
 )
 from sparloom.space.spade import SpadeSpace
+from sparloom.space.sparse_kernels import SddmmSpace, SpmmSpace
 from sparloom.space.walk import Walk
 
 __all__ = [
     "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "Code", "Config", "ConfigSpace", "CpuSpace",
-    "CudaSpace", "GemmSpace", "GridSpace", "Parameter", "Readings", "Shape", "SharedSchedule", "SpadeSpace", "Value",
-    "Walk", "encode", "flag", "insert_after", "legal_orders", "letters", "logarithm", "one_hot", "register_tile",
-    "uniform",
+    "CudaSpace", "GemmSpace", "GridSpace", "Parameter", "Readings", "SddmmSpace", "Shape", "SharedSchedule",
+    "SpadeSpace", "SpmmSpace", "Value", "Walk", "encode", "flag", "insert_after", "legal_orders", "letters",
+    "logarithm", "one_hot", "register_tile", "uniform",
 ]

@@ -12,13 +12,15 @@ from sparloom.platforms.arrays import reallocated
 from sparloom.platforms.clock import keep_threads_awake
 from sparloom.platforms.cpu_kernels.family import Family, Given, Rival
 from sparloom.platforms.cpu_kernels.gemm import GemmKernels
+from sparloom.platforms.cpu_kernels.sddmm import SddmmKernels
+from sparloom.platforms.cpu_kernels.spmm import SpmmKernels
 from sparloom.platforms.cpu_kernels.sweep import Contender, sweep
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
 
 __all__ = ["CpuKernels"]
 
-FAMILIES: Mapping[str, Callable[[int, int], Family]] = {"gemm": GemmKernels}
+FAMILIES: Mapping[str, Callable[[int, int], Family]] = {"gemm": GemmKernels, "spmm": SpmmKernels, "sddmm": SddmmKernels}
 
 
 class CpuKernels:

@@ -1,0 +1,53 @@
+// The rows of a sparse operand in the order in which they are processed, cut into pieces of about equal work.
+//
+// A piece goes from (row, nonzero) to the (row, nonzero) of the next; nonzeros count along `indptr`. A piece that begins
+// inside a row is called cut: another piece begins that row.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+extern "C" {
+
+struct Rows {
+    const int64_t* indptr;          // (rows + 1)
+    const int32_t* indices;         // (nnz) columns, in this order of rows
+    const float* values;            // (nnz) as the matrix stores them
+    const int64_t* source;          // (rows) where the values of a row begin
+    const int32_t* place;           // (rows) which row of the matrix it is
+    const uint8_t* equal;           // (rows) how many rows from this one on, 1 .. 4, have the same columns
+    const int64_t* piece_rows;      // (pieces + 1)
+    const int64_t* piece_nonzeros;  // (pieces + 1)
+    int64_t nnz;
+    int32_t pieces, dynamic, threads;  // dynamic: threads take pieces as they get free, else piece t is thread t's
+};
+
+}  // extern "C"
+
+namespace sparloom {
+
+inline bool is_cut(const Rows& rows, int32_t piece) {
+    return rows.piece_nonzeros[piece] > rows.indptr[rows.piece_rows[piece]];
+}
+
+// Dense rows of `columns` floats that fill so many bytes, at least one; 0 for 0.
+inline int64_t rows_ahead(int64_t bytes, int64_t columns) {
+    return bytes == 0 ? 0 : std::max<int64_t>(1, bytes / (4 * columns));
+}
+
+// Calls work(piece) for every piece.
+template <typename Work>
+void each_piece(const Rows& rows, const Work& work) {
+    if (rows.threads == 1) {
+        for (int32_t p = 0; p < rows.pieces; ++p) work(p);
+    } else if (rows.dynamic) {
+#pragma omp parallel for num_threads(rows.threads) schedule(dynamic, 1)
+        for (int32_t p = 0; p < rows.pieces; ++p) work(p);
+    } else {
+#pragma omp parallel for num_threads(rows.threads) schedule(static, 1)
+        for (int32_t p = 0; p < rows.pieces; ++p) work(p);
+    }
+}
+
+}  // namespace sparloom

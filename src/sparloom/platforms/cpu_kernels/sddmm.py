@@ -1,0 +1,72 @@
+"""Kernels of SDDMM: kernels/cpu/sddmm.cpp bound to arrays."""
+
+import ctypes
+from functools import cached_property
+
+import numpy as np
+
+from sparloom.jit import compile_cpp
+from sparloom.ops import SDDMM, Operands
+from sparloom.platforms.arrays import aligned
+from sparloom.platforms.cpu_kernels.family import Check
+from sparloom.platforms.cpu_kernels.native import NativeCall, address
+from sparloom.platforms.cpu_kernels.sparse_rows import Rows, SparseRows
+from sparloom.platforms.spot_check import SpotCheck
+from sparloom.space import Config, GridSpace, SddmmSpace
+from sparloom.sparse import Pattern
+
+__all__ = ["SddmmKernels"]
+
+
+class SddmmKernels:
+    """The family of SDDMM.
+
+    Args:
+        threads: of every call.
+        width: columns of the dense operands for which `space` is made; any width is computed.
+    """
+
+    def __init__(self, threads: int, width: int) -> None:
+        self.threads = threads
+        self.width = width
+        self._rows = SparseRows(threads)
+
+    def space(self) -> GridSpace:
+        """List the configurations."""
+        return SddmmSpace(self.width)
+
+    def baseline(self, pattern: Pattern | None) -> Config:
+        """Take the default of the space, whatever the pattern."""
+        return self.space().default()
+
+    def result(self, operands: Operands) -> np.ndarray:
+        """Allocate the values of D (nnz,)."""
+        return aligned((operands.matrix.pattern.nnz,), np.float32)
+
+    def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
+        """Bind the kernel of a legal configuration."""
+        rows = self._rows.bind(operands.matrix, order=str(config["order"]), balance=str(config["balance"]))
+        arguments = _Arguments(
+            rows=rows.arguments, left=address(operands.dense["B"]), right=address(operands.dense["C"]),
+            result=address(result, written=True), width=operands.width, ahead=1024 * int(config["prefetch"]),
+            group=config["group"])
+        return NativeCall(self._library.sparloom_sddmm, arguments, kept=(rows, *operands.dense.values(), result))
+
+    def check(self, op: SDDMM, operands: Operands, *, seed: int) -> Check:
+        """Know the values of some rows, and that all are written."""
+        return SpotCheck(op, operands, seed=seed).compare_written
+
+    @cached_property
+    def _library(self) -> ctypes.CDLL:
+        return compile_cpp(["cpu/sddmm.cpp"])
+
+
+class _Arguments(ctypes.Structure):
+    """The struct Sddmm of kernels/cpu/sddmm.cpp."""
+
+    _fields_ = (
+        ("rows", Rows),
+        *((name, ctypes.c_void_p) for name in ("left", "right", "result")),
+        ("width", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("ahead", "group")),
+    )

@@ -1,0 +1,70 @@
+"""A sparse matrix as the kernels see it: the struct Rows of kernels/cpu/rows.hpp, filled."""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparloom.platforms.cpu_kernels.native import address
+from sparloom.platforms.cpu_kernels.traversal import Traversal
+from sparloom.sparse import Pattern, SparseMatrix
+
+__all__ = ["Bound", "Rows", "SparseRows"]
+
+
+class Rows(ctypes.Structure):
+    """The struct of the same name."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (
+            "indptr", "indices", "values", "source", "place", "equal", "piece_rows", "piece_nonzeros")),
+        ("nnz", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("pieces", "dynamic", "threads")),
+    )
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A filled struct.
+
+    Args:
+        pieces: how many there are.
+        cut: whether a piece begins inside a row.
+        kept: what its addresses point to.
+    """
+
+    arguments: Rows
+    pieces: int
+    cut: bool
+    kept: tuple[Any, ...]
+
+
+class SparseRows:
+    """Binds matrices; traversals of the pattern seen last are kept, as configurations of one matrix share them."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._pattern: Pattern | None = None
+        self._traversals: dict[str, Traversal] = {}
+
+    def bind(self, matrix: SparseMatrix, *, order: str, balance: str) -> Bound:
+        """Fill the struct for one order of the rows and one way of sharing them."""
+        walk = self._traversal(matrix.pattern, order)
+        pieces = walk.pieces(balance, self.threads)
+        count = pieces.rows.size - 1
+        arguments = Rows(
+            indptr=address(walk.indptr, np.int64), indices=address(walk.indices, np.int32),
+            values=address(matrix.values), source=address(walk.source, np.int64), place=address(walk.place, np.int32),
+            equal=address(walk.equal, np.uint8), piece_rows=address(pieces.rows, np.int64),
+            piece_nonzeros=address(pieces.nonzeros, np.int64), nnz=matrix.pattern.nnz, pieces=count,
+            dynamic=pieces.dynamic, threads=self.threads)
+        return Bound(arguments, count, pieces.cut, kept=(walk, pieces, matrix))
+
+    def _traversal(self, pattern: Pattern, order: str) -> Traversal:
+        if self._pattern is not pattern:
+            self._pattern, self._traversals = pattern, {}
+        if order not in self._traversals:
+            make = {"natural": Traversal.natural, "column": Traversal.by_column}[order]
+            self._traversals[order] = make(pattern)
+        return self._traversals[order]

@@ -1,0 +1,77 @@
+"""Kernels of SpMM: kernels/cpu/spmm.cpp bound to arrays."""
+
+import ctypes
+from functools import cached_property
+
+import numpy as np
+
+from sparloom.jit import compile_cpp
+from sparloom.ops import Operands, SpMM
+from sparloom.platforms.arrays import aligned
+from sparloom.platforms.cpu_kernels.family import Check
+from sparloom.platforms.cpu_kernels.native import NativeCall, address
+from sparloom.platforms.cpu_kernels.sparse_rows import Rows, SparseRows
+from sparloom.platforms.spot_check import SpotCheck
+from sparloom.space import Config, GridSpace, SpmmSpace
+from sparloom.sparse import Pattern
+
+__all__ = ["SpmmKernels"]
+
+WHOLE = 2**31 - 1  # columns of a strip that is as wide as it can be
+
+
+class SpmmKernels:
+    """The family of SpMM.
+
+    Args:
+        threads: of every call.
+        width: columns of the dense operand for which `space` is made; any width is computed.
+    """
+
+    def __init__(self, threads: int, width: int) -> None:
+        self.threads = threads
+        self.width = width
+        self._rows = SparseRows(threads)
+
+    def space(self) -> GridSpace:
+        """List the configurations."""
+        return SpmmSpace(self.width)
+
+    def baseline(self, pattern: Pattern | None) -> Config:
+        """Take the default of the space, whatever the pattern."""
+        return self.space().default()
+
+    def result(self, operands: Operands) -> np.ndarray:
+        """Allocate D (rows, width)."""
+        return aligned((operands.matrix.pattern.rows, operands.width), np.float32)
+
+    def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
+        """Bind the kernel of a legal configuration."""
+        rows = self._rows.bind(operands.matrix, order=str(config["order"]), balance=str(config["balance"]))
+        carries = aligned((rows.pieces, operands.width), np.float32) if rows.cut else None
+        strip = WHOLE if config["strip"] == "all" else config["strip"]
+        arguments = _Arguments(
+            rows=rows.arguments, dense=address(operands.dense["B"]), result=address(result, written=True),
+            carries=None if carries is None else address(carries), width=operands.width, strip=strip,
+            ahead=1024 * int(config["prefetch"]), stream=config["stream"], together=config["together"] > 1)
+        kept = (rows, *operands.dense.values(), carries, result)
+        return NativeCall(self._library.sparloom_spmm, arguments, kept=kept)
+
+    def check(self, op: SpMM, operands: Operands, *, seed: int) -> Check:
+        """Know some rows of the result, and that all are written."""
+        return SpotCheck(op, operands, seed=seed).compare_written
+
+    @cached_property
+    def _library(self) -> ctypes.CDLL:
+        return compile_cpp(["cpu/spmm.cpp"])
+
+
+class _Arguments(ctypes.Structure):
+    """The struct Spmm of kernels/cpu/spmm.cpp."""
+
+    _fields_ = (
+        ("rows", Rows),
+        *((name, ctypes.c_void_p) for name in ("dense", "result", "carries")),
+        ("width", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("strip", "ahead", "stream", "together")),
+    )

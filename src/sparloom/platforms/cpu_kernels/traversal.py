@@ -1,0 +1,121 @@
+"""In which order the rows of a pattern are processed, and how they are cut into pieces for threads."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sparloom.sparse import Pattern
+
+__all__ = ["Pieces", "Traversal"]
+
+TOGETHER = 4  # rows with equal columns that a kernel can take at once, at most
+ROW_WORK = 4  # nonzeros that cost as much as beginning a row
+PIECES_PER_THREAD = 16  # where threads take pieces on demand
+SLACK = 16  # a cut may move by 1/SLACK of a piece to fall between two rows
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Consecutive parts of a traversal.
+
+    Piece p is the nonzeros nonzeros[p] to nonzeros[p + 1] of the rows rows[p] to rows[p + 1], all in the order of the
+    traversal. A piece that begins inside a row is cut: the piece where that row begins owns its result.
+
+    Args:
+        rows: (pieces + 1,) int64.
+        nonzeros: (pieces + 1,) int64.
+        cut: whether any piece is cut.
+        dynamic: threads take pieces as they get free; otherwise there is one for each.
+    """
+
+    rows: np.ndarray
+    nonzeros: np.ndarray
+    cut: bool
+    dynamic: bool
+
+
+@dataclass(frozen=True)
+class Traversal:
+    """A pattern with its rows in another order.
+
+    Args:
+        indptr: (rows + 1,) int64, along `indices`.
+        indices: (nnz,) int32, columns.
+        source: (rows,) int64, where the nonzeros of each row begin in the pattern.
+        place: (rows,) int32, which row of the pattern it is.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    source: np.ndarray
+    place: np.ndarray
+
+    @classmethod
+    def natural(cls, pattern: Pattern) -> "Traversal":
+        """Take rows as they are stored; shares the pattern's arrays."""
+        return cls(pattern.indptr, pattern.indices, pattern.indptr[:-1], np.arange(pattern.rows, dtype=np.int32))
+
+    @classmethod
+    def by_column(cls, pattern: Pattern) -> "Traversal":
+        """Take rows by their middle column, empty ones last: rows that read the same dense rows come together."""
+        lengths, starts = pattern.row_lengths(), pattern.indptr[:-1]
+        filled = lengths > 0
+        middle = np.full(pattern.rows, pattern.cols, dtype=np.int32)
+        middle[filled] = pattern.indices[(starts + lengths // 2)[filled]]
+        place = np.argsort(middle, kind="stable").astype(np.int32)
+        indptr = np.concatenate([[0], np.cumsum(lengths[place])])
+        shift = np.repeat(starts[place] - indptr[:-1], lengths[place])
+        return cls(indptr, pattern.indices[np.arange(pattern.nnz) + shift], starts[place], place)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.place.size
+
+    @cached_property
+    def equal(self) -> np.ndarray:
+        """Count the rows, from each one on and at most TOGETHER, that have its columns: (rows,) uint8, from 1."""
+        lengths = np.diff(self.indptr)
+        same = np.zeros(self.rows, dtype=bool)  # as the row before
+        same[1:] = (lengths[1:] == lengths[:-1]) & (lengths[1:] > 0)
+        candidates = np.flatnonzero(same)
+        back = np.repeat(lengths[candidates], lengths[candidates])
+        begins = np.concatenate([[0], np.cumsum(lengths[candidates])])
+        nonzeros = np.arange(back.size) + np.repeat(self.indptr[candidates] - begins[:-1], lengths[candidates])
+        differs = self.indices[nonzeros] != self.indices[nonzeros - back]
+        if candidates.size:
+            same[candidates[np.add.reduceat(differs, begins[:-1]) > 0]] = False
+        count = np.ones(self.rows, dtype=np.uint8)
+        for _ in range(TOGETHER - 1):
+            count[:-1] = np.where(same[1:], np.minimum(count[1:] + 1, TOGETHER), 1)
+        return count
+
+    def pieces(self, balance: str, threads: int) -> Pieces:
+        """Cut into pieces.
+
+        Args:
+            balance: "rows", a piece of equally many rows per thread; "nonzeros", a piece of equal work per thread, for
+                which long rows are cut; "dynamic", smaller pieces of whole rows.
+        """
+        if balance == "rows" or not self.rows:
+            return self._whole_rows(np.linspace(0, self.rows, threads + 1).astype(np.int64), dynamic=False)
+        work = self.indptr + ROW_WORK * np.arange(self.rows + 1)
+        if balance == "dynamic":
+            shares = np.linspace(0, work[-1], min(PIECES_PER_THREAD * threads, self.rows) + 1)
+            return self._whole_rows(np.unique(np.searchsorted(work, shares)), dynamic=True)
+        return self._equal_work(work, threads)
+
+    def _whole_rows(self, rows: np.ndarray, *, dynamic: bool) -> Pieces:
+        return Pieces(rows, self.indptr[rows], cut=False, dynamic=dynamic)
+
+    def _equal_work(self, work: np.ndarray, threads: int) -> Pieces:
+        targets = np.linspace(0, work[-1], threads + 1)[1:-1]
+        slack = work[-1] / threads / SLACK
+        rows = np.searchsorted(work, targets, side="right") - 1
+        past, left = targets - work[rows], work[rows + 1] - targets
+        nonzeros = np.minimum(self.indptr[rows] + past.astype(np.int64), self.indptr[rows + 1])
+        rows = np.where(left <= slack, rows + 1, rows)
+        nonzeros = np.where(np.minimum(past, left) <= slack, self.indptr[rows], nonzeros)
+        rows, nonzeros = np.concatenate([[0], rows, [self.rows]]), np.concatenate([[0], nonzeros, self.indptr[-1:]])
+        return Pieces(rows, nonzeros, cut=bool((nonzeros > self.indptr[rows]).any()), dynamic=False)

@@ -1,0 +1,120 @@
+"""SpMM and SDDMM by hand: all configurations against the oracle, patterns of every kind, any number of threads."""
+
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import patterns
+
+from sparloom.errors import IllegalSchedule
+from sparloom.ops import SDDMM, Op, SpMM, assert_close
+from sparloom.platforms import CpuKernels
+from sparloom.sparse import Pattern, SparseMatrix
+
+pytestmark = pytest.mark.cc
+
+OPS = [SpMM(), SDDMM()]
+ops = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+WIDTHS = [*range(1, 71), 128, 256, 300]
+
+
+@functools.cache
+def platform(threads: int, width: int) -> CpuKernels:
+    return CpuKernels(threads, width)
+
+
+def varied() -> Pattern:
+    """Empty rows, a full row, rows with equal columns in runs of 2 to 6, an empty column."""
+    dense = np.random.default_rng(0).random((45, 70)) < 0.2
+    dense[3] = True
+    for first, last in ((8, 10), (12, 15), (20, 26), (30, 34)):
+        dense[first:last] = dense[first]
+    dense[[0, 17, 18, 44]] = False
+    dense[:, 5] = False
+    return Pattern.from_coo(*np.nonzero(dense), dense.shape)
+
+
+def hub() -> Pattern:
+    """Nearly all nonzeros in one row."""
+    return Pattern.from_coo(np.array([2] + [30] * 900), np.array([5, *range(900)]), (60, 900))
+
+
+def check(op: Op, pattern: Pattern, *, width: int, threads: int, configs=None) -> None:
+    values = np.random.default_rng(1).uniform(-1, 1, pattern.nnz).astype(np.float32)
+    operands = op.operands(SparseMatrix(pattern, values), width, seed=0)
+    bounds = {"terms": op.terms(pattern, width), "scale": op.scale(operands)}
+    oracle, kernels = op.oracle(operands), platform(threads, max(width, 65))
+    for config in configs or kernels.space(op):
+        try:
+            assert_close(kernels.run(op, operands, config), oracle, **bounds)
+        except AssertionError as error:
+            raise AssertionError(f"width {width}, {threads} threads, {config}: {error}") from error
+
+
+@ops
+@pytest.mark.parametrize("width", [1, 15, 16, 33, 70, 128, 256, 300])
+def test_every_configuration_is_right(op, width):
+    check(op, varied(), width=width, threads=1)
+
+
+@ops
+@pytest.mark.parametrize("threads", [2, 3])
+def test_long_rows_are_shared_among_threads(op, threads):
+    for width in (7, 128):
+        check(op, hub(), width=width, threads=threads)
+        check(op, varied(), width=width, threads=threads)
+
+
+@ops
+@pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (1, 1), (6, 4)])
+def test_patterns_without_nonzeros(op, shape):
+    empty = Pattern.from_coo(np.empty(0, int), np.empty(0, int), shape)
+    for threads in (1, 3):
+        check(op, empty, width=17, threads=threads)
+
+
+@ops
+@settings(max_examples=60, deadline=None)
+@given(pattern=patterns(), width=st.sampled_from(WIDTHS), threads=st.integers(1, 3), place=st.integers(0, 53))
+def test_any_pattern_and_width_is_right(op, pattern, width, threads, place):
+    configs = list(platform(threads, 128).space(op))
+    check(op, pattern, width=width, threads=threads, configs=[configs[place], configs[-1 - place]])
+
+
+@ops
+def test_nothing_beyond_the_result_is_written(op):
+    operands = op.operands(SparseMatrix(hub(), np.ones(hub().nnz)), 37, seed=0)
+    family = platform(2, 128)._family(op)
+    shape = family.result(operands).shape
+    for config in list(family.space())[::7]:
+        room = np.full((shape[0] + 2, *shape[1:]), 7, np.float32)
+        family.bind(operands, config, room[1:-1])()
+        assert (room[[0, -1]] == 7).all()
+        assert_close(room[1:-1], op.oracle(operands), terms=op.terms(hub(), 37), scale=op.scale(operands))
+
+
+@ops
+def test_wrong_and_unwritten_results_are_told(op):
+    operands = op.operands(SparseMatrix(varied(), np.ones(varied().nnz)), 16, seed=0)
+    family = platform(1, 16)._family(op)
+    compare, right = family.check(op, operands, seed=0), op.oracle(operands).astype(np.float32)
+    compare(right)
+    with pytest.raises(AssertionError, match="elements differ"):
+        compare(right + np.float32(1))
+    sampled = {"spmm": family.check(op, operands, seed=0).__self__.rows,
+               "sddmm": family.check(op, operands, seed=0).__self__.nonzeros}[op.name]
+    missed = np.setdiff1d(np.arange(right.shape[0]), sampled)[0]
+    right[missed] = np.nan
+    with pytest.raises(AssertionError, match=f"1 rows hold NaN, the first is {missed}"):
+        compare(right)
+
+
+def test_strips_belong_to_a_width():
+    space = platform(1, 128).space(SpMM())
+    assert space.config(strip=64)["strip"] == 64
+    with pytest.raises(IllegalSchedule, match="strip=64 covers all 32 columns: write strip=all"):
+        platform(1, 32).space(SpMM()).config(strip=64)
+    with pytest.raises(IllegalSchedule, match="strip=64 goes with order=natural and together=1"):
+        space.config(strip=64, together=4)
