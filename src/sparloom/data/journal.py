@@ -29,9 +29,9 @@ class Journal:
     def __init__(self, folder: Path, key: Sequence[str]) -> None:
         self.path = Path(folder) / f"{','.join(quote(part, safe='') for part in key)}.jsonl"
 
-    def done(self) -> set[tuple[str, int]]:
-        """(configuration key, round) of every row, failed ones included."""
-        return {(sample.config, sample.round) for sample in self.samples()}
+    def done(self, width: int | None = None) -> set[tuple[str, int]]:
+        """(configuration key, round) of every row, failed ones included; of one width, or of all."""
+        return {(sample.config, sample.round) for sample in self.samples() if width in (None, sample.width)}
 
     def samples(self) -> list[Sample]:
         """All complete rows.

@@ -164,7 +164,7 @@ class Collect:
 
     def _missing(self, name: str, platform: "Platform") -> list[list[Config]]:
         """Configurations without a row, per round."""
-        done, drawn = self._journal(name, platform).done(), self._drawn(name)
+        done, drawn = self._journal(name, platform).done(self.width), self._drawn(name)
         return [[config for config in drawn if (config.key, turn) not in done] for turn in range(self.timing.rounds)]
 
     def _complete(self, name: str) -> bool:
@@ -177,7 +177,7 @@ class Collect:
         conditions = {"op": self.op.name, "platform": self.platforms[0].name, "matrix": name, "width": self.width,
                       "machine": str(describe_machine()["name"]), "commit": commit()}
         journals = {platform.preset: self._journal(name, platform) for platform in self.platforms}
-        done = {preset: journal.done() for preset, journal in journals.items()}
+        done = {preset: journal.done(self.width) for preset, journal in journals.items()}
         fresh: list[Sample] = []
         written = time.monotonic()
         for preset, config, turn, measurement in measure_presets(self.platforms, self.op, operands, missing=missing,

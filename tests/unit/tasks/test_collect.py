@@ -58,6 +58,13 @@ def test_rounds_are_resumed_one_by_one(tmp_path):
     assert set(read(tmp_path).frame()["round"]) == {0, 1}
 
 
+def test_every_width_is_collected_and_kept(tmp_path):
+    collect(tmp_path, configs=10).run(tmp_path)
+    assert collect(tmp_path, configs=10, width=32).run(tmp_path)["new_rows"] == 40
+    assert collect(tmp_path, configs=10, width=16).run(tmp_path)["new_rows"] == 0
+    assert read(tmp_path).frame()["width"].value_counts().to_dict() == {16: 40, 32: 40}
+
+
 def test_training_matrices_come_first(tmp_path):
     split = ToyCorpus().split()
     order = [split[name] for name in collect(tmp_path)._planned()]
