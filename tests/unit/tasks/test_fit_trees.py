@@ -8,9 +8,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from gemm_table import drawn_shapes, write_gemm_table
+from sparse_table import patterns, write_spmm_table
 
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.models.performance import GEMM_FEATURES, load_interval, load_performance
+from sparloom.models import KernelCosts
+from sparloom.models.performance import GEMM_FEATURES, SPMM_FEATURES, load_interval, load_performance
+from sparloom.ops import SpMM
+from sparloom.search import top_k
+from sparloom.space import SpmmSpace
+from sparloom.tasks.tree_subject import SweepChoice, sparse_subject
 
 SMALL = (
     "task.sparse=[]", "task.others=[raw]", "task.folds=3", "growth.trees=20", "growth.leaves=15", "growth.threads=1",
@@ -148,3 +154,45 @@ def test_one_sweep_is_not_enough(build, tmp_path):
     task = build("fit_trees", *SMALL, "task.judging_sweep=2", folder=tmp_path)
     with pytest.raises(SchemaError, match=r"sweeps 0 and 2 are asked for, the table has 2: collect with timing\.rou"):
         task.run(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def sparse_fitted(build, tmp_path_factory) -> tuple[Path, dict]:
+    folder = tmp_path_factory.mktemp("sparse_trees")
+    write_gemm_table(folder / "data", drawn_shapes(10), step=200)
+    write_spmm_table(folder / "data", 16)
+    settings = [*SMALL, "task.sparse=[{_target_: sparloom.ops.SpMM}]", "growth.rows_per_leaf=5"]
+    return folder, dict(build("fit_trees", *settings, folder=folder).run(folder))
+
+
+@pytest.mark.cc
+def test_sparse_kernels_are_chosen_out_of_families_that_are_known(sparse_fitted):
+    folder, metrics = sparse_fitted
+    assert metrics["spmm/oof_problems"] == 32
+    assert metrics["spmm/oof_rows"] == 16 * (72 + 90)
+    assert metrics["spmm/oof_mean_efficiency"] > metrics["spmm/oof_static_efficiency"]
+    assert {"spmm/oof_width_32_mean_efficiency", "spmm/oof_width_128_mean_efficiency"} <= set(metrics)
+    rows = pd.read_parquet(folder / "per_problem.parquet")
+    narrow = rows[(rows["op"] == "spmm") & (rows["width"] == 32) & (rows["config"] != "")]
+    assert not narrow["config"].str.contains("strip=64").any()
+
+
+@pytest.mark.cc
+def test_the_model_of_spmm_ranks_kernels_for_a_pattern(sparse_fitted):
+    folder, _ = sparse_fitted
+    name = folder / "artifacts" / "checkpoints" / "real" / "performance_cpu_kernels_t2_spmm" / "full"
+    costs = KernelCosts(load_performance(name, spec=SPMM_FEATURES), width=128)
+    uneven = patterns(2)["made/uneven1"]
+    first = top_k(costs, uneven, SpmmSpace(128), 1)[0].config
+    assert first["balance"] != "rows"
+    assert first["stream"] == 1
+
+
+@pytest.mark.cc
+def test_matrices_of_other_roles_are_left_alone(build, sparse_fitted, tmp_path):
+    folder, _ = sparse_fitted
+    task = build("fit_trees", *SMALL, "task.roles=[train]", folder=folder)
+    subject = sparse_subject(task.samples, task.sparse_platform, SpMM(), SweepChoice(0, 1), roles=task.roles)
+    split = task.samples.split()
+    assert {split[name] for name in subject.scene.about["matrix"]} == {"train"}
+    assert subject.unasked.sum() == 2 * (split["made/empty"] == "train")

@@ -39,9 +39,27 @@ KERNEL = (
     Feature("unroll", "kernel", "unroll", "terms"),
     Feature("packs_a", "kernel", "pack == 'ab'", "1"),
     Feature("packs_b", "kernel", "pack != 'none'", "1"),
+    Feature("micro_vectors", "kernel", "micro_cols / 16", "vectors"),
     Feature("accumulators", "kernel", "micro_rows * micro_cols", "elements"),
     Feature("micro_intensity", "kernel", "micro_rows * micro_cols / (micro_rows + micro_cols)", "flop/element"),
 )
+
+
+def _cycles(rows: str, vectors: str) -> str:
+    """Cycles of one term of a register tile: two multiplications, two loads a cycle; a chain of sums takes four."""
+    return f"max(max({rows} * {vectors} / 2, ({rows} + {vectors}) / 2), 4)"
+
+
+_TAILS = (
+    Feature("tail_8", "interaction", "floor(tail_rows / 8)", "tiles"),
+    Feature("tail_4", "interaction", "floor((tail_rows - 8 * tail_8) / 4)", "tiles"),
+    Feature("tail_2", "interaction", "floor((tail_rows - 8 * tail_8 - 4 * tail_4) / 2)", "tiles"),
+    Feature("tail_1", "interaction", "tail_rows - 8 * tail_8 - 4 * tail_4 - 2 * tail_2", "tiles"),
+)
+_ROW_CYCLES = " + ".join([
+    f"floor(m / micro_rows) * {_cycles('micro_rows', 'micro_vectors')}",
+    *(f"tail_{rows} * {_cycles(str(rows), 'micro_vectors')}" for rows in (8, 4, 2, 1)),
+])
 INTERACTION = (
     Feature("block_m", "interaction", "min(m, tile_m)", "rows"),
     Feature("block_n", "interaction", "min(n, tile_n)", "columns"),
@@ -59,6 +77,13 @@ INTERACTION = (
     Feature("tail_column_share", "interaction", "tail_columns / n", "1"),
     Feature("vectors", "interaction", "(n - tail_columns) / 16 + ceil(tail_columns / 16)", "vectors"),
     Feature("vector_fill", "interaction", "n / (16 * vectors)", "1"),
+    *_TAILS,
+    Feature("row_cycles", "interaction", _ROW_CYCLES, "cycles/term"),
+    Feature("cycles", "interaction", "k * row_cycles * vectors / micro_vectors", "cycles"),
+    Feature("estimated_rate", "interaction", "flops / cycles", "flop/cycle"),
+    Feature("held_rows", "interaction", "min(m, micro_rows)", "rows"),
+    Feature("held_vectors", "interaction", "min(ceil(n / 16), micro_vectors)", "vectors"),
+    Feature("held", "interaction", "held_rows * held_vectors", "vectors"),
     Feature("panels_m", "interaction", "ceil(m / micro_rows)", "panels"),
     Feature("panels_n", "interaction", "ceil(n / micro_cols)", "panels"),
     Feature("full_share", "interaction", "(1 - tail_row_share) * (1 - tail_column_share)", "1"),

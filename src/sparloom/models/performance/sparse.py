@@ -12,6 +12,7 @@ __all__ = ["SDDMM_FEATURES", "SPMM_FEATURES", "sparse_problems"]
 
 COUNTS = frozenset({"rows", "cols", "nnz"})
 MOVED = "8 * (rows + 1) + 4 * width * (rows + cols)"  # bytes of row pointers and dense operands
+AHEAD = "(prefetch > 0) * max(1, 1024 * prefetch / (4 * columns))"
 REGISTERS = 256  # columns of a strip that is as wide as it can be, with 32 registers of 16
 
 PATTERN = (
@@ -39,15 +40,13 @@ KERNEL = (
     Feature("by_column", "kernel", "order == 'column'", "1"),
     Feature("balances_rows", "kernel", "balance == 'rows'", "1"),
     Feature("on_demand", "kernel", "balance == 'dynamic'", "1"),
-    Feature("prefetch", "kernel", "prefetch", "nonzeros"),
+    Feature("prefetch", "kernel", "prefetch", "KiB"),
 )
 WALK = (
     Feature("reuse", "interaction", "by_column * ordered_reuse_32 + (1 - by_column) * reuse_32", "1"),
     Feature("wide_reuse", "interaction", "by_column * ordered_reuse_256 + (1 - by_column) * reuse_256", "1"),
     Feature("distance", "interaction", "by_column * ordered_bandwidth + (1 - by_column) * bandwidth_mean", "1"),
     Feature("distance_fit", "interaction", "4 * distance * cols * width / l2_bytes", "1"),
-    Feature("fetched_rows", "interaction", "prefetch / max(1, row_mean)", "rows"),
-    Feature("fetched_bytes", "interaction", "4 * prefetch * width", "B"),
     Feature("uneven", "interaction", "balances_rows * imbalance_2048 + (1 - balances_rows)", "1"),
     Feature("piece_rows", "interaction", "thread_rows / (1 + 15 * on_demand)", "rows"),
 )
@@ -57,6 +56,8 @@ SPMM = (
     Feature("stream", "kernel", "stream", "1"),
     Feature("columns", "interaction", "min(width, strip_columns)", "columns"),
     Feature("strips", "interaction", "ceil(width / columns)", "strips"),
+    Feature("ahead", "interaction", AHEAD, "nonzeros"),
+    Feature("rows_ahead", "interaction", "ahead / max(1, row_mean)", "rows"),
     Feature("last_fill", "interaction", "width / (16 * ceil(width / 16))", "1"),
     Feature("strip_fit", "interaction", "4 * cols * columns / l2_bytes", "1"),
     Feature("index_reads", "interaction", "8 * nnz * strips / bytes", "1"),
@@ -66,6 +67,9 @@ SPMM = (
     Feature("joined_fill", "interaction", "(together > 1) * fill_4", "1"),
 )
 SDDMM = (
+    Feature("columns", "interaction", f"min(width, {REGISTERS})", "columns"),
+    Feature("ahead", "interaction", AHEAD, "nonzeros"),
+    Feature("rows_ahead", "interaction", "ahead / max(1, row_mean)", "rows"),
     Feature("group", "kernel", "group", "nonzeros"),
     Feature("group_rest", "interaction", "ceil(row_mean / group) * group - row_mean", "nonzeros"),
     Feature("groups", "interaction", "row_mean / group", "groups"),
