@@ -1,15 +1,15 @@
-"""Files that are either complete or absent: atomic writes, checksums, locks between processes."""
+"""Files that are complete or absent, lines that are whole or gone; checksums; locks between processes."""
 
 import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-__all__ = ["atomic_path", "locked", "sha256", "write_json", "write_text"]
+__all__ = ["append_lines", "atomic_path", "locked", "read_lines", "sha256", "write_json", "write_text"]
 
 
 @contextmanager
@@ -41,6 +41,28 @@ def write_json(path: Path, value: Mapping[str, Any] | list[Any]) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Append lines and wait until they are on disk; any number of processes may append to one file.
+
+    A line that a process was writing when it died is cut off first, so that none is ever joined to another.
+    """
+    text = "".join(f"{line}\n" for line in lines)
+    if not text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        _cut_torn_line(file)
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Read the whole lines of a file to which others may be appending; a last one without its end is left out."""
+    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+
+
 def sha256(path: Path) -> str:
     """Hash the content of a file; returns 64 hexadecimal digits."""
     with path.open("rb") as file:
@@ -62,3 +84,19 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _cut_torn_line(file: IO[bytes]) -> None:
+    size = file.seek(0, os.SEEK_END)
+    block = 1 << 16
+    end = size
+    while end > 0:
+        start = max(0, end - block)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
+            break
+        end = start
+    if end != size:
+        file.truncate(end)

@@ -1,0 +1,57 @@
+"""Files and lines that are whole or not there, whoever writes at the same time and whatever is killed."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from sparloom.files import append_lines, read_lines
+
+WRITER = """
+import sys
+from pathlib import Path
+from sparloom.files import append_lines
+
+for number in range(int(sys.argv[3])):
+    append_lines(Path(sys.argv[1]), [f"{sys.argv[2]} {number} " + "x" * 5000])
+"""
+
+
+def writer(path, name, lines):
+    return subprocess.Popen([sys.executable, "-c", WRITER, str(path), name, str(lines)])
+
+
+def test_lines_are_appended_and_read(tmp_path):
+    path = tmp_path / "new" / "lines"
+    assert read_lines(path) == []
+    append_lines(path, ["a", "b"])
+    append_lines(path, [])
+    append_lines(path, ["ü"])
+    assert read_lines(path) == [b"a", b"b", "ü".encode()]
+
+
+@pytest.mark.parametrize("torn", ["c", "c" * 200_000])
+def test_torn_line_is_not_read_and_not_joined(tmp_path, torn):
+    path = tmp_path / "lines"
+    path.write_text(f"a\n{torn}")
+    assert read_lines(path) == [b"a"]
+    append_lines(path, ["b"])
+    assert read_lines(path) == [b"a", b"b"]
+
+
+def test_writers_at_once_keep_their_lines_apart(tmp_path):
+    path, count = tmp_path / "lines", 25
+    killed = writer(path, "killed", 10**6)
+    writers = [writer(path, name, count) for name in "abc"]
+    for process in writers:
+        assert process.wait() == 0
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    append_lines(path, ["end"])
+    *lines, last = read_lines(path)
+    assert last == b"end"
+    assert all(line.endswith(b"x" * 5000) and len(line.split()) == 3 for line in lines)
+    for name in "abc":
+        assert [line.split()[1] for line in lines if line.startswith(f"{name} ".encode())] == [
+            str(number).encode() for number in range(count)]
