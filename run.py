@@ -37,10 +37,12 @@ def main(cfg: DictConfig) -> float | None:
 
 
 def execute(
-    cfg: DictConfig, out: Path, given: cli.Given, made: tuple[str, ...] = (), command: Sequence[str] = ()
+    cfg: DictConfig, out: Path, given: cli.Given, made: tuple[str, ...] = (), command: Sequence[str] = (),
+    overrides: Sequence[str] = (),
 ) -> dict[str, float]:
     """Run a task; what it lacks is made by the experiment that makes it, then it is tried again."""
-    cli.begin(out, root=ROOT, seed=cfg.seed, command=[*(command or sys.argv)])
+    record = cli.begin(out, root=ROOT, ledger=Path(cfg.paths.outputs) / "runs.jsonl", seed=cfg.seed,
+                       command=[*(command or sys.argv)], overrides=[*(overrides or given.overrides)])
     try:
         OmegaConf.save(cfg, out / "config.yaml", resolve=True)
         metrics = built(cfg, out, given).run(out)
@@ -50,19 +52,32 @@ def execute(
     except MissingArtifact as missing:
         wanted = prerequisite(missing, given)
         if not cfg.prepare or " ".join(wanted) in made:
-            cli.fail(missing, out, debug=cfg.debug)
+            fail(record, missing, cfg)
         log.console.print(f"{missing}: running {' '.join(wanted)} first", markup=False)
         other = hydra.compose("config", wanted)
         folder = Path(cfg.paths.outputs) / missing.experiment / time.strftime("%Y-%m-%d_%H-%M-%S")
-        execute(other, folder, given, (*made, " ".join(wanted)), command)
-        return execute(cfg, out, given, (*made, " ".join(wanted)), command)
+        try:
+            execute(other, folder, given, (*made, " ".join(wanted)), command, wanted)
+        except cli.Reported as failure:
+            record.fail(f"experiment={missing.experiment} failed: {failure}")
+            raise
+        return execute(cfg, out, given, (*made, " ".join(wanted)), command, overrides)
+    except (KeyboardInterrupt, SystemExit):  # Lightning turns the one into the other
+        record.fail("interrupted")
+        raise
     except Exception as error:
-        cli.fail(error, out, debug=cfg.debug)
-    cli.finish(out, metrics)
+        fail(record, error, cfg)
+    record.finish(metrics)
     log.console.print(f"results: {out}", markup=False)
     if metrics.get("failed_arms"):
         raise cli.Reported(f"{metrics['failed_arms']} arms failed")
     return dict(metrics)
+
+
+def fail(record: cli.Record, error: Exception, cfg: DictConfig) -> None:
+    """Note a failure and tell the user."""
+    record.fail(cli.reason(error))
+    cli.fail(error, record.out, debug=cfg.debug)
 
 
 def built(cfg: DictConfig, out: Path, given: cli.Given) -> Any:

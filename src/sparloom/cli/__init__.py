@@ -2,14 +2,14 @@
 
 from sparloom.cli.arguments import UsageError, choices, folders, prepare
 from sparloom.cli.arms import ArmRun, Arms, arm_overrides, digest, run_arms, stale
-from sparloom.cli.failure import Reported, explain, fail, guard
+from sparloom.cli.failure import Reported, explain, fail, guard, reason
 from sparloom.cli.listing import Entry, experiments, show
 from sparloom.cli.nearest import flat, nearest, suggestion
 from sparloom.cli.prerequisites import Given, merged
-from sparloom.cli.record import begin, data_hash, finish
+from sparloom.cli.record import Record, begin, data_hash
 
 __all__ = [
-    "ArmRun", "Arms", "Entry", "Given", "Reported", "UsageError", "arm_overrides", "begin", "choices", "data_hash",
-    "digest", "experiments", "explain", "fail", "finish", "flat", "folders", "guard", "merged", "nearest", "prepare",
-    "run_arms", "show", "stale", "suggestion",
+    "ArmRun", "Arms", "Entry", "Given", "Record", "Reported", "UsageError", "arm_overrides", "begin", "choices",
+    "data_hash", "digest", "experiments", "explain", "fail", "flat", "folders", "guard", "merged", "nearest", "prepare",
+    "reason", "run_arms", "show", "stale", "suggestion",
 ]

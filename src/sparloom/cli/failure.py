@@ -13,7 +13,7 @@ from sparloom.cli.arguments import UsageError
 from sparloom.cli.nearest import suggestion
 from sparloom.errors import MissingArtifact, SparloomError
 
-__all__ = ["Reported", "explain", "fail", "guard"]
+__all__ = ["Reported", "explain", "fail", "guard", "reason"]
 
 USER_ERRORS = (SparloomError, ValueError, OSError, ImportError, MemoryError)
 logger = logging.getLogger(__name__)
@@ -73,12 +73,17 @@ def explain(error: Exception, keys: Callable[[], Iterable[str]]) -> str:
         return f"unknown key {key!r}: {suggestion(key, keys())}"
     if re.search(r"mismatched input|token recognition|no viable alternative|extraneous input", text):
         return f"{text.splitlines()[0]}: put the value in quotes, key=\"'...'\""
-    launcher = re.search(r"Could not (?:find|load) 'hydra/launcher/(joblib|submitit\w*|ray)'", text)
+    launcher = re.search(r"Could not (?:find|load) 'hydra/launcher/(joblib|submitit\w*)'", text)
     if launcher:
         return f"launcher {launcher[1]} is not installed: pip install -e .[scale]"
     interpolation = re.search(r"Interpolation key '([^']+)' not found", text)
     if interpolation:
         return f"the configuration refers to {interpolation[1]!r}, which does not exist"
+    return reason(error)
+
+
+def reason(error: BaseException) -> str:
+    """Say in one line why a run failed."""
     return _one_line(_cause(error))
 
 

@@ -1,5 +1,6 @@
 """What a run leaves behind beside its results: command, conditions, metrics."""
 
+import json
 import math
 import os
 import platform
@@ -7,34 +8,82 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from sparloom import log
 from sparloom.checkout import revision
-from sparloom.files import write_json, write_text
+from sparloom.cli.prerequisites import key_of
+from sparloom.files import append_lines, write_json, write_text
 
-__all__ = ["begin", "data_hash", "finish"]
+__all__ = ["Record", "begin", "data_hash"]
 
 PACKAGES = ("numpy", "scipy", "pandas", "pyarrow", "torch", "lightning", "lightgbm", "scikit-learn", "hydra-core",
             "omegaconf")
 
 
-def begin(out: Path, *, root: Path, seed: int, command: list[str]) -> None:
+@dataclass(frozen=True)
+class Record:
+    """A run that has begun; ending it appends a line to `runs.jsonl`.
+
+    Args:
+        out: folder of the run.
+        ledger: file with a line for every run that has ended.
+        overrides: that make its configuration.
+        environment: what `environment.json` says.
+        began: clock at its begin, `time.monotonic()`.
+    """
+
+    out: Path
+    ledger: Path
+    overrides: Sequence[str]
+    environment: Mapping[str, Any]
+    began: float
+
+    def finish(self, metrics: Mapping[str, float]) -> None:
+        """Write `metrics.json`: flat, numbers only, null for what is not a number."""
+        numbers = {key: _number(value) for key, value in metrics.items()}
+        write_json(self.out / "metrics.json", numbers)
+        self._end("finished", metrics=numbers)
+
+    def fail(self, reason: str) -> None:
+        """Note why the run has no metrics."""
+        self._end("failed", reason=reason)
+
+    def _end(
+        self, status: str, *, metrics: Mapping[str, float | None] | None = None, reason: str | None = None
+    ) -> None:
+        root, folder = self.ledger.parent.resolve(), self.out.resolve()
+        chosen = [text.partition("=")[2] for text in self.overrides if key_of(text) == "experiment"]
+        line = {
+            "experiment": chosen[-1] if chosen else None,
+            "overrides": list(self.overrides),
+            "folder": str(folder.relative_to(root) if folder.is_relative_to(root) else folder),
+            "wall_seconds": round(time.monotonic() - self.began, 3),
+            **{key: self.environment[key] for key in ("started", "commit", "dirty", "seed")},
+            "status": status, "reason": reason, "metrics": metrics,
+        }
+        append_lines(self.ledger, [json.dumps(line, allow_nan=False)])
+
+
+def begin(
+    out: Path, *, root: Path, ledger: Path, seed: int, command: Sequence[str], overrides: Sequence[str]
+) -> Record:
     """Open the log of a run and write `command.txt` and `environment.json`.
 
     Args:
         root: the checkout, for its commit and the hash in data.dvc.
+        ledger: where its end will be noted.
+        command: as it was typed; `overrides`: what it means for this run, one of many in a sweep.
     """
     log.start(out)
     write_text(out / "command.txt", shlex.join(["python", Path(command[0]).name, *command[1:]]) + "\n")
-    write_json(out / "environment.json", environment(root, seed))
-
-
-def finish(out: Path, metrics: Mapping[str, float]) -> None:
-    """Write `metrics.json`: flat, numbers only, null for what is not a number."""
-    write_json(out / "metrics.json", {key: _number(value) for key, value in metrics.items()})
+    described = environment(root, seed)
+    write_json(out / "environment.json", described)
+    return Record(out, ledger, overrides, described, time.monotonic())
 
 
 def environment(root: Path, seed: int) -> dict[str, object]:

@@ -17,7 +17,7 @@ from sparloom.report.figures import draw_curves, draw_matrices, draw_methods, op
 from sparloom.report.learnings import Learning, contrast, draw_learnings, learnings_table, slice_lead, verdict
 from sparloom.report.levels import draw_levels
 from sparloom.report.recommendations import draw_recommendations
-from sparloom.report.runs import Run, read_run
+from sparloom.report.runs import Run, read_run, read_runs
 from sparloom.report.sensitivity import draw_sensitivity
 from sparloom.report.signs import draw_signs
 from sparloom.report.spy import draw_spy
@@ -25,11 +25,11 @@ from sparloom.report.summary import per_matrix, summary
 from sparloom.report.tables import results_table
 
 __all__ = [
-    "DESIGN_METHODS", "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Learning", "Lines", "Matrices", "Run",
-    "Scene", "Shares", "Truth", "bounded", "contrast", "design_gains", "design_metrics", "designs_table",
+    "DESIGN_METHODS", "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Learning", "Lines", "Matrices",
+    "Run", "Scene", "Shares", "Truth", "bounded", "contrast", "design_gains", "design_metrics", "designs_table",
     "draw_curves", "draw_designs", "draw_learnings", "draw_levels", "draw_matrices", "draw_methods",
     "draw_recommendations", "draw_sensitivity", "draw_signs", "draw_spy", "efficiencies", "efficiency_metrics",
     "efficiency_table", "judge", "learnings_table", "op_title", "optimum", "paired_metrics", "pareto", "per_design",
-    "per_matrix", "random_choice", "read_compared", "read_run", "results_table", "row_label", "row_metrics",
-    "row_statistics", "rows_table", "slice_lead", "summary", "verdict",
+    "per_matrix", "random_choice", "read_compared", "read_run", "read_runs", "results_table", "row_label",
+    "row_metrics", "row_statistics", "rows_table", "slice_lead", "summary", "verdict",
 ]

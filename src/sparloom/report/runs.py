@@ -8,7 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["Run", "read_run"]
+from sparloom.errors import SchemaError
+from sparloom.files import read_lines
+
+__all__ = ["Run", "read_run", "read_runs"]
 
 
 @dataclass(frozen=True)
@@ -52,3 +55,23 @@ def read_run(folder: Path) -> Run:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist: the run has not finished, or the folder is another")
     return Run(Path(folder), json.loads(path.read_text(encoding="utf-8")))
+
+
+def read_runs(outputs: Path) -> pd.DataFrame:
+    """Read `runs.jsonl`: one row per run that has ended, in the order of their ends, one column per metric.
+
+    The others: experiment, overrides, folder (relative to `outputs` if inside), started, wall_seconds, commit, dirty,
+    seed, status (finished or failed) and reason.
+
+    Raises:
+        SchemaError: a line is damaged; one that is still being written is none.
+    """
+    path, rows = Path(outputs) / "runs.jsonl", []
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            record = json.loads(line)
+            metrics = record.pop("metrics") or {}
+            rows.append(record | metrics)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise SchemaError(f"{path}, line {number} is damaged ({error}): remove it") from None
+    return pd.DataFrame(rows)

@@ -1,5 +1,6 @@
 """run.py as a user meets it: real processes, their output and exit status."""
 
+import json
 import os
 import subprocess
 import sys
@@ -50,6 +51,15 @@ def test_trace_of_a_user_error_is_in_the_log(tmp_path):
     run("experiment=collect_spade", "task.shard=9/4", folder=tmp_path)
     (log,) = (tmp_path / "outputs").rglob("run.log")
     assert "Traceback" in log.read_text()
+
+
+def test_failure_of_a_run_is_a_line_of_the_ledger(tmp_path):
+    run("experiment=collect_spade", "task.shard=9/4", folder=tmp_path)
+    line = json.loads((tmp_path / "outputs" / "runs.jsonl").read_text())
+    assert (line["experiment"], line["overrides"]) == ("collect_spade", ["experiment=collect_spade", "task.shard=9/4"])
+    assert (line["status"], line["metrics"]) == ("failed", None)
+    assert line["reason"].startswith("shard '9/4' is not i/n")
+    assert (tmp_path / "outputs" / line["folder"] / "run.log").exists()
 
 
 def test_debug_shows_it(tmp_path):

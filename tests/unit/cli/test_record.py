@@ -14,7 +14,8 @@ def test_command_and_environment_are_written(tmp_path):
     (root / "data.dvc").write_text("outs:\n- md5: abc.dir\n  path: data\n")
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "first"], check=True)
-    cli.begin(tmp_path / "out", root=root, seed=3, command=["/somewhere/run.py", "matrix=a b.mtx"])
+    cli.begin(tmp_path / "out", root=root, ledger=tmp_path / "runs.jsonl", seed=3, overrides=[],
+              command=["/somewhere/run.py", "matrix=a b.mtx"])
     environment = json.loads((tmp_path / "out" / "environment.json").read_text())
     assert (tmp_path / "out" / "command.txt").read_text() == "python run.py 'matrix=a b.mtx'\n"
     assert environment["seed"] == 3
@@ -26,12 +27,38 @@ def test_command_and_environment_are_written(tmp_path):
 
 
 def test_outside_a_checkout_the_commit_is_null(tmp_path):
-    cli.begin(tmp_path / "out", root=tmp_path, seed=0, command=["run.py"])
+    cli.begin(tmp_path / "out", root=tmp_path, ledger=tmp_path / "runs.jsonl", seed=0, command=["run.py"], overrides=[])
     environment = json.loads((tmp_path / "out" / "environment.json").read_text())
     assert environment["commit"] is None
     assert environment["data"] is None
 
 
+def begun(folder, *overrides):
+    return cli.begin(folder / "x" / "run", root=folder, ledger=folder / "runs.jsonl", seed=3, command=["run.py"],
+                     overrides=overrides)
+
+
 def test_metrics_are_plain_numbers(tmp_path):
-    cli.finish(tmp_path, {"a": 1, "b": 0.5, "c": float("nan"), "d": True})
-    assert json.loads((tmp_path / "metrics.json").read_text()) == {"a": 1, "b": 0.5, "c": None, "d": 1}
+    begun(tmp_path).finish({"a": 1, "b": 0.5, "c": float("nan"), "d": True})
+    assert json.loads((tmp_path / "x" / "run" / "metrics.json").read_text()) == {"a": 1, "b": 0.5, "c": None, "d": 1}
+
+
+def test_every_end_is_one_line(tmp_path):
+    begun(tmp_path, "experiment=try", "lr=1").finish({"loss": 0.5})
+    begun(tmp_path, "task=fit").fail("no data: collect some")
+    first, second = (json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines())
+    assert (first["experiment"], first["overrides"], first["folder"]) == ("try", ["experiment=try", "lr=1"], "x/run")
+    assert (first["status"], first["reason"], first["metrics"]) == ("finished", None, {"loss": 0.5})
+    assert (first["seed"], first["commit"], first["dirty"]) == (3, None, False)
+    assert first["wall_seconds"] >= 0
+    assert first["started"].endswith("Z")
+    assert (second["experiment"], second["status"], second["reason"], second["metrics"]) == (
+        None, "failed", "no data: collect some", None)
+    assert not (tmp_path / "metrics.json").exists()
+
+
+def test_run_elsewhere_is_named_by_its_whole_path(tmp_path):
+    record = cli.begin(tmp_path / "run", root=tmp_path, ledger=tmp_path / "outputs" / "runs.jsonl", seed=0,
+                       command=["run.py"], overrides=[])
+    record.finish({})
+    assert json.loads((tmp_path / "outputs" / "runs.jsonl").read_text())["folder"] == str(tmp_path / "run")

@@ -5,7 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from sparloom.report import read_run
+from sparloom.errors import SchemaError
+from sparloom.report import read_run, read_runs
 
 
 def finished(folder, metrics):
@@ -31,3 +32,26 @@ def test_finished_run_is_read(tmp_path):
 def test_unfinished_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="the run has not finished"):
         read_run(tmp_path)
+
+
+LINES = [
+    {"status": "finished", "reason": None, "wall_seconds": 2.5, "metrics": {"loss": 0.5, "seconds": 2}},
+    {"status": "failed", "reason": "no data", "wall_seconds": 0.1, "metrics": None},
+]
+
+
+def test_ended_runs_are_one_table_with_their_metrics(tmp_path):
+    assert read_runs(tmp_path).empty
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES) + '{"status": "fin')
+    frame = read_runs(tmp_path)
+    assert list(frame["status"]) == ["finished", "failed"]
+    assert list(frame["wall_seconds"]) == [2.5, 0.1]
+    assert frame["loss"][0] == 0.5
+    assert frame["loss"].isna()[1]
+    assert "metrics" not in frame
+
+
+def test_damaged_line_is_named(tmp_path):
+    (tmp_path / "runs.jsonl").write_text("{}\n")
+    with pytest.raises(SchemaError, match=r"runs\.jsonl, line 1 is damaged \('metrics'\): remove it"):
+        read_runs(tmp_path)
