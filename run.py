@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from sparloom.intermediate import Stopped
 
 ROOT = Path(__file__).resolve().parent
 CONF = ROOT / "conf"
+LOCAL_LOGGERS = ("csv", "none")  # write no more than curves
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
@@ -45,6 +46,7 @@ def execute(
                        command=[*(command or sys.argv)], overrides=[*(overrides or given.overrides)])
     try:
         OmegaConf.save(cfg, out / "config.yaml", resolve=True)
+        publish = publisher(cfg, out, given)
         metrics = built(cfg, out, given).run(out)
     except Stopped as early:
         log.console.print(str(early))
@@ -68,6 +70,7 @@ def execute(
     except Exception as error:
         fail(record, error, cfg)
     record.finish(metrics)
+    publish(metrics)
     log.console.print(f"results: {out}", markup=False)
     if metrics.get("failed_arms"):
         raise cli.Reported(f"{metrics['failed_arms']} arms failed")
@@ -78,6 +81,25 @@ def fail(record: cli.Record, error: Exception, cfg: DictConfig) -> None:
     """Note a failure and tell the user."""
     record.fail(cli.reason(error))
     cli.fail(error, record.out, debug=cfg.debug)
+
+
+def publisher(cfg: DictConfig, out: Path, given: cli.Given) -> Callable[[Mapping[str, float]], None]:
+    """Prepare to hand the metrics of the run to its logger, which says now what it lacks."""
+    if given.chosen.get("logger") in LOCAL_LOGGERS:
+        return lambda metrics: None
+    make = instantiate(cfg.logger)
+
+    def publish(metrics: Mapping[str, float]) -> None:
+        try:
+            logger = make(save_dir=out)
+            logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
+            logger.log_metrics(metrics)
+            logger.finalize("success")
+        except Exception as error:
+            log.errors.print(f"the logger did not take the metrics ({cli.reason(error)}): metrics.json has them",
+                             markup=False)
+
+    return publish
 
 
 def built(cfg: DictConfig, out: Path, given: cli.Given) -> Any:

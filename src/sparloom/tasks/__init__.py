@@ -31,8 +31,10 @@ _HOMES = {
     "RecommendShape": "recommend_shape",
     "SpadeSensitivity": "spade_sensitivity",
     "SummariseSamples": "summarise_samples",
+    "TensorBoard": "loggers",
     "TreeModels": "tree_models",
     "ValidateSimulator": "validate_simulator",
+    "Wandb": "loggers",
 }
 
 __all__ = sorted(_HOMES)

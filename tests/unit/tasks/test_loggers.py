@@ -1,0 +1,131 @@
+"""What loggers of other programs get of a run: the curves of every training, the metrics at the end."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from wandb_server import WandbServer, wandb_server
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+CURVES = {f"{stage}/{name}" for stage in ("train", "validation") for name in ("prl", "opa", "kendall_tau")}
+KEY = "0123456789" * 4
+
+
+def pretrain(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    """Pre-train a small network for two epochs."""
+    settings = {f"SPARLOOM_{name}": str(folder / name.lower()) for name in ("ARTIFACTS", "OUTPUTS", "DATA")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    return subprocess.run(
+        [sys.executable, str(ROOT / "run.py"), "experiment=pretrain_cpu", "samples=tiny", "trainer=smoke",
+         "encoder.epochs=20", "model.net.featurizer.channels=[4,4,8,8,8,8,8,8,8,8,8,8]", "hydra.run.dir=run",
+         *arguments],
+        capture_output=True, text=True, cwd=folder, timeout=600, stdin=subprocess.DEVNULL,
+        env={**kept, "OMP_NUM_THREADS": "1", "HOME": str(folder), "NETRC": str(folder / "netrc"), **settings,
+             **environment})
+
+
+def needs(package: str) -> None:
+    if find_spec(package) is None:
+        pytest.skip(f"no {package}: it is in the extra track")
+
+
+def read(script: str, folder: Path) -> Any:
+    """Read what a logger wrote."""
+    shown = subprocess.run([sys.executable, str(Path(__file__).with_name(script)), str(folder)], capture_output=True,
+                           text=True, check=True)
+    return json.loads(shown.stdout)
+
+
+def expected(folder: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Curves and metrics that the run wrote itself."""
+    curves = pd.read_csv(folder / "run" / "curves.csv")
+    assert set(curves.columns) >= CURVES
+    metrics = json.loads((folder / "run" / "metrics.json").read_text())
+    assert metrics
+    return {name: list(curves[name]) for name in sorted(CURVES)}, metrics
+
+
+def same(rows: list[dict[str, float]], curves: dict[str, list[float]]) -> None:
+    """Whether rows of a logger hold all curves."""
+    for name, values in curves.items():
+        assert [row[name] for row in rows if name in row] == pytest.approx(values), name
+
+
+def test_tensorboard_gets_curves_and_metrics(tmp_path):
+    needs("tensorboard")
+    done = pretrain(tmp_path, "logger=tensorboard")
+    assert done.returncode == 0, done.stderr
+    scalars = read("event_files.py", tmp_path / "run")
+    curves, metrics = expected(tmp_path)
+    for name, values in curves.items():
+        assert scalars["training"][name] == pytest.approx(values), name
+    assert {name: scalars["."][name] for name in metrics} == {
+        name: pytest.approx([value], rel=1e-6) for name, value in metrics.items()}
+
+
+def test_wandb_offline_needs_no_account_and_no_network(tmp_path):
+    needs("wandb")
+    with wandb_server() as server:
+        done = pretrain(tmp_path, "logger=wandb", WANDB_BASE_URL=server.address)
+        assert done.returncode == 0, done.stderr
+        assert server.requests == 0
+    curves, metrics = expected(tmp_path)
+    training, = (tmp_path / "run" / "training" / "wandb").glob("offline-run-*")
+    end, = (tmp_path / "run" / "wandb").glob("offline-run-*")
+    same(read("wandb_files.py", training), curves)
+    row, = read("wandb_files.py", end)
+    assert {name: row[name] for name in metrics} == metrics
+
+
+def test_wandb_online_sends_everything_with_the_key(tmp_path):
+    needs("wandb")
+    with wandb_server() as server:
+        done = pretrain(tmp_path, "logger=wandb", "logger.offline=false", "logger.project=looms",
+                        WANDB_BASE_URL=server.address, WANDB_API_KEY=KEY)
+        assert done.returncode == 0, done.stderr
+    assert server.keys == {KEY}
+    curves, metrics = expected(tmp_path)
+    runs = {run["displayName"]: run for run in server.runs.values()}
+    assert set(runs) == {"training", "metrics"}
+    assert {run["project"] for run in runs.values()} == {"looms"}
+    assert len({run["groupName"] for run in runs.values()}) == 1
+    same(server.rows[runs["training"]["name"]], curves)
+    row, = server.rows[runs["metrics"]["name"]]
+    assert {name: row[name] for name in metrics} == metrics
+
+
+@pytest.mark.parametrize(("key", "message"), [
+    ({}, "logger.offline=false needs a key of Weights & Biases: set WANDB_API_KEY, run `wandb login`, or stay offline"),
+    ({"WANDB_API_KEY": "short"}, "Weights & Biases refuses the key: WANDB_API_KEY invalid: API key must have"),
+    ({"WANDB_API_KEY": WandbServer.refused}, "Weights & Biases refuses the key: "),
+])
+def test_wandb_online_without_a_good_key_ends_before_anything_runs(tmp_path, key, message):
+    needs("wandb")
+    with wandb_server() as server:
+        done = pretrain(tmp_path, "logger=wandb", "logger.offline=false", WANDB_BASE_URL=server.address, **key)
+    assert done.returncode == 1
+    assert f"error: {message}" in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    assert not (tmp_path / "artifacts").exists()
+
+
+@pytest.mark.parametrize(("logger", "package"), [("wandb", "wandb"), ("tensorboard", "tensorboard")])
+def test_missing_package_is_told_before_anything_runs(tmp_path, logger, package):
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(
+        "import importlib.util as util\nfind = util.find_spec\n"
+        f"util.find_spec = lambda name, *more: None if name == {package!r} else find(name, *more)\n")
+    path = os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")])
+    done = pretrain(tmp_path, f"logger={logger}", PYTHONPATH=path)
+    assert done.returncode == 1
+    assert f"error: logger={logger} needs the package {package}: pip install -e .[track]" in done.stderr
+    assert not (tmp_path / "artifacts").exists()
