@@ -1,7 +1,7 @@
 """Batches for Lightning: whole matrices with some or all of their labelled configurations."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import lightning
 import numpy as np
@@ -22,6 +22,7 @@ class RankingBatch:
         inputs: one per matrix.
         owner: int64 (n,), which of `inputs` a row belongs to.
         shared, heterogeneous, seconds, spread: as in `MatrixSamples`, float32, rows of all matrices joined.
+        repeated: another process has this batch, too; it is here so that all take equally many.
     """
 
     inputs: tuple[MatrixInput, ...]
@@ -30,11 +31,13 @@ class RankingBatch:
     heterogeneous: torch.Tensor
     seconds: torch.Tensor
     spread: torch.Tensor
+    repeated: bool = False
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "RankingBatch":
         """Copy the tensors to a device; inputs stay where they are."""
         tensors = (self.owner, self.shared, self.heterogeneous, self.seconds, self.spread)
-        return RankingBatch(self.inputs, *(tensor.to(device, non_blocking=non_blocking) for tensor in tensors))
+        moved = (tensor.to(device, non_blocking=non_blocking) for tensor in tensors)
+        return RankingBatch(self.inputs, *moved, repeated=self.repeated)
 
 
 class RankingData(lightning.LightningDataModule):
@@ -73,8 +76,8 @@ class RankingData(lightning.LightningDataModule):
             _Epochs(self.train, self.matrices_per_step, self.configs_per_step, self.seed), batch_size=None)
 
     def val_dataloader(self) -> DataLoader:
-        """One validation matrix per batch."""
-        return DataLoader([collate((item,)) for item in self.validation], batch_size=None)
+        """One validation matrix per batch; of several processes each gets its share."""
+        return DataLoader(_Watched([collate((item,)) for item in self.validation]), batch_size=None)
 
 
 class _Epochs(IterableDataset):
@@ -103,6 +106,23 @@ class _Epochs(IterableDataset):
         for begin in range(0, len(dealt), self._group):
             items = [self._items[place] for place in dealt[begin: begin + self._group]]
             yield collate([_subset(item, self._configs, draws) for item in items])
+
+
+class _Watched(IterableDataset):
+    """Batches in order, shared out among processes, equally many for each: what is given twice is marked."""
+
+    def __init__(self, batches: Sequence[RankingBatch]) -> None:
+        super().__init__()
+        self._batches = tuple(batches)
+
+    def __len__(self) -> int:
+        return -(-len(self._batches) // _process()[1])
+
+    def __iter__(self) -> Iterator[RankingBatch]:
+        number, processes = _process()
+        for place in range(number, len(self) * processes, processes):
+            batch = self._batches[place % len(self._batches)]
+            yield batch if place < len(self._batches) else replace(batch, repeated=True)
 
 
 def collate(items: Sequence[MatrixSamples]) -> RankingBatch:

@@ -21,7 +21,7 @@ class RankingModule(LightningModule):
     """Fit a network to orders of times; the same class pre-trains, fine-tunes and trains without transfer.
 
     Logged per epoch for train and validation: `prl` (the loss), `opa`, `kendall_tau`, means over the matrices of all
-    processes that train together. Lightning gives each process equally many; a matrix given to two counts twice.
+    processes that train together. A training matrix that two processes were given counts twice.
 
     Args:
         net: what is trained.
@@ -56,6 +56,14 @@ class RankingModule(LightningModule):
         self.warmup_steps, self.decay, self.clip = warmup_steps, decay, clip
         self._values = {"train": _nothing(), "validation": _nothing()}
 
+    def setup(self, stage: str) -> None:
+        """Freeze before processes join: each waits for the gradients of all parameters that are free by then."""
+        frozen = {"none": list, "convolutions": self._convolutions, "featurizer": self._matrix_side}[self.freeze]()
+        for parameter in self.net.parameters():
+            parameter.requires_grad_(True)
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+
     def training_step(self, batch: RankingBatch, index: int) -> Tensor:
         return self._step(batch, "train")
 
@@ -69,11 +77,6 @@ class RankingModule(LightningModule):
         self._log("validation")
 
     def configure_optimizers(self) -> Any:
-        frozen = {"none": list, "convolutions": self._convolutions, "featurizer": self._matrix_side}[self.freeze]()
-        for parameter in self.net.parameters():
-            parameter.requires_grad_(True)
-        for parameter in frozen:
-            parameter.requires_grad_(False)
         optimizer = self.optimizer(self._groups())
         for group in optimizer.param_groups:
             group["lr"] *= group["rate"]
@@ -95,8 +98,9 @@ class RankingModule(LightningModule):
         ):
             signs = order_signs(seconds, spread)
             losses.append(ranking_loss(part, signs, margin=self.margin))
-            with torch.no_grad():
-                self._note(stage, {"prl": float(losses[-1].detach()), **ranking_quality(part, seconds, signs)})
+            if not batch.repeated:
+                with torch.no_grad():
+                    self._note(stage, {"prl": float(losses[-1].detach()), **ranking_quality(part, seconds, signs)})
         return torch.stack(losses).mean()
 
     def _note(self, stage: str, values: dict[str, float]) -> None:

@@ -40,14 +40,21 @@ def make_trainer(
         validate_every: epochs between two validations.
         out: folder for whatever the logger or callbacks write.
         more: further arguments of lightning.Trainer.
+
+    Raises:
+        ValueError: the strategy would start the program once more for each device, to do all of it again.
     """
     with _quiet():
-        return Trainer(
+        trainer = Trainer(
             accelerator=accelerator, devices=devices, strategy=strategy, precision=precision, max_epochs=epochs,
             check_val_every_n_epoch=validate_every, default_root_dir=out, logger=logger, enable_checkpointing=False,
             enable_progress_bar=console.is_terminal, enable_model_summary=False, num_sanity_val_steps=0,
             log_every_n_steps=1, **more,
         )
+    if trainer.world_size > 1 and not strategy.startswith("ddp_spawn"):
+        raise ValueError(f"trainer.strategy={strategy} would do the whole run once for each of {trainer.world_size} "
+                         "devices: choose trainer=ddp, which shares out the training alone, or trainer.devices=1")
+    return trainer
 
 
 def fit(trainer: Trainer, module: LightningModule, data: LightningDataModule) -> None:

@@ -100,18 +100,21 @@ def train(
         fill(module.net, load_checkpoint(start, kind="cognate"), start)
     module.net.use_encoder(encoder)
     reports.begin()
-    curves = _Curves(reports, keep_best=keep == "best" and bool(validation))
+    handed = out / "ended.pt"
+    curves = _Curves(reports, keep_best=keep == "best" and bool(validation), handed=handed)
     data = RankingData(train, validation, configs_per_step=recipe.configs_per_step,
                        matrices_per_step=recipe.matrices_per_step, seed=seed)
     torch.manual_seed(seed)
     written = recipe.logger(save_dir=out) if recipe.logger else False
     trainer = recipe.trainer(out=out, logger=written, callbacks=[curves])
     fit(trainer, module, data)
-    if curves.stopped:
-        raise Stopped(f"ended after epoch {len(curves.rows)}, as the sweep asked")
-    if curves.best is not None:
-        module.net.load_state_dict(curves.best)
-    return Trained(module.to("cpu"), pd.DataFrame(curves.rows), time.monotonic() - began, trainer.global_step)
+    ended = torch.load(handed, weights_only=True)
+    handed.unlink()
+    if ended["stopped"]:
+        raise Stopped(f"ended after epoch {len(ended['rows'])}, as the sweep asked")
+    if ended["best"] is not None:
+        module.net.load_state_dict(ended["best"])
+    return Trained(module.to("cpu"), pd.DataFrame(ended["rows"]), time.monotonic() - began, ended["steps"])
 
 
 def with_anchors(net: Network, space: ConfigSpace, inputs: Sequence[MatrixInput]) -> CognateModel:
@@ -140,13 +143,17 @@ def ends(curves: pd.DataFrame) -> dict[str, float]:
 
 
 class _Curves(Callback):
-    """Keep what is logged per epoch, and the weights with the least validation loss; pass on what was validated."""
+    """Keep what is logged per epoch, and the weights with the least validation loss; pass on what was validated.
 
-    def __init__(self, reports: Reports, *, keep_best: bool) -> None:
-        self.rows: list[dict[str, float]] = []
-        self.best: dict[str, torch.Tensor] | None = None
-        self.stopped = False
-        self._reports = reports
+    Args:
+        handed: file with what was kept, for the process that began the training: with `trainer=ddp` others train.
+    """
+
+    def __init__(self, reports: Reports, *, keep_best: bool, handed: Path) -> None:
+        self._rows: list[dict[str, float]] = []
+        self._best: dict[str, torch.Tensor] | None = None
+        self._stopped = False
+        self._reports, self._handed = reports, handed
         self._keep_best, self._least = keep_best, float("inf")
 
     def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
@@ -156,20 +163,24 @@ class _Curves(Callback):
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         self._note(trainer)
+        if trainer.is_global_zero:
+            self._handed.parent.mkdir(parents=True, exist_ok=True)
+            torch.save({"rows": self._rows, "best": self._best, "stopped": self._stopped, "steps": trainer.global_step},
+                       self._handed)
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         asked = trainer.is_global_zero and self._reports.add(trainer.current_epoch + 1, logged)
-        self.stopped = trainer.strategy.reduce_boolean_decision(asked, all=False)
-        trainer.should_stop |= self.stopped
+        self._stopped = trainer.strategy.reduce_boolean_decision(asked, all=False)
+        trainer.should_stop |= self._stopped
         loss = logged.get("validation/prl", float("inf"))
         if self._keep_best and loss < self._least:
             self._least = loss
-            self.best = {name: value.detach().cpu().clone() for name, value in module.net.state_dict().items()}
+            self._best = {name: value.detach().cpu().clone() for name, value in module.net.state_dict().items()}
 
     def _note(self, trainer: Trainer) -> None:
         finished = trainer.current_epoch
         validated = finished % trainer.check_val_every_n_epoch == 0
         row = {name: float(value) for name, value in trainer.callback_metrics.items()}
         kept = {name: value for name, value in row.items() if validated or not name.startswith("validation/")}
-        self.rows.append({"epoch": finished, **kept})
+        self._rows.append({"epoch": finished, **kept})

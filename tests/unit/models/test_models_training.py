@@ -115,12 +115,17 @@ def test_unknown_readings_are_refused() -> None:
         module_of(ready_net(spade()), decay="linear")
 
 
+def test_strategy_that_repeats_the_whole_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="strategy=auto would do the whole run once for each of 2 devices: choose"):
+        make_trainer(accelerator="cpu", devices=2, strategy="auto", precision="32-true", epochs=1, validate_every=1,
+                     out=tmp_path)
+
+
 @pytest.mark.slow
 def test_processes_log_means_over_the_matrices_of_all(tmp_path: Path) -> None:
-    """Of two processes, the second validates matrices whose times are all equal: it knows no accuracy and no tau."""
+    """Of two processes, the second validates a matrix whose times are all equal: it knows no accuracy and no tau."""
     samples = tiny_samples(matrices=8, configs=24)
-    level = [replace(item, seconds=np.full_like(item.seconds, 1e-3)) for item in samples[5:7]]
-    validation = [samples[4], level[0], samples[7], level[1]]
+    validation = [samples[4], replace(samples[5], seconds=np.full_like(samples[5].seconds, 1e-3)), samples[6]]
     still = partial(torch.optim.Adam, lr=0.0)
 
     def logged(**more: object) -> dict[str, float]:
