@@ -1,5 +1,6 @@
 """A study in a temporary folder, and a program to sweep in processes of its own."""
 
+import csv
 import os
 import subprocess
 import sys
@@ -22,12 +23,13 @@ class Sweeps:
         return [sys.executable, str(APP), *arguments]
 
     def start(self, *arguments: str) -> subprocess.Popen:
+        """Begin in a process group of its own."""
         return subprocess.Popen(self.command(*arguments), cwd=self.folder, env=self.environment,
-                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess:
         return subprocess.run(self.command(*arguments), cwd=self.folder, env=self.environment, capture_output=True,
-                              text=True, timeout=240, check=False)
+                              text=True, timeout=900, check=False)
 
     def trials(self, study: str = "sweep/study.db") -> list:
         import optuna
@@ -37,6 +39,11 @@ class Sweeps:
         storage.remove_session()
         storage.engine.dispose()
         return found
+
+    def rows(self) -> list[dict[str, str]]:
+        """Lines of trials.csv."""
+        with (self.folder / "sweep" / "trials.csv").open(encoding="utf-8") as file:
+            return list(csv.DictReader(file))
 
     def notes(self, word: str) -> list[str]:
         """Names of the trials about which the program noted `word`, in the order of time."""

@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.figure import Figure
 
-from hydra_plugins.sparloom_optuna._figures import _draw_slice, draw_objective, draw_slices
+from hydra_plugins.sparloom_sweeps._figures import _draw_slice, draw_objective, draw_slices
 
 optuna = pytest.importorskip("optuna", reason="Optuna is in the extra scale")
 SPACE = {

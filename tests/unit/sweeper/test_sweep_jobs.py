@@ -5,7 +5,7 @@ import json
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
-from hydra_plugins.sparloom_optuna._job import Job
+from hydra_plugins.sparloom_sweeps._job import Job
 from sparloom.cli import Reported, UsageError
 from sparloom.intermediate import STOPPED
 

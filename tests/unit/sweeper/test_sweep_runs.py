@@ -1,6 +1,6 @@
 """Sweeps as a user meets them: real processes, a real study in SQLite."""
 
-import csv
+import os
 import signal
 import sqlite3
 import time
@@ -12,12 +12,23 @@ SPACE = ("x=interval(-2,2)", "n=int(interval(1,8))")
 
 
 def killed(process, reached):
-    """End a process by SIGKILL as soon as `reached` holds."""
-    deadline = time.monotonic() + 120
-    while not reached() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    """End a process by SIGKILL as soon as `reached` holds; those that it started go on."""
+    wait_until(reached)
     process.send_signal(signal.SIGKILL)
     process.wait()
+
+
+def all_killed(process, reached):
+    """End a process and all that it started by SIGKILL as soon as `reached` holds."""
+    wait_until(reached)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def wait_until(reached):
+    deadline = time.monotonic() + 300
+    while not reached() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def test_sweep_finds_and_keeps_the_best(sweep):
@@ -33,8 +44,7 @@ def test_sweep_finds_and_keeps_the_best(sweep):
     for name in ("objective.png", "objective.svg", "slices.png", "slices.svg", "trials.csv", "multirun.yaml",
                  "experiment/sweep_best.yaml"):
         assert (sweep.folder / "sweep" / name).stat().st_size > 0, name
-    with (sweep.folder / "sweep" / "trials.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = sweep.rows()
     assert [float(row["objective"]) for row in rows] == [trial.value for trial in trials]
     assert set(rows[0]) == {"trial", "state", "objective", "x", "n", "seconds", "reason", "folder"}
 
@@ -42,7 +52,7 @@ def test_sweep_finds_and_keeps_the_best(sweep):
 @SLOW
 def test_killed_sweep_goes_on_without_losing_or_repeating_a_trial(sweep, tmp_path_factory):
     arguments = ("-m", *SPACE, "hydra.sweeper.trials=20", "pause=0.2")
-    killed(sweep.start(*arguments), lambda: len(sweep.notes("end")) >= 7)
+    all_killed(sweep.start(*arguments), lambda: len(sweep.notes("end")) >= 7)
     before = [trial for trial in sweep.trials() if trial.state.name == "COMPLETE"]
     assert 6 <= len(before) < 20
 
@@ -59,6 +69,23 @@ def test_killed_sweep_goes_on_without_losing_or_repeating_a_trial(sweep, tmp_pat
     sweep.folder = tmp_path_factory.mktemp("whole")
     assert sweep(*arguments[:-1]).returncode == 0
     assert [trial.params for trial in sweep.trials()] == [trial.params for trial in trials]
+
+
+@SLOW
+def test_killed_batches_go_on_without_losing_or_repeating_a_trial(sweep):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="the launcher is in the extra scale")
+    arguments = ("-m", *SPACE, "hydra.sweeper.trials=20", "hydra.sweeper.batch=4", "hydra/launcher=local", "pause=0.2")
+    all_killed(sweep.start(*arguments), lambda: len(sweep.notes("end")) >= 9)
+    assert 9 <= len(sweep.notes("end")) < 20
+    before = {trial.number: trial.value for trial in sweep.trials() if trial.state.name == "COMPLETE"}
+    assert len(before) >= 8
+
+    resumed = sweep(*arguments)
+    assert resumed.returncode == 0, resumed.stderr
+    trials = sweep.trials()
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 20
+    assert before.items() <= {trial.number: trial.value for trial in trials}.items()
+    assert sorted(sweep.notes("end")) == [f"trial_{number:04d}" for number in range(20)]
 
 
 @SLOW

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from hydra_plugins.sparloom_optuna._space import Choice, Integers, Interval
-from hydra_plugins.sparloom_optuna._study import Study
+from hydra_plugins.sparloom_sweeps._space import Choice, Integers, Interval
+from hydra_plugins.sparloom_sweeps._study import Study
 from sparloom.cli import UsageError
 
 optuna = pytest.importorskip("optuna", reason="Optuna is in the extra scale")
@@ -65,7 +65,7 @@ def test_two_sweeps_do_not_share_a_study(tmp_path):
 def test_missing_optuna_is_answered_with_the_extra(tmp_path):
     code = ("import sys; sys.modules['optuna'] = None\n"
             "from pathlib import Path\n"
-            "from hydra_plugins.sparloom_optuna._study import Study\n"
+            "from hydra_plugins.sparloom_sweeps._study import Study\n"
             f"Study(Path({str(tmp_path / 'study.db')!r}), direction='minimize', seed=0, make_pruner=None, "
             "make_sampler=None)")
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -1,6 +1,7 @@
 """The smallest program that can be swept: a function of x and n, which notes every begin and end of a run."""
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -19,7 +20,11 @@ def main(cfg: DictConfig) -> float | None:
     """Minimise (x - 0.3)^2 + 0.1 (n - 4)^2 + offset; step values start 1 above it and sink towards it."""
     out = Path(HydraConfig.get().runtime.output_dir)
     note(cfg, f"begin {out.name}")
+    while Path(cfg.runs).read_text(encoding="utf-8").count("begin") < cfg.meet:
+        time.sleep(0.05)
     if cfg.shape.limit is not None and cfg.x > cfg.shape.limit:
+        if cfg.deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError(f"x {cfg.x} is above {cfg.shape.limit}:\ngive a smaller one")
     loss = (cfg.x - 0.3) ** 2 + 0.1 * (cfg.n - 4) ** 2 + cfg.shape.offset
     for step in range(cfg.steps):

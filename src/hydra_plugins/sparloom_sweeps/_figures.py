@@ -2,17 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hydra_plugins.sparloom_optuna._table import names
+from hydra_plugins.sparloom_sweeps._point import Point, Trial
+from hydra_plugins.sparloom_sweeps._table import names
 from sparloom.report.figures import figure, save, styled
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
 
 __all__ = ["draw_objective", "draw_slices"]
 
@@ -22,7 +19,7 @@ MARGIN = 0.04  # of a searched range, at both ends
 
 
 @styled
-def draw_objective(trials: Sequence["FrozenTrial"], stem: Path, *, maximize: bool, objective: str) -> None:
+def draw_objective(trials: Sequence[Trial], stem: Path, *, maximize: bool, objective: str) -> None:
     """Draw the value of every trial and the best so far; pruned ones hollow at their last value, failed ones below."""
     drawn, (axes,) = figure(6.4, 3.4)
     valued = _valued(trials)
@@ -48,8 +45,8 @@ def draw_objective(trials: Sequence["FrozenTrial"], stem: Path, *, maximize: boo
 
 
 @styled
-def draw_slices(trials: Sequence["FrozenTrial"], stem: Path, *, best: int, objective: str) -> None:
-    """Draw the value over each parameter by itself, later trials darker, the best one marked."""
+def draw_slices(trials: Sequence[Trial], stem: Path, *, best: int, objective: str) -> None:
+    """Draw the value over each parameter by itself, the best one marked; of a search, later trials are darker."""
     valued, keys = _valued(trials), names(trials)
     columns = min(COLUMNS, len(keys))
     rows = -(-len(keys) // columns)
@@ -64,11 +61,11 @@ def draw_slices(trials: Sequence["FrozenTrial"], stem: Path, *, best: int, objec
     save(drawn, stem)
 
 
-def _draw_slice(axes: Axes, trials: Sequence["FrozenTrial"], key: str, best: int) -> None:
+def _draw_slice(axes: Axes, trials: Sequence[Trial], key: str, best: int) -> None:
     distribution = trials[-1].distributions[key]
     choices = [str(choice) for choice in getattr(distribution, "choices", ())]
     where = {trial.number: choices.index(str(trial.params[key])) if choices else trial.params[key] for trial in trials}
-    shade = np.linspace(0.3, 1, len(trials))
+    shade = 1.0 if isinstance(trials[0], Point) else np.linspace(0.3, 1, len(trials))
     axes.scatter([where[trial.number] for trial in trials], [trial.value for trial in trials], s=16, color=POINT,
                  alpha=shade, linewidths=0)
     axes.scatter([where[trial.number] for trial in trials if trial.number == best],
@@ -93,5 +90,5 @@ def _widened(low: float, high: float, *, log: bool) -> tuple[float, float]:
     return low - MARGIN * (high - low), high + MARGIN * (high - low)
 
 
-def _valued(trials: Sequence["FrozenTrial"]) -> list["FrozenTrial"]:
-    return [trial for trial in trials if trial.state.name == "COMPLETE"]
+def _valued(trials: Sequence[Trial]) -> list[Trial]:
+    return [trial for trial in trials if trial.state.name == "COMPLETE" and trial.value is not None]

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from hydra_plugins.sparloom_optuna._space import Space
+from hydra_plugins.sparloom_sweeps._point import best
+from hydra_plugins.sparloom_sweeps._space import Space
 from sparloom.cli import UsageError
 
 if TYPE_CHECKING:
@@ -79,9 +80,7 @@ class Study:
 
     def best(self) -> "FrozenTrial | None":
         """Find the trial with the best value, the earlier of equals; None if none has a value."""
-        valued = [trial for trial in self.trials() if trial.state.name == "COMPLETE"]
-        sign = -1 if self.maximizes else 1
-        return min(valued, key=lambda trial: (sign * trial.value, trial.number), default=None)
+        return best(self.trials(), maximize=self.maximizes)
 
     def next(self, space: Space) -> tuple["Trial", list[str]]:
         """Ask for a trial, those that were left behind first; returns it with its overrides."""

@@ -17,7 +17,7 @@ from sparloom.cli import UsageError, suggestion
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-__all__ = ["Choice", "Integers", "Interval", "Parameter", "Space", "read_space"]
+__all__ = ["Choice", "Integers", "Interval", "Parameter", "Space", "read_space", "written"]
 
 Parse = Callable[[list[str]], list[Override]]
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
@@ -115,6 +115,21 @@ def read_space(params: Mapping[str, Any], arguments: Sequence[str], parse: Parse
     return space, list(fixed.values())
 
 
+def written(value: Any) -> str:
+    """Write a value as on a command line: strings that could be read as anything else are quoted."""
+    if isinstance(value, QuotedString):
+        return value.with_quotes()
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return f"[{','.join(map(written, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{name}:{written(inner)}' for name, inner in value.items())}}}"
+    if isinstance(value, str) and (not _PLAIN.fullmatch(value) or value.lower() in _WORDS):
+        return QuotedString(value, Quote.single).with_quotes()
+    return str(value)
+
+
 def _from_file(key: str, given: Mapping[str, Any]) -> Parameter:
     """Read one kind of the schema."""
     if len(given) != 1:
@@ -126,7 +141,7 @@ def _from_file(key: str, given: Mapping[str, Any]) -> Parameter:
     if not isinstance(values, list):
         raise UsageError(f"parameter {key}: {kind} needs a list, not {values!r}: {_KINDS[kind]}")
     if kind == "choice":
-        return _choice(key, [_written(value) for value in values])
+        return _choice(key, [written(value) for value in values])
     numbers = (int,) if kind == "int" else (int, float)
     if len(values) not in ((2, 3) if kind == "int" else (2,)) or not all(type(value) in numbers for value in values):
         raise UsageError(f"parameter {key}: {kind}: {values} does not fit: {_KINDS[kind]} "
@@ -157,7 +172,7 @@ def _from_override(key: str, override: Override) -> Parameter:
         if all(type(value) is int for value in values):
             return Integers(min(values), max(values), step)
         return Interval(float(min(values)), float(max(values)), step=float(step))
-    return _choice(key, [_written(value) for value in override.sweep_iterator()])
+    return _choice(key, [written(value) for value in override.sweep_iterator()])
 
 
 def _interval(key: str, low: float, high: float, *, log: bool = False) -> Interval:
@@ -183,21 +198,6 @@ def _check_ends(key: str, low: float, high: float, *, log: bool) -> None:
         raise UsageError(f"parameter {key}: low {low} is not below high {high}: give [low, high]")
     if log and low <= 0:
         raise UsageError(f"parameter {key}: low {low} has no logarithm: give a positive one, or interval")
-
-
-def _written(value: Any) -> str:
-    """Write a value as on a command line: strings that could be read as anything else are quoted."""
-    if isinstance(value, QuotedString):
-        return value.with_quotes()
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, list):
-        return f"[{','.join(map(_written, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{name}:{_written(inner)}' for name, inner in value.items())}}}"
-    if isinstance(value, str) and (not _PLAIN.fullmatch(value) or value.lower() in _WORDS):
-        return QuotedString(value, Quote.single).with_quotes()
-    return str(value)
 
 
 _KINDS = {

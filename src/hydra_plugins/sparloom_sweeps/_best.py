@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from hydra_plugins.sparloom_optuna._compose import Composed, Composer, flat
+from hydra_plugins.sparloom_sweeps._compose import Composed, Composer, flat
 from sparloom.files import write_text
 
 __all__ = ["write_experiment"]

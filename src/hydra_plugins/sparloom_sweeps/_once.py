@@ -8,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
-from hydra_plugins.sparloom_optuna._job import metrics
+from hydra_plugins.sparloom_sweeps._job import metrics
 from sparloom.files import locked
 
 __all__ = ["Once"]

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from hydra.core.utils import JobReturn, JobStatus
 
@@ -14,6 +14,8 @@ from sparloom.intermediate import REPORTED, STOP, STOPPED
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
+
+    from hydra_plugins.sparloom_sweeps._point import Point
 
 __all__ = ["Job", "metrics"]
 
@@ -26,13 +28,13 @@ class Job:
 
     Args:
         overrides: all overrides of the job.
-        objective: metric of the configuration of this job.
+        objective: metric of the configuration of this job; None: it only has to succeed.
     """
 
-    trial: "Trial"
+    trial: Union["Trial", "Point"]
     overrides: list[str]
     folder: Path
-    objective: str
+    objective: str | None
 
     def kept(self) -> float | str | None:
         """What came of a run that ended before the sweep that had started it could note it; None: there is no such."""
@@ -42,6 +44,10 @@ class Job:
         if (Path(noted) / STOPPED).exists():
             return "pruned"
         return _number(metrics(Path(noted)).get(self.objective))
+
+    def value(self) -> float | None:
+        """Objective of a run that ended well; None if there is none."""
+        return _number(metrics(self.folder).get(self.objective))
 
     def clear(self) -> None:
         """Take away what is left of another sweep or of a run that was killed, and note the folder.
@@ -64,19 +70,24 @@ class Job:
         """
         if (self.folder / STOPPED).exists():
             return "pruned"
-        if isinstance(done, Exception):
-            value = _number(metrics(self.folder).get(self.objective))
-            return _reason(done) if value is None else value
-        if done.status != JobStatus.COMPLETED:
-            return _reason(done._return_value)  # the property would print a line and raise
-        value = _number(done._return_value)
+        reason = self.failure(done)
+        if reason is not None:
+            return reason
+        known = metrics(self.folder)
+        given = known.get(self.objective) if isinstance(done, Exception) else done._return_value
+        value = _number(given)
         if value is not None:
             return value
-        known = metrics(self.folder)
         if known and self.objective not in known:
             raise UsageError(f"the task returns no metric {self.objective!r}: set objective; "
                              f"{suggestion(self.objective, known)}")
-        return f"{self.objective} is {done._return_value}, not a finite number"
+        return f"{self.objective} is {given}, not a finite number"
+
+    def failure(self, done: JobReturn | Exception) -> str | None:
+        """Say why the job failed, if it did; it may have ended well before its launcher failed."""
+        if isinstance(done, Exception):
+            return None if metrics(self.folder) else _reason(done)
+        return _reason(done._return_value) if done.status != JobStatus.COMPLETED else None  # the property would raise
 
     def seconds(self) -> float | None:
         """How long the run took, from the files it wrote first and last."""

@@ -1,8 +1,8 @@
-"""The sweeper: asks the study for trials, hands them to the launcher in batches, tells the study what came of them."""
+"""The sweeper of searches: asks the study for trials, launches them in batches, tells the study what came of them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
@@ -13,15 +13,18 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hydra_plugins.sparloom_optuna._compose import Composer, flat, plain
-from hydra_plugins.sparloom_optuna._job import Job
-from hydra_plugins.sparloom_optuna._once import Once
-from hydra_plugins.sparloom_optuna._results import conclude
-from hydra_plugins.sparloom_optuna._space import Space, read_space
-from hydra_plugins.sparloom_optuna._study import Study
-from hydra_plugins.sparloom_optuna._watch import Watch
+from hydra_plugins.sparloom_sweeps._compose import Composer, flat, plain
+from hydra_plugins.sparloom_sweeps._job import Job
+from hydra_plugins.sparloom_sweeps._once import Once
+from hydra_plugins.sparloom_sweeps._results import conclude
+from hydra_plugins.sparloom_sweeps._space import Space, read_space
+from hydra_plugins.sparloom_sweeps._study import Study
+from hydra_plugins.sparloom_sweeps._watch import Watch
 from sparloom import log
 from sparloom.cli import UsageError
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 __all__ = ["OptunaSweeper"]
 
@@ -74,7 +77,11 @@ class OptunaSweeper(Sweeper):
                               f"hydra.sweep.dir={folder}", markup=False)
             while study.finished < self.trials:
                 self._run_batch(study, space, fixed, folder)
-            return conclude(study, fixed, folder, self.compose)
+            found = conclude(study.trials(), objective=str(first.config.objective), maximize=study.maximizes,
+                             fixed=fixed, folder=folder, compose=self.compose)
+            if found is None:
+                raise UsageError(_no_value(study.trials()))
+            return found
 
     def _check(self, config: DictConfig) -> None:
         """Refuse options that cannot be meant.
@@ -157,3 +164,10 @@ class OptunaSweeper(Sweeper):
             trial.state.name, f"failed: {trial.user_attrs.get('reason')}")
         leader = f"; best {best.value:.6g}, trial {best.number}" if best else ""
         log.console.print(f"trial {number} ({point}): {result}{leader}", markup=False)
+
+
+def _no_value(trials: Sequence["FrozenTrial"]) -> str:
+    reasons = [trial.user_attrs["reason"] for trial in trials if "reason" in trial.user_attrs]
+    if reasons:
+        return f"none of {len(trials)} trials has a value (the last failed: {reasons[-1]}): run one by itself"
+    return f"none of {len(trials)} trials has a value: choose a gentler pruner"

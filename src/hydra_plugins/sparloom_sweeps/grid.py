@@ -1,0 +1,125 @@
+"""The sweeper of grids: every combination of values, each a run of its own, compared at the end."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from hydra_plugins.sparloom_sweeps._compose import Composer, flat, plain
+from hydra_plugins.sparloom_sweeps._grid import Grid, read_grid
+from hydra_plugins.sparloom_sweeps._job import Job, metrics
+from hydra_plugins.sparloom_sweeps._once import Once
+from hydra_plugins.sparloom_sweeps._point import State
+from hydra_plugins.sparloom_sweeps._results import conclude
+from hydra_plugins.sparloom_sweeps._space import written
+from sparloom import log
+from sparloom.cli import Reported, UsageError, suggestion
+
+__all__ = ["GridSweeper"]
+
+
+class GridSweeper(Sweeper):
+    """Runs a grid as Hydra's own sweeper does; a run that fails does not hide the others.
+
+    Started again in the same folder, it runs what has not finished with the same configuration.
+
+    Args:
+        params: key -> values, joined by commas; the command line wins.
+        max_batch_size: how many the launcher gets at once; None: all.
+        direction: maximize or minimize the metric that the root key `objective` names, if it names one.
+    """
+
+    def __init__(self, *, params: Mapping[str, Any] | None, max_batch_size: int | None, direction: str) -> None:
+        self.params, self.max_batch_size, self.direction = params or {}, max_batch_size, direction
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Keep what Hydra gives and make the launcher."""
+        self.config = config
+        self.hydra_context = hydra_context
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=Once(task_function), config=config)
+        self.compose = Composer(hydra_context.config_loader, config.hydra.job.config_name)
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Run what has not finished, then print and draw what came of all."""
+        if self.direction not in ("maximize", "minimize"):
+            raise UsageError(f"hydra.sweeper.direction={self.direction} is not one of maximize, minimize")
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        grid = read_grid(self.params, arguments, parser.parse_overrides)
+        folder = Path(self.config.hydra.sweep.dir).absolute()
+        jobs = self._jobs(grid, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self.config, folder / "multirun.yaml")
+        waiting = [job for job in jobs if job.trial.state is State.WAITING]
+        if len(waiting) < len(jobs):
+            log.console.print(f"grid: {len(jobs) - len(waiting)} of {len(jobs)} runs done", markup=False)
+        size = self.max_batch_size or len(jobs)
+        for begin in range(0, len(waiting), size):
+            self._launch(waiting[begin: begin + size])
+        points = [job.trial for job in jobs]
+        conclude(points, objective=jobs[0].objective, maximize=self.direction == "maximize", fixed=grid.fixed,
+                 folder=folder, compose=self.compose)
+        failed = sum(point.state is State.FAIL for point in points)
+        if failed:
+            log.errors.print(f"error: {failed} of {len(points)} runs failed", markup=False)
+            raise Reported(f"{failed} of {len(points)} runs failed")
+
+    def _jobs(self, grid: Grid, folder: Path) -> list[Job]:
+        """Make the jobs of all points; those that another process has finished are known at once.
+
+        Raises:
+            HydraException: a combination does not compose; nothing has run yet.
+        """
+        jobs = []
+        for point in grid.points():
+            overrides = [*grid.fixed, *point.user_attrs["point"]]
+            whole = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
+            with open_dict(whole):
+                whole.hydra.job.num = point.number
+            name, config = str(whole.hydra.sweep.subdir), plain(whole)
+            job = Job(point, [*overrides, f"hydra.sweep.subdir={written(name)}"], folder / name,
+                      OmegaConf.select(config, "objective"))
+            if _finished(job.folder, config):
+                _end(job, None)
+            jobs.append(job)
+        return jobs
+
+    def _launch(self, jobs: Sequence[Job]) -> None:
+        """Run jobs and note what came of each."""
+        for job in jobs:
+            job.clear()
+        try:
+            done = self.launcher.launch([job.overrides for job in jobs], initial_job_idx=jobs[0].trial.number)
+        except Exception as error:
+            done = [error] * len(jobs)  # such as a worker that was killed
+        for job, returned in zip(jobs, done, strict=True):
+            _end(job, returned)
+
+
+def _finished(folder: Path, config: DictConfig) -> bool:
+    """Whether a run with this configuration has ended well in the folder."""
+    saved = folder / ".hydra" / "config.yaml"
+    return bool(metrics(folder)) and saved.exists() and flat(OmegaConf.load(saved)) == flat(config)
+
+
+def _end(job: Job, done: JobReturn | Exception | None) -> None:
+    """Note what came of a job.
+
+    Args:
+        done: what the launcher gave back; None: the job had ended before.
+    """
+    point, found = job.trial, metrics(job.folder)
+    point.value = job.value()
+    reason = job.failure(done) if done is not None else None
+    if reason is None and job.objective is not None and point.value is None:
+        reason = f"no finite metric {job.objective!r}: {suggestion(job.objective, found)}"
+    point.state = State.FAIL if reason else State.COMPLETE
+    point.user_attrs |= {"folder": str(job.folder), "seconds": job.seconds(), "metrics": found}
+    if reason:
+        point.user_attrs["reason"] = reason

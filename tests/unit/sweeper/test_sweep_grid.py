@@ -1,0 +1,107 @@
+"""Grids: all combinations, what of them is compared, what a second start leaves out."""
+
+import os
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from hydra_plugins.sparloom_sweeps._grid import read_grid
+from hydra_plugins.sparloom_sweeps._point import Point, State, best
+from hydra_plugins.sparloom_sweeps._table import shown
+from sparloom.cli import UsageError
+
+SLOW = pytest.mark.slow
+GRID = ("-m", "hydra/sweeper=sparloom_grid", "~hydra.sweeper.poll_seconds")
+
+
+def read(params=None, *arguments):
+    return read_grid(params or {}, arguments, OverridesParser.create().parse_overrides)
+
+
+def test_all_values_are_combined_the_last_changing_first():
+    grid = read({"lr": "1e-4,1e-3"}, "experiment=try", "seeds=[0],[1]")
+    assert grid.fixed == ["experiment=try"]
+    assert [(point.number, dict(point.params)) for point in grid.points()] == [
+        (0, {"lr": "0.0001", "seeds": "[0]"}), (1, {"lr": "0.0001", "seeds": "[1]"}),
+        (2, {"lr": "0.001", "seeds": "[0]"}), (3, {"lr": "0.001", "seeds": "[1]"})]
+    assert grid.points()[1].user_attrs["point"] == ["lr=0.0001", "seeds=[1]"]
+
+
+def test_command_line_wins_over_the_file():
+    assert read({"lr": "1,2", "n": "3,4"}, "lr=5", "n=6,7").varied == {"n": ["n=6", "n=7"]}
+    assert read({"lr": 1}).points()[0].params == {}
+
+
+def test_range_without_steps_is_no_grid():
+    with pytest.raises(UsageError, match=r"lr=interval\(0,1\) is no list of values: give some, lr=1,2, or sea"):
+        read({}, "lr=interval(0,1)")
+
+
+def points(*values):
+    """Points with these values; None: it failed."""
+    return [Point(number, {"n": str(number)}, {}, State.FAIL if value is None else State.COMPLETE, value,
+                  {} if value is None else {"metrics": {"a": value, "b": 2, "c": 3, "d": 4, "e": 5}})
+            for number, value in enumerate(values)]
+
+
+def test_best_is_the_first_of_the_best():
+    assert best(points(1.0, None, 2.0, 2.0), maximize=True).number == 2
+    assert best(points(1.0, None, 2.0, 1.0), maximize=False).number == 0
+    assert best(points(None), maximize=True) is None
+
+
+def test_without_objective_the_table_shows_the_first_metrics():
+    table = shown(points(None, 0.25), maximize=True, objective=None)
+    assert [column.header for column in table.columns] == ["trial", "a", "b", "c", "d", "n", "seconds", ""]
+    assert [list(column.cells) for column in table.columns][:2] == [["1", "0"], ["0.25", ""]]
+
+
+@SLOW
+def test_grid_ends_with_table_figures_and_best_experiment(sweep):
+    done = sweep(*GRID, "experiment=wide", "x=1,0.3,0", "n=2,4")
+    assert done.returncode == 0, done.stderr
+    assert [(row["x"], row["n"], row["state"]) for row in sweep.rows()] == [
+        (x, n, "complete") for x in ("1", "0.3", "0") for n in ("2", "4")]
+    leader = min(sweep.rows(), key=lambda row: float(row["objective"]))
+    assert f"best: loss {float(leader['objective']):.6g}, trial {leader['trial']}" in done.stdout
+    for name in ("objective.png", "objective.svg", "slices.png", "slices.svg", "multirun.yaml"):
+        assert (sweep.folder / "sweep" / name).stat().st_size > 0, name
+    again = sweep("--config-dir", "sweep", "experiment=wide_best", "hydra.run.dir=again")
+    assert again.returncode == 0, again.stderr
+    kept = sweep.folder / "sweep" / leader["folder"] / ".hydra" / "config.yaml"
+    assert (sweep.folder / "again" / ".hydra" / "config.yaml").read_text() == kept.read_text()
+
+
+@SLOW
+def test_second_start_runs_what_is_missing_or_made_otherwise(sweep):
+    assert sweep(*GRID, "x=0,1", "shape=cliff").returncode == 1
+    assert sweep.notes("begin") == ["0", "1"]
+    done = sweep(*GRID, "x=0,1", "shape=cliff", "hydra.sweeper.direction=minimize")
+    assert "grid: 1 of 2 runs done" in done.stdout
+    assert sweep.notes("begin") == ["0", "1", "1"]
+    os.remove(sweep.folder / "runs.txt")
+    sweep(*GRID, "x=0,1", "shape=cliff", "n=3")
+    assert sweep.notes("begin") == ["0", "1"]
+
+
+@SLOW
+def test_grid_without_objective_has_a_table_only(sweep):
+    done = sweep(*GRID, "x=0,1", "objective=null")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-4].split() == ["trial", "loss", "gain", "x", "seconds"]
+    assert not (sweep.folder / "sweep" / "experiment").exists()
+
+
+@SLOW
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["x=interval(0,1)"], "x=interval(0,1) is no list of values"),
+    (["y=0,1"], "unknown key 'y'"),
+    (["x=0,1", "hydra.sweeper.direction=up"], "direction=up is not one of maximize, minimize"),
+    (["x=0,1", "objective=los"], "2 of 2 runs failed"),
+])
+def test_errors_of_the_user_are_one_line(sweep, arguments, message):
+    done = sweep(*GRID, *arguments)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout + done.stderr
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert message in error
