@@ -6,6 +6,7 @@ import hydra
 import pytest
 from binding import faults
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -44,6 +45,25 @@ def test_option_binds(group, option):
 @pytest.mark.parametrize("path", sorted(CONF.glob("hparams/*.yaml")), ids=lambda path: path.stem)
 def test_search_space_composes(path):
     assert composed("experiment=finetune_spade", f"hparams={path.stem}")
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("hydra/launcher/*.yaml")), ids=lambda path: path.stem)
+def test_launcher_composes_and_binds(path):
+    try:
+        whole = hydra.compose("config", ["experiment=collect_spade", f"hydra/launcher={path.stem}"],
+                              return_hydra_config=True)
+    except MissingConfigException as missing:
+        pytest.skip(f"no {missing.missing_cfg_file}: it is in the extra scale")
+    assert list(faults(OmegaConf.to_container(whole.hydra.launcher))) == []
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("hydra/sweeper/*.yaml")), ids=lambda path: path.stem)
+def test_sweeper_composes_and_binds(path):
+    whole = hydra.compose("config", ["experiment=collect_spade", f"hydra/sweeper={path.stem}"],
+                          return_hydra_config=True)
+    node = OmegaConf.to_container(whole.hydra.sweeper)
+    parts = {name: node.pop(name) for name in ("sampler", "pruner") if name in node}
+    assert list(faults({**node, **dict.fromkeys(parts)})) == []
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -5,11 +5,13 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from sparloom.data import SampleTable
+from sparloom.report import read_runs
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,9 +26,10 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
 @pytest.mark.cc
 @pytest.mark.slow
 @pytest.mark.parametrize(("launcher", "package"), [("local", "hydra_plugins.hydra_joblib_launcher"),
-                                                   ("ray_local", "hydra_plugins.hydra_ray_launcher")])
+                                                   ("ray_local", "ray")])
 def test_shards_of_a_collection_run_under_a_launcher(tmp_path, launcher, package):
-    pytest.importorskip(package, reason="needs the extra scale")
+    if find_spec(package) is None:
+        pytest.skip(f"no {package}: it is in the extra scale")
     arguments = ("experiment=collect_spade", "corpus=tiny", "task.jobs=1")
     shards = run("-m", *arguments, f"hydra/launcher={launcher}", "task.shard=0/2,1/2", folder=tmp_path)
     assert shards.returncode == 0, shards.stderr
@@ -35,6 +38,10 @@ def test_shards_of_a_collection_run_under_a_launcher(tmp_path, launcher, package
     table = SampleTable.read(tmp_path / "data" / "synthetic" / "samples" / "spade_spmm.parquet")
     assert len(table) == 10 * 512
     assert "0 new" in whole.stdout or "new_rows" not in whole.stdout
+    ended = read_runs(tmp_path / "outputs")
+    assert list(ended["status"]) == ["finished"] * 3
+    assert sorted(map(tuple, ended["overrides"].map(lambda overrides: overrides[3:]))) == [
+        (), ("task.shard=0/2",), ("task.shard=1/2",)]
 
 
 @pytest.mark.slow
@@ -49,7 +56,10 @@ def test_what_is_missing_is_made_first_and_said(tmp_path):
     assert "platform@target=cpu target.orders=waco first" in shown.stdout
     assert "COGNATE top-1" in shown.stdout
     (metrics,) = (tmp_path / "outputs" / "finetune_tiny").glob("*/metrics.json")
-    assert metrics.exists()
+    ended = read_runs(tmp_path / "outputs")
+    assert list(ended["experiment"]) == ["autoencode_spade", "autoencode_cpu", "pretrain_cpu", "finetune_tiny"]
+    assert set(ended["status"]) == {"finished"}
+    assert ended["test/top1_speedup"].iloc[-1] == json.loads(metrics.read_text())["test/top1_speedup"]
 
 
 @pytest.mark.slow
