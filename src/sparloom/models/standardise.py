@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 __all__ = ["AsIs", "Norm", "Standardise", "norm_of"]
 
@@ -29,7 +29,8 @@ class Standardise(nn.Module):
 
     `fit` takes mean and variance from matrices. From then on they follow the features in training, as convolutions
     change them, until `tracking` is unset; a network that is loaded from a file was not fitted, so its moments stay.
-    Neither passes a gradient.
+    Neither passes a gradient. Processes that train together follow the features of all, one after the other, as one
+    process would to which their batches are given in turn.
 
     Reasoning: global averages of rectified channels are nonnegative, so they may have much in common on all matrices.
     Read raw, that could outweigh what tells matrices apart, and the sizes beside it; `swapped_accuracy` says whether it
@@ -58,8 +59,17 @@ class Standardise(nn.Module):
 
     def forward(self, features: Float[Tensor, "matrices width"]) -> Float[Tensor, "matrices width"]:
         logs = features.log1p()
-        if self.training and self.tracking:
-            self._track(logs.detach())
+        if not (self.training and self.tracking):
+            return self._scaled(logs)
+        own, every = _gathered(logs.detach())
+        for seen in every[:own + 1]:
+            self._track(seen)
+        scaled = self._scaled(logs)
+        for seen in every[own + 1:]:
+            self._track(seen)
+        return scaled
+
+    def _scaled(self, logs: Tensor) -> Tensor:
         return ((logs - self.mean) / (self.variance.sqrt() + TINY)).clamp(-REACH, REACH) * self.gain
 
     def _track(self, logs: Tensor) -> None:
@@ -79,3 +89,12 @@ def norm_of(name: Norm, width: int, *, gain: float) -> AsIs | Standardise:
     if name not in ("none", "standard"):
         raise ValueError(f"norm={name!r} is not one of none, standard")
     return Standardise(width, gain=gain) if name == "standard" else AsIs()
+
+
+def _gathered(logs: Tensor) -> tuple[int, list[Tensor]]:
+    """Number of this process among those that train together, and the features of all, which have one shape."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0, [logs]
+    every = [torch.empty_like(logs) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(every, logs.contiguous())
+    return distributed.get_rank(), every
