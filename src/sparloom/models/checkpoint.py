@@ -45,7 +45,7 @@ class Checkpoint:
 def save_checkpoint(
     path: Path, checkpoint: Checkpoint, *, precision: Literal["float32", "float16"] = "float32"
 ) -> None:
-    """Write a checkpoint, atomically.
+    """Write a checkpoint, atomically; equal checkpoints give equal files.
 
     Args:
         precision: of floating-point tensors in the file; float16 halves it.
@@ -62,8 +62,9 @@ def save_checkpoint(
             raise ValueError(f"weight {name} is not finite in {precision}: training diverged, or use float32")
     header = {name: getattr(checkpoint, name) for name in TEXTS}
     header |= {"format": FORMAT, "settings": checkpoint.settings, "notes": checkpoint.notes}
-    with atomic_path(path) as partial:
-        torch.save({"header": json.dumps(header, allow_nan=False, sort_keys=True), "weights": weights}, partial)
+    content = {"header": json.dumps(header, allow_nan=False, sort_keys=True), "weights": weights}
+    with atomic_path(path) as partial, partial.open("wb") as file:
+        torch.save(content, file)  # given a path, it would write the name of the file into the file
 
 
 def load_checkpoint(path: Path, **expected: str) -> Checkpoint:

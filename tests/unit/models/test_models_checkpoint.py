@@ -82,6 +82,12 @@ def test_loading_runs_no_code(tmp_path: Path) -> None:
     assert not (tmp_path / "touched").exists()
 
 
+def test_equal_checkpoints_are_equal_files(tmp_path: Path) -> None:
+    for name in ("one.pt", "another.pt"):
+        save_checkpoint(tmp_path / name, plain())
+    assert (tmp_path / "one.pt").read_bytes() == (tmp_path / "another.pt").read_bytes()
+
+
 def test_diverged_weights_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="weight w is not finite in float16: training diverged, or use float32"):
         save_checkpoint(tmp_path / "c.pt", plain(weights={"w": torch.tensor([1e9])}), precision="float16")
