@@ -8,6 +8,7 @@ from sparloom.data.csv_file import CsvRules, read_csv, write_csv
 from sparloom.data.csv_samples import CsvSamples
 from sparloom.data.inputs import MatrixInput, MatrixInputs, cap
 from sparloom.data.journal import Journal, compact
+from sparloom.data.manifest import Facts, Manifest
 from sparloom.data.sample import Sample
 from sparloom.data.selection import (
     Coverage,
@@ -34,9 +35,9 @@ from sparloom.data.table import SampleTable
 from sparloom.data.tiny import TinySamples
 
 __all__ = [
-    "Coverage", "CsvRules", "CsvSamples", "Journal", "MatrixInput", "MatrixInputs", "MatrixSamples", "Problem",
-    "Random", "Sample", "SampleSource", "SampleTable", "Selection", "Split", "Spread", "StoredSamples", "Stratified",
-    "Sweeps", "TinySamples", "Uncertainty", "cap", "compact", "draw_labels", "draw_more", "ensure_data",
-    "matrix_samples", "read_csv", "read_statistics", "read_walks", "split_by_family", "write_csv", "write_statistics",
-    "write_walks",
+    "Coverage", "CsvRules", "CsvSamples", "Facts", "Journal", "Manifest", "MatrixInput", "MatrixInputs",
+    "MatrixSamples", "Problem", "Random", "Sample", "SampleSource", "SampleTable", "Selection", "Split", "Spread",
+    "StoredSamples", "Stratified", "Sweeps", "TinySamples", "Uncertainty", "cap", "compact", "draw_labels", "draw_more",
+    "ensure_data", "matrix_samples", "read_csv", "read_statistics", "read_walks", "split_by_family", "write_csv",
+    "write_statistics", "write_walks",
 ]

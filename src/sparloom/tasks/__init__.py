@@ -23,6 +23,7 @@ _HOMES = {
     "Fit": "fit",
     "FitTrees": "fit_trees",
     "Fitted": "fitted",
+    "Gather": "gather",
     "Learning": "learning",
     "PrepareInputs": "prepare_inputs",
     "Pretrain": "pretrain",

@@ -1,0 +1,93 @@
+"""The manifest of a corpus: files, and what it refuses."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparloom.data import Manifest, MatrixInputs, TinySamples
+from sparloom.errors import SchemaError
+
+PACKAGE = Path(__file__).parents[3] / "src" / "sparloom" / "sparse"
+HEADER = "name,rows,cols,nnz"
+
+
+@pytest.fixture(scope="module")
+def inputs() -> MatrixInputs:
+    return TinySamples(matrices=4, configs=4, seed=0).inputs()
+
+
+def changed(inputs: MatrixInputs, **values: object) -> Manifest:
+    """The manifest of these inputs with other facts of the first matrix."""
+    matrices = dict(Manifest.of(inputs).matrices)
+    first = inputs.names[0]
+    return Manifest({**matrices, first: replace(matrices[first], **values)})
+
+
+def test_a_manifest_reads_back_and_fits_what_it_was_made_of(inputs, tmp_path):
+    Manifest.of(inputs).write(tmp_path / "manifest.csv")
+    again = Manifest.read(tmp_path / "manifest.csv")
+    assert again == Manifest.of(inputs)
+    again.check(inputs)
+
+
+def test_further_matrices_do_not_matter(inputs):
+    matrices = Manifest.of(inputs).matrices
+    Manifest({name: matrices[name] for name in inputs.names[:2]}).check(inputs)
+    Manifest({}).check(inputs)
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ({"rows": 1}, "tiny/banded0 is .* nonzeros, not 1 x .*: collect the samples of this matrix again"),
+    ({"nnz": 0}, "tiny/banded0 is .* with 0, as the manifest says"),
+    ({"digest": "0" * 64}, "tiny/banded0 has another pattern, as the manifest says"),
+])
+def test_another_matrix_of_that_name_is_refused(inputs, values, message):
+    with pytest.raises(SchemaError, match=message):
+        changed(inputs, **values).check(inputs)
+
+
+def test_without_a_digest_sizes_are_compared(inputs):
+    changed(inputs, digest=None).check(inputs)
+
+
+def test_a_listed_matrix_without_inputs_is_named(inputs):
+    facts = next(iter(Manifest.of(inputs).matrices.values()))
+    with pytest.raises(SchemaError, match=r"1 of 1 matrices of the manifest have no featurizer inputs \(a/b\)"):
+        Manifest({"a/b": facts}).check(inputs)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("name,rows\na/b,1\n", "has the columns name, rows, cols, nnz, not"),
+    (f"{HEADER}\na/b,1,1,one\n", "line 2: rows, cols and nnz are counts"),
+    (f"{HEADER}\na/b,1,1\n", "line 2: rows, cols and nnz are counts"),
+    (f"{HEADER}\na/b,1,1,1\na/b,1,1,1\n", "line 3: a/b is listed twice"),
+])
+def test_faults_of_a_file_are_told_with_their_place(tmp_path, text, message):
+    (tmp_path / "manifest.csv").write_text(text)
+    with pytest.raises(SchemaError, match=message):
+        Manifest.read(tmp_path / "manifest.csv")
+
+
+def test_the_real_matrices_are_those_of_the_frozen_split():
+    with (PACKAGE / "suitesparse_split.csv").open(encoding="utf-8", newline="") as file:
+        frozen = {f"{row['group']}/{row['name']}" for row in csv.DictReader(file)}
+    listed = Manifest.read(PACKAGE / "suitesparse.csv").matrices
+    assert set(listed) == frozen
+    assert all(facts.digest for facts in listed.values())
+
+
+def test_the_catalogue_of_generated_matrices_is_a_manifest_without_digests():
+    assert {facts.digest for facts in Manifest.read(PACKAGE / "synthetic.csv").matrices.values()} == {None}
+
+
+def test_sizes_of_the_real_matrices_are_those_of_the_catalogue(mirror):
+    index = Path(mirror) / "index.csv"
+    if not index.is_file():
+        pytest.skip("the mirror is an address: its catalogue is not fetched for this")
+    with index.open(encoding="utf-8", newline="") as file:
+        sizes = {f"{row['group']}/{row['name']}": tuple(int(row[key]) for key in ("rows", "cols", "nnz"))
+                 for row in csv.DictReader(file)}
+    for name, facts in Manifest.read(PACKAGE / "suitesparse.csv").matrices.items():
+        assert sizes[name] == (facts.rows, facts.cols, facts.nnz)

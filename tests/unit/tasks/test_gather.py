@@ -1,0 +1,73 @@
+"""Gathered samples: the same as their source's, restricted to a manifest, refused when they are of other matrices."""
+
+from pathlib import Path
+
+import pytest
+
+from sparloom.data import Manifest, StoredSamples, TinySamples
+from sparloom.errors import SchemaError
+
+TINY = TinySamples(matrices=8, configs=20, seed=0)
+SMALL = ("samples=tiny", "samples.matrices=8", "samples.configs=20")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def gathered(build, tmp_path) -> Path:
+    out = tmp_path / "gathered"
+    metrics = build("gather_samples", *SMALL, folder=tmp_path).run(out)
+    assert metrics == {"matrices": 8, "cpu_spmm/rows": 160, "cpu_spmm/matrices": 8, "spade_spmm/rows": 160,
+                       "spade_spmm/matrices": 8}
+    return out
+
+
+def test_they_read_back_as_their_source(gathered):
+    stored = StoredSamples(str(gathered), folder="", corpus="suitesparse")
+    assert dict(stored.split()) == dict(TINY.split())
+    assert dict(stored.families()) == dict(TINY.families())
+    assert stored.inputs().names == TINY.inputs().names
+    assert stored.statistics().equals(TINY.statistics().sort_index())
+    assert set(stored.walks()) == set(TINY.walks())
+    ours, theirs = (source.table("spade", "cognate32", "spmm").labels().sort_values(["matrix", "config"])
+                    for source in (stored, TINY))
+    assert ours["seconds"].tolist() == pytest.approx(theirs["seconds"].tolist())
+
+
+def test_gathering_what_was_gathered_changes_no_byte(gathered, build, tmp_path):
+    again = tmp_path / "again"
+    build("gather_samples", f"samples.data={gathered}", folder=tmp_path).run(again)
+    assert files(again) == files(gathered)
+
+
+def test_only_matrices_of_the_manifest_are_taken(build, tmp_path):
+    listed = Manifest.of(TINY.inputs()).matrices
+    Manifest({name: listed[name] for name in list(listed)[:3]}).write(tmp_path / "three.csv")
+    metrics = build("gather_samples", *SMALL, f"task.manifest={tmp_path / 'three.csv'}", folder=tmp_path).run(tmp_path)
+    assert (metrics["matrices"], metrics["cpu_spmm/rows"]) == (3, 60)
+    stored = StoredSamples(str(tmp_path), folder="", corpus="suitesparse")
+    for names in (stored.inputs().names, stored.statistics().index, stored.walks(), stored.split(),
+                  stored.table("cpu", "two_threads", "spmm").matrices):
+        assert sorted(names) == sorted(listed)[:3]
+
+
+def test_presets_of_one_platform_share_a_file(build, tmp_path):
+    build("gather_samples", *SMALL, "platform@source=spade_205", folder=tmp_path).run(tmp_path)
+    stored = StoredSamples(str(tmp_path), folder="", corpus="suitesparse")
+    assert len(stored.table("spade", "cognate32", "spmm")) == len(stored.table("spade", "cognate32_205", "spmm")) == 160
+
+
+def test_samples_of_other_matrices_are_refused(build, tmp_path):
+    Manifest.of(TinySamples(matrices=8, configs=20, seed=1).inputs()).write(tmp_path / "other.csv")
+    task = build("gather_samples", *SMALL, f"task.manifest={tmp_path / 'other.csv'}", folder=tmp_path)
+    with pytest.raises(SchemaError, match=r"tiny/banded0 is .*: collect the samples of this matrix again"):
+        task.run(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_manifest_of_nothing_gathers_nothing(build, tmp_path):
+    Manifest({}).write(tmp_path / "none.csv")
+    with pytest.raises(ValueError, match="no samples of cpu two_threads of any of 0 matrices"):
+        build("gather_samples", *SMALL, f"task.manifest={tmp_path / 'none.csv'}", folder=tmp_path).run(tmp_path / "out")
