@@ -1,7 +1,7 @@
 """Finished runs to tables and figures; what a run prints and draws at its end."""
 
 from sparloom.report.arm_figures import Bars, Curves, GroupFigure, Lines, Matrices, Shares
-from sparloom.report.arms import Compared, read_compared, row_label, row_metrics, row_statistics, rows_table
+from sparloom.report.arms import Compared, read_compared, row_label, row_metrics, row_statistics, rows_cells, rows_table
 from sparloom.report.design_figures import draw_designs
 from sparloom.report.designs import DESIGN_METHODS, design_gains, design_metrics, designs_table, pareto, per_design
 from sparloom.report.efficiency import (
@@ -23,13 +23,14 @@ from sparloom.report.signs import draw_signs
 from sparloom.report.spy import draw_spy
 from sparloom.report.summary import per_matrix, summary
 from sparloom.report.tables import results_table
+from sparloom.report.written import latex_table, markdown_table
 
 __all__ = [
-    "DESIGN_METHODS", "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Learning", "Lines", "Matrices",
-    "Run", "Scene", "Shares", "Truth", "bounded", "contrast", "design_gains", "design_metrics", "designs_table",
-    "draw_curves", "draw_designs", "draw_learnings", "draw_levels", "draw_matrices", "draw_methods",
-    "draw_recommendations", "draw_sensitivity", "draw_signs", "draw_spy", "efficiencies", "efficiency_metrics",
-    "efficiency_table", "judge", "learnings_table", "op_title", "optimum", "paired_metrics", "pareto", "per_design",
+    "DESIGN_METHODS", "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Learning", "Lines", "Matrices", "Run",
+    "Scene", "Shares", "Truth", "bounded", "contrast", "design_gains", "design_metrics", "designs_table", "draw_curves",
+    "draw_designs", "draw_learnings", "draw_levels", "draw_matrices", "draw_methods", "draw_recommendations",
+    "draw_sensitivity", "draw_signs", "draw_spy", "efficiencies", "efficiency_metrics", "efficiency_table", "judge",
+    "latex_table", "learnings_table", "markdown_table", "op_title", "optimum", "paired_metrics", "pareto", "per_design",
     "per_matrix", "random_choice", "read_compared", "read_run", "read_runs", "results_table", "row_label",
-    "row_metrics", "row_statistics", "rows_table", "slice_lead", "summary", "verdict",
+    "row_metrics", "row_statistics", "rows_cells", "rows_table", "slice_lead", "summary", "verdict",
 ]

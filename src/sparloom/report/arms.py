@@ -12,7 +12,7 @@ from sparloom.files import atomic_path
 from sparloom.report.figures import NAMES
 from sparloom.report.summary import draws, largest, lead, quality, speedups
 
-__all__ = ["Compared", "read_compared", "row_label", "row_metrics", "row_statistics", "rows_table"]
+__all__ = ["Compared", "read_compared", "row_label", "row_metrics", "row_statistics", "rows_cells", "rows_table"]
 
 TEXTS = ("group", "row", "label", "arm", "note", "failure")
 HEADINGS: Mapping[str, tuple[str, float, int]] = {
@@ -115,26 +115,41 @@ def row_metrics(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def rows_table(rows: pd.DataFrame, *, columns: Sequence[str], bold: str | None) -> Table:
-    """Lay out the rows of one group: labels read, speedups and shares with 95 % bounds, the paper's speedups.
+    """Lay out `rows_cells` for the console; rows that failed are red.
+
+    Args:
+        bold: row to set in bold.
+    """
+    headings, cells = rows_cells(rows, columns=columns)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    for name, failure, texts in zip(rows["row"], rows["failure"], cells, strict=True):
+        table.add_row(*texts, style="red" if failure else "bold" if name == bold else "")
+    return table
+
+
+def rows_cells(rows: pd.DataFrame, *, columns: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Write the rows of one group as text: labels read, speedups and shares with 95 % bounds, the paper's speedups.
 
     Args:
         columns: further statistics to show, the paper's in brackets.
-        bold: row to set in bold.
+
+    Returns:
+        Headings, and as many cells for every row.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", no_wrap=True)
     extra = [HEADINGS[column][0] for column in columns]
-    for heading in ("labels target+source", "top-1", "95 %", "top-5", "95 %", "of optimum", "95 %", *extra, "paper"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ["", "labels target+source", "top-1", "95 %", "top-5", "95 %", "of optimum", "95 %", *extra, "paper"]
+    cells = []
     for row in rows.to_dict(orient="records"):
         if row["failure"]:
-            table.add_row(row["label"], "", "failed", style="red")
+            cells.append([row["label"], "", "failed", *[""] * (len(headings) - 3)])
             continue
         shares = [*_bounded(row, "top1_of_optimum")] if row["row"] != "optimum" else ["", ""]
         further = [_with_paper(row, column) for column in columns]
-        table.add_row(row["label"], _labels(row), *_bounded(row, "top1_speedup"), *_bounded(row, "top5_speedup"),
-                      *shares, *further, _paper(row), style="bold" if row["row"] == bold else "")
-    return table
+        cells.append([row["label"], _labels(row), *_bounded(row, "top1_speedup"), *_bounded(row, "top5_speedup"),
+                      *shares, *further, _paper(row)])
+    return headings, cells
 
 
 def _labels(row: Mapping[str, float]) -> str:

@@ -32,6 +32,7 @@ _HOMES = {
     "RecommendShape": "recommend_shape",
     "SpadeSensitivity": "spade_sensitivity",
     "SummariseSamples": "summarise_samples",
+    "Tabulate": "tabulate",
     "TensorBoard": "loggers",
     "TreeModels": "tree_models",
     "ValidateSimulator": "validate_simulator",

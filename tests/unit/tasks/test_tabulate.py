@@ -1,0 +1,24 @@
+"""Tables of committed comparisons as text."""
+
+from pathlib import Path
+
+import pytest
+
+RESULTS = Path(__file__).parents[3] / "results"
+
+
+def test_every_group_has_its_tables_with_the_numbers_of_the_comparison(build, tmp_path):
+    task = build("tabulate_comparison", f"task.comparison={RESULTS / 'eval_figure04'}", "task.columns=[kendall_tau]",
+                 folder=tmp_path)
+    assert task.run(tmp_path)["tables"] == 2
+    assert sorted(path.name for path in tmp_path.glob("s*")) == ["sddmm.md", "sddmm.tex", "spmm.md", "spmm.tex"]
+    text = (tmp_path / "spmm.md").read_text(encoding="utf-8")
+    assert text.startswith("SpMM: speedup over the default on 152 matrices.\n\n|  | labels target+source | top-1 |")
+    assert "| tau | paper |" in text.splitlines()[2]
+    assert "| **COGNATE** | **500+6801** |" in text
+    assert r"\textbf{COGNATE} & \textbf{500+6801}" in (tmp_path / "spmm.tex").read_text(encoding="utf-8")
+
+
+def test_without_a_comparison_it_says_what_to_run(build, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"holds no finished comparison: run an experiment eval_\.\.\. first"):
+        build("tabulate_comparison", f"task.comparison={tmp_path}", folder=tmp_path).run(tmp_path)
