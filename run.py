@@ -103,15 +103,19 @@ def publisher(cfg: DictConfig, out: Path, given: cli.Given) -> Callable[[Mapping
 
 
 def built(cfg: DictConfig, out: Path, given: cli.Given) -> Any:
-    """Build the task; the arms of a comparison run before it."""
+    """Build the task; the arms of a comparison run before it, but for those whose finished runs are given."""
     task = instantiate(cfg.task)
     if "arms" not in cfg.task:
         return task
-    arms = cli.run_arms(
-        OmegaConf.to_container(cfg.task.arms, resolve=True), common=list(cfg.task.common), given=given.overrides,
+    arms = OmegaConf.to_container(cfg.task.arms, resolve=True)
+    missing = {name: arm for name, arm in arms.items() if name not in task.runs}
+    if not missing:
+        return task
+    ran = cli.run_arms(
+        missing, common=list(cfg.task.common), given=given.overrides,
         compose=lambda overrides: arm_run(overrides, cfg), folder=Path(cfg.paths.artifacts) / "runs",
         data=cli.data_hash(ROOT) if Path(cfg.paths.data).resolve() == ROOT / "data" else cfg.paths.data, out=out)
-    return replace(task, runs=arms.runs, failures=arms.failures)
+    return replace(task, runs={**task.runs, **ran.runs}, failures=ran.failures)
 
 
 def arm_run(overrides: list[str], comparison: DictConfig) -> cli.ArmRun:

@@ -23,8 +23,9 @@ class Run:
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        """Commit, versions, machine, seed, data."""
-        return json.loads((self.folder / "environment.json").read_text(encoding="utf-8"))
+        """Commit, versions, machine, seed, data; empty where only the results of the run were kept."""
+        path = self.folder / "environment.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     @cached_property
     def command(self) -> str:

@@ -53,13 +53,13 @@ class ArmResult:
 
     @property
     def commit(self) -> str | None:
-        return self.run.environment["commit"]
+        return self.run.environment.get("commit")
 
     @property
     def record(self) -> dict[str, Any]:
         """Where the numbers come from."""
         environment = self.run.environment
-        kept = {key: environment[key] for key in ("started", "commit", "dirty", "data", "machine")}
+        kept = {key: environment.get(key) for key in ("started", "commit", "dirty", "data", "machine")}
         return {"command": self.run.command, "run": self.run.folder.name, **kept,
                 "seconds": self.run.metrics.get("seconds")}
 

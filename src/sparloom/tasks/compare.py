@@ -32,7 +32,7 @@ class Compare:
         same_labels: arms that draw equally many labels must have drawn the same ones; false where their choice is what
             is compared.
         columns: statistics that the tables show besides speedups and shares of the optimum.
-        runs, failures: arm -> folder of its run, or why it has none.
+        runs, failures: arm -> folder of its run, or why it has none; run.py fills in those of arms that it runs.
     """
 
     arms: Mapping[str, Arm]
@@ -71,6 +71,9 @@ class Compare:
         lost = [name for name in self.arms if name not in self.runs and name not in self.failures]
         if lost:
             raise ValueError(f"no run of arm {lost[0]}: start the comparison with run.py, which runs the arms first")
+        unknown = [name for name in self.runs if name not in self.arms]
+        if unknown:
+            raise ValueError(f"task.runs names {unknown[0]}, which is no arm: arms are {', '.join(self.arms)}")
         if not self.runs:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures.items())
             raise ValueError(f"no arm has finished ({reasons})")

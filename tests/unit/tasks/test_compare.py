@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +141,25 @@ def test_other_comparisons_take_the_runs_of_equal_arms(predictors, evaluate):
     metrics = read_run(curves).metrics
     assert metrics["spmm/cognate/validation_prl"] > 0
     assert (metrics["spmm/no_transfer/target_labels"], metrics["spmm/no_transfer/source_labels"]) == (200, 0)
+
+
+def test_a_finished_run_stands_for_its_arm(predictors, evaluate):
+    arms = json.loads((predictors / "arms.json").read_text())
+    run = predictors.parents[1] / "artifacts" / "runs" / arms["mlp"]["run"]
+    before = kept(predictors)
+    moved = run.parents[1] / "moved"
+    shutil.copytree(run, moved, ignore=shutil.ignore_patterns("environment.json", "checkpoints", "training"))
+    fewer = [f"~task.arms.finetune.rows.{method}" for method in ("static", "trees", "zero_shot", "no_transfer")]
+    out = evaluate("eval_pipeline", f"+task.runs.finetune={moved}", *fewer)
+    assert kept(out) == before
+    arms = json.loads((out / "arms.json").read_text())
+    assert (arms["finetune"]["run"], arms["finetune"]["commit"]) == ("moved", None)
+    assert read_run(out).metrics["spmm/cognate/top1_speedup"] == read_run(moved).metrics["test/top1_speedup"]
+
+
+def test_a_run_of_no_arm_is_refused(evaluate):
+    out = evaluate("eval_pipeline", "+task.runs.finetune=artifacts", "+task.runs.other=artifacts")
+    assert "task.runs names other, which is no arm: arms are finetune" in (out / "reported").read_text()
 
 
 def test_a_comparison_of_failures_alone_fails(evaluate):
