@@ -66,7 +66,7 @@ def execute(
         return execute(cfg, out, given, (*made, " ".join(wanted)), command, overrides)
     except (KeyboardInterrupt, SystemExit):  # Lightning turns the one into the other
         record.fail("interrupted")
-        raise
+        raise KeyboardInterrupt from None
     except Exception as error:
         fail(record, error, cfg)
     record.finish(metrics)

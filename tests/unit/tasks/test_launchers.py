@@ -3,8 +3,10 @@
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,10 +19,16 @@ ROOT = Path(__file__).parents[3]
 
 
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
+    process = start(*arguments, folder=folder)
+    output, errors = process.communicate(timeout=600)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def start(*arguments: str, folder: Path) -> subprocess.Popen:
     settings = {f"SPARLOOM_{name}": str(folder / name.lower()) for name in ("ARTIFACTS", "OUTPUTS", "DATA")}
-    return subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), *arguments], capture_output=True, text=True, cwd=folder, timeout=600,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", **settings})
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "run.py"), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", **settings})
 
 
 @pytest.mark.cc
@@ -88,3 +96,19 @@ def test_sweep_ends_trainings_that_its_pruner_gives_up(tmp_path):
         reported = (tmp_path / "sweep" / trial / "intermediate.csv").read_text().splitlines()
         assert 0 < len(reported) < 500
         assert json.loads((tmp_path / "sweep" / trial / "metrics.json").read_text()) == {"stopped": 1}
+
+
+@pytest.mark.slow
+def test_interrupted_training_says_so(tmp_path):
+    process = start("experiment=pretrain_cpu", "samples=tiny", "encoder.epochs=20", "trainer=cpu",
+                    "trainer.epochs=10000", "model.net.featurizer.channels=[4,4,8,8,8,8,8,8,8,8,8,8]",
+                    "hydra.run.dir=run", folder=tmp_path)
+    while process.poll() is None and not (tmp_path / "run" / "intermediate.csv").exists():
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "interrupted: finished parts are kept, the same command goes on from there"
+    ended = read_runs(tmp_path / "outputs")
+    assert list(ended["status"]) == ["finished", "failed"]
+    assert list(ended["reason"])[1] == "interrupted"
