@@ -45,7 +45,7 @@ def checkout(tmp_path_factory) -> Checkout:
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("src", "conf", "kernels"):
         shutil.copytree(ROOT / name, folder / name, ignore=IGNORED)
-    for name in ("run.py", "pyproject.toml"):
+    for name in ("run.py", "pyproject.toml", "dvc.yaml"):
         shutil.copy(ROOT / name, folder / name)
     for name, text in FILES.items():
         assert not (folder / name).exists(), f"docs/extending.md would overwrite {name}"
