@@ -2,9 +2,9 @@
 
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def execute(
             fail(record, missing, cfg)
         log.console.print(f"{missing}: running {' '.join(wanted)} first", markup=False)
         other = hydra.compose("config", wanted)
-        folder = Path(cfg.paths.outputs) / missing.experiment / time.strftime("%Y-%m-%d_%H-%M-%S")
+        folder = Path(cfg.paths.outputs) / missing.experiment / datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")
         try:
             execute(other, folder, given, (*made, " ".join(wanted)), command, wanted)
         except cli.Reported as failure:

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
-from sparloom.sparse import ROW_BINS, row_bin
+from sparloom.sparse import ROW_BINS, row_bin, signed_logarithm
 
 __all__ = ["Coverage", "Random", "Selection", "Spread", "Stratified", "Uncertainty", "draw_labels",
            "draw_more"]
@@ -102,8 +102,7 @@ class Coverage(RandomConfigs):
         rng = np.random.default_rng(seed)
         known = _known(statistics, candidates, count)
         names = rng.choice(known, max(count, round(SEEN * len(known))), replace=False).tolist()
-        values = statistics.loc[names].to_numpy(np.float64)
-        values = np.sign(values) * np.log1p(np.abs(values))
+        values = signed_logarithm(statistics.loc[names].to_numpy(np.float64))
         scale = values.std(axis=0)
         values = (values - values.mean(axis=0)) / np.where(scale > 0, scale, 1)
         distance = np.sqrt(np.maximum(0, ((values[:, None] - values[None]) ** 2).sum(axis=2)))

@@ -13,7 +13,7 @@ from sparloom.models.cost_model import CostModel, view_of
 from sparloom.models.view import MatrixView
 from sparloom.models.walk_features import walk_features
 from sparloom.space import Config, ConfigSpace
-from sparloom.sparse import STATISTICS, Pattern
+from sparloom.sparse import STATISTICS, Pattern, signed_logarithm
 
 __all__ = ["Trees"]
 
@@ -125,8 +125,7 @@ def pattern_features(view: MatrixView, configs: Sequence[Config], space: ConfigS
     sizes = np.log2(np.maximum(1, [*view.shape, view.nnz]))
     tiles = np.maximum(0, sizes[:2] - extents[:, :2])
     derived = np.column_stack([extents, tiles, sizes[2] - tiles[:, 0], sizes[2] - tiles.sum(axis=1)])
-    numbers = np.array([view.statistics[name] for name in STATISTICS])
-    numbers = np.sign(numbers) * np.log1p(np.abs(numbers))
+    numbers = signed_logarithm(np.array([view.statistics[name] for name in STATISTICS]))
     return np.concatenate([values, derived, codes, np.broadcast_to(numbers, (len(configs), numbers.size))], axis=1)
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from sparloom.errors import Unsupported
 from sparloom.models.view import MatrixView
 from sparloom.space import Config, ConfigSpace
-from sparloom.sparse import WALK_STATISTICS, WALKS
+from sparloom.sparse import WALK_STATISTICS, WALKS, signed_logarithm
 
 __all__ = ["GENERAL", "SPECIFIC", "walk_features"]
 
@@ -56,7 +56,7 @@ def walk_features(
     numbers = np.array([view.statistics[name] for name in GENERAL])
     columns = _specific(view, met, row_panel, column_panel, phased, dense, op=space.op)
     columns |= {"reordered": reordered, "own": own}
-    general = np.broadcast_to(np.sign(numbers) * np.log1p(np.abs(numbers)), (len(configs), numbers.size))
+    general = np.broadcast_to(signed_logarithm(numbers), (len(configs), numbers.size))
     return np.column_stack([*(columns[name] for name in SPECIFIC), general])
 
 

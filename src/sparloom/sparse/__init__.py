@@ -7,7 +7,7 @@ from sparloom.sparse.folder import FolderCorpus
 from sparloom.sparse.matrices import MATRIX_ENDINGS, read_matrix, write_matrix
 from sparloom.sparse.order import locality_order, reorder
 from sparloom.sparse.pattern import Pattern, SparseMatrix
-from sparloom.sparse.statistics import STATISTICS, statistics
+from sparloom.sparse.statistics import STATISTICS, signed_logarithm, statistics
 from sparloom.sparse.suitesparse import SuiteSparseCorpus
 from sparloom.sparse.synthetic import SYNTHETIC_ROLES, SyntheticCorpus
 from sparloom.sparse.walks import WALK, WALK_STATISTICS, WALKS, WalkGrid, WalkStatistics, walk_statistics
@@ -36,6 +36,7 @@ __all__ = [
     "read_matrix",
     "reorder",
     "row_bin",
+    "signed_logarithm",
     "statistics",
     "stratified_choice",
     "walk_statistics",

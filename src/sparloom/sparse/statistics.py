@@ -5,7 +5,7 @@ import numpy as np
 from sparloom.sparse.order import locality_order, reorder
 from sparloom.sparse.pattern import Pattern
 
-__all__ = ["STATISTICS", "statistics"]
+__all__ = ["STATISTICS", "signed_logarithm", "statistics"]
 
 PANELS = (4, 32, 256, 2048)  # rows per panel: the row panels of SPADE
 BLOCKS = (4, 16, 64)
@@ -20,6 +20,11 @@ STATISTICS = (
     *(f"imbalance_{panel}" for panel in PANELS),
     "tiles", "tile_cv", "diagonal", "symmetry", "ordered_bandwidth", "ordered_reuse_32", "ordered_reuse_256",
 )  # fmt: skip
+
+
+def signed_logarithm(values: np.ndarray) -> np.ndarray:
+    """Bring numbers of any sign and size to one scale: the logarithm of 1 + |x| with the sign of x."""
+    return np.sign(values) * np.log1p(np.abs(values))
 
 
 def statistics(pattern: Pattern) -> dict[str, float]:

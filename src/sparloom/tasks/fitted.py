@@ -12,7 +12,7 @@ from sparloom.data import SampleSource
 from sparloom.models import CostModel, MatrixView, how_familiar
 from sparloom.ops import Op
 from sparloom.space import Config
-from sparloom.sparse import STATISTICS
+from sparloom.sparse import STATISTICS, signed_logarithm
 from sparloom.tasks.adviser import Advice
 from sparloom.tasks.beginning import Beginning
 from sparloom.tasks.learning import Learning
@@ -76,7 +76,7 @@ class Fitted:
     @cached_property
     def _scale(self) -> tuple[np.ndarray, np.ndarray]:
         names = sorted(set(self._learned[0]["matrix"]))
-        values = _logarithms(self._study.statistics.loc[names, list(STATISTICS)].to_numpy(np.float64))
+        values = signed_logarithm(self._study.statistics.loc[names, list(STATISTICS)].to_numpy(np.float64))
         spread = values.std(axis=0)
         return values.mean(axis=0), np.where(spread > 0, spread, 1)
 
@@ -87,8 +87,4 @@ class Fitted:
 
     def _place(self, statistics: Mapping[str, float]) -> np.ndarray:
         mean, spread = self._scale
-        return (_logarithms(np.array([statistics[name] for name in STATISTICS])) - mean) / spread
-
-
-def _logarithms(values: np.ndarray) -> np.ndarray:
-    return np.sign(values) * np.log1p(np.abs(values))
+        return (signed_logarithm(np.array([statistics[name] for name in STATISTICS])) - mean) / spread

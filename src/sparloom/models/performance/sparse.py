@@ -12,7 +12,6 @@ __all__ = ["SDDMM_FEATURES", "SPMM_FEATURES", "sparse_problems"]
 
 COUNTS = frozenset({"rows", "cols", "nnz"})
 MOVED = "8 * (rows + 1) + 4 * width * (rows + cols)"  # bytes of row pointers and dense operands
-AHEAD = "(prefetch > 0) * max(1, 1024 * prefetch / (4 * columns))"
 REGISTERS = 256  # columns of a strip that is as wide as it can be, with 32 registers of 16
 
 PATTERN = (
@@ -50,32 +49,34 @@ WALK = (
     Feature("uneven", "interaction", "balances_rows * imbalance_2048 + (1 - balances_rows)", "1"),
     Feature("piece_rows", "interaction", "thread_rows / (1 + 15 * on_demand)", "rows"),
 )
+STRIP = (
+    Feature("ahead", "interaction", "(prefetch > 0) * max(1, 1024 * prefetch / (4 * columns))", "nonzeros"),
+    Feature("rows_ahead", "interaction", "ahead / max(1, row_mean)", "rows"),
+    Feature("last_fill", "interaction", "width / (16 * ceil(width / 16))", "1"),
+    Feature("gathered", "interaction", "4 * nnz * width / max(1, reuse) / bytes", "1"),
+)
+"""Of a strip of `columns`, which each operation says first."""
+
 SPMM = (
     Feature("strip_columns", "kernel", f"number(strip, {REGISTERS})", "columns"),
     Feature("together", "kernel", "together", "rows"),
     Feature("stream", "kernel", "stream", "1"),
     Feature("columns", "interaction", "min(width, strip_columns)", "columns"),
     Feature("strips", "interaction", "ceil(width / columns)", "strips"),
-    Feature("ahead", "interaction", AHEAD, "nonzeros"),
-    Feature("rows_ahead", "interaction", "ahead / max(1, row_mean)", "rows"),
-    Feature("last_fill", "interaction", "width / (16 * ceil(width / 16))", "1"),
+    *STRIP,
     Feature("strip_fit", "interaction", "4 * cols * columns / l2_bytes", "1"),
     Feature("index_reads", "interaction", "8 * nnz * strips / bytes", "1"),
     Feature("strip_flops", "interaction", "2 * row_mean * columns", "flop"),
-    Feature("gathered", "interaction", "4 * nnz * width / max(1, reuse) / bytes", "1"),
     Feature("streamed_fit", "interaction", "stream * row_side_fit", "1"),
     Feature("joined_fill", "interaction", "(together > 1) * fill_4", "1"),
 )
 SDDMM = (
     Feature("columns", "interaction", f"min(width, {REGISTERS})", "columns"),
-    Feature("ahead", "interaction", AHEAD, "nonzeros"),
-    Feature("rows_ahead", "interaction", "ahead / max(1, row_mean)", "rows"),
+    *STRIP,
     Feature("group", "kernel", "group", "nonzeros"),
     Feature("group_rest", "interaction", "ceil(row_mean / group) * group - row_mean", "nonzeros"),
     Feature("groups", "interaction", "row_mean / group", "groups"),
     Feature("group_flops", "interaction", "2 * min(group, max(1, row_mean)) * width", "flop"),
-    Feature("last_fill", "interaction", "width / (16 * ceil(width / 16))", "1"),
-    Feature("gathered", "interaction", "4 * nnz * width / max(1, reuse) / bytes", "1"),
 )
 
 
