@@ -28,7 +28,13 @@ def start(*arguments: str, folder: Path) -> subprocess.Popen:
     settings = {f"SPARLOOM_{name}": str(folder / name.lower()) for name in ("ARTIFACTS", "OUTPUTS", "DATA")}
     return subprocess.Popen(
         [sys.executable, str(ROOT / "run.py"), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", **settings})
+        cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", **settings},
+        preexec_fn=heed_interrupts)
+
+
+def heed_interrupts() -> None:
+    """Undo what a child of a shell's background job inherits: deafness to SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.cc
@@ -103,10 +109,13 @@ def test_interrupted_training_says_so(tmp_path):
     process = start("experiment=pretrain_cpu", "samples=tiny", "encoder.epochs=20", "trainer=cpu",
                     "trainer.epochs=10000", "model.net.featurizer.channels=[4,4,8,8,8,8,8,8,8,8,8,8]",
                     "hydra.run.dir=run", folder=tmp_path)
-    while process.poll() is None and not (tmp_path / "run" / "intermediate.csv").exists():
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
+    try:
+        while process.poll() is None and not (tmp_path / "run" / "intermediate.csv").exists():
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "interrupted: finished parts are kept, the same command goes on from there"
     ended = read_runs(tmp_path / "outputs")
