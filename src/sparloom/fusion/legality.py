@@ -3,13 +3,14 @@
 import numpy as np
 
 from sparloom.errors import IllegalSchedule
+from sparloom.fusion.loops import Reads
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.sparse import Pattern
 
 __all__ = ["check_iterations", "check_schedule"]
 
 
-def check_schedule(schedule: TileSchedule, dependences: Pattern) -> None:
+def check_schedule(schedule: TileSchedule, dependences: Reads | Pattern) -> None:
     """Check that executing the schedule gives what the loops one after the other give.
 
     Args:
@@ -20,20 +21,22 @@ def check_schedule(schedule: TileSchedule, dependences: Pattern) -> None:
             iteration reads from another tile, or `needed` is not what wavefront 1 reads.
     """
     check_iterations(schedule)
+    reads = Reads.of(dependences) if isinstance(dependences, Pattern) else dependences
     ones, twos = schedule.iterations
-    if (twos, ones) != dependences.shape:
-        raise IllegalSchedule(f"a schedule of {ones} and {twos} iterations for dependences of {dependences.cols} and "
-                              f"{dependences.rows}: inspect the operand that is executed")
-    readers, tile, late = dependences.row_ids(), _tile_of(schedule), _late(schedule)
-    owner = np.searchsorted(schedule.first, dependences.indices, side="right") - 1
+    if (twos, ones) != (reads.iterations, reads.extent):
+        raise IllegalSchedule(f"a schedule of {ones} and {twos} iterations for dependences of {reads.extent} and "
+                              f"{reads.iterations}: inspect the operand that is executed")
+    readers = np.repeat(np.arange(twos), np.diff(reads.indptr))
+    tile, late = _tile_of(schedule), _late(schedule)
+    owner = np.searchsorted(schedule.first, reads.indices, side="right") - 1
     outside = (tile[readers] != owner) & ~late[readers]
     if outside.any():
         edge = int(np.argmax(outside))
         raise IllegalSchedule(f"iteration {readers[edge]} of loop two, in tile {tile[readers[edge]]} of wavefront 0, "
-                              f"reads iteration {dependences.indices[edge]} of loop one, which is in tile "
-                              f"{owner[edge]}: it belongs into wavefront 1")
+                              f"reads iteration {reads.indices[edge]} of loop one, which is in tile {owner[edge]}: "
+                              f"it belongs into wavefront 1")
     read = np.zeros(ones, dtype=np.uint8)
-    read[dependences.indices[late[readers]]] = 1
+    read[reads.indices[late[readers]]] = 1
     wrong = read != schedule.needed
     if wrong.any():
         iteration = int(np.argmax(wrong))

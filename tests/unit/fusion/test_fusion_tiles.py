@@ -1,0 +1,118 @@
+"""The inspector: what it makes of particular loops, and what it refuses."""
+
+import numpy as np
+import pytest
+
+from sparloom.fusion import (
+    FusedLoops,
+    Loop,
+    Reads,
+    TileSchedule,
+    gemm_spmm_loops,
+    schedule_tiles,
+    spmm_gemm_loops,
+    spmm_spmm_loops,
+)
+from sparloom.sparse import Pattern
+
+pytestmark = pytest.mark.cc
+
+BLOCKS = Reads.of(Pattern.from_coo(*np.nonzero(np.kron(np.eye(3), np.ones((4, 4)))), (12, 12)))
+NO_READS = Reads(np.zeros(1, np.int64), np.zeros(0, np.int32), 0)
+
+
+def _schedule(loops: FusedLoops, **changes: int) -> TileSchedule:
+    return schedule_tiles(loops, **({"threads": 3, "cache_bytes": 10**6, "ct_size": 4} | changes))
+
+
+def _gemm_spmm(reads: Reads) -> FusedLoops:
+    return gemm_spmm_loops(reads, inner=2, width=2, element_bytes=4)
+
+
+def test_separate_blocks_need_one_wavefront():
+    schedule = _schedule(_gemm_spmm(BLOCKS))
+    assert schedule.tiles == (3, 0)
+    assert schedule.fused_rows == 1.0
+    assert not schedule.needed.any()
+
+
+def test_a_split_leaves_to_wavefront_1_what_reads_both_halves():
+    schedule = _schedule(_gemm_spmm(BLOCKS), cache_bytes=100)
+    assert schedule.tiles[0] > 3
+    assert schedule.fused_rows == 0.0
+    assert schedule.needed.all()
+
+
+def test_tiles_are_even_and_as_many_for_every_thread():
+    schedule = _schedule(FusedLoops(Loop(100, None, 1), Loop(100, None, 1)), threads=4, ct_size=20)
+    assert np.diff(schedule.first).tolist() == [12, 13, 12, 13, 12, 13, 12, 13]
+
+
+def test_one_to_one_loops_are_fused_wholly():
+    schedule = _schedule(spmm_gemm_loops(BLOCKS, inner=5, width=2, element_bytes=8))
+    assert schedule.fused_rows == 1.0
+    assert schedule.second.tolist() == list(range(12))
+
+
+def test_wavefront_1_is_dealt_by_nonzeros():
+    """One row reads all of 40, forty read two far apart: the long one is as much work as thirteen of the others."""
+    lengths = np.array([40, *(2 for _ in range(39))])
+    columns = [*range(40), *(c for j in range(1, 40) for c in sorted((j, (j + 20) % 40)))]
+    reads = Reads(np.cumsum([0, *lengths]), np.array(columns, np.int32), 40)
+    schedule = _schedule(_gemm_spmm(reads), threads=2, ct_size=20)
+    assert schedule.tiles == (2, 2)
+    assert np.diff(schedule.second_ptr)[2:].tolist() == [14, 26]
+
+
+def test_loops_without_iterations_have_no_tiles():
+    schedule = _schedule(_gemm_spmm(NO_READS))
+    assert schedule.tiles == (0, 0)
+    assert schedule.iterations == (0, 0)
+
+
+def test_one_iteration_is_one_tile():
+    schedule = _schedule(_gemm_spmm(Reads(np.array([0, 1]), np.zeros(1, np.int32), 1)), cache_bytes=1)
+    assert schedule.tiles == (1, 0)
+    assert schedule.build_seconds > 0
+
+
+@pytest.mark.parametrize("index", [-1, 12])
+def test_a_read_out_of_range_is_refused(index):
+    indices = BLOCKS.indices.copy()
+    indices[21] = index
+    broken = Reads(BLOCKS.indptr, indices, 12)
+    for loops, loop in ((_gemm_spmm(broken), "two"),
+                        (spmm_spmm_loops(BLOCKS, broken, width=2, element_bytes=4), "one")):
+        with pytest.raises(ValueError, match=f"iteration 5 of loop {loop} reads a row that is outside 0 to 11"):
+            _schedule(loops)
+
+
+@pytest.mark.parametrize("name", ["threads", "cache_bytes", "ct_size"])
+def test_arguments_below_one_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} is 0: it must be at least 1"):
+        _schedule(_gemm_spmm(BLOCKS), **{name: 0})
+
+
+def test_loops_of_different_lengths_are_refused():
+    with pytest.raises(ValueError, match="loops of 4 and 3 iterations: only loops of one length are fused"):
+        FusedLoops(Loop(4, None, 1), Loop(3, None, 1))
+
+
+def test_reads_of_rows_that_loop_one_does_not_write_are_refused():
+    wide = Reads(np.zeros(4, np.int64), np.zeros(0, np.int32), 5)
+    with pytest.raises(ValueError, match="loop two reads 5 rows, but loop one writes 3"):
+        _gemm_spmm(wide)
+    with pytest.raises(ValueError, match="reads of 3 iterations for a loop of 4"):
+        Loop(4, wide, 1)
+
+
+@pytest.mark.parametrize(("indptr", "indices", "message"), [
+    (np.array([0, 2, 1]), np.zeros(1, np.int32), "indptr does not rise from 0 to 1"),
+    (np.array([0, 1]), np.zeros(2, np.int32), "indptr does not rise from 0 to 2"),
+    (np.zeros(0, np.int64), np.zeros(0, np.int32), "indptr does not rise from 0 to 0"),
+    (np.array([0, 1], np.int32), np.zeros(1, np.int32), "indptr is int32 of shape .* list of int64"),
+    (np.array([0, 1]), np.zeros(1, np.int64), "indices is int64 of shape .* list of int32"),
+])
+def test_reads_of_another_form_are_refused(indptr, indices, message):
+    with pytest.raises(ValueError, match=message):
+        Reads(indptr, indices, 3)
