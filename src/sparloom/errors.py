@@ -1,14 +1,20 @@
 """The exceptions to which a caller can react; everything else is a plain ValueError or TypeError."""
 
-__all__ = ["CompileError", "IllegalSchedule", "MissingArtifact", "SchemaError", "SparloomError", "Unsupported"]
+__all__ = [
+    "CompileError", "IllegalSchedule", "MissingArtifact", "SchemaError", "SparloomError", "Unfusable", "Unsupported",
+]
 
 
 class SparloomError(Exception):
-    """Base of the five types below: a message for the user, without a stack trace."""
+    """Base of the types below: a message for the user, without a stack trace."""
 
 
 class Unsupported(SparloomError):
     """A platform cannot run this operation or configuration."""
+
+
+class Unfusable(Unsupported):
+    """Tile fusion cannot take a function; the message names file, line and what stands there."""
 
 
 class IllegalSchedule(SparloomError):

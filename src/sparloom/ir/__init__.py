@@ -39,12 +39,13 @@ from sparloom.ir.render_cuda import render_cuda
 from sparloom.ir.simplify import simplify
 from sparloom.ir.split import split
 from sparloom.ir.substitute import substitute
+from sparloom.ir.traverse import rebuild, replace_refs, walk
 from sparloom.ir.unroll import unroll
 from sparloom.ir.verify import verify
 
 __all__ = [
     "BOOL", "DTYPES", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Broadcast", "Call",
     "Cast", "Const", "Declare", "Expr", "For", "If", "Kernel", "Let", "Load", "Param", "Prefetch", "Ref", "Select",
-    "Stmt", "Store", "Sum", "Type", "Unary", "interpret", "pretty", "render_c", "render_cuda", "simplify", "split",
-    "substitute", "unroll", "verify",
+    "Stmt", "Store", "Sum", "Type", "Unary", "interpret", "pretty", "rebuild", "render_c", "render_cuda",
+    "replace_refs", "simplify", "split", "substitute", "unroll", "verify", "walk",
 ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from sparloom.errors import IllegalSchedule
 from sparloom.ir.nodes import I64, Binary, Const, Declare, Expr, For, Kernel, Let, Ref
 from sparloom.ir.simplify import simplify_expr
-from sparloom.ir.traverse import Body, declarations, fresh, nodes, replace_loops
+from sparloom.ir.traverse import Body, declarations, fresh, replace_loops, walk
 from sparloom.ir.verify import verify
 
 __all__ = ["split"]
@@ -30,11 +30,11 @@ def split(kernel: Kernel, var: str, factor: int) -> Kernel:
     """
     if factor < 1:
         raise IllegalSchedule(f"loop {var} cannot be cut into strips of {factor}: take at least 1")
-    loops = {node.var for node in nodes(kernel) if isinstance(node, For)}
+    loops = {node.var for node in walk(kernel) if isinstance(node, For)}
     if var not in loops:
         raise IllegalSchedule(f"kernel {kernel.name} has no loop {var} to split")
     taken = set(declarations(kernel))
-    mutable = {node.name for node in nodes(kernel) if isinstance(node, Declare)}
+    mutable = {node.name for node in walk(kernel) if isinstance(node, Declare)}
 
     def change(loop: For) -> Body:
         return _strips(loop, factor, mutable=mutable, taken=taken) if loop.var == var else (loop,)

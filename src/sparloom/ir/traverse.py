@@ -10,7 +10,7 @@ from typing import TypeVar
 from sparloom.ir.nodes import Alloc, Declare, Expr, For, If, Kernel, Let, Ref, Stmt
 
 __all__ = [
-    "Body", "declarations", "declared", "fresh", "nodes", "rebuild", "rename", "replace_loops", "replace_refs",
+    "Body", "declarations", "declared", "fresh", "rebuild", "rename", "replace_loops", "replace_refs", "walk",
 ]
 
 Body = tuple[Stmt, ...]
@@ -45,25 +45,25 @@ def replace_loops(body: Body, change: Callable[[For], Body]) -> Body:
     return in_body(body)
 
 
-def nodes(root: Kernel | Stmt | Expr | Body) -> Iterator[Stmt | Expr]:
+def walk(root: Kernel | Stmt | Expr | Body) -> Iterator[Stmt | Expr]:
     """Yield every statement and expression under `root`, outer before inner, in program order."""
     if isinstance(root, Kernel):
-        yield from nodes(root.body)
+        yield from walk(root.body)
     elif isinstance(root, tuple):
         for each in root:
-            yield from nodes(each)
+            yield from walk(each)
     else:
         yield root
         for field in fields(root):
             value = getattr(root, field.name)
             if isinstance(value, (Expr, tuple)) and field.name != "reduces":
-                yield from nodes(value)
+                yield from walk(value)
 
 
 def declarations(kernel: Kernel) -> Counter[str]:
     """Count how often each name is declared, as a parameter, loop variable, value or array."""
     found = Counter(param.name for param in kernel.params)
-    for node in nodes(kernel):
+    for node in walk(kernel):
         if isinstance(node, For):
             found[node.var] += 1
         elif isinstance(node, (Let, Declare, Alloc)):

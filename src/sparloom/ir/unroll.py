@@ -8,7 +8,7 @@ from dataclasses import replace
 from sparloom.errors import IllegalSchedule
 from sparloom.ir.nodes import Const, For, Kernel, Stmt
 from sparloom.ir.simplify import simplify_expr
-from sparloom.ir.traverse import Body, declarations, declared, fresh, nodes, rename, replace_loops, replace_refs
+from sparloom.ir.traverse import Body, declarations, declared, fresh, rename, replace_loops, replace_refs, walk
 from sparloom.ir.verify import verify
 
 __all__ = ["unroll"]
@@ -30,7 +30,7 @@ def unroll(kernel: Kernel, var: str | None = None) -> Kernel:
     Raises:
         IllegalSchedule: the bounds are not constant, the copies too many, or there is no such loop.
     """
-    loops = {node.var for node in nodes(kernel) if isinstance(node, For)}
+    loops = {node.var for node in walk(kernel) if isinstance(node, For)}
     if var is not None and var not in loops:
         raise IllegalSchedule(f"kernel {kernel.name} has no loop {var} to unroll")
     counts = declarations(kernel)

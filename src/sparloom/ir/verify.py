@@ -28,7 +28,7 @@ from sparloom.ir.nodes import (
     Store,
     Type,
 )
-from sparloom.ir.traverse import Body, nodes
+from sparloom.ir.traverse import Body, walk
 from sparloom.ir.types import CALLS, Binding, bind_params, check_index, check_type, type_of
 
 __all__ = ["verify"]
@@ -152,8 +152,8 @@ def _check_reduces(loop: For, context: _Context) -> None:
             raise _illegal(f"reduces {name}: declare it outside the loop as a mutable scalar number", context)
         if context.parallel is not None and name in context.parallel:
             raise _illegal(f"reduces {name}: declare it inside the parallel loop around", context)
-        uses = sum(isinstance(node, Ref) and node.name == name for node in nodes(loop.body))
-        adds = sum(isinstance(node, Assign) and _adds(node) and node.name == name for node in nodes(loop.body))
+        uses = sum(isinstance(node, Ref) and node.name == name for node in walk(loop.body))
+        adds = sum(isinstance(node, Assign) and _adds(node) and node.name == name for node in walk(loop.body))
         if uses != adds:
             raise _illegal(f"reduces {name}, but reads it other than in {name} = {name} + value", context)
 
@@ -211,7 +211,7 @@ def _check_value(type: Type, value: Expr, context: _Context) -> None:
 def _type(expr: Expr, context: _Context) -> Type:
     type = _typed(context, type_of, expr, context.scope)
     if context.simd is not None:
-        for node in nodes(expr):
+        for node in walk(expr):
             if isinstance(node, Expr) and type_of(node, context.scope).lanes > 1:
                 raise _illegal("a vector in a simd loop: use lanes=1 there, or a serial loop", context)
     return type

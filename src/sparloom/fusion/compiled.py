@@ -1,0 +1,154 @@
+"""A program compiled for one set of argument types: its graph, and running it by a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sparloom.fusion.dependence import Dependence, check_independent, check_trip_counts, dependences
+from sparloom.fusion.graph import Builder, builder, shared_pattern
+from sparloom.fusion.lower import lower_fused, lower_sizes, lower_unfused
+from sparloom.fusion.program import Array, Program
+from sparloom.fusion.schedule import TileSchedule
+from sparloom.ir import DTYPES, Kernel, render_c
+from sparloom.jit import Library, compile_c
+from sparloom.sparse import Pattern
+
+__all__ = ["CompiledProgram", "Sizes"]
+
+Arguments = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Iterations of both loops, and shapes of the arrays that the function makes, for one call."""
+
+    iterations: tuple[int, int]
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+class CompiledProgram:
+    """One program, its dependences, and its kernels: the fused loops, the loops one after the other, graph builders.
+
+    Arguments are those of the user's function by name, sparse ones as Csr, dense ones contiguous.
+
+    Raises:
+        Unfusable: the loops cannot be fused.
+    """
+
+    def __init__(self, program: Program) -> None:
+        check_trip_counts(program)
+        for nest in (program.first, program.second):
+            check_independent(program, nest)
+        self.program = program
+        self.dependences: tuple[Dependence, ...] = dependences(program)
+        self.fused = lower_fused(program)
+        self.unfused = lower_unfused(program)
+        self._sizes = lower_sizes(program)
+
+    @property
+    def offsets(self) -> tuple[int, ...] | None:
+        """Constants c where iteration j depends on the iterations j + c only; None where that is not all."""
+        found = [each.offset for each in self.dependences]
+        return None if None in found else tuple(sorted(found))
+
+    @property
+    def pattern_of(self) -> str | None:
+        """Name the argument whose pattern is the graph, if there is one: then nothing is built."""
+        return shared_pattern(self.program, self.dependences[0]) if len(self.dependences) == 1 else None
+
+    @cached_property
+    def builders(self) -> tuple[Builder, ...]:
+        """Builders of the graph, one per dependence that is not known when compiling."""
+        unknown = [each for each in self.dependences if each.offset is None]
+        return tuple(builder(self.program, each, f"{self.program.name}_graph_{number}")
+                     for number, each in enumerate(unknown))
+
+    def source(self) -> str:
+        """Print the kernels as C."""
+        return render_c(*self._kernels())
+
+    def sizes(self, arguments: Arguments) -> Sizes:
+        """Find the sizes of a call."""
+        made = self._made()
+        numbers = np.empty(2 + sum(len(array.extents) for array in made), np.int64)
+        self._call(self._sizes, arguments, {}, (numbers,))
+        (ones, twos), rest = numbers[:2].tolist(), iter(numbers[2:].tolist())
+        return Sizes((ones, twos), {array.name: tuple(next(rest) for _ in array.extents) for array in made})
+
+    def graph(self, arguments: Arguments) -> Pattern:
+        """Build the dependence graph: row j holds the iterations of the first loop that j depends on."""
+        ones, twos = self.sizes(arguments).iterations
+        if self.pattern_of is not None:
+            matrix = arguments[self.pattern_of]
+            return Pattern((twos, ones), matrix.p, matrix.i)
+        edges = [np.empty((2, 0), np.int64), *(self._edges(each, arguments) for each in self.builders)]
+        for offset in (each.offset for each in self.dependences if each.offset is not None):
+            later = np.arange(max(0, -offset), min(twos, ones - offset))
+            edges.append(np.stack([later, later + offset]))
+        later, earlier = np.concatenate(edges, axis=1)
+        return Pattern.from_coo(later, earlier, (twos, ones))
+
+    def run(self, arguments: Arguments, schedule: TileSchedule | None, *, threads: int) -> Any:
+        """Run both loops by a schedule of their graph, or one after the other without one."""
+        shapes = self.sizes(arguments).shapes
+        made = {array.name: _make(array, shapes[array.name]) for array in self._made()}
+        self._library.set_threads(threads)
+        if schedule is None:
+            self._call(self.unfused, arguments, made, ())
+        else:
+            arrays = (schedule.first, schedule.second, schedule.second_ptr)
+            self._call(self.fused, arguments, made, (*arrays, *schedule.tiles))
+        return self._results(arguments, made)
+
+    def _edges(self, one: Builder, arguments: Arguments) -> np.ndarray:
+        """Run a builder; returns (2, edges): iterations of the second loop, and of the first."""
+        iterations = self.sizes(arguments).iterations
+        indptr = np.zeros(iterations[0 if one.transposed else 1] + 1, np.int64)
+        self._call(one.count, arguments, {}, (indptr,))
+        columns = np.empty(indptr[-1], np.int32)
+        self._call(one.fill, arguments, {}, (columns,))
+        rows = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
+        return np.stack([columns, rows] if one.transposed else [rows, columns])
+
+    def _call(
+        self, kernel: Kernel, arguments: Arguments, made: Mapping[str, np.ndarray], extra: tuple[Any, ...],
+    ) -> None:
+        """Call a kernel with what it takes of the program, then `extra`."""
+        own = kernel.params[: len(kernel.params) - len(extra)]
+        sources = {each.name: each.source for each in (*self.program.scalars, *self.program.arrays)}
+        values = (made[param.name] if param.name in made else _find(arguments, sources[param.name]) for param in own)
+        self._library.function(kernel.name)(*values, *extra)
+
+    def _made(self) -> list[Array]:
+        return [array for array in self.program.arrays if array.origin != "argument"]
+
+    def _results(self, arguments: Arguments, made: Mapping[str, np.ndarray]) -> Any:
+        arrays = [made[name] if name in made else _find(arguments, self.program.array(name).source)
+                  for name in self.program.results]
+        return arrays[0] if self.program.single else tuple(arrays) if arrays else None
+
+    def _kernels(self) -> list[Kernel]:
+        graph = [kernel for each in self.builders for kernel in (each.count, each.fill)]
+        return [self.fused, self.unfused, *graph, self._sizes]
+
+    @cached_property
+    def _library(self) -> Library:
+        return compile_c(self._kernels())
+
+
+def _find(arguments: Arguments, source: tuple[str | int, ...]) -> Any:
+    """Follow ("A", "shape", 0) to arguments["A"].shape[0]."""
+    value = arguments[source[0]]
+    for step in source[1:]:
+        value = value[step] if isinstance(step, int) else getattr(value, step)
+    return value
+
+
+def _make(array: Array, shape: tuple[int, ...]) -> np.ndarray:
+    allocate = np.zeros if array.origin == "zeros" else np.empty
+    return allocate(shape, DTYPES[array.type.scalar])

@@ -1,0 +1,144 @@
+"""`@fuse`: a function of two marked loops, compiled for the types it is called with."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse
+
+from sparloom.fusion.coarse import coarse_schedule
+from sparloom.fusion.frontend import read_program
+from sparloom.fusion.operands import Csr, check_csr, csr
+from sparloom.fusion.schedule import TileSchedule
+from sparloom.fusion.schedule_cache import ScheduleCache
+from sparloom.sparse import Pattern, SparseMatrix
+
+if TYPE_CHECKING:
+    from sparloom.fusion.compiled import CompiledProgram
+
+__all__ = ["FusedFunction", "fuse"]
+
+
+def fuse(function: Callable[..., Any]) -> FusedFunction:
+    """Fuse the two loops of a function that are marked by `fprange`.
+
+    The function is Listing 1 of the paper or like it: dense operands are NumPy arrays, sparse ones are SparseMatrix,
+    SciPy matrices or Csr, seen as `A.p`, `A.i`, `A.x`. Subscripts count from 0 and are not checked in compiled code
+    beyond what the operands promise.
+
+    Raises:
+        Unfusable: on the first call, if the loops cannot be fused; the message names file, line and access.
+    """
+    return FusedFunction(function)
+
+
+class FusedFunction:
+    """A function that runs fused; schedules and compiled code are kept by type and pattern."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        update_wrapper(self, function)
+        self._function = function
+        self._signature = inspect.signature(function)
+        self._compiled: dict[tuple[tuple[str, str], ...], CompiledProgram] = {}
+        self._schedules = ScheduleCache()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compile, inspect, schedule (each only if not done before) and run."""
+        arguments = self._arguments(args, kwargs)
+        program = self._program(arguments)
+        return program.run(arguments, self._schedule(program, arguments), threads=_threads())
+
+    def unfused(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the loops one after the other, from the same compiled bodies."""
+        arguments = self._arguments(args, kwargs)
+        return self._program(arguments).run(arguments, None, threads=_threads())
+
+    def source(self, *args: Any, **kwargs: Any) -> str:
+        """Print the generated C for arguments like these."""
+        return self._program(self._arguments(args, kwargs)).source()
+
+    def dependences(self, *args: Any, **kwargs: Any) -> str:
+        """Print the dependence relations for arguments like these, before and after simplification."""
+        return "\n".join(map(str, self._program(self._arguments(args, kwargs)).dependences))
+
+    def graph(self, *args: Any, **kwargs: Any) -> Pattern:
+        """Build the dependence graph of a call: row j holds the iterations of the first loop that j depends on."""
+        arguments = self._arguments(args, kwargs)
+        return self._program(arguments).graph(arguments)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> TileSchedule:
+        """Make, or take from those made before, the schedule of a call."""
+        arguments = self._arguments(args, kwargs)
+        return self._schedule(self._program(arguments), arguments)
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return {name: _operand(value) for name, value in bound.arguments.items()}
+
+    def _program(self, arguments: dict[str, Any]) -> CompiledProgram:
+        from sparloom.fusion.compiled import CompiledProgram  # brings SymPy, which takes most of a second to import
+
+        types = {name: _type(name, value) for name, value in arguments.items()}
+        key = tuple((name, str(type)) for name, type in types.items())
+        if key not in self._compiled:
+            self._compiled[key] = CompiledProgram(read_program(self._function, types, _real(arguments.values())))
+        return self._compiled[key]
+
+    def _schedule(self, program: CompiledProgram, arguments: dict[str, Any]) -> TileSchedule:
+        return self._schedules.find(arguments, lambda: self._inspect(program, arguments))
+
+    def _inspect(self, program: CompiledProgram, arguments: dict[str, Any]) -> TileSchedule:
+        for name, value in arguments.items():
+            if isinstance(value, Csr):
+                check_csr(value, name)
+        return coarse_schedule(program.graph(arguments), rows=2048, threads=_threads())
+
+
+def _operand(value: Any) -> Any:
+    """Bring an argument into the form that compiled code takes."""
+    if isinstance(value, (SparseMatrix, Pattern, Csr)) or scipy.sparse.issparse(value):
+        return csr(value)
+    return value if not isinstance(value, np.ndarray) else np.ascontiguousarray(value)
+
+
+def _type(name: str, value: Any) -> Any:
+    """Find the Numba type of an argument.
+
+    Raises:
+        TypeError: something that is neither number, array nor sparse matrix.
+    """
+    from numba.core import types
+    from numba.np.numpy_support import from_dtype
+
+    match value:
+        case np.ndarray():
+            return types.Array(from_dtype(value.dtype), value.ndim, "C")
+        case Csr():
+            fields = [_type(name, value.p), _type(name, value.i), _type(name, value.x), types.UniTuple(types.int64, 2)]
+            return types.NamedTuple(fields, Csr)
+        case bool() | np.bool_():
+            return types.boolean
+        case int() | np.integer():
+            return types.int64
+        case np.float32():
+            return types.float32
+        case float() | np.floating():
+            return types.float64
+    raise TypeError(f"argument {name} is a {type(value).__name__}: pass numbers, NumPy arrays and sparse matrices")
+
+
+def _real(values: Iterable[Any]) -> type[np.generic]:
+    """Type of the elements of arrays made without dtype: float64 if an operand has it, else float32."""
+    arrays = [value.x if isinstance(value, Csr) else value for value in values]
+    wide = any(isinstance(array, np.ndarray) and array.dtype == np.float64 for array in arrays)
+    return np.float64 if wide else np.float32
+
+
+def _threads() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

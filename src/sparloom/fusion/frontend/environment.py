@@ -1,0 +1,172 @@
+"""What the front end knows while it walks through a function: names, types, values, arrays, accesses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sparloom.fusion.frontend.refusal import place_at, refuse
+from sparloom.fusion.frontend.ssa import Made, TypedSsa
+from sparloom.fusion.frontend.values import ArrayName, Items, Matrix, Number, Value, convert, scalar_type
+from sparloom.fusion.program import Access, Array, Iterator, Place, Scalar
+from sparloom.ir import I64, Expr, Load, Ref, Type, rebuild, walk
+
+__all__ = ["Environment"]
+
+
+class Environment:
+    """State of one reading.
+
+    Args:
+        groups: see `mutable_groups`.
+    """
+
+    def __init__(self, ssa: TypedSsa, groups: Mapping[str, str], file: str) -> None:
+        self.values: dict[str, Value] = {}
+        self.scalars: dict[str, Scalar] = {}
+        self.arrays: dict[str, Array] = {}
+        self.accesses: list[Access] = []
+        self.loops: list[Iterator] = []
+        self.storage: dict[str, Number] = {}  # leader of a group -> the declared variable
+        self.current: dict[str, str] = {}  # leader of a group -> the version it holds now
+        self.made = ssa.made
+        self._ssa = ssa
+        self._groups = groups
+        self._file = file
+        self._taken: set[str] = set()
+        self._definitions: dict[str, Expr] = {}  # immutable names -> what they stand for
+
+    def place(self, node: Any) -> Place:
+        """Find the line of a Numba node."""
+        return place_at(self._file, node.loc.line)
+
+    def type(self, variable: Any) -> Type:
+        """Find the type of a Numba variable that is a scalar."""
+        return scalar_type(self._ssa.types[variable.name], self.place(variable))
+
+    def numba_type(self, variable: Any) -> Any:
+        """Find the Numba type of any variable."""
+        return self._ssa.types[variable.name]
+
+    def is_marked(self, variable: Any) -> bool:
+        """Whether a variable holds fprange."""
+        return variable.name in self._ssa.marks
+
+    def leader(self, variable: Any) -> str | None:
+        """Name the group of a variable that changes; None for one that does not."""
+        return self._groups.get(variable.name)
+
+    def members(self, leader: str) -> list[str]:
+        """List the versions in a group."""
+        return [name for name, other in self._groups.items() if other == leader]
+
+    def version_type(self, name: str, place: Place) -> Type:
+        """Find the type of a version by its name."""
+        return scalar_type(self._ssa.types[name], place)
+
+    def fresh(self, wish: str) -> str:
+        """Make a name that the loop IR takes and that is new, close to `wish`."""
+        base = re.sub(r"_+", "_", re.sub(r"\W", "_", wish)).strip("_") or "t"
+        base = base if base[0].isalpha() else f"t{base}"
+        name, number = base, 0
+        while name in self._taken:
+            number += 1
+            name = f"{base}_{number}"
+        self._taken.add(name)
+        return name
+
+    def define(self, name: str, value: Expr) -> None:
+        """Note what an immutable name stands for."""
+        self._definitions[name] = value
+
+    def argument(self, name: str, variable: Any) -> Value:
+        """Make the value of a parameter of the function.
+
+        Raises:
+            Unfusable: a type that compiled functions do not take.
+        """
+        from numba.core import types
+
+        given = self.numba_type(variable)
+        if isinstance(given, types.Array):
+            return self.array_argument((name,), given, variable)
+        if isinstance(given, types.BaseNamedTuple):
+            return Matrix(name)
+        type = scalar_type(given, self.place(variable))
+        return Number(self.scalar((name,), type), type)
+
+    def scalar(self, source: tuple[str | int, ...], type: Type) -> Expr:
+        """Take a number from the arguments."""
+        key = "_".join(map(str, source))
+        if key not in self.scalars:
+            self.scalars[key] = Scalar(self.fresh(key), type, source)
+        return Ref(self.scalars[key].name)
+
+    def array_argument(self, source: tuple[str, ...], given: Any, node: Any) -> ArrayName:
+        """Take an array from the arguments."""
+        label = ".".join(source)
+        known = [array.name for array in self.arrays.values() if array.source == source]
+        if known:
+            return ArrayName(known[0])
+        element = scalar_type(given.dtype, self.place(node))
+        extents = tuple(self.scalar((*source, "shape", axis), I64) for axis in range(given.ndim))
+        return self._add(Array(self.fresh(label), label, element, extents, "argument", source))
+
+    def new_array(self, wish: str, shape: Value, *, made: Made, place: Place) -> ArrayName:
+        """Make an array that the function allocates.
+
+        Raises:
+            Unfusable: the shape is no tuple of integers.
+        """
+        items = shape.values if isinstance(shape, Items) else (shape,)
+        if not all(isinstance(item, Number) for item in items):
+            raise refuse(place, "the shape is no tuple of integers: write np.zeros((rows, columns))")
+        extents = tuple(convert(item, I64) for item in items)
+        element = scalar_type(made.type.dtype, place)
+        return self._add(Array(self.fresh(wish), wish, element, extents, made.origin))
+
+    def subscripts(self, index: Value, array: str, place: Place) -> tuple[Expr, ...]:
+        """Read an index, one i64 per dimension.
+
+        Raises:
+            Unfusable: slices, negative constants, or too few subscripts.
+        """
+        items = index.values if isinstance(index, Items) else (index,)
+        known = self.arrays[array]
+        if len(items) != len(known.extents) or not all(isinstance(item, Number) for item in items):
+            raise refuse(place, f"{known.label} has {len(known.extents)} dimensions: write one integer for each")
+        exprs = tuple(convert(item, I64) for item in items)
+        if any(getattr(expr, "value", 0) < 0 for expr in exprs):
+            raise refuse(place, f"a negative subscript of {known.label}: count from the front")
+        return exprs
+
+    def access(self, array: str, subscripts: tuple[Expr, ...], *, writes: bool, place: Place) -> Expr:
+        """Record a read or write and give its index in the flattened array."""
+        resolved = tuple(self._resolve(expr) for expr in subscripts)
+        self.accesses.append(Access(array, resolved, writes, tuple(self.loops), place))
+        index = subscripts[0]
+        for extent, subscript in zip(self.arrays[array].extents[1:], subscripts[1:], strict=True):
+            index = index * extent + subscript
+        return index
+
+    def load(self, array: str, index: Value, place: Place) -> Number:
+        """Read one element."""
+        at = self.access(array, self.subscripts(index, array, place), writes=False, place=place)
+        return Number(Load(array, at), self.arrays[array].type)
+
+    def _add(self, array: Array) -> ArrayName:
+        self.arrays[array.name] = array
+        return ArrayName(array.name)
+
+    def _resolve(self, expr: Expr) -> Expr | None:
+        """Put definitions in place of names; None where something that changes occurs."""
+        changing = {number.expr for number in self.storage.values()}
+
+        def expand(inner: Expr) -> Expr:
+            if isinstance(inner, Ref) and inner.name in self._definitions:
+                return self._definitions[inner.name]
+            return rebuild(inner, expr=expand, body=lambda body: body)
+
+        expanded = expand(expr)
+        return None if any(node in changing for node in walk(expanded)) else expanded

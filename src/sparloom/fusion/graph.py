@@ -1,0 +1,98 @@
+"""Builders of the dependence graph: kernels that list, for every iteration, the iterations it depends on.
+
+A relation `{[j] -> [g(j, j2)] : j in .., j2 in .., condition}` becomes
+
+    for j: (for j2: if condition: indices[at] = g(j, j2); at = at + 1); indptr[j + 1] = at
+
+which takes time in proportion to the graph: Listing 6 of the paper without its `if`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+
+from sparloom.fusion.dependence import Dependence
+from sparloom.fusion.lower import params_used
+from sparloom.fusion.program import Program
+from sparloom.fusion.symbolic import Loop, Symbols
+from sparloom.ir import I32, I64, Assign, Binary, Cast, Const, Declare, Expr, For, If, Kernel, Param, Ref, Stmt, Store
+
+__all__ = ["Builder", "builder", "shared_pattern"]
+
+_AT, _INDPTR, _INDICES = "edges", "graph_indptr", "graph_indices"
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Two kernels for one dependence: the first fills indptr, which says how long indices must be for the second.
+
+    Args:
+        transposed: rows are iterations of the first loop, and the graph lists those of the second.
+    """
+
+    count: Kernel
+    fill: Kernel
+    transposed: bool
+
+
+def builder(program: Program, dependence: Dependence, name: str) -> Builder:
+    """Generate the builder of a dependence.
+
+    `name` makes the names of its kernels.
+    """
+    first, second = dependence.iterations
+    row, column = (second, first) if dependence.solved == "i" else (first, second)
+    solution, symbols = dependence.solution, Symbols(program)
+    step = Assign(_AT, Ref(_AT) + 1)
+    edge = Store(_INDICES, Ref(_AT), Cast(I32, _number(symbols.ir(solution.value), column, symbols)))
+    end = Store(_INDPTR, _number(Ref(str(row.variable)), row, symbols) + 1, Ref(_AT))
+
+    def nest(inner: tuple[Stmt, ...], last: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        if solution.conditions:
+            inner = (If(_all(solution.conditions, symbols), inner),)
+        outermost, *others = solution.loops
+        for loop in reversed(others):
+            inner = (_for(loop, inner, symbols),)
+        return (*program.prelude, Declare(_AT, I64, Const(0)), _for(outermost, (*inner, *last), symbols))
+
+    count, fill = nest((step,), (end,)), nest((edge, step), ())
+    return Builder(
+        Kernel(f"{name}_count", (*params_used(program, count), Param(_INDPTR, I64, True, False)), count),
+        Kernel(f"{name}_fill", (*params_used(program, fill), Param(_INDICES, I32, True, False)), fill),
+        transposed=dependence.solved == "j")
+
+
+def shared_pattern(program: Program, dependence: Dependence) -> str | None:
+    """Name the sparse argument whose pattern is the graph: then nothing is built.
+
+    `{[j] -> [A.i[k]] : A.p[j] <= k < A.p[j + 1]}  ->  the rows of A`.
+    """
+    solution, (_, second) = dependence.solution, dependence.iterations
+    if dependence.solved != "i" or solution.conditions or len(solution.loops) != 2 or second.step != 1:
+        return None
+    _, inner = solution.loops
+    if not (isinstance(solution.value, sympy.Indexed) and second.lo == 0 and inner.step == 1):
+        return None
+    owner, _, attribute = solution.value.base.label.name.rpartition(".")
+    pointers = sympy.IndexedBase(sympy.Symbol(f"{owner}.p", integer=True))
+    rows = inner.lo == pointers[second.variable] and inner.hi == pointers[second.variable + 1]
+    return owner if rows and attribute == "i" and solution.value.indices == (inner.variable,) else None
+
+
+def _for(loop: Loop, body: tuple[Stmt, ...], symbols: Symbols) -> For:
+    return For(loop.variable.name, symbols.ir(loop.lo), symbols.ir(loop.hi), body, step=loop.step)
+
+
+def _number(value: Expr, loop: Loop, symbols: Symbols) -> Expr:
+    """Count iterations of a loop from 0."""
+    shifted = value if loop.lo == 0 else value - symbols.ir(loop.lo)
+    return shifted if loop.step == 1 else Binary("//", shifted, Const(loop.step))
+
+
+def _all(conditions: tuple[sympy.Basic, ...], symbols: Symbols) -> Expr:
+    whole, *others = (symbols.ir(condition) for condition in conditions)
+    for other in others:
+        whole = Binary("and", whole, other)
+    return whole

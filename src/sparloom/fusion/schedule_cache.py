@@ -1,0 +1,55 @@
+"""Schedules made before, found by the arrays that they were made from."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from sparloom.fusion.operands import Csr
+from sparloom.fusion.schedule import TileSchedule
+
+__all__ = ["ScheduleCache"]
+
+CAPACITY = 64
+
+
+class ScheduleCache:
+    """Remembers schedules as long as the index arrays of a call live.
+
+    Arrays are known by identity, so that a call costs nothing in proportion to their size: an index array must not be
+    changed in place between calls.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[Any, ...], tuple[tuple[weakref.ref, ...], TileSchedule]] = OrderedDict()
+
+    def find(self, arguments: Mapping[str, Any], make: Callable[[], TileSchedule]) -> TileSchedule:
+        """Return the schedule for arguments with these index arrays, shapes and numbers, or make it."""
+        arrays = _index_arrays(arguments)
+        key = (*map(id, arrays), *(_description(value) for value in arguments.values()))
+        references, schedule = self._known.get(key, ((), None))
+        if schedule is None or any(ref() is not array for ref, array in zip(references, arrays, strict=True)):
+            schedule = make()
+            self._known[key] = (tuple(map(weakref.ref, arrays)), schedule)
+            if len(self._known) > CAPACITY:
+                self._known.popitem(last=False)
+        return schedule
+
+
+def _index_arrays(arguments: Mapping[str, Any]) -> list[np.ndarray]:
+    found = []
+    for value in arguments.values():
+        parts = (value.p, value.i) if isinstance(value, Csr) else (value,)
+        found += [part for part in parts if isinstance(part, np.ndarray) and part.dtype.kind in "iu"]
+    return found
+
+
+def _description(value: Any) -> Any:
+    """What of an argument, other than the content of index arrays, a graph and its tiles depend on."""
+    if isinstance(value, Csr):
+        return value.shape, str(value.x.dtype)
+    return (value.shape, str(value.dtype)) if isinstance(value, np.ndarray) else value
