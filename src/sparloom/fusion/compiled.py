@@ -34,7 +34,7 @@ class Sizes:
 class CompiledProgram:
     """One program, its dependences, and its kernels: the fused loops, the loops one after the other, graph builders.
 
-    Arguments are those of the user's function by name, sparse ones as Csr, dense ones contiguous.
+    Arguments are those of the user's function by name, sparse ones as Csr.
 
     Raises:
         Unfusable: the loops cannot be fused.
@@ -121,7 +121,9 @@ class CompiledProgram:
         """Call a kernel with what it takes of the program, then `extra`."""
         own = kernel.params[: len(kernel.params) - len(extra)]
         sources = {each.name: each.source for each in (*self.program.scalars, *self.program.arrays)}
-        values = (made[param.name] if param.name in made else _find(arguments, sources[param.name]) for param in own)
+        found = (made[param.name] if param.name in made else _find(arguments, sources[param.name]) for param in own)
+        values = (np.ascontiguousarray(value) if param.buffer and param.const else value
+                  for param, value in zip(own, found, strict=True))
         self._library.function(kernel.name)(*values, *extra)
 
     def _made(self) -> list[Array]:

@@ -104,7 +104,7 @@ def _operand(value: Any) -> Any:
     """Bring an argument into the form that compiled code takes."""
     if isinstance(value, (SparseMatrix, Pattern, Csr)) or scipy.sparse.issparse(value):
         return csr(value)
-    return value if not isinstance(value, np.ndarray) else np.ascontiguousarray(value)
+    return value
 
 
 def _type(name: str, value: Any) -> Any:

@@ -94,7 +94,8 @@ def check_trip_counts(program: Program) -> None:
     loops = [symbols.loop(nest.iterator) for nest in (program.first, program.second)]
     if None not in loops:
         (first, second) = loops
-        if first.step == second.step and sympy.expand((first.hi - first.lo) - (second.hi - second.lo)) == 0:
+        alike = first.step == second.step and sympy.expand((first.hi - first.lo) - (second.hi - second.lo)) == 0
+        if alike or (first.trips is not None and first.trips == second.trips):
             return
     first, second = program.first, program.second
     raise refuse(second.place, f"different trip counts: the loop in line {first.place.line} "
@@ -134,7 +135,7 @@ def _dependence(program: Program, source: Access, sink: Access) -> Dependence | 
     backward = solve(list(zip(right, left, strict=True)), second, first, extents=extents)
     best = min((each for each in (forward, backward) if each is not None), key=lambda each: len(each.loops),
                default=None)
-    if best is None:
+    if best is None or not (best.never or best.varies):
         raise refuse(sink.place, f"{_text(sink, program)} may be touched by every iteration of {source.loops[0].name}, "
                      f"which {'writes' if source.writes else 'reads'} {_text(source, program)} in line "
                      f"{source.place.line}: subscripts must tell which")

@@ -31,6 +31,13 @@ class Solution:
     conditions: tuple[sympy.Basic, ...] = ()
     never: bool = False
 
+    @property
+    def varies(self) -> bool:
+        """Whether different iterations of the outermost given loop need different values."""
+        inner = [bound for loop in self.loops[1:] for bound in (loop.lo, loop.hi)]
+        names = set().union(*(expr.free_symbols for expr in (self.value, *self.conditions, *inner)))
+        return self.loops[0].variable in names
+
 
 @dataclass
 class _State:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sympy
 
 from sparloom.fusion.program import Iterator, Program
-from sparloom.ir import I64, Binary, Cast, Const, Expr, Load, Ref, Unary
+from sparloom.ir import I32, I64, Binary, Cast, Const, Expr, Load, Ref, Unary
 
 __all__ = ["Loop", "Symbols", "symbol"]
 
@@ -25,6 +25,13 @@ class Loop:
     def __init__(self, name: str, lo: sympy.Expr, hi: sympy.Expr, step: int) -> None:
         self.variable, self.lo, self.hi, self.step = symbol(name), lo, hi, step
 
+    @property
+    def trips(self) -> sympy.Expr | None:
+        """Number of iterations, if the step divides the distance."""
+        trips = sympy.expand((self.hi - self.lo) / self.step)
+        whole = all(term.as_coeff_Mul()[0].is_Integer for term in sympy.Add.make_args(trips))
+        return trips if whole else None
+
     def primed(self, new: dict[sympy.Symbol, sympy.Symbol]) -> Loop:
         """Rename it and what its bounds name."""
         lo, hi = self.lo.xreplace(new), self.hi.xreplace(new)
@@ -42,8 +49,8 @@ class Symbols:
     """
 
     def __init__(self, program: Program) -> None:
-        self._labels = {array.name: array.label for array in program.arrays}
-        self._arrays = {array.label: array for array in program.arrays}
+        self._named = {array.name: array for array in program.arrays}
+        self._labelled = {array.label: array for array in program.arrays}
 
     def expr(self, expr: Expr) -> sympy.Expr | None:
         """Translate; None where the analysis does not understand a part."""
@@ -55,8 +62,9 @@ class Symbols:
             case Cast(type, a) if type == I64:
                 return self.expr(a)
             case Load(buffer, index):
-                at = self.expr(index)
-                return None if at is None else sympy.IndexedBase(symbol(self._labels[buffer]))[at]
+                at, array = self.expr(index), self._named[buffer]
+                integral = array.type in (I32, I64)
+                return None if at is None or not integral else sympy.IndexedBase(symbol(array.label))[at]
             case Unary("-", a):
                 inner = self.expr(a)
                 return None if inner is None else -inner
@@ -77,7 +85,7 @@ class Symbols:
             case sympy.Symbol():
                 return Ref(expr.name)
             case sympy.Indexed():
-                array = self._arrays[expr.base.label.name]
+                array = self._labelled[expr.base.label.name]
                 load = Load(array.name, self.ir(expr.indices[0]))
                 return load if array.type == I64 else Cast(I64, load)
             case sympy.Add():

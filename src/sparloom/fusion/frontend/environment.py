@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sparloom.fusion.frontend.refusal import place_at, refuse
@@ -125,6 +126,16 @@ class Environment:
         extents = tuple(convert(item, I64) for item in items)
         element = scalar_type(made.type.dtype, place)
         return self._add(Array(self.fresh(wish), wish, element, extents, made.origin))
+
+    def call_it(self, array: ArrayName, wish: str) -> ArrayName:
+        """Give an array that was made without a name that of the variable it is assigned to."""
+        known = self.arrays[array.name]
+        if not known.label.startswith("$"):
+            return array
+        del self.arrays[array.name]
+        named = self._add(replace(known, name=self.fresh(wish), label=wish))
+        self.values = {name: named if value == array else value for name, value in self.values.items()}
+        return named
 
     def subscripts(self, index: Value, array: str, place: Place) -> tuple[Expr, ...]:
         """Read an index, one i64 per dimension.

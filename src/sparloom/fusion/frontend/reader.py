@@ -50,7 +50,8 @@ class _TopReader(StatementReader):
         super().__init__(blocks, env)
         self._nests: list[Nest] = []
         self._place = place
-        self._moved = 0  # statements of the prelude that stand before the first loop
+        self._places: dict[int, Place] = {}  # of the statements of the prelude
+        self._moved = 0  # how many of them stand before the first loop
 
     def loop(self, header: int) -> int:
         """Read a marked loop; inner loops as usual."""
@@ -86,6 +87,12 @@ class _TopReader(StatementReader):
         self._check_prelude(program)
         return program
 
+    def _statement(self, statement: Any, rest: list[Any]) -> None:
+        before = len(self.body)
+        super()._statement(statement, rest)
+        if not self._open:
+            self._places |= dict.fromkeys(range(before, len(self.body)), self.env.place(statement))
+
     def _check_carried(self, header: int, place: Place) -> None:
         for phi in self._blocks[header].find_exprs(op="phi"):
             name = next(each.target for each in self._blocks[header].body if getattr(each, "value", None) is phi)
@@ -104,12 +111,13 @@ class _TopReader(StatementReader):
     def _check_prelude(self, program: Program) -> None:
         """Statements outside the loops move before the first."""
         for position, statement in enumerate(program.prelude):
+            place = self._places.get(position, self._place)
             if not isinstance(statement, Let):
-                raise refuse(self._place, f"a {type(statement).__name__.lower()} outside the marked loops: put it into "
+                raise refuse(place, f"a {type(statement).__name__.lower()} outside the marked loops: put it into "
                              "one of them, or do it outside the function")
             array = _read(statement.value, program.written())
             if array is not None and position >= self._moved:
-                raise refuse(self._place, f"{statement.name} is computed from {array} after the first loop has begun: "
+                raise refuse(place, f"{statement.name} is computed from {array} after the first loop has begun: "
                              "what stands between the loops must not need them")
 
 

@@ -177,7 +177,8 @@ class StatementReader:
             self.body.append(Let(name, value.type, value.expr))
             env.values[target.name] = Number(Ref(name), value.type)
         else:
-            env.values[target.name] = value
+            named = isinstance(value, ArrayName) and not target.is_temp
+            env.values[target.name] = env.call_it(value, target.name) if named else value
 
     def _change(self, target: Any, value: Number, rest: list[Any]) -> None:
         """Assign to a variable that changes; it is declared at the top of the marked loop."""

@@ -1,0 +1,286 @@
+"""What is not fused is refused with file, line and what stands there."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from sparloom.errors import Unfusable
+from sparloom.fusion import Csr, fprange, fuse
+
+N = 4
+A = Csr(np.arange(N + 1), np.arange(N, dtype=np.int32), np.ones(N, np.float32), (N, N))
+B = np.ones((N, 3), np.float32)
+PERM = np.array([2, 0, 3, 1])
+
+
+def carried_by_an_array(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(1, n):
+        D1[i] = D1[i - 1] + B[i, 0]  # refused
+    for j in fprange(1, n):
+        D[j] = D1[j]
+    return D
+
+
+def carried_by_a_scalar(B, n):
+    D1, D, total = np.zeros(n), np.zeros(n), 0.0
+    for i in fprange(n):  # refused
+        total += B[i, 0]
+        D1[i] = total
+    for j in fprange(n):
+        D[j] = D1[j]
+    return D
+
+
+def scattered(B, perm, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[perm[i]] = B[i, 0]  # refused
+    for j in fprange(n):
+        D[j] = D1[j]
+    return D
+
+
+def unequal_trips(B, n, m):
+    D1, D = np.zeros(n), np.zeros(m)
+    for i in fprange(n):
+        D1[i] = B[i, 0]
+    for j in fprange(m):  # refused
+        D[j] = D1[j]
+    return D
+
+
+def dense(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[i] = B[i, 0]
+    for j in fprange(n):
+        for k in range(n):
+            D[j] += D1[k]  # refused
+    return D
+
+
+def between(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[i] = B[i, 0]
+    pivot = D1[0]  # refused
+    for j in fprange(n):
+        D[j] = D1[j] / pivot
+    return D
+
+
+def stored_between(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[i] = B[i, 0]
+    D[0] = 1.0  # refused
+    for j in fprange(n):
+        D[j] = D1[j]
+    return D
+
+
+def unmarked(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[i] = B[i, 0]
+    for j in range(n):  # refused
+        D[j] = D1[j]
+    return D
+
+
+def three(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[i] = B[i, 0]
+    for j in fprange(n):
+        D[j] = D1[j]
+    for k in fprange(n):  # refused
+        D[k] = 2.0 * D[k]
+    return D
+
+
+def nested(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        for k in fprange(3):  # refused
+            D1[i] += B[i, k]
+    for j in fprange(n):
+        D[j] = D1[j]
+    return D
+
+
+def one(B, n):  # refused
+    D1 = np.zeros(n)
+    for i in fprange(n):
+        D1[i] = B[i, 0]
+    return D1
+
+
+def left_early(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        for k in range(3):
+            if B[i, k] < 0:
+                break  # refused
+            D1[i] += B[i, k]
+    for j in fprange(n):
+        D[j] = D1[j]
+    return D
+
+
+def open_ended(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        x = B[i, 0]
+        while x > 1.0:  # refused
+            x = 0.5 * x
+        D1[i] = x
+    for j in fprange(n):
+        D[j] = D1[j]
+    return D
+
+
+def called(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[i] = np.cbrt(B[i, 0])  # refused
+    for j in fprange(n):
+        D[j] = D1[j]
+    return D
+
+
+def helper(x):
+    return x
+
+
+def called_python(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[i] = helper(B[i, 0])  # refused
+    for j in fprange(n):
+        D[j] = D1[j]
+    return D
+
+
+def sliced(B, n):
+    D1, D = np.zeros((n, 3)), np.zeros((n, 3))
+    for i in fprange(n):
+        D1[i, 0] = np.sum(B[i])  # refused
+    for j in fprange(n):
+        D[j, 0] = D1[j, 0]
+    return D
+
+
+def computed_subscript(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[i] = B[i, 0]
+    for j in fprange(n):
+        D[j] = D1[int(B[j, 0])]  # refused
+    return D
+
+
+def changing_subscript(A, B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[i] = B[i, 0]
+    for j in fprange(n):
+        at = 0
+        for e in range(A.p[j], A.p[j + 1]):
+            at += A.i[e]
+            D[j] += D1[at]  # refused
+    return D
+
+
+def written_index(A, B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[i] = B[i, 0]
+        A.i[i] = 0
+    for j in fprange(n):
+        D[j] = D1[A.i[j]]  # refused
+    return D
+
+
+def made_inside(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        row = np.zeros(3)  # refused
+        row[0] = B[i, 0]
+        D1[i] = row[0]
+    for j in fprange(n):
+        D[j] = D1[j]
+    return D
+
+
+def negative(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[i] = B[i, -1]  # refused
+    for j in fprange(n):
+        D[j] = D1[j]
+    return D
+
+
+def backwards(B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n, 0, -1):  # refused
+        D1[i - 1] = B[i - 1, 0]
+    for j in fprange(n):
+        D[j] = D1[j]
+    return D
+
+
+def number_returned(B, n):  # refused
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[i] = B[i, 0]
+    for j in fprange(n):
+        D[j] = D1[j]
+    return n
+
+
+REFUSED = [
+    (carried_by_an_array, (B, N), r"D1\[i\] is written, and D1\[i - 1\] of another iteration"),
+    (carried_by_a_scalar, (B, N), "total is carried from one iteration to the next"),
+    (scattered, (B, PERM, N), r"D1\[perm\[i\]\] is written, and D1\[perm\[i\]\] of another iteration"),
+    (unequal_trips, (B, N, N), r"different trip counts: the loop in line \d+ is `for i in fprange\(n\):`"),
+    (dense, (B, N), r"D1\[k\] may be touched by every iteration of i, which writes D1\[i\]"),
+    (between, (B, N), "pivot is computed from D1 after the first loop has begun"),
+    (stored_between, (B, N), "a store outside the marked loops"),
+    (unmarked, (B, N), "an outermost loop that is not marked"),
+    (three, (B, N), "a third marked loop"),
+    (nested, (B, N), "a marked loop inside a loop"),
+    (one, (B, N), "1 marked loops: mark two"),
+    (left_early, (B, N), "a loop is left early"),
+    (open_ended, (B, N), "a loop that does not run over a range"),
+    (called, (B, N), "the call of cbrt is not understood"),
+    (called_python, (B, N), "helper"),
+    (sliced, (B, N), "B has 2 dimensions: write one integer for each"),
+    (computed_subscript, (B, N), r"the subscripts of D1\[\?\] depend on"),
+    (changing_subscript, (A, B, N), r"the subscripts of D1\[\?\] depend on a variable that changes"),
+    (written_index, (A, B, N), r"the subscripts of D1\[A.i\[j\]\] are read from A.i, which the loops write"),
+    (made_inside, (B, N), "an array is made inside a loop"),
+    (negative, (B, N), "a negative subscript of B"),
+    (backwards, (B, N), "the step of a loop is no positive constant"),
+    (number_returned, (B, N), "what is returned is no array"),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "message"), REFUSED, ids=[each[0].__name__ for each in REFUSED])
+def test_refusals_name_place_and_offender(function, arguments, message):
+    lines, start = inspect.getsourcelines(function)
+    offset, text = next((offset, line) for offset, line in enumerate(lines) if "# refused" in line)
+    with pytest.raises(Unfusable, match=message) as caught:
+        fuse(function)(*arguments)
+    assert str(caught.value).startswith(f"{__file__}:{start + offset}: ")
+    assert text.strip() in str(caught.value)
+
+
+def test_arguments_of_other_types_are_refused():
+    with pytest.raises(Unfusable, match="a value of type int8"):
+        fuse(unequal_trips)(B.astype(np.int8), N, N)
+    with pytest.raises(TypeError, match="argument B is a list"):
+        fuse(unequal_trips)([1.0], N, N)
