@@ -1,5 +1,6 @@
 """Measurements, timing protocol, noise, metrics of rankings and choices, machine description."""
 
+from sparloom.measure.caches import cache_bytes_per_core
 from sparloom.measure.machine import describe_machine
 from sparloom.measure.measurement import Kind, Measurement, TimingProtocol
 from sparloom.measure.metrics import (
@@ -22,6 +23,7 @@ __all__ = [
     "ape_speedup",
     "ape_time",
     "bootstrap_interval",
+    "cache_bytes_per_core",
     "dce",
     "describe_machine",
     "geomean",
