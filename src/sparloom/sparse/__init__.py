@@ -5,6 +5,7 @@ from sparloom.sparse.corpus import ROW_BINS, Corpus, MatrixEntry, Role, family_r
 from sparloom.sparse.download import Patience
 from sparloom.sparse.folder import FolderCorpus
 from sparloom.sparse.matrices import MATRIX_ENDINGS, read_matrix, write_matrix
+from sparloom.sparse.npz import read_members
 from sparloom.sparse.order import locality_order, reorder
 from sparloom.sparse.pattern import Pattern, SparseMatrix
 from sparloom.sparse.statistics import STATISTICS, signed_logarithm, statistics
@@ -34,6 +35,7 @@ __all__ = [
     "family_role",
     "locality_order",
     "read_matrix",
+    "read_members",
     "reorder",
     "row_bin",
     "signed_logarithm",

@@ -1,14 +1,11 @@
 """Matrices as NumPy archives (.npz): the layout of scipy.sparse.save_npz, or indptr, indices, shape and values."""
 
-import io
-import math
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
-from sparloom.sparse.limits import check_extents, check_size
+from sparloom.sparse.limits import check_extents
+from sparloom.sparse.npz import read_members
 from sparloom.sparse.pattern import Pattern, SparseMatrix
 
 __all__ = ["read_arrays", "write_arrays"]
@@ -23,7 +20,7 @@ def read_arrays(path: Path, limit_bytes: int) -> SparseMatrix:
         ValueError: damaged, more than `limit_bytes`, arrays missing or inconsistent, values not finite, positions
             twice; the message names file and member.
     """
-    arrays = _load(path, limit_bytes)
+    arrays = read_members(path, KEYS, limit_bytes)
     layout = _text(arrays["format"], path) if "format" in arrays else "csr"
     needed = {"csr": ("indptr", "indices"), "csc": ("indptr", "indices"), "coo": ("row", "col")}.get(layout)
     if needed is None:
@@ -48,34 +45,6 @@ def write_arrays(path: Path, matrix: SparseMatrix) -> None:
         np.savez(
             file, format=np.array(b"csr"), shape=np.array(pattern.shape), indptr=pattern.indptr,
             indices=pattern.indices, data=matrix.values)
-
-
-def _load(path: Path, limit_bytes: int) -> dict[str, np.ndarray]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            total = sum(info.file_size for info in members.values())
-            check_size(total, limit_bytes, f"{path}: unpacks to")
-            return {name: _array(archive.read(info), path, name) for name, info in members.items() if name in KEYS}
-    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path}: damaged or truncated .npz file ({error}): write it again") from error
-
-
-def _array(content: bytes, path: Path, name: str) -> np.ndarray:
-    """Read one .npy member; its header may claim any size, so it is compared with the bytes that are there."""
-    file = io.BytesIO(content)
-    try:
-        version = np.lib.format.read_magic(file)
-        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = reader(file)
-        if dtype.hasobject:
-            raise ValueError("it holds Python objects, which are not loaded")
-        if math.prod(shape) * dtype.itemsize != len(content) - file.tell():
-            raise ValueError(f"{len(content) - file.tell()} bytes for shape {shape} of {dtype}")
-        file.seek(0)
-        return np.lib.format.read_array(file, allow_pickle=False)
-    except (ValueError, SyntaxError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: member {name!r} is no valid array: {error}") from error
 
 
 def _text(value: np.ndarray, path: Path) -> str:
