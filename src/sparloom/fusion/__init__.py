@@ -6,9 +6,28 @@ from sparloom.fusion.legality import check_schedule
 from sparloom.fusion.loops import FusedLoops, Loop, Reads, gemm_spmm_loops, spmm_gemm_loops, spmm_spmm_loops
 from sparloom.fusion.operands import Csr
 from sparloom.fusion.schedule import TileSchedule
-from sparloom.fusion.tiles import schedule_tiles
+from sparloom.fusion.store import ScheduleKey, ScheduleStore, load_schedule, save_schedule
+from sparloom.fusion.summary import summarise
+from sparloom.fusion.tiles import coarse_tiles, schedule_tiles
 
 __all__ = [
-    "Csr", "FusedFunction", "FusedLoops", "Loop", "Reads", "TileSchedule", "check_schedule", "fprange", "fuse",
-    "gemm_spmm_loops", "schedule_tiles", "spmm_gemm_loops", "spmm_spmm_loops",
+    "Csr",
+    "FusedFunction",
+    "FusedLoops",
+    "Loop",
+    "Reads",
+    "ScheduleKey",
+    "ScheduleStore",
+    "TileSchedule",
+    "check_schedule",
+    "coarse_tiles",
+    "fprange",
+    "fuse",
+    "gemm_spmm_loops",
+    "load_schedule",
+    "save_schedule",
+    "schedule_tiles",
+    "spmm_gemm_loops",
+    "spmm_spmm_loops",
+    "summarise",
 ]

@@ -11,7 +11,7 @@ from sparloom.fusion.loops import FusedLoops, Loop
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.jit import compile_cpp
 
-__all__ = ["schedule_tiles"]
+__all__ = ["coarse_tiles", "schedule_tiles"]
 
 
 def schedule_tiles(loops: FusedLoops, *, threads: int, cache_bytes: int, ct_size: int = 2048) -> TileSchedule:
@@ -50,6 +50,11 @@ def schedule_tiles(loops: FusedLoops, *, threads: int, cache_bytes: int, ct_size
     tiles = (result.tiles[0], result.tiles[1])
     first, second_ptr = first[: tiles[0] + 1].copy(), second_ptr[: sum(tiles) + 1].copy()
     return TileSchedule(tiles, first, second, second_ptr, needed, build_seconds=time.perf_counter() - start)
+
+
+def coarse_tiles(iterations: int, *, threads: int, ct_size: int) -> int:
+    """Count the tiles before any is split: as many for every thread, of at most `ct_size` iterations."""
+    return min(iterations, threads * -(-iterations // (threads * ct_size)))
 
 
 class _Loop(ctypes.Structure):
