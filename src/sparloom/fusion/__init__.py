@@ -5,6 +5,7 @@ from sparloom.fusion.frontend import fprange
 from sparloom.fusion.legality import check_schedule
 from sparloom.fusion.loops import FusedLoops, Loop, Reads, gemm_spmm_loops, spmm_gemm_loops, spmm_spmm_loops
 from sparloom.fusion.operands import Csr
+from sparloom.fusion.order import Reordered, bandwidth_order, partition_order, rescue_order
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.fusion.store import ScheduleKey, ScheduleStore, load_schedule, save_schedule
 from sparloom.fusion.summary import summarise
@@ -16,15 +17,19 @@ __all__ = [
     "FusedLoops",
     "Loop",
     "Reads",
+    "Reordered",
     "ScheduleKey",
     "ScheduleStore",
     "TileSchedule",
+    "bandwidth_order",
     "check_schedule",
     "coarse_tiles",
     "fprange",
     "fuse",
     "gemm_spmm_loops",
     "load_schedule",
+    "partition_order",
+    "rescue_order",
     "save_schedule",
     "schedule_tiles",
     "spmm_gemm_loops",
