@@ -83,11 +83,17 @@ def test_slow_configurations_are_visited_less(seconds, visits):
 def test_a_very_slow_warm_up_is_the_only_repetition():
     machine = Machine((20.0, 1.0))
     assert measure(machine, baseline=1.0).seconds == (20.0,)
-    assert machine.count == 1
+    assert machine.count == 2
+
+
+def test_an_interrupted_warm_up_does_not_make_a_configuration_slow():
+    machine = Machine((20.0, 1.0), (1.0, 1.0))
+    assert measure(machine, baseline=1.0).seconds == pytest.approx((1.0,) * 3)
+    assert machine.count == 2 + 3
 
 
 def test_a_stolen_slow_warm_up_is_retaken():
-    machine = Machine((30.0, 0.5), (20.0, 1.0))
+    machine = Machine((30.0, 0.5), (30.0, 0.5), (20.0, 1.0))
     measured = measure(machine, baseline=1.0)
     assert measured.seconds == (20.0,)
     assert not measured.stolen
