@@ -19,7 +19,7 @@ from sparloom.report import Learning, contrast, draw_learnings, learnings_table,
 from sparloom.tasks.tree_arms import TreeArms
 from sparloom.tasks.tree_degenerate import degenerate_results
 from sparloom.tasks.tree_methods import chosen
-from sparloom.tasks.tree_subject import SweepChoice, gemm_subject
+from sparloom.tasks.tree_subject import gemm_subject
 
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels
@@ -47,7 +47,6 @@ class CheckLearnings:
     gemm: GEMM
     gemm_platform: "CpuKernels"
     samples: SampleSource
-    learned_sweep: int
     judging_sweep: int
     growth: Growth
     small: Growth
@@ -61,8 +60,7 @@ class CheckLearnings:
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_problem.parquet and learnings.parquet; print and draw the latter."""
         began = time.monotonic()
-        whole = gemm_subject(self.samples, self.gemm_platform, self.gemm,
-                             SweepChoice(self.learned_sweep, self.judging_sweep))
+        whole = gemm_subject(self.samples, self.gemm_platform, self.gemm, judging=self.judging_sweep)
         subject = whole.take(~whole.unasked)
         arms = TreeArms(subject, growth=self.growth, small=self.small, big=self.big, folds=self.folds,
                         mining=self.mining, share=self.share, more_trees=self.more_trees)

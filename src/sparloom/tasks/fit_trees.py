@@ -32,7 +32,7 @@ from sparloom.sparse import Role
 from sparloom.tasks.tree_export import Distillation, prediction_seconds, write_header
 from sparloom.tasks.tree_methods import Judgement, model_scores
 from sparloom.tasks.tree_models import FULL, INTERVAL, SMALL, TreeModels
-from sparloom.tasks.tree_subject import SweepChoice, TreeSubject, gemm_subject, sparse_subject
+from sparloom.tasks.tree_subject import TreeSubject, gemm_subject, sparse_subject
 
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels
@@ -63,7 +63,7 @@ class FitTrees:
     Args:
         gemm, gemm_platform: the operation of dense shapes, and where.
         sparse, sparse_platform: those on patterns.
-        learned_sweep, judging_sweep: sweep that is learned from, and the one whose seconds judge.
+        judging_sweep: the one whose seconds judge.
         target: of the models that are saved.
         others: names of further targets that are compared with it: log, raw, bandwidth, latency.
         folds: of groups.
@@ -79,7 +79,6 @@ class FitTrees:
     sparse: Sequence[Op]
     sparse_platform: "CpuKernels"
     samples: SampleSource
-    learned_sweep: int
     judging_sweep: int
     target: Target
     others: Sequence[str]
@@ -108,7 +107,7 @@ class FitTrees:
         return metrics | {"seconds": time.monotonic() - began}
 
     def _dense(self) -> tuple[dict[str, float], pd.DataFrame]:
-        subject = gemm_subject(self.samples, self.gemm_platform, self.gemm, self._sweeps)
+        subject = gemm_subject(self.samples, self.gemm_platform, self.gemm, judging=self.judging_sweep)
         asked = subject.take(~subject.unasked)
         model = self._trained(asked, self.base)
         scores = {"model": model_scores(asked, model), "distilled": self.distillation.scores(asked, model)}
@@ -121,7 +120,8 @@ class FitTrees:
         return metrics, rows
 
     def _sparse(self, op: Op) -> tuple[dict[str, float], pd.DataFrame]:
-        subject = sparse_subject(self.samples, self.sparse_platform, op, self._sweeps, roles=self.roles)
+        subject = sparse_subject(self.samples, self.sparse_platform, op, judging=self.judging_sweep,
+                                 roles=self.roles)
         asked = subject.take(~subject.unasked)
         model = self._trained(asked, None)
         scores = {"model": model_scores(asked, model)} | self._others(asked)
@@ -131,10 +131,6 @@ class FitTrees:
     def _others(self, subject: TreeSubject) -> dict[str, np.ndarray]:
         """Scores of models of other targets, which are not kept."""
         return {name: model_scores(subject, self._trained(subject, None, OTHERS[name])) for name in self.others}
-
-    @property
-    def _sweeps(self) -> SweepChoice:
-        return SweepChoice(self.learned_sweep, self.judging_sweep)
 
     def _trained(self, subject: TreeSubject, base: str | None, target: Target | None = None) -> PerformanceModel:
         began = time.monotonic()
@@ -161,11 +157,11 @@ class FitTrees:
         return metrics | judgement.metrics(), judgement.rows.assign(op=subject.spec.op)
 
     def _interval(self, subject: TreeSubject, model: PerformanceModel, folder: Path) -> dict[str, float]:
-        """Quantile models, and how often measurements of the sweep that judges lie within."""
-        grid = Grid.of(subject.spec, subject.measured, target=self.target)
+        """Quantile models of the other sweeps, and how often measurements of the one that judges lie within."""
+        grid = Grid.of(subject.spec, subject.with_seconds(subject.other), target=self.target)
         bounds = bounds_out_of_fold(grid, self.growth, fold_of(subject.measured, model.folds), coverage=self.coverage)
         save_interval(folder / INTERVAL, bounds.interval(model))
-        judging = Grid.of(subject.spec, subject.judging, target=self.target).targets
+        judging = Grid.of(subject.spec, subject.with_seconds(subject.scene.seconds), target=self.target).targets
         widened = self.target.restore(bounds.high + bounds.margins) / self.target.restore(bounds.low - bounds.margins)
         return {"interval/meant": self.coverage, "interval/coverage": float(bounds.cover(judging)[grid.ran].mean()),
                 "interval/coverage_unwidened": float(bounds.cover_plain(judging)[grid.ran].mean()),

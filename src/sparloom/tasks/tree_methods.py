@@ -64,7 +64,7 @@ class Judgement:
         scene = subject.scene
         frames = [scene.judged(method, chosen(subject, given)) for method, given in scores.items()]
         frames.append(scene.judged("static", _static(subject, folds)))
-        frames.append(scene.judged("noise_ceiling", chosen(subject, subject.measured.seconds)))
+        frames.append(scene.judged("noise_ceiling", chosen(subject, subject.other)))
         frames.append(_random(subject))
         if np.isfinite(subject.vendor).any():
             frames.append(scene.rival("vendor", subject.vendor).dropna(subset="seconds"))

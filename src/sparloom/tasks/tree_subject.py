@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from sparloom.data import SampleSource, SampleTable, Sweeps
 from sparloom.errors import MissingArtifact, SchemaError
@@ -30,7 +31,7 @@ from sparloom.sparse import Role
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels
 
-__all__ = ["SweepChoice", "TreeSubject", "gemm_subject", "sparse_subject"]
+__all__ = ["TreeSubject", "gemm_subject", "sparse_subject"]
 
 VENDOR = "vendor"  # preset of rows of somebody else's kernels
 SPARSE_FEATURES: Mapping[str, FeatureSpec] = {"spmm": SPMM_FEATURES, "sddmm": SDDMM_FEATURES}
@@ -43,7 +44,9 @@ class TreeSubject:
     """One operation on one platform.
 
     Args:
-        measured: seconds of the sweep that is learned from.
+        measured: mean seconds of all sweeps, which models learn from; none is scored on a problem that it has learned
+            from, in whichever sweep.
+        other: seconds of the sweeps that do not judge, (problems, configs).
         scene: seconds of the sweep that judges.
         vendor: seconds of the fastest rival in the sweep that judges, (problems,); NaN where there is none.
         fallback: configuration for problems that no model is asked about.
@@ -52,6 +55,7 @@ class TreeSubject:
     spec: FeatureSpec
     origin: Origin
     measured: Measured
+    other: Float[np.ndarray, "problems configs"]
     scene: Scene
     vendor: np.ndarray
     fallback: Config
@@ -64,10 +68,9 @@ class TreeSubject:
         """Which configurations ran on which problem, bool (problems, configs)."""
         return np.isfinite(self.measured.seconds)
 
-    @property
-    def judging(self) -> Measured:
-        """The problems with the seconds of the sweep that judges."""
-        return replace(self.measured, seconds=self.scene.seconds)
+    def with_seconds(self, seconds: Float[np.ndarray, "problems configs"]) -> Measured:
+        """The problems with the seconds of some of the sweeps."""
+        return replace(self.measured, seconds=seconds)
 
     @cached_property
     def unasked(self) -> np.ndarray:
@@ -79,39 +82,20 @@ class TreeSubject:
         places = np.arange(len(self))[kept]
         scene = replace(self.scene, about=self.scene.about.iloc[places].reset_index(drop=True),
                         seconds=self.scene.seconds[places])
-        return replace(self, measured=self.measured.take(places), scene=scene, vendor=self.vendor[places])
+        return replace(self, measured=self.measured.take(places), other=self.other[places], scene=scene,
+                       vendor=self.vendor[places])
 
 
-@dataclass(frozen=True)
-class SweepChoice:
-    """Which sweep is learned from, and which judges; another one, so that no choice profits from its own noise."""
+def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, *, judging: int) -> TreeSubject:
+    """Open GEMM: a problem is a shape and a group of its own.
 
-    learned: int
-    judging: int
-
-    def open(self, table: SampleTable, configs: list[str]) -> Sweeps:
-        """Arrange a table; problems that lack rows in one of the sweeps are left out.
-
-        Raises:
-            SchemaError: there is no such sweep.
-        """
-        sweeps = Sweeps.of(table, configs)
-        if max(self.learned, self.judging) >= sweeps.seconds.shape[2]:
-            raise SchemaError(f"sweeps {self.learned} and {self.judging} are asked for, the table has "
-                              f"{sweeps.seconds.shape[2]}: collect with timing.rounds=2")
-        whole = sweeps.complete
-        if not whole.all():
-            logger.warning("%d of %d problems lack rows in one of the sweeps and are left out", (~whole).sum(),
-                           len(whole))
-        return sweeps.take(whole)
-
-
-def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, choice: SweepChoice) -> TreeSubject:
-    """Open GEMM: a problem is a shape and a group of its own."""
+    Args:
+        judging: the sweep that judges.
+    """
     table, space = samples.table(platform.name, platform.preset, op.name), platform.space(op)
     measured = set(table.sweeps()["config"])
     configs = tuple(config for config in space if config.key in measured)
-    sweeps = choice.open(table, [config.key for config in configs])
+    sweeps = _opened(table, [config.key for config in configs], judging)
     shapes = [GemmShape.of(*problem) for problem in sweeps.problems]
     about = pd.DataFrame({
         "matrix": [shape.matrix for shape in shapes], "width": [shape.n for shape in shapes],
@@ -121,25 +105,27 @@ def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, choice: 
     problems = gemm_problems(shapes) | {name: np.full(len(shapes), value) for name, value in origin.machine.items()}
     return TreeSubject(
         spec=GEMM_FEATURES, origin=origin, fallback=space.default(),
-        measured=Measured(problems, tuple(about["group"]), configs, sweeps.seconds[:, :, choice.learned]),
-        scene=Scene(about, sweeps.configs, sweeps.seconds[:, :, choice.judging]),
-        vendor=_fastest_rival(samples, platform, op, sweeps, choice.judging))
+        measured=Measured(problems, tuple(about["group"]), configs, _mean(sweeps.seconds)),
+        other=_mean(np.delete(sweeps.seconds, judging, axis=2)),
+        scene=Scene(about, sweeps.configs, sweeps.seconds[:, :, judging]),
+        vendor=_fastest_rival(samples, platform, op, sweeps, judging))
 
 
 def sparse_subject(
-    samples: SampleSource, platform: "CpuKernels", op: Op, choice: SweepChoice, *, roles: Collection[Role]
+    samples: SampleSource, platform: "CpuKernels", op: Op, *, judging: int, roles: Collection[Role]
 ) -> TreeSubject:
     """Open a sparse operation: a problem is a matrix and a width, a group is a family of matrices.
 
     Configurations are those of the table: which of them there are depends on the width.
 
     Args:
+        judging: the sweep that judges.
         roles: of the matrices.
     """
     table, space = samples.table(platform.name, platform.preset, op.name), platform.space(op)
     split, families, statistics = samples.split(), samples.families(), samples.statistics()
     table = table.filter(matrices={name for name in table.matrices if split[name] in roles})
-    sweeps = choice.open(table, sorted(set(table.sweeps()["config"])))
+    sweeps = _opened(table, sorted(set(table.sweeps()["config"])), judging)
     configs = tuple(Config.parse(space.name, key) for key in sweeps.configs)
     about = pd.DataFrame({
         "matrix": [name for name, _ in sweeps.problems], "width": [width for _, width in sweeps.problems],
@@ -151,9 +137,32 @@ def sparse_subject(
         name: np.full(len(sweeps), value) for name, value in origin.machine.items()}
     return TreeSubject(
         spec=SPARSE_FEATURES[op.name], origin=origin, fallback=space.default(),
-        measured=Measured(problems, tuple(about["group"]), configs, sweeps.seconds[:, :, choice.learned]),
-        scene=Scene(about, sweeps.configs, sweeps.seconds[:, :, choice.judging]),
-        vendor=_fastest_rival(samples, platform, op, sweeps, choice.judging))
+        measured=Measured(problems, tuple(about["group"]), configs, _mean(sweeps.seconds)),
+        other=_mean(np.delete(sweeps.seconds, judging, axis=2)),
+        scene=Scene(about, sweeps.configs, sweeps.seconds[:, :, judging]),
+        vendor=_fastest_rival(samples, platform, op, sweeps, judging))
+
+
+def _opened(table: SampleTable, configs: list[str], judging: int) -> Sweeps:
+    """Arrange a table; problems that lack rows in one of the sweeps are left out.
+
+    Raises:
+        SchemaError: there is no such sweep to judge by, or no other.
+    """
+    sweeps = Sweeps.of(table, configs)
+    count = sweeps.seconds.shape[2]
+    if judging >= count or count < 2:
+        raise SchemaError(f"sweep {judging} shall judge and another one tell the noise, the table has {count}: collect "
+                          f"with timing.rounds={max(2, judging + 1)}")
+    whole = sweeps.complete
+    if not whole.all():
+        logger.warning("%d of %d problems lack rows in one of the sweeps and are left out", (~whole).sum(), len(whole))
+    return sweeps.take(whole)
+
+
+def _mean(seconds: Float[np.ndarray, "problems configs sweeps"]) -> Float[np.ndarray, "problems configs"]:
+    """Geometric mean over sweeps; NaN where a configuration did not run."""
+    return np.exp(np.log(seconds).mean(axis=2))
 
 
 def _slice(shape: GemmShape) -> str:
