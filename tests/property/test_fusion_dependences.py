@@ -56,7 +56,7 @@ def test_the_graph_of_random_subscripts_is_what_enumeration_finds(data):
     kind = data.draw(st.sampled_from(["flow", "anti", "output"]))
     text = _program(affine, other, inner.format(**values), kind=kind, values=values)
     function = _compile(text)
-    perm = np.array(data.draw(st.lists(st.integers(0, 5), min_size=n + 1, max_size=n + 1)))
+    perm = np.array(data.draw(st.lists(st.integers(0, 5), min_size=3 * n + 4, max_size=3 * n + 4)))
     size = 4 * (3 * (n + 1) * 3 + 3) + 100
     arguments = [_csr(pattern), perm, np.random.default_rng(0).random(size), n]
     try:

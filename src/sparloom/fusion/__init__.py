@@ -1,5 +1,6 @@
 """Tile fusion: two parallel loops with a sparse dependence between them, executed tile by tile."""
 
+from sparloom.fusion.budget import Budget
 from sparloom.fusion.decorator import FusedFunction, fuse
 from sparloom.fusion.frontend import fprange
 from sparloom.fusion.legality import check_schedule
@@ -12,6 +13,7 @@ from sparloom.fusion.summary import summarise
 from sparloom.fusion.tiles import coarse_tiles, schedule_tiles
 
 __all__ = [
+    "Budget",
     "Csr",
     "FusedFunction",
     "FusedLoops",

@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from sparloom.fusion.bounds import bound_checks
 from sparloom.fusion.dependence import Dependence, check_independent, check_trip_counts, dependences
-from sparloom.fusion.graph import Builder, builder, shared_pattern
+from sparloom.fusion.graph import Builder, builder, listed_rows, shared_pattern
+from sparloom.fusion.loops import FusedLoops, Loop, Reads
 from sparloom.fusion.lower import lower_fused, lower_sizes, lower_unfused
+from sparloom.fusion.operands import Csr
 from sparloom.fusion.program import Array, Program
 from sparloom.fusion.schedule import TileSchedule
+from sparloom.fusion.traffic import traffic
 from sparloom.ir import DTYPES, Kernel, render_c
 from sparloom.jit import Library, compile_c
 from sparloom.sparse import Pattern
@@ -48,12 +52,13 @@ class CompiledProgram:
         self.dependences: tuple[Dependence, ...] = dependences(program)
         self.fused = lower_fused(program)
         self.unfused = lower_unfused(program)
-        self._sizes = lower_sizes(program)
+        self._checks = bound_checks(program)
+        self._sizes = lower_sizes(program, self._checks)
 
     @property
     def offsets(self) -> tuple[int, ...] | None:
         """Constants c where iteration j depends on the iterations j + c only; None where that is not all."""
-        found = [each.offset for each in self.dependences]
+        found = {each.offset for each in self.dependences}
         return None if None in found else tuple(sorted(found))
 
     @property
@@ -73,25 +78,54 @@ class CompiledProgram:
         return render_c(*self._kernels())
 
     def sizes(self, arguments: Arguments) -> Sizes:
-        """Find the sizes of a call."""
+        """Find the sizes of a call.
+
+        Raises:
+            ValueError: a subscript would leave its array.
+        """
         made = self._made()
-        numbers = np.empty(2 + sum(len(array.extents) for array in made), np.int64)
+        extents = sum(len(array.extents) for array in made)
+        numbers = np.empty(2 + extents + 3 * len(self._checks), np.int64)
         self._call(self._sizes, arguments, {}, (numbers,))
         (ones, twos), rest = numbers[:2].tolist(), iter(numbers[2:].tolist())
-        return Sizes((ones, twos), {array.name: tuple(next(rest) for _ in array.extents) for array in made})
+        shapes = {array.name: tuple(next(rest) for _ in array.extents) for array in made}
+        for check, least, greatest, extent in zip(self._checks, rest, rest, rest, strict=True):
+            if (ones, twos)[check.nest] and least <= greatest and not 0 <= least <= greatest < extent:
+                raise ValueError(f"{check.place}: subscript {check.axis} of {check.label} runs from {least} to "
+                                 f"{greatest}, but its extent is {extent}")
+        return Sizes((ones, twos), shapes)
 
     def graph(self, arguments: Arguments) -> Pattern:
         """Build the dependence graph: row j holds the iterations of the first loop that j depends on."""
         ones, twos = self.sizes(arguments).iterations
-        if self.pattern_of is not None:
-            matrix = arguments[self.pattern_of]
-            return Pattern((twos, ones), matrix.p, matrix.i)
         edges = [np.empty((2, 0), np.int64), *(self._edges(each, arguments) for each in self.builders)]
         for offset in (each.offset for each in self.dependences if each.offset is not None):
             later = np.arange(max(0, -offset), min(twos, ones - offset))
             edges.append(np.stack([later, later + offset]))
         later, earlier = np.concatenate(edges, axis=1)
         return Pattern.from_coo(later, earlier, (twos, ones))
+
+    def loops(self, arguments: Arguments) -> FusedLoops:
+        """Describe the loops to the inspector."""
+        sizes = self.sizes(arguments)
+        shapes = sizes.shapes | {array.name: _find(arguments, array.source).shape
+                                 for array in self.program.arrays if array.origin == "argument"}
+        rows = listed_rows(self.program, self.program.first)
+        reads = (None if rows is None else _rows(arguments[rows], sizes.iterations[0], arguments[rows].shape[1]),
+                 self._reads(arguments, sizes.iterations))
+        one, two = (
+            Loop(iterations, read, moved.iteration_bytes, moved.nonzero_bytes, moved.column_bytes)
+            for iterations, read, moved in zip(sizes.iterations, reads, traffic(self.program, shapes), strict=True))
+        return FusedLoops(one, two)
+
+    def _reads(self, arguments: Arguments, iterations: tuple[int, int]) -> Reads | None:
+        """The graph in the form of the inspector; None where it is known when compiling: one to one, or no edges."""
+        if self.offsets in ((), (0,)):
+            return None
+        ones, twos = iterations
+        if self.pattern_of is not None:
+            return _rows(arguments[self.pattern_of], twos, ones)
+        return Reads.of(self.graph(arguments))
 
     def run(self, arguments: Arguments, schedule: TileSchedule | None, *, threads: int) -> Any:
         """Run both loops by a schedule of their graph, or one after the other without one."""
@@ -141,6 +175,12 @@ class CompiledProgram:
     @cached_property
     def _library(self) -> Library:
         return compile_c(self._kernels())
+
+
+def _rows(matrix: Csr, rows: int, extent: int) -> Reads:
+    """Take the first rows of a sparse argument, without a copy where the types are those of the inspector."""
+    indptr = np.ascontiguousarray(matrix.p[: rows + 1], np.int64)
+    return Reads(indptr, np.ascontiguousarray(matrix.i[: indptr[-1]], np.int32), extent)
 
 
 def _find(arguments: Arguments, source: tuple[str | int, ...]) -> Any:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Iterable
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
 
-from sparloom.fusion.coarse import coarse_schedule
+from sparloom.fusion.budget import Budget
 from sparloom.fusion.frontend import read_program
+from sparloom.fusion.identity_cache import IdentityCache
 from sparloom.fusion.operands import Csr, check_csr, csr
 from sparloom.fusion.schedule import TileSchedule
-from sparloom.fusion.schedule_cache import ScheduleCache
+from sparloom.fusion.tiles import schedule_tiles
 from sparloom.sparse import Pattern, SparseMatrix
 
 if TYPE_CHECKING:
@@ -24,39 +24,47 @@ if TYPE_CHECKING:
 __all__ = ["FusedFunction", "fuse"]
 
 
-def fuse(function: Callable[..., Any]) -> FusedFunction:
+def fuse(function: Callable[..., Any] | None = None, *, budget: Budget | None = None) -> Any:
     """Fuse the two loops of a function that are marked by `fprange`.
 
     The function is Listing 1 of the paper or like it: dense operands are NumPy arrays, sparse ones are SparseMatrix,
-    SciPy matrices or Csr, seen as `A.p`, `A.i`, `A.x`. Subscripts count from 0 and are not checked in compiled code
-    beyond what the operands promise.
+    SciPy matrices or Csr, seen as `A.p`, `A.i`, `A.x`. Subscripts count from 0. Schedules are found again by the
+    identity of index arrays, so these must not change in place between calls. Written as `@fuse` or as
+    `@fuse(budget=...)`.
 
-    Raises:
-        Unfusable: on the first call, if the loops cannot be fused; the message names file, line and access.
+    Args:
+        budget: threads and cache; by default those of this machine.
+
+    Returns:
+        A FusedFunction. On its first call it raises Unfusable if the loops cannot be fused; the message names file,
+        line and access.
     """
-    return FusedFunction(function)
+    chosen = budget or Budget.of_this_machine()
+    return (lambda given: FusedFunction(given, chosen)) if function is None else FusedFunction(function, chosen)
 
 
 class FusedFunction:
     """A function that runs fused; schedules and compiled code are kept by type and pattern."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], budget: Budget) -> None:
         update_wrapper(self, function)
+        self.budget = budget
         self._function = function
         self._signature = inspect.signature(function)
         self._compiled: dict[tuple[tuple[str, str], ...], CompiledProgram] = {}
-        self._schedules = ScheduleCache()
+        self._schedules: IdentityCache[TileSchedule] = IdentityCache()
+        self._checked: IdentityCache[None] = IdentityCache()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compile, inspect, schedule (each only if not done before) and run."""
         arguments = self._arguments(args, kwargs)
         program = self._program(arguments)
-        return program.run(arguments, self._schedule(program, arguments), threads=_threads())
+        return program.run(arguments, self._schedule(program, arguments), threads=self.budget.threads)
 
     def unfused(self, *args: Any, **kwargs: Any) -> Any:
         """Run the loops one after the other, from the same compiled bodies."""
         arguments = self._arguments(args, kwargs)
-        return self._program(arguments).run(arguments, None, threads=_threads())
+        return self._program(arguments).run(arguments, None, threads=self.budget.threads)
 
     def source(self, *args: Any, **kwargs: Any) -> str:
         """Print the generated C for arguments like these."""
@@ -79,7 +87,11 @@ class FusedFunction:
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return {name: _operand(value) for name, value in bound.arguments.items()}
+        arguments = {name: _operand(value) for name, value in bound.arguments.items()}
+        for name, value in arguments.items():
+            if isinstance(value, Csr):
+                self._checked.find({name: value}, partial(check_csr, value, name))
+        return arguments
 
     def _program(self, arguments: dict[str, Any]) -> CompiledProgram:
         from sparloom.fusion.compiled import CompiledProgram  # brings SymPy, which takes most of a second to import
@@ -94,10 +106,9 @@ class FusedFunction:
         return self._schedules.find(arguments, lambda: self._inspect(program, arguments))
 
     def _inspect(self, program: CompiledProgram, arguments: dict[str, Any]) -> TileSchedule:
-        for name, value in arguments.items():
-            if isinstance(value, Csr):
-                check_csr(value, name)
-        return coarse_schedule(program.graph(arguments), rows=2048, threads=_threads())
+        return schedule_tiles(
+            program.loops(arguments), threads=self.budget.threads, cache_bytes=self.budget.cache_bytes,
+            ct_size=self.budget.ct_size)
 
 
 def _operand(value: Any) -> Any:
@@ -138,7 +149,3 @@ def _real(values: Iterable[Any]) -> type[np.generic]:
     arrays = [value.x if isinstance(value, Csr) else value for value in values]
     wide = any(isinstance(array, np.ndarray) and array.dtype == np.float64 for array in arrays)
     return np.float64 if wide else np.float32
-
-
-def _threads() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -9,17 +9,18 @@ which takes time in proportion to the graph: Listing 6 of the paper without its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sympy
 
 from sparloom.fusion.dependence import Dependence
 from sparloom.fusion.lower import params_used
-from sparloom.fusion.program import Program
-from sparloom.fusion.symbolic import Loop, Symbols
+from sparloom.fusion.program import Nest, Program
+from sparloom.fusion.symbolic import Loop, Symbols, symbol
 from sparloom.ir import I32, I64, Assign, Binary, Cast, Const, Declare, Expr, For, If, Kernel, Param, Ref, Stmt, Store
 
-__all__ = ["Builder", "builder", "shared_pattern"]
+__all__ = ["Builder", "builder", "listed_rows", "shared_pattern"]
 
 _AT, _INDPTR, _INDICES = "edges", "graph_indptr", "graph_indices"
 
@@ -69,16 +70,37 @@ def shared_pattern(program: Program, dependence: Dependence) -> str | None:
 
     `{[j] -> [A.i[k]] : A.p[j] <= k < A.p[j + 1]}  ->  the rows of A`.
     """
-    solution, (_, second) = dependence.solution, dependence.iterations
-    if dependence.solved != "i" or solution.conditions or len(solution.loops) != 2 or second.step != 1:
+    solution = dependence.solution
+    if dependence.solved != "i" or solution.conditions or len(solution.loops) != 2:
         return None
-    _, inner = solution.loops
-    if not (isinstance(solution.value, sympy.Indexed) and second.lo == 0 and inner.step == 1):
+    return _owner(solution.value, solution.loops)
+
+
+def listed_rows(program: Program, nest: Nest) -> str | None:
+    """Name the sparse argument by whose rows a loop gathers, if it is one: `A` where it reads X[A.i[k], ...]."""
+    symbols = Symbols(program)
+    for access in nest.accesses:
+        subscript = None if access.subscripts[0] is None else symbols.expr(access.subscripts[0])
+        loops = [symbols.loop(iterator) for iterator in access.loops]
+        if isinstance(subscript, sympy.Indexed) and None not in loops:
+            owner = _owner(subscript, loops)
+            if owner is not None:
+                return owner
+    return None
+
+
+def _owner(value: sympy.Basic, loops: Sequence[Loop]) -> str | None:
+    """Name A where `value` is A.i[k], k runs over A.p[j] .. A.p[j + 1], and j, the outermost, begins at 0."""
+    outer = loops[0]
+    if not isinstance(value, sympy.Indexed) or outer.lo != 0 or outer.step != 1:
         return None
-    owner, _, attribute = solution.value.base.label.name.rpartition(".")
-    pointers = sympy.IndexedBase(sympy.Symbol(f"{owner}.p", integer=True))
-    rows = inner.lo == pointers[second.variable] and inner.hi == pointers[second.variable + 1]
-    return owner if rows and attribute == "i" and solution.value.indices == (inner.variable,) else None
+    owner, _, attribute = value.base.label.name.rpartition(".")
+    pointers = sympy.IndexedBase(symbol(f"{owner}.p"))
+    inner = next((loop for loop in loops[1:] if value.indices == (loop.variable,)), None)
+    if inner is None or attribute != "i" or inner.step != 1:
+        return None
+    rows = inner.lo == pointers[outer.variable] and inner.hi == pointers[outer.variable + 1]
+    return owner if rows else None
 
 
 def _for(loop: Loop, body: tuple[Stmt, ...], symbols: Symbols) -> For:

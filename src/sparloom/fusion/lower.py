@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sparloom.fusion.bounds import BoundCheck
 from sparloom.fusion.program import Iterator, Nest, Program
 from sparloom.ir import I32, I64, Binary, Cast, Const, Expr, For, Kernel, Let, Load, Param, Ref, Stmt, Store, walk
 
@@ -47,11 +48,16 @@ def lower_unfused(program: Program) -> Kernel:
     return Kernel(f"{program.name}_unfused", params_used(program, body), body)
 
 
-def lower_sizes(program: Program) -> Kernel:
-    """Compute what the call must know: iterations of both loops, then the extents of the arrays that are made."""
+def lower_sizes(program: Program, checks: Iterable[BoundCheck]) -> Kernel:
+    """Compute what the call must know.
+
+    It stores iterations of both loops, the extents of the arrays that are made, and of every check three numbers:
+    least, greatest and extent.
+    """
     trips = [_trips(nest.iterator) for nest in (program.first, program.second)]
     extents = [extent for array in program.arrays if array.origin != "argument" for extent in array.extents]
-    stores = [Store(SIZES, position, value) for position, value in enumerate([*trips, *extents])]
+    checked = [expr for check in checks for expr in (check.least, check.greatest, check.extent)]
+    stores = [Store(SIZES, position, value) for position, value in enumerate([*trips, *extents, *checked])]
     body = (*program.prelude, *stores)
     return Kernel(f"{program.name}_sizes", (*params_used(program, body), Param(SIZES, I64, True, False)), body)
 

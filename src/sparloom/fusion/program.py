@@ -77,6 +77,7 @@ class Access:
         subscripts: one i64 expression per dimension, of iterators, scalars and elements of integer arrays; None where
             it depends on a variable that changes.
         loops: iterators of the loops around, outermost first.
+        guarded: it stands under an `if`, and may not happen.
     """
 
     array: str
@@ -84,6 +85,7 @@ class Access:
     writes: bool
     loops: tuple[Iterator, ...]
     place: Place
+    guarded: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import sympy
 
+from sparloom.fusion.ranges import at_least, extremes
 from sparloom.fusion.symbolic import Loop
 
 __all__ = ["Solution", "solve"]
@@ -110,10 +111,10 @@ def _range(value: sympy.Expr, loop: Loop, state: _State) -> list[sympy.Basic]:
     """Conditions under which an iterator takes a value, without those that always hold."""
     conditions = []
     extent = state.ranges.get(loop.variable)  # the value is then a subscript of the other side, within 0 and this
-    low, high = _bounds(value, state.loops)
-    if not (_at_least(low, loop.lo) or (extent is not None and loop.lo == 0)):
+    low, high = extremes(value, state.loops)
+    if not (at_least(low, loop.lo) or (extent is not None and loop.lo == 0)):
         conditions.append(sympy.Ge(value, loop.lo, evaluate=False))
-    if not (_at_least(loop.hi - 1, high) or loop.hi == extent):
+    if not (at_least(loop.hi - 1, high) or loop.hi == extent):
         conditions.append(sympy.Lt(value, loop.hi, evaluate=False))
     if loop.step != 1:
         same = any(value == other.variable and (other.lo, other.step) == (loop.lo, loop.step) for other in state.loops)
@@ -128,8 +129,8 @@ def _split(equation: sympy.Expr, loops: Sequence[Loop], strides: Iterable[sympy.
         rest = sympy.expand(equation - stride * factor)
         if factor == 0 or rest == 0 or rest.has(stride):
             continue
-        low, high = _bounds(rest, loops)
-        if _at_least(stride - 1, high) and _at_least(low, 1 - stride):
+        low, high = extremes(rest, loops)
+        if at_least(stride - 1, high) and at_least(low, 1 - stride):
             return [*_split(factor, loops, strides), rest]
     return [equation]
 
@@ -146,34 +147,6 @@ def _integer_part(expr: sympy.Expr, stride: sympy.Integer) -> sympy.Expr:
     """Sum of the terms whose coefficient is a multiple of `stride`, divided by it."""
     terms = [term for term in sympy.Add.make_args(expr) if term.as_coeff_Mul()[0] % stride == 0]
     return sympy.Add(*terms) / stride
-
-
-def _bounds(expr: sympy.Expr, loops: Sequence[Loop]) -> tuple[sympy.Expr | None, sympy.Expr | None]:
-    """Least and greatest value of a sum of iterators and constants, inner iterators first; None where unknown."""
-    low: sympy.Expr | None = expr
-    high: sympy.Expr | None = expr
-    for loop in reversed(loops):
-        low = _replace(low, loop, least=True)
-        high = _replace(high, loop, least=False)
-    return low, high
-
-
-def _replace(expr: sympy.Expr | None, loop: Loop, *, least: bool) -> sympy.Expr | None:
-    if expr is None or not expr.has(loop.variable):
-        return expr
-    factor = expr.coeff(loop.variable)
-    rest = sympy.expand(expr - factor * loop.variable)
-    if not factor.is_Integer or rest.has(loop.variable):
-        return None
-    return sympy.expand(rest + factor * (loop.lo if (factor > 0) == least else loop.hi - 1))
-
-
-def _at_least(a: sympy.Expr | None, b: sympy.Expr | None) -> bool:
-    """Whether surely a >= b."""
-    if a is None or b is None:
-        return False
-    difference = sympy.expand(a - b)
-    return bool(difference.is_Integer and difference >= 0)
 
 
 def _needed(given: Sequence[Loop], exprs: Sequence[sympy.Basic]) -> tuple[Loop, ...]:

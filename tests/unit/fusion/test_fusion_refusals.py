@@ -4,6 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
+from interpreted import InterpretedLibrary
 
 from sparloom.errors import Unfusable
 from sparloom.fusion import Csr, fprange, fuse
@@ -284,3 +285,33 @@ def test_arguments_of_other_types_are_refused():
         fuse(unequal_trips)(B.astype(np.int8), N, N)
     with pytest.raises(TypeError, match="argument B is a list"):
         fuse(unequal_trips)([1.0], N, N)
+
+
+def gathered(A, B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[i] = B[i, 0]
+    for j in fprange(n):
+        for e in range(A.p[j], A.p[j + 1]):
+            D[j] += A.x[e] * D1[A.i[e]]
+    return D
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ((A, B, N + 1), "subscript 0 of B runs from 0 to 4, but its extent is 4"),
+    ((A, np.ones((N, 0)), N), "subscript 1 of B runs from 0 to 0, but its extent is 0"),
+    ((A._replace(shape=(N, 9)), B, N), "subscript 0 of D1 runs from 0 to 8, but its extent is 4"),
+    ((A._replace(x=A.x[1:]), B, N), "rise from 0 to 4, with one value per nonzero"),
+    ((A._replace(i=A.i + 1), B, N), "columns of A run from 1 to 4: they must lie in 0 to 3"),
+    ((A._replace(p=A.p[::-1].copy()), B, N), "row pointers of A, 4 rows and 4 nonzeros"),
+])
+def test_subscripts_that_leave_their_array_are_refused_before_the_run(arguments, message, monkeypatch):
+    monkeypatch.setattr("sparloom.fusion.compiled.compile_c", InterpretedLibrary)
+    with pytest.raises(ValueError, match=message):
+        fuse(gathered)(*arguments)
+
+
+def test_no_iterations_touch_nothing(monkeypatch):
+    monkeypatch.setattr("sparloom.fusion.compiled.compile_c", InterpretedLibrary)
+    empty = Csr(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), (0, 9))
+    assert fuse(gathered)(empty, B[:0, :0], 0).shape == (0,)

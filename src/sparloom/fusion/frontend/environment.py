@@ -29,6 +29,7 @@ class Environment:
         self.arrays: dict[str, Array] = {}
         self.accesses: list[Access] = []
         self.loops: list[Iterator] = []
+        self.branches = 0  # how many are open
         self.storage: dict[str, Number] = {}  # leader of a group -> the declared variable
         self.current: dict[str, str] = {}  # leader of a group -> the version it holds now
         self.made = ssa.made
@@ -107,6 +108,9 @@ class Environment:
     def array_argument(self, source: tuple[str, ...], given: Any, node: Any) -> ArrayName:
         """Take an array from the arguments."""
         label = ".".join(source)
+        if source[1:] in (("p",), ("i",)):  # what their elements point into
+            self.scalar((source[0], "shape", 1), I64)
+            self.scalar((source[0], "i", "shape", 0), I64)
         known = [array.name for array in self.arrays.values() if array.source == source]
         if known:
             return ArrayName(known[0])
@@ -155,7 +159,7 @@ class Environment:
     def access(self, array: str, subscripts: tuple[Expr, ...], *, writes: bool, place: Place) -> Expr:
         """Record a read or write and give its index in the flattened array."""
         resolved = tuple(self._resolve(expr) for expr in subscripts)
-        self.accesses.append(Access(array, resolved, writes, tuple(self.loops), place))
+        self.accesses.append(Access(array, resolved, writes, tuple(self.loops), place, self.branches > 0))
         index = subscripts[0]
         for extent, subscript in zip(self.arrays[array].extents[1:], subscripts[1:], strict=True):
             index = index * extent + subscript

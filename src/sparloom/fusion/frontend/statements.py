@@ -136,7 +136,9 @@ class StatementReader:
         for target in (branch.truebr, branch.falsebr):
             outer, current = self.body, dict(self.env.current)
             self.body = []
+            self.env.branches += 1
             self.walk(target, join)
+            self.env.branches -= 1
             ways.append(self.body)
             self.body, self.env.current = outer, current
         if any(ways):

@@ -1,43 +1,44 @@
-"""Schedules made before, found by the arrays that they were made from."""
+"""Results found again by the index arrays that they were made from."""
 
 from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from sparloom.fusion.operands import Csr
-from sparloom.fusion.schedule import TileSchedule
 
-__all__ = ["ScheduleCache"]
+__all__ = ["IdentityCache"]
 
 CAPACITY = 64
 
+Made = TypeVar("Made")
 
-class ScheduleCache:
-    """Remembers schedules as long as the index arrays of a call live.
+
+class IdentityCache(Generic[Made]):
+    """Remembers what was made for arguments, as long as their index arrays live.
 
     Arrays are known by identity, so that a call costs nothing in proportion to their size: an index array must not be
     changed in place between calls.
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[Any, ...], tuple[tuple[weakref.ref, ...], TileSchedule]] = OrderedDict()
+        self._known: OrderedDict[tuple[Any, ...], tuple[tuple[weakref.ref, ...], Made]] = OrderedDict()
 
-    def find(self, arguments: Mapping[str, Any], make: Callable[[], TileSchedule]) -> TileSchedule:
-        """Return the schedule for arguments with these index arrays, shapes and numbers, or make it."""
+    def find(self, arguments: Mapping[str, Any], make: Callable[[], Made]) -> Made:
+        """Return what was made for arguments with these index arrays, shapes and numbers, or make it."""
         arrays = _index_arrays(arguments)
         key = (*map(id, arrays), *(_description(value) for value in arguments.values()))
-        references, schedule = self._known.get(key, ((), None))
-        if schedule is None or any(ref() is not array for ref, array in zip(references, arrays, strict=True)):
-            schedule = make()
-            self._known[key] = (tuple(map(weakref.ref, arrays)), schedule)
+        references, made = self._known.get(key, (None, None))
+        if references is None or any(ref() is not array for ref, array in zip(references, arrays, strict=True)):
+            made = make()
+            self._known[key] = (tuple(map(weakref.ref, arrays)), made)
             if len(self._known) > CAPACITY:
                 self._known.popitem(last=False)
-        return schedule
+        return made
 
 
 def _index_arrays(arguments: Mapping[str, Any]) -> list[np.ndarray]:
