@@ -79,7 +79,8 @@ def flattened(A, B, n, width):
         for k in range(width):
             D1[i * width + k] = 2.0 * B[i, k]
     for j in fprange(n):
-        for e in range(A.p[j], A.p[j + 1]):
+        begin, end = A.p[j], A.p[j + 1]
+        for e in range(begin, end):
             col = A.i[e]
             for k in range(width):
                 D[j * width + k] += A.x[e] * D1[col * width + k]
@@ -130,6 +131,19 @@ def smoothed_in_place(A, X, n):
     return Y
 
 
+def named_like_keywords(default, tile, n):
+    """Names that C, CUDA or the compiler use itself."""
+    edges = np.zeros((n, tile))
+    register = np.zeros((n, tile))
+    for at_1 in fprange(n):
+        for int_ in range(tile):
+            edges[at_1, int_] = default[at_1, int_] * 2.0
+    for at_2 in fprange(n):
+        for f32 in range(tile):
+            register[at_2, f32] = edges[n - 1 - at_2, f32]
+    return register
+
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "gemm_spmm": (gemm_spmm, ("A", "B", "C", "n", "bCol", "cCol")),
     "gemm_spmm_transposed": (gemm_spmm_transposed, ("A", "B", "CT", "n")),
@@ -138,6 +152,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "flattened": (flattened, ("A", "B", "n", "bCol")),
     "stencil": (stencil, ("B", "n")),
     "greatest_neighbour": (greatest_neighbour, ("A", "B", "n")),
+    "named_like_keywords": (named_like_keywords, ("B", "bCol", "n")),
     "smoothed_in_place": (smoothed_in_place, ("A", "B", "n")),
 }
 """Name -> function, and which operands it takes."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sympy
 
 from sparloom.fusion.program import Access, Place, Program
-from sparloom.fusion.ranges import at_least, extremes
+from sparloom.fusion.ranges import Elements, at_least, extremes
 from sparloom.fusion.symbolic import Symbols, symbol
 from sparloom.ir import Expr
 
 __all__ = ["BoundCheck", "bound_checks"]
-
-Extremes = tuple[sympy.Expr, sympy.Expr]
 
 
 @dataclass(frozen=True)
@@ -45,14 +42,14 @@ def bound_checks(program: Program) -> tuple[BoundCheck, ...]:
     return tuple(found.values())
 
 
-def _checks(program: Program, access: Access, elements: Mapping[str, Extremes], number: int) -> list[BoundCheck]:
+def _checks(program: Program, access: Access, elements: Elements, number: int) -> list[BoundCheck]:
     symbols = Symbols(program)
     loops = [symbols.loop(iterator) for iterator in access.loops]
     if access.guarded or None in loops:
         return []
     array, checks = program.array(access.array), []
     for axis, (subscript, extent) in enumerate(zip(access.subscripts, array.extents, strict=True)):
-        value = None if subscript is None else symbols.expr(subscript)
+        value = symbols.expr(subscript)
         least, greatest = (None, None) if value is None else extremes(value, loops, elements)
         size = symbols.expr(extent)
         if least is None or greatest is None or (at_least(least, sympy.Integer(0)) and at_least(size - 1, greatest)):
@@ -63,9 +60,9 @@ def _checks(program: Program, access: Access, elements: Mapping[str, Extremes], 
     return checks
 
 
-def _elements(program: Program) -> dict[str, Extremes]:
+def _elements(program: Program) -> Elements:
     """Extremes of the index arrays of sparse arguments."""
-    found = {}
+    found: dict[str, tuple[sympy.Expr, sympy.Expr]] = {}
     scalars = {scalar.source: symbol(scalar.name) for scalar in program.scalars}
     for array in program.arrays:
         owner, *attribute = array.source or ("",)

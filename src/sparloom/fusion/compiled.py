@@ -13,12 +13,13 @@ from sparloom.fusion.bounds import bound_checks
 from sparloom.fusion.dependence import Dependence, check_independent, check_trip_counts, dependences
 from sparloom.fusion.graph import Builder, builder, listed_rows, shared_pattern
 from sparloom.fusion.loops import FusedLoops, Loop, Reads
-from sparloom.fusion.lower import lower_fused, lower_sizes, lower_unfused
+from sparloom.fusion.lower import lower_fused, lower_sizes, lower_unfused, lower_wavefronts
 from sparloom.fusion.operands import Csr
 from sparloom.fusion.program import Array, Program
+from sparloom.fusion.recognise import recognise
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.fusion.traffic import traffic
-from sparloom.ir import DTYPES, Kernel, render_c
+from sparloom.ir import DTYPES, Kernel, render_c, render_cuda
 from sparloom.jit import Library, compile_c
 from sparloom.sparse import Pattern
 
@@ -29,10 +30,15 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Iterations of both loops, and shapes of the arrays that the function makes, for one call."""
+    """Iterations of both loops, and shapes of the arrays that the function makes, for one call.
+
+    Args:
+        whole: the program is a product, and its loops run over whole matrices that are not empty.
+    """
 
     iterations: tuple[int, int]
     shapes: Mapping[str, tuple[int, ...]]
+    whole: bool
 
 
 class CompiledProgram:
@@ -52,8 +58,10 @@ class CompiledProgram:
         self.dependences: tuple[Dependence, ...] = dependences(program)
         self.fused = lower_fused(program)
         self.unfused = lower_unfused(program)
+        self.product = recognise(program)
         self._checks = bound_checks(program)
-        self._sizes = lower_sizes(program, self._checks)
+        self._equal = () if self.product is None else self.product.whole
+        self._sizes = lower_sizes(program, self._checks, self._equal)
 
     @property
     def offsets(self) -> tuple[int, ...] | None:
@@ -77,6 +85,11 @@ class CompiledProgram:
         """Print the kernels as C."""
         return render_c(*self._kernels())
 
+    def cuda(self) -> tuple[str, str]:
+        """Print the wavefronts as CUDA, a launch each: a tile per block of threads."""
+        first, second = (render_cuda(kernel) for kernel in lower_wavefronts(self.program))
+        return first, second
+
     def sizes(self, arguments: Arguments) -> Sizes:
         """Find the sizes of a call.
 
@@ -85,15 +98,17 @@ class CompiledProgram:
         """
         made = self._made()
         extents = sum(len(array.extents) for array in made)
-        numbers = np.empty(2 + extents + 3 * len(self._checks), np.int64)
+        numbers = np.empty(2 + extents + 3 * len(self._checks) + len(self._equal), np.int64)
         self._call(self._sizes, arguments, {}, (numbers,))
         (ones, twos), rest = numbers[:2].tolist(), iter(numbers[2:].tolist())
         shapes = {array.name: tuple(next(rest) for _ in array.extents) for array in made}
-        for check, least, greatest, extent in zip(self._checks, rest, rest, rest, strict=True):
+        triples = [(check, next(rest), next(rest), next(rest)) for check in self._checks]
+        for check, least, greatest, extent in triples:
             if (ones, twos)[check.nest] and least <= greatest and not 0 <= least <= greatest < extent:
                 raise ValueError(f"{check.place}: subscript {check.axis} of {check.label} runs from {least} to "
                                  f"{greatest}, but its extent is {extent}")
-        return Sizes((ones, twos), shapes)
+        whole = self.product is not None and not any(rest) and all(min(shape) > 0 for shape in shapes.values())
+        return Sizes((ones, twos), shapes, whole)
 
     def graph(self, arguments: Arguments) -> Pattern:
         """Build the dependence graph: row j holds the iterations of the first loop that j depends on."""

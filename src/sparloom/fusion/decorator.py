@@ -70,6 +70,10 @@ class FusedFunction:
         """Print the generated C for arguments like these."""
         return self._program(self._arguments(args, kwargs)).source()
 
+    def cuda(self, *args: Any, **kwargs: Any) -> tuple[str, str]:
+        """Print CUDA for arguments like these: a kernel per wavefront, a tile per block of threads."""
+        return self._program(self._arguments(args, kwargs)).cuda()
+
     def dependences(self, *args: Any, **kwargs: Any) -> str:
         """Print the dependence relations for arguments like these, before and after simplification."""
         return "\n".join(map(str, self._program(self._arguments(args, kwargs)).dependences))

@@ -19,7 +19,7 @@ import sympy
 from sparloom.fusion.frontend import refuse
 from sparloom.fusion.program import Access, Nest, Program
 from sparloom.fusion.solve import Solution, solve
-from sparloom.fusion.symbolic import Loop, Symbols
+from sparloom.fusion.symbolic import SymbolicLoop, Symbols, symbol
 
 __all__ = ["Dependence", "check_independent", "check_trip_counts", "dependences"]
 
@@ -43,7 +43,7 @@ class Dependence:
     relation: str
     solved: Literal["i", "j"]
     solution: Solution
-    iterations: tuple[Loop, Loop]
+    iterations: tuple[SymbolicLoop, SymbolicLoop]
 
     @property
     def simplified(self) -> str:
@@ -142,17 +142,14 @@ def _dependence(program: Program, source: Access, sink: Access) -> Dependence | 
     if best.never:
         return None
     kind = "flow" if not sink.writes else "output" if source.writes else "anti"
+    relation = _relation(first, second, equal=f"{_flat(left, extents)} = {_flat(right, extents)}")
     return Dependence(
-        kind, program.array(source.array).label, _text(source, program), _text(sink, program),
-        _relation(first, second, (right, left), extents), "i" if best is forward else "j", best, (first[0], second[0]))
+        kind, program.array(source.array).label, _text(source, program), _text(sink, program), relation,
+        "i" if best is forward else "j", best, (first[0], second[0]))
 
 
-def _relation(
-    first: Sequence[Loop], second: Sequence[Loop], subscripts: tuple[Sequence[sympy.Expr], Sequence[sympy.Expr]],
-    extents: Sequence[sympy.Expr],
-) -> str:
-    source, sink = (_flat(each, extents) for each in subscripts)
-    limits = [*map(str, first), *map(str, second), f"{sink} = {source}"]
+def _relation(first: Sequence[SymbolicLoop], second: Sequence[SymbolicLoop], *, equal: str) -> str:
+    limits = [*map(str, first), *map(str, second), equal]
     return f"{{[{second[0].variable}] -> [{first[0].variable}] : {' and '.join(limits)}}}"
 
 
@@ -169,28 +166,42 @@ def _distinct(nest: Nest) -> list[Access]:
     return list(reversed(kept.values()))
 
 
-def _loops(access: Access, program: Program, symbols: Symbols) -> list[Loop]:
-    loops = [symbols.loop(iterator) for iterator in access.loops]
-    if None in loops:
+def _loops(access: Access, program: Program, symbols: Symbols) -> list[SymbolicLoop]:
+    """Loops around an access, without those that are not understood where no subscript names them."""
+    known: list[SymbolicLoop] = []
+    unknown: set[sympy.Symbol] = set()
+    for iterator in access.loops:
+        loop = symbols.loop(iterator)
+        bounds = () if loop is None else (loop.lo, loop.hi)
+        if loop is None or any(bound.free_symbols & unknown or _changing(bound, program) for bound in bounds):
+            unknown.add(symbol(iterator.name))
+        else:
+            known.append(loop)
+    named = set().union(*(expr.free_symbols for expr in _subscripts(access, program, symbols)))
+    if named & unknown or not known or known[0].variable.name != access.loops[0].name:
         raise refuse(access.place, f"the bounds of the loops around {_text(access, program)} are not understood: use "
-                     "sums and products of iterators, scalars and elements of integer arrays")
-    return loops
+                     "sums and products of iterators, scalars and elements of integer arrays that do not change")
+    return known
 
 
 def _subscripts(access: Access, program: Program, symbols: Symbols) -> list[sympy.Expr]:
-    exprs = [None if each is None else symbols.expr(each) for each in access.subscripts]
-    written = program.written()
+    exprs = [symbols.expr(each) for each in access.subscripts]
     for expr in exprs:
         if expr is None:
             raise refuse(access.place, f"the subscripts of {_text(access, program)} depend on a variable that changes, "
                          "or on an operation that is not understood: use sums and products of iterators, scalars and "
                          "elements of integer arrays")
-        for indexed in expr.atoms(sympy.Indexed):
-            label = indexed.base.label.name
-            if any(program.array(name).label == label for name in written):
-                raise refuse(access.place, f"the subscripts of {_text(access, program)} are read from {label}, which "
-                             "the loops write: they must be known before")
+        label = _changing(expr, program)
+        if label is not None:
+            raise refuse(access.place, f"the subscripts of {_text(access, program)} are read from {label}, which the "
+                         "loops write: they must be known before")
     return exprs
+
+
+def _changing(expr: sympy.Expr, program: Program) -> str | None:
+    """Name an array that an expression is read from and the loops write, if there is one."""
+    written = {program.array(name).label for name in program.written()}
+    return min({indexed.base.label.name for indexed in expr.atoms(sympy.Indexed)} & written, default=None)
 
 
 def _extents(program: Program, array: str, symbols: Symbols) -> list[sympy.Expr]:
@@ -199,7 +210,7 @@ def _extents(program: Program, array: str, symbols: Symbols) -> list[sympy.Expr]
 
 def _text(access: Access, program: Program) -> str:
     symbols = Symbols(program)
-    parts = [None if each is None else symbols.expr(each) for each in access.subscripts]
+    parts = [symbols.expr(each) for each in access.subscripts]
     return f"{program.array(access.array).label}[{', '.join('?' if part is None else str(part) for part in parts)}]"
 
 

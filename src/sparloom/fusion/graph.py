@@ -15,14 +15,13 @@ from dataclasses import dataclass
 import sympy
 
 from sparloom.fusion.dependence import Dependence
+from sparloom.fusion.generated import EDGES, GRAPH_INDICES, GRAPH_INDPTR
 from sparloom.fusion.lower import params_used
 from sparloom.fusion.program import Nest, Program
-from sparloom.fusion.symbolic import Loop, Symbols, symbol
+from sparloom.fusion.symbolic import SymbolicLoop, Symbols, symbol
 from sparloom.ir import I32, I64, Assign, Binary, Cast, Const, Declare, Expr, For, If, Kernel, Param, Ref, Stmt, Store
 
 __all__ = ["Builder", "builder", "listed_rows", "shared_pattern"]
-
-_AT, _INDPTR, _INDICES = "edges", "graph_indptr", "graph_indices"
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,9 @@ def builder(program: Program, dependence: Dependence, name: str) -> Builder:
     first, second = dependence.iterations
     row, column = (second, first) if dependence.solved == "i" else (first, second)
     solution, symbols = dependence.solution, Symbols(program)
-    step = Assign(_AT, Ref(_AT) + 1)
-    edge = Store(_INDICES, Ref(_AT), Cast(I32, _number(symbols.ir(solution.value), column, symbols)))
-    end = Store(_INDPTR, _number(Ref(str(row.variable)), row, symbols) + 1, Ref(_AT))
+    step = Assign(EDGES, Ref(EDGES) + 1)
+    edge = Store(GRAPH_INDICES, Ref(EDGES), Cast(I32, _number(symbols.ir(solution.value), column, symbols)))
+    end = Store(GRAPH_INDPTR, _number(Ref(str(row.variable)), row, symbols) + 1, Ref(EDGES))
 
     def nest(inner: tuple[Stmt, ...], last: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         if solution.conditions:
@@ -56,12 +55,12 @@ def builder(program: Program, dependence: Dependence, name: str) -> Builder:
         outermost, *others = solution.loops
         for loop in reversed(others):
             inner = (_for(loop, inner, symbols),)
-        return (*program.prelude, Declare(_AT, I64, Const(0)), _for(outermost, (*inner, *last), symbols))
+        return (*program.prelude, Declare(EDGES, I64, Const(0)), _for(outermost, (*inner, *last), symbols))
 
     count, fill = nest((step,), (end,)), nest((edge, step), ())
     return Builder(
-        Kernel(f"{name}_count", (*params_used(program, count), Param(_INDPTR, I64, True, False)), count),
-        Kernel(f"{name}_fill", (*params_used(program, fill), Param(_INDICES, I32, True, False)), fill),
+        Kernel(f"{name}_count", (*params_used(program, count), Param(GRAPH_INDPTR, I64, True, False)), count),
+        Kernel(f"{name}_fill", (*params_used(program, fill), Param(GRAPH_INDICES, I32, True, False)), fill),
         transposed=dependence.solved == "j")
 
 
@@ -80,7 +79,7 @@ def listed_rows(program: Program, nest: Nest) -> str | None:
     """Name the sparse argument by whose rows a loop gathers, if it is one: `A` where it reads X[A.i[k], ...]."""
     symbols = Symbols(program)
     for access in nest.accesses:
-        subscript = None if access.subscripts[0] is None else symbols.expr(access.subscripts[0])
+        subscript = symbols.expr(access.subscripts[0])
         loops = [symbols.loop(iterator) for iterator in access.loops]
         if isinstance(subscript, sympy.Indexed) and None not in loops:
             owner = _owner(subscript, loops)
@@ -89,7 +88,7 @@ def listed_rows(program: Program, nest: Nest) -> str | None:
     return None
 
 
-def _owner(value: sympy.Basic, loops: Sequence[Loop]) -> str | None:
+def _owner(value: sympy.Basic, loops: Sequence[SymbolicLoop]) -> str | None:
     """Name A where `value` is A.i[k], k runs over A.p[j] .. A.p[j + 1], and j, the outermost, begins at 0."""
     outer = loops[0]
     if not isinstance(value, sympy.Indexed) or outer.lo != 0 or outer.step != 1:
@@ -103,11 +102,11 @@ def _owner(value: sympy.Basic, loops: Sequence[Loop]) -> str | None:
     return owner if rows else None
 
 
-def _for(loop: Loop, body: tuple[Stmt, ...], symbols: Symbols) -> For:
+def _for(loop: SymbolicLoop, body: tuple[Stmt, ...], symbols: Symbols) -> For:
     return For(loop.variable.name, symbols.ir(loop.lo), symbols.ir(loop.hi), body, step=loop.step)
 
 
-def _number(value: Expr, loop: Loop, symbols: Symbols) -> Expr:
+def _number(value: Expr, loop: SymbolicLoop, symbols: Symbols) -> Expr:
     """Count iterations of a loop from 0."""
     shifted = value if loop.lo == 0 else value - symbols.ir(loop.lo)
     return shifted if loop.step == 1 else Binary("//", shifted, Const(loop.step))

@@ -15,28 +15,39 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparloom.fusion.bounds import BoundCheck
+from sparloom.fusion.generated import (
+    AT_FIRST,
+    AT_SECOND,
+    FIRST,
+    SECOND,
+    SECOND_PTR,
+    SIZES,
+    TILE,
+    TILES_0,
+    TILES_1,
+)
 from sparloom.fusion.program import Iterator, Nest, Program
 from sparloom.ir import I32, I64, Binary, Cast, Const, Expr, For, Kernel, Let, Load, Param, Ref, Stmt, Store, walk
 
-__all__ = ["SCHEDULE", "SIZES", "lower_fused", "lower_sizes", "lower_unfused", "params_used"]
+__all__ = ["SCHEDULE", "lower_fused", "lower_sizes", "lower_unfused", "lower_wavefronts", "params_used"]
 
-FIRST, SECOND, SECOND_PTR = "schedule_first", "schedule_second", "schedule_second_ptr"
-EARLY, LATE = "schedule_tiles_0", "schedule_tiles_1"
-SCHEDULE = (Param(FIRST, I64, True), Param(SECOND, I32, True), Param(SECOND_PTR, I64, True), Param(EARLY, I64),
-            Param(LATE, I64))
-SIZES = "sizes"
-_TILE, _AT = "tile", "at"
+SCHEDULE = (Param(FIRST, I64, True), Param(SECOND, I32, True), Param(SECOND_PTR, I64, True), Param(TILES_0, I64),
+            Param(TILES_1, I64))
+
 
 
 def lower_fused(program: Program) -> Kernel:
     """Run both loops tile by tile; takes the arrays of a TileSchedule and its two counts of tiles."""
-    tile = Ref(_TILE)
-    ones = _iterations(program.first, Load(FIRST, tile), Load(FIRST, tile + 1))
-    twos = _listed(program.second)
-    early = For(_TILE, 0, Ref(EARLY), (ones, twos), "parallel", chunk=1)
-    late = For(_TILE, Ref(EARLY), Ref(EARLY) + Ref(LATE), (twos,), "parallel", chunk=1)
-    body = (*program.prelude, early, late)
+    body = (*program.prelude, *_wavefronts(program))
     return Kernel(f"{program.name}_fused", (*params_used(program, body), *SCHEDULE), body)
+
+
+def lower_wavefronts(program: Program) -> tuple[Kernel, Kernel]:
+    """The same as two kernels, one per wavefront, for GPUs: a tile for a block of threads, a launch for a barrier."""
+    first, second = (
+        Kernel(f"{program.name}_wavefront_{number}", (*params_used(program, body), *SCHEDULE), body)
+        for number, loop in enumerate(_wavefronts(program)) for body in [(*program.prelude, loop)])
+    return first, second
 
 
 def lower_unfused(program: Program) -> Kernel:
@@ -48,16 +59,28 @@ def lower_unfused(program: Program) -> Kernel:
     return Kernel(f"{program.name}_unfused", params_used(program, body), body)
 
 
-def lower_sizes(program: Program, checks: Iterable[BoundCheck]) -> Kernel:
+def _wavefronts(program: Program) -> tuple[For, For]:
+    tile = Ref(TILE)
+    ones = _iterations(program.first, Load(FIRST, tile), Load(FIRST, tile + 1))
+    twos = _listed(program.second)
+    early = For(TILE, 0, Ref(TILES_0), (ones, twos), "parallel", chunk=1)
+    return early, For(TILE, Ref(TILES_0), Ref(TILES_0) + Ref(TILES_1), (twos,), "parallel", chunk=1)
+
+
+def lower_sizes(
+    program: Program, checks: Iterable[BoundCheck], equal: Iterable[tuple[Expr, Expr]] = (),
+) -> Kernel:
     """Compute what the call must know.
 
-    It stores iterations of both loops, the extents of the arrays that are made, and of every check three numbers:
-    least, greatest and extent.
+    It stores iterations of both loops, the extents of the arrays that are made, of every check three numbers (least,
+    greatest, extent), and the difference of every pair that should be equal.
     """
     trips = [_trips(nest.iterator) for nest in (program.first, program.second)]
     extents = [extent for array in program.arrays if array.origin != "argument" for extent in array.extents]
     checked = [expr for check in checks for expr in (check.least, check.greatest, check.extent)]
-    stores = [Store(SIZES, position, value) for position, value in enumerate([*trips, *extents, *checked])]
+    differences = [a - b for a, b in equal]
+    numbers = enumerate([*trips, *extents, *checked, *differences])
+    stores = [Store(SIZES, position, value) for position, value in numbers]
     body = (*program.prelude, *stores)
     return Kernel(f"{program.name}_sizes", (*params_used(program, body), Param(SIZES, I64, True, False)), body)
 
@@ -82,19 +105,18 @@ def _trips(iterator: Iterator) -> Expr:
 
 def _listed(nest: Nest) -> For:
     """Iterations of the second loop that the schedule lists for the tile."""
-    at, position = f"{_AT}_2", Ref(f"{_AT}_2")
-    number = Cast(I64, Load(SECOND, position))
+    number = Cast(I64, Load(SECOND, Ref(AT_SECOND)))
     body = (Let(nest.iterator.name, I64, _iteration(nest.iterator, number)), *nest.body)
-    return For(at, Load(SECOND_PTR, Ref(_TILE)), Load(SECOND_PTR, Ref(_TILE) + 1), body)
+    return For(AT_SECOND, Load(SECOND_PTR, Ref(TILE)), Load(SECOND_PTR, Ref(TILE) + 1), body, "shared")
 
 
 def _iterations(nest: Nest, lo: Expr, hi: Expr) -> For:
     """Consecutive iterations, counted from 0."""
     iterator = nest.iterator
     if iterator.step == 1 and iterator.lo == Const(0):
-        return For(iterator.name, lo, hi, nest.body)
-    at = f"{_AT}_1"
-    return For(at, lo, hi, (Let(iterator.name, I64, _iteration(iterator, Ref(at))), *nest.body))
+        return For(iterator.name, lo, hi, nest.body, "shared")
+    body = (Let(iterator.name, I64, _iteration(iterator, Ref(AT_FIRST))), *nest.body)
+    return For(AT_FIRST, lo, hi, body, "shared")
 
 
 def _iteration(iterator: Iterator, number: Expr) -> Expr:

@@ -61,11 +61,15 @@ class Array:
 
 @dataclass(frozen=True)
 class Iterator:
-    """A loop over lo, lo + step, ... below hi; `step` is positive."""
+    """A loop over lo, lo + step, ... below hi; `step` is positive.
+
+    Args:
+        lo, hi: i64 expressions; in accesses None where they depend on a variable that changes.
+    """
 
     name: str
-    lo: Expr
-    hi: Expr
+    lo: Expr | None
+    hi: Expr | None
     step: int = 1
 
 

@@ -6,19 +6,21 @@ from collections.abc import Mapping, Sequence
 
 import sympy
 
-from sparloom.fusion.symbolic import Loop
+from sparloom.fusion.symbolic import SymbolicLoop
 
-__all__ = ["at_least", "extremes"]
+__all__ = ["Elements", "at_least", "extremes"]
+
+Elements = Mapping[str, tuple[sympy.Expr, sympy.Expr]]
+"""Label of an integer array -> least and greatest of its elements."""
 
 
 def extremes(
-    expr: sympy.Expr, loops: Sequence[Loop], elements: Mapping[str, tuple[sympy.Expr, sympy.Expr]] | None = None,
+    expr: sympy.Expr, loops: Sequence[SymbolicLoop], elements: Elements | None = None,
 ) -> tuple[sympy.Expr | None, sympy.Expr | None]:
     """Find the least and greatest value of an affine expression over loops with at least one iteration.
 
     Args:
         loops: outermost first; bounds of inner ones may name outer ones.
-        elements: label of an integer array -> least and greatest of its elements.
 
     Returns:
         None where it is not known.
@@ -41,9 +43,7 @@ def at_least(a: sympy.Expr | None, b: sympy.Expr | None) -> bool:
     return bool(difference.is_Integer and difference >= 0)
 
 
-def _of_elements(
-    expr: sympy.Expr | None, elements: Mapping[str, tuple[sympy.Expr, sympy.Expr]], *, least: bool,
-) -> sympy.Expr | None:
+def _of_elements(expr: sympy.Expr | None, elements: Elements, *, least: bool) -> sympy.Expr | None:
     """Put the extremes of arrays in place of their elements."""
     for atom in () if expr is None else expr.atoms(sympy.Indexed):
         if atom.base.label.name in elements:

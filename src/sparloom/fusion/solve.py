@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import sympy
 
 from sparloom.fusion.ranges import at_least, extremes
-from sparloom.fusion.symbolic import Loop
+from sparloom.fusion.symbolic import SymbolicLoop
 
 __all__ = ["Solution", "solve"]
 
@@ -28,7 +28,7 @@ class Solution:
     """
 
     value: sympy.Expr | None
-    loops: tuple[Loop, ...] = ()
+    loops: tuple[SymbolicLoop, ...] = ()
     conditions: tuple[sympy.Basic, ...] = ()
     never: bool = False
 
@@ -42,16 +42,16 @@ class Solution:
 
 @dataclass
 class _State:
-    unknown: dict[sympy.Symbol, Loop]
-    loops: Sequence[Loop]  # of both sides
+    unknown: dict[sympy.Symbol, SymbolicLoop]
+    loops: Sequence[SymbolicLoop]  # of both sides
     ranges: dict[sympy.Symbol, sympy.Expr]  # an iterator that is a whole subscript -> extent of that dimension
     found: dict[sympy.Symbol, sympy.Expr] = field(default_factory=dict)
     conditions: list[sympy.Basic] = field(default_factory=list)
 
 
 def solve(
-    equations: Sequence[tuple[sympy.Expr, sympy.Expr]], unknown: Sequence[Loop], given: Sequence[Loop], *,
-    extents: Sequence[sympy.Expr],
+    equations: Sequence[tuple[sympy.Expr, sympy.Expr]], unknown: Sequence[SymbolicLoop],
+    given: Sequence[SymbolicLoop], *, extents: Sequence[sympy.Expr],
 ) -> Solution | None:
     """Find the outermost of the unknown iterators.
 
@@ -107,7 +107,7 @@ def _use(left: sympy.Expr, state: _State) -> bool:
     return True
 
 
-def _range(value: sympy.Expr, loop: Loop, state: _State) -> list[sympy.Basic]:
+def _range(value: sympy.Expr, loop: SymbolicLoop, state: _State) -> list[sympy.Basic]:
     """Conditions under which an iterator takes a value, without those that always hold."""
     conditions = []
     extent = state.ranges.get(loop.variable)  # the value is then a subscript of the other side, within 0 and this
@@ -122,7 +122,7 @@ def _range(value: sympy.Expr, loop: Loop, state: _State) -> list[sympy.Basic]:
     return conditions
 
 
-def _split(equation: sympy.Expr, loops: Sequence[Loop], strides: Iterable[sympy.Expr]) -> list[sympy.Expr]:
+def _split(equation: sympy.Expr, loops: Sequence[SymbolicLoop], strides: Iterable[sympy.Expr]) -> list[sympy.Expr]:
     """`s * P + Q = 0  ->  P = 0, Q = 0` where always |Q| < s: what a flattened array of row length s says."""
     for stride in strides:
         factor = equation.coeff(stride) if stride.is_Symbol else _integer_part(equation, stride)
@@ -149,10 +149,10 @@ def _integer_part(expr: sympy.Expr, stride: sympy.Integer) -> sympy.Expr:
     return sympy.Add(*terms) / stride
 
 
-def _needed(given: Sequence[Loop], exprs: Sequence[sympy.Basic]) -> tuple[Loop, ...]:
+def _needed(given: Sequence[SymbolicLoop], exprs: Sequence[sympy.Basic]) -> tuple[SymbolicLoop, ...]:
     """Loops that the expressions name, and those that their bounds name; the outermost always."""
     names = set().union(*(expr.free_symbols for expr in exprs))
-    kept: list[Loop] = []
+    kept: list[SymbolicLoop] = []
     for loop in reversed(given):
         if loop.variable in names or loop is given[0]:
             kept.insert(0, loop)

@@ -7,7 +7,7 @@ import sympy
 from sparloom.fusion.program import Iterator, Program
 from sparloom.ir import I32, I64, Binary, Cast, Const, Expr, Load, Ref, Unary
 
-__all__ = ["Loop", "Symbols", "symbol"]
+__all__ = ["SymbolicLoop", "Symbols", "symbol"]
 
 _OPAQUE = {"//": "quotient", "%": "remainder", "min": "least", "max": "greatest"}
 _OPS = {name: op for op, name in _OPAQUE.items()}
@@ -19,7 +19,7 @@ def symbol(name: str) -> sympy.Symbol:
     return sympy.Symbol(name, integer=True)
 
 
-class Loop:
+class SymbolicLoop:
     """An iterator with symbolic bounds: lo, lo + step, ... below hi."""
 
     def __init__(self, name: str, lo: sympy.Expr, hi: sympy.Expr, step: int) -> None:
@@ -32,10 +32,10 @@ class Loop:
         whole = all(term.as_coeff_Mul()[0].is_Integer for term in sympy.Add.make_args(trips))
         return trips if whole else None
 
-    def primed(self, new: dict[sympy.Symbol, sympy.Symbol]) -> Loop:
+    def primed(self, new: dict[sympy.Symbol, sympy.Symbol]) -> SymbolicLoop:
         """Rename it and what its bounds name."""
         lo, hi = self.lo.xreplace(new), self.hi.xreplace(new)
-        return Loop(new[self.variable].name, lo, hi, self.step)
+        return SymbolicLoop(new[self.variable].name, lo, hi, self.step)
 
     def __str__(self) -> str:
         stride = "" if self.step == 1 else f" step {self.step}"
@@ -52,7 +52,7 @@ class Symbols:
         self._named = {array.name: array for array in program.arrays}
         self._labelled = {array.label: array for array in program.arrays}
 
-    def expr(self, expr: Expr) -> sympy.Expr | None:
+    def expr(self, expr: Expr | None) -> sympy.Expr | None:
         """Translate; None where the analysis does not understand a part."""
         match expr:
             case Const(value) if isinstance(value, int):
@@ -72,10 +72,10 @@ class Symbols:
                 return self._binary(op, self.expr(a), self.expr(b))
         return None
 
-    def loop(self, iterator: Iterator) -> Loop | None:
+    def loop(self, iterator: Iterator) -> SymbolicLoop | None:
         """Translate a loop; None where its bounds are not understood."""
         lo, hi = self.expr(iterator.lo), self.expr(iterator.hi)
-        return None if lo is None or hi is None else Loop(iterator.name, lo, hi, iterator.step)
+        return None if lo is None or hi is None else SymbolicLoop(iterator.name, lo, hi, iterator.step)
 
     def ir(self, expr: sympy.Basic) -> Expr:
         """Translate back to an i64 expression, or to a bool for a relation."""

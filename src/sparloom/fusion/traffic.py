@@ -69,5 +69,5 @@ def _unit(access: Access, nest: Nest) -> Unit | None:
     return "nonzero" if names & listed else None
 
 
-def _loads(expr: Expr) -> bool:
-    return any(isinstance(node, Load) for node in walk(expr))
+def _loads(expr: Expr | None) -> bool:
+    return expr is not None and any(isinstance(node, Load) for node in walk(expr))

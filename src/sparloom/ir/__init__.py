@@ -41,11 +41,11 @@ from sparloom.ir.split import split
 from sparloom.ir.substitute import substitute
 from sparloom.ir.traverse import rebuild, replace_refs, walk
 from sparloom.ir.unroll import unroll
-from sparloom.ir.verify import verify
+from sparloom.ir.verify import is_name, verify
 
 __all__ = [
     "BOOL", "DTYPES", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Broadcast", "Call",
     "Cast", "Const", "Declare", "Expr", "For", "If", "Kernel", "Let", "Load", "Param", "Prefetch", "Ref", "Select",
-    "Stmt", "Store", "Sum", "Type", "Unary", "interpret", "pretty", "rebuild", "render_c", "render_cuda",
+    "Stmt", "Store", "Sum", "Type", "Unary", "interpret", "is_name", "pretty", "rebuild", "render_c", "render_cuda",
     "replace_refs", "simplify", "split", "substitute", "unroll", "verify", "walk",
 ]

@@ -41,7 +41,8 @@ class Dialect:
         convert: conversion of vectors, to be formatted with text and type.
         prefetch: statement, to be formatted with the address; empty for none.
         pragma: line before a loop, or None.
-        first, step: start and step of a parallel loop, from the loop and the text that a serial one has there.
+        first, step: start and step of a parallel or shared loop, from the loop and the text of a serial one.
+        after: line after a loop, or None.
     """
 
     head: str
@@ -52,6 +53,7 @@ class Dialect:
     pragma: Callable[[For], str | None]
     first: Callable[[For, str], str]
     step: Callable[[For, str], str]
+    after: Callable[[For], str | None]
 
 
 class Printer:
@@ -113,7 +115,7 @@ class Printer:
         lo, hi, var = self._expr(loop.lo, scope), self._expr(loop.hi, scope), loop.var
         end, inner = self._end(loop, scope), {**scope, var: Binding("loop", I64)}
         step = f"++{var}" if loop.step == 1 else f"{var} += {loop.step}"
-        if loop.kind == "parallel":
+        if loop.kind in ("parallel", "shared"):
             lo, step = self.dialect.first(loop, lo), self.dialect.step(loop, step)
         one_variable = end is not None and loop.kind in ("parallel", "simd")  # all that OpenMP takes in the head
         if one_variable:
@@ -127,6 +129,9 @@ class Printer:
         self._emit(depth, f"for (int64_t {first}; {var} < {end or hi}; {step}) {{")
         self._block(loop.body, inner, depth + 1)
         self._emit(depth, "}")
+        after = self.dialect.after(loop)
+        if after is not None:
+            self._emit(depth, after)
         if one_variable:
             self._emit(depth - 1, "}")
 

@@ -42,7 +42,7 @@ __all__ = ["interpret"]
 def interpret(kernel: Kernel, **arguments: Any) -> None:
     """Run a kernel on NumPy arrays, changing its buffers in place; slow.
 
-    Iterations run one after the other, in order, also those of parallel and simd loops.
+    Iterations run one after the other, in order, also those of parallel, shared and simd loops.
 
     Args:
         arguments: one per parameter, by name; buffers are C-contiguous arrays of the dtype of the parameter.

@@ -21,7 +21,7 @@ expr    := Const(value, type) | Ref(name)
          | Broadcast(expr, lanes) | Sum(expr)       one value into all lanes; sum of the lanes, halves first
          | Cast(type, expr) | Select(expr, expr, expr) | Call(name, expr*)
 
-kind    := serial | parallel | simd | unrolled
+kind    := serial | parallel | shared | simd | unrolled
 op      := + - * / // % min max < <= > >= == != and or         binary
          | - not                                               unary
 
@@ -30,9 +30,11 @@ divide integers and round toward zero as in C. On scalars `and`, `or` and Select
 Comparisons give bool with the lanes of their operands. `a min b` is a if a < b, else b; `a max b` likewise with a > b.
 
 The bounds of a loop are i64, evaluated once on entry; its variable is i64 and steps from lo while below hi. Iterations
-of a parallel loop run in any order and at once, `chunk` of them per grab (dynamic schedule); iterations of a simd loop
-run side by side, and the names it `reduces` are declared scalars that it only adds to, in any order. What overflows,
-races, is out of bounds, or reads what was never written has no meaning.
+of a parallel loop run in any order and at once, `chunk` of them per grab (dynamic schedule). Iterations of a shared
+loop, which stands directly in a parallel one, run in any order and at once too, all of them before what follows: they
+are the work of one iteration, for a block of threads. Iterations of a simd loop run side by side, and the names it
+`reduces` are declared scalars that it only adds to, in any order. What overflows, races, is out of bounds, or reads
+what was never written has no meaning.
 
 Where an i64 expression is expected (bounds, indices, operands of + - * // %) a Python int may stand for its constant.
 """
@@ -50,7 +52,7 @@ __all__ = [
 ]
 
 Scalar = Literal["i32", "i64", "f32", "f64", "bool"]
-Kind = Literal["serial", "parallel", "simd", "unrolled"]
+Kind = Literal["serial", "parallel", "shared", "simd", "unrolled"]
 
 
 @dataclass(frozen=True)

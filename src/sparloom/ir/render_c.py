@@ -50,4 +50,5 @@ _C = Dialect(
     pragma=_pragma,
     first=lambda loop, lo: lo,
     step=lambda loop, step: step,
+    after=lambda loop: None,
 )

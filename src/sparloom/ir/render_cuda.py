@@ -1,4 +1,4 @@
-"""Kernels as CUDA C++: one thread per iteration of the parallel loop."""
+"""Kernels as CUDA C++: a thread per iteration of the parallel loop, or a block where it contains shared loops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ def render_cuda(kernel: Kernel) -> str:
     """Print a kernel as `extern "C" __global__ void name(params)`, for nvcc and NVRTC.
 
     The body is one parallel loop, after any number of Let. Its iterations are dealt out to the threads of a
-    one-dimensional grid of any size; inside an iteration all is serial: simd loops too, and vectors are arrays.
+    one-dimensional grid of any size; inside an iteration all is serial: simd loops too, and vectors are arrays. If it
+    contains shared loops, its iterations are dealt out to the blocks, and those of shared loops to the threads of a
+    block, which wait for each other behind every shared loop.
 
     Raises:
         IllegalSchedule: the kernel does not verify.
@@ -33,11 +35,20 @@ def render_cuda(kernel: Kernel) -> str:
 
 def _first(loop: For, lo: str) -> str:
     start = "" if lo == "0" else f"({lo}) + "
-    return f"{start}((int64_t)blockIdx.x * blockDim.x + threadIdx.x){_times_step(loop)}"
+    return f"{start}{_workers(loop)[0]}{_times_step(loop)}"
 
 
 def _step(loop: For, _: str) -> str:
-    return f"{loop.var} += (int64_t)gridDim.x * blockDim.x{_times_step(loop)}"
+    return f"{loop.var} += {_workers(loop)[1]}{_times_step(loop)}"
+
+
+def _workers(loop: For) -> tuple[str, str]:
+    """Number of the worker that an iteration belongs to, and how many workers there are."""
+    if loop.kind == "shared":
+        return "(int64_t)threadIdx.x", "(int64_t)blockDim.x"
+    if any(isinstance(stmt, For) and stmt.kind == "shared" for stmt in loop.body):
+        return "(int64_t)blockIdx.x", "(int64_t)gridDim.x"
+    return "((int64_t)blockIdx.x * blockDim.x + threadIdx.x)", "(int64_t)gridDim.x * blockDim.x"
 
 
 def _times_step(loop: For) -> str:
@@ -53,4 +64,5 @@ _CUDA = Dialect(
     pragma=lambda loop: "#pragma unroll" if loop.kind == "unrolled" else None,
     first=_first,
     step=_step,
+    after=lambda loop: "__syncthreads();" if loop.kind == "shared" else None,
 )

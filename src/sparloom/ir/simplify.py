@@ -27,7 +27,7 @@ def simplify(kernel: Kernel) -> Kernel:
 
     `2 * 3  ->  6`, `x + 0  ->  x`, `x * 1  ->  x`, `x * 0  ->  0` (integers), `(x + 2) + 3  ->  x + 5`;
     `let a = 4; S  ->  S[a := 4]`; `if true: S  ->  S`; `for i in 4 .. 4: S  ->  ` nothing;
-    `for i in 4 .. 5: S  ->  S[i := 4]`, names that S declares renamed where they would clash.
+    `for i in 4 .. 5: S  ->  S[i := 4]` unless the loop is shared, names that S declares renamed where they would clash.
 
     Always legal: of floats only `x * 1`, `x / 1` and `x - 0` are touched, which keep every bit.
     """
@@ -69,7 +69,7 @@ def _inlined(stmt: Stmt) -> Body | None:
         case For(var, Const(lo), Const(hi), body, step=step):
             if lo >= hi:
                 return ()
-            if lo + step >= hi:
+            if lo + step >= hi and stmt.kind != "shared":
                 return replace_refs(body, {var: Const(lo, I64)})
     return None
 

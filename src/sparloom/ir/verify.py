@@ -31,11 +31,11 @@ from sparloom.ir.nodes import (
 from sparloom.ir.traverse import Body, walk
 from sparloom.ir.types import CALLS, Binding, bind_params, check_index, check_type, type_of
 
-__all__ = ["verify"]
+__all__ = ["is_name", "verify"]
 
 ARRAY_BYTES = 1 << 20  # of all local arrays together; threads have small stacks
 
-_KINDS = ("serial", "parallel", "simd", "unrolled")
+_KINDS = ("serial", "parallel", "shared", "simd", "unrolled")
 _BYTES = {"i32": 4, "i64": 8, "f32": 4, "f64": 8, "bool": 1}
 _WORDS = """
     auto bool break case char const continue default do double else enum extern false float for goto if inline int linux
@@ -58,6 +58,7 @@ class _Context:
     parallel: frozenset[str] | None = None  # names in scope outside the parallel loop, inside one
     simd: frozenset[str] | None = None  # names in scope outside the simd loop, inside one
     reduces: tuple[str, ...] = ()
+    sharing: bool = False  # directly in a parallel loop
     used: list[int] = field(default_factory=lambda: [0])
 
 
@@ -65,7 +66,8 @@ def verify(kernel: Kernel) -> None:
     """Check names, scopes, types, lanes and the rules of the loop kinds.
 
     Names begin with a letter, have no "__", are no word of C or CUDA and are visible once: nothing shadows. A parallel
-    loop assigns no variable declared outside it and contains no parallel loop. A simd loop is innermost and scalar; it
+    loop assigns no variable declared outside it and contains no parallel loop. A shared loop stands directly in a
+    parallel one, and beside it only other shared loops and Let. A simd loop is innermost and scalar; it
     assigns no variable declared outside it, but may add to the ones it reduces. Whether iterations touch the same
     elements is not checked here; `interpret` notices it.
 
@@ -82,6 +84,12 @@ def verify(kernel: Kernel) -> None:
     _block(kernel.body, context)
 
 
+def is_name(name: str) -> bool:
+    """Tell whether a kernel may use a name."""
+    legal = re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) is not None and "__" not in name
+    return legal and name not in _RESERVED and not _HELPER_NAME.fullmatch(name)
+
+
 def _block(body: Body, context: _Context) -> None:
     for stmt in body:
         _stmt(stmt, replace(context, place=(*context.place, _title(stmt))))
@@ -95,8 +103,8 @@ def _stmt(stmt: Stmt, context: _Context) -> None:
         case If(cond, body, orelse):
             if _type(cond, context) != BOOL:
                 raise _illegal(f"condition is {_type(cond, context)}, not bool: use a comparison of scalars", context)
-            _block(body, replace(context, scope=dict(scope)))
-            _block(orelse, replace(context, scope=dict(scope)))
+            _block(body, replace(context, scope=dict(scope), sharing=False))
+            _block(orelse, replace(context, scope=dict(scope), sharing=False))
         case Let(name, type, value) | Declare(name, type, value):
             _check_name(name, scope, context)
             _check_value(type, value, context)
@@ -134,15 +142,25 @@ def _for(loop: For, context: _Context) -> None:
         raise _illegal("a simd loop contains a loop: make the inner one simd", context)
     if loop.reduces and loop.kind != "simd":
         raise _illegal(f"a {loop.kind} loop reduces {', '.join(loop.reduces)}: only simd loops reduce", context)
-    inner = replace(context, scope={**context.scope, loop.var: Binding("loop", I64)})
+    if loop.kind == "shared" and not context.sharing:
+        raise _illegal("a shared loop that is not directly in a parallel loop: make it serial", context)
+    inner = replace(context, scope={**context.scope, loop.var: Binding("loop", I64)}, sharing=False)
     if loop.kind == "parallel":
         if context.parallel is not None:
             raise _illegal("a parallel loop contains a parallel loop: make one serial", context)
-        inner = replace(inner, parallel=frozenset(context.scope))
+        _check_sharing(loop, context)
+        inner = replace(inner, parallel=frozenset(context.scope), sharing=True)
     if loop.kind == "simd":
         _check_reduces(loop, context)
         inner = replace(inner, simd=frozenset(context.scope), reduces=loop.reduces)
     _block(loop.body, inner)
+
+
+def _check_sharing(loop: For, context: _Context) -> None:
+    """Every thread of a block runs what stands beside shared loops."""
+    shared = [isinstance(stmt, For) and stmt.kind == "shared" for stmt in loop.body]
+    if any(shared) and not all(isinstance(stmt, Let) or each for stmt, each in zip(loop.body, shared, strict=True)):
+        raise _illegal("beside shared loops only Let may stand in a parallel loop: move the rest into one", context)
 
 
 def _check_reduces(loop: For, context: _Context) -> None:
@@ -226,8 +244,7 @@ def _typed(context: _Context, check: Callable[..., Any], *arguments: Any) -> Any
 
 
 def _check_name(name: str, scope: dict[str, Binding], context: _Context) -> None:
-    legal = re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) and "__" not in name
-    if not legal or name in _RESERVED or _HELPER_NAME.fullmatch(name):
+    if not is_name(name):
         rule = "letters, digits and single _ after a first letter, and no word or type of C or CUDA"
         raise _illegal(f"{name!r} is no usable name: take {rule}", context)
     if name in scope:

@@ -81,7 +81,7 @@ void gemm_spmm_graph_0_fill(const int64_t *restrict A_p, const int32_t *restrict
     }
 }
 
-void gemm_spmm_sizes(const int64_t B_shape_0, const int64_t B_shape_1, const int64_t C_shape_0, const int64_t C_shape_1, const int64_t n, const int64_t bCol, const int64_t cCol, const int64_t A_shape_1, const int64_t A_i_shape_0, const int64_t A_p_shape_0, const int64_t A_x_shape_0, int64_t *restrict sizes)
+void gemm_spmm_sizes(const int64_t B_shape_0, const int64_t B_shape_1, const int64_t C_shape_0, const int64_t C_shape_1, const int64_t n, const int64_t bCol, const int64_t cCol, const int64_t A_shape_0, const int64_t A_shape_1, const int64_t A_i_shape_0, const int64_t A_p_shape_0, const int64_t A_x_shape_0, int64_t *restrict sizes)
 {
     sizes[0] = max_i64(n - 0, 0);
     sizes[1] = max_i64(n - 0, 0);
@@ -113,4 +113,15 @@ void gemm_spmm_sizes(const int64_t B_shape_0, const int64_t B_shape_1, const int
     sizes[27] = 0;
     sizes[28] = A_shape_1 - 1;
     sizes[29] = n;
+    sizes[30] = n - n;
+    sizes[31] = cCol - cCol;
+    sizes[32] = n - B_shape_0;
+    sizes[33] = bCol - B_shape_1;
+    sizes[34] = bCol - C_shape_0;
+    sizes[35] = cCol - C_shape_1;
+    sizes[36] = n - n;
+    sizes[37] = cCol - cCol;
+    sizes[38] = n - A_shape_0;
+    sizes[39] = A_shape_1 - n;
+    sizes[40] = cCol - cCol;
 }

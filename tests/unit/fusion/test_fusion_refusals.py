@@ -195,6 +195,19 @@ def changing_subscript(A, B, n):
     return D
 
 
+def changing_bound(A, B, n):
+    D1, D = np.zeros(n), np.zeros(n)
+    for i in fprange(n):
+        D1[i] = B[i, 0]
+    for j in fprange(n):
+        end = 0
+        for e in range(A.p[j], A.p[j + 1]):
+            end += A.i[e]
+        for k in range(end):
+            D[j] += D1[k]  # refused
+    return D
+
+
 def written_index(A, B, n):
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(n):
@@ -262,6 +275,7 @@ REFUSED = [
     (sliced, (B, N), "B has 2 dimensions: write one integer for each"),
     (computed_subscript, (B, N), r"the subscripts of D1\[\?\] depend on"),
     (changing_subscript, (A, B, N), r"the subscripts of D1\[\?\] depend on a variable that changes"),
+    (changing_bound, (A, B, N), r"the bounds of the loops around D1\[k\] are not understood"),
     (written_index, (A, B, N), r"the subscripts of D1\[A.i\[j\]\] are read from A.i, which the loops write"),
     (made_inside, (B, N), "an array is made inside a loop"),
     (negative, (B, N), "a negative subscript of B"),

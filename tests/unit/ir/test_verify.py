@@ -140,7 +140,7 @@ def test_const_buffers_are_not_stored_to():
     ("loop", "message"),
     [
         (For("i", 0, Const(4, I32), []), "bound is i32, not i64: use Cast(I64, bound)"),
-        (For("i", 0, 4, [], kind="vector"), "no kind of loop 'vector'; there are: serial, parallel, simd, unrolled"),
+        (For("i", 0, 4, [], kind="vector"), "no kind of loop 'vector'; there are: serial, parallel, shared, simd"),
         (For("i", 0, 4, [], step=0), "step 0 is not a positive int"),
         (For("i", 0, 4, [], chunk=4), "chunk 4 on a serial loop: only parallel loops have one"),
         (For("i", 0, 4, [], kind="parallel", chunk=0), "chunk 0 on a parallel loop"),
@@ -193,3 +193,13 @@ def test_strangers_are_no_nodes():
         verify(Kernel("k", (), ["store"]))
     with pytest.raises(TypeError, match="is not an expression of the IR"):
         verify(Kernel("k", (), [Let("a", I64, "n")]))
+
+
+def test_a_shared_loop_stands_directly_in_a_parallel_one_beside_nothing_but_let():
+    shared = For("j", 0, 4, [Store("y", Ref("j"), ZERO)], "shared")
+    refuse(shared, message="a shared loop that is not directly in a parallel loop")
+    refuse(For("i", 0, 4, [If(Const(True, BOOL), [shared])], "parallel"),
+           message="a shared loop that is not directly in a parallel loop")
+    refuse(For("i", 0, 4, [shared, Store("y", Ref("i"), ONE)], "parallel"),
+           message="beside shared loops only Let may stand in a parallel loop")
+    verify(Kernel("k", PARAMS, (For("i", 0, 4, [Let("a", I64, Ref("i")), shared], "parallel"),)))

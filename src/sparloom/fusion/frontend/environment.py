@@ -10,8 +10,9 @@ from typing import Any
 from sparloom.fusion.frontend.refusal import place_at, refuse
 from sparloom.fusion.frontend.ssa import Made, TypedSsa
 from sparloom.fusion.frontend.values import ArrayName, Items, Matrix, Number, Value, convert, scalar_type
+from sparloom.fusion.generated import GENERATED
 from sparloom.fusion.program import Access, Array, Iterator, Place, Scalar
-from sparloom.ir import I64, Expr, Load, Ref, Type, rebuild, walk
+from sparloom.ir import I64, Expr, Load, Ref, Type, is_name, rebuild, walk
 
 __all__ = ["Environment"]
 
@@ -36,7 +37,7 @@ class Environment:
         self._ssa = ssa
         self._groups = groups
         self._file = file
-        self._taken: set[str] = set()
+        self._taken = set(GENERATED)
         self._definitions: dict[str, Expr] = {}  # immutable names -> what they stand for
 
     def place(self, node: Any) -> Place:
@@ -69,10 +70,10 @@ class Environment:
 
     def fresh(self, wish: str) -> str:
         """Make a name that the loop IR takes and that is new, close to `wish`."""
-        base = re.sub(r"_+", "_", re.sub(r"\W", "_", wish)).strip("_") or "t"
-        base = base if base[0].isalpha() else f"t{base}"
+        base = re.sub(r"_+", "_", re.sub(r"\W", "_", wish, flags=re.ASCII)).strip("_")
+        base = base if base[:1].isalpha() else f"t{base}"
         name, number = base, 0
-        while name in self._taken:
+        while name in self._taken or not is_name(name):
             number += 1
             name = f"{base}_{number}"
         self._taken.add(name)
@@ -109,6 +110,7 @@ class Environment:
         """Take an array from the arguments."""
         label = ".".join(source)
         if source[1:] in (("p",), ("i",)):  # what their elements point into
+            self.scalar((source[0], "shape", 0), I64)
             self.scalar((source[0], "shape", 1), I64)
             self.scalar((source[0], "i", "shape", 0), I64)
         known = [array.name for array in self.arrays.values() if array.source == source]
@@ -156,9 +158,25 @@ class Environment:
             raise refuse(place, f"a negative subscript of {known.label}: count from the front")
         return exprs
 
+    def resolve(self, expr: Expr) -> Expr | None:
+        """Put definitions in place of names; None where something that changes occurs."""
+        changing = {number.expr for number in self.storage.values()}
+
+        def expand(inner: Expr) -> Expr:
+            if isinstance(inner, Ref) and inner.name in self._definitions:
+                return expand(self._definitions[inner.name])
+            return rebuild(inner, expr=expand, body=lambda body: body)
+
+        expanded = expand(expr)
+        return None if any(node in changing for node in walk(expanded)) else expanded
+
+    def enter(self, iterator: Iterator) -> None:
+        """Note a loop around what follows."""
+        self.loops.append(replace(iterator, lo=self.resolve(iterator.lo), hi=self.resolve(iterator.hi)))
+
     def access(self, array: str, subscripts: tuple[Expr, ...], *, writes: bool, place: Place) -> Expr:
         """Record a read or write and give its index in the flattened array."""
-        resolved = tuple(self._resolve(expr) for expr in subscripts)
+        resolved = tuple(self.resolve(expr) for expr in subscripts)
         self.accesses.append(Access(array, resolved, writes, tuple(self.loops), place, self.branches > 0))
         index = subscripts[0]
         for extent, subscript in zip(self.arrays[array].extents[1:], subscripts[1:], strict=True):
@@ -173,15 +191,3 @@ class Environment:
     def _add(self, array: Array) -> ArrayName:
         self.arrays[array.name] = array
         return ArrayName(array.name)
-
-    def _resolve(self, expr: Expr) -> Expr | None:
-        """Put definitions in place of names; None where something that changes occurs."""
-        changing = {number.expr for number in self.storage.values()}
-
-        def expand(inner: Expr) -> Expr:
-            if isinstance(inner, Ref) and inner.name in self._definitions:
-                return self._definitions[inner.name]
-            return rebuild(inner, expr=expand, body=lambda body: body)
-
-        expanded = expand(expr)
-        return None if any(node in changing for node in walk(expanded)) else expanded

@@ -38,69 +38,59 @@ def read_program(function: Callable[..., Any], types: Mapping[str, Any], real: t
     blocks = ssa.ir.blocks
     env = Environment(ssa, mutable_groups(blocks.values()), code.co_filename)
     place = place_at(code.co_filename, code.co_firstlineno)
-    reader = _TopReader(blocks, env, place)
-    reader.walk(reader.flow.entry, None)
-    return reader.program(function.__name__)
+    return _FunctionReader(blocks, env, place).program(function.__name__)
 
 
-class _TopReader(StatementReader):
+class _FunctionReader:
     """Reads the function itself, where only the two marked loops are loops."""
 
     def __init__(self, blocks: dict[int, Any], env: Environment, place: Place) -> None:
-        super().__init__(blocks, env)
-        self._nests: list[Nest] = []
+        self._env = env
+        self._blocks = blocks
         self._place = place
-        self._places: dict[int, Place] = {}  # of the statements of the prelude
-        self._moved = 0  # how many of them stand before the first loop
-
-    def loop(self, header: int) -> int:
-        """Read a marked loop; inner loops as usual."""
-        if self._open:
-            return super().loop(header)
-        env, bounds = self.env, self.bounds(header)
-        place = env.place(self._blocks[header].terminator)
-        if not bounds.marked:
-            raise refuse(place, "an outermost loop that is not marked: mark the two loops to fuse by fprange, and do "
-                         "other work outside the function")
-        if len(self._nests) == 2:
-            raise refuse(place, "a third marked loop: two loops are fused")
-        if not self._nests:
-            self._moved = len(self.body)
-        self._check_carried(header, place)
-        env.accesses, self.declared = [], []
-        iterator, inside, after, body = self.enter(header)
-        env.loops.append(iterator)
-        self.nested(body, inside, header)
-        env.loops.pop()
-        self._nests.append(Nest(iterator, (*self.declared, *body), tuple(env.accesses), place))
-        env.accesses, self.declared = [], []
-        return after
+        self._statements = StatementReader(blocks, env, self._loop)
+        self._nests: list[Nest] = []
+        self._moved = 0  # statements of the prelude that stand before the first loop
 
     def program(self, name: str) -> Program:
-        """Put the parts together."""
+        """Read all, and put the parts together."""
+        self._statements.walk(self._statements.flow.entry, None)
         if len(self._nests) != 2:
             raise refuse(self._place, f"{len(self._nests)} marked loops: mark two outermost loops by fprange")
         first, second = self._nests
         results, single = self._results()
-        program = Program(name, tuple(self.env.scalars.values()), tuple(self.env.arrays.values()), tuple(self.body),
-                          first, second, results, single, self._place)
+        program = Program(self._env.fresh(name), tuple(self._env.scalars.values()), tuple(self._env.arrays.values()),
+                          tuple(self._statements.body), first, second, results, single, self._place)
         self._check_prelude(program)
         return program
 
-    def _statement(self, statement: Any, rest: list[Any]) -> None:
-        before = len(self.body)
-        super()._statement(statement, rest)
-        if not self._open:
-            self._places |= dict.fromkeys(range(before, len(self.body)), self.env.place(statement))
-
-    def _check_carried(self, header: int, place: Place) -> None:
-        for phi in self._blocks[header].find_exprs(op="phi"):
-            name = next(each.target for each in self._blocks[header].body if getattr(each, "value", None) is phi)
-            raise refuse(place, f"{name.unversioned_name} is carried from one iteration to the next: iterations of a "
-                         "marked loop must be independent")
+    def _loop(self, header: int) -> int:
+        """Read a marked loop; returns the block after it."""
+        env, reader, block = self._env, self._statements, self._blocks[header]
+        place = env.place(block.terminator)
+        if not reader.bounds(header).marked:
+            raise refuse(place, "an outermost loop that is not marked: mark the two loops to fuse by fprange, and do "
+                         "other work outside the function")
+        if len(self._nests) == 2:
+            raise refuse(place, "a third marked loop: two loops are fused")
+        carried = next(iter(block.find_exprs(op="phi")), None)
+        if carried is not None:
+            name = next(each.target for each in block.body if getattr(each, "value", None) is carried).unversioned_name
+            raise refuse(place, f"{name} is carried from one iteration to the next: iterations of a marked loop must "
+                         "be independent")
+        if not self._nests:
+            self._moved = len(reader.body)
+        env.accesses, reader.declared = [], []
+        iterator, inside, after, body = reader.enter(header)
+        env.enter(iterator)
+        reader.nested(body, inside, header)
+        env.loops.pop()
+        self._nests.append(Nest(iterator, (*reader.declared, *body), tuple(env.accesses), place))
+        env.accesses, reader.declared = [], []
+        return after
 
     def _results(self) -> tuple[tuple[str, ...], bool]:
-        returned = self.returned
+        returned = self._statements.returned
         if isinstance(returned, PythonObject) and returned.value is None:
             return (), False
         items = returned.values if isinstance(returned, Items) else (returned,)
@@ -111,7 +101,7 @@ class _TopReader(StatementReader):
     def _check_prelude(self, program: Program) -> None:
         """Statements outside the loops move before the first."""
         for position, statement in enumerate(program.prelude):
-            place = self._places.get(position, self._place)
+            place = next(place for each, place in self._statements.origins if each is statement)
             if not isinstance(statement, Let):
                 raise refuse(place, f"a {type(statement).__name__.lower()} outside the marked loops: put it into "
                              "one of them, or do it outside the function")

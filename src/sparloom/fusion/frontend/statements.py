@@ -11,7 +11,7 @@ from sparloom.fusion.frontend.environment import Environment
 from sparloom.fusion.frontend.expressions import evaluate, lookup, number
 from sparloom.fusion.frontend.refusal import refuse
 from sparloom.fusion.frontend.values import ArrayName, Bounds, Number, Value, convert, widest
-from sparloom.fusion.program import Iterator
+from sparloom.fusion.program import Iterator, Place
 from sparloom.ir import (
     BOOL,
     I64,
@@ -36,34 +36,42 @@ __all__ = ["StatementReader"]
 
 
 class StatementReader:
-    """Reads the blocks of a function into `body`, the innermost block that is open."""
+    """Reads the blocks of a function into `body`, the innermost block that is open.
 
-    def __init__(self, blocks: dict[int, Any], env: Environment) -> None:
+    Args:
+        outermost: reads a loop that stands in no other, given its header; returns the block after it.
+    """
+
+    def __init__(self, blocks: dict[int, Any], env: Environment, outermost: Callable[[int], int]) -> None:
         self.env = env
         self.flow = Flow(blocks)
         self.body: list[Stmt] = []
         self.returned: Value | None = None
         self.declared: list[Declare] = []  # variables that change, of the marked loop that is open
+        self.origins: list[tuple[Stmt, Place]] = []  # of the statements outside of loops
         self._blocks = blocks
+        self._outermost = outermost
         self._open: list[int] = []  # headers of the loops around
 
     def walk(self, label: int | None, stop: int | None) -> None:
         """Read from a block on until `stop`."""
         while label is not None and label != stop:
             self._check_exit(label)
-            begins = self.flow.is_header(label) and label not in self._open
-            label = self.loop(label) if begins else self._block(label)
+            if self.flow.is_header(label) and label not in self._open:
+                label = self._loop(label) if self._open else self._outermost(label)
+            else:
+                label = self._block(label)
 
-    def loop(self, header: int) -> int:
+    def _loop(self, header: int) -> int:
         """Read a loop that is not marked; returns the block after it."""
         iterator, inside, after, body = self.enter(header)
         if self.bounds(header).marked:
             raise refuse(self.env.place(self._blocks[header].terminator), "a marked loop inside a loop: only the two "
                          "outermost loops are marked by fprange")
-        self.env.loops.append(iterator)
+        self.env.enter(iterator)
         self.nested(body, inside, header)
         self.env.loops.pop()
-        self.body.append(For(iterator.name, iterator.lo, iterator.hi, body, step=iterator.step))
+        self._emit(For(iterator.name, iterator.lo, iterator.hi, body, step=iterator.step), self._blocks[header])
         return after
 
     def bounds(self, header: int) -> Bounds:
@@ -142,7 +150,7 @@ class StatementReader:
             ways.append(self.body)
             self.body, self.env.current = outer, current
         if any(ways):
-            self.body.append(If(cond, *ways))
+            self._emit(If(cond, *ways), branch)
         return join
 
     def _statement(self, statement: Any, rest: list[Any]) -> None:
@@ -176,7 +184,7 @@ class StatementReader:
         elif isinstance(value, Number) and not target.is_temp and not _is_name(value.expr):
             name = env.fresh(target.name)
             env.define(name, value.expr)
-            self.body.append(Let(name, value.type, value.expr))
+            self._emit(Let(name, value.type, value.expr), statement)
             env.values[target.name] = Number(Ref(name), value.type)
         else:
             named = isinstance(value, ArrayName) and not target.is_temp
@@ -193,7 +201,7 @@ class StatementReader:
             self.declared.append(Declare(name, type, Const(_zero(type), type)))
         variable = env.storage[leader]
         self._settle(lambda expr: variable.expr in set(walk(expr)), rest)
-        self.body.append(Assign(variable.expr.name, convert(value, variable.type)))
+        self._emit(Assign(variable.expr.name, convert(value, variable.type)), target)
         env.current[leader] = target.name
 
     def _store(self, statement: Any, index: Value, rest: list[Any]) -> None:
@@ -207,9 +215,9 @@ class StatementReader:
         self._settle(lambda expr: any(isinstance(n, Load) and n.buffer == known.name for n in walk(expr)), rest)
         match value:
             case Binary("+", Load(buffer, where), added) if buffer == known.name and where == at:
-                self.body.append(Accumulate(known.name, at, added))
+                self._emit(Accumulate(known.name, at, added), statement)
             case _:
-                self.body.append(Store(known.name, at, value))
+                self._emit(Store(known.name, at, value), statement)
 
     def _settle(self, affected: Callable[[Expr], bool], rest: list[Any]) -> None:
         """Evaluate before a write what was read before it and is used after it."""
@@ -218,9 +226,15 @@ class StatementReader:
             value = self.env.values[name]
             if isinstance(value, Number) and affected(value.expr):
                 kept = self.env.fresh(name)
-                self.body.append(Let(kept, value.type, value.expr))
+                self._emit(Let(kept, value.type, value.expr), rest[0])
                 self.env.define(kept, value.expr)
                 self.env.values[name] = Number(Ref(kept), value.type)
+
+    def _emit(self, statement: Stmt, node: Any) -> None:
+        """Add a statement that a Numba node gives."""
+        self.body.append(statement)
+        if not self._open:
+            self.origins.append((statement, self.env.place(node)))
 
     def _user_name(self, header: int, inside: int) -> str:
         """Name a loop as the source does: the variable that the body begins with."""

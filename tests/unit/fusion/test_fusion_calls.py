@@ -1,0 +1,118 @@
+"""How fused functions are called: operands, types, schedules found again."""
+
+import gc
+
+import numpy as np
+import pytest
+import scipy.sparse
+from fused_cases import CASES, operands
+from interpreted import InterpretedLibrary
+
+from sparloom.fusion import Budget, Csr, fprange, fuse
+from sparloom.sparse import Pattern, SparseMatrix
+
+BUDGET = Budget(threads=2, cache_bytes=1 << 16, ct_size=4)
+
+
+@pytest.fixture(autouse=True)
+def _interpreted(monkeypatch):
+    monkeypatch.setattr("sparloom.fusion.compiled.compile_c", InterpretedLibrary)
+
+
+@pytest.fixture
+def gemm_spmm():
+    return fuse(CASES["gemm_spmm"][0], budget=BUDGET)
+
+
+def _arguments(real=np.float32):
+    return operands(CASES["gemm_spmm"][1], n=9, real=real, seed=0)
+
+
+def test_sparse_operands_of_every_kind_give_the_same(gemm_spmm):
+    A, *dense = _arguments()
+    pattern = Pattern(A.shape, A.p, A.i)
+    narrow = scipy.sparse.csr_array((A.x, A.i, A.p.astype(np.int32)), shape=A.shape)
+    expected = gemm_spmm(A, *dense)
+    kinds = (SparseMatrix(pattern, A.x), narrow, narrow.tocsc(), narrow.tocoo(), scipy.sparse.csr_matrix(narrow))
+    for operand in kinds:
+        np.testing.assert_array_equal(gemm_spmm(operand, *dense), expected)
+    ones = gemm_spmm(A._replace(x=np.ones_like(A.x)), *dense)
+    np.testing.assert_array_equal(gemm_spmm(pattern, *dense), ones)
+
+
+def test_arrays_made_without_dtype_are_as_wide_as_the_operands(gemm_spmm):
+    assert gemm_spmm(*_arguments(np.float32)).dtype == np.float32
+    assert gemm_spmm(*_arguments(np.float64)).dtype == np.float64
+
+
+def with_dtypes(B, n):
+    """Types that the function names itself."""
+    D1 = np.zeros(n, np.float64)
+    D = np.zeros((n, 1), dtype=B.dtype)
+    for i in fprange(n):
+        D1[i] = B[i, 0] * 3
+    for j in fprange(n):
+        D[j, 0] = D1[j]
+    return D1, D
+
+
+def test_a_dtype_that_is_given_is_kept():
+    D1, D = fuse(with_dtypes)(np.ones((3, 2), np.float32), 3)
+    assert (D1.dtype, D.dtype) == (np.float64, np.float32)
+
+
+def test_operands_may_be_views_and_by_keyword(gemm_spmm):
+    A, B, C, n, inner, width = _arguments()
+    expected = gemm_spmm(A, B, C, n, inner, width)
+    wide = np.repeat(B, 2, axis=1)[:, ::2]
+    np.testing.assert_array_equal(
+        gemm_spmm(A, wide, np.asfortranarray(C), cCol=width, bCol=np.int32(inner), n=np.int64(n)), expected)
+
+
+def test_arrays_that_are_written_must_be_contiguous():
+    function, names = CASES["smoothed_in_place"]
+    A, X, n = operands(names, n=4, real=np.float32, seed=0)
+    with pytest.raises(TypeError, match="X is not a C-contiguous NumPy array"):
+        fuse(function)(A, np.asfortranarray(X), n)
+
+
+def test_a_schedule_is_made_once_per_pattern_and_again_for_another(gemm_spmm, monkeypatch):
+    made = []
+    original = gemm_spmm._inspect
+    monkeypatch.setattr(gemm_spmm, "_inspect", lambda *given: made.append(1) or original(*given))
+    A, *dense = _arguments()
+    for values in (A.x, 2 * A.x):
+        gemm_spmm(A._replace(x=values), *dense)
+    assert len(made) == 1
+    gemm_spmm(A._replace(i=A.i.copy()), *dense)
+    assert len(made) == 2
+    gemm_spmm(A, np.ones((9, 7), np.float32), np.ones((7, 3), np.float32), 9, 7, 3)
+    assert len(made) == 3
+
+
+def test_a_pattern_that_is_gone_is_not_taken_for_a_new_one(gemm_spmm):
+    _, *dense = _arguments()
+    for seed in range(5):
+        A = operands(("A",), n=9, real=np.float32, seed=seed)[0]
+        np.testing.assert_allclose(gemm_spmm(A, *dense), CASES["gemm_spmm"][0](A, *dense), rtol=1e-5, atol=1e-6)
+        del A
+        gc.collect()
+
+
+def test_the_schedule_keeps_the_budget(gemm_spmm):
+    schedule = gemm_spmm.schedule(*_arguments())
+    assert schedule.largest_tile <= BUDGET.ct_size
+    assert schedule.tiles[0] >= BUDGET.threads
+
+
+def test_a_one_to_one_dependence_has_one_wavefront():
+    function, names = CASES["spmm_gemm"]
+    fused = fuse(function, budget=BUDGET)
+    schedule = fused.schedule(*operands(names, n=9, real=np.float32, seed=0))
+    assert (schedule.tiles[1], schedule.fused_rows) == (0, 1.0)
+
+
+def test_the_undecorated_function_is_kept(gemm_spmm):
+    assert gemm_spmm.__name__ == "gemm_spmm"
+    assert gemm_spmm.__wrapped__ is CASES["gemm_spmm"][0]
+    assert isinstance(_arguments()[0], Csr)
