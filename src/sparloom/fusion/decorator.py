@@ -149,7 +149,7 @@ def _type(name: str, value: Any) -> Any:
 
 
 def _real(values: Iterable[Any]) -> type[np.generic]:
-    """Type of the elements of arrays made without dtype: float64 if an operand has it, else float32."""
+    """Type of the elements of arrays made without dtype: float32 if all real operands have it, else float64."""
     arrays = [value.x if isinstance(value, Csr) else value for value in values]
-    wide = any(isinstance(array, np.ndarray) and array.dtype == np.float64 for array in arrays)
-    return np.float64 if wide else np.float32
+    types = {array.dtype for array in arrays if isinstance(array, np.ndarray) and array.dtype.kind == "f"}
+    return np.float32 if types == {np.dtype(np.float32)} else np.float64
