@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
-from sparloom.measure import describe_machine
+from sparloom.measure import cache_bytes_per_core
 
 __all__ = ["Budget"]
-
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_FALLBACK = 1 << 20  # where the system does not tell its caches
 
 
 @dataclass(frozen=True)
@@ -27,13 +25,5 @@ class Budget:
 
     @classmethod
     def of_this_machine(cls) -> Budget:
-        """Take all processors, and per thread its first two caches and its share of the third (§5.1.1)."""
-        machine = describe_machine()
-        threads = int(machine["threads"])
-        first, second, third = (_bytes(str(machine[f"cache_{level}"])) for level in ("l1d", "l2", "l3"))
-        return cls(threads, first + second + third // threads or _FALLBACK)
-
-
-def _bytes(size: str) -> int:
-    """Read "32K"."""
-    return int(size[:-1]) * _UNITS[size[-1]] if size else 0
+        """Take the processors that this process may use, and all caches of one (§5.1.1)."""
+        return cls(len(os.sched_getaffinity(0)), cache_bytes_per_core())
