@@ -52,7 +52,8 @@ def test_the_graph_of_random_subscripts_is_what_enumeration_finds(data):
         "X[{c} * j + {d}]", "X[P[j // {s}] + {d}]", "X[{c} * j + w]", "X[A.i[w] + {d}]", "X[w * {s} + P[0] * j]"]))
     other = other.format(**values)
     sparse = "A.i[" in other
-    inner = "range(A.p[(j - {o}) // {s}], A.p[(j - {o}) // {s} + 1])" if sparse else "range({d})" if "w" in other else "range(1)"
+    row = "A.p[(j - {o}) // {s}], A.p[(j - {o}) // {s} + 1]"
+    inner = f"range({row})" if sparse else "range({d})" if "w" in other else "range(1)"
     kind = data.draw(st.sampled_from(["flow", "anti", "output"]))
     begin = values["k" if kind == "anti" else "l"]
     text = _program(affine, other, inner.format(**values, o=begin), kind=kind, values=values)
