@@ -6,7 +6,7 @@ from sparloom.fusion.frontend import fprange
 from sparloom.fusion.legality import check_schedule
 from sparloom.fusion.loops import FusedLoops, Loop, Reads, gemm_spmm_loops, spmm_gemm_loops, spmm_spmm_loops
 from sparloom.fusion.operands import Csr
-from sparloom.fusion.order import Reordered, bandwidth_order, partition_order, rescue_order
+from sparloom.fusion.order import Reordered, bandwidth_order, metis_order, partition_order, rescue_order
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.fusion.store import ScheduleKey, ScheduleStore, load_schedule, save_schedule
 from sparloom.fusion.summary import summarise
@@ -30,6 +30,7 @@ __all__ = [
     "fuse",
     "gemm_spmm_loops",
     "load_schedule",
+    "metis_order",
     "partition_order",
     "rescue_order",
     "save_schedule",

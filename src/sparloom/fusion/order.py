@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from sparloom.errors import Unsupported
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.jit import compile_cpp
 from sparloom.sparse import Pattern, locality_order
 
-__all__ = ["LEAST_FUSED_RATIO", "Reordered", "bandwidth_order", "partition_order", "rescue_order"]
+__all__ = ["LEAST_FUSED_RATIO", "Reordered", "bandwidth_order", "metis_order", "partition_order", "rescue_order"]
 
 LEAST_FUSED_RATIO = 1e-4  # §5.1.2: matrices below are reordered
 
@@ -90,16 +91,53 @@ def partition_order(pattern: Pattern, *, parts: int) -> np.ndarray:
 
     Source: the embedding is that of Harel and Koren, Graph Drawing by High-Dimensional Embedding (2002).
     """
-    _check_square(pattern)
-    if parts < 1:
-        raise ValueError(f"{parts} parts: there must be at least 1")
-    ones = pattern.to_scipy()
-    both = scipy.sparse.csr_array(ones + ones.T)
+    parts = _checked_parts(parts, pattern)
+    both = _either_way(pattern)
     indptr, indices = both.indptr.astype(np.int64), both.indices.astype(np.int32, copy=False)
     order = np.empty(pattern.rows, dtype=np.int32)
     problem = _Problem(indptr.ctypes.data, indices.ctypes.data, pattern.rows, parts, order.ctypes.data)
     _bisect()(ctypes.byref(problem))
     return order
+
+
+def metis_order(pattern: Pattern, *, parts: int) -> np.ndarray:
+    """Order by the parts that METIS makes of the graph of A + A^T; within a part the order stays.
+
+    It looks at edges where `partition_order` looks at distances, so it serves graphs of small diameter too. Its parts
+    are only about equal: bounds of tiles lie beside theirs.
+
+    Args:
+        parts: as of `partition_order`.
+
+    Raises:
+        ValueError: as by `partition_order`.
+        Unsupported: pymetis is not installed.
+    """
+    parts = _checked_parts(parts, pattern)
+    try:
+        import pymetis
+    except ImportError as error:
+        raise Unsupported("pymetis is not installed: install sparloom[peers] or take partition_order") from error
+    if parts == 1:
+        return np.arange(pattern.rows, dtype=np.int32)
+    both = _either_way(pattern)
+    both.setdiag(0)
+    both.eliminate_zeros()
+    _, part = pymetis.part_graph(parts, pymetis.CSRAdjacency(both.indptr, both.indices))
+    return np.argsort(part, kind="stable").astype(np.int32)
+
+
+def _either_way(pattern: Pattern) -> scipy.sparse.csr_array:
+    """Make the graph of A + A^T, with weights above 0."""
+    ones = pattern.to_scipy()
+    return scipy.sparse.csr_array(ones + ones.T)
+
+
+def _checked_parts(parts: int, pattern: Pattern) -> int:
+    _check_square(pattern)
+    if parts < 1:
+        raise ValueError(f"{parts} parts: there must be at least 1")
+    return min(parts, max(1, pattern.rows))
 
 
 def _check_square(pattern: Pattern) -> None:

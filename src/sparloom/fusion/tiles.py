@@ -13,6 +13,8 @@ from sparloom.jit import compile_cpp
 
 __all__ = ["coarse_tiles", "schedule_tiles"]
 
+UNLIMITED = 2**62  # bytes
+
 
 def schedule_tiles(loops: FusedLoops, *, threads: int, cache_bytes: int, ct_size: int = 2048) -> TileSchedule:
     """Group the iterations of two loops into tiles that fit the cache, in two wavefronts at most.
@@ -41,7 +43,8 @@ def schedule_tiles(loops: FusedLoops, *, threads: int, cache_bytes: int, ct_size
     first, second_ptr = np.empty(n + 1, np.int64), np.empty(2 * n + 1, np.int64)
     second, needed = np.empty(n, np.int32), np.empty(n, np.uint8)
     result = _Result(*(array.ctypes.data for array in (first, second, second_ptr, needed)))
-    problem = _Problem(_Loop.of(loops.one), _Loop.of(loops.two), cache_bytes, ct_size, threads)
+    problem = _Problem(
+        _Loop.of(loops.one), _Loop.of(loops.two), min(cache_bytes, UNLIMITED), min(ct_size, max(1, n)), threads)
     _inspect()(ctypes.byref(problem), ctypes.byref(result))
     if result.fault_loop:
         reads = (loops.one if result.fault_loop == 1 else loops.two).reads

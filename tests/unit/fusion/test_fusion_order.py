@@ -1,5 +1,7 @@
 """Orders for fusion: permutations that keep values and neighbours, and fuse what the natural order does not."""
 
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -7,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
 
+from sparloom.errors import Unsupported
 from sparloom.fusion import (
     Reads,
     Reordered,
@@ -14,6 +17,7 @@ from sparloom.fusion import (
     bandwidth_order,
     coarse_tiles,
     gemm_spmm_loops,
+    metis_order,
     partition_order,
     rescue_order,
     schedule_tiles,
@@ -80,6 +84,25 @@ def test_a_partition_order_fuses_most_of_a_large_mesh():
     assert _fused(mesh, partition_order(mesh, parts=parts), ct_size=4096) >= 0.7
 
 
+def test_metis_fuses_a_mesh_too():
+    pytest.importorskip("pymetis", reason="pymetis is not installed: pip install sparloom[peers]")
+    mesh = _mesh(24)
+    order = metis_order(mesh, parts=8)
+    assert np.array_equal(np.sort(order), np.arange(mesh.rows))
+    assert _fused(mesh, order, ct_size=mesh.rows // 8) > 0.7
+    assert metis_order(mesh, parts=1).tolist() == list(range(mesh.rows))
+
+
+def test_without_metis_another_order_is_advised(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    with pytest.raises(Unsupported, match=r"pymetis is not installed: install sparloom\[peers\] or take partition"):
+        metis_order(_mesh(3), parts=2)
+
+
+def test_more_parts_than_vertices_are_as_many_as_there_are():
+    assert partition_order(_mesh(2), parts=10**12).tolist() == partition_order(_mesh(2), parts=8).tolist()
+
+
 def test_components_are_not_mixed():
     shuffled = np.random.default_rng(0).permutation(60)
     blocks = Pattern.from_coo(*np.nonzero(np.kron(np.eye(3), np.ones((20, 20)))), (60, 60))
@@ -106,7 +129,7 @@ def test_next_to_no_fusion_is_rescued_by_a_smaller_bandwidth():
 
 
 @pytest.mark.parametrize("order", [bandwidth_order, lambda p: partition_order(p, parts=2),
-                                   lambda p: Reordered.of(p, np.arange(2))])
+                                   lambda p: metis_order(p, parts=2), lambda p: Reordered.of(p, np.arange(2))])
 def test_a_rectangular_pattern_has_no_order(order):
     with pytest.raises(ValueError, match="a pattern of 2 x 3: only a square one has an order of both"):
         order(Pattern((2, 3), np.zeros(3, int), np.zeros(0, int)))

@@ -8,6 +8,7 @@ from sparloom.fusion import (
     Loop,
     Reads,
     TileSchedule,
+    coarse_tiles,
     gemm_spmm_loops,
     schedule_tiles,
     spmm_gemm_loops,
@@ -46,6 +47,17 @@ def test_a_split_leaves_to_wavefront_1_what_reads_both_halves():
 def test_tiles_are_even_and_as_many_for_every_thread():
     schedule = _schedule(FusedLoops(Loop(100, None, 1), Loop(100, None, 1)), threads=4, ct_size=20)
     assert np.diff(schedule.first).tolist() == [12, 13, 12, 13, 12, 13, 12, 13]
+
+
+def test_limits_may_be_larger_than_any_loop():
+    schedule = _schedule(_gemm_spmm(BLOCKS), cache_bytes=10**30, ct_size=10**30, threads=1)
+    assert schedule.tiles == (1, 0)
+
+
+def test_coarse_tiles_are_those_of_a_schedule_that_fits():
+    for threads, ct_size in ((1, 4), (2, 5), (3, 100), (20, 1)):
+        schedule = _schedule(_gemm_spmm(BLOCKS), threads=threads, ct_size=ct_size)
+        assert schedule.tiles[0] == coarse_tiles(12, threads=threads, ct_size=ct_size)
 
 
 def test_one_to_one_loops_are_fused_wholly():
