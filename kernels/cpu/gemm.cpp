@@ -11,7 +11,6 @@
 // below; `workspace` has the floats that sparloom_gemm_prepare asks for; C overlaps nothing else.
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "gemm.hpp"
@@ -32,7 +31,6 @@ namespace sparloom::gemm {
 namespace {
 
 using Tile = void (*)(int64_t, const float*, int64_t, const float*, int64_t, float*, int64_t, bool);
-using Edge = void (*)(int64_t, const float*, int64_t, int64_t, const float*, int64_t, float*, int64_t, int64_t, bool);
 
 constexpr int kPackB = 1, kPackAB = 2;  // values of Gemm::pack; 0: nothing is packed
 constexpr int kUnroll = 4;
@@ -45,31 +43,19 @@ struct Micro {
 
 template <int Rows, int Columns>
 constexpr Micro micro() {
-    constexpr int v = Columns / kLanes;
-    return {Rows, Columns, tile<Rows, v, 1, false>, tile<Rows, v, kUnroll, false>, tile<Rows, v, 1, true>,
-            tile<Rows, v, kUnroll, true>};
+    constexpr int v = Columns / kLanes<float>;
+    return {Rows,
+            Columns,
+            tile<float, Rows, v, 1, false>,
+            tile<float, Rows, v, kUnroll, false>,
+            tile<float, Rows, v, 1, true>,
+            tile<float, Rows, v, kUnroll, true>};
 }
 
 constexpr Micro kMicros[] = {micro<1, 64>(), micro<1, 256>(), micro<4, 16>(), micro<6, 64>(),
                              micro<8, 16>(), micro<8, 32>(),  micro<8, 48>(), micro<12, 32>()};
 
-// Border tiles of 1, 2, 4 and 8 rows, as far as they fit into the registers.
-constexpr int kHeights = 4;
-using Edges = std::array<Edge, kWidest / kLanes>;  // by number of vectors
-
-template <int Rows, int Vectors>
-constexpr Edge edge_or_none() {
-    if constexpr (Rows == 1 || (Rows + 1) * Vectors + 1 <= kRegisters) return edge<Rows, Vectors>;
-    return nullptr;
-}
-
-template <int Rows, int... V>
-constexpr Edges edges(std::integer_sequence<int, V...>) {
-    return {edge_or_none<Rows, V + 1>()...};
-}
-
-constexpr auto kVectors = std::make_integer_sequence<int, kWidest / kLanes>{};
-constexpr Edges kEdges[kHeights] = {edges<1>(kVectors), edges<2>(kVectors), edges<4>(kVectors), edges<8>(kVectors)};
+constexpr Borders<float, kWidest / kLanes<float>> kBorders;
 
 Tile choose(const Gemm& g) {
     for (const Micro& m : kMicros) {
@@ -98,9 +84,9 @@ void pack_b(const float* b, int64_t n, int64_t depth, int64_t width, int64_t col
         for (int64_t k = 0; k < depth; ++k) {
             const float* from = b + k * n + j;
             int64_t v = 0;
-            for (; v + kLanes <= filled; v += kLanes) store(to + k * columns + v, load(from + v));
+            for (; v + kLanes<float> <= filled; v += kLanes<float>) store(to + k * columns + v, load(from + v));
             if (v < filled) {
-                const Lanes part(filled - v);
+                const Lanes<float> part(filled - v);
                 part.store(to + k * columns + v, part.load(from + v));
             }
         }
@@ -113,17 +99,6 @@ void pack_a(const float* a, int64_t lead, int64_t height, int64_t depth, int64_t
         for (int64_t k = 0; k < depth; ++k) {
             for (int64_t r = 0; r < filled; ++r) *to++ = a[(i + r) * lead + k];
         }
-    }
-}
-
-// Covers `rows` x `columns` at the border of C with the tallest tiles that fit.
-void cover(int64_t depth, int64_t rows, int64_t columns, const float* a, int64_t a_row, int64_t a_column,
-           const float* b, int64_t b_row, float* c, int64_t c_row, bool add) {
-    const int64_t vectors = (columns + kLanes - 1) / kLanes, last = columns - (vectors - 1) * kLanes;
-    int height = kHeights - 1;
-    for (int64_t r = 0; r < rows; r += 1 << height) {
-        while (rows - r < 1 << height || kEdges[height][vectors - 1] == nullptr) --height;
-        kEdges[height][vectors - 1](depth, a + r * a_row, a_row, a_column, b, b_row, c + r * c_row, c_row, last, add);
     }
 }
 
@@ -142,9 +117,9 @@ void block(const Gemm& g, const float* a, const float* b, float* c, int64_t heig
             if (rows == g.rows && columns == g.columns) {
                 whole(depth, left, g.k, right, b_row, to, g.n, add);
             } else if (g.pack == kPackAB) {
-                cover(depth, rows, columns, left, 1, rows, right, b_row, to, g.n, add);
+                kBorders.cover(depth, rows, columns, left, 1, rows, right, b_row, to, g.n, add);
             } else {
-                cover(depth, rows, columns, left, g.k, 1, right, b_row, to, g.n, add);
+                kBorders.cover(depth, rows, columns, left, g.k, 1, right, b_row, to, g.n, add);
             }
         }
     }

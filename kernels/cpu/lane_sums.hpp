@@ -1,4 +1,4 @@
-// Sums of the lanes of several vectors at once: N vectors become one vector of N lanes.
+// Sums of the lanes of several vectors of float at once: N vectors become one vector of N lanes.
 
 #pragma once
 
@@ -24,7 +24,7 @@ constexpr int lane(int block, int to) { return to / (block / 2) * block + to % (
 
 // [x x x x], [y y y y] -> [x x y y]
 template <int Block, int... To>
-[[gnu::always_inline]] inline Vec join(Vec x, Vec y, std::integer_sequence<int, To...>) {
+[[gnu::always_inline]] inline Vec<float> join(Vec<float> x, Vec<float> y, std::integer_sequence<int, To...>) {
     return __builtin_shufflevector(x, y, lane(Block, To)...) + __builtin_shufflevector(x, y, lane(Block, To) + Block / 2 ...);
 }
 
@@ -44,14 +44,14 @@ template <int Block, int Width, typename Wide>
 }
 
 template <int Block, int N>
-[[gnu::always_inline]] inline auto reduce(const std::array<Vec, N>& parts) {
+[[gnu::always_inline]] inline auto reduce(const std::array<Vec<float>, N>& parts) {
     if constexpr (N == 1) {
-        return shrink<Block, kLanes>(parts[0]);
+        return shrink<Block, kLanes<float>>(parts[0]);
     } else {
-        std::array<Vec, N / 2> joined;
+        std::array<Vec<float>, N / 2> joined;
 #pragma GCC unroll 16
         for (int n = 0; n < N / 2; ++n) {
-            joined[n] = join<Block>(parts[2 * n], parts[2 * n + 1], std::make_integer_sequence<int, kLanes>{});
+            joined[n] = join<Block>(parts[2 * n], parts[2 * n + 1], std::make_integer_sequence<int, kLanes<float>>{});
         }
         return reduce<Block / 2, N / 2>(joined);
     }
@@ -61,8 +61,8 @@ template <int Block, int N>
 
 // N: a power of two, at most kLanes.
 template <int N>
-[[gnu::always_inline]] inline typename Floats<N>::type sum_lanes(const std::array<Vec, N>& vectors) {
-    return lane_sums::reduce<kLanes, N>(vectors);
+[[gnu::always_inline]] inline typename Floats<N>::type sum_lanes(const std::array<Vec<float>, N>& vectors) {
+    return lane_sums::reduce<kLanes<float>, N>(vectors);
 }
 
 }  // namespace sparloom

@@ -31,9 +31,9 @@ inline bool is_cut(const Rows& rows, int32_t piece) {
     return rows.piece_nonzeros[piece] > rows.indptr[rows.piece_rows[piece]];
 }
 
-// Dense rows of `columns` floats that fill so many bytes, at least one; 0 for 0.
-inline int64_t rows_ahead(int64_t bytes, int64_t columns) {
-    return bytes == 0 ? 0 : std::max<int64_t>(1, bytes / (4 * columns));
+// Dense rows of `row_bytes` each that fill so many bytes, at least one; 0 for 0.
+inline int64_t rows_ahead(int64_t bytes, int64_t row_bytes) {
+    return bytes == 0 ? 0 : std::max<int64_t>(1, bytes / row_bytes);
 }
 
 // Calls work(piece) for every piece.

@@ -55,20 +55,21 @@ constexpr Table kTable{std::make_integer_sequence<int, kVectors>{}};
 void piece(const Sddmm& s, int32_t p) {
     const Rows& rows = s.rows;
     const int group = __builtin_ctz(s.group) / 2;
-    const int64_t begin = rows.piece_nonzeros[p], end = rows.piece_nonzeros[p + 1], strip = kVectors * kLanes;
+    const int64_t begin = rows.piece_nonzeros[p], end = rows.piece_nonzeros[p + 1], strip = kVectors * kLanes<float>;
     const int64_t last = rows.piece_rows[p + 1] + (end > rows.indptr[rows.piece_rows[p + 1]]);  // one more if it is cut
     for (int64_t row = rows.piece_rows[p]; row < last; row += kBlock) {
         for (int64_t column = 0; column < s.width; column += strip) {
-            const int64_t columns = std::min(strip, s.width - column), vectors = (columns + kLanes - 1) / kLanes;
+            const int64_t columns = std::min(strip, s.width - column);
+            const int64_t vectors = (columns + kLanes<float> - 1) / kLanes<float>;
             const Strip at{s.left + column,
                            s.right + column,
                            s.width,
-                           Lanes(columns - (vectors - 1) * kLanes),
-                           rows_ahead(s.ahead, columns),
+                           Lanes<float>(columns - (vectors - 1) * kLanes<float>),
+                           rows_ahead(s.ahead, 4 * columns),
                            column == 0,
                            column + columns == s.width};
             const Kernels& kernels = kTable.by_vectors[vectors - 1];
-            const Kernel kernel = (columns % kLanes != 0 ? kernels.part : kernels.whole)[group];
+            const Kernel kernel = (columns % kLanes<float> != 0 ? kernels.part : kernels.whole)[group];
             kernel(rows, row, std::min(row + kBlock, last), begin, end, at, s.result);
         }
     }

@@ -16,7 +16,7 @@
 namespace sparloom::sddmm {
 
 constexpr int kVectors = kRegisters / 2;  // of the widest strip
-constexpr int kGroup = kLanes;            // the largest
+constexpr int kGroup = kLanes<float>;            // the largest
 constexpr int kRowsAhead = 2;             // whose left factor is prefetched
 
 // The largest group, up to `wanted`, for which strip and partial sums fit into the registers.
@@ -29,7 +29,7 @@ constexpr int group(int wanted, int vectors) {
 struct Strip {
     const float *left, *right;  // from its first column on
     int64_t lead;               // floats from one row to the next, of both
-    Lanes last;                 // columns in the last vector
+    Lanes<float> last;                 // columns in the last vector
     int64_t ahead;              // nonzeros between the one being multiplied and the one being prefetched; 0: none is
     bool first_strip, last_strip;
 };
@@ -42,8 +42,8 @@ struct Nonzeros {
 };
 
 template <int V, bool kPart>
-[[gnu::always_inline]] inline Vec read(const float* from, int v, const Lanes& last) {
-    return kPart && v == V - 1 ? last.load(from + v * kLanes) : load(from + v * kLanes);
+[[gnu::always_inline]] inline Vec<float> read(const float* from, int v, const Lanes<float>& last) {
+    return kPart && v == V - 1 ? last.load(from + v * kLanes<float>) : load(from + v * kLanes<float>);
 }
 
 inline const float* left_of(const Rows& rows, int64_t row, const Strip& strip) {
@@ -53,20 +53,20 @@ inline const float* left_of(const Rows& rows, int64_t row, const Strip& strip) {
 template <int V>
 [[gnu::always_inline]] inline void prefetch(const float* from) {
 #pragma GCC unroll 32
-    for (int c = 0; c < V * kLanes; c += kLineFloats) __builtin_prefetch(from + c);
+    for (int c = 0; c < V * kLanes<float>; c += kLine<float>) __builtin_prefetch(from + c);
 }
 
 // result[n] = (what earlier strips gave + left . right[columns[n]]) * values[n] for n < count <= U.
 template <int V, bool kPart, int U>
-[[gnu::always_inline]] inline void dots(const Nonzeros& at, int64_t count, const std::array<Vec, V>& left,
+[[gnu::always_inline]] inline void dots(const Nonzeros& at, int64_t count, const std::array<Vec<float>, V>& left,
                                         const Strip& strip) {
     using Group = typename Floats<U>::unaligned;
-    std::array<Vec, U> parts;
+    std::array<Vec<float>, U> parts;
 #pragma GCC unroll 16
     for (int u = 0; u < U; ++u) {
         const int64_t n = u < count ? u : count - 1;
         const float* right = strip.right + at.columns[n] * strip.lead;
-        Vec sum{};
+        Vec<float> sum{};
 #pragma GCC unroll 32
         for (int v = 0; v < V; ++v) sum += left[v] * read<V, kPart>(right, v, strip.last);
         parts[u] = sum;
@@ -87,7 +87,7 @@ template <int V, bool kPart, int U>
 
 // The last nonzeros of a row, at most U.
 template <int V, bool kPart, int U>
-[[gnu::always_inline]] inline void rest(const Nonzeros& at, int64_t count, const std::array<Vec, V>& left,
+[[gnu::always_inline]] inline void rest(const Nonzeros& at, int64_t count, const std::array<Vec<float>, V>& left,
                                         const Strip& strip) {
     if constexpr (U == 1) {
         dots<V, kPart, 1>(at, 1, left, strip);
@@ -106,7 +106,7 @@ void rows(const Rows& rows, int64_t first, int64_t last, int64_t begin, int64_t 
     for (int64_t row = first; row < last; ++row) {
         const int64_t from = std::max(rows.indptr[row], begin), to = std::min(rows.indptr[row + 1], end);
         if (strip.ahead != 0 && row + kRowsAhead < last) prefetch<V>(left_of(rows, row + kRowsAhead, strip));
-        std::array<Vec, V> left;
+        std::array<Vec<float>, V> left;
         const float* factor = left_of(rows, row, strip);
 #pragma GCC unroll 32
         for (int v = 0; v < V; ++v) left[v] = read<V, kPart>(factor, v, strip.last);

@@ -31,34 +31,61 @@ namespace {
 
 constexpr int64_t kBlock = 64;  // rows whose indices stay in the first cache from strip to strip
 
-using Whole = void (*)(const Rows&, int64_t, int64_t, const Strip&);
-using Part = void (*)(const Rows&, int64_t, int64_t, int64_t, const Strip&, float*);
+// The rows of struct Rows, as the kernels ask for them.
+struct Ordered {
+    using Element = float;
+    const Rows& rows;
+
+    const int32_t* columns(int64_t k) const { return rows.indices + rows.indptr[k]; }
+    const float* values(int64_t k) const { return rows.values + rows.source[k]; }
+    int64_t count(int64_t k) const { return rows.indptr[k + 1] - rows.indptr[k]; }
+    int64_t place(int64_t k) const { return rows.place[k]; }
+    int64_t equal(int64_t k, int64_t end) const { return std::min<int64_t>(end - k, rows.equal[k]); }
+    bool follow(int64_t k, int64_t ahead) const { return rows.indptr[k + 1] + ahead <= rows.nnz; }
+};
+
+// Nonzeros begin .. end of one row, to any place.
+template <int V, Store kStore>
+void part(const Rows& rows, int64_t row, int64_t begin, int64_t end, const Strip<float>& strip, float* out) {
+    const float* values = rows.values + rows.source[row] + (begin - rows.indptr[row]);
+    const bool inside = end + strip.ahead <= rows.nnz;
+    sum<float, 1, V, kStore>(rows.indices + begin, end - begin, inside ? strip.ahead : 0, {values}, strip, {out});
+}
 
 struct Kernel {
-    Whole one_by_one, side_by_side;
-    Part part;
+    void (*one_by_one)(const Ordered&, int64_t, int64_t, const Strip<float>&);
+    void (*side_by_side)(const Ordered&, int64_t, int64_t, const Strip<float>&);
+    void (*part)(const Rows&, int64_t, int64_t, int64_t, const Strip<float>&, float*);
 };
 
-template <Store kStore>
 struct Kernels {
-    Kernel by_vectors[kVectors];
+    Kernel by_vectors[kStores][kVectors];
+
     template <int... V>
     constexpr explicit Kernels(std::integer_sequence<int, V...>)
-        : by_vectors{{one_by_one<V + 1, kStore>, side_by_side<V + 1, kStore>, part<V + 1, kStore>}...} {}
-    const Kernel& operator[](int64_t vectors) const { return by_vectors[vectors - 1]; }
+        : by_vectors{{kernel<V + 1, Store::kWhole>()...},
+                     {kernel<V + 1, Store::kPart>()...},
+                     {kernel<V + 1, Store::kStream>()...}} {}
+
+    template <int V, Store kStore>
+    static constexpr Kernel kernel() {
+        return {one_by_one<V, kStore, Ordered>, side_by_side<V, kStore, Ordered>, spmm::part<V, kStore>};
+    }
+
+    const Kernel& operator()(Store store, int64_t vectors) const {
+        return by_vectors[static_cast<int>(store)][vectors - 1];
+    }
 };
 
-constexpr auto kSequence = std::make_integer_sequence<int, kVectors>{};
-constexpr Kernels<Store::kWhole> kWhole{kSequence};
-constexpr Kernels<Store::kPart> kPart{kSequence};
-constexpr Kernels<Store::kStream> kStream{kSequence};
+constexpr Kernels kKernels{std::make_integer_sequence<int, kVectors>{}};
 
 class Product {
    public:
     explicit Product(const Spmm& s)
         : s_(s),
-          strip_(std::min<int64_t>(s.strip, kVectors * kLanes)),
-          streams_(s.stream && s.width % kLanes == 0 && reinterpret_cast<uintptr_t>(s.result) % sizeof(Vec) == 0) {}
+          rows_{s.rows},
+          columns_{s.width, std::min<int64_t>(s.strip, kVectors * kLanes<float>), s.ahead,
+                   s.stream && can_stream(s.result, s.width)} {}
 
     void piece(int32_t p) const {
         const Rows& rows = s_.rows;
@@ -72,7 +99,7 @@ class Product {
         if (first <= last && end > rows.indptr[last]) {  // the next piece is cut, and this one begins its row
             part(last, rows.indptr[last], end, s_.result + rows.place[last] * s_.width);
         }
-        if (streams_) fence();
+        if (columns_.streams) fence();
     }
 
     void add_carries() const {
@@ -87,30 +114,23 @@ class Product {
 
    private:
     void block(int64_t first, int64_t last) const {
-        each_strip([&](const Kernel& kernel, const Strip& strip, int64_t) {
-            (s_.together ? kernel.side_by_side : kernel.one_by_one)(s_.rows, first, last, strip);
-        });
+        each_strip(columns_, s_.dense, s_.result,
+                   [&](Store store, int64_t vectors, const Strip<float>& strip, int64_t) {
+                       const Kernel& kernel = kKernels(store, vectors);
+                       (s_.together ? kernel.side_by_side : kernel.one_by_one)(rows_, first, last, strip);
+                   });
     }
 
     void part(int64_t row, int64_t begin, int64_t end, float* out) const {
-        each_strip([&](const Kernel& kernel, const Strip& strip, int64_t column) {
-            kernel.part(s_.rows, row, begin, end, strip, out + column);
-        });
-    }
-
-    template <typename Work>
-    void each_strip(const Work& work) const {
-        for (int64_t column = 0; column < s_.width; column += strip_) {
-            const int64_t columns = std::min(strip_, s_.width - column), vectors = (columns + kLanes - 1) / kLanes;
-            const Strip strip{s_.dense + column, s_.result + column, s_.width, Lanes(columns - (vectors - 1) * kLanes),
-                              rows_ahead(s_.ahead, columns)};
-            work(columns % kLanes != 0 ? kPart[vectors] : streams_ ? kStream[vectors] : kWhole[vectors], strip, column);
-        }
+        each_strip(columns_, s_.dense, s_.result,
+                   [&](Store store, int64_t vectors, const Strip<float>& strip, int64_t column) {
+                       kKernels(store, vectors).part(s_.rows, row, begin, end, strip, out + column);
+                   });
     }
 
     const Spmm& s_;
-    const int64_t strip_;
-    const bool streams_;
+    const Ordered rows_;
+    const Columns columns_;
 };
 
 }  // namespace

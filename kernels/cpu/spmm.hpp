@@ -1,9 +1,19 @@
 // Row kernels of SpMM: a strip of columns of the result stays in registers while the nonzeros of a row go by.
 //
 // Up to four rows that have the same columns are summed together: each row of the dense operand is loaded once for all.
+//
+// What the kernels ask of `rows`, in the order in which they are summed, which may be another than that of the matrix:
+//   Element              of the values
+//   columns(k)           of the nonzeros of row k
+//   values(k)
+//   count(k)             of its nonzeros
+//   place(k)             row of the result
+//   equal(k, end)        rows from k on and before `end` that have the same columns, 1 .. kTogether
+//   follow(k, ahead)     whether so many columns follow those of row k in memory
 
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -21,33 +31,35 @@ constexpr int together(int vectors) {
     return rows < 1 ? 1 : rows < kTogether ? rows : kTogether;
 }
 
+template <typename T>
 struct Strip {
-    const float* dense;  // from its first column on
-    float* result;       // likewise
-    int64_t lead;        // floats from one row to the next, of both
-    Lanes last;          // columns in the last vector
-    int64_t ahead;       // nonzeros between the one being summed and the one whose row is prefetched; 0: none is
+    const T* dense;  // from its first column on
+    T* result;       // likewise
+    int64_t lead;    // elements from one row to the next, of both
+    Lanes<T> last;   // columns in the last vector
+    int64_t ahead;   // nonzeros between the one being summed and the one whose row is prefetched; 0: none is
 };
 
 enum class Store { kWhole, kPart, kStream };  // how the last vector is written; kStream: past the caches, aligned
+constexpr int kStores = 3;
 
 // out[r] = sum over n of values[r][n] * dense[columns[n]], for R rows. `ahead` is 0 or at most what follows `columns`.
-template <int R, int V, Store kStore>
+template <typename T, int R, int V, Store kStore>
 [[gnu::always_inline]] inline void sum(const int32_t* columns, int64_t count, int64_t ahead,
-                                       const std::array<const float*, R>& values, const Strip& strip,
-                                       const std::array<float*, R>& out) {
-    Vec sums[R][V] = {};
+                                       const std::array<const T*, R>& values, const Strip<T>& strip,
+                                       const std::array<T*, R>& out) {
+    Vec<T> sums[R][V] = {};
     const auto step = [&](int64_t n, int64_t distance) __attribute__((always_inline)) {
-        const float* row = strip.dense + columns[n] * strip.lead;
+        const T* row = strip.dense + columns[n] * strip.lead;
         if (distance != 0) {
-            const float* next = strip.dense + columns[n + distance] * strip.lead;
+            const T* next = strip.dense + columns[n + distance] * strip.lead;
 #pragma GCC unroll 32
-            for (int c = 0; c < V * kLanes; c += kLineFloats) __builtin_prefetch(next + c);
+            for (int c = 0; c < V * kLanes<T>; c += kLine<T>) __builtin_prefetch(next + c);
         }
 #pragma GCC unroll 32
         for (int v = 0; v < V; ++v) {
             const bool partial = kStore == Store::kPart && v == V - 1;
-            const Vec right = partial ? strip.last.load(row + v * kLanes) : load(row + v * kLanes);
+            const Vec<T> right = partial ? strip.last.load(row + v * kLanes<T>) : load(row + v * kLanes<T>);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) sums[r][v] += values[r][n] * right;
         }
@@ -61,7 +73,7 @@ template <int R, int V, Store kStore>
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 32
         for (int v = 0; v < V; ++v) {
-            float* to = out[r] + v * kLanes;
+            T* to = out[r] + v * kLanes<T>;
             if (kStore == Store::kStream) {
                 stream(to, sums[r][v]);
             } else if (kStore == Store::kPart && v == V - 1) {
@@ -73,49 +85,68 @@ template <int R, int V, Store kStore>
     }
 }
 
-// R whole rows with equal columns, from `row` on.
-template <int R, int V, Store kStore>
-[[gnu::always_inline]] inline void sum_rows(const Rows& rows, int64_t row, const Strip& strip) {
-    const int64_t begin = rows.indptr[row], count = rows.indptr[row + 1] - begin;
-    std::array<const float*, R> values;
-    std::array<float*, R> out;
+// R whole rows with equal columns, from row k on.
+template <int R, int V, Store kStore, typename Rows>
+[[gnu::always_inline]] inline void sum_rows(const Rows& rows, int64_t k, const Strip<typename Rows::Element>& strip) {
+    using T = typename Rows::Element;
+    std::array<const T*, R> values;
+    std::array<T*, R> out;
     for (int r = 0; r < R; ++r) {
-        values[r] = rows.values + rows.source[row + r];
-        out[r] = strip.result + rows.place[row + r] * strip.lead;
+        values[r] = rows.values(k + r);
+        out[r] = strip.result + rows.place(k + r) * strip.lead;
     }
-    const bool inside = begin + count + strip.ahead <= rows.nnz;
-    sum<R, V, kStore>(rows.indices + begin, count, inside ? strip.ahead : 0, values, strip, out);
+    const int64_t ahead = rows.follow(k, strip.ahead) ? strip.ahead : 0;
+    sum<T, R, V, kStore>(rows.columns(k), rows.count(k), ahead, values, strip, out);
 }
 
 // Rows first .. last one by one.
-template <int V, Store kStore>
-void one_by_one(const Rows& rows, int64_t first, int64_t last, const Strip& strip) {
-    for (int64_t row = first; row < last; ++row) sum_rows<1, V, kStore>(rows, row, strip);
+template <int V, Store kStore, typename Rows>
+void one_by_one(const Rows& rows, int64_t first, int64_t last, const Strip<typename Rows::Element>& strip) {
+    for (int64_t k = first; k < last; ++k) sum_rows<1, V, kStore>(rows, k, strip);
 }
 
 // Rows first .. last, those with equal columns together.
-template <int V, Store kStore>
-void side_by_side(const Rows& rows, int64_t first, int64_t last, const Strip& strip) {
+template <int V, Store kStore, typename Rows>
+void side_by_side(const Rows& rows, int64_t first, int64_t last, const Strip<typename Rows::Element>& strip) {
     constexpr int most = together(V);
-    for (int64_t row = first; row < last;) {
-        const int64_t equal = last - row < rows.equal[row] ? last - row : rows.equal[row];
+    for (int64_t k = first; k < last;) {
+        const int64_t equal = rows.equal(k, last);
         const int count = equal < most ? static_cast<int>(equal) : most;
         switch (count) {
-            case 4: sum_rows<most < 4 ? 1 : 4, V, kStore>(rows, row, strip); break;
-            case 3: sum_rows<most < 3 ? 1 : 3, V, kStore>(rows, row, strip); break;
-            case 2: sum_rows<most < 2 ? 1 : 2, V, kStore>(rows, row, strip); break;
-            default: sum_rows<1, V, kStore>(rows, row, strip);
+            case 4: sum_rows<most < 4 ? 1 : 4, V, kStore>(rows, k, strip); break;
+            case 3: sum_rows<most < 3 ? 1 : 3, V, kStore>(rows, k, strip); break;
+            case 2: sum_rows<most < 2 ? 1 : 2, V, kStore>(rows, k, strip); break;
+            default: sum_rows<1, V, kStore>(rows, k, strip);
         }
-        row += count;
+        k += count;
     }
 }
 
-// Nonzeros begin .. end of one row, to any place.
-template <int V, Store kStore>
-void part(const Rows& rows, int64_t row, int64_t begin, int64_t end, const Strip& strip, float* out) {
-    const float* values = rows.values + rows.source[row] + (begin - rows.indptr[row]);
-    const bool inside = end + strip.ahead <= rows.nnz;
-    sum<1, V, kStore>(rows.indices + begin, end - begin, inside ? strip.ahead : 0, {values}, strip, {out});
+// The columns that the dense operand and the result have, and how they are cut into strips.
+struct Columns {
+    int64_t width;
+    int64_t strip;   // columns at once
+    int64_t ahead;   // bytes of the dense operand that are prefetched
+    bool streams;    // whole vectors go past the caches
+};
+
+// Calls work(store, vectors, strip, column) for every strip; it begins at `column` and has so many vectors.
+template <typename T, typename Work>
+[[gnu::always_inline]] inline void each_strip(const Columns& all, const T* dense, T* result, const Work& work) {
+    for (int64_t column = 0; column < all.width; column += all.strip) {
+        const int64_t columns = std::min(all.strip, all.width - column);
+        const int64_t vectors = (columns + kLanes<T> - 1) / kLanes<T>;
+        const Strip<T> strip{dense + column, result + column, all.width, Lanes<T>(columns - (vectors - 1) * kLanes<T>),
+                             rows_ahead(all.ahead, sizeof(T) * columns)};
+        work(columns % kLanes<T> != 0 ? Store::kPart : all.streams ? Store::kStream : Store::kWhole, vectors, strip,
+             column);
+    }
+}
+
+// Whether a result with rows of `width` elements can be streamed: all rows begin at a multiple of a vector.
+template <typename T>
+bool can_stream(const T* result, int64_t width) {
+    return width % kLanes<T> == 0 && reinterpret_cast<uintptr_t>(result) % kVectorBytes == 0;
 }
 
 }  // namespace sparloom::spmm

@@ -1,4 +1,5 @@
-// Vectors of float as wide as the registers of the machine that compiles this, and access to the first lanes of one.
+// Vectors of float or double as wide as the registers of the machine that compiles this, and access to the first lanes
+// of one.
 //
 // The vectors are GCC's (also clang's) vector extension, so + and * work on them and a * b + c becomes one instruction.
 
@@ -6,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
@@ -14,82 +16,158 @@
 namespace sparloom {
 
 #if defined(__AVX512F__)
-constexpr int kLanes = 16, kRegisters = 32;
+constexpr int kVectorBytes = 64, kRegisters = 32;
 #elif defined(__AVX2__)
-constexpr int kLanes = 8, kRegisters = 16;
+constexpr int kVectorBytes = 32, kRegisters = 16;
 #else
-constexpr int kLanes = 4, kRegisters = 32;
+constexpr int kVectorBytes = 16, kRegisters = 32;
 #endif
 
-constexpr int kLineFloats = 16;  // of a cache line
+constexpr int kCacheLine = 64;  // bytes
 
-typedef float Vec __attribute__((vector_size(4 * kLanes)));
-typedef float Unaligned __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+template <typename T>
+constexpr int kLanes = kVectorBytes / sizeof(T);
+template <typename T>
+constexpr int kLine = kCacheLine / sizeof(T);  // elements of a cache line
 
-inline Vec broadcast(float value) { return value - Vec{}; }
-inline Vec load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
-inline void store(float* to, Vec value) { *reinterpret_cast<Unaligned*>(to) = value; }
+template <typename T>
+struct VectorOf {
+    typedef T type __attribute__((vector_size(kVectorBytes)));
+    typedef T unaligned __attribute__((vector_size(kVectorBytes), aligned(sizeof(T)), may_alias));
+};
 
-// Writes past the caches, to an address that is a multiple of the vector's size; others see it after `fence`.
-inline void stream(float* to, Vec value) {
+template <typename T>
+using Vec = typename VectorOf<T>::type;
+
+template <typename T>
+inline Vec<T> broadcast(T value) {
+    return value - Vec<T>{};
+}
+
+template <typename T>
+inline Vec<T> load(const T* from) {
+    return *reinterpret_cast<const typename VectorOf<T>::unaligned*>(from);
+}
+
+template <typename T>
+inline void store(T* to, Vec<T> value) {
+    *reinterpret_cast<typename VectorOf<T>::unaligned*>(to) = value;
+}
+
+// stream: writes past the caches, to an address that is a multiple of the vector's size; others see it after `fence`.
+//
+// Lanes: the first `count` lanes, 0 .. kLanes; the others read as 0 and are not written, wherever they are in memory.
+
 #if defined(__AVX512F__)
-    _mm512_stream_ps(to, reinterpret_cast<__m512>(value));
-#elif defined(__AVX2__)
-    _mm256_stream_ps(to, reinterpret_cast<__m256>(value));
-#else
-    store(to, value);
-#endif
+
+template <typename T>
+inline void stream(T* to, Vec<T> value) {
+    if constexpr (sizeof(T) == 4) {
+        _mm512_stream_ps(to, reinterpret_cast<__m512>(value));
+    } else {
+        _mm512_stream_pd(to, reinterpret_cast<__m512d>(value));
+    }
 }
 
-inline void fence() {
-#if defined(__AVX512F__) || defined(__AVX2__)
-    _mm_sfence();
-#endif
-}
+inline void fence() { _mm_sfence(); }
 
-// The first `count` lanes, 0 .. kLanes; the others read as 0 and are not written, wherever they are in memory.
+template <typename T>
 class Lanes {
    public:
-    explicit Lanes(int64_t count)
-#if defined(__AVX512F__)
-        : mask_(static_cast<__mmask16>((1u << count) - 1)) {}
-#elif defined(__AVX2__)
-        : mask_(_mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)),
-                                   _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))) {}
-#else
-        : count_(count) {}
-#endif
+    explicit Lanes(int64_t count) : mask_(static_cast<Mask>((1u << count) - 1)) {}
 
-    Vec load(const float* from) const {
-#if defined(__AVX512F__)
-        return _mm512_maskz_loadu_ps(mask_, from);
-#elif defined(__AVX2__)
-        return _mm256_maskload_ps(from, mask_);
-#else
-        Vec value{};
-        std::memcpy(&value, from, 4 * count_);
-        return value;
-#endif
+    Vec<T> load(const T* from) const {
+        if constexpr (sizeof(T) == 4) {
+            return _mm512_maskz_loadu_ps(mask_, from);
+        } else {
+            return _mm512_maskz_loadu_pd(mask_, from);
+        }
     }
 
-    void store(float* to, Vec value) const {
-#if defined(__AVX512F__)
-        _mm512_mask_storeu_ps(to, mask_, value);
-#elif defined(__AVX2__)
-        _mm256_maskstore_ps(to, mask_, value);
-#else
-        std::memcpy(to, &value, 4 * count_);
-#endif
+    void store(T* to, Vec<T> value) const {
+        if constexpr (sizeof(T) == 4) {
+            _mm512_mask_storeu_ps(to, mask_, value);
+        } else {
+            _mm512_mask_storeu_pd(to, mask_, value);
+        }
     }
 
    private:
-#if defined(__AVX512F__)
-    __mmask16 mask_;
-#elif defined(__AVX2__)
-    __m256i mask_;
-#else
-    int64_t count_;
-#endif
+    using Mask = std::conditional_t<sizeof(T) == 4, __mmask16, __mmask8>;
+    Mask mask_;
 };
+
+#elif defined(__AVX2__)
+
+template <typename T>
+inline void stream(T* to, Vec<T> value) {
+    if constexpr (sizeof(T) == 4) {
+        _mm256_stream_ps(to, reinterpret_cast<__m256>(value));
+    } else {
+        _mm256_stream_pd(to, reinterpret_cast<__m256d>(value));
+    }
+}
+
+inline void fence() { _mm_sfence(); }
+
+template <typename T>
+class Lanes {
+   public:
+    explicit Lanes(int64_t count) {
+        if constexpr (sizeof(T) == 4) {
+            mask_ = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)),
+                                       _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+        } else {
+            mask_ = _mm256_cmpgt_epi64(_mm256_set1_epi64x(count), _mm256_setr_epi64x(0, 1, 2, 3));
+        }
+    }
+
+    Vec<T> load(const T* from) const {
+        if constexpr (sizeof(T) == 4) {
+            return _mm256_maskload_ps(from, mask_);
+        } else {
+            return _mm256_maskload_pd(from, mask_);
+        }
+    }
+
+    void store(T* to, Vec<T> value) const {
+        if constexpr (sizeof(T) == 4) {
+            _mm256_maskstore_ps(to, mask_, value);
+        } else {
+            _mm256_maskstore_pd(to, mask_, value);
+        }
+    }
+
+   private:
+    __m256i mask_;
+};
+
+#else
+
+template <typename T>
+inline void stream(T* to, Vec<T> value) {
+    store(to, value);
+}
+
+inline void fence() {}
+
+template <typename T>
+class Lanes {
+   public:
+    explicit Lanes(int64_t count) : bytes_(count * sizeof(T)) {}
+
+    Vec<T> load(const T* from) const {
+        Vec<T> value{};
+        std::memcpy(&value, from, bytes_);
+        return value;
+    }
+
+    void store(T* to, Vec<T> value) const { std::memcpy(to, &value, bytes_); }
+
+   private:
+    size_t bytes_;
+};
+
+#endif
 
 }  // namespace sparloom
