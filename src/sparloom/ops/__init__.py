@@ -3,11 +3,14 @@
 from sparloom.ops.compare import OracleBounds, assert_close
 from sparloom.ops.gemm import GEMM, DenseOperands, GemmShape
 from sparloom.ops.gemm_shapes import GemmProblem, GemmShapes
+from sparloom.ops.gemm_spmm import GemmSpmm
 from sparloom.ops.op import Op, Operands, Work
 from sparloom.ops.sddmm import SDDMM
 from sparloom.ops.spmm import SpMM
+from sparloom.ops.spmm_gemm import SpmmGemm
+from sparloom.ops.spmm_spmm import SpmmSpmm
 
 __all__ = [
-    "GEMM", "SDDMM", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes", "Op", "Operands", "OracleBounds",
-    "SpMM", "Work", "assert_close",
+    "GEMM", "SDDMM", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes", "GemmSpmm", "Op", "Operands",
+    "OracleBounds", "SpMM", "SpmmGemm", "SpmmSpmm", "Work", "assert_close",
 ]

@@ -1,20 +1,17 @@
-"""Comparison of float32 results with a float64 oracle, with a tolerance that grows with the length of the sum."""
+"""Comparison of results with a float64 oracle, with a tolerance that grows with the length of the sum."""
 
 import numpy as np
 
 __all__ = ["OracleBounds", "assert_close"]
 
-EPSILON = float(np.finfo(np.float32).eps)
-TINY = float(np.finfo(np.float32).tiny)  # below it float32 has fewer digits
-
 
 def assert_close(
     actual: np.ndarray, oracle: np.ndarray, *, terms: np.ndarray | int, scale: np.ndarray | float = 1.0
 ) -> None:
-    """Check that a float32 sum of `terms` products, in any order, gave `oracle`.
+    """Check that a sum of `terms` products, in any order, gave `oracle`.
 
     The bound is that of recursive summation, (terms + 1) * eps * scale * terms in the worst case; sums of independent
-    signs stay near its square root, so 4 * eps * scale * (terms + 1) is allowed.
+    signs stay near its square root, so 4 * eps * scale * (terms + 1) is allowed, eps being that of the actual type.
 
     Args:
         terms: products per element, broadcast against `oracle`.
@@ -27,7 +24,7 @@ def assert_close(
         raise AssertionError(f"shape {actual.shape} where the oracle has {oracle.shape}")
     if actual.size == 0:
         return
-    tolerance = np.broadcast_to(_tolerance(terms, scale), oracle.shape)
+    tolerance = np.broadcast_to(_tolerance(terms, scale, actual.dtype), oracle.shape)
     error = np.abs(actual.astype(np.float64) - oracle)
     excess = np.where(np.isfinite(error), error / tolerance, np.inf)
     worst = np.unravel_index(int(np.argmax(excess)), oracle.shape)
@@ -40,7 +37,7 @@ def assert_close(
 
 
 class OracleBounds:
-    """An oracle and what `assert_close` allows around it, for many results of one problem.
+    """An oracle and what `assert_close` allows around it, for many float32 results of one problem.
 
     Args:
         terms, scale: as in `assert_close`.
@@ -48,7 +45,7 @@ class OracleBounds:
 
     def __init__(self, oracle: np.ndarray, *, terms: np.ndarray | int, scale: np.ndarray | float = 1.0) -> None:
         self._oracle, self._terms, self._scale = oracle, terms, scale
-        tolerance = _tolerance(terms, scale)
+        tolerance = _tolerance(terms, scale, np.dtype(np.float32))
         self._low = np.nextafter((oracle - tolerance).astype(np.float32), np.float32(np.inf))
         self._high = np.nextafter((oracle + tolerance).astype(np.float32), np.float32(-np.inf))
 
@@ -63,5 +60,6 @@ class OracleBounds:
             assert_close(actual, self._oracle, terms=self._terms, scale=self._scale)
 
 
-def _tolerance(terms: np.ndarray | int, scale: np.ndarray | float) -> np.ndarray:
-    return 4 * EPSILON * scale * (np.asarray(terms, dtype=np.float64) + 1) + TINY
+def _tolerance(terms: np.ndarray | int, scale: np.ndarray | float, dtype: np.dtype) -> np.ndarray:
+    limits = np.finfo(dtype)  # below its smallest normal number a type has fewer digits
+    return 4 * float(limits.eps) * scale * (np.asarray(terms, dtype=np.float64) + 1) + float(limits.tiny)

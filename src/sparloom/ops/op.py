@@ -13,15 +13,17 @@ __all__ = ["Op", "Operands", "Work"]
 
 @dataclass(frozen=True)
 class Operands:
-    """One sparse matrix and the dense arrays it meets.
+    """One sparse matrix and the dense arrays it meets, or two.
 
     Args:
         matrix: the sparse operand A (rows, cols).
-        dense: name -> float32 array, row-major: B (cols, width) in SpMM; B (rows, width), C (cols, width) in SDDMM.
+        dense: name -> array of the type of A's values, row-major; the operation says which there are.
+        right: the sparse operand B of SpMM-SpMM.
     """
 
     matrix: SparseMatrix
     dense: Mapping[str, np.ndarray]
+    right: SparseMatrix | None = None
 
     @classmethod
     def unfilled(cls, matrix: SparseMatrix, width: int) -> "Operands":

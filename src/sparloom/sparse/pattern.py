@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse
 from jaxtyping import Int32, Int64, Integer
+from numpy.typing import DTypeLike
 
 __all__ = ["Pattern", "SparseMatrix"]
 
 INDEX_LIMIT = 2**31 - 1  # rows and columns are int32
+ELEMENTS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,10 +129,15 @@ class Pattern:
 
 @dataclass(frozen=True, eq=False)
 class SparseMatrix:
-    """A pattern and a float32 value for every nonzero, in the order of `pattern.indices`."""
+    """A pattern and a value for every nonzero, in the order of `pattern.indices`.
+
+    Args:
+        dtype: float32 or float64; values are converted to it.
+    """
 
     pattern: Pattern
     values: np.ndarray
+    dtype: DTypeLike = np.float32
 
     def __post_init__(self) -> None:
         values = np.asarray(self.values)
@@ -138,7 +145,15 @@ class SparseMatrix:
             raise ValueError(f"values of shape {values.shape} for {self.pattern.nnz} nonzeros: give one per nonzero")
         if np.iscomplexobj(values):
             raise ValueError("complex values: only real matrices are supported")
-        object.__setattr__(self, "values", np.ascontiguousarray(values, dtype=np.float32))
+        dtype = np.dtype(self.dtype)
+        if dtype not in ELEMENTS:
+            raise ValueError(f"values of type {dtype}: a matrix holds float32 or float64")
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "values", np.ascontiguousarray(values, dtype=dtype))
+
+    def astype(self, dtype: DTypeLike) -> "SparseMatrix":
+        """Convert the values; the same matrix if they have that type."""
+        return self if self.dtype == dtype else SparseMatrix(self.pattern, self.values, dtype)
 
     def to_scipy(self) -> scipy.sparse.csr_array:
         """Make a SciPy matrix; it shares the arrays."""

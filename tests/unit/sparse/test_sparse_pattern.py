@@ -124,6 +124,15 @@ def test_values_need_one_real_number_per_nonzero():
         SparseMatrix(EXAMPLE, np.zeros(4, dtype=complex))
 
 
+def test_values_are_float32_or_float64_on_request():
+    fine = SparseMatrix(EXAMPLE, np.full(4, 0.1), np.float64)
+    assert fine.values.dtype == fine.dtype == np.float64
+    assert fine.astype(np.float64) is fine
+    assert fine.astype(np.float32) == SparseMatrix(EXAMPLE, np.full(4, 0.1)) != fine
+    with pytest.raises(ValueError, match="values of type float16: a matrix holds float32 or float64"):
+        SparseMatrix(EXAMPLE, np.zeros(4), np.float16)
+
+
 def test_matrix_goes_to_scipy_with_its_values():
     matrix = SparseMatrix(EXAMPLE, np.array([1, 2, 3, 4]))
     assert matrix.to_scipy().toarray().tolist() == [[1, 0, 0, 2], [0, 0, 0, 0], [0, 3, 4, 0]]
