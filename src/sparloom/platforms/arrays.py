@@ -1,25 +1,16 @@
-"""Arrays that kernels read and write: they start at a page, so that every allocation starts alike."""
+"""Operands at new places in memory, so that a measurement does not depend on the places of the one before."""
 
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
+from sparloom.jit import aligned
 from sparloom.ops import DenseOperands, Operands
 
-__all__ = ["aligned", "reallocated"]
-
-ALIGNMENT = 4096  # bytes: vectors never straddle cache lines
+__all__ = ["reallocated"]
 
 Given = TypeVar("Given", Operands, DenseOperands)
-
-
-def aligned(shape: tuple[int, ...], dtype: type[np.generic], *, zero: bool = False) -> np.ndarray:
-    """Allocate an array that starts at a page."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    room = (np.zeros if zero else np.empty)(size + ALIGNMENT, dtype=np.uint8)
-    start = -room.ctypes.data % ALIGNMENT
-    return room[start : start + size].view(dtype).reshape(shape)
 
 
 def reallocated(operands: Given) -> Given:

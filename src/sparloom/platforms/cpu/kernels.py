@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sparloom.jit import Function, compile_c
+from sparloom.jit import Function, aligned, compile_c
 from sparloom.ops import Operands
-from sparloom.platforms.arrays import aligned
 from sparloom.platforms.cpu.example import Example
 from sparloom.platforms.cpu.nest import lower
 from sparloom.platforms.cpu.program import Program

@@ -11,9 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
+from sparloom.jit import aligned
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
-from sparloom.platforms.arrays import aligned, reallocated
+from sparloom.platforms.arrays import reallocated
 from sparloom.platforms.clock import Stopwatch, one_by_one, processor_clock
 from sparloom.platforms.cpu.kernels import Kernels, fresh_result, unpack_result
 from sparloom.platforms.cpu.plan import Job

@@ -8,8 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from sparloom.errors import IllegalSchedule, Unsupported
-from sparloom.jit import compile_cpp
-from sparloom.platforms.arrays import aligned
+from sparloom.jit import aligned, compile_cpp
 from sparloom.sparse import SparseMatrix
 
 __all__ = ["FILL_LIMIT", "LEVELS", "Layout", "Packed", "Packer"]

@@ -5,11 +5,9 @@ from functools import cached_property
 
 import numpy as np
 
-from sparloom.jit import compile_cpp
+from sparloom.jit import NativeCall, address, aligned, compile_cpp
 from sparloom.ops import GEMM, DenseOperands, OracleBounds
-from sparloom.platforms.arrays import aligned
 from sparloom.platforms.cpu_kernels.family import Check
-from sparloom.platforms.cpu_kernels.native import NativeCall, address
 from sparloom.space import Config, GemmSpace, GridSpace, register_tile
 from sparloom.sparse import Pattern
 

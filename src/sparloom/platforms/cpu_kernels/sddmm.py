@@ -5,11 +5,9 @@ from functools import cached_property
 
 import numpy as np
 
-from sparloom.jit import compile_cpp
+from sparloom.jit import NativeCall, address, aligned, compile_cpp
 from sparloom.ops import SDDMM, Operands
-from sparloom.platforms.arrays import aligned
 from sparloom.platforms.cpu_kernels.family import Check
-from sparloom.platforms.cpu_kernels.native import NativeCall, address
 from sparloom.platforms.cpu_kernels.sparse_rows import Rows, SparseRows
 from sparloom.platforms.spot_check import SpotCheck
 from sparloom.space import Config, GridSpace, SddmmSpace

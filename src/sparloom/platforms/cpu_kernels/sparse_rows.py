@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.platforms.cpu_kernels.native import address
+from sparloom.jit import address
 from sparloom.platforms.cpu_kernels.traversal import Traversal
 from sparloom.sparse import Pattern, SparseMatrix
 

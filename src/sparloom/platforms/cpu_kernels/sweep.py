@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparloom.jit import NativeCall
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.platforms.clock import Repeat, Stopwatch, in_series, processor_clock, thread_clocks
 from sparloom.platforms.cpu_kernels.family import Call, Check
-from sparloom.platforms.cpu_kernels.native import NativeCall
+from sparloom.platforms.cpu_kernels.native import repeated
 from sparloom.space import Config
 
 __all__ = ["Contender", "sweep"]
@@ -69,7 +70,7 @@ def sweep(
 
 def _repeat(call: Call) -> Repeat:
     """Threads have begun with the first run, so their clocks exist."""
-    return call.repeat(thread_clocks()) if isinstance(call, NativeCall) else in_series(call, processor_clock())
+    return repeated(call, thread_clocks()) if isinstance(call, NativeCall) else in_series(call, processor_clock())
 
 
 def _fault(check: Check, result: np.ndarray) -> str | None:

@@ -1,0 +1,52 @@
+"""Compiled functions that take one struct of arguments, and the arrays whose addresses stand in it."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["NativeCall", "address", "aligned"]
+
+ALIGNMENT = 4096  # bytes: arrays start at a page, so that every allocation starts alike and vectors straddle no line
+
+
+class NativeCall:
+    """A C function `void run(const void* arguments)` with one struct of arguments.
+
+    Args:
+        run: the function, as ctypes gives it.
+        arguments: its struct, filled.
+        kept: arrays whose addresses the struct holds.
+    """
+
+    def __init__(self, run: Any, arguments: ctypes.Structure, *, kept: Sequence[Any]) -> None:
+        run.restype, run.argtypes = None, [ctypes.c_void_p]
+        self.run = run
+        self.arguments = arguments
+        self._kept = tuple(kept)
+
+    def __call__(self) -> None:
+        self.run(ctypes.byref(self.arguments))
+
+
+def address(array: np.ndarray, dtype: type[np.generic] = np.float32, *, written: bool = False) -> int:
+    """Give the address of an array for a struct of arguments.
+
+    Raises:
+        ValueError: another dtype, not contiguous, or read-only though it is written.
+    """
+    if array.dtype != dtype or not array.flags.c_contiguous or not array.flags.aligned:
+        raise ValueError(f"an array of {array.dtype} with strides {array.strides} is no contiguous array of "
+                         f"{np.dtype(dtype)}: pass np.ascontiguousarray(array, np.{np.dtype(dtype)})")
+    if written and not array.flags.writeable:
+        raise ValueError("the result is read-only: pass a copy")
+    return array.ctypes.data
+
+
+def aligned(shape: tuple[int, ...], dtype: type[np.generic], *, zero: bool = False) -> np.ndarray:
+    """Allocate an array that starts at a page; NumPy asks for huge pages where they are to be had and it is large."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    room = (np.zeros if zero else np.empty)(size + ALIGNMENT, dtype=np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    return room[start : start + size].view(dtype).reshape(shape)
