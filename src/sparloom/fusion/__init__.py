@@ -1,41 +1,26 @@
 """Tile fusion: two parallel loops with a sparse dependence between them, executed tile by tile."""
 
+from sparloom.fusion.baselines import atomic_tiling, fused_gemv, overlapped_tiling
+from sparloom.fusion.bind import Pair, Variant
 from sparloom.fusion.budget import Budget
 from sparloom.fusion.decorator import FusedFunction, fuse
+from sparloom.fusion.executor import Executor, potential_gain
 from sparloom.fusion.frontend import fprange
 from sparloom.fusion.legality import check_schedule
 from sparloom.fusion.loops import FusedLoops, Loop, Reads, gemm_spmm_loops, spmm_gemm_loops, spmm_spmm_loops
 from sparloom.fusion.operands import Csr
 from sparloom.fusion.order import Reordered, bandwidth_order, metis_order, partition_order, rescue_order
+from sparloom.fusion.pin import pinned
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.fusion.store import ScheduleKey, ScheduleStore, load_schedule, save_schedule
 from sparloom.fusion.summary import summarise
 from sparloom.fusion.tiles import coarse_tiles, schedule_tiles
+from sparloom.fusion.unfused import separated, unfused_schedule
 
 __all__ = [
-    "Budget",
-    "Csr",
-    "FusedFunction",
-    "FusedLoops",
-    "Loop",
-    "Reads",
-    "Reordered",
-    "ScheduleKey",
-    "ScheduleStore",
-    "TileSchedule",
-    "bandwidth_order",
-    "check_schedule",
-    "coarse_tiles",
-    "fprange",
-    "fuse",
-    "gemm_spmm_loops",
-    "load_schedule",
-    "metis_order",
-    "partition_order",
-    "rescue_order",
-    "save_schedule",
-    "schedule_tiles",
-    "spmm_gemm_loops",
-    "spmm_spmm_loops",
-    "summarise",
+    "Budget", "Csr", "Executor", "FusedFunction", "FusedLoops", "Loop", "Pair", "Reads", "Reordered", "ScheduleKey",
+    "ScheduleStore", "TileSchedule", "Variant", "atomic_tiling", "bandwidth_order", "check_schedule", "coarse_tiles",
+    "fprange", "fuse", "fused_gemv", "gemm_spmm_loops", "load_schedule", "metis_order", "overlapped_tiling",
+    "partition_order", "pinned", "potential_gain", "rescue_order", "save_schedule", "schedule_tiles", "separated",
+    "spmm_gemm_loops", "spmm_spmm_loops", "summarise", "unfused_schedule",
 ]

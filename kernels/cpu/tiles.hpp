@@ -1,0 +1,120 @@
+// Runs two loops by a tile schedule: two wavefronts of tiles with a barrier between them.
+//
+//   for tiles v of wavefront 0                                    in parallel, on demand
+//     loop one: iterations first[v] .. first[v + 1]               rows of D1
+//     loop two: iterations second[second_ptr[v] .. ]              rows of D that need nothing but those
+//   barrier
+//   for tiles v of wavefront 1                                    in parallel, on demand
+//     loop two: the other iterations
+//
+// D1 is either in memory as a whole, or every thread keeps the rows of its tile and writes to memory only those that
+// wavefront 1 needs.
+
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+#include "vector.hpp"
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+extern "C" {
+
+struct Tiles {
+    const int64_t* first;       // (count[0] + 1)
+    const int32_t* second;      // iterations of loop two in order of execution; null: 0, 1, 2, ...
+    const int64_t* second_ptr;  // (count[0] + count[1] + 1)
+    const uint8_t* needed;      // rows of D1 that wavefront 1 reads
+    int64_t count[2];           // tiles of the wavefronts
+    double* seconds;            // (2, threads) that each thread worked in each wavefront, or null
+    int32_t threads, local;     // local: threads keep D1
+};
+
+}  // extern "C"
+
+namespace sparloom::tiles {
+
+inline int thread_number() {
+#if defined(_OPENMP)
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+// The working time of one thread; reads no clock if nobody wants to know.
+class Timer {
+   public:
+    explicit Timer(const Tiles& tiles) : tiles_(tiles) { start(); }
+
+    void start() {
+        if (tiles_.seconds != nullptr) started_ = Clock::now();
+    }
+
+    void stop(int wavefront) const {
+        if (tiles_.seconds == nullptr) return;
+        const std::chrono::duration<double> spent = Clock::now() - started_;
+        tiles_.seconds[wavefront * tiles_.threads + thread_number()] = spent.count();
+    }
+
+   private:
+    using Clock = std::chrono::steady_clock;
+    const Tiles& tiles_;
+    Clock::time_point started_;
+};
+
+// A matrix of `lead` columns of which only the rows from `row` on exist, at `rows`: where its row 0 would be.
+template <typename T>
+T* without_rows_before(int64_t row, T* rows, int64_t lead) {
+    return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(rows) - row * lead * sizeof(T));
+}
+
+template <typename T>
+void write_needed(const Tiles& tiles, int64_t begin, int64_t end, const T* from, T* to, int64_t lead) {
+    for (int64_t row = begin; row < end; ++row) {
+        if (tiles.needed[row]) std::copy(from + row * lead, from + (row + 1) * lead, to + row * lead);
+    }
+}
+
+// Buffers of one thread: for the rows of D1 in a tile, and what loop one and loop two ask for.
+template <typename T>
+struct Buffers {
+    T *tile, *loops;
+};
+
+// one(begin, end, d1, buffer) computes rows begin .. end of D1; two(list, begin, end, d1, near, buffer) computes the
+// rows of D in the list, `near` saying whether D1 is in a cache; row i of D1 is at d1 + i * lead. buffers(thread) gives
+// the Buffers of a thread.
+template <typename T, typename One, typename Two, typename Each>
+void run(const Tiles& tiles, T* d1, int64_t lead, const Each& buffers, const One& one, const Two& two) {
+    const int64_t late = tiles.count[0], all = late + tiles.count[1];
+#pragma omp parallel num_threads(tiles.threads)
+    {
+        const Buffers<T> own = buffers(thread_number());
+        Timer timer(tiles);
+#pragma omp for schedule(dynamic, 1) nowait
+        for (int64_t v = 0; v < late; ++v) {
+            const int64_t begin = tiles.first[v], end = tiles.first[v + 1];
+            T* const rows = tiles.local ? without_rows_before(begin, own.tile, lead) : d1;
+            one(begin, end, rows, own.loops);
+            two(tiles.second, tiles.second_ptr[v], tiles.second_ptr[v + 1], rows, true, own.loops);
+            if (tiles.local) write_needed(tiles, begin, end, rows, d1, lead);
+        }
+        fence();
+        timer.stop(0);
+#pragma omp barrier
+        timer.start();
+#pragma omp for schedule(dynamic, 1) nowait
+        for (int64_t v = late; v < all; ++v) {
+            two(tiles.second, tiles.second_ptr[v], tiles.second_ptr[v + 1], d1, false, own.loops);
+        }
+        fence();
+        timer.stop(1);
+    }
+}
+
+}  // namespace sparloom::tiles

@@ -1,0 +1,161 @@
+"""Loops over rows of matrices as the kernels see them: the struct Fused, filled."""
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparloom.fusion.blas import blas_routine
+from sparloom.fusion.native import Csr, Fused, Tiles, fused_library
+from sparloom.fusion.schedule import TileSchedule
+from sparloom.jit import address, aligned
+from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm
+from sparloom.sparse import SparseMatrix
+
+__all__ = ["CsrRows", "Kept", "Loops", "Pair", "Variant", "Workspace", "fill"]
+
+Pair = GemmSpmm | SpmmSpmm | SpmmGemm
+
+Kept = list[np.ndarray]
+"""Arrays to which the addresses in a struct point."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How rows are computed and where they go; none of it changes the result beyond rounding.
+
+    Args:
+        local: a thread keeps the rows of D1 of its tile; only those that wavefront 1 reads go to memory. Otherwise D1
+            is one matrix, as in the paper.
+        stream: D is written past the caches, where its rows are whole vectors.
+        stream_first: likewise D1, unless it is local.
+        prefetch_bytes: of a gathered dense operand that are requested before their turn.
+        together: rows with equal columns are summed side by side.
+        blas: dense tiles are multiplied by SciPy's BLAS; limit it to one thread (threadpoolctl).
+    """
+
+    local: bool = False
+    stream: bool = False
+    stream_first: bool = False
+    prefetch_bytes: int = 0
+    together: bool = True
+    blas: bool = False
+
+
+@dataclass(frozen=True)
+class CsrRows:
+    """Rows of a sparse matrix: nonzeros begin[r] .. end[r] belong to row r, in any order of rows and of columns."""
+
+    begin: np.ndarray
+    end: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def of(
+        cls, matrix: SparseMatrix, rows: np.ndarray | None = None, indices: np.ndarray | None = None,
+    ) -> "CsrRows":
+        """Take the rows of a matrix.
+
+        Args:
+            rows: which, in which order; all as they are stored unless given.
+            indices: (nnz,) int32, in place of the columns.
+        """
+        pattern = matrix.pattern
+        begin, end = pattern.indptr[:-1], pattern.indptr[1:]
+        if rows is not None:
+            begin, end = begin[rows], end[rows]
+        return cls(begin, end, pattern.indices if indices is None else indices, matrix.values)
+
+    def filled(self, kept: Kept) -> Csr:
+        """Fill the struct."""
+        kept += [self.begin, self.end, self.indices, self.values]
+        return Csr(
+            begin=address(self.begin, np.int64), end=address(self.end, np.int64),
+            indices=address(self.indices, np.int32), values=address(self.values, self.values.dtype.type),
+            nnz=self.indices.size)
+
+
+@dataclass(frozen=True)
+class Loops:
+    """Two loops and how they are executed.
+
+    Args:
+        a: the rows of A, by iteration of loop two; columns are iterations of loop one.
+        read: (|I|,) int32, row of B for each iteration of loop one; 0, 1, 2, ... unless given.
+        write: (|J|,) int32, row of D for each iteration of loop two; likewise.
+    """
+
+    schedule: TileSchedule
+    threads: int
+    variant: Variant
+    a: CsrRows
+    read: np.ndarray | None = None
+    write: np.ndarray | None = None
+
+
+class Workspace:
+    """D1, kept from call to call."""
+
+    def __init__(self) -> None:
+        self._d1 = np.empty((0, 0), np.float32)
+
+    def d1(self, shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
+        """Give D1 of this shape; its pages are there before the first call."""
+        if self._d1.shape != shape or self._d1.dtype != dtype:
+            self._d1 = aligned(shape, dtype.type)
+            self._d1.fill(0)
+        return self._d1
+
+
+def fill(op: Pair, operands: Operands, result: np.ndarray, loops: Loops, workspace: Workspace) -> tuple[Fused, Kept]:
+    """Fill the struct of arguments; shapes have been checked."""
+    kept: Kept = [*operands.dense.values(), result]
+    dtype, width = operands.matrix.dtype.type, op.width(operands)
+    variant = loops.variant
+    arguments = Fused(
+        tiles=_tiles(loops, kept), a=loops.a.filled(kept), c=address(operands.dense["C"], dtype),
+        d=address(result, dtype, written=True), rows=result.shape[0], width=width,
+        largest_tile=loops.schedule.largest_tile, ahead=variant.prefetch_bytes, together=variant.together,
+        stream=variant.stream, stream_first=variant.stream_first,
+        c_transposed=op.name == "gemm_spmm" and op.c_transposed)
+    if loops.write is not None:
+        arguments.write = address(loops.write, np.int32)
+        kept.append(loops.write)
+    if op.name == "spmm_spmm":
+        arguments.b = CsrRows.of(operands.right, loops.read).filled(kept)
+    else:
+        _fill_dense(arguments, operands, loops, kept)
+    _fill_buffers(arguments, arguments.inner if op.name == "spmm_gemm" else width, loops, workspace, kept)
+    return arguments, kept
+
+
+def _tiles(loops: Loops, kept: Kept) -> Tiles:
+    """Loop two in its natural order needs no list."""
+    schedule = loops.schedule
+    natural = np.array_equal(schedule.second, np.arange(schedule.second.size))
+    kept += [schedule.first, schedule.second, schedule.second_ptr, schedule.needed]
+    return Tiles(
+        first=address(schedule.first, np.int64), second=None if natural else address(schedule.second, np.int32),
+        second_ptr=address(schedule.second_ptr, np.int64), needed=address(schedule.needed, np.uint8),
+        count=schedule.tiles, threads=loops.threads, local=loops.variant.local)
+
+
+def _fill_dense(arguments: Fused, operands: Operands, loops: Loops, kept: Kept) -> None:
+    dense = operands.dense["B"]
+    arguments.dense_b, arguments.inner = address(dense, operands.matrix.dtype.type), dense.shape[1]
+    if loops.read is not None:
+        arguments.read = address(loops.read, np.int32)
+        kept.append(loops.read)
+    if loops.variant.blas:
+        arguments.blas = blas_routine("gemm", operands.matrix.dtype)
+
+
+def _fill_buffers(arguments: Fused, lead: int, loops: Loops, workspace: Workspace, kept: Kept) -> None:
+    dtype = loops.a.values.dtype
+    library, d1 = fused_library(dtype), workspace.d1((loops.schedule.iterations[0], lead), dtype)
+    size = library.sparloom_fused_buffer(ctypes.byref(arguments), ctypes.c_int64(lead)) * loops.threads
+    buffers = aligned((size,), dtype.type)
+    packed = aligned((library.sparloom_fused_packed(ctypes.byref(arguments)),), dtype.type)
+    arguments.d1, arguments.buffers, arguments.packed = (array.ctypes.data for array in (d1, buffers, packed))
+    kept += [d1, buffers, packed]

@@ -1,0 +1,136 @@
+"""Products of three matrices by a tile schedule, computed by the kernels of kernels/cpu/fused.hpp."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sparloom.fusion.bind import CsrRows, Loops, Pair, Variant, Workspace, fill
+from sparloom.fusion.native import fused_library
+from sparloom.fusion.schedule import TileSchedule
+from sparloom.jit import NativeCall, address, aligned
+from sparloom.ops import Operands
+from sparloom.sparse import Pattern, SparseMatrix
+
+__all__ = ["Executor", "check_operands", "potential_gain"]
+
+PLAIN = Variant()  # Algorithm 1 as in the paper
+
+
+@dataclass
+class Executor:
+    """Computes D by one schedule, for any operands on the pattern that it was made for.
+
+    D1 and the buffers of threads are allocated by the first `bind` and stay, so one call at a time may execute.
+
+    Args:
+        schedule: legal for the pattern of A, see `check_schedule`; with an `order`, for the pattern in that order.
+        threads: of every call.
+        order: (n,) int32, iteration -> row of the matrices, which stay as they are. Not for SpMM-GeMM: its iterations
+            depend on nothing but their own row.
+        timed: `seconds` is filled by every call.
+    """
+
+    op: Pair
+    schedule: TileSchedule
+    threads: int
+    variant: Variant = PLAIN
+    order: np.ndarray | None = None
+    timed: bool = False
+    _columns: tuple[Pattern, np.ndarray] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ValueError(f"{self.threads} threads: give at least 1")
+        if self.op.name == "spmm_gemm":
+            natural = np.array_equal(self.schedule.second, np.arange(self.schedule.second.size))
+            if self.order is not None or not natural:
+                raise ValueError("rows of spmm_gemm do not depend on each other: give a schedule in natural order, and "
+                                 "no order of rows")
+        if self.order is not None and self.variant.blas:
+            raise ValueError("a BLAS takes rows of B as they lie: give no order, or a variant without blas")
+        self.seconds = np.zeros((2, self.threads))
+        """What each thread worked in each wavefront of the last call."""
+        self._workspace = Workspace()
+
+    def result(self, operands: Operands) -> np.ndarray:
+        """Allocate D (rows, width)."""
+        return aligned((operands.matrix.pattern.rows, self.op.width(operands)), operands.matrix.dtype.type)
+
+    def bind(self, operands: Operands, result: np.ndarray) -> NativeCall:
+        """Bind the kernel to arrays; the call overwrites `result`.
+
+        Raises:
+            ValueError: operands, result and schedule do not fit together; an array is not contiguous or of another type
+                than the values of A.
+        """
+        self._check(operands.matrix.pattern)
+        check_operands(self.op, operands, result)
+        a = CsrRows.of(operands.matrix, self.order, self._renumbered(operands.matrix))
+        loops = Loops(self.schedule, self.threads, self.variant, a, read=self.order, write=self.order)
+        arguments, kept = fill(self.op, operands, result, loops, self._workspace)
+        if self.timed:
+            arguments.tiles.seconds = address(self.seconds, np.float64, written=True)
+        kernel = getattr(fused_library(operands.matrix.dtype), f"sparloom_{self.op.name}")
+        return NativeCall(kernel, arguments, kept=(*kept, self.seconds))
+
+    def _check(self, pattern: Pattern) -> None:
+        middle = pattern.rows if self.op.name == "spmm_gemm" else pattern.cols
+        if self.schedule.iterations != (middle, pattern.rows):
+            raise ValueError(f"a schedule of {self.schedule.iterations} iterations for loops of {middle} and "
+                             f"{pattern.rows}: schedule the pattern that is multiplied")
+        if self.order is not None and self.order.shape != (pattern.rows,):
+            raise ValueError(f"an order of {self.order.size} rows for {pattern.rows}")
+
+    def _renumbered(self, matrix: SparseMatrix) -> np.ndarray | None:
+        """The columns of A as iterations of loop one; kept for the pattern seen last."""
+        if self.order is None:
+            return None
+        if self._columns is None or self._columns[0] is not matrix.pattern:
+            iteration = np.empty_like(self.order)
+            iteration[self.order] = np.arange(self.order.size, dtype=np.int32)
+            self._columns = matrix.pattern, iteration[matrix.pattern.indices]
+        return self._columns[1]
+
+
+def check_operands(op: Pair, operands: Operands, result: np.ndarray) -> None:
+    """Check that shapes fit together and that the result is an array of its own.
+
+    Raises:
+        ValueError: names the first array that does not fit.
+    """
+    pattern, dtype, width = operands.matrix.pattern, operands.matrix.dtype, op.width(operands)
+    for name, shape in _shapes(op, operands).items():
+        if operands.dense[name].shape != shape:
+            raise ValueError(f"{name} has shape {operands.dense[name].shape}, not {shape}")
+    if result.shape != (pattern.rows, width) or result.dtype != dtype:
+        raise ValueError(f"the result is {result.dtype} of shape {result.shape}, not {dtype} of "
+                         f"{(pattern.rows, width)}")
+    for name, array in operands.dense.items():
+        if np.may_share_memory(array, result):
+            raise ValueError(f"the result overlaps {name}: give an array of its own")
+
+
+def potential_gain(seconds: np.ndarray) -> float:
+    """Give the seconds that a call would save if the work of each wavefront were shared evenly.
+
+    Args:
+        seconds: (wavefronts, threads), see `Executor.seconds`.
+
+    Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, §5.2.2: the mean difference between the
+    slowest thread and each.
+    """
+    return float((seconds.max(axis=1, keepdims=True) - seconds).mean(axis=1).sum())
+
+
+def _shapes(op: Pair, operands: Operands) -> dict[str, tuple[int, int]]:
+    """What the dense operands must look like for A, and B where it is sparse."""
+    cols, width = operands.matrix.pattern.cols, op.width(operands)
+    if op.name == "spmm_spmm":
+        if operands.right is None or operands.right.pattern.rows != cols:
+            raise ValueError(f"A has {cols} columns: B must be sparse with as many rows")
+        if operands.right.dtype != operands.matrix.dtype:
+            raise ValueError(f"B has values of {operands.right.dtype}, A of {operands.matrix.dtype}: use astype")
+        return {"C": (operands.right.pattern.cols, width)}
+    inner = operands.dense["B"].shape[1]
+    transposed = op.name == "gemm_spmm" and op.c_transposed
+    return {"B": (cols, inner), "C": (width, inner) if transposed else (inner, width)}

@@ -1,0 +1,184 @@
+"""Executors against the float64 oracles: every variant, element type and order of rows, patterns of every kind."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import patterns
+from tile_schedules import brute_force, one_to_one, schedule_of
+
+from sparloom.fusion import (
+    Executor,
+    Reads,
+    Variant,
+    check_schedule,
+    gemm_spmm_loops,
+    schedule_tiles,
+    separated,
+    spmm_spmm_loops,
+    unfused_schedule,
+)
+from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm, assert_close
+from sparloom.sparse import Pattern, SparseMatrix
+
+pytestmark = pytest.mark.cc
+
+OPS = [GemmSpmm(), GemmSpmm(c_transposed=True), SpmmSpmm(), SpmmGemm()]
+DTYPES = ["float32", "float64"]
+VARIANTS = [
+    Variant(), Variant(local=True), Variant(local=True, stream=True, prefetch_bytes=1024),
+    Variant(stream=True, stream_first=True, together=False), Variant(prefetch_bytes=4096),
+]
+WIDTHS = [*range(1, 41), 64, 100, 128, 200]
+INNERS = [*range(1, 41), 64, 128, 600]
+
+ops = pytest.mark.parametrize("op", OPS, ids=lambda op: f"{op.name}{'_ct' * getattr(op, 'c_transposed', False)}")
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def varied(rows: int = 90) -> Pattern:
+    """A band with a full row, empty rows, far nonzeros, and rows with equal columns in runs of 2 to 6."""
+    row, column = np.indices((rows, rows))
+    dense = (np.abs(row - column) < 4) & (np.random.default_rng(0).random((rows, rows)) < 0.6)
+    dense[40] = True
+    dense[[10, 70], [80, 3]] = True
+    for first, last in ((8, 10), (12, 15), (50, 56), (60, 64)):
+        dense[first:last] = dense[first]
+    dense[[0, 17, 18, rows - 1]] = False
+    return Pattern.from_coo(*np.nonzero(dense), dense.shape)
+
+
+def operands_of(op, pattern: Pattern, width: int) -> Operands:
+    values = np.random.default_rng(1).uniform(-1, 1, pattern.nnz)
+    return op.operands(SparseMatrix(pattern, values, op.dtype), width, seed=0)
+
+
+def check(op, executor: Executor, operands: Operands, width: int) -> None:
+    result = executor.result(operands)
+    result.fill(np.nan)
+    executor.bind(operands, result)()
+    pattern = operands.matrix.pattern
+    assert result.dtype == op.dtype
+    assert_close(result, op.oracle(operands), terms=op.terms(pattern, width), scale=op.scale(operands))
+
+
+@ops
+@dtypes
+@pytest.mark.parametrize("width", [1, 16, 33, 64, 128])
+def test_every_variant_is_right(op, dtype, width):
+    op, pattern = replace(op, dtype=dtype), varied()
+    operands, schedule = operands_of(op, pattern, width), schedule_of(op, pattern, [20, 45, 60])
+    for variant in VARIANTS:
+        for threads in (1, 3):
+            check(op, Executor(op, schedule, threads=threads, variant=variant), operands, width)
+
+
+@ops
+@dtypes
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_pattern_extent_and_tiles_are_right(op, dtype, data):
+    pattern = data.draw(patterns(max_rows=40, square=True))
+    width, inner = data.draw(st.sampled_from(WIDTHS)), data.draw(st.sampled_from(INNERS))
+    op = replace(op, dtype=dtype) if op.name == "spmm_spmm" else replace(op, dtype=dtype, inner=inner)
+    schedule = schedule_of(op, pattern, data.draw(st.lists(st.integers(0, pattern.rows), max_size=5)))
+    threads, variant = data.draw(st.integers(1, 3)), data.draw(st.sampled_from(VARIANTS))
+    executor = Executor(op, schedule, threads=threads, variant=variant)
+    check(op, executor, operands_of(op, pattern, width), width)
+
+
+@ops
+@settings(max_examples=20, deadline=None)
+@given(pattern=patterns(max_rows=40, square=True), threads=st.integers(1, 3), width=st.sampled_from(WIDTHS))
+def test_schedules_that_fuse_nothing_are_right(op, pattern, threads, width):
+    operands = operands_of(op, pattern, width)
+    plain = unfused_schedule(pattern, threads=threads)
+    if op.name != "spmm_gemm":
+        check_schedule(plain, pattern)
+        tiles = separated(brute_force(pattern, [5, 11]), pattern)
+        check_schedule(tiles, pattern)
+        assert tiles.fused == 0
+        check(op, Executor(op, tiles, threads=threads), operands, width)
+    check(op, Executor(op, plain, threads=threads, variant=Variant(stream=True, stream_first=True)), operands, width)
+
+
+@pytest.mark.parametrize("op", [GemmSpmm(inner=70), SpmmSpmm()], ids=lambda op: op.name)
+@dtypes
+@pytest.mark.parametrize("local", [False, True])
+def test_rows_in_another_order_give_the_same(op, dtype, local):
+    op, pattern = replace(op, dtype=dtype), varied()
+    order = np.random.default_rng(2).permutation(pattern.rows).astype(np.int32)
+    ordered = Pattern.from_scipy(pattern.to_scipy()[order][:, order])
+    executor = Executor(op, brute_force(ordered, [30, 60]), threads=2, variant=Variant(local=local), order=order)
+    check(op, executor, operands_of(op, pattern, 48), 48)
+
+
+def test_rectangular_operands_are_multiplied():
+    pattern = Pattern.from_coo(np.array([0, 2, 2, 6]), np.array([3, 0, 4, 1]), (7, 5))
+    for op, schedule in ((GemmSpmm(inner=3), brute_force(pattern, [2])), (SpmmGemm(inner=3), one_to_one(7, [2]))):
+        check(op, Executor(op, schedule, threads=2), operands_of(op, pattern, 9), 9)
+
+
+def test_one_executor_serves_new_values_and_widths():
+    op, pattern = GemmSpmm(), varied()
+    executor = Executor(op, brute_force(pattern, [50]), threads=2, variant=Variant(local=True))
+    for width in (32, 7, 64):
+        check(op, executor, operands_of(op, pattern, width), width)
+
+
+def test_nothing_beyond_the_result_is_written():
+    op, pattern = GemmSpmm(), varied()
+    operands = operands_of(op, pattern, 37)
+    room = np.full((pattern.rows + 2, 37), 7, dtype=np.float32)
+    for variant in VARIANTS:
+        Executor(op, brute_force(pattern, [31]), threads=2, variant=variant).bind(operands, room[1:-1])()
+        assert (room[[0, -1]] == 7).all()
+
+
+def test_threads_are_timed_on_request():
+    op, pattern = SpmmSpmm(), varied()
+    executor = Executor(op, brute_force(pattern, [50]), threads=2, timed=True)
+    check(op, executor, operands_of(op, pattern, 64), 64)
+    assert executor.seconds.shape == (2, 2)
+    assert (executor.seconds >= 0).all()
+    assert executor.seconds.sum() > 0
+
+
+def test_operands_that_do_not_fit_are_refused():
+    op, pattern = GemmSpmm(), varied()
+    operands, schedule = operands_of(op, pattern, 8), brute_force(pattern, [50])
+    executor = Executor(op, schedule, threads=1)
+    result = executor.result(operands)
+    with pytest.raises(ValueError, match=r"a schedule of \(90, 90\) iterations for loops of 99 and 99"):
+        executor.bind(operands_of(op, varied(99), 8), result)
+    with pytest.raises(ValueError, match=r"C has shape \(9, 8\), not \(8, 8\)"):
+        executor.bind(replace(operands, dense={**operands.dense, "C": np.ones((9, 8), np.float32)}), result)
+    with pytest.raises(ValueError, match="the result is float32 of shape"):
+        executor.bind(operands, result[:, :4])
+    with pytest.raises(ValueError, match="float64"):
+        executor.bind(replace(operands, dense={**operands.dense, "B": np.ones((90, 8))}), result)
+    with pytest.raises(ValueError, match="the result overlaps B"):
+        executor.bind(operands, operands.dense["B"])
+    with pytest.raises(ValueError, match="0 threads"):
+        Executor(op, schedule, threads=0)
+    with pytest.raises(ValueError, match="do not depend on each other"):
+        Executor(SpmmGemm(), schedule, threads=1)
+    with pytest.raises(ValueError, match="A has 90 columns: B must be sparse"):
+        Executor(SpmmSpmm(), schedule, threads=1).bind(replace(operands, dense={"C": operands.dense["C"]}), result)
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_schedules_of_the_inspector_are_executed(local):
+    row, column = np.indices((600, 600))
+    pattern = Pattern.from_coo(*np.nonzero(np.isin(row - column, (-25, -1, 0, 1, 25))), (600, 600))
+    reads = Reads.of(pattern)
+    loops = {
+        "gemm_spmm": gemm_spmm_loops(reads, inner=32, width=32, element_bytes=4),
+        "spmm_spmm": spmm_spmm_loops(reads, reads, width=32, element_bytes=4),
+    }
+    for op in (GemmSpmm(), SpmmSpmm()):
+        schedule = schedule_tiles(loops[op.name], threads=2, cache_bytes=30_000, ct_size=128)
+        assert 0 < schedule.fused < 600
+        check(op, Executor(op, schedule, threads=2, variant=Variant(local=local)), operands_of(op, pattern, 32), 32)
