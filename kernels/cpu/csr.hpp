@@ -22,20 +22,33 @@ struct Csr {
 
 namespace sparloom::spmm {
 
+// What is added to a product: row places[r], or r, to that of row r of the operand; nothing if `rows` is null.
+template <typename T>
+struct Addend {
+    const T* rows;
+    const int32_t* places;
+};
+
 // Rows list[k], or rows k without a list; row r of the operand is row places[r] of the result, or r. See spmm.hpp.
 template <typename T>
 struct Chosen {
     using Element = T;
     const Csr& matrix;
     const int32_t *list, *places;
+    Addend<T> added;
+    int64_t width;
     int64_t most;  // rows that are summed together if they have the same columns
 
     int64_t row(int64_t k) const { return list == nullptr ? k : list[k]; }
     const int32_t* columns(int64_t k) const { return matrix.indices + matrix.begin[row(k)]; }
     const T* values(int64_t k) const { return static_cast<const T*>(matrix.values) + matrix.begin[row(k)]; }
     int64_t count(int64_t k) const { return matrix.end[row(k)] - matrix.begin[row(k)]; }
-    int64_t place(int64_t k) const { return places == nullptr ? row(k) : places[row(k)]; }
+    int64_t place(int64_t k) const { return at(places, row(k)); }
     bool follow(int64_t k, int64_t ahead) const { return matrix.end[row(k)] + ahead <= matrix.nnz; }
+
+    const T* addend(int64_t k) const {
+        return added.rows == nullptr ? nullptr : added.rows + at(added.places, row(k)) * width;
+    }
 
     int64_t equal(int64_t k, int64_t end) const {
         int64_t found = 1;
@@ -49,6 +62,8 @@ struct Chosen {
         const int32_t *left = columns(k), *right = columns(other);
         return left[0] == right[0] && std::memcmp(left, right, nonzeros * sizeof(int32_t)) == 0;
     }
+
+    static int64_t at(const int32_t* places, int64_t row) { return places == nullptr ? row : places[row]; }
 };
 
 // Products of one CSR operand, with any dense operand of `width` columns.
@@ -57,14 +72,15 @@ class ChosenRows {
    public:
     // ahead: bytes of the dense operand that are prefetched; together: whether rows with equal columns are; streams:
     // whether results go past the caches, where they can.
-    ChosenRows(const Csr& matrix, const int32_t* places, int64_t width, int64_t ahead, bool together, bool streams)
-        : matrix_(matrix), places_(places), width_(width), ahead_(ahead), most_(together ? kTogether : 1),
-          streams_(streams) {}
+    ChosenRows(const Csr& matrix, const int32_t* places, int64_t width, int64_t ahead, bool together, bool streams,
+               const Addend<T>& added = {})
+        : matrix_(matrix), places_(places), added_(added), width_(width), ahead_(ahead),
+          most_(together ? kTogether : 1), streams_(streams) {}
 
     // Rows list[begin] .. list[end] of the operand, or rows begin .. end without a list. Row r of the dense operand is
     // at dense + r * width, likewise the result. `near`: the dense operand is in a cache, nothing is prefetched.
     void sum(const int32_t* list, int64_t begin, int64_t end, const T* dense, T* result, bool near) const {
-        const Chosen<T> rows{matrix_, list, places_, most_};
+        const Chosen<T> rows{matrix_, list, places_, added_, width_, most_};
         const Columns columns{width_, kWidest * kLanes<T>, near ? 0 : ahead_, streams_ && can_stream(result, width_)};
         for (int64_t k = begin; k < end; k += kBlock) {
             const int64_t last = std::min(k + kBlock, end);
@@ -93,6 +109,7 @@ class ChosenRows {
 
     const Csr& matrix_;
     const int32_t* places_;
+    const Addend<T> added_;
     int64_t width_, ahead_, most_;
     bool streams_;
 };

@@ -2,7 +2,7 @@
 // row-major without gaps.
 //
 //   gemm_spmm   D1 = B C (cols, width), B (cols, inner) dense;    D = A D1 (rows, width)
-//   spmm_spmm   D1 = B C (cols, width), B sparse;                 D = A D1 (rows, width)
+//   spmm_spmm   D1 = B C + F (cols, width), B sparse;             D = A D1 + G (rows, width)
 //   spmm_gemm   D1 = A B (rows, inner), B (cols, inner) dense;    D = D1 C (rows, width)
 //
 // Iteration i of loop one is row i of D1. With `read` it uses row read[i] of B; iteration j of loop two is row write[j]
@@ -24,6 +24,7 @@ struct Fused {
     Tiles tiles;
     Csr a, b;                     // b: of spmm_spmm
     const void *dense_b, *c;      // dense_b: of the others
+    const void *f, *g;            // of spmm_spmm; null: nothing is added
     const int32_t *read, *write;  // null: 0, 1, 2, ...
     void *d1, *d, *packed, *buffers;
     void (*blas)();                            // ?GEMM for the dense product, or null: kernels of this folder
@@ -86,14 +87,16 @@ auto product_b(const Fused& f) {
 
 template <typename T>
 auto sparse_product_b(const Fused& f) {
-    const ChosenRows<T> product(f.b, nullptr, f.width, f.ahead, f.together, streams_first(f));
+    const spmm::Addend<T> added{static_cast<const T*>(f.f), f.read};
+    const ChosenRows<T> product(f.b, nullptr, f.width, f.ahead, f.together, streams_first(f), added);
     const T* const c = static_cast<const T*>(f.c);
     return [product, c](int64_t begin, int64_t end, T* d1, T*) { product.sum(nullptr, begin, end, c, d1, false); };
 }
 
 template <typename T>
 auto product_a(const Fused& f) {
-    const ChosenRows<T> product(f.a, f.write, f.width, f.ahead, f.together, f.stream);
+    const spmm::Addend<T> added{static_cast<const T*>(f.g), f.write};
+    const ChosenRows<T> product(f.a, f.write, f.width, f.ahead, f.together, f.stream, added);
     T* const d = static_cast<T*>(f.d);
     return [product, d](const int32_t* list, int64_t begin, int64_t end, const T* d1, bool near, T*) {
         product.sum(list, begin, end, d1, d, near);

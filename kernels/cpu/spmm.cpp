@@ -40,6 +40,7 @@ struct Ordered {
     const float* values(int64_t k) const { return rows.values + rows.source[k]; }
     int64_t count(int64_t k) const { return rows.indptr[k + 1] - rows.indptr[k]; }
     int64_t place(int64_t k) const { return rows.place[k]; }
+    const float* addend(int64_t) const { return nullptr; }
     int64_t equal(int64_t k, int64_t end) const { return std::min<int64_t>(end - k, rows.equal[k]); }
     bool follow(int64_t k, int64_t ahead) const { return rows.indptr[k + 1] + ahead <= rows.nnz; }
 };

@@ -8,6 +8,7 @@
 //   values(k)
 //   count(k)             of its nonzeros
 //   place(k)             row of the result
+//   addend(k)            row that is added to it, or null
 //   equal(k, end)        rows from k on and before `end` that have the same columns, 1 .. kTogether
 //   follow(k, ahead)     whether so many columns follow those of row k in memory
 
@@ -36,6 +37,7 @@ struct Strip {
     const T* dense;  // from its first column on
     T* result;       // likewise
     int64_t lead;    // elements from one row to the next, of both
+    int64_t column;  // its first one
     Lanes<T> last;   // columns in the last vector
     int64_t ahead;   // nonzeros between the one being summed and the one whose row is prefetched; 0: none is
 };
@@ -43,12 +45,23 @@ struct Strip {
 enum class Store { kWhole, kPart, kStream };  // how the last vector is written; kStream: past the caches, aligned
 constexpr int kStores = 3;
 
-// out[r] = sum over n of values[r][n] * dense[columns[n]], for R rows. `ahead` is 0 or at most what follows `columns`.
+// out[r] = addends[r] + sum over n of values[r][n] * dense[columns[n]], for R rows; a null addend is none. `ahead` is 0
+// or at most what follows `columns`.
 template <typename T, int R, int V, Store kStore>
 [[gnu::always_inline]] inline void sum(const int32_t* columns, int64_t count, int64_t ahead,
                                        const std::array<const T*, R>& values, const Strip<T>& strip,
-                                       const std::array<T*, R>& out) {
+                                       const std::array<T*, R>& out, const std::array<const T*, R>& addends = {}) {
+    const auto partial = [](int v) { return kStore == Store::kPart && v == V - 1; };
     Vec<T> sums[R][V] = {};
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+        if (addends[r] == nullptr) continue;
+#pragma GCC unroll 32
+        for (int v = 0; v < V; ++v) {
+            const T* from = addends[r] + v * kLanes<T>;
+            sums[r][v] = partial(v) ? strip.last.load(from) : load(from);
+        }
+    }
     const auto step = [&](int64_t n, int64_t distance) __attribute__((always_inline)) {
         const T* row = strip.dense + columns[n] * strip.lead;
         if (distance != 0) {
@@ -58,8 +71,7 @@ template <typename T, int R, int V, Store kStore>
         }
 #pragma GCC unroll 32
         for (int v = 0; v < V; ++v) {
-            const bool partial = kStore == Store::kPart && v == V - 1;
-            const Vec<T> right = partial ? strip.last.load(row + v * kLanes<T>) : load(row + v * kLanes<T>);
+            const Vec<T> right = partial(v) ? strip.last.load(row + v * kLanes<T>) : load(row + v * kLanes<T>);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) sums[r][v] += values[r][n] * right;
         }
@@ -76,7 +88,7 @@ template <typename T, int R, int V, Store kStore>
             T* to = out[r] + v * kLanes<T>;
             if (kStore == Store::kStream) {
                 stream(to, sums[r][v]);
-            } else if (kStore == Store::kPart && v == V - 1) {
+            } else if (partial(v)) {
                 strip.last.store(to, sums[r][v]);
             } else {
                 store(to, sums[r][v]);
@@ -89,14 +101,16 @@ template <typename T, int R, int V, Store kStore>
 template <int R, int V, Store kStore, typename Rows>
 [[gnu::always_inline]] inline void sum_rows(const Rows& rows, int64_t k, const Strip<typename Rows::Element>& strip) {
     using T = typename Rows::Element;
-    std::array<const T*, R> values;
+    std::array<const T*, R> values, addends;
     std::array<T*, R> out;
     for (int r = 0; r < R; ++r) {
         values[r] = rows.values(k + r);
         out[r] = strip.result + rows.place(k + r) * strip.lead;
+        const T* const addend = rows.addend(k + r);
+        addends[r] = addend == nullptr ? nullptr : addend + strip.column;
     }
     const int64_t ahead = rows.follow(k, strip.ahead) ? strip.ahead : 0;
-    sum<T, R, V, kStore>(rows.columns(k), rows.count(k), ahead, values, strip, out);
+    sum<T, R, V, kStore>(rows.columns(k), rows.count(k), ahead, values, strip, out, addends);
 }
 
 // Rows first .. last one by one.
@@ -136,8 +150,8 @@ template <typename T, typename Work>
     for (int64_t column = 0; column < all.width; column += all.strip) {
         const int64_t columns = std::min(all.strip, all.width - column);
         const int64_t vectors = (columns + kLanes<T> - 1) / kLanes<T>;
-        const Strip<T> strip{dense + column, result + column, all.width, Lanes<T>(columns - (vectors - 1) * kLanes<T>),
-                             rows_ahead(all.ahead, sizeof(T) * columns)};
+        const Strip<T> strip{dense + column, result + column, all.width, column,
+                             Lanes<T>(columns - (vectors - 1) * kLanes<T>), rows_ahead(all.ahead, sizeof(T) * columns)};
         work(columns % kLanes<T> != 0 ? Store::kPart : all.streams ? Store::kStream : Store::kWhole, vectors, strip,
              column);
     }

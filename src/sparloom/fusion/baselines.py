@@ -29,8 +29,11 @@ def atomic_tiling(
     Sparse tiling; D1 stays with the thread. Tiles are inspected here, which nobody times.
 
     Raises:
+        Unsupported: the operation has addends.
         ValueError: operands and result do not fit together.
     """
+    if op.name == "spmm_spmm" and op.addends:
+        raise Unsupported("atomic tiling of a product with addends: several tiles would add them, use Executor")
     _check(op, operands, result)
     pattern = operands.matrix.pattern
     first = _equal(pattern.cols, tiles)

@@ -119,13 +119,17 @@ def fill(op: Pair, operands: Operands, result: np.ndarray, loops: Loops, workspa
         largest_tile=loops.schedule.largest_tile, ahead=variant.prefetch_bytes, together=variant.together,
         stream=variant.stream, stream_first=variant.stream_first,
         c_transposed=op.name == "gemm_spmm" and op.c_transposed)
-    if loops.write is not None:
-        arguments.write = address(loops.write, np.int32)
-        kept.append(loops.write)
+    for name in ("read", "write"):
+        order = getattr(loops, name)
+        if order is not None:
+            setattr(arguments, name, address(order, np.int32))
+            kept.append(order)
     if op.name == "spmm_spmm":
         arguments.b = CsrRows.of(operands.right, loops.read).filled(kept)
+        if op.addends:
+            arguments.f, arguments.g = (address(operands.dense[name], dtype) for name in ("F", "G"))
     else:
-        _fill_dense(arguments, operands, loops, kept)
+        _fill_dense(arguments, operands, loops)
     _fill_buffers(arguments, arguments.inner if op.name == "spmm_gemm" else width, loops, workspace, kept)
     return arguments, kept
 
@@ -141,12 +145,9 @@ def _tiles(loops: Loops, kept: Kept) -> Tiles:
         count=schedule.tiles, threads=loops.threads, local=loops.variant.local)
 
 
-def _fill_dense(arguments: Fused, operands: Operands, loops: Loops, kept: Kept) -> None:
+def _fill_dense(arguments: Fused, operands: Operands, loops: Loops) -> None:
     dense = operands.dense["B"]
     arguments.dense_b, arguments.inner = address(dense, operands.matrix.dtype.type), dense.shape[1]
-    if loops.read is not None:
-        arguments.read = address(loops.read, np.int32)
-        kept.append(loops.read)
     if loops.variant.blas:
         arguments.blas = blas_routine("gemm", operands.matrix.dtype)
 

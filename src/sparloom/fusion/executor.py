@@ -130,7 +130,8 @@ def _shapes(op: Pair, operands: Operands) -> dict[str, tuple[int, int]]:
             raise ValueError(f"A has {cols} columns: B must be sparse with as many rows")
         if operands.right.dtype != operands.matrix.dtype:
             raise ValueError(f"B has values of {operands.right.dtype}, A of {operands.matrix.dtype}: use astype")
-        return {"C": (operands.right.pattern.cols, width)}
+        addends = {"F": (cols, width), "G": (operands.matrix.pattern.rows, width)} if op.addends else {}
+        return {"C": (operands.right.pattern.cols, width), **addends}
     inner = operands.dense["B"].shape[1]
     transposed = op.name == "gemm_spmm" and op.c_transposed
     return {"B": (cols, inner), "C": (width, inner) if transposed else (inner, width)}

@@ -21,13 +21,15 @@ class SpmmSpmm:
 
     Args:
         dtype: of all operands and of D, float32 or float64.
+        addends: D = A (B C + F) + G instead: F (cols, width), G (rows, width) dense. Two steps of x -> M x + g.
     """
 
     name: str = "spmm_spmm"
     dtype: str = "float32"
+    addends: bool = False
 
     def operands(self, matrix: SparseMatrix, width: int, seed: int) -> Operands:
-        """Draw C from [-1, 1).
+        """Draw C, and the addends, from [-1, 1).
 
         Raises:
             ValueError: the matrix is not square.
@@ -35,7 +37,9 @@ class SpmmSpmm:
         check_width(width)
         _check_square(matrix.pattern)
         typed, rng = matrix.astype(self.dtype), np.random.default_rng(seed)
-        return Operands(typed, {"C": drawn((matrix.pattern.cols, width), rng, self.dtype)}, right=typed)
+        names = ("C", "F", "G") if self.addends else ("C",)
+        dense = {name: drawn((matrix.pattern.cols, width), rng, self.dtype) for name in names}
+        return Operands(typed, dense, right=typed)
 
     def width(self, operands: Operands) -> int:
         """Columns of D."""
@@ -43,24 +47,28 @@ class SpmmSpmm:
 
     def oracle(self, operands: Operands) -> Float64[np.ndarray, "rows width"]:
         """Multiply in float64."""
-        return multiply(operands.matrix, multiply(operands.right, operands.dense["C"]))
+        f, g = (operands.dense[name] if self.addends else 0.0 for name in ("F", "G"))
+        return multiply(operands.matrix, multiply(operands.right, operands.dense["C"]) + f) + g
 
     def work(self, pattern: Pattern, width: int) -> Work:
         """Count the flops of both products; every operand moved once, A as two operands, D written once."""
         _check_square(pattern)
-        element = np.dtype(self.dtype).itemsize
+        element, addends = np.dtype(self.dtype).itemsize, 2 * self.addends
         sparse = (element + 4) * pattern.nnz + 8 * (pattern.rows + 1)
-        return Work(flops=4 * pattern.nnz * width, bytes=2 * sparse + 2 * element * pattern.rows * width)
+        return Work(flops=(4 * pattern.nnz + addends * pattern.rows) * width,
+                    bytes=2 * sparse + (2 + addends) * element * pattern.rows * width)
 
     def terms(self, pattern: Pattern, width: int) -> np.ndarray:
-        """Count the products of three factors that each element of D adds up, (rows, 1), for tolerances."""
+        """Count the products that each element of D adds up, (rows, 1), for tolerances; an addend is a product too."""
         _check_square(pattern)
-        return reached_terms(pattern, pattern)
+        reached = reached_terms(pattern, pattern)
+        return reached + pattern.row_lengths()[:, None] + 1 if self.addends else reached
 
     def scale(self, operands: Operands) -> np.ndarray:
         """Bound the magnitude of the products in each row, (rows, 1), for tolerances."""
-        largest = np.abs(operands.right.values).max(initial=0) * np.abs(operands.dense["C"]).max(initial=0)
-        return row_peaks(operands.matrix) * largest
+        peaks = {name: np.abs(array).max(initial=0) for name, array in operands.dense.items()}
+        inner = np.abs(operands.right.values).max(initial=0) * peaks["C"]
+        return row_peaks(operands.matrix) * max(inner, peaks.get("F", 0)) + peaks.get("G", 0)
 
 
 def _check_square(pattern: Pattern) -> None:

@@ -84,6 +84,14 @@ def test_tiles_by_a_blas_are_right(op, dtype):
         check(op, operands, 48, executor.bind)
 
 
+def test_overlapped_tiles_take_addends_and_atomic_ones_refuse():
+    op = SpmmSpmm(addends=True)
+    operands = operands_of(op, hub(), 24)
+    check(op, operands, 24, lambda *given: overlapped_tiling(op, *given, threads=2, tiles=7))
+    with pytest.raises(Unsupported, match="several tiles would add them"):
+        atomic_tiling(op, operands, np.empty((300, 24), np.float32), threads=2, tiles=7)
+
+
 def test_what_a_baseline_cannot_do_is_refused():
     pattern = hub(8 * 40)
     operands = operands_of(SpmmGemm(), pattern, 8)

@@ -25,7 +25,7 @@ from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc
 
-OPS = [GemmSpmm(), GemmSpmm(c_transposed=True), SpmmSpmm(), SpmmGemm()]
+OPS = [GemmSpmm(), GemmSpmm(c_transposed=True), SpmmSpmm(), SpmmSpmm(addends=True), SpmmGemm()]
 DTYPES = ["float32", "float64"]
 VARIANTS = [
     Variant(), Variant(local=True), Variant(local=True, stream=True, prefetch_bytes=1024),
@@ -34,8 +34,13 @@ VARIANTS = [
 WIDTHS = [*range(1, 41), 64, 100, 128, 200]
 INNERS = [*range(1, 41), 64, 128, 600]
 
-ops = pytest.mark.parametrize("op", OPS, ids=lambda op: f"{op.name}{'_ct' * getattr(op, 'c_transposed', False)}")
+ops = pytest.mark.parametrize("op", OPS, ids=lambda op: name(op))
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def name(op) -> str:
+    flags = {"ct": "c_transposed", "addends": "addends"}
+    return "_".join([op.name, *(short for short, flag in flags.items() if getattr(op, flag, False))])
 
 
 def varied(rows: int = 90) -> Pattern:
@@ -104,7 +109,7 @@ def test_schedules_that_fuse_nothing_are_right(op, pattern, threads, width):
     check(op, Executor(op, plain, threads=threads, variant=Variant(stream=True, stream_first=True)), operands, width)
 
 
-@pytest.mark.parametrize("op", [GemmSpmm(inner=70), SpmmSpmm()], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [GemmSpmm(inner=70), SpmmSpmm(), SpmmSpmm(addends=True)], ids=lambda op: name(op))
 @dtypes
 @pytest.mark.parametrize("local", [False, True])
 def test_rows_in_another_order_give_the_same(op, dtype, local):
@@ -113,6 +118,18 @@ def test_rows_in_another_order_give_the_same(op, dtype, local):
     ordered = Pattern.from_scipy(pattern.to_scipy()[order][:, order])
     executor = Executor(op, brute_force(ordered, [30, 60]), threads=2, variant=Variant(local=local), order=order)
     check(op, executor, operands_of(op, pattern, 48), 48)
+
+
+@dtypes
+def test_every_variant_gives_the_same_bits(dtype):
+    op, pattern = SpmmSpmm(dtype=dtype, addends=True), varied()
+    operands, found = operands_of(op, pattern, 40), []
+    for schedule in (unfused_schedule(pattern, threads=2), brute_force(pattern, [20, 45, 60])):
+        for variant in VARIANTS:
+            executor = Executor(op, schedule, threads=2, variant=variant)
+            found.append(executor.result(operands))
+            executor.bind(operands, found[-1])()
+    assert all(np.array_equal(found[0], other) for other in found[1:])
 
 
 def test_rectangular_operands_are_multiplied():
@@ -159,6 +176,10 @@ def test_operands_that_do_not_fit_are_refused():
         executor.bind(operands, result[:, :4])
     with pytest.raises(ValueError, match="float64"):
         executor.bind(replace(operands, dense={**operands.dense, "B": np.ones((90, 8))}), result)
+    affine, with_addends = SpmmSpmm(addends=True), operands_of(SpmmSpmm(addends=True), pattern, 8)
+    wrong = replace(with_addends, dense={**with_addends.dense, "G": np.ones((9, 8), np.float32)})
+    with pytest.raises(ValueError, match=r"G has shape \(9, 8\), not \(90, 8\)"):
+        Executor(affine, schedule, threads=1).bind(wrong, result)
     with pytest.raises(ValueError, match="the result overlaps B"):
         executor.bind(operands, operands.dense["B"])
     with pytest.raises(ValueError, match="0 threads"):

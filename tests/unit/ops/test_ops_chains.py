@@ -11,8 +11,11 @@ from strategies import patterns
 from sparloom.ops import GemmSpmm, SpmmGemm, SpmmSpmm, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
 
-OPS = [GemmSpmm(), GemmSpmm(inner=5), GemmSpmm(inner=3, c_transposed=True), SpmmSpmm(), SpmmGemm(inner=2)]
-ops = pytest.mark.parametrize("op", OPS, ids=lambda op: f"{op.name}_{getattr(op, 'inner', None)}")
+OPS = {
+    "gemm_spmm": GemmSpmm(), "inner": GemmSpmm(inner=5), "transposed": GemmSpmm(inner=3, c_transposed=True),
+    "spmm_spmm": SpmmSpmm(), "addends": SpmmSpmm(addends=True), "spmm_gemm": SpmmGemm(inner=2),
+}
+ops = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 
 PATTERN = Pattern.from_coo(np.array([0, 0, 2, 3, 3, 3]), np.array([1, 3, 0, 0, 2, 3]), (4, 4))
 
@@ -25,7 +28,8 @@ def dense_result(op, operands):
     a = operands.matrix.to_scipy().toarray().astype(np.float64)
     dense = {name: array.astype(np.float64) for name, array in operands.dense.items()}
     if op.name == "spmm_spmm":
-        return a @ (operands.right.to_scipy().toarray().astype(np.float64) @ dense["C"])
+        f, g = dense.get("F", 0), dense.get("G", 0)
+        return a @ (operands.right.to_scipy().toarray().astype(np.float64) @ dense["C"] + f) + g
     c = dense["C"].T if getattr(op, "c_transposed", False) else dense["C"]
     return a @ dense["B"] @ c
 
@@ -69,6 +73,8 @@ def test_work_counts_the_flops_of_the_unfused_code():
     sparse = 8 * pattern.nnz + 8 * 5
     assert GemmSpmm(inner=5).work(pattern, width).bytes == sparse + 4 * (4 * 5 + 5 * width + 4 * width)
     assert SpmmSpmm().work(pattern, width).bytes == 2 * sparse + 4 * 2 * 4 * width
+    affine = SpmmSpmm(addends=True).work(pattern, width)
+    assert (affine.flops, affine.bytes) == (4 * pattern.nnz * width + 2 * 4 * width, 2 * sparse + 4 * 4 * 4 * width)
     assert SpmmGemm(dtype="float64").work(pattern, width).bytes == sparse + 4 * pattern.nnz + 8 * (24 + 36 + 24)
 
 
