@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-__all__ = ["CpuKernels", "CpuPlatform", "NullPlatform", "Platform", "SpadePlatform"]
+__all__ = ["CpuKernels", "CpuPlatform", "NullPlatform", "Platform", "SpadePlatform", "interleaved"]
 
 _PLACES = {
     "CpuKernels": "sparloom.platforms.cpu_kernels",
@@ -11,6 +11,7 @@ _PLACES = {
     "NullPlatform": "sparloom.platforms.null",
     "Platform": "sparloom.platforms.platform",
     "SpadePlatform": "sparloom.platforms.spade",
+    "interleaved": "sparloom.platforms.interleave",
 }
 
 

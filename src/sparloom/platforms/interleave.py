@@ -1,0 +1,50 @@
+"""Several methods timed side by side in one run, so that what drifts meets all alike."""
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from sparloom.measure import Measurement, TimingProtocol
+from sparloom.platforms.clock import Clock, Stopwatch, in_series, processor_clock
+
+__all__ = ["interleaved"]
+
+
+def interleaved(
+    methods: Mapping[str, Callable[[], None]], timing: TimingProtocol, *, threads: int, serial: Collection[str] = (),
+    processor: Clock | None = None, wall: Clock = time.perf_counter,
+) -> dict[str, Measurement]:
+    """Time methods in turn, A B C, then B C A, then C A B, until each has the protocol's repetitions.
+
+    Every method first runs once, which nobody times: threads begin, pages are touched. A repetition of a short method
+    is the mean of a series that lasts its share of `timing.short_seconds`, begun with a run that is not timed, because
+    the method before has left its own data in the caches. A method is slow (see `TimingProtocol`) against the fastest
+    of those named before it, so name a fast one first.
+
+    Args:
+        methods: name -> one run with all its arguments. Results are checked by the caller, before.
+        timing: its `rounds` are the caller's: one call is one round.
+        threads: of every method but those in `serial`, which run on one.
+        processor, wall: clocks in seconds; that of all threads there are after the first runs, unless given.
+
+    Returns:
+        A measurement for every method, in the order given; wall and processor seconds.
+    """
+    for run in methods.values():
+        run()
+    clock = processor or processor_clock()
+    watches, visits, best = {}, {}, math.inf
+    for name, run in methods.items():
+        watches[name] = Stopwatch(in_series(run, clock, wall), timing, threads=1 if name in serial else threads)
+        visits[name] = watches[name].warm_up(best)
+        best = min(best, watches[name].warm_seconds)
+    order, share = list(methods), timing.short_seconds / timing.repetitions
+    for turn in range(timing.repetitions):
+        start = turn % max(1, len(order))
+        for name in order[start:] + order[:start]:
+            if turn >= visits[name]:
+                continue
+            if watches[name].warm_seconds < share:
+                methods[name]()
+            watches[name].visit()
+    return {name: watch.measurement() for name, watch in watches.items()}
