@@ -1,5 +1,6 @@
 """Sparse matrices: patterns, files, statistics, orders, and the corpora they come from."""
 
+from sparloom.sparse.anchors import ANCHORS, REORDERED_ANCHORS, AnchorCorpus
 from sparloom.sparse.choice import stratified_choice
 from sparloom.sparse.corpus import ROW_BINS, Corpus, MatrixEntry, Role, family_role, row_bin
 from sparloom.sparse.download import Patience
@@ -14,13 +15,16 @@ from sparloom.sparse.synthetic import SYNTHETIC_ROLES, SyntheticCorpus
 from sparloom.sparse.walks import WALK, WALK_STATISTICS, WALKS, WalkGrid, WalkStatistics, walk_statistics
 
 __all__ = [
+    "ANCHORS",
     "MATRIX_ENDINGS",
+    "REORDERED_ANCHORS",
     "ROW_BINS",
     "STATISTICS",
     "SYNTHETIC_ROLES",
     "WALK",
     "WALKS",
     "WALK_STATISTICS",
+    "AnchorCorpus",
     "Corpus",
     "FolderCorpus",
     "MatrixEntry",

@@ -25,6 +25,7 @@ class MatrixEntry:
         symmetric: the values are symmetric.
         kind: problem kind, as the collection words it.
         row_bin: one of `ROW_BINS`.
+        spd: positive definite, as far as the catalogue knows.
     """
 
     name: str
@@ -35,6 +36,7 @@ class MatrixEntry:
     symmetric: bool
     kind: str
     row_bin: str
+    spd: bool = False
 
     @property
     def density(self) -> float:

@@ -219,4 +219,5 @@ def _entry(row: Mapping[str, str], place: str) -> MatrixEntry:
             raise ValueError(f"{place}: {column} {row[column]!r} is not a count")
         counts.append(int(row[column]))
     name = f"{row['group']}/{row['name']}"
-    return MatrixEntry(name, row["family"], *counts, row["symmetric"] == "1", row["kind"], row_bin(counts[0]))
+    return MatrixEntry(name, row["family"], *counts, row["symmetric"] == "1", row["kind"], row_bin(counts[0]),
+                       spd=row.get("spd_likely") == "1")

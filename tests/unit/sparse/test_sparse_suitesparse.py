@@ -316,3 +316,11 @@ def test_choice_is_an_option(folder):
         given = ("corpus=suitesparse", f"paths.mirror={folder}", "corpus.count=3", "corpus.seed=1")
         corpus = instantiate(hydra.compose("config", ["experiment=collect_spade", *given]).corpus)
     assert len(corpus.entries()) == 3
+
+
+def test_the_catalogue_may_say_what_is_positive_definite(folder, tmp_path):
+    assert not any(entry.spd for entry in whole(str(folder), tmp_path).entries())
+    first, *others = (folder / "index.csv").read_text().splitlines()
+    lines = [f"{first},spd_likely", *(f"{line},{int('two' in line)}" for line in others)]
+    (folder / "index.csv").write_text("\n".join(lines) + "\n")
+    assert [entry.name for entry in whole(str(folder), tmp_path).entries() if entry.spd] == ["HB/two"]

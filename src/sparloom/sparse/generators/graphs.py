@@ -5,7 +5,7 @@ import numpy as np
 from sparloom.sparse.generators.draw import NNZ_LIMIT, below, between, pick, relabel, symmetric
 from sparloom.sparse.pattern import Pattern
 
-__all__ = ["heavy_tail", "kronecker", "small_world", "uniform"]
+__all__ = ["heavy_tail", "kronecker", "recursive_links", "small_world", "uniform"]
 
 QUADRANTS = (0.57, 0.76, 0.95)  # running sums of the Graph500 shares 0.57, 0.19, 0.19, 0.05
 
@@ -20,10 +20,7 @@ def kronecker(rows: int, rng: np.random.Generator) -> Pattern:
     """Choose a quadrant again and again (R-MAT): few rows hold most of the nonzeros, at low numbers."""
     levels = max(1, (rows - 1).bit_length())
     links = rows * min(between(4, 16, rng), max(4, NNZ_LIMIT // rows))
-    first, second = np.zeros(links, dtype=np.int64), np.zeros(links, dtype=np.int64)
-    for _ in range(levels):
-        quadrant = np.searchsorted(QUADRANTS, rng.random(links), side="right")
-        first, second = 2 * first + quadrant // 2, 2 * second + quadrant % 2
+    first, second = recursive_links(levels, links, rng)
     inside = (first < rows) & (second < rows)
     return Pattern.from_coo(first[inside], second[inside], (rows, rows))
 
@@ -42,6 +39,15 @@ def small_world(rows: int, rng: np.random.Generator) -> Pattern:
     end = (start + np.tile(np.arange(1, reach + 1), rows)) % rows
     moved = rng.random(start.size) < pick((0.01, 0.1, 0.3), rng)
     return symmetric(start, np.where(moved, below(rows, start.size, rng), end), rows)
+
+
+def recursive_links(levels: int, links: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draw positions in a square of 2^levels rows by choosing a quadrant again and again: rows and columns."""
+    first, second = np.zeros(links, dtype=np.int64), np.zeros(links, dtype=np.int64)
+    for _ in range(levels):
+        quadrant = np.searchsorted(QUADRANTS, rng.random(links), side="right")
+        first, second = 2 * first + quadrant // 2, 2 * second + quadrant % 2
+    return first, second
 
 
 def _ranks(limit: int, count: int, rng: np.random.Generator) -> np.ndarray:

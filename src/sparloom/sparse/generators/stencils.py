@@ -8,27 +8,27 @@ import numpy as np
 from sparloom.sparse.generators.draw import between
 from sparloom.sparse.pattern import Pattern
 
-__all__ = ["box_2d", "box_3d", "star_2d", "star_3d"]
+__all__ = ["box_2d", "box_3d", "star_2d", "star_3d", "stencil"]
 
 
 def star_2d(rows: int, rng: np.random.Generator) -> Pattern:
     """Couple each point of a plane grid with its four neighbours; the grid is one to four times as long as wide."""
-    return _stencil(_plane(rows, rng), reach=1)
+    return stencil(_plane(rows, rng), reach=1)
 
 
 def box_2d(rows: int, rng: np.random.Generator) -> Pattern:
     """Couple each point of a plane grid with its eight neighbours."""
-    return _stencil(_plane(rows, rng), reach=2)
+    return stencil(_plane(rows, rng), reach=2)
 
 
 def star_3d(rows: int, rng: np.random.Generator) -> Pattern:
     """Couple each point of a spatial grid with its six neighbours."""
-    return _stencil(_space(rows, rng), reach=1)
+    return stencil(_space(rows, rng), reach=1)
 
 
 def box_3d(rows: int, rng: np.random.Generator) -> Pattern:
     """Couple each point of a spatial grid with its 26 neighbours."""
-    return _stencil(_space(rows, rng), reach=3)
+    return stencil(_space(rows, rng), reach=3)
 
 
 def _plane(rows: int, rng: np.random.Generator) -> tuple[int, int]:
@@ -43,7 +43,7 @@ def _space(rows: int, rng: np.random.Generator) -> tuple[int, int, int]:
     return max(1, rows // (width * width)), width, width
 
 
-def _stencil(extents: tuple[int, ...], reach: int) -> Pattern:
+def stencil(extents: tuple[int, ...], reach: int) -> Pattern:
     """Couple points whose coordinates differ by at most one each, and in at most `reach` coordinates."""
     points = np.indices(extents).reshape(len(extents), -1)
     count = points.shape[1]

@@ -1,0 +1,47 @@
+"""The anchors: their sizes, and what fuses in them."""
+
+import numpy as np
+import pytest
+
+from sparloom.sparse import ANCHORS, AnchorCorpus, reorder
+
+SMALL = AnchorCorpus(scale=1 / 64, reordered=True)
+
+
+def test_the_six_come_first_and_are_for_training():
+    assert [entry.name for entry in SMALL.entries()][:6] == list(ANCHORS)
+    assert set(SMALL.split().values()) == {"train"}
+
+
+def test_a_matrix_is_the_same_every_time_and_as_its_entry_says():
+    for entry in SMALL.entries():
+        matrix = SMALL.load(entry.name)
+        assert matrix == SMALL.load(entry.name)
+        assert (*matrix.pattern.shape, matrix.pattern.nnz) == (entry.rows, entry.cols, entry.nnz)
+        assert np.abs(matrix.values).max() <= 1
+
+
+@pytest.mark.parametrize(("name", "axes", "block"), [("lap2d", 2, 64), ("lap3d", 3, 16)])
+def test_block_order_renumbers_the_same_grid(name, axes, block):
+    plain = SMALL.load(name).pattern
+    blocked = next(entry.name for entry in SMALL.entries() if entry.name == f"{name}_blk{block}")
+    side = round(plain.rows ** (1 / axes))
+    places = np.indices((side,) * axes).reshape(axes, -1)
+    order = sorted(range(plain.rows), key=lambda v: (*(places[:, v] // block), *places[:, v]))
+    assert reorder(plain, np.array(order), np.array(order)) == SMALL.load(blocked).pattern
+
+
+def test_a_band_reaches_200_columns():
+    pattern = SMALL.load("band").pattern
+    assert np.abs(pattern.row_ids().astype(int) - pattern.indices).max() == 200
+
+
+def test_communities_are_blocks_with_a_few_links_outside():
+    pattern = SMALL.load("comm").pattern
+    outside = pattern.row_ids() // 256 != pattern.indices // 256
+    assert 0 < outside.sum() < 0.2 * pattern.rows
+
+
+def test_a_scale_that_is_no_share_is_refused():
+    with pytest.raises(ValueError, match=r"scale 2 of the anchors is not in \(0, 1\]"):
+        AnchorCorpus(scale=2, reordered=False)
