@@ -95,17 +95,18 @@ class Loops:
 
 
 class Workspace:
-    """D1, kept from call to call."""
+    """D1 and the buffers of threads, kept from call to call; one call at a time may use them."""
 
     def __init__(self) -> None:
-        self._d1 = np.empty((0, 0), np.float32)
+        self._arrays: dict[str, np.ndarray] = {}
 
-    def d1(self, shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
-        """Give D1 of this shape; its pages are there before the first call."""
-        if self._d1.shape != shape or self._d1.dtype != dtype:
-            self._d1 = aligned(shape, dtype.type)
-            self._d1.fill(0)
-        return self._d1
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Give the array of this name, anew if it had another shape; its pages are there before the first call."""
+        known = self._arrays.get(name)
+        if known is None or known.shape != shape or known.dtype != dtype:
+            known = self._arrays[name] = aligned(shape, dtype.type)
+            known.fill(0)
+        return known
 
 
 def fill(op: Pair, operands: Operands, result: np.ndarray, loops: Loops, workspace: Workspace) -> tuple[Fused, Kept]:
@@ -137,10 +138,10 @@ def fill(op: Pair, operands: Operands, result: np.ndarray, loops: Loops, workspa
 def _tiles(loops: Loops, kept: Kept) -> Tiles:
     """Loop two in its natural order needs no list."""
     schedule = loops.schedule
-    natural = np.array_equal(schedule.second, np.arange(schedule.second.size))
+    second = None if schedule.natural else address(schedule.second, np.int32)
     kept += [schedule.first, schedule.second, schedule.second_ptr, schedule.needed]
     return Tiles(
-        first=address(schedule.first, np.int64), second=None if natural else address(schedule.second, np.int32),
+        first=address(schedule.first, np.int64), second=second,
         second_ptr=address(schedule.second_ptr, np.int64), needed=address(schedule.needed, np.uint8),
         count=schedule.tiles, threads=loops.threads, local=loops.variant.local)
 
@@ -154,9 +155,13 @@ def _fill_dense(arguments: Fused, operands: Operands, loops: Loops) -> None:
 
 def _fill_buffers(arguments: Fused, lead: int, loops: Loops, workspace: Workspace, kept: Kept) -> None:
     dtype = loops.a.values.dtype
-    library, d1 = fused_library(dtype), workspace.d1((loops.schedule.iterations[0], lead), dtype)
-    size = library.sparloom_fused_buffer(ctypes.byref(arguments), ctypes.c_int64(lead)) * loops.threads
-    buffers = aligned((size,), dtype.type)
-    packed = aligned((library.sparloom_fused_packed(ctypes.byref(arguments)),), dtype.type)
-    arguments.d1, arguments.buffers, arguments.packed = (array.ctypes.data for array in (d1, buffers, packed))
-    kept += [d1, buffers, packed]
+    library, filled = fused_library(dtype), ctypes.byref(arguments)
+    shapes = {
+        "d1": (loops.schedule.iterations[0], lead),
+        "buffers": (library.sparloom_fused_buffer(filled, ctypes.c_int64(lead)) * loops.threads,),
+        "packed": (library.sparloom_fused_packed(filled),),
+    }
+    for name, shape in shapes.items():
+        array = workspace.array(name, shape, dtype)
+        setattr(arguments, name, array.ctypes.data)
+        kept.append(array)

@@ -15,6 +15,7 @@ from sparloom.fusion.graph import Builder, builder, listed_rows, shared_pattern
 from sparloom.fusion.loops import FusedLoops, Loop, Reads
 from sparloom.fusion.lower import lower_fused, lower_sizes, lower_unfused, lower_wavefronts
 from sparloom.fusion.operands import Csr
+from sparloom.fusion.products import Bodies, Products
 from sparloom.fusion.program import Array, Program
 from sparloom.fusion.recognise import recognise
 from sparloom.fusion.schedule import TileSchedule
@@ -59,6 +60,7 @@ class CompiledProgram:
         self.fused = lower_fused(program)
         self.unfused = lower_unfused(program)
         self.product = recognise(program)
+        self._products = None if self.product is None else Products(self.product, self._whole)
         self._checks = bound_checks(program)
         self._equal = () if self.product is None else self.product.whole
         self._sizes = lower_sizes(program, self._checks, self._equal)
@@ -133,6 +135,9 @@ class CompiledProgram:
             for iterations, read, moved in zip(sizes.iterations, reads, traffic(self.program, shapes), strict=True))
         return FusedLoops(one, two)
 
+    def _whole(self, arguments: Arguments) -> bool:
+        return self.sizes(arguments).whole
+
     def _reads(self, arguments: Arguments, iterations: tuple[int, int]) -> Reads | None:
         """The graph in the form of the inspector; None where it is known when compiling: one to one, or no edges."""
         if self.offsets in ((), (0,)):
@@ -142,8 +147,14 @@ class CompiledProgram:
             return _rows(arguments[self.pattern_of], twos, ones)
         return Reads.of(self.graph(arguments))
 
-    def run(self, arguments: Arguments, schedule: TileSchedule | None, *, threads: int) -> Any:
-        """Run both loops by a schedule of their graph, or one after the other without one."""
+    def run(
+        self, arguments: Arguments, schedule: TileSchedule | None, *, threads: int, bodies: Bodies = "generated",
+    ) -> Any:
+        """Run both loops by a schedule of their graph, or one after the other without one; for `bodies` see `fuse`."""
+        if bodies == "recognised" and self._products is not None:
+            result = self._products.run(arguments, schedule, threads=threads)
+            if result is not None:
+                return result
         shapes = self.sizes(arguments).shapes
         made = {array.name: _make(array, shapes[array.name]) for array in self._made()}
         self._library.set_threads(threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from functools import partial, update_wrapper
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import scipy.sparse
@@ -14,6 +14,7 @@ from sparloom.fusion.budget import Budget
 from sparloom.fusion.frontend import read_program
 from sparloom.fusion.identity_cache import IdentityCache
 from sparloom.fusion.operands import Csr, check_csr, csr
+from sparloom.fusion.products import Bodies
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.fusion.tiles import schedule_tiles
 from sparloom.sparse import Pattern, SparseMatrix
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["FusedFunction", "fuse"]
 
 
-def fuse(function: Callable[..., Any] | None = None, *, budget: Budget | None = None) -> Any:
+def fuse(
+    function: Callable[..., Any] | None = None, *, budget: Budget | None = None, bodies: Bodies = "recognised",
+) -> Any:
     """Fuse the two loops of a function that are marked by `fprange`.
 
     The function is Listing 1 of the paper or like it: dense operands are NumPy arrays, sparse ones are SparseMatrix,
@@ -34,21 +37,30 @@ def fuse(function: Callable[..., Any] | None = None, *, budget: Budget | None = 
 
     Args:
         budget: threads and cache; by default those of this machine.
+        bodies: "recognised": where the loops are D = A (B C), B dense or sparse, or D = (A B) C on whole matrices, they
+            are run by the kernels of `Executor`, which add in another order. "generated": always by the code that
+            `source` prints, which adds in the order of the function.
 
     Returns:
         A FusedFunction. On its first call it raises Unfusable if the loops cannot be fused; the message names file,
         line and access.
+
+    Raises:
+        ValueError: there are no such bodies.
     """
-    chosen = budget or Budget.of_this_machine()
-    return (lambda given: FusedFunction(given, chosen)) if function is None else FusedFunction(function, chosen)
+    if bodies not in get_args(Bodies):
+        raise ValueError(f"bodies {bodies!r}: give one of {', '.join(get_args(Bodies))}")
+    make = partial(FusedFunction, budget=budget or Budget.of_this_machine(), bodies=bodies)
+    return make if function is None else make(function)
 
 
 class FusedFunction:
     """A function that runs fused; schedules and compiled code are kept by type and pattern."""
 
-    def __init__(self, function: Callable[..., Any], budget: Budget) -> None:
+    def __init__(self, function: Callable[..., Any], budget: Budget, bodies: Bodies) -> None:
         update_wrapper(self, function)
         self.budget = budget
+        self.bodies = bodies
         self._function = function
         self._signature = inspect.signature(function)
         self._compiled: dict[tuple[tuple[str, str], ...], CompiledProgram] = {}
@@ -59,12 +71,12 @@ class FusedFunction:
         """Compile, inspect, schedule (each only if not done before) and run."""
         arguments = self._arguments(args, kwargs)
         program = self._program(arguments)
-        return program.run(arguments, self._schedule(program, arguments), threads=self.budget.threads)
+        return self._run(program, arguments, self._schedule(program, arguments))
 
     def unfused(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the loops one after the other, from the same compiled bodies."""
+        """Run the loops one after the other, from the same bodies."""
         arguments = self._arguments(args, kwargs)
-        return self._program(arguments).run(arguments, None, threads=self.budget.threads)
+        return self._run(self._program(arguments), arguments, None)
 
     def source(self, *args: Any, **kwargs: Any) -> str:
         """Print the generated C for arguments like these."""
@@ -105,6 +117,9 @@ class FusedFunction:
         if key not in self._compiled:
             self._compiled[key] = CompiledProgram(read_program(self._function, types, _real(arguments.values())))
         return self._compiled[key]
+
+    def _run(self, program: CompiledProgram, arguments: dict[str, Any], schedule: TileSchedule | None) -> Any:
+        return program.run(arguments, schedule, threads=self.budget.threads, bodies=self.bodies)
 
     def _schedule(self, program: CompiledProgram, arguments: dict[str, Any]) -> TileSchedule:
         return self._schedules.find(arguments, lambda: self._inspect(program, arguments))

@@ -20,7 +20,8 @@ PLAIN = Variant()  # Algorithm 1 as in the paper
 class Executor:
     """Computes D by one schedule, for any operands on the pattern that it was made for.
 
-    D1 and the buffers of threads are allocated by the first `bind` and stay, so one call at a time may execute.
+    D1 and the buffers of threads are allocated by the first `bind` and stay, so one call at a time may execute; when
+    shapes change they are allocated anew.
 
     Args:
         schedule: legal for the pattern of A, see `check_schedule`; with an `order`, for the pattern in that order.
@@ -28,6 +29,7 @@ class Executor:
         order: (n,) int32, iteration -> row of the matrices, which stay as they are. Not for SpMM-GeMM: its iterations
             depend on nothing but their own row.
         timed: `seconds` is filled by every call.
+        workspace: D1 and the buffers; executors of which one at a time executes may share one.
     """
 
     op: Pair
@@ -36,21 +38,19 @@ class Executor:
     variant: Variant = PLAIN
     order: np.ndarray | None = None
     timed: bool = False
+    workspace: Workspace = field(default_factory=Workspace, repr=False)
     _columns: tuple[Pattern, np.ndarray] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise ValueError(f"{self.threads} threads: give at least 1")
-        if self.op.name == "spmm_gemm":
-            natural = np.array_equal(self.schedule.second, np.arange(self.schedule.second.size))
-            if self.order is not None or not natural:
-                raise ValueError("rows of spmm_gemm do not depend on each other: give a schedule in natural order, and "
-                                 "no order of rows")
+        if self.op.name == "spmm_gemm" and (self.order is not None or not self.schedule.natural):
+            raise ValueError("rows of spmm_gemm do not depend on each other: give a schedule in natural order, and no "
+                             "order of rows")
         if self.order is not None and self.variant.blas:
             raise ValueError("a BLAS takes rows of B as they lie: give no order, or a variant without blas")
         self.seconds = np.zeros((2, self.threads))
         """What each thread worked in each wavefront of the last call."""
-        self._workspace = Workspace()
 
     def result(self, operands: Operands) -> np.ndarray:
         """Allocate D (rows, width)."""
@@ -67,7 +67,7 @@ class Executor:
         check_operands(self.op, operands, result)
         a = CsrRows.of(operands.matrix, self.order, self._renumbered(operands.matrix))
         loops = Loops(self.schedule, self.threads, self.variant, a, read=self.order, write=self.order)
-        arguments, kept = fill(self.op, operands, result, loops, self._workspace)
+        arguments, kept = fill(self.op, operands, result, loops, self.workspace)
         if self.timed:
             arguments.tiles.seconds = address(self.seconds, np.float64, written=True)
         kernel = getattr(fused_library(operands.matrix.dtype), f"sparloom_{self.op.name}")

@@ -23,9 +23,13 @@ class IdentityCache(Generic[Made]):
 
     Arrays are known by identity, so that a call costs nothing in proportion to their size: an index array must not be
     changed in place between calls.
+
+    Args:
+        capacity: results; with one more, the oldest is forgotten.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._capacity = capacity
         self._known: OrderedDict[tuple[Any, ...], tuple[tuple[weakref.ref, ...], Made]] = OrderedDict()
 
     def find(self, arguments: Mapping[str, Any], make: Callable[[], Made]) -> Made:
@@ -36,7 +40,7 @@ class IdentityCache(Generic[Made]):
         if references is None or any(ref() is not array for ref, array in zip(references, arrays, strict=True)):
             made = make()
             self._known[key] = (tuple(map(weakref.ref, arrays)), made)
-            if len(self._known) > CAPACITY:
+            if len(self._known) > self._capacity:
                 self._known.popitem(last=False)
         return made
 

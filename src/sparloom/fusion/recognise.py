@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sparloom.fusion.program import Access, Array, Iterator, Nest, Program
-from sparloom.ir import I64, Accumulate, Binary, Cast, Const, Expr, For, Let, Load, Ref
+from sparloom.ir import F32, F64, I64, Accumulate, Binary, Cast, Const, Expr, For, Let, Load, Ref
 
 __all__ = ["Recognised", "recognise"]
 
@@ -25,7 +25,7 @@ class Recognised:
     """D = A (B C) or D = (A B) C.
 
     Args:
-        operands: "A", "B", "C" -> argument: a sparse one, or an array.
+        operands: "A", "B", "C" -> name of the argument: a sparse one, or an array.
         transposed: C is given as (width, inner).
         result: array that holds D.
         whole: pairs that must be equal when called: the loops run over whole matrices.
@@ -40,10 +40,10 @@ class Recognised:
 
 @dataclass(frozen=True)
 class _Product:
-    """`out` += `left` times `right`, row by row; the left operand is sparse or dense."""
+    """`out` += `left` times `right`, row by row; the left operand is dense, or the nonzeros of a sparse argument."""
 
     out: Array
-    left: str
+    left: Array
     right: Array
     sparse: bool
     transposed: bool
@@ -59,15 +59,17 @@ def recognise(program: Program) -> Recognised | None:
     plain = all(array.origin == "zeros" for array in (made, result)) and program.results == (result.name,)
     if not plain or not program.single:
         return None
-    whole = (*first.whole, *second.whole)
-    if second.sparse and second.right == made and made not in (first.right, result):
+    if second.sparse and second.right == made:
         op = "spmm_spmm" if first.sparse else "gemm_spmm"
-        operands = {"A": second.left, "B": first.left, "C": first.right.name}
-        return Recognised(op, operands, first.transposed, result.name, whole)
-    if first.sparse and not second.sparse and second.left == made.name:
-        operands = {"A": first.left, "B": first.right.name, "C": second.right.name}
-        return None if second.transposed else Recognised("spmm_gemm", operands, False, result.name, whole)
-    return None
+        operands, transposed = {"A": second.left, "B": first.left, "C": first.right}, first.transposed
+    elif first.sparse and not second.sparse and second.left == made and not second.transposed:
+        op, operands, transposed = "spmm_gemm", {"A": first.left, "B": first.right, "C": second.right}, False
+    else:
+        return None
+    if any(array.origin != "argument" for array in operands.values()):
+        return None
+    names = {role: array.source[0] for role, array in operands.items()}
+    return Recognised(op, names, transposed, result.name, (*first.whole, *second.whole))
 
 
 def _product(program: Program, nest: Nest) -> _Product | None:
@@ -75,7 +77,8 @@ def _product(program: Program, nest: Nest) -> _Product | None:
     if addition is None or nest.iterator.lo != Const(0) or nest.iterator.step != 1:
         return None
     arrays = [addition.buffer, addition.value.a.buffer, addition.value.b.buffer]
-    if len({*arrays}) != 3 or len({program.array(name).type for name in arrays}) != 1:
+    types = {program.array(name).type for name in arrays}
+    if len({*arrays}) != 3 or len(types) != 1 or not types < {F32, F64}:
         return None
     accesses = {access.array: access for access in nest.accesses if access.array in arrays}
     out, a, b = (accesses[name] for name in arrays)
@@ -103,7 +106,7 @@ def _match(
         extents = dense.extents[::-1] if transposed else dense.extents
         whole += [(row.hi, factor.extents[0]), (inner.hi, factor.extents[1]), (inner.hi, extents[0]),
                   (across.hi, extents[1])]
-        return _Product(made, factor.name, dense, False, transposed, tuple(whole))
+        return _Product(made, factor, dense, False, transposed, tuple(whole))
     owner, *attribute = factor.source or ("",)
     columns = _attribute(program, owner, "i")
     if attribute != ["x"] or left.subscripts != (k,) or columns is None or len(right.subscripts) != 2:
@@ -113,7 +116,7 @@ def _match(
     sizes = {scalar.source: Ref(scalar.name) for scalar in program.scalars}
     whole += [(row.hi, sizes[owner, "shape", 0]), (sizes[owner, "shape", 1], dense.extents[0]),
               (across.hi, dense.extents[1])]
-    return _Product(made, owner, dense, True, False, tuple(whole))
+    return _Product(made, factor, dense, True, False, tuple(whole))
 
 
 def _innermost(nest: Nest) -> Accumulate | None:

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -60,6 +61,11 @@ class TileSchedule:
     def iterations(self) -> tuple[int, int]:
         """|I| and |J|."""
         return self.needed.size, self.second.size
+
+    @cached_property
+    def natural(self) -> bool:
+        """Whether loop two runs in its natural order."""
+        return np.array_equal(self.second, np.arange(self.second.size))
 
     @property
     def fused(self) -> int:

@@ -21,7 +21,7 @@ def _interpreted(monkeypatch):
 
 @pytest.fixture
 def gemm_spmm():
-    return fuse(CASES["gemm_spmm"][0], budget=BUDGET)
+    return fuse(CASES["gemm_spmm"][0], budget=BUDGET, bodies="generated")
 
 
 def _arguments(real=np.float32):
@@ -110,6 +110,11 @@ def test_a_one_to_one_dependence_has_one_wavefront():
     fused = fuse(function, budget=BUDGET)
     schedule = fused.schedule(*operands(names, n=9, real=np.float32, seed=0))
     assert (schedule.tiles[1], schedule.fused_rows) == (0, 1.0)
+
+
+def test_bodies_that_do_not_exist_are_refused():
+    with pytest.raises(ValueError, match="bodies 'written': give one of recognised, generated"):
+        fuse(with_dtypes, bodies="written")
 
 
 def test_the_undecorated_function_is_kept(gemm_spmm):

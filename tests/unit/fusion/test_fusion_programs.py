@@ -21,7 +21,7 @@ def _own_cache(tmp_path_factory):
 @pytest.fixture(scope="module")
 def fused():
     """The functions, compiled once."""
-    return {name: fuse(function) for name, (function, _) in CASES.items()}
+    return {name: fuse(function, bodies="generated") for name, (function, _) in CASES.items()}
 
 
 @pytest.mark.parametrize(

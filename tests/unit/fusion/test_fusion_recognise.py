@@ -73,6 +73,66 @@ def both_returned(A, B, C, n):
     return D1, D
 
 
+def made_inside(A, B, n):
+    """C is no argument: its zeros are those of D."""
+    D1 = np.zeros((n, n))
+    D = np.zeros((n, n))
+    for i in fprange(n):
+        for k in range(A.p[i], A.p[i + 1]):
+            for c in range(n):
+                D1[i, c] += A.x[k] * D[A.i[k], c]
+    for j in fprange(n):
+        for e in range(A.p[j], A.p[j + 1]):
+            for c in range(n):
+                D[j, c] += A.x[e] * D1[A.i[e], c]
+    return D
+
+
+def named_like_a_keyword(default, int_, register, n):
+    """Arguments whose names are others in C."""
+    D1 = np.zeros((n, register.shape[1]))
+    D = np.zeros((n, register.shape[1]))
+    for i in fprange(n):
+        for k in range(int_.shape[1]):
+            for c in range(register.shape[1]):
+                D1[i, c] += int_[i, k] * register[k, c]
+    for j in fprange(n):
+        for e in range(default.p[j], default.p[j + 1]):
+            for c in range(register.shape[1]):
+                D[j, c] += default.x[e] * D1[default.i[e], c]
+    return D
+
+
+def integral(A, B, C, n):
+    """In whole numbers."""
+    D1 = np.zeros((n, 3), np.int64)
+    D = np.zeros((n, 3), np.int64)
+    for i in fprange(n):
+        for k in range(5):
+            for c in range(3):
+                D1[i, c] += B[i, k] * C[k, c]
+    for j in fprange(n):
+        for e in range(A.p[j], A.p[j + 1]):
+            for c in range(3):
+                D[j, c] += A.x[e] * D1[A.i[e], c]
+    return D
+
+
+def test_operands_are_named_as_the_user_calls_them():
+    found = _recognised(named_like_a_keyword, operands(("A", "B", "C", "n"), n=6, real=np.float32, seed=0))
+    assert found.operands == {"A": "default", "B": "int_", "C": "register"}
+
+
+def test_an_array_made_inside_is_no_operand():
+    assert _recognised(made_inside, operands(("A", "B", "n"), n=6, real=np.float32, seed=0)) is None
+
+
+def test_products_of_integers_are_not_taken():
+    A, B, C, n = operands(("A", "B", "C", "n"), n=6, real=np.float32, seed=0)
+    A = A._replace(x=np.ones(A.i.size, np.int64))
+    assert _recognised(integral, (A, B.astype(np.int64), C.astype(np.int64), n)) is None
+
+
 def test_names_and_order_do_not_matter():
     A, B, C, n = operands(("A", "B", "C", "n"), n=6, real=np.float32, seed=0)
     found = _recognised(other_names, (n, C, B, A, 3))

@@ -1,0 +1,196 @@
+"""Recognised products run by the kernels written by hand, and what looks like one by generated code."""
+
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import scipy.sparse
+from fused_cases import CASES, operands
+
+import sparloom.fusion.products
+from sparloom.fusion import Budget, Csr, Executor, fprange, fuse
+from sparloom.fusion.products import KEPT
+
+pytestmark = pytest.mark.cc
+
+BUDGET = Budget(threads=2, cache_bytes=1 << 12, ct_size=8)
+PRODUCTS = ("gemm_spmm", "gemm_spmm_transposed", "spmm_spmm", "spmm_gemm")
+
+
+@pytest.fixture
+def executed(monkeypatch):
+    """Executors that calls have made."""
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(Executor(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(sparloom.fusion.products, "Executor", make)
+    return made
+
+
+@pytest.fixture(scope="module")
+def fused():
+    """The products, compiled once."""
+    return {name: fuse(CASES[name][0], budget=BUDGET) for name in PRODUCTS}
+
+
+def _check(function, arguments, executed, *, by_hand):
+    """Both ways agree with Python; `by_hand`: the kernels written by hand ran."""
+    expected = function.__wrapped__(*arguments)
+    real = next(each.x.dtype for each in arguments if isinstance(each, Csr))
+    for way in (function, function.unfused):
+        executed.clear()
+        actual = way(*arguments)
+        assert len(executed) == by_hand
+        assert actual.dtype == real
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=45 * 45 * np.finfo(real).eps)
+
+
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_are_run_by_the_kernels(fused, executed, name, real):
+    for n in (1, 2, 9, 40):
+        arguments = operands(CASES[name][1], n=n, real=real, seed=n)
+        _check(fused[name], arguments, executed, by_hand=True)
+
+
+def test_the_schedule_of_the_call_is_executed(fused, executed):
+    arguments = operands(CASES["gemm_spmm"][1], n=40, real=np.float32, seed=0)
+    fused["gemm_spmm"](*arguments)
+    fused["gemm_spmm"].unfused(*arguments)
+    assert executed[0].schedule is fused["gemm_spmm"].schedule(*arguments)
+    assert executed[0].schedule.fused > 0
+    assert executed[1].schedule.fused == 0
+
+
+def test_generated_bodies_are_run_on_request(executed):
+    function, names = CASES["gemm_spmm"]
+    arguments = operands(names, n=9, real=np.float32, seed=0)
+    _check(fuse(function, budget=BUDGET, bodies="generated"), arguments, executed, by_hand=False)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_empty_matrices_are_multiplied(fused, executed, name):
+    names = CASES[name][1]
+    _check(fused[name], operands(names, n=0, real=np.float32, seed=0), executed, by_hand=False)
+    arguments = [_without_nonzeros(each) for each in operands(names, n=7, real=np.float32, seed=0)]
+    _check(fused[name], arguments, executed, by_hand=True)
+
+
+def _without_nonzeros(operand):
+    if not isinstance(operand, Csr):
+        return operand
+    return Csr(np.zeros_like(operand.p), operand.i[:0], operand.x[:0], operand.shape)
+
+
+def test_an_empty_inner_dimension_gives_zeros(fused, executed):
+    A, _, _, n = operands(("A", "B", "C", "n"), n=6, real=np.float32, seed=0)
+    empty = np.empty((n, 0), np.float32), np.empty((0, 3), np.float32)
+    _check(fused["gemm_spmm"], [A, *empty, n, 0, 3], executed, by_hand=False)
+
+
+def test_loops_over_parts_of_matrices_are_generated(fused, executed):
+    A, B, C, n = operands(("A", "B", "C", "n"), n=9, real=np.float32, seed=0)
+    gemm_spmm = fused["gemm_spmm"]
+    _check(gemm_spmm, [A, B, C, n, 4, 3], executed, by_hand=False)
+    _check(gemm_spmm, [A, B, C, n, 5, 2], executed, by_hand=False)
+    _check(gemm_spmm, [A, np.vstack([B, B]), C, n, 5, 3], executed, by_hand=False)
+    _check(gemm_spmm, [A, B, C, n, 5, 3], executed, by_hand=True)
+    narrow = Csr(np.array([*range(9), 8]), np.arange(8, dtype=np.int32), np.ones(8, np.float32), (9, 8))
+    _check(gemm_spmm, [narrow, B, C, n, 5, 3], executed, by_hand=False)
+
+
+def test_columns_that_do_not_increase_are_generated(fused, executed):
+    _, B, C, n = operands(("A", "B", "C", "n"), n=3, real=np.float32, seed=0)
+    for columns in ([2, 1, 0], [1, 1, 2]):
+        A = Csr(np.array([0, 3, 3, 3]), np.array(columns, np.int32), np.array([1, 2, 4], np.float32), (3, 3))
+        _check(fused["gemm_spmm"], [A, B, C, n, 5, 3], executed, by_hand=False)
+
+
+def test_index_arrays_of_any_type_are_taken(fused, executed):
+    A, *dense = operands(CASES["gemm_spmm"][1], n=9, real=np.float64, seed=0)
+    narrow = scipy.sparse.csr_array((A.x, A.i, A.p.astype(np.int32)), shape=A.shape)
+    expected = fused["gemm_spmm"](A, *dense)
+    np.testing.assert_array_equal(fused["gemm_spmm"](narrow, *dense), expected)
+    np.testing.assert_array_equal(fused["gemm_spmm"](A._replace(i=A.i.astype(np.int64)), *dense), expected)
+    assert len(executed) == 3
+
+
+def test_one_operand_may_be_given_twice(fused, executed):
+    S, X, n, width = operands(("S", "X", "n", "cCol"), n=12, real=np.float32, seed=0)
+    _check(fused["spmm_spmm"], [S, S, X, n, width], executed, by_hand=True)
+    square = np.random.default_rng(0).uniform(-1, 1, (6, 6)).astype(np.float32)
+    A, = operands(("A",), n=6, real=np.float32, seed=0)
+    _check(fused["gemm_spmm"], [A, square, square, 6, 6, 6], executed, by_hand=True)
+    _check(fused["gemm_spmm_transposed"], [A, square, square, 6], executed, by_hand=True)
+    _check(fused["spmm_gemm"], [A, square, square, 6, 6, 6], executed, by_hand=True)
+
+
+def test_operands_may_be_views(fused, executed):
+    A, B, C, n = operands(("A", "B", "C", "n"), n=9, real=np.float32, seed=0)
+    wide, spread = np.repeat(B, 2, axis=1)[:, ::2], np.repeat(A.x, 2)[::2]
+    _check(fused["gemm_spmm"], [A._replace(x=spread), wide, np.asfortranarray(C), n, 5, 3], executed, by_hand=True)
+
+
+def test_values_that_change_between_calls_are_seen(fused, executed):
+    A, B, *rest = operands(CASES["gemm_spmm"][1], n=20, real=np.float32, seed=0)
+    first = fused["gemm_spmm"](A, B, *rest)
+    kept = first.copy()
+    A.x[:] = 2 * A.x[::-1]
+    B[:] = B[::-1]
+    _check(fused["gemm_spmm"], [A, B, *rest], executed, by_hand=True)
+    _check(fused["gemm_spmm"], [A._replace(x=-A.x), 3 * B, *rest], executed, by_hand=True)
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_widths_may_change_between_calls(fused, executed):
+    A, _, _, n = operands(("A", "B", "C", "n"), n=30, real=np.float32, seed=0)
+    rng = np.random.default_rng(0)
+    for inner, width in ((3, 40), (16, 1), (3, 40), (1, 33)):
+        B, C = (rng.uniform(-0.5, 0.5, shape).astype(np.float32) for shape in ((n, inner), (inner, width)))
+        _check(fused["gemm_spmm"], [A, B, C, n, inner, width], executed, by_hand=True)
+
+
+def test_calls_may_come_from_several_threads(fused):
+    cases = [operands(CASES["gemm_spmm"][1], n=60, real=np.float32, seed=seed) for seed in range(8)]
+    expected = [CASES["gemm_spmm"][0](*arguments) for arguments in cases]
+    with ThreadPoolExecutor(4) as pool:
+        for actual, wanted in zip(pool.map(lambda each: fused["gemm_spmm"](*each), cases), expected, strict=True):
+            np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_matrices_seen_long_ago_are_let_go(fused):
+    _, *dense = operands(CASES["gemm_spmm"][1], n=9, real=np.float32, seed=0)
+    gone = []
+    for seed in range(KEPT + 1):
+        A, = operands(("A",), n=9, real=np.float32, seed=seed)
+        fused["gemm_spmm"](A, *dense)
+        gone.append(weakref.ref(A.i))
+    del A
+    gc.collect()
+    assert gone[0]() is None
+
+
+def whole_only(A, B, C, n):
+    """The same loops, but rows beyond n stay zero."""
+    D1 = np.zeros((B.shape[0], 3))
+    D = np.zeros((B.shape[0], 3))
+    for i in fprange(n):
+        for k in range(5):
+            for c in range(3):
+                D1[i, c] += B[i, k] * C[k, c]
+    for j in fprange(n):
+        for e in range(A.p[j], A.p[j + 1]):
+            for c in range(3):
+                D[j, c] += A.x[e] * D1[A.i[e], c]
+    return D
+
+
+def test_rows_that_no_loop_reaches_stay_zero(executed):
+    A, B, C, n = operands(("A", "B", "C", "n"), n=9, real=np.float32, seed=0)
+    _check(fuse(whole_only, budget=BUDGET), [A, B, C, n], executed, by_hand=True)
+    _check(fuse(whole_only, budget=BUDGET), [A, B, C, n - 4], executed, by_hand=False)
