@@ -28,11 +28,13 @@ class ScheduleKey:
 
     Args:
         op: name of the operation.
-        pattern: digest of A's pattern, as it was inspected.
+        pattern: digest of A's pattern, with rows and columns as they are stored.
         inner_pattern: digest of B's pattern, "" where B is dense.
         inner: columns of B, 0 where it is sparse.
         threads: of the machine that executes it.
         cache_bytes: of one thread of that machine.
+        order: in which the iterations were inspected: "natural", or the name of another, which the same pattern gives
+            again, such as "metis".
     """
 
     op: str
@@ -44,6 +46,7 @@ class ScheduleKey:
     threads: int
     cache_bytes: int
     ct_size: int
+    order: str = "natural"
 
     def digest(self) -> str:
         """Hash the key; 64 hexadecimal digits, the same on every machine."""

@@ -100,6 +100,14 @@ def test_a_schedule_for_something_else_is_not_found(schedule, tmp_path, field):
     assert store.find(dataclasses.replace(KEY, **{field: other})) is None
 
 
+def test_a_schedule_of_another_order_is_not_taken_for_the_natural_one(schedule, tmp_path):
+    store = ScheduleStore(tmp_path)
+    store.keep(dataclasses.replace(KEY, order="metis"), schedule)
+    assert store.find(KEY) is None
+    assert store.find(dataclasses.replace(KEY, order="bandwidth")) is None
+    assert store.find(dataclasses.replace(KEY, order="metis")) == schedule
+
+
 def test_a_damaged_file_of_a_store_counts_as_absent(schedule, tmp_path, caplog):
     store = ScheduleStore(tmp_path)
     store.keep(KEY, schedule)
