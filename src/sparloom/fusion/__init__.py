@@ -11,6 +11,7 @@ from sparloom.fusion.loops import FusedLoops, Loop, Reads, gemm_spmm_loops, spmm
 from sparloom.fusion.operands import Csr
 from sparloom.fusion.order import Reordered, bandwidth_order, metis_order, partition_order, rescue_order
 from sparloom.fusion.pin import pinned
+from sparloom.fusion.row_pass import RowPass, RowSteps
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.fusion.store import ScheduleKey, ScheduleStore, load_schedule, save_schedule
 from sparloom.fusion.summary import summarise
@@ -18,9 +19,9 @@ from sparloom.fusion.tiles import coarse_tiles, schedule_tiles
 from sparloom.fusion.unfused import separated, unfused_schedule
 
 __all__ = [
-    "Budget", "Csr", "Executor", "FusedFunction", "FusedLoops", "Loop", "Pair", "Reads", "Reordered", "ScheduleKey",
-    "ScheduleStore", "TileSchedule", "Variant", "atomic_tiling", "bandwidth_order", "check_schedule", "coarse_tiles",
-    "fprange", "fuse", "fused_gemv", "gemm_spmm_loops", "load_schedule", "metis_order", "overlapped_tiling",
-    "partition_order", "pinned", "potential_gain", "rescue_order", "save_schedule", "schedule_tiles", "separated",
-    "spmm_gemm_loops", "spmm_spmm_loops", "summarise", "unfused_schedule",
+    "Budget", "Csr", "Executor", "FusedFunction", "FusedLoops", "Loop", "Pair", "Reads", "Reordered", "RowPass",
+    "RowSteps", "ScheduleKey", "ScheduleStore", "TileSchedule", "Variant", "atomic_tiling", "bandwidth_order",
+    "check_schedule", "coarse_tiles", "fprange", "fuse", "fused_gemv", "gemm_spmm_loops", "load_schedule",
+    "metis_order", "overlapped_tiling", "partition_order", "pinned", "potential_gain", "rescue_order", "save_schedule",
+    "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "summarise", "unfused_schedule",
 ]

@@ -73,6 +73,20 @@ class Executor:
         kernel = getattr(fused_library(operands.matrix.dtype), f"sparloom_{self.op.name}")
         return NativeCall(kernel, arguments, kept=(*kept, self.seconds))
 
+    def rebind(self, call: NativeCall, operands: Operands, result: np.ndarray) -> None:
+        """Point a call of `bind` to other arrays of the same shapes, for much less than binding costs.
+
+        The caller keeps them alive while the call runs. Not for SpMM-SpMM.
+
+        Raises:
+            ValueError: as by `bind`.
+        """
+        check_operands(self.op, operands, result)
+        dtype, arguments = operands.matrix.dtype.type, call.arguments
+        arguments.a.values = address(operands.matrix.values, dtype)
+        arguments.dense_b, arguments.c = (address(operands.dense[name], dtype) for name in ("B", "C"))
+        arguments.d = address(result, dtype, written=True)
+
     def _check(self, pattern: Pattern) -> None:
         middle = pattern.rows if self.op.name == "spmm_gemm" else pattern.cols
         if self.schedule.iterations != (middle, pattern.rows):

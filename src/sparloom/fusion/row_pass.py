@@ -1,0 +1,223 @@
+"""A sparse product and what follows from its rows, in one pass: SpMM-GeMM with sums on the side."""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sparloom.fusion.bind import CsrRows
+from sparloom.fusion.native import Csr
+from sparloom.jit import address, aligned, compile_cpp
+from sparloom.sparse import Pattern, SparseMatrix
+
+__all__ = ["RowPass", "RowSteps"]
+
+DENSE = ("y", "g", "c", "bias", "d", "left", "right", "s", "summed", "sums")
+WRITTEN = ("d", "s", "sums")
+SUFFIX = {"float32": "f32", "float64": "f64"}
+SLICES_PER_THREAD = 8
+PARTIAL_BYTES = 4 << 20  # of all S that slices add up
+PIECE_BYTES = 1 << 16  # of G: a few times the first cache
+ROW_WORK = 4  # nonzeros that cost as much as beginning a row
+DENSE_SHARE = 8  # dense multiplications that cost as much as one of a nonzero
+
+
+@dataclass(frozen=True)
+class RowSteps:
+    """What a pass computes, n rows each; what is not given is left out.
+
+        G = A Y                 (n, width)
+        D = G C + bias          (n, out)
+        S = L^T R               (left columns, right columns)
+        sums = sum of rows      (columns)
+
+    Args:
+        matrix: A; None: `g` is given.
+        y: Y (cols, width).
+        g: read where there is no A, else overwritten; None: G is not kept.
+        c: (width, out), or (out, width) with `c_transposed`.
+        d: overwritten.
+        left: L; None: G.
+        right: R; None: no S.
+        s: overwritten.
+        summed: whose rows are summed to `sums`.
+    """
+
+    matrix: SparseMatrix | None = None
+    y: np.ndarray | None = None
+    g: np.ndarray | None = None
+    c: np.ndarray | None = None
+    c_transposed: bool = False
+    bias: np.ndarray | None = None
+    d: np.ndarray | None = None
+    left: np.ndarray | None = None
+    right: np.ndarray | None = None
+    s: np.ndarray | None = None
+    summed: np.ndarray | None = None
+    sums: np.ndarray | None = None
+
+    @property
+    def width(self) -> int:
+        """Columns of G; 0 without one."""
+        source = self.g if self.y is None else self.y
+        return 0 if source is None else source.shape[1]
+
+    def apart(self) -> "tuple[RowSteps, ...]":
+        """Split into steps of one product each, which give the same; G must be kept."""
+        left = self.g if self.left is None else self.left
+        parts = (
+            RowSteps(self.matrix, self.y, g=self.g),
+            RowSteps(g=self.g, c=self.c, c_transposed=self.c_transposed, bias=self.bias, d=self.d),
+            RowSteps(left=left, right=self.right, s=self.s),
+            RowSteps(summed=self.summed, sums=self.sums),
+        )
+        wanted = (self.matrix, self.d, self.s, self.sums)
+        return tuple(part for part, result in zip(parts, wanted, strict=True) if result is not None)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Name the dense arrays that are given."""
+        return {name: array for name in DENSE if (array := getattr(self, name)) is not None}
+
+
+class RowPass:
+    """Executes steps over the rows of matrices on one pattern; buffers stay, so one call at a time.
+
+    Rows are cut into slices of about equal work, and S is added up slice by slice: the same threads give the same bits.
+
+    Args:
+        pattern: of A.
+        threads: of every call.
+        prefetch_bytes: of Y that are requested before their turn.
+
+    Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, §5.2.4: the dependence of SpMM-GeMM is known
+    before the pattern is. Departure: no inspector, and sums of the same rows join in.
+    """
+
+    def __init__(self, pattern: Pattern, *, threads: int, prefetch_bytes: int = 0) -> None:
+        if threads < 1:
+            raise ValueError(f"{threads} threads: give at least 1")
+        self.pattern, self.threads, self.prefetch_bytes = pattern, threads, prefetch_bytes
+        self._slices: dict[tuple[bool, int, int], np.ndarray] = {}
+        self._rooms: dict[str, np.ndarray] = {}
+
+    def __call__(self, steps: RowSteps) -> None:
+        """Run the steps; results are overwritten.
+
+        Raises:
+            ValueError: an array does not fit the others, is not contiguous, or is of another type than they.
+        """
+        dtype = _checked(steps, self.pattern)
+        _kernel(dtype.name)(ctypes.byref(self._filled(steps, dtype)))
+
+    def _filled(self, steps: RowSteps, dtype: np.dtype) -> "_RowPass":
+        width = steps.width
+        out = 0 if steps.d is None else steps.d.shape[1]
+        left, right = (0, 0) if steps.s is None else steps.s.shape
+        summed = 0 if steps.summed is None else steps.summed.shape[1]
+        slices = self._cut(steps, out + left * right // max(1, width), left * right * dtype.itemsize)
+        count, piece = slices.size - 1, min(max(16, PIECE_BYTES // max(1, width * dtype.itemsize)), 512)
+        rooms = {"partials": count * left * right, "partial_sums": count * summed,
+                 "packed": _packed(dtype.name, width, out), "buffers": self.threads * piece * width}
+        addresses = {name: self._room(name, size, dtype) for name, size in rooms.items()}
+        addresses |= {name: array.ctypes.data for name, array in steps.arrays().items()}
+        return _RowPass(
+            a=Csr() if steps.matrix is None else CsrRows.of(steps.matrix).filled([]), **addresses,
+            slices=slices.ctypes.data, count=count, piece=piece, width=width, out=out, left_columns=left,
+            right_columns=right, summed_columns=summed, ahead=self.prefetch_bytes, threads=self.threads,
+            c_transposed=steps.c_transposed, together=True, stream_g=steps.d is None and steps.right is None,
+            stream_d=True)
+
+    def _cut(self, steps: RowSteps, dense: int, partial_bytes: int) -> np.ndarray:
+        """Bounds of slices with about equal work."""
+        most = max(self.threads, min(SLICES_PER_THREAD * self.threads, PARTIAL_BYTES // max(1, partial_bytes)))
+        key = (steps.matrix is None, dense, most)
+        if key not in self._slices:
+            rows = self.pattern.rows
+            nonzeros = 0 if steps.matrix is None else self.pattern.indptr
+            work = (ROW_WORK + dense // DENSE_SHARE) * np.arange(rows + 1) + nonzeros
+            shares = np.linspace(0, work[-1], min(most, max(1, rows)) + 1)
+            self._slices[key] = np.searchsorted(work, shares).astype(np.int64)
+        return self._slices[key]
+
+    def _room(self, name: str, size: int, dtype: np.dtype) -> int:
+        room = self._rooms.get(name)
+        if room is None or room.size < size or room.dtype != dtype:
+            room = self._rooms[name] = aligned((size,), dtype.type)
+        return room.ctypes.data
+
+
+class _RowPass(ctypes.Structure):
+    """The struct RowPass of kernels/cpu/row_pass.hpp."""
+
+    _fields_ = (
+        ("a", Csr),
+        *((name, ctypes.c_void_p) for name in (
+            "y", "g", "c", "bias", "d", "packed", "left", "right", "s", "partials", "summed", "sums", "partial_sums",
+            "buffers", "slices")),
+        *((name, ctypes.c_int64) for name in (
+            "count", "piece", "width", "out", "left_columns", "right_columns", "summed_columns", "ahead")),
+        *((name, ctypes.c_int32) for name in ("threads", "c_transposed", "together", "stream_g", "stream_d")),
+    )
+
+
+def _checked(steps: RowSteps, pattern: Pattern) -> np.dtype:
+    """Check that the steps can be taken, and give the type of all arrays."""
+    arrays = steps.arrays()
+    if not arrays or (steps.matrix is None) != (steps.y is None):
+        raise ValueError("A and Y come together, and there must be something to compute")
+    if steps.matrix is not None and steps.matrix.pattern is not pattern:
+        raise ValueError(f"a matrix on {steps.matrix.pattern} for a pass over {pattern}: make a pass for its pattern")
+    dtype = next(iter(arrays.values())).dtype if steps.matrix is None else steps.matrix.dtype
+    for name, shape in _shapes(steps, arrays, pattern).items():
+        address(arrays[name], dtype.type, written=name in WRITTEN or (name == "g" and steps.matrix is not None))
+        if arrays[name].shape != shape:
+            raise ValueError(f"{name} has shape {arrays[name].shape}, not {shape}")
+    return dtype
+
+
+def _shapes(steps: RowSteps, arrays: dict[str, np.ndarray], pattern: Pattern) -> dict[str, tuple[int, ...]]:
+    """What every array that is given must look like.
+
+    Raises:
+        ValueError: one is given without another that it needs.
+    """
+    for together in (("c", "d"), ("right", "s"), ("summed", "sums")):
+        if len(arrays.keys() & set(together)) == 1:
+            raise ValueError(f"{' and '.join(together)}: give both or neither")
+    for name, needed in (("bias", "d"), ("left", "s")):
+        if name in arrays and needed not in arrays:
+            raise ValueError(f"{name} without {needed}: it would not be used")
+    if steps.width == 0 and ("d" in arrays or ("s" in arrays and "left" not in arrays)):
+        raise ValueError("nothing gives G: give A and Y, or g")
+    columns = {name: array.shape[-1] for name, array in arrays.items()}
+    left = columns.get("left", steps.width)
+    out = columns.get("d", 0)
+    shapes = {
+        "y": (pattern.cols, steps.width), "g": (pattern.rows, steps.width), "d": (pattern.rows, out),
+        "c": (out, steps.width) if steps.c_transposed else (steps.width, out), "bias": (out,),
+        "left": (pattern.rows, left), "right": (pattern.rows, columns.get("right", 0)),
+        "s": (left, columns.get("right", 0)), "summed": (pattern.rows, columns.get("summed", 0)),
+        "sums": (columns.get("summed", 0),),
+    }
+    return {name: shapes[name] for name in arrays}
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return compile_cpp(["cpu/row_pass.cpp"])
+
+
+@cache
+def _kernel(dtype: str) -> Any:
+    kernel = getattr(_library(), f"sparloom_row_pass_{SUFFIX[dtype]}")
+    kernel.restype, kernel.argtypes = None, [ctypes.c_void_p]
+    return kernel
+
+
+def _packed(dtype: str, width: int, out: int) -> int:
+    """Elements of C when it is packed."""
+    size = getattr(_library(), f"sparloom_row_pass_packed_{SUFFIX[dtype]}")
+    size.restype, size.argtypes = ctypes.c_int64, [ctypes.c_int64, ctypes.c_int64]
+    return size(width, out)
