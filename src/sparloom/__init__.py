@@ -5,8 +5,8 @@ from types import ModuleType
 
 __version__ = "0.1.0"
 
-_PACKAGES = ("data", "dispatch", "files", "fusion", "ir", "jit", "log", "measure", "models", "ops", "platforms",
-             "report", "search", "space", "sparse", "tasks")
+_PACKAGES = ("data", "dispatch", "files", "fusion", "ir", "jit", "log", "measure", "models", "nn", "ops",
+             "platforms", "report", "search", "space", "sparse", "tasks")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -2,7 +2,7 @@
 
 from sparloom.dispatch.choice import PairChoice
 from sparloom.dispatch.decision import Decision, Trial
-from sparloom.dispatch.plan import PairPlan, plan_pair
+from sparloom.dispatch.plan import Fuse, PairPlan, plan_pair
 from sparloom.dispatch.plan_cache import PlanCache
 
-__all__ = ["Decision", "PairChoice", "PairPlan", "PlanCache", "Trial", "plan_pair"]
+__all__ = ["Decision", "Fuse", "PairChoice", "PairPlan", "PlanCache", "Trial", "plan_pair"]

@@ -1,0 +1,76 @@
+"""What users call a graph, as rows, columns and weights of its adjacency matrix."""
+
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["Edges", "edges_of"]
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Nonzeros of the adjacency matrix, as they were given: in any order, a position may occur more than once.
+
+    Args:
+        rows: (edges,) int64, the node that receives.
+        cols: (edges,) int64, the node that sends.
+        weights: (edges,); None: all one.
+        nodes: of the graph.
+        compressed: it came as a sparse matrix: self-loops are then added to those that are there.
+    """
+
+    rows: torch.Tensor
+    cols: torch.Tensor
+    weights: torch.Tensor | None
+    nodes: int
+    compressed: bool
+
+
+def edges_of(graph: torch.Tensor, nodes: int | None) -> Edges:
+    """Read a graph in either of the forms that PyTorch Geometric takes.
+
+    Args:
+        graph: (2, edges) integers, senders above receivers, or a sparse matrix (nodes, nodes), CSR or COO, with a row
+            for each receiver.
+        nodes: one more than the largest number unless given.
+
+    Raises:
+        TypeError: not a tensor, or not of integers.
+        ValueError: another shape or layout, a device other than the CPU, or a node that there is not.
+    """
+    if not isinstance(graph, torch.Tensor):
+        raise TypeError(f"a graph of type {type(graph).__name__}: give edge_index, a sparse tensor or a Graph")
+    if graph.device.type != "cpu":
+        raise ValueError(f"a graph on {graph.device}: these layers compute on the CPU, use graph.cpu()")
+    edges = _listed(graph, nodes) if graph.layout == torch.strided else _stored(graph, nodes)
+    for name, numbers in (("receiver", edges.rows), ("sender", edges.cols)):
+        if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < edges.nodes:
+            raise ValueError(f"{name}s run from {int(numbers.min())} to {int(numbers.max())}: they must lie in 0 to "
+                             f"{edges.nodes - 1}")
+    return edges
+
+
+def _listed(graph: torch.Tensor, nodes: int | None) -> Edges:
+    if graph.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"edge_index of {graph.dtype}: give int64")
+    if graph.dim() != 2 or graph.shape[0] != 2:
+        raise ValueError(f"edge_index has shape {tuple(graph.shape)}: it must be (2, edges)")
+    cols, rows = graph.long()
+    if nodes is None:
+        nodes = int(graph.max()) + 1 if graph.numel() else 0
+    return Edges(rows, cols, None, nodes, compressed=False)
+
+
+def _stored(graph: torch.Tensor, nodes: int | None) -> Edges:
+    if graph.dim() != 2 or graph.shape[0] != graph.shape[1] or nodes not in (None, graph.shape[0]):
+        raise ValueError(f"an adjacency matrix of shape {tuple(graph.shape)}" + (
+            ": it must be square" if nodes is None else f" for {nodes} nodes"))
+    if graph.layout == torch.sparse_coo:
+        graph = graph.coalesce()
+        rows, cols = graph.indices()
+    elif graph.layout == torch.sparse_csr:
+        lengths = graph.crow_indices().diff()
+        rows, cols = torch.repeat_interleave(torch.arange(graph.shape[0]), lengths), graph.col_indices()
+    else:
+        raise ValueError(f"an adjacency matrix in {graph.layout}: use to_sparse_csr()")
+    return Edges(rows.long(), cols.long(), graph.values(), graph.shape[0], compressed=True)

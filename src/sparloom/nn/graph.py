@@ -1,0 +1,83 @@
+"""A graph that layers share: where its edges are, and what was made of them for each normalisation and type."""
+
+from dataclasses import replace
+from threading import Lock
+
+import torch
+
+from sparloom.dispatch import Fuse
+from sparloom.nn.convolution import Adjacency
+from sparloom.nn.edges import Edges, edges_of
+from sparloom.nn.normalise import Normalisation, normalised
+from sparloom.nn.pool import Pool
+from sparloom.nn.propagation import Propagation
+from sparloom.nn.structure import Structure, structure_of
+from sparloom.nn.unchanged import Unchanged
+
+__all__ = ["Graph"]
+
+
+class Graph:
+    """A graph, for layers of any widths; schedules are made at the first use and serve all of them.
+
+    Args:
+        edges: edge_index, (2, edges) integers with senders above receivers, or a sparse matrix (nodes, nodes) in CSR or
+            COO with a row for each receiver. What is changed in it later is not seen.
+        nodes: one more than the largest number in edge_index unless given.
+        fuse: "auto", "never" or "always", see `sparloom.dispatch.plan_pair`; "never" keeps all products apart.
+
+    Raises:
+        TypeError, ValueError: what was given is no graph; the message says why.
+    """
+
+    def __init__(self, edges: torch.Tensor, nodes: int | None = None, *, fuse: Fuse = "auto") -> None:
+        self.edges, self.fuse = edges_of(edges, nodes), fuse
+        self._pool = Pool()
+        self._structures: dict[bool, tuple[Structure, Propagation, Propagation]] = {}
+        self._adjacencies: dict[tuple[Normalisation, torch.dtype], tuple[Unchanged, Adjacency]] = {}
+        self._lock = Lock()
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.edges.nodes
+
+    def adjacency(
+        self, normalisation: Normalisation, dtype: torch.dtype, edge_weight: torch.Tensor | None = None,
+    ) -> Adjacency:
+        """Give the normalised matrix; the same object again for the same weights, unless they need a gradient.
+
+        Args:
+            edge_weight: (edges,), beside edge_index only; ones unless given.
+
+        Raises:
+            ValueError: another number of weights, or weights beside a sparse matrix, which has its own.
+        """
+        edges = self.edges
+        if edge_weight is not None:
+            if edges.compressed:
+                raise ValueError("edge_weight beside a sparse matrix: put the weights into the matrix")
+            if edge_weight.shape != edges.rows.shape:
+                raise ValueError(f"edge_weight has shape {tuple(edge_weight.shape)} for {edges.rows.numel()} edges: "
+                                 f"give one per edge")
+            edges = replace(edges, weights=edge_weight)
+        with self._lock:
+            unchanged, made = self._adjacencies.get((normalisation, dtype), (None, None))
+            if unchanged is None or not unchanged.holds(edge_weight):
+                with torch.inference_mode(False):
+                    made = self._made(normalised(edges, normalisation, dtype), normalisation.self_loop != 0)
+                if edges.weights is None or not edges.weights.requires_grad:
+                    self._adjacencies[normalisation, dtype] = Unchanged.of(edge_weight), made
+        return made
+
+    def _made(self, edges: Edges, looped: bool) -> Adjacency:
+        if looped not in self._structures:
+            structure = structure_of(edges)
+            forward = Propagation(structure.pattern, self.fuse, self._pool)
+            same = structure.transposed is structure.pattern
+            backward = forward if same else Propagation(structure.transposed, self.fuse, self._pool)
+            self._structures[looped] = structure, forward, backward
+        structure, forward, backward = self._structures[looped]
+        values = structure.values(edges.weights)
+        matrix, transposed = forward.matrix(values), backward.matrix(values.detach()[structure.turned])
+        return Adjacency(values, forward, backward, matrix, transposed)

@@ -1,0 +1,81 @@
+"""Products of a graph convolution, fused, on tensors: what is planned for one matrix and kept."""
+
+from threading import Lock
+
+import torch
+
+from sparloom.dispatch import Fuse, PairPlan, plan_pair
+from sparloom.fusion import RowPass, RowSteps
+from sparloom.jit import NativeCall
+from sparloom.nn.pool import Pool
+from sparloom.ops import GemmSpmm, Operands
+from sparloom.sparse import Pattern, SparseMatrix
+
+__all__ = ["Propagation"]
+
+
+class Propagation:
+    """Multiplies by the matrices of one pattern A (nodes, nodes); plans are made at the first use and stay.
+
+    Args:
+        fuse: "never" keeps every product apart from the next, with the same kernels.
+    """
+
+    def __init__(self, pattern: Pattern, fuse: Fuse, pool: Pool) -> None:
+        self.pattern, self.fuse = pattern, fuse
+        self.plans: dict[tuple[int, int, bool, str, int], PairPlan] = {}
+        """By inner width, width, whether C is transposed, type and threads."""
+        self._pool = pool
+        self._calls: dict[tuple[int, int, bool, str, int], NativeCall] = {}
+        self._passes: dict[int, RowPass] = {}
+        self._lock = Lock()
+
+    def matrix(self, values: torch.Tensor) -> SparseMatrix:
+        """Give the pattern values, (nnz,), without a copy."""
+        array = values.detach().numpy()
+        return SparseMatrix(self.pattern, array, array.dtype)
+
+    def transform_first(self, matrix: SparseMatrix, b: torch.Tensor, c: torch.Tensor, *, c_transposed: bool
+                        ) -> torch.Tensor:
+        """Compute A (B C) by tile fusion.
+
+        Args:
+            b: (nodes, inner).
+            c: (inner, width), or (width, inner) with `c_transposed`.
+        """
+        op = GemmSpmm(dtype=matrix.dtype.name, c_transposed=c_transposed)
+        operands = Operands(matrix, {"B": b.detach().numpy(), "C": c.detach().numpy()})
+        width, threads = op.width(operands), torch.get_num_threads()
+        result = self.empty(width, b.dtype)
+        key = (b.shape[1], width, c_transposed, op.dtype, threads)
+        with self._lock:
+            if key not in self._calls:
+                self.plans[key] = plan_pair(op, operands, fuse=self.fuse, threads=threads)
+                self._calls[key] = self.plans[key].executor.bind(operands, result.numpy())
+            else:
+                self.plans[key].executor.rebind(self._calls[key], operands, result.numpy())
+            self._calls[key]()
+        return result
+
+    def run(
+        self, matrix: SparseMatrix | None = None, *, c_transposed: bool = False, **arrays: torch.Tensor | None,
+    ) -> None:
+        """Take steps over the rows of A, fused or one after the other.
+
+        Args:
+            matrix, c_transposed: see `RowSteps`.
+            arrays: by the names of `RowSteps`; those that are None are left out.
+        """
+        given = {name: array.detach().numpy() for name, array in arrays.items() if array is not None}
+        if self.fuse == "never" and matrix is not None and "g" not in given:
+            given["g"] = self.empty(given["y"].shape[1], arrays["y"].dtype).numpy()
+        steps, threads = RowSteps(matrix, c_transposed=c_transposed, **given), torch.get_num_threads()
+        with self._lock:
+            if threads not in self._passes:
+                self._passes[threads] = RowPass(self.pattern, threads=threads)
+            for part in steps.apart() if self.fuse == "never" else (steps,):
+                self._passes[threads](part)
+
+    def empty(self, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """Allocate (nodes, width)."""
+        return self._pool.empty((self.pattern.rows, width), dtype)
