@@ -14,6 +14,7 @@
 #pragma once
 
 #include "blas.hpp"
+#include "change.hpp"
 #include "csr.hpp"
 #include "tall_gemm.hpp"
 #include "tiles.hpp"
@@ -25,6 +26,7 @@ struct Fused {
     Csr a, b;                     // b: of spmm_spmm
     const void *dense_b, *c;      // dense_b: of the others
     const void *f, *g;            // of spmm_spmm; null: nothing is added
+    void* changes;                // of spmm_spmm: (count[0], width) sums of (D1 - C)^2 of each tile, or null
     const int32_t *read, *write;  // null: 0, 1, 2, ...
     void *d1, *d, *packed, *buffers;
     void (*blas)();                            // ?GEMM for the dense product, or null: kernels of this folder
@@ -85,12 +87,35 @@ auto product_b(const Fused& f) {
     };
 }
 
+// Rows begin .. end of a tile of D1, and how far they are from those of C.
+template <typename T>
+void sum_and_compare(const ChosenRows<T>& product, const Fused& f, int64_t begin, int64_t end, const T* c, T* d1) {
+    constexpr int64_t block = 64;  // rows that are compared while they are in the first caches
+    const int64_t* const first = f.tiles.first;
+    const int64_t tile = std::upper_bound(first, first + f.tiles.count[0] + 1, begin) - first - 1;
+    T* const sums = static_cast<T*>(f.changes) + tile * f.width;
+    std::fill_n(sums, f.width, T{0});
+    for (int64_t row = begin; row < end; row += block) {
+        const int64_t last = std::min(row + block, end);
+        product.sum(nullptr, row, last, c, d1, false);
+        const int32_t* const places = f.read == nullptr ? nullptr : f.read + row;
+        const T* const before = f.read == nullptr ? c + row * f.width : c;
+        change::add_squares(d1 + row * f.width, before, places, last - row, f.width, sums);
+    }
+}
+
 template <typename T>
 auto sparse_product_b(const Fused& f) {
     const spmm::Addend<T> added{static_cast<const T*>(f.f), f.read};
     const ChosenRows<T> product(f.b, nullptr, f.width, f.ahead, f.together, streams_first(f), added);
     const T* const c = static_cast<const T*>(f.c);
-    return [product, c](int64_t begin, int64_t end, T* d1, T*) { product.sum(nullptr, begin, end, c, d1, false); };
+    return [product, c, &f](int64_t begin, int64_t end, T* d1, T*) {
+        if (f.changes == nullptr) {
+            product.sum(nullptr, begin, end, c, d1, false);
+        } else {
+            sum_and_compare(product, f, begin, end, c, d1);
+        }
+    };
 }
 
 template <typename T>

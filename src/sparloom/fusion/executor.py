@@ -56,8 +56,12 @@ class Executor:
         """Allocate D (rows, width)."""
         return aligned((operands.matrix.pattern.rows, self.op.width(operands)), operands.matrix.dtype.type)
 
-    def bind(self, operands: Operands, result: np.ndarray) -> NativeCall:
+    def bind(self, operands: Operands, result: np.ndarray, *, changes: np.ndarray | None = None) -> NativeCall:
         """Bind the kernel to arrays; the call overwrites `result`.
+
+        Args:
+            changes: of SpMM-SpMM: (tiles of wavefront 0, width), overwritten with the sum of (D1 - C)² over the rows of
+                each tile, by column; added up they are the same whichever thread ran a tile.
 
         Raises:
             ValueError: operands, result and schedule do not fit together; an array is not contiguous or of another type
@@ -68,6 +72,10 @@ class Executor:
         a = CsrRows.of(operands.matrix, self.order, self._renumbered(operands.matrix))
         loops = Loops(self.schedule, self.threads, self.variant, a, read=self.order, write=self.order)
         arguments, kept = fill(self.op, operands, result, loops, self.workspace)
+        if changes is not None:
+            self._check_changes(operands, changes)
+            arguments.changes = address(changes, operands.matrix.dtype.type, written=True)
+            kept.append(changes)
         if self.timed:
             arguments.tiles.seconds = address(self.seconds, np.float64, written=True)
         kernel = getattr(fused_library(operands.matrix.dtype), f"sparloom_{self.op.name}")
@@ -94,6 +102,14 @@ class Executor:
                              f"{pattern.rows}: schedule the pattern that is multiplied")
         if self.order is not None and self.order.shape != (pattern.rows,):
             raise ValueError(f"an order of {self.order.size} rows for {pattern.rows}")
+
+    def _check_changes(self, operands: Operands, changes: np.ndarray) -> None:
+        if self.op.name != "spmm_spmm" or operands.right.pattern.rows != operands.right.pattern.cols:
+            raise ValueError("changes from C to D1: only spmm_spmm with a square B has both of one shape")
+        shape = (self.schedule.tiles[0], self.op.width(operands))
+        if changes.shape != shape:
+            raise ValueError(f"changes have shape {changes.shape}, not {shape}: a row for each tile of wavefront 0")
+        changes.fill(0)  # tiles without rows write nothing
 
     def _renumbered(self, matrix: SparseMatrix) -> np.ndarray | None:
         """The columns of A as iterations of loop one; kept for the pattern seen last."""

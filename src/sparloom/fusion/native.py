@@ -39,7 +39,7 @@ class Fused(ctypes.Structure):
         ("tiles", Tiles),
         *((name, Csr) for name in ("a", "b")),
         *((name, ctypes.c_void_p) for name in (
-            "dense_b", "c", "f", "g", "read", "write", "d1", "d", "packed", "buffers", "blas")),
+            "dense_b", "c", "f", "g", "changes", "read", "write", "d1", "d", "packed", "buffers", "blas")),
         *((name, ctypes.c_int64) for name in ("rows", "inner", "width", "largest_tile", "ahead")),
         *((name, ctypes.c_int32) for name in ("together", "stream_first", "stream", "c_transposed")),
     )

@@ -132,6 +132,35 @@ def test_every_variant_gives_the_same_bits(dtype):
     assert all(np.array_equal(found[0], other) for other in found[1:])
 
 
+@dtypes
+@pytest.mark.parametrize("width", [1, 16, 37, 64, 100])
+def test_changes_are_the_distance_of_both_iterates(dtype, width):
+    op, pattern = SpmmSpmm(dtype=dtype, addends=True), varied()
+    operands = operands_of(op, pattern, width)
+    c, f = (operands.dense[name].astype(np.float64) for name in ("C", "F"))
+    expected = ((operands.right.to_scipy().astype(np.float64) @ c + f - c) ** 2).sum(axis=0)
+    order = np.random.default_rng(2).permutation(pattern.rows).astype(np.int32)
+    ordered = Pattern.from_scipy(pattern.to_scipy()[order][:, order])
+    for variant in VARIANTS:
+        for schedule, places in ((brute_force(pattern, [0, 20, 45, 60]), None), (brute_force(ordered, [30]), order),
+                                 (unfused_schedule(pattern, threads=2), None)):
+            executor = Executor(op, schedule, threads=2, variant=variant, order=places)
+            changes = np.full((schedule.tiles[0], width), np.nan, dtype)
+            executor.bind(operands, executor.result(operands), changes=changes)()
+            np.testing.assert_allclose(changes.sum(axis=0), expected, rtol=1e-5 if dtype == "float32" else 1e-13)
+
+
+def test_changes_that_cannot_be_are_refused():
+    op, pattern = SpmmSpmm(), varied()
+    operands, executor = operands_of(op, pattern, 8), Executor(op, brute_force(pattern, [50]), threads=1)
+    with pytest.raises(ValueError, match=r"changes have shape \(3, 8\), not \(2, 8\)"):
+        executor.bind(operands, executor.result(operands), changes=np.empty((3, 8), np.float32))
+    dense, op = operands_of(GemmSpmm(), pattern, 8), GemmSpmm()
+    executor = Executor(op, brute_force(pattern, [50]), threads=1)
+    with pytest.raises(ValueError, match="only spmm_spmm with a square B"):
+        executor.bind(dense, executor.result(dense), changes=np.empty((2, 8), np.float32))
+
+
 def test_rectangular_operands_are_multiplied():
     pattern = Pattern.from_coo(np.array([0, 2, 2, 6]), np.array([3, 0, 4, 1]), (7, 5))
     for op, schedule in ((GemmSpmm(inner=3), brute_force(pattern, [2])), (SpmmGemm(inner=3), one_to_one(7, [2]))):

@@ -1,0 +1,7 @@
+"""Iterative solvers on fused products, for many right-hand sides at once."""
+
+from sparloom.solvers.iteration import JacobiIteration
+from sparloom.solvers.jacobi import JacobiResult, JacobiSolver, jacobi
+from sparloom.solvers.sweeps import Sweeps
+
+__all__ = ["JacobiIteration", "JacobiResult", "JacobiSolver", "Sweeps", "jacobi"]
