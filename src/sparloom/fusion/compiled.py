@@ -100,15 +100,13 @@ class CompiledProgram:
         """
         made = self._made()
         extents = sum(len(array.extents) for array in made)
-        numbers = np.empty(2 + extents + 3 * len(self._checks) + len(self._equal), np.int64)
+        checked = sum(len(check.numbers) for check in self._checks)
+        numbers = np.empty(2 + extents + checked + len(self._equal), np.int64)
         self._call(self._sizes, arguments, {}, (numbers,))
         (ones, twos), rest = numbers[:2].tolist(), iter(numbers[2:].tolist())
         shapes = {array.name: tuple(next(rest) for _ in array.extents) for array in made}
-        triples = [(check, next(rest), next(rest), next(rest)) for check in self._checks]
-        for check, least, greatest, extent in triples:
-            if (ones, twos)[check.nest] and least <= greatest and not 0 <= least <= greatest < extent:
-                raise ValueError(f"{check.place}: subscript {check.axis} of {check.label} runs from {least} to "
-                                 f"{greatest}, but its extent is {extent}")
+        for check in self._checks:
+            check.check((ones, twos)[check.nest], *(next(rest) for _ in check.numbers))
         whole = self.product is not None and not any(rest) and all(min(shape) > 0 for shape in shapes.values())
         return Sizes((ones, twos), shapes, whole)
 

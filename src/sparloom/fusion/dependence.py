@@ -16,6 +16,7 @@ from typing import Literal
 
 import sympy
 
+from sparloom.fusion.conditions import facts
 from sparloom.fusion.frontend import refuse
 from sparloom.fusion.program import Access, Nest, Program
 from sparloom.fusion.solve import Solution, solve
@@ -51,7 +52,8 @@ class Dependence:
         first, second = self.iterations
         value = self.solution.value
         left, right = (second.variable, value) if self.solved == "i" else (value, first.variable)
-        limits = [*map(str, self.solution.loops), *map(_condition, self.solution.conditions)]
+        conditions = (*self.solution.guards, *self.solution.conditions)
+        limits = [*map(str, self.solution.loops), *map(_condition, conditions)]
         return f"{{[{left}] -> [{right}] : {' and '.join(limits)}}}"
 
     @property
@@ -131,8 +133,10 @@ def _dependence(program: Program, source: Access, sink: Access) -> Dependence | 
     first, second = _loops(source, program, symbols), _loops(sink, program, symbols)
     left, right = _subscripts(sink, program, symbols), _subscripts(source, program, symbols)
     extents = _extents(program, source.array, symbols)
-    forward = solve(list(zip(left, right, strict=True)), first, second, extents=extents)
-    backward = solve(list(zip(right, left, strict=True)), second, first, extents=extents)
+    forward = solve(list(zip(left, right, strict=True)), first, second, extents=extents,
+                    facts=facts(program, sink, second))
+    backward = solve(list(zip(right, left, strict=True)), second, first, extents=extents,
+                     facts=facts(program, source, first))
     best = min((each for each in (forward, backward) if each is not None), key=lambda each: len(each.loops),
                default=None)
     if best is None or not (best.never or best.varies):
@@ -162,7 +166,8 @@ def _flat(subscripts: Sequence[sympy.Expr], extents: Sequence[sympy.Expr]) -> sy
 
 def _distinct(nest: Nest) -> list[Access]:
     """Accesses of a loop, one of each kind."""
-    kept = {(each.array, each.subscripts, each.writes, each.loops): each for each in reversed(nest.accesses)}
+    kept = {(each.array, each.subscripts, each.writes, each.loops, each.conditions): each
+            for each in reversed(nest.accesses)}
     return list(reversed(kept.values()))
 
 

@@ -50,8 +50,9 @@ def builder(program: Program, dependence: Dependence, name: str) -> Builder:
     end = Store(GRAPH_INDPTR, _number(Ref(str(row.variable)), row, symbols) + 1, Ref(EDGES))
 
     def nest(inner: tuple[Stmt, ...], last: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        if solution.conditions:
-            inner = (If(_all(solution.conditions, symbols), inner),)
+        conditions = (*solution.guards, *solution.conditions)
+        if conditions:
+            inner = (If(_all(conditions, symbols), inner),)
         outermost, *others = solution.loops
         for loop in reversed(others):
             inner = (_for(loop, inner, symbols),)
@@ -70,7 +71,7 @@ def shared_pattern(program: Program, dependence: Dependence) -> str | None:
     `{[j] -> [A.i[k]] : A.p[j] <= k < A.p[j + 1]}  ->  the rows of A`.
     """
     solution = dependence.solution
-    if dependence.solved != "i" or solution.conditions or len(solution.loops) != 2:
+    if dependence.solved != "i" or solution.conditions or solution.guards or len(solution.loops) != 2:
         return None
     return _owner(solution.value, solution.loops)
 

@@ -72,12 +72,12 @@ def lower_sizes(
 ) -> Kernel:
     """Compute what the call must know.
 
-    It stores iterations of both loops, the extents of the arrays that are made, of every check three numbers (least,
-    greatest, extent), and the difference of every pair that should be equal.
+    It stores iterations of both loops, the extents of the arrays that are made, the numbers of every check, and the
+    difference of every pair that should be equal.
     """
     trips = [_trips(nest.iterator) for nest in (program.first, program.second)]
     extents = [extent for array in program.arrays if array.origin != "argument" for extent in array.extents]
-    checked = [expr for check in checks for expr in (check.least, check.greatest, check.extent)]
+    checked = [expr for check in checks for expr in check.numbers]
     differences = [a - b for a, b in equal]
     numbers = enumerate([*trips, *extents, *checked, *differences])
     stores = [Store(SIZES, position, value) for position, value in numbers]

@@ -81,7 +81,8 @@ class Access:
         subscripts: one i64 expression per dimension, of iterators, scalars and elements of integer arrays; None where
             it depends on a variable that changes.
         loops: iterators of the loops around, outermost first.
-        guarded: it stands under an `if`, and may not happen.
+        conditions: of the branches around it, outermost first: it happens where all hold. None stands for one that
+            depends on a variable that changes.
     """
 
     array: str
@@ -89,7 +90,7 @@ class Access:
     writes: bool
     loops: tuple[Iterator, ...]
     place: Place
-    guarded: bool = False
+    conditions: tuple[Expr | None, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -23,19 +23,23 @@ class Solution:
     """`value` of the unknown outermost iterator for every iteration of `loops` in which the `conditions` hold.
 
     Args:
-        loops: those given that value and conditions need, outermost first.
+        loops: those given that value, conditions and guards need, outermost first.
+        guards: conditions of branches that the access of the given side stands in. They hold too; outside of them value
+            and conditions may mean nothing.
         never: the accesses never meet.
     """
 
     value: sympy.Expr | None
     loops: tuple[SymbolicLoop, ...] = ()
     conditions: tuple[sympy.Basic, ...] = ()
+    guards: tuple[sympy.Basic, ...] = ()
     never: bool = False
 
     @property
     def varies(self) -> bool:
         """Whether different iterations of the outermost given loop need different values."""
-        inner = [bound for loop in self.loops[1:] for bound in (loop.lo, loop.hi)]
+        needed = _needed(self.loops, (self.value, *self.conditions))
+        inner = [bound for loop in needed[1:] for bound in (loop.lo, loop.hi)]
         names = set().union(*(expr.free_symbols for expr in (self.value, *self.conditions, *inner)))
         return self.loops[0].variable in names
 
@@ -51,18 +55,20 @@ class _State:
 
 def solve(
     equations: Sequence[tuple[sympy.Expr, sympy.Expr]], unknown: Sequence[SymbolicLoop],
-    given: Sequence[SymbolicLoop], *, extents: Sequence[sympy.Expr],
+    given: Sequence[SymbolicLoop], *, extents: Sequence[sympy.Expr], facts: Sequence[sympy.Expr] = (),
 ) -> Solution | None:
     """Find the outermost of the unknown iterators.
 
     Args:
         equations: (given side, unknown side) of each dimension.
-        extents: of the array, one per dimension; subscripts lie within.
+        extents: of the array, one per dimension; subscripts lie within, wherever the access of the given side happens.
+        facts: expressions that are at least 0 there.
 
     Returns:
         None where the equations do not determine it.
     """
-    ranges = {right: extent for (_, right), extent in zip(equations, extents, strict=True)}
+    inside = () if facts else zip(equations, extents, strict=True)
+    ranges = {right: extent for (_, right), extent in inside}
     state = _State({loop.variable: loop for loop in unknown}, [*given, *unknown], ranges)
     pending = [part for a, b in equations for part in _split(sympy.expand(a - b), state.loops, _strides(a - b))]
     progress = True
@@ -79,8 +85,9 @@ def solve(
     if outermost not in state.found:
         return None
     value = state.found[outermost]
-    loops = _needed(given, (value, *state.conditions))
-    return Solution(value, loops, tuple(dict.fromkeys(state.conditions)))
+    guards = tuple(dict.fromkeys(sympy.Ge(fact, 0, evaluate=False) for fact in facts))
+    loops = _needed(given, (value, *state.conditions, *guards))
+    return Solution(value, loops, tuple(dict.fromkeys(state.conditions)), guards)
 
 
 def _use(left: sympy.Expr, state: _State) -> bool:

@@ -30,7 +30,7 @@ class Environment:
         self.arrays: dict[str, Array] = {}
         self.accesses: list[Access] = []
         self.loops: list[Iterator] = []
-        self.branches = 0  # how many are open
+        self.conditions: list[Expr | None] = []  # of the branches that are open
         self.storage: dict[str, Number] = {}  # leader of a group -> the declared variable
         self.current: dict[str, str] = {}  # leader of a group -> the version it holds now
         self.made = ssa.made
@@ -177,7 +177,7 @@ class Environment:
     def access(self, array: str, subscripts: tuple[Expr, ...], *, writes: bool, place: Place) -> Expr:
         """Record a read or write and give its index in the flattened array."""
         resolved = tuple(self.resolve(expr) for expr in subscripts)
-        self.accesses.append(Access(array, resolved, writes, tuple(self.loops), place, self.branches > 0))
+        self.accesses.append(Access(array, resolved, writes, tuple(self.loops), place, tuple(self.conditions)))
         index = subscripts[0]
         for extent, subscript in zip(self.arrays[array].extents[1:], subscripts[1:], strict=True):
             index = index * extent + subscript

@@ -29,6 +29,7 @@ from sparloom.ir import (
     Stmt,
     Store,
     Type,
+    Unary,
     walk,
 )
 
@@ -141,12 +142,12 @@ class StatementReader:
         join = self.flow.join(label)
         cond = truth(number(branch.cond, self.env))
         ways: list[list[Stmt]] = []
-        for target in (branch.truebr, branch.falsebr):
+        for target, met in ((branch.truebr, cond), (branch.falsebr, Unary("not", cond))):
             outer, current = self.body, dict(self.env.current)
             self.body = []
-            self.env.branches += 1
+            self.env.conditions.append(self.env.resolve(met))
             self.walk(target, join)
-            self.env.branches -= 1
+            self.env.conditions.pop()
             ways.append(self.body)
             self.body, self.env.current = outer, current
         if any(ways):
