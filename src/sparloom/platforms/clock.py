@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from sparloom.measure import Measurement, TimingProtocol
+from sparloom.measure import Kind, Measurement, TimingProtocol
 
 __all__ = [
     "Clock", "Repeat", "Repetition", "Stopwatch", "in_series", "keep_threads_awake", "one_by_one", "processor_clock",
@@ -38,11 +38,13 @@ class Stopwatch:
     Args:
         repeat: executes the kernel; see `one_by_one`.
         threads: how many run (or spin) while the kernel does.
+        kind: of the wall seconds; "device" for those of a device's own clock, which nobody steals.
     """
 
-    def __init__(self, repeat: Repeat, timing: TimingProtocol, *, threads: int) -> None:
+    def __init__(self, repeat: Repeat, timing: TimingProtocol, *, threads: int, kind: Kind = "wall") -> None:
         self.timing = timing
         self.threads = threads
+        self.kind = kind
         self._repeat = repeat
         self._kept: list[Repetition] = []
         self._retakes = timing.retakes
@@ -92,10 +94,11 @@ class Stopwatch:
     def measurement(self) -> Measurement:
         """Wall seconds with processor seconds of all threads; stolen if a suspicious repetition had to be kept."""
         seconds, cpu_seconds, _ = zip(*self._kept, strict=True)
-        return Measurement(seconds, "wall", cpu_seconds=cpu_seconds, stolen=self._stolen)
+        return Measurement(seconds, self.kind, cpu_seconds=cpu_seconds if self.kind == "wall" else (),
+                           stolen=self._stolen)
 
     def _is_stolen(self, repetition: Repetition) -> bool:
-        return repetition.wall * self.threads > self.timing.steal_ratio * repetition.processor
+        return self.kind == "wall" and repetition.wall * self.threads > self.timing.steal_ratio * repetition.processor
 
     def _keep(self, repetition: Repetition) -> None:
         self._stolen |= self._is_stolen(repetition)

@@ -6,18 +6,13 @@ from typing import Protocol
 import numpy as np
 
 from sparloom.ops import DenseOperands, Op, Operands
+from sparloom.platforms.sweep import Call, Check
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
 
-__all__ = ["Call", "Check", "Family", "Given", "Rival"]
+__all__ = ["Family", "Given", "Rival"]
 
 Given = Operands | DenseOperands
-
-Call = Callable[[], None]
-"""A kernel with all its arguments; overwrites the result. A `NativeCall` is timed without Python in between."""
-
-Check = Callable[[np.ndarray], None]
-"""Compares a result with the oracle; raises AssertionError."""
 
 Rival = Callable[[Given, np.ndarray], Call]
 """Binds somebody else's kernel to operands and a result, to be timed between ours."""

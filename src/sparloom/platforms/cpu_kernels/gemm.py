@@ -7,7 +7,7 @@ import numpy as np
 
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
 from sparloom.ops import GEMM, DenseOperands, OracleBounds
-from sparloom.platforms.cpu_kernels.family import Check
+from sparloom.platforms.sweep import Check
 from sparloom.space import Config, GemmSpace, GridSpace, register_tile
 from sparloom.sparse import Pattern
 

@@ -5,9 +5,15 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from sparloom.jit import NativeCall, compile_cpp
-from sparloom.platforms.clock import Repeat, Repetition
+from sparloom.platforms.clock import Repeat, Repetition, in_series, processor_clock, thread_clocks
+from sparloom.platforms.sweep import Call
 
-__all__ = ["repeated"]
+__all__ = ["repeat_of", "repeated"]
+
+
+def repeat_of(call: Call) -> Repeat:
+    """Time a call that has run once: its threads have begun, so their clocks exist."""
+    return repeated(call, thread_clocks()) if isinstance(call, NativeCall) else in_series(call, processor_clock())
 
 
 def repeated(call: NativeCall, clocks: Sequence[int]) -> Repeat:

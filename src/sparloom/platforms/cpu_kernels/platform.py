@@ -9,12 +9,13 @@ from sparloom.errors import Unsupported
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op
 from sparloom.platforms.arrays import reallocated
-from sparloom.platforms.clock import keep_threads_awake
+from sparloom.platforms.clock import Stopwatch, keep_threads_awake
 from sparloom.platforms.cpu_kernels.family import Family, Given, Rival
 from sparloom.platforms.cpu_kernels.gemm import GemmKernels
+from sparloom.platforms.cpu_kernels.native import repeat_of
 from sparloom.platforms.cpu_kernels.sddmm import SddmmKernels
 from sparloom.platforms.cpu_kernels.spmm import SpmmKernels
-from sparloom.platforms.cpu_kernels.sweep import Contender, sweep
+from sparloom.platforms.sweep import Call, Contender, sweep
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
 
@@ -92,12 +93,16 @@ class CpuKernels:
         for config in configs:
             family.space().validate(config)
         check = family.check(op, operands, seed=timing.seed)
+
+        def watch(call: Call) -> Stopwatch:
+            return Stopwatch(repeat_of(call), timing, threads=self.threads)
+
         for number in range(timing.rounds):
             given = reallocated(operands)
             result = family.result(given)
             contenders = [Contender(config, family.bind(given, config, result)) for config in configs]
             contenders += [Contender(config, rival(given, result)) for config, rival in (rivals or {}).items()]
-            for config, measurement in sweep(contenders, result, check, timing=timing, threads=self.threads, rng=rng):
+            for config, measurement in sweep(contenders, result, check, watch=watch, rng=rng):
                 yield config, number, measurement
 
     def _family(self, op: Op) -> Family:

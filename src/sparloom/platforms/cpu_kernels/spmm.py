@@ -7,9 +7,9 @@ import numpy as np
 
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
 from sparloom.ops import Operands, SpMM
-from sparloom.platforms.cpu_kernels.family import Check
 from sparloom.platforms.cpu_kernels.sparse_rows import Rows, SparseRows
 from sparloom.platforms.spot_check import SpotCheck
+from sparloom.platforms.sweep import Check
 from sparloom.space import Config, GridSpace, SpmmSpace
 from sparloom.sparse import Pattern
 

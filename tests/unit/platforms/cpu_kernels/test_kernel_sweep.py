@@ -9,8 +9,10 @@ from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ops import GEMM, GemmShape
 from sparloom.platforms import CpuKernels
+from sparloom.platforms.clock import Stopwatch
 from sparloom.platforms.cpu_kernels.gemm import GemmKernels
-from sparloom.platforms.cpu_kernels.sweep import Contender, sweep
+from sparloom.platforms.cpu_kernels.native import repeat_of
+from sparloom.platforms.sweep import Contender, sweep
 from sparloom.space import Config, GemmSpace
 
 pytestmark = pytest.mark.cc
@@ -26,6 +28,10 @@ NUMPY = Config("vendor", (("vendor", "numpy"),))
 @pytest.fixture
 def platform() -> CpuKernels:
     return CpuKernels(1, 32)
+
+
+def watching(timing):
+    return lambda call: Stopwatch(repeat_of(call), timing, threads=1)
 
 
 def numpy_rival(operands, result):
@@ -86,7 +92,7 @@ def test_repetitions_are_interleaved_in_another_order_each():
     order = []
     contenders = [Contender(Config("toy", (("name", name),)), lambda name=name: order.append(name)) for name in "abcd"]
     timing = replace(TIMING, short_seconds=0.0)
-    taken = dict(sweep(contenders, np.zeros(1, np.float32), lambda result: None, timing=timing, threads=1,
+    taken = dict(sweep(contenders, np.zeros(1, np.float32), lambda result: None, watch=watching(timing),
                        rng=np.random.default_rng(3)))
     passes = [order[8 + 4 * turn : 12 + 4 * turn] for turn in range(3)]
     assert [sorted(names) for names in passes] == [list("abcd")] * 3
@@ -108,8 +114,7 @@ def test_far_slower_than_the_fastest_is_run_less():
     contenders = [call("fast", 2_000), call("slow", 400_000), call("slowest", 12_000_000)]
     timing = replace(TIMING, short_seconds=1e-9, slow_factor=4.0)
     taken = {config["name"]: measurement for config, measurement in sweep(
-        contenders, np.zeros(1, np.float32), lambda result: None, timing=timing, threads=1,
-        rng=_InOrder())}
+        contenders, np.zeros(1, np.float32), lambda result: None, watch=watching(timing), rng=_InOrder())}
     assert [len(taken[name].seconds) for name in counts] == [3, 1, 1]
     assert counts["slowest"] < counts["fast"]
 

@@ -6,21 +6,25 @@ visited for their first repetition, in random order, then for their second: what
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from sparloom.jit import NativeCall
-from sparloom.measure import Measurement, TimingProtocol
-from sparloom.platforms.clock import Repeat, Stopwatch, in_series, processor_clock, thread_clocks
-from sparloom.platforms.cpu_kernels.family import Call, Check
-from sparloom.platforms.cpu_kernels.native import repeated
+from sparloom.measure import Measurement
+from sparloom.platforms.clock import Stopwatch
 from sparloom.space import Config
 
-__all__ = ["Contender", "sweep"]
+__all__ = ["Call", "Check", "Contender", "sweep"]
 
 log = logging.getLogger(__name__)
+
+Call = Callable[[], None]
+"""A kernel with all its arguments; overwrites the result. A `NativeCall` is timed without Python in between."""
+
+Check = Callable[[Any], None]
+"""Compares a result, as the calls leave it, with the oracle; raises AssertionError."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Contender:
 
 
 def sweep(
-    contenders: Sequence[Contender], result: np.ndarray, check: Check, *, timing: TimingProtocol, threads: int,
+    contenders: Sequence[Contender], result: Any, check: Check, *, watch: Callable[[Call], Stopwatch],
     rng: np.random.Generator,
 ) -> Iterator[tuple[Config, Measurement]]:
     """Check and measure all contenders; nothing is yielded before the last repetition, so the caller disturbs none.
@@ -40,7 +44,8 @@ def sweep(
     A contender is slow (see `TimingProtocol`) in comparison with the fastest one so far.
 
     Args:
-        result: what all of them overwrite.
+        result: what all of them overwrite; an array of the host or of a device.
+        watch: makes the stopwatch of a call that has run once.
     """
     best = math.inf
     started: list[tuple[Contender, Stopwatch, int]] = []
@@ -49,31 +54,26 @@ def sweep(
         contender = contenders[place]
         result.fill(np.nan)
         contender.call()
+        stopwatch = watch(contender.call)
         fault = _fault(check, result)
         if fault is not None:
             log.error("%s computes something else than the oracle: %s", contender.config, fault)
-            wrong[contender.config] = Measurement.failed(f"wrong result: {fault}", "wall")
+            wrong[contender.config] = Measurement.failed(f"wrong result: {fault}", stopwatch.kind)
             continue
-        watch = Stopwatch(_repeat(contender.call), timing, threads=threads)
-        visits = watch.warm_up(best)
-        best = min(best, watch.warm_seconds)
-        started.append((contender, watch, visits))
-    for turn in range(timing.repetitions):
+        visits = stopwatch.warm_up(best)
+        best = min(best, stopwatch.warm_seconds)
+        started.append((contender, stopwatch, visits))
+    for turn in range(max((visits for _, _, visits in started), default=0)):
         for place in rng.permutation(len(started)):
-            _, watch, visits = started[place]
+            _, stopwatch, visits = started[place]
             if turn < visits:
-                watch.visit()
+                stopwatch.visit()
     yield from wrong.items()
-    for contender, watch, _ in started:
-        yield contender.config, watch.measurement()
+    for contender, stopwatch, _ in started:
+        yield contender.config, stopwatch.measurement()
 
 
-def _repeat(call: Call) -> Repeat:
-    """Threads have begun with the first run, so their clocks exist."""
-    return repeated(call, thread_clocks()) if isinstance(call, NativeCall) else in_series(call, processor_clock())
-
-
-def _fault(check: Check, result: np.ndarray) -> str | None:
+def _fault(check: Check, result: Any) -> str | None:
     try:
         check(result)
     except AssertionError as error:
