@@ -4,11 +4,12 @@ from sparloom.jit.cache import cache_folder
 from sparloom.jit.compile import Library, compile_c
 from sparloom.jit.cpp import compile_cpp
 from sparloom.jit.cuda import check_cuda
+from sparloom.jit.cuda_text import cuda_text
 from sparloom.jit.function import Function
 from sparloom.jit.native import NativeCall, address, aligned
 from sparloom.jit.source import Source, kernel_source
 
 __all__ = [
     "Function", "Library", "NativeCall", "Source", "address", "aligned", "cache_folder", "check_cuda", "compile_c",
-    "compile_cpp", "kernel_source",
+    "compile_cpp", "cuda_text", "kernel_source",
 ]

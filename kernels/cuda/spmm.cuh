@@ -1,0 +1,169 @@
+// Sparse times dense on a GPU as templates: D = A B, A (rows, cols) in CSR, B (cols, width) and D (rows, width) row-major
+// without gaps. spmm.cu makes kernels of them and says how they are launched.
+
+#include "lanes.cuh"
+
+enum Reduction { kOutside, kInside };  // the loop over nonzeros outside or inside that over the packs of a thread
+
+// A tile of columns, kLanes * kColumns wide: pack p of a lane begins at column (p * kLanes + lane) * kVector of it.
+template <int kLanes_, int kColumns, int kVector_, Reduction kReduction_, int kUnroll_>
+struct Tile {
+    static constexpr int kLanes = kLanes_, kVector = kVector_, kPacks = kColumns / kVector_, kUnroll = kUnroll_;
+    static constexpr int kWidth = kLanes_ * kColumns;
+    static constexpr Reduction kReduction = kReduction_;
+    static_assert(kColumns % kVector_ == 0, "packs must fill the columns of a thread");
+
+    typedef Group<kLanes> Lanes;
+
+    __device__ static int origin() { return blockIdx.y * kWidth; }
+    __device__ static int column(int pack) { return origin() + (pack * kLanes + Lanes::lane()) * kVector; }
+};
+
+// Sums of kCount packs of a thread, those from pack `first` on.
+template <class Tile, int kCount>
+struct Sums {
+    static constexpr int kVector = Tile::kVector;
+
+    int first;
+    Sum at[kCount][kVector];
+
+    __device__ explicit Sums(int first) : first(first) {
+#pragma unroll
+        for (int p = 0; p < kCount; ++p) {
+#pragma unroll
+            for (int v = 0; v < kVector; ++v) at[p][v] = 0;
+        }
+    }
+
+    // Add nonzeros n .. n + kNonzeros; all their loads are under way before the first sum waits.
+    template <int kNonzeros>
+    __device__ void add(const Csr& a, Offset n, const Element* dense, int width) {
+        Pack<kVector> loaded[kNonzeros][kCount];
+        Sum values[kNonzeros];
+#pragma unroll
+        for (int u = 0; u < kNonzeros; ++u) {
+            const Element* const row = dense + Offset(a.indices[n + u]) * width;
+            values[u] = a.values[n + u];
+#pragma unroll
+            for (int p = 0; p < kCount; ++p) {
+                if (Tile::column(first + p) < width) loaded[u][p] = pack_at<kVector>(row + Tile::column(first + p));
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < kNonzeros; ++u) {
+#pragma unroll
+            for (int p = 0; p < kCount; ++p) {
+                if (Tile::column(first + p) < width) {
+#pragma unroll
+                    for (int v = 0; v < kVector; ++v) at[p][v] += values[u] * Sum(loaded[u][p].at[v]);
+                }
+            }
+        }
+    }
+
+    __device__ void add_all(const Csr& a, Range nonzeros, const Element* dense, int width) {
+        Offset n = nonzeros.begin;
+#pragma unroll 1
+        for (; n + Tile::kUnroll <= nonzeros.end; n += Tile::kUnroll) add<Tile::kUnroll>(a, n, dense, width);
+#pragma unroll 1
+        for (; n < nonzeros.end; ++n) add<1>(a, n, dense, width);
+    }
+
+    __device__ void store(Element* row, int width) const {
+#pragma unroll
+        for (int p = 0; p < kCount; ++p) {
+            const int column = Tile::column(first + p);
+            if (column >= width) continue;
+            Pack<kVector> pack;
+#pragma unroll
+            for (int v = 0; v < kVector; ++v) pack.at[v] = at[p][v];
+            pack_at<kVector>(row + column) = pack;
+        }
+    }
+};
+
+// By one group: the tile of a row's result from a part of its nonzeros.
+template <class Tile>
+__device__ inline void spmm_range(const Csr& a, Range nonzeros, const Element* dense, int width, Element* out) {
+    constexpr int kCount = Tile::kReduction == kOutside ? Tile::kPacks : 1;
+#pragma unroll
+    for (int first = 0; first < Tile::kPacks; first += kCount) {
+        Sums<Tile, kCount> sums(first);
+        sums.add_all(a, nonzeros, dense, width);
+        sums.store(out, width);
+    }
+}
+
+// A group per row; rows of `hub_degree` nonzeros or more are left out.
+template <class Tile>
+__device__ inline void spmm_rows_of(const Csr& a, Offset rows, Offset hub_degree, const Element* dense, int width,
+                                    Element* out) {
+    const Offset row = Tile::Lanes::number();
+    if (row >= rows) return;
+    const Range nonzeros = row_range(a, row);
+    if (nonzeros.end - nonzeros.begin >= hub_degree) return;
+    spmm_range<Tile>(a, nonzeros, dense, width, out + row * width);
+}
+
+// A block per hub row: its groups share the nonzeros, then its threads add up what the groups found. `found`: as many
+// elements as the block's groups times the width of the tile.
+template <class Tile>
+__device__ inline void spmm_hub_of(const Csr& a, const int* hubs, const Element* dense, int width, Element* out,
+                                   Sum* found) {
+    typedef typename Tile::Lanes Lanes;
+    const Offset row = hubs[blockIdx.x];
+    Sums<Tile, Tile::kPacks> sums(0);
+    sums.add_all(a, row_range(a, row).part(Lanes::place(), Lanes::per_block()), dense, width);
+#pragma unroll
+    for (int p = 0; p < Tile::kPacks; ++p) {
+#pragma unroll
+        for (int v = 0; v < Tile::kVector; ++v) {
+            found[Lanes::place() * Tile::kWidth + Tile::column(p) + v - Tile::origin()] = sums.at[p][v];
+        }
+    }
+    __syncthreads();
+    for (int place = threadIdx.x; place < Tile::kWidth && Tile::origin() + place < width; place += blockDim.x) {
+        Sum sum = 0;
+        for (int group = 0; group < Lanes::per_block(); ++group) sum += found[group * Tile::kWidth + place];
+        out[row * width + Tile::origin() + place] = sum;
+    }
+}
+
+// Group g takes `share` items of the nonzeros merged with the ends of their rows. It writes the rows that end in its
+// share; what it has of the next row goes to carries (groups, width), the row's number or -1 to carry_rows.
+template <class Tile>
+__device__ inline void spmm_share_of(const Csr& a, Offset rows, Offset share, const Element* dense, int width,
+                                     Element* out, int* carry_rows, Element* carries) {
+    const Offset items = rows + a.indptr[rows], group = Tile::Lanes::number();
+    if (group * share >= items) return;
+    const Offset begin = group * share, end = begin + share < items ? begin + share : items;
+    Offset row = ends_before(a.indptr, rows, begin), n = begin - row;
+    const Offset last = ends_before(a.indptr, rows, end), stop = end - last;
+    for (; row < last; ++row) {
+        spmm_range<Tile>(a, Range{n, a.indptr[row + 1]}, dense, width, out + row * width);
+        n = a.indptr[row + 1];
+    }
+    if (n < stop) spmm_range<Tile>(a, Range{n, stop}, dense, width, carries + group * width);
+    if (blockIdx.y == 0 && Tile::Lanes::lane() == 0) carry_rows[group] = n < stop ? int(last) : -1;
+}
+
+// After spmm_share_of: the first group that carries something of a row adds what all of them carry to it.
+template <class Tile>
+__device__ inline void spmm_carries_of(Offset groups, int width, const int* carry_rows, const Element* carries,
+                                       Element* out) {
+    const Offset group = Tile::Lanes::number();
+    if (group >= groups || carry_rows[group] < 0) return;
+    const Offset row = carry_rows[group];
+    if (group > 0 && carry_rows[group - 1] == row) return;
+    for (int p = 0; p < Tile::kPacks; ++p) {
+        for (int v = 0; v < Tile::kVector; ++v) {
+            const int column = Tile::column(p) + v;
+            if (column >= width) continue;
+            Sum sum = out[row * width + column];
+            for (Offset next = group; next < groups && carry_rows[next] == row; ++next) {
+                sum += Sum(carries[next * width + column]);
+            }
+            out[row * width + column] = sum;
+        }
+    }
+}
