@@ -3,11 +3,16 @@
 from importlib import import_module
 from typing import Any
 
-__all__ = ["CpuKernels", "CpuPlatform", "NullPlatform", "Platform", "SpadePlatform", "interleaved"]
+__all__ = [
+    "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "NullPlatform", "Platform", "SpadePlatform",
+    "interleaved",
+]
 
 _PLACES = {
     "CpuKernels": "sparloom.platforms.cpu_kernels",
     "CpuPlatform": "sparloom.platforms.cpu",
+    "CudaDevice": "sparloom.platforms.cuda",
+    "CudaPlatform": "sparloom.platforms.cuda",
     "NullPlatform": "sparloom.platforms.null",
     "Platform": "sparloom.platforms.platform",
     "SpadePlatform": "sparloom.platforms.spade",

@@ -4,6 +4,7 @@ from sparloom.space.coding import Code, flag, letters, logarithm, one_hot
 from sparloom.space.config import Config, Shape, Value
 from sparloom.space.cpu import CpuSpace, legal_orders
 from sparloom.space.cuda import CudaSpace
+from sparloom.space.cuda_kernels import CudaKernelSpace
 from sparloom.space.gemm import GemmSpace, register_tile
 from sparloom.space.grid import ConfigSpace, GridSpace, Parameter, uniform
 from sparloom.space.readings import Readings
@@ -27,7 +28,7 @@ from sparloom.space.walk import Walk
 
 __all__ = [
     "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "Code", "Config", "ConfigSpace", "CpuSpace",
-    "CudaSpace", "GemmSpace", "GridSpace", "Parameter", "Readings", "SddmmSpace", "Shape", "SharedSchedule",
-    "SpadeSpace", "SpmmSpace", "Value", "Walk", "encode", "flag", "insert_after", "legal_orders", "letters",
-    "logarithm", "one_hot", "register_tile", "uniform",
+    "CudaKernelSpace", "CudaSpace", "GemmSpace", "GridSpace", "Parameter", "Readings", "SddmmSpace", "Shape",
+    "SharedSchedule", "SpadeSpace", "SpmmSpace", "Value", "Walk", "encode", "flag", "insert_after", "legal_orders",
+    "letters", "logarithm", "one_hot", "register_tile", "uniform",
 ]

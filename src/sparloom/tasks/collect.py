@@ -125,7 +125,7 @@ class Collect:
         """Let nothing else of ours be timed on this machine meanwhile; simulations need no such care."""
         if self.platforms[0].kind == "simulated":
             return nullcontext()
-        if self.platforms[0].kind == "wall" and self.jobs > 1:
+        if self.jobs > 1:
             raise ValueError(f"{self.jobs} jobs would disturb each other's times on platform {self.platforms[0].name}: "
                              "task.jobs=1, or one machine per shard")
         return alone()

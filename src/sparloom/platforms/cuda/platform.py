@@ -1,0 +1,157 @@
+"""NVIDIA GPUs as a platform."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sparloom.errors import Unsupported
+from sparloom.measure import Measurement, TimingProtocol
+from sparloom.ops import Op
+from sparloom.platforms.clock import Stopwatch
+from sparloom.platforms.cuda.device import CudaDevice
+from sparloom.platforms.cuda.family import Family, Given, Placed, Rival
+from sparloom.platforms.cuda.gpu import CupyGpu, Gpu
+from sparloom.platforms.cuda.sddmm import SddmmKernels
+from sparloom.platforms.cuda.spmm import SpmmKernels
+from sparloom.platforms.sweep import Call, Contender, sweep
+from sparloom.space import Config, ConfigSpace, CudaKernelSpace, CudaSpace
+from sparloom.sparse import Pattern
+
+__all__ = ["CudaPlatform"]
+
+SPACES = {"cuda": CudaSpace, "cuda_kernels": CudaKernelSpace}
+
+
+class CudaPlatform:
+    """Kernels under kernels/cuda on the current device, timed by its own clock.
+
+    Spaces and limits need no device; running does.
+
+    Args:
+        space: "cuda", the spaces of COGNATE's third platform; "cuda_kernels", AutoSAGE's mappings and more. Names the
+            platform.
+        device: whose limits hold: "here", the installed one, or the name of one to plan for, such as "h200". Names the
+            preset.
+        width: columns of the dense operands for which the spaces are made.
+    """
+
+    kind = "device"
+
+    def __init__(self, space: str, device: str, width: int) -> None:
+        if space not in SPACES:
+            raise ValueError(f"space {space!r}: there are {', '.join(SPACES)}")
+        self.name = space
+        self.device = device
+        self.width = width
+
+    def __reduce__(self) -> tuple[type["CudaPlatform"], tuple[str, str, int]]:
+        """Travel to another process as settings: devices stay where they are."""
+        return CudaPlatform, (self.name, self.device, self.width)
+
+    @property
+    def preset(self) -> str:
+        """Name of the device in sample tables."""
+        return self.limits.name
+
+    @cached_property
+    def limits(self) -> CudaDevice:
+        """What the device offers a launch."""
+        return CudaDevice.here() if self.device == "here" else CudaDevice.named(self.device)
+
+    def space(self, op: Op) -> ConfigSpace:
+        """List the configurations of `op`.
+
+        Raises:
+            Unsupported: there are no kernels for it.
+        """
+        return self._family(op).space()
+
+    def baseline(self, op: Op, pattern: Pattern | None) -> Config:
+        """Name the configuration that speedups refer to."""
+        return self._family(op).baseline(pattern)
+
+    def run(self, op: Op, operands: Given, config: Config) -> np.ndarray:
+        """Compute the result in float32.
+
+        Raises:
+            IllegalSchedule: the configuration is not in the space.
+            Unsupported: there is no device, or it cannot start the kernels.
+        """
+        family = self._family(op)
+        family.space().validate(config)
+        result = family.result(self.gpu, operands)
+        family.bind(self.gpu, Placed.on(self.gpu, operands), config, result)()
+        return self.gpu.download(result)
+
+    def measure(self, op: Op, operands: Given, config: Config, timing: TimingProtocol) -> Measurement:
+        """Measure one configuration; the repetitions of all rounds in one measurement."""
+        return Measurement.joined([taken for _, _, taken in self.measure_many(op, operands, [config], timing)])
+
+    def measure_many(
+        self, op: Op, operands: Given, configs: Sequence[Config], timing: TimingProtocol,
+        rivals: Mapping[Config, Rival] | None = None,
+    ) -> Iterator[tuple[Config, int, Measurement]]:
+        """Measure configurations in interleaved rounds; in each, operands are copied to the device anew.
+
+        Every result is compared with the float64 oracle in every round; one that differs is a failed measurement, and
+        so is a configuration that the device cannot start.
+
+        Args:
+            rivals: what others have for the same operation, under the configuration that names it in sample tables.
+        """
+        gpu, family, rng = self.gpu, self._family(op), np.random.default_rng(timing.seed)
+        for config in configs:
+            family.space().validate(config)
+        check = family.check(op, operands, seed=timing.seed)
+
+        def watch(call: Call) -> Stopwatch:
+            return Stopwatch(gpu.repeat(call), timing, threads=1, kind=self.kind)
+
+        for number in range(timing.rounds):
+            placed, result = Placed.on(gpu, operands), family.result(gpu, operands)
+            contenders, refused = _bound(family, gpu, placed, configs, result)
+            contenders += [Contender(config, rival(placed, result)) for config, rival in (rivals or {}).items()]
+            for config, reason in refused.items():
+                yield config, number, Measurement.failed(reason, self.kind)
+            for config, measurement in sweep(contenders, result, lambda found: check(gpu.download(found)), watch=watch,
+                                             rng=rng):
+                yield config, number, measurement
+
+    @cached_property
+    def gpu(self) -> Gpu:
+        """The device, opened on first use.
+
+        Raises:
+            Unsupported: there is none, or it is not the one that was planned for.
+        """
+        gpu = CupyGpu()
+        if self.device != "here" and gpu.device.name != self.limits.name:
+            raise Unsupported(f"device={self.device} is planned for, but a {gpu.device.name} is here: use device=here")
+        return gpu
+
+    def _family(self, op: Op) -> Family:
+        if op.name not in self._families:
+            listed = ", ".join(self._families)
+            raise Unsupported(f"operation {op.name} on platform {self.name}: there are kernels for {listed}")
+        return self._families[op.name]
+
+    @cached_property
+    def _families(self) -> dict[str, Family]:
+        make = SPACES[self.name]
+        return {"spmm": SpmmKernels(make("spmm", width=self.width)),
+                "sddmm": SddmmKernels(make("sddmm", width=self.width))}
+
+
+def _bound(
+    family: Family, gpu: Gpu, placed: Placed, configs: Sequence[Config], result: Any
+) -> tuple[list[Contender], dict[Config, str]]:
+    """Bind all configurations; those that the device cannot start come with the reason."""
+    contenders, refused = [], {}
+    for config in configs:
+        try:
+            contenders.append(Contender(config, family.bind(gpu, placed, config, result)))
+        except Unsupported as error:
+            refused[config] = str(error)
+    return contenders, refused

@@ -1,0 +1,111 @@
+"""Kernels of SDDMM: kernels/cuda/sddmm.cu bound to arrays of a device."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparloom.jit import cuda_text
+from sparloom.ops import SDDMM, Operands
+from sparloom.platforms.cuda.csr import ALL_ROWS, PatternPlace
+from sparloom.platforms.cuda.device import LaunchShape
+from sparloom.platforms.cuda.family import HostCheck, Launch, Placed, in_order
+from sparloom.platforms.cuda.gpu import Gpu
+from sparloom.platforms.spot_check import SpotCheck
+from sparloom.platforms.sweep import Call
+from sparloom.space import Config, GridSpace
+from sparloom.sparse import Pattern
+
+__all__ = ["SddmmKernels", "SddmmProgram"]
+
+
+@dataclass(frozen=True)
+class SddmmProgram:
+    """What a configuration says about the kernels, in their words.
+
+    Args:
+        lanes: threads of a group.
+        vector: columns per load.
+        group: nonzeros that a group takes at a time.
+        unroll: "explicit", they are computed side by side; "implicit" and "none", one after the other, the loop
+            unrolled or not.
+        groups: per block.
+        balance: "nonzeros", equally many for every group; "rows", a group per row; "q90" and so on, a block per hub
+            row beside that.
+    """
+
+    lanes: int
+    vector: int
+    group: int
+    unroll: str
+    groups: int
+    balance: str
+
+    @classmethod
+    def of(cls, config: Config) -> "SddmmProgram":
+        """Read a configuration of `CudaSpace` or `CudaKernelSpace`."""
+        lanes, vector, group = (int(config[name]) for name in ("lanes", "vector", "group"))
+        if config.space == "cuda":
+            return cls(lanes, vector, group, str(config["unroll"]), int(config["groups_per_block"]), "nonzeros")
+        return cls(lanes, vector, group, "explicit", 32 * int(config["warps"]) // lanes, str(config["balance"]))
+
+    @property
+    def threads(self) -> int:
+        """Size of a block."""
+        return self.lanes * self.groups
+
+    @property
+    def text(self) -> str:
+        """The source with its macros."""
+        unroll = {"none": "kNone", "explicit": "kExplicit", "implicit": "kImplicit"}[self.unroll]
+        return cuda_text("cuda/sddmm.cu", {"LANES": self.lanes, "VECTOR": self.vector, "GROUP": self.group,
+                                           "UNROLL": unroll, "THREADS": self.threads})
+
+    def shape(self, groups: int) -> LaunchShape:
+        """Take as many blocks as hold so many groups."""
+        return LaunchShape((-(-groups // self.groups), 1), self.threads)
+
+
+class SddmmKernels:
+    """The family of SDDMM.
+
+    Args:
+        listed: its configurations.
+    """
+
+    def __init__(self, listed: GridSpace) -> None:
+        self._space = listed
+        self._patterns = PatternPlace()
+
+    def space(self) -> GridSpace:
+        """List the configurations."""
+        return self._space
+
+    def baseline(self, pattern: Pattern | None) -> Config:
+        """Take the default of the space, whatever the pattern."""
+        return self._space.default()
+
+    def result(self, gpu: Gpu, given: Operands) -> Any:
+        """Allocate the values of D (nnz,)."""
+        return gpu.empty((given.matrix.pattern.nnz,), np.float32)
+
+    def bind(self, gpu: Gpu, placed: Placed, config: Config, result: Any) -> Call:
+        """Bind the kernels of a configuration."""
+        program, pattern = SddmmProgram.of(config), self._patterns.on(gpu, placed.given.matrix.pattern)
+        rows, nnz, text = pattern.pattern.rows, pattern.pattern.nnz, program.text
+        csr = (pattern.indptr, pattern.indices, placed.values)
+        dense = (placed.dense["B"], placed.dense["C"], np.int32(placed.given.width), result)
+        if program.balance == "nonzeros":
+            return in_order([Launch(gpu.kernel(text, "sddmm_nonzeros"), program.shape(-(-nnz // program.group)),
+                                    (*csr, np.int64(rows), *dense))], gpu)
+        hubs = None if program.balance == "rows" else pattern.hubs(gpu, program.balance)
+        degree = ALL_ROWS if hubs is None else hubs.degree
+        launches = [Launch(gpu.kernel(text, "sddmm_rows"), program.shape(rows), (*csr, np.int64(rows), degree, *dense))]
+        if hubs is not None:
+            launches.append(Launch(gpu.kernel(text, "sddmm_hubs"), LaunchShape((hubs.count, 1), program.threads),
+                                   (*csr, hubs.rows, *dense)))
+        return in_order(launches, gpu)
+
+    def check(self, op: SDDMM, given: Operands, *, seed: int) -> HostCheck:
+        """Know the values of some rows, and that all are written."""
+        return SpotCheck(op, given, seed=seed).compare_written

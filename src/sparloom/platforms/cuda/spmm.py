@@ -1,0 +1,163 @@
+"""Kernels of SpMM: kernels/cuda/spmm.cu bound to arrays of a device."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparloom.jit import cuda_text
+from sparloom.ops import Operands, SpMM
+from sparloom.platforms.cuda.csr import ALL_ROWS, DevicePattern, PatternPlace
+from sparloom.platforms.cuda.device import CudaDevice, LaunchShape
+from sparloom.platforms.cuda.family import HostCheck, Launch, Placed, in_order
+from sparloom.platforms.cuda.gpu import Gpu
+from sparloom.platforms.spot_check import SpotCheck
+from sparloom.platforms.sweep import Call
+from sparloom.space import Config, GridSpace
+from sparloom.sparse import Pattern
+
+__all__ = ["SpmmKernels", "SpmmProgram"]
+
+LEAST_SHARE = 64  # nonzeros and row ends per group: finding where a share begins must be worth it
+
+
+@dataclass(frozen=True)
+class SpmmProgram:
+    """What a configuration says about the kernels, in their words.
+
+    Args:
+        lanes: threads of a group.
+        columns: of a thread, `vector` of them adjacent.
+        reduction: "outside", one pass over the nonzeros; "inside", one for each load of a thread.
+        unroll: nonzeros whose loads are under way together.
+        groups: per block.
+        balance: "rows", a group per row; "q90" and so on, a block per hub row beside that; "nonzeros", equal shares.
+    """
+
+    lanes: int
+    columns: int
+    vector: int
+    reduction: str
+    unroll: int
+    groups: int
+    balance: str
+
+    @classmethod
+    def of(cls, config: Config) -> "SpmmProgram":
+        """Read a configuration of `CudaSpace` or `CudaKernelSpace`."""
+        lanes = int(config["lanes"])
+        if config.space == "cuda":
+            return cls(lanes, int(config["coarsening"]), 1, str(config["reduction"]), 4 if config["unroll"] else 1,
+                       int(config["rows_per_block"]), "rows")
+        vector = int(config["vector"])
+        return cls(lanes, vector * int(config["loads"]), vector, "outside", 4, 32 * int(config["warps"]) // lanes,
+                   str(config["balance"]))
+
+    @property
+    def threads(self) -> int:
+        """Size of a block."""
+        return self.lanes * self.groups
+
+    @property
+    def text(self) -> str:
+        """The source with its macros."""
+        return cuda_text("cuda/spmm.cu", {
+            "LANES": self.lanes, "COLUMNS": self.columns, "VECTOR": self.vector,
+            "REDUCTION": {"outside": "kOutside", "inside": "kInside"}[self.reduction], "UNROLL": self.unroll,
+            "THREADS": self.threads})
+
+    def grid(self, groups: int, width: int) -> tuple[int, int]:
+        """Count the blocks that hold so many groups, for every tile of columns."""
+        return -(-groups // self.groups), -(-width // (self.lanes * self.columns))
+
+    def share(self, items: int, device: CudaDevice) -> int:
+        """Say how many items a group takes if all groups that the device holds at a time share them."""
+        resident = device.multiprocessors * device.threads_per_multiprocessor // self.lanes
+        return max(LEAST_SHARE, -(-items // resident))
+
+
+class SpmmKernels:
+    """The family of SpMM.
+
+    Args:
+        listed: its configurations.
+    """
+
+    def __init__(self, listed: GridSpace) -> None:
+        self._space = listed
+        self._patterns = PatternPlace()
+
+    def space(self) -> GridSpace:
+        """List the configurations."""
+        return self._space
+
+    def baseline(self, pattern: Pattern | None) -> Config:
+        """Take the default of the space, whatever the pattern."""
+        return self._space.default()
+
+    def result(self, gpu: Gpu, given: Operands) -> Any:
+        """Allocate D (rows, width)."""
+        return gpu.empty((given.matrix.pattern.rows, given.width), np.float32)
+
+    def bind(self, gpu: Gpu, placed: Placed, config: Config, result: Any) -> Call:
+        """Bind the kernels of a configuration."""
+        pattern = self._patterns.on(gpu, placed.given.matrix.pattern)
+        program = SpmmProgram.of(config)
+        bound = _Bound(gpu, program, pattern, placed, result)
+        launches = bound.shares() if program.balance == "nonzeros" else bound.rows_and_hubs()
+        return in_order(launches, gpu)
+
+    def check(self, op: SpMM, given: Operands, *, seed: int) -> HostCheck:
+        """Know some rows of the result, and that all are written."""
+        return SpotCheck(op, given, seed=seed).compare_written
+
+
+@dataclass(frozen=True)
+class _Bound:
+    gpu: Gpu
+    program: SpmmProgram
+    pattern: DevicePattern
+    placed: Placed
+    result: Any
+
+    def rows_and_hubs(self) -> list[Launch]:
+        program, rows = self.program, self.pattern.pattern.rows
+        hubs = None if program.balance == "rows" else self.pattern.hubs(self.gpu, program.balance)
+        degree = ALL_ROWS if hubs is None else hubs.degree
+        launches = [self._launch("spmm_rows", LaunchShape(program.grid(rows, self._width), program.threads),
+                                 (*self._csr, np.int64(rows), degree, *self._dense, self.result))]
+        if hubs is not None:
+            shape = LaunchShape((hubs.count, program.grid(1, self._width)[1]), program.threads,
+                                4 * program.threads * program.columns)
+            launches.append(self._launch("spmm_hubs", shape, (*self._csr, hubs.rows, *self._dense, self.result)))
+        return launches
+
+    def shares(self) -> list[Launch]:
+        program, pattern = self.program, self.pattern.pattern
+        items = pattern.rows + pattern.nnz
+        share = program.share(items, self.gpu.device)
+        groups = -(-items // share)
+        shape = LaunchShape(program.grid(groups, self._width), program.threads)
+        carry_rows = self.gpu.empty((groups,), np.int32)
+        carries = self.gpu.empty((groups, self._width), np.float32)
+        return [
+            self._launch("spmm_shares", shape, (*self._csr, np.int64(pattern.rows), np.int64(share), *self._dense,
+                                                self.result, carry_rows, carries)),
+            self._launch("spmm_carries", shape, (np.int64(groups), np.int32(self._width), carry_rows, carries,
+                                                 self.result)),
+        ]
+
+    @property
+    def _width(self) -> int:
+        return self.placed.given.width
+
+    @property
+    def _csr(self) -> tuple[Any, ...]:
+        return self.pattern.indptr, self.pattern.indices, self.placed.values
+
+    @property
+    def _dense(self) -> tuple[Any, ...]:
+        return self.placed.dense["B"], np.int32(self._width)
+
+    def _launch(self, name: str, shape: LaunchShape, arguments: tuple[Any, ...]) -> Launch:
+        return Launch(self.gpu.kernel(self.program.text, name), shape, arguments)

@@ -1,0 +1,133 @@
+// CUDA kernels on the host, to test what they compute: every thread of a block is a fibre, resumed in random order; it
+// runs until it meets a barrier or a shuffle and goes on when the others have come there. A thread that waits for one
+// that never comes is a fault, and so is a shuffle with a lane that has ended. Says nothing of speed or memory order.
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#define __device__
+#define __shared__
+#define __align__(bytes) alignas(bytes)
+#define __launch_bounds__(threads)
+
+struct Dim {
+    unsigned x, y;
+};
+static Dim threadIdx, blockIdx, blockDim, gridDim;
+
+alignas(16) unsigned char shared_bytes[1 << 18];
+
+namespace emulator {
+
+constexpr std::size_t kStack = 64 << 10;
+constexpr unsigned kWarp = 32;
+
+struct Fibre {
+    ucontext_t context;
+    std::vector<char> stack = std::vector<char>(kStack);
+    bool ended;
+    long barriers, shuffles;
+    float given[2];  // of the last two shuffles: nobody is further ahead
+};
+
+static std::vector<Fibre> fibres;
+static ucontext_t scheduler;
+static unsigned current, alive;
+static long progress;
+static const char* fault;
+static std::function<void()> body;
+
+static void wait(const std::function<bool()>& ready) {
+    ++progress;
+    while (!ready() && !fault) swapcontext(&fibres[current].context, &scheduler);
+    if (fault) swapcontext(&fibres[current].context, &scheduler);
+}
+
+static void enter() {
+    body();
+    fibres[current].ended = true;
+    ++progress;
+    --alive;
+}
+
+static void run_block() {
+    for (unsigned t = 0; t < blockDim.x; ++t) {
+        Fibre& fibre = fibres[t];
+        fibre.ended = false;
+        fibre.barriers = fibre.shuffles = 0;
+        getcontext(&fibre.context);
+        fibre.context.uc_stack.ss_sp = fibre.stack.data();
+        fibre.context.uc_stack.ss_size = kStack;
+        fibre.context.uc_link = &scheduler;
+        makecontext(&fibre.context, enter, 0);
+    }
+    std::vector<unsigned> order(blockDim.x);
+    std::iota(order.begin(), order.end(), 0u);
+    static std::mt19937 random(0);
+    for (alive = blockDim.x; alive && !fault;) {
+        const long before = progress;
+        std::shuffle(order.begin(), order.end(), random);
+        for (unsigned t : order) {
+            if (fibres[t].ended || fault) continue;
+            current = t;
+            threadIdx = Dim{t, 0};
+            swapcontext(&scheduler, &fibres[t].context);
+        }
+        if (progress == before && !fault) fault = "threads wait for others that never come";
+    }
+}
+
+// Run a kernel; returns what went wrong, or null. Shared memory begins as NaN in every block.
+static const char* launch(unsigned x, unsigned y, unsigned threads, unsigned shared, const std::function<void()>& kernel) {
+    if (fibres.size() < threads) fibres = std::vector<Fibre>(threads);
+    fault = shared > sizeof(shared_bytes) ? "more shared memory than the emulator has" : nullptr;
+    body = kernel;
+    blockDim = Dim{threads, 1};
+    gridDim = Dim{x, y};
+    for (blockIdx.y = 0; blockIdx.y < y; ++blockIdx.y) {
+        for (blockIdx.x = 0; blockIdx.x < x && !fault; ++blockIdx.x) {
+            std::memset(shared_bytes, 0xff, sizeof(shared_bytes));
+            run_block();
+        }
+    }
+    return fault;
+}
+
+}  // namespace emulator
+
+static void __syncthreads() {
+    using namespace emulator;
+    const long mine = ++fibres[current].barriers;
+    wait([mine] {
+        return std::all_of(fibres.begin(), fibres.begin() + blockDim.x,
+                           [mine](const Fibre& other) { return other.ended || other.barriers >= mine; });
+    });
+}
+
+static float __shfl_xor_sync(unsigned lanes, float given, int step) {
+    using namespace emulator;
+    const unsigned first = current / kWarp * kWarp, self = current;
+    if (!(lanes >> (current - first) & 1)) fault = "a lane shuffles that is not in its own mask";
+    const auto come = [lanes, first](long count) {
+        for (unsigned lane = 0; lane < kWarp; ++lane) {
+            if (!(lanes >> lane & 1)) continue;
+            const Fibre* const other = first + lane < blockDim.x ? &fibres[first + lane] : nullptr;
+            if (other && other->shuffles >= count) continue;
+            if (!other || other->ended) fault = "a shuffle with a lane that has ended";
+            return false;
+        }
+        return true;
+    };
+    const long mine = ++fibres[self].shuffles;
+    fibres[self].given[mine % 2] = given;
+    wait([&] { return come(mine); });
+    return fibres[first + ((self - first) ^ step)].given[mine % 2];
+}

@@ -1,0 +1,60 @@
+"""The CUDA kernels of SpMM and SDDMM compile for the GPUs they are meant for."""
+
+import pytest
+
+from sparloom.errors import CompileError, Unsupported
+from sparloom.jit import check_cuda, cuda_text
+from sparloom.ops import SDDMM, SpMM
+from sparloom.platforms import CudaPlatform
+from sparloom.platforms.cuda.sddmm import SddmmProgram
+from sparloom.platforms.cuda.spmm import SpmmProgram
+
+CORNERS = [
+    SpmmProgram(lanes=8, columns=1, vector=1, reduction="outside", unroll=1, groups=1, balance="rows"),
+    SpmmProgram(lanes=32, columns=8, vector=1, reduction="inside", unroll=4, groups=32, balance="rows"),
+    SpmmProgram(lanes=16, columns=8, vector=4, reduction="outside", unroll=4, groups=16, balance="nonzeros"),
+    SddmmProgram(lanes=8, vector=1, group=1, unroll="none", groups=1, balance="nonzeros"),
+    SddmmProgram(lanes=32, vector=4, group=4, unroll="explicit", groups=8, balance="q95"),
+    SddmmProgram(lanes=16, vector=2, group=4, unroll="implicit", groups=8, balance="nonzeros"),
+]
+
+
+def compile_or_skip(text: str) -> None:
+    try:
+        check_cuda(text)
+    except Unsupported as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("program", CORNERS, ids=repr)
+def test_corners_of_the_spaces_compile(program):
+    compile_or_skip(program.text)
+
+
+@pytest.mark.parametrize("macros", ["#define ELEMENT double\n", "#define INDEX long long\n"])
+def test_other_types_compile(macros):
+    for program in (CORNERS[2], CORNERS[4]):
+        compile_or_skip(macros + program.text)
+
+
+def test_a_missing_macro_is_refused():
+    text = cuda_text("cuda/spmm.cu", {"LANES": 8, "COLUMNS": 1, "VECTOR": 1, "REDUCTION": "kOutside", "UNROLL": 1})
+    with pytest.raises((CompileError, pytest.skip.Exception), match=r"THREADS|CUDA compiler"):
+        compile_or_skip(text)
+
+
+@pytest.mark.slow
+def test_every_configuration_compiles():
+    """Distinct sources of all configurations, each in a namespace of one text."""
+    texts = set()
+    for space in ("cuda", "cuda_kernels"):
+        for op, program in ((SpMM(), SpmmProgram), (SDDMM(), SddmmProgram)):
+            texts |= {program.of(config).text for config in CudaPlatform(space, "h200", 256).space(op)}
+    compile_or_skip("".join(_apart(text, place) for place, text in enumerate(sorted(texts))))
+
+
+def _apart(text: str, place: int) -> str:
+    lines = text.replace('extern "C" ', "").splitlines()
+    macros = [line.split()[1] for line in lines if line.startswith("#define")]
+    inner = "\n".join([f"namespace kernel_{place} {{", *lines, "}", *(f"#undef {macro}" for macro in macros)])
+    return inner.replace("shared_bytes", f"shared_bytes_{place}") + "\n"

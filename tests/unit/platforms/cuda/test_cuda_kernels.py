@@ -1,0 +1,159 @@
+"""What the CUDA kernels compute, thread by thread on the host, against the oracle."""
+
+import numpy as np
+import pytest
+from cuda_emulator import Emulator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import patterns
+
+from sparloom.ops import SDDMM, Op, Operands, SpMM, assert_close
+from sparloom.platforms import CudaPlatform
+from sparloom.platforms.cuda.csr import PatternPlace
+from sparloom.platforms.cuda.family import Placed
+from sparloom.platforms.cuda.sddmm import SddmmProgram
+from sparloom.platforms.cuda.spmm import SpmmProgram
+from sparloom.space import Config
+from sparloom.sparse import Pattern, SparseMatrix
+
+pytestmark = pytest.mark.cc
+
+PROGRAMS = {"spmm": SpmmProgram, "sddmm": SddmmProgram}
+CASES = [(space, op) for space in ("cuda", "cuda_kernels") for op in (SpMM(), SDDMM())]
+cases = pytest.mark.parametrize(("space", "op"), CASES, ids=lambda value: getattr(value, "name", value))
+WIDEST = 256  # at which no configuration is refused
+
+
+def listed(space: str, op: Op) -> list[Config]:
+    return list(CudaPlatform(space, "h200", WIDEST).space(op))
+
+
+def few(space: str, op: Op) -> list[Config]:
+    """Every value of every parameter at least once, the ways of sharing rows several times."""
+    configs = listed(space, op)
+    return [configs[place] for place in np.random.default_rng(5).choice(len(configs), 14, replace=False)]
+
+
+def emulator(choose, folder) -> Emulator:
+    return Emulator(sorted({PROGRAMS[op.name].of(config).text for space, op in CASES for config in choose(space, op)}),
+                    folder)
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory) -> Emulator:
+    return emulator(few, tmp_path_factory.mktemp("few"))
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    """Let short rows be hubs and shares be small, so that small matrices meet every path."""
+    monkeypatch.setattr("sparloom.platforms.cuda.csr.LEAST_HUB", 9)
+    monkeypatch.setattr("sparloom.platforms.cuda.spmm.LEAST_SHARE", 6)
+
+
+def hubs() -> Pattern:
+    """Two rows that are hubs at any threshold, empty rows, rows of 1 to 7 nonzeros."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 8, 13)
+    lengths[[4, 9]], lengths[[0, 6, 7, 12]] = (29, 20), 0
+    cols = np.concatenate([rng.choice(40, length, replace=False) for length in lengths])
+    return Pattern.from_coo(np.repeat(np.arange(13), lengths), cols, (13, 40))
+
+
+def operands_of(op: Op, pattern: Pattern, width: int) -> Operands:
+    values = np.random.default_rng(1).uniform(-1, 1, pattern.nnz).astype(np.float32)
+    return op.operands(SparseMatrix(pattern, values), width, seed=0)
+
+
+def check(device: Emulator, space: str, op: Op, operands: Operands, configs: list[Config]) -> int:
+    """Compare all legal ones; returns how many."""
+    platform, pattern = CudaPlatform(space, "h200", operands.width), operands.matrix.pattern
+    platform.gpu = device
+    bounds = {"terms": op.terms(pattern, operands.width), "scale": op.scale(operands)}
+    oracle, legal = op.oracle(operands), [config for config in configs if platform.space(op).refuse(config) is None]
+    for config in legal:
+        try:
+            assert_close(platform.run(op, operands, config), oracle, **bounds)
+        except AssertionError as error:
+            raise AssertionError(f"width {operands.width}, {config}: {error}") from error
+    return len(legal)
+
+
+@pytest.mark.slow
+def test_every_configuration_is_right(tmp_path):
+    every = emulator(listed, tmp_path)
+    counts = [check(every, space, op, operands_of(op, hubs(), WIDEST), listed(space, op)) for space, op in CASES]
+    assert counts == [288, 324, 270, 405]
+
+
+@cases
+@pytest.mark.parametrize("width", [1, 7, 32, 70, 100, 256])
+def test_any_width_is_right(emulated, space, op, width):
+    legal = check(emulated, space, op, operands_of(op, hubs(), width), few(space, op))
+    assert legal or width < 70
+
+
+@cases
+@pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (1, 1), (6, 4)])
+def test_patterns_without_nonzeros(emulated, space, op, shape):
+    empty = Pattern.from_coo(np.empty(0, int), np.empty(0, int), shape)
+    check(emulated, space, op, operands_of(op, empty, 128), few(space, op))
+
+
+@cases
+@settings(max_examples=15, deadline=None)
+@given(pattern=patterns(), place=st.integers(0, 13))
+def test_any_pattern_is_right(emulated, space, op, pattern, place):
+    check(emulated, space, op, operands_of(op, pattern, 128), [few(space, op)[place]])
+
+
+@cases
+def test_nothing_beyond_the_result_is_written(emulated, space, op):
+    operands = operands_of(op, hubs(), WIDEST)
+    platform = CudaPlatform(space, "h200", WIDEST)
+    family, placed = platform._family(op), Placed.on(emulated, operands)
+    shape = family.result(emulated, operands).shape
+    for config in few(space, op):
+        room = np.full((shape[0] + 2, *shape[1:]), 7, np.float32)
+        family.bind(emulated, placed, config, room[1:-1])()
+        assert (room[[0, -1]] == 7).all()
+        assert_close(room[1:-1], op.oracle(operands), terms=op.terms(hubs(), WIDEST), scale=op.scale(operands))
+
+
+@pytest.mark.parametrize(("broken", "changed", "fault"), [
+    ("__syncthreads();", ";", "oracle"),
+    ("for (; n < nonzeros.end; ++n)", "for (; n < nonzeros.end - 1; ++n)", "oracle"),
+])
+def test_a_broken_kernel_is_told(tmp_path, monkeypatch, broken, changed, fault):
+    space = CudaPlatform("cuda_kernels", "h200", 64).space(SpMM())
+    config = space.config(balance="q90", lanes=8)
+    text = SpmmProgram.of(config).text
+    assert broken in text
+    monkeypatch.setattr(SpmmProgram, "text", property(lambda _: text.replace(broken, changed)))
+    with pytest.raises(AssertionError, match=fault):
+        check(Emulator([SpmmProgram.of(config).text], tmp_path), "cuda_kernels", SpMM(),
+              operands_of(SpMM(), hubs(), 64), [config])
+
+
+def test_a_shuffle_that_not_all_lanes_reach_is_told(tmp_path, monkeypatch):
+    space = CudaPlatform("cuda", "h200", 64).space(SDDMM())
+    text = SddmmProgram.of(space.default()).text.replace("const Sum sum = Dot::Lanes::total(sums[0]);", """
+        if (Dot::Lanes::lane() == 3) return;
+        const Sum sum = Dot::Lanes::total(sums[0]);""")
+    monkeypatch.setattr(SddmmProgram, "text", property(lambda _: text))
+    with pytest.raises(AssertionError, match="a shuffle with a lane that has ended"):
+        check(Emulator([text], tmp_path), "cuda", SDDMM(), operands_of(SDDMM(), hubs(), 64), [space.default()])
+
+
+def test_hub_rows_are_those_beyond_the_quantile(emulated):
+    pattern = PatternPlace().on(emulated, hubs())
+    found = pattern.hubs(emulated, "q90")
+    assert found.rows.tolist() == [4]
+    assert (hubs().row_lengths()[found.rows] >= found.degree).all()
+    assert (np.delete(hubs().row_lengths(), found.rows) < found.degree).all()
+
+
+def test_a_pattern_is_copied_to_the_device_once(emulated):
+    place, pattern = PatternPlace(), hubs()
+    assert place.on(emulated, pattern) is place.on(emulated, pattern)
+    assert place.on(emulated, pattern) is not place.on(emulated, hubs())
