@@ -1,7 +1,8 @@
 """The exceptions to which a caller can react; everything else is a plain ValueError or TypeError."""
 
 __all__ = [
-    "CompileError", "IllegalSchedule", "MissingArtifact", "SchemaError", "SparloomError", "Unfusable", "Unsupported",
+    "CompileError", "IllegalSchedule", "MissingArtifact", "NotDecided", "SchemaError", "SparloomError", "Unfusable",
+    "Unsupported",
 ]
 
 
@@ -19,6 +20,10 @@ class Unfusable(Unsupported):
 
 class IllegalSchedule(SparloomError):
     """A configuration breaks a dependence or a limit of its space; the message says which."""
+
+
+class NotDecided(SparloomError):
+    """A decision was to be replayed, and none is kept for these operands on this machine."""
 
 
 class CompileError(SparloomError):

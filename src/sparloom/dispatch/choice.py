@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from sparloom.dispatch.orders import ORDERS
 from sparloom.errors import SchemaError
 from sparloom.fusion import Variant
+from sparloom.space import Config
 
 __all__ = ["PairChoice"]
-
-ORDERS = ("natural", "bandwidth", "partition", "metis")
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,21 @@ class PairChoice:
             raise ValueError(f"order {self.order!r} of loops that are not fused: take natural")
 
     @classmethod
-    def unfused(cls, variant: Variant, *, threads: int) -> "PairChoice":
-        """One loop, then the other."""
-        return cls(False, 0, 0, "natural", variant, threads)
+    def of(cls, config: Config, *, threads: int) -> "PairChoice":
+        """Read a point of `sparloom.space.TileFusionSpace`."""
+        variant = Variant(
+            local=bool(config["local"]), stream=bool(config["stream"]), stream_first=bool(config["stream_first"]),
+            prefetch_bytes=1024 * config["prefetch"])
+        return cls(config["ct_size"] > 0, config["ct_size"], 1024 * config["cache"], config["order"], variant, threads)
+
+    @property
+    def key(self) -> str:
+        """The point of the space as text, which `TileFusionSpace(...).parse` reads."""
+        variant = self.variant
+        numbers = {"local": int(variant.local), "stream": int(variant.stream),
+                   "stream_first": int(variant.stream_first), "prefetch": variant.prefetch_bytes // 1024}
+        values = {"ct_size": self.ct_size, "cache": self.cache_bytes // 1024, "order": self.order, **numbers}
+        return ",".join(f"{name}={value}" for name, value in values.items())
 
     def to_json(self) -> dict[str, Any]:
         """Write as JSON values."""

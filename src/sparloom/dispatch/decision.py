@@ -2,38 +2,39 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-__all__ = ["Decision", "Trial"]
+from sparloom.errors import SchemaError
 
-Origin = Literal["rule", "measured", "cache"]
+__all__ = ["Decision", "Origin", "Trial"]
+
+Origin = Literal["rule", "measured"]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate that was measured.
+    """One candidate of a measurement.
 
     Args:
-        candidate: key of its configuration in the space.
-        seconds: one per repetition.
-        build_seconds: what its schedule took, and its order.
+        candidate: key of its point of `sparloom.space.TileFusionSpace`.
+        seconds: one per repetition; none where time did not suffice to begin with it.
     """
 
     candidate: str
     seconds: tuple[float, ...]
-    build_seconds: float
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The evidence.
+    """The evidence for a choice.
 
     Args:
-        origin: "rule" where nothing was measured, "cache" where it was decided before.
+        origin: "rule" where no fused candidate was measured, else "measured".
         reason: in words.
-        trials: what was measured.
-        executions: how many runs of the product the decision took.
-        seconds: from beginning to end, orders and schedules included.
+        trials: what was measured: a race of candidates, then the duel of its winner with the best unfused variant.
+        executions: runs of the product that the decision took, those of the unfused variants included.
+        seconds: from beginning to end, with orders, schedules and estimates.
+        from_cache: it was made before, by this or another process.
     """
 
     origin: Origin
@@ -41,7 +42,25 @@ class Decision:
     trials: tuple[Trial, ...] = ()
     executions: int = 0
     seconds: float = 0.0
+    from_cache: bool = False
 
-    def to_json(self) -> Mapping[str, Any]:
-        """Write as JSON values."""
-        return asdict(self)
+    def to_json(self) -> dict[str, Any]:
+        """Write as JSON values, all but `from_cache`."""
+        return {name: value for name, value in asdict(self).items() if name != "from_cache"}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Decision":
+        """Read what `to_json` wrote.
+
+        Raises:
+            SchemaError: a field is missing, unknown or of another type.
+        """
+        try:
+            trials = tuple(Trial(str(each["candidate"]), tuple(map(float, each["seconds"])))
+                           for each in value["trials"])
+            decision = cls(**{**value, "trials": trials}, from_cache=True)
+        except (TypeError, KeyError, ValueError) as error:
+            raise SchemaError(f"a decision does not have its fields: {error!r}") from error
+        if decision.origin not in get_args(Origin) or not isinstance(decision.reason, str):
+            raise SchemaError(f"origin {decision.origin!r} of a decision is not one of {', '.join(get_args(Origin))}")
+        return decision

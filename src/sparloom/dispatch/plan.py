@@ -1,22 +1,33 @@
 """Plans: a choice, why it was made, and the executor of it."""
 
+import logging
 import os
-from dataclasses import dataclass
-from typing import Literal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from sparloom.dispatch.choice import PairChoice
+from sparloom.dispatch.cost_model import PairCostModel
+from sparloom.dispatch.decide import Decided, Decider
 from sparloom.dispatch.decision import Decision
+from sparloom.dispatch.estimate import Estimate
 from sparloom.dispatch.plan_cache import PlanCache
+from sparloom.dispatch.plan_key import PlanKey
+from sparloom.dispatch.policy import Policy
 from sparloom.dispatch.problem import Problem
+from sparloom.dispatch.rates import measure_rates
 from sparloom.dispatch.workshop import Workshop
-from sparloom.fusion import Executor, Pair, Variant
+from sparloom.errors import NotDecided, Unsupported
+from sparloom.fusion import Executor, Pair
+from sparloom.measure import cache_levels
 from sparloom.ops import Operands
 
 __all__ = ["Fuse", "PairPlan", "plan_pair"]
 
-Fuse = Literal["auto", "never", "always"]
+log = logging.getLogger(__name__)
 
-FUSED = {"ct_size": 8192, "cache_bytes": 16 << 20}
+Fuse = Literal["auto", "never", "always"]
 
 
 @dataclass(frozen=True)
@@ -34,25 +45,86 @@ class PairPlan:
 
 def plan_pair(
     op: Pair, operands: Operands, *, fuse: Fuse = "auto", threads: int | None = None, cache: PlanCache | None = None,
+    cost_model: PairCostModel | None = None, policy: Policy | None = None, replay_only: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> PairPlan:
     """Choose how to compute a product of three matrices, and prepare it.
 
+    The first call for a pattern and a width measures a few candidates on the operands, within the bounds of the policy;
+    later ones, in any process, find in the cache what was decided.
+
     Args:
-        fuse: "auto": the better of fused and unfused; "never" and "always": the best of one kind.
+        fuse: "auto": fused loops if they pass the guardrail, else unfused ones; "never" and "always": the fastest of
+            one kind.
         threads: of every call; all processors that this process may use unless given.
         cache: where decisions are kept; the folder of this user unless given.
+        cost_model: names the candidates that are measured; a formula over rates of this machine unless given.
+        replay_only: measure nothing.
+        clock: wall seconds.
 
     Raises:
         ValueError: `fuse` is none of the three.
         Unsupported: fuse="always" for loops of different length.
+        NotDecided: `replay_only`, and nothing is kept for these patterns, extents, threads and this machine.
     """
-    if fuse not in ("auto", "never", "always"):
+    if fuse not in get_args(Fuse):
         raise ValueError(f"fuse={fuse!r}: give \"auto\", \"never\" or \"always\"")
-    problem = Problem.of(op, operands)
     threads = len(os.sched_getaffinity(0)) if threads is None else threads
-    variant = Variant(stream=True)
-    if fuse == "never" or (fuse == "auto" and not problem.fusible):
-        choice = PairChoice.unfused(variant, threads=threads)
-    else:
-        choice = PairChoice(True, **FUSED, order="natural", variant=Variant(local=True, stream=True), threads=threads)
-    return PairPlan(choice, Decision("rule", "fixed"), Workshop(problem).executor(choice))
+    cache = PlanCache.of_this_user() if cache is None else cache
+    problem = Problem.of(op, operands)
+    key = PlanKey.of(problem, threads=threads, fuse=fuse)
+    known = _replayed(problem, key, cache)
+    if known is not None:
+        return known
+    if replay_only:
+        raise NotDecided(f"no plan for {op.name} with {problem.pattern}, width {problem.width}, {problem.dtype}, "
+                         f"{threads} threads, fuse={fuse!r} in {cache.folder}: plan once without replay_only")
+    policy = Policy() if policy is None else policy
+    decider = Decider(
+        problem, lambda choices: Workshop(problem).calls(operands, choices), threads, policy,
+        lambda: cost_model or _estimate(cache, threads), threads * cache_levels().get(2, 0), clock)
+    choice, decision = _decide(decider, key, cache)
+    log.info("%s, %s, width %d: %s; %s; %d executions, %.2f s", op.name, problem.pattern, problem.width, choice.key,
+             decision.reason, decision.executions, decision.seconds)
+    return PairPlan(choice, decision, Workshop(problem).executor(choice))
+
+
+def _replayed(problem: Problem, key: PlanKey, cache: PlanCache) -> PairPlan | None:
+    """What was decided before, made ready; None if nothing was, or if it cannot be made here."""
+    found = cache.find(key)
+    if found is None:
+        return None
+    choice, decision = found
+    order = cache.find_order(key.pattern, choice.order, problem.pattern.rows) if choice.order != "natural" else None
+    if order is not None:
+        problem.keep_order(choice.order, order)
+    try:
+        return PairPlan(choice, decision, Workshop(problem).executor(choice))
+    except Unsupported as error:
+        log.warning("%s was decided, but %s: it is decided anew", choice.key, error)
+        return None
+
+
+def _decide(decider: Decider, key: PlanKey, cache: PlanCache) -> Decided:
+    """Decide and keep it; "auto" rests on what "never" came to."""
+    match key.fuse:
+        case "always":
+            decided = decider.always()
+        case "never":
+            decided = decider.never()
+        case _:
+            unfused = replace(key, fuse="never")
+            decided = decider.auto(cache.find(unfused) or _decide(decider, unfused, cache))
+    choice, decision = decided
+    cache.keep(key, choice, decision)
+    if choice.order != "natural":
+        cache.keep_order(key.pattern, choice.order, decider.problem.order(choice.order))
+    return decided
+
+
+def _estimate(cache: PlanCache, threads: int) -> Estimate:
+    rates = cache.find_rates(threads)
+    if rates is None:
+        rates = measure_rates(threads=threads)
+        cache.keep_rates(threads, rates)
+    return Estimate(rates, threads)

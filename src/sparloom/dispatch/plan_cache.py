@@ -1,12 +1,36 @@
-"""Decisions on disk."""
+"""Decisions on disk: made in one process, found by all others."""
 
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sparloom.dispatch.choice import PairChoice
+from sparloom.dispatch.decision import Decision
+from sparloom.dispatch.plan_key import PlanKey, kernels_digest, machine_digest
+from sparloom.dispatch.rates import Rates
+from sparloom.errors import SchemaError
+from sparloom.files import atomic_path, write_json
+from sparloom.jit import cache_folder
 
 __all__ = ["PlanCache"]
 
+log = logging.getLogger(__name__)
+
+VERSION = 1
+
+Read = TypeVar("Read")
+
 
 class PlanCache:
-    """A folder of decisions; any number of processes may use it.
+    """A folder with a file for each decision, for each order that one needs, and for the rates of the machine.
+
+    Any number of processes may use it: a file is whole or absent, and who writes last wins. What is damaged, of another
+    version or for another key is left aside with a warning.
 
     Args:
         folder: made when the first decision is kept.
@@ -14,3 +38,77 @@ class PlanCache:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    @classmethod
+    def of_this_user(cls) -> "PlanCache":
+        """Take the folder plans/ of SPARLOOM_CACHE, else of ~/.cache/sparloom."""
+        return cls(cache_folder() / "plans")
+
+    def find(self, key: PlanKey) -> tuple[PairChoice, Decision] | None:
+        """Find what was decided; None if nothing was."""
+        return _read(self._plan(key), asdict(key), lambda value: (
+            PairChoice.from_json(value["choice"]), Decision.from_json(value["decision"])))
+
+    def keep(self, key: PlanKey, choice: PairChoice, decision: Decision) -> None:
+        """Keep a decision in place of the one there was."""
+        _write(self._plan(key), asdict(key), {"choice": choice.to_json(), "decision": decision.to_json()})
+
+    def find_rates(self, threads: int) -> Rates | None:
+        """Find the rates of this machine; None if they were not measured."""
+        key = _rates_key(threads)
+        return _read(self._rates(threads), key, lambda value: Rates.from_json(value["rates"]))
+
+    def keep_rates(self, threads: int, rates: Rates) -> None:
+        """Keep the rates of this machine."""
+        _write(self._rates(threads), _rates_key(threads), {"rates": asdict(rates)})
+
+    def find_order(self, pattern: str, name: str, rows: int) -> np.ndarray | None:
+        """Find an order of the rows of a pattern, by its digest; None if none was kept."""
+        path = self._order(pattern, name)
+        if not path.exists():
+            return None
+        try:
+            order = np.load(path, allow_pickle=False)
+            if order.dtype != np.int32 or order.shape != (rows,) or not np.array_equal(np.sort(order), np.arange(rows)):
+                raise ValueError(f"{order.dtype} of shape {order.shape} is no order of {rows} rows")
+        except (OSError, ValueError, EOFError) as error:
+            log.warning("%s: %s: it is made anew", path, error)
+            return None
+        return order
+
+    def keep_order(self, pattern: str, name: str, order: np.ndarray) -> None:
+        """Keep an order: making it may take longer than many executions."""
+        with atomic_path(self._order(pattern, name)) as partial, partial.open("wb") as file:
+            np.save(file, order)
+
+    def _plan(self, key: PlanKey) -> Path:
+        return self.folder / f"{key.digest()}.json"
+
+    def _rates(self, threads: int) -> Path:
+        return self.folder / f"rates-{machine_digest()[:16]}-{threads}.json"
+
+    def _order(self, pattern: str, name: str) -> Path:
+        return self.folder / f"order-{pattern[:32]}-{name}-{kernels_digest()[:16]}.npy"
+
+
+def _rates_key(threads: int) -> dict[str, Any]:
+    return {"machine": machine_digest(), "kernels": kernels_digest(), "threads": threads}
+
+
+def _write(path: Path, key: dict[str, Any], content: dict[str, Any]) -> None:
+    write_json(path, {"version": VERSION, "key": key, **content})
+
+
+def _read(path: Path, key: dict[str, Any], parse: Callable[[dict[str, Any]], Read]) -> Read | None:
+    if not path.exists():
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict) or value.get("version") != VERSION:
+            raise SchemaError(f"not of version {VERSION}")
+        if value.get("key") != key:
+            raise SchemaError("written for something else")
+        return parse(value)
+    except (OSError, ValueError, KeyError, SchemaError) as error:
+        log.warning("%s: %s: it is decided anew", path, error)
+        return None

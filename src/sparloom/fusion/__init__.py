@@ -1,7 +1,7 @@
 """Tile fusion: two parallel loops with a sparse dependence between them, executed tile by tile."""
 
 from sparloom.fusion.baselines import atomic_tiling, fused_gemv, overlapped_tiling
-from sparloom.fusion.bind import Pair, Variant
+from sparloom.fusion.bind import Pair, Variant, Workspace
 from sparloom.fusion.budget import Budget
 from sparloom.fusion.decorator import FusedFunction, fuse
 from sparloom.fusion.executor import Executor, potential_gain
@@ -9,7 +9,14 @@ from sparloom.fusion.frontend import fprange
 from sparloom.fusion.legality import check_schedule
 from sparloom.fusion.loops import FusedLoops, Loop, Reads, gemm_spmm_loops, spmm_gemm_loops, spmm_spmm_loops
 from sparloom.fusion.operands import Csr
-from sparloom.fusion.order import Reordered, bandwidth_order, metis_order, partition_order, rescue_order
+from sparloom.fusion.order import (
+    LEAST_FUSED_RATIO,
+    Reordered,
+    bandwidth_order,
+    metis_order,
+    partition_order,
+    rescue_order,
+)
 from sparloom.fusion.pin import pinned
 from sparloom.fusion.row_pass import RowPass, RowSteps
 from sparloom.fusion.schedule import TileSchedule
@@ -19,9 +26,10 @@ from sparloom.fusion.tiles import coarse_tiles, schedule_tiles
 from sparloom.fusion.unfused import separated, unfused_schedule
 
 __all__ = [
-    "Budget", "Csr", "Executor", "FusedFunction", "FusedLoops", "Loop", "Pair", "Reads", "Reordered", "RowPass",
-    "RowSteps", "ScheduleKey", "ScheduleStore", "TileSchedule", "Variant", "atomic_tiling", "bandwidth_order",
-    "check_schedule", "coarse_tiles", "fprange", "fuse", "fused_gemv", "gemm_spmm_loops", "load_schedule",
-    "metis_order", "overlapped_tiling", "partition_order", "pinned", "potential_gain", "rescue_order", "save_schedule",
-    "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "summarise", "unfused_schedule",
+    "LEAST_FUSED_RATIO", "Budget", "Csr", "Executor", "FusedFunction", "FusedLoops", "Loop", "Pair", "Reads",
+    "Reordered", "RowPass", "RowSteps", "ScheduleKey", "ScheduleStore", "TileSchedule", "Variant", "Workspace",
+    "atomic_tiling", "bandwidth_order", "check_schedule", "coarse_tiles", "fprange", "fuse", "fused_gemv",
+    "gemm_spmm_loops", "load_schedule", "metis_order", "overlapped_tiling", "partition_order", "pinned",
+    "potential_gain", "rescue_order", "save_schedule", "schedule_tiles", "separated", "spmm_gemm_loops",
+    "spmm_spmm_loops", "summarise", "unfused_schedule",
 ]

@@ -1,6 +1,6 @@
 """Measurements, timing protocol, noise, metrics of rankings and choices, machine description."""
 
-from sparloom.measure.caches import cache_bytes_per_core
+from sparloom.measure.caches import cache_bytes_per_core, cache_levels
 from sparloom.measure.machine import describe_machine
 from sparloom.measure.measurement import Kind, Measurement, TimingProtocol
 from sparloom.measure.metrics import (
@@ -24,6 +24,7 @@ __all__ = [
     "ape_time",
     "bootstrap_interval",
     "cache_bytes_per_core",
+    "cache_levels",
     "dce",
     "describe_machine",
     "geomean",

@@ -1,0 +1,74 @@
+"""What a decision is found again by."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from functools import cache
+
+from sparloom.dispatch.problem import Problem
+from sparloom.jit import kernel_source
+from sparloom.measure import describe_machine
+
+__all__ = ["PlanKey", "kernels_digest", "machine_digest"]
+
+MACHINE = ("name", "processor", "architecture", "cache_l1d", "cache_l2", "cache_l3")
+FORMS = ("c_transposed", "addends")
+SOURCES = ("fused_f32.cpp", "fused_f64.cpp", "partition_order.cpp", "tile_schedule.cpp")
+
+
+@dataclass(frozen=True)
+class PlanKey:
+    """All that a decision depends on.
+
+    Args:
+        form: of its operands: "c_transposed", "addends" or "".
+        pattern: digest of A's pattern.
+        right: digest of B's, "" where B is dense.
+        inner: columns of B, 0 where it is sparse.
+        fuse: what was asked for.
+        machine: digest of its description.
+        kernels: digest of the sources of kernels and inspector: after a change all is decided anew.
+    """
+
+    op: str
+    form: str
+    pattern: str
+    right: str
+    inner: int
+    width: int
+    dtype: str
+    threads: int
+    fuse: str
+    machine: str
+    kernels: str
+
+    @classmethod
+    def of(cls, problem: Problem, *, threads: int, fuse: str) -> "PlanKey":
+        """Name a decision about a problem, on this machine."""
+        pattern = problem.pattern.digest()
+        right = "" if problem.right is None else pattern if problem.right is problem.pattern else problem.right.digest()
+        form = ",".join(name for name in FORMS if getattr(problem.op, name, False))
+        return cls(
+            problem.op.name, form, pattern, right, problem.inner, problem.width, problem.dtype, threads, fuse,
+            machine_digest(), kernels_digest())
+
+    def digest(self) -> str:
+        """Hash the key; 64 hexadecimal digits."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def machine_digest() -> str:
+    """Hash what a decision may depend on of this machine."""
+    machine = describe_machine()
+    return hashlib.sha256(json.dumps([machine[name] for name in MACHINE]).encode()).hexdigest()
+
+
+@cache
+def kernels_digest() -> str:
+    """Hash the sources of what is measured."""
+    folder = kernel_source("cpu/fused.hpp").parent
+    content = hashlib.sha256()
+    for path in sorted([*folder.glob("*.hpp"), *(folder / name for name in SOURCES)]):
+        content.update(f"{path.name}\n{path.read_text(encoding='utf-8')}\n".encode())
+    return content.hexdigest()

@@ -1,0 +1,171 @@
+"""Decisions on disk: what comes back, in this process and another, and what damaged files are answered with."""
+
+import json
+import logging
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparloom.dispatch import Decision, PairChoice, PlanCache, PlanKey, Problem, Rates, Trial, plan_pair
+from sparloom.errors import NotDecided
+from sparloom.fusion import Variant
+from sparloom.ops import GemmSpmm, SpmmSpmm
+from sparloom.sparse import Pattern, SparseMatrix
+
+KEY = PlanKey("gemm_spmm", "", "a" * 64, "", inner=32, width=64, dtype="float32", threads=2, fuse="auto",
+              machine="b" * 64, kernels="c" * 64)
+CHOICE = PairChoice(True, 8192, 16 << 20, "partition", Variant(local=True, prefetch_bytes=4096), 2)
+DECISION = Decision("measured", "accepted", (Trial(CHOICE.key, (0.5, 0.25)),), executions=3, seconds=1.5)
+RATES = Rates(1e11, 2e11, 1e11, 5e10, 1 << 20, 1 << 25)
+
+
+def band(rows: int = 60) -> SparseMatrix:
+    row, column = np.indices((rows, rows))
+    pattern = Pattern.from_coo(*np.nonzero(np.abs(row - column) < 3), (rows, rows))
+    return SparseMatrix(pattern, np.random.default_rng(1).uniform(-1, 1, pattern.nnz))
+
+
+def test_a_decision_comes_back_as_it_was(tmp_path):
+    cache = PlanCache(tmp_path / "new")
+    assert cache.find(KEY) is None
+    cache.keep(KEY, CHOICE, DECISION)
+    assert cache.find(KEY) == (CHOICE, replace(DECISION, from_cache=True))
+    assert cache.find(replace(KEY, width=32)) is None
+    assert CHOICE.key == "ct_size=8192,cache=16384,order=partition,local=1,stream=0,stream_first=0,prefetch=4"
+
+
+def test_rates_and_orders_come_back(tmp_path):
+    cache, order = PlanCache(tmp_path), np.array([2, 0, 1], np.int32)
+    assert cache.find_rates(2) is None
+    assert cache.find_order("d" * 64, "metis", 3) is None
+    cache.keep_rates(2, RATES)
+    cache.keep_order("d" * 64, "metis", order)
+    assert cache.find_rates(2) == RATES
+    assert cache.find_rates(1) is None
+    np.testing.assert_array_equal(cache.find_order("d" * 64, "metis", 3), order)
+
+
+def _damage(change):
+    def damage(path: Path) -> None:
+        value = json.loads(path.read_text())
+        change(value)
+        path.write_text(json.dumps(value))
+
+    return damage
+
+
+@pytest.mark.parametrize(("damage", "reason"), [
+    (lambda path: path.write_bytes(b"\xff\x00"), "decode"),
+    (lambda path: path.write_text(path.read_text()[:40]), "Unterminated"),
+    (lambda path: path.write_text("[]"), "not of version 1"),
+    (_damage(lambda value: value.update(version=0)), "not of version 1"),
+    (_damage(lambda value: value["key"].update(kernels="other")), "written for something else"),
+    (_damage(lambda value: value.pop("choice")), "choice"),
+    (_damage(lambda value: value["choice"].pop("fused")), "PairChoice has the fields"),
+    (_damage(lambda value: value["choice"].update(threads="2")), "threads of PairChoice is '2'"),
+    (_damage(lambda value: value["choice"].update(order="sideways")), "order 'sideways' is not one of natural"),
+    (_damage(lambda value: value["choice"].update(fused=False)), "fused is False, ct_size 8192"),
+    (_damage(lambda value: value["choice"].update(variant=None)), "Variant has the fields"),
+    (_damage(lambda value: value["decision"].update(origin="guess")), "origin 'guess' of a decision"),
+    (_damage(lambda value: value["decision"].update(trials=[[]])), "a decision does not have its fields"),
+])
+def test_damaged_and_foreign_files_are_left_aside_with_a_warning(damage, reason, tmp_path, caplog):
+    cache = PlanCache(tmp_path)
+    cache.keep(KEY, CHOICE, DECISION)
+    damage(tmp_path / f"{KEY.digest()}.json")
+    with caplog.at_level(logging.WARNING):
+        assert cache.find(KEY) is None
+    assert reason in caplog.text
+    assert "decided anew" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", np.arange(3.0).tobytes()])
+def test_damaged_orders_are_left_aside_with_a_warning(content, tmp_path, caplog):
+    cache = PlanCache(tmp_path)
+    cache.keep_order("d" * 64, "metis", np.array([0, 0, 1], np.int32))
+    assert cache.find_order("d" * 64, "metis", 3) is None
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(content)
+    assert cache.find_order("d" * 64, "metis", 3) is None
+    assert "made anew" in caplog.text
+
+
+@pytest.mark.parametrize("numbers", [{}, {"flops": -1.0}, {"flops": "fast"}, 3])
+def test_damaged_rates_are_left_aside(numbers, tmp_path, caplog):
+    cache = PlanCache(tmp_path)
+    cache.keep_rates(2, RATES)
+    (path,) = tmp_path.iterdir()
+    _damage(lambda value: value.update(rates=numbers if not isinstance(numbers, dict) else value["rates"] | numbers
+                                       if numbers else {}))(path)
+    assert cache.find_rates(2) is None
+    assert "rates of a machine" in caplog.text
+
+
+def test_keys_tell_problems_apart():
+    op, matrix = GemmSpmm(), band()
+    problem = Problem.of(op, op.operands(matrix, 8, seed=0))
+    keys = {PlanKey.of(problem, threads=2, fuse="auto")}
+    for other in (GemmSpmm(c_transposed=True), GemmSpmm(inner=3), GemmSpmm(dtype="float64"), SpmmSpmm(),
+                  SpmmSpmm(addends=True)):
+        keys.add(PlanKey.of(Problem.of(other, other.operands(matrix, 8, seed=0)), threads=2, fuse="auto"))
+    keys |= {PlanKey.of(problem, threads=1, fuse="auto"), PlanKey.of(problem, threads=2, fuse="never")}
+    assert len({key.digest() for key in keys}) == 8
+
+
+def _keep(place: int, folder: Path) -> None:
+    PlanCache(folder).keep(replace(KEY, width=1 + place % 4), CHOICE, DECISION)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path):
+    with ProcessPoolExecutor(4) as pool:
+        list(pool.map(_keep, range(40), [tmp_path] * 40))
+    found = [PlanCache(tmp_path).find(replace(KEY, width=1 + place)) for place in range(4)]
+    assert all(each is not None for each in found)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_nothing_is_measured_for_a_replay_that_is_not_there(tmp_path):
+    op = GemmSpmm()
+    with pytest.raises(NotDecided, match=r"no plan for gemm_spmm .*width 8.*fuse='auto' in .*plan once without replay"):
+        plan_pair(op, op.operands(band(), 8, seed=0), threads=2, cache=PlanCache(tmp_path), replay_only=True)
+    assert not any(tmp_path.iterdir())
+
+
+REPLAY = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_dispatch_cache import band
+from sparloom.dispatch import PlanCache, plan_pair
+from sparloom.ops import GemmSpmm
+op = GemmSpmm()
+plan = plan_pair(op, op.operands(band(), 8, seed=1), threads=2, cache=PlanCache(Path({folder!r})), replay_only=True)
+sys.stdout.write(f"{{plan.choice.key}} {{plan.decision.from_cache}} {{plan.decision.executions}}")
+"""
+
+
+@pytest.mark.cc
+def test_another_process_finds_what_this_one_decided(tmp_path):
+    op = GemmSpmm()
+    plan = plan_pair(op, op.operands(band(), 8, seed=0), threads=2, cache=PlanCache(tmp_path))
+    assert not plan.decision.from_cache
+    script = REPLAY.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout == f"{plan.choice.key} True {plan.decision.executions}"
+
+
+@pytest.mark.cc
+def test_a_decision_after_a_damaged_file_is_made_anew(tmp_path):
+    op = GemmSpmm()
+    operands, cache = op.operands(band(), 8, seed=0), PlanCache(tmp_path)
+    plan_pair(op, operands, threads=2, cache=cache)
+    for path in tmp_path.glob("*.json"):
+        path.write_text("{")
+    assert not plan_pair(op, operands, threads=2, cache=cache).decision.from_cache
+    assert plan_pair(op, operands, threads=2, cache=cache).decision.from_cache
