@@ -35,6 +35,11 @@ class Sweeps:
         """The iterate (n, columns) from which the last `advance` went; not to be changed."""
         return self._shaped(self._now)
 
+    @property
+    def reached(self) -> np.ndarray:
+        """The iterate (n, columns) at which it arrived; not to be changed."""
+        return self._shaped(self._next)
+
     def restart(self) -> None:
         """Begin again at 0, with the columns that are left."""
         self._now.fill(0)

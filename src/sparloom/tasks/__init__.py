@@ -7,6 +7,7 @@ _HOMES = {
     "AuditLabels": "audit_labels",
     "Autoencode": "autoencode",
     "BenchFeaturizer": "bench_featurizer",
+    "BenchJacobi": "bench_jacobi",
     "BenchRecommend": "bench_recommend",
     "BenchSimulator": "bench_simulator",
     "CheckLearnings": "check_learnings",

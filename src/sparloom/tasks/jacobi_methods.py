@@ -1,0 +1,104 @@
+"""Two steps of Jacobi's method by us and by other libraries, ready to be timed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparloom.errors import Unsupported
+from sparloom.fusion import Executor, separated
+from sparloom.solvers import JacobiSolver, Sweeps
+from sparloom.sparse import SparseMatrix
+
+__all__ = ["PEERS", "SERIAL", "TwoSteps", "ours", "peer", "same_tiles"]
+
+PEERS = ("mkl", "torch", "scipy")
+SERIAL = ("scipy",)
+
+
+@dataclass(frozen=True)
+class TwoSteps:
+    """Goes on by two steps at every call.
+
+    Args:
+        reached: gives the iterate (n, columns) to which the calls have come.
+    """
+
+    call: Callable[[], object]
+    reached: Callable[[], np.ndarray]
+
+
+def ours(sweeps: Sweeps) -> TwoSteps:
+    """Our own, the change from one iterate to the next included."""
+    return TwoSteps(sweeps.advance, lambda: sweeps.reached)
+
+
+def same_tiles(solver: JacobiSolver, constant: np.ndarray) -> TwoSteps:
+    """The tiles of a fused solver with nothing fused."""
+    executor, matrix = solver.plan.executor, solver.iteration.matrix
+    if executor.order is not None:
+        raise Unsupported("tiles in another order: there is no such unfused code")
+    schedule = separated(executor.schedule, matrix.pattern)
+    return ours(Sweeps(Executor(executor.op, schedule, executor.threads, executor.variant), matrix, constant))
+
+
+def peer(name: str, matrix: SparseMatrix, constant: np.ndarray, *, threads: int) -> TwoSteps:
+    """Another library's x -> M x + g, twice; it checks no convergence, which is in its favour.
+
+    Args:
+        matrix: M (n, n).
+        constant: g (n, columns).
+
+    Raises:
+        Unsupported: the library is not installed.
+    """
+    return {"scipy": _scipy, "torch": _torch, "mkl": _mkl}[name](matrix, constant, threads)
+
+
+def _scipy(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps:
+    """SciPy allocates every product; one thread."""
+    m, state = matrix.to_scipy(), [np.zeros_like(constant)]
+
+    def call() -> None:
+        for _ in range(2):
+            product = m @ state[0]
+            product += constant
+            state[0] = product
+
+    return TwoSteps(call, lambda: state[0])
+
+
+def _torch(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps:
+    """The product with addition, into arrays that are there."""
+    import torch
+
+    torch.set_num_threads(threads)
+    pattern = matrix.pattern
+    m = torch.sparse_csr_tensor(torch.from_numpy(pattern.indptr.astype(np.int32)), torch.from_numpy(pattern.indices),
+                                torch.from_numpy(matrix.values), pattern.shape, check_invariants=False)
+    g = torch.from_numpy(constant)
+    x, y = torch.zeros_like(g), torch.zeros_like(g)
+
+    def call() -> None:
+        with torch.inference_mode():
+            torch.addmm(g, m, x, out=y)
+            torch.addmm(g, m, y, out=x)
+
+    return TwoSteps(call, x.numpy)
+
+
+def _mkl(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps:
+    """The inspector-executor routines; g is copied first, which is how they add."""
+    from sparloom.tasks.mkl import mkl_spmm
+
+    x, y = np.zeros_like(constant), np.zeros_like(constant)
+    first = mkl_spmm(matrix, x, y, threads=threads, add=True)
+    second = mkl_spmm(matrix, y, x, threads=threads, add=True)
+
+    def call() -> None:
+        np.copyto(y, constant)
+        first()
+        np.copyto(x, constant)
+        second()
+
+    return TwoSteps(call, lambda: x)
