@@ -5,7 +5,7 @@ from typing import Any
 
 __all__ = [
     "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "NullPlatform", "Platform", "SpadePlatform",
-    "interleaved",
+    "interleaved", "keep_threads_awake",
 ]
 
 _PLACES = {
@@ -17,6 +17,7 @@ _PLACES = {
     "Platform": "sparloom.platforms.platform",
     "SpadePlatform": "sparloom.platforms.spade",
     "interleaved": "sparloom.platforms.interleave",
+    "keep_threads_awake": "sparloom.platforms.clock",
 }
 
 

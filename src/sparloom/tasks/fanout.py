@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from sparloom import log
 
-__all__ = ["run_jobs"]
+__all__ = ["run_apart", "run_jobs"]
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -41,11 +41,24 @@ def run_jobs(
     if processes < 1:
         raise ValueError(f"{processes} processes: at least 1 is needed")
     results = _serial(function, jobs) if processes == 1 else _parallel(function, jobs, processes)
+    yield from _metered(results, weights, description, count=len(jobs))
+
+
+def run_apart(
+    function: Callable[[Job], Result], jobs: Mapping[str, Job], *, weights: Mapping[str, float], description: str,
+) -> Iterator[tuple[str, Result]]:
+    """Do as `run_jobs` in one process, in order, but in a fresh one: what it loads and measures is gone with it."""
+    yield from _metered(_parallel(function, jobs, 1), weights, description, count=len(jobs))
+
+
+def _metered(
+    results: Iterator[tuple[str, Result]], weights: Mapping[str, float], description: str, *, count: int,
+) -> Iterator[tuple[str, Result]]:
     meter = _Meter(description, weights)
     with log.progress() as bars:
         bar = bars.add_task(description, total=sum(weights.values()) or 1)
         for done, (name, result) in enumerate(results, start=1):
-            bars.update(bar, advance=weights[name], description=f"{description} {done}/{len(jobs)}")
+            bars.update(bar, advance=weights[name], description=f"{description} {done}/{count}")
             meter.advance(name, done, shown=log.console.is_terminal)
             yield name, result
 

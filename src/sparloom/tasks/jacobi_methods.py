@@ -1,5 +1,6 @@
 """Two steps of Jacobi's method by us and by other libraries, ready to be timed."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -74,8 +75,11 @@ def _torch(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps
 
     torch.set_num_threads(threads)
     pattern = matrix.pattern
-    m = torch.sparse_csr_tensor(torch.from_numpy(pattern.indptr.astype(np.int32)), torch.from_numpy(pattern.indices),
-                                torch.from_numpy(matrix.values), pattern.shape, check_invariants=False)
+    arrays = [torch.from_numpy(array)
+              for array in (pattern.indptr.astype(np.int32), pattern.indices, matrix.values)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state", UserWarning)
+        m = torch.sparse_csr_tensor(*arrays, pattern.shape, check_invariants=False)
     g = torch.from_numpy(constant)
     x, y = torch.zeros_like(g), torch.zeros_like(g)
 

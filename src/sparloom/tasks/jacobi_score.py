@@ -2,9 +2,6 @@
 
 import json
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,22 +116,14 @@ def _methods(
 def _check(methods: dict[str, TwoSteps]) -> None:
     expected: np.ndarray | None = None
     for name, method in methods.items():
-        with _without_beta_warnings():
-            for _ in range(CHECKED):
-                method.call()
+        for _ in range(CHECKED):
+            method.call()
         reached = method.reached()
         if expected is None:
             expected = reached.copy()
         error = np.abs(reached - expected).max(initial=0)
         if not error <= 1e-12 * np.abs(expected).max(initial=1):
             raise AssertionError(f"{name} is {error:.2e} away from the iterate of the first method")
-
-
-@contextmanager
-def _without_beta_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state", UserWarning)
-        yield
 
 
 def _solved(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
 
-from sparloom.solvers import JacobiIteration, JacobiSolver, jacobi
+from sparloom.solvers import JacobiIteration, JacobiSolver, converging_relaxation, jacobi
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc
@@ -197,3 +197,13 @@ def test_what_cannot_be_solved_is_refused():
     for wrong in ({"tolerance": 0.0}, {"max_iterations": 0}):
         with pytest.raises(ValueError, match="both must be above 0"):
             jacobi(identity, b, **wrong)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 30])
+def test_the_relaxation_that_converges_is_found(rows):
+    heavy = of_dense(np.full((rows, rows), 0.6) + 0.4 * np.eye(rows))
+    largest = 0.6 * rows + 0.4
+    found = converging_relaxation(heavy)
+    assert found == (1.0 if largest < 1.99 else pytest.approx(0.95 * 2 / largest, rel=1e-2))
+    assert jacobi(heavy, right_hand_sides(rows, 2), relaxation=found).converged.all()
+    assert converging_relaxation(plane()) == 1.0
