@@ -16,10 +16,10 @@ def interleaved(
 ) -> dict[str, Measurement]:
     """Time methods in turn, A B C, then B C A, then C A B, until each has the protocol's repetitions.
 
-    Every method first runs once, which nobody times: threads begin, pages are touched. A repetition of a short method
-    is the mean of a series that lasts its share of `timing.short_seconds`, begun with a run that is not timed, because
-    the method before has left its own data in the caches. A method is slow (see `TimingProtocol`) against the fastest
-    of those named before it, so name a fast one first.
+    Every method first runs once, which nobody times: threads begin, pages are touched. Every repetition begins with
+    another run that is not timed, because the method before has left its own data in the caches; that of a short method
+    is the mean of a series that lasts its share of `timing.short_seconds`. A method is slow (see `TimingProtocol`)
+    against the fastest of those named before it, so name a fast one first.
 
     Args:
         methods: name -> one run with all its arguments. Results are checked by the caller, before.
@@ -38,13 +38,11 @@ def interleaved(
         watches[name] = Stopwatch(in_series(run, clock, wall), timing, threads=1 if name in serial else threads)
         visits[name] = watches[name].warm_up(best)
         best = min(best, watches[name].warm_seconds)
-    order, share = list(methods), timing.short_seconds / timing.repetitions
+    order = list(methods)
     for turn in range(timing.repetitions):
         start = turn % max(1, len(order))
         for name in order[start:] + order[:start]:
-            if turn >= visits[name]:
-                continue
-            if watches[name].warm_seconds < share:
+            if turn < visits[name]:
                 methods[name]()
-            watches[name].visit()
+                watches[name].visit()
     return {name: watch.measurement() for name, watch in watches.items()}
