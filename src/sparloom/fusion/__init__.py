@@ -3,6 +3,7 @@
 from sparloom.fusion.baselines import atomic_tiling, fused_gemv, overlapped_tiling
 from sparloom.fusion.bind import Pair, Variant, Workspace
 from sparloom.fusion.budget import Budget
+from sparloom.fusion.cache_walk import CacheLevel, access_cycles, machine_levels
 from sparloom.fusion.decorator import FusedFunction, fuse
 from sparloom.fusion.executor import Executor, potential_gain
 from sparloom.fusion.frontend import fprange
@@ -26,10 +27,10 @@ from sparloom.fusion.tiles import coarse_tiles, schedule_tiles
 from sparloom.fusion.unfused import separated, unfused_schedule
 
 __all__ = [
-    "LEAST_FUSED_RATIO", "Budget", "Csr", "Executor", "FusedFunction", "FusedLoops", "Loop", "Pair", "Reads",
-    "Reordered", "RowPass", "RowSteps", "ScheduleKey", "ScheduleStore", "TileSchedule", "Variant", "Workspace",
-    "atomic_tiling", "bandwidth_order", "check_schedule", "coarse_tiles", "fprange", "fuse", "fused_gemv",
-    "gemm_spmm_loops", "load_schedule", "metis_order", "overlapped_tiling", "partition_order", "pinned",
-    "potential_gain", "rescue_order", "save_schedule", "schedule_tiles", "separated", "spmm_gemm_loops",
-    "spmm_spmm_loops", "summarise", "unfused_schedule",
+    "LEAST_FUSED_RATIO", "Budget", "CacheLevel", "Csr", "Executor", "FusedFunction", "FusedLoops", "Loop", "Pair",
+    "Reads", "Reordered", "RowPass", "RowSteps", "ScheduleKey", "ScheduleStore", "TileSchedule", "Variant",
+    "Workspace", "access_cycles", "atomic_tiling", "bandwidth_order", "check_schedule", "coarse_tiles", "fprange",
+    "fuse", "fused_gemv", "gemm_spmm_loops", "load_schedule", "machine_levels", "metis_order", "overlapped_tiling",
+    "partition_order", "pinned", "potential_gain", "rescue_order", "save_schedule", "schedule_tiles", "separated",
+    "spmm_gemm_loops", "spmm_spmm_loops", "summarise", "unfused_schedule",
 ]

@@ -5,7 +5,7 @@ from typing import Any
 
 __all__ = [
     "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "NullPlatform", "Platform", "SpadePlatform",
-    "interleaved", "keep_threads_awake",
+    "interleaved", "keep_threads_awake", "reallocated",
 ]
 
 _PLACES = {
@@ -18,6 +18,7 @@ _PLACES = {
     "SpadePlatform": "sparloom.platforms.spade",
     "interleaved": "sparloom.platforms.interleave",
     "keep_threads_awake": "sparloom.platforms.clock",
+    "reallocated": "sparloom.platforms.arrays",
 }
 
 

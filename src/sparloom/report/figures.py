@@ -32,7 +32,9 @@ STYLE = {
 }
 
 
-TITLES: Mapping[str, str] = {"spmm": "SpMM", "sddmm": "SDDMM"}
+TITLES: Mapping[str, str] = {
+    "spmm": "SpMM", "sddmm": "SDDMM", "gemm_spmm": "GeMM-SpMM", "spmm_spmm": "SpMM-SpMM", "spmm_gemm": "SpMM-GeMM",
+}
 
 
 def op_title(op: str) -> str:

@@ -1,0 +1,241 @@
+"""Figures of a bench of tile fusion, after Figures 2 and 4 to 10 of the paper; each as PNG and SVG."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from sparloom.measure import geomean
+from sparloom.report.figures import figure, op_title, save, styled
+from sparloom.report.fusion_metrics import ANCHORS, ratios
+from sparloom.report.fusion_tables import LABELS
+
+__all__ = [
+    "draw_amortisation", "draw_fused_methods", "draw_fusion", "draw_gain", "draw_memory_time", "draw_rates",
+    "draw_reuse", "draw_scaling", "draw_steps",
+]
+
+COLOURS: Mapping[str, str] = {
+    "auto": "#b5443c", "fused": "#d9a441", "local": "#c98a6b", "unfused": "#5f7fa8", "separated": "#8fa9c9",
+    "mkl": "#7aa974", "torch": "#9a9a9a", "scipy": "#c8c8c8", "atomic": "#8a6fa8", "overlapped": "#6f9aa8",
+    "gemv": "#7d7d4d", "blas_gemv": "#a3a35f", "listing": "#4d4d4d", "coarse": "#d9a441", "sequential": "#2b2b2b",
+}
+NAMES: Mapping[str, str] = {"auto": "fuse=auto", "coarse": "step one", "sequential": "unfused, one thread", **LABELS}
+COMPARED = ("auto", "fused", "unfused", "mkl", "torch")
+FUSED = ("auto", "fused", "local", "overlapped", "atomic", "gemv", "blas_gemv", "listing")
+WHOLE_WIDTH = 7.2  # inches
+
+
+def draw_fusion(frame: pd.DataFrame, folder: Path) -> None:
+    """Draw every figure that the run has rows for.
+
+    Args:
+        frame: per_matrix.parquet of `bench_fusion`.
+    """
+    threads = int(frame["threads"].max())
+    whole = frame[(frame["threads"] == threads) & frame["seconds"].notna()]
+    for (part, op), rows in whole.groupby(["part", "op"], sort=False):
+        stem = folder / f"{part}_{op}"
+        draw_rates(rows, stem.with_name(f"{stem.name}_rates"), title=f"{op_title(op)}, {_part(rows)}")
+        draw_fused_methods(rows, stem.with_name(f"{stem.name}_fused_methods"), title=f"{op_title(op)}, {_part(rows)}")
+        draw_amortisation(rows, stem.with_name(f"{stem.name}_amortisation"), title=f"{op_title(op)}, {_part(rows)}")
+    for part, rows in whole[whole["op"] == "gemm_spmm"].groupby("part", sort=False):
+        title = f"{op_title('gemm_spmm')}, {_part(rows)}"
+        draw_gain(rows, folder / f"{part}_gain", title=title)
+        draw_steps(rows, folder / f"{part}_steps", title=title)
+        draw_reuse(rows, folder / f"{part}_reuse", title=title)
+        draw_memory_time(rows, folder / f"{part}_memory_time", title=title)
+    for part, rows in frame[frame["seconds"].notna()].groupby("part", sort=False):
+        draw_scaling(rows, folder / f"{part}_scaling", title=f"{_part(rows)}, width 64")
+
+
+@styled
+def draw_rates(frame: pd.DataFrame, stem: Path, *, title: str, methods: Sequence[str] = COMPARED) -> None:
+    """Draw GFLOP/s on every matrix, sorted by the rate of "auto", a panel for each width (Figures 4 and 10)."""
+    widths = sorted(frame["width"].unique())
+    drawn, axes = figure(3.6 * len(widths), 3.4, columns=len(widths))
+    for axis, width in zip(axes, widths, strict=True):
+        rates = _rates(frame[frame["width"] == width])
+        order = rates["auto"].sort_values().index
+        for method in (method for method in methods[::-1] if method in rates):
+            _curve(axis, rates[method].reindex(order), method)
+        axis.set_title(f"{width} columns")
+        axis.set_xlabel("matrices, by rate of fuse=auto")
+        if len(order) <= len(ANCHORS) + 2:
+            axis.set_xticks(range(1, len(order) + 1), order, rotation=60, ha="right", fontsize=8)
+            axis.set_xlabel("")
+    axes[0].set_ylabel("GFLOP/s")
+    _finish(drawn, axes[0], stem, title)
+
+
+@styled
+def draw_fused_methods(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw geometric mean speedups over each way to fuse, on the matrices that have it (Figure 5)."""
+    widths = sorted(frame["width"].unique())
+    found = {(method, width): ratios(frame[frame["width"] == width], "auto", method)
+             for method in FUSED[1:] for width in widths}
+    shown = [method for method in FUSED[1:] if any(len(found[method, width]) for width in widths)]
+    if not shown:
+        return
+    drawn, (axes,) = figure(WHOLE_WIDTH, 3.4)
+    for place, width in enumerate(widths):
+        for number, method in enumerate(shown):
+            values = found[method, width].to_numpy()
+            if values.size:
+                at = number + 0.27 * (place - (len(widths) - 1) / 2)
+                axes.bar(at, geomean(values), width=0.25, color=COLOURS[method], alpha=1 - 0.25 * place)
+                axes.scatter(np.full(values.size, at), values, s=3, color="#2b2b2b", alpha=0.4, linewidth=0)
+                axes.annotate(f"{width}", (at, 1), xytext=(0, -11), textcoords="offset points", ha="center",
+                              fontsize=7)
+    _logarithmic(axes)
+    axes.set_xticks(range(len(shown)), [NAMES[method].replace(", ", ",\n") for method in shown], fontsize=8)
+    axes.tick_params(axis="x", pad=12)
+    axes.set_ylabel("times as fast is fuse=auto")
+    axes.set_title(title)
+    save(drawn, stem)
+
+
+@styled
+def draw_gain(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw which share of the time even threads would save, matrix by matrix, a panel for each width (Figure 7)."""
+    widths = sorted(frame["width"].unique())
+    drawn, axes = figure(3.6 * len(widths), 3.2, columns=len(widths))
+    for axis, width in zip(axes, widths, strict=True):
+        rows = frame[(frame["width"] == width) & frame["gain_seconds"].notna()]
+        share = (rows["gain_seconds"] / rows["seconds"]).groupby([rows["matrix"], rows["method"]]).first().unstack()
+        order = share["unfused"].sort_values().index
+        for method in (method for method in ("unfused", "fused", "auto") if method in share):
+            _curve(axis, 100 * share[method].reindex(order), method)
+        axis.set_title(f"{width} columns")
+        axis.set_xlabel("matrices, by gain of unfused")
+    axes[0].set_ylabel("potential gain, % of the time")
+    _finish(drawn, axes[0], stem, title)
+
+
+@styled
+def draw_steps(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw what step one of the scheduler brings over one thread, and step two on top of it (Figure 8)."""
+    first, both = ratios(frame, "coarse", "sequential"), ratios(frame, "fused", "sequential")
+    if first.empty:
+        return
+    order = both.sort_values().index
+    drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
+    _curve(axes, first.reindex(order), "coarse")
+    _curve(axes, both.reindex(order), "fused")
+    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_xlabel("matrices and widths, by speedup of both steps")
+    axes.set_ylabel("times as fast as one thread, unfused")
+    _finish(drawn, axes, stem, title)
+
+
+@styled
+def draw_reuse(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw the shares of computation and of rows of D1 that stay in a coarse tile (Figure 2)."""
+    if "reused_flops" not in frame or frame["reused_flops"].isna().all():
+        return
+    rows = frame[frame["reused_flops"].notna()].drop_duplicates("matrix").sort_values("reused_flops")
+    drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
+    places = np.arange(1, len(rows) + 1)
+    for column, label, colour in (("reused_flops", "computation of both loops", "#b5443c"),
+                                  ("kept_rows", "rows of D1 that no other tile reads", "#5f7fa8")):
+        values = 100 * rows[column].to_numpy()
+        axes.plot(places, values, ".-", color=colour, linewidth=0.8, markersize=4,
+                  label=f"{label}, mean {values.mean():.0f} %")
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("matrices, by computation")
+    axes.set_ylabel("in one tile of 2048 iterations, %")
+    _finish(drawn, axes, stem, title)
+
+
+@styled
+def draw_memory_time(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw the average time of a memory access in the simulated caches, in cycles (Figure 6)."""
+    if "access_cycles" not in frame or frame["access_cycles"].isna().all():
+        return
+    cycles = frame[frame["access_cycles"].notna()].pivot_table(
+        index=["matrix", "width"], columns="method", values="access_cycles")
+    order = cycles["unfused"].sort_values().index
+    drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
+    for method in (method for method in ("unfused", "fused", "auto") if method in cycles):
+        _curve(axes, cycles[method].reindex(order), method)
+    axes.set_xlabel("matrices, by access time of unfused")
+    axes.set_ylabel("cycles per access, simulated")
+    _finish(drawn, axes, stem, title)
+
+
+@styled
+def draw_amortisation(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw after how many runs the inspector and the decision have paid, where the fused code is faster (§5.2.5)."""
+    seconds = frame.pivot_table(index=["matrix", "width"], columns="method", values="seconds")
+    drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
+    for method, column, label in (("fused", "build_seconds", "inspector, fused as in the paper"),
+                                  ("auto", "decision_seconds", "decision of fuse=auto")):
+        if method not in seconds or column not in frame:
+            continue
+        cost = frame[frame["method"] == method].set_index(["matrix", "width"])[column]
+        saved = seconds["unfused"] - seconds[method]
+        runs = np.sort((cost / saved)[saved > 0].dropna().to_numpy())
+        if runs.size:
+            axes.plot(runs, np.arange(1, runs.size + 1) / len(cost), color=COLOURS[method], linewidth=1.3,
+                      label=f"{label}: median {np.median(runs):.0f}")
+    axes.set_xscale("log")
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("runs until it has paid")
+    axes.set_ylabel("share of matrices and widths")
+    _finish(drawn, axes, stem, title)
+
+
+@styled
+def draw_scaling(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw geometric mean rates over the number of threads, for what was timed with each of them (Figure 9)."""
+    counts = sorted(frame["threads"].unique())
+    rows = frame.assign(rate=frame["flops"] / frame["seconds"] / 1e9)
+    table = rows.pivot_table(index=["op", "matrix", "width", "method"], columns="threads", values="rate").dropna()
+    if len(counts) < 2 or table.empty:
+        return
+    ops = table.index.unique("op")
+    drawn, axes = figure(3.6 * len(ops), 3.2, columns=len(ops))
+    for axis, op in zip(axes, ops, strict=True):
+        for method in (method for method in COMPARED if method in table.loc[op].index.unique("method")):
+            own = table.loc[op].xs(method, level="method")
+            axis.plot(counts, [geomean(own[count].to_numpy()) for count in counts], "o-", color=COLOURS[method],
+                      linewidth=1.2, markersize=4, label=NAMES[method])
+        axis.set_xticks(counts)
+        axis.set_ylim(bottom=0)
+        axis.set_title(op_title(op))
+        axis.set_xlabel("threads")
+    axes[0].set_ylabel("GFLOP/s, geometric mean")
+    _finish(drawn, axes[0], stem, title)
+
+
+def _part(rows: pd.DataFrame) -> str:
+    count = rows["matrix"].nunique()
+    return f"{count} real matrices" if rows["part"].iloc[0] == "real" else f"{count} anchors"
+
+
+def _rates(frame: pd.DataFrame) -> pd.DataFrame:
+    """GFLOP/s, matrices x methods."""
+    return frame.assign(rate=frame["flops"] / frame["seconds"] / 1e9).pivot(
+        index="matrix", columns="method", values="rate")
+
+
+def _curve(axis: Axes, values: pd.Series, method: str) -> None:
+    axis.plot(np.arange(1, len(values) + 1), values.to_numpy(), ".-", color=COLOURS[method], linewidth=0.8,
+              markersize=4, label=NAMES[method])
+
+
+def _logarithmic(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+
+
+def _finish(drawn: Figure, axes: Axes, stem: Path, title: str) -> None:
+    drawn.suptitle(title, x=0.01, ha="left", fontsize=11)
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    save(drawn, stem)

@@ -1,0 +1,240 @@
+"""The methods by which a product of three matrices is computed: ours, other ways to fuse, and other libraries."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sparloom.dispatch import PairPlan
+from sparloom.errors import Unsupported
+from sparloom.fusion import (
+    Executor,
+    FusedLoops,
+    Pair,
+    Reads,
+    Reordered,
+    TileSchedule,
+    Variant,
+    Workspace,
+    atomic_tiling,
+    fused_gemv,
+    gemm_spmm_loops,
+    overlapped_tiling,
+    rescue_order,
+    schedule_tiles,
+    separated,
+    spmm_gemm_loops,
+    spmm_spmm_loops,
+)
+from sparloom.measure import cache_bytes_per_core
+from sparloom.ops import Operands
+from sparloom.sparse import Pattern
+
+__all__ = ["SERIAL", "Method", "Methods", "reuse"]
+
+SERIAL = ("sequential", "scipy")  # on one thread, or partly
+CT_SIZE, LARGE_CT_SIZE = 2048, 8192  # the paper's; what suits a core with 16 MiB of last-level cache
+UNLIMITED = 1 << 60  # bytes: step two splits nothing
+ROWS_PER_TILE = (512, 4096)  # of atomic and overlapped tiling, besides one tile per thread
+GEMV = {"gemv": "gemv", "blas_gemv": "blas_gemv", "listing": "listing"}
+
+Call = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to compute the product, ready to run.
+
+    Args:
+        call: overwrites the result that all methods of a case share.
+        executor: of ours: its schedule says what was fused.
+        facts: columns of its row in the results.
+    """
+
+    call: Call
+    executor: Executor | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Methods:
+    """Makes the methods of one problem; schedules that several share are made once.
+
+    Args:
+        plans: of "auto" and "unfused", by name, as they were decided before.
+        gemv_flops: a fused GeMV that takes more is left out: it would take most of the time of all.
+    """
+
+    def __init__(
+        self, op: Pair, operands: Operands, result: np.ndarray, *, threads: int, plans: dict[str, PairPlan],
+        gemv_flops: float,
+    ) -> None:
+        self.op, self.operands, self.result, self.threads = op, operands, result, threads
+        self.plans = plans
+        self.gemv_flops = gemv_flops
+        self._workspace = Workspace()
+
+    def make(self, name: str) -> Method:
+        """Make a method by its name.
+
+        Raises:
+            Unsupported: it does not exist for this problem, or its library is not installed.
+        """
+        if name in ("auto", "unfused"):
+            return self._planned(name)
+        if name in GEMV:
+            return self._gemv(name)
+        return getattr(self, f"_{name}")()
+
+    def _planned(self, name: str) -> Method:
+        return self._ours(self.plans[name].executor)
+
+    def _fused(self) -> Method:
+        """Algorithm 1 with the paper's tile size and all caches of a core."""
+        return self._ours(Executor(self.op, self._paper, self.threads, order=self._order))
+
+    def _local(self) -> Method:
+        """D1 stays with its thread, D is streamed; larger tiles."""
+        schedule = self._schedule(cache_bytes_per_core(), LARGE_CT_SIZE)
+        return self._ours(Executor(self.op, schedule, self.threads, Variant(local=True, stream=True), self._order))
+
+    def _separated(self) -> Method:
+        """The tiles of `fused`, but loop two waits for all of loop one."""
+        schedule = separated(self._paper, self._pattern)
+        return self._ours(Executor(self.op, schedule, self.threads, order=self._order))
+
+    def _coarse(self) -> Method:
+        """Step one of the scheduler alone; what its tiles could reuse is in the facts."""
+        schedule = self._schedule(UNLIMITED, CT_SIZE)
+        method = self._ours(Executor(self.op, schedule, self.threads, order=self._order))
+        return replace(method, facts=method.facts | reuse(schedule, self._pattern, self._inner))
+
+    def _sequential(self) -> Method:
+        """The unfused loops on one thread."""
+        unfused = self.plans["unfused"].executor
+        return self._ours(Executor(self.op, unfused.schedule, 1, unfused.variant, unfused.order))
+
+    def _torch(self) -> Method:
+        from sparloom.tasks.pair_peers import torch_pair  # the process that decides never loads torch
+
+        return Method(torch_pair(self.op, self.operands, self.result, threads=self.threads))
+
+    def _mkl(self) -> Method:
+        from sparloom.tasks.pair_peers import mkl_pair
+
+        return Method(mkl_pair(self.op, self.operands, self.result, threads=self.threads))
+
+    def _scipy(self) -> Method:
+        from sparloom.tasks.pair_peers import scipy_pair
+
+        return Method(scipy_pair(self.op, self.operands, self.result))
+
+    def _overlapped(self) -> Method:
+        return self._best_of_tilings(overlapped_tiling)
+
+    def _atomic(self) -> Method:
+        return self._best_of_tilings(atomic_tiling)
+
+    def _gemv(self, name: str) -> Method:
+        flops = 2 * self.operands.matrix.pattern.nnz * self.operands.dense["C"].size
+        if flops > self.gemv_flops:
+            raise Unsupported(f"{flops:.1e} flops: above {self.gemv_flops:.1e} a fused GeMV is not timed")
+        return Method(fused_gemv(self.op, self.operands, self.result, threads=self.threads, kind=GEMV[name]))
+
+    def _best_of_tilings(self, tiling: Callable[..., Call]) -> Method:
+        """Tile in several sizes and keep what runs fastest."""
+        rows = self.operands.matrix.pattern.rows
+        counts = sorted({self.threads, *(max(self.threads, rows // size) for size in ROWS_PER_TILE)})
+        best, least = None, np.inf
+        for tiles in counts:
+            call = tiling(self.op, self.operands, self.result, threads=self.threads, tiles=tiles)
+            seconds = _quickest(call)
+            if seconds < least:
+                best, least = Method(call, facts={"tiles_0": tiles}), seconds
+        return best
+
+    def _ours(self, planned: Executor) -> Method:
+        executor = replace(planned, workspace=self._workspace)  # all of ours find D1 at one place
+        schedule = executor.schedule
+        facts = {"fused_ratio": schedule.fused_ratio, "fused_rows": schedule.fused_rows, "tiles_0": schedule.tiles[0],
+                 "tiles_1": schedule.tiles[1], "build_seconds": schedule.build_seconds,
+                 "reordered": executor.order is not None}
+        return Method(executor.bind(self.operands, self.result), executor, facts)
+
+    @cached_property
+    def _natural(self) -> TileSchedule:
+        return schedule_tiles(self._loops(self.operands.matrix.pattern), threads=self.threads,
+                              cache_bytes=cache_bytes_per_core(), ct_size=CT_SIZE)
+
+    @cached_property
+    def _order(self) -> np.ndarray | None:
+        """As the paper: Cuthill-McKee where next to nothing fuses."""
+        if self.op.name == "spmm_gemm":
+            return None
+        return rescue_order(self._natural, self.operands.matrix.pattern)
+
+    @cached_property
+    def _pattern(self) -> Pattern:
+        """What loop two reads, in the order of the iterations."""
+        pattern = self.operands.matrix.pattern
+        if self.op.name == "spmm_gemm":
+            return Pattern(pattern.shape, np.arange(pattern.rows + 1), np.arange(pattern.rows))
+        return pattern if self._order is None else Reordered.of(pattern, self._order).pattern
+
+    @property
+    def _paper(self) -> TileSchedule:
+        return self._natural if self._order is None else self._schedule(cache_bytes_per_core(), CT_SIZE)
+
+    def _schedule(self, cache_bytes: int, ct_size: int) -> TileSchedule:
+        pattern = self.operands.matrix.pattern if self.op.name == "spmm_gemm" else self._pattern
+        return schedule_tiles(self._loops(pattern), threads=self.threads, cache_bytes=cache_bytes, ct_size=ct_size)
+
+    def _loops(self, pattern: Pattern) -> FusedLoops:
+        reads = Reads.of(pattern)
+        sizes = {"width": self.op.width(self.operands), "element_bytes": self.operands.matrix.dtype.itemsize}
+        if self.op.name == "spmm_spmm":
+            return spmm_spmm_loops(reads, reads, **sizes)
+        describe = gemm_spmm_loops if self.op.name == "gemm_spmm" else spmm_gemm_loops
+        return describe(reads, inner=self._inner, **sizes)
+
+    @property
+    def _inner(self) -> int:
+        """Products of a row of loop one, per column of C, where B is dense; 0 where it is sparse."""
+        return 0 if self.operands.right is not None else self.operands.dense["B"].shape[1]
+
+
+def reuse(schedule: TileSchedule, pattern: Pattern, inner: int) -> dict[str, float]:
+    """Say how much of two loops shares its data in a tile.
+
+    Args:
+        pattern: of A, in the order of the iterations.
+        inner: columns of B where it is dense; 0: B = A.
+
+    Returns:
+        reused_flops, the share of all computation that is done by fused iterations of loop two and those of loop one
+        that they read; kept_rows, the share of rows of D1 that no other tile reads.
+
+    Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, Figure 2, which does not say how it counts.
+    """
+    lengths = pattern.row_lengths()
+    fused = np.zeros(pattern.rows, dtype=bool)
+    fused[schedule.second[: schedule.fused]] = True
+    read = np.zeros(pattern.cols, dtype=bool)
+    read[pattern.indices[np.repeat(fused, lengths)]] = True
+    work = np.full(pattern.cols, inner) if inner else lengths
+    total = int(work.sum() + pattern.nnz)
+    return {"reused_flops": float((work[read].sum() + lengths[fused].sum()) / max(1, total)),
+            "kept_rows": float(1 - schedule.needed.mean()) if schedule.needed.size else 0.0}
+
+
+def _quickest(call: Call) -> float:
+    """Seconds of the better of two runs, after one that is not timed."""
+    call()
+    least = np.inf
+    for _ in range(2):
+        start = time.perf_counter()
+        call()
+        least = min(least, time.perf_counter() - start)
+    return least

@@ -1,0 +1,111 @@
+"""Products as MKL has them: its inspector-executor for sparse operands and its GEMM, without anything between."""
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparloom.errors import Unsupported
+from sparloom.sparse import SparseMatrix
+
+__all__ = ["mkl_gemm", "mkl_spmm"]
+
+ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112  # CBLAS
+NOT_TRANSPOSED, GENERAL = 10, 20  # mkl_spblas.h
+MANY_CALLS = 10_000
+Call = Callable[[], None]
+
+
+def mkl_gemm(left: np.ndarray, right: np.ndarray, result: np.ndarray, *, threads: int) -> Call:
+    """Bind result = left right, float32 and C-contiguous, or `right` the transpose of such an array.
+
+    Raises:
+        Unsupported: MKL is not installed.
+    """
+    gemm = _mkl(threads).cblas_sgemm
+    gemm.restype = None
+    (rows, inner), width = left.shape, right.shape[1]
+    transposed = not right.flags.c_contiguous
+    lead = inner if transposed else width
+    arguments = (ctypes.c_int(ROW_MAJOR), ctypes.c_int(PLAIN), ctypes.c_int(TRANSPOSED if transposed else PLAIN),
+                 *map(ctypes.c_int, (rows, width, inner)), ctypes.c_float(1), _pointer(left), ctypes.c_int(inner),
+                 _pointer(right), ctypes.c_int(lead), ctypes.c_float(0), _pointer(result), ctypes.c_int(width))
+
+    def run(kept: Sequence[np.ndarray] = (left, right, result)) -> None:
+        gemm(*arguments)
+
+    return run
+
+
+def mkl_spmm(matrix: SparseMatrix, dense: np.ndarray, result: np.ndarray, *, threads: int) -> Call:
+    """Bind result = matrix dense, float32; MKL has inspected the matrix for many such calls.
+
+    Raises:
+        Unsupported: MKL is not installed, or refuses the matrix.
+    """
+    library, handle, width = _mkl(threads), ctypes.c_void_p(), ctypes.c_int(dense.shape[1])
+    pattern = matrix.pattern
+    indptr = pattern.indptr.astype(np.int32)
+    kept = (indptr, pattern.indices, matrix.values, dense, result)
+    _check(library.mkl_sparse_s_create_csr(
+        ctypes.byref(handle), ctypes.c_int(0), ctypes.c_int(pattern.rows), ctypes.c_int(pattern.cols),
+        _pointer(indptr), _pointer(indptr[1:]), _pointer(pattern.indices), _pointer(matrix.values)))
+    described = _Description(GENERAL, 0, 0)
+    _check(library.mkl_sparse_set_mm_hint(handle, ctypes.c_int(NOT_TRANSPOSED), described, ctypes.c_int(ROW_MAJOR),
+                                          width, ctypes.c_int(MANY_CALLS)))
+    _check(library.mkl_sparse_optimize(handle))
+    multiply = library.mkl_sparse_s_mm
+    arguments = (ctypes.c_int(NOT_TRANSPOSED), ctypes.c_float(1), handle, described, ctypes.c_int(ROW_MAJOR),
+                 _pointer(dense), width, width, ctypes.c_float(0), _pointer(result), width)
+
+    def run(kept: Sequence[Any] = (*kept, _Handle(library, handle))) -> None:
+        multiply(*arguments)
+
+    return run
+
+
+class _Description(ctypes.Structure):
+    """The struct matrix_descr of mkl_spblas.h."""
+
+    _fields_ = tuple((name, ctypes.c_int) for name in ("type", "mode", "diag"))
+
+
+class _Handle:
+    """Gives MKL's copy of a matrix back when nobody needs it."""
+
+    def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
+        self.library, self.handle = library, handle
+
+    def __del__(self) -> None:
+        self.library.mkl_sparse_destroy(self.handle)
+
+
+def _mkl(threads: int) -> ctypes.CDLL:
+    library = _library()
+    library.MKL_Set_Num_Threads(ctypes.c_int(threads))
+    return library
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """Load the one dynamic library of MKL, on the OpenMP library that our kernels and torch use."""
+    os.environ.setdefault("MKL_THREADING_LAYER", "GNU")
+    found = sorted(Path(sys.prefix).glob("lib/libmkl_rt.so*"))
+    try:
+        return ctypes.CDLL(os.environ.get("MKL_RT") or (str(found[-1]) if found else "libmkl_rt.so"))
+    except OSError as error:
+        raise Unsupported("MKL is not installed: pip install mkl, or set MKL_RT to the path of libmkl_rt") from error
+
+
+def _pointer(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _check(status: int) -> None:
+    if status:
+        raise Unsupported(f"MKL refuses the sparse matrix with status {status}, see mkl_spblas.h")

@@ -1,0 +1,81 @@
+"""Simulated caches under schedules whose misses can be counted by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from sparloom.errors import Unsupported
+from sparloom.fusion import (
+    CacheLevel,
+    Reads,
+    Variant,
+    access_cycles,
+    gemm_spmm_loops,
+    schedule_tiles,
+    unfused_schedule,
+)
+from sparloom.ops import GemmSpmm, SpmmGemm, SpmmSpmm
+from sparloom.sparse import Pattern
+
+PLAIN = Variant()
+NONE = CacheLevel(64, 1, 1.0)  # holds one line
+LARGE = CacheLevel(1 << 20, 16, 10.0)
+
+
+def diagonal(rows):
+    return Pattern((rows, rows), np.arange(rows + 1), np.arange(rows))
+
+
+def band(rows):
+    row = np.repeat(np.arange(rows), 3)
+    return Pattern.from_coo(row, np.clip(row + np.tile([-1, 0, 1], rows), 0, rows - 1), (rows, rows))
+
+
+def cycles(op, pattern, schedule, *, levels, variant=PLAIN, threads=1):
+    return access_cycles(op, pattern, schedule, inner=16, width=16, threads=threads, variant=variant, levels=levels,
+                         memory_cycles=100.0)
+
+
+def fused(pattern, threads=1):
+    loops = gemm_spmm_loops(Reads.of(pattern), inner=16, width=16, element_bytes=4)
+    return schedule_tiles(loops, threads=threads, cache_bytes=1 << 30, ct_size=64)
+
+
+@pytest.mark.cc
+def test_what_is_read_once_comes_from_memory_and_what_was_written_from_a_cache():
+    pattern = diagonal(64)
+    found = cycles(GemmSpmm(), pattern, unfused_schedule(pattern, threads=1), levels=(NONE, LARGE, LARGE))
+    rows, lines = 64, 64 / 8  # of B from memory, of D1 from level two; index lines: first from memory, then level one
+    index_reads = 64
+    expected = (rows * 100 + rows * 10 + lines * 100 + (index_reads - lines) * 10) / (2 * rows + index_reads)
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.cc
+def test_fused_tiles_find_d1_where_unfused_loops_do_not():
+    pattern = band(4096)
+    small = (CacheLevel(4 << 10, 4, 1.0), CacheLevel(16 << 10, 8, 10.0), CacheLevel(32 << 10, 8, 20.0))
+    for variant in (PLAIN, Variant(local=True, stream=True)):
+        together = cycles(GemmSpmm(), pattern, fused(pattern), levels=small, variant=variant)
+        assert together < 0.8 * cycles(GemmSpmm(), pattern, unfused_schedule(pattern, threads=1), levels=small)
+
+
+@pytest.mark.cc
+def test_threads_and_sparse_operands_are_walked_too():
+    pattern = band(512)
+    for threads in (1, 2):
+        found = cycles(SpmmSpmm(), pattern, fused(pattern, threads), levels=(NONE, LARGE, LARGE), threads=threads)
+        assert 1 < found < 100
+
+
+@pytest.mark.cc
+def test_nothing_read_has_no_average():
+    empty = Pattern((0, 0), np.zeros(1, np.int64), np.empty(0, np.int32))
+    assert math.isnan(cycles(GemmSpmm(), empty, unfused_schedule(empty, threads=1), levels=(NONE, NONE, NONE)))
+
+
+def test_loops_that_depend_row_by_row_are_refused():
+    pattern = diagonal(4)
+    with pytest.raises(Unsupported, match="access_cycles of spmm_gemm"):
+        cycles(SpmmGemm(), pattern, unfused_schedule(pattern, threads=1), levels=(NONE, NONE, NONE))
