@@ -117,7 +117,8 @@ class RowPass:
         left, right = (0, 0) if steps.s is None else steps.s.shape
         summed = 0 if steps.summed is None else steps.summed.shape[1]
         slices = self._cut(steps, out + left * right // max(1, width), left * right * dtype.itemsize)
-        count, piece = slices.size - 1, min(max(16, PIECE_BYTES // max(1, width * dtype.itemsize)), 512)
+        count, widest = slices.size - 1, max(1, width, out, left, right)
+        piece = min(max(16, PIECE_BYTES // (widest * dtype.itemsize)), 512)
         rooms = {"partials": count * left * right, "partial_sums": count * summed,
                  "packed": _packed(dtype.name, width, out), "buffers": self.threads * piece * width}
         addresses = {name: self._room(name, size, dtype) for name, size in rooms.items()}

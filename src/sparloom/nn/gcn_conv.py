@@ -1,6 +1,7 @@
 """The graph convolution of Kipf and Welling as a layer, in place of PyTorch Geometric's."""
 
 import math
+from typing import Literal, get_args
 
 import torch
 
@@ -10,6 +11,8 @@ from sparloom.nn.known import graph_of
 from sparloom.nn.normalise import Normalisation
 
 __all__ = ["GCNConv"]
+
+First = Literal["auto", "transform", "aggregate"]
 
 
 class GCNConv(torch.nn.Module):
@@ -27,28 +30,32 @@ class GCNConv(torch.nn.Module):
         add_self_loops: as `normalize` unless given.
         normalize: otherwise the matrix is taken as it is.
         bias: whether there is b.
+        first: "transform": A (X W^T), planned by `sparloom.dispatch.plan_pair`; "aggregate": (A X) W^T, where A X is
+            kept and saves a sparse product backward; "auto": the latter unless the result has fewer columns than X.
 
     Raises:
-        ValueError: channels below 1, or self-loops without normalisation.
+        ValueError: channels below 1, self-loops without normalisation, or an unknown `first`.
 
     Source: Kipf and Welling, Semi-Supervised Classification with Graph Convolutional Networks; Loop Fusion in Matrix
-    Multiplications with Sparse Dependence, §6.1. Departures from the latter: with as many columns of X as of the result
-    or fewer, A X is computed first and kept, which saves a sparse product backward.
+    Multiplications with Sparse Dependence, §6.1, which transforms first.
     """
 
     def __init__(
         self, in_channels: int, out_channels: int, improved: bool = False, cached: bool = False,
-        add_self_loops: bool | None = None, normalize: bool = True, bias: bool = True,
+        add_self_loops: bool | None = None, normalize: bool = True, bias: bool = True, *, first: First = "auto",
     ) -> None:
         super().__init__()
         if min(in_channels, out_channels) < 1:
             raise ValueError(f"{in_channels} input and {out_channels} output channels: give at least 1 of each")
+        if first not in get_args(First):
+            raise ValueError(f"first={first!r} is not one of {', '.join(get_args(First))}")
         add_self_loops = normalize if add_self_loops is None else add_self_loops
         if add_self_loops and not normalize:
             raise ValueError("add_self_loops without normalize: add them to the graph, or normalise")
         self.in_channels, self.out_channels = in_channels, out_channels
         self.improved, self.cached = improved, cached
         self.add_self_loops, self.normalize = add_self_loops, normalize
+        self.aggregate_first = in_channels <= out_channels if first == "auto" else first == "aggregate"
         self.lin = torch.nn.Linear(in_channels, out_channels, bias=False)
         self.register_parameter("bias", torch.nn.Parameter(torch.empty(out_channels)) if bias else None)
         self.reset_parameters()
@@ -88,7 +95,7 @@ class GCNConv(torch.nn.Module):
         if x.shape[0] != nodes:
             raise ValueError(f"x has {x.shape[0]} rows for a graph of {nodes} nodes: give one row per node")
         return convolve(x.contiguous(), self.lin.weight.contiguous(), self.bias, adjacency,
-                        aggregate_first=self.in_channels <= self.out_channels)
+                        aggregate_first=self.aggregate_first)
 
     @property
     def normalisation(self) -> Normalisation:

@@ -5,12 +5,12 @@ from threading import Lock
 
 import torch
 
-from sparloom.dispatch import Fuse
+from sparloom.dispatch import Fuse, PlanCache
 from sparloom.nn.convolution import Adjacency
 from sparloom.nn.edges import Edges, edges_of
 from sparloom.nn.normalise import Normalisation, normalised
 from sparloom.nn.pool import Pool
-from sparloom.nn.propagation import Propagation
+from sparloom.nn.propagation import Planning, Propagation
 from sparloom.nn.structure import Structure, structure_of
 from sparloom.nn.unchanged import Unchanged
 
@@ -25,13 +25,17 @@ class Graph:
             COO with a row for each receiver. What is changed in it later is not seen.
         nodes: one more than the largest number in edge_index unless given.
         fuse: "auto", "never" or "always", see `sparloom.dispatch.plan_pair`; "never" keeps all products apart.
+        cache: where decisions are kept; the folder of this user unless given.
 
     Raises:
         TypeError, ValueError: what was given is no graph; the message says why.
     """
 
-    def __init__(self, edges: torch.Tensor, nodes: int | None = None, *, fuse: Fuse = "auto") -> None:
-        self.edges, self.fuse = edges_of(edges, nodes), fuse
+    def __init__(
+        self, edges: torch.Tensor, nodes: int | None = None, *, fuse: Fuse = "auto", cache: PlanCache | None = None,
+    ) -> None:
+        self.edges = edges_of(edges, nodes)
+        self._planning = Planning(fuse, cache)
         self._pool = Pool()
         self._structures: dict[bool, tuple[Structure, Propagation, Propagation]] = {}
         self._adjacencies: dict[tuple[Normalisation, torch.dtype], tuple[Unchanged, Adjacency]] = {}
@@ -73,9 +77,9 @@ class Graph:
     def _made(self, edges: Edges, looped: bool) -> Adjacency:
         if looped not in self._structures:
             structure = structure_of(edges)
-            forward = Propagation(structure.pattern, self.fuse, self._pool)
+            forward = Propagation(structure.pattern, self._planning, self._pool)
             same = structure.transposed is structure.pattern
-            backward = forward if same else Propagation(structure.transposed, self.fuse, self._pool)
+            backward = forward if same else Propagation(structure.transposed, self._planning, self._pool)
             self._structures[looped] = structure, forward, backward
         structure, forward, backward = self._structures[looped]
         values = structure.values(edges.weights)

@@ -1,28 +1,38 @@
 """Products of a graph convolution, fused, on tensors: what is planned for one matrix and kept."""
 
+from dataclasses import dataclass
 from threading import Lock
 
 import torch
 
-from sparloom.dispatch import Fuse, PairPlan, plan_pair
+from sparloom.dispatch import Fuse, PairPlan, PlanCache, plan_pair
 from sparloom.fusion import RowPass, RowSteps
 from sparloom.jit import NativeCall
 from sparloom.nn.pool import Pool
 from sparloom.ops import GemmSpmm, Operands
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["Propagation"]
+__all__ = ["Planning", "Propagation"]
 
 
-class Propagation:
-    """Multiplies by the matrices of one pattern A (nodes, nodes); plans are made at the first use and stay.
+@dataclass(frozen=True)
+class Planning:
+    """How plans are made.
 
     Args:
         fuse: "never" keeps every product apart from the next, with the same kernels.
+        cache: where decisions are kept; None: the folder of this user.
     """
 
-    def __init__(self, pattern: Pattern, fuse: Fuse, pool: Pool) -> None:
-        self.pattern, self.fuse = pattern, fuse
+    fuse: Fuse
+    cache: PlanCache | None
+
+
+class Propagation:
+    """Multiplies by the matrices of one pattern A (nodes, nodes); plans are made at the first use and stay."""
+
+    def __init__(self, pattern: Pattern, planning: Planning, pool: Pool) -> None:
+        self.pattern, self.planning = pattern, planning
         self.plans: dict[tuple[int, int, bool, str, int], PairPlan] = {}
         """By inner width, width, whether C is transposed, type and threads."""
         self._pool = pool
@@ -50,7 +60,8 @@ class Propagation:
         key = (b.shape[1], width, c_transposed, op.dtype, threads)
         with self._lock:
             if key not in self._calls:
-                self.plans[key] = plan_pair(op, operands, fuse=self.fuse, threads=threads)
+                self.plans[key] = plan_pair(op, operands, fuse=self.planning.fuse, threads=threads,
+                                            cache=self.planning.cache)
                 self._calls[key] = self.plans[key].executor.bind(operands, result.numpy())
             else:
                 self.plans[key].executor.rebind(self._calls[key], operands, result.numpy())
@@ -67,13 +78,13 @@ class Propagation:
             arrays: by the names of `RowSteps`; those that are None are left out.
         """
         given = {name: array.detach().numpy() for name, array in arrays.items() if array is not None}
-        if self.fuse == "never" and matrix is not None and "g" not in given:
+        if self.planning.fuse == "never" and matrix is not None and "g" not in given:
             given["g"] = self.empty(given["y"].shape[1], arrays["y"].dtype).numpy()
         steps, threads = RowSteps(matrix, c_transposed=c_transposed, **given), torch.get_num_threads()
         with self._lock:
             if threads not in self._passes:
                 self._passes[threads] = RowPass(self.pattern, threads=threads)
-            for part in steps.apart() if self.fuse == "never" else (steps,):
+            for part in steps.apart() if self.planning.fuse == "never" else (steps,):
                 self._passes[threads](part)
 
     def empty(self, width: int, dtype: torch.dtype) -> torch.Tensor:
