@@ -17,6 +17,7 @@ from sparloom.report.figures import draw_curves, draw_matrices, draw_methods, op
 from sparloom.report.fusion_figures import draw_fusion
 from sparloom.report.fusion_metrics import fusion_metrics, ratios
 from sparloom.report.fusion_tables import fusion_tables
+from sparloom.report.gcn import draw_gcn, gcn_metrics, gcn_table
 from sparloom.report.jacobi import draw_jacobi, jacobi_metrics, jacobi_ratios, jacobi_table
 from sparloom.report.learnings import Learning, contrast, draw_learnings, learnings_table, slice_lead, verdict
 from sparloom.report.levels import draw_levels
@@ -31,12 +32,12 @@ from sparloom.report.written import latex_table, markdown_table
 
 __all__ = [
     "DESIGN_METHODS", "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Learning", "Lines", "Matrices", "Run",
-    "Scene", "Shares", "Truth", "bounded", "contrast", "design_gains", "design_metrics", "designs_table",
-    "draw_curves", "draw_designs", "draw_fusion", "draw_jacobi", "draw_learnings", "draw_levels", "draw_matrices",
+    "Scene", "Shares", "Truth", "bounded", "contrast", "design_gains", "design_metrics", "designs_table", "draw_curves",
+    "draw_designs", "draw_fusion", "draw_gcn", "draw_jacobi", "draw_learnings", "draw_levels", "draw_matrices",
     "draw_methods", "draw_recommendations", "draw_sensitivity", "draw_signs", "draw_spy", "efficiencies",
-    "efficiency_metrics", "efficiency_table", "fusion_metrics", "fusion_tables", "jacobi_metrics", "jacobi_ratios",
-    "jacobi_table", "judge", "latex_table", "learnings_table", "markdown_table", "op_title", "optimum",
-    "paired_metrics", "pareto", "per_design", "per_matrix", "random_choice", "ratios", "read_compared", "read_run",
-    "read_runs", "results_table", "row_label", "row_metrics", "row_statistics", "rows_cells", "rows_table",
-    "slice_lead", "summary", "verdict",
+    "efficiency_metrics", "efficiency_table", "fusion_metrics", "fusion_tables", "gcn_metrics", "gcn_table",
+    "jacobi_metrics", "jacobi_ratios", "jacobi_table", "judge", "latex_table", "learnings_table", "markdown_table",
+    "op_title", "optimum", "paired_metrics", "pareto", "per_design", "per_matrix", "random_choice", "ratios",
+    "read_compared", "read_run", "read_runs", "results_table", "row_label", "row_metrics", "row_statistics",
+    "rows_cells", "rows_table", "slice_lead", "summary", "verdict",
 ]

@@ -8,6 +8,7 @@ _HOMES = {
     "Autoencode": "autoencode",
     "BenchFeaturizer": "bench_featurizer",
     "BenchFusion": "bench_fusion",
+    "BenchGcn": "bench_gcn",
     "BenchJacobi": "bench_jacobi",
     "BenchRecommend": "bench_recommend",
     "BenchSimulator": "bench_simulator",

@@ -1,0 +1,150 @@
+"""How long a graph convolutional network trains, with own layers and with those of PyTorch Geometric."""
+
+import hashlib
+import logging
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from sparloom import log
+from sparloom.dispatch import PlanCache
+from sparloom.files import atomic_path
+from sparloom.fusion import pinned
+from sparloom.models import retain_memory
+from sparloom.report import draw_gcn, gcn_metrics, gcn_table
+from sparloom.sparse import Corpus, MatrixEntry
+from sparloom.tasks.case_journal import CaseJournal
+from sparloom.tasks.fanout import run_jobs
+from sparloom.tasks.gcn_methods import Method, own_methods, peer_methods
+from sparloom.tasks.gcn_training import Classification, Trainee, rest_seconds
+from sparloom.tasks.processors import alone
+from sparloom.tasks.provenance import commit
+
+__all__ = ["BenchGcn"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BenchGcn:
+    """Train the same network by each method, in turn, a block of steps at a time.
+
+    Every method begins with the same weights, features and labels. The first step, timed by itself, contains all that a
+    method makes of the graph: normalisation, schedules, decisions (nothing is decided beforehand). Before, another
+    instance of each method takes a few steps, so that code is compiled, threads run and memory is there. PyTorch
+    Geometric is taken in the form of the graph that is fastest in these first steps.
+
+    A run that is killed goes on at the case where it was, as long as commit and settings are the same.
+
+    Args:
+        corpus: of it, square matrices with one of `kinds` in their kind, and as many nonzeros as the bounds say.
+        widths: features, hidden channels and classes.
+        blocks, block_steps: after the first step; the training takes 1 + blocks * block_steps.
+        probe_steps: of each form of the graph; the first of them is not timed.
+        journals: folder of what is under way; emptied when it is complete.
+        seed: of weights, features and labels, and of the bootstrap.
+    """
+
+    corpus: Corpus
+    kinds: Sequence[str]
+    least_nonzeros: int
+    most_nonzeros: int
+    most_rows: int
+    widths: Sequence[int]
+    blocks: int
+    block_steps: int
+    probe_steps: int
+    threads: int
+    journals: str
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_matrix.parquet, table and figure; returns speedups with bounds."""
+        retain_memory()
+        torch.set_num_threads(self.threads)
+        entries = {entry.name: entry for entry in self._entries()}
+        planned = {f"{name} {width}": (entries[name], width) for width in self.widths for name in entries}
+        journal = CaseJournal(self._folder / "cases.jsonl")
+        waiting = {key: planned[key] for key in planned if key not in journal.rows()}
+        logger.info("%d graphs, %d of %d cases to train", len(entries), len(waiting), len(planned))
+        weights = {key: float(entry.nnz * width) for key, (entry, width) in waiting.items()}
+        with alone(), pinned(self.threads):
+            for key, rows in run_jobs(self._case, waiting, weights=weights, processes=1, description="cases"):
+                journal.append(key, rows)
+        done = journal.rows()
+        frame = pd.DataFrame([row for key in planned for row in done[key]])
+        with atomic_path(out / "per_matrix.parquet") as partial:
+            frame.to_parquet(partial, compression="zstd")
+        metrics = gcn_metrics(frame, seed=self.seed)
+        log.console.print(gcn_table(metrics))
+        draw_gcn(frame, out / "training")
+        shutil.rmtree(self._folder)
+        return metrics
+
+    def _entries(self) -> list[MatrixEntry]:
+        """The graphs, smallest first.
+
+        Raises:
+            ValueError: there is none.
+        """
+        found = [entry for entry in self.corpus.entries() if entry.rows == entry.cols and
+                 entry.rows <= self.most_rows and self.least_nonzeros <= entry.nnz <= self.most_nonzeros and
+                 any(kind in entry.kind for kind in self.kinds)]
+        if not found:
+            raise ValueError(f"no square matrix with {self.least_nonzeros} to {self.most_nonzeros} nonzeros whose kind "
+                             f"is one of {', '.join(self.kinds)}: widen task.kinds or the bounds")
+        return sorted(found, key=lambda entry: entry.nnz)
+
+    def _case(self, case: tuple[MatrixEntry, int]) -> list[dict[str, object]]:
+        """Train on one graph with one width: a row for each method."""
+        entry, width = case
+        task = Classification.drawn(self.corpus.load(entry.name).pattern, width, seed=self.seed)
+        about = {"matrix": entry.name, "kind": entry.kind, "rows": entry.rows, "edges": task.edges.shape[1],
+                 "width": width, "role": self.corpus.split()[entry.name]}
+        peers = peer_methods(task, seed=self.seed)
+        probes = {name: self._probed(method) for name, method in peers.items()}
+        form = min(probes, key=probes.__getitem__)
+        with tempfile.TemporaryDirectory() as warm, tempfile.TemporaryDirectory() as fresh:
+            for method in own_methods(task, PlanCache(Path(warm)), seed=self.seed).values():
+                self._probed(method)
+            methods = {"pyg": peers[form], **own_methods(task, PlanCache(Path(fresh)), seed=self.seed)}
+            rows = list(self._trained(methods))
+        rest = rest_seconds(task, steps=self.block_steps)
+        forms = {f"probe_{name}": seconds for name, seconds in probes.items()}
+        return [about | row | {"form": form if row["method"] == "pyg" else "", "rest_seconds": rest} | forms
+                for row in rows]
+
+    def _probed(self, method: Method) -> float:
+        """Seconds of a step of an instance that is thrown away."""
+        trainee = method()
+        trainee.train(1)
+        return trainee.train(self.probe_steps - 1) / (self.probe_steps - 1)
+
+    def _trained(self, methods: Mapping[str, Method]) -> Iterator[dict[str, object]]:
+        """Train all methods in turn; a row for each."""
+        trainees: dict[str, Trainee] = {name: method() for name, method in methods.items()}
+        first = {name: trainee.train(1) for name, trainee in trainees.items()}
+        blocks: dict[str, list[float]] = {name: [] for name in trainees}
+        order = list(trainees)
+        for turn in range(self.blocks):
+            start = turn % len(order)
+            for name in order[start:] + order[:start]:
+                blocks[name].append(trainees[name].train(self.block_steps) / self.block_steps)
+        steps = 1 + self.blocks * self.block_steps
+        for name, trainee in trainees.items():
+            step = statistics.median(blocks[name])
+            yield {"method": name, "first_seconds": first[name], "step_seconds": step, "block_seconds": blocks[name],
+                   "steps": steps, "seconds": first[name] + (steps - 1) * step, "loss": trainee.loss}
+
+    @property
+    def _folder(self) -> Path:
+        """Where this run is under way: another commit or other settings begin anew."""
+        settings = (commit(), *self.kinds, self.least_nonzeros, self.most_nonzeros, self.most_rows, *self.widths,
+                    self.blocks, self.block_steps, self.probe_steps, self.threads, self.seed)
+        return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
