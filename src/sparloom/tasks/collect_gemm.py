@@ -19,11 +19,12 @@ from sparloom.tasks.provenance import commit
 from sparloom.tasks.vendor import PRESET, vendor_rivals
 
 if TYPE_CHECKING:
-    from sparloom.platforms import CpuKernels
+    from sparloom.platforms import CpuKernels, CudaPlatform
 
 __all__ = ["CollectGemm"]
 
 OP = GEMM()
+WRONG = "wrong result"  # as failures begin that are no refusals
 SMALL_FLOPS = 10_000_000  # below it the rate of collection is reported on its own
 logger = logging.getLogger(__name__)
 
@@ -39,10 +40,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Rows that one sweep over one shape added, and how many of them failed."""
+    """Rows that one sweep over one shape added, how many of them failed, and how many of those were wrong results."""
 
     rows: int
     failures: int
+    wrong: int
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,13 @@ class CollectGemm:
 
     Args:
         count: measure only so many shapes, a fair sample of all; None: all.
-        jobs: processes, each on a processor of its own; kernels with several threads need 1.
+        jobs: processes, each on a processor of its own; kernels with several threads or on a GPU need 1.
         alone_bytes: shapes with larger operands are measured by one process, as they share the last cache and memory.
         journals: folder of the journals.
         data: folder of the tables; shapes that have no journal keep the rows they have there.
     """
 
-    platform: "CpuKernels"
+    platform: "CpuKernels | CudaPlatform"
     shapes: GemmShapes
     timing: TimingProtocol
     count: int | None
@@ -72,10 +74,10 @@ class CollectGemm:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Collect what is missing; returns counts and rates, rows per second of the wall clock."""
-        if self.jobs > 1 and self.platform.threads > 1:
-            raise ValueError(f"{self.jobs} jobs of {self.platform.threads} threads would disturb each other's times: "
+        if self.jobs > 1 and not self._on_one_processor:
+            raise ValueError(f"{self.jobs} jobs of preset {self.platform.preset} would disturb each other's times: "
                              "task.jobs=1")
-        began, rows, failures = time.monotonic(), 0, 0
+        began, rows, failures, wrong = time.monotonic(), 0, 0, 0
         metrics: dict[str, float] = {}
         stages = self._stages()
         with alone():
@@ -87,9 +89,10 @@ class CollectGemm:
                     if fresh:
                         metrics[f"{stage.name}/rows_per_second_{turn}"] = fresh / (time.monotonic() - started)
                     rows, failures = rows + fresh, failures + sum(outcome.failures for outcome in outcomes)
+                    wrong += sum(outcome.wrong for outcome in outcomes)
         seconds = time.monotonic() - began
-        if failures:
-            logger.error("%d of %d new rows are wrong results: mend the kernels before using the table", failures, rows)
+        if wrong:
+            logger.error("%d of %d new rows are wrong results: mend the kernels before using the table", wrong, rows)
         self._put_together()
         shapes = sum(len(stage.shapes) for stage in stages)
         return {"shapes": shapes, "new_rows": rows, "new_failures": failures, "seconds": seconds,
@@ -100,10 +103,10 @@ class CollectGemm:
         shape, turn = task
         done = self._done(shape, turn)
         configs = [config for config in self.platform.space(OP) if (self.platform.preset, config.key) not in done]
-        rivals = {config: rival for config, rival in vendor_rivals(self.platform.threads).items()
+        rivals = {config: rival for config, rival in vendor_rivals(self.platform).items()
                   if (PRESET, config.key) not in done}
         once = replace(self.timing, rounds=1, seed=self.timing.seed + turn)
-        with own_processor() if self.platform.threads == 1 else nullcontext():
+        with own_processor() if self._on_one_processor else nullcontext():
             operands = OP.operands(shape, seed=self.timing.seed)
             found = list(self.platform.measure_many(OP, operands, configs, once, rivals))
         conditions = {"op": OP.name, "platform": self.platform.name, "matrix": shape.matrix, "width": shape.width,
@@ -112,7 +115,12 @@ class CollectGemm:
                              preset=PRESET if config in rivals else self.platform.preset)
                    for config, _, measurement in found]
         self._journal(shape).append(samples)
-        return Outcome(len(samples), sum(sample.failure is not None for sample in samples))
+        failures = [sample.failure for sample in samples if sample.failure is not None]
+        return Outcome(len(samples), len(failures), sum(failure.startswith(WRONG) for failure in failures))
+
+    @property
+    def _on_one_processor(self) -> bool:
+        return self.platform.kind == "wall" and self.platform.threads == 1
 
     def _stages(self) -> list[Stage]:
         """Shapes in the order of a hash, so that any prefix is a fair sample; small, large and memory-bound ones."""

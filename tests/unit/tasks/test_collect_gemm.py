@@ -114,7 +114,7 @@ def test_processes_collect_the_same_rows(tmp_path):
 
 
 def test_threads_of_several_jobs_would_disturb_each_other(tmp_path):
-    with pytest.raises(ValueError, match=r"2 jobs of 2 threads would disturb each other's times: task.jobs=1"):
+    with pytest.raises(ValueError, match=r"2 jobs of preset t2 would disturb each other's times: task.jobs=1"):
         collect(tmp_path, platform=CpuKernels(2, 32), jobs=2).run(tmp_path)
 
 

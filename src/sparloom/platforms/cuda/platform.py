@@ -15,23 +15,24 @@ from sparloom.platforms.cuda.family import Family, Given, Placed, Rival
 from sparloom.platforms.cuda.gpu import CupyGpu, Gpu
 from sparloom.platforms.cuda.sddmm import SddmmKernels
 from sparloom.platforms.cuda.spmm import SpmmKernels
+from sparloom.platforms.cuda.triton_gemm import TritonGemm
 from sparloom.platforms.sweep import Call, Contender, sweep
 from sparloom.space import Config, ConfigSpace, CudaKernelSpace, CudaSpace
 from sparloom.sparse import Pattern
 
 __all__ = ["CudaPlatform"]
 
-SPACES = {"cuda": CudaSpace, "cuda_kernels": CudaKernelSpace}
+SPACES = ("cuda", "cuda_kernels", "triton")
 
 
 class CudaPlatform:
-    """Kernels under kernels/cuda on the current device, timed by its own clock.
+    """Kernels under kernels/cuda, or those of Triton, on the current device and timed by its own clock.
 
     Spaces and limits need no device; running does.
 
     Args:
-        space: "cuda", the spaces of COGNATE's third platform; "cuda_kernels", AutoSAGE's mappings and more. Names the
-            platform.
+        space: "cuda", the spaces of COGNATE's third platform; "cuda_kernels", AutoSAGE's mappings and more;
+            "triton", dense GEMM. Names the platform.
         device: whose limits hold: "here", the installed one, or the name of one to plan for, such as "h200". Names the
             preset.
         width: columns of the dense operands for which the spaces are made.
@@ -139,7 +140,9 @@ class CudaPlatform:
 
     @cached_property
     def _families(self) -> dict[str, Family]:
-        make = SPACES[self.name]
+        if self.name == "triton":
+            return {"gemm": TritonGemm(self.limits)}
+        make = CudaSpace if self.name == "cuda" else CudaKernelSpace
         return {"spmm": SpmmKernels(make("spmm", width=self.width)),
                 "sddmm": SddmmKernels(make("sddmm", width=self.width))}
 

@@ -157,7 +157,7 @@ def test_no_gpu_is_said():
 def test_platforms_travel_as_settings():
     platform = pickle.loads(pickle.dumps(CudaPlatform("cuda", "a100", 64)))
     assert (platform.name, platform.kind, platform.preset, platform.width) == ("cuda", "device", "a100", 64)
-    with pytest.raises(ValueError, match="space 'rocm': there are cuda, cuda_kernels"):
+    with pytest.raises(ValueError, match="space 'rocm': there are cuda, cuda_kernels, triton"):
         CudaPlatform("rocm", "h200", 64)
 
 
