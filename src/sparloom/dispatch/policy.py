@@ -30,7 +30,7 @@ class Policy:
 
     least_fused_rows: float = 0.05
     enough_fused_rows: float = 0.8
-    order_row_bytes: int = 512
+    order_row_bytes: int = 1024
     order_seconds: float = 2.0
     order_nonzeros: float = 4e6
     effort: Effort = field(default_factory=Effort)

@@ -31,7 +31,7 @@ class Effort:
 
     candidates: int = 6
     repetitions: int = 5
-    pairs: tuple[int, int] = (8, 24)
+    pairs: tuple[int, int] = (6, 24)
     executions: int = 50
     seconds: float = 1.0
     short_seconds: float = 0.5e-3

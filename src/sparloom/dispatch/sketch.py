@@ -106,17 +106,19 @@ def _moved(loop: Loop, tiles: int) -> float:
 
 
 def _needed(two: Loop, tiles: int, inside: np.ndarray) -> float:
-    """Share of the iterations of a range that iterations of that range read which are left to wavefront 1."""
+    """Distinct iterations of loop one that those of a range read which are left to wavefront 1, per iteration.
+
+    What they read in other ranges stands for what those of other ranges read in this one.
+    """
     if two.reads is None or not two.iterations:
         return 0.0
     shares = []
     for begin, end in _sampled(tiles, two.iterations):
         pointers = two.reads.indptr[begin : end + 1]
-        columns = two.reads.indices[pointers[0] : pointers[-1]]
-        late = columns[np.repeat(~inside[begin:end], np.diff(pointers))] - begin
-        read = np.zeros(end - begin, bool)
-        read[late[(late >= 0) & (late < end - begin)]] = True
-        shares.append(read.mean())
+        read = np.zeros(two.reads.extent, bool)
+        late = np.repeat(~inside[begin:end], np.diff(pointers))
+        read[two.reads.indices[pointers[0] : pointers[-1]][late]] = True
+        shares.append(min(1.0, np.count_nonzero(read) / max(1, end - begin)))
     return float(np.mean(shares))
 
 

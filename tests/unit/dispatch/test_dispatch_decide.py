@@ -107,9 +107,9 @@ def test_always_takes_a_fused_candidate():
 
 
 def test_other_orders_are_tried_where_they_may_pay():
-    narrow, wide = problem(1500), problem(1500, width=128)
+    narrow, wide = problem(1500), problem(1500, width=256)
     assert Policy().orders(narrow, threads=2) == ("natural",)
     assert "partition" in Policy().orders(wide, threads=2)
-    assert Policy().orders(problem(10, width=128), threads=2) == ("natural",)
+    assert Policy().orders(problem(10, width=256), threads=2) == ("natural",)
     assert Policy(order_seconds=1e-6).orders(wide, threads=2) == ("natural",)
-    assert Policy().orders(problem(1500, SpmmGemm(), 128), threads=2) == ("natural",)
+    assert Policy().orders(problem(1500, SpmmGemm(), 256), threads=2) == ("natural",)
