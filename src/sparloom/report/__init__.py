@@ -14,8 +14,18 @@ from sparloom.report.efficiency import (
 )
 from sparloom.report.evaluation import Choices, Truth, judge, optimum, random_choice
 from sparloom.report.figures import draw_curves, draw_matrices, draw_methods, op_title
-from sparloom.report.fusion_figures import draw_fusion
-from sparloom.report.fusion_metrics import fusion_metrics, ratios
+from sparloom.report.fusion_figures import (
+    draw_amortisation,
+    draw_fused_methods,
+    draw_fusion,
+    draw_gain,
+    draw_memory_time,
+    draw_rates,
+    draw_reuse,
+    draw_scaling,
+    draw_steps,
+)
+from sparloom.report.fusion_metrics import fusion_metrics, ratio_means, ratios
 from sparloom.report.fusion_tables import fusion_tables
 from sparloom.report.gcn import draw_gcn, gcn_metrics, gcn_table
 from sparloom.report.jacobi import draw_jacobi, jacobi_metrics, jacobi_ratios, jacobi_table
@@ -32,12 +42,13 @@ from sparloom.report.written import latex_table, markdown_table
 
 __all__ = [
     "DESIGN_METHODS", "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Learning", "Lines", "Matrices", "Run",
-    "Scene", "Shares", "Truth", "bounded", "contrast", "design_gains", "design_metrics", "designs_table", "draw_curves",
-    "draw_designs", "draw_fusion", "draw_gcn", "draw_jacobi", "draw_learnings", "draw_levels", "draw_matrices",
-    "draw_methods", "draw_recommendations", "draw_sensitivity", "draw_signs", "draw_spy", "efficiencies",
-    "efficiency_metrics", "efficiency_table", "fusion_metrics", "fusion_tables", "gcn_metrics", "gcn_table",
-    "jacobi_metrics", "jacobi_ratios", "jacobi_table", "judge", "latex_table", "learnings_table", "markdown_table",
-    "op_title", "optimum", "paired_metrics", "pareto", "per_design", "per_matrix", "random_choice", "ratios",
-    "read_compared", "read_run", "read_runs", "results_table", "row_label", "row_metrics", "row_statistics",
-    "rows_cells", "rows_table", "slice_lead", "summary", "verdict",
+    "Scene", "Shares", "Truth", "bounded", "contrast", "design_gains", "design_metrics", "designs_table",
+    "draw_amortisation", "draw_curves", "draw_designs", "draw_fused_methods", "draw_fusion", "draw_gain", "draw_gcn",
+    "draw_jacobi", "draw_learnings", "draw_levels", "draw_matrices", "draw_memory_time", "draw_methods", "draw_rates",
+    "draw_recommendations", "draw_reuse", "draw_scaling", "draw_sensitivity", "draw_signs", "draw_spy", "draw_steps",
+    "efficiencies", "efficiency_metrics", "efficiency_table", "fusion_metrics", "fusion_tables", "gcn_metrics",
+    "gcn_table", "jacobi_metrics", "jacobi_ratios", "jacobi_table", "judge", "latex_table", "learnings_table",
+    "markdown_table", "op_title", "optimum", "paired_metrics", "pareto", "per_design", "per_matrix", "random_choice",
+    "ratio_means", "ratios", "read_compared", "read_run", "read_runs", "results_table", "row_label", "row_metrics",
+    "row_statistics", "rows_cells", "rows_table", "slice_lead", "summary", "verdict",
 ]

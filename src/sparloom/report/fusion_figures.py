@@ -46,19 +46,20 @@ def draw_fusion(frame: pd.DataFrame, folder: Path) -> None:
     for part, rows in whole[whole["op"] == "gemm_spmm"].groupby("part", sort=False):
         title = f"{op_title('gemm_spmm')}, {_part(rows)}"
         draw_gain(rows, folder / f"{part}_gain", title=title)
-        draw_steps(rows, folder / f"{part}_steps", title=title)
-        draw_reuse(rows, folder / f"{part}_reuse", title=title)
-        draw_memory_time(rows, folder / f"{part}_memory_time", title=title)
+        if "coarse" in set(rows["method"]):
+            draw_steps(rows, folder / f"{part}_steps", title=title)
+            draw_reuse(rows, folder / f"{part}_reuse", title=title)
+            draw_memory_time(rows, folder / f"{part}_memory_time", title=title)
     for part, rows in frame[frame["seconds"].notna()].groupby("part", sort=False):
-        draw_scaling(rows, folder / f"{part}_scaling", title=f"{_part(rows)}, width 64")
+        if rows["threads"].nunique() > 1:
+            draw_scaling(rows, folder / f"{part}_scaling", title=_part(rows))
 
 
 @styled
 def draw_rates(frame: pd.DataFrame, stem: Path, *, title: str, methods: Sequence[str] = COMPARED) -> None:
     """Draw GFLOP/s on every matrix, sorted by the rate of "auto", a panel for each width (Figures 4 and 10)."""
-    widths = sorted(frame["width"].unique())
-    drawn, axes = figure(3.6 * len(widths), 3.4, columns=len(widths))
-    for axis, width in zip(axes, widths, strict=True):
+    widths, drawn, axes = _panels(frame["width"])
+    for axis, width in zip(axes, widths, strict=False):
         rates = _rates(frame[frame["width"] == width])
         order = rates["auto"].sort_values().index
         for method in (method for method in methods[::-1] if method in rates):
@@ -79,8 +80,6 @@ def draw_fused_methods(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     found = {(method, width): ratios(frame[frame["width"] == width], "auto", method)
              for method in FUSED[1:] for width in widths}
     shown = [method for method in FUSED[1:] if any(len(found[method, width]) for width in widths)]
-    if not shown:
-        return
     drawn, (axes,) = figure(WHOLE_WIDTH, 3.4)
     for place, width in enumerate(widths):
         for number, method in enumerate(shown):
@@ -102,9 +101,8 @@ def draw_fused_methods(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
 @styled
 def draw_gain(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw which share of the time even threads would save, matrix by matrix, a panel for each width (Figure 7)."""
-    widths = sorted(frame["width"].unique())
-    drawn, axes = figure(3.6 * len(widths), 3.2, columns=len(widths))
-    for axis, width in zip(axes, widths, strict=True):
+    widths, drawn, axes = _panels(frame["width"])
+    for axis, width in zip(axes, widths, strict=False):
         rows = frame[(frame["width"] == width) & frame["gain_seconds"].notna()]
         share = (rows["gain_seconds"] / rows["seconds"]).groupby([rows["matrix"], rows["method"]]).first().unstack()
         order = share["unfused"].sort_values().index
@@ -120,8 +118,6 @@ def draw_gain(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
 def draw_steps(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw what step one of the scheduler brings over one thread, and step two on top of it (Figure 8)."""
     first, both = ratios(frame, "coarse", "sequential"), ratios(frame, "fused", "sequential")
-    if first.empty:
-        return
     order = both.sort_values().index
     drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
     _curve(axes, first.reindex(order), "coarse")
@@ -135,16 +131,14 @@ def draw_steps(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
 @styled
 def draw_reuse(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw the shares of computation and of rows of D1 that stay in a coarse tile (Figure 2)."""
-    if "reused_flops" not in frame or frame["reused_flops"].isna().all():
-        return
     rows = frame[frame["reused_flops"].notna()].drop_duplicates("matrix").sort_values("reused_flops")
     drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
     places = np.arange(1, len(rows) + 1)
     for column, label, colour in (("reused_flops", "computation of both loops", "#b5443c"),
                                   ("kept_rows", "rows of D1 that no other tile reads", "#5f7fa8")):
         values = 100 * rows[column].to_numpy()
-        axes.plot(places, values, ".-", color=colour, linewidth=0.8, markersize=4,
-                  label=f"{label}, mean {values.mean():.0f} %")
+        mean = f"{values.mean():.0f} %" if values.size else "unknown"
+        axes.plot(places, values, ".-", color=colour, linewidth=0.8, markersize=4, label=f"{label}, mean {mean}")
     axes.set_ylim(0, 100)
     axes.set_xlabel("matrices, by computation")
     axes.set_ylabel("in one tile of 2048 iterations, %")
@@ -154,11 +148,9 @@ def draw_reuse(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
 @styled
 def draw_memory_time(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw the average time of a memory access in the simulated caches, in cycles (Figure 6)."""
-    if "access_cycles" not in frame or frame["access_cycles"].isna().all():
-        return
     cycles = frame[frame["access_cycles"].notna()].pivot_table(
         index=["matrix", "width"], columns="method", values="access_cycles")
-    order = cycles["unfused"].sort_values().index
+    order = cycles.get("unfused", pd.Series(dtype=float)).sort_values().index
     drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
     for method in (method for method in ("unfused", "fused", "auto") if method in cycles):
         _curve(axes, cycles[method].reindex(order), method)
@@ -193,15 +185,13 @@ def draw_amortisation(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
 def draw_scaling(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw geometric mean rates over the number of threads, for what was timed with each of them (Figure 9)."""
     counts = sorted(frame["threads"].unique())
+    ops, drawn, axes = _panels(frame["op"])
     rows = frame.assign(rate=frame["flops"] / frame["seconds"] / 1e9)
     table = rows.pivot_table(index=["op", "matrix", "width", "method"], columns="threads", values="rate").dropna()
-    if len(counts) < 2 or table.empty:
-        return
-    ops = table.index.unique("op")
-    drawn, axes = figure(3.6 * len(ops), 3.2, columns=len(ops))
-    for axis, op in zip(axes, ops, strict=True):
-        for method in (method for method in COMPARED if method in table.loc[op].index.unique("method")):
-            own = table.loc[op].xs(method, level="method")
+    for axis, op in zip(axes, ops, strict=False):
+        known = table[table.index.get_level_values("op") == op]
+        for method in (method for method in COMPARED if method in known.index.unique("method")):
+            own = known.xs(method, level="method")
             axis.plot(counts, [geomean(own[count].to_numpy()) for count in counts], "o-", color=COLOURS[method],
                       linewidth=1.2, markersize=4, label=NAMES[method])
         axis.set_xticks(counts)
@@ -210,6 +200,12 @@ def draw_scaling(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
         axis.set_xlabel("threads")
     axes[0].set_ylabel("GFLOP/s, geometric mean")
     _finish(drawn, axes[0], stem, title)
+
+
+def _panels(values: pd.Series) -> tuple[list, Figure, Sequence[Axes]]:
+    """Make a panel for each distinct value; one that stays empty if there is none."""
+    found = sorted(values.unique())
+    return (found, *figure(3.6 * max(1, len(found)), 3.4, columns=max(1, len(found))))
 
 
 def _part(rows: pd.DataFrame) -> str:
@@ -237,5 +233,7 @@ def _logarithmic(axes: Axes) -> None:
 
 def _finish(drawn: Figure, axes: Axes, stem: Path, title: str) -> None:
     drawn.suptitle(title, x=0.01, ha="left", fontsize=11)
-    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        drawn.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
     save(drawn, stem)

@@ -7,7 +7,7 @@ import pandas as pd
 
 from sparloom.measure import bootstrap_interval, geomean
 
-__all__ = ["ANCHORS", "PEERS", "fusion_metrics", "group_prefix", "ratios"]
+__all__ = ["ANCHORS", "PEERS", "fusion_metrics", "group_prefix", "ratio_means", "ratios"]
 
 ANCHORS = ("lap2d", "lap3d", "band", "rmat17", "er", "comm")
 """Anchors of the geometric means; those in block order stand by themselves."""
@@ -63,6 +63,19 @@ def ratios(frame: pd.DataFrame, fast: str, slow: str) -> pd.Series:
     if fast not in seconds or slow not in seconds:
         return pd.Series(dtype=float)
     return (seconds[slow] / seconds[fast]).dropna()
+
+
+def ratio_means(frame: pd.DataFrame, fast: str = "auto") -> pd.DataFrame:
+    """Average how many times as fast as every other method one is: part, op, width and threads x method.
+
+    Geometric means over the matrices that have both; NaN where there is none.
+    """
+    means = {}
+    for method in frame["method"].unique():
+        found = ratios(frame, fast, method)
+        if method != fast and len(found):
+            means[method] = np.exp(np.log(found).groupby(level=["part", "op", "width", "threads"]).mean())
+    return pd.DataFrame(means)
 
 
 def _group(rows: pd.DataFrame, seed: int) -> dict[str, float]:

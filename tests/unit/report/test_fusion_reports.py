@@ -5,7 +5,20 @@ import pandas as pd
 import pytest
 
 from sparloom import log
-from sparloom.report import draw_fusion, fusion_metrics, fusion_tables
+from sparloom.report import (
+    draw_amortisation,
+    draw_fused_methods,
+    draw_fusion,
+    draw_gain,
+    draw_memory_time,
+    draw_rates,
+    draw_reuse,
+    draw_scaling,
+    draw_steps,
+    fusion_metrics,
+    fusion_tables,
+    ratio_means,
+)
 
 SECONDS = {"auto": 1.0, "unfused": 2.0, "fused": 1.25, "local": 1.0, "separated": 2.0, "mkl": 4.0, "torch": 8.0,
            "scipy": 16.0, "overlapped": 5.0, "atomic": 10.0, "gemv": 3.0, "coarse": 1.5, "sequential": 4.0}
@@ -114,3 +127,17 @@ def test_figures_without_rows_are_not_drawn(frame, tmp_path):
     assert not list(tmp_path.glob("*steps*"))
     assert not list(tmp_path.glob("*memory*"))
     assert list(tmp_path.glob("*rates.png"))
+
+
+def test_means_of_ratios_are_those_of_the_metrics(frame, metrics):
+    means, unfused = ratio_means(frame), metrics["gemm_spmm/64/auto_over_unfused"]
+    assert means.loc[("real", "gemm_spmm", 64, 2), "unfused"] == pytest.approx(unfused)
+    assert means.loc[("real", "spmm_spmm", 32, 1), "mkl"] == pytest.approx(metrics["spmm_spmm/32/t1/auto_over_mkl"])
+    assert np.isnan(means.loc[("real", "gemm_spmm", 128, 2), "mkl"])
+
+
+@pytest.mark.parametrize("draw", [draw_amortisation, draw_fused_methods, draw_gain, draw_memory_time, draw_rates,
+                                  draw_reuse, draw_scaling, draw_steps])
+def test_figures_of_nothing_are_empty(frame, draw, tmp_path):
+    draw(frame.iloc[:0], tmp_path / "empty", title="nothing")
+    assert (tmp_path / "empty.png").exists()
