@@ -31,7 +31,8 @@ from sparloom.fusion import (
 )
 from sparloom.measure import cache_bytes_per_core
 from sparloom.ops import Operands
-from sparloom.sparse import Pattern
+from sparloom.platforms import reallocated
+from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["SERIAL", "Method", "Methods", "reuse"]
 
@@ -51,12 +52,24 @@ class Method:
     Args:
         call: overwrites the result that all methods of a case share.
         executor: of ours: its schedule says what was fused.
+        operands: of the executor.
+        order: (rows,) int32, rows of the result are old rows in this order; None: as they were.
         facts: columns of its row in the results.
     """
 
     call: Call
     executor: Executor | None = None
+    operands: Operands | None = None
+    order: np.ndarray | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def in_place(self, result: np.ndarray) -> np.ndarray:
+        """Put the rows of the result where they belong."""
+        if self.order is None:
+            return result
+        placed = np.empty_like(result)
+        placed[self.order] = result
+        return placed
 
 
 class Methods:
@@ -89,32 +102,31 @@ class Methods:
         return getattr(self, f"_{name}")()
 
     def _planned(self, name: str) -> Method:
-        return self._ours(self.plans[name].executor)
+        return self._bound(self.plans[name].executor, self.operands, None)
 
     def _fused(self) -> Method:
         """Algorithm 1 with the paper's tile size and all caches of a core."""
-        return self._ours(Executor(self.op, self._paper, self.threads, order=self._order))
+        return self._ours(Executor(self.op, self._paper, self.threads))
 
     def _local(self) -> Method:
         """D1 stays with its thread, D is streamed; larger tiles."""
         schedule = self._schedule(cache_bytes_per_core(), LARGE_CT_SIZE)
-        return self._ours(Executor(self.op, schedule, self.threads, Variant(local=True, stream=True), self._order))
+        return self._ours(Executor(self.op, schedule, self.threads, Variant(local=True, stream=True)))
 
     def _separated(self) -> Method:
         """The tiles of `fused`, but loop two waits for all of loop one."""
-        schedule = separated(self._paper, self._pattern)
-        return self._ours(Executor(self.op, schedule, self.threads, order=self._order))
+        return self._ours(Executor(self.op, separated(self._paper, self._graph), self.threads))
 
     def _coarse(self) -> Method:
         """Step one of the scheduler alone; what its tiles could reuse is in the facts."""
         schedule = self._schedule(UNLIMITED, CT_SIZE)
-        method = self._ours(Executor(self.op, schedule, self.threads, order=self._order))
-        return replace(method, facts=method.facts | reuse(schedule, self._pattern, self._inner))
+        method = self._ours(Executor(self.op, schedule, self.threads))
+        return replace(method, facts=method.facts | reuse(schedule, self._graph, self._inner))
 
     def _sequential(self) -> Method:
         """The unfused loops on one thread."""
         unfused = self.plans["unfused"].executor
-        return self._ours(Executor(self.op, unfused.schedule, 1, unfused.variant, unfused.order))
+        return self._bound(Executor(self.op, unfused.schedule, 1, unfused.variant), self.operands, None)
 
     def _torch(self) -> Method:
         from sparloom.tasks.pair_peers import torch_pair  # the process that decides never loads torch
@@ -155,40 +167,44 @@ class Methods:
                 best, least = Method(call, facts={"tiles_0": tiles}), seconds
         return best
 
-    def _ours(self, planned: Executor) -> Method:
+    def _ours(self, executor: Executor) -> Method:
+        return self._bound(executor, self._reordered[1], self._reordered[0])
+
+    def _bound(self, planned: Executor, operands: Operands, order: np.ndarray | None) -> Method:
         executor = replace(planned, workspace=self._workspace)  # all of ours find D1 at one place
         schedule = executor.schedule
         facts = {"fused_ratio": schedule.fused_ratio, "fused_rows": schedule.fused_rows, "tiles_0": schedule.tiles[0],
                  "tiles_1": schedule.tiles[1], "build_seconds": schedule.build_seconds,
-                 "reordered": executor.order is not None}
-        return Method(executor.bind(self.operands, self.result), executor, facts)
+                 "reordered": order is not None or executor.order is not None}
+        return Method(executor.bind(operands, self.result), executor, operands, order, facts)
+
+    @cached_property
+    def _reordered(self) -> tuple[np.ndarray | None, Operands]:
+        """As the paper: rows and columns by Cuthill-McKee where next to nothing fuses; the data move, untimed."""
+        operands, pattern = self.operands, self.operands.matrix.pattern
+        order = None if self.op.name == "spmm_gemm" else rescue_order(self._natural, pattern)
+        return order, operands if order is None else _moved(operands, order)
 
     @cached_property
     def _natural(self) -> TileSchedule:
-        return schedule_tiles(self._loops(self.operands.matrix.pattern), threads=self.threads,
-                              cache_bytes=cache_bytes_per_core(), ct_size=CT_SIZE)
+        return self._inspected(self.operands.matrix.pattern, cache_bytes_per_core(), CT_SIZE)
 
     @cached_property
-    def _order(self) -> np.ndarray | None:
-        """As the paper: Cuthill-McKee where next to nothing fuses."""
-        if self.op.name == "spmm_gemm":
-            return None
-        return rescue_order(self._natural, self.operands.matrix.pattern)
-
-    @cached_property
-    def _pattern(self) -> Pattern:
-        """What loop two reads, in the order of the iterations."""
-        pattern = self.operands.matrix.pattern
-        if self.op.name == "spmm_gemm":
-            return Pattern(pattern.shape, np.arange(pattern.rows + 1), np.arange(pattern.rows))
-        return pattern if self._order is None else Reordered.of(pattern, self._order).pattern
+    def _paper(self) -> TileSchedule:
+        return self._natural if self._reordered[0] is None else self._schedule(cache_bytes_per_core(), CT_SIZE)
 
     @property
-    def _paper(self) -> TileSchedule:
-        return self._natural if self._order is None else self._schedule(cache_bytes_per_core(), CT_SIZE)
+    def _graph(self) -> Pattern:
+        """What the iterations of loop two read."""
+        pattern = self._reordered[1].matrix.pattern
+        if self.op.name != "spmm_gemm":
+            return pattern
+        return Pattern(pattern.shape, np.arange(pattern.rows + 1), np.arange(pattern.rows))
 
     def _schedule(self, cache_bytes: int, ct_size: int) -> TileSchedule:
-        pattern = self.operands.matrix.pattern if self.op.name == "spmm_gemm" else self._pattern
+        return self._inspected(self._reordered[1].matrix.pattern, cache_bytes, ct_size)
+
+    def _inspected(self, pattern: Pattern, cache_bytes: int, ct_size: int) -> TileSchedule:
         return schedule_tiles(self._loops(pattern), threads=self.threads, cache_bytes=cache_bytes, ct_size=ct_size)
 
     def _loops(self, pattern: Pattern) -> FusedLoops:
@@ -203,6 +219,16 @@ class Methods:
     def _inner(self) -> int:
         """Products of a row of loop one, per column of C, where B is dense; 0 where it is sparse."""
         return 0 if self.operands.right is not None else self.operands.dense["B"].shape[1]
+
+
+def _moved(operands: Operands, order: np.ndarray) -> Operands:
+    """Bring rows and columns of A, and of B = A, into another order, and the rows of what they meet."""
+    reordered = Reordered.of(operands.matrix.pattern, order)
+    matrix = SparseMatrix(reordered.pattern, reordered.values(operands.matrix.values), operands.matrix.dtype)
+    name = "C" if operands.right is not None else "B"
+    moved = Operands(matrix, {**operands.dense, name: operands.dense[name][order]},
+                     right=None if operands.right is None else matrix)
+    return reallocated(moved)
 
 
 def reuse(schedule: TileSchedule, pattern: Pattern, inner: int) -> dict[str, float]:

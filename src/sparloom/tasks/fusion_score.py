@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from threadpoolctl import ThreadpoolController
 
 from sparloom.dispatch import PairPlan, PlanCache, plan_pair
 from sparloom.errors import Unsupported
-from sparloom.fusion import Executor, Pair, Reordered, access_cycles, machine_levels, pinned, potential_gain
+from sparloom.fusion import Pair, Reordered, access_cycles, machine_levels, pinned, potential_gain
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Operands
 from sparloom.platforms import interleaved, reallocated
@@ -83,9 +83,9 @@ def score(bench: Bench, case: Case, matrix: SparseMatrix) -> list[Row]:
         for name, method in methods.items():
             rows.append({"method": name, **_statistics(taken[name]), **method.facts, **facts})
             if method.executor is not None:
-                rows[-1]["gain_seconds"] = _gain(method.executor, operands)
+                rows[-1]["gain_seconds"] = _gain(method)
                 if "coarse" in methods and name in TRACED:
-                    rows[-1]["access_cycles"] = _access_cycles(method.executor, operands)
+                    rows[-1]["access_cycles"] = _access_cycles(method)
     return rows
 
 
@@ -103,7 +103,7 @@ def _methods(
             method = maker.make(name)
             result.fill(np.nan)
             method.call()
-            check.check(result)
+            check.check(method.in_place(result))
             methods[name] = method
         except (Unsupported, AssertionError) as error:
             failed.append({"method": name, "failure": f"{type(error).__name__}: {error}"})
@@ -118,10 +118,10 @@ def _statistics(measured: Measurement) -> Row:
             "stolen": measured.stolen}
 
 
-def _gain(executor: Executor, operands: Operands) -> float:
+def _gain(method: Method) -> float:
     """Median of what even shares of the threads' work would have saved in a few runs."""
-    executor.timed = True
-    call = executor.bind(operands, executor.result(operands))
+    executor = replace(method.executor, timed=True)
+    call = executor.bind(method.operands, executor.result(method.operands))
     gains = []
     for _ in range(GAIN_RUNS):
         call()
@@ -129,10 +129,10 @@ def _gain(executor: Executor, operands: Operands) -> float:
     return float(np.median(gains))
 
 
-def _access_cycles(executor: Executor, operands: Operands) -> float:
-    pattern, order = operands.matrix.pattern, executor.order
-    if order is not None:
-        pattern = Reordered.of(pattern, order).pattern
+def _access_cycles(method: Method) -> float:
+    executor, operands, pattern = method.executor, method.operands, method.operands.matrix.pattern
+    if executor.order is not None:
+        pattern = Reordered.of(pattern, executor.order).pattern
     inner = 0 if operands.right is not None else operands.dense["B"].shape[1]
     return access_cycles(executor.op, pattern, executor.schedule, inner=inner, width=executor.op.width(operands),
                          threads=executor.threads, variant=executor.variant,

@@ -27,13 +27,13 @@ def matrix():
     return AnchorCorpus(1 / 256, reordered=False).load("rmat17")
 
 
-def made(op, matrix, tmp_path, gemv_flops=1e12, width=16):
+def made(op, matrix, tmp_path, gemv_flops=1e12, width=16, threads=1):
     operands = op.operands(matrix, width, 0)
     cache = PlanCache(tmp_path)
-    plans = {name: plan_pair(op, operands, fuse=fuse, threads=1, cache=cache)
+    plans = {name: plan_pair(op, operands, fuse=fuse, threads=threads, cache=cache)
              for name, fuse in (("unfused", "never"), ("auto", "auto"))}
     result = plans["auto"].executor.result(operands)
-    return operands, result, Methods(op, operands, result, threads=1, plans=plans, gemv_flops=gemv_flops)
+    return operands, result, Methods(op, operands, result, threads=threads, plans=plans, gemv_flops=gemv_flops)
 
 
 @pytest.mark.cc
@@ -52,7 +52,25 @@ def test_every_method_computes_the_product(op, name, matrix, tmp_path):
         pytest.skip(str(missing))
     result.fill(np.nan)
     method.call()
-    PairCheck(op, operands, seed=0).check(result)
+    PairCheck(op, operands, seed=0).check(method.in_place(result))
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize("op", [OPS["gemm_spmm"], OPS["spmm_spmm"]], ids=lambda op: op.name)
+def test_what_hardly_fuses_is_reordered_with_its_data(op, tmp_path):
+    rows = 4096
+    row = np.repeat(np.arange(rows), 2)
+    far = np.where(np.tile([True, False], rows), row, (row + rows // 2) % rows)  # pairs that lie far apart
+    matrix = SparseMatrix(Pattern.from_coo(row, far, (rows, rows)), np.linspace(-1, 1, 2 * rows))
+    operands, result, methods = made(op, matrix, tmp_path, threads=2)
+    method = methods.make("fused")
+    assert method.facts["reordered"]
+    assert method.facts["fused_rows"] == 1
+    result.fill(np.nan)
+    method.call()
+    PairCheck(op, operands, seed=0).check(method.in_place(result))
+    with pytest.raises(AssertionError):
+        PairCheck(op, operands, seed=0).check(result)
 
 
 @pytest.mark.cc
