@@ -33,7 +33,7 @@ struct Addend {
 template <typename T>
 struct Chosen {
     using Element = T;
-    const Csr& matrix;
+    Csr matrix;
     const int32_t *list, *places;
     Addend<T> added;
     int64_t width;
@@ -94,7 +94,7 @@ class ChosenRows {
     static constexpr int64_t kBlock = 64;            // rows whose indices stay in the first cache from strip to strip
     static constexpr int kWidest = kRegisters / 4;   // vectors of a strip; for rows that are summed together
 
-    using Kernel = void (*)(const Chosen<T>&, int64_t, int64_t, const Strip<T>&);
+    using Kernel = void (*)(Chosen<T>, int64_t, int64_t, Strip<T>);
 
     struct Kernels {
         Kernel by_vectors[kStores][kWidest];

@@ -34,7 +34,7 @@ constexpr int64_t kBlock = 64;  // rows whose indices stay in the first cache fr
 // The rows of struct Rows, as the kernels ask for them.
 struct Ordered {
     using Element = float;
-    const Rows& rows;
+    Rows rows;
 
     const int32_t* columns(int64_t k) const { return rows.indices + rows.indptr[k]; }
     const float* values(int64_t k) const { return rows.values + rows.source[k]; }
@@ -54,8 +54,8 @@ void part(const Rows& rows, int64_t row, int64_t begin, int64_t end, const Strip
 }
 
 struct Kernel {
-    void (*one_by_one)(const Ordered&, int64_t, int64_t, const Strip<float>&);
-    void (*side_by_side)(const Ordered&, int64_t, int64_t, const Strip<float>&);
+    void (*one_by_one)(Ordered, int64_t, int64_t, Strip<float>);
+    void (*side_by_side)(Ordered, int64_t, int64_t, Strip<float>);
     void (*part)(const Rows&, int64_t, int64_t, int64_t, const Strip<float>&, float*);
 };
 

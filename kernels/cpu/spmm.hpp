@@ -113,23 +113,31 @@ template <int R, int V, Store kStore, typename Rows>
     sum<T, R, V, kStore>(rows.columns(k), rows.count(k), ahead, values, strip, out, addends);
 }
 
+// The kernels take copies of what they read: a store of vectors may alias whatever a reference points to.
+
 // Rows first .. last one by one.
 template <int V, Store kStore, typename Rows>
-void one_by_one(const Rows& rows, int64_t first, int64_t last, const Strip<typename Rows::Element>& strip) {
+void one_by_one(Rows rows, int64_t first, int64_t last, Strip<typename Rows::Element> strip) {
     for (int64_t k = first; k < last; ++k) sum_rows<1, V, kStore>(rows, k, strip);
+}
+
+// Out of line, so that rows that are summed alone keep the registers.
+template <int R, int V, Store kStore, typename Rows>
+[[gnu::noinline]] void sum_together(Rows rows, int64_t k, Strip<typename Rows::Element> strip) {
+    sum_rows<R, V, kStore>(rows, k, strip);
 }
 
 // Rows first .. last, those with equal columns together.
 template <int V, Store kStore, typename Rows>
-void side_by_side(const Rows& rows, int64_t first, int64_t last, const Strip<typename Rows::Element>& strip) {
+void side_by_side(Rows rows, int64_t first, int64_t last, Strip<typename Rows::Element> strip) {
     constexpr int most = together(V);
     for (int64_t k = first; k < last;) {
         const int64_t equal = rows.equal(k, last);
         const int count = equal < most ? static_cast<int>(equal) : most;
         switch (count) {
-            case 4: sum_rows<most < 4 ? 1 : 4, V, kStore>(rows, k, strip); break;
-            case 3: sum_rows<most < 3 ? 1 : 3, V, kStore>(rows, k, strip); break;
-            case 2: sum_rows<most < 2 ? 1 : 2, V, kStore>(rows, k, strip); break;
+            case 4: sum_together<most < 4 ? 1 : 4, V, kStore>(rows, k, strip); break;
+            case 3: sum_together<most < 3 ? 1 : 3, V, kStore>(rows, k, strip); break;
+            case 2: sum_together<most < 2 ? 1 : 2, V, kStore>(rows, k, strip); break;
             default: sum_rows<1, V, kStore>(rows, k, strip);
         }
         k += count;
