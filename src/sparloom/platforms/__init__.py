@@ -5,7 +5,7 @@ from typing import Any
 
 __all__ = [
     "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "NullPlatform", "Platform", "SpadePlatform",
-    "interleaved", "keep_threads_awake", "reallocated",
+    "SpmmKernels", "interleaved", "keep_threads_awake", "reallocated",
 ]
 
 _PLACES = {
@@ -16,6 +16,7 @@ _PLACES = {
     "NullPlatform": "sparloom.platforms.null",
     "Platform": "sparloom.platforms.platform",
     "SpadePlatform": "sparloom.platforms.spade",
+    "SpmmKernels": "sparloom.platforms.cpu_kernels.spmm",
     "interleaved": "sparloom.platforms.interleave",
     "keep_threads_awake": "sparloom.platforms.clock",
     "reallocated": "sparloom.platforms.arrays",

@@ -10,6 +10,7 @@ _HOMES = {
     "BenchFusion": "bench_fusion",
     "BenchGcn": "bench_gcn",
     "BenchJacobi": "bench_jacobi",
+    "BenchKernels": "bench_kernels",
     "BenchRecommend": "bench_recommend",
     "BenchSimulator": "bench_simulator",
     "Block": "fusion_cases",

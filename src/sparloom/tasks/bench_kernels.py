@@ -1,0 +1,214 @@
+"""How fast the CPU kernels are beside those of other libraries: the tall GEMM, SpMM, and GeMM-SpMM without fusion."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from sparloom import log
+from sparloom.errors import Unsupported
+from sparloom.files import atomic_path, write_text
+from sparloom.fusion import Executor, Variant, pinned, tall_gemm, unfused_schedule
+from sparloom.jit import aligned
+from sparloom.measure import Measurement, TimingProtocol, bootstrap_interval, geomean
+from sparloom.ops import GemmSpmm, Operands, SpMM
+from sparloom.platforms import SpmmKernels, interleaved
+from sparloom.sparse import Corpus, SparseMatrix
+from sparloom.tasks.kernel_check import SampledRows
+from sparloom.tasks.kernel_peers import SPMM_PEERS, peer_versions, torch_gemm
+
+__all__ = ["BenchKernels", "kernel_metrics"]
+
+logger = logging.getLogger(__name__)
+
+OWN = "own"
+SERIAL = ("scipy",)
+PEERS = ("torch", "mkl", "numba", "scipy")
+Call = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class BenchKernels:
+    """Time kernels side by side on the same arrays; every result is compared with float64 in some rows first.
+
+    Results are allocated before, also those of the peers, except SciPy's. Peers that are not installed are left out.
+
+    Args:
+        corpus: whose matrices are multiplied, all square.
+        gemm_rows: of the tall matrix.
+        widths: of all dense matrices; the small matrix of the GEMM is as wide as deep.
+        prefetch_kib: of a gathered dense operand that are requested before their turn.
+        seed: of operands, of the rows that are checked, and of the bootstrap.
+    """
+
+    corpus: Corpus
+    timing: TimingProtocol
+    gemm_rows: int
+    widths: Sequence[int]
+    threads: int
+    prefetch_kib: int
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_matrix.parquet, a row per method and problem, and peers.json; returns ratios of seconds."""
+        rows = []
+        with pinned(self.threads):
+            for problem, measured in log.track(self._measured(), "problems", total=self._problems()):
+                rows += [{**problem, "method": method, **_statistics(taken), "seconds": list(taken.seconds)}
+                         for method, taken in measured.items()]
+        frame = pd.DataFrame(rows)
+        with atomic_path(out / "per_matrix.parquet") as partial:
+            frame.to_parquet(partial, compression="zstd")
+        write_text(out / "peers.json", json.dumps(peer_versions(), indent=2) + "\n")
+        metrics = kernel_metrics(frame, seed=self.seed)
+        _show(metrics, self.widths)
+        return metrics
+
+    def _problems(self) -> int:
+        return len(self.widths) * (1 + 2 * len(self.corpus.entries()))
+
+    def _measured(self) -> Iterator[tuple[dict[str, str | int], dict[str, Measurement]]]:
+        for width in self.widths:
+            yield {"op": "gemm", "matrix": "", "width": width}, self._timed(*self._gemm(width))
+        for entry in self.corpus.entries():
+            matrix = self.corpus.load(entry.name)
+            for width in self.widths:
+                for op, problem in (("spmm", self._spmm), ("gemm_spmm", self._gemm_spmm)):
+                    yield {"op": op, "matrix": entry.name, "width": width}, self._timed(*problem(matrix, width))
+
+    def _gemm(self, width: int) -> tuple[dict[str, Call], np.ndarray, SampledRows]:
+        rng = np.random.default_rng(self.seed)
+        left, right = _drawn((self.gemm_rows, width), rng), _drawn((width, width), rng)
+        own, result = tall_gemm(left, right, threads=self.threads, variant=self._variant)
+        reference = SampledRows.of_dense(left, right, seed=self.seed)
+        return {OWN: own, "torch": torch_gemm(left, right, result, threads=self.threads)}, result, reference
+
+    def _spmm(self, matrix: SparseMatrix, width: int) -> tuple[dict[str, Call], np.ndarray, SampledRows]:
+        operands = SpMM().operands(matrix, width, self.seed)
+        operands = Operands(matrix, {"B": _kept(operands.dense["B"])})
+        kernels = SpmmKernels(self.threads, width)
+        result = _kept(kernels.result(operands))
+        chosen = {"order": "natural", "balance": "dynamic", "prefetch": self.prefetch_kib, "strip": "all",
+                  "together": 1, "stream": 1}
+        config = next(config for config in kernels.space() if dict(config.values) == chosen)
+        calls: dict[str, Call] = {OWN: kernels.bind(operands, config, result)}
+        for name, bind in SPMM_PEERS.items():
+            try:
+                calls[name] = bind(matrix, operands.dense["B"], result, threads=self.threads)
+            except Unsupported as error:
+                logger.warning("%s is left out: %s", name, error)
+        return calls, result, SampledRows.of_sparse(SpMM(), operands, [operands.dense["B"]], seed=self.seed)
+
+    def _gemm_spmm(self, matrix: SparseMatrix, width: int) -> tuple[dict[str, Call], np.ndarray, SampledRows]:
+        op = GemmSpmm()
+        operands = op.operands(matrix, width, self.seed)
+        operands = Operands(matrix, {name: _kept(array) for name, array in operands.dense.items()})
+        executor = Executor(op, unfused_schedule(matrix.pattern, threads=self.threads), self.threads, self._variant)
+        result = _kept(executor.result(operands))
+        calls: dict[str, Call] = {OWN: executor.bind(operands, result)}
+        between = _kept(aligned((matrix.pattern.cols, width), np.float32))
+        dense = torch_gemm(operands.dense["B"], operands.dense["C"], between, threads=self.threads)
+        for name in ("mkl", "torch"):
+            try:
+                sparse = SPMM_PEERS[name](matrix, between, result, threads=self.threads)
+                calls[name] = _both(dense, sparse)
+            except Unsupported as error:
+                logger.warning("%s is left out: %s", name, error)
+        factors = [operands.dense[name] for name in ("B", "C")]
+        return calls, result, SampledRows.of_sparse(op, operands, factors, seed=self.seed)
+
+    @property
+    def _variant(self) -> Variant:
+        return Variant(stream=True, stream_first=True, prefetch_bytes=1024 * self.prefetch_kib)
+
+    def _timed(self, calls: dict[str, Call], result: np.ndarray, reference: SampledRows) -> dict[str, Measurement]:
+        for name, call in calls.items():
+            result.fill(np.nan)
+            call()
+            try:
+                reference.check(result)
+            except AssertionError as error:
+                raise AssertionError(f"{name} computes something else than the oracle: {error}") from error
+        return interleaved(calls, self.timing, threads=self.threads, serial=SERIAL)
+
+
+def kernel_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce seconds to how many times as fast as others the own kernels are.
+
+    Args:
+        frame: per_matrix.parquet of `bench_kernels`.
+        seed: of the bootstrap.
+
+    Returns:
+        `gemm/<width>/over_torch`, the median over repetitions, which were interleaved, with `_p10` and `_p90`.
+        `spmm/over_<peer>` and `spmm/over_best_peer`, the fastest one of each problem: geometric means over problems
+        (matrix and width) of ratios of median seconds, with 95 % bootstrap bounds `_low` and `_high` and the extremes
+        `_min` and `_max`; the latter also by width, `spmm/<width>/over_best_peer`. Likewise `gemm_spmm/over_mkl` (the
+        dense product by torch.mm) and `gemm_spmm/over_torch`.
+    """
+    found: dict[str, float] = {}
+    dense = frame[frame["op"] == "gemm"]
+    for width, rows in dense.groupby("width", sort=False):
+        taken = {method: np.array(seconds) for method, seconds in zip(rows["method"], rows["seconds"], strict=True)}
+        repetitions = min(map(len, taken.values()))
+        ratio = taken["torch"][:repetitions] / taken[OWN][:repetitions]
+        for name, share in (("", 0.5), ("_p10", 0.1), ("_p90", 0.9)):
+            found[f"gemm/{width}/over_torch{name}"] = float(np.quantile(ratio, share))
+    for op in ("spmm", "gemm_spmm"):
+        seconds = frame[frame["op"] == op].pivot(index=["matrix", "width"], columns="method", values="median")
+        peers = [name for name in PEERS if name in seconds]
+        for name in peers:
+            found |= _summary(f"{op}/over_{name}", seconds[name] / seconds[OWN], seed)
+        if op == "spmm" and peers:
+            best = seconds[peers].min(axis=1) / seconds[OWN]
+            found |= _summary("spmm/over_best_peer", best, seed)
+            for width, ratio in best.groupby("width"):
+                found |= _summary(f"spmm/{width}/over_best_peer", ratio, seed)
+    return found
+
+
+def _summary(key: str, ratio: pd.Series, seed: int) -> dict[str, float]:
+    low, high = bootstrap_interval(ratio.to_numpy(), seed=seed)
+    return {key: geomean(ratio.to_numpy()), f"{key}_low": low, f"{key}_high": high, f"{key}_min": float(ratio.min()),
+            f"{key}_max": float(ratio.max())}
+
+
+def _statistics(taken: Measurement) -> dict[str, float | bool]:
+    low, middle, high = np.quantile(taken.seconds, (0.1, 0.5, 0.9))
+    return {"median": float(middle), "p10": float(low), "p90": float(high), "stolen": taken.stolen}
+
+
+def _drawn(shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    return _kept(rng.uniform(-1, 1, shape).astype(np.float32))
+
+
+def _kept(array: np.ndarray) -> np.ndarray:
+    """Copy to an array that starts at a page, so that all of its pages are there."""
+    copy = aligned(array.shape, np.float32)
+    copy[:] = array
+    return copy
+
+
+def _both(one: Call, two: Call) -> Call:
+    def run() -> None:
+        one()
+        two()
+
+    return run
+
+
+def _show(metrics: Mapping[str, float], widths: Sequence[int]) -> None:
+    """Print what a reader asks first."""
+    for width in widths:
+        low, high = (metrics[f"gemm/{width}/over_torch_{bound}"] for bound in ("p10", "p90"))
+        log.console.print(f"tall GEMM, {width} columns: {metrics[f'gemm/{width}/over_torch']:.2f} times as fast as "
+                          f"torch.mm (P10 to P90 {low:.2f} to {high:.2f})")
+    for key, label in (("spmm/over_best_peer", "SpMM over the fastest peer"), ("gemm_spmm/over_mkl", "GeMM-SpMM, "
+                       "unfused, over torch.mm and MKL")):
+        if key in metrics:
+            log.console.print(f"{label}: {metrics[key]:.2f} ({metrics[f'{key}_low']:.2f} to "
+                              f"{metrics[f'{key}_high']:.2f}), least {metrics[f'{key}_min']:.2f}")
