@@ -2,7 +2,8 @@
 
 Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, §6.2: two iterations are unrolled and computed as
 one SpMM-SpMM in double precision; convergence is told column by column. Beyond the paper: relaxation, right-hand sides
-added inside the kernels, columns that have converged are taken out of the work.
+added inside the kernels, columns that have converged are taken out of the work, unknowns are renumbered where that
+pays.
 """
 
 import logging
@@ -13,8 +14,10 @@ from numpy.typing import DTypeLike
 
 from sparloom.dispatch import PairPlan, PlanCache, plan_pair
 from sparloom.dispatch.plan import Fuse
+from sparloom.jit import aligned
 from sparloom.ops import Operands, SpmmSpmm
 from sparloom.solvers.iteration import JacobiIteration
+from sparloom.solvers.numbering import NUMBERINGS, better_numbering, numbering_of
 from sparloom.solvers.sweeps import Sweeps
 from sparloom.sparse import SparseMatrix
 
@@ -54,31 +57,53 @@ class JacobiSolver:
         matrix: A (n, n), without zeros on the diagonal.
         columns: of B.
         fuse: two steps as one ("always"), one after the other ("never"), or what is faster ("auto"); the iterates are
-            the same.
+            the same, to the bit in one numbering.
+        numbering: of the unknowns in memory: "natural", as A has them; "bandwidth", by reverse Cuthill-McKee, which
+            brings neighbours together, so that tiles are closed and caches hold what is needed; or what is faster
+            ("auto", which for fuse="never" is "natural"). Arguments and results are always in the order of A.
         relaxation: w in x + w / D (b − A x); 1 is Jacobi's method itself. See `JacobiIteration`.
         dtype: of all values, float64 or float32.
         threads: all processors that this process may use unless given.
         cache: where decisions are kept; the folder of this user unless given.
+        replay_only: decide nothing.
 
     Raises:
         ValueError: A is not square, its diagonal holds a zero, or an argument is not one of the above.
+        NotDecided: `replay_only`, and the cache lacks a decision.
     """
 
     def __init__(
-        self, matrix: SparseMatrix, columns: int, *, fuse: Fuse = "auto", relaxation: float = 1.0,
-        dtype: DTypeLike = "float64", threads: int | None = None, cache: PlanCache | None = None,
+        self, matrix: SparseMatrix, columns: int, *, fuse: Fuse = "auto", numbering: str = "auto",
+        relaxation: float = 1.0, dtype: DTypeLike = "float64", threads: int | None = None,
+        cache: PlanCache | None = None, replay_only: bool = False,
     ) -> None:
         if columns < 1:
             raise ValueError(f"{columns} right-hand sides: give at least 1")
+        if numbering not in NUMBERINGS:
+            raise ValueError(f"numbering {numbering!r} is not one of {', '.join(NUMBERINGS)}")
         self.iteration = JacobiIteration.of(matrix, relaxation=relaxation, dtype=dtype)
         self.shape = (matrix.pattern.rows, columns)
-        op, iterated = SpmmSpmm(dtype=np.dtype(dtype).name, addends=True), self.iteration.matrix
-        dense = np.zeros(self.shape, dtype)
-        operands = Operands(iterated, {"C": dense, "F": dense, "G": dense}, right=iterated)
-        self.plan: PairPlan = plan_pair(op, operands, fuse=fuse, threads=threads, cache=cache)
+        op = SpmmSpmm(dtype=np.dtype(dtype).name, addends=True)
+        dense = aligned(self.shape, np.dtype(dtype).type, zero=True)
+
+        def plan(iterated: SparseMatrix, other_fuse: Fuse | None) -> PairPlan:
+            operands = Operands(iterated, {"C": dense, "F": dense, "G": dense}, right=iterated)
+            return plan_pair(op, operands, fuse=other_fuse or fuse, threads=threads, cache=cache,
+                             replay_only=replay_only)
+
+        if numbering == "auto" and fuse != "never":
+            self.numbering = better_numbering(self.iteration.matrix, plan)
+        else:
+            name = "natural" if numbering == "auto" else numbering
+            self.numbering = numbering_of(name, self.iteration.matrix, plan)
+
+    @property
+    def plan(self) -> PairPlan:
+        """How two steps are computed."""
+        return self.numbering.plan
 
     def sweeps(self, right_hand_sides: np.ndarray) -> Sweeps:
-        """Give the bare iteration from x = 0, two steps at a time.
+        """Give the bare iteration from x = 0, two steps at a time, rows in the order of `numbering`.
 
         Args:
             right_hand_sides: B (n, columns).
@@ -93,7 +118,7 @@ class JacobiSolver:
         if not finite.all():
             raise ValueError(f"right-hand side {int(np.argmin(finite))} holds a value that is no finite number")
         constant = self.iteration.constant(b).astype(self.iteration.matrix.dtype, copy=False)
-        return Sweeps(self.plan.executor, self.iteration.matrix, constant)
+        return Sweeps(self.plan.executor, self.numbering.matrix, self.numbering.taken(constant))
 
     def solve(
         self, right_hand_sides: np.ndarray, *, tolerance: float = 1e-8, max_iterations: int = 1000,
@@ -131,7 +156,7 @@ class JacobiSolver:
             rests = moving & (converged | diverged | (steps >= max_iterations))
             if rests.any():
                 resting = places[rests]
-                result.solution[:, resting] = sweeps.now[:, rests]
+                result.solution[:, resting] = self.numbering.given_back(sweeps.now[:, rests])
                 result.iterations[resting], result.residuals[resting] = steps, residuals[rests]
                 result.converged[resting], result.diverged[resting] = converged[rests], diverged[rests]
                 moving &= ~rests
@@ -155,8 +180,8 @@ class JacobiSolver:
 
 def jacobi(
     matrix: SparseMatrix, right_hand_sides: np.ndarray, *, tolerance: float = 1e-8, max_iterations: int = 1000,
-    fuse: Fuse = "auto", relaxation: float = 1.0, dtype: DTypeLike = "float64", threads: int | None = None,
-    cache: PlanCache | None = None,
+    fuse: Fuse = "auto", numbering: str = "auto", relaxation: float = 1.0, dtype: DTypeLike = "float64",
+    threads: int | None = None, cache: PlanCache | None = None,
 ) -> JacobiResult:
     """Solve A X = B by Jacobi's method, two steps fused; see `JacobiSolver`, which serves several B.
 
@@ -165,7 +190,7 @@ def jacobi(
         right_hand_sides: B (n, columns).
         tolerance: of ‖D⁻¹(b − A x)‖₂ / ‖D⁻¹b‖₂, column by column.
         max_iterations: most steps of a column.
-        fuse, relaxation, dtype, threads, cache: as of `JacobiSolver`.
+        fuse, numbering, relaxation, dtype, threads, cache: as of `JacobiSolver`.
 
     Raises:
         ValueError: A is not square, its diagonal holds a zero, shapes do not fit together, or B is not finite.
@@ -173,8 +198,8 @@ def jacobi(
     b = np.asarray(right_hand_sides)
     if b.ndim != 2:
         raise ValueError(f"right-hand sides of shape {b.shape}: give (n, columns), b[:, None] for one")
-    solver = JacobiSolver(matrix, b.shape[1], fuse=fuse, relaxation=relaxation, dtype=dtype, threads=threads,
-                          cache=cache)
+    solver = JacobiSolver(matrix, b.shape[1], fuse=fuse, numbering=numbering, relaxation=relaxation, dtype=dtype,
+                          threads=threads, cache=cache)
     return solver.solve(b, tolerance=tolerance, max_iterations=max_iterations)
 
 

@@ -2,12 +2,12 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sparloom.errors import Unsupported
-from sparloom.fusion import Executor, separated
+from sparloom.fusion import separated
 from sparloom.solvers import JacobiSolver, Sweeps
 from sparloom.sparse import SparseMatrix
 
@@ -29,18 +29,18 @@ class TwoSteps:
     reached: Callable[[], np.ndarray]
 
 
-def ours(sweeps: Sweeps) -> TwoSteps:
+def ours(solver: JacobiSolver, sweeps: Sweeps) -> TwoSteps:
     """Our own, the change from one iterate to the next included."""
-    return TwoSteps(sweeps.advance, lambda: sweeps.reached)
+    return TwoSteps(sweeps.advance, lambda: solver.numbering.given_back(sweeps.reached))
 
 
 def same_tiles(solver: JacobiSolver, constant: np.ndarray) -> TwoSteps:
-    """The tiles of a fused solver with nothing fused."""
-    executor, matrix = solver.plan.executor, solver.iteration.matrix
+    """The numbering and the tiles of a fused solver with nothing fused."""
+    executor, matrix = solver.plan.executor, solver.numbering.matrix
     if executor.order is not None:
-        raise Unsupported("tiles in another order: there is no such unfused code")
-    schedule = separated(executor.schedule, matrix.pattern)
-    return ours(Sweeps(Executor(executor.op, schedule, executor.threads, executor.variant), matrix, constant))
+        raise Unsupported("tiles in another order than that in memory: separating them needs the pattern in that order")
+    unfused = replace(executor, schedule=separated(executor.schedule, matrix.pattern))
+    return ours(solver, Sweeps(unfused, matrix, solver.numbering.taken(constant)))
 
 
 def peer(name: str, matrix: SparseMatrix, constant: np.ndarray, *, threads: int) -> TwoSteps:

@@ -42,8 +42,13 @@ def mkl_gemm(left: np.ndarray, right: np.ndarray, result: np.ndarray, *, threads
     return run
 
 
-def mkl_spmm(matrix: SparseMatrix, dense: np.ndarray, result: np.ndarray, *, threads: int) -> Call:
-    """Bind result = matrix dense, float32; MKL has inspected the matrix for many such calls.
+def mkl_spmm(
+    matrix: SparseMatrix, dense: np.ndarray, result: np.ndarray, *, threads: int, add: bool = False,
+) -> Call:
+    """Bind result = matrix dense, all of one type; MKL has inspected the matrix for many such calls.
+
+    Args:
+        add: to what is in the result.
 
     Raises:
         Unsupported: MKL is not installed, or refuses the matrix.
@@ -52,16 +57,17 @@ def mkl_spmm(matrix: SparseMatrix, dense: np.ndarray, result: np.ndarray, *, thr
     pattern = matrix.pattern
     indptr = pattern.indptr.astype(np.int32)
     kept = (indptr, pattern.indices, matrix.values, dense, result)
-    _check(library.mkl_sparse_s_create_csr(
+    letter, number = ("d", ctypes.c_double) if matrix.dtype == np.float64 else ("s", ctypes.c_float)
+    _check(getattr(library, f"mkl_sparse_{letter}_create_csr")(
         ctypes.byref(handle), ctypes.c_int(0), ctypes.c_int(pattern.rows), ctypes.c_int(pattern.cols),
         _pointer(indptr), _pointer(indptr[1:]), _pointer(pattern.indices), _pointer(matrix.values)))
     described = _Description(GENERAL, 0, 0)
     _check(library.mkl_sparse_set_mm_hint(handle, ctypes.c_int(NOT_TRANSPOSED), described, ctypes.c_int(ROW_MAJOR),
                                           width, ctypes.c_int(MANY_CALLS)))
     _check(library.mkl_sparse_optimize(handle))
-    multiply = library.mkl_sparse_s_mm
-    arguments = (ctypes.c_int(NOT_TRANSPOSED), ctypes.c_float(1), handle, described, ctypes.c_int(ROW_MAJOR),
-                 _pointer(dense), width, width, ctypes.c_float(0), _pointer(result), width)
+    multiply = getattr(library, f"mkl_sparse_{letter}_mm")
+    arguments = (ctypes.c_int(NOT_TRANSPOSED), number(1), handle, described, ctypes.c_int(ROW_MAJOR),
+                 _pointer(dense), width, width, number(int(add)), _pointer(result), width)
 
     def run(kept: Sequence[Any] = (*kept, _Handle(library, handle))) -> None:
         multiply(*arguments)
