@@ -39,7 +39,7 @@ __all__ = ["SERIAL", "Method", "Methods", "reuse"]
 SERIAL = ("sequential", "scipy")  # on one thread, or partly
 CT_SIZE, LARGE_CT_SIZE = 2048, 8192  # the paper's; what suits a core with 16 MiB of last-level cache
 UNLIMITED = 1 << 60  # bytes: step two splits nothing
-ROWS_PER_TILE = (512, 4096)  # of atomic and overlapped tiling, besides one tile per thread
+ROWS_PER_TILE = 2048  # of atomic and overlapped tiling, if that is faster than one tile per thread
 GEMV = {"gemv": "gemv", "blas_gemv": "blas_gemv", "listing": "listing"}
 
 Call = Callable[[], None]
@@ -105,22 +105,22 @@ class Methods:
         return self._bound(self.plans[name].executor, self.operands, None)
 
     def _fused(self) -> Method:
-        """Algorithm 1 with the paper's tile size and all caches of a core."""
-        return self._ours(Executor(self.op, self._paper, self.threads))
+        """Algorithm 1 with the paper's tile size and all caches of a core; row kernels as the best unfused ones."""
+        return self._ours(self._paper, self._kernels)
 
     def _local(self) -> Method:
         """D1 stays with its thread, D is streamed; larger tiles."""
         schedule = self._schedule(cache_bytes_per_core(), LARGE_CT_SIZE)
-        return self._ours(Executor(self.op, schedule, self.threads, Variant(local=True, stream=True)))
+        return self._ours(schedule, replace(self._kernels, local=True, stream=True))
 
     def _separated(self) -> Method:
         """The tiles of `fused`, but loop two waits for all of loop one."""
-        return self._ours(Executor(self.op, separated(self._paper, self._graph), self.threads))
+        return self._ours(separated(self._paper, self._graph), self._kernels)
 
     def _coarse(self) -> Method:
         """Step one of the scheduler alone; what its tiles could reuse is in the facts."""
         schedule = self._schedule(UNLIMITED, CT_SIZE)
-        method = self._ours(Executor(self.op, schedule, self.threads))
+        method = self._ours(schedule, self._kernels)
         return replace(method, facts=method.facts | reuse(schedule, self._graph, self._inner))
 
     def _sequential(self) -> Method:
@@ -156,9 +156,9 @@ class Methods:
         return Method(fused_gemv(self.op, self.operands, self.result, threads=self.threads, kind=GEMV[name]))
 
     def _best_of_tilings(self, tiling: Callable[..., Call]) -> Method:
-        """Tile in several sizes and keep what runs fastest."""
+        """Tile in two sizes and keep what runs faster."""
         rows = self.operands.matrix.pattern.rows
-        counts = sorted({self.threads, *(max(self.threads, rows // size) for size in ROWS_PER_TILE)})
+        counts = sorted({self.threads, max(self.threads, rows // ROWS_PER_TILE)})
         best, least = None, np.inf
         for tiles in counts:
             call = tiling(self.op, self.operands, self.result, threads=self.threads, tiles=tiles)
@@ -167,8 +167,14 @@ class Methods:
                 best, least = Method(call, facts={"tiles_0": tiles}), seconds
         return best
 
-    def _ours(self, executor: Executor) -> Method:
-        return self._bound(executor, self._reordered[1], self._reordered[0])
+    @property
+    def _kernels(self) -> Variant:
+        """Those of the best unfused program, but D1 stays in the caches."""
+        return replace(self.plans["unfused"].executor.variant, stream_first=False)
+
+    def _ours(self, schedule: TileSchedule, variant: Variant) -> Method:
+        order, operands = self._reordered
+        return self._bound(Executor(self.op, schedule, self.threads, variant), operands, order)
 
     def _bound(self, planned: Executor, operands: Operands, order: np.ndarray | None) -> Method:
         executor = replace(planned, workspace=self._workspace)  # all of ours find D1 at one place

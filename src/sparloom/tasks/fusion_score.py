@@ -24,7 +24,7 @@ __all__ = ["Bench", "decide", "score"]
 
 DECIDED = {"unfused": "never", "auto": "auto"}  # method -> argument of `plan_pair`
 GAIN_RUNS = 7
-TRACED = ("unfused", "fused", "auto")  # through simulated caches, where the steps of the scheduler are timed
+WATCHED = ("unfused", "fused", "auto")  # thread by thread; in simulated caches too where the steps are timed
 
 Row = dict[str, Any]
 
@@ -82,9 +82,9 @@ def score(bench: Bench, case: Case, matrix: SparseMatrix) -> list[Row]:
         facts = {"same": same, "flops": op.work(matrix.pattern, case.width).flops}
         for name, method in methods.items():
             rows.append({"method": name, **_statistics(taken[name]), **method.facts, **facts})
-            if method.executor is not None:
+            if name in WATCHED:
                 rows[-1]["gain_seconds"] = _gain(method)
-                if "coarse" in methods and name in TRACED:
+                if "coarse" in methods:
                     rows[-1]["access_cycles"] = _access_cycles(method)
     return rows
 

@@ -27,6 +27,8 @@ class PairCheck:
         self._oracle = op.oracle(_some_rows(operands, self._rows))
         self._terms = op.terms(pattern, op.width(operands))
         self._scale = op.scale(operands)
+        limits = np.finfo(operands.matrix.dtype)
+        self._tolerance = (8 * limits.eps * self._scale * (self._terms + 1) + limits.tiny).astype(limits.dtype)
         self._first: np.ndarray | None = None
 
     def check(self, result: np.ndarray) -> None:
@@ -42,10 +44,10 @@ class PairCheck:
                 raise AssertionError(f"{int((~np.isfinite(result)).sum())} elements are not finite")
             self._first = result.copy()
             return
-        tolerance = 8 * np.finfo(result.dtype).eps * self._scale * (self._terms + 1) + np.finfo(result.dtype).tiny
-        error = np.abs(result - self._first)
-        if not (error <= tolerance.astype(result.dtype)).all():
-            worst = np.unravel_index(int(np.nanargmax(error / tolerance)), error.shape)
+        error = result - self._first
+        if not (np.abs(error, out=error) <= self._tolerance).all():
+            excess = np.where(np.isfinite(error), error / self._tolerance.astype(np.float64), np.inf)
+            worst = np.unravel_index(int(np.argmax(excess)), error.shape)
             raise AssertionError(f"element {tuple(map(int, worst))} is {float(result[worst])!r}, the first method has "
                                  f"{float(self._first[worst])!r}")
 
