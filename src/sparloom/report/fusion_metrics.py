@@ -30,12 +30,14 @@ def fusion_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
 
     Returns:
         By operation and width, see `group_prefix`: `matrices`; `<a>_over_<b>`, how many times as fast as b method a
-        is, as geometric mean over the matrices that have both, with its 95 % bounds `_low` and `_high` and the extremes
-        `_min` and `_max`; `fused_share`, of matrices on which "auto" fuses; `fused_rows_median`; the cost of the
-        inspector and of deciding in executions of the product, `_median` and `_max`; after how many runs either has
-        paid where the fused code is faster, `_median` and `_p90`; `gain_<method>`, the median share of the time that
-        even threads would save. `qualifying/...` is over matrices of which at least 85 % of the rows fuse and whose D1
-        exceeds the last cache; `scaling_<method>` is the time on one thread over that on all, where both are known.
+        is, as geometric mean over the matrices that have both, with its 95 % bounds `_low` and `_high`, the extremes
+        `_min` and `_max`, and the `_share` above 1; `fused_share`, of matrices on which "auto" fuses;
+        `fused_rows_median`; the cost of the inspector and of deciding in executions of the product, `_median` and
+        `_max`; after how many runs either has paid where the fused code is faster, `_median` and `_p90`;
+        `gain_<method>`, the median share of the time that even threads would save; `reused_flops_mean` and
+        `access_unfused_over_fused`, see the columns that `bench_fusion` writes. `qualifying/...` is over matrices of
+        which at least 85 % of the rows fuse and whose D1 exceeds the last cache; `scaling_<method>` is the time on one
+        thread over that on all, where both are known.
     """
     found: dict[str, float] = {}
     for (part, op, width, threads), rows in frame.groupby(["part", "op", "width", "threads"], sort=False):
@@ -89,6 +91,7 @@ def _group(rows: pd.DataFrame, seed: int) -> dict[str, float]:
     found |= _costs(rows)
     for method, own in rows[rows["gain_seconds"].notna()].groupby("method", sort=False):
         found[f"gain_{method}"] = float((own["gain_seconds"] / own["seconds"]).median())
+    found |= _locality(rows, seed)
     well = rows[rows["matrix"].isin(_fuses_well(rows))]
     found["qualifying/matrices"] = int(well["matrix"].nunique())
     return found | _bounded("qualifying/auto_over_unfused", ratios(well, "auto", "unfused"), seed)
@@ -100,7 +103,8 @@ def _bounded(key: str, values: pd.Series, seed: int) -> dict[str, float]:
     numbers = values.to_numpy()
     low, high = bootstrap_interval(numbers, seed=seed)
     return {key: geomean(numbers), f"{key}_low": low, f"{key}_high": high, f"{key}_min": float(numbers.min()),
-            f"{key}_max": float(numbers.max()), f"{key}_matrices": len(numbers)}
+            f"{key}_max": float(numbers.max()), f"{key}_share": float((numbers > 1).mean()),
+            f"{key}_matrices": len(numbers)}
 
 
 def _costs(rows: pd.DataFrame) -> dict[str, float]:
@@ -123,6 +127,17 @@ def _costs(rows: pd.DataFrame) -> dict[str, float]:
                       f"{name}_amortised_p90": float(runs.quantile(0.9)), f"{name}_amortised_matrices": len(runs)}
     fused = timed.loc[["fused"]] if "fused" in timed.index else timed.iloc[:0]
     return found | ({"fused_rows_median": float(fused["fused_rows"].median())} if len(fused) else {})
+
+
+def _locality(rows: pd.DataFrame, seed: int) -> dict[str, float]:
+    """What tiles of step one could reuse, and the access time in simulated caches of unfused over fused code."""
+    found: dict[str, float] = {}
+    if "reused_flops" in rows and rows["reused_flops"].notna().any():
+        found["reused_flops_mean"] = float(rows["reused_flops"].mean())
+    if "access_cycles" in rows and rows["access_cycles"].notna().any():
+        cycles = rows.pivot(index="matrix", columns="method", values="access_cycles")
+        found |= _bounded("access_unfused_over_fused", (cycles["unfused"] / cycles["fused"]).dropna(), seed)
+    return found
 
 
 def _fuses_well(rows: pd.DataFrame) -> np.ndarray:

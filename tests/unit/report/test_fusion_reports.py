@@ -85,6 +85,14 @@ def test_costs_are_told_in_executions_and_runs(metrics):
     assert metrics["gemm_spmm/64/fused_share"] == 1
 
 
+def test_locality_is_told_where_it_was_simulated(metrics):
+    assert metrics["gemm_spmm/64/reused_flops_mean"] == pytest.approx(0.4)
+    expected = np.mean([np.log((30 + 2.0 * n) / (30 + 1.25 * n)) for n in range(1, 8)])
+    assert metrics["gemm_spmm/64/access_unfused_over_fused"] == pytest.approx(np.exp(expected))
+    assert metrics["gemm_spmm/64/access_unfused_over_fused_share"] == 1
+    assert "gemm_spmm/32/access_unfused_over_fused" not in metrics
+
+
 def test_what_fuses_well_and_exceeds_the_cache_stands_apart(metrics):
     assert metrics["gemm_spmm/64/qualifying/matrices"] == 7
     assert metrics["gemm_spmm/32/qualifying/matrices"] == 0
