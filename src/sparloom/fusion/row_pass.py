@@ -9,7 +9,8 @@ import numpy as np
 
 from sparloom.fusion.bind import CsrRows
 from sparloom.fusion.native import Csr
-from sparloom.jit import address, aligned, compile_cpp
+from sparloom.jit import NativeCall, address, aligned, compile_cpp
+from sparloom.measure import cache_bytes_per_core
 from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["RowPass", "RowSteps"]
@@ -22,6 +23,8 @@ PARTIAL_BYTES = 4 << 20  # of all S that slices add up
 PIECE_BYTES = 1 << 16  # of G: a few times the first cache
 ROW_WORK = 4  # nonzeros that cost as much as beginning a row
 DENSE_SHARE = 8  # dense multiplications that cost as much as one of a nonzero
+STREAM_SHARE = 0.25  # of the caches of all threads
+TOGETHER_SHARE = 0.2  # of rows with the first and last column of the row before: comparing all others pays
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class RowSteps:
 
 
 class RowPass:
-    """Executes steps over the rows of matrices on one pattern; buffers stay, so one call at a time.
+    """Executes steps over the rows of matrices on one pattern.
 
     Rows are cut into slices of about equal work, and S is added up slice by slice: the same threads give the same bits.
 
@@ -95,12 +98,11 @@ class RowPass:
     before the pattern is. Departure: no inspector, and sums of the same rows join in.
     """
 
-    def __init__(self, pattern: Pattern, *, threads: int, prefetch_bytes: int = 0) -> None:
+    def __init__(self, pattern: Pattern, *, threads: int, prefetch_bytes: int = 4096) -> None:
         if threads < 1:
             raise ValueError(f"{threads} threads: give at least 1")
         self.pattern, self.threads, self.prefetch_bytes = pattern, threads, prefetch_bytes
-        self._slices: dict[tuple[bool, int, int], np.ndarray] = {}
-        self._rooms: dict[str, np.ndarray] = {}
+        self._together = _repeats(pattern) >= TOGETHER_SHARE
 
     def __call__(self, steps: RowSteps) -> None:
         """Run the steps; results are overwritten.
@@ -108,45 +110,49 @@ class RowPass:
         Raises:
             ValueError: an array does not fit the others, is not contiguous, or is of another type than they.
         """
-        dtype = _checked(steps, self.pattern)
-        _kernel(dtype.name)(ctypes.byref(self._filled(steps, dtype)))
+        self.bind(steps)()
 
-    def _filled(self, steps: RowSteps, dtype: np.dtype) -> "_RowPass":
-        width = steps.width
+    def bind(self, steps: RowSteps) -> NativeCall:
+        """Bind the kernel to arrays; each call overwrites the results.
+
+        The addresses in its `arguments`, by the names of RowSteps and `a.values`, may be replaced by those of other
+        arrays of the same shapes and type, which the caller keeps alive.
+
+        Raises:
+            ValueError: as by a call.
+        """
+        dtype, width = _checked(steps, self.pattern), steps.width
         out = 0 if steps.d is None else steps.d.shape[1]
         left, right = (0, 0) if steps.s is None else steps.s.shape
         summed = 0 if steps.summed is None else steps.summed.shape[1]
         slices = self._cut(steps, out + left * right // max(1, width), left * right * dtype.itemsize)
-        count, widest = slices.size - 1, max(1, width, out, left, right)
-        piece = min(max(16, PIECE_BYTES // (widest * dtype.itemsize)), 512)
-        rooms = {"partials": count * left * right, "partial_sums": count * summed,
-                 "packed": _packed(dtype.name, width, out), "buffers": self.threads * piece * width}
-        addresses = {name: self._room(name, size, dtype) for name, size in rooms.items()}
-        addresses |= {name: array.ctypes.data for name, array in steps.arrays().items()}
-        return _RowPass(
-            a=Csr() if steps.matrix is None else CsrRows.of(steps.matrix).filled([]), **addresses,
-            slices=slices.ctypes.data, count=count, piece=piece, width=width, out=out, left_columns=left,
-            right_columns=right, summed_columns=summed, ahead=self.prefetch_bytes, threads=self.threads,
-            c_transposed=steps.c_transposed, together=True, stream_g=steps.d is None and steps.right is None,
-            stream_d=True)
+        count, widest, kept = slices.size - 1, max(1, width, out, left, right), [*steps.arrays().values(), slices]
+        arguments = _RowPass(
+            a=Csr() if steps.matrix is None else CsrRows.of(steps.matrix).filled(kept),
+            **{name: array.ctypes.data for name, array in steps.arrays().items()}, slices=slices.ctypes.data,
+            count=count, piece=min(max(16, PIECE_BYTES // (widest * dtype.itemsize)), 512), width=width, out=out,
+            left_columns=left, right_columns=right, summed_columns=summed, ahead=self.prefetch_bytes,
+            threads=self.threads, c_transposed=steps.c_transposed, together=self._together,
+            stream_g=self._streams(steps.g), stream_d=self._streams(steps.d))
+        sizes = {"partials": count * left * right, "partial_sums": count * summed,
+                 "packed": _function("packed", dtype)(ctypes.c_int64(width), ctypes.c_int64(out)),
+                 "buffers": self.threads * _function("buffer", dtype)(ctypes.byref(arguments))}
+        for name, size in sizes.items():
+            kept.append(aligned((size,), dtype.type))
+            setattr(arguments, name, kept[-1].ctypes.data)
+        return NativeCall(getattr(_library(), f"sparloom_row_pass_{SUFFIX[dtype.name]}"), arguments, kept=kept)
+
+    def _streams(self, result: np.ndarray | None) -> bool:
+        """Whether a result is too large to be found in a cache by what reads it next."""
+        return result is not None and result.nbytes > STREAM_SHARE * self.threads * cache_bytes_per_core()
 
     def _cut(self, steps: RowSteps, dense: int, partial_bytes: int) -> np.ndarray:
         """Bounds of slices with about equal work."""
         most = max(self.threads, min(SLICES_PER_THREAD * self.threads, PARTIAL_BYTES // max(1, partial_bytes)))
-        key = (steps.matrix is None, dense, most)
-        if key not in self._slices:
-            rows = self.pattern.rows
-            nonzeros = 0 if steps.matrix is None else self.pattern.indptr
-            work = (ROW_WORK + dense // DENSE_SHARE) * np.arange(rows + 1) + nonzeros
-            shares = np.linspace(0, work[-1], min(most, max(1, rows)) + 1)
-            self._slices[key] = np.searchsorted(work, shares).astype(np.int64)
-        return self._slices[key]
-
-    def _room(self, name: str, size: int, dtype: np.dtype) -> int:
-        room = self._rooms.get(name)
-        if room is None or room.size < size or room.dtype != dtype:
-            room = self._rooms[name] = aligned((size,), dtype.type)
-        return room.ctypes.data
+        rows = self.pattern.rows
+        nonzeros = 0 if steps.matrix is None else self.pattern.indptr
+        work = (ROW_WORK + dense // DENSE_SHARE) * np.arange(rows + 1) + nonzeros
+        return np.searchsorted(work, np.linspace(0, work[-1], min(most, max(1, rows)) + 1)).astype(np.int64)
 
 
 class _RowPass(ctypes.Structure):
@@ -210,15 +216,20 @@ def _library() -> ctypes.CDLL:
     return compile_cpp(["cpu/row_pass.cpp"])
 
 
-@cache
-def _kernel(dtype: str) -> Any:
-    kernel = getattr(_library(), f"sparloom_row_pass_{SUFFIX[dtype]}")
-    kernel.restype, kernel.argtypes = None, [ctypes.c_void_p]
-    return kernel
+def _function(name: str, dtype: np.dtype) -> Any:
+    """One of the functions that count elements."""
+    function = getattr(_library(), f"sparloom_row_pass_{name}_{SUFFIX[dtype.name]}")
+    function.restype = ctypes.c_int64
+    return function
 
 
-def _packed(dtype: str, width: int, out: int) -> int:
-    """Elements of C when it is packed."""
-    size = getattr(_library(), f"sparloom_row_pass_packed_{SUFFIX[dtype]}")
-    size.restype, size.argtypes = ctypes.c_int64, [ctypes.c_int64, ctypes.c_int64]
-    return size(width, out)
+def _repeats(pattern: Pattern) -> float:
+    """Share of rows that have the columns of the row before."""
+    if pattern.rows < 2 or pattern.nnz == 0:
+        return 0.0
+    lengths = pattern.row_lengths()
+    same = (lengths[1:] == lengths[:-1]) & (lengths[1:] > 0)
+    rows = np.nonzero(same)[0] + 1
+    heads = pattern.indices[pattern.indptr[rows]] == pattern.indices[pattern.indptr[rows - 1]]
+    tails = pattern.indices[pattern.indptr[rows + 1] - 1] == pattern.indices[pattern.indptr[rows] - 1]
+    return float((heads & tails).sum() / pattern.rows)

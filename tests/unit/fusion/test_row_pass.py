@@ -116,6 +116,36 @@ def test_the_same_bits_every_time() -> None:
         np.testing.assert_array_equal(steps.s, first)
 
 
+def test_results_may_go_past_the_caches(monkeypatch) -> None:
+    monkeypatch.setattr("sparloom.fusion.row_pass.STREAM_SHARE", 0.0)
+    for widths in ((32, 48, 16), (33, 20, 16)):
+        steps = problem(grid(), *widths)
+        for part in (steps, replace(steps, bias=None), replace(steps, c=None, d=None, bias=None, right=None, s=None)):
+            results = expected(part)
+            RowPass(part.matrix.pattern, threads=2)(part)
+            assert_computed(part, results)
+
+
+def test_rows_with_equal_columns() -> None:
+    rows = np.repeat(np.arange(40), 5)[:, None] % 13 + np.arange(0, 60, 9)
+    pattern = Pattern.from_coo(np.repeat(np.arange(200), 7), rows.ravel(), (200, 80))
+    steps = problem(pattern, 32, 32, 32)
+    results = expected(steps)
+    RowPass(pattern, threads=2)(steps)
+    assert_computed(steps, results)
+
+
+def test_a_bound_call_takes_other_arrays() -> None:
+    steps, other = problem(grid(), 32, 16, 8), problem(grid(), 32, 16, 8)
+    call = RowPass(steps.matrix.pattern, threads=2).bind(steps)
+    other.y[:] += 1
+    results = expected(other)
+    for name, array in other.arrays().items():
+        setattr(call.arguments, name, array.ctypes.data)
+    call()
+    assert_computed(other, results)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     steps = problem(grid(), 8, 8, 8)
     run = RowPass(steps.matrix.pattern, threads=1)
