@@ -1,5 +1,6 @@
 """Results that take the memory of results that are no more."""
 
+import math
 import weakref
 from collections import defaultdict, deque
 
@@ -10,6 +11,7 @@ from sparloom.jit import aligned
 
 __all__ = ["Pool"]
 
+LEAST_BYTES = 1 << 18  # what is smaller the allocator of torch has at hand
 KEPT = 4  # buffers of one size that wait for the next use
 NUMBERS = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -26,7 +28,9 @@ class Pool:
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Give a contiguous tensor with any content that nothing else refers to."""
         number = NUMBERS[dtype]
-        size = int(np.prod(shape)) * np.dtype(number).itemsize
+        size = math.prod(shape) * dtype.itemsize
+        if size < LEAST_BYTES:
+            return torch.empty(shape, dtype=dtype)
         free = self._free[size]
         try:
             memory = free.pop()

@@ -1,6 +1,7 @@
 """Products of a graph convolution, fused, on tensors: what is planned for one matrix and kept."""
 
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
 from threading import Lock
 
 import torch
@@ -37,7 +38,7 @@ class Propagation:
         """By inner width, width, whether C is transposed, type and threads."""
         self._pool = pool
         self._calls: dict[tuple[int, int, bool, str, int], NativeCall] = {}
-        self._passes: dict[int, RowPass] = {}
+        self._passes: dict[tuple[Hashable, ...], tuple[NativeCall, ...]] = {}
         self._lock = Lock()
 
     def matrix(self, values: torch.Tensor) -> SparseMatrix:
@@ -69,24 +70,48 @@ class Propagation:
         return result
 
     def run(
-        self, matrix: SparseMatrix | None = None, *, c_transposed: bool = False, **arrays: torch.Tensor | None,
+        self, matrix: SparseMatrix | None = None, *, c_transposed: bool = False, **tensors: torch.Tensor | None,
     ) -> None:
         """Take steps over the rows of A, fused or one after the other.
 
         Args:
             matrix, c_transposed: see `RowSteps`.
-            arrays: by the names of `RowSteps`; those that are None are left out.
+            tensors: by the names of `RowSteps`, contiguous; those that are None are left out.
         """
-        given = {name: array.detach().numpy() for name, array in arrays.items() if array is not None}
-        if self.planning.fuse == "never" and matrix is not None and "g" not in given:
-            given["g"] = self.empty(given["y"].shape[1], arrays["y"].dtype).numpy()
-        steps, threads = RowSteps(matrix, c_transposed=c_transposed, **given), torch.get_num_threads()
+        given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        threads, dtype = torch.get_num_threads(), next(iter(given.values())).dtype
+        key = (threads, dtype, matrix is None, c_transposed, *((name, tensor.shape) for name, tensor in given.items()))
         with self._lock:
-            if threads not in self._passes:
-                self._passes[threads] = RowPass(self.pattern, threads=threads)
-            for part in steps.apart() if self.planning.fuse == "never" else (steps,):
-                self._passes[threads](part)
+            calls = self._passes.get(key)
+            if calls is None:
+                calls = self._passes[key] = self._bound(matrix, given, c_transposed, threads)
+            for call in calls:
+                _point(call, matrix, given)
+                call()
+
+    def _bound(
+        self, matrix: SparseMatrix | None, given: Mapping[str, torch.Tensor], c_transposed: bool, threads: int,
+    ) -> tuple[NativeCall, ...]:
+        """Bind one pass, or one for each product."""
+        steps = RowSteps(matrix, c_transposed=c_transposed, **{
+            name: tensor.detach().numpy() for name, tensor in given.items()})
+        run = RowPass(self.pattern, threads=threads)
+        if self.planning.fuse != "never":
+            return (run.bind(steps),)
+        if matrix is not None and steps.g is None:
+            steps = replace(steps, g=self.empty(steps.width, given["y"].dtype).numpy())
+        return tuple(run.bind(part) for part in steps.apart())
 
     def empty(self, width: int, dtype: torch.dtype) -> torch.Tensor:
         """Allocate (nodes, width)."""
         return self._pool.empty((self.pattern.rows, width), dtype)
+
+
+def _point(call: NativeCall, matrix: SparseMatrix | None, given: Mapping[str, torch.Tensor]) -> None:
+    """Let a call work on these tensors, as far as it takes them."""
+    arguments = call.arguments
+    if arguments.a.begin:
+        arguments.a.values = matrix.values.ctypes.data
+    for name, tensor in given.items():
+        if getattr(arguments, name):
+            setattr(arguments, name, tensor.data_ptr())

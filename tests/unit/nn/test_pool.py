@@ -9,10 +9,10 @@ from sparloom.nn.pool import Pool
 
 def test_memory_of_a_dropped_tensor_is_used_again() -> None:
     pool = Pool()
-    first = pool.empty((100, 4), torch.float32)
+    first = pool.empty((1000, 400), torch.float32)
     place = first.data_ptr()
     del first
-    assert pool.empty((200, 2), torch.float32).data_ptr() == place
+    assert pool.empty((2000, 200), torch.float32).data_ptr() == place
 
 
 def test_memory_in_use_is_left_alone() -> None:
@@ -20,12 +20,12 @@ def test_memory_in_use_is_left_alone() -> None:
     kept = []
     for hold in (lambda tensor: tensor[2:], lambda tensor: tensor.numpy(), lambda tensor: tensor.untyped_storage(),
                  lambda tensor: tensor.detach().view(-1)):
-        tensor = pool.empty((64, 2), torch.float64)
+        tensor = pool.empty((64000, 2), torch.float64)
         places.add(tensor.data_ptr())
         kept.append(hold(tensor))
         del tensor
         gc.collect()
-    fresh = pool.empty((64, 2), torch.float64)
+    fresh = pool.empty((64000, 2), torch.float64)
     assert len(places | {fresh.data_ptr()}) == 5
 
 
