@@ -3,7 +3,7 @@
 from sparloom.fusion.baselines import atomic_tiling, fused_gemv, overlapped_tiling
 from sparloom.fusion.bind import Pair, Variant, Workspace
 from sparloom.fusion.budget import Budget
-from sparloom.fusion.cache_walk import CacheLevel, access_cycles, machine_levels
+from sparloom.fusion.cache_walk import CacheLevel, access_cycles, machine_levels, mean_cycles
 from sparloom.fusion.decorator import FusedFunction, fuse
 from sparloom.fusion.executor import Executor, potential_gain
 from sparloom.fusion.frontend import fprange
@@ -31,7 +31,8 @@ __all__ = [
     "LEAST_FUSED_RATIO", "Budget", "CacheLevel", "Csr", "Executor", "FusedFunction", "FusedLoops", "Loop", "Pair",
     "Reads", "Reordered", "RowPass", "RowSteps", "ScheduleKey", "ScheduleStore", "TileSchedule", "Variant",
     "Workspace", "access_cycles", "atomic_tiling", "bandwidth_order", "check_schedule", "coarse_tiles", "fprange",
-    "fuse", "fused_gemv", "gemm_spmm_loops", "load_schedule", "machine_levels", "metis_order", "overlapped_tiling",
-    "partition_order", "pinned", "potential_gain", "rescue_order", "save_schedule", "schedule_tiles", "separated",
-    "spmm_gemm_loops", "spmm_spmm_loops", "summarise", "tall_gemm", "unfused_schedule",
+    "fuse", "fused_gemv", "gemm_spmm_loops", "load_schedule", "machine_levels", "mean_cycles", "metis_order",
+    "overlapped_tiling", "partition_order", "pinned", "potential_gain", "rescue_order", "save_schedule",
+    "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "summarise", "tall_gemm",
+    "unfused_schedule",
 ]

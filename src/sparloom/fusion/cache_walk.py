@@ -15,7 +15,7 @@ from sparloom.jit import compile_cpp
 from sparloom.measure import cache_levels
 from sparloom.sparse import Pattern
 
-__all__ = ["CacheLevel", "access_cycles", "machine_levels"]
+__all__ = ["CacheLevel", "access_cycles", "machine_levels", "mean_cycles"]
 
 LINE = 64  # bytes
 
@@ -76,9 +76,16 @@ def access_cycles(
         _lines(inner), _lines(width), tuple(level.bytes // (LINE * level.ways) for level in levels),
         tuple(level.ways for level in levels), variant.local, variant.stream)
     _walk()(ctypes.byref(walk))
-    cycles = [*(level.cycles for level in levels), memory_cycles]
-    reads = np.array(walk.reads[:], dtype=np.float64)
-    return float(reads @ cycles / reads.sum()) if reads.sum() else float("nan")
+    return mean_cycles(walk.reads[:], levels, memory_cycles=memory_cycles)
+
+
+def mean_cycles(
+    reads: Sequence[int], levels: Sequence[CacheLevel], *, memory_cycles: float = MEMORY_CYCLES
+) -> float:
+    """Average the cycles of reads, given how many each level and the memory served; NaN where there are none."""
+    cycles = np.array([*(level.cycles for level in levels), memory_cycles])
+    counts = np.array(reads, dtype=np.float64)
+    return float(counts @ cycles / counts.sum()) if counts.sum() else float("nan")
 
 
 def _lines(columns: int) -> int:

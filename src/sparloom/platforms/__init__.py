@@ -17,8 +17,10 @@ _PLACES = {
     "Platform": "sparloom.platforms.platform",
     "SpadePlatform": "sparloom.platforms.spade",
     "SpmmKernels": "sparloom.platforms.cpu_kernels.spmm",
+    "count_reads": "sparloom.platforms.cache_counters",
     "interleaved": "sparloom.platforms.interleave",
     "keep_threads_awake": "sparloom.platforms.clock",
+    "reads_by_level": "sparloom.platforms.cache_counters",
     "reallocated": "sparloom.platforms.arrays",
 }
 

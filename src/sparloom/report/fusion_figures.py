@@ -147,7 +147,7 @@ def draw_reuse(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
 
 @styled
 def draw_memory_time(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
-    """Draw the average time of a memory access in the simulated caches, in cycles (Figure 6)."""
+    """Draw the average time of a memory access, in cycles, counted or simulated (Figure 6)."""
     cycles = frame[frame["access_cycles"].notna()].pivot_table(
         index=["matrix", "width"], columns="method", values="access_cycles")
     order = cycles.get("unfused", pd.Series(dtype=float)).sort_values().index
@@ -155,7 +155,8 @@ def draw_memory_time(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     for method in (method for method in ("unfused", "fused", "auto") if method in cycles):
         _curve(axes, cycles[method].reindex(order), method)
     axes.set_xlabel("matrices, by access time of unfused")
-    axes.set_ylabel("cycles per access, simulated")
+    source = ", ".join(sorted(frame["access_source"].dropna().unique()))
+    axes.set_ylabel(f"cycles per access, {source}")
     _finish(drawn, axes, stem, title)
 
 

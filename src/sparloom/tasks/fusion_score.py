@@ -11,10 +11,10 @@ from threadpoolctl import ThreadpoolController
 
 from sparloom.dispatch import PairPlan, PlanCache, plan_pair
 from sparloom.errors import Unsupported
-from sparloom.fusion import Pair, Reordered, access_cycles, machine_levels, pinned, potential_gain
+from sparloom.fusion import Pair, Reordered, access_cycles, machine_levels, mean_cycles, pinned, potential_gain
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Operands
-from sparloom.platforms import interleaved, reallocated
+from sparloom.platforms import count_reads, interleaved, reads_by_level, reallocated
 from sparloom.sparse import SparseMatrix
 from sparloom.tasks.fusion_cases import Case
 from sparloom.tasks.fusion_methods import SERIAL, Method, Methods
@@ -85,7 +85,7 @@ def score(bench: Bench, case: Case, matrix: SparseMatrix) -> list[Row]:
             if name in WATCHED:
                 rows[-1]["gain_seconds"] = _gain(method)
                 if "coarse" in methods:
-                    rows[-1]["access_cycles"] = _access_cycles(method)
+                    rows[-1] |= _access(method)
     return rows
 
 
@@ -129,14 +129,20 @@ def _gain(method: Method) -> float:
     return float(np.median(gains))
 
 
-def _access_cycles(method: Method) -> float:
+def _access(method: Method) -> Row:
+    """Average time of a memory access: counted by the processor, else simulated."""
     executor, operands, pattern = method.executor, method.operands, method.operands.matrix.pattern
-    if executor.order is not None:
-        pattern = Reordered.of(pattern, executor.order).pattern
-    inner = 0 if operands.right is not None else operands.dense["B"].shape[1]
-    return access_cycles(executor.op, pattern, executor.schedule, inner=inner, width=executor.op.width(operands),
-                         threads=executor.threads, variant=executor.variant,
-                         levels=machine_levels(executor.threads))
+    levels = machine_levels(executor.threads)
+    try:
+        counts = count_reads(method.call)
+    except Unsupported:
+        if executor.order is not None:
+            pattern = Reordered.of(pattern, executor.order).pattern
+        inner = 0 if operands.right is not None else operands.dense["B"].shape[1]
+        cycles = access_cycles(executor.op, pattern, executor.schedule, inner=inner, width=executor.op.width(operands),
+                               threads=executor.threads, variant=executor.variant, levels=levels)
+        return {"access_cycles": cycles, "access_source": "simulated"}
+    return {"access_cycles": mean_cycles(reads_by_level(counts), levels), "access_source": "counted"}
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from sparloom.report import (
 SECONDS = {"auto": 1.0, "unfused": 2.0, "fused": 1.25, "local": 1.0, "separated": 2.0, "mkl": 4.0, "torch": 8.0,
            "scipy": 16.0, "overlapped": 5.0, "atomic": 10.0, "gemv": 3.0, "coarse": 1.5, "sequential": 4.0}
 MATRICES = ("lap2d", "lap3d", "band", "rmat17", "er", "comm", "lap2d_blk64")
+WATCHED = ("auto", "unfused", "fused")
 OURS = ("auto", "unfused", "fused", "local", "separated", "coarse", "sequential")
 
 
@@ -32,7 +33,7 @@ def row(part, matrix, op, width, threads, method):
     ours = {"fused_rows": 0.9, "fused_ratio": 0.45, "tiles_0": 4.0, "tiles_1": 2.0, "build_seconds": seconds / 2,
             "gain_seconds": 0.1 * seconds} if method in OURS else {}
     decided = {"decision_seconds": 20.0 * scale} if method in ("auto", "unfused") else {}
-    traced = {"access_cycles": 30 + seconds} if method in ("auto", "unfused", "fused") and width == 64 else {}
+    traced = {"access_cycles": 30 + seconds, "access_source": "simulated"} if method in WATCHED and width == 64 else {}
     reused = {"reused_flops": 0.4, "kept_rows": 0.8} if method == "coarse" else {}
     return {"part": part, "matrix": matrix, "op": op, "width": width, "threads": threads, "method": method,
             "rows": 100, "nnz": 500, "d1_bytes": 100 * width * 4, "last_cache_bytes": 20_000, "seconds": seconds,
