@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from sparloom.measure import geomean
-from sparloom.report.figures import figure, op_title, save, styled
+from sparloom.report.figures import TICKS, figure, op_title, save, styled
 from sparloom.report.fusion_metrics import ANCHORS, ratios
 from sparloom.report.fusion_tables import LABELS
 
@@ -65,6 +65,7 @@ def draw_rates(frame: pd.DataFrame, stem: Path, *, title: str, methods: Sequence
         for method in (method for method in methods[::-1] if method in rates):
             _curve(axis, rates[method].reindex(order), method)
         axis.set_title(f"{width} columns")
+        axis.set_ylim(bottom=0)
         axis.set_xlabel("matrices, by rate of fuse=auto")
         if len(order) <= len(ANCHORS) + 2:
             axis.set_xticks(range(1, len(order) + 1), order, rotation=60, ha="right", fontsize=8)
@@ -88,8 +89,8 @@ def draw_fused_methods(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
                 at = number + 0.27 * (place - (len(widths) - 1) / 2)
                 axes.bar(at, geomean(values), width=0.25, color=COLOURS[method], alpha=1 - 0.25 * place)
                 axes.scatter(np.full(values.size, at), values, s=3, color="#2b2b2b", alpha=0.4, linewidth=0)
-                axes.annotate(f"{width}", (at, 1), xytext=(0, -11), textcoords="offset points", ha="center",
-                              fontsize=7)
+                axes.annotate(f"{width}", (at, 0), xycoords=("data", "axes fraction"), xytext=(0, -9),
+                              textcoords="offset points", ha="center", fontsize=7)
     _logarithmic(axes)
     axes.set_xticks(range(len(shown)), [NAMES[method].replace(", ", ",\n") for method in shown], fontsize=8)
     axes.tick_params(axis="x", pad=12)
@@ -227,6 +228,7 @@ def _curve(axis: Axes, values: pd.Series, method: str) -> None:
 
 def _logarithmic(axes: Axes) -> None:
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(FixedLocator(TICKS))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:g}")
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
