@@ -27,6 +27,8 @@ class PairCheck:
         self._oracle = op.oracle(_some_rows(operands, self._rows))
         self._terms = op.terms(pattern, op.width(operands))
         self._scale = op.scale(operands)
+        if operands.right is not None:  # alike rows of D1 add up with equal signs, so their errors do too
+            self._scale = self._scale * (1 + pattern.row_lengths() / 8)[:, None]
         limits = np.finfo(operands.matrix.dtype)
         self._tolerance = (8 * limits.eps * self._scale * (self._terms + 1) + limits.tiny).astype(limits.dtype)
         self._first: np.ndarray | None = None

@@ -14,13 +14,13 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 OVERRIDES = (
-    "experiment=bench_fusion", "task.parts=[anchors]", "anchors.scale=0.003", "anchors.reordered=false", "timing=quick",
+    "experiment=bench_fusion", "task.parts=[anchors]", "anchors.scale=0.001", "anchors.reordered=false", "timing=quick",
     "task.blocks.anchors.widths=[16]", "task.blocks.anchors.ops=[gemm_spmm,spmm_spmm]",
     "task.blocks.fused_anchors.widths=[16]", "task.blocks.fused_anchors.ops=[gemm_spmm]",
     "task.blocks.compilers_anchors.widths=[16]", "task.blocks.steps_anchors.widths=[16]",
     "task.blocks.one_thread_anchors.widths=[16]", "task.blocks.one_thread_anchors.ops=[gemm_spmm]",
 )
-KILLS = 3
+KILLS = 2
 
 
 def started(folder: Path) -> subprocess.Popen:

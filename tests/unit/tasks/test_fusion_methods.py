@@ -103,6 +103,17 @@ def test_the_first_result_must_be_finite(matrix):
         check.check(result)
 
 
+def test_many_alike_neighbours_of_a_hub_are_not_taken_for_a_fault():
+    rows = 40_000
+    leaves = np.arange(1, rows)
+    star = Pattern.from_coo(np.concatenate([np.zeros(rows - 1, int), leaves]),
+                            np.concatenate([leaves, np.zeros(rows - 1, int)]), (rows, rows))
+    op = OPS["spmm_spmm"]
+    operands = op.operands(SparseMatrix(star, np.ones(star.nnz)), 4, 0)
+    csr = operands.matrix.to_scipy()
+    PairCheck(op, operands, seed=0).check(csr @ (csr @ operands.dense["C"]))
+
+
 @pytest.mark.cc
 def test_decisions_are_found_again_and_scored(matrix, tmp_path):
     bench = Bench(OPS, QUICK, PlanCache(tmp_path), gemv_flops=1.0, seed=0)
