@@ -83,5 +83,5 @@ class Graph:
             self._structures[looped] = structure, forward, backward
         structure, forward, backward = self._structures[looped]
         values = structure.values(edges.weights)
-        matrix, transposed = forward.matrix(values), backward.matrix(values.detach()[structure.turned])
+        matrix, transposed = forward.matrix(values), backward.matrix(values.detach().index_select(0, structure.turned))
         return Adjacency(values, forward, backward, matrix, transposed)

@@ -40,7 +40,7 @@ def normalised(edges: Edges, normalisation: Normalisation, dtype: torch.dtype) -
     degrees = torch.zeros(edges.nodes, dtype=dtype).index_add(0, edges.rows, edges.weights)
     scale = degrees.pow(-0.5)
     scale = scale.masked_fill(scale == torch.inf, 0)
-    return replace(edges, weights=scale[edges.rows] * edges.weights * scale[edges.cols])
+    return replace(edges, weights=scale.index_select(0, edges.rows) * edges.weights * scale.index_select(0, edges.cols))
 
 
 def _looped(edges: Edges, self_loop: float) -> Edges:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse
 import torch
 
 from sparloom.nn.edges import Edges
@@ -32,7 +33,7 @@ class Structure:
     def values(self, weights: torch.Tensor) -> torch.Tensor:
         """Bring weights of edges, (edges,), into the order of nonzeros, (nnz,); those of one position are added."""
         if self.place is None:
-            return weights[self.order]
+            return weights.index_select(0, self.order)
         return weights.new_zeros(self.pattern.nnz).index_add(0, self.place, weights)
 
 
@@ -48,14 +49,11 @@ def structure_of(edges: Edges) -> Structure:
         place = np.empty(order.size, dtype=np.int64)
         place[order] = np.cumsum(first) - 1
         rows, cols, order = rows[first], cols[first], order[first]
-    turned = np.argsort(cols, kind="stable")
-    pattern, transposed = _compressed(rows, cols, nodes), _compressed(cols[turned], rows[turned], nodes)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=nodes))])
+    pattern = Pattern((nodes, nodes), indptr, cols)
+    by_cols = scipy.sparse.csr_array((np.arange(rows.size), pattern.indices, indptr), shape=pattern.shape).tocsc()
+    transposed = Pattern(pattern.shape, by_cols.indptr, by_cols.indices)
     if pattern == transposed:
         transposed = pattern
     return Structure(pattern, transposed, None if place is None else torch.from_numpy(place), torch.from_numpy(order),
-                     torch.from_numpy(turned))
-
-
-def _compressed(rows: np.ndarray, cols: np.ndarray, nodes: int) -> Pattern:
-    """Make a pattern of sorted positions."""
-    return Pattern((nodes, nodes), np.searchsorted(rows, np.arange(nodes + 1)), cols)
+                     torch.from_numpy(by_cols.data))
