@@ -84,10 +84,12 @@ class JacobiSolver:
         self.iteration = JacobiIteration.of(matrix, relaxation=relaxation, dtype=dtype)
         self.shape = (matrix.pattern.rows, columns)
         op = SpmmSpmm(dtype=np.dtype(dtype).name, addends=True)
-        dense = aligned(self.shape, np.dtype(dtype).type, zero=True)
+        start, constant = (aligned(self.shape, np.dtype(dtype).type) for _ in range(2))  # places as in `Sweeps`
+        start.fill(0)
+        constant.fill(0)
 
         def plan(iterated: SparseMatrix, other_fuse: Fuse | None) -> PairPlan:
-            operands = Operands(iterated, {"C": dense, "F": dense, "G": dense}, right=iterated)
+            operands = Operands(iterated, {"C": start, "F": constant, "G": constant}, right=iterated)
             return plan_pair(op, operands, fuse=other_fuse or fuse, threads=threads, cache=cache,
                              replay_only=replay_only)
 
