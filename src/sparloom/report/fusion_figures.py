@@ -22,7 +22,7 @@ __all__ = [
 COLOURS: Mapping[str, str] = {
     "auto": "#b5443c", "fused": "#d9a441", "local": "#c98a6b", "unfused": "#5f7fa8", "separated": "#8fa9c9",
     "mkl": "#7aa974", "torch": "#9a9a9a", "scipy": "#c8c8c8", "atomic": "#8a6fa8", "overlapped": "#6f9aa8",
-    "gemv": "#7d7d4d", "blas_gemv": "#a3a35f", "listing": "#4d4d4d", "coarse": "#d9a441", "sequential": "#2b2b2b",
+    "gemv": "#7d7d4d", "blas_gemv": "#a3a35f", "listing": "#4d4d4d", "coarse": "#5f7fa8", "sequential": "#2b2b2b",
 }
 NAMES: Mapping[str, str] = {"auto": "fuse=auto", "coarse": "step one", "sequential": "unfused, one thread", **LABELS}
 COMPARED = ("auto", "fused", "unfused", "mkl", "torch")
@@ -125,7 +125,7 @@ def draw_steps(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     _curve(axes, both.reindex(order), "fused")
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_xlabel("matrices and widths, by speedup of both steps")
-    axes.set_ylabel("times as fast as one thread, unfused")
+    axes.set_ylabel("speedup over one thread, unfused")
     _finish(drawn, axes, stem, title)
 
 
