@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import LogLocator, NullLocator
 from rich.table import Table
 
 from sparloom.measure import bootstrap_interval, geomean
@@ -32,6 +33,7 @@ LABELS = {
     "unfused_over_pyg": "own layers, nothing fused",
     "speedup_over_unfused": "sparloom over own, nothing fused",
 }
+METHODS = {"pyg": "PyTorch Geometric", "sparloom": "sparloom"}
 COLOURS = {"pyg": "#9a9a9a", "sparloom": "#b5443c"}
 
 
@@ -88,7 +90,7 @@ def gcn_table(metrics: Mapping[str, float]) -> Table:
     table.add_row("least of all graphs", *(f"{metrics[f'{width}/speedup_over_pyg_min']:.2f}" for width in widths))
     table.add_row("the paper, 14 graphs, 1 node of Ice Lake", *(
         f"{PAPER[width]:.2f}" if width in PAPER else "" for width in widths))
-    for name, label in (("pyg", "PyTorch Geometric"), ("sparloom", "sparloom")):
+    for name, label in METHODS.items():
         shares = [metrics[f"{width}/rest_share_{name}"] for width in widths]
         table.add_row(f"not in the layers, {label}", *(f"{share:.0%}" for share in shares))
     return table
@@ -96,26 +98,30 @@ def gcn_table(metrics: Mapping[str, float]) -> Table:
 
 @styled
 def draw_gcn(frame: pd.DataFrame, stem: Path) -> None:
-    """Draw seconds of the whole training by graph, a panel for each width."""
+    """Draw seconds of the whole training by graph, a panel for each width; on the right how many times as fast."""
     widths = sorted(frame["width"].unique())
-    drawn, panels = figure(4.6 * len(widths), 0.24 * frame["matrix"].nunique() + 1.2, columns=len(widths))
     order = frame.drop_duplicates("matrix").sort_values("edges")["matrix"].tolist()
+    drawn, panels = figure(4.6 * len(widths), 0.24 * len(order) + 1.6, columns=len(widths))
+    places = np.arange(len(order))
     for width, panel in zip(widths, panels, strict=True):
         seconds = frame[frame["width"] == width].pivot(index="matrix", columns="method", values="seconds").loc[order]
-        places = np.arange(len(order))
-        for shift, (name, colour) in zip((0.2, -0.2), COLOURS.items(), strict=True):
-            label = {"pyg": "PyTorch Geometric", "sparloom": "sparloom"}[name]
-            panel.barh(places + shift, seconds[name], height=0.38, color=colour, label=label)
+        panel.hlines(places, seconds["sparloom"], seconds["pyg"], color="#d0d0d0", linewidth=2)
+        for name, label in METHODS.items():
+            panel.plot(seconds[name], places, "o", color=COLOURS[name], markersize=5, label=label)
         for place, ratio in zip(places, seconds["pyg"] / seconds["sparloom"], strict=True):
-            panel.annotate(f"{ratio:.1f}×", (seconds["pyg"].iloc[place], place + 0.2), xytext=(3, 0), fontsize=7,
+            panel.annotate(f"{ratio:.1f}×", (seconds["pyg"].iloc[place], place), xytext=(6, 0), fontsize=7,
                            textcoords="offset points", va="center")
         panel.set_xscale("log")
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.xaxis.set_minor_locator(NullLocator())
         panel.grid(axis="y", visible=False)
+        panel.grid(axis="x", visible=True)
         panel.set_yticks(places, [name.partition("/")[2] for name in order] if panel is panels[0] else [], fontsize=7)
-        panel.set_xlabel("seconds of 100 steps")
+        panel.set_xlabel("seconds of the training")
         panel.set_title(f"{width} features, hidden channels, classes")
-        panel.margins(x=0.15)
-    panels[0].legend(loc="lower right", fontsize=8)
+        panel.margins(x=0.12)
+    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     save(drawn, stem)
 
 
