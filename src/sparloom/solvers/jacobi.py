@@ -7,17 +7,17 @@ pays.
 """
 
 import logging
+import os
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from sparloom.dispatch import PairPlan, PlanCache, plan_pair
-from sparloom.dispatch.plan import Fuse
-from sparloom.jit import aligned
-from sparloom.ops import Operands, SpmmSpmm
+from sparloom.dispatch import Fuse, PairPlan, PlanCache
 from sparloom.solvers.iteration import JacobiIteration
-from sparloom.solvers.numbering import NUMBERINGS, better_numbering, numbering_of
+from sparloom.solvers.numbering import NUMBERINGS, Numbering
+from sparloom.solvers.planning import Planner
 from sparloom.solvers.sweeps import Sweeps
 from sparloom.sparse import SparseMatrix
 
@@ -79,30 +79,29 @@ class JacobiSolver:
     ) -> None:
         if columns < 1:
             raise ValueError(f"{columns} right-hand sides: give at least 1")
-        if numbering not in NUMBERINGS:
-            raise ValueError(f"numbering {numbering!r} is not one of {', '.join(NUMBERINGS)}")
+        if fuse not in get_args(Fuse):
+            raise ValueError(f"fuse={fuse!r}: give \"auto\", \"never\" or \"always\"")
+        if numbering not in ("auto", *NUMBERINGS):
+            raise ValueError(f"numbering {numbering!r} is not one of auto, {', '.join(NUMBERINGS)}")
         self.iteration = JacobiIteration.of(matrix, relaxation=relaxation, dtype=dtype)
         self.shape = (matrix.pattern.rows, columns)
-        op = SpmmSpmm(dtype=np.dtype(dtype).name, addends=True)
-        start, constant = (aligned(self.shape, np.dtype(dtype).type) for _ in range(2))  # places as in `Sweeps`
-        start.fill(0)
-        constant.fill(0)
-
-        def plan(iterated: SparseMatrix, other_fuse: Fuse | None) -> PairPlan:
-            operands = Operands(iterated, {"C": start, "F": constant, "G": constant}, right=iterated)
-            return plan_pair(op, operands, fuse=other_fuse or fuse, threads=threads, cache=cache,
-                             replay_only=replay_only)
-
+        planner = Planner(
+            self.iteration.matrix, columns, threads=len(os.sched_getaffinity(0)) if threads is None else threads,
+            cache=PlanCache.of_this_user() if cache is None else cache, replay_only=replay_only)
         if numbering == "auto" and fuse != "never":
-            self.numbering = better_numbering(self.iteration.matrix, plan)
+            self._planned = planner.fastest(fuse)
         else:
-            name = "natural" if numbering == "auto" else numbering
-            self.numbering = numbering_of(name, self.iteration.matrix, plan)
+            self._planned = planner.planned(fuse, "natural" if numbering == "auto" else numbering)
+
+    @property
+    def numbering(self) -> Numbering:
+        """In which order the unknowns lie in memory."""
+        return self._planned.numbering
 
     @property
     def plan(self) -> PairPlan:
         """How two steps are computed."""
-        return self.numbering.plan
+        return self._planned.plan
 
     def sweeps(self, right_hand_sides: np.ndarray) -> Sweeps:
         """Give the bare iteration from x = 0, two steps at a time, rows in the order of `numbering`.

@@ -103,8 +103,7 @@ def _solver(
 
 def _describe(solver: JacobiSolver) -> str:
     """The choice as text."""
-    numbering = "natural" if solver.numbering.order is None else "bandwidth"
-    return json.dumps({"numbering": numbering, **solver.plan.choice.to_json()})
+    return json.dumps({"numbering": solver.numbering.name, **solver.plan.choice.to_json()})
 
 
 def _methods(

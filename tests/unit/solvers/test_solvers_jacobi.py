@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
 
+from sparloom.dispatch import PlanCache
+from sparloom.errors import NotDecided
 from sparloom.solvers import JacobiIteration, JacobiSolver, converging_relaxation, jacobi
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -195,6 +197,8 @@ def test_what_cannot_be_solved_is_refused():
         jacobi(identity, np.array([[1, 1], [1, np.nan], [1, 1]]))
     with pytest.raises(ValueError, match="0 right-hand sides"):
         JacobiSolver(identity, 0)
+    with pytest.raises(ValueError, match="fuse='sometimes'"):
+        jacobi(identity, b, fuse="sometimes")
     with pytest.raises(ValueError, match="numbering 'random' is not one of auto, natural, bandwidth"):
         jacobi(identity, b, numbering="random")
     with pytest.raises(ValueError, match="relaxation 0"):
@@ -212,3 +216,15 @@ def test_the_relaxation_that_converges_is_found(rows):
     assert found == (1.0 if largest < 1.99 else pytest.approx(0.95 * 2 / largest, rel=1e-2))
     assert jacobi(heavy, right_hand_sides(rows, 2), relaxation=found).converged.all()
     assert converging_relaxation(plane()) == 1.0
+
+
+@pytest.mark.parametrize("fuse", ["auto", "always"])
+def test_what_was_decided_once_is_found_again(fuse, tmp_path):
+    matrix, cache = plane(), PlanCache(tmp_path)
+    with pytest.raises(NotDecided, match="which sweeps of"):
+        JacobiSolver(matrix, 8, fuse=fuse, threads=2, cache=cache, replay_only=True)
+    first = JacobiSolver(matrix, 8, fuse=fuse, threads=2, cache=cache)
+    again = JacobiSolver(matrix, 8, fuse=fuse, threads=2, cache=cache, replay_only=True)
+    assert again.plan.choice == first.plan.choice
+    assert again.numbering.name == first.numbering.name
+    assert first.plan.choice.fused or fuse == "auto"
