@@ -2,13 +2,17 @@
 
 import json
 import warnings
+from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 import pytest
 import torch
 
+from sparloom.nn import GCNConv
 from sparloom.sparse import SyntheticCorpus
 from sparloom.tasks import BenchGcn
+from sparloom.tasks.gcn_training import Classification, Trainee
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -47,6 +51,21 @@ def test_all_methods_train_alike(tmp_path) -> None:
     assert set(frame.loc[frame["method"] == "pyg", "form"]) <= {"csr", "csr_int32", "edge_index", "torch_sparse"}
     assert (out / "training.png").stat().st_size > 0
     assert not list((tmp_path / "journals").glob("*"))
+
+
+def test_in_float64_both_train_to_the_same_loss() -> None:
+    from torch_geometric.nn import GCNConv as Theirs
+
+    corpus = SyntheticCorpus(rows=[200], variants=1, seed=0, families=["heavy_tail"])
+    pattern = corpus.load(corpus.entries()[0].name).pattern
+    task = Classification.drawn(pattern, 16, seed=0)
+    task, losses = replace(task, features=task.features.double()), []
+    for layer in (Theirs, partial(GCNConv, first="aggregate"), partial(GCNConv, first="transform")):
+        trainee = Trainee(lambda *channels, made=layer: made(*channels, cached=True).double(), lambda: task.edges, task,
+                          seed=0)
+        trainee.train(100)
+        losses.append(trainee.loss)
+    assert max(losses) - min(losses) < 1e-9
 
 
 def test_a_killed_run_goes_on(tmp_path, monkeypatch) -> None:
