@@ -15,6 +15,7 @@ from sparloom.data import SampleTable
 from sparloom.measure import Measurement
 from sparloom.ops import SpMM
 from sparloom.tasks import Collect
+from sparloom.tasks.collect import FLUSH_SECONDS
 from sparloom.tasks.failures import failure_reasons
 
 TABLE = Path("toy", "samples", "toy_spmm.parquet")
@@ -172,15 +173,18 @@ from toy import ToyPlatform
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     collect(folder, jobs=int(sys.argv[2]), configs=20,
-            platforms=[ToyPlatform(calls=str(folder / "calls"), sleep_seconds=0.01, kind="device")]).run(folder)
+            platforms=[ToyPlatform(calls=str(folder / "calls"), sleep_seconds={seconds}, kind={kind!r})]).run(folder)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_killed_again_and_again_it_loses_at_most_the_sample_in_flight(tmp_path, jobs):
+@pytest.mark.parametrize(("jobs", "kind", "seconds"), [
+    (1, "device", 0.01),
+    (2, "simulated", FLUSH_SECONDS + 0.01),  # so slow that no two are written together
+])
+def test_killed_again_and_again_it_loses_at_most_the_sample_in_flight(tmp_path, jobs, kind, seconds):
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(here=str(Path(__file__).parent)))
+    script.write_text(SCRIPT.format(here=str(Path(__file__).parent), kind=kind, seconds=seconds))
     kills = 0
     for _ in range(30):
         before = _rows(tmp_path)
