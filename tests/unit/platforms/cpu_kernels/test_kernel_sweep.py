@@ -9,9 +9,8 @@ from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ops import GEMM, GemmShape
 from sparloom.platforms import CpuKernels
-from sparloom.platforms.clock import Stopwatch
+from sparloom.platforms.clock import Stopwatch, one_by_one
 from sparloom.platforms.cpu_kernels.gemm import GemmKernels
-from sparloom.platforms.cpu_kernels.native import repeat_of
 from sparloom.platforms.sweep import Contender, sweep
 from sparloom.space import Config, GemmSpace
 
@@ -28,10 +27,6 @@ NUMPY = Config("vendor", (("vendor", "numpy"),))
 @pytest.fixture
 def platform() -> CpuKernels:
     return CpuKernels(1, 32)
-
-
-def watching(timing):
-    return lambda call: Stopwatch(repeat_of(call), timing, threads=1)
 
 
 def numpy_rival(operands, result):
@@ -88,35 +83,45 @@ def test_every_round_has_operands_of_its_own(platform, monkeypatch):
     assert not np.may_share_memory(places[0][0], OPERANDS.dense["A"])
 
 
-def test_repetitions_are_interleaved_in_another_order_each():
-    order = []
-    contenders = [Contender(Config("toy", (("name", name),)), lambda name=name: order.append(name)) for name in "abcd"]
-    timing = replace(TIMING, short_seconds=0.0)
-    taken = dict(sweep(contenders, np.zeros(1, np.float32), lambda result: None, watch=watching(timing),
-                       rng=np.random.default_rng(3)))
-    passes = [order[8 + 4 * turn : 12 + 4 * turn] for turn in range(3)]
-    assert [sorted(names) for names in passes] == [list("abcd")] * 3
-    assert len({tuple(names) for names in passes}) > 1
-    assert all(len(measurement.seconds) == 3 for measurement in taken.values())
+class Tape:
+    """Calls of stated lengths on a clock of their own, and their names in the order in which they ran."""
 
+    def __init__(self):
+        self.now = 0.0
+        self.names = []
 
-def test_far_slower_than_the_fastest_is_run_less():
-    clock = np.zeros(1)
-    counts = dict.fromkeys(("fast", "slow", "slowest"), 0)
-
-    def call(name, turns):
+    def contender(self, name, seconds):
         def run():
-            counts[name] += 1
-            clock[:] = np.linalg.norm(np.ones(turns))
+            self.now += seconds
+            self.names.append(name)
 
         return Contender(Config("toy", (("name", name),)), run)
 
-    contenders = [call("fast", 2_000), call("slow", 400_000), call("slowest", 12_000_000)]
-    timing = replace(TIMING, short_seconds=1e-9, slow_factor=4.0)
-    taken = {config["name"]: measurement for config, measurement in sweep(
-        contenders, np.zeros(1, np.float32), lambda result: None, watch=watching(timing), rng=_InOrder())}
-    assert [len(taken[name].seconds) for name in counts] == [3, 1, 1]
-    assert counts["slowest"] < counts["fast"]
+    def sweep(self, contenders, rng, **timing):
+        def clock():
+            return self.now
+
+        taken = sweep(contenders, np.zeros(1, np.float32), lambda result: None, rng=rng, watch=lambda call: Stopwatch(
+            one_by_one(call, clock, clock), replace(TIMING, short_seconds=0.0, **timing), threads=1))
+        return {config["name"]: measurement for config, measurement in taken}
+
+
+def test_repetitions_are_interleaved_in_another_order_each():
+    tape = Tape()
+    taken = tape.sweep([tape.contender(name, 1.0) for name in "abcd"], np.random.default_rng(3))
+    passes = [tape.names[8 + 4 * turn : 12 + 4 * turn] for turn in range(3)]
+    assert [sorted(names) for names in passes] == [list("abcd")] * 3
+    assert len({tuple(names) for names in passes}) > 1
+    assert all(measurement.seconds == (1.0, 1.0, 1.0) for measurement in taken.values())
+
+
+def test_far_slower_than_the_fastest_is_run_less():
+    tape = Tape()
+    contenders = [tape.contender("fast", 1.0), tape.contender("slow", 10.0), tape.contender("slowest", 100.0)]
+    taken = tape.sweep(contenders, _InOrder(), slow_factor=4.0)
+    assert {name: measurement.seconds for name, measurement in taken.items()} == {
+        "fast": (1.0, 1.0, 1.0), "slow": (10.0,), "slowest": (100.0,)}
+    assert [tape.names.count(name) for name in ("fast", "slow", "slowest")] == [5, 4, 3]
 
 
 class _InOrder:
