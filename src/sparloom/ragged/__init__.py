@@ -1,0 +1,44 @@
+"""Ragged tensors: a language of named dimensions and length functions, schedules, and kernels with minimal padding."""
+
+from sparloom.ragged.compute_at import compute_at
+from sparloom.ragged.define import program
+from sparloom.ragged.dimensions import Dim, dims
+from sparloom.ragged.divide import split_operation
+from sparloom.ragged.executable import Executable, interpreted
+from sparloom.ragged.fuse import fuse
+from sparloom.ragged.hfuse import hfuse
+from sparloom.ragged.inline import inline
+from sparloom.ragged.kinds import bind_threads, parallel, unroll, vectorise
+from sparloom.ragged.lower import Lowered, lower
+from sparloom.ragged.operation import (
+    Operation,
+    compute,
+    exp,
+    less,
+    max_over,
+    maximum,
+    min_over,
+    real,
+    sqrt,
+    sum_over,
+    where,
+)
+from sparloom.ragged.pad import pad_loop, pad_storage
+from sparloom.ragged.program import Program
+from sparloom.ragged.ragged_tensor import RaggedTensor
+from sparloom.ragged.remap import remap
+from sparloom.ragged.reorder import reorder
+from sparloom.ragged.split import split
+from sparloom.ragged.structure import Prelude, Structure
+from sparloom.ragged.tables import At, Length
+from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.triangular import balanced_trmm, split_trmm, trmm, trmm_structure, unsplit_trmm
+from sparloom.ragged.variable_gemm import scheduled_vgemm, vgemm, vgemm_structure
+
+__all__ = [
+    "At", "Dim", "Executable", "Length", "Lowered", "Operation", "Prelude", "Program", "RaggedTensor", "Structure",
+    "Tensor", "balanced_trmm", "bind_threads", "compute", "compute_at", "dims", "exp", "fuse", "hfuse", "inline",
+    "interpreted", "less", "lower", "max_over", "maximum", "min_over", "pad_loop", "pad_storage", "parallel",
+    "program", "real", "remap", "reorder", "scheduled_vgemm", "split", "split_operation", "split_trmm", "sqrt",
+    "sum_over", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
+]

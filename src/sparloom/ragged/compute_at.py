@@ -1,0 +1,182 @@
+"""Compute a producer inside a loop of its consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sparloom.errors import IllegalSchedule
+from sparloom.ir import Binary, Const, Expr, Ref, fresh, pretty_expr, simplify_expr
+from sparloom.ragged.dimensions import free
+from sparloom.ragged.operation import Read
+from sparloom.ragged.program import Launch, Loop, Nest, Program
+from sparloom.ragged.ranges import Range, index_range
+from sparloom.ragged.reorder import check_order
+from sparloom.ragged.show import printable
+from sparloom.ragged.split import taken_names
+from sparloom.ragged.tables import At, FusedOuter
+
+__all__ = ["compute_at"]
+
+
+def compute_at(program: Program, producer: str, consumer: str, loop: str) -> Program:
+    """Compute in every iteration of a loop of the consumer what the loops inside of it read of the producer.
+
+    `for i: y[i] = f(i); for j: for k: z[j, k] = g(y[j], k)`, at j  ->
+    `for j: y[j] = f(j); for k: z[j, k] = g(y[j], k)`
+
+    A dimension of the producer that is read at one place per iteration has no loop; one that the inner loops run along
+    has a loop over the range that they read. What is computed at a loop later is run earlier, so of a chain the last
+    producer goes first.
+
+    Legal when all reads of the producer are inside of the loop and agree on the range, the producer is unscheduled and
+    not kept, every loop around decides what is computed (nothing is computed twice), the loop is not in a reduction,
+    and the consumer's dimensions have their names in the producer too.
+
+    Raises:
+        IllegalSchedule: names what is in the way, and the remedy.
+
+    Source: CoRa §5.2 (bounds inference, named dimensions).
+    """
+    made, into = program.nest(producer), program.nest(consumer)
+    _check_producer(program, made, into)
+    place = into.position(loop)
+    around = [each.name for each in into.loops[: place + 1]]
+    if into.loop(loop).kind == "simd" or any(each.reduces for each in into.loops[: place + 1]):
+        raise IllegalSchedule(f"{producer} cannot be computed at loop {loop} of {consumer}, which is vectorised or in "
+                              f"a reduction: take a loop outside of it")
+    _check_padding(made, into)
+    sites = [_ranges(made, site, around) for site in _sites(program, made, into, loop)]
+    if any(each != sites[0] for each in sites):
+        raise IllegalSchedule(f"{producer} cannot be computed at loop {loop} of {consumer}: reads there differ in "
+                              f"their ranges: take a loop further outside")
+    decided = {name for each in sites[0].values() for end in (each.first, each.last)
+               for name in free(into.expanded(end))}
+    idle = [name for name in around if name not in decided]
+    if idle:
+        raise IllegalSchedule(f"{producer} cannot be computed at loop {loop} of {consumer}: loop {idle[0]} around does "
+                              f"not change what is read, so it would be computed again: move {idle[0]} inside, or take "
+                              f"a loop outside of it")
+    attached = _placed(made, into, sites[0], around=set(around), taken=taken_names(program, consumer))
+    launches = tuple(launch for launch in program.launches if launch != Launch((made,)))
+    changed = replace(into, attached=((loop, attached), *into.attached))
+    check_order(changed)
+    return replace(program, launches=launches).with_nest(changed)
+
+
+@dataclass(frozen=True)
+class _Site:
+    """One read of the producer, with the loops that run inside of the chosen one."""
+
+    read: Read
+    nests: tuple[Nest, ...]  # that it is in, innermost first
+    inside: tuple[Loop, ...]  # outermost first
+
+    def expanded(self, expr: Expr) -> Expr:
+        for nest in self.nests:
+            expr = nest.expanded(expr)
+        return expr
+
+
+def _check_producer(program: Program, made: Nest, into: Nest) -> None:
+    name = made.operation.output.name
+    plain = [(dim.name, "serial") for dim, _ in made.axes]
+    whole = made.name == name and [(loop.name, loop.kind) for loop in made.loops] == plain and not made.attached
+    if not whole or made.padded or Launch((made,)) not in program.launches:
+        raise IllegalSchedule(f"{made.name} cannot be computed at a loop, since it is scheduled, or in parts: "
+                              f"compute_at first, then schedule it there")
+    if name in program.outputs:
+        raise IllegalSchedule(f"{made.name} cannot be computed at a loop, since it is an output of {program.name}")
+    if Launch((into,)) not in program.launches or into.bulk:
+        raise IllegalSchedule(f"{made.name} cannot be computed at a loop of {into.name}, which is attached to another, "
+                              f"at once with another, or padded in bulk: take a loop of a launch of its own")
+
+
+def _check_padding(made: Nest, into: Nest) -> None:
+    """A padded loop runs where the producer has no elements."""
+    for name, _ in into.padded:
+        for nest in into.tree():
+            for read in nest.operation.reads:
+                reads_it = read.tensor.name == made.operation.output.name
+                if reads_it and any(name in free(index) for index in read.indices):
+                    raise IllegalSchedule(f"{made.name} cannot be computed at a loop of {into.name}, whose loop {name} "
+                                          f"is padded: keep it apart")
+
+
+def _sites(program: Program, made: Nest, into: Nest, loop: str) -> list[_Site]:
+    """All reads of a producer, which are in the consumer and inside of the loop."""
+    name, place = made.operation.output.name, into.position(loop)
+    tree = list(into.tree())
+    for nest in program.nests():
+        if nest not in tree and any(read.tensor.name == name for read in nest.operation.reads):
+            raise IllegalSchedule(f"{made.name} cannot be computed at a loop of {into.name}, since {nest.name} reads "
+                                  f"it too: keep it apart")
+
+    def find(nest: Nest, nests: tuple[Nest, ...], inside: tuple[Loop, ...], *, open_: bool) -> Iterator[_Site]:
+        loops = nest.loops[place + 1:] if nest is into else nest.loops
+        for read in nest.operation.reads:
+            if read.tensor.name == name:
+                if not open_:
+                    raise IllegalSchedule(f"{made.name} cannot be computed at loop {loop} of {into.name}, since "
+                                          f"{nest.name} reads it outside of that loop: take a loop further outside")
+                yield _Site(read, (nest, *nests), (*inside, *loops))
+        for at, each in nest.attached:
+            deep = open_ if nest is not into else into.position(at) >= place
+            before = loops[: [other.name for other in loops].index(at) + 1] if at in [
+                other.name for other in loops] else ()
+            yield from find(each, (nest, *nests), (*inside, *before), open_=deep)
+
+    sites = list(find(into, (), (), open_=True))
+    if not sites:
+        raise IllegalSchedule(f"{into.name} does not read {made.name}")
+    return sites
+
+
+def _ranges(made: Nest, site: _Site, around: list[str]) -> dict[str, Range]:
+    """By dimension of the producer, what a site reads while the loops inside run."""
+    extents = {loop.name: site.expanded(loop.extent) for loop in site.inside}
+    own: dict[FusedOuter, Expr] = {}
+    found: dict[str, Range] = {}
+    for (dim, extent), index in zip(made.operation.output.axes, site.read.indices, strict=True):
+        expanded = site.expanded(index)
+        if not free(expanded) & set(extents):
+            found[dim.name] = Range(expanded, expanded)
+            continue
+        values = index_range(expanded, extents, own)
+        if values is None or free(values.first) & set(extents) or free(values.last) & set(extents):
+            raise IllegalSchedule(f"{made.name} cannot be computed at loop {around[-1]}: the range of its dimension "
+                                  f"{dim.name}, read at {pretty_expr(printable(expanded))}, is not understood: take a "
+                                  f"loop further outside or inside")
+        if isinstance(expanded, At) and isinstance(expanded.table, FusedOuter):
+            own[expanded.table] = dim
+        whole = simplify_expr(values.last + 1) == extent or values.last == simplify_expr(extent - 1)
+        last = simplify_expr(extent - 1) if whole else simplify_expr(Binary("min", values.last, extent - 1))
+        found[dim.name] = Range(values.first, last)
+    return found
+
+
+def _placed(made: Nest, into: Nest, ranges: dict[str, Range], *, around: set[str], taken: set[str]) -> Nest:
+    """The producer with loops over ranges, and names for single places."""
+    known = around | {name for name, expr in into.defined if free(into.expanded(expr)) <= around}
+    used = {name for nest in into.tree() for name in nest.names()}
+    loops: list[Loop] = []
+    defined: list[tuple[str, Expr]] = []
+    for loop in made.loops:
+        values = None if loop.reduces else ranges[loop.name]
+        single = values is not None and values.first == values.last
+        if single and loop.name in known and values.first == into.expanded(Ref(loop.name)):
+            continue
+        if loop.name in (known | used if single else known):
+            raise IllegalSchedule(f"{made.name} cannot be computed at a loop of {into.name}: its dimension {loop.name} "
+                                  f"stands for something else there: give it another name in compute()")
+        if values is None:
+            loops.append(loop)
+        elif single:
+            defined.append((loop.name, values.first))
+        elif values.first == Const(0):
+            loops.append(replace(loop, extent=simplify_expr(values.last + 1)))
+        else:
+            at = fresh(f"{loop.name}_at", taken)
+            loops.append(Loop(at, simplify_expr(values.last + 1 - values.first)))
+            defined.append((loop.name, simplify_expr(values.first + Ref(at))))
+    return replace(made, loops=tuple(loops), defined=tuple(defined))

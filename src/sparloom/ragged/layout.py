@@ -1,0 +1,181 @@
+"""Where elements lie: O(1) offsets into ragged storage by the dimension graph.
+
+With dimensions 0 .. n-1 of extents e, the volume of a slice at dimension k is the sum over x < e_k of the volume at
+k + 1. Volumes are kept as products; factors that do not depend on x stay outside of the sum:
+
+    V_n = 1;   V_k = rest * e_k                  if no factor of V_{k+1} depends on x_k
+               V_k = rest * A[.., e_k]           else, A[.., x] = sum over y < x of those that do
+    offset  = sum over k of rest_k * (x_k or A[.., x_k])
+
+So a table has only the axes on which its slices depend, and none is made for slices of one size.
+
+Example: scores[batch, row(batch), head, col(batch)] has one table A[batch] = sum of length(batch)^2, and its offset is
+8 A[batch] + 8 row length(batch) + head length(batch) + col.
+
+Source: CoRa §5.3, Figure 8. Departure: an extent may depend on any number of dimensions, so a table may have several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sparloom.errors import IllegalSchedule
+from sparloom.ir import Const, Expr, simplify_expr, walk
+from sparloom.ragged.dimensions import Axis, Dim, canonical, free, replaced, round_up
+from sparloom.ragged.tables import At, Largest, Offsets, asked_for
+from sparloom.ragged.tensor import Tensor
+
+__all__ = ["Step", "largest", "offset_steps", "size", "storage", "table_steps", "volume"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one dimension adds to an offset: the product of `rest`, times `position`; both read the dimensions."""
+
+    rest: tuple[Expr, ...]
+    position: Expr
+
+
+def storage(tensor: Tensor) -> tuple[Axis, ...]:
+    """Give the extents as they are stored: padded, and where dense those of the largest slice."""
+    multiples = dict(tensor.padding)
+    axes: list[Axis] = []
+    for dim, extent in tensor.axes:
+        stored = largest(extent, tensor.axes) if dim in tensor.full else extent
+        axes.append((dim, round_up(stored, multiples.get(dim, 1))))
+    return tuple(axes)
+
+
+def largest(extent: Expr, axes: Sequence[Axis]) -> Expr:
+    """Give the maximum of an extent over all coordinates that it reads."""
+    chosen = _closure(free(extent), axes)
+    if not chosen:
+        return extent
+    names = canonical(dim for dim, _ in chosen)
+    extents = tuple(replaced(each, names) for _, each in chosen)
+    return At(Largest(extents, replaced(extent, names)), ())
+
+
+@lru_cache(maxsize=1024)
+def offset_steps(tensor: Tensor) -> tuple[Step, ...]:
+    """Give the steps whose sum is the offset of an element.
+
+    Raises:
+        IllegalSchedule: bulk padding of a dimension whose slices are not all that varies.
+    """
+    return _steps(tensor)[0]
+
+
+@lru_cache(maxsize=1024)
+def size(tensor: Tensor) -> Expr:
+    """Give the number of elements of its storage."""
+    return _product(_steps(tensor)[1])
+
+
+def volume(axes: Sequence[Axis]) -> Expr:
+    """Give the number of coordinates."""
+    return _product(_walk(axes, {})[1])
+
+
+def table_steps(axes: Sequence[Axis]) -> tuple[Step, ...]:
+    """Give the steps whose sum is the place of an entry of a table."""
+    return _walk(axes, {})[0]
+
+
+def _steps(tensor: Tensor) -> tuple[tuple[Step, ...], tuple[Expr, ...]]:
+    for dim in (*dict(tensor.padding), *tensor.full):
+        for inner, extent in tensor.axes:
+            asked = asked_for(extent, dim.name)
+            if asked is not None:
+                raise IllegalSchedule(f"tensor {tensor.name}: {dim.name} cannot be padded, since the extent of "
+                                      f"{inner.name} asks length function {asked.name} for it, which has no entry "
+                                      f"beyond its end")
+    axes = storage(tensor)
+    order = [dim for dim, _ in axes]
+    sums = {order[order.index(dim) - 1]: (dim, multiple) for dim, multiple in tensor.bulk if order.index(dim) > 0}
+    if len(sums) < len(tensor.bulk):
+        raise _bulk(tensor, order[0])
+    steps, total, summed = _walk(axes, {dim: multiple for dim, (_, multiple) in sums.items()})
+    extents = dict(axes)
+    for dim, (inner, _) in sums.items():
+        if summed.get(dim) != (extents[inner],):
+            raise _bulk(tensor, inner)
+    return steps, total
+
+
+def _bulk(tensor: Tensor, dim: Dim) -> IllegalSchedule:
+    return IllegalSchedule(f"bulk padding of {dim.name} in tensor {tensor.name}: slices of {dim.name} must vary with "
+                           f"the dimension before it, and nothing inside them may vary; pad the slices instead")
+
+
+def _walk(axes: Sequence[Axis], bulk: dict[Dim, int]) -> tuple[
+        tuple[Step, ...], tuple[Expr, ...], dict[Dim, tuple[Expr, ...]]]:
+    """Steps, volume of the whole, and by dimension the factors that are summed over it."""
+    factors: tuple[Expr, ...] = ()
+    steps: list[Step] = []
+    summed: dict[Dim, tuple[Expr, ...]] = {}
+    for number in reversed(range(len(axes))):
+        dim, extent = axes[number]
+        varying = tuple(factor for factor in factors if dim.name in free(factor))
+        rest = tuple(factor for factor in factors if dim.name not in free(factor))
+        if varying:
+            summed[dim] = varying
+            position = _offsets(axes[: number + 1], _product(varying))
+            steps.append(Step(rest, position))
+            whole = round_up(replaced(position, {dim.name: extent}), bulk.get(dim, 1))
+        else:
+            steps.append(Step(rest, dim))
+            whole = extent
+        factors = _merged((*rest, whole))
+    return tuple(reversed(steps)), factors, summed
+
+
+def _offsets(axes: Sequence[Axis], summand: Expr) -> At:
+    """Read the table of sums of `summand` along the last axis, over no more axes than it needs.
+
+    The extent of an axis may vary with one that is left out: then it is the largest.
+    """
+    last = axes[-1][0]
+    chosen = [axis for axis in axes if axis[0].name in free(summand)]
+    left_out = any(free(extent) - {dim.name for dim, _ in chosen} for dim, extent in chosen)
+    if left_out and any(isinstance(node, At) and len(node.args) > 1 for node in walk(summand)):
+        chosen = _closure(free(summand), axes)  # a table of several axes has no entry outside of them
+    names = canonical(dim for dim, _ in chosen)
+    inside = {dim.name for dim, _ in chosen}
+    extents = [extent if free(extent) <= inside else largest(extent, axes) for _, extent in chosen]
+    table = Offsets(tuple(replaced(extent, names) for extent in extents), replaced(summand, names))
+    assert chosen[-1][0] == last
+    return At(table, tuple(dim for dim, _ in chosen))
+
+
+def _closure(names: set[str], axes: Sequence[Axis]) -> list[Axis]:
+    """Pick the axes named, and all that their extents depend on."""
+    wanted = set(names)
+    for dim, extent in reversed(axes):
+        if dim.name in wanted:
+            wanted |= free(extent)
+    return [axis for axis in axes if axis[0].name in wanted]
+
+
+def _merged(factors: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Bring constants together, in front; leave out 1."""
+    constant, others = 1, []
+    for factor in factors:
+        if isinstance(factor, Const):
+            constant *= factor.value
+        else:
+            others.append(factor)
+    others.sort(key=repr)
+    return (*((Const(constant),) if constant != 1 else ()), *others)
+
+
+def _product(factors: Sequence[Expr]) -> Expr:
+    *first, last = factors or (Const(1),)
+    total = last
+    for factor in reversed(first):
+        total = total * factor if isinstance(factor, Const) else factor * total
+    return simplify_expr(total)
+
+

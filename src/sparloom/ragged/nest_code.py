@@ -1,0 +1,171 @@
+"""The statements of one nest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sparloom.ir import (
+    I64,
+    Alloc,
+    Assign,
+    Binary,
+    Const,
+    Declare,
+    Expr,
+    For,
+    Let,
+    Load,
+    Ref,
+    Select,
+    Stmt,
+    Store,
+)
+from sparloom.ragged.dimensions import free
+from sparloom.ragged.lookups import Lookups
+from sparloom.ragged.operation import Reduce, rewritten
+from sparloom.ragged.program import Loop, Nest
+
+__all__ = ["NestCode", "constant_limit"]
+
+LOCAL_ELEMENTS = 4096  # of an accumulator array; threads have small stacks
+
+_NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
+_COMBINE = {"sum": "+", "max": "max", "min": "min"}
+
+Inside = Callable[[frozenset[str]], list[Stmt]]
+
+
+@dataclass(frozen=True)
+class _Accumulator:
+    """Where a reduction is kept: read and written by these."""
+
+    read: Expr
+    write: Callable[[Expr], Stmt]
+    made: tuple[Stmt, ...] = ()
+    reduces: tuple[str, ...] = ()
+    separate: bool = True  # from the result
+
+
+class NestCode:
+    """Writes a nest and those attached to it.
+
+    Args:
+        outside: names that stand for something where the nest is placed.
+        meanings: what such names were defined as.
+    """
+
+    def __init__(self, nest: Nest, lookups: Lookups, outside: frozenset[str] = frozenset(),
+                 meanings: Mapping[str, Expr] | None = None) -> None:
+        self._nest = nest
+        self._lookups = lookups
+        self._outside = outside
+        self._meanings = {**(meanings or {}), **dict(nest.defined)}
+
+    def body(self) -> list[Stmt]:
+        """Write all of it."""
+        loops = self._nest.loops
+        first = next((number for number, loop in enumerate(loops) if loop.reduces), len(loops))
+        if self._nest.operation.reduction is None:
+            return self._around(loops, self._outside, lambda known: [self._store(self._nest.operation.value)])
+        return self._around(loops[:first], self._outside, lambda known: self._reduction(loops[first:], known))
+
+    def _around(self, loops: tuple[Loop, ...], known: frozenset[str], inside: Inside, *,
+                reduces: tuple[str, ...] = ()) -> list[Stmt]:
+        """Put loops around statements, definitions and attached nests where they belong."""
+        lines, known = self._definitions(known)
+        if not loops:
+            return [*lines, *inside(known)]
+        loop, inner = loops[0], known | {loops[0].name}
+        attached: list[Stmt] = []
+        producers = [nest for at, nest in self._nest.attached if at == loop.name]
+        if producers:
+            defined, inner = self._definitions(inner)
+            attached += defined
+            for nest in producers:
+                attached += NestCode(nest, self._lookups, inner, self._meanings).body()
+        body = [*attached, *self._around(loops[1:], inner, inside, reduces=reduces)]
+        kept = reduces if loop.kind == "simd" and loop.reduces else ()
+        chunk = loop.chunk if loop.kind == "parallel" else None
+        return [*lines, For(loop.name, 0, self._expr(loop.extent), body, loop.kind, chunk=chunk, reduces=kept)]
+
+    def _definitions(self, known: frozenset[str]) -> tuple[list[Stmt], frozenset[str]]:
+        """Define what has become known."""
+        lines: list[Stmt] = []
+        while True:
+            ready = [(name, expr) for name, expr in self._nest.defined if name not in known and free(expr) <= known]
+            if not ready:
+                return lines, known
+            for name, expr in ready:
+                lines.append(Let(name, I64, self._expr(expr)))
+                known |= {name}
+
+    def _reduction(self, loops: tuple[Loop, ...], known: frozenset[str]) -> list[Stmt]:
+        nest, reduction = self._nest, self._nest.operation.reduction
+        assert reduction is not None
+        inner = tuple(loop for loop in loops if not loop.reduces)
+        neutral = Const(_NEUTRAL[reduction.op], nest.operation.output.type)
+        start = neutral if nest.begins else self._stored()
+        acc = self._accumulator(inner, start)
+        begin: list[Stmt] = []
+        if inner and (nest.begins or acc.separate):
+            begin = self._around(inner, known, lambda _: [acc.write(start)])
+        added = self._expr(self._masked(reduction, neutral))
+        update = acc.write(Binary(_COMBINE[reduction.op], acc.read, added))
+        middle = self._around(loops, known, lambda _: [update], reduces=acc.reduces)
+        whole = rewritten(nest.operation.value, lambda node: acc.read if node == reduction else None)
+        final = whole if nest.ends else acc.read
+        end: list[Stmt] = []
+        if acc.separate or final != acc.read:
+            end = self._around(inner, known, lambda _: [self._store(final)])
+        return [*acc.made, *begin, *middle, *end]
+
+    def _accumulator(self, inner: tuple[Loop, ...], start: Expr) -> _Accumulator:
+        output = self._nest.operation.output
+        name = self._lookups.fresh(f"{self._nest.name}_acc")
+        if not inner:
+            made = Declare(name, output.type, start)
+            return _Accumulator(Ref(name), lambda value: Assign(name, value), (made,), (name,))
+        limits = [constant_limit(loop.extent) for loop in inner]
+        if None not in limits and 0 < math.prod(limits) <= LOCAL_ELEMENTS:
+            place: Expr = Const(0)
+            for loop, limit in zip(inner, limits, strict=True):
+                place = place * limit + Ref(loop.name)
+            made = Alloc(name, output.type.scalar, math.prod(limits))
+            return _Accumulator(Load(name, place), lambda value: Store(name, place, value), (made,))
+        return _Accumulator(self._stored(), self._store, separate=False)
+
+    def _masked(self, reduction: Reduce, neutral: Expr) -> Expr:
+        """Let padded iterations add nothing."""
+        padded = dict(self._nest.padded)
+        value = reduction.value
+        for dim, extent in reversed(reduction.axes):
+            if dim.name in padded:
+                value = Select(Binary("<", dim, extent), value, neutral)
+        return value
+
+    def _stored(self) -> Load:
+        output = self._nest.operation.output
+        return Load(output.name, self._place())
+
+    def _store(self, value: Expr) -> Stmt:
+        return Store(self._nest.operation.output.name, self._place(), self._expr(value))
+
+    def _place(self) -> Expr:
+        output = self._nest.operation.output
+        return self._lookups.offset(output, [dim for dim, _ in output.axes], self._meanings)
+
+    def _expr(self, expr: Expr) -> Expr:
+        return self._lookups.expr(expr, self._meanings)
+
+
+def constant_limit(extent: Expr) -> int | None:
+    """Give a constant that an extent does not exceed, if one is plain."""
+    match extent:
+        case Const(value):
+            return int(value)
+        case Binary("min", a, b):
+            known = [limit for limit in (constant_limit(a), constant_limit(b)) if limit is not None]
+            return min(known, default=None)
+    return None

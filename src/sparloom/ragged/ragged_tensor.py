@@ -1,0 +1,154 @@
+"""Values of a ragged tensor, and the forms in which others keep them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparloom.ir import DTYPES
+from sparloom.ragged.coordinates import coordinates, places
+from sparloom.ragged.dimensions import free
+from sparloom.ragged.evaluate import evaluate
+from sparloom.ragged.layout import largest
+from sparloom.ragged.structure import Structure
+from sparloom.ragged.tensor import Tensor
+
+__all__ = ["RaggedTensor"]
+
+
+@dataclass(frozen=True, eq=False)
+class RaggedTensor:
+    """The storage of a tensor for one structure.
+
+    Args:
+        data: (structure.size(tensor),) of the tensor's type; what is in padding has no meaning.
+
+    Raises:
+        ValueError: data has another size or type.
+    """
+
+    tensor: Tensor
+    structure: Structure
+    data: np.ndarray
+
+    def __post_init__(self) -> None:
+        wanted, dtype = self.structure.size(self.tensor), np.dtype(DTYPES[self.tensor.type.scalar])
+        if self.data.size != wanted or self.data.dtype != dtype:
+            raise ValueError(f"tensor {self.tensor.name} from {self.data.size} {self.data.dtype}: its storage has "
+                             f"{wanted} elements of {dtype}")
+        object.__setattr__(self, "data", self.data.reshape(-1))
+
+    @classmethod
+    def zeros(cls, tensor: Tensor, structure: Structure) -> RaggedTensor:
+        """Make one whose elements, and padding, are 0."""
+        return cls(tensor, structure, np.zeros(structure.size(tensor), DTYPES[tensor.type.scalar]))
+
+    @classmethod
+    def from_padded(cls, tensor: Tensor, structure: Structure, padded: np.ndarray) -> RaggedTensor:
+        """Take elements out of a dense array.
+
+        Args:
+            padded: as many dimensions as the tensor, each at least as long as its largest slice.
+
+        Raises:
+            ValueError: an extent is too small.
+        """
+        result = cls.zeros(tensor, structure)
+        found, flat = places(tensor, structure)
+        shape = result._largest()
+        if len(shape) != padded.ndim or any(has < needs for has, needs in zip(padded.shape, shape, strict=True)):
+            raise ValueError(f"tensor {tensor.name} from an array of shape {padded.shape}: it needs at least {shape}")
+        result.data[flat] = padded[tuple(found.values())]
+        return result
+
+    def to_padded(self, fill: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        """Make a dense array and its mask.
+
+        Args:
+            fill: where there is no element.
+
+        Returns:
+            Array of the largest extents, and bool array that is true where there is an element; the mask has the
+            dimensions up to the last that varies, and is to be broadcast over those behind.
+        """
+        found, flat = places(self.tensor, self.structure)
+        shape = self._largest()
+        padded = np.full(shape, fill, self.data.dtype)
+        padded[tuple(found.values())] = self.data[flat]
+        masked = self._varying()
+        mask = np.zeros(shape[:masked], dtype=bool)
+        mask[tuple(found.values())[:masked]] = True
+        return padded, mask
+
+    @classmethod
+    def from_packed(cls, tensor: Tensor, structure: Structure, packed: np.ndarray) -> RaggedTensor:
+        """Take the elements in order, without padding: (tokens, ..) of FlashAttention's varlen form, or flat.
+
+        Raises:
+            ValueError: there are not as many as the tensor has.
+        """
+        result = cls.zeros(tensor, structure)
+        _, flat = places(tensor, structure)
+        if packed.size != flat.size:
+            raise ValueError(f"tensor {tensor.name} from {packed.size} packed elements: it has {flat.size}")
+        result.data[flat] = packed.reshape(-1)
+        return result
+
+    def to_packed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Give the elements in order, without padding.
+
+        Returns:
+            Array (slices of the last varying dimension, constant extents behind..), and cu_seqlens: int32, where the
+            slices of each coordinate before begin, one entry more than there are of those.
+        """
+        flat = places(self.tensor, self.structure)[1]
+        varying = self._varying()
+        behind = [int(self.structure.number(extent)) for _, extent in self.tensor.axes[varying:]]
+        packed = self.data[flat].reshape(-1, *behind) if flat.size else np.empty((0, *behind), self.data.dtype)
+        return packed, self._starts(varying)
+
+    def slice(self, *coordinate: int) -> np.ndarray:
+        """Copy what belongs to coordinates of the first dimensions, as a dense array over the others.
+
+        Raises:
+            ValueError: slices inside vary among themselves, or the coordinate does not exist.
+        """
+        fixed = {dim.name: value for (dim, _), value in zip(self.tensor.axes, coordinate, strict=False)}
+        shape = []
+        for number, (dim, extent) in enumerate(self.tensor.axes):
+            if free(extent) - set(fixed):
+                raise ValueError(f"tensor {self.tensor.name} has no dense slice at {coordinate}: the extent of "
+                                 f"{dim.name} varies inside: use to_padded()")
+            length = int(evaluate(extent, fixed, self.structure.table))
+            if number >= len(coordinate):
+                shape.append(length)
+            elif not 0 <= coordinate[number] < length:
+                raise ValueError(f"tensor {self.tensor.name} has no slice at {coordinate}: {dim.name} has {length}")
+        found, flat = places(self.tensor, self.structure)
+        chosen = np.ones(flat.size, dtype=bool)
+        for name, value in fixed.items():
+            chosen &= found[name] == value
+        return self.data[flat[chosen]].reshape(shape)
+
+    def stored_as(self, tensor: Tensor) -> RaggedTensor:
+        """Move the elements to another storage of the same tensor."""
+        result = RaggedTensor.zeros(tensor, self.structure)
+        result.data[places(tensor, self.structure)[1]] = self.data[places(self.tensor, self.structure)[1]]
+        return result
+
+    def _varying(self) -> int:
+        """Count the dimensions up to the last that varies with another."""
+        return max((place + 1 for place, (_, extent) in enumerate(self.tensor.axes) if free(extent)), default=0)
+
+    def _largest(self) -> tuple[int, ...]:
+        axes = self.tensor.axes
+        return tuple(self.structure.number(largest(extent, axes)) for _, extent in axes)
+
+    def _starts(self, varying: int) -> np.ndarray:
+        """Where slices of the last varying dimension begin."""
+        if varying == 0:
+            return np.zeros(1, dtype=np.int32)
+        before = coordinates(self.tensor.axes[: varying - 1], self.structure)
+        extents = evaluate(self.tensor.axes[varying - 1][1], before, self.structure.table)
+        return np.concatenate(([0], np.cumsum(extents))).astype(np.int32)

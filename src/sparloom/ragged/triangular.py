@@ -1,0 +1,79 @@
+"""Triangular matrix product: out = lower b, where row r of `lower` has r + 1 elements."""
+
+from __future__ import annotations
+
+from sparloom.ir import Binary, Const
+from sparloom.ragged.define import program
+from sparloom.ragged.dimensions import dims
+from sparloom.ragged.divide import split_operation
+from sparloom.ragged.kinds import parallel, unroll, vectorise
+from sparloom.ragged.operation import compute, sum_over
+from sparloom.ragged.pad import pad_loop, pad_storage
+from sparloom.ragged.program import Program
+from sparloom.ragged.remap import remap
+from sparloom.ragged.reorder import reorder
+from sparloom.ragged.split import split
+from sparloom.ragged.structure import Structure
+from sparloom.ragged.tables import Length
+from sparloom.ragged.tensor import Tensor
+
+__all__ = ["balanced_trmm", "split_trmm", "trmm", "trmm_structure", "unsplit_trmm"]
+
+row, col, inner = dims("row col inner")
+EXTENT = Length("extent")
+
+
+def trmm_structure(extent: int) -> Structure:
+    """Give the number of rows and columns."""
+    return Structure({EXTENT: extent})
+
+
+def trmm() -> Program:
+    """Define out = lower b, unscheduled: lower[row, inner < row + 1] packed, b[inner, col] and out[row, col] square.
+
+    Source: CoRa §7.1, where storage is fully padded: `pad_storage(trmm(), "lower", full=(inner,))`.
+    """
+    lower = Tensor("lower", {row: EXTENT(), inner: row + 1})
+    b = Tensor("b", {inner: EXTENT(), col: EXTENT()})
+    return program("trmm", [compute("out", {row: EXTENT(), col: EXTENT()}, sum_over(
+        {inner: row + 1}, lower[row, inner] * b[inner, col]))])
+
+
+def unsplit_trmm(*, cols: int = 32) -> Program:
+    """Run rows in parallel in order; a row of the triangle ends within a tile, so rows are not tiled."""
+    return _rows(_padded(1, cols), "out", cols)
+
+
+def split_trmm(*, rows: int = 8, cols: int = 32) -> Program:
+    """Split the reduction where the diagonal enters a tile of rows, so that the main part has whole tiles.
+
+    Storage is padded to whole tiles.
+
+    Args:
+        rows, cols: extent of a tile, which a compiler keeps in registers.
+    """
+    halves = split_operation(_padded(rows, cols), "out", inner, point=Binary("//", row, Const(rows)) * rows)
+    tiled = split(split(halves, "out_main", "row", rows), "out_main", "col", cols)
+    tiled = reorder(tiled, "out_main", ("row_outer", "col_outer", "inner", "row_inner", "col_inner"))
+    tiled = unroll(parallel(tiled, "out_main", "row_outer"), "out_main", "row_inner")
+    return _rows(vectorise(tiled, "out_main", "col_inner"), "out_rest", cols)
+
+
+def balanced_trmm(*, rows: int = 8, cols: int = 32) -> Program:
+    """Run the tiles of the longest rows first."""
+    return remap(split_trmm(rows=rows, cols=cols), "out_main", "row_outer")
+
+
+def _padded(rows: int, cols: int) -> Program:
+    padded = trmm()
+    for tensor, padding in {
+            "lower": {row: rows}, "b": {inner: rows, col: cols}, "out": {row: rows, col: cols}}.items():
+        padded = pad_storage(padded, tensor, padding)
+    return pad_loop(pad_loop(padded, "out", row, rows), "out", col, cols)
+
+
+def _rows(given: Program, nest: str, cols: int) -> Program:
+    tiled = split(given, nest, "col", cols)
+    reduction = [loop.name for loop in tiled.nest(nest).loops if loop.reduces]
+    tiled = reorder(tiled, nest, ("row", "col_outer", *reduction, "col_inner"))
+    return vectorise(parallel(tiled, nest, "row"), nest, "col_inner")

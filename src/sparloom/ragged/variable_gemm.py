@@ -1,0 +1,64 @@
+"""Variable-sized batched GEMM: c[b] = a[b] b[b], every product of its own size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparloom.ragged.define import program
+from sparloom.ragged.dimensions import dims
+from sparloom.ragged.fuse import fuse
+from sparloom.ragged.kinds import parallel, unroll, vectorise
+from sparloom.ragged.operation import compute, sum_over
+from sparloom.ragged.pad import pad_loop, pad_storage
+from sparloom.ragged.program import Program
+from sparloom.ragged.remap import remap
+from sparloom.ragged.reorder import reorder
+from sparloom.ragged.split import split
+from sparloom.ragged.structure import Structure
+from sparloom.ragged.tables import Length
+from sparloom.ragged.tensor import Tensor
+
+__all__ = ["scheduled_vgemm", "vgemm", "vgemm_structure"]
+
+item, row, col, inner = dims("item row col inner")
+PRODUCTS = Length("products")
+ROWS, COLS, INNER = (Length(name, {item: PRODUCTS()}) for name in ("rows", "cols", "inners"))
+
+
+def vgemm_structure(rows: Sequence[int], cols: Sequence[int], inners: Sequence[int]) -> Structure:
+    """Give the sizes of the products: c[b] is rows[b] x cols[b], the reduction inners[b] long."""
+    return Structure({ROWS: rows, COLS: cols, INNER: inners})
+
+
+def vgemm() -> Program:
+    """Define c = a b, unscheduled: a[item, row, inner], b[item, inner, col], packed without padding.
+
+    `pad_storage(..., full=...)` stores the operands fully padded, as the paper does.
+
+    Source: CoRa §7.1.
+    """
+    a = Tensor("a", {item: PRODUCTS(), row: ROWS(item), inner: INNER(item)})
+    b = Tensor("b", {item: PRODUCTS(), inner: INNER(item), col: COLS(item)})
+    return program("vgemm", [compute(
+        "c", {item: PRODUCTS(), row: ROWS(item), col: COLS(item)},
+        sum_over({inner: INNER(item)}, a[item, row, inner] * b[item, inner, col]))])
+
+
+def scheduled_vgemm(*, rows: int = 8, cols: int = 32) -> Program:
+    """Schedule `vgemm` for a CPU.
+
+    Rows and columns are padded, loops and storage, to whole tiles, which a compiler keeps in registers while the
+    reduction runs, columns in vector lanes. Tiles of rows of all products are one parallel loop, those of large
+    products first.
+
+    Args:
+        rows, cols: extent of a tile; padding costs least where they divide the sizes.
+    """
+    padded = vgemm()
+    for tensor, padding in {"a": {row: rows}, "b": {col: cols}, "c": {row: rows, col: cols}}.items():
+        padded = pad_storage(padded, tensor, padding)
+    padded = pad_loop(pad_loop(padded, "c", row, rows), "c", col, cols)
+    tiled = split(split(padded, "c", "row", rows), "c", "col", cols)
+    tiled = reorder(tiled, "c", ("item", "row_outer", "col_outer", "inner", "row_inner", "col_inner"))
+    fused = remap(fuse(tiled, "c", "item", "row_outer"), "c", "item_row_outer")
+    return vectorise(unroll(parallel(fused, "c", "item_row_outer_th"), "c", "row_inner"), "c", "col_inner")

@@ -1,0 +1,91 @@
+"""CUDA text of scheduled programs: run on the host, and compiled where there is a compiler."""
+
+import pytest
+from cuda_devices import run_on_host
+from ragged_cases import CASES, expected, operands, row, structure
+
+from sparloom.errors import Unsupported
+from sparloom.ir import render_cuda
+from sparloom.jit import check_cuda, compile_c
+from sparloom.ops import assert_close
+from sparloom.ragged import (
+    Executable,
+    RaggedTensor,
+    bind_threads,
+    fuse,
+    hfuse,
+    lower,
+    parallel,
+    remap,
+    split,
+    split_operation,
+    unroll,
+)
+from sparloom.ragged.executable import arguments, bound_arrays
+
+pytestmark = pytest.mark.cc
+
+
+def fused(name, nest):
+    return parallel(fuse(CASES[name].program, nest, "batch", "row"), nest, "batch_row")
+
+
+def halves():
+    program = split_operation(CASES["scores"].program, "s", row, multiple=2)
+    program = unroll(split(program, "s_main", "row", 2), "s_main", "row_inner")
+    return hfuse(parallel(parallel(program, "s_main", "batch"), "s_rest", "batch"), ["s_main", "s_rest"])
+
+
+def blocks():
+    """Tiles of tokens for blocks, tokens for threads."""
+    tiled = split(fuse(CASES["projection"].program, "y", "batch", "row"), "y", "batch_row", 2)
+    return bind_threads(parallel(tiled, "y", "batch_row_outer"), "y", "batch_row_inner")
+
+
+PROGRAMS = {
+    "projection": fused("projection", "y"),
+    "projection in blocks": blocks(),
+    "values": remap(parallel(CASES["values"].program, "o", "batch"), "o", "batch"),
+    "scores": halves(),
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_text_on_the_host_computes_what_numpy_does(name, tmp_path):
+    program, case = PROGRAMS[name], CASES[name.split()[0]]
+    lowered = lower(program)
+    run = run_on_host([each.kernel for each in lowered], tmp_path)
+    of = structure([3, 0, 5, 1], compiler=compile_c)
+    inputs = operands(program, of, seed=4)
+    tensors = bound_arrays(program, of, {each: value.data for each, value in inputs.items()})
+    for each in lowered:
+        run(each.kernel, arguments(each, of, tensors))
+    for output, oracle in expected(case, of, inputs).items():
+        packed = RaggedTensor(program.tensors()[output], of, tensors[output]).to_packed()[0]
+        assert_close(packed.reshape(-1), oracle, terms=16, scale=8.0)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_text_compiles(name):
+    try:
+        for each in lower(PROGRAMS[name]):
+            check_cuda(render_cuda(each.kernel), architectures=("sm_90",))
+    except Unsupported as error:
+        pytest.skip(str(error))
+
+
+def test_a_tile_is_a_block():
+    (text,) = Executable(PROGRAMS["projection in blocks"]).cuda()
+    assert "batch_row_outer = (int64_t)blockIdx.x" in text
+    assert "batch_row_inner = (int64_t)threadIdx.x" in text
+
+
+def test_a_serial_program_has_no_cuda_form():
+    with pytest.raises(Unsupported, match="kernel scaled_y has no CUDA form: give it one parallel loop at the top"):
+        Executable(CASES["scaled"].program).cuda()
+    assert 'extern "C" __global__ void projection_y' in Executable(PROGRAMS["projection"]).cuda()[0]

@@ -1,0 +1,128 @@
+"""Where elements lie, and which tables that takes."""
+
+import numpy as np
+import pytest
+from interpreted import InterpretedLibrary
+from ragged_cases import batch, batches, col, head, inner, item, lengths, row, widths
+
+from sparloom.errors import IllegalSchedule
+from sparloom.ir import walk
+from sparloom.ragged import Length, Structure, Tensor, dims
+from sparloom.ragged.coordinates import places
+from sparloom.ragged.layout import offset_steps
+from sparloom.ragged.prelude import closure
+from sparloom.ragged.tables import At, Offsets
+
+LENGTHS = [3, 0, 5, 1]
+WIDTHS = [2, 0, 1, 4, 1, 1, 0, 3, 2]
+(part,) = dims("part")
+
+
+def structure():
+    return Structure({lengths: LENGTHS, widths: WIDTHS}, InterpretedLibrary)
+
+
+def tables(tensor):
+    nodes = [node for step in offset_steps(tensor) for expr in (*step.rest, step.position) for node in walk(expr)]
+    return {node.table for node in nodes if isinstance(node, At) and isinstance(node.table, Offsets)}
+
+
+attention = Tensor("t", {batch: batches(), row: lengths(batch), head: 2, col: lengths(batch)})
+
+
+@pytest.mark.parametrize("tensor", [
+    Tensor("t", {row: 4, inner: 3}),
+    Tensor("t", {batch: batches(), row: lengths(batch), inner: 3}),
+    Tensor("t", {part: 3, batch: batches(), row: lengths(batch), inner: 2}),
+    Tensor("t", {batch: batches(), head: 2, row: lengths(batch)}),
+    attention,
+    Tensor("t", {batch: batches(), row: lengths(batch), head: 2, col: row + 1}),
+    Tensor("t", {batch: batches(), row: lengths(batch), item: widths(batch, row), inner: 2}),
+    Tensor("t", {batch: batches(), row: lengths(batch), item: widths(batch, row), col: widths(batch, row)}),
+    Tensor("t", {batch: batches(), row: lengths(batch), part: 2, item: widths(batch, row), col: lengths(batch)}),
+    Tensor("t", {}),
+])
+def test_unpadded_elements_lie_one_after_the_other(tensor):
+    of = structure()
+    flat = places(tensor, of)[1]
+    np.testing.assert_array_equal(flat, np.arange(flat.size))
+    assert of.size(tensor) == flat.size
+
+
+def test_padded_slices_begin_at_multiples():
+    of = structure()
+    tensor = Tensor("t", {batch: batches(), row: lengths(batch), inner: 3}, padding={row: 4, inner: 5})
+    found, flat = places(tensor, of)
+    starts = np.array([0, 4, 4, 12])
+    np.testing.assert_array_equal(flat, (starts[found["batch"]] + found["row"]) * 5 + found["inner"])
+    assert of.size(tensor) == 16 * 5
+
+
+def test_full_slices_are_as_large_as_the_largest():
+    of = structure()
+    found, flat = places(attention.stored(full=(row, col), padding={col: 4}), of)
+    np.testing.assert_array_equal(flat, ((found["batch"] * 5 + found["row"]) * 2 + found["head"]) * 8 + found["col"])
+    assert of.size(attention.stored(full=(row, col), padding={col: 4})) == 4 * 5 * 2 * 8
+
+
+def test_bulk_padding_lies_at_the_end():
+    of = structure()
+    tensor = Tensor("t", {batch: batches(), row: lengths(batch), inner: 3}, bulk={row: 4})
+    np.testing.assert_array_equal(places(tensor, of)[1], np.arange(27))
+    assert of.size(tensor) == 12 * 3
+
+
+@pytest.mark.parametrize("tensor", [
+    attention, Tensor("t", {row: 3, inner: 2}), Tensor("t", {batch: batches(), row: 2})])
+def test_bulk_padding_needs_slices_that_vary_alone(tensor):
+    with pytest.raises(IllegalSchedule, match="bulk padding of row in tensor t: slices of row must vary with the "
+                                              "dimension before it, and nothing inside them may vary"):
+        offset_steps(tensor.stored(bulk={row: 4}))
+
+
+def test_a_dimension_that_a_length_function_is_asked_for_is_not_padded():
+    tensor = Tensor("t", {batch: batches(), row: lengths(batch), item: widths(batch, row)}, padding={row: 4})
+    with pytest.raises(IllegalSchedule, match="tensor t: row cannot be padded, since the extent of item asks length "
+                                              "function widths for it, which has no entry beyond its end"):
+        offset_steps(tensor)
+
+
+@pytest.mark.parametrize(("padding", "message"), [
+    ({col: 2}, "tensor t has no dimension col to pad; there are: row"), ({row: 0}, "padding of row to multiples of 0")])
+def test_padding_of_what_is_not_there(padding, message):
+    with pytest.raises(IllegalSchedule, match=message):
+        Tensor("t", {row: 3}, padding=padding)
+
+
+def test_the_attention_matrix_has_one_table_of_a_number_per_sequence():
+    (table,) = tables(attention)
+    of = structure()
+    np.testing.assert_array_equal(of.table(table), np.cumsum([0, 9, 0, 25, 1]))
+
+
+def test_tensors_share_tables_whatever_their_dimensions_and_constants():
+    query = Tensor("q", {part: 3, batch: batches(), row: lengths(batch), head: 8, inner: 64})
+    output = Tensor("o", {batch: batches(), col: lengths(batch), inner: 512})
+    assert tables(query) == tables(output)
+    assert len(tables(query)) == 1
+
+
+def test_slices_of_one_size_take_no_table():
+    assert tables(Tensor("t", {batch: batches(), row: 7, inner: lengths(0)})) == set()
+
+
+def test_a_length_of_a_middle_dimension_takes_a_table_of_that_dimension_alone():
+    triangle = Tensor("t", {batch: batches(), row: lengths(batch), head: 2, col: row + 1})
+    of = structure()
+    by_axes = {len(table.axes): of.table(table) for table in tables(triangle)}
+    assert len(tables(triangle)) == 2
+    sizes = sorted(of.table(table).size for table in tables(triangle))
+    assert sizes == [5, 6]  # sequences + 1, longest sequence + 1
+    assert list(by_axes) == [1]
+
+
+def test_tables_are_made_after_what_they_are_made_of():
+    deep = Tensor("t", {batch: batches(), row: lengths(batch), item: widths(batch, row)})
+    made = closure(tables(deep))
+    for number, each in enumerate(made):
+        assert all(isinstance(read, Length) or read in [other.table for other in made[:number]] for read in each.reads)

@@ -1,0 +1,81 @@
+"""Products of matrices of variable size."""
+
+import numpy as np
+import pytest
+
+from sparloom.ir import pretty
+from sparloom.ops import assert_close
+from sparloom.ragged import (
+    Executable,
+    RaggedTensor,
+    balanced_trmm,
+    dims,
+    pad_storage,
+    scheduled_vgemm,
+    split_trmm,
+    trmm,
+    trmm_structure,
+    unsplit_trmm,
+    vgemm,
+    vgemm_structure,
+)
+
+row, col, inner = dims("row col inner")
+
+pytestmark = pytest.mark.cc
+SIZES = [(3, 5, 2), (64, 65, 7), (0, 4, 4), (4, 0, 3), (2, 3, 0), (17, 130, 33)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def run(program, structure, **arrays):
+    tensors = program.tensors()
+    stored = {name: RaggedTensor.from_packed(tensors[name], structure, array).data for name, array in arrays.items()}
+    output = program.outputs[0]
+    return RaggedTensor(tensors[output], structure, Executable(program)(structure, **stored)).to_packed()[0].reshape(-1)
+
+
+@pytest.mark.parametrize("program", [
+    vgemm(), scheduled_vgemm(), scheduled_vgemm(rows=3, cols=10),
+    pad_storage(pad_storage(pad_storage(scheduled_vgemm(), "a", full=(row, inner)), "b", full=(col,)), "c",
+                full=(row, col)),
+])
+def test_vgemm_multiplies_each_pair(program):
+    rng = np.random.default_rng(0)
+    pairs = [(rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)) for m, n, k in SIZES]
+    of = vgemm_structure(*zip(*SIZES, strict=True))
+    found = run(program, of, a=np.concatenate([a.reshape(-1) for a, _ in pairs]),
+                b=np.concatenate([b.reshape(-1) for _, b in pairs]))
+    oracle = np.concatenate([(a.astype(float) @ b.astype(float)).reshape(-1) for a, b in pairs])
+    assert_close(found, oracle, terms=33, scale=9.0)
+
+
+@pytest.mark.parametrize("program", [
+    trmm(), unsplit_trmm(), split_trmm(), balanced_trmm(), balanced_trmm(rows=3, cols=5),
+    pad_storage(balanced_trmm(), "lower", full=(inner,)),
+])
+@pytest.mark.parametrize("extent", [0, 1, 31, 70])
+def test_trmm_multiplies_by_the_triangle(program, extent):
+    rng = np.random.default_rng(extent)
+    triangle = np.tril(rng.standard_normal((extent, extent), np.float32))
+    b = rng.standard_normal((extent, extent), np.float32)
+    found = run(program, trmm_structure(extent), lower=triangle[np.tril_indices(extent)], b=b)
+    assert_close(found, (triangle.astype(float) @ b).reshape(-1), terms=70, scale=9.0)
+
+
+def test_the_main_part_of_a_split_product_has_whole_tiles():
+    main = pretty(Executable(split_trmm()).lowered[0].kernel)
+    reduction = main[main.index("for inner in 0 .. row_outer * 8:"):]
+    assert "unrolled for row_inner in 0 .. 8:" in reduction
+    assert "simd for col_inner in 0 .. 32:" in reduction
+    assert "min(" not in main
+
+
+def test_the_order_of_balanced_rows_is_from_the_longest(golden):
+    golden("ragged/balanced_trmm.txt", str(balanced_trmm()))
+    golden("ragged/vgemm.c", Executable(scheduled_vgemm()).source())

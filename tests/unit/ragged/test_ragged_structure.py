@@ -1,0 +1,92 @@
+"""Lengths of a batch and the tables built from them."""
+
+import numpy as np
+import pytest
+from interpreted import InterpretedLibrary
+from ragged_cases import CASES, batch, batches, lengths, row, structure, widths
+
+from sparloom.ir import Ref
+from sparloom.ragged import Executable, Length, Structure, Tensor
+from sparloom.ragged.tables import At, FusedInner, FusedOuter, Largest, Offsets, Order
+
+
+def interpreted_structure(given):
+    return Structure({lengths: given}, InterpretedLibrary)
+
+
+def test_the_number_of_sequences_is_that_of_their_lengths():
+    assert interpreted_structure([4, 0, 2]).number(batches()) == 3
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ({lengths: [1, 2], batches: 3}, "length function lengths has 2 entries: it takes 3, one for every coordinate of "
+                                    "batch"),
+    ({lengths: [1, -2]}, "length function lengths has the entry -2: lengths are at least 0"),
+    ({lengths: [1.5]}, "length function lengths is float64: lengths are integers"),
+    ({lengths: [2**31]}, "length function lengths has the entry 2147483648: lengths are below 2\\^31"),
+    ({lengths: [2, 1], widths: [1, 1]}, "length function widths has 2 entries: it takes 3, one for every coordinate of "
+                                        "batch, row"),
+    ({Length("bounded", {batch: batches()}, limit=4): [3, 5]}, "length function bounded has the entry 5, over its "
+                                                               "limit of "
+                                                             "4"),
+])
+def test_lengths_are_checked(given, message):
+    with pytest.raises(ValueError, match=message):
+        Structure(given, InterpretedLibrary)
+
+
+def test_a_missing_length_is_named():
+    with pytest.raises(ValueError, match="length function lengths was not given to the structure; there are: batches"):
+        Structure({batches: 3}, InterpretedLibrary).size(Tensor("t", {batch: batches(), row: lengths(batch)}))
+
+
+def test_the_maps_of_a_fused_loop():
+    of, x0 = interpreted_structure([2, 0, 3]), Ref("x0")
+    outer, inner = (make(batches(), lengths(x0), 4) for make in (FusedOuter, FusedInner))
+    np.testing.assert_array_equal(of.table(outer), [0, 0, 2, 2, 2, 3, 3, 3])
+    np.testing.assert_array_equal(of.table(inner), [0, 1, 0, 1, 2, 0, 1, 2])
+    np.testing.assert_array_equal(of.table(outer.starts), [0, 2, 2, 5])
+    assert of.number(outer.total) == 5
+
+
+def test_largest_and_order():
+    of, x0 = interpreted_structure([2, 0, 3, 2]), Ref("x0")
+    assert of.number(At(Largest((batches(),), lengths(x0)), ())) == 3
+    np.testing.assert_array_equal(of.table(Order(batches(), lengths(x0) * 2)), [2, 0, 3, 1])
+    assert interpreted_structure([]).number(At(Largest((batches(),), lengths(x0)), ())) == 0
+
+
+def test_offsets_over_two_axes():
+    of = Structure({lengths: [2, 0, 1], widths: [3, 1, 2]}, InterpretedLibrary)
+    x0, x1 = Ref("x0"), Ref("x1")
+    table = Offsets((batches(), lengths(x0)), widths(x0, x1))
+    np.testing.assert_array_equal(of.table(table), [0, 3, 4, 0, 0, 2])
+
+
+@pytest.mark.cc
+def test_operators_share_the_tables_of_a_structure(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
+    first, second = Executable(CASES["scaled"].program), Executable(CASES["projection"].program)
+    of = Structure({lengths: [3, 2]})
+    ran = []
+    for each in (first, second, first):
+        run = each.prelude.run
+        monkeypatch.setattr(
+            each.prelude, "run", lambda made, given, run=run: (ran.append(made.table), run(made, given)))
+        of.prepare(each.prelude)
+    assert len(ran) == len(set(ran)) > 0
+    assert of.table_bytes() == 3 * 8
+
+
+@pytest.mark.cc
+def test_arrays_of_a_program_are_checked(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
+    run, of = Executable(CASES["scaled"].program), structure([3, 2])
+    with pytest.raises(TypeError, match=r"program scaled: missing tensors \['x'\], unknown tensors \['z'\]"):
+        run(of, z=np.zeros(15, np.float32))
+    with pytest.raises(ValueError, match="tensor x is an array of 14 float32: its storage has 15 elements of float32"):
+        run(of, x=np.zeros(14, np.float32))
+    given = np.ones((5, 3), np.float32)
+    kept = np.zeros(15, np.float32)
+    assert run(of, x=given, y=kept) is kept
+    np.testing.assert_array_equal(kept.reshape(5, 3)[:, 0], [2, 3, 4, 2, 3])

@@ -1,0 +1,55 @@
+"""Extents that are the same throughout a tile."""
+
+import numpy as np
+import pytest
+from interpreted import InterpretedLibrary
+from ragged_cases import CASES, col, expected, lengths, operands, row
+
+from sparloom.ir import Binary, Const, Expr, Ref, pretty_expr, simplify_expr
+from sparloom.ops import assert_close
+from sparloom.ragged import RaggedTensor, Structure, interpreted, pad_loop, pad_storage, reorder, split, unroll
+from sparloom.ragged.dimensions import replaced, round_up
+from sparloom.ragged.evaluate import evaluate
+from sparloom.ragged.tiling import without_inner
+
+ROW = simplify_expr(Ref("outer") * 8 + Ref("inner"))
+
+
+def floor(expr: Expr, multiple: int) -> Expr:
+    return Binary("//", expr, Const(multiple)) * multiple
+
+
+@pytest.mark.parametrize(("extent", "text"), [
+    (floor(Ref("row"), 8), "outer * 8"),
+    (floor(Ref("row"), 4), None),
+    (round_up(Ref("row") + 1, 8), "(outer + 1) * 8"),
+    (round_up(Ref("row"), 8), None),
+    (round_up(Ref("row") + 1, 16), None),
+    (floor(Ref("row") + 16, 8) + Ref("n"), "(outer + 2) * 8 + n"),
+    (Binary("//", Ref("row") + Ref("n"), Const(8)), None),
+])
+def test_the_inner_loop_vanishes_where_a_tile_is_whole(extent, text):
+    expr = simplify_expr(replaced(extent, {"row": ROW}))
+    simple = without_inner(expr, "inner", 8)
+    assert pretty_expr(simple) == text if text is not None else simple == expr
+    outer, inner = (each.reshape(-1) for each in np.meshgrid(np.arange(5), np.arange(8)))
+    values = {"outer": outer, "inner": inner, "n": np.int64(3)}
+    np.testing.assert_array_equal(np.broadcast_to(evaluate(simple, values, None), outer.shape),
+                                  evaluate(expr, values, None))
+
+
+def test_a_triangle_is_covered_by_tiles():
+    case = CASES["causal"]
+    stored = pad_storage(case.program, "s", {row: 4, col: 4})
+    for tensor in ("q", "k"):
+        stored = pad_storage(stored, tensor, {row: 4})
+    padded = pad_loop(pad_loop(stored, "s", row, 4), "s", col, 4)
+    tiled = split(split(padded, "s", "row", 4), "s", "col", 4)
+    tiled = reorder(tiled, "s", ("row_outer", "head", "col_outer", "row_inner", "col_inner"))
+    tiled = unroll(tiled, "s", "row_inner")
+    assert "for col_outer in 0 .. row_outer + 1:" in str(tiled)
+    of = Structure({lengths: [6, 0, 4, 1]}, InterpretedLibrary)
+    inputs = operands(tiled, of, seed=1)
+    found = interpreted(tiled, of, **{name: value.data for name, value in inputs.items()})
+    packed = RaggedTensor(tiled.tensors()["s"], of, found["s"]).to_packed()[0]
+    assert_close(packed.reshape(-1), expected(case, of, inputs)["s"], terms=3, scale=9.0)
