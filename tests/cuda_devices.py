@@ -1,62 +1,20 @@
-"""Where CUDA text runs: on a GPU through CuPy, or on the host with a thread for every CUDA thread."""
+"""Where CUDA text runs: on a GPU through CuPy, or on the host by the emulator."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pytest
 
+from sparloom.ir import DTYPES, Kernel, render_cuda
 from sparloom.jit.toolchain import find_toolchain
 
-__all__ = ["Device", "Host", "gpu"]
+__all__ = ["Device", "Host", "gpu", "run_on_host"]
 
-_HEAD = """
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <thread>
-#include <utility>
-#include <vector>
-#include <pthread.h>
-#define __global__
-#define __device__
-#define __shared__
-#define __align__(n) __attribute__((aligned(n)))
-struct Dim { unsigned x; };
-static Dim gridDim, blockDim, blockIdx;
-static thread_local Dim threadIdx;
-static pthread_barrier_t barrier;
-static void __syncthreads() { pthread_barrier_wait(&barrier); }
-__align__(16) unsigned char shared_bytes[1 << 16];
-
-template <typename... P, size_t... I>
-void run(void (*kernel)(P...), void** arguments, std::index_sequence<I...>)
-{
-    kernel(*static_cast<std::remove_const_t<P>*>(arguments[I])...);
-}
-
-template <typename... P>
-void launch(void (*kernel)(P...), unsigned grid, unsigned block, void** arguments)
-{
-    gridDim.x = grid;
-    blockDim.x = block;
-    pthread_barrier_init(&barrier, nullptr, block);
-    for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) {
-        std::vector<std::thread> threads;
-        for (unsigned t = 0; t < block; ++t) {
-            threads.emplace_back([=] {
-                threadIdx.x = t;
-                run(kernel, arguments, std::index_sequence_for<P...>());
-            });
-        }
-        for (std::thread& each : threads) each.join();
-    }
-    pthread_barrier_destroy(&barrier);
-}
-"""
-_FLAGS = ("-O1", "-Wno-unknown-pragmas", "-pthread")
+_HEADER = Path(__file__).with_name("cuda_emulator.hpp")
+_FLAGS = ("-O1", "-ffp-contract=off", "-Wno-unknown-pragmas", "-Wno-attributes")
 
 
 class Device(Protocol):
@@ -75,14 +33,14 @@ class Device(Protocol):
 
 
 class Host:
-    """The processor: blocks one after the other, the threads of a block at once."""
+    """The processor, which runs every CUDA thread of a block as a fibre."""
 
     def __init__(self, text: str, names: Sequence[str], folder: Path) -> None:
         source, library = folder / "host.cpp", folder / "host.so"
         launchers = "".join(
-            f'extern "C" void launch_{name}(unsigned grid, unsigned block, void** arguments)\n'
-            f"{{\n    launch(&{name}, grid, block, arguments);\n}}\n" for name in names)
-        source.write_text(_HEAD + text + launchers)
+            f'extern "C" const char* launch_{name}(unsigned grid, unsigned block, unsigned shared, void** arguments)\n'
+            f"{{\n    return emulator::launch(&{name}, grid, block, shared, arguments);\n}}\n" for name in names)
+        source.write_text(f'#include "{_HEADER}"\n{text}{launchers}')
         find_toolchain("c++").compile(source, library, _FLAGS)
         self._library = ctypes.CDLL(str(library))
 
@@ -100,11 +58,27 @@ class Host:
 
     def launch(self, name: str, grid: int, block: int, arguments: Sequence[Any], shared: int = 0) -> None:
         """Run a grid."""
-        assert shared <= 1 << 16
         plain = (np.array(each.ctypes.data, np.uint64) if _is_array(each) else np.array(each) for each in arguments)
         kept = [np.ascontiguousarray(each) for each in plain]
         places = (ctypes.c_void_p * len(kept))(*(each.ctypes.data for each in kept))
-        getattr(self._library, f"launch_{name}")(grid, block, places)
+        function = getattr(self._library, f"launch_{name}")
+        function.restype = ctypes.c_char_p
+        fault = function(grid, block, shared, places)
+        assert fault is None, fault.decode()
+
+
+def run_on_host(kernels: Sequence[Kernel], folder: Path) -> Callable[[Kernel, Mapping[str, Any]], None]:
+    """Compile rendered kernels; gives a function of a kernel and its arguments by name, on 3 blocks of 2 threads."""
+    texts = (f"namespace in_{kernel.name} {{\n{render_cuda(kernel)}\n}}\nusing namespace in_{kernel.name};\n"
+             for kernel in kernels)
+    host = Host("".join(texts), [kernel.name for kernel in kernels], folder)
+
+    def run(kernel: Kernel, arguments: Mapping[str, Any]) -> None:
+        given = (arguments[param.name] if param.buffer else DTYPES[param.type.scalar](arguments[param.name])
+                 for param in kernel.params)
+        host.launch(kernel.name, 3, 2, list(given))
+
+    return run
 
 
 class _Gpu:

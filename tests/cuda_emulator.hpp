@@ -5,17 +5,21 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <numeric>
 #include <random>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#define __global__
 #define __device__
 #define __shared__
-#define __align__(bytes) alignas(bytes)
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(threads)
 
 struct Dim {
@@ -99,6 +103,17 @@ static const char* launch(unsigned x, unsigned y, unsigned threads, unsigned sha
         }
     }
     return fault;
+}
+
+template <typename... P, std::size_t... I>
+static void call(void (*kernel)(P...), void** arguments, std::index_sequence<I...>) {
+    kernel(*static_cast<std::remove_const_t<P>*>(arguments[I])...);
+}
+
+// Run a kernel whose arguments are given by their places.
+template <typename... P>
+static const char* launch(void (*kernel)(P...), unsigned grid, unsigned threads, unsigned shared, void** arguments) {
+    return launch(grid, 1, threads, shared, [=] { call(kernel, arguments, std::index_sequence_for<P...>()); });
 }
 
 }  // namespace emulator

@@ -6,7 +6,7 @@ from types import ModuleType
 __version__ = "0.1.0"
 
 _PACKAGES = ("data", "dispatch", "files", "fusion", "ir", "jit", "log", "measure", "models", "nn", "ops",
-             "platforms", "report", "search", "solvers", "space", "sparse", "tasks")
+             "platforms", "ragged", "report", "search", "solvers", "space", "sparse", "tasks")
 
 
 def __getattr__(name: str) -> ModuleType:

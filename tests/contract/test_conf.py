@@ -12,7 +12,9 @@ from omegaconf import OmegaConf
 CONF = Path(__file__).parents[2] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 PACKAGED = {"platform": "platform@target", "model": "model@trees"}
-OWN = {"adviser": "recommend", "growth": "fit_trees", "shapes": "collect_gemm"}  # groups of some experiments only
+OWN = {  # groups of some experiments only
+    "adviser": "recommend", "graphs": "bench_gcn", "growth": "fit_trees", "shapes": "collect_gemm",
+}
 HYDRA_GROUPS = ("hydra", "local", "hparams", "experiment", "task")
 OPTIONS = sorted(
     (path.parent.name, path.stem) for path in CONF.glob("*/*.yaml") if path.parent.name not in HYDRA_GROUPS)

@@ -1,14 +1,20 @@
-"""The source models in the data store look at the matrix: another matrix's embedding makes them worse."""
+"""Models in the data store: source models look at the matrix, the small model of GEMM chooses fast kernels."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from sparloom.data import ensure_data, matrix_samples
 from sparloom.models import CognateModel, swapped_accuracy
+from sparloom.models.performance import load_performance
+from sparloom.report import efficiencies
 from sparloom.tasks.labels import labels_with_noise
+from sparloom.tasks.tree_methods import chosen
+from sparloom.tasks.tree_models import best_in
+from sparloom.tasks.tree_subject import gemm_subject
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,3 +33,18 @@ def test_source_model_looks_at_the_matrix(op: str) -> None:
     held = labels[[roles[name] == "validation" for name in labels["matrix"]]]
     accuracy = swapped_accuracy(model.net, matrix_samples(held, task.samples.inputs(), space))
     assert accuracy["opa"] > accuracy["opa_swapped"] + 0.02
+
+
+def test_small_model_of_gemm_chooses_fast_kernels(tmp_path: Path) -> None:
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = compose("config", overrides=["experiment=fit_trees", f"paths.root={ROOT}",
+                                              f"paths.artifacts={tmp_path}"])
+    task = instantiate(config.task)
+    whole = gemm_subject(task.samples, task.gemm_platform, task.gemm, judging=task.judging_sweep)
+    subject = whole.take(~whole.unasked)
+    folder = best_in(task.models.find(task.gemm_platform, task.gemm, task.samples))
+    assert folder.name == "small"
+    model = load_performance(folder, spec=subject.spec, space=task.gemm_platform.space(task.gemm).digest())
+    choices = chosen(subject, model.over(subject.measured.configs).score(subject.measured.problems))
+    reached = efficiencies(subject.scene.seconds)[np.arange(len(subject)), choices]
+    assert reached.mean() > 0.94  # it has learned these shapes; one configuration for all reaches 0.91

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cuda_host import run_on_host
+from cuda_devices import run_on_host
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ir_kernels import arguments, kernels

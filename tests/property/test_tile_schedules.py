@@ -75,7 +75,7 @@ def _case(op: str, pattern: Pattern, inner: Pattern, width: int, element_bytes: 
         return Case(gemm_spmm_loops(reads, inner=3, **sizes), pattern, **arguments)
     if op == "spmm_spmm":
         return Case(spmm_spmm_loops(reads, Reads.of(inner), **sizes), pattern, **arguments)
-    one_to_one = Pattern(pattern.shape, np.arange(pattern.rows + 1), np.arange(pattern.rows))
+    one_to_one = Pattern.identity(pattern.rows)
     return Case(spmm_gemm_loops(reads, inner=3, **sizes), one_to_one, **arguments)
 
 

@@ -60,10 +60,7 @@ class Problem:
     @cached_property
     def graph(self) -> Pattern:
         """Row j holds the iterations of loop one whose results iteration j of loop two reads."""
-        if self.op.name != "spmm_gemm":
-            return self.pattern
-        rows = self.pattern.rows
-        return Pattern((rows, rows), np.arange(rows + 1), np.arange(rows))
+        return self.pattern if self.op.name != "spmm_gemm" else Pattern.identity(self.pattern.rows)
 
     @property
     def fusible(self) -> bool:

@@ -43,7 +43,7 @@ class _Matrices:
         if threads not in self.schedules:
             pattern = self.patterns["A"]
             if op.name == "spmm_gemm":  # row j of the second product reads row j of the first
-                pattern = Pattern((pattern.rows, pattern.rows), np.arange(pattern.rows + 1), np.arange(pattern.rows))
+                pattern = Pattern.identity(pattern.rows)
             self.schedules[threads] = unfused_schedule(pattern, threads=threads)
         return self.schedules[threads]
 

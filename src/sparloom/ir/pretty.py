@@ -31,7 +31,7 @@ from sparloom.ir.nodes import (
     Unary,
 )
 
-__all__ = ["pretty"]
+__all__ = ["pretty", "pretty_expr"]
 
 _LEVELS = {
     "or": 1, "and": 2, "<": 4, "<=": 4, ">": 4, ">=": 4, "==": 4, "!=": 4, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6,
@@ -47,6 +47,11 @@ def pretty(kernel: Kernel) -> str:
     """
     params = ", ".join(_param(param) for param in kernel.params)
     return "\n".join([f"kernel {kernel.name}({params}):", *_block(kernel.body, 1)]) + "\n"
+
+
+def pretty_expr(expr: Expr) -> str:
+    """Print an expression."""
+    return _text(expr)
 
 
 def _param(param: Param) -> str:

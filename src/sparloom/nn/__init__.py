@@ -1,6 +1,7 @@
-"""The face to PyTorch: layers that take the place of others, computed by the kernels of this package."""
+"""The face to PyTorch: layers that take the place of others, and ragged tensors, computed by this package's kernels."""
 
 from sparloom.nn.gcn_conv import GCNConv
 from sparloom.nn.graph import Graph
+from sparloom.nn.nested import from_nested, to_nested
 
-__all__ = ["GCNConv", "Graph"]
+__all__ = ["GCNConv", "Graph", "from_nested", "to_nested"]

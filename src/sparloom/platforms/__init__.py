@@ -5,7 +5,7 @@ from typing import Any
 
 __all__ = [
     "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "NullPlatform", "Platform", "SpadePlatform",
-    "SpmmKernels", "interleaved", "keep_threads_awake", "reallocated",
+    "SpmmKernels", "count_reads", "interleaved", "keep_threads_awake", "reads_by_level", "reallocated",
 ]
 
 _PLACES = {

@@ -7,6 +7,7 @@ from sparloom.report.designs import DESIGN_METHODS, design_gains, design_metrics
 from sparloom.report.efficiency import (
     Scene,
     bounded,
+    draw_efficiencies,
     efficiencies,
     efficiency_metrics,
     efficiency_table,
@@ -28,7 +29,9 @@ from sparloom.report.fusion_figures import (
 from sparloom.report.fusion_metrics import fusion_metrics, ratio_means, ratios
 from sparloom.report.fusion_tables import fusion_tables
 from sparloom.report.gcn import draw_gcn, gcn_metrics, gcn_table
+from sparloom.report.gcn_losses import loss_error_metrics, loss_error_table
 from sparloom.report.jacobi import draw_jacobi, jacobi_metrics, jacobi_ratios, jacobi_table
+from sparloom.report.kernels import draw_kernels
 from sparloom.report.learnings import Learning, contrast, draw_learnings, learnings_table, slice_lead, verdict
 from sparloom.report.levels import draw_levels
 from sparloom.report.recommendations import draw_recommendations
@@ -43,12 +46,13 @@ from sparloom.report.written import latex_table, markdown_table
 __all__ = [
     "DESIGN_METHODS", "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Learning", "Lines", "Matrices", "Run",
     "Scene", "Shares", "Truth", "bounded", "contrast", "design_gains", "design_metrics", "designs_table",
-    "draw_amortisation", "draw_curves", "draw_designs", "draw_fused_methods", "draw_fusion", "draw_gain", "draw_gcn",
-    "draw_jacobi", "draw_learnings", "draw_levels", "draw_matrices", "draw_memory_time", "draw_methods", "draw_rates",
-    "draw_recommendations", "draw_reuse", "draw_scaling", "draw_sensitivity", "draw_signs", "draw_spy", "draw_steps",
-    "efficiencies", "efficiency_metrics", "efficiency_table", "fusion_metrics", "fusion_tables", "gcn_metrics",
-    "gcn_table", "jacobi_metrics", "jacobi_ratios", "jacobi_table", "judge", "latex_table", "learnings_table",
-    "markdown_table", "op_title", "optimum", "paired_metrics", "pareto", "per_design", "per_matrix", "random_choice",
-    "ratio_means", "ratios", "read_compared", "read_run", "read_runs", "results_table", "row_label", "row_metrics",
-    "row_statistics", "rows_cells", "rows_table", "slice_lead", "summary", "verdict",
+    "draw_amortisation", "draw_curves", "draw_designs", "draw_efficiencies", "draw_fused_methods", "draw_fusion",
+    "draw_gain", "draw_gcn", "draw_jacobi", "draw_kernels", "draw_learnings", "draw_levels", "draw_matrices",
+    "draw_memory_time", "draw_methods", "draw_rates", "draw_recommendations", "draw_reuse", "draw_scaling",
+    "draw_sensitivity", "draw_signs", "draw_spy", "draw_steps", "efficiencies", "efficiency_metrics",
+    "efficiency_table", "fusion_metrics", "fusion_tables", "gcn_metrics", "gcn_table", "jacobi_metrics",
+    "jacobi_ratios", "jacobi_table", "judge", "latex_table", "learnings_table", "loss_error_metrics",
+    "loss_error_table", "markdown_table", "op_title", "optimum", "paired_metrics", "pareto", "per_design",
+    "per_matrix", "random_choice", "ratio_means", "ratios", "read_compared", "read_run", "read_runs", "results_table",
+    "row_label", "row_metrics", "row_statistics", "rows_cells", "rows_table", "slice_lead", "summary", "verdict",
 ]

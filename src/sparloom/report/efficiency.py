@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,8 +10,10 @@ from jaxtyping import Float, Int
 from rich.table import Table
 
 from sparloom.measure import geomean
+from sparloom.report.figures import figure, save, styled
 
-__all__ = ["Scene", "bounded", "draws_of", "efficiencies", "efficiency_metrics", "efficiency_table", "paired_metrics"]
+__all__ = ["Scene", "bounded", "draw_efficiencies", "draws_of", "efficiencies", "efficiency_metrics",
+           "efficiency_table", "paired_metrics"]
 
 RESAMPLES = 2000
 REDUCTIONS: Mapping[str, Callable[[np.ndarray], float]] = {
@@ -112,6 +115,40 @@ def efficiency_table(rows: pd.DataFrame, labels: Mapping[str, str], *, title: st
             ratio = geomean((own["seconds"] / own["best_seconds"]).to_numpy())
             table.add_row(label, str(len(own)), *cells, f"{found['min']:.3f}", f"{ratio:.3f}")
     return table
+
+
+@styled
+def draw_efficiencies(
+    rows: pd.DataFrame, labels: Mapping[str, str], stem: Path, *, title: str, seed: int
+) -> None:
+    """Draw mean, 10th percentile and least efficiency of methods, the first two with 95 % bounds over groups.
+
+    Args:
+        labels: method -> how it is called, in the order in which they are drawn; those without rows are left out.
+    """
+    shown = [method for method in labels if (rows["method"] == method).any()]
+    drawn, (axes,) = figure(7.2, 1.5 + 0.4 * len(shown))
+    for place, method in enumerate(shown):
+        found = efficiency_metrics(rows[rows["method"] == method], {key: key for key in (*REDUCTIONS, "min")},
+                                   seed=seed)
+        for key, colour, height in (("mean", "#b5443c", 0.12), ("p10", "#5f7fa8", -0.12)):
+            axes.plot([found[f"{key}_low"], found[f"{key}_high"]], [height - place] * 2, color=colour, linewidth=2)
+            axes.plot(found[key], height - place, "o", color=colour, markersize=5)
+            axes.annotate(f"{found[key]:.3f}", (found[f"{key}_high"], height - place), xytext=(4, 0), color=colour,
+                          textcoords="offset points", va="center", fontsize=7)
+        axes.plot(found["min"], -place, "x", color="#9a9a9a", markersize=5)
+    for label, style in (("mean, 95 %", {"color": "#b5443c", "marker": "o"}),
+                         ("10th percentile, 95 %", {"color": "#5f7fa8", "marker": "o"}),
+                         ("least", {"color": "#9a9a9a", "marker": "x", "linestyle": ""})):
+        axes.plot([], [], label=label, **style)
+    axes.margins(x=0.1)
+    axes.set_ylim(0.6 - len(shown), 0.6)
+    axes.set_yticks(-np.arange(len(shown)), [labels[method] for method in shown], fontsize=9)
+    axes.grid(visible=True, axis="x")
+    axes.set_xlabel("efficiency of the choice, 1 = fastest measured")
+    axes.set_title(title)
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
+    save(drawn, stem)
 
 
 def draws_of(groups: Sequence[str], *, seed: int) -> list[np.ndarray]:

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from sparloom.files import atomic_path
+from sparloom.measure import geomean
 
-__all__ = ["COLOURS", "NAMES", "draw_curves", "draw_matrices", "draw_methods", "figure", "op_title", "save",
-           "styled"]
+__all__ = ["COLOURS", "NAMES", "draw_curves", "draw_matrices", "draw_methods", "figure", "logarithmic", "op_title",
+           "save", "styled", "width_bars"]
 
 COLOURS: Mapping[str, str] = {
     "random": "#c8c8c8", "static": "#9a9a9a", "trees": "#5f7fa8", "trees_source": "#8fa9c9", "zero_shot": "#d9a441",
@@ -50,6 +51,33 @@ def figure(width: float, height: float, *, columns: int = 1) -> tuple[Figure, Se
     """Make a figure of `width` x `height` inches; called within `styled`, it has the house style."""
     made = Figure(figsize=(width, height), layout="constrained")
     return made, made.subplots(1, columns, squeeze=False)[0]
+
+
+def logarithmic(axes: Axes) -> None:
+    """Give an axis of speedups few round ticks, and a line at 1."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(FixedLocator(TICKS))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+
+
+def width_bars(axes: Axes, found: Mapping[tuple[str, int], np.ndarray], colours: Mapping[str, str]) -> None:
+    """Draw geometric means by name and width, a group of bars for each name, and a dot for every value.
+
+    Args:
+        found: values by name and width, in the order of the groups; empty ones get no bar.
+    """
+    names, widths = (list(dict.fromkeys(key[part] for key in found)) for part in (0, 1))
+    for (name, width), values in found.items():
+        if values.size:
+            place = widths.index(width)
+            at = names.index(name) + 0.27 * (place - (len(widths) - 1) / 2)
+            axes.bar(at, geomean(values), width=0.25, color=colours[name], alpha=1 - 0.25 * place)
+            axes.scatter(np.full(values.size, at), values, s=3, color="#2b2b2b", alpha=0.4, linewidth=0)
+            axes.annotate(f"{width}", (at, 0), xycoords=("data", "axes fraction"), xytext=(0, -9),
+                          textcoords="offset points", ha="center", fontsize=7)
+    axes.tick_params(axis="x", pad=12)
 
 
 def save(drawn: Figure, stem: Path) -> None:

@@ -7,10 +7,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from sparloom.measure import geomean
-from sparloom.report.figures import TICKS, figure, op_title, save, styled
+from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
 from sparloom.report.fusion_metrics import ANCHORS, ratios
 from sparloom.report.fusion_tables import LABELS
 
@@ -78,22 +77,15 @@ def draw_rates(frame: pd.DataFrame, stem: Path, *, title: str, methods: Sequence
 def draw_fused_methods(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw geometric mean speedups over each way to fuse, on the matrices that have it (Figure 5)."""
     widths = sorted(frame["width"].unique())
-    found = {(method, width): ratios(frame[frame["width"] == width], "auto", method)
+    known = {(method, width): ratios(frame[frame["width"] == width], "auto", method).to_numpy()
              for method in FUSED[1:] for width in widths}
-    shown = [method for method in FUSED[1:] if any(len(found[method, width]) for width in widths)]
+    shown = [method for method in FUSED[1:] if any(known[method, width].size for width in widths)]
     drawn, (axes,) = figure(WHOLE_WIDTH, 3.4)
-    for place, width in enumerate(widths):
-        for number, method in enumerate(shown):
-            values = found[method, width].to_numpy()
-            if values.size:
-                at = number + 0.27 * (place - (len(widths) - 1) / 2)
-                axes.bar(at, geomean(values), width=0.25, color=COLOURS[method], alpha=1 - 0.25 * place)
-                axes.scatter(np.full(values.size, at), values, s=3, color="#2b2b2b", alpha=0.4, linewidth=0)
-                axes.annotate(f"{width}", (at, 0), xycoords=("data", "axes fraction"), xytext=(0, -9),
-                              textcoords="offset points", ha="center", fontsize=7)
-    _logarithmic(axes)
-    axes.set_xticks(range(len(shown)), [NAMES[method].replace(", ", ",\n") for method in shown], fontsize=8)
-    axes.tick_params(axis="x", pad=12)
+    width_bars(axes, {key: values for key, values in known.items() if key[0] in shown}, COLOURS)
+    logarithmic(axes)
+    labels = [NAMES[method].replace(", ", ",\n").replace(" as ", "\nas ").replace(" compiler", "\ncompiler")
+              for method in shown]
+    axes.set_xticks(range(len(shown)), labels, fontsize=8)
     axes.set_ylabel("times as fast is fuse=auto")
     axes.set_title(title)
     save(drawn, stem)
@@ -125,7 +117,7 @@ def draw_steps(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     _curve(axes, both.reindex(order), "fused")
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_xlabel("matrices and widths, by speedup of both steps")
-    axes.set_ylabel("speedup over one thread, unfused")
+    axes.set_ylabel("times as fast as one thread")
     _finish(drawn, axes, stem, title)
 
 
@@ -187,9 +179,9 @@ def draw_amortisation(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
 def draw_scaling(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     """Draw geometric mean rates over the number of threads, for what was timed with each of them (Figure 9)."""
     counts = sorted(frame["threads"].unique())
-    ops, drawn, axes = _panels(frame["op"])
     rows = frame.assign(rate=frame["flops"] / frame["seconds"] / 1e9)
     table = rows.pivot_table(index=["op", "matrix", "width", "method"], columns="threads", values="rate").dropna()
+    ops, drawn, axes = _panels(table.index.get_level_values("op"))
     for axis, op in zip(axes, ops, strict=False):
         known = table[table.index.get_level_values("op") == op]
         for method in (method for method in COMPARED if method in known.index.unique("method")):
@@ -204,7 +196,7 @@ def draw_scaling(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     _finish(drawn, axes[0], stem, title)
 
 
-def _panels(values: pd.Series) -> tuple[list, Figure, Sequence[Axes]]:
+def _panels(values: pd.Series | pd.Index) -> tuple[list, Figure, Sequence[Axes]]:
     """Make a panel for each distinct value; one that stays empty if there is none."""
     found = sorted(values.unique())
     return (found, *figure(3.6 * max(1, len(found)), 3.4, columns=max(1, len(found))))
@@ -224,14 +216,6 @@ def _rates(frame: pd.DataFrame) -> pd.DataFrame:
 def _curve(axis: Axes, values: pd.Series, method: str) -> None:
     axis.plot(np.arange(1, len(values) + 1), values.to_numpy(), ".-", color=COLOURS[method], linewidth=0.8,
               markersize=4, label=NAMES[method])
-
-
-def _logarithmic(axes: Axes) -> None:
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(FixedLocator(TICKS))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
 
 
 def _finish(drawn: Figure, axes: Axes, stem: Path, title: str) -> None:

@@ -52,7 +52,7 @@ def gcn_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         layers; medians over graphs of the share of a step that is not in the layers, `rest_share_pyg` and
         `rest_share_sparloom`, and of the share of the training that preparation takes, `preparation_share`.
         `loss_difference_max`, over all cases, is between the final losses of both, and behind it the name of another
-        own method; rounding in float32 grows in a training, so forms of PyTorch Geometric differ alike.
+        own method; rounding in float32 grows in a training, see `loss_error_metrics`.
     """
     found: dict[str, float] = {}
     for width, rows in frame.groupby("width"):

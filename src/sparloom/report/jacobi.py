@@ -46,8 +46,8 @@ def jacobi_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         of the fused code, of which nothing is fused; `speedup_over_best_unfused`, over the faster of both orders.
         `fused_speedup_over_unfused` and, in the order of A, `fused_natural_speedup_over_unfused`: the same for
         fuse="always"; `solve_speedup_over_unfused`, of whole solutions; `fused_share`, of matrices on which "auto"
-        fuses; `steps_median`, of the slowest column; `converged`, the share of columns. Of positive definite matrices;
-        of the other parts behind `pattern/` and `anchors/`.
+        fuses, renumbers or both; `steps_median`, of the slowest column; `converged`, the share of columns. Of positive
+        definite matrices; of the other parts behind `pattern/` and `anchors/`.
     """
     found: dict[str, float] = {}
     for part, rows in frame.groupby("part", sort=False):

@@ -99,7 +99,7 @@ def draw_learnings(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     Args:
         frame: learnings.parquet of a run of `check_learnings`.
     """
-    drawn, (axes,) = figure(9.6, 1.2 + 0.36 * len(frame))
+    drawn, (axes,) = figure(9.6, 1.4 + 0.36 * len(frame))
     for place, row in enumerate(frame.itertuples()):
         colour = COLOURS[verdict(row.low, row.high)]
         axes.plot([row.low, row.high], [-place, -place], color=colour, linewidth=2)
@@ -108,7 +108,9 @@ def draw_learnings(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
         axes.plot([], [], color=colour, linewidth=2, label=label)
     axes.axvline(0, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_yticks(-np.arange(len(frame)), [f"{row.number}  {row.measure}" for row in frame.itertuples()], fontsize=8)
+    axes.set_ylim(0.6 - len(frame), 0.6)
     axes.grid(visible=True, axis="x")
+    axes.set_xlabel("right of 0 speaks for the claim")
     axes.set_title(title)
     drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=3, fontsize=9)
     save(drawn, stem)

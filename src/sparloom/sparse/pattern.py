@@ -64,6 +64,11 @@ class Pattern:
         return cls.from_scipy(scipy.sparse.coo_array((ones, (rows, cols)), shape=shape))
 
     @classmethod
+    def identity(cls, rows: int) -> "Pattern":
+        """Make the one whose row j holds column j alone."""
+        return cls((rows, rows), np.arange(rows + 1), np.arange(rows))
+
+    @classmethod
     def from_scipy(cls, matrix: scipy.sparse.sparray | scipy.sparse.spmatrix) -> "Pattern":
         """Take the pattern of a SciPy matrix of any format: its stored entries, zeros included."""
         coo = scipy.sparse.coo_array(matrix)

@@ -21,6 +21,7 @@ from sparloom.report import draw_gcn, gcn_metrics, gcn_table
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tasks.case_journal import CaseJournal
 from sparloom.tasks.fanout import run_jobs
+from sparloom.tasks.gcn_graphs import GraphChoice
 from sparloom.tasks.gcn_methods import Method, own_methods, peer_methods
 from sparloom.tasks.gcn_training import Classification, Trainee, rest_seconds
 from sparloom.tasks.processors import alone
@@ -43,7 +44,7 @@ class BenchGcn:
     A run that is killed goes on at the case where it was, as long as commit and settings are the same.
 
     Args:
-        corpus: of it, square matrices with one of `kinds` in their kind, and as many nonzeros as the bounds say.
+        corpus, graphs: what is trained on.
         widths: features, hidden channels and classes.
         blocks, block_steps: after the first step; the training takes 1 + blocks * block_steps.
         probe_steps: of each form of the graph; the first of them is not timed.
@@ -52,10 +53,7 @@ class BenchGcn:
     """
 
     corpus: Corpus
-    kinds: Sequence[str]
-    least_nonzeros: int
-    most_nonzeros: int
-    most_rows: int
+    graphs: GraphChoice
     widths: Sequence[int]
     blocks: int
     block_steps: int
@@ -68,7 +66,7 @@ class BenchGcn:
         """Write per_matrix.parquet, table and figure; returns speedups with bounds."""
         retain_memory()
         torch.set_num_threads(self.threads)
-        entries = {entry.name: entry for entry in self._entries()}
+        entries = {entry.name: entry for entry in self.graphs.of(self.corpus)}
         planned = {f"{name} {width}": (entries[name], width) for width in self.widths for name in entries}
         journal = CaseJournal(self._folder / "cases.jsonl")
         waiting = {key: planned[key] for key in planned if key not in journal.rows()}
@@ -86,20 +84,6 @@ class BenchGcn:
         draw_gcn(frame, out / "training")
         shutil.rmtree(self._folder)
         return metrics
-
-    def _entries(self) -> list[MatrixEntry]:
-        """The graphs, smallest first.
-
-        Raises:
-            ValueError: there is none.
-        """
-        found = [entry for entry in self.corpus.entries() if entry.rows == entry.cols and
-                 entry.rows <= self.most_rows and self.least_nonzeros <= entry.nnz <= self.most_nonzeros and
-                 any(kind in entry.kind for kind in self.kinds)]
-        if not found:
-            raise ValueError(f"no square matrix with {self.least_nonzeros} to {self.most_nonzeros} nonzeros whose kind "
-                             f"is one of {', '.join(self.kinds)}: widen task.kinds or the bounds")
-        return sorted(found, key=lambda entry: entry.nnz)
 
     def _case(self, case: tuple[MatrixEntry, int]) -> list[dict[str, object]]:
         """Train on one graph with one width: a row for each method."""
@@ -145,6 +129,6 @@ class BenchGcn:
     @property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        settings = (commit(), *self.kinds, self.least_nonzeros, self.most_nonzeros, self.most_rows, *self.widths,
-                    self.blocks, self.block_steps, self.probe_steps, self.threads, self.seed)
+        settings = (commit(), self.graphs, *self.widths, self.blocks, self.block_steps, self.probe_steps, self.threads,
+                    self.seed)
         return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,13 @@ from sparloom import log
 from sparloom.errors import Unsupported
 from sparloom.files import atomic_path, write_text
 from sparloom.fusion import Executor, Variant, pinned, tall_gemm, unfused_schedule
-from sparloom.jit import aligned
 from sparloom.measure import Measurement, TimingProtocol, bootstrap_interval, geomean
-from sparloom.ops import GemmSpmm, Operands, SpMM
-from sparloom.platforms import SpmmKernels, interleaved
+from sparloom.ops import GEMM, GemmShape, GemmSpmm, OracleBounds, SpMM
+from sparloom.platforms import SpmmKernels, interleaved, reallocated
 from sparloom.sparse import Corpus, SparseMatrix
-from sparloom.tasks.kernel_check import SampledRows
 from sparloom.tasks.kernel_peers import SPMM_PEERS, peer_versions, torch_gemm
+from sparloom.tasks.pair_check import PairCheck
+from sparloom.tasks.pair_peers import mkl_pair, torch_pair
 
 __all__ = ["BenchKernels", "kernel_metrics"]
 
@@ -32,16 +33,31 @@ Call = Callable[[], None]
 
 
 @dataclass(frozen=True)
+class Contest:
+    """Calls that compute the same, and the array they write.
+
+    Args:
+        check: of the result of a call, which held NaN before.
+    """
+
+    calls: Mapping[str, Call]
+    result: np.ndarray
+    check: Callable[[np.ndarray], None]
+
+
+@dataclass(frozen=True)
 class BenchKernels:
     """Time kernels side by side on the same arrays; every result is compared with float64 in some rows first.
 
     Results are allocated before, also those of the peers, except SciPy's. Peers that are not installed are left out.
+    Our kernels run with one setting for all problems, which was chosen on these generated matrices: a ratio compares a
+    kernel tuned here with one that its library tuned elsewhere.
 
     Args:
         corpus: whose matrices are multiplied, all square.
         gemm_rows: of the tall matrix.
         widths: of all dense matrices; the small matrix of the GEMM is as wide as deep.
-        prefetch_kib: of a gathered dense operand that are requested before their turn.
+        prefetch_kib: of a gathered dense operand that our kernels request early; they write past the caches.
         seed: of operands, of the rows that are checked, and of the bootstrap.
     """
 
@@ -73,67 +89,55 @@ class BenchKernels:
 
     def _measured(self) -> Iterator[tuple[dict[str, str | int], dict[str, Measurement]]]:
         for width in self.widths:
-            yield {"op": "gemm", "matrix": "", "width": width}, self._timed(*self._gemm(width))
+            yield {"op": "gemm", "matrix": "", "width": width}, self._timed(self._gemm(width))
         for entry in self.corpus.entries():
             matrix = self.corpus.load(entry.name)
             for width in self.widths:
                 for op, problem in (("spmm", self._spmm), ("gemm_spmm", self._gemm_spmm)):
-                    yield {"op": op, "matrix": entry.name, "width": width}, self._timed(*problem(matrix, width))
+                    yield {"op": op, "matrix": entry.name, "width": width}, self._timed(problem(matrix, width))
 
-    def _gemm(self, width: int) -> tuple[dict[str, Call], np.ndarray, SampledRows]:
-        rng = np.random.default_rng(self.seed)
-        left, right = _drawn((self.gemm_rows, width), rng), _drawn((width, width), rng)
+    def _gemm(self, width: int) -> Contest:
+        op, shape = GEMM(), GemmShape(self.gemm_rows, width, width)
+        operands = reallocated(op.operands(shape, seed=self.seed))
+        left, right = operands.dense["A"], operands.dense["B"]
         own, result = tall_gemm(left, right, threads=self.threads, variant=self._variant)
-        reference = SampledRows.of_dense(left, right, seed=self.seed)
-        return {OWN: own, "torch": torch_gemm(left, right, result, threads=self.threads)}, result, reference
+        known = OracleBounds(op.oracle(operands), terms=op.terms(shape), scale=op.scale(operands))
+        return Contest({OWN: own, "torch": torch_gemm(left, right, result, threads=self.threads)}, result, known.check)
 
-    def _spmm(self, matrix: SparseMatrix, width: int) -> tuple[dict[str, Call], np.ndarray, SampledRows]:
-        operands = SpMM().operands(matrix, width, self.seed)
-        operands = Operands(matrix, {"B": _kept(operands.dense["B"])})
+    def _spmm(self, matrix: SparseMatrix, width: int) -> Contest:
+        op = SpMM()
+        operands = reallocated(op.operands(matrix, width, self.seed))
         kernels = SpmmKernels(self.threads, width)
-        result = _kept(kernels.result(operands))
-        chosen = {"order": "natural", "balance": "dynamic", "prefetch": self.prefetch_kib, "strip": "all",
-                  "together": 1, "stream": 1}
-        config = next(config for config in kernels.space() if dict(config.values) == chosen)
-        calls: dict[str, Call] = {OWN: kernels.bind(operands, config, result)}
-        for name, bind in SPMM_PEERS.items():
-            try:
-                calls[name] = bind(matrix, operands.dense["B"], result, threads=self.threads)
-            except Unsupported as error:
-                logger.warning("%s is left out: %s", name, error)
-        return calls, result, SampledRows.of_sparse(SpMM(), operands, [operands.dense["B"]], seed=self.seed)
+        result = kernels.result(operands)
+        config = kernels.space().default().replace(prefetch=self.prefetch_kib, stream=1)
+        peers = {name: partial(bind, matrix, operands.dense["B"], result, threads=self.threads)
+                 for name, bind in SPMM_PEERS.items()}
+        calls = {OWN: kernels.bind(operands, config, result)} | _installed(peers)
+        return Contest(calls, result, kernels.check(op, operands, seed=self.seed))
 
-    def _gemm_spmm(self, matrix: SparseMatrix, width: int) -> tuple[dict[str, Call], np.ndarray, SampledRows]:
+    def _gemm_spmm(self, matrix: SparseMatrix, width: int) -> Contest:
         op = GemmSpmm()
-        operands = op.operands(matrix, width, self.seed)
-        operands = Operands(matrix, {name: _kept(array) for name, array in operands.dense.items()})
+        operands = reallocated(op.operands(matrix, width, self.seed))
         executor = Executor(op, unfused_schedule(matrix.pattern, threads=self.threads), self.threads, self._variant)
-        result = _kept(executor.result(operands))
-        calls: dict[str, Call] = {OWN: executor.bind(operands, result)}
-        between = _kept(aligned((matrix.pattern.cols, width), np.float32))
-        dense = torch_gemm(operands.dense["B"], operands.dense["C"], between, threads=self.threads)
-        for name in ("mkl", "torch"):
-            try:
-                sparse = SPMM_PEERS[name](matrix, between, result, threads=self.threads)
-                calls[name] = _both(dense, sparse)
-            except Unsupported as error:
-                logger.warning("%s is left out: %s", name, error)
-        factors = [operands.dense[name] for name in ("B", "C")]
-        return calls, result, SampledRows.of_sparse(op, operands, factors, seed=self.seed)
+        result = executor.result(operands)
+        peers = {name: partial(bind, op, operands, result, threads=self.threads)
+                 for name, bind in (("mkl", mkl_pair), ("torch", torch_pair))}
+        calls = {OWN: executor.bind(operands, result)} | _installed(peers)
+        return Contest(calls, result, PairCheck(op, operands, seed=self.seed).check)
 
     @property
     def _variant(self) -> Variant:
         return Variant(stream=True, stream_first=True, prefetch_bytes=1024 * self.prefetch_kib)
 
-    def _timed(self, calls: dict[str, Call], result: np.ndarray, reference: SampledRows) -> dict[str, Measurement]:
-        for name, call in calls.items():
-            result.fill(np.nan)
+    def _timed(self, problem: Contest) -> dict[str, Measurement]:
+        for name, call in problem.calls.items():
+            problem.result.fill(np.nan)
             call()
             try:
-                reference.check(result)
+                problem.check(problem.result)
             except AssertionError as error:
                 raise AssertionError(f"{name} computes something else than the oracle: {error}") from error
-        return interleaved(calls, self.timing, threads=self.threads, serial=SERIAL)
+        return interleaved(problem.calls, self.timing, threads=self.threads, serial=SERIAL)
 
 
 def kernel_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
@@ -147,8 +151,8 @@ def kernel_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         `gemm/<width>/over_torch`, the median over repetitions, which were interleaved, with `_p10` and `_p90`.
         `spmm/over_<peer>` and `spmm/over_best_peer`, the fastest one of each problem: geometric means over problems
         (matrix and width) of ratios of median seconds, with 95 % bootstrap bounds `_low` and `_high` and the extremes
-        `_min` and `_max`; the latter also by width, `spmm/<width>/over_best_peer`. Likewise `gemm_spmm/over_mkl` (the
-        dense product by torch.mm) and `gemm_spmm/over_torch`.
+        `_min` and `_max`; the latter also by width, `spmm/<width>/over_best_peer`. Likewise `gemm_spmm/over_mkl` and
+        `gemm_spmm/over_torch`.
     """
     found: dict[str, float] = {}
     dense = frame[frame["op"] == "gemm"]
@@ -182,23 +186,15 @@ def _statistics(taken: Measurement) -> dict[str, float | bool]:
     return {"median": float(middle), "p10": float(low), "p90": float(high), "stolen": taken.stolen}
 
 
-def _drawn(shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    return _kept(rng.uniform(-1, 1, shape).astype(np.float32))
-
-
-def _kept(array: np.ndarray) -> np.ndarray:
-    """Copy to an array that starts at a page, so that all of its pages are there."""
-    copy = aligned(array.shape, np.float32)
-    copy[:] = array
-    return copy
-
-
-def _both(one: Call, two: Call) -> Call:
-    def run() -> None:
-        one()
-        two()
-
-    return run
+def _installed(peers: Mapping[str, Callable[[], Call]]) -> dict[str, Call]:
+    """Bind the peers that are here."""
+    calls = {}
+    for name, bind in peers.items():
+        try:
+            calls[name] = bind()
+        except Unsupported as error:
+            logger.warning("%s is left out: %s", name, error)
+    return calls
 
 
 def _show(metrics: Mapping[str, float], widths: Sequence[int]) -> None:
@@ -208,7 +204,7 @@ def _show(metrics: Mapping[str, float], widths: Sequence[int]) -> None:
         log.console.print(f"tall GEMM, {width} columns: {metrics[f'gemm/{width}/over_torch']:.2f} times as fast as "
                           f"torch.mm (P10 to P90 {low:.2f} to {high:.2f})")
     for key, label in (("spmm/over_best_peer", "SpMM over the fastest peer"), ("gemm_spmm/over_mkl", "GeMM-SpMM, "
-                       "unfused, over torch.mm and MKL")):
+                       "unfused, over MKL")):
         if key in metrics:
             log.console.print(f"{label}: {metrics[key]:.2f} ({metrics[f'{key}_low']:.2f} to "
                               f"{metrics[f'{key}_high']:.2f}), least {metrics[f'{key}_min']:.2f}")

@@ -8,31 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.dispatch import PairPlan
+from sparloom.dispatch import PairPlan, Problem
 from sparloom.errors import Unsupported
 from sparloom.fusion import (
     Executor,
-    FusedLoops,
     Pair,
-    Reads,
     Reordered,
     TileSchedule,
     Variant,
     Workspace,
     atomic_tiling,
     fused_gemv,
-    gemm_spmm_loops,
     overlapped_tiling,
     rescue_order,
     schedule_tiles,
     separated,
-    spmm_gemm_loops,
-    spmm_spmm_loops,
 )
 from sparloom.measure import cache_bytes_per_core
 from sparloom.ops import Operands
 from sparloom.platforms import reallocated
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.sparse import SparseMatrix
 
 __all__ = ["SERIAL", "Method", "Methods", "reuse"]
 
@@ -41,7 +36,7 @@ CT_SIZE, LARGE_CT_SIZE = 2048, 8192  # the paper's; what suits a core with 16 Mi
 BUILDS = 3  # of which the median counts
 UNLIMITED = 1 << 60  # bytes: step two splits nothing
 ROWS_PER_TILE = 2048  # of atomic and overlapped tiling, if that is faster than one tile per thread
-GEMV = {"gemv": "gemv", "blas_gemv": "blas_gemv", "listing": "listing"}
+GEMV = ("gemv", "blas_gemv", "listing")
 
 Call = Callable[[], None]
 
@@ -118,13 +113,13 @@ class Methods:
 
     def _separated(self) -> Method:
         """The tiles of `fused`, but loop two waits for all of loop one."""
-        return self._ours(separated(self._paper, self._graph), self._kernels)
+        return self._ours(separated(self._paper, self._problem.graph), self._kernels)
 
     def _coarse(self) -> Method:
         """Step one of the scheduler alone; what its tiles could reuse is in the facts."""
         schedule = self._schedule(UNLIMITED, CT_SIZE)
         method = self._ours(schedule, self._kernels)
-        return replace(method, facts=method.facts | reuse(schedule, self._graph, self._inner))
+        return replace(method, facts=method.facts | reuse(schedule, self._problem))
 
     def _sequential(self) -> Method:
         """The unfused loops on one thread."""
@@ -156,7 +151,7 @@ class Methods:
         flops = 2 * self.operands.matrix.pattern.nnz * self.operands.dense["C"].size
         if flops > self.gemv_flops:
             raise Unsupported(f"{flops:.1e} flops: above {self.gemv_flops:.1e} a fused GeMV is not timed")
-        return Method(fused_gemv(self.op, self.operands, self.result, threads=self.threads, kind=GEMV[name]))
+        return Method(fused_gemv(self.op, self.operands, self.result, threads=self.threads, kind=name))
 
     def _best_of_tilings(self, tiling: Callable[..., Call]) -> Method:
         """Tile in two sizes and keep what runs faster."""
@@ -196,38 +191,22 @@ class Methods:
 
     @cached_property
     def _natural(self) -> TileSchedule:
-        return self._inspected(self.operands.matrix.pattern, cache_bytes_per_core(), CT_SIZE)
+        return self._inspected(Problem.of(self.op, self.operands), cache_bytes_per_core(), CT_SIZE)
 
     @cached_property
     def _paper(self) -> TileSchedule:
         return self._natural if self._reordered[0] is None else self._schedule(cache_bytes_per_core(), CT_SIZE)
 
-    @property
-    def _graph(self) -> Pattern:
-        """What the iterations of loop two read."""
-        pattern = self._reordered[1].matrix.pattern
-        if self.op.name != "spmm_gemm":
-            return pattern
-        return Pattern(pattern.shape, np.arange(pattern.rows + 1), np.arange(pattern.rows))
+    @cached_property
+    def _problem(self) -> Problem:
+        """In the order of the iterations."""
+        return Problem.of(self.op, self._reordered[1])
 
     def _schedule(self, cache_bytes: int, ct_size: int) -> TileSchedule:
-        return self._inspected(self._reordered[1].matrix.pattern, cache_bytes, ct_size)
+        return self._inspected(self._problem, cache_bytes, ct_size)
 
-    def _inspected(self, pattern: Pattern, cache_bytes: int, ct_size: int) -> TileSchedule:
-        return schedule_tiles(self._loops(pattern), threads=self.threads, cache_bytes=cache_bytes, ct_size=ct_size)
-
-    def _loops(self, pattern: Pattern) -> FusedLoops:
-        reads = Reads.of(pattern)
-        sizes = {"width": self.op.width(self.operands), "element_bytes": self.operands.matrix.dtype.itemsize}
-        if self.op.name == "spmm_spmm":
-            return spmm_spmm_loops(reads, reads, **sizes)
-        describe = gemm_spmm_loops if self.op.name == "gemm_spmm" else spmm_gemm_loops
-        return describe(reads, inner=self._inner, **sizes)
-
-    @property
-    def _inner(self) -> int:
-        """Products of a row of loop one, per column of C, where B is dense; 0 where it is sparse."""
-        return 0 if self.operands.right is not None else self.operands.dense["B"].shape[1]
+    def _inspected(self, problem: Problem, cache_bytes: int, ct_size: int) -> TileSchedule:
+        return schedule_tiles(problem.loops(), threads=self.threads, cache_bytes=cache_bytes, ct_size=ct_size)
 
 
 def _moved(operands: Operands, order: np.ndarray) -> Operands:
@@ -240,12 +219,11 @@ def _moved(operands: Operands, order: np.ndarray) -> Operands:
     return reallocated(moved)
 
 
-def reuse(schedule: TileSchedule, pattern: Pattern, inner: int) -> dict[str, float]:
+def reuse(schedule: TileSchedule, problem: Problem) -> dict[str, float]:
     """Say how much of two loops shares its data in a tile.
 
     Args:
-        pattern: of A, in the order of the iterations.
-        inner: columns of B where it is dense; 0: B = A.
+        problem: in the order of the iterations.
 
     Returns:
         reused_flops, the share of all computation that is done by fused iterations of loop two and those of loop one
@@ -253,6 +231,7 @@ def reuse(schedule: TileSchedule, pattern: Pattern, inner: int) -> dict[str, flo
 
     Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, Figure 2, which does not say how it counts.
     """
+    pattern, inner = problem.graph, problem.inner
     lengths = pattern.row_lengths()
     fused = np.zeros(pattern.rows, dtype=bool)
     fused[schedule.second[: schedule.fused]] = True

@@ -53,7 +53,8 @@ def _forms(task: Classification, geometric: Any) -> Mapping[str, Any]:
     nodes, edges = (task.nodes, task.nodes), task.edges
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch: sparse tensors are in beta
-        matrix = torch.sparse_coo_tensor(edges.flip(0), torch.ones(edges.shape[1]), nodes).to_sparse_csr()
+        ones = torch.ones(edges.shape[1], dtype=task.features.dtype)
+        matrix = torch.sparse_coo_tensor(edges.flip(0), ones, nodes).to_sparse_csr()
         narrow = torch.sparse_csr_tensor(
             matrix.crow_indices().int(), matrix.col_indices().int(), matrix.values(), nodes)
         forms = {"csr": matrix, "csr_int32": narrow, "edge_index": edges}

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,10 @@ class Classification:
         return cls(edges, torch.rand(pattern.rows, width, generator=generator),
                    torch.randint(width, (pattern.rows,), generator=generator))
 
+    def double(self) -> "Classification":
+        """The same with features in float64, in which it is then trained."""
+        return replace(self, features=self.features.double())
+
     @property
     def nodes(self) -> int:
         """Number of nodes."""
@@ -53,7 +57,7 @@ class Classification:
 
 
 class Trainee:
-    """Two layers with ReLU between them, trained by Adam on the cross entropy of all nodes.
+    """Two layers with ReLU between them, trained in the type of the features by Adam on the cross entropy of all nodes.
 
     Args:
         prepare: makes what the layers take as the graph; called by the first step.
@@ -62,7 +66,7 @@ class Trainee:
 
     def __init__(self, layer: Layer, prepare: Callable[[], Any], task: Classification, *, seed: int) -> None:
         torch.manual_seed(seed)
-        self.layers = torch.nn.ModuleList([layer(task.width, task.width) for _ in range(2)])
+        self.layers = torch.nn.ModuleList([layer(task.width, task.width) for _ in range(2)]).to(task.features.dtype)
         self.loss = float("nan")
         self._optimizer = torch.optim.Adam(self.layers.parameters(), lr=LEARNING_RATE)
         self._prepare, self._task = prepare, task

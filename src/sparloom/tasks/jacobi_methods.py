@@ -1,6 +1,5 @@
 """Two steps of Jacobi's method by us and by other libraries, ready to be timed."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -73,14 +72,10 @@ def _torch(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps
     """The product with addition, into arrays that are there."""
     import torch
 
+    from sparloom.tasks.torch_matrix import torch_csr
+
     torch.set_num_threads(threads)
-    pattern = matrix.pattern
-    arrays = [torch.from_numpy(array)
-              for array in (pattern.indptr.astype(np.int32), pattern.indices, matrix.values)]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state", UserWarning)
-        m = torch.sparse_csr_tensor(*arrays, pattern.shape, check_invariants=False)
-    g = torch.from_numpy(constant)
+    m, g = torch_csr(matrix), torch.from_numpy(constant)
     x, y = torch.zeros_like(g), torch.zeros_like(g)
 
     def call() -> None:

@@ -1,7 +1,6 @@
 """SpMM and the tall GEMM as users have them without us, bound to arrays that are there before the call."""
 
 import importlib.metadata
-import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -12,6 +11,7 @@ import torch
 
 from sparloom.sparse import SparseMatrix
 from sparloom.tasks.mkl import mkl_spmm
+from sparloom.tasks.torch_matrix import torch_csr
 
 __all__ = ["SPMM_PEERS", "peer_versions", "torch_gemm"]
 
@@ -38,14 +38,9 @@ def torch_gemm(left: np.ndarray, right: np.ndarray, result: np.ndarray, *, threa
 
 
 def torch_spmm(matrix: SparseMatrix, dense: np.ndarray, result: np.ndarray, *, threads: int) -> Call:
-    """Multiply by torch.mm with a CSR tensor whose indices have 32 bits."""
+    """Multiply by torch.mm with a CSR tensor."""
     torch.set_num_threads(threads)
-    csr = matrix.to_scipy()
-    parts = (csr.indptr.astype(np.int32), csr.indices.astype(np.int32), csr.data.copy())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch calls its CSR format a beta
-        left = torch.sparse_csr_tensor(*map(torch.from_numpy, parts), size=csr.shape)
-    right, out = torch.from_numpy(dense), torch.from_numpy(result)
+    left, right, out = torch_csr(matrix), torch.from_numpy(dense), torch.from_numpy(result)
     return lambda: torch.mm(left, right, out=out)
 
 

@@ -4,7 +4,6 @@ What the first call computes is allocated once, and so is the result, where the 
 SciPy's sparse product does not.
 """
 
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -13,8 +12,8 @@ import torch
 from sparloom.fusion import Pair
 from sparloom.jit import aligned
 from sparloom.ops import Operands
-from sparloom.sparse import SparseMatrix
 from sparloom.tasks.mkl import mkl_gemm, mkl_spmm
+from sparloom.tasks.torch_matrix import torch_csr
 
 __all__ = ["mkl_pair", "scipy_pair", "torch_pair"]
 
@@ -28,8 +27,8 @@ def torch_pair(op: Pair, operands: Operands, result: np.ndarray, *, threads: int
     dense = {name: torch.from_numpy(array) for name, array in operands.dense.items()}
     if op.name == "gemm_spmm" and op.c_transposed:
         dense["C"] = dense["C"].T
-    a, out = _torch_csr(operands.matrix), torch.from_numpy(result)
-    b = dense["B"] if operands.right is None else _torch_csr(operands.right)
+    a, out = torch_csr(operands.matrix), torch.from_numpy(result)
+    b = dense["B"] if operands.right is None else torch_csr(operands.right)
     if op.name == "spmm_gemm":
         return _both(lambda: torch.mm(a, b, out=first), lambda: torch.mm(first, dense["C"], out=out))
     return _both(lambda: torch.mm(b, dense["C"], out=first), lambda: torch.mm(a, first, out=out))
@@ -76,14 +75,6 @@ def _between(op: Pair, operands: Operands) -> np.ndarray:
     array = aligned(shape, operands.matrix.dtype.type)
     array.fill(0)
     return array
-
-
-def _torch_csr(matrix: SparseMatrix) -> torch.Tensor:
-    csr = matrix.to_scipy()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch calls its CSR format a beta
-        return torch.sparse_csr_tensor(*(torch.from_numpy(array) for array in (csr.indptr, csr.indices, csr.data)),
-                                       size=csr.shape)
 
 
 def _both(one: Call, two: Call) -> Call:

@@ -18,7 +18,7 @@ from sparloom.ops import GEMM, GemmShape
 from sparloom.search import Evolution, best
 from sparloom.space import Config, GridSpace
 from sparloom.tasks.recommender import SHOWN
-from sparloom.tasks.tree_models import FULL, INTERVAL, TreeModels
+from sparloom.tasks.tree_models import INTERVAL, TreeModels, best_in
 
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels
@@ -31,6 +31,9 @@ GIGA = 1e9
 @dataclass(frozen=True)
 class RecommendShape:
     """Rank all kernels for one shape; nothing is trained.
+
+    The model is the full one where experiment=fit_trees ran here, else the distilled one of the data store, which comes
+    without intervals.
 
     Args:
         evolution: for a space that is too large to be scored whole.
@@ -51,8 +54,7 @@ class RecommendShape:
         """Print the first five with the rates that are predicted and the interval in which they are expected."""
         asked, space = _read(shape), self.platform.space(self.op)
         folder = self.models.find(self.platform, self.op, self.samples)
-        model = load_performance(folder / FULL, spec=GEMM_FEATURES, space=space.digest(), threads=self.threads)
-        interval = load_interval(folder / INTERVAL, spec=GEMM_FEATURES, threads=self.threads)
+        model = load_performance(best_in(folder), spec=GEMM_FEATURES, space=space.digest(), threads=self.threads)
         problem = gemm_problems([asked])
         if model.falls_back(problem)[0]:
             log.console.print(f"{asked.m} x {asked.n} x {asked.k}: kernels are tiled for products of matrices, so no "
@@ -63,17 +65,20 @@ class RecommendShape:
         ranked = best(lambda configs: model.over(configs).score(problem)[0], space, SHOWN, evolution=self.evolution)
         seconds = time.perf_counter() - began
         chosen = [entry.config for entry in ranked]
-        rates = model.predict(problem, chosen)[0]
-        low, high = (bound[0] for bound in interval.predict(problem, chosen))
+        predicted, coverage = {"gflops": model.predict(problem, chosen)[0]}, None
+        if (folder / INTERVAL).exists():
+            interval = load_interval(folder / INTERVAL, spec=GEMM_FEATURES, threads=self.threads)
+            coverage = interval.coverage
+            predicted |= zip(("low", "high"), (bound[0] for bound in interval.predict(problem, chosen)), strict=True)
         times = self._verified(asked, chosen, space)
-        log.console.print(_table(chosen, list(zip(rates, low, high, strict=True)), times, asked,
-                                 coverage=interval.coverage), soft_wrap=False)
+        log.console.print(_table(chosen, predicted, times, asked, coverage=coverage), soft_wrap=False)
         write_json(out / "recommendation.json", {
             "shape": list(shape), "platform": self.platform.name, "preset": self.platform.preset,
-            "configurations": [{"config": config.key, "gflops": float(rates[place]), "low": float(low[place]),
-                                "high": float(high[place]), "seconds": times.get(config)}
+            "configurations": [{"config": config.key, "seconds": times.get(config)}
+                               | {name: float(values[place]) for name, values in predicted.items()}
                                for place, config in enumerate(chosen)]})
-        return {"fallback": 0, "gflops": float(rates[0]), "seconds": seconds} | _regrets(chosen, times, asked)
+        told = {"fallback": 0, "gflops": float(predicted["gflops"][0]), "seconds": seconds}
+        return told | _regrets(chosen, times, asked)
 
     def _verified(self, shape: GemmShape, chosen: Sequence[Config], space: GridSpace) -> dict[Config, float]:
         """Least seconds of what is to be verified; the default is always among it."""
@@ -97,16 +102,22 @@ def _read(shape: Sequence[int]) -> GemmShape:
 
 
 def _table(
-    chosen: Sequence[Config], rates: Sequence[tuple[float, float, float]], times: Mapping[Config, float],
-    shape: GemmShape, *, coverage: float,
+    chosen: Sequence[Config], predicted: Mapping[str, np.ndarray], times: Mapping[Config, float], shape: GemmShape,
+    *, coverage: float | None,
 ) -> Table:
+    columns = {"GFLOP/s": [f"{rate:.1f}" for rate in predicted["gflops"]]}
+    if coverage is not None:
+        columns[f"{coverage:.0%} interval"] = [f"{low:.1f}–{high:.1f}"
+                               for low, high in zip(predicted["low"], predicted["high"], strict=True)]
+    if times:
+        columns["measured"] = [f"{shape.flops / times[config] / GIGA:.1f}" if config in times else "failed"
+                               for config in chosen]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("rank", *chosen[0].names, "GFLOP/s", f"{coverage:.0%} interval", *(("measured",) if times else ())):
+    for heading in ("rank", *chosen[0].names, *columns):
         table.add_column(heading, justify="right", no_wrap=True)
-    for rank, (config, (rate, low, high)) in enumerate(zip(chosen, rates, strict=True), start=1):
-        cells = [str(value) for _, value in config.values]
-        measured = [f"{shape.flops / times[config] / GIGA:.1f}" if config in times else "failed"] if times else []
-        table.add_row(str(rank), *cells, f"{rate:.1f}", f"{low:.1f}–{high:.1f}", *measured)
+    for place, config in enumerate(chosen):
+        values = (str(value) for _, value in config.values)
+        table.add_row(str(place + 1), *values, *(column[place] for column in columns.values()))
     return table
 
 

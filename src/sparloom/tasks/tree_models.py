@@ -12,7 +12,7 @@ from sparloom.tasks.checkpoints import samples_name
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["TreeModels"]
+__all__ = ["TreeModels", "best_in"]
 
 FULL, SMALL, INTERVAL = "full", "small", "interval"
 
@@ -21,7 +21,8 @@ FULL, SMALL, INTERVAL = "full", "small", "interval"
 class TreeModels:
     """Folders of performance models; each kind of samples has its own.
 
-    A folder has `full`, the model that was scored, and maybe `small`, its distilled one, `interval` and a C header.
+    A folder has `full`, the model that was scored, and maybe `small`, its distilled one, `interval` and a C header. The
+    data store, which every clone copies, has the distilled one alone.
 
     Args:
         artifacts: folder for those trained here.
@@ -40,7 +41,7 @@ class TreeModels:
         return Path(self.artifacts) / "checkpoints" / samples_name(samples) / self.name(platform, op)
 
     def find(self, platform: "Platform", op: Op, samples: SampleSource) -> Path:
-        """Find trained ones.
+        """Find the folder of trained ones; `best_in` names the best model in it.
 
         Raises:
             MissingArtifact: names the experiment that trains them.
@@ -50,7 +51,12 @@ class TreeModels:
             ensure_data(Path(self.data))
             places.append(Path(self.data) / "checkpoints" / self.name(platform, op))
         for place in places:
-            if (place / FULL).exists():
+            if best_in(place).exists():
                 return place
         raise MissingArtifact(f"no performance model of {op.name} on {platform.name} {platform.preset} in "
                               f"{' or '.join(str(place.parent) for place in places)}", experiment="fit_trees")
+
+
+def best_in(folder: Path) -> Path:
+    """Name the model that was scored, or the distilled one where that is missing."""
+    return folder / FULL if (folder / FULL).exists() else folder / SMALL

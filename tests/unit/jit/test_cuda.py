@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cuda_host import run_on_host
+from cuda_devices import run_on_host
 from ir_cases import CASES
 
 from sparloom.errors import CompileError, Unsupported

@@ -4,7 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom.report import Scene, efficiencies, efficiency_metrics, efficiency_table, paired_metrics
+from sparloom.report import (
+    Scene,
+    draw_efficiencies,
+    efficiencies,
+    efficiency_metrics,
+    efficiency_table,
+    paired_metrics,
+)
 
 NAMES = {"mean": "mean", "p10": "p10", "min": "min"}
 
@@ -56,3 +63,12 @@ def test_table_lists_methods_in_the_given_order():
     table = efficiency_table(rows, {"best": "best", "absent": "absent", "mine": "mine"}, title="t", seed=0)
     assert list(table.columns[0].cells) == ["best", "mine"]
     assert list(table.columns[2].cells) == ["1.000", "0.583"]
+
+
+def test_efficiencies_are_drawn_and_the_same_again(tmp_path):
+    rows = pd.concat([scene().judged("mine", np.array([1, 0, 1])), scene().judged("best", np.array([0, 1, 1]))])
+    labels = {"best": "best", "absent": "absent", "mine": "mine"}
+    for name in ("once", "again"):
+        draw_efficiencies(rows, labels, tmp_path / name, title="t", seed=0)
+    for ending in (".png", ".svg"):
+        assert (tmp_path / f"once{ending}").read_bytes() == (tmp_path / f"again{ending}").read_bytes()

@@ -11,7 +11,8 @@ import torch
 
 from sparloom.nn import GCNConv
 from sparloom.sparse import SyntheticCorpus
-from sparloom.tasks import BenchGcn
+from sparloom.tasks import BenchGcn, CheckGcn
+from sparloom.tasks.gcn_graphs import GraphChoice
 from sparloom.tasks.gcn_training import Classification, Trainee
 
 with warnings.catch_warnings():
@@ -28,12 +29,17 @@ def threads():
     torch.set_num_threads(before)
 
 
+ANY = GraphChoice(kinds=[""], least_nonzeros=0, most_nonzeros=10**6, most_rows=10**6)
+
+
+def corpus() -> SyntheticCorpus:
+    return SyntheticCorpus(rows=[200], variants=1, seed=0, families=["uniform", "hub_rows", "heavy_tail"])
+
+
 def bench(tmp_path, **changes) -> BenchGcn:
-    corpus = SyntheticCorpus(rows=[200], variants=1, seed=0, families=["uniform", "hub_rows", "heavy_tail"])
     settings = {
-        "corpus": corpus, "kinds": [""], "least_nonzeros": 0, "most_nonzeros": 10**6, "most_rows": 10**6,
-        "widths": [8, 32], "blocks": 2, "block_steps": 2, "probe_steps": 2, "threads": 1,
-        "journals": str(tmp_path / "journals"), "seed": 0}
+        "corpus": corpus(), "graphs": ANY, "widths": [8, 32], "blocks": 2, "block_steps": 2, "probe_steps": 2,
+        "threads": 1, "journals": str(tmp_path / "journals"), "seed": 0}
     return BenchGcn(**settings | changes)
 
 
@@ -59,13 +65,23 @@ def test_in_float64_both_train_to_the_same_loss() -> None:
     corpus = SyntheticCorpus(rows=[200], variants=1, seed=0, families=["heavy_tail"])
     pattern = corpus.load(corpus.entries()[0].name).pattern
     task = Classification.drawn(pattern, 16, seed=0)
-    task, losses = replace(task, features=task.features.double()), []
+    task, losses = task.double(), []
     for layer in (Theirs, partial(GCNConv, first="aggregate"), partial(GCNConv, first="transform")):
-        trainee = Trainee(lambda *channels, made=layer: made(*channels, cached=True).double(), lambda: task.edges, task,
-                          seed=0)
+        trainee = Trainee(partial(layer, cached=True), lambda: task.edges, task, seed=0)
         trainee.train(100)
         losses.append(trainee.loss)
     assert max(losses) - min(losses) < 1e-9
+
+
+def test_losses_in_float32_are_compared_with_float64(tmp_path, capsys) -> None:
+    metrics = CheckGcn(corpus(), ANY, widths=[8], steps=20, threads=1, seed=0).run(tmp_path)
+    frame = pd.read_parquet(tmp_path / "per_matrix.parquet").pivot(index="matrix", columns="method", values="loss")
+    off = frame.sub(frame["float64"], axis=0).abs()
+    assert {"pyg_csr", "pyg_edge_index", "sparloom", "transform_first", "unfused"} < set(frame)
+    assert 0 < off["sparloom"].max() < 1e-4
+    assert metrics["sparloom/loss_error_max"] == pytest.approx(off["sparloom"].max())
+    assert metrics["pyg_csr/within"] == 1
+    assert "float64" in capsys.readouterr().out
 
 
 def test_a_killed_run_goes_on(tmp_path, monkeypatch) -> None:
@@ -88,5 +104,5 @@ def test_a_killed_run_goes_on(tmp_path, monkeypatch) -> None:
 
 
 def test_corpus_without_such_graphs_is_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"whose kind is one of web, social: widen task\.kinds or the bounds"):
-        bench(tmp_path, kinds=["web", "social"]).run(tmp_path)
+    with pytest.raises(ValueError, match=r"whose kind is one of web, social: widen task\.graphs\.kinds or the bounds"):
+        bench(tmp_path, graphs=replace(ANY, kinds=["web", "social"])).run(tmp_path)

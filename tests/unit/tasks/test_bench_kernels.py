@@ -1,15 +1,13 @@
 """The bench of CPU kernels: what it reports, and that a wrong kernel is found."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom.ops import Operands, SpMM
-from sparloom.sparse import AnchorCorpus
 from sparloom.tasks.bench_kernels import kernel_metrics
-from sparloom.tasks.kernel_check import SampledRows
 
 
 def test_small_anchors_give_a_ratio_for_every_peer(build, tmp_path, capsys):
@@ -40,17 +38,17 @@ def test_ratios_are_seconds_of_others_over_ours():
     assert metrics["gemm_spmm/over_mkl"] == pytest.approx(9)
 
 
-def test_rows_that_are_wrong_or_missing_are_found():
-    matrix = AnchorCorpus(0.001, False).load("band")
-    operands = SpMM().operands(matrix, 8, seed=0)
-    right = SampledRows.of_sparse(SpMM(), operands, [operands.dense["B"]], seed=0)
-    result = SpMM().oracle(Operands(matrix, operands.dense)).astype(np.float32)
-    right.check(result)
-    wrong = result.copy()
-    wrong[right.rows[3], 2] += 1
-    with pytest.raises(AssertionError, match="element"):
-        right.check(wrong)
-    unsampled = next(row for row in range(result.shape[0]) if row not in right.rows)
-    result[unsampled] = np.nan
-    with pytest.raises(AssertionError, match="1 rows hold NaN"):
-        right.check(result)
+@pytest.mark.parametrize("op", ["gemm", "spmm", "gemm_spmm"])
+@pytest.mark.parametrize("spoil", [lambda result: np.add(result, 1, out=result), lambda result: result[3].fill(np.nan)])
+def test_a_result_that_is_wrong_or_not_written_stops_the_bench(op, spoil, build, tmp_path):
+    task = build("bench_kernels", "corpus.scale=0.002", "task.gemm_rows=512", folder=tmp_path)
+    matrix = task.corpus.load("band")
+    problem = task._gemm(16) if op == "gemm" else getattr(task, f"_{op}")(matrix, 16)
+    own = problem.calls["own"]
+
+    def wrong():
+        own()
+        spoil(problem.result)
+
+    with pytest.raises(AssertionError, match=r"^own computes something else than the oracle"):
+        task._timed(replace(problem, calls={"own": wrong}))

@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -117,6 +118,19 @@ def test_kernels_are_recommended_for_a_shape(fitted, build, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "90% interval" in shown
     assert "measured" in shown
+
+
+@pytest.mark.cc
+def test_the_distilled_model_alone_recommends_without_intervals(fitted, build, tmp_path, capsys):
+    folder = tmp_path / "fitted"
+    shutil.copytree(fitted[0], folder)
+    for name in ("full", "interval"):
+        shutil.rmtree(models(folder) / name)
+    build("recommend", "shape=[48,64,80]", folder=folder).run(tmp_path)
+    written = json.loads((tmp_path / "recommendation.json").read_text())["configurations"]
+    assert len({entry["config"] for entry in written}) == 5
+    assert "low" not in written[0]
+    assert "interval" not in capsys.readouterr().out
 
 
 @pytest.mark.cc

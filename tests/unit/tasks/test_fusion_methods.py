@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sparloom.dispatch import PlanCache, plan_pair
+from sparloom.dispatch import PlanCache, Problem, plan_pair
 from sparloom.errors import Unsupported
 from sparloom.fusion import schedule_tiles, spmm_spmm_loops
 from sparloom.fusion.loops import Reads
@@ -139,7 +139,7 @@ def test_reuse_counts_fused_rows_and_what_they_read():
     loops = spmm_spmm_loops(Reads.of(pattern), Reads.of(pattern), width=1, element_bytes=4)
     schedule = schedule_tiles(loops, threads=2, cache_bytes=1 << 20, ct_size=2)
     assert schedule.fused == 3  # row 3 reads row 0 of the other tile
-    found = reuse(schedule, pattern, inner=5)
+    found = reuse(schedule, Problem(OPS["gemm_spmm"], pattern, None, 5, 1, "float32"))
     assert found["reused_flops"] == pytest.approx((3 * 5 + 3) / (4 * 5 + 4))
     assert found["kept_rows"] == pytest.approx(3 / 4)
 

@@ -8,7 +8,6 @@ import numpy as np
 from sparloom.ops import DenseOperands, Op, Operands
 from sparloom.platforms.sweep import Call, Check
 from sparloom.space import Config, ConfigSpace
-from sparloom.sparse import Pattern
 
 __all__ = ["Family", "Given", "Rival"]
 
@@ -34,9 +33,6 @@ class Family(Protocol):
 
     def space(self) -> ConfigSpace:
         """List the configurations."""
-
-    def baseline(self, pattern: Pattern | None) -> Config:
-        """Name the configuration that speedups refer to; GEMM has no pattern."""
 
     def result(self, operands: Given) -> np.ndarray:
         """Allocate what a kernel overwrites."""

@@ -9,7 +9,6 @@ from sparloom.jit import NativeCall, address, aligned, compile_cpp
 from sparloom.ops import GEMM, DenseOperands, OracleBounds
 from sparloom.platforms.sweep import Check
 from sparloom.space import Config, GemmSpace, GridSpace, register_tile
-from sparloom.sparse import Pattern
 
 __all__ = ["GemmKernels"]
 
@@ -32,10 +31,6 @@ class GemmKernels:
     def space(self) -> GridSpace:
         """List the configurations."""
         return self._space
-
-    def baseline(self, pattern: Pattern | None) -> Config:
-        """Take the default of the space, whatever the shape."""
-        return self._space.default()
 
     def result(self, operands: DenseOperands) -> np.ndarray:
         """Allocate C (m, n)."""

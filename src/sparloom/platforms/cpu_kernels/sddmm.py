@@ -11,7 +11,6 @@ from sparloom.platforms.cpu_kernels.sparse_rows import Rows, SparseRows
 from sparloom.platforms.spot_check import SpotCheck
 from sparloom.platforms.sweep import Check
 from sparloom.space import Config, GridSpace, SddmmSpace
-from sparloom.sparse import Pattern
 
 __all__ = ["SddmmKernels"]
 
@@ -32,10 +31,6 @@ class SddmmKernels:
     def space(self) -> GridSpace:
         """List the configurations."""
         return SddmmSpace(self.width)
-
-    def baseline(self, pattern: Pattern | None) -> Config:
-        """Take the default of the space, whatever the pattern."""
-        return self.space().default()
 
     def result(self, operands: Operands) -> np.ndarray:
         """Allocate the values of D (nnz,)."""

@@ -11,7 +11,6 @@ from sparloom.platforms.cpu_kernels.sparse_rows import Rows, SparseRows
 from sparloom.platforms.spot_check import SpotCheck
 from sparloom.platforms.sweep import Check
 from sparloom.space import Config, GridSpace, SpmmSpace
-from sparloom.sparse import Pattern
 
 __all__ = ["SpmmKernels"]
 
@@ -34,10 +33,6 @@ class SpmmKernels:
     def space(self) -> GridSpace:
         """List the configurations."""
         return SpmmSpace(self.width)
-
-    def baseline(self, pattern: Pattern | None) -> Config:
-        """Take the default of the space, whatever the pattern."""
-        return self.space().default()
 
     def result(self, operands: Operands) -> np.ndarray:
         """Allocate D (rows, width)."""

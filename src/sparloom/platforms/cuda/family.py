@@ -12,7 +12,6 @@ from sparloom.platforms.cuda.device import LaunchShape
 from sparloom.platforms.cuda.gpu import Gpu, Kernel
 from sparloom.platforms.sweep import Call
 from sparloom.space import Config, ConfigSpace
-from sparloom.sparse import Pattern
 
 __all__ = ["Family", "Given", "HostCheck", "Launch", "Placed", "Rival", "in_order"]
 
@@ -94,9 +93,6 @@ class Family(Protocol):
 
     def space(self) -> ConfigSpace:
         """List the configurations; needs no device."""
-
-    def baseline(self, pattern: Pattern | None) -> Config:
-        """Name the configuration that speedups refer to; GEMM has no pattern."""
 
     def result(self, gpu: Gpu, given: Given) -> Any:
         """Allocate what a kernel overwrites."""

@@ -14,7 +14,6 @@ from sparloom.platforms.cuda.gpu import Gpu
 from sparloom.platforms.spot_check import SpotCheck
 from sparloom.platforms.sweep import Call
 from sparloom.space import Config, GridSpace
-from sparloom.sparse import Pattern
 
 __all__ = ["SpmmKernels", "SpmmProgram"]
 
@@ -90,10 +89,6 @@ class SpmmKernels:
     def space(self) -> GridSpace:
         """List the configurations."""
         return self._space
-
-    def baseline(self, pattern: Pattern | None) -> Config:
-        """Take the default of the space, whatever the pattern."""
-        return self._space.default()
 
     def result(self, gpu: Gpu, given: Operands) -> Any:
         """Allocate D (rows, width)."""

@@ -12,7 +12,6 @@ from sparloom.platforms.cuda.gpu import Gpu
 from sparloom.platforms.cuda.triton_kernel import ALIGNMENT, NAME, Tiling, compile_gemm
 from sparloom.platforms.sweep import Call
 from sparloom.space import Config, GridSpace, TritonGemmSpace
-from sparloom.sparse import Pattern
 
 __all__ = ["TritonGemm"]
 
@@ -32,10 +31,6 @@ class TritonGemm:
     def space(self) -> GridSpace:
         """List the configurations."""
         return self._space
-
-    def baseline(self, pattern: Pattern | None) -> Config:
-        """Take the default of the space, whatever the shape."""
-        return self._space.default()
 
     def result(self, gpu: Gpu, given: DenseOperands) -> Any:
         """Allocate C (m, n)."""

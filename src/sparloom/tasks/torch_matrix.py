@@ -1,0 +1,19 @@
+"""Sparse matrices as torch takes them."""
+
+import warnings
+
+import numpy as np
+import torch
+
+from sparloom.sparse import SparseMatrix
+
+__all__ = ["torch_csr"]
+
+
+def torch_csr(matrix: SparseMatrix) -> torch.Tensor:
+    """View a matrix as a CSR tensor with indices of 32 bits, torch's faster form; the values are shared."""
+    pattern = matrix.pattern
+    parts = (pattern.indptr.astype(np.int32), pattern.indices, matrix.values)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch calls its CSR format a beta
+        return torch.sparse_csr_tensor(*map(torch.from_numpy, parts), size=pattern.shape)
