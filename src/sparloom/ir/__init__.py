@@ -23,6 +23,7 @@ from sparloom.ir.nodes import (
     Kernel,
     Let,
     Load,
+    Multiply,
     Param,
     Prefetch,
     Ref,
@@ -32,6 +33,7 @@ from sparloom.ir.nodes import (
     Sum,
     Type,
     Unary,
+    View,
 )
 from sparloom.ir.pretty import pretty, pretty_expr
 from sparloom.ir.render_c import render_c
@@ -45,8 +47,8 @@ from sparloom.ir.verify import is_name, verify
 
 __all__ = [
     "BOOL", "DTYPES", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Broadcast", "Call",
-    "Cast", "Const", "Declare", "Expr", "For", "If", "Kernel", "Let", "Load", "Param", "Prefetch", "Ref", "Select",
-    "Stmt", "Store", "Sum", "Type", "Unary", "fresh", "interpret", "is_name", "pretty", "pretty_expr", "rebuild",
-    "render_c", "render_cuda", "replace_refs", "simplify", "simplify_expr", "split", "substitute", "unroll",
-    "verify", "walk",
+    "Cast", "Const", "Declare", "Expr", "For", "If", "Kernel", "Let", "Load", "Multiply", "Param", "Prefetch", "Ref",
+    "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View", "fresh", "interpret", "is_name", "pretty",
+    "pretty_expr", "rebuild", "render_c", "render_cuda", "replace_refs", "simplify", "simplify_expr", "split",
+    "substitute", "unroll", "verify", "walk",
 ]

@@ -127,7 +127,7 @@ class CExpressions:
         return f"{self.operand(cond, scope, _SELECT + 1)} ? {first} : {self.operand(b, scope, _SELECT + 1)}", _SELECT
 
     def _call(self, name: str, type: Type) -> str:
-        if type.lanes > 1 or (name == "abs" and type.scalar in ("i32", "i64")):
+        if type.lanes > 1 or (name == "abs" and type.scalar in ("i32", "i64")) or (name, type.scalar) == ("exp", "f32"):
             return self._helper(name, type)
         return ("fabs" if name == "abs" else name) + ("f" if type.scalar == "f32" else "")
 

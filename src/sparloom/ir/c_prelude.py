@@ -12,13 +12,45 @@ __all__ = ["prelude"]
 _ELEMENTS = {
     "i32": ("int32_t", 4), "i64": ("int64_t", 8), "f32": ("float", 4), "f64": ("double", 8), "bool": ("int32_t", 4),
 }
-_ORDER = ("broadcast", "sum", "select", "min", "max", "abs", *FLOAT_CALLS)
+_ORDER = ("allocated", "multiply", "broadcast", "sum", "select", "min", "max", "abs", *FLOAT_CALLS)
+
+_ALLOCATED = """\
+static inline void *allocated(int64_t bytes)
+{
+    void *found = aligned_alloc(64, (size_t)(bytes > 0 ? (bytes + 63) / 64 * 64 : 64));
+    if (found == 0) abort();
+    return found;
+}"""
+
+# 2^n e^r with n = x / ln 2 rounded; the polynomial of e^r and the two parts of ln 2 are those of Cephes' expf. Without
+# branches and calls, so that loops are vectorised; 2 ulp.
+_EXP = """\
+static inline float power_of_two(int32_t n)
+{
+    union { int32_t bits; float value; } power = {(n + 127) << 23};
+    return power.value;
+}
+static inline float exp_f32(float x)
+{
+    const float in = x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x;
+    const float n = (in * 1.44269504f + 12582912.0f) - 12582912.0f;
+    const float r = (in - n * 0.693359375f) + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    const int32_t whole = (int32_t)n, half = whole >> 1;
+    return (p * (r * r) + r + 1.0f) * power_of_two(half) * power_of_two(whole - half);
+}"""
 
 
 def prelude(needs: Set[tuple[str, Type]]) -> str:
     """Print what `needs` names, as (helper, type) pairs; vectors of bool are vectors of i32 that hold 0 or -1."""
     needs = _close(needs)
     lines = ["#include <math.h>", "#include <stdbool.h>", "#include <stdint.h>"]
+    lines += ["#include <stdlib.h>"] if any(name == "allocated" for name, _ in needs) else []
     types = sorted((type for name, type in needs if name == "type"), key=lambda t: (t.scalar, t.lanes))
     lines += ["", *(_typedef(type) for type in types)] if types else []
     helpers = sorted(
@@ -35,6 +67,7 @@ def _close(needs: Set[tuple[str, Type]]) -> set[tuple[str, Type]]:
     waiting = list(needs)
     while waiting:
         name, type = waiting.pop()
+        type = Type("f32") if name == "allocated" else type  # one for all
         if (name, type) in closed:
             continue
         closed.add((name, type))
@@ -45,6 +78,8 @@ def _close(needs: Set[tuple[str, Type]]) -> set[tuple[str, Type]]:
             waiting += [("sum", Type(type.scalar, lanes))] if lanes > 1 else []
         elif name == "select":
             waiting += [("type", Type("bool", type.lanes)), ("type", _integer(type))]
+        elif name == "exp" and type.scalar == "f32" and type.lanes > 1:
+            waiting += [("exp", Type("f32"))]
         elif name in ("min", "max", "abs") and type.lanes > 1:
             waiting += [("select", type)]
     return closed
@@ -62,6 +97,12 @@ def _typedef(type: Type) -> str:
 
 def _helper(name: str, type: Type) -> str:
     element = _ELEMENTS[type.scalar][0]
+    if name == "allocated":
+        return _ALLOCATED
+    if name == "multiply":
+        return _multiply(type, element)
+    if name == "exp" and type == Type("f32"):
+        return _EXP
     own = element if type.lanes == 1 else str(type)
     if name == "broadcast":
         if type.scalar == "bool":
@@ -82,11 +123,19 @@ def _helper(name: str, type: Type) -> str:
         return f"static inline {own} {name}_{type}({own} a, {own} b) {{ return {_choose(type, test, 'a', 'b')}; }}"
     if name == "abs":
         return _abs(type, own)
-    call = name + ("f" if type.scalar == "f32" else "")
+    call = "exp_f32" if (name, type.scalar) == ("exp", "f32") else name + ("f" if type.scalar == "f32" else "")
     return (
         f"static inline {type} {name}_{type}({type} a)\n{{\n"
         f"    for (int l = 0; l < {type.lanes}; ++l) a[l] = {call}(a[l]);\n    return a;\n}}"
     )
+
+
+def _multiply(type: Type, element: str) -> str:
+    """A function that is set when the text is loaded: see `sparloom.jit`."""
+    params = (f"int64_t, int64_t, int64_t, const {element} *, int64_t, int64_t, const {element} *, int64_t, "
+              f"{element} *, int64_t, _Bool")
+    return (f"static void (*multiply_{type})({params});\n"
+            f"void sparloom_set_multiply_{type}(void *given) {{ multiply_{type} = (void (*)({params}))given; }}")
 
 
 def _choose(type: Type, test: str, a: str, b: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sparloom.errors import Unsupported
 from sparloom.ir.c_expressions import C_TYPES, CExpressions, c_type
 from sparloom.ir.nodes import (
     I64,
@@ -18,9 +19,11 @@ from sparloom.ir.nodes import (
     If,
     Kernel,
     Let,
+    Multiply,
     Param,
     Prefetch,
     Ref,
+    Scalar,
     Stmt,
     Store,
     Type,
@@ -40,6 +43,7 @@ class Dialect:
         array: after the declaration of a local array.
         convert: conversion of vectors, to be formatted with text and type.
         prefetch: statement, to be formatted with the address; empty for none.
+        heap: expression that allocates, to be formatted with the bytes, and statement that frees; None: there is none.
         pragma: line before a loop, or None.
         first, step: start and step of a parallel or shared loop, from the loop and the text of a serial one.
         after: line after a loop, or None.
@@ -50,6 +54,7 @@ class Dialect:
     array: str
     convert: str
     prefetch: str
+    heap: tuple[str, str] | None
     pragma: Callable[[For], str | None]
     first: Callable[[For, str], str]
     step: Callable[[For, str], str]
@@ -80,6 +85,9 @@ class Printer:
         scope = dict(outer)
         for stmt in body:
             self._stmt(stmt, scope, depth)
+        for stmt in reversed(body):
+            if isinstance(stmt, Alloc) and not isinstance(stmt.size, int) and self.dialect.heap is not None:
+                self._emit(depth, self.dialect.heap[1].format(stmt.name))
 
     def _stmt(self, stmt: Stmt, scope: dict[str, Binding], depth: int) -> None:
         match stmt:
@@ -105,11 +113,33 @@ class Printer:
             case Accumulate(buffer, index, value):
                 self._emit(depth, f"{self._place(buffer, index, value, scope)} += {self._expr(value, scope)};")
             case Alloc(name, scalar, size):
-                self._emit(depth, f"{C_TYPES[scalar]} {name}[{size}]{self.dialect.array};")
+                if isinstance(size, int):
+                    self._emit(depth, f"{C_TYPES[scalar]} {name}[{size}]{self.dialect.array};")
+                else:
+                    self._allocate(name, scalar, size, scope, depth)
                 scope[name] = Binding("buffer", Type(scalar), writable=True)
+            case Multiply():
+                self._multiply(stmt, scope, depth)
             case Prefetch(buffer, index) if self.dialect.prefetch:
                 address = f"{buffer} + {self.expressions.operand(index, scope)}"
                 self._emit(depth, self.dialect.prefetch.format(address))
+
+    def _allocate(self, name: str, scalar: Scalar, size: Expr, scope: dict[str, Binding], depth: int) -> None:
+        if self.dialect.heap is None:
+            raise Unsupported(f"kernel {self.kernel.name}: local array {name} has a size that is not a constant: give "
+                              "lengths a limit, or store it whole")
+        self.expressions.needs.add(("allocated", Type(scalar)))
+        type, bytes_ = C_TYPES[scalar], f"({self._expr(size, scope)}) * (int64_t)sizeof({C_TYPES[scalar]})"
+        self._emit(depth, f"{type} *{self.dialect.restrict} {name} = {self.dialect.heap[0].format(bytes_)};")
+
+    def _multiply(self, stmt: Multiply, scope: dict[str, Binding], depth: int) -> None:
+        type = scope[stmt.c.buffer].type
+        self.expressions.needs.add(("multiply", type))
+        c, a, b = (f"{view.buffer} + {self.expressions.operand(view.at, scope)}" for view in (stmt.c, stmt.a, stmt.b))
+        shape = ", ".join(self._expr(extent, scope) for extent in (stmt.rows, stmt.cols, stmt.depth))
+        left = f"{a}, {self._expr(stmt.a.row, scope)}, {self._expr(stmt.a.col, scope)}"
+        right, result = f"{b}, {self._expr(stmt.b.row, scope)}", f"{c}, {self._expr(stmt.c.row, scope)}"
+        self._emit(depth, f"multiply_{type}({shape}, {left}, {right}, {result}, {self._expr(stmt.add, scope)});")
 
     def _for(self, loop: For, scope: dict[str, Binding], depth: int) -> None:
         lo, hi, var = self._expr(loop.lo, scope), self._expr(loop.hi, scope), loop.var

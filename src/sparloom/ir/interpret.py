@@ -26,6 +26,7 @@ from sparloom.ir.nodes import (
     Kernel,
     Let,
     Load,
+    Multiply,
     Prefetch,
     Ref,
     Select,
@@ -34,6 +35,7 @@ from sparloom.ir.nodes import (
     Sum,
     Unary,
 )
+from sparloom.ir.products import product_loops
 from sparloom.ir.verify import verify
 
 __all__ = ["interpret"]
@@ -100,7 +102,11 @@ class _Machine:
                 old = self.memory.load(buffer, start, np.size(added))
                 self.memory.store(buffer, start, old + added)
             case Alloc(name, scalar, size):
-                self.memory.alloc(name, size, DTYPES[scalar])
+                count = size if isinstance(size, int) else int(self.value(size, values))
+                self.memory.alloc(name, count, DTYPES[scalar])
+            case Multiply():
+                type = self.memory.type(stmt.c.buffer)
+                self._stmt(product_loops(stmt, type, {*values, *self.memory.names()}), values)
             case Prefetch():
                 pass
 

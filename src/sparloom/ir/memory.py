@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparloom.errors import IllegalSchedule
+from sparloom.ir.nodes import BOOL, F32, F64, I32, I64, Type
 
 __all__ = ["DTYPES", "Memory"]
 
@@ -48,6 +49,14 @@ class Memory:
         if not isinstance(array, np.ndarray) or array.dtype != dtype or not array.flags.c_contiguous:
             raise TypeError(f"argument {name} is not a C-contiguous NumPy array of {np.dtype(dtype)}")
         self._arrays[name] = array.reshape(-1)
+
+    def names(self) -> set[str]:
+        """Name all arrays."""
+        return set(self._arrays)
+
+    def type(self, name: str) -> Type:
+        """Give the type of an array's elements."""
+        return next(each for each in (F32, F64, I32, I64, BOOL) if self._arrays[name].dtype == DTYPES[each.scalar])
 
     def alloc(self, name: str, size: int, dtype: type[np.generic]) -> None:
         """Make a local array; whatever had its name is gone."""

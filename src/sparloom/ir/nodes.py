@@ -12,7 +12,9 @@ stmt    := For(var, lo, hi, stmt*, kind, step, chunk, name*)
          | Assign(name, expr)                       of a declared name
          | Store(buffer, expr, expr)                buffer[index] = value; lanes of the value = elements written
          | Accumulate(buffer, expr, expr)           buffer[index] += value
-         | Alloc(name, scalar, size)                array local to the block; undefined until stored to
+         | Alloc(name, scalar, size)                array local to the block; undefined until stored to; the size is
+                                                    an int, or an i64 expression
+         | Multiply(view, view, view, rows, cols, depth, add)    C = A B, or C += A B: a dense product of tiles
          | Prefetch(buffer, expr)                   no meaning, only speed; the index may lie out of bounds
 
 expr    := Const(value, type) | Ref(name)
@@ -20,6 +22,8 @@ expr    := Const(value, type) | Ref(name)
          | Binary(op, expr, expr) | Unary(op, expr)
          | Broadcast(expr, lanes) | Sum(expr)       one value into all lanes; sum of the lanes, halves first
          | Cast(type, expr) | Select(expr, expr, expr) | Call(name, expr*)
+
+view    := View(buffer, at, row, col)               a matrix: (r, c) is buffer[at + r * row + c * col]
 
 kind    := serial | parallel | shared | simd | unrolled
 op      := + - * / // % min max < <= > >= == != and or         binary
@@ -33,8 +37,9 @@ The bounds of a loop are i64, evaluated once on entry; its variable is i64 and s
 of a parallel loop run in any order and at once, `chunk` of them per grab (dynamic schedule). Iterations of a shared
 loop, which stands directly in a parallel one, run in any order and at once too, all of them before what follows: they
 are the work of one iteration, for a block of threads. Iterations of a simd loop run side by side, and the names it
-`reduces` are declared scalars that it only adds to, in any order. What overflows, races, is out of bounds, or reads
-what was never written has no meaning.
+`reduces` are declared scalars that it only adds to, or takes the least or greatest of, in any order. Multiply adds up
+in any order too; the columns of B and C lie side by side (col = 1), and C is another buffer than A and B. What
+overflows, races, is out of bounds, or reads what was never written has no meaning.
 
 Where an i64 expression is expected (bounds, indices, operands of + - * // %) a Python int may stand for its constant.
 """
@@ -47,8 +52,8 @@ from typing import ClassVar, Literal
 
 __all__ = [
     "BOOL", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Broadcast", "Call", "Cast",
-    "Const", "Declare", "Expr", "For", "If", "Kernel", "Let", "Load", "Param", "Prefetch", "Ref", "Select", "Stmt",
-    "Store", "Sum", "Type", "Unary",
+    "Const", "Declare", "Expr", "For", "If", "Kernel", "Let", "Load", "Multiply", "Param", "Prefetch", "Ref", "Scalar",
+    "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View",
 ]
 
 Scalar = Literal["i32", "i64", "f32", "f64", "bool"]
@@ -235,7 +240,30 @@ class Accumulate(Stmt, integers=("index", "value")):
 class Alloc(Stmt):
     name: str
     scalar: Scalar
-    size: int
+    size: int | Expr
+
+
+@dataclass(frozen=True)
+class View(Expr, integers=("at", "row", "col")):
+    """A matrix in a buffer; stands only in Multiply."""
+
+    buffer: str
+    at: Expr
+    row: Expr
+    col: Expr
+
+
+@dataclass(frozen=True)
+class Multiply(Stmt, integers=("rows", "cols", "depth")):
+    """c (rows, cols) = a (rows, depth) b (depth, cols), added to what is there where `add`."""
+
+    c: View
+    a: View
+    b: View
+    rows: Expr
+    cols: Expr
+    depth: Expr
+    add: Expr
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from sparloom.ir.nodes import (
     Kernel,
     Let,
     Load,
+    Multiply,
     Param,
     Prefetch,
     Ref,
@@ -29,6 +30,7 @@ from sparloom.ir.nodes import (
     Store,
     Sum,
     Unary,
+    View,
 )
 
 __all__ = ["pretty", "pretty_expr"]
@@ -82,7 +84,12 @@ def _stmt(stmt: Stmt, depth: int) -> list[str]:
         case Accumulate(buffer, index, value):
             return [f"{indent}{buffer}[{_text(index)}] += {_text(value)}"]
         case Alloc(name, scalar, size):
-            return [f"{indent}array {name}: {scalar}[{size}]"]
+            length = size if isinstance(size, int) else _text(size)
+            return [f"{indent}array {name}: {scalar}[{length}]"]
+        case Multiply(c, a, b, rows, cols, depth, add):
+            sign = {Const(False, BOOL): "=", Const(True, BOOL): "+="}.get(add, f"+= if {_text(add)} else =")
+            shape = f"{_text(rows)} x {_text(cols)}, depth {_text(depth)}"
+            return [f"{indent}{_text(c)} {sign} {_text(a)} {_text(b)}    ({shape})"]
         case Prefetch(buffer, index):
             return [f"{indent}prefetch {buffer}[{_text(index)}]"]
     raise TypeError(f"{stmt!r} is not a statement of the IR")
@@ -126,6 +133,8 @@ def _print(expr: Expr) -> tuple[str, int]:
             return f"{type}({_text(a)})", _PRIMARY
         case Select(cond, a, b):
             return f"select({_text(cond)}, {_text(a)}, {_text(b)})", _PRIMARY
+        case View(buffer, at, row, col):
+            return f"{buffer}[{_text(at)} + ({_text(row)}, {_text(col)})]", _PRIMARY
         case Call(name, args):
             return f"{name}({', '.join(_text(arg) for arg in args)})", _PRIMARY
     raise TypeError(f"{expr!r} is not an expression of the IR")

@@ -6,6 +6,7 @@ from sparloom.errors import Unsupported
 from sparloom.ir.c_printer import Dialect, Printer
 from sparloom.ir.cuda_prelude import cuda_prelude
 from sparloom.ir.nodes import For, Kernel, Let
+from sparloom.ir.products import without_products
 from sparloom.ir.verify import verify
 
 __all__ = ["render_cuda"]
@@ -17,13 +18,14 @@ def render_cuda(kernel: Kernel) -> str:
     The body is one parallel loop, after any number of Let. Its iterations are dealt out to the threads of a
     one-dimensional grid of any size; inside an iteration all is serial: simd loops too, and vectors are arrays. If it
     contains shared loops, its iterations are dealt out to the blocks, and those of shared loops to the threads of a
-    block, which wait for each other behind every shared loop.
+    block, which wait for each other behind every shared loop. Products of tiles become loops.
 
     Raises:
         IllegalSchedule: the kernel does not verify.
-        Unsupported: the body has another form.
+        Unsupported: the body has another form, or a local array whose size is not a constant.
     """
     verify(kernel)
+    kernel = without_products(kernel)
     *before, last = kernel.body or (None,)
     if not (isinstance(last, For) and last.kind == "parallel" and all(isinstance(stmt, Let) for stmt in before)):
         remedy = "give it one parallel loop at the top, after any number of Let"
@@ -61,6 +63,7 @@ _CUDA = Dialect(
     array="",
     convert="convert({}, ({}*)0)",
     prefetch="",
+    heap=None,
     pragma=lambda loop: "#pragma unroll" if loop.kind == "unrolled" else None,
     first=_first,
     step=_step,

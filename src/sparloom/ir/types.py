@@ -9,6 +9,7 @@ from typing import Literal
 from sparloom.errors import IllegalSchedule
 from sparloom.ir.nodes import (
     I64,
+    Assign,
     Binary,
     Broadcast,
     Call,
@@ -26,7 +27,7 @@ from sparloom.ir.nodes import (
 
 __all__ = [
     "ARITHMETIC", "CALLS", "COMPARISONS", "FLOAT_CALLS", "LOGIC", "Binding", "Scope", "bind_params", "check_index",
-    "check_type", "is_literal", "type_of",
+    "check_type", "is_literal", "reduction_op", "type_of",
 ]
 
 ARITHMETIC = ("+", "-", "*", "/", "//", "%", "min", "max")
@@ -55,6 +56,14 @@ Scope = Mapping[str, Binding]
 def bind_params(params: tuple[Param, ...]) -> dict[str, Binding]:
     """Make the scope at the top of a kernel."""
     return {p.name: Binding("buffer" if p.buffer else "let", p.type, p.buffer and not p.const) for p in params}
+
+
+def reduction_op(stmt: Assign) -> str | None:
+    """Give the op of `name = name op value` that a simd loop may reduce by: +, min or max."""
+    match stmt.value:
+        case Binary("+" | "min" | "max" as op, Ref(name), _) if name == stmt.name:
+            return op
+    return None
 
 
 def type_of(expr: Expr, scope: Scope) -> Type:

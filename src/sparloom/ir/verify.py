@@ -14,22 +14,24 @@ from sparloom.ir.nodes import (
     Accumulate,
     Alloc,
     Assign,
-    Binary,
+    Const,
     Declare,
     Expr,
     For,
     If,
     Kernel,
     Let,
+    Multiply,
     Param,
     Prefetch,
     Ref,
     Stmt,
     Store,
     Type,
+    View,
 )
 from sparloom.ir.traverse import Body, walk
-from sparloom.ir.types import CALLS, Binding, bind_params, check_index, check_type, type_of
+from sparloom.ir.types import CALLS, Binding, bind_params, check_index, check_type, reduction_op, type_of
 
 __all__ = ["is_name", "verify"]
 
@@ -117,6 +119,8 @@ def _stmt(stmt: Stmt, context: _Context) -> None:
                 raise _illegal("bool cannot be added up: use Store", context)
         case Alloc():
             _alloc(stmt, context)
+        case Multiply():
+            _multiply(stmt, context)
         case Prefetch(buffer, index):
             if buffer not in scope or scope[buffer].role != "buffer":
                 raise _illegal(f"no buffer {buffer} in scope: make it a Param, or Alloc it", context)
@@ -171,14 +175,10 @@ def _check_reduces(loop: For, context: _Context) -> None:
         if context.parallel is not None and name in context.parallel:
             raise _illegal(f"reduces {name}: declare it inside the parallel loop around", context)
         uses = sum(isinstance(node, Ref) and node.name == name for node in walk(loop.body))
-        adds = sum(isinstance(node, Assign) and _adds(node) and node.name == name for node in walk(loop.body))
-        if uses != adds:
-            raise _illegal(f"reduces {name}, but reads it other than in {name} = {name} + value", context)
-
-
-def _adds(stmt: Assign) -> bool:
-    """Whether it is `name = name + value`."""
-    return isinstance(stmt.value, Binary) and stmt.value.op == "+" and stmt.value.a == Ref(stmt.name)
+        ops = [reduction_op(node) for node in walk(loop.body) if isinstance(node, Assign) and node.name == name]
+        if uses != len(ops) or None in ops or len(set(ops)) > 1:
+            raise _illegal(f"reduces {name}, but reads it other than in {name} = {name} + value, or min, or max",
+                           context)
 
 
 def _assign(stmt: Assign, context: _Context) -> None:
@@ -188,8 +188,9 @@ def _assign(stmt: Assign, context: _Context) -> None:
         raise _illegal(f"{stmt.name} {why}: introduce it by Declare", context)
     if context.parallel is not None and stmt.name in context.parallel:
         raise _illegal(f"{stmt.name} is declared outside the parallel loop: declare it inside", context)
-    if stmt.name in context.reduces and not _adds(stmt):
-        raise _illegal(f"{stmt.name} is reduced: only {stmt.name} = {stmt.name} + value may assign it", context)
+    if stmt.name in context.reduces and reduction_op(stmt) is None:
+        raise _illegal(f"{stmt.name} is reduced: only {stmt.name} = {stmt.name} + value, or min, or max, may assign it",
+                       context)
     if context.simd is not None and stmt.name in context.simd and stmt.name not in context.reduces:
         raise _illegal(f"{stmt.name} is declared outside the simd loop: declare it inside, or reduce it", context)
     _check_value(binding.type, stmt.value, context)
@@ -207,10 +208,43 @@ def _store(buffer: str, index: Expr, value: Expr, context: _Context) -> None:
         raise _illegal(f"value is {given}, {buffer} holds {binding.type}: use Cast", context)
 
 
+def _multiply(stmt: Multiply, context: _Context) -> None:
+    if context.simd is not None:
+        raise _illegal("a product of tiles in a simd loop: make the loop serial", context)
+    types = []
+    for view in (stmt.c, stmt.a, stmt.b):
+        if not isinstance(view, View) or view.buffer not in context.scope:
+            raise _illegal(f"{view!r} is no view of a buffer in scope: make one by View", context)
+        if context.scope[view.buffer].role != "buffer":
+            raise _illegal(f"no buffer {view.buffer} in scope: make it a Param, or Alloc it", context)
+        types.append(context.scope[view.buffer].type)
+    if len(set(types)) > 1 or types[0].scalar not in ("f32", "f64"):
+        raise _illegal(f"a product of {', '.join(map(str, types))}: all three are f32, or all f64", context)
+    if not context.scope[stmt.c.buffer].writable:
+        raise _illegal(f"{stmt.c.buffer} is const: make its Param const=False", context)
+    if stmt.c.buffer in (stmt.a.buffer, stmt.b.buffer):
+        raise _illegal(f"{stmt.c.buffer} is read and written by one product: write to another buffer", context)
+    for view in (stmt.c, stmt.b):
+        if view.col != Const(1):
+            raise _illegal(f"columns of {view.buffer} do not lie side by side: only A may have another stride", context)
+    numbers = [each for view in (stmt.c, stmt.a, stmt.b) for each in (view.at, view.row, view.col)]
+    for number in (*numbers, stmt.rows, stmt.cols, stmt.depth):
+        if _type(number, context) != I64:
+            raise _illegal(f"place or extent of a product is {_type(number, context)}, not i64: use Cast", context)
+    if _type(stmt.add, context) != BOOL:
+        raise _illegal(f"add is {_type(stmt.add, context)}, not bool: use a comparison", context)
+
+
 def _alloc(stmt: Alloc, context: _Context) -> None:
     _check_name(stmt.name, context.scope, context)
     if context.simd is not None:
         raise _illegal(f"array {stmt.name} in a simd loop: allocate it outside", context)
+    if isinstance(stmt.size, Expr):
+        if stmt.scalar not in _BYTES or _type(stmt.size, context) != I64:
+            raise _illegal(f"array {stmt.name} of {_type(stmt.size, context)} {stmt.scalar}: the size is an i64",
+                           context)
+        context.scope[stmt.name] = Binding("buffer", Type(stmt.scalar), writable=True)
+        return
     if stmt.scalar not in _BYTES or not isinstance(stmt.size, int) or stmt.size < 1:
         raise _illegal(f"array {stmt.name} of {stmt.size} {stmt.scalar}: the size is a positive int", context)
     context.used[0] += stmt.size * _BYTES[stmt.scalar]

@@ -14,6 +14,7 @@ from sparloom.files import locked, write_text
 from sparloom.ir import Kernel, render_c
 from sparloom.jit.cache import Cache, cache_folder, digest
 from sparloom.jit.function import Function
+from sparloom.jit.products import set_products
 from sparloom.jit.source import Source
 from sparloom.jit.toolchain import Toolchain, default_flags, find_toolchain
 
@@ -92,6 +93,8 @@ def compile_c(kernels: Sequence[Kernel | Source], flags: Sequence[str] | None = 
             found.update((item.key, library) for item in unit)
         log.debug("compiled %d kernels in %.2f s", sum(map(len, units)), time.perf_counter() - started)
     handles = {library: ctypes.CDLL(str(library)) for library in found.values() if library is not None}
+    for handle in handles.values():
+        set_products(handle)
     functions = {item.kernel.name: _function(item, handles[found[item.key]]) for item in items}
     return Library(functions, list(handles.values()))
 

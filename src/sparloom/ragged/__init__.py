@@ -10,6 +10,7 @@ from sparloom.ragged.hfuse import hfuse
 from sparloom.ragged.inline import inline
 from sparloom.ragged.kinds import bind_threads, parallel, unroll, vectorise
 from sparloom.ragged.lower import Lowered, lower
+from sparloom.ragged.offload import offload
 from sparloom.ragged.operation import (
     Operation,
     compute,
@@ -32,13 +33,15 @@ from sparloom.ragged.split import split
 from sparloom.ragged.structure import Prelude, Structure
 from sparloom.ragged.tables import At, Length
 from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tensor_dimensions import fuse_dimensions, reorder_dimensions, split_dimension
 from sparloom.ragged.triangular import balanced_trmm, split_trmm, trmm, trmm_structure, unsplit_trmm
 from sparloom.ragged.variable_gemm import scheduled_vgemm, vgemm, vgemm_structure
 
 __all__ = [
     "At", "Dim", "Executable", "Length", "Lowered", "Operation", "Prelude", "Program", "RaggedTensor", "Structure",
-    "Tensor", "balanced_trmm", "bind_threads", "compute", "compute_at", "dims", "exp", "fuse", "hfuse", "inline",
-    "interpreted", "less", "lower", "max_over", "maximum", "min_over", "pad_loop", "pad_storage", "parallel",
-    "program", "real", "remap", "reorder", "scheduled_vgemm", "split", "split_operation", "split_trmm", "sqrt",
-    "sum_over", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
+    "Tensor", "balanced_trmm", "bind_threads", "compute", "compute_at", "dims", "exp", "fuse", "fuse_dimensions",
+    "hfuse", "inline", "interpreted", "less", "lower", "max_over", "maximum", "min_over", "offload", "pad_loop",
+    "pad_storage", "parallel", "program", "real", "remap", "reorder", "reorder_dimensions", "scheduled_vgemm", "split",
+    "split_dimension", "split_operation", "split_trmm", "sqrt", "sum_over", "trmm", "trmm_structure", "unroll",
+    "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
 ]

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import Binary, Const, Expr, Ref, fresh, pretty_expr, simplify_expr
-from sparloom.ragged.dimensions import free
+from sparloom.ir import Binary, Const, Expr, Ref, fresh, pretty_expr, rebuild, simplify_expr
+from sparloom.ragged.dimensions import Dim, free, replaced
 from sparloom.ragged.operation import Read
+from sparloom.ragged.polynomial import normal
 from sparloom.ragged.program import Launch, Loop, Nest, Program
 from sparloom.ragged.ranges import Range, index_range
 from sparloom.ragged.reorder import check_order
 from sparloom.ragged.show import printable
 from sparloom.ragged.split import taken_names
 from sparloom.ragged.tables import At, FusedOuter
+from sparloom.ragged.tensor import Tensor
 
 __all__ = ["compute_at"]
 
 
-def compute_at(program: Program, producer: str, consumer: str, loop: str) -> Program:
+def compute_at(program: Program, producer: str, consumer: str, loop: str, *, local: bool = False) -> Program:
     """Compute in every iteration of a loop of the consumer what the loops inside of it read of the producer.
 
     `for i: y[i] = f(i); for j: for k: z[j, k] = g(y[j], k)`, at j  ->
@@ -32,6 +34,9 @@ def compute_at(program: Program, producer: str, consumer: str, loop: str) -> Pro
     Legal when all reads of the producer are inside of the loop and agree on the range, the producer is unscheduled and
     not kept, every loop around decides what is computed (nothing is computed twice), the loop is not in a reduction,
     and the consumer's dimensions have their names in the producer too.
+
+    Args:
+        local: do not store the producer as a whole: every iteration has an array of what it reads.
 
     Raises:
         IllegalSchedule: names what is in the way, and the remedy.
@@ -61,7 +66,8 @@ def compute_at(program: Program, producer: str, consumer: str, loop: str) -> Pro
     launches = tuple(launch for launch in program.launches if launch != Launch((made,)))
     changed = replace(into, attached=((loop, attached), *into.attached))
     check_order(changed)
-    return replace(program, launches=launches).with_nest(changed)
+    result = replace(program, launches=launches).with_nest(changed)
+    return result.with_tensor(_local(attached)) if local else result
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ class _Site:
     read: Read
     nests: tuple[Nest, ...]  # that it is in, innermost first
     inside: tuple[Loop, ...]  # outermost first
+    known: Mapping[Expr, Expr]  # names by what they stand for
 
     def expanded(self, expr: Expr) -> Expr:
         for nest in self.nests:
@@ -106,6 +113,9 @@ def _check_padding(made: Nest, into: Nest) -> None:
 def _sites(program: Program, made: Nest, into: Nest, loop: str) -> list[_Site]:
     """All reads of a producer, which are in the consumer and inside of the loop."""
     name, place = made.operation.output.name, into.position(loop)
+    around = {each.name for each in into.loops[: place + 1]}
+    known = {into.expanded(Ref(each)): Ref(each) for each, _ in into.defined
+             if free(into.expanded(Ref(each))) <= around}
     tree = list(into.tree())
     for nest in program.nests():
         if nest not in tree and any(read.tensor.name == name for read in nest.operation.reads):
@@ -119,7 +129,7 @@ def _sites(program: Program, made: Nest, into: Nest, loop: str) -> list[_Site]:
                 if not open_:
                     raise IllegalSchedule(f"{made.name} cannot be computed at loop {loop} of {into.name}, since "
                                           f"{nest.name} reads it outside of that loop: take a loop further outside")
-                yield _Site(read, (nest, *nests), (*inside, *loops))
+                yield _Site(read, (nest, *nests), (*inside, *loops), known)
         for at, each in nest.attached:
             deep = open_ if nest is not into else into.position(at) >= place
             before = loops[: [other.name for other in loops].index(at) + 1] if at in [
@@ -149,10 +159,34 @@ def _ranges(made: Nest, site: _Site, around: list[str]) -> dict[str, Range]:
                                   f"loop further outside or inside")
         if isinstance(expanded, At) and isinstance(expanded.table, FusedOuter):
             own[expanded.table] = dim
-        whole = simplify_expr(values.last + 1) == extent or values.last == simplify_expr(extent - 1)
-        last = simplify_expr(extent - 1) if whole else simplify_expr(Binary("min", values.last, extent - 1))
-        found[dim.name] = Range(values.first, last)
+        end = simplify_expr(site.expanded(extent) - 1)
+        whole = values.last == end or simplify_expr(values.last + 1) == extent
+        last = simplify_expr(extent - 1) if whole else normal(simplify_expr(Binary("min", values.last, end)))
+        found[dim.name] = Range(*(_contracted(each, site.known) for each in (values.first, last)))
     return found
+
+
+def _contracted(expr: Expr, known: Mapping[Expr, Expr]) -> Expr:
+    """Put names back in place of what they stand for."""
+    if expr in known:
+        return known[expr]
+    return rebuild(expr, expr=lambda part: _contracted(part, known), body=lambda body: body)
+
+
+def _local(attached: Nest) -> Tensor:
+    """The tensor stored for one iteration of the loop that the producer was just placed at."""
+    defined = dict(attached.defined)
+    axes: list[tuple[Dim, Expr, Expr]] = []
+    for dim, _ in attached.operation.output.axes:
+        loop = next((each for each in attached.loops if each.name == dim.name), None)
+        if loop is not None:
+            axes.append((dim, Const(0), loop.extent))
+            continue
+        inside = [each for each in attached.loops if dim.name in defined and each.name in free(defined[dim.name])]
+        if inside:
+            axes.append((dim, replaced(defined[dim.name], {inside[0].name: Const(0)}), inside[0].extent))
+    return replace(attached.operation.output, local=tuple((dim, simplify_expr(first), extent)
+                                                          for dim, first, extent in axes))
 
 
 def _placed(made: Nest, into: Nest, ranges: dict[str, Range], *, around: set[str], taken: set[str]) -> Nest:
@@ -177,6 +211,6 @@ def _placed(made: Nest, into: Nest, ranges: dict[str, Range], *, around: set[str
             loops.append(replace(loop, extent=simplify_expr(values.last + 1)))
         else:
             at = fresh(f"{loop.name}_at", taken)
-            loops.append(Loop(at, simplify_expr(values.last + 1 - values.first)))
+            loops.append(Loop(at, normal(simplify_expr(values.last + 1 - values.first))))
             defined.append((loop.name, simplify_expr(values.first + Ref(at))))
     return replace(made, loops=tuple(loops), defined=tuple(defined))

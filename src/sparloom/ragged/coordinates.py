@@ -8,7 +8,7 @@ import numpy as np
 
 from sparloom.ragged.dimensions import Axis
 from sparloom.ragged.evaluate import evaluate, place
-from sparloom.ragged.layout import offset_steps
+from sparloom.ragged.layout import offset_steps, stored
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Tensor
 
@@ -32,5 +32,8 @@ def places(tensor: Tensor, structure: Structure) -> tuple[dict[str, np.ndarray],
     """Give coordinates and flat index of all elements."""
     found = coordinates(tensor.axes, structure)
     count = next(iter(found.values())).size if found else 1
-    flat = place(offset_steps(tensor), found, structure.table)
+    kept = stored(tensor)
+    at = {dim.name: evaluate(expr, found, structure.table)
+          for (dim, _), expr in zip(kept.axes, kept.places, strict=True)}
+    flat = place(offset_steps(tensor), at, structure.table)
     return found, np.broadcast_to(np.asarray(flat, dtype=np.int64), (count,))

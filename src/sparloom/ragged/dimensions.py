@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from sparloom.ir import I64, Binary, Const, Expr, Ref, is_name, rebuild, simplify_expr, walk
 
-__all__ = ["Axis", "Dim", "canonical", "checked_axes", "dims", "free", "integer", "replaced", "round_up"]
+__all__ = ["Axis", "Dim", "canonical", "checked_axes", "dims", "expanded", "free", "integer", "replaced", "round_up"]
 
 Dim = Ref  # the name of a loop, and of the tensor dimensions that it runs along
 Axis = tuple[Dim, Expr]
@@ -61,6 +61,13 @@ def replaced(expr: Expr, values: Mapping[str, Expr]) -> Expr:
     if isinstance(expr, Ref):
         return values.get(expr.name, expr)
     return rebuild(expr, expr=lambda inner: replaced(inner, values), body=lambda inner: inner)
+
+
+def expanded(expr: Expr, defined: Mapping[str, Expr]) -> Expr:
+    """Put what they are defined as in place of names, until none is left."""
+    while free(expr) & defined.keys():
+        expr = replaced(expr, defined)
+    return expr
 
 
 def canonical(chosen: Iterable[Dim]) -> dict[str, Expr]:

@@ -119,6 +119,8 @@ def bound_arrays(program: Program, structure: Structure, arrays: Mapping[str, np
         raise TypeError(f"program {program.name}: missing tensors {missing}, unknown tensors {unknown}")
     bound = {}
     for name, tensor in tensors.items():
+        if tensor.local is not None:
+            continue
         elements, dtype = structure.size(tensor), np.dtype(DTYPES[tensor.type.scalar])
         array = arrays.get(name)
         if array is None:
@@ -133,5 +135,6 @@ def bound_arrays(program: Program, structure: Structure, arrays: Mapping[str, np
 def _tables(program: Program, lowered: tuple[Lowered, ...]) -> list[Table]:
     """Tables that kernels read, and those that sizes of storage are made of."""
     read = [each for kernel in lowered for each in kernel.meaning.values() if not isinstance(each, Tensor)]
-    sizes = [node.table for tensor in program.tensors().values() for node in walk(size(tensor)) if isinstance(node, At)]
+    sizes = [node.table for tensor in program.tensors().values() if tensor.local is None
+             for node in walk(size(tensor)) if isinstance(node, At)]
     return list(dict.fromkeys([*read, *sizes]))

@@ -67,17 +67,12 @@ def bind_threads(program: Program, nest: str, loop: str) -> Program:
 def vectorise(program: Program, nest: str, loop: str) -> Program:
     """Let iterations run side by side in vector lanes: `for i: S  ->  simd for i: S`.
 
-    Legal when the loop is innermost, and, if it is of the reduction, when this adds up and no loop of the result stands
-    inside of the reduction. A reduction then adds in another order.
+    Legal when the loop is innermost, and, if it is of the reduction, when no loop of the result stands inside of the
+    reduction. A reduction then adds in another order.
 
     Raises:
         IllegalSchedule: names what is in the way.
     """
-    found = program.nest(nest)
-    reduction = found.operation.reduction
-    if found.loop(loop).reduces and reduction is not None and reduction.op != "sum":
-        raise IllegalSchedule(f"{nest}: loop {loop} takes a {reduction.op}, only sums are vectorised: vectorise a loop "
-                              f"of the result")
     return _with_kind(program, nest, loop, "simd")
 
 

@@ -24,10 +24,11 @@ from functools import lru_cache
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Const, Expr, simplify_expr, walk
 from sparloom.ragged.dimensions import Axis, Dim, canonical, free, replaced, round_up
+from sparloom.ragged.rearrange import Stored
 from sparloom.ragged.tables import At, Largest, Offsets, asked_for
 from sparloom.ragged.tensor import Tensor
 
-__all__ = ["Step", "largest", "offset_steps", "size", "storage", "table_steps", "volume"]
+__all__ = ["Step", "largest", "offset_steps", "size", "stored", "table_steps", "volume"]
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,25 @@ class Step:
     position: Expr
 
 
-def storage(tensor: Tensor) -> tuple[Axis, ...]:
-    """Give the extents as they are stored: padded, and where dense those of the largest slice."""
+@lru_cache(maxsize=1024)
+def stored(tensor: Tensor) -> Stored:
+    """Give the dimensions as they are stored: padded, where dense those of the largest slice, and rearranged."""
     multiples = dict(tensor.padding)
     axes: list[Axis] = []
-    for dim, extent in tensor.axes:
-        stored = largest(extent, tensor.axes) if dim in tensor.full else extent
-        axes.append((dim, round_up(stored, multiples.get(dim, 1))))
-    return tuple(axes)
+    places: list[Expr] = []
+    if tensor.local is None:
+        for dim, extent in tensor.axes:
+            whole = largest(extent, tensor.axes) if dim in tensor.full else extent
+            axes.append((dim, round_up(whole, multiples.get(dim, 1))))
+            places.append(dim)
+    else:
+        for dim, first, extent in tensor.local:
+            axes.append((dim, round_up(extent, multiples.get(dim, 1))))
+            places.append(simplify_expr(dim - first))
+    found = Stored(tuple(axes), tuple(places))
+    for change in tensor.changes:
+        found = change.applied(tensor.name, found)
+    return found
 
 
 def largest(extent: Expr, axes: Sequence[Axis]) -> Expr:
@@ -60,7 +72,7 @@ def largest(extent: Expr, axes: Sequence[Axis]) -> Expr:
 
 @lru_cache(maxsize=1024)
 def offset_steps(tensor: Tensor) -> tuple[Step, ...]:
-    """Give the steps whose sum is the offset of an element.
+    """Give the steps whose sum is the offset of an element, over the dimensions that are stored.
 
     Raises:
         IllegalSchedule: bulk padding of a dimension whose slices are not all that varies.
@@ -92,7 +104,10 @@ def _steps(tensor: Tensor) -> tuple[tuple[Step, ...], tuple[Expr, ...]]:
                 raise IllegalSchedule(f"tensor {tensor.name}: {dim.name} cannot be padded, since the extent of "
                                       f"{inner.name} asks length function {asked.name} for it, which has no entry "
                                       f"beyond its end")
-    axes = storage(tensor)
+    axes = stored(tensor).axes
+    if tensor.bulk and tensor.changes:
+        raise IllegalSchedule(f"tensor {tensor.name}: dimensions with bulk padding cannot be rearranged: take one of "
+                              "the two")
     order = [dim for dim, _ in axes]
     sums = {order[order.index(dim) - 1]: (dim, multiple) for dim, multiple in tensor.bulk if order.index(dim) > 0}
     if len(sums) < len(tensor.bulk):

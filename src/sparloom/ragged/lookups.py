@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sparloom.ir import I64, Cast, Const, Expr, Load, Param, Ref, fresh, rebuild, simplify_expr
-from sparloom.ragged.dimensions import Dim, replaced
+from sparloom.ir import I64, Binary, Cast, Const, Expr, Load, Param, Ref, fresh, rebuild, simplify_expr
+from sparloom.ragged.dimensions import Dim, expanded, replaced
 from sparloom.ragged.identities import simplify_map, sum_of_positions
-from sparloom.ragged.layout import Step, offset_steps, table_steps
+from sparloom.ragged.layout import Step, offset_steps, stored, table_steps
+from sparloom.ragged.polynomial import difference, quotient
 from sparloom.ragged.tables import At, Table
 from sparloom.ragged.tensor import Read, Tensor
 
@@ -23,6 +24,8 @@ class Lookups:
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
+        self.limits: dict[str, int] = {}  # constants that loops stay below
+        self.arrays: set[str] = set()  # local tensors that have one
         self.names: dict[Table, str] = {}
 
     def expr(self, expr: Expr, defined: Mapping[str, Expr] | None = None) -> Expr:
@@ -41,9 +44,28 @@ class Lookups:
         return simplify_expr(rebuild(expr, expr=lambda inner: self.expr(inner, defined), body=lambda body: body))
 
     def offset(self, tensor: Tensor, indices: Sequence[Expr], defined: Mapping[str, Expr] | None = None) -> Expr:
-        """Give the flat index of an element."""
-        dims = [dim for dim, _ in tensor.axes]
-        return self._place(offset_steps(tensor), dims, indices, defined=defined or {})
+        """Give the flat index of an element, in its own storage."""
+        kept, defined = stored(tensor), defined or {}
+        values = {dim.name: index for (dim, _), index in zip(tensor.axes, indices, strict=True)}
+        plain = tensor.local is None and not tensor.changes
+        places = [values[dim.name] if plain else self._coordinate(place, values, defined)
+                  for (dim, _), place in zip(kept.axes, kept.places, strict=True)]
+        return self._place(offset_steps(tensor), [dim for dim, _ in kept.axes], places, defined=defined)
+
+    def _coordinate(self, place: Expr, values: Mapping[str, Expr], defined: Mapping[str, Expr]) -> Expr:
+        """Put indices into a coordinate of rearranged storage; blocks that loops run along need no division."""
+        match place:
+            case Binary("//" | "%" as op, whole, Const(factor)):
+                inner = expanded(self._coordinate(whole, values, defined), defined)
+                parts = quotient(inner, int(factor), self.limits)
+                if parts is not None:
+                    return parts[0] if op == "//" else parts[1]
+                return Binary(op, inner, Const(factor))
+            case Binary("-", dim, first):
+                return difference(expanded(replaced(dim, values), defined), expanded(first, defined))
+            case Binary("+", a, b):
+                return sum_of_positions([self._coordinate(part, values, defined) for part in (a, b)], defined)
+        return replaced(place, values)
 
     def fresh(self, name: str) -> str:
         """Make a name that nothing in the kernel has."""

@@ -26,7 +26,7 @@ from sparloom.ragged.prune import prune
 from sparloom.ragged.tables import Table
 from sparloom.ragged.tensor import Tensor
 
-__all__ = ["Lowered", "lower"]
+__all__ = ["Lowered", "lower", "lower_launch"]
 
 log = logging.getLogger(__name__)
 
@@ -51,14 +51,15 @@ def lower(program: Program, *, hoisted: bool = True) -> tuple[Lowered, ...]:
     log.debug("%s", program)
     for nest in program.nests():
         check_accesses(nest)
-    lowered = tuple(_launch(program, launch, hoisted=hoisted) for launch in program.launches)
+    lowered = tuple(lower_launch(program, launch, hoisted=hoisted) for launch in program.launches)
     if log.isEnabledFor(logging.DEBUG):
         for each in lowered:
             log.debug("%s", pretty(each.kernel))
     return lowered
 
 
-def _launch(program: Program, launch: Launch, *, hoisted: bool) -> Lowered:
+def lower_launch(program: Program, launch: Launch, *, hoisted: bool = True) -> Lowered:
+    """Make the kernel of one launch; see `lower`."""
     nests = [each for nest in launch.nests for each in nest.tree()]
     tensors = {each.name: each for nest in nests for each in (
         *(read.tensor for read in nest.operation.reads), nest.operation.output)}
@@ -68,7 +69,8 @@ def _launch(program: Program, launch: Launch, *, hoisted: bool) -> Lowered:
     lookups = Lookups(taken)
     bodies = [NestCode(nest, lookups).body() for nest in launch.nests]
     body = bodies[0] if len(bodies) == 1 else _at_once(bodies, lookups)
-    buffers = [Param(each.name, each.type, True, each.name not in written) for each in tensors.values()]
+    buffers = [Param(each.name, each.type, True, each.name not in written) for each in tensors.values()
+               if each.local is None]
     tables = lookups.params()
     kernel = prune(Kernel(name, (*buffers, *tables), tuple(body)), {param.name for param in tables})
     if hoisted:

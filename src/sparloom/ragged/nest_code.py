@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparloom.ir import (
+    BOOL,
     I64,
     Alloc,
     Assign,
@@ -23,9 +24,12 @@ from sparloom.ir import (
     Store,
 )
 from sparloom.ragged.dimensions import free
+from sparloom.ragged.layout import size
 from sparloom.ragged.lookups import Lookups
 from sparloom.ragged.operation import Reduce, rewritten
+from sparloom.ragged.product import product
 from sparloom.ragged.program import Loop, Nest
+from sparloom.ragged.tensor import Tensor
 
 __all__ = ["NestCode", "constant_limit"]
 
@@ -62,11 +66,13 @@ class NestCode:
         self._lookups = lookups
         self._outside = outside
         self._meanings = {**(meanings or {}), **dict(nest.defined)}
+        limits = {loop.name: constant_limit(loop.extent) for loop in nest.loops}
+        lookups.limits.update({name: limit for name, limit in limits.items() if limit is not None})
 
     def body(self) -> list[Stmt]:
         """Write all of it."""
         loops = self._nest.loops
-        first = next((number for number, loop in enumerate(loops) if loop.reduces), len(loops))
+        first = next((number for number, loop in enumerate(loops) if loop.reduces or loop.kind == "dense"), len(loops))
         if self._nest.operation.reduction is None:
             return self._around(loops, self._outside, lambda known: [self._store(self._nest.operation.value)])
         return self._around(loops[:first], self._outside, lambda known: self._reduction(loops[first:], known))
@@ -84,6 +90,7 @@ class NestCode:
             defined, inner = self._definitions(inner)
             attached += defined
             for nest in producers:
+                attached += self._array(nest.operation.output)
                 attached += NestCode(nest, self._lookups, inner, self._meanings).body()
         body = [*attached, *self._around(loops[1:], inner, inside, reduces=reduces)]
         kept = reduces if loop.kind == "simd" and loop.reduces else ()
@@ -104,6 +111,8 @@ class NestCode:
     def _reduction(self, loops: tuple[Loop, ...], known: frozenset[str]) -> list[Stmt]:
         nest, reduction = self._nest, self._nest.operation.reduction
         assert reduction is not None
+        if loops[-1].kind == "dense":
+            return self._product(loops, known)
         inner = tuple(loop for loop in loops if not loop.reduces)
         neutral = Const(_NEUTRAL[reduction.op], nest.operation.output.type)
         start = neutral if nest.begins else self._stored()
@@ -120,6 +129,41 @@ class NestCode:
         if acc.separate or final != acc.read:
             end = self._around(inner, known, lambda _: [self._store(final)])
         return [*acc.made, *begin, *middle, *end]
+
+    def _product(self, loops: tuple[Loop, ...], known: frozenset[str]) -> list[Stmt]:
+        """A product of tiles in place of the three loops inside; what else the value is made of follows."""
+        nest, reduction = self._nest, self._nest.operation.reduction
+        assert reduction is not None
+        around, (rows, cols, _) = loops[:-3], loops[-3:]
+        inner = (*(loop for loop in around if not loop.reduces), replace(rows, kind="serial"), replace(cols, kind="simd"))
+        again = [loop for loop in around if loop.reduces]
+        lines: list[Stmt] = []
+        add: Expr = Const(not nest.begins, BOOL)
+        if again and nest.begins:
+            if all(isinstance(loop.extent, Const) and loop.extent.value > 0 for loop in again):
+                turn = sum((Ref(loop.name) for loop in again[1:]), start=Ref(again[0].name))
+                add = Binary("!=", turn, Const(0))
+            else:
+                neutral = Const(0.0, nest.operation.output.type)
+                lines += self._around(inner, known, lambda _: [self._store(neutral)])
+                add = Const(True, BOOL)
+        output = nest.operation.output
+        written = output[tuple(dim for dim, _ in output.axes)]
+        lines += self._around(around, known, lambda _: [
+            product(nest, self._lookups, self._meanings, written=written, loops=loops[-3:], add=add)])
+        if nest.ends and nest.operation.value != reduction:
+            whole = rewritten(nest.operation.value, lambda node: self._stored() if node == reduction else None)
+            lines += self._around(inner, known, lambda _: [self._store(whole)])
+        return lines
+
+    def _array(self, tensor: Tensor) -> list[Stmt]:
+        """Make the array of a tensor that is local to one iteration."""
+        if tensor.local is None or tensor.name in self._lookups.arrays:
+            return []
+        self._lookups.arrays.add(tensor.name)
+        elements = self._expr(size(tensor))
+        small = isinstance(elements, Const) and 0 < elements.value <= LOCAL_ELEMENTS
+        return [Alloc(tensor.name, tensor.type.scalar, int(elements.value) if small else elements)]
 
     def _accumulator(self, inner: tuple[Loop, ...], start: Expr) -> _Accumulator:
         output = self._nest.operation.output

@@ -6,7 +6,7 @@
     loop    := Loop(name, extent, kind, reduces, chunk)
     defined := (name, expression)              what a transformed dimension is, by the loops that took its place
     attached:= (loop, nest)                    a producer computed in every iteration of a loop, before what is inside
-    kind    := serial | parallel | shared | simd | unrolled
+    kind    := serial | parallel | shared | simd | unrolled | dense      three dense loops are one product of tiles
 
 Nests of operations that are not scheduled run their dimensions in order, reductions innermost. A nest that does not
 begin adds to what is stored; one that does not end stores what is reduced so far.
@@ -20,14 +20,14 @@ from typing import Literal
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Expr
-from sparloom.ragged.dimensions import Axis, free, replaced
+from sparloom.ragged.dimensions import Axis, expanded
 from sparloom.ragged.operation import Operation, Read, rewritten
 from sparloom.ragged.show import show
 from sparloom.ragged.tensor import Tensor
 
 __all__ = ["Kind", "Launch", "Loop", "Nest", "Program"]
 
-Kind = Literal["serial", "parallel", "shared", "simd", "unrolled"]
+Kind = Literal["serial", "parallel", "shared", "simd", "unrolled", "dense"]
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,7 @@ class Nest:
 
     def expanded(self, expr: Expr) -> Expr:
         """Put what they are defined as in place of defined names, until only loops (and names outside) are left."""
-        values = dict(self.defined)
-        while free(expr) & set(values):
-            expr = replaced(expr, values)
-        return expr
+        return expanded(expr, dict(self.defined))
 
     def names(self) -> set[str]:
         """All names that stand for something in the nest."""

@@ -56,6 +56,10 @@ def check_order(nest: Nest) -> None:
         IllegalSchedule: it breaks a dependence of extents, or a rule of the kinds of loops.
     """
     names = _names(nest)
+    dense = [loop for loop in nest.loops if loop.kind == "dense"]
+    if dense and (dense != list(nest.loops[-3:]) or [loop.reduces for loop in dense] != [False, False, True]):
+        raise IllegalSchedule(f"{nest.name}: loops {', '.join(loop.name for loop in dense)} are one product of tiles, "
+                              f"which stays innermost and whole: offload last")
     for place, loop in enumerate(nest.loops):
         late = sorted(free(nest.expanded(loop.extent)) & set(names[place:]))
         if late:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sparloom.ir import Expr, Ref, pretty_expr, rebuild
 from sparloom.ragged.dimensions import free
+from sparloom.ragged.layout import stored
 from sparloom.ragged.operation import Operation, Reduce, rewritten
 from sparloom.ragged.tables import At, FusedInner, FusedOuter, Largest, Offsets, Order
 from sparloom.ragged.tensor import Read, Tensor
@@ -70,8 +71,21 @@ def _tensor(tensor: Tensor) -> str:
     notes = [f"{dim.name} to {multiple}" for dim, multiple in tensor.padding]
     notes += [f"{dim.name} full" for dim in tensor.full]
     notes += [f"sum of {dim.name} to {multiple}" for dim, multiple in tensor.bulk]
+    if tensor.local is not None:
+        return _local(tensor, notes)
     axes = ", ".join(f"{dim.name}: {_text(extent)}" for dim, extent in tensor.axes)
-    return f"{tensor.name}: {tensor.type}[{axes}]" + (f" padded {', '.join(notes)}" if notes else "")
+    text = f"{tensor.name}: {tensor.type}[{axes}]" + (f" padded {', '.join(notes)}" if notes else "")
+    return text + (f" stored as [{_stored(tensor)}]" if tensor.changes else "")
+
+
+def _local(tensor: Tensor, notes: list[str]) -> str:
+    axes = ", ".join(f"{dim.name} in {_text(first)} ..: {_text(extent)}" for dim, first, extent in tensor.local or ())
+    text = f"{tensor.name}: local {tensor.type}[{axes}]" + (f" padded {', '.join(notes)}" if notes else "")
+    return text + (f" stored as [{_stored(tensor)}]" if tensor.changes else "")
+
+
+def _stored(tensor: Tensor) -> str:
+    return ", ".join(f"{dim.name}: {_text(extent)}" for dim, extent in stored(tensor).axes)
 
 
 def _nest(nest: Nest, outside: set[str]) -> Iterator[str]:

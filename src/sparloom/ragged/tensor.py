@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import F32, F64, Expr, Type, is_name
 from sparloom.ragged.dimensions import Axis, Dim, checked_axes, integer
+from sparloom.ragged.rearrange import Change
 
 __all__ = ["Read", "Tensor"]
 
@@ -33,6 +34,9 @@ class Tensor:
         padding: storage padding: the multiple that slices of a dimension are rounded up to.
         full: dimensions of which every slice is as large as the largest (dense storage).
         bulk: of a dimension, the multiple that the sum of its slices over the dimension before is rounded up to.
+        changes: how the stored dimensions are made of these, one after the other; names are those of `rearrange`.
+        local: if one iteration of a loop has storage of its own: dimensions that vary there, each with the first
+            coordinate and the extent, over names that stand around.
 
     Raises:
         ValueError: an extent reads a dimension that is not before it, or name or type are unusable.
@@ -48,6 +52,8 @@ class Tensor:
     padding: tuple[tuple[Dim, int], ...] | Mapping[Dim, int] = ()
     full: tuple[Dim, ...] = ()
     bulk: tuple[tuple[Dim, int], ...] | Mapping[Dim, int] = ()
+    changes: tuple[Change, ...] = ()
+    local: tuple[tuple[Dim, Expr, Expr], ...] | None = None
 
     def __post_init__(self) -> None:
         if not is_name(self.name):

@@ -1,0 +1,127 @@
+// Dense products of tiles, which rendered loop nests call: C (rows, cols) = or += A (rows, depth) B (depth, cols).
+//
+// A is read at any strides; B and C have their columns side by side. Rows of A that are not contiguous, and panels of B
+// that many rows meet, are copied next to each other first.
+//
+//   for blocks of k
+//     for chunks of rows                                            A packed, if its columns are not side by side
+//       for panels of columns                                       B packed, if it is far apart and met often
+//         register tiles, gemm.hpp
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "tall_gemm.hpp"
+
+namespace sparloom::gemm {
+
+constexpr int64_t kPackRows = 24;  // from so many rows on, a copy of a panel pays
+
+template <typename T>
+class Product {
+   public:
+    Product(const T* b, int64_t b_row, T* c, int64_t c_row, int64_t cols) : b_(b), b_row_(b_row), c_(c), c_row_(c_row), cols_(cols) {}
+
+    void run(int64_t rows, int64_t depth, const T* a, int64_t a_row, int64_t a_column, bool add) const {
+        if (depth == 0 && !add) {
+            for (int64_t r = 0; r < rows; ++r) std::fill(c_ + r * c_row_, c_ + r * c_row_ + cols_, T{0});
+        }
+        for (int64_t k = 0; k < depth; k += kDepth) {
+            const int64_t last = std::min(kDepth, depth - k);
+            for (int64_t row = 0; row < rows; row += kChunk) {
+                const int64_t count = std::min(kChunk, rows - row);
+                const T* from = a + row * a_row + k * a_column;
+                if (a_column == 1) {
+                    panels(row, count, k, last, from, a_row, add || k > 0);
+                } else {
+                    panels(row, count, k, last, side_by_side(from, count, last, a_row, a_column), last, add || k > 0);
+                }
+            }
+        }
+    }
+
+   private:
+    static constexpr int64_t kPanel = kPanelVectors * kLanes<T>;
+    static constexpr int kUnroll = 4;
+    using Tile = void (*)(int64_t, const T*, int64_t, const T*, int64_t, T*, int64_t, bool);
+
+    template <int... V>
+    static constexpr std::array<Tile, kPanelVectors> tiles(std::integer_sequence<int, V...>) {
+        return {tile<T, tall_rows(V + 1), V + 1, kUnroll, false>...};
+    }
+
+    static constexpr std::array<Tile, kPanelVectors> kTiles = tiles(std::make_integer_sequence<int, kPanelVectors>{});
+    static constexpr Borders<T, kPanelVectors> kBorders{};
+
+    // A buffer of this thread, one for each use.
+    template <int Use>
+    static T* buffer(int64_t size) {
+        static thread_local std::unique_ptr<T[]> kept(new T[static_cast<size_t>(size)]);
+        return kept.get();
+    }
+
+    static const T* side_by_side(const T* a, int64_t rows, int64_t depth, int64_t a_row, int64_t a_column) {
+        T* const to = buffer<0>(kChunk * kDepth);
+        if (a_row == 1) {
+            for (int64_t k = 0; k < depth; ++k) {
+                for (int64_t r = 0; r < rows; ++r) to[r * depth + k] = a[r + k * a_column];
+            }
+        } else {
+            for (int64_t r = 0; r < rows; ++r) {
+                for (int64_t k = 0; k < depth; ++k) to[r * depth + k] = a[r * a_row + k * a_column];
+            }
+        }
+        return to;
+    }
+
+    void panels(int64_t row, int64_t rows, int64_t k, int64_t depth, const T* a, int64_t a_row, bool add) const {
+        for (int64_t column = 0; column < cols_; column += kPanel) {
+            const int64_t columns = std::min(kPanel, cols_ - column);
+            const T* panel = b_ + k * b_row_ + column;
+            int64_t lead = b_row_;
+            if (lead > kPanel && rows >= kPackRows) {
+                T* const to = buffer<1>(kDepth * kPanel);
+                for (int64_t i = 0; i < depth; ++i) {
+                    for (int64_t c = 0; c < columns; ++c) to[i * kPanel + c] = panel[i * b_row_ + c];
+                }
+                panel = to;
+                lead = kPanel;
+            }
+            strip(rows, depth, a, a_row, panel, lead, columns, c_ + row * c_row_ + column, add);
+        }
+    }
+
+    void strip(int64_t rows, int64_t depth, const T* a, int64_t a_row, const T* panel, int64_t lead, int64_t columns,
+               T* c, bool add) const {
+        const int64_t vectors = (columns + kLanes<T> - 1) / kLanes<T>, step = tall_rows(static_cast<int>(vectors));
+        int64_t row = 0;
+        if (columns == vectors * kLanes<T>) {
+            for (; row + step <= rows; row += step) {
+                kTiles[vectors - 1](depth, a + row * a_row, a_row, panel, lead, c + row * c_row_, c_row_, add);
+            }
+        }
+        kBorders.cover(depth, rows - row, columns, a + row * a_row, a_row, 1, panel, lead, c + row * c_row_, c_row_,
+                       add);
+    }
+
+    const T* b_;
+    int64_t b_row_;
+    T* c_;
+    int64_t c_row_, cols_;
+};
+
+}  // namespace sparloom::gemm
+
+#define SPARLOOM_MULTIPLY(name, T)                                                                                   \
+    void name(int64_t rows, int64_t cols, int64_t depth, const T* a, int64_t a_row, int64_t a_column, const T* b,    \
+              int64_t b_row, T* c, int64_t c_row, bool add) {                                                        \
+        sparloom::gemm::Product<T>(b, b_row, c, c_row, cols).run(rows, depth, a, a_row, a_column, add);              \
+    }
+
+extern "C" {
+
+SPARLOOM_MULTIPLY(sparloom_multiply_f32, float)
+SPARLOOM_MULTIPLY(sparloom_multiply_f64, double)
+
+}  // extern "C"

@@ -1,0 +1,221 @@
+"""The encoder layer of the transformer on ragged batches: attention, projections, feed-forward, norms.
+
+Tokens of all sequences lie next to each other, x[batch, pos, model]; nothing is padded. `attention` and `encoder_layer`
+define the programs, `schedule` says how they run on a CPU:
+
+    projections, feed-forward    the loop over all tokens in tiles of rows, all columns of a panel at a time; weights are
+                                 stored in such panels; bias, relu and residual follow each tile while it is in a cache
+    attention                    in parallel over sequences and heads; per tile of queries the scores, their softmax and
+                                 the mix of values are local arrays
+    norms                        a token at a time
+
+Source: CoRa §7.2, Figure 3 (the nine kernels; hidden sizes of the base model). Departures: bulk and partial padding are
+not needed, since tiles of products take any extent; the three kernels of attention are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sparloom.ir import Expr
+from sparloom.ragged.compute_at import compute_at
+from sparloom.ragged.define import program
+from sparloom.ragged.dimensions import Dim, dims
+from sparloom.ragged.fuse import fuse
+from sparloom.ragged.kinds import parallel, vectorise
+from sparloom.ragged.offload import offload
+from sparloom.ragged.operation import Operation, compute, exp, max_over, maximum, real, sqrt, sum_over
+from sparloom.ragged.program import Program
+from sparloom.ragged.reorder import reorder
+from sparloom.ragged.split import split
+from sparloom.ragged.tables import Length
+from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
+
+__all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "scheduled_attention",
+           "scheduled_encoder_layer"]
+
+batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
+BATCHES = Length("batches")
+LENGTHS = Length("lengths", {batch: BATCHES()})
+TOKENS: Mapping[Dim, Expr | int] = {batch: BATCHES(), pos: LENGTHS(batch)}
+
+
+@dataclass(frozen=True)
+class EncoderShape:
+    """Sizes of a layer.
+
+    Args:
+        width: of a token.
+        heads: dividing the width.
+        hidden: of the feed-forward network.
+        epsilon: of the norms.
+        causal: tokens look at themselves and those before only.
+    """
+
+    width: int = 512
+    heads: int = 8
+    hidden: int = 2048
+    epsilon: float = 1e-5
+    causal: bool = False
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+
+@dataclass(frozen=True)
+class EncoderSchedule:
+    """What may be searched.
+
+    Args:
+        rows: of a tile of tokens.
+        panel: columns of a panel of weights.
+        depth: of the reduction, that a tile of rows meets all panels with; divides it, or is larger.
+        queries: rows of a tile of attention.
+    """
+
+    rows: int = 48
+    panel: int = 16
+    depth: int = 512
+    queries: int = 64
+
+
+def attention(shape: EncoderShape) -> Program:
+    """Define multi-head attention, unscheduled: attended = (softmax(q kT / sqrt(head width)) v) w_out + b_out.
+
+    x[batch, pos, model], w_qkv[model, part, head, dim] with q, k, v as parts, b_qkv[part, head, dim],
+    w_out[head, dim, channel], b_out[channel].
+    """
+    return program("attention", _attention(shape, residual=False))
+
+
+def encoder_layer(shape: EncoderShape) -> Program:
+    """Define the whole layer, norms behind the sums, unscheduled.
+
+    Beside the tensors of `attention`: w_in[channel, hidden], b_in[hidden], w_back[hidden, model], b_back[model];
+    gain and shift of the norms: gain_1[channel], shift_1[channel], gain_2[model], shift_2[model].
+    """
+    *before, attended = _attention(shape, residual=True)
+    norm_1 = _norm(attended, "1", channel, shape)
+    first = norm_1[-1]
+    w_in = Tensor("w_in", {channel: shape.width, hidden: shape.hidden})
+    b_in = Tensor("b_in", {hidden: shape.hidden})
+    active = compute("active", {**TOKENS, hidden: shape.hidden}, maximum(
+        sum_over({channel: shape.width}, first[batch, pos, channel] * w_in[channel, hidden]) + b_in[hidden], real(0.0)))
+    w_back = Tensor("w_back", {hidden: shape.hidden, model: shape.width})
+    b_back = Tensor("b_back", {model: shape.width})
+    fed = compute("fed", {**TOKENS, model: shape.width}, sum_over(
+        {hidden: shape.hidden}, active[batch, pos, hidden] * w_back[hidden, model])
+        + b_back[model] + first[batch, pos, model])
+    return program("encoder", [*before, attended, *norm_1, active, fed, *_norm(fed, "2", model, shape)])
+
+
+def scheduled_attention(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
+    """Schedule `attention` for a CPU."""
+    given = _linear(attention(shape), "qkv", "dim", "model", chosen)
+    given = _mixed(given, chosen)
+    return _linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
+
+
+def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
+    """Schedule `encoder_layer` for a CPU."""
+    given = _linear(encoder_layer(shape), "qkv", "dim", "model", chosen)
+    given = _mixed(given, chosen)
+    given = _linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
+    given = _linear(given, "active", "hidden", "channel", chosen)
+    given = _linear(given, "fed", "model", "hidden", chosen)
+    for number, last in (("1", "channel"), ("2", "model")):
+        given = _normed(given, number, last)
+    return given
+
+
+def _attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
+    heads, width, size = shape.heads, shape.head_width, shape.width
+    x = Tensor("x", {**TOKENS, model: size})
+    w_qkv = Tensor("w_qkv", {model: size, part: 3, head: heads, dim: width})
+    b_qkv = Tensor("b_qkv", {part: 3, head: heads, dim: width})
+    qkv = compute("qkv", {**TOKENS, part: 3, head: heads, dim: width}, sum_over(
+        {model: size}, x[batch, pos, model] * w_qkv[model, part, head, dim]) + b_qkv[part, head, dim])
+    keys = compute("keys", {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)},
+                   qkv[batch, col, 1, head, dim])
+    rows: Mapping[Dim, Expr | int] = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
+    seen = pos + 1 if shape.causal else LENGTHS(batch)
+    scores = compute("scores", {**rows, col: seen}, sum_over(
+        {dim: width}, qkv[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
+    peak = compute("peak", rows, max_over({col: seen}, scores[batch, head, pos, col]))
+    weights = compute("weights", {**rows, col: seen}, exp(
+        (scores[batch, head, pos, col] - peak[batch, head, pos]) * real(width**-0.5)))
+    total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[batch, head, pos, col]))
+    mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, sum_over(
+        {col: seen}, weights[batch, head, pos, col] * qkv[batch, col, 2, head, dim]) * total[batch, head, pos])
+    w_out = Tensor("w_out", {head: heads, dim: width, channel: size})
+    b_out = Tensor("b_out", {channel: size})
+    out = sum_over({head: heads, dim: width}, mixed[batch, pos, head, dim] * w_out[head, dim, channel]) + b_out[channel]
+    attended = compute("attended", {**TOKENS, channel: size}, out + x[batch, pos, channel] if residual else out)
+    return [qkv, keys, scores, peak, weights, total, mixed, attended]
+
+
+def _norm(given: Operation, number: str, last: Dim, shape: EncoderShape) -> list[Operation]:
+    """Standardise tokens: (x - mean) / sqrt(variance + epsilon) * gain + shift."""
+    share = real(1 / shape.width)
+    gain, shift = (Tensor(f"{name}_{number}", {last: shape.width}) for name in ("gain", "shift"))
+    mean = compute(f"mean_{number}", TOKENS, sum_over({last: shape.width}, given[batch, pos, last]) * share)
+    apart = given[batch, pos, last] - mean[batch, pos]
+    spread = compute(f"spread_{number}", TOKENS, real(1.0) / sqrt(
+        sum_over({last: shape.width}, apart * apart) * share + real(shape.epsilon)))
+    norm = compute(f"norm_{number}", {**TOKENS, last: shape.width},
+                   apart * spread[batch, pos] * gain[last] + shift[last])
+    return [mean, spread, norm]
+
+
+def _linear(given: Program, nest: str, column: str, reduction: str, chosen: EncoderSchedule) -> Program:
+    """Tiles of rows of all tokens times panels of weights."""
+    operation = given.nest(nest).operation
+    weights = next(read.tensor for read in operation.reads if read.tensor.name.startswith("w_"))
+    given = split_dimension(given, weights.name, column, chosen.panel)
+    inside = (f"{column}_outer", *(each.name for each, _ in operation.reduced), f"{column}_inner")
+    given = reorder_dimensions(given, weights.name, (*_others(weights, inside, column), *inside))
+    given = split(fuse(given, nest, "batch", "pos"), nest, "batch_pos", chosen.rows)
+    given = split(given, nest, column, chosen.panel)
+    loops = [loop.name for loop in given.nest(nest).loops]
+    tiles = ["batch_pos_outer", *(name for name in loops if name not in (
+        "batch_pos_outer", "batch_pos_inner", f"{column}_inner", reduction))]
+    extent = dict((each.name, size) for each, size in operation.reduced)
+    blocks = reduction in extent and getattr(extent[reduction], "value", 0) > chosen.depth
+    if blocks:
+        given = split(given, nest, reduction, chosen.depth)
+        tiles.insert(1, f"{reduction}_outer")
+        reduction = f"{reduction}_inner"
+    tile = ("batch_pos_inner", f"{column}_inner", reduction)
+    given = reorder(given, nest, (*tiles, *tile))
+    return parallel(offload(given, nest, *tile), nest, "batch_pos_outer")
+
+
+def _others(weights: Tensor, inside: tuple[str, ...], column: str) -> list[str]:
+    """Dimensions that are stored outside: neither reduced nor the one in panels."""
+    return [each.name for each, _ in weights.axes if each.name not in (*inside, column)]
+
+
+def _mixed(given: Program, chosen: EncoderSchedule) -> Program:
+    """Attention by tiles of queries, everything before the mix in arrays of one tile."""
+    given = split(reorder(given, "mixed", ("batch", "head", "pos")), "mixed", "pos", chosen.queries)
+    given = fuse(given, "mixed", "batch", "head")
+    for producer in ("total", "weights", "peak", "scores"):
+        given = compute_at(given, producer, "mixed", "pos_outer", local=True)
+    given = compute_at(given, "keys", "mixed", "batch_head", local=True)
+    for nest in ("mixed", "scores"):
+        given = offload(given, nest, *(loop.name for loop in given.nest(nest).loops[-3:]))
+    for nest in ("weights", "peak", "total"):
+        given = vectorise(given, nest, given.nest(nest).loops[-1].name)
+    return parallel(given, "mixed", "batch_head")
+
+
+def _normed(given: Program, number: str, last: str) -> Program:
+    nest = f"norm_{number}"
+    given = fuse(given, nest, "batch", "pos")
+    for producer in (f"spread_{number}", f"mean_{number}"):
+        given = compute_at(given, producer, nest, "batch_pos", local=True)
+        given = vectorise(given, producer, given.nest(producer).loops[-1].name)
+    return vectorise(parallel(given, nest, "batch_pos", chunk=16), nest, last)
