@@ -1,6 +1,7 @@
 """Ragged tensors: a language of named dimensions and length functions, schedules, and kernels with minimal padding."""
 
 from sparloom.ragged.compute_at import compute_at
+from sparloom.ragged.compute_with import compute_with
 from sparloom.ragged.define import program
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.divide import split_operation
@@ -25,6 +26,7 @@ from sparloom.ragged.operation import (
     where,
 )
 from sparloom.ragged.pad import pad_loop, pad_storage
+from sparloom.ragged.parts import Part, part
 from sparloom.ragged.program import Program
 from sparloom.ragged.ragged_tensor import RaggedTensor
 from sparloom.ragged.remap import remap
@@ -38,10 +40,10 @@ from sparloom.ragged.triangular import balanced_trmm, split_trmm, trmm, trmm_str
 from sparloom.ragged.variable_gemm import scheduled_vgemm, vgemm, vgemm_structure
 
 __all__ = [
-    "At", "Dim", "Executable", "Length", "Lowered", "Operation", "Prelude", "Program", "RaggedTensor", "Structure",
-    "Tensor", "balanced_trmm", "bind_threads", "compute", "compute_at", "dims", "exp", "fuse", "fuse_dimensions",
-    "hfuse", "inline", "interpreted", "less", "lower", "max_over", "maximum", "min_over", "offload", "pad_loop",
-    "pad_storage", "parallel", "program", "real", "remap", "reorder", "reorder_dimensions", "scheduled_vgemm", "split",
-    "split_dimension", "split_operation", "split_trmm", "sqrt", "sum_over", "trmm", "trmm_structure", "unroll",
-    "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
+    "At", "Dim", "Executable", "Length", "Lowered", "Operation", "Part", "Prelude", "Program", "RaggedTensor",
+    "Structure", "Tensor", "balanced_trmm", "bind_threads", "compute", "compute_at", "compute_with", "dims", "exp",
+    "fuse", "fuse_dimensions", "hfuse", "inline", "interpreted", "less", "lower", "max_over", "maximum", "min_over",
+    "offload", "pad_loop", "pad_storage", "parallel", "part", "program", "real", "remap", "reorder",
+    "reorder_dimensions", "scheduled_vgemm", "split", "split_dimension", "split_operation", "split_trmm", "sqrt",
+    "sum_over", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
 ]

@@ -15,7 +15,7 @@ not needed, since tiles of products take any extent; the three kernels of attent
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sparloom.ir import Expr
@@ -112,22 +112,26 @@ def encoder_layer(shape: EncoderShape) -> Program:
     return program("encoder", [*before, attended, *norm_1, active, fed, *_norm(fed, "2", model, shape)])
 
 
-def scheduled_attention(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
-    """Schedule `attention` for a CPU."""
+def scheduled_attention(shape: EncoderShape, chosen: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
+    """Schedule `attention` for a CPU.
+
+    Args:
+        kept: results that are stored as a whole, though they are needed in one place only: for gradients.
+    """
     given = _linear(attention(shape), "qkv", "dim", "model", chosen)
-    given = _mixed(given, chosen)
+    given = _mixed(given, chosen, kept)
     return _linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
 
 
-def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
-    """Schedule `encoder_layer` for a CPU."""
+def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
+    """Schedule `encoder_layer` for a CPU; `kept` as in `scheduled_attention`."""
     given = _linear(encoder_layer(shape), "qkv", "dim", "model", chosen)
-    given = _mixed(given, chosen)
+    given = _mixed(given, chosen, kept)
     given = _linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
     given = _linear(given, "active", "hidden", "channel", chosen)
     given = _linear(given, "fed", "model", "hidden", chosen)
     for number, last in (("1", "channel"), ("2", "model")):
-        given = _normed(given, number, last)
+        given = _normed(given, number, last, kept)
     return given
 
 
@@ -198,12 +202,12 @@ def _others(weights: Tensor, inside: tuple[str, ...], column: str) -> list[str]:
     return [each.name for each, _ in weights.axes if each.name not in (*inside, column)]
 
 
-def _mixed(given: Program, chosen: EncoderSchedule) -> Program:
+def _mixed(given: Program, chosen: EncoderSchedule, kept: Collection[str]) -> Program:
     """Attention by tiles of queries, everything before the mix in arrays of one tile."""
     given = split(reorder(given, "mixed", ("batch", "head", "pos")), "mixed", "pos", chosen.queries)
     given = fuse(given, "mixed", "batch", "head")
     for producer in ("total", "weights", "peak", "scores"):
-        given = compute_at(given, producer, "mixed", "pos_outer", local=True)
+        given = compute_at(given, producer, "mixed", "pos_outer", local=producer not in kept)
     given = compute_at(given, "keys", "mixed", "batch_head", local=True)
     for nest in ("mixed", "scores"):
         given = offload(given, nest, *(loop.name for loop in given.nest(nest).loops[-3:]))
@@ -212,10 +216,10 @@ def _mixed(given: Program, chosen: EncoderSchedule) -> Program:
     return parallel(given, "mixed", "batch_head")
 
 
-def _normed(given: Program, number: str, last: str) -> Program:
+def _normed(given: Program, number: str, last: str, kept: Collection[str]) -> Program:
     nest = f"norm_{number}"
     given = fuse(given, nest, "batch", "pos")
     for producer in (f"spread_{number}", f"mean_{number}"):
-        given = compute_at(given, producer, nest, "batch_pos", local=True)
+        given = compute_at(given, producer, nest, "batch_pos", local=producer not in kept)
         given = vectorise(given, producer, given.nest(producer).loops[-1].name)
     return vectorise(parallel(given, nest, "batch_pos", chunk=16), nest, last)

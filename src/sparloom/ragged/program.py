@@ -94,7 +94,7 @@ class Nest:
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        return (*self.operation.output.axes, *self.operation.reduced)
+        return (*self.operation.axes, *self.operation.reduced)
 
     def tree(self) -> Iterator[Nest]:
         """Yield the nest and all that are attached, inner ones last."""
@@ -163,7 +163,7 @@ class Program:
         def change(nest: Nest) -> Nest:
             operation = nest.operation
             output = changed if operation.output.name == changed.name else operation.output
-            return replace(nest, operation=Operation(output, rewritten(operation.value, read)))
+            return replace(nest, operation=replace(operation, output=output, value=rewritten(operation.value, read)))
 
         return self.each_nest(change)
 

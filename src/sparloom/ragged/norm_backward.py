@@ -1,0 +1,61 @@
+"""Gradients of a layer norm, out = (in - mean) spread gain + shift with spread = 1 / sqrt(variance + epsilon).
+
+With e = d_out gain and n = (in - mean) spread, and means over the channels of a token:
+
+    d_in    = spread (e - mean(e) - n mean(e n))
+    d_gain  = sum over tokens of d_out n
+    d_shift = sum over tokens of d_out
+"""
+
+from __future__ import annotations
+
+from sparloom.ir import Expr
+from sparloom.ragged.compute_at import compute_at
+from sparloom.ragged.dimensions import Axis, Dim
+from sparloom.ragged.fuse import fuse
+from sparloom.ragged.kinds import parallel, vectorise
+from sparloom.ragged.linear_backward import scheduled_sum, summed
+from sparloom.ragged.operation import Operation, compute, real, sum_over
+from sparloom.ragged.program import Program
+from sparloom.ragged.tensor import Tensor
+
+__all__ = ["norm_backward", "scheduled_norm_backward"]
+
+
+def norm_backward(number: str, into: Tensor, upstream: Tensor | Operation, last: Axis, tokens: tuple[Axis, ...]
+                  ) -> list[Operation]:
+    """Define d_<into>[batch, pos, last], d_gain_<number> and d_shift_<number>.
+
+    Reads gain_<number>[last], and mean_<number> and spread_<number>[batch, pos] of the way forward.
+
+    Args:
+        into: what was normalised.
+        upstream: the gradient of the result.
+        last: the dimension of channels.
+    """
+    dim: Dim = last[0]
+    share = real(1 / last[1].value)
+    place = tuple(each for each, _ in tokens)
+    mean, spread = (Tensor(f"{name}_{number}", tokens) for name in ("mean", "spread"))
+    gain = Tensor(f"gain_{number}", (last,))
+    given = upstream[(*place, dim)]
+    apart: Expr = into[(*place, dim)] - mean[place]
+    along = compute(f"along_{number}", dict(tokens), sum_over({dim: last[1]}, given * gain[dim]) * share)
+    across = compute(f"across_{number}", dict(tokens), sum_over(
+        {dim: last[1]}, given * gain[dim] * apart) * share * spread[place] * spread[place])
+    inward = compute(f"d_{into.name}", {**dict(tokens), dim: last[1]}, spread[place] * (
+        given * gain[dim] - along[place] - apart * across[place]))
+    return [along, across, inward, summed(f"d_gain_{number}", (last,), tokens, given * apart * spread[place]),
+            summed(f"d_shift_{number}", (last,), tokens, given)]
+
+
+def scheduled_norm_backward(given: Program, number: str, inward: str, *, cols: int) -> Program:
+    """Schedule `norm_backward`: a token at a time, sums in strips of columns."""
+    given = fuse(given, inward, "batch", "pos")
+    for producer in (f"across_{number}", f"along_{number}"):
+        given = compute_at(given, producer, inward, "batch_pos", local=True)
+        given = vectorise(given, producer, given.nest(producer).loops[-1].name)
+    given = vectorise(parallel(given, inward, "batch_pos", chunk=16), inward, given.nest(inward).loops[-1].name)
+    for name in ("gain", "shift"):
+        given = scheduled_sum(given, f"d_{name}_{number}", cols=cols)
+    return given
