@@ -33,7 +33,7 @@ from sparloom.ragged.tables import Length
 from sparloom.ragged.tensor import Tensor
 from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
 
-__all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "scheduled_attention",
+__all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "linear", "scheduled_attention",
            "scheduled_encoder_layer"]
 
 batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
@@ -118,18 +118,18 @@ def scheduled_attention(shape: EncoderShape, chosen: EncoderSchedule, *, kept: C
     Args:
         kept: results that are stored as a whole, though they are needed in one place only: for gradients.
     """
-    given = _linear(attention(shape), "qkv", "dim", "model", chosen)
+    given = linear(attention(shape), "qkv", "dim", "model", chosen)
     given = _mixed(given, chosen, kept)
-    return _linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
+    return linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
 
 
 def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
     """Schedule `encoder_layer` for a CPU; `kept` as in `scheduled_attention`."""
-    given = _linear(encoder_layer(shape), "qkv", "dim", "model", chosen)
+    given = linear(encoder_layer(shape), "qkv", "dim", "model", chosen)
     given = _mixed(given, chosen, kept)
-    given = _linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
-    given = _linear(given, "active", "hidden", "channel", chosen)
-    given = _linear(given, "fed", "model", "hidden", chosen)
+    given = linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
+    given = linear(given, "active", "hidden", "channel", chosen)
+    given = linear(given, "fed", "model", "hidden", chosen)
     for number, last in (("1", "channel"), ("2", "model")):
         given = _normed(given, number, last, kept)
     return given
@@ -174,8 +174,8 @@ def _norm(given: Operation, number: str, last: Dim, shape: EncoderShape) -> list
     return [mean, spread, norm]
 
 
-def _linear(given: Program, nest: str, column: str, reduction: str, chosen: EncoderSchedule) -> Program:
-    """Tiles of rows of all tokens times panels of weights."""
+def linear(given: Program, nest: str, column: str, reduction: str, chosen: EncoderSchedule) -> Program:
+    """Schedule a product of all tokens and weights w_..: tiles of rows, panels of columns."""
     operation = given.nest(nest).operation
     weights = next(read.tensor for read in operation.reads if read.tensor.name.startswith("w_"))
     given = split_dimension(given, weights.name, column, chosen.panel)

@@ -9,8 +9,11 @@ reductions over a fused vloop are those of §5.1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sparloom.ir import Expr
-from sparloom.ragged.dimensions import Axis
+from sparloom.ragged.dimensions import Dim
+from sparloom.ragged.encoder import TOKENS
 from sparloom.ragged.fuse import fuse
 from sparloom.ragged.kinds import parallel, vectorise
 from sparloom.ragged.offload import offload
@@ -22,9 +25,9 @@ from sparloom.ragged.split import split
 __all__ = ["scheduled_sum", "scheduled_weights", "summed"]
 
 
-def summed(name: str, axes: tuple[Axis, ...], tokens: tuple[Axis, ...], value: Expr) -> Operation:
+def summed(name: str, axes: Mapping[Dim, Expr | int], value: Expr) -> Operation:
     """Define the sum of a value over all tokens."""
-    return compute(name, dict(axes), sum_over(dict(tokens), value))
+    return compute(name, axes, sum_over(TOKENS, value))
 
 
 def scheduled_weights(given: Program, nest: str, outs: int, *, rows: int) -> Program:
@@ -41,15 +44,16 @@ def scheduled_weights(given: Program, nest: str, outs: int, *, rows: int) -> Pro
 
 
 def scheduled_sum(given: Program, nest: str, *, cols: int) -> Program:
-    """Schedule a sum over all tokens, a row of which lies side by side.
+    """Schedule a sum over all tokens, by strips of the last dimension.
 
     Args:
         cols: of a strip.
     """
-    given, out = _fused(given, nest, 0, len(given.nest(nest).loops) - 2)
-    given = split(fuse(given, nest, "batch", "pos"), nest, out, cols)
-    given = reorder(given, nest, (f"{out}_outer", "batch_pos", f"{out}_inner"))
-    return vectorise(parallel(given, nest, f"{out}_outer"), nest, f"{out}_inner")
+    *before, last = (loop.name for loop in given.nest(nest).loops[:-2])
+    given = split(fuse(given, nest, "batch", "pos"), nest, last, cols)
+    given = reorder(given, nest, (*before, f"{last}_outer", "batch_pos", f"{last}_inner"))
+    given, strips = _fused(given, nest, 0, len(before) + 1)
+    return vectorise(parallel(given, nest, strips), nest, f"{last}_inner")
 
 
 def _fused(given: Program, nest: str, first: int, count: int) -> tuple[Program, str]:

@@ -9,9 +9,9 @@ With e = d_out gain and n = (in - mean) spread, and means over the channels of a
 
 from __future__ import annotations
 
-from sparloom.ir import Expr
 from sparloom.ragged.compute_at import compute_at
-from sparloom.ragged.dimensions import Axis, Dim
+from sparloom.ragged.dimensions import Dim
+from sparloom.ragged.encoder import TOKENS, batch, pos
 from sparloom.ragged.fuse import fuse
 from sparloom.ragged.kinds import parallel, vectorise
 from sparloom.ragged.linear_backward import scheduled_sum, summed
@@ -22,7 +22,7 @@ from sparloom.ragged.tensor import Tensor
 __all__ = ["norm_backward", "scheduled_norm_backward"]
 
 
-def norm_backward(number: str, into: Tensor, upstream: Tensor | Operation, last: Axis, tokens: tuple[Axis, ...]
+def norm_backward(number: str, into: Tensor, upstream: Tensor | Operation, *, last: Dim, width: int
                   ) -> list[Operation]:
     """Define d_<into>[batch, pos, last], d_gain_<number> and d_shift_<number>.
 
@@ -31,22 +31,18 @@ def norm_backward(number: str, into: Tensor, upstream: Tensor | Operation, last:
     Args:
         into: what was normalised.
         upstream: the gradient of the result.
-        last: the dimension of channels.
+        last: the dimension of channels, `width` of them.
     """
-    dim: Dim = last[0]
-    share = real(1 / last[1].value)
-    place = tuple(each for each, _ in tokens)
-    mean, spread = (Tensor(f"{name}_{number}", tokens) for name in ("mean", "spread"))
-    gain = Tensor(f"gain_{number}", (last,))
-    given = upstream[(*place, dim)]
-    apart: Expr = into[(*place, dim)] - mean[place]
-    along = compute(f"along_{number}", dict(tokens), sum_over({dim: last[1]}, given * gain[dim]) * share)
-    across = compute(f"across_{number}", dict(tokens), sum_over(
-        {dim: last[1]}, given * gain[dim] * apart) * share * spread[place] * spread[place])
-    inward = compute(f"d_{into.name}", {**dict(tokens), dim: last[1]}, spread[place] * (
-        given * gain[dim] - along[place] - apart * across[place]))
-    return [along, across, inward, summed(f"d_gain_{number}", (last,), tokens, given * apart * spread[place]),
-            summed(f"d_shift_{number}", (last,), tokens, given)]
+    share, channels = real(1 / width), {last: width}
+    mean, spread = (Tensor(f"{name}_{number}", TOKENS)[batch, pos] for name in ("mean", "spread"))
+    gain, given = Tensor(f"gain_{number}", channels)[last], upstream[batch, pos, last]
+    apart = into[batch, pos, last] - mean
+    along = compute(f"along_{number}", TOKENS, sum_over(channels, given * gain) * share)
+    across = compute(f"across_{number}", TOKENS, sum_over(channels, given * gain * apart) * share * spread * spread)
+    inward = compute(f"d_{into.name}", {**TOKENS, **channels}, spread * (
+        given * gain - along[batch, pos] - apart * across[batch, pos]))
+    return [along, across, inward, summed(f"d_gain_{number}", channels, given * apart * spread),
+            summed(f"d_shift_{number}", channels, given)]
 
 
 def scheduled_norm_backward(given: Program, number: str, inward: str, *, cols: int) -> Program:
