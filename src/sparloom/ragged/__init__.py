@@ -19,6 +19,7 @@ from sparloom.ragged.operation import (
     max_over,
     maximum,
     min_over,
+    minimum,
     real,
     sqrt,
     sum_over,
@@ -40,7 +41,7 @@ from sparloom.ragged.variable_gemm import scheduled_vgemm, vgemm, vgemm_structur
 __all__ = [
     "At", "Dim", "Executable", "Length", "Lowered", "Operation", "Prelude", "Program", "RaggedTensor", "Structure",
     "Tensor", "balanced_trmm", "bind_threads", "compute", "compute_at", "dims", "exp", "fuse", "fuse_dimensions",
-    "hfuse", "inline", "interpreted", "less", "lower", "max_over", "maximum", "min_over", "offload", "pad_loop",
+    "hfuse", "inline", "interpreted", "less", "lower", "max_over", "maximum", "min_over", "minimum", "offload", "pad_loop",
     "pad_storage", "parallel", "program", "real", "remap", "reorder", "reorder_dimensions", "scheduled_vgemm", "split",
     "split_dimension", "split_operation", "split_trmm", "sqrt", "sum_over", "trmm", "trmm_structure", "unroll",
     "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",

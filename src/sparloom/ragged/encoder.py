@@ -3,10 +3,10 @@
 Tokens of all sequences lie next to each other, x[batch, pos, model]; nothing is padded. `attention` and `encoder_layer`
 define the programs, `schedule` says how they run on a CPU:
 
-    projections, feed-forward    the loop over all tokens in tiles of rows, all columns of a panel at a time; weights are
-                                 stored in such panels; bias, relu and residual follow each tile while it is in a cache
-    attention                    in parallel over sequences and heads; per tile of queries the scores, their softmax and
-                                 the mix of values are local arrays
+    projections, feed-forward    the loop over all tokens in tiles of rows, all columns of a panel at a time; weights
+                                 are stored in such panels; bias, relu and residual follow each tile in the cache
+    attention                    in parallel over sequences and heads; per tile of queries the scores, their softmax
+                                 and the mix of values are local arrays
     norms                        a token at a time
 
 Source: CoRa §7.2, Figure 3 (the nine kernels; hidden sizes of the base model). Departures: bulk and partial padding are
@@ -25,7 +25,19 @@ from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.fuse import fuse
 from sparloom.ragged.kinds import parallel, vectorise
 from sparloom.ragged.offload import offload
-from sparloom.ragged.operation import Operation, compute, exp, max_over, maximum, real, sqrt, sum_over
+from sparloom.ragged.operation import (
+    Operation,
+    compute,
+    exp,
+    less,
+    max_over,
+    maximum,
+    minimum,
+    real,
+    sqrt,
+    sum_over,
+    where,
+)
 from sparloom.ragged.program import Program
 from sparloom.ragged.reorder import reorder
 from sparloom.ragged.split import split
@@ -52,6 +64,7 @@ class EncoderShape:
         hidden: of the feed-forward network.
         epsilon: of the norms.
         causal: tokens look at themselves and those before only.
+        step: causal scores are computed up to the next multiple of it, and those beyond masked: triangles of tiles.
     """
 
     width: int = 512
@@ -59,6 +72,7 @@ class EncoderShape:
     hidden: int = 2048
     epsilon: float = 1e-5
     causal: bool = False
+    step: int = 64
 
     @property
     def head_width(self) -> int:
@@ -141,12 +155,15 @@ def _attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
     keys = compute("keys", {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)},
                    qkv[batch, col, 1, head, dim])
     rows: Mapping[Dim, Expr | int] = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
-    seen = pos + 1 if shape.causal else LENGTHS(batch)
+    seen: Expr = LENGTHS(batch)
+    if shape.causal:
+        seen = minimum(LENGTHS(batch), (pos // shape.step + 1) * shape.step)
     scores = compute("scores", {**rows, col: seen}, sum_over(
         {dim: width}, qkv[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
-    peak = compute("peak", rows, max_over({col: seen}, scores[batch, head, pos, col]))
-    weights = compute("weights", {**rows, col: seen}, exp(
-        (scores[batch, head, pos, col] - peak[batch, head, pos]) * real(width**-0.5)))
+    peak = compute("peak", rows, max_over({col: pos + 1 if shape.causal else seen}, scores[batch, head, pos, col]))
+    weight = exp((scores[batch, head, pos, col] - peak[batch, head, pos]) * real(width**-0.5))
+    weights = compute("weights", {**rows, col: seen},
+                      where(less(col, pos + 1), weight, real(0.0)) if shape.causal else weight)
     total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[batch, head, pos, col]))
     mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, sum_over(
         {col: seen}, weights[batch, head, pos, col] * qkv[batch, col, 2, head, dim]) * total[batch, head, pos])
@@ -175,7 +192,7 @@ def _linear(given: Program, nest: str, column: str, reduction: str, chosen: Enco
     operation = given.nest(nest).operation
     weights = next(read.tensor for read in operation.reads if read.tensor.name.startswith("w_"))
     given = split_dimension(given, weights.name, column, chosen.panel)
-    inside = (f"{column}_outer", *(each.name for each, _ in operation.reduced), f"{column}_inner")
+    inside = (f"{column}_block", *(each.name for each, _ in operation.reduced), f"{column}_within")
     given = reorder_dimensions(given, weights.name, (*_others(weights, inside, column), *inside))
     given = split(fuse(given, nest, "batch", "pos"), nest, "batch_pos", chosen.rows)
     given = split(given, nest, column, chosen.panel)
