@@ -45,8 +45,8 @@ from sparloom.ragged.tables import Length
 from sparloom.ragged.tensor import Tensor
 from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
 
-__all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "scheduled_attention",
-           "scheduled_encoder_layer"]
+__all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "mixing", "scheduled_attention",
+           "scheduled_encoder_layer", "scheduled_mixing"]
 
 batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
 BATCHES = Length("batches")
@@ -105,6 +105,15 @@ def attention(shape: EncoderShape) -> Program:
     return program("attention", _attention(shape, residual=False))
 
 
+def mixing(shape: EncoderShape) -> Program:
+    """Define scaled dot-product attention, unscheduled.
+
+    mixed[batch, pos, head, dim] of qkv[batch, pos, part, head, dim].
+    """
+    qkv = Tensor("qkv", {**TOKENS, part: 3, head: shape.heads, dim: shape.head_width})
+    return program("mixing", _mixing(shape, qkv))
+
+
 def encoder_layer(shape: EncoderShape) -> Program:
     """Define the whole layer, norms behind the sums, unscheduled.
 
@@ -124,6 +133,11 @@ def encoder_layer(shape: EncoderShape) -> Program:
         {hidden: shape.hidden}, active[batch, pos, hidden] * w_back[hidden, model])
         + b_back[model] + first[batch, pos, model])
     return program("encoder", [*before, attended, *norm_1, active, fed, *_norm(fed, "2", model, shape)])
+
+
+def scheduled_mixing(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
+    """Schedule `mixing` for a CPU."""
+    return _mixed(mixing(shape), chosen)
 
 
 def scheduled_attention(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
@@ -152,6 +166,16 @@ def _attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
     b_qkv = Tensor("b_qkv", {part: 3, head: heads, dim: width})
     qkv = compute("qkv", {**TOKENS, part: 3, head: heads, dim: width}, sum_over(
         {model: size}, x[batch, pos, model] * w_qkv[model, part, head, dim]) + b_qkv[part, head, dim])
+    *before, mixed = _mixing(shape, qkv)
+    w_out = Tensor("w_out", {head: heads, dim: width, channel: size})
+    b_out = Tensor("b_out", {channel: size})
+    out = sum_over({head: heads, dim: width}, mixed[batch, pos, head, dim] * w_out[head, dim, channel]) + b_out[channel]
+    attended = compute("attended", {**TOKENS, channel: size}, out + x[batch, pos, channel] if residual else out)
+    return [qkv, *before, mixed, attended]
+
+
+def _mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
+    heads, width = shape.heads, shape.head_width
     keys = compute("keys", {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)},
                    qkv[batch, col, 1, head, dim])
     rows: Mapping[Dim, Expr | int] = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
@@ -167,11 +191,7 @@ def _attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
     total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[batch, head, pos, col]))
     mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, sum_over(
         {col: seen}, weights[batch, head, pos, col] * qkv[batch, col, 2, head, dim]) * total[batch, head, pos])
-    w_out = Tensor("w_out", {head: heads, dim: width, channel: size})
-    b_out = Tensor("b_out", {channel: size})
-    out = sum_over({head: heads, dim: width}, mixed[batch, pos, head, dim] * w_out[head, dim, channel]) + b_out[channel]
-    attended = compute("attended", {**TOKENS, channel: size}, out + x[batch, pos, channel] if residual else out)
-    return [qkv, keys, scores, peak, weights, total, mixed, attended]
+    return [keys, scores, peak, weights, total, mixed]
 
 
 def _norm(given: Operation, number: str, last: Dim, shape: EncoderShape) -> list[Operation]:

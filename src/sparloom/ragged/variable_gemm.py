@@ -62,7 +62,8 @@ def tiled_vgemm(*, rows: int = 48, cols: int = 256, panel: int = 16, depth: int 
     given = reorder(given, "c", ("item", "col_outer", "inner_outer", "row_outer", "row_inner", "col_inner",
                                  "inner_inner"))
     given = compute_at(fuse(given, "c", "item", "col_outer"), "near", "c", "item_col_outer", local=True)
-    given = reorder_dimensions(split_dimension(given, "near", "col", panel), "near", ("col_block", "inner", "col_within"))
+    given = split_dimension(given, "near", "col", panel)
+    given = reorder_dimensions(given, "near", ("col_block", "inner", "col_within"))
     given = split(given, "c", "col_inner", panel)
     tile = ("row_inner", "col_inner_inner", "inner_inner")
     given = offload(reorder(given, "c", ("inner_outer", "row_outer", "col_inner_outer", *tile)), "c", *tile)
