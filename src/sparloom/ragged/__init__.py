@@ -1,10 +1,23 @@
 """Ragged tensors: a language of named dimensions and length functions, schedules, and kernels with minimal padding."""
 
+from sparloom.ragged.arrange import arranged
 from sparloom.ragged.compute_at import compute_at
 from sparloom.ragged.compute_with import compute_with
+from sparloom.ragged.decompose import decompose_reduction
 from sparloom.ragged.define import program
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.divide import split_operation
+from sparloom.ragged.encoder import (
+    LENGTHS,
+    EncoderSchedule,
+    EncoderShape,
+    attention,
+    encoder_layer,
+    mixing,
+    scheduled_attention,
+    scheduled_encoder_layer,
+    scheduled_mixing,
+)
 from sparloom.ragged.executable import Executable, interpreted
 from sparloom.ragged.fuse import fuse
 from sparloom.ragged.hfuse import hfuse
@@ -20,6 +33,7 @@ from sparloom.ragged.operation import (
     max_over,
     maximum,
     min_over,
+    minimum,
     real,
     sqrt,
     sum_over,
@@ -36,14 +50,17 @@ from sparloom.ragged.structure import Prelude, Structure
 from sparloom.ragged.tables import At, Length
 from sparloom.ragged.tensor import Tensor
 from sparloom.ragged.tensor_dimensions import fuse_dimensions, reorder_dimensions, split_dimension
-from sparloom.ragged.triangular import balanced_trmm, split_trmm, trmm, trmm_structure, unsplit_trmm
-from sparloom.ragged.variable_gemm import scheduled_vgemm, vgemm, vgemm_structure
+from sparloom.ragged.triangular import balanced_trmm, split_trmm, tiled_trmm, trmm, trmm_structure, unsplit_trmm
+from sparloom.ragged.variable_gemm import scheduled_vgemm, tiled_vgemm, vgemm, vgemm_structure
 
 __all__ = [
-    "At", "Dim", "Executable", "Length", "Lowered", "Operation", "Part", "Prelude", "Program", "RaggedTensor",
-    "Structure", "Tensor", "balanced_trmm", "bind_threads", "compute", "compute_at", "compute_with", "dims", "exp",
+    "LENGTHS", "At", "Dim", "EncoderSchedule", "EncoderShape", "Executable", "Length", "Lowered", "Operation", "Part",
+    "Prelude", "Program", "RaggedTensor", "Structure", "Tensor", "arranged", "attention", "balanced_trmm",
+    "bind_threads", "compute", "compute_at", "compute_with", "decompose_reduction", "dims", "encoder_layer", "exp",
     "fuse", "fuse_dimensions", "hfuse", "inline", "interpreted", "less", "lower", "max_over", "maximum", "min_over",
-    "offload", "pad_loop", "pad_storage", "parallel", "part", "program", "real", "remap", "reorder",
-    "reorder_dimensions", "scheduled_vgemm", "split", "split_dimension", "split_operation", "split_trmm", "sqrt",
-    "sum_over", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
+    "minimum", "mixing", "offload", "pad_loop", "pad_storage", "parallel", "part", "program", "real", "remap",
+    "reorder", "reorder_dimensions", "scheduled_attention", "scheduled_encoder_layer", "scheduled_mixing",
+    "scheduled_vgemm", "split", "split_dimension", "split_operation", "split_trmm", "sqrt", "sum_over", "tiled_trmm",
+    "tiled_vgemm", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure",
+    "where",
 ]

@@ -95,6 +95,10 @@ def _check_bulk(nest: Nest, read: Read, pair: tuple[str, str], multiple: int) ->
 
 
 def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guards: Mapping[str, Expr]) -> None:
+    if isinstance(extent, Binary) and extent.op == "min":
+        for part in (extent.a, extent.b):
+            _check(nest, read, dim, index=index, extent=part, guards=guards)
+        return
     tensor = read.tensor
     stored = dict(tensor.padding).get(dim, 1)
     place = f"{nest.name} accesses {tensor.name}, dimension {dim.name}, at {_text(index)}"
@@ -119,6 +123,12 @@ def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guard
 
 
 def _fits(below: Expr, extent: Expr) -> bool:
+    if isinstance(below, Binary) and below.op == "min" and below != extent:
+        return _fits(below.a, extent) or _fits(below.b, extent)
+    match extent:
+        case Binary("*", Binary("+", Binary("//", base, Const(block)), Const(1)), Const(size)) if block == size:
+            if below in (base, simplify_expr(base + 1)):  # x < (x // m + 1) * m
+                return True
     if isinstance(below, Const):
         least = _least(extent)
         return least is not None and below.value <= least

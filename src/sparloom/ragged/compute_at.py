@@ -17,6 +17,7 @@ from sparloom.ragged.show import printable
 from sparloom.ragged.split import taken_names
 from sparloom.ragged.tables import At, FusedOuter
 from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tiling import constant_limit, without_inner
 
 __all__ = ["compute_at"]
 
@@ -32,8 +33,8 @@ def compute_at(program: Program, producer: str, consumer: str, loop: str, *, loc
     producer goes first.
 
     Legal when all reads of the producer are inside of the loop and agree on the range, the producer is unscheduled and
-    not kept, every loop around decides what is computed (nothing is computed twice), the loop is not in a reduction,
-    and the consumer's dimensions have their names in the producer too.
+    not kept, every loop around decides what is computed (nothing is computed twice, unless it is local), the loop is
+    not in a reduction, and the consumer's dimensions have their names in the producer too.
 
     Args:
         local: do not store the producer as a whole: every iteration has an array of what it reads.
@@ -58,10 +59,10 @@ def compute_at(program: Program, producer: str, consumer: str, loop: str, *, loc
     decided = {name for each in sites[0].values() for end in (each.first, each.last)
                for name in free(into.expanded(end))}
     idle = [name for name in around if name not in decided]
-    if idle:
+    if idle and not local:
         raise IllegalSchedule(f"{producer} cannot be computed at loop {loop} of {consumer}: loop {idle[0]} around does "
-                              f"not change what is read, so it would be computed again: move {idle[0]} inside, or take "
-                              f"a loop outside of it")
+                              f"not change what is read, so it would be computed again: move {idle[0]} inside, take a "
+                              f"loop outside of it, or make it local")
     attached = _placed(made, into, sites[0], around=set(around), taken=taken_names(program, consumer))
     launches = tuple(launch for launch in program.launches if launch != Launch((made,)))
     changed = replace(into, attached=((loop, attached), *into.attached))
@@ -144,7 +145,13 @@ def _sites(program: Program, made: Nest, into: Nest, loop: str) -> list[_Site]:
 
 def _ranges(made: Nest, site: _Site, around: list[str]) -> dict[str, Range]:
     """By dimension of the producer, what a site reads while the loops inside run."""
-    extents = {loop.name: site.expanded(loop.extent) for loop in site.inside}
+    extents: dict[str, Expr] = {}
+    for loop in site.inside:
+        extent = site.expanded(loop.extent)
+        for other, size in extents.items():
+            limit = constant_limit(size)
+            extent = extent if limit is None else without_inner(extent, other, limit)
+        extents[loop.name] = extent
     own: dict[FusedOuter, Expr] = {}
     found: dict[str, Range] = {}
     for (dim, extent), index in zip(made.operation.output.axes, site.read.indices, strict=True):
@@ -159,11 +166,26 @@ def _ranges(made: Nest, site: _Site, around: list[str]) -> dict[str, Range]:
                                   f"loop further outside or inside")
         if isinstance(expanded, At) and isinstance(expanded.table, FusedOuter):
             own[expanded.table] = dim
-        end = simplify_expr(site.expanded(extent) - 1)
-        whole = values.last == end or simplify_expr(values.last + 1) == extent
-        last = simplify_expr(extent - 1) if whole else normal(simplify_expr(Binary("min", values.last, end)))
-        found[dim.name] = Range(*(_contracted(each, site.known) for each in (values.first, last)))
+        last = _contracted(values.last, site.known)
+        within = _same_throughout(extent, found)
+        if simplify_expr(last + 1) != within and last != simplify_expr(within - 1):
+            last = Binary("min", last, within - 1)
+        else:
+            last = within - 1
+        found[dim.name] = Range(_contracted(values.first, site.known), normal(simplify_expr(last)))
     return found
+
+
+def _same_throughout(extent: Expr, ranges: Mapping[str, Range]) -> Expr:
+    """An extent without dimensions that it reads, where it is the same for all that is read of them."""
+    for name in sorted(free(extent) & ranges.keys()):
+        first, last = ranges[name].first, ranges[name].last
+        limit = 1 if first == last else constant_limit(normal(simplify_expr(last + 1 - first)))
+        if first != last and limit is not None:
+            inside = simplify_expr(first + Ref(f"{name}_at"))
+            shorter = without_inner(replaced(extent, {name: inside}), f"{name}_at", limit)
+            extent = extent if f"{name}_at" in free(shorter) else shorter
+    return extent
 
 
 def _contracted(expr: Expr, known: Mapping[Expr, Expr]) -> Expr:
@@ -208,7 +230,7 @@ def _placed(made: Nest, into: Nest, ranges: dict[str, Range], *, around: set[str
         elif single:
             defined.append((loop.name, values.first))
         elif values.first == Const(0):
-            loops.append(replace(loop, extent=simplify_expr(values.last + 1)))
+            loops.append(replace(loop, extent=normal(simplify_expr(values.last + 1))))
         else:
             at = fresh(f"{loop.name}_at", taken)
             loops.append(Loop(at, normal(simplify_expr(values.last + 1 - values.first))))

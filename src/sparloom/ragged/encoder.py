@@ -3,10 +3,10 @@
 Tokens of all sequences lie next to each other, x[batch, pos, model]; nothing is padded. `attention` and `encoder_layer`
 define the programs, `schedule` says how they run on a CPU:
 
-    projections, feed-forward    the loop over all tokens in tiles of rows, all columns of a panel at a time; weights are
-                                 stored in such panels; bias, relu and residual follow each tile while it is in a cache
-    attention                    in parallel over sequences and heads; per tile of queries the scores, their softmax and
-                                 the mix of values are local arrays
+    projections, feed-forward    the loop over all tokens in tiles of rows, all columns of a panel at a time; weights
+                                 are stored in such panels; bias, relu and residual follow each tile in the cache
+    attention                    in parallel over sequences and heads; per tile of queries the scores, their softmax
+                                 and the mix of values are local arrays
     norms                        a token at a time
 
 Source: CoRa §7.2, Figure 3 (the nine kernels; hidden sizes of the base model). Departures: bulk and partial padding are
@@ -25,7 +25,19 @@ from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.fuse import fuse
 from sparloom.ragged.kinds import parallel, vectorise
 from sparloom.ragged.offload import offload
-from sparloom.ragged.operation import Operation, compute, exp, max_over, maximum, real, sqrt, sum_over
+from sparloom.ragged.operation import (
+    Operation,
+    compute,
+    exp,
+    less,
+    max_over,
+    maximum,
+    minimum,
+    real,
+    sqrt,
+    sum_over,
+    where,
+)
 from sparloom.ragged.program import Program
 from sparloom.ragged.reorder import reorder
 from sparloom.ragged.split import split
@@ -33,8 +45,8 @@ from sparloom.ragged.tables import Length
 from sparloom.ragged.tensor import Tensor
 from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
 
-__all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "linear", "scheduled_attention",
-           "scheduled_encoder_layer"]
+__all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "linear", "mixing",
+           "scheduled_attention", "scheduled_encoder_layer", "scheduled_mixing"]
 
 batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
 BATCHES = Length("batches")
@@ -52,6 +64,7 @@ class EncoderShape:
         hidden: of the feed-forward network.
         epsilon: of the norms.
         causal: tokens look at themselves and those before only.
+        step: causal scores are computed up to the next multiple of it, and those beyond masked: triangles of tiles.
     """
 
     width: int = 512
@@ -59,6 +72,7 @@ class EncoderShape:
     hidden: int = 2048
     epsilon: float = 1e-5
     causal: bool = False
+    step: int = 64
 
     @property
     def head_width(self) -> int:
@@ -91,6 +105,15 @@ def attention(shape: EncoderShape) -> Program:
     return program("attention", _attention(shape, residual=False))
 
 
+def mixing(shape: EncoderShape) -> Program:
+    """Define scaled dot-product attention, unscheduled.
+
+    mixed[batch, pos, head, dim] of qkv[batch, pos, part, head, dim].
+    """
+    qkv = Tensor("qkv", {**TOKENS, part: 3, head: shape.heads, dim: shape.head_width})
+    return program("mixing", _mixing(shape, qkv))
+
+
 def encoder_layer(shape: EncoderShape) -> Program:
     """Define the whole layer, norms behind the sums, unscheduled.
 
@@ -110,6 +133,11 @@ def encoder_layer(shape: EncoderShape) -> Program:
         {hidden: shape.hidden}, active[batch, pos, hidden] * w_back[hidden, model])
         + b_back[model] + first[batch, pos, model])
     return program("encoder", [*before, attended, *norm_1, active, fed, *_norm(fed, "2", model, shape)])
+
+
+def scheduled_mixing(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
+    """Schedule `mixing` for a CPU."""
+    return _mixed(mixing(shape), chosen, ())
 
 
 def scheduled_attention(shape: EncoderShape, chosen: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
@@ -142,23 +170,32 @@ def _attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
     b_qkv = Tensor("b_qkv", {part: 3, head: heads, dim: width})
     qkv = compute("qkv", {**TOKENS, part: 3, head: heads, dim: width}, sum_over(
         {model: size}, x[batch, pos, model] * w_qkv[model, part, head, dim]) + b_qkv[part, head, dim])
-    keys = compute("keys", {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)},
-                   qkv[batch, col, 1, head, dim])
-    rows: Mapping[Dim, Expr | int] = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
-    seen = pos + 1 if shape.causal else LENGTHS(batch)
-    scores = compute("scores", {**rows, col: seen}, sum_over(
-        {dim: width}, qkv[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
-    peak = compute("peak", rows, max_over({col: seen}, scores[batch, head, pos, col]))
-    weights = compute("weights", {**rows, col: seen}, exp(
-        (scores[batch, head, pos, col] - peak[batch, head, pos]) * real(width**-0.5)))
-    total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[batch, head, pos, col]))
-    mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, sum_over(
-        {col: seen}, weights[batch, head, pos, col] * qkv[batch, col, 2, head, dim]) * total[batch, head, pos])
+    *before, mixed = _mixing(shape, qkv)
     w_out = Tensor("w_out", {head: heads, dim: width, channel: size})
     b_out = Tensor("b_out", {channel: size})
     out = sum_over({head: heads, dim: width}, mixed[batch, pos, head, dim] * w_out[head, dim, channel]) + b_out[channel]
     attended = compute("attended", {**TOKENS, channel: size}, out + x[batch, pos, channel] if residual else out)
-    return [qkv, keys, scores, peak, weights, total, mixed, attended]
+    return [qkv, *before, mixed, attended]
+
+
+def _mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
+    heads, width = shape.heads, shape.head_width
+    keys = compute("keys", {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)},
+                   qkv[batch, col, 1, head, dim])
+    rows: Mapping[Dim, Expr | int] = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
+    seen: Expr = LENGTHS(batch)
+    if shape.causal:
+        seen = minimum(LENGTHS(batch), (pos // shape.step + 1) * shape.step)
+    scores = compute("scores", {**rows, col: seen}, sum_over(
+        {dim: width}, qkv[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
+    peak = compute("peak", rows, max_over({col: pos + 1 if shape.causal else seen}, scores[batch, head, pos, col]))
+    weight = exp((scores[batch, head, pos, col] - peak[batch, head, pos]) * real(width**-0.5))
+    weights = compute("weights", {**rows, col: seen},
+                      where(less(col, pos + 1), weight, real(0.0)) if shape.causal else weight)
+    total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[batch, head, pos, col]))
+    mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, sum_over(
+        {col: seen}, weights[batch, head, pos, col] * qkv[batch, col, 2, head, dim]) * total[batch, head, pos])
+    return [keys, scores, peak, weights, total, mixed]
 
 
 def _norm(given: Operation, number: str, last: Dim, shape: EncoderShape) -> list[Operation]:
@@ -179,7 +216,7 @@ def linear(given: Program, nest: str, column: str, reduction: str, chosen: Encod
     operation = given.nest(nest).operation
     weights = next(read.tensor for read in operation.reads if read.tensor.name.startswith("w_"))
     given = split_dimension(given, weights.name, column, chosen.panel)
-    inside = (f"{column}_outer", *(each.name for each, _ in operation.reduced), f"{column}_inner")
+    inside = (f"{column}_block", *(each.name for each, _ in operation.reduced), f"{column}_within")
     given = reorder_dimensions(given, weights.name, (*_others(weights, inside, column), *inside))
     given = split(fuse(given, nest, "batch", "pos"), nest, "batch_pos", chosen.rows)
     given = split(given, nest, column, chosen.panel)

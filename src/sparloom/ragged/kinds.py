@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Const
-from sparloom.ragged.nest_code import constant_limit
 from sparloom.ragged.program import Kind, Program
 from sparloom.ragged.reorder import check_order
+from sparloom.ragged.tiling import constant_limit
 
 __all__ = ["bind_threads", "parallel", "unroll", "vectorise"]
 

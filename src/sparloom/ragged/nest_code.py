@@ -30,8 +30,9 @@ from sparloom.ragged.operation import Reduce, rewritten
 from sparloom.ragged.product import product
 from sparloom.ragged.program import Loop, Nest
 from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tiling import constant_limit
 
-__all__ = ["NEUTRAL", "NestCode", "constant_limit"]
+__all__ = ["NEUTRAL", "NestCode"]
 
 LOCAL_ELEMENTS = 4096  # of an accumulator array; threads have small stacks
 
@@ -135,7 +136,8 @@ class NestCode:
         nest, reduction = self._nest, self._nest.operation.reduction
         assert reduction is not None
         around, (rows, cols, _) = loops[:-3], loops[-3:]
-        inner = (*(loop for loop in around if not loop.reduces), replace(rows, kind="serial"), replace(cols, kind="simd"))
+        tile = (replace(rows, kind="serial"), replace(cols, kind="simd"))
+        inner = (*(loop for loop in around if not loop.reduces), *tile)
         again = [loop for loop in around if loop.reduces]
         lines: list[Stmt] = []
         add: Expr = Const(not nest.begins, BOOL)
@@ -200,14 +202,3 @@ class NestCode:
 
     def _expr(self, expr: Expr) -> Expr:
         return self._lookups.expr(expr, self._meanings)
-
-
-def constant_limit(extent: Expr) -> int | None:
-    """Give a constant that an extent does not exceed, if one is plain."""
-    match extent:
-        case Const(value):
-            return int(value)
-        case Binary("min", a, b):
-            known = [limit for limit in (constant_limit(a), constant_limit(b)) if limit is not None]
-            return min(known, default=None)
-    return None

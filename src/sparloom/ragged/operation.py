@@ -31,6 +31,7 @@ __all__ = [
     "max_over",
     "maximum",
     "min_over",
+    "minimum",
     "real",
     "rewritten",
     "sqrt",
@@ -157,6 +158,10 @@ def sqrt(value: Expr) -> Expr:
 
 def maximum(a: Expr, b: Expr) -> Expr:
     return Binary("max", a, b)
+
+
+def minimum(a: Expr, b: Expr) -> Expr:
+    return Binary("min", a, b)
 
 
 def less(a: Expr, b: Expr | int) -> Expr:

@@ -40,9 +40,7 @@ def index_range(index: Expr, extents: Mapping[str, Expr], own: Mapping[FusedOute
         own: by map, the name under which the range of its o runs.
     """
     match index:
-        case Const():
-            return Range(index, index)
-        case Ref(name) if name not in extents:
+        case _ if not free(index) & extents.keys():
             return Range(index, index)
         case Ref(name):
             last = index_range(simplify_expr(extents[name] - 1), extents, own)
@@ -59,8 +57,6 @@ def index_range(index: Expr, extents: Mapping[str, Expr], own: Mapping[FusedOute
         case At(FusedOuter() | FusedInner() as table, (f,)):
             inside = index_range(f, extents, own)
             return None if inside is None else _mapped(table, inside, own)
-        case _ if not free(index) & set(extents):
-            return Range(index, index)
     return None
 
 

@@ -1,6 +1,6 @@
 """Storage in other dimensions than those of a tensor: split, fused, in another order.
 
-    dimensions  := split(dim, factor)        i  ->  i_outer = i // factor, i_inner = i % factor
+    dimensions  := split(dim, factor)        i  ->  i_block = i // factor, i_within = i % factor
                  | fuse(outer, inner)        o, i  ->  o_i = o * n + i, or where i varies with o: starts(o) + i
                  | order(dim*)
 
@@ -64,7 +64,7 @@ class SplitDim:
         """Give the dimensions afterwards."""
         at = stored.position(owner, self.name)
         extent, place, factor = stored.axes[at][1], stored.places[at], Const(self.factor)
-        outer, inner = Ref(f"{self.name}_outer"), Ref(f"{self.name}_inner")
+        outer, inner = Ref(f"{self.name}_block"), Ref(f"{self.name}_within")
         blocks = simplify_expr(Binary("//", round_up(extent, self.factor), factor))
         axes = ((outer, blocks), (inner, factor))
         return stored.asking({self.name: outer * self.factor + inner}).put(

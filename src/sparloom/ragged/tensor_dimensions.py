@@ -15,7 +15,7 @@ __all__ = ["fuse_dimensions", "reorder_dimensions", "split_dimension"]
 
 
 def split_dimension(program: Program, tensor: str, dim: str, factor: int) -> Program:
-    """Store a dimension in blocks: `t[.., i]  ->  t[.., i // factor, i % factor]`, named dim_outer and dim_inner.
+    """Store a dimension in blocks: `t[.., i]  ->  t[.., i // factor, i % factor]`, named dim_block and dim_within.
 
     Always legal; slices are padded to whole blocks. Where loops are split by the same factor, accesses have no
     division.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from sparloom.ir import Binary, Const, Expr, Ref, rebuild, simplify_expr
 
-__all__ = ["without_inner"]
+__all__ = ["constant_limit", "without_inner"]
 
 
 def without_inner(expr: Expr, inner: str, factor: int) -> Expr:
@@ -26,6 +26,17 @@ def without_inner(expr: Expr, inner: str, factor: int) -> Expr:
         case Binary("//", total, Const(multiple)):
             return _quotient(total, int(multiple), inner=inner, factor=factor) or expr
     return expr
+
+
+def constant_limit(extent: Expr) -> int | None:
+    """Give a constant that an extent does not exceed, if one is plain."""
+    match extent:
+        case Const(value):
+            return int(value)
+        case Binary("min", a, b):
+            known = [limit for limit in (constant_limit(a), constant_limit(b)) if limit is not None]
+            return min(known, default=None)
+    return None
 
 
 def _quotient(total: Expr, multiple: int, *, inner: str, factor: int) -> Expr | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from sparloom.ir import Binary, Const
+from sparloom.ragged.compute_at import compute_at
 from sparloom.ragged.define import program
 from sparloom.ragged.dimensions import dims
 from sparloom.ragged.divide import split_operation
 from sparloom.ragged.kinds import parallel, unroll, vectorise
-from sparloom.ragged.operation import compute, sum_over
+from sparloom.ragged.offload import offload
+from sparloom.ragged.operation import compute, less, minimum, real, sum_over, where
 from sparloom.ragged.pad import pad_loop, pad_storage
 from sparloom.ragged.program import Program
 from sparloom.ragged.remap import remap
@@ -16,8 +18,9 @@ from sparloom.ragged.split import split
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tables import Length
 from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
 
-__all__ = ["balanced_trmm", "split_trmm", "trmm", "trmm_structure", "unsplit_trmm"]
+__all__ = ["balanced_trmm", "split_trmm", "tiled_trmm", "trmm", "trmm_structure", "unsplit_trmm"]
 
 row, col, inner = dims("row col inner")
 EXTENT = Length("extent")
@@ -62,6 +65,37 @@ def split_trmm(*, rows: int = 8, cols: int = 32) -> Program:
 def balanced_trmm(*, rows: int = 8, cols: int = 32) -> Program:
     """Run the tiles of the longest rows first."""
     return remap(split_trmm(rows=rows, cols=cols), "out_main", "row_outer")
+
+
+def tiled_trmm(*, rows: int = 48, cols: int = 256, panel: int = 16, depth: int = 512) -> Program:
+    """Multiply tiles of rows, up to where the triangle ends in their last row.
+
+    A task is a block of columns, all of the same work. It copies its part of b into panels; the rows of a tile are
+    copied to equal lengths, zeros behind their ends, so that they are evenly spaced.
+
+    Args:
+        rows: of a tile.
+        cols: of a task.
+        panel: columns that lie side by side in the copy.
+        depth: of the reduction, that a tile of rows meets all panels with.
+    """
+    lower = Tensor("lower", {row: EXTENT(), inner: row + 1})
+    b = Tensor("b", {inner: EXTENT(), col: EXTENT()})
+    end = minimum(EXTENT(), (Binary("//", row, Const(rows)) + 1) * rows)
+    even = compute("even", {row: EXTENT(), inner: end}, where(less(inner, row + 1), lower[row, inner], real(0.0)))
+    near = compute("near", {inner: EXTENT(), col: EXTENT()}, b[inner, col])
+    given = program("tiled_trmm", [even, near, compute("out", {row: EXTENT(), col: EXTENT()}, sum_over(
+        {inner: end}, even[row, inner] * near[inner, col]))])
+    given = reorder(split(split(given, "out", "row", rows), "out", "col", cols), "out", (
+        "col_outer", "row_outer", "row_inner", "col_inner", "inner"))
+    given = compute_at(given, "even", "out", "row_outer", local=True)
+    given = compute_at(given, "near", "out", "col_outer", local=True)
+    given = split_dimension(given, "near", "col", panel)
+    given = reorder_dimensions(given, "near", ("col_block", "inner", "col_within"))
+    given = split(split(given, "out", "col_inner", panel), "out", "inner", depth)
+    tile = ("row_inner", "col_inner_inner", "inner_inner")
+    given = offload(reorder(given, "out", ("inner_outer", "col_inner_outer", *tile)), "out", *tile)
+    return parallel(given, "out", "col_outer")
 
 
 def _padded(rows: int, cols: int) -> Program:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparloom.ragged.compute_at import compute_at
 from sparloom.ragged.define import program
 from sparloom.ragged.dimensions import dims
 from sparloom.ragged.fuse import fuse
 from sparloom.ragged.kinds import parallel, unroll, vectorise
-from sparloom.ragged.operation import compute, sum_over
+from sparloom.ragged.offload import offload
+from sparloom.ragged.operation import Operation, compute, sum_over
 from sparloom.ragged.pad import pad_loop, pad_storage
 from sparloom.ragged.program import Program
 from sparloom.ragged.remap import remap
@@ -17,8 +19,9 @@ from sparloom.ragged.split import split
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tables import Length
 from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
 
-__all__ = ["scheduled_vgemm", "vgemm", "vgemm_structure"]
+__all__ = ["scheduled_vgemm", "tiled_vgemm", "vgemm", "vgemm_structure"]
 
 item, row, col, inner = dims("item row col inner")
 PRODUCTS = Length("products")
@@ -37,11 +40,34 @@ def vgemm() -> Program:
 
     Source: CoRa §7.1.
     """
-    a = Tensor("a", {item: PRODUCTS(), row: ROWS(item), inner: INNER(item)})
-    b = Tensor("b", {item: PRODUCTS(), inner: INNER(item), col: COLS(item)})
-    return program("vgemm", [compute(
-        "c", {item: PRODUCTS(), row: ROWS(item), col: COLS(item)},
-        sum_over({inner: INNER(item)}, a[item, row, inner] * b[item, inner, col]))])
+    return program("vgemm", [_product(*_operands())])
+
+
+def tiled_vgemm(*, rows: int = 48, cols: int = 256, panel: int = 16, depth: int = 512) -> Program:
+    """Schedule `vgemm` for a CPU with products of tiles; nothing is padded.
+
+    A task is a block of columns of one product. It copies its part of b into panels, then runs through tiles of rows.
+    Tasks with the most work are first.
+
+    Args:
+        rows: of a tile.
+        cols: of a task.
+        panel: columns that lie side by side in the copy.
+        depth: of the reduction, that a tile of rows meets all panels with.
+    """
+    a, b = _operands()
+    near = compute("near", {item: PRODUCTS(), inner: INNER(item), col: COLS(item)}, b[item, inner, col])
+    given = program("tiled_vgemm", [near, _product(a, near.output)])
+    given = split(split(split(given, "c", "row", rows), "c", "col", cols), "c", "inner", depth)
+    given = reorder(given, "c", ("item", "col_outer", "inner_outer", "row_outer", "row_inner", "col_inner",
+                                 "inner_inner"))
+    given = compute_at(fuse(given, "c", "item", "col_outer"), "near", "c", "item_col_outer", local=True)
+    given = split_dimension(given, "near", "col", panel)
+    given = reorder_dimensions(given, "near", ("col_block", "inner", "col_within"))
+    given = split(given, "c", "col_inner", panel)
+    tile = ("row_inner", "col_inner_inner", "inner_inner")
+    given = offload(reorder(given, "c", ("inner_outer", "row_outer", "col_inner_outer", *tile)), "c", *tile)
+    return parallel(given, "c", "item_col_outer")
 
 
 def scheduled_vgemm(*, rows: int = 8, cols: int = 32) -> Program:
@@ -62,3 +88,13 @@ def scheduled_vgemm(*, rows: int = 8, cols: int = 32) -> Program:
     tiled = reorder(tiled, "c", ("item", "row_outer", "col_outer", "inner", "row_inner", "col_inner"))
     fused = remap(fuse(tiled, "c", "item", "row_outer"), "c", "item_row_outer")
     return vectorise(unroll(parallel(fused, "c", "item_row_outer_th"), "c", "row_inner"), "c", "col_inner")
+
+
+def _operands() -> tuple[Tensor, Tensor]:
+    return (Tensor("a", {item: PRODUCTS(), row: ROWS(item), inner: INNER(item)}),
+            Tensor("b", {item: PRODUCTS(), inner: INNER(item), col: COLS(item)}))
+
+
+def _product(a: Tensor, b: Tensor) -> Operation:
+    return compute("c", {item: PRODUCTS(), row: ROWS(item), col: COLS(item)},
+                   sum_over({inner: INNER(item)}, a[item, row, inner] * b[item, inner, col]))

@@ -165,13 +165,15 @@ def test_parallel_loop_assigns_nothing_from_outside():
     verify(Kernel("k", PARAMS, [inside]))
 
 
-def test_simd_loop_only_adds_to_what_it_reduces():
+def test_simd_loop_only_reduces_what_it_says():
     start = Declare("s", F32, ZERO)
     refuse(start, For("i", 0, 4, [Assign("s", Ref("s") + ONE)], "simd"), message="s is declared outside the simd loop")
     refuse(start, For("i", 0, 4, [Assign("s", Ref("s") * ONE)], "simd", reduces=("s",)),
            message="reduces s, but reads it other than in s = s + value")
     refuse(start, For("i", 0, 4, [Assign("s", ONE)], "simd", reduces=("s",)),
-           message="s is reduced: only s = s + value may assign it")
+           message="s is reduced: only s = s [+] value, or min, or max, may assign it")
+    refuse(start, For("i", 0, 4, [Assign("s", Ref("s") + ONE), Assign("s", Binary("max", Ref("s"), ONE))], "simd",
+                      reduces=("s",)), message="reduces s, but reads it other than")
     refuse(start, For("i", 0, 4, [Assign("s", Ref("s") + Ref("s"))], "simd", reduces=("s",)),
            message="reduces s, but reads it other than")
     refuse(For("i", 0, 4, [], "simd", reduces=("s",)), message="reduces s: declare it outside the loop")

@@ -1,0 +1,150 @@
+"""Variable-sized batched GEMM and triangular products, own and those of PyTorch and BLAS, on the same operands."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.linalg import blas
+
+from sparloom.ragged import (
+    Executable,
+    Program,
+    RaggedTensor,
+    Structure,
+    Tensor,
+    balanced_trmm,
+    split_trmm,
+    tiled_trmm,
+    tiled_vgemm,
+    trmm_structure,
+    unsplit_trmm,
+    vgemm_structure,
+)
+
+__all__ = ["ProductSizes", "triangular_methods", "variable_methods"]
+
+Call = Callable[[], object]
+TOLERANCE = 1e-4  # of the largest element; sums of up to 4096 products in float32
+TRIANGULAR: Mapping[str, Callable[[], Program]] = {
+    "sparloom": tiled_trmm, "balanced": balanced_trmm, "split": split_trmm, "unsplit": unsplit_trmm,
+}
+
+
+@dataclass(frozen=True)
+class ProductSizes:
+    """Rows, columns and inner extents of a batch of products, (products,) each.
+
+    Source: CoRa §7.1; all are drawn uniformly from multiples of 128 from 512 to 1408.
+    """
+
+    rows: np.ndarray
+    cols: np.ndarray
+    inners: np.ndarray
+
+    @classmethod
+    def drawn(cls, count: int, *, seed: int) -> "ProductSizes":
+        """Draw as the paper does."""
+        rng = np.random.default_rng(seed)
+        return cls(*(128 * rng.integers(4, 12, size=count) for _ in range(3)))
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return int(2 * (self.rows * self.cols * self.inners).sum())
+
+
+def variable_methods(sizes: ProductSizes, *, threads: int, seed: int) -> dict[str, Call]:
+    """Bind all ways to multiply a batch of products, each checked against the others.
+
+    Returns:
+        "sparloom", "loop" of torch.mm into arrays that are there, and "padded": torch.bmm, all products as large as the
+        largest extents.
+
+    Raises:
+        AssertionError: a way computes something else.
+    """
+    torch.set_num_threads(threads)
+    rng = np.random.default_rng(seed)
+    lefts, rights = ([rng.standard_normal(shape, dtype=np.float32) for shape in zip(first, second, strict=True)]
+                     for first, second in ((sizes.rows, sizes.inners), (sizes.inners, sizes.cols)))
+    results = [np.zeros(shape, np.float32) for shape in zip(sizes.rows, sizes.cols, strict=True)]
+    triples = [tuple(map(torch.from_numpy, triple)) for triple in zip(lefts, rights, results, strict=True)]
+
+    def loop() -> None:
+        for left, right, result in triples:
+            torch.mm(left, right, out=result)
+
+    def flat(arrays: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate([each.reshape(-1) for each in arrays])
+
+    structure = vgemm_structure(sizes.rows, sizes.cols, sizes.inners)
+    own, bound = Executable(tiled_vgemm(), threads=threads).bind(structure, a=flat(lefts), b=flat(rights))
+    wide_left, wide_right = _padded(lefts), _padded(rights)
+    wide = torch.empty(len(lefts), int(sizes.rows.max()), int(sizes.cols.max()))
+
+    def padded() -> None:
+        torch.bmm(wide_left, wide_right, out=wide)
+
+    methods: dict[str, Call] = {"sparloom": own, "loop": loop, "padded": padded}
+    for call in methods.values():
+        call()
+    cut = [wide[place, : len(result), : result.shape[1]].numpy() for place, result in enumerate(results)]
+    _check("sparloom", bound["c"], flat(results))
+    _check("padded", flat(cut), flat(results))
+    return methods
+
+
+def triangular_methods(size: int, *, threads: int, seed: int) -> dict[str, Call]:
+    """Bind all ways to multiply a lower triangular matrix by a square one, each checked.
+
+    Returns:
+        "sparloom", and as in the paper "unsplit", "split" and "balanced"; "blas", STRMM of SciPy's BLAS, and "dense",
+        torch.mm with zeros above the diagonal.
+
+    Raises:
+        AssertionError: a way computes something else.
+    """
+    torch.set_num_threads(threads)
+    rng = np.random.default_rng(seed)
+    lower = np.tril(rng.standard_normal((size, size), dtype=np.float32))
+    dense = rng.standard_normal((size, size), dtype=np.float32)
+    expected = lower @ dense
+    structure, packed = trmm_structure(size), lower[np.tril_indices(size)]
+    methods: dict[str, Call] = {}
+    for name, program in TRIANGULAR.items():
+        executable = Executable(program(), threads=threads)
+        tensors = executable.program.tensors()
+        given = {each: _stored(tensors[each], structure, values) for each, values in (("lower", packed), ("b", dense))}
+        methods[name], bound = executable.bind(structure, **given)
+        methods[name]()
+        _check(name, _packed(tensors["out"], structure, bound["out"]), expected)
+    columns, factor = np.asfortranarray(dense), np.asfortranarray(lower)
+    _check("blas", blas.strmm(1.0, factor, columns, lower=1), expected)
+    left, right, result = torch.from_numpy(lower), torch.from_numpy(dense), torch.empty(size, size)
+    return {**methods, "blas": lambda: blas.strmm(1.0, factor, columns, lower=1),
+            "dense": lambda: torch.mm(left, right, out=result)}
+
+
+def _padded(matrices: list[np.ndarray]) -> torch.Tensor:
+    """Stack matrices, zeros beyond their ends."""
+    rows, cols = (max(matrix.shape[axis] for matrix in matrices) for axis in (0, 1))
+    stacked = torch.zeros(len(matrices), rows, cols)
+    for place, matrix in enumerate(matrices):
+        stacked[place, : matrix.shape[0], : matrix.shape[1]] = torch.from_numpy(matrix)
+    return stacked
+
+
+def _stored(tensor: Tensor, structure: Structure, values: np.ndarray) -> np.ndarray:
+    return RaggedTensor.from_packed(tensor, structure, values).data
+
+
+def _packed(tensor: Tensor, structure: Structure, data: np.ndarray) -> np.ndarray:
+    return RaggedTensor(tensor, structure, data).to_packed()[0]
+
+
+def _check(name: str, found: np.ndarray, expected: np.ndarray) -> None:
+    """Raises AssertionError where two results differ."""
+    apart = float(np.abs(found.reshape(-1) - expected.reshape(-1)).max() / np.abs(expected).max())
+    if not apart < TOLERANCE:
+        raise AssertionError(f"{name} computes something else: {apart:.1e} of the largest element apart")
