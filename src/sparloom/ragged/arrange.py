@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from sparloom.ir import DTYPES, Const
 from sparloom.ragged.layout import stored
-from sparloom.ragged.rearrange import Change, FusedDims, SplitDim
+from sparloom.ragged.rearrange import Change, FusedDims, SplitDim, Stored
 from sparloom.ragged.tensor import Tensor
 
 __all__ = ["arranged"]
@@ -33,35 +35,38 @@ def arranged(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = None) 
     shape = tuple(int(extent.value) for _, extent in tensor.axes)
     if values.shape != shape:
         raise ValueError(f"tensor {tensor.name} from values of shape {values.shape}: it has {shape}")
-    names = [dim.name for dim, _ in tensor.axes]
-    multiples = {dim.name: multiple for dim, multiple in tensor.padding}
-    for place, name in enumerate(names):
-        values = _padded(values, place, multiples.get(name, 1))
+    multiples = dict(tensor.padding)
+    for place, (dim, _) in enumerate(tensor.axes):
+        values = _padded(values, place, multiples.get(dim, 1))
+    names = stored(replace(tensor, changes=()))
     for change in tensor.changes:
-        values, names = _changed(values, names, change)
+        values = _changed(values, names, change, tensor.name)
+        names = change.applied(tensor.name, names)
     if out is None:
         out = np.empty(values.size, DTYPES[tensor.type.scalar])
     np.copyto(out.reshape(values.shape), values, casting="same_kind")
     return out
 
 
-def _changed(values: np.ndarray, names: list[str], change: Change) -> tuple[np.ndarray, list[str]]:
-    """Look at an array in the dimensions after a change."""
+def _changed(values: np.ndarray, names: Stored, change: Change, owner: str) -> np.ndarray:
+    """Look at an array in the dimensions after a change.
+
+    Args:
+        names: of the dimensions before.
+    """
     match change:
         case SplitDim(name, factor):
-            at = names.index(name)
+            at = names.position(owner, name)
             values = _padded(values, at, factor)
-            shape = (*values.shape[:at], values.shape[at] // factor, factor, *values.shape[at + 1:])
-            return values.reshape(shape), [*names[:at], f"{name}_outer", f"{name}_inner", *names[at + 1:]]
-        case FusedDims(outer, inner):
-            at = names.index(outer)
-            shape = (*values.shape[:at], values.shape[at] * values.shape[at + 1], *values.shape[at + 2:])
-            return values.reshape(shape), [*names[:at], f"{outer}_{inner}", *names[at + 2:]]
-    here = [names.index(name) for name in change.names]
-    order = list(range(len(names)))
+            return values.reshape((*values.shape[:at], values.shape[at] // factor, factor, *values.shape[at + 1:]))
+        case FusedDims(outer):
+            at = names.position(owner, outer)
+            return values.reshape((*values.shape[:at], values.shape[at] * values.shape[at + 1], *values.shape[at + 2:]))
+    here = [names.position(owner, name) for name in change.names]
+    order = list(range(values.ndim))
     for to, at in zip(sorted(here), here, strict=True):
         order[to] = at
-    return values.transpose(order), [names[at] for at in order]
+    return values.transpose(order)
 
 
 def _padded(values: np.ndarray, place: int, multiple: int) -> np.ndarray:

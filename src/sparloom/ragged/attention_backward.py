@@ -16,15 +16,17 @@ Source: FlashAttention-2 (Dao 2023) §3.1, algorithm 2. Departure: tiles are of 
 
 from __future__ import annotations
 
+from sparloom.ir import Expr
 from sparloom.ragged.compute_at import compute_at
 from sparloom.ragged.compute_with import compute_with
 from sparloom.ragged.decompose import decompose_reduction
 from sparloom.ragged.dimensions import dims
-from sparloom.ragged.encoder import BATCHES, LENGTHS, TOKENS, EncoderShape, batch, col, dim, head, part, pos
+from sparloom.ragged.encoder import BATCHES, LENGTHS, TOKENS, EncoderShape, batch, col, dim, head, part, pos, seen_by
 from sparloom.ragged.fuse import fuse
 from sparloom.ragged.kinds import parallel, vectorise
+from sparloom.ragged.narrow import narrow
 from sparloom.ragged.offload import offload
-from sparloom.ragged.operation import Operation, compute, exp, real, sum_over
+from sparloom.ragged.operation import Operation, compute, exp, less, real, sum_over, where
 from sparloom.ragged.parts import Part
 from sparloom.ragged.parts import part as part_of
 from sparloom.ragged.program import Program
@@ -49,11 +51,12 @@ def mix_backward(shape: EncoderShape, d_mixed: Operation) -> list[Operation | Pa
     peak, total = Tensor("peak", rows), Tensor("total", rows)
     keys, values = (compute(name, {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)},
                             qkv[batch, col, number, head, dim]) for number, name in ((1, "keys"), (2, "values")))
-    pairs, scale = {**rows, col: LENGTHS(batch)}, real(width**-0.5)
+    seen, scale = seen_by(shape, pos), real(width**-0.5)
+    pairs = {**rows, col: seen}
     scores = compute("scores", pairs, sum_over(
         {dim: width}, qkv[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
-    weights = compute("weights", pairs, exp(
-        (scores[batch, head, pos, col] - peak[batch, head, pos]) * scale) * total[batch, head, pos])
+    weight = exp((scores[batch, head, pos, col] - peak[batch, head, pos]) * scale) * total[batch, head, pos]
+    weights = compute("weights", pairs, where(less(col, pos + 1), weight, real(0.0)) if shape.causal else weight)
     delta = compute("delta", rows, sum_over(
         {dim: width}, d_mixed[batch, pos, head, dim] * mixed[batch, pos, head, dim]))
     d_weights = compute("d_weights", pairs, sum_over(
@@ -61,19 +64,23 @@ def mix_backward(shape: EncoderShape, d_mixed: Operation) -> list[Operation | Pa
     d_scores = compute("d_scores", pairs, weights[batch, head, pos, col] * (
         d_weights[batch, head, pos, col] - delta[batch, head, pos]) * scale)
     d_qkv = Tensor("d_qkv", {**TOKENS, **of_heads})
-    queries = {query: LENGTHS(batch)}
+
+    def over_queries(value: Expr) -> Expr:
+        seeing = where(less(pos, seen_by(shape, query)), value, real(0.0)) if shape.causal else value
+        return sum_over({query: LENGTHS(batch)}, seeing)
+
     return [
         keys, values, scores, weights, delta, d_weights, d_scores,
         part_of("d_q", d_qkv, {part: 0}, sum_over(
-            {col: LENGTHS(batch)}, d_scores[batch, head, pos, col] * qkv[batch, col, 1, head, dim])),
-        part_of("d_k", d_qkv, {part: 1}, sum_over(
-            queries, d_scores[batch, head, query, pos] * qkv[batch, query, 0, head, dim])),
-        part_of("d_v", d_qkv, {part: 2}, sum_over(
-            queries, weights[batch, head, query, pos] * d_mixed[batch, query, head, dim])),
+            {col: seen}, d_scores[batch, head, pos, col] * qkv[batch, col, 1, head, dim])),
+        part_of("d_k", d_qkv, {part: 1}, over_queries(
+            d_scores[batch, head, query, pos] * qkv[batch, query, 0, head, dim])),
+        part_of("d_v", d_qkv, {part: 2}, over_queries(
+            weights[batch, head, query, pos] * d_mixed[batch, query, head, dim])),
     ]
 
 
-def scheduled_mix_backward(given: Program, *, queries: int) -> Program:
+def scheduled_mix_backward(given: Program, shape: EncoderShape, *, queries: int) -> Program:
     """Schedule `mix_backward`: in parallel over sequences and heads, by tiles of queries.
 
     The three results share their loops, so that weights and scores are computed once, in arrays of one tile.
@@ -86,6 +93,8 @@ def scheduled_mix_backward(given: Program, *, queries: int) -> Program:
     for name in ("d_k", "d_v"):
         given = split(given, f"{name}_rest", "query", queries)
         given = reorder(given, f"{name}_rest", ("query_outer", "pos", "dim", "query_inner"))
+        if shape.causal:
+            given = narrow(given, f"{name}_rest", pos)
         given = compute_with(given, f"{name}_start", "d_q", "batch_head")
         given = compute_with(given, f"{name}_rest", "d_q", "pos_outer")
     for producer in ("d_scores", "d_weights", "delta", "weights", "scores"):

@@ -46,7 +46,7 @@ from sparloom.ragged.tensor import Tensor
 from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
 
 __all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "linear", "mixing",
-           "scheduled_attention", "scheduled_encoder_layer", "scheduled_mixing"]
+           "scheduled_attention", "scheduled_encoder_layer", "scheduled_mixing", "seen_by"]
 
 batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
 BATCHES = Length("batches")
@@ -178,14 +178,19 @@ def _attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
     return [qkv, *before, mixed, attended]
 
 
+def seen_by(shape: EncoderShape, query: Dim) -> Expr:
+    """Count the keys that scores are computed for."""
+    if not shape.causal:
+        return LENGTHS(batch)
+    return minimum(LENGTHS(batch), (query // shape.step + 1) * shape.step)
+
+
 def _mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
     heads, width = shape.heads, shape.head_width
     keys = compute("keys", {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)},
                    qkv[batch, col, 1, head, dim])
     rows: Mapping[Dim, Expr | int] = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
-    seen: Expr = LENGTHS(batch)
-    if shape.causal:
-        seen = minimum(LENGTHS(batch), (pos // shape.step + 1) * shape.step)
+    seen = seen_by(shape, pos)
     scores = compute("scores", {**rows, col: seen}, sum_over(
         {dim: width}, qkv[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
     peak = compute("peak", rows, max_over({col: pos + 1 if shape.causal else seen}, scores[batch, head, pos, col]))

@@ -91,7 +91,7 @@ def encoder_backward(shape: EncoderShape) -> Program:
 
 def scheduled_attention_backward(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
     """Schedule `attention_backward` for a CPU."""
-    return _scheduled_attention(attention_backward(shape), chosen)
+    return _scheduled_attention(attention_backward(shape), shape, chosen)
 
 
 def scheduled_encoder_backward(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
@@ -103,7 +103,7 @@ def scheduled_encoder_backward(shape: EncoderShape, chosen: EncoderSchedule) -> 
         given = scheduled_weights(given, f"d_w_{name}", 1, rows=ROWS)
         given = scheduled_sum(given, f"d_b_{name}", cols=COLS)
         given = linear(given, "d_active" if name == "back" else "d_norm_1", column, reduction, chosen)
-    return _scheduled_attention(given, chosen)
+    return _scheduled_attention(given, shape, chosen)
 
 
 def _attention(shape: EncoderShape, d_attended: Tensor | Operation, *, residual: bool) -> list[Operation | Part]:
@@ -129,9 +129,9 @@ def _attention(shape: EncoderShape, d_attended: Tensor | Operation, *, residual:
     ]
 
 
-def _scheduled_attention(given: Program, chosen: EncoderSchedule) -> Program:
+def _scheduled_attention(given: Program, shape: EncoderShape, chosen: EncoderSchedule) -> Program:
     given = linear(given, "d_mixed", "dim", "channel", chosen)
-    given = scheduled_mix_backward(given, queries=chosen.queries)
+    given = scheduled_mix_backward(given, shape, queries=chosen.queries)
     given = fuse(fuse(given, "d_x", "part", "head"), "d_x", "part_head", "dim")
     given = linear(given, "d_x", "model", "part_head_dim", chosen)
     for name, outs in (("out", 1), ("qkv", 3)):

@@ -183,7 +183,8 @@ class NestCode:
     def _masked(self, reduction: Reduce, neutral: Expr) -> Expr:
         """Let padded iterations add nothing."""
         padded = dict(self._nest.padded)
-        value = reduction.value
+        value = self._nest.added
+        assert value is not None
         for dim, extent in reversed(reduction.axes):
             if dim.name in padded:
                 value = Select(Binary("<", dim, extent), value, neutral)
