@@ -9,6 +9,15 @@ from sparloom.ragged.fuse import fuse
 from sparloom.ragged.hfuse import hfuse
 from sparloom.ragged.inline import inline
 from sparloom.ragged.kinds import bind_threads, parallel, unroll, vectorise
+from sparloom.ragged.lengths import (
+    DATASETS,
+    Dataset,
+    LengthCorpus,
+    LengthStatistics,
+    SequenceLengths,
+    generated_lengths,
+    read_lengths,
+)
 from sparloom.ragged.lower import Lowered, lower
 from sparloom.ragged.operation import (
     Operation,
@@ -36,9 +45,11 @@ from sparloom.ragged.triangular import balanced_trmm, split_trmm, trmm, trmm_str
 from sparloom.ragged.variable_gemm import scheduled_vgemm, vgemm, vgemm_structure
 
 __all__ = [
-    "At", "Dim", "Executable", "Length", "Lowered", "Operation", "Prelude", "Program", "RaggedTensor", "Structure",
-    "Tensor", "balanced_trmm", "bind_threads", "compute", "compute_at", "dims", "exp", "fuse", "hfuse", "inline",
+    "DATASETS", "At", "Dataset", "Dim", "Executable", "Length", "LengthCorpus", "LengthStatistics", "Lowered",
+    "Operation", "Prelude", "Program", "RaggedTensor", "SequenceLengths", "Structure", "Tensor", "balanced_trmm",
+    "bind_threads", "compute", "compute_at", "dims", "exp", "fuse", "generated_lengths", "hfuse", "inline",
     "interpreted", "less", "lower", "max_over", "maximum", "min_over", "pad_loop", "pad_storage", "parallel",
-    "program", "real", "remap", "reorder", "scheduled_vgemm", "split", "split_operation", "split_trmm", "sqrt",
-    "sum_over", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
+    "program", "read_lengths", "real", "remap", "reorder", "scheduled_vgemm", "split", "split_operation",
+    "split_trmm", "sqrt", "sum_over", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm",
+    "vgemm_structure", "where",
 ]
