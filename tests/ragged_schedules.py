@@ -1,5 +1,6 @@
 """Random legal schedules: steps that are refused are left out."""
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -197,7 +198,7 @@ def _split_dimension(draw, program):
 
 def _fuse_dimensions(draw, program):
     name, dims = _stored(draw, program)
-    return _possible(draw, program, fuse_dimensions, [(name, *pair) for pair in zip(dims, dims[1:], strict=False)])
+    return _possible(draw, program, fuse_dimensions, [(name, *pair) for pair in itertools.pairwise(dims)])
 
 
 def _reorder_dimensions(draw, program):

@@ -20,6 +20,15 @@ from sparloom.ragged.fuse import fuse
 from sparloom.ragged.hfuse import hfuse
 from sparloom.ragged.inline import inline
 from sparloom.ragged.kinds import bind_threads, parallel, unroll, vectorise
+from sparloom.ragged.lengths import (
+    DATASETS,
+    Dataset,
+    LengthCorpus,
+    LengthStatistics,
+    SequenceLengths,
+    generated_lengths,
+    read_lengths,
+)
 from sparloom.ragged.lower import Lowered, lower
 from sparloom.ragged.offload import offload
 from sparloom.ragged.operation import (
@@ -50,11 +59,12 @@ from sparloom.ragged.triangular import balanced_trmm, split_trmm, tiled_trmm, tr
 from sparloom.ragged.variable_gemm import scheduled_vgemm, tiled_vgemm, vgemm, vgemm_structure
 
 __all__ = [
-    "LENGTHS", "At", "Dim", "EncoderSchedule", "EncoderShape", "Executable", "Length", "Lowered", "Operation",
-    "Prelude", "Program", "RaggedTensor", "Structure", "Tensor", "attention", "balanced_trmm", "bind_threads",
-    "compute", "compute_at", "dims", "encoder_layer", "exp", "fuse", "fuse_dimensions", "hfuse", "inline",
-    "interpreted", "less", "lower", "max_over", "maximum", "min_over", "minimum", "mixing", "offload", "pad_loop",
-    "pad_storage", "parallel", "program", "real", "remap", "reorder", "reorder_dimensions", "scheduled_attention",
+    "DATASETS", "LENGTHS", "At", "Dataset", "Dim", "EncoderSchedule", "EncoderShape", "Executable", "Length",
+    "LengthCorpus", "LengthStatistics", "Lowered", "Operation", "Prelude", "Program", "RaggedTensor",
+    "SequenceLengths", "Structure", "Tensor", "attention", "balanced_trmm", "bind_threads", "compute", "compute_at",
+    "dims", "encoder_layer", "exp", "fuse", "fuse_dimensions", "generated_lengths", "hfuse", "inline", "interpreted",
+    "less", "lower", "max_over", "maximum", "min_over", "minimum", "mixing", "offload", "pad_loop", "pad_storage",
+    "parallel", "program", "read_lengths", "real", "remap", "reorder", "reorder_dimensions", "scheduled_attention",
     "scheduled_encoder_layer", "scheduled_mixing", "scheduled_vgemm", "split", "split_dimension", "split_operation",
     "split_trmm", "sqrt", "sum_over", "tiled_trmm", "tiled_vgemm", "trmm", "trmm_structure", "unroll", "unsplit_trmm",
     "vectorise", "vgemm", "vgemm_structure", "where",
