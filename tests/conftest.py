@@ -18,3 +18,13 @@ def mirror() -> str:
     if beside.is_dir():
         return str(beside)
     pytest.skip("no real matrices: set SPARLOOM_MIRROR to a folder or URL in SuiteSparse layout")
+
+
+@pytest.fixture(scope="session")
+def seqlens() -> Path:
+    """Folder with the real sequence lengths of eight data sets, or a skip that says how to give one."""
+    given = os.environ.get("SPARLOOM_SEQLENS")
+    folder = Path(given) if given else Path(__file__).resolve().parents[2] / "shared" / "data" / "seqlens"
+    if folder.is_dir():
+        return folder
+    pytest.skip("no real sequence lengths: set SPARLOOM_SEQLENS to a folder of NAME.txt.gz")

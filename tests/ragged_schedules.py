@@ -1,6 +1,8 @@
 """Random legal schedules: steps that are refused are left out."""
 
+import itertools
 from collections.abc import Callable
+from functools import partial
 
 from hypothesis import strategies as st
 
@@ -10,18 +12,23 @@ from sparloom.ragged import (
     bind_threads,
     compute_at,
     fuse,
+    fuse_dimensions,
     hfuse,
     inline,
+    offload,
     pad_loop,
     pad_storage,
     parallel,
     remap,
     reorder,
+    reorder_dimensions,
     split,
+    split_dimension,
     split_operation,
     unroll,
     vectorise,
 )
+from sparloom.ragged.layout import stored
 
 __all__ = ["STEPS", "scheduled"]
 
@@ -144,7 +151,8 @@ def _possible(draw, program, step, choices):
 
 def _compute_at(draw, program):
     nests = program.nests()
-    return _possible(draw, program, compute_at, [
+    step = partial(compute_at, local=draw(st.booleans()))
+    return _possible(draw, program, step, [
         (producer.name, consumer.name, loop.name) for producer in nests for consumer in nests for loop in consumer.loops
         if producer is not consumer])
 
@@ -165,6 +173,39 @@ def _hfuse(draw, program):
         (one.nests[0], other.nests[0]) for one, other in zip(program.launches, program.launches[1:], strict=False)])
 
 
+def _offload(draw, program):
+    """The innermost loops of a nest, moved there in any order."""
+    def step(program, nest, rows, cols, depth):
+        order = [loop.name for loop in nest.loops if loop.name not in (rows, cols, depth)]
+        return offload(reorder(program, nest.name, (*order, rows, cols, depth)), nest.name, rows, cols, depth)
+
+    nest, depth = _one(draw, [(nest, loop) for nest in program.nests() for loop in nest.loops if loop.reduces])
+    rows = _one(draw, [loop for loop in nest.loops if not loop.reduces])
+    return _possible(draw, program, step, [
+        (nest, rows.name, cols.name, depth.name) for cols in nest.loops if cols is not rows and not cols.reduces])
+
+
+def _stored(draw, program):
+    """A tensor and dimensions that it is stored in."""
+    name = draw(st.sampled_from(sorted(program.tensors())))
+    return name, [dim.name for dim, _ in stored(program.tensors()[name]).axes]
+
+
+def _split_dimension(draw, program):
+    name, dims = _stored(draw, program)
+    return split_dimension(program, name, _one(draw, dims), draw(st.integers(1, 4)))
+
+
+def _fuse_dimensions(draw, program):
+    name, dims = _stored(draw, program)
+    return _possible(draw, program, fuse_dimensions, [(name, *pair) for pair in itertools.pairwise(dims)])
+
+
+def _reorder_dimensions(draw, program):
+    name, dims = _stored(draw, program)
+    return reorder_dimensions(program, name, draw(st.permutations(dims)))
+
+
 STEPS: dict[str, Callable[..., Program]] = {
     "split": _split,
     "reorder": _reorder,
@@ -174,6 +215,10 @@ STEPS: dict[str, Callable[..., Program]] = {
     "full": _full,
     "split_operation": _split_operation,
     "compute_at": _compute_at,
+    "fuse_dimensions": _fuse_dimensions,
+    "offload": _offload,
+    "reorder_dimensions": _reorder_dimensions,
+    "split_dimension": _split_dimension,
     "inline": _inline,
     "hfuse": _hfuse,
     "remap": _of_any_loop(remap),

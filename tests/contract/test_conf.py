@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 CONF = Path(__file__).parents[2] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
-PACKAGED = {"platform": "platform@target", "model": "model@trees"}
+PACKAGED = {"platform": "platform@target", "model": "model@trees", "lengths": "+lengths"}
 OWN = {  # groups of some experiments only
     "adviser": "recommend", "graphs": "bench_gcn", "growth": "fit_trees", "shapes": "collect_gemm",
 }
@@ -23,7 +23,7 @@ OPTIONS = sorted(
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch, tmp_path):
     GlobalHydra.instance().clear()
-    for name in ("SPARLOOM_DATA", "SPARLOOM_ARTIFACTS", "SPARLOOM_OUTPUTS", "SPARLOOM_MIRROR"):
+    for name in ("SPARLOOM_DATA", "SPARLOOM_ARTIFACTS", "SPARLOOM_OUTPUTS", "SPARLOOM_MIRROR", "SPARLOOM_SEQLENS"):
         monkeypatch.setenv(name, str(tmp_path))
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         yield

@@ -175,8 +175,9 @@ def _check_reduces(loop: For, context: _Context) -> None:
         if context.parallel is not None and name in context.parallel:
             raise _illegal(f"reduces {name}: declare it inside the parallel loop around", context)
         uses = sum(isinstance(node, Ref) and node.name == name for node in walk(loop.body))
-        ops = [reduction_op(node) for node in walk(loop.body) if isinstance(node, Assign) and node.name == name]
-        if uses != len(ops) or None in ops or len(set(ops)) > 1:
+        given = [reduction_op(node) for node in walk(loop.body) if isinstance(node, Assign) and node.name == name]
+        ops = [op for op in given if op is not None]
+        if uses != len(ops) or len(set(ops)) > 1:
             raise _illegal(f"reduces {name}, but reads it other than in {name} = {name} + value, or min, or max",
                            context)
 

@@ -46,6 +46,9 @@ def compute_at(program: Program, producer: str, consumer: str, loop: str, *, loc
     """
     made, into = program.nest(producer), program.nest(consumer)
     _check_producer(program, made, into)
+    if local and made.operation.output.changes:
+        raise IllegalSchedule(f"{producer} cannot be made local to a loop, since its storage is rearranged: compute_at "
+                              f"first, then rearrange it")
     place = into.position(loop)
     around = [each.name for each in into.loops[: place + 1]]
     if into.loop(loop).kind == "simd" or any(each.reduces for each in into.loops[: place + 1]):

@@ -48,8 +48,8 @@ def narrow(program: Program, nest: str, loop: Dim) -> Program:
     extent = normal(simplify_expr(Binary("min", old.extent, _end(found, end, loop.name))))
     late = sorted(free(extent) & {each.name for each in found.loops[found.position(loop.name):]})
     if late:
-        raise IllegalSchedule(f"{nest}: loop {loop.name} cannot end at {pretty_expr(printable(end))}, which varies with "
-                              f"loop {late[0]} inside of it: move {late[0]} outside")
+        raise IllegalSchedule(f"{nest}: loop {loop.name} cannot end at {pretty_expr(printable(end))}, which varies "
+                              f"with loop {late[0]} inside of it: move {late[0]} outside")
     loops = tuple(replace(each, extent=extent) if each is old else each for each in found.loops)
     changed = replace(found, loops=loops, narrowed=(*found.narrowed, loop.name))
     check_order(changed)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import Binary, Const, Expr, Ref, simplify_expr
+from sparloom.ir import Binary, Const, Expr, Ref, simplify_expr, walk
 from sparloom.ragged.dimensions import Axis, canonical, free, replaced, round_up
 from sparloom.ragged.tables import At, FusedOuter, Offsets
 
@@ -61,9 +61,18 @@ class SplitDim:
     factor: int
 
     def applied(self, owner: str, stored: Stored) -> Stored:
-        """Give the dimensions afterwards."""
+        """Give the dimensions afterwards.
+
+        Raises:
+            IllegalSchedule: a table, such as a length function, is asked for the dimension: it has no entry in padding.
+        """
         at = stored.position(owner, self.name)
         extent, place, factor = stored.axes[at][1], stored.places[at], Const(self.factor)
+        asked = [node.table.label for _, each in stored.axes for node in walk(each)
+                 if isinstance(node, At) and self.name in free(node)]
+        if asked and self.factor > 1:
+            raise IllegalSchedule(f"tensor {owner}: dimension {self.name} cannot be cut into blocks, since {asked[0]} "
+                                  f"has no entry beyond its end: cut another dimension")
         outer, inner = Ref(f"{self.name}_block"), Ref(f"{self.name}_within")
         blocks = simplify_expr(Binary("//", round_up(extent, self.factor), factor))
         axes = ((outer, blocks), (inner, factor))

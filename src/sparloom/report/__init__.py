@@ -34,6 +34,7 @@ from sparloom.report.jacobi import draw_jacobi, jacobi_metrics, jacobi_ratios, j
 from sparloom.report.kernels import draw_kernels
 from sparloom.report.learnings import Learning, contrast, draw_learnings, learnings_table, slice_lead, verdict
 from sparloom.report.levels import draw_levels
+from sparloom.report.ragged import draw_ragged, ragged_metrics, ragged_tables
 from sparloom.report.recommendations import draw_recommendations
 from sparloom.report.runs import Run, read_run, read_runs
 from sparloom.report.sensitivity import draw_sensitivity
@@ -48,11 +49,12 @@ __all__ = [
     "Scene", "Shares", "Truth", "bounded", "contrast", "design_gains", "design_metrics", "designs_table",
     "draw_amortisation", "draw_curves", "draw_designs", "draw_efficiencies", "draw_fused_methods", "draw_fusion",
     "draw_gain", "draw_gcn", "draw_jacobi", "draw_kernels", "draw_learnings", "draw_levels", "draw_matrices",
-    "draw_memory_time", "draw_methods", "draw_rates", "draw_recommendations", "draw_reuse", "draw_scaling",
-    "draw_sensitivity", "draw_signs", "draw_spy", "draw_steps", "efficiencies", "efficiency_metrics",
+    "draw_memory_time", "draw_methods", "draw_ragged", "draw_rates", "draw_recommendations", "draw_reuse",
+    "draw_scaling", "draw_sensitivity", "draw_signs", "draw_spy", "draw_steps", "efficiencies", "efficiency_metrics",
     "efficiency_table", "fusion_metrics", "fusion_tables", "gcn_metrics", "gcn_table", "jacobi_metrics",
     "jacobi_ratios", "jacobi_table", "judge", "latex_table", "learnings_table", "loss_error_metrics",
     "loss_error_table", "markdown_table", "op_title", "optimum", "paired_metrics", "pareto", "per_design",
-    "per_matrix", "random_choice", "ratio_means", "ratios", "read_compared", "read_run", "read_runs", "results_table",
-    "row_label", "row_metrics", "row_statistics", "rows_cells", "rows_table", "slice_lead", "summary", "verdict",
+    "per_matrix", "ragged_metrics", "ragged_tables", "random_choice", "ratio_means", "ratios", "read_compared",
+    "read_run", "read_runs", "results_table", "row_label", "row_metrics", "row_statistics", "rows_cells", "rows_table",
+    "slice_lead", "summary", "verdict",
 ]

@@ -11,6 +11,7 @@ _HOMES = {
     "BenchGcn": "bench_gcn",
     "BenchJacobi": "bench_jacobi",
     "BenchKernels": "bench_kernels",
+    "BenchRagged": "bench_ragged",
     "BenchRecommend": "bench_recommend",
     "BenchSimulator": "bench_simulator",
     "Block": "fusion_cases",

@@ -171,7 +171,7 @@ def test_simd_loop_only_reduces_what_it_says():
     refuse(start, For("i", 0, 4, [Assign("s", Ref("s") * ONE)], "simd", reduces=("s",)),
            message="reduces s, but reads it other than in s = s + value")
     refuse(start, For("i", 0, 4, [Assign("s", ONE)], "simd", reduces=("s",)),
-           message="s is reduced: only s = s [+] value, or min, or max, may assign it")
+           message="s is reduced: only s = s + value, or min, or max, may assign it")
     refuse(start, For("i", 0, 4, [Assign("s", Ref("s") + ONE), Assign("s", Binary("max", Ref("s"), ONE))], "simd",
                       reduces=("s",)), message="reduces s, but reads it other than")
     refuse(start, For("i", 0, 4, [Assign("s", Ref("s") + Ref("s"))], "simd", reduces=("s",)),

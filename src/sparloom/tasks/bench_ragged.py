@@ -1,0 +1,191 @@
+"""How fast ragged programs are beside the ways in which others handle sequences and matrices of several sizes."""
+
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from sparloom import log
+from sparloom.files import atomic_path, write_text
+from sparloom.fusion import pinned
+from sparloom.measure import Measurement, TimingProtocol
+from sparloom.models import retain_memory
+from sparloom.platforms import interleaved
+from sparloom.ragged import LengthCorpus
+from sparloom.report import draw_ragged, ragged_metrics, ragged_tables
+from sparloom.tasks.case_journal import CaseJournal
+from sparloom.tasks.encoder_peers import PADDED_PEERS, RAGGED_PEERS, micro_batch_peers, module_peer_versions
+from sparloom.tasks.fanout import run_jobs
+from sparloom.tasks.packed_inputs import PackedInputs, attention_module, encoder_layer
+from sparloom.tasks.processors import alone
+from sparloom.tasks.provenance import commit
+from sparloom.tasks.ragged_modules import OWN_MODULES, attention_kernels, prelude_seconds
+from sparloom.tasks.ragged_peers import prepare_peers
+from sparloom.tasks.ragged_products import ProductSizes, triangular_methods, variable_methods
+
+__all__ = ["BenchRagged"]
+
+logger = logging.getLogger(__name__)
+
+SERIAL: tuple[str, ...] = ()
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison.
+
+    Args:
+        part: "encoder", "mha", "causal", "vgemm" or "trmm".
+        data: data set of the sequence lengths, or "".
+        size: sequences, products, or rows of a matrix.
+        number: which batch.
+    """
+
+    part: str
+    data: str
+    size: int
+    number: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.part} {self.data} {self.size} {self.number}"
+
+
+@dataclass(frozen=True)
+class BenchRagged:
+    """Time an encoder layer, its attention, masked attention, vgemm and trmm, each beside its peers.
+
+    Every method has its inputs in the layout that it likes best, made before; results are compared with PyTorch's,
+    sequence after sequence. Peers of which there are many forms (the padded batch; sizes of micro-batches) take part
+    with the one that is fastest in two runs. All that remain run in turn.
+
+    A run that is killed goes on at the case where it was, as long as commit and settings are the same.
+
+    Args:
+        lengths: of sequences.
+        parts: that are compared.
+        batches: sequences in one.
+        count: batches of a data set; the paper takes 10.
+        products: batch sizes of vgemm.
+        triangles: rows of the matrices of trmm.
+        causal: data sets for masked attention.
+        layers: of a model that shares one prelude.
+        journals: folder of what is under way; emptied when it is complete.
+        seed: of weights, tokens and matrices, and of the bootstrap.
+    """
+
+    lengths: LengthCorpus
+    parts: Sequence[str]
+    batches: Sequence[int]
+    count: int
+    products: Sequence[int]
+    triangles: Sequence[int]
+    causal: Sequence[str]
+    layers: int
+    timing: TimingProtocol
+    threads: int
+    journals: str
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_case.parquet, peers.json and figures; returns ratios of seconds with bounds."""
+        retain_memory()
+        planned = {case.key: case for case in self._planned()}
+        journal = CaseJournal(self._folder / "cases.jsonl")
+        waiting = {key: case for key, case in planned.items() if key not in journal.rows()}
+        logger.info("%d of %d cases to time", len(waiting), len(planned))
+        weights = {key: float(case.size) for key, case in waiting.items()}
+        with alone(), pinned(self.threads):
+            for key, rows in run_jobs(self._case, waiting, weights=weights, processes=1, description="cases"):
+                journal.append(key, rows)
+        done = journal.rows()
+        frame = pd.DataFrame([row for key in planned for row in done[key]])
+        with atomic_path(out / "per_case.parquet") as partial_path:
+            frame.to_parquet(partial_path, compression="zstd")
+        write_text(out / "peers.json", json.dumps(module_peer_versions(), indent=2) + "\n")
+        metrics = ragged_metrics(frame, layers=self.layers, seed=self.seed)
+        for table in ragged_tables(frame, metrics):
+            log.console.print(table)
+        draw_ragged(frame, out)
+        shutil.rmtree(self._folder)
+        return metrics
+
+    def _planned(self) -> Iterator[Case]:
+        for part in self.parts:
+            if part in ("encoder", "mha"):
+                yield from (Case(part, name, size, number) for name in self.lengths.names for size in self.batches
+                            for number in range(self.count))
+            elif part == "causal":
+                yield from (Case(part, name, size, number) for name in self.causal for size in self.batches
+                            for number in range(self.count))
+            elif part == "vgemm":
+                yield from (Case(part, "", size) for size in self.products)
+            elif part == "trmm":
+                yield from (Case(part, "", size) for size in self.triangles)
+            else:
+                raise ValueError(f"part {part!r} of bench_ragged: there are encoder, mha, causal, vgemm and trmm")
+
+    def _case(self, case: Case) -> list[Row]:
+        """Time one case: a row for each method."""
+        torch.set_num_threads(self.threads)
+        about: Row = {"part": case.part, "data": case.data, "size": case.size, "number": case.number}
+        if case.part == "vgemm":
+            sizes = ProductSizes.drawn(case.size, seed=self.seed)
+            about |= {"flops": sizes.flops}
+            return self._rows(about, self._timed(variable_methods(sizes, threads=self.threads, seed=self.seed)))
+        if case.part == "trmm":
+            about |= {"flops": case.size**3}
+            return self._rows(about, self._timed(triangular_methods(case.size, threads=self.threads, seed=self.seed)))
+        lengths = self.lengths.load(case.data)
+        batch = lengths.batches(case.size, count=case.number + 1)[case.number]
+        about |= {"real": lengths.real, "tokens": int(batch.sum()), "longest": int(batch.max())}
+        if case.part == "causal":
+            return self._rows(about, self._timed(attention_kernels(batch, threads=self.threads, seed=self.seed)))
+        return self._modules(case.part, batch, about)
+
+    def _modules(self, part: str, batch: np.ndarray, about: Row) -> list[Row]:
+        module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
+        inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
+        found = prepare_peers(inputs, self._groups(len(batch)))
+        own = OWN_MODULES[part](inputs, threads=self.threads)
+        found.check("sparloom", own)
+        calls: dict[str, Callable[[], object]] = {"sparloom": own.run, **found.calls()}
+        rows = self._rows(about, self._timed(calls))
+        rows += [about | {"method": name, "probe": seconds} for name, seconds in found.left_out.items()]
+        if part == "encoder":
+            seconds = prelude_seconds(batch, repetitions=self.timing.repetitions)
+            rows.append(about | {"method": "prelude", "median": float(np.median(seconds)), "seconds": seconds})
+        return rows
+
+    def _groups(self, sequences: int) -> Mapping[str, Mapping[str, Callable[[PackedInputs], Any]]]:
+        """Peers by what they are called in the end: the fastest of each group takes part."""
+        return {"padded": PADDED_PEERS, "micro_batches": micro_batch_peers(sequences),
+                **{name: {name: prepare} for name, prepare in RAGGED_PEERS.items()}}
+
+    def _timed(self, calls: Mapping[str, Callable[[], object]]) -> dict[str, Measurement]:
+        with torch.inference_mode():
+            return interleaved(calls, self.timing, threads=self.threads, serial=SERIAL)
+
+    def _rows(self, about: Row, measured: Mapping[str, Measurement]) -> list[Row]:
+        rows = []
+        for method, taken in measured.items():
+            low, middle, high = np.quantile(taken.seconds, (0.1, 0.5, 0.9))
+            rows.append(about | {"method": method, "median": float(middle), "p10": float(low), "p90": float(high),
+                                 "stolen": taken.stolen, "seconds": list(taken.seconds)})
+        return rows
+
+    @property
+    def _folder(self) -> Path:
+        """Where this run is under way: another commit or other settings begin anew."""
+        settings = (commit(), replace(self.lengths, names=tuple(self.lengths.names)), *self.parts, *self.batches,
+                    self.count, *self.products, *self.triangles, *self.causal, self.timing, self.threads, self.seed)
+        return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]

@@ -1,0 +1,48 @@
+"""The peer that PyTorch recommends for packed sequences: FlexAttention with a mask of documents."""
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from sparloom.tasks.compilation import compilation
+from sparloom.tasks.document_mask import document_mask
+from sparloom.tasks.packed_inputs import Module, PackedInputs
+from sparloom.tasks.packed_peers import packed_forward, projected
+from sparloom.tasks.peer import Peer, prepared
+
+__all__ = ["flex", "frozen_flex"]
+
+BLOCK = 32
+
+
+def flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
+    """Compile the module on packed tokens as a whole, for this number of tokens.
+
+    Args:
+        block: of the mask, which is made beforehand; PyTorch's own is 128, smaller ones fit short sequences better.
+
+    Raises:
+        Unsupported: there is no C++ compiler.
+    """
+    return _compiled(inputs, block, freeze=False)
+
+
+def frozen_flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
+    """Like `flex`, with weights as constants, which are laid out beforehand."""
+    return _compiled(inputs, block, freeze=True)
+
+
+def _compiled(inputs: PackedInputs, block: int, *, freeze: bool) -> Peer:
+    mask = document_mask(inputs.lengths, block=block, causal=inputs.causal)
+    with compilation(freeze=freeze) as compile_later:
+        call = compile_later(_forward)
+        return prepared(lambda: call(inputs.module, inputs.tokens, mask))
+
+
+def _forward(module: Module, tokens: torch.Tensor, mask: BlockMask) -> torch.Tensor:
+    attention = module if isinstance(module, torch.nn.MultiheadAttention) else module.self_attn
+
+    def attend(tokens: torch.Tensor) -> torch.Tensor:
+        queries, keys, values = projected(attention, tokens).permute(1, 2, 0, 3)[:, None]
+        return flex_attention(queries, keys, values, block_mask=mask)[0].transpose(0, 1).flatten(1)
+
+    return packed_forward(module, tokens, attend)

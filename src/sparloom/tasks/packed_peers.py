@@ -1,0 +1,104 @@
+"""Peers that keep tokens packed in all but the attention, as an expert writes it with PyTorch's public functions."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from sparloom.errors import Unsupported
+from sparloom.tasks.packed_inputs import Module, PackedInputs
+from sparloom.tasks.peer import Peer, prepared
+
+__all__ = ["fbgemm", "nested", "packed_forward", "packed_loop", "projected"]
+
+Attend = Callable[[torch.Tensor], torch.Tensor]
+"""From tokens (tokens, width) to what the heads found, of the same shape: all of the attention but its last product."""
+
+
+def packed_forward(module: Module, tokens: torch.Tensor, attend: Attend) -> torch.Tensor:
+    """Compute a module on packed tokens; only `attend` knows of sequences."""
+    attention = module if isinstance(module, nn.MultiheadAttention) else module.self_attn
+    result = attention.out_proj(attend(tokens))
+    if isinstance(module, nn.MultiheadAttention):
+        return result
+    hidden = module.norm1(tokens + result)
+    return module.norm2(hidden + module.linear2(torch.relu(module.linear1(hidden))))
+
+
+def projected(attention: nn.MultiheadAttention, tokens: torch.Tensor) -> torch.Tensor:
+    """Give queries, keys and values side by side: (tokens, 3, heads, width of a head)."""
+    result = linear(tokens, attention.in_proj_weight, attention.in_proj_bias)
+    return result.view(-1, 3, attention.num_heads, attention.head_dim)
+
+
+def packed_loop(inputs: PackedInputs) -> Peer:
+    """Attend in one sequence after the other."""
+    attention, found = inputs.attention, torch.empty_like(inputs.tokens)
+    places = found.view(-1, attention.num_heads, attention.head_dim).split(inputs.lengths)
+
+    def attend(tokens: torch.Tensor) -> torch.Tensor:
+        for sequence, place in zip(projected(attention, tokens).split(inputs.lengths), places, strict=True):
+            queries, keys, values = sequence.permute(1, 2, 0, 3)[:, None]
+            result = scaled_dot_product_attention(queries, keys, values, is_causal=inputs.causal)
+            place.copy_(result[0].transpose(0, 1))
+        return found
+
+    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+
+
+def nested(inputs: PackedInputs) -> Peer:
+    """Attend in nested tensors of jagged layout, which have to be contiguous: three projections make them.
+
+    Raises:
+        Unsupported: attention is causal.
+    """
+    if inputs.causal:
+        raise Unsupported("PyTorch has no causal attention in nested tensors on the CPU")
+    attention = inputs.attention
+    weights = list(zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True))
+    bounds = {"offsets": inputs.offsets, "min_seqlen": min(inputs.lengths), "max_seqlen": max(inputs.lengths)}
+
+    def attend(tokens: torch.Tensor) -> torch.Tensor:
+        parts = [linear(tokens, *each).view(-1, attention.num_heads, attention.head_dim) for each in weights]
+        jagged = [torch.nested.nested_tensor_from_jagged(part, **bounds).transpose(1, 2) for part in parts]
+        result = scaled_dot_product_attention(*jagged)
+        return result.transpose(1, 2).values().flatten(1)
+
+    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+
+
+def fbgemm(inputs: PackedInputs) -> Peer:
+    """Pad for the attention alone, by the jagged operators of FBGEMM.
+
+    Raises:
+        Unsupported: fbgemm_gpu is not installed, or made for another PyTorch.
+
+    Source: what FasterTransformer does with packed linear operators (CoRa §7.2, FT-Eff).
+    """
+    operators, attention = _fbgemm(), inputs.attention
+    offsets, longest, total = [inputs.offsets], max(inputs.lengths), len(inputs.tokens)
+    mask = None
+    if not inputs.causal and min(inputs.lengths) < longest:
+        mask = (torch.arange(longest) < torch.tensor(inputs.lengths)[:, None])[:, None, None]
+
+    def attend(tokens: torch.Tensor) -> torch.Tensor:
+        padded = operators.jagged_to_padded_dense(projected(attention, tokens).flatten(1), offsets, [longest], 0.0)
+        heads = padded.unflatten(2, (3, attention.num_heads, attention.head_dim))
+        queries, keys, values = heads.permute(2, 0, 3, 1, 4)
+        result = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=inputs.causal)
+        return operators.dense_to_jagged(result.transpose(1, 2).flatten(2), offsets, total)[0]
+
+    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+
+
+def _fbgemm() -> Any:
+    try:
+        importlib.import_module("fbgemm_gpu")
+        torch.ops.fbgemm.jagged_to_padded_dense  # noqa: B018  (fails if its library did not load)
+    except (ImportError, OSError, AttributeError) as error:
+        raise Unsupported(f"fbgemm_gpu is not installed, or not for PyTorch {torch.__version__}: install "
+                          f"sparloom[peers]") from error
+    return torch.ops.fbgemm
