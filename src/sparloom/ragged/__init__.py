@@ -1,6 +1,7 @@
 """Ragged tensors: a language of named dimensions and length functions, schedules, and kernels with minimal padding."""
 
 from sparloom.ragged.arrange import arranged
+from sparloom.ragged.batch import structure_of, tokens_of
 from sparloom.ragged.compute_at import compute_at
 from sparloom.ragged.compute_with import compute_with
 from sparloom.ragged.decompose import decompose_reduction
@@ -18,11 +19,18 @@ from sparloom.ragged.encoder import (
     scheduled_encoder_layer,
     scheduled_mixing,
 )
+from sparloom.ragged.encoder_backward import (
+    attention_backward,
+    encoder_backward,
+    scheduled_attention_backward,
+    scheduled_encoder_backward,
+)
 from sparloom.ragged.executable import Executable, interpreted
 from sparloom.ragged.fuse import fuse
 from sparloom.ragged.hfuse import hfuse
 from sparloom.ragged.inline import inline
 from sparloom.ragged.kinds import bind_threads, parallel, unroll, vectorise
+from sparloom.ragged.layer import Layer, Weight, compiled_attention, compiled_encoder_layer
 from sparloom.ragged.lengths import (
     DATASETS,
     Dataset,
@@ -33,6 +41,7 @@ from sparloom.ragged.lengths import (
     read_lengths,
 )
 from sparloom.ragged.lower import Lowered, lower
+from sparloom.ragged.narrow import narrow
 from sparloom.ragged.offload import offload
 from sparloom.ragged.operation import (
     Operation,
@@ -54,6 +63,7 @@ from sparloom.ragged.program import Program
 from sparloom.ragged.ragged_tensor import RaggedTensor
 from sparloom.ragged.remap import remap
 from sparloom.ragged.reorder import reorder
+from sparloom.ragged.runner import Runner
 from sparloom.ragged.split import split
 from sparloom.ragged.structure import Prelude, Structure
 from sparloom.ragged.tables import At, Length
@@ -71,6 +81,7 @@ __all__ = [
     "EncoderSchedule",
     "EncoderShape",
     "Executable",
+    "Layer",
     "Length",
     "LengthCorpus",
     "LengthStatistics",
@@ -80,18 +91,24 @@ __all__ = [
     "Prelude",
     "Program",
     "RaggedTensor",
+    "Runner",
     "SequenceLengths",
     "Structure",
     "Tensor",
+    "Weight",
     "arranged",
     "attention",
+    "attention_backward",
     "balanced_trmm",
     "bind_threads",
+    "compiled_attention",
+    "compiled_encoder_layer",
     "compute",
     "compute_at",
     "compute_with",
     "decompose_reduction",
     "dims",
+    "encoder_backward",
     "encoder_layer",
     "exp",
     "fuse",
@@ -107,6 +124,7 @@ __all__ = [
     "min_over",
     "minimum",
     "mixing",
+    "narrow",
     "offload",
     "pad_loop",
     "pad_storage",
@@ -119,6 +137,8 @@ __all__ = [
     "reorder",
     "reorder_dimensions",
     "scheduled_attention",
+    "scheduled_attention_backward",
+    "scheduled_encoder_backward",
     "scheduled_encoder_layer",
     "scheduled_mixing",
     "scheduled_vgemm",
@@ -127,9 +147,11 @@ __all__ = [
     "split_operation",
     "split_trmm",
     "sqrt",
+    "structure_of",
     "sum_over",
     "tiled_trmm",
     "tiled_vgemm",
+    "tokens_of",
     "trmm",
     "trmm_structure",
     "unroll",
