@@ -1,9 +1,19 @@
 """Ragged tensors: a language of named dimensions and length functions, schedules, and kernels with minimal padding."""
 
+from sparloom.ragged.activations import StoragePadding, dense_activations, ragged_activations
+from sparloom.ragged.auxiliary import PRELUDES, AuxiliaryTables, TileSizes, auxiliary_bytes
 from sparloom.ragged.compute_at import compute_at
 from sparloom.ragged.define import program
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.divide import split_operation
+from sparloom.ragged.encoder_flops import (
+    EncoderSizes,
+    LoopPadding,
+    dense_flops,
+    partial_flops,
+    ragged_flops,
+    with_bulk_sequence,
+)
 from sparloom.ragged.executable import Executable, interpreted
 from sparloom.ragged.fuse import fuse
 from sparloom.ragged.hfuse import hfuse
@@ -45,11 +55,13 @@ from sparloom.ragged.triangular import balanced_trmm, split_trmm, trmm, trmm_str
 from sparloom.ragged.variable_gemm import scheduled_vgemm, vgemm, vgemm_structure
 
 __all__ = [
-    "DATASETS", "At", "Dataset", "Dim", "Executable", "Length", "LengthCorpus", "LengthStatistics", "Lowered",
-    "Operation", "Prelude", "Program", "RaggedTensor", "SequenceLengths", "Structure", "Tensor", "balanced_trmm",
-    "bind_threads", "compute", "compute_at", "dims", "exp", "fuse", "generated_lengths", "hfuse", "inline",
-    "interpreted", "less", "lower", "max_over", "maximum", "min_over", "pad_loop", "pad_storage", "parallel",
-    "program", "read_lengths", "real", "remap", "reorder", "scheduled_vgemm", "split", "split_operation",
-    "split_trmm", "sqrt", "sum_over", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm",
-    "vgemm_structure", "where",
+    "DATASETS", "PRELUDES", "At", "AuxiliaryTables", "Dataset", "Dim", "EncoderSizes", "Executable", "Length",
+    "LengthCorpus", "LengthStatistics", "LoopPadding", "Lowered", "Operation", "Prelude", "Program", "RaggedTensor",
+    "SequenceLengths", "StoragePadding", "Structure", "Tensor", "TileSizes", "auxiliary_bytes", "balanced_trmm",
+    "bind_threads", "compute", "compute_at", "dense_activations", "dense_flops", "dims", "exp", "fuse",
+    "generated_lengths", "hfuse", "inline", "interpreted", "less", "lower", "max_over", "maximum", "min_over",
+    "pad_loop", "pad_storage", "parallel", "partial_flops", "program", "ragged_activations", "ragged_flops",
+    "read_lengths", "real", "remap", "reorder", "scheduled_vgemm", "split", "split_operation", "split_trmm", "sqrt",
+    "sum_over", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure",
+    "where", "with_bulk_sequence",
 ]
