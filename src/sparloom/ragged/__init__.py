@@ -6,7 +6,6 @@ from sparloom.ragged.compute_at import compute_at
 from sparloom.ragged.define import program
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.divide import split_operation
-<<<<<<< HEAD
 from sparloom.ragged.encoder import (
     LENGTHS,
     EncoderSchedule,
@@ -17,7 +16,7 @@ from sparloom.ragged.encoder import (
     scheduled_attention,
     scheduled_encoder_layer,
     scheduled_mixing,
-=======
+)
 from sparloom.ragged.encoder_flops import (
     EncoderSizes,
     LoopPadding,
@@ -25,7 +24,6 @@ from sparloom.ragged.encoder_flops import (
     partial_flops,
     ragged_flops,
     with_bulk_sequence,
->>>>>>> 1fc707c1d44a1cfab4fab052709b8c34b4ab9f16
 )
 from sparloom.ragged.executable import Executable, interpreted
 from sparloom.ragged.fuse import fuse
@@ -71,25 +69,15 @@ from sparloom.ragged.triangular import balanced_trmm, split_trmm, tiled_trmm, tr
 from sparloom.ragged.variable_gemm import scheduled_vgemm, tiled_vgemm, vgemm, vgemm_structure
 
 __all__ = [
-<<<<<<< HEAD
-    "DATASETS", "LENGTHS", "At", "Dataset", "Dim", "EncoderSchedule", "EncoderShape", "Executable", "Length",
-    "LengthCorpus", "LengthStatistics", "Lowered", "Operation", "Prelude", "Program", "RaggedTensor",
-    "SequenceLengths", "Structure", "Tensor", "attention", "balanced_trmm", "bind_threads", "compute", "compute_at",
-    "dims", "encoder_layer", "exp", "fuse", "fuse_dimensions", "generated_lengths", "hfuse", "inline", "interpreted",
-    "less", "lower", "max_over", "maximum", "min_over", "minimum", "mixing", "offload", "pad_loop", "pad_storage",
-    "parallel", "program", "read_lengths", "real", "remap", "reorder", "reorder_dimensions", "scheduled_attention",
-    "scheduled_encoder_layer", "scheduled_mixing", "scheduled_vgemm", "split", "split_dimension", "split_operation",
-    "split_trmm", "sqrt", "sum_over", "tiled_trmm", "tiled_vgemm", "trmm", "trmm_structure", "unroll", "unsplit_trmm",
-    "vectorise", "vgemm", "vgemm_structure", "where",
-=======
-    "DATASETS", "PRELUDES", "At", "AuxiliaryTables", "Dataset", "Dim", "EncoderSizes", "Executable", "Length",
-    "LengthCorpus", "LengthStatistics", "LoopPadding", "Lowered", "Operation", "Prelude", "Program", "RaggedTensor",
-    "SequenceLengths", "StoragePadding", "Structure", "Tensor", "TileSizes", "auxiliary_bytes", "balanced_trmm",
-    "bind_threads", "compute", "compute_at", "dense_activations", "dense_flops", "dims", "exp", "fuse",
-    "generated_lengths", "hfuse", "inline", "interpreted", "less", "lower", "max_over", "maximum", "min_over",
-    "pad_loop", "pad_storage", "parallel", "partial_flops", "program", "ragged_activations", "ragged_flops",
-    "read_lengths", "real", "remap", "reorder", "scheduled_vgemm", "split", "split_operation", "split_trmm", "sqrt",
-    "sum_over", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure",
-    "where", "with_bulk_sequence",
->>>>>>> 1fc707c1d44a1cfab4fab052709b8c34b4ab9f16
+    "DATASETS", "LENGTHS", "PRELUDES", "At", "AuxiliaryTables", "Dataset", "Dim", "EncoderSchedule", "EncoderShape",
+    "EncoderSizes", "Executable", "Length", "LengthCorpus", "LengthStatistics", "LoopPadding", "Lowered", "Operation",
+    "Prelude", "Program", "RaggedTensor", "SequenceLengths", "StoragePadding", "Structure", "Tensor", "TileSizes",
+    "attention", "auxiliary_bytes", "balanced_trmm", "bind_threads", "compute", "compute_at", "dense_activations",
+    "dense_flops", "dims", "encoder_layer", "exp", "fuse", "fuse_dimensions", "generated_lengths", "hfuse", "inline",
+    "interpreted", "less", "lower", "max_over", "maximum", "min_over", "minimum", "mixing", "offload", "pad_loop",
+    "pad_storage", "parallel", "partial_flops", "program", "ragged_activations", "ragged_flops", "read_lengths",
+    "real", "remap", "reorder", "reorder_dimensions", "scheduled_attention", "scheduled_encoder_layer",
+    "scheduled_mixing", "scheduled_vgemm", "split", "split_dimension", "split_operation", "split_trmm", "sqrt",
+    "sum_over", "tiled_trmm", "tiled_vgemm", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm",
+    "vgemm_structure", "where", "with_bulk_sequence",
 ]

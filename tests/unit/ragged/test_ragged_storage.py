@@ -108,7 +108,7 @@ def test_what_is_local_may_be_computed_again():
     twice = compute("twice", {batch: batches(), row: lengths(batch)}, x[batch, row] * real(2.0))
     y = compute("y", {batch: batches(), head: 3, row: lengths(batch)}, twice[batch, row] + real(head))
     given = program("again", [twice, y])
-    with pytest.raises(IllegalSchedule, match="so it would be computed again: .* or make it local"):
+    with pytest.raises(IllegalSchedule, match=r"so it would be computed again: .* or make it local"):
         compute_at(given, "twice", "y", "head")
     values = np.arange(5, dtype=np.float32)
     found = interpreted(parallel(compute_at(given, "twice", "y", "head", local=True), "y", "batch"), OF, x=values)["y"]
