@@ -16,8 +16,9 @@ not needed, since tiles of products take any extent; the three kernels of attent
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sparloom.errors import IllegalSchedule
 from sparloom.ir import Expr
 from sparloom.ragged.compute_at import compute_at
 from sparloom.ragged.define import program
@@ -64,7 +65,8 @@ class EncoderShape:
         hidden: of the feed-forward network.
         epsilon: of the norms.
         causal: tokens look at themselves and those before only.
-        step: causal scores are computed up to the next multiple of it, and those beyond masked: triangles of tiles.
+        step: causal scores are computed up to the next multiple of it, and those beyond masked: triangles of tiles. By
+            default the tile of queries of the schedule.
     """
 
     width: int = 512
@@ -72,7 +74,7 @@ class EncoderShape:
     hidden: int = 2048
     epsilon: float = 1e-5
     causal: bool = False
-    step: int = 64
+    step: int | None = None
 
     @property
     def head_width(self) -> int:
@@ -136,20 +138,24 @@ def encoder_layer(shape: EncoderShape) -> Program:
 
 
 def scheduled_mixing(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
-    """Schedule `mixing` for a CPU."""
-    return _mixed(mixing(shape), chosen)
+    """Schedule `mixing` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer`."""
+    return _mixed(mixing(_stepped(shape, chosen)), chosen)
 
 
 def scheduled_attention(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
-    """Schedule `attention` for a CPU."""
-    given = _linear(attention(shape), "qkv", "dim", "model", chosen)
+    """Schedule `attention` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer`."""
+    given = _linear(attention(_stepped(shape, chosen)), "qkv", "dim", "model", chosen)
     given = _mixed(given, chosen)
     return _linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
 
 
 def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
-    """Schedule `encoder_layer` for a CPU."""
-    given = _linear(encoder_layer(shape), "qkv", "dim", "model", chosen)
+    """Schedule `encoder_layer` for a CPU.
+
+    Raises:
+        IllegalSchedule: the step of a causal shape is no multiple of the tile of queries.
+    """
+    given = _linear(encoder_layer(_stepped(shape, chosen)), "qkv", "dim", "model", chosen)
     given = _mixed(given, chosen)
     given = _linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
     given = _linear(given, "active", "hidden", "channel", chosen)
@@ -157,6 +163,15 @@ def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule) -> Pro
     for number, last in (("1", "channel"), ("2", "model")):
         given = _normed(given, number, last)
     return given
+
+
+def _stepped(shape: EncoderShape, chosen: EncoderSchedule) -> EncoderShape:
+    """Let rows of a tile of queries end at the same score."""
+    step = shape.step or chosen.queries
+    if shape.causal and step % chosen.queries:
+        raise IllegalSchedule(f"causal attention in steps of {step} with {chosen.queries} queries in a tile: take a "
+                              f"multiple of {chosen.queries} as the step")
+    return replace(shape, step=step)
 
 
 def _attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
@@ -181,7 +196,8 @@ def _mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
     rows: Mapping[Dim, Expr | int] = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
     seen: Expr = LENGTHS(batch)
     if shape.causal:
-        seen = minimum(LENGTHS(batch), (pos // shape.step + 1) * shape.step)
+        step = shape.step or EncoderSchedule().queries
+        seen = minimum(LENGTHS(batch), (pos // step + 1) * step)
     scores = compute("scores", {**rows, col: seen}, sum_over(
         {dim: width}, qkv[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
     peak = compute("peak", rows, max_over({col: pos + 1 if shape.causal else seen}, scores[batch, head, pos, col]))
