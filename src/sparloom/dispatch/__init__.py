@@ -12,11 +12,14 @@ from sparloom.dispatch.plan_key import PlanKey
 from sparloom.dispatch.policy import Policy
 from sparloom.dispatch.problem import Problem
 from sparloom.dispatch.race import Effort, Race, duel, race
+from sparloom.dispatch.ragged_operator import RaggedOperator, encoder_operators, product_operators
+from sparloom.dispatch.ragged_schedule import RaggedChoice, RaggedEffort, choose_schedule
 from sparloom.dispatch.rates import Rates, measure_rates
 from sparloom.dispatch.workshop import Workshop
 
 __all__ = [
-    "ORDERS", "Decision", "Effort", "Estimate", "Fuse", "Guardrail", "LearnedPairCosts", "PairChoice",
-    "PairCostModel", "PairPlan", "PlanCache", "PlanKey", "Policy", "Problem", "Race", "Rates", "Trial", "Verdict",
-    "Workshop", "duel", "measure_rates", "pair_numbers", "plan_pair", "race",
+    "ORDERS", "Decision", "Effort", "Estimate", "Fuse", "Guardrail", "LearnedPairCosts", "PairChoice", "PairCostModel",
+    "PairPlan", "PlanCache", "PlanKey", "Policy", "Problem", "Race", "RaggedChoice", "RaggedEffort", "RaggedOperator",
+    "Rates", "Trial", "Verdict", "Workshop", "choose_schedule", "duel", "encoder_operators", "measure_rates",
+    "pair_numbers", "plan_pair", "product_operators", "race",
 ]

@@ -1,8 +1,9 @@
 """Decisions on disk: made in one process, found by all others."""
 
+import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,6 +54,18 @@ class PlanCache:
         """Keep a decision in place of the one there was."""
         _write(self._plan(key), asdict(key), {"choice": choice.to_json(), "decision": decision.to_json()})
 
+    def find_schedule(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Find the choice of a schedule; None if there is none.
+
+        Args:
+            key: all that it depends on, as JSON has it.
+        """
+        return _read(self._schedule(key), dict(key), lambda value: dict(value["choice"]))
+
+    def keep_schedule(self, key: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
+        """Keep a choice in place of the one there was."""
+        _write(self._schedule(key), dict(key), {"choice": dict(choice)})
+
     def find_rates(self, threads: int) -> Rates | None:
         """Find the rates of this machine; None if they were not measured."""
         key = _rates_key(threads)
@@ -83,6 +96,10 @@ class PlanCache:
 
     def _plan(self, key: PlanKey) -> Path:
         return self.folder / f"{key.digest()}.json"
+
+    def _schedule(self, key: Mapping[str, Any]) -> Path:
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+        return self.folder / f"schedule-{digest}.json"
 
     def _rates(self, threads: int) -> Path:
         return self.folder / f"rates-{machine_digest()[:16]}-{threads}.json"

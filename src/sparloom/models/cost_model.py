@@ -53,6 +53,10 @@ class Static:
         return fitted
 
     def score(self, matrix: Pattern | MatrixView, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+        return self.rate(configs)
+
+    def rate(self, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+        """Score configurations, whatever they run on: low = fast."""
         missing = [config.key for config in configs if config.key not in self._scores]
         if missing:
             raise ValueError(f"configuration {missing[0]} was not in the space at fit: fit Static on this space first")

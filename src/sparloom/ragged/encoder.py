@@ -16,8 +16,9 @@ not needed, since tiles of products take any extent; the three kernels of attent
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sparloom.errors import IllegalSchedule
 from sparloom.ir import Expr
 from sparloom.ragged.compute_at import compute_at
 from sparloom.ragged.define import program
@@ -46,7 +47,7 @@ from sparloom.ragged.tensor import Tensor
 from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
 
 __all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "linear", "mixing",
-           "scheduled_attention", "scheduled_encoder_layer", "scheduled_mixing", "seen_by"]
+           "scheduled_attention", "scheduled_encoder_layer", "scheduled_mixing", "seen_by", "stepped"]
 
 batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
 BATCHES = Length("batches")
@@ -64,7 +65,8 @@ class EncoderShape:
         hidden: of the feed-forward network.
         epsilon: of the norms.
         causal: tokens look at themselves and those before only.
-        step: causal scores are computed up to the next multiple of it, and those beyond masked: triangles of tiles.
+        step: causal scores are computed up to the next multiple of it, and those beyond masked: triangles of tiles. By
+            default the tile of queries of the schedule.
     """
 
     width: int = 512
@@ -72,7 +74,7 @@ class EncoderShape:
     hidden: int = 2048
     epsilon: float = 1e-5
     causal: bool = False
-    step: int = 64
+    step: int | None = None
 
     @property
     def head_width(self) -> int:
@@ -136,24 +138,27 @@ def encoder_layer(shape: EncoderShape) -> Program:
 
 
 def scheduled_mixing(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
-    """Schedule `mixing` for a CPU."""
-    return _mixed(mixing(shape), chosen, ())
+    """Schedule `mixing` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer`."""
+    return _mixed(mixing(stepped(shape, chosen)), chosen, ())
 
 
 def scheduled_attention(shape: EncoderShape, chosen: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
-    """Schedule `attention` for a CPU.
-
-    Args:
-        kept: results that are stored as a whole, though they are needed in one place only: for gradients.
-    """
-    given = linear(attention(shape), "qkv", "dim", "model", chosen)
+    """Schedule `attention` for a CPU; `kept` and errors as in `scheduled_encoder_layer`."""
+    given = linear(attention(stepped(shape, chosen)), "qkv", "dim", "model", chosen)
     given = _mixed(given, chosen, kept)
     return linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
 
 
 def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
-    """Schedule `encoder_layer` for a CPU; `kept` as in `scheduled_attention`."""
-    given = linear(encoder_layer(shape), "qkv", "dim", "model", chosen)
+    """Schedule `encoder_layer` for a CPU.
+
+    Args:
+        kept: results that are stored as a whole, though they are needed in one place only: for gradients.
+
+    Raises:
+        IllegalSchedule: the step of a causal shape is no multiple of the tile of queries.
+    """
+    given = linear(encoder_layer(stepped(shape, chosen)), "qkv", "dim", "model", chosen)
     given = _mixed(given, chosen, kept)
     given = linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
     given = linear(given, "active", "hidden", "channel", chosen)
@@ -161,6 +166,15 @@ def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule, *, kep
     for number, last in (("1", "channel"), ("2", "model")):
         given = _normed(given, number, last, kept)
     return given
+
+
+def stepped(shape: EncoderShape, chosen: EncoderSchedule) -> EncoderShape:
+    """Let rows of a tile of queries end at the same score."""
+    step = shape.step or chosen.queries
+    if shape.causal and step % chosen.queries:
+        raise IllegalSchedule(f"causal attention in steps of {step} with {chosen.queries} queries in a tile: take a "
+                              f"multiple of {chosen.queries} as the step")
+    return replace(shape, step=step)
 
 
 def _attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
@@ -182,7 +196,8 @@ def seen_by(shape: EncoderShape, query: Dim) -> Expr:
     """Count the keys that scores are computed for."""
     if not shape.causal:
         return LENGTHS(batch)
-    return minimum(LENGTHS(batch), (query // shape.step + 1) * shape.step)
+    step = shape.step or EncoderSchedule().queries
+    return minimum(LENGTHS(batch), (query // step + 1) * step)
 
 
 def _mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:

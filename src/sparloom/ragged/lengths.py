@@ -89,7 +89,7 @@ class LengthCorpus:
     """Data sets by name.
 
     Args:
-        folder: holds <name>.txt.gz; None: lengths are generated.
+        folder: holds <name>.txt.gz; None or empty: lengths are generated.
         names: keys of `DATASETS`.
         seed: of generated lengths.
     """
@@ -107,7 +107,7 @@ class LengthCorpus:
         """
         if name not in self.names:
             raise ValueError(f"data set {name!r} is not in this choice of lengths: {', '.join(self.names)}")
-        if self.folder is None:
+        if not self.folder:
             return generated_lengths(name, seed=self.seed)
         return read_lengths(name, Path(self.folder))
 

@@ -71,6 +71,10 @@ class Structure:
         for length, value in self._given.items():
             self._check(length, value)
 
+    def given(self) -> dict[Length, np.ndarray | int]:
+        """Lengths that were given, or follow from those, by function."""
+        return dict(self._given)
+
     def table(self, table: Table) -> np.ndarray | int:
         """Give the entries of a table, flat; a number if it has no axes. It is built if it was not yet.
 

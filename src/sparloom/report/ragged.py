@@ -131,7 +131,7 @@ def _draw_module(seconds: pd.DataFrame, title: str, stem: Path) -> None:
         "peer": seconds["padded"] / seconds[peers].min(axis=1),
         OWN: seconds["padded"] / seconds[OWN]})
     labels = {"micro_batches": "length-sorted micro-batches", "peer": "best of all peers", OWN: "sparloom"}
-    drawn, (panel,) = figure(0.46 * len(shown) + 1.6, 3.4)
+    drawn, (panel,) = figure(max(5.0, 0.46 * len(shown) + 1.6), 3.4)
     places = np.arange(len(shown))
     for number, (name, label) in enumerate(labels.items()):
         panel.bar(places + (number - 1) * 0.27, shown[name], 0.25, color=COLOURS[name], label=label)

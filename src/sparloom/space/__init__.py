@@ -7,6 +7,7 @@ from sparloom.space.cuda import CudaSpace
 from sparloom.space.cuda_kernels import CudaKernelSpace
 from sparloom.space.gemm import GemmSpace, register_tile
 from sparloom.space.grid import ConfigSpace, GridSpace, Parameter, uniform
+from sparloom.space.ragged import EncoderSpace, RaggedProductSpace
 from sparloom.space.readings import Readings
 from sparloom.space.shared import (
     ENCODED_WIDTH,
@@ -30,8 +31,8 @@ from sparloom.space.walk import Walk
 
 __all__ = [
     "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "Code", "Config", "ConfigSpace", "CpuSpace",
-    "CudaKernelSpace", "CudaSpace", "GemmSpace", "GridSpace", "Parameter", "Readings", "SddmmSpace", "Shape",
-    "SharedSchedule", "SpadeSpace", "SpmmSpace", "TileFusionSpace", "TritonGemmSpace", "Value", "Walk", "accumulators",
-    "encode", "flag", "insert_after", "legal_orders", "letters", "logarithm", "one_hot", "pipeline_bytes",
-    "register_tile", "uniform",
+    "CudaKernelSpace", "CudaSpace", "EncoderSpace", "GemmSpace", "GridSpace", "Parameter", "RaggedProductSpace",
+    "Readings", "SddmmSpace", "Shape", "SharedSchedule", "SpadeSpace", "SpmmSpace", "TileFusionSpace",
+    "TritonGemmSpace", "Value", "Walk", "accumulators", "encode", "flag", "insert_after", "legal_orders", "letters",
+    "logarithm", "one_hot", "pipeline_bytes", "register_tile", "uniform",
 ]

@@ -35,7 +35,7 @@ __all__ = ["BenchRagged"]
 
 logger = logging.getLogger(__name__)
 
-SERIAL: tuple[str, ...] = ()
+COMPARED = ("padded", "micro_batches")  # with which there is a ratio for every case
 Row = dict[str, Any]
 
 
@@ -66,7 +66,7 @@ class BenchRagged:
 
     Every method has its inputs in the layout that it likes best, made before; results are compared with PyTorch's,
     sequence after sequence. Peers of which there are many forms (the padded batch; sizes of micro-batches) take part
-    with the one that is fastest in two runs. All that remain run in turn.
+    with the one that is fastest in a run or two; of the others those that are not far behind. All of these run in turn.
 
     A run that is killed goes on at the case where it was, as long as commit and settings are the same.
 
@@ -155,11 +155,12 @@ class BenchRagged:
     def _modules(self, part: str, batch: np.ndarray, about: Row) -> list[Row]:
         module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
         inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
-        found = prepare_peers(inputs, self._groups(len(batch)))
+        found = prepare_peers(inputs, self._groups(len(batch)), always=COMPARED)
         own = OWN_MODULES[part](inputs, threads=self.threads)
         found.check("sparloom", own)
         calls: dict[str, Callable[[], object]] = {"sparloom": own.run, **found.calls()}
         rows = self._rows(about, self._timed(calls))
+        torch.compiler.reset()
         rows += [about | {"method": name, "probe": seconds} for name, seconds in found.left_out.items()]
         if part == "encoder":
             seconds = prelude_seconds(batch, repetitions=self.timing.repetitions)
@@ -173,7 +174,7 @@ class BenchRagged:
 
     def _timed(self, calls: Mapping[str, Callable[[], object]]) -> dict[str, Measurement]:
         with torch.inference_mode():
-            return interleaved(calls, self.timing, threads=self.threads, serial=SERIAL)
+            return interleaved(calls, self.timing, threads=self.threads)
 
     def _rows(self, about: Row, measured: Mapping[str, Measurement]) -> list[Row]:
         rows = []

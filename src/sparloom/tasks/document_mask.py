@@ -48,4 +48,4 @@ def document_mask(lengths: Sequence[int], *, block: int, causal: bool) -> BlockM
 def _listed(chosen: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     """How many blocks of each row are chosen, and all of them, chosen ones first."""
     counts, order = chosen.sum(axis=1), np.argsort(~chosen, axis=1, kind="stable")
-    return tuple(torch.from_numpy(each.astype(np.int32))[None, None] for each in (counts, order))
+    return torch.from_numpy(counts.astype(np.int32))[None, None], torch.from_numpy(order.astype(np.int32))[None, None]

@@ -59,12 +59,16 @@ def nested(inputs: PackedInputs) -> Peer:
         raise Unsupported("PyTorch has no causal attention in nested tensors on the CPU")
     attention = inputs.attention
     weights = list(zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True))
-    bounds = {"offsets": inputs.offsets, "min_seqlen": min(inputs.lengths), "max_seqlen": max(inputs.lengths)}
+    offsets, least, most = inputs.offsets, min(inputs.lengths), max(inputs.lengths)
+
+    def jagged(tokens: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        part = linear(tokens, weight, bias).view(-1, attention.num_heads, attention.head_dim)
+        nested = torch.nested.nested_tensor_from_jagged(part, offsets, min_seqlen=least, max_seqlen=most)
+        return nested.transpose(1, 2)
 
     def attend(tokens: torch.Tensor) -> torch.Tensor:
-        parts = [linear(tokens, *each).view(-1, attention.num_heads, attention.head_dim) for each in weights]
-        jagged = [torch.nested.nested_tensor_from_jagged(part, **bounds).transpose(1, 2) for part in parts]
-        result = scaled_dot_product_attention(*jagged)
+        queries, keys, values = (jagged(tokens, *each) for each in weights)
+        result = scaled_dot_product_attention(queries, keys, values)
         return result.transpose(1, 2).values().flatten(1)
 
     return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,8 @@ __all__ = ["Contenders", "prepare_peers"]
 log = logging.getLogger(__name__)
 
 TOLERANCE = 1e-4  # absolute, of values around 1; other orders of addition
-PROBES = 2
+AGAIN = 1.2  # times the fastest form: who is as near in a first run is run again
+HOPELESS = 2.0  # times the fastest peer: who is slower does not take part
 
 Prepare = Callable[[PackedInputs], Peer]
 
@@ -29,7 +30,7 @@ class Contenders:
     Args:
         expected: (tokens, width), what all must compute.
         chosen: by the name of their group, with the form that was fastest.
-        left_out: seconds of the forms that were slower, by "group form".
+        left_out: seconds of what was slower: other forms, by "group form", and peers that are far behind.
     """
 
     expected: torch.Tensor
@@ -40,27 +41,35 @@ class Contenders:
         """What is timed, by group, or by "group form" where there are several."""
         return {_name(group, form): peer.run for group, (form, peer) in self.chosen.items()}
 
-    def check(self, name: str, peer: Peer) -> None:
-        """Compare a result with the reference.
+    def check(self, name: str, peer: Peer) -> float:
+        """Compare a result with the reference; gives the seconds of the run.
 
         Raises:
             AssertionError: it is something else.
         """
-        apart = float((peer.packed() - self.expected).abs().max())
+        start = time.perf_counter()
+        result = peer.run()
+        seconds = time.perf_counter() - start
+        apart = float((peer.unpack(result) - self.expected).abs().max())
         if not apart < TOLERANCE:
             raise AssertionError(f"{name} computes something else: {apart:.1e} apart")
+        return seconds
 
 
-def prepare_peers(inputs: PackedInputs, groups: Mapping[str, Mapping[str, Prepare]]) -> Contenders:
+def prepare_peers(
+    inputs: PackedInputs, groups: Mapping[str, Mapping[str, Prepare]], *, always: Collection[str],
+) -> Contenders:
     """Prepare, check and probe peers; those that do not run here are left out with the reason.
 
     Args:
         groups: by name, forms of which only the fastest takes part.
+        always: groups that take part however slow they are.
     """
+    probes: dict[str, float] = {}
     found = Contenders(reference(inputs))
     for group, forms in groups.items():
         seconds: dict[str, float] = {}
-        best: Peer | None = None
+        peers: dict[str, Peer] = {}
         for form, prepare in forms.items():
             try:
                 peer = prepare(inputs)
@@ -68,13 +77,20 @@ def prepare_peers(inputs: PackedInputs, groups: Mapping[str, Mapping[str, Prepar
                 log.warning("%s is left out: %s", form, error)
                 continue
             with torch.inference_mode():
-                found.check(form, peer)
-                seconds[form] = min(_seconds(peer.run) for _ in range(PROBES))
-            if seconds[form] == min(seconds.values()):
-                best, name = peer, form
-        if best is not None:
-            found.chosen[group] = (name, best)
+                seconds[form] = found.check(form, peer)
+                if seconds[form] < AGAIN * min(seconds.values()):
+                    seconds[form] = min(seconds[form], _seconds(peer.run))
+            peers[form] = peer
+        if peers:
+            name = min(seconds, key=seconds.__getitem__)
+            found.chosen[group] = (name, peers[name])
+            probes[_name(group, name)] = seconds[name]
             found.left_out.update({_name(group, form): taken for form, taken in seconds.items() if form != name})
+    limit = HOPELESS * min(probes.values(), default=0.0)
+    for group, (form, _) in list(found.chosen.items()):
+        if group not in always and probes[_name(group, form)] > limit:
+            found.left_out[_name(group, form)] = probes[_name(group, form)]
+            del found.chosen[group]
     return found
 
 

@@ -95,3 +95,8 @@ def test_unknown_data_sets_are_refused(tmp_path):
         read_lengths("glue", tmp_path)
     with pytest.raises(ValueError, match="no data set 'glue'"):
         generated_lengths("glue", seed=0)
+
+
+@pytest.mark.parametrize("folder", [None, ""])
+def test_without_a_folder_lengths_are_generated(folder):
+    np.testing.assert_array_equal(corpus(folder).load("mnli").values, generated_lengths("mnli", seed=0).values)

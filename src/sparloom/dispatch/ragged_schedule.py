@@ -1,0 +1,169 @@
+"""Schedules of ragged operators: searched by a cost model that has seen a few, checked by measurement, remembered.
+
+    key in the cache?  ->  the schedule that is kept
+    else  a sample of the space, measured in turn  ->  an additive cost model  ->  its best of the whole space, measured
+          beside the best of the sample and the default  ->  the fastest, if it beats the default beyond doubt
+
+Source: CoRa leaves schedules to hand and grid search (§6, §7.2 "manual scheduling and grid search").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sparloom.dispatch.guardrail import Guardrail
+from sparloom.dispatch.plan_cache import PlanCache
+from sparloom.dispatch.plan_key import machine_digest
+from sparloom.dispatch.race import Effort, duel, race
+from sparloom.dispatch.ragged_operator import RaggedOperator
+from sparloom.jit import kernel_source
+from sparloom.models import Static
+from sparloom.ragged import Executable, Structure
+from sparloom.search import Evolution, best
+from sparloom.space import Config
+
+__all__ = ["RaggedChoice", "RaggedEffort", "choose_schedule"]
+
+log = logging.getLogger(__name__)
+
+Call = Callable[[], None]
+EVOLUTION = Evolution(population=64, generations=8, patience=3, mutation=0.2, tournament=3, seed=0)
+SOURCES = ("multiply.cpp", "tall_gemm.hpp", "gemm.hpp", "vector.hpp")
+
+
+@dataclass(frozen=True)
+class RaggedEffort:
+    """How much a choice may measure.
+
+    Args:
+        sample: configurations from which the cost model learns, the default among them.
+        proposed: by the cost model, that are measured besides.
+        race: of both measurements.
+        guardrail: what the winner must pass against the default.
+        seed: of the sample and of the operands.
+    """
+
+    sample: int = 16
+    proposed: int = 4
+    race: Effort = field(default_factory=lambda: Effort(candidates=20, repetitions=3, executions=120, seconds=20.0))
+    guardrail: Guardrail = field(default_factory=Guardrail)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class RaggedChoice:
+    """A schedule, and why.
+
+    Args:
+        ratio: its seconds over those of the default; 1 for the default.
+        measured: configurations.
+        seconds: that the choice took.
+        from_cache: it was made before.
+    """
+
+    config: Config
+    ratio: float
+    measured: int
+    seconds: float
+    from_cache: bool = False
+
+
+def choose_schedule(
+    operator: RaggedOperator, structure: Structure, *, threads: int, effort: RaggedEffort | None = None,
+    plans: PlanCache | None = None, search: bool = True,
+) -> RaggedChoice:
+    """Choose a schedule for all batches that are like this one.
+
+    Args:
+        plans: where choices are kept; that of this user by default.
+        search: measure where nothing is kept; else take the default.
+
+    Raises:
+        CompileError: no program compiles.
+    """
+    plans = plans or PlanCache.of_this_user()
+    key = _key(operator, structure, threads)
+    kept = plans.find_schedule(key)
+    if kept is not None:
+        return RaggedChoice(operator.space.parse(kept["config"]), kept["ratio"], kept["measured"], kept["seconds"],
+                            from_cache=True)
+    if not search:
+        return RaggedChoice(operator.space.default(), 1.0, 0, 0.0)
+    choice = _searched(operator, operator.part(structure), threads, effort or RaggedEffort())
+    plans.keep_schedule(key, {"config": choice.config.key, "ratio": choice.ratio, "measured": choice.measured,
+                              "seconds": choice.seconds})
+    log.info("%s: %s, %.3f of the seconds of the default, chosen in %.1f s", operator.name, choice.config, choice.ratio,
+             choice.seconds)
+    return choice
+
+
+def _searched(operator: RaggedOperator, structure: Structure, threads: int, effort: RaggedEffort) -> RaggedChoice:
+    start = time.perf_counter()
+    space, default = operator.space, operator.space.default()
+    drawn = space.sample(min(effort.sample, len(space)), np.random.default_rng(effort.seed))
+    sample = [default, *(config for config in drawn if config != default)]
+    calls = _Calls(operator, structure, threads, effort.seed)
+    first = _measured(calls, sample, effort)
+    labels = pd.DataFrame([{"matrix": "batch", "config": config.key, "seconds": seconds}
+                           for config, seconds in first.items()])
+    model = Static().fit(labels, space=space)
+    ranked = best(model.rate, space, min(len(space), len(first) + effort.proposed), evolution=EVOLUTION)
+    proposed = [each.config for each in ranked if each.config not in first][:effort.proposed]
+    fastest = min(first, key=first.__getitem__)
+    last = _measured(calls, list(dict.fromkeys([default, fastest, *proposed])), effort)
+    winner = min(last, key=last.__getitem__)
+    measured = len(first) + len(proposed)
+    if winner == default:
+        return RaggedChoice(default, 1.0, measured, time.perf_counter() - start)
+    taken = duel(calls.bound(winner), calls.bound(default), effort=effort.race, clock=time.perf_counter,
+                 decided=lambda so_far: effort.guardrail.judge(*so_far.seconds).sure)
+    verdict = effort.guardrail.judge(*taken.seconds)
+    chosen, ratio = (winner, verdict.ratio) if verdict.accepted else (default, 1.0)
+    return RaggedChoice(chosen, ratio, measured, time.perf_counter() - start)
+
+
+class _Calls:
+    """Programs bound to operands that all configurations share as far as they store them alike."""
+
+    def __init__(self, operator: RaggedOperator, structure: Structure, threads: int, seed: int) -> None:
+        self._operator, self._structure, self._threads, self._seed = operator, structure, threads, seed
+        self._calls: dict[Config, Call] = {}
+
+    def bound(self, config: Config) -> Call:
+        """Compile and bind a configuration; once."""
+        if config not in self._calls:
+            run = Executable(self._operator.program(config), threads=self._threads)
+            rng = np.random.default_rng(self._seed)
+            operands = {name: rng.standard_normal(self._structure.size(run.program.tensors()[name]), dtype=np.float32)
+                        for name in run.program.inputs()}
+            self._calls[config], _ = run.bind(self._structure, **operands)
+        return self._calls[config]
+
+
+def _measured(calls: _Calls, configs: Sequence[Config], effort: RaggedEffort) -> dict[Config, float]:
+    """Least seconds of those that were started."""
+    taken = race([calls.bound(config) for config in configs], effort=effort.race, clock=time.perf_counter)
+    return {config: min(seconds) for config, seconds in zip(configs, taken.seconds, strict=True) if seconds}
+
+
+def _key(operator: RaggedOperator, structure: Structure, threads: int) -> Mapping[str, Any]:
+    return {"operator": operator.name, "space": operator.space.digest(), "alike": dict(operator.alike(structure)),
+            "threads": threads, "machine": machine_digest(), "kernels": _kernels_digest()}
+
+
+@cache
+def _kernels_digest() -> str:
+    """Hash the sources of products of tiles: after a change all is chosen anew."""
+    content = hashlib.sha256()
+    for name in SOURCES:
+        content.update(kernel_source(f"cpu/{name}").read_bytes())
+    return content.hexdigest()

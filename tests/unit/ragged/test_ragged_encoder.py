@@ -1,0 +1,119 @@
+"""The encoder layer: what every schedule computes is what NumPy computes, sequence after sequence."""
+
+import numpy as np
+import pytest
+from interpreted import InterpretedLibrary
+
+from sparloom.errors import IllegalSchedule
+from sparloom.jit import compile_c
+from sparloom.ragged import (
+    LENGTHS,
+    EncoderSchedule,
+    EncoderShape,
+    Executable,
+    RaggedTensor,
+    Structure,
+    attention,
+    encoder_layer,
+    interpreted,
+    mixing,
+    scheduled_attention,
+    scheduled_encoder_layer,
+    scheduled_mixing,
+)
+
+SHAPE = EncoderShape(width=8, heads=2, hidden=12)
+CAUSAL = EncoderShape(width=8, heads=2, hidden=12, causal=True)
+SMALL = EncoderSchedule(rows=3, panel=4, depth=5, queries=4)
+LENGTHS_GIVEN = [5, 1, 0, 9]
+
+
+def parameters(program, seed=0):
+    """Small weights; what is read of tokens is packed."""
+    rng = np.random.default_rng(seed)
+    of = Structure({LENGTHS: LENGTHS_GIVEN}, InterpretedLibrary)
+    return {name: 0.5 * rng.standard_normal(of.size(program.tensors()[name])).astype(np.float32)
+            for name in program.inputs()}
+
+
+def stored(program, of, values):
+    return {name: RaggedTensor.from_packed(program.tensors()[name], of, value).data for name, value in values.items()}
+
+
+def oracle(shape, values, *, layer):
+    """A layer, or attention by itself, in float64."""
+    width, heads, size = shape.width, shape.heads, shape.head_width
+    v = {name: value.astype(np.float64) for name, value in values.items()}
+    results = []
+    for x in np.split(v["x"].reshape(-1, width), np.cumsum(LENGTHS_GIVEN)[:-1]):
+        qkv = np.einsum("tm,mphd->phtd", x, v["w_qkv"].reshape(width, 3, heads, size))
+        q, k, value = qkv + v["b_qkv"].reshape(3, heads, 1, size)
+        scores = np.einsum("htd,hsd->hts", q, k) / np.sqrt(size)
+        if shape.causal:
+            scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
+        weights = np.exp(scores)
+        mixed = np.einsum("hts,hsd->thd", weights / weights.sum(axis=2, keepdims=True), value)
+        attended = np.einsum("thd,hdc->tc", mixed, v["w_out"].reshape(heads, size, width)) + v["b_out"]
+        if layer:
+            first = _norm(attended + x, v["gain_1"], v["shift_1"], shape)
+            active = np.maximum(first @ v["w_in"].reshape(width, -1) + v["b_in"], 0)
+            attended = _norm(active @ v["w_back"].reshape(-1, width) + v["b_back"] + first, v["gain_2"], v["shift_2"],
+                             shape)
+        results.append(attended)
+    return np.concatenate(results)
+
+
+def _norm(x, gain, shift, shape):
+    centred = x - x.mean(axis=1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + shape.epsilon) * gain + shift
+
+
+@pytest.mark.parametrize("shape", [SHAPE, CAUSAL])
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_interpreted_attention(shape, scheduled):
+    program = scheduled_attention(shape, SMALL) if scheduled else attention(shape)
+    of = Structure({LENGTHS: LENGTHS_GIVEN}, InterpretedLibrary)
+    values = parameters(attention(shape))
+    found = interpreted(program, of, **stored(program, of, values))["attended"]
+    np.testing.assert_allclose(found.reshape(-1, 8), oracle(shape, values, layer=False), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [SHAPE, CAUSAL])
+def test_an_interpreted_layer(shape):
+    program = scheduled_encoder_layer(shape, SMALL)
+    of = Structure({LENGTHS: LENGTHS_GIVEN}, InterpretedLibrary)
+    values = parameters(encoder_layer(shape))
+    found = interpreted(program, of, **stored(program, of, values))["norm_2"]
+    np.testing.assert_allclose(found.reshape(-1, 8), oracle(shape, values, layer=True), atol=1e-5)
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize("shape", [SHAPE, CAUSAL, EncoderShape(width=64, heads=2, hidden=80, causal=True)])
+@pytest.mark.parametrize("chosen", [EncoderSchedule(), EncoderSchedule(rows=5, panel=8, depth=32, queries=64)])
+def test_a_compiled_layer(shape, chosen, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
+    program = scheduled_encoder_layer(shape, chosen)
+    of = Structure({LENGTHS: LENGTHS_GIVEN}, compile_c)
+    values = parameters(encoder_layer(shape))
+    for name in ("w_in", "w_back", "w_qkv"):
+        values[name] *= shape.width**-0.5
+    found = Executable(program)(of, **stored(program, of, values))
+    np.testing.assert_allclose(found.reshape(-1, shape.width), oracle(shape, values, layer=True), atol=2e-5)
+
+
+def test_causal_attention_computes_triangles_of_tiles():
+    text = str(scheduled_mixing(CAUSAL, SMALL))
+    assert "dense for col in 0 .. min(lengths(batch), (pos_outer + 1) * 4) (reduction):" in text
+    assert "made scores: local f32[" in text
+    assert str(mixing(CAUSAL)).count("launch") == 6
+
+
+def test_the_step_of_causal_attention_is_whole_tiles():
+    with pytest.raises(IllegalSchedule, match="in steps of 6 with 4 queries in a tile: take a multiple of 4"):
+        scheduled_mixing(EncoderShape(width=8, heads=2, causal=True, step=6), SMALL)
+
+
+def test_kernels_of_a_layer_read_one_table():
+    """Everything is stored as the loops run, so neither the maps of fused loops nor orders are built."""
+    run = Executable(scheduled_encoder_layer(SHAPE, SMALL))
+    assert [made.table.label for made in run.prelude.kernels] == ["offsets"]
