@@ -32,11 +32,11 @@ from sparloom.ragged.program import Loop, Nest
 from sparloom.ragged.tensor import Tensor
 from sparloom.ragged.tiling import constant_limit
 
-__all__ = ["NestCode"]
+__all__ = ["NEUTRAL", "NestCode"]
 
 LOCAL_ELEMENTS = 4096  # of an accumulator array; threads have small stacks
 
-_NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
+NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
 _COMBINE = {"sum": "+", "max": "max", "min": "min"}
 
 Inside = Callable[[frozenset[str]], list[Stmt]]
@@ -115,7 +115,7 @@ class NestCode:
         if loops[-1].kind == "dense":
             return self._product(loops, known)
         inner = tuple(loop for loop in loops if not loop.reduces)
-        neutral = Const(_NEUTRAL[reduction.op], nest.operation.output.type)
+        neutral = Const(NEUTRAL[reduction.op], nest.operation.output.type)
         start = neutral if nest.begins else self._stored()
         acc = self._accumulator(inner, start)
         begin: list[Stmt] = []
@@ -149,10 +149,8 @@ class NestCode:
                 neutral = Const(0.0, nest.operation.output.type)
                 lines += self._around(inner, known, lambda _: [self._store(neutral)])
                 add = Const(True, BOOL)
-        output = nest.operation.output
-        written = output[tuple(dim for dim, _ in output.axes)]
         lines += self._around(around, known, lambda _: [
-            product(nest, self._lookups, self._meanings, written=written, loops=loops[-3:], add=add)])
+            product(nest, self._lookups, self._meanings, written=nest.operation.written, loops=loops[-3:], add=add)])
         if nest.ends and nest.operation.value != reduction:
             whole = rewritten(nest.operation.value, lambda node: self._stored() if node == reduction else None)
             lines += self._around(inner, known, lambda _: [self._store(whole)])
@@ -185,7 +183,8 @@ class NestCode:
     def _masked(self, reduction: Reduce, neutral: Expr) -> Expr:
         """Let padded iterations add nothing."""
         padded = dict(self._nest.padded)
-        value = reduction.value
+        value = self._nest.added
+        assert value is not None
         for dim, extent in reversed(reduction.axes):
             if dim.name in padded:
                 value = Select(Binary("<", dim, extent), value, neutral)
@@ -199,8 +198,8 @@ class NestCode:
         return Store(self._nest.operation.output.name, self._place(), self._expr(value))
 
     def _place(self) -> Expr:
-        output = self._nest.operation.output
-        return self._lookups.offset(output, [dim for dim, _ in output.axes], self._meanings)
+        written = self._nest.operation.written
+        return self._lookups.offset(written.tensor, written.indices, self._meanings)
 
     def _expr(self, expr: Expr) -> Expr:
         return self._lookups.expr(expr, self._meanings)

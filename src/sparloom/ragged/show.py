@@ -125,7 +125,7 @@ def _head(loop: Loop) -> str:
 def _statements(nest: Nest) -> list[str]:
     """What the innermost loop does, and what is done behind the reduction."""
     operation: Operation = nest.operation
-    target = _text(operation.output[tuple(dim for dim, _ in operation.output.axes)])
+    target = _text(operation.written)
     reduction = operation.reduction
     if reduction is None:
         return [f"{target} = {_text(operation.value)}"]
