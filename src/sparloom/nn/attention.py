@@ -78,7 +78,7 @@ class MultiheadAttention(torch.nn.Module):
             TypeError, ValueError: tokens, lengths and layer do not fit together; the message says how.
         """
         batch = batch_of(tokens, lengths, self.embed_dim)
-        shape = EncoderShape(self.embed_dim, self.num_heads, causal=is_causal, step=self.schedule.queries)
+        shape = EncoderShape(self.embed_dim, self.num_heads, causal=is_causal)
         layer = compiled_attention(shape, self.schedule, torch.get_num_threads())
         return batch.like(call_layer(layer, batch, self.weights(), self._packed))
 

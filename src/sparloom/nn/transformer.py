@@ -82,7 +82,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         """
         batch = batch_of(tokens, lengths, self.linear1.in_features)
         shape = EncoderShape(self.linear1.in_features, self.self_attn.num_heads, self.linear1.out_features,
-                             self.norm1.eps, is_causal, self.schedule.queries)
+                             self.norm1.eps, is_causal)
         layer = compiled_encoder_layer(shape, self.schedule, torch.get_num_threads())
         return batch.like(call_layer(layer, batch, self.weights(), self._packed))
 

@@ -35,6 +35,7 @@ from sparloom.ragged.encoder import (
     model,
     part,
     pos,
+    stepped,
 )
 from sparloom.ragged.fuse import fuse
 from sparloom.ragged.linear_backward import scheduled_sum, scheduled_weights, summed
@@ -90,12 +91,14 @@ def encoder_backward(shape: EncoderShape) -> Program:
 
 
 def scheduled_attention_backward(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
-    """Schedule `attention_backward` for a CPU."""
+    """Schedule `attention_backward` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer`."""
+    shape = stepped(shape, chosen)
     return _scheduled_attention(attention_backward(shape), shape, chosen)
 
 
 def scheduled_encoder_backward(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
-    """Schedule `encoder_backward` for a CPU."""
+    """Schedule `encoder_backward` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer`."""
+    shape = stepped(shape, chosen)
     given = encoder_backward(shape)
     for number, inward in (("2", "d_fed"), ("1", "d_attended")):
         given = scheduled_norm_backward(given, number, inward, cols=COLS)

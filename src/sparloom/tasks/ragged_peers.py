@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 TOLERANCE = 1e-4  # absolute, of values around 1; other orders of addition
 AGAIN = 1.2  # times the fastest form: who is as near in a first run is run again
-HOPELESS = 2.0  # times the fastest peer: who is slower does not take part
+HOPELESS = 1.5  # times the fastest peer: who is slower does not take part
 
 Prepare = Callable[[PackedInputs], Peer]
 
@@ -58,19 +58,21 @@ class Contenders:
 
 
 def prepare_peers(
-    inputs: PackedInputs, groups: Mapping[str, Mapping[str, Prepare]], *, always: Collection[str],
+    inputs: PackedInputs, groups: Mapping[str, Mapping[str, Prepare]], *, always: Collection[str], rising: Collection[str] = (),
 ) -> Contenders:
     """Prepare, check and probe peers; those that do not run here are left out with the reason.
 
     Args:
         groups: by name, forms of which only the fastest takes part.
         always: groups that take part however slow they are.
+        rising: groups whose forms are of rising size: two far behind end the group.
     """
     probes: dict[str, float] = {}
     found = Contenders(reference(inputs))
     for group, forms in groups.items():
         seconds: dict[str, float] = {}
         peers: dict[str, Peer] = {}
+        behind = 0
         for form, prepare in forms.items():
             try:
                 peer = prepare(inputs)
@@ -81,6 +83,9 @@ def prepare_peers(
             if seconds[form] < AGAIN * min(seconds.values()):
                 seconds[form] = min(seconds[form], _seconds(peer.run))
             peers[form] = peer
+            behind = behind + 1 if seconds[form] > AGAIN * min(seconds.values()) else 0
+            if group in rising and behind == 2:
+                break
         if peers:
             name = min(seconds, key=seconds.__getitem__)
             found.chosen[group] = (name, peers[name])
