@@ -15,10 +15,7 @@ not needed, since tiles of products take any extent; the three kernels of attent
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import math
-=======
->>>>>>> 9eebec2c2a05c2d8113a00285c97e42d19ec5786
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -149,29 +146,14 @@ def scheduled_mixing(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
 
 
 def scheduled_attention(shape: EncoderShape, chosen: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
-<<<<<<< HEAD
-    """Schedule `attention` for a CPU.
-
-    Args:
-        kept: results that are stored as a whole, though they are needed in one place only: for gradients.
-
-    Raises:
-        IllegalSchedule: as `scheduled_encoder_layer`.
-    """
-=======
     """Schedule `attention` for a CPU; `kept` and errors as in `scheduled_encoder_layer`."""
->>>>>>> 9eebec2c2a05c2d8113a00285c97e42d19ec5786
     given = linear(attention(stepped(shape, chosen)), "qkv", "dim", "model", chosen)
     given = _mixed(given, chosen, kept)
     return linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
 
 
 def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
-<<<<<<< HEAD
-    """Schedule `encoder_layer` for a CPU; `kept` as in `scheduled_attention`.
-=======
     """Schedule `encoder_layer` for a CPU.
->>>>>>> 9eebec2c2a05c2d8113a00285c97e42d19ec5786
 
     Args:
         kept: results that are stored as a whole, though they are needed in one place only: for gradients.

@@ -58,7 +58,8 @@ class Contenders:
 
 
 def prepare_peers(
-    inputs: PackedInputs, groups: Mapping[str, Mapping[str, Prepare]], *, always: Collection[str], rising: Collection[str] = (),
+    inputs: PackedInputs, groups: Mapping[str, Mapping[str, Prepare]], *, always: Collection[str],
+    rising: Collection[str] = (),
 ) -> Contenders:
     """Prepare, check and probe peers; those that do not run here are left out with the reason.
 
