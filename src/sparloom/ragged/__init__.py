@@ -94,7 +94,7 @@ __all__ = [
     "parallel", "part", "partial_flops", "program", "ragged_activations", "ragged_flops", "read_lengths", "real",
     "remap", "reorder", "reorder_dimensions", "scheduled_attention", "scheduled_attention_backward",
     "scheduled_encoder_backward", "scheduled_encoder_layer", "scheduled_mixing", "scheduled_vgemm", "split",
-    "split_dimension", "split_operation", "split_trmm", "sqrt", "structure_of", "sum_over", "tiled_trmm", "tiled_vgemm",
-    "tokens_of", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
-    "with_bulk_sequence",
+    "split_dimension", "split_operation", "split_trmm", "sqrt", "structure_of", "sum_over", "tiled_trmm",
+    "tiled_vgemm", "tokens_of", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm",
+    "vgemm_structure", "where", "with_bulk_sequence",
 ]

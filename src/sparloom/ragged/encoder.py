@@ -15,6 +15,7 @@ not needed, since tiles of products take any extent; the three kernels of attent
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -67,6 +68,7 @@ class EncoderShape:
         causal: tokens look at themselves and those before only.
         step: causal scores are computed up to the next multiple of it, and those beyond masked: triangles of tiles. By
             default the tile of queries of the schedule.
+        triangles: else all causal scores are computed, and masked: what others do.
     """
 
     width: int = 512
@@ -75,6 +77,7 @@ class EncoderShape:
     epsilon: float = 1e-5
     causal: bool = False
     step: int | None = None
+    triangles: bool = True
 
     @property
     def head_width(self) -> int:
@@ -194,7 +197,7 @@ def _attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
 
 def seen_by(shape: EncoderShape, query: Dim) -> Expr:
     """Count the keys that scores are computed for."""
-    if not shape.causal:
+    if not shape.causal or not shape.triangles:
         return LENGTHS(batch)
     step = shape.step or EncoderSchedule().queries
     return minimum(LENGTHS(batch), (query // step + 1) * step)
@@ -208,10 +211,14 @@ def _mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
     seen = seen_by(shape, pos)
     scores = compute("scores", {**rows, col: seen}, sum_over(
         {dim: width}, qkv[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
-    peak = compute("peak", rows, max_over({col: pos + 1 if shape.causal else seen}, scores[batch, head, pos, col]))
-    weight = exp((scores[batch, head, pos, col] - peak[batch, head, pos]) * real(width**-0.5))
+    score, first = scores[batch, head, pos, col], less(col, pos + 1)
+    if shape.causal and not shape.triangles:
+        peak = compute("peak", rows, max_over({col: seen}, where(first, score, real(-math.inf))))
+    else:
+        peak = compute("peak", rows, max_over({col: pos + 1 if shape.causal else seen}, score))
+    weight = exp((score - peak[batch, head, pos]) * real(width**-0.5))
     weights = compute("weights", {**rows, col: seen},
-                      where(less(col, pos + 1), weight, real(0.0)) if shape.causal else weight)
+                      where(first, weight, real(0.0)) if shape.causal else weight)
     total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[batch, head, pos, col]))
     mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, sum_over(
         {col: seen}, weights[batch, head, pos, col] * qkv[batch, col, 2, head, dim]) * total[batch, head, pos])

@@ -36,6 +36,7 @@ __all__ = ["BenchRagged"]
 logger = logging.getLogger(__name__)
 
 COMPARED = ("padded", "micro_batches")  # with which there is a ratio for every case
+RISING = ("micro_batches",)
 Row = dict[str, Any]
 
 
@@ -155,7 +156,7 @@ class BenchRagged:
     def _modules(self, part: str, batch: np.ndarray, about: Row) -> list[Row]:
         module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
         inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
-        found = prepare_peers(inputs, self._groups(len(batch)), always=COMPARED)
+        found = prepare_peers(inputs, self._groups(len(batch)), always=COMPARED, rising=RISING)
         own = OWN_MODULES[part](inputs, threads=self.threads)
         found.check("sparloom", own)
         calls: dict[str, Callable[[], object]] = {"sparloom": own.run, **found.calls()}
