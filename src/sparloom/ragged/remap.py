@@ -35,6 +35,9 @@ def remap(program: Program, nest: str, loop: str, work: Expr | None = None) -> P
     """
     found = program.nest(nest)
     old = found.loop(loop)
+    if old.kind == "dense":
+        raise IllegalSchedule(f"{nest}: loop {loop} belongs to a product of tiles, which needs its order: remap a loop "
+                              f"around")
     extent = found.expanded(old.extent)
     measure = _trips(found, loop) if work is None else found.expanded(work)
     for what, expr, allowed in (("extent", extent, set()), ("work", measure, {loop})):
