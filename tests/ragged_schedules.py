@@ -41,7 +41,7 @@ def scheduled(draw: st.DrawFn, program: Program, steps: int = 7) -> tuple[Progra
     """Apply up to `steps` random changes; also returns their names."""
     done: list[str] = []
     together = ["compute_at", "inline"] if len(program.launches) > 1 else []  # legal before others only
-    together += ["compute_with", "decompose_reduction"] if together else []
+    together += ["compute_with", "decompose_reduction", "narrow"] if together else []
     first = draw(st.lists(st.sampled_from(together), max_size=3)) if together else []
     for number in range(steps):
         name = first[number] if number < len(first) else draw(st.sampled_from(sorted(STEPS)))
