@@ -30,6 +30,7 @@ from sparloom.ragged import (
     part,
     program,
     real,
+    remap,
     reorder,
     split,
     sum_over,
@@ -237,3 +238,16 @@ def test_narrow_refuses():
     computes_the_case(narrow(outside, "by_col_rest", row))
     refused("by_col_rest: loop row cannot be narrowed, since it is not a whole dimension of the result", narrow,
             narrow(outside, "by_col_rest", row), "by_col_rest", row)
+
+
+def test_loops_of_a_product_are_not_remapped():
+    given = offload(CASES["projection"].program, "y", "row", "out", "inner")
+    refused("y: loop out cannot be remapped, since it is one of a product of tiles, whose elements lie evenly spaced: "
+            "remap a loop outside of it", remap, given, "y", "out")
+
+
+def test_a_local_array_varies_with_loops_around_or_inside():
+    s, t = (nest.operation for nest in CASES["causal"].program.nests())
+    refused("s cannot be local: the extent of col varies with row inside of the array, and the array with batch: store "
+            "it whole, or take a loop further inside", compute_at, program("p", [s, t]), "s", "t", "batch", local=True)
+    compute_at(program("p", [s, t]), "s", "t", "row", local=True)
