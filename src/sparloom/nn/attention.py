@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from sparloom.nn.eager import eager
 from sparloom.nn.layer_call import call_layer
 from sparloom.nn.tokens import Lengths, batch_of
 from sparloom.nn.weights import PackedWeights, Parameters
@@ -61,6 +62,7 @@ class MultiheadAttention(torch.nn.Module):
             torch.nn.init.zeros_(self.in_proj_bias)
             torch.nn.init.zeros_(self.out_proj.bias)
 
+    @eager
     def forward(self, tokens: torch.Tensor, lengths: Lengths | None = None, *, is_causal: bool = False) -> torch.Tensor:
         """Let the tokens of every sequence attend to each other.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from sparloom.nn.attention import MultiheadAttention
+from sparloom.nn.eager import eager
 from sparloom.nn.layer_call import call_layer
 from sparloom.nn.tokens import Lengths, batch_of
 from sparloom.nn.weights import PackedWeights, Parameters
@@ -64,6 +65,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         self.schedule = schedule or EncoderSchedule()
         self._packed = PackedWeights()
 
+    @eager
     def forward(self, tokens: torch.Tensor, lengths: Lengths | None = None, *, is_causal: bool = False) -> torch.Tensor:
         """Compute the layer.
 

@@ -371,3 +371,20 @@ def test_arguments_of_layers_are_checked():
     refused(ValueError, "dim_feedforward=0: give at least 1", TransformerEncoderLayer, WIDTH, HEADS, 0)
     for activation in ("relu", torch.relu, torch.nn.functional.relu, torch.nn.ReLU()):
         TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, activation=activation)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_models_call_the_layer_as_it_is():
+    ours = layers()[1]
+    model = torch.nn.ModuleList([torch.nn.Linear(WIDTH, WIDTH), ours])
+
+    def call(x, lengths):
+        return model[1](torch.relu(model[0](x)), lengths).sum()
+
+    compiled = torch.compile(call, backend="eager")
+    for lengths in ([5, 1, 9], [9, 5, 1]):
+        x = torch.randn(15, WIDTH)
+        grads = [torch.autograd.grad(each(x, torch.tensor(lengths)), [*model.parameters()])
+                 for each in (call, compiled)]
+        for one, other in zip(*grads, strict=True):
+            torch.testing.assert_close(one, other)
