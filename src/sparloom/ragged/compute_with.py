@@ -73,7 +73,7 @@ def _renamed(moved: Nest, onto: Nest, outer: tuple[Loop, ...]) -> Nest:
         if ours is None or ours.kind not in ("serial", theirs.kind) or (
                 replaced(moved.expanded(ours.extent), names) != onto.expanded(theirs.extent)):
             raise IllegalSchedule(f"{moved.name} cannot be computed with {onto.name}: its loop "
-                                  f"{'' if ours is None else ours.name} is not the loop {theirs.name} of "
+                                  f"{'(none)' if ours is None else ours.name} is not the loop {theirs.name} of "
                                   f"{onto.name}: split, fuse and reorder both alike")
         names[ours.name] = Ref(theirs.name)
     shared, known = {loop.name for loop in outer}, dict(onto.defined)
@@ -126,7 +126,8 @@ def _check_elements(attached: Nest, onto: Nest, outer: tuple[Loop, ...]) -> None
         same = other.operation.output == attached.operation.output and other.operation.at == attached.operation.at
         if not same or all(each.begins and each.ends for each in both):
             continue
-        around = {loop.name for loop in outer[: onto.position(at) + 1]} if other is not onto else set()
+        first = onto.position(at) + 1 if other is not onto else 0
+        around = {loop.name for loop in outer[:first]} if first <= len(outer) else set()
         if not around or not other.begins or attached.begins or not _alike(onto, both, around):
             raise IllegalSchedule(f"{attached.name} cannot be computed with {onto.name}: it goes on with the reduction "
                                   f"of {other.name}: compute that with {onto.name} first, at a loop outside of the "

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Binary, Const, Expr, Ref, Select, pretty_expr, simplify_expr
-from sparloom.ragged.dimensions import Dim, free
+from sparloom.ragged.dimensions import Dim, free, replaced
 from sparloom.ragged.polynomial import normal
 from sparloom.ragged.program import Nest, Program
 from sparloom.ragged.reorder import check_order
@@ -58,8 +58,11 @@ def narrow(program: Program, nest: str, loop: Dim) -> Program:
 
 def _end(nest: Nest, end: Expr, loop: str) -> Expr:
     """Write an end by loops outside, if it is the same throughout those inside."""
-    end = nest.expanded(end)
-    for each in nest.loops[nest.position(loop) + 1:]:
+    inside = nest.loops[nest.position(loop) + 1:]
+    meanings = {name: nest.expanded(Ref(name)) for name in free(end)}
+    names = {each.name for each in inside}
+    end = replaced(end, {name: meaning for name, meaning in meanings.items() if free(meaning) & names})
+    for each in inside:
         limit = constant_limit(each.extent)
         end = end if limit is None else without_inner(end, each.name, limit)
     return end

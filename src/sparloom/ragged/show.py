@@ -130,7 +130,7 @@ def _statements(nest: Nest) -> list[str]:
     if reduction is None:
         return [f"{target} = {_text(operation.value)}"]
     notes = ("" if nest.begins else " (on top of what is stored)") + ("" if nest.ends else " (not finished)")
-    lines = [f"{target} {_SUMMARY[reduction.op]} {_text(reduction.value)}{notes}"]
+    lines = [f"{target} {_SUMMARY[reduction.op]} {_text(nest.added)}{notes}"]
     if nest.ends and reduction != operation.value:
         whole = rewritten(operation.value, lambda node: Ref(target) if node == reduction else None)
         lines.append(f"{target} = {_text(whole)}")
