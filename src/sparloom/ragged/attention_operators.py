@@ -1,7 +1,7 @@
 """The five operators of multi-head attention as programs of their own, each of which stores its result.
 
     proj1      qkv[batch, pos, part, head, dim] of tokens          softmax   weights[batch, head, pos, col] of scores
-    qkt        scores[batch, head, pos, col] of qkv                attnv     mixed[batch, pos, head, dim] of weights, qkv
+    qkt        scores[batch, head, pos, col] of qkv                attnv     mixed[batch, pos, head, dim] of these
     qkt_fused  the same; tiles of all sequences are one loop       proj2     attended[batch, pos, channel] of mixed
 
 They are for comparisons, in which one operator is looked at by itself; `scheduled_attention` is faster than all of them
@@ -65,7 +65,7 @@ def equal_tokens(batches: int, tokens: int) -> TokenExtents:
 def stored_densely(given: Program) -> Program:
     """Store all tensors as if every sequence were as long as the longest; loops stay as they are."""
     for tensor in given.tensors().values():
-        varying = [each for each, extent in tensor.axes if each.name in ("pos", "col") and not isinstance(extent, Const)]
+        varying = [each for each, extent in tensor.axes if each in (pos, col) and not isinstance(extent, Const)]
         if tensor.local is None and varying:
             given = pad_storage(given, tensor.name, full=varying)
     return given
@@ -88,9 +88,9 @@ def first_projection(shape: EncoderShape, extents: TokenExtents) -> Program:
 def scores(shape: EncoderShape, extents: TokenExtents) -> Program:
     """QKT, by tiles of queries; a head's keys are transposed first."""
     qkv = _qkv(shape, extents)
-    keys = compute("keys", {batch: extents.batches, head: shape.heads, dim: shape.head_width, col: extents.tokens(batch)},
-                   qkv[batch, col, 1, head, dim])
-    found = compute("scores", {**_rows(shape, extents), col: extents.tokens(batch)}, sum_over(
+    heads, last = {head: shape.heads, dim: shape.head_width}, {col: extents.tokens(batch)}
+    keys = compute("keys", {batch: extents.batches, **heads, **last}, qkv[batch, col, 1, head, dim])
+    found = compute("scores", {**_rows(shape, extents), **last}, sum_over(
         {dim: shape.head_width}, qkv[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
     given = fuse(split(program("qkt", [keys, found]), "scores", "pos", TILE), "scores", "batch", "head")
     given = compute_at(given, "keys", "scores", "batch_head", local=True)

@@ -6,8 +6,8 @@
     scores    of wide and keys: rows and columns padded    packed    of mixed: packed (RemovePad)
     narrow    of scores: packed (ChangePad)                attended  of packed
 
-Where products are offloaded, they read plain tensors, so that what changes the padding of an operand becomes storage: it
-is written where the next operator wants it, and what is in padding is never used. Where products are loops of their
+Where products are offloaded, they read plain tensors, so that what changes the padding of an operand becomes storage:
+it is written where the next operator wants it, and what is in padding is never used. Where products are loops of their
 own, the condition of AddPad stands in them.
 
 Source: CoRa §7.2, Figures 3 and 12; appendix D.8 (offloaded products and padding).
