@@ -8,6 +8,7 @@ import pandas as pd
 from rich.table import Table
 
 from sparloom.report.figures import figure, save, styled
+from sparloom.report.ragged_names import data_title
 from sparloom.report.ragged_turns import compared_cases, turn_metrics, turn_ratios
 
 __all__ = ["PAPER_RACE", "breakdown_frame", "breakdown_metrics", "breakdown_tables", "draw_breakdown"]
@@ -62,7 +63,7 @@ def breakdown_tables(frame: pd.DataFrame) -> Iterator[Table]:
         table.add_column(column, justify="left" if column in ("data", "") else "right")
     for (data, size, operator), row in breakdown_frame(frame).iterrows():
         seconds = [f"{row[name]:.2f}" for name in METHODS]
-        table.add_row(data, str(size), OPERATORS[operator].replace("\n", " "), *seconds,
+        table.add_row(data_title(data), str(size), OPERATORS[operator].replace("\n", " "), *seconds,
                       f"{row['torch'] / row['sparloom']:.2f}")
     yield table
 
@@ -80,7 +81,7 @@ def draw_breakdown(frame: pd.DataFrame, stem: Path) -> None:
             at = places + (number - (len(METHODS) - 1) / 2) * width
             axes.bar(at, shown[method], 0.92 * width, color=colour, label=label)
         axes.set_xticks(places, [OPERATORS[operator] for operator in shown.index], fontsize=8)
-        axes.set_title(f"{case[0]}, {case[1]} sequences")
+        axes.set_title(f"{data_title(case[0])}, {case[1]} sequences")
     panels[0].set_ylabel("milliseconds")
     drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     save(drawn, stem)

@@ -10,8 +10,8 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
 from sparloom.measure import geomean
-from sparloom.ragged import DATASETS
 from sparloom.report.figures import figure, save, styled
+from sparloom.report.ragged_names import data_title
 
 __all__ = ["computation_metrics", "computation_tables", "draw_computation", "draw_memory", "draw_padding",
            "over_ideal", "over_ragged"]
@@ -84,8 +84,8 @@ def computation_tables(frame: pd.DataFrame) -> Iterator[Table]:
         for column in (*values.index.names, *(label for label, _ in labels.values())):
             table.add_column(column, justify="left" if column == "data" else "right")
         for place, row in values.iterrows():
-            names = place if isinstance(place, tuple) else (place,)
-            table.add_row(*map(str, names), *(f"{row[method]:.3f}" for method in labels))
+            data, *size = place if isinstance(place, tuple) else (place,)
+            table.add_row(data_title(data), *map(str, size), *(f"{row[method]:.3f}" for method in labels))
         yield table
 
 
@@ -96,7 +96,7 @@ def draw_computation(frame: pd.DataFrame, stem: Path) -> None:
     drawn, (axes,) = figure(6.4, 3.4)
     for (data, rows), colour in zip(ratio.groupby("data", sort=False), LINES, strict=False):
         sizes = rows.index.get_level_values("size")
-        axes.plot(sizes, rows.to_numpy(), "o-", color=colour, markersize=4, linewidth=1.2, label=_title(str(data)))
+        axes.plot(sizes, rows.to_numpy(), "o-", color=colour, markersize=4, linewidth=1.2, label=data_title(str(data)))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(sorted(set(ratio.index.get_level_values("size")))))
     axes.xaxis.set_major_formatter("{x:g}")
@@ -140,8 +140,4 @@ def _bars(axes: Axes, values: pd.DataFrame, labels: Mapping[str, tuple[str, str]
     for number, (method, (label, colour)) in enumerate(labels.items()):
         axes.bar(places + (number - (len(labels) - 1) / 2) * width, values[method], 0.92 * width, color=colour,
                  label=label)
-    axes.set_xticks(places, [_title(str(data)) for data in values.index], fontsize=8, rotation=30)
-
-
-def _title(data: str) -> str:
-    return DATASETS[data].title if data in DATASETS else data
+    axes.set_xticks(places, [data_title(str(data)) for data in values.index], fontsize=8, rotation=30)

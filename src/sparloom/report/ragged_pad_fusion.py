@@ -8,6 +8,7 @@ import pandas as pd
 from rich.table import Table
 
 from sparloom.report.figures import figure, save, styled
+from sparloom.report.ragged_names import data_title
 from sparloom.report.ragged_turns import compared_cases, turn_metrics, turn_ratios
 
 __all__ = ["draw_pad_fusion", "pad_fusion_frame", "pad_fusion_metrics", "pad_fusion_tables"]
@@ -58,7 +59,7 @@ def pad_fusion_tables(frame: pd.DataFrame) -> Iterator[Table]:
     for column in ("data", "size", *(label for label, _ in ARMS.values()), "changes alone"):
         table.add_column(column, justify="left" if column == "data" else "right")
     for (data, size), row in pad_fusion_frame(frame).iterrows():
-        table.add_row(data, str(size), *(f"{row[arm]:.1f}" for arm in (*ARMS, CHANGES)))
+        table.add_row(data_title(data), str(size), *(f"{row[arm]:.1f}" for arm in (*ARMS, CHANGES)))
     yield table
 
 
@@ -71,7 +72,7 @@ def draw_pad_fusion(frame: pd.DataFrame, stem: Path) -> None:
     for number, (arm, (label, colour)) in enumerate(ARMS.items()):
         at = places + (number - (len(ARMS) - 1) / 2) * width
         axes.bar(at, found[arm], 0.92 * width, color=colour, label=label)
-    axes.set_xticks(places, [f"{data}, {size}" for data, size in found.index])
+    axes.set_xticks(places, [f"{data_title(data)}, {size}" for data, size in found.index])
     axes.set_ylabel("milliseconds")
     axes.set_title("Multi-head attention")
     drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)

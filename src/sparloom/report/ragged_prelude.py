@@ -8,6 +8,7 @@ import pandas as pd
 from rich.table import Table
 
 from sparloom.report.figures import figure, save, styled
+from sparloom.report.ragged_names import data_title
 from sparloom.report.ragged_turns import compared_cases, turn_metrics, turn_ratios
 
 __all__ = ["draw_prelude", "prelude_frame", "prelude_metrics", "prelude_tables"]
@@ -71,7 +72,7 @@ def prelude_tables(frame: pd.DataFrame) -> Iterator[Table]:
     for column in (*found.index.names, *found.columns):
         table.add_column(str(column), justify="left" if column in ("data", "arm") else "right")
     for (data, size, arm), row in found.iterrows():
-        table.add_row(data, str(size), ARMS[arm][0], *("" if np.isnan(value) else f"{value:.2f}" for value in row))
+        table.add_row(data_title(data), str(size), ARMS[arm][0], *("" if np.isnan(value) else f"{value:.2f}" for value in row))
     yield table
 
 
@@ -88,7 +89,7 @@ def draw_prelude(frame: pd.DataFrame, stem: Path) -> None:
             axes.bar(places + (number - (len(ARMS) - 1) / 2) * width, shown[arm], 0.92 * width, color=colour,
                      label=title)
         axes.set_yscale("log")
-        axes.set_xticks(places, [f"{data}\n{size}" for data, size in shown.index], fontsize=8)
+        axes.set_xticks(places, [f"{data_title(data)}\n{size}" for data, size in shown.index], fontsize=8)
         axes.set_ylabel(label)
     panels[0].set_title("Auxiliary tables of an encoder layer")
     drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)

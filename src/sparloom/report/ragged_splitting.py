@@ -8,6 +8,7 @@ import pandas as pd
 from rich.table import Table
 
 from sparloom.report.figures import figure, save, styled
+from sparloom.report.ragged_names import data_title
 from sparloom.report.ragged_turns import compared_cases, turn_metrics, turn_ratios
 
 __all__ = ["draw_splitting", "splitting_frame", "splitting_metrics", "splitting_tables"]
@@ -54,7 +55,7 @@ def splitting_tables(frame: pd.DataFrame) -> Iterator[Table]:
     for column in ("", "data", "size", *(label for label, _ in ARMS.values())):
         table.add_column(column, justify="left" if column in ("", "data") else "right")
     for (operator, data, size), row in splitting_frame(frame).iterrows():
-        table.add_row(OPERATORS[operator], data, str(size), *(f"{row[arm]:.2f}" for arm in ARMS))
+        table.add_row(OPERATORS[operator], data_title(data), str(size), *(f"{row[arm]:.2f}" for arm in ARMS))
     yield table
 
 
@@ -71,7 +72,7 @@ def draw_splitting(frame: pd.DataFrame, stem: Path) -> None:
             at = places + (number - (len(ARMS) - 1) / 2) * width
             axes.bar(at, shown[arm], 0.92 * width, color=colour, label=label)
         axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
-        axes.set_xticks(places, [f"{data}\n{size}" for data, size in shown.index], fontsize=8)
+        axes.set_xticks(places, [f"{data_title(data)}\n{size}" for data, size in shown.index], fontsize=8)
         axes.set_title(OPERATORS[operator])
     panels[0].set_ylabel("time over padded")
     drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
