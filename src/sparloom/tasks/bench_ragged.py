@@ -191,5 +191,6 @@ class BenchRagged:
     @property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        settings = (commit(), self.schedule, self.lengths.folder, self.lengths.seed, self.timing, self.threads, self.seed)
+        settings = (commit(), self.schedule, self.lengths.folder, self.lengths.seed, self.timing, self.threads,
+                    self.seed)
         return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
