@@ -18,6 +18,7 @@ from sparloom.ragged import (
     less,
     max_over,
     maximum,
+    part,
     program,
     real,
     sum_over,
@@ -29,7 +30,7 @@ __all__ = ["CASES", "HEADS", "SIZE", "Case", "batches", "expected", "lengths", "
 
 HEADS, SIZE = 2, 3
 
-batch, row, col, head, inner, out, item = dims("batch row col head inner out item")
+batch, row, col, head, inner, out, item, which, query = dims("batch row col head inner out item which query")
 batches = Length("batches")
 lengths = Length("lengths", {batch: batches()})
 widths = Length("widths", {batch: batches(), row: lengths(batch)})
@@ -122,6 +123,24 @@ def _causal() -> Case:
     return Case(program("causal", [s, t], ["s", "t"]), oracle)
 
 
+def _gradients() -> Case:
+    """Both gradients of causal scores, parts of one tensor; the second sums over a triangle by columns."""
+    q, k = _tokens("q", HEADS, SIZE), _tokens("k", HEADS, SIZE)
+    s = compute("s", {batch: batches(), row: lengths(batch), head: HEADS, col: row + 1},
+                sum_over({inner: SIZE}, q[batch, row, head, inner] * k[batch, col, head, inner]))
+    g = Tensor("g", {batch: batches(), row: lengths(batch), which: 2, head: HEADS, inner: SIZE})
+    by_row = part("by_row", g, {which: 0}, sum_over(
+        {col: row + 1}, s[batch, row, head, col] * k[batch, col, head, inner]))
+    by_col = part("by_col", g, {which: 1}, sum_over({query: lengths(batch)}, where(
+        less(row, query + 1), s[batch, query, head, row] * q[batch, query, head, inner], real(0.0))))
+
+    def oracle(q, k):
+        s = np.einsum("rhi,chi->rhc", q, k) * np.tri(len(q))[:, None]
+        return {"g": np.stack([np.einsum("rhc,chi->rhi", s, k), np.einsum("rhc,rhi->chi", s, q)], axis=1)}
+
+    return Case(program("gradients", [s, by_row, by_col], ["g"]), oracle)
+
+
 def _items() -> Case:
     """A dimension that depends on two others."""
     a = Tensor("a", {batch: batches(), row: lengths(batch), item: widths(batch, row), inner: SIZE})
@@ -135,7 +154,7 @@ def _items() -> Case:
 
 CASES: dict[str, Case] = {
     "scaled": _scaled(), "scores": _scores(), "values": _values(), "softmax": _softmax(), "projection": _projection(),
-    "causal": _causal(), "items": _items(), "added": _added(),
+    "causal": _causal(), "gradients": _gradients(), "items": _items(), "added": _added(),
 }
 
 

@@ -11,10 +11,13 @@ from sparloom.ragged import (
     Program,
     bind_threads,
     compute_at,
+    compute_with,
+    decompose_reduction,
     fuse,
     fuse_dimensions,
     hfuse,
     inline,
+    narrow,
     offload,
     pad_loop,
     pad_storage,
@@ -38,6 +41,7 @@ def scheduled(draw: st.DrawFn, program: Program, steps: int = 7) -> tuple[Progra
     """Apply up to `steps` random changes; also returns their names."""
     done: list[str] = []
     together = ["compute_at", "inline"] if len(program.launches) > 1 else []  # legal before others only
+    together += ["compute_with", "decompose_reduction", "narrow"] if together else []
     first = draw(st.lists(st.sampled_from(together), max_size=3)) if together else []
     for number in range(steps):
         name = first[number] if number < len(first) else draw(st.sampled_from(sorted(STEPS)))
@@ -157,6 +161,30 @@ def _compute_at(draw, program):
         if producer is not consumer])
 
 
+def _compute_with(draw, program):
+    nests = [nest for launch in program.launches for nest in launch.nests]
+    return _possible(draw, program, compute_with, [
+        (nest.name, into.name, loop.name) for nest in nests for into in nests for loop in into.loops])
+
+
+def _decompose(draw, program):
+    return _possible(draw, program, decompose_reduction, [(nest.name,) for nest in program.nests()])
+
+
+def _narrow(draw, program):
+    """Let the reduction run outside of the loop that it narrows."""
+    def step(program, nest, dim):
+        if nest.begins:
+            program = decompose_reduction(program, nest.name)
+        name = f"{nest.name}_rest" if nest.begins else nest.name
+        loops = program.nest(name).loops
+        inside = [loop.name for loop in loops if loop.name == dim.name]
+        order = [loop.name for loop in loops if loop.name != dim.name]
+        return narrow(reorder(program, name, (*order, *inside)), name, dim)
+
+    return _possible(draw, program, step, [(nest, dim) for nest in program.nests() for dim, _ in nest.operation.axes])
+
+
 def _inline(draw, program):
     return _possible(draw, program, inline, [(nest.name,) for nest in program.nests()])
 
@@ -215,6 +243,9 @@ STEPS: dict[str, Callable[..., Program]] = {
     "full": _full,
     "split_operation": _split_operation,
     "compute_at": _compute_at,
+    "compute_with": _compute_with,
+    "decompose_reduction": _decompose,
+    "narrow": _narrow,
     "fuse_dimensions": _fuse_dimensions,
     "offload": _offload,
     "reorder_dimensions": _reorder_dimensions,

@@ -1,6 +1,7 @@
 """Ragged tensors: a language of named dimensions and length functions, schedules, and kernels with minimal padding."""
 
 from sparloom.ragged.activations import StoragePadding, dense_activations, ragged_activations
+from sparloom.ragged.arrange import arranged
 from sparloom.ragged.attention_operators import (
     ATTENTION_OPERATORS,
     TokenExtents,
@@ -11,7 +12,10 @@ from sparloom.ragged.attention_operators import (
 from sparloom.ragged.attention_padding import PADDED_ATTENTION, PADDING_CHANGES
 from sparloom.ragged.attention_splits import SPLIT_ARMS, SPLIT_OPERATORS
 from sparloom.ragged.auxiliary import PRELUDES, AuxiliaryTables, TileSizes, auxiliary_bytes
+from sparloom.ragged.batch import structure_of, tokens_of
 from sparloom.ragged.compute_at import compute_at
+from sparloom.ragged.compute_with import compute_with
+from sparloom.ragged.decompose import decompose_reduction
 from sparloom.ragged.define import program
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.divide import split_operation
@@ -25,6 +29,12 @@ from sparloom.ragged.encoder import (
     scheduled_attention,
     scheduled_encoder_layer,
     scheduled_mixing,
+)
+from sparloom.ragged.encoder_backward import (
+    attention_backward,
+    encoder_backward,
+    scheduled_attention_backward,
+    scheduled_encoder_backward,
 )
 from sparloom.ragged.encoder_flops import (
     EncoderSizes,
@@ -41,6 +51,7 @@ from sparloom.ragged.inline import inline
 from sparloom.ragged.iterations import iterations
 from sparloom.ragged.kernel_preludes import kernel_preludes
 from sparloom.ragged.kinds import bind_threads, parallel, unroll, vectorise
+from sparloom.ragged.layer import Layer, Weight, compiled_attention, compiled_encoder_layer
 from sparloom.ragged.lengths import (
     DATASETS,
     Dataset,
@@ -51,6 +62,7 @@ from sparloom.ragged.lengths import (
     read_lengths,
 )
 from sparloom.ragged.lower import Lowered, lower
+from sparloom.ragged.narrow import narrow
 from sparloom.ragged.offload import offload
 from sparloom.ragged.operation import (
     Operation,
@@ -67,10 +79,12 @@ from sparloom.ragged.operation import (
     where,
 )
 from sparloom.ragged.pad import pad_loop, pad_storage
+from sparloom.ragged.parts import Part, part
 from sparloom.ragged.program import Program
 from sparloom.ragged.ragged_tensor import RaggedTensor
 from sparloom.ragged.remap import remap
 from sparloom.ragged.reorder import reorder
+from sparloom.ragged.runner import Runner
 from sparloom.ragged.split import split
 from sparloom.ragged.structure import Prelude, Structure
 from sparloom.ragged.tables import At, Length
@@ -82,15 +96,18 @@ from sparloom.ragged.variable_gemm import scheduled_vgemm, tiled_vgemm, vgemm, v
 __all__ = [
     "ATTENTION_OPERATORS", "DATASETS", "LENGTHS", "PADDED_ATTENTION", "PADDING_CHANGES", "PRELUDES", "SPLIT_ARMS",
     "SPLIT_OPERATORS", "At", "AuxiliaryTables", "Dataset", "Dim", "EncoderSchedule", "EncoderShape", "EncoderSizes",
-    "Executable", "Length", "LengthCorpus", "LengthStatistics", "LoopPadding", "Lowered", "Operation", "Prelude",
-    "Program", "RaggedTensor", "SequenceLengths", "StoragePadding", "Structure", "Tensor", "TileSizes", "TokenExtents",
-    "attention", "auxiliary_bytes", "balanced_trmm", "bind_threads", "compute", "compute_at", "dense_activations",
-    "dense_flops", "dims", "encoder_layer", "equal_tokens", "exp", "fuse", "fuse_dimensions", "generated_lengths",
-    "hfuse", "inline", "interpreted", "iterations", "kernel_preludes", "less", "lower", "max_over", "maximum",
-    "min_over", "minimum", "mixing", "offload", "pad_loop", "pad_storage", "parallel", "partial_flops", "program",
+    "Executable", "Layer", "Length", "LengthCorpus", "LengthStatistics", "LoopPadding", "Lowered", "Operation", "Part",
+    "Prelude", "Program", "RaggedTensor", "Runner", "SequenceLengths", "StoragePadding", "Structure", "Tensor",
+    "TileSizes", "TokenExtents", "Weight", "arranged", "attention", "attention_backward", "auxiliary_bytes",
+    "balanced_trmm", "bind_threads", "compiled_attention", "compiled_encoder_layer", "compute", "compute_at",
+    "compute_with", "decompose_reduction", "dense_activations", "dense_flops", "dims", "encoder_backward",
+    "encoder_layer", "equal_tokens", "exp", "fuse", "fuse_dimensions", "generated_lengths", "hfuse", "inline",
+    "interpreted", "iterations", "kernel_preludes", "less", "lower", "max_over", "maximum", "min_over", "minimum",
+    "mixing", "narrow", "offload", "pad_loop", "pad_storage", "parallel", "part", "partial_flops", "program",
     "ragged_activations", "ragged_flops", "ragged_tokens", "read_lengths", "real", "remap", "reorder",
-    "reorder_dimensions", "scheduled_attention", "scheduled_encoder_layer", "scheduled_mixing", "scheduled_vgemm",
-    "split", "split_dimension", "split_operation", "split_trmm", "sqrt", "stored_densely", "sum_over", "tiled_trmm",
-    "tiled_vgemm", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
+    "reorder_dimensions", "scheduled_attention", "scheduled_attention_backward", "scheduled_encoder_backward",
+    "scheduled_encoder_layer", "scheduled_mixing", "scheduled_vgemm", "split", "split_dimension", "split_operation",
+    "split_trmm", "sqrt", "stored_densely", "structure_of", "sum_over", "tiled_trmm", "tiled_vgemm", "tokens_of",
+    "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
     "with_bulk_sequence",
 ]

@@ -40,9 +40,7 @@ def check_accesses(nest: Nest) -> None:
     Raises:
         IllegalSchedule: names tensor, dimension, what cannot be shown, and the remedy.
     """
-    output = nest.operation.output
-    written = output[tuple(dim for dim, _ in output.axes)]
-    reads = [(written, {}), *guarded_reads(nest.operation.value)]
+    reads = [(nest.operation.written, {}), *guarded_reads(nest.operation.value)]
     for name, _ in nest.padded:
         _check_lengths(nest, [read for read, guards in reads if name not in guards], name)
     for read, guards in reads:

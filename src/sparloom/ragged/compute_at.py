@@ -34,7 +34,8 @@ def compute_at(program: Program, producer: str, consumer: str, loop: str, *, loc
 
     Legal when all reads of the producer are inside of the loop and agree on the range, the producer is unscheduled and
     not kept, every loop around decides what is computed (nothing is computed twice, unless it is local), the loop is
-    not in a reduction, and the consumer's dimensions have their names in the producer too.
+    not in a reduction, and the consumer's dimensions have their names in the producer too. A local array's extents
+    may vary with loops around it, or with each other, not both.
 
     Args:
         local: do not store the producer as a whole: every iteration has an array of what it reads.
@@ -210,6 +211,13 @@ def _local(attached: Nest) -> Tensor:
         inside = [each for each in attached.loops if dim.name in defined and each.name in free(defined[dim.name])]
         if inside:
             axes.append((dim, replaced(defined[dim.name], {inside[0].name: Const(0)}), inside[0].extent))
+    dims = {dim.name for dim, *_ in axes}
+    for dim, _, extent in axes:
+        around = {name for _, _, each in axes for name in free(each)} - dims
+        if free(extent) & dims and around:
+            raise IllegalSchedule(f"{attached.name} cannot be local: the extent of {dim.name} varies with "
+                                  f"{min(free(extent) & dims)} inside of the array, and the array with {min(around)}: "
+                                  f"store it whole, or take a loop further inside")
     return replace(attached.operation.output, local=tuple((dim, simplify_expr(first), extent)
                                                           for dim, first, extent in axes))
 

@@ -15,7 +15,8 @@ not needed, since tiles of products take any extent; the three kernels of attent
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from sparloom.errors import IllegalSchedule
@@ -46,8 +47,8 @@ from sparloom.ragged.tables import Length
 from sparloom.ragged.tensor import Tensor
 from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
 
-__all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "mixing", "scheduled_attention",
-           "scheduled_encoder_layer", "scheduled_mixing"]
+__all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "linear", "mixing",
+           "scheduled_attention", "scheduled_encoder_layer", "scheduled_mixing", "seen_by", "stepped"]
 
 batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
 BATCHES = Length("batches")
@@ -67,6 +68,7 @@ class EncoderShape:
         causal: tokens look at themselves and those before only.
         step: causal scores are computed up to the next multiple of it, and those beyond masked: triangles of tiles. By
             default the tile of queries of the schedule.
+        triangles: else all causal scores are computed, and masked: what others do.
     """
 
     width: int = 512
@@ -75,6 +77,7 @@ class EncoderShape:
     epsilon: float = 1e-5
     causal: bool = False
     step: int | None = None
+    triangles: bool = True
 
     @property
     def head_width(self) -> int:
@@ -139,33 +142,36 @@ def encoder_layer(shape: EncoderShape) -> Program:
 
 def scheduled_mixing(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
     """Schedule `mixing` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer`."""
-    return _mixed(mixing(_stepped(shape, chosen)), chosen)
+    return _mixed(mixing(stepped(shape, chosen)), chosen, ())
 
 
-def scheduled_attention(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
-    """Schedule `attention` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer`."""
-    given = _linear(attention(_stepped(shape, chosen)), "qkv", "dim", "model", chosen)
-    given = _mixed(given, chosen)
-    return _linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
+def scheduled_attention(shape: EncoderShape, chosen: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
+    """Schedule `attention` for a CPU; `kept` and errors as in `scheduled_encoder_layer`."""
+    given = linear(attention(stepped(shape, chosen)), "qkv", "dim", "model", chosen)
+    given = _mixed(given, chosen, kept)
+    return linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
 
 
-def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
+def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
     """Schedule `encoder_layer` for a CPU.
+
+    Args:
+        kept: results that are stored as a whole, though they are needed in one place only: for gradients.
 
     Raises:
         IllegalSchedule: the step of a causal shape is no multiple of the tile of queries.
     """
-    given = _linear(encoder_layer(_stepped(shape, chosen)), "qkv", "dim", "model", chosen)
-    given = _mixed(given, chosen)
-    given = _linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
-    given = _linear(given, "active", "hidden", "channel", chosen)
-    given = _linear(given, "fed", "model", "hidden", chosen)
+    given = linear(encoder_layer(stepped(shape, chosen)), "qkv", "dim", "model", chosen)
+    given = _mixed(given, chosen, kept)
+    given = linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
+    given = linear(given, "active", "hidden", "channel", chosen)
+    given = linear(given, "fed", "model", "hidden", chosen)
     for number, last in (("1", "channel"), ("2", "model")):
-        given = _normed(given, number, last)
+        given = _normed(given, number, last, kept)
     return given
 
 
-def _stepped(shape: EncoderShape, chosen: EncoderSchedule) -> EncoderShape:
+def stepped(shape: EncoderShape, chosen: EncoderSchedule) -> EncoderShape:
     """Let rows of a tile of queries end at the same score."""
     step = shape.step or chosen.queries
     if shape.causal and step % chosen.queries:
@@ -189,21 +195,30 @@ def _attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
     return [qkv, *before, mixed, attended]
 
 
+def seen_by(shape: EncoderShape, query: Dim) -> Expr:
+    """Count the keys that scores are computed for."""
+    if not shape.causal or not shape.triangles:
+        return LENGTHS(batch)
+    step = shape.step or EncoderSchedule().queries
+    return minimum(LENGTHS(batch), (query // step + 1) * step)
+
+
 def _mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
     heads, width = shape.heads, shape.head_width
     keys = compute("keys", {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)},
                    qkv[batch, col, 1, head, dim])
     rows: Mapping[Dim, Expr | int] = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
-    seen: Expr = LENGTHS(batch)
-    if shape.causal:
-        step = shape.step or EncoderSchedule().queries
-        seen = minimum(LENGTHS(batch), (pos // step + 1) * step)
+    seen = seen_by(shape, pos)
     scores = compute("scores", {**rows, col: seen}, sum_over(
         {dim: width}, qkv[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
-    peak = compute("peak", rows, max_over({col: pos + 1 if shape.causal else seen}, scores[batch, head, pos, col]))
-    weight = exp((scores[batch, head, pos, col] - peak[batch, head, pos]) * real(width**-0.5))
+    score, first = scores[batch, head, pos, col], less(col, pos + 1)
+    if shape.causal and not shape.triangles:
+        peak = compute("peak", rows, max_over({col: seen}, where(first, score, real(-math.inf))))
+    else:
+        peak = compute("peak", rows, max_over({col: pos + 1 if shape.causal else seen}, score))
+    weight = exp((score - peak[batch, head, pos]) * real(width**-0.5))
     weights = compute("weights", {**rows, col: seen},
-                      where(less(col, pos + 1), weight, real(0.0)) if shape.causal else weight)
+                      where(first, weight, real(0.0)) if shape.causal else weight)
     total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[batch, head, pos, col]))
     mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, sum_over(
         {col: seen}, weights[batch, head, pos, col] * qkv[batch, col, 2, head, dim]) * total[batch, head, pos])
@@ -223,20 +238,26 @@ def _norm(given: Operation, number: str, last: Dim, shape: EncoderShape) -> list
     return [mean, spread, norm]
 
 
-def _linear(given: Program, nest: str, column: str, reduction: str, chosen: EncoderSchedule) -> Program:
-    """Tiles of rows of all tokens times panels of weights."""
+def linear(given: Program, nest: str, column: str, reduction: str, chosen: EncoderSchedule) -> Program:
+    """Schedule a product of all tokens and weights w_..: tiles of rows, panels of columns."""
     operation = given.nest(nest).operation
     weights = next(read.tensor for read in operation.reads if read.tensor.name.startswith("w_"))
+    extent = dict((each.name, size) for each, size in operation.reduced)
+    blocks = reduction in extent and getattr(extent[reduction], "value", 0) > chosen.depth
     given = split_dimension(given, weights.name, column, chosen.panel)
-    inside = (f"{column}_block", *(each.name for each, _ in operation.reduced), f"{column}_within")
-    given = reorder_dimensions(given, weights.name, (*_others(weights, inside, column), *inside))
+    if blocks:  # panels lie in memory as the loops meet them
+        given = split_dimension(given, weights.name, reduction, chosen.depth)
+        outside, along = [f"{reduction}_block"], [f"{reduction}_within"]
+    else:
+        outside, along = [], list(extent)
+    others = [each.name for each, _ in weights.axes if each.name not in (*extent, column)]
+    given = reorder_dimensions(given, weights.name, (
+        *outside, *others, f"{column}_block", *along, f"{column}_within"))
     given = split(fuse(given, nest, "batch", "pos"), nest, "batch_pos", chosen.rows)
     given = split(given, nest, column, chosen.panel)
     loops = [loop.name for loop in given.nest(nest).loops]
     tiles = ["batch_pos_outer", *(name for name in loops if name not in (
         "batch_pos_outer", "batch_pos_inner", f"{column}_inner", reduction))]
-    extent = dict((each.name, size) for each, size in operation.reduced)
-    blocks = reduction in extent and getattr(extent[reduction], "value", 0) > chosen.depth
     if blocks:
         given = split(given, nest, reduction, chosen.depth)
         tiles.insert(1, f"{reduction}_outer")
@@ -246,17 +267,12 @@ def _linear(given: Program, nest: str, column: str, reduction: str, chosen: Enco
     return parallel(offload(given, nest, *tile), nest, "batch_pos_outer")
 
 
-def _others(weights: Tensor, inside: tuple[str, ...], column: str) -> list[str]:
-    """Dimensions that are stored outside: neither reduced nor the one in panels."""
-    return [each.name for each, _ in weights.axes if each.name not in (*inside, column)]
-
-
-def _mixed(given: Program, chosen: EncoderSchedule) -> Program:
+def _mixed(given: Program, chosen: EncoderSchedule, kept: Collection[str]) -> Program:
     """Attention by tiles of queries, everything before the mix in arrays of one tile."""
     given = split(reorder(given, "mixed", ("batch", "head", "pos")), "mixed", "pos", chosen.queries)
     given = fuse(given, "mixed", "batch", "head")
     for producer in ("total", "weights", "peak", "scores"):
-        given = compute_at(given, producer, "mixed", "pos_outer", local=True)
+        given = compute_at(given, producer, "mixed", "pos_outer", local=producer not in kept)
     given = compute_at(given, "keys", "mixed", "batch_head", local=True)
     for nest in ("mixed", "scores"):
         given = offload(given, nest, *(loop.name for loop in given.nest(nest).loops[-3:]))
@@ -265,10 +281,10 @@ def _mixed(given: Program, chosen: EncoderSchedule) -> Program:
     return parallel(given, "mixed", "batch_head")
 
 
-def _normed(given: Program, number: str, last: str) -> Program:
+def _normed(given: Program, number: str, last: str, kept: Collection[str]) -> Program:
     nest = f"norm_{number}"
     given = fuse(given, nest, "batch", "pos")
     for producer in (f"spread_{number}", f"mean_{number}"):
-        given = compute_at(given, producer, nest, "batch_pos", local=True)
+        given = compute_at(given, producer, nest, "batch_pos", local=producer not in kept)
         given = vectorise(given, producer, given.nest(producer).loops[-1].name)
     return vectorise(parallel(given, nest, "batch_pos", chunk=16), nest, last)

@@ -38,6 +38,7 @@ class Executable:
         tables = closure(_tables(program, self.lowered))
         self._library = compile_c([each.kernel for each in (*self.lowered, *tables)])
         self.prelude = Prelude(tables, self._library)
+        self.functions = tuple(self._library.function(each.kernel.name) for each in self.lowered)
         self._threads = threads
 
     def __call__(self, structure: Structure, **arrays: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
@@ -80,19 +81,22 @@ class Executable:
         structure.prepare(self.prelude)
         bound = bound_arrays(self.program, structure, arrays)
         calls = {}
-        for launch, each in zip(self.program.launches, self.lowered, strict=True):
-            function = self._library.function(each.kernel.name)
+        for launch, each, function in zip(self.program.launches, self.lowered, self.functions, strict=True):
             calls[launch.name] = function.bind(*arguments(each, structure, bound).values())
         return calls, bound
 
     def _on_threads(self, calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
         def run() -> None:
-            if self._threads is not None:
-                self._library.set_threads(self._threads)
+            self.set_threads()
             for call in calls:
                 call()
 
         return run
+
+    def set_threads(self) -> None:
+        """Let parallel loops that this thread starts from now on have the threads of the program."""
+        if self._threads is not None:
+            self._library.set_threads(self._threads)
 
     def source(self) -> str:
         """Print the C of all kernels."""

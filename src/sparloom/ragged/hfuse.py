@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -56,8 +57,9 @@ def _check_apart(one: Nest, other: Nest) -> None:
         if written & read:
             raise IllegalSchedule(f"{first.name} and {second.name} cannot run at once: {second.name} reads "
                                   f"{min(written & read)}")
-    if one.operation.output.name == other.operation.output.name:
-        for nest in (one, other):
-            if not (nest.begins and nest.ends):
-                raise IllegalSchedule(f"{one.name} and {other.name} cannot run at once: {nest.name} is a part of the "
-                                      f"reduction of {nest.operation.output.name}")
+    for pair in itertools.product(one.tree(), other.tree()):
+        if pair[0].operation.output.name == pair[1].operation.output.name:
+            for nest in pair:
+                if not (nest.begins and nest.ends):
+                    raise IllegalSchedule(f"{one.name} and {other.name} cannot run at once: {nest.name} is a part of "
+                                          f"the reduction of {nest.operation.output.name}")

@@ -8,7 +8,7 @@ from sparloom.errors import IllegalSchedule
 from sparloom.ir import Expr
 from sparloom.ragged.accesses import check_accesses
 from sparloom.ragged.dimensions import replaced
-from sparloom.ragged.operation import Operation, Read, rewritten
+from sparloom.ragged.operation import Read, rewritten
 from sparloom.ragged.program import Launch, Nest, Program
 
 __all__ = ["inline"]
@@ -45,7 +45,7 @@ def inline(program: Program, operation: str) -> Program:
     def change(nest: Nest) -> Nest:
         changed = rewritten(nest.operation.value, read)
         return nest if changed == nest.operation.value else replace(
-            nest, operation=Operation(nest.operation.output, changed))
+            nest, operation=replace(nest.operation, value=changed))
 
     launches = tuple(launch for launch in program.launches if launch != Launch((found,)))
     result = replace(program, launches=launches).each_nest(change)

@@ -22,6 +22,7 @@ from sparloom.ir import (
     Select,
     Stmt,
     Store,
+    View,
 )
 from sparloom.ragged.dimensions import free
 from sparloom.ragged.layout import size
@@ -32,11 +33,11 @@ from sparloom.ragged.program import Loop, Nest
 from sparloom.ragged.tensor import Tensor
 from sparloom.ragged.tiling import constant_limit
 
-__all__ = ["NestCode"]
+__all__ = ["NEUTRAL", "NestCode"]
 
 LOCAL_ELEMENTS = 4096  # of an accumulator array; threads have small stacks
 
-_NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
+NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
 _COMBINE = {"sum": "+", "max": "max", "min": "min"}
 
 Inside = Callable[[frozenset[str]], list[Stmt]]
@@ -66,7 +67,9 @@ class NestCode:
         self._nest = nest
         self._lookups = lookups
         self._outside = outside
-        self._meanings = {**(meanings or {}), **dict(nest.defined)}
+        own = {loop.name for loop in nest.loops}  # may be defined names of the nest around
+        self._meanings = {name: expr for name, expr in {**(meanings or {}), **dict(nest.defined)}.items()
+                          if name not in own}
         limits = {loop.name: constant_limit(loop.extent) for loop in nest.loops}
         lookups.limits.update({name: limit for name, limit in limits.items() if limit is not None})
 
@@ -115,7 +118,7 @@ class NestCode:
         if loops[-1].kind == "dense":
             return self._product(loops, known)
         inner = tuple(loop for loop in loops if not loop.reduces)
-        neutral = Const(_NEUTRAL[reduction.op], nest.operation.output.type)
+        neutral = Const(NEUTRAL[reduction.op], nest.operation.output.type)
         start = neutral if nest.begins else self._stored()
         acc = self._accumulator(inner, start)
         begin: list[Stmt] = []
@@ -139,6 +142,11 @@ class NestCode:
         tile = (replace(rows, kind="serial"), replace(cols, kind="simd"))
         inner = (*(loop for loop in around if not loop.reduces), *tile)
         again = [loop for loop in around if loop.reduces]
+        follows = nest.ends and nest.operation.value != reduction
+        width = constant_limit(cols.extent)
+        elements = (constant_limit(rows.extent) or LOCAL_ELEMENTS) * (width or LOCAL_ELEMENTS)
+        if nest.begins and follows and not again and width is not None and elements <= LOCAL_ELEMENTS:
+            return self._tile(loops, known, elements, width)
         lines: list[Stmt] = []
         add: Expr = Const(not nest.begins, BOOL)
         if again and nest.begins:
@@ -149,14 +157,26 @@ class NestCode:
                 neutral = Const(0.0, nest.operation.output.type)
                 lines += self._around(inner, known, lambda _: [self._store(neutral)])
                 add = Const(True, BOOL)
-        output = nest.operation.output
-        written = output[tuple(dim for dim, _ in output.axes)]
         lines += self._around(around, known, lambda _: [
-            product(nest, self._lookups, self._meanings, written=written, loops=loops[-3:], add=add)])
-        if nest.ends and nest.operation.value != reduction:
+            product(nest, self._lookups, self._meanings, written=nest.operation.written, loops=loops[-3:], add=add)])
+        if follows:
             whole = rewritten(nest.operation.value, lambda node: self._stored() if node == reduction else None)
             lines += self._around(inner, known, lambda _: [self._store(whole)])
         return lines
+
+    def _tile(self, loops: tuple[Loop, ...], known: frozenset[str], elements: int, width: int) -> list[Stmt]:
+        """A product into a small array, from which the values are made: rows of the result may lie far apart."""
+        nest, reduction = self._nest, self._nest.operation.reduction
+        rows, cols, _ = loops
+        name = self._lookups.fresh(f"{nest.name}_tile")
+        made = product(nest, self._lookups, self._meanings, written=nest.operation.written, loops=loops,
+                       add=Const(False, BOOL))
+        made = replace(made, c=View(name, Const(0), Const(width), Const(1)))
+        found = Load(name, Ref(rows.name) * width + Ref(cols.name))
+        whole = rewritten(nest.operation.value, lambda node: found if node == reduction else None)
+        tile = (replace(rows, kind="serial"), replace(cols, kind="simd"))
+        return [Alloc(name, nest.operation.output.type.scalar, elements), made,
+                *self._around(tile, known, lambda _: [self._store(whole)])]
 
     def _array(self, tensor: Tensor) -> list[Stmt]:
         """Make the array of a tensor that is local to one iteration."""
@@ -185,7 +205,8 @@ class NestCode:
     def _masked(self, reduction: Reduce, neutral: Expr) -> Expr:
         """Let padded iterations add nothing."""
         padded = dict(self._nest.padded)
-        value = reduction.value
+        value = self._nest.added
+        assert value is not None
         for dim, extent in reversed(reduction.axes):
             if dim.name in padded:
                 value = Select(Binary("<", dim, extent), value, neutral)
@@ -199,8 +220,8 @@ class NestCode:
         return Store(self._nest.operation.output.name, self._place(), self._expr(value))
 
     def _place(self) -> Expr:
-        output = self._nest.operation.output
-        return self._lookups.offset(output, [dim for dim, _ in output.axes], self._meanings)
+        written = self._nest.operation.written
+        return self._lookups.offset(written.tensor, written.indices, self._meanings)
 
     def _expr(self, expr: Expr) -> Expr:
         return self._lookups.expr(expr, self._meanings)

@@ -18,7 +18,7 @@ from typing import Literal
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import F32, Binary, Call, Cast, Const, Expr, Select, Type, rebuild, walk
-from sparloom.ragged.dimensions import Axis, Dim, checked_axes, free, integer
+from sparloom.ragged.dimensions import Axis, Dim, checked_axes, free, integer, replaced
 from sparloom.ragged.tensor import Read, Tensor
 
 __all__ = [
@@ -58,7 +58,10 @@ class Reduce(Expr, tuples=("dims", "extents")):
 
 @dataclass(frozen=True)
 class Operation:
-    """Defines every element of `output`.
+    """Defines every element of `output`, or those at some coordinates.
+
+    Args:
+        at: dimensions of which only one coordinate is defined, a constant.
 
     Raises:
         IllegalSchedule: the value reads a name that is no dimension, reads the output itself, has two reductions, or
@@ -67,6 +70,7 @@ class Operation:
 
     output: Tensor
     value: Expr
+    at: tuple[tuple[Dim, Expr], ...] = ()
 
     def __post_init__(self) -> None:
         name = self.output.name
@@ -74,12 +78,12 @@ class Operation:
         if len(reductions) > 1:
             raise IllegalSchedule(f"{name} has {len(reductions)} reductions: compute all but one as tensors of their "
                                   "own")
-        known = {dim.name for dim, _ in (*self.output.axes, *self.reduced)}
+        known = {dim.name for dim, _ in (*self.axes, *self.reduced)}
         unknown = sorted(free(self.value) - known)
         if unknown:
             raise IllegalSchedule(f"{name} reads {unknown[0]}, which is none of its dimensions: "
                                   f"{', '.join(sorted(known))}")
-        checked_axes(f"operation {name}", (*self.output.axes, *self.reduced))
+        checked_axes(f"operation {name}", (*self.axes, *self.reduced))
         for read in self.reads:
             if read.tensor.name == name:
                 raise IllegalSchedule(f"{name} reads itself: give the result another name")
@@ -93,6 +97,18 @@ class Operation:
     @property
     def name(self) -> str:
         return self.output.name
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Dimensions of the result that vary."""
+        fixed = {dim.name: number for dim, number in self.at}
+        return tuple((dim, replaced(extent, fixed)) for dim, extent in self.output.axes if dim.name not in fixed)
+
+    @property
+    def written(self) -> Read:
+        """The element that is defined, over `axes`."""
+        fixed = dict(self.at)
+        return self.output[tuple(fixed.get(dim, dim) for dim, _ in self.output.axes)]
 
     @property
     def reduction(self) -> Reduce | None:

@@ -52,9 +52,9 @@ class Polynomial:
                         rest = (*factors[:number], *factors[number + 1:])
                         left = tuple(sorted((*rest, Binary("%", x, step)), key=repr))
                         if terms.get(left) == count // n:
-                            whole = tuple(sorted((*rest, x), key=repr))
                             del terms[factors], terms[left]
-                            terms[whole] = terms.get(whole, 0) + count // n
+                            for whole, times in Polynomial.of(_product((*rest, x), count // n)).terms.items():
+                                terms[whole] = terms.get(whole, 0) + times
                             return Polynomial(terms).joined()
         return self
 

@@ -31,8 +31,7 @@ def product(nest: Nest, lookups: Lookups, meanings: Mapping[str, Expr], *, writt
     """
     rows, cols, depth = (loop.name for loop in loops)
     inside = {name: expr for name, expr in meanings.items() if free(expanded(expr, meanings)) & {rows, cols, depth}}
-    reduction = nest.operation.reduction
-    match reduction.value if reduction is not None else None:
+    match nest.added:
         case Binary("*", Read() as a, Read() as b):
             pass
         case _:

@@ -2,7 +2,7 @@
 
     program := Program(name, launch*, output*)
     launch  := Launch(nest*)                   one kernel; several nests run at once (horizontal fusion)
-    nest    := Nest(name, operation, loop*, defined*, padded*, attached*, begins, ends, bulk*)
+    nest    := Nest(name, operation, loop*, defined*, padded*, attached*, begins, ends, bulk*, narrowed*)
     loop    := Loop(name, extent, kind, reduces, chunk)
     defined := (name, expression)              what a transformed dimension is, by the loops that took its place
     attached:= (loop, nest)                    a producer computed in every iteration of a loop, before what is inside
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import Expr
+from sparloom.ir import Binary, Expr, Ref, Select
 from sparloom.ragged.dimensions import Axis, expanded
 from sparloom.ragged.operation import Operation, Read, rewritten
 from sparloom.ragged.show import show
@@ -55,6 +55,7 @@ class Nest:
         begins: the reduction starts anew.
         ends: the value is finished; else what is reduced so far is stored.
         bulk: pairs of dimensions whose fused loop is padded, with the multiple.
+        narrowed: dimensions whose loop ends where the reduction ceases to add anything.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Nest:
     begins: bool = True
     ends: bool = True
     bulk: tuple[tuple[str, str, int], ...] = ()
+    narrowed: tuple[str, ...] = ()
 
     def loop(self, name: str) -> Loop:
         """Look up a loop.
@@ -94,7 +96,15 @@ class Nest:
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        return (*self.operation.output.axes, *self.operation.reduced)
+        return (*self.operation.axes, *self.operation.reduced)
+
+    @property
+    def added(self) -> Expr | None:
+        """What the reduction adds up, without the conditions that narrowed loops stand for."""
+        value = None if self.operation.reduction is None else self.operation.reduction.value
+        while isinstance(value, Select) and isinstance(value.cond, Binary) and value.cond.a in map(Ref, self.narrowed):
+            value = value.a
+        return value
 
     def tree(self) -> Iterator[Nest]:
         """Yield the nest and all that are attached, inner ones last."""
@@ -163,7 +173,7 @@ class Program:
         def change(nest: Nest) -> Nest:
             operation = nest.operation
             output = changed if operation.output.name == changed.name else operation.output
-            return replace(nest, operation=Operation(output, rewritten(operation.value, read)))
+            return replace(nest, operation=replace(operation, output=output, value=rewritten(operation.value, read)))
 
         return self.each_nest(change)
 

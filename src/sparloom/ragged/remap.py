@@ -22,19 +22,24 @@ def remap(program: Program, nest: str, loop: str, work: Expr | None = None) -> P
     falling work; the prelude builds it. Threads take iterations in turn, so the large ones are not left to the end.
 
     Legal when the extent of the loop depends on no other loop: iterations of the result are independent, and a
-    reduction adds in another order. Remap before splitting, or split first and remap the outer loop.
+    reduction adds in another order. Remap before splitting, or split first and remap the outer loop; loops of a product
+    of tiles stay.
 
     Args:
         work: of iteration i, over `i` alone, any unit; by default how often the loops inside of it run, as far as `i`
             decides.
 
     Raises:
-        IllegalSchedule: the extent, or the work given, depends on another loop, or is not defined in bulk padding.
+        IllegalSchedule: the extent, or the work given, depends on another loop, or is not defined in bulk padding; the
+            loop is dense.
 
     Source: CoRa §4.1 (thread remapping), §7.1. Departure: the order is by work and the same for any number of threads.
     """
     found = program.nest(nest)
     old = found.loop(loop)
+    if old.kind == "dense":
+        raise IllegalSchedule(f"{nest}: loop {loop} cannot be remapped, since it is one of a product of tiles, whose "
+                              f"elements lie evenly spaced: remap a loop outside of it")
     extent = found.expanded(old.extent)
     measure = _trips(found, loop) if work is None else found.expanded(work)
     for what, expr, allowed in (("extent", extent, set()), ("work", measure, {loop})):

@@ -60,6 +60,7 @@ def check_order(nest: Nest) -> None:
     if dense and (dense != list(nest.loops[-3:]) or [loop.reduces for loop in dense] != [False, False, True]):
         raise IllegalSchedule(f"{nest.name}: loops {', '.join(loop.name for loop in dense)} are one product of tiles, "
                               f"which stays innermost and whole: offload last")
+    _check_carried(nest)
     for place, loop in enumerate(nest.loops):
         late = sorted(free(nest.expanded(loop.extent)) & set(names[place:]))
         if late:
@@ -80,6 +81,16 @@ def check_order(nest: Nest) -> None:
         if loop.kind == "simd" and loop.reduces and _crossed(nest):
             raise IllegalSchedule(f"{nest.name}: simd loop {loop.name} of the reduction cannot stand inside loop "
                                   f"{_crossed(nest)}: move {_crossed(nest)} out of the reduction, or vectorise it")
+
+
+def _check_carried(nest: Nest) -> None:
+    """Iterations that a nest inside adds up run one after the other."""
+    for _, each in nest.attached:
+        carried = {name for dim, _ in each.operation.reduced for name in free(nest.expanded(each.expanded(dim)))}
+        for loop in nest.loops:
+            if loop.name in carried - {own.name for own in each.loops} and loop.kind != "serial":
+                raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be {loop.kind}, since {each.name}, "
+                                      f"computed in it, adds up over its iterations: leave it serial")
 
 
 def _check_shared(nest: Nest, place: int) -> None:

@@ -125,12 +125,12 @@ def _head(loop: Loop) -> str:
 def _statements(nest: Nest) -> list[str]:
     """What the innermost loop does, and what is done behind the reduction."""
     operation: Operation = nest.operation
-    target = _text(operation.output[tuple(dim for dim, _ in operation.output.axes)])
+    target = _text(operation.written)
     reduction = operation.reduction
     if reduction is None:
         return [f"{target} = {_text(operation.value)}"]
     notes = ("" if nest.begins else " (on top of what is stored)") + ("" if nest.ends else " (not finished)")
-    lines = [f"{target} {_SUMMARY[reduction.op]} {_text(reduction.value)}{notes}"]
+    lines = [f"{target} {_SUMMARY[reduction.op]} {_text(nest.added)}{notes}"]
     if nest.ends and reduction != operation.value:
         whole = rewritten(operation.value, lambda node: Ref(target) if node == reduction else None)
         lines.append(f"{target} = {_text(whole)}")

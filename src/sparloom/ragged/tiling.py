@@ -1,6 +1,7 @@
 """Extents that are the same for all iterations of a tile.
 
     (outer * m + inner + c) // m  ->  outer + c // m          where 0 <= inner < factor and no multiple of m is crossed
+    (outer * m + inner + c) // (k m)  ->  (outer + c // m) // k                                               likewise
 
 So a vloop whose extent is rounded to the tile no longer depends on the loop inside of the tile, and may stand outside
 of it: for k in 0 .. row // 8 * 8 becomes for k in 0 .. row_outer * 8, row being row_outer * 8 + row_inner.
@@ -9,6 +10,8 @@ Source: CoRa §5.2 (simplification of extents), §7.1 (trmm).
 """
 
 from __future__ import annotations
+
+import math
 
 from sparloom.ir import Binary, Const, Expr, Ref, rebuild, simplify_expr
 
@@ -40,7 +43,7 @@ def constant_limit(extent: Expr) -> int | None:
 
 
 def _quotient(total: Expr, multiple: int, *, inner: str, factor: int) -> Expr | None:
-    whole: list[Expr] = []
+    whole: list[tuple[Expr, int]] = []
     constant = places = 0
     for term in _terms(total):
         match term:
@@ -48,16 +51,17 @@ def _quotient(total: Expr, multiple: int, *, inner: str, factor: int) -> Expr | 
                 constant += int(value)
             case Ref(name) if name == inner:
                 places += 1
-            case Binary("*", base, Const(value)) if value % multiple == 0:
-                whole.append(simplify_expr(base * (value // multiple)))
+            case Binary("*", base, Const(value)):
+                whole.append((base, int(value)))
             case _:
                 return None
-    if places != 1 or constant // multiple != (constant + factor - 1) // multiple:
+    step = math.gcd(multiple, *(count for _, count in whole))
+    if places != 1 or constant // step != (constant + factor - 1) // step:
         return None
-    result: Expr = Const(constant // multiple)
-    for each in whole:
-        result = each + result
-    return simplify_expr(result)
+    result: Expr = Const(constant // step)
+    for base, count in whole:
+        result = base * (count // step) + result
+    return simplify_expr(Binary("//", result, Const(multiple // step)))
 
 
 def _terms(total: Expr) -> list[Expr]:

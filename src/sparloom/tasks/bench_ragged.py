@@ -5,7 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ __all__ = ["BenchRagged"]
 logger = logging.getLogger(__name__)
 
 COMPARED = ("padded", "micro_batches")  # with which there is a ratio for every case
+RISING = ("micro_batches",)
 Row = dict[str, Any]
 
 
@@ -68,7 +69,8 @@ class BenchRagged:
     sequence after sequence. Peers of which there are many forms (the padded batch; sizes of micro-batches) take part
     with the one that is fastest in a run or two; of the others those that are not far behind. All of these run in turn.
 
-    A run that is killed goes on at the case where it was, as long as commit and settings are the same.
+    A run that is killed goes on at the case where it was, as long as commit and settings are the same; parts may be
+    timed one after the other.
 
     Args:
         lengths: of sequences.
@@ -155,7 +157,7 @@ class BenchRagged:
     def _modules(self, part: str, batch: np.ndarray, about: Row) -> list[Row]:
         module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
         inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
-        found = prepare_peers(inputs, self._groups(len(batch)), always=COMPARED)
+        found = prepare_peers(inputs, self._groups(len(batch)), always=COMPARED, rising=RISING)
         own = OWN_MODULES[part](inputs, threads=self.threads)
         found.check("sparloom", own)
         calls: dict[str, Callable[[], object]] = {"sparloom": own.run, **found.calls()}
@@ -187,6 +189,5 @@ class BenchRagged:
     @property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        settings = (commit(), replace(self.lengths, names=tuple(self.lengths.names)), *self.parts, *self.batches,
-                    self.count, *self.products, *self.triangles, *self.causal, self.timing, self.threads, self.seed)
+        settings = (commit(), self.lengths.folder, self.lengths.seed, self.timing, self.threads, self.seed)
         return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]

@@ -41,7 +41,7 @@ def micro_batch_peers(batch: int) -> dict[str, Prepare]:
     """Micro-batches of every size, by both of PyTorch's paths: "micro_batches_<size>", "micro_batches_fast_<size>"."""
     paths = {"micro_batches": micro_batches, "micro_batches_fast": fast_micro_batches}
     return {f"{name}_{size}": partial(prepare, size=size)
-            for name, prepare in paths.items() for size in micro_batch_sizes(batch)}
+            for size in micro_batch_sizes(batch) for name, prepare in paths.items()}
 
 
 def encoder_peers(inputs: PackedInputs) -> dict[str, Prepare]:

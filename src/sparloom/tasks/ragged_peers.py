@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 TOLERANCE = 1e-4  # absolute, of values around 1; other orders of addition
 AGAIN = 1.2  # times the fastest form: who is as near in a first run is run again
-HOPELESS = 2.0  # times the fastest peer: who is slower does not take part
+HOPELESS = 1.5  # times the fastest peer: who is slower does not take part
 
 Prepare = Callable[[PackedInputs], Peer]
 
@@ -47,10 +47,11 @@ class Contenders:
         Raises:
             AssertionError: it is something else.
         """
-        start = time.perf_counter()
-        result = peer.run()
-        seconds = time.perf_counter() - start
-        apart = float((peer.unpack(result) - self.expected).abs().max())
+        with torch.inference_mode():
+            start = time.perf_counter()
+            result = peer.run()
+            seconds = time.perf_counter() - start
+            apart = float((peer.unpack(result) - self.expected).abs().max())
         if not apart < TOLERANCE:
             raise AssertionError(f"{name} computes something else: {apart:.1e} apart")
         return seconds
@@ -58,29 +59,34 @@ class Contenders:
 
 def prepare_peers(
     inputs: PackedInputs, groups: Mapping[str, Mapping[str, Prepare]], *, always: Collection[str],
+    rising: Collection[str] = (),
 ) -> Contenders:
     """Prepare, check and probe peers; those that do not run here are left out with the reason.
 
     Args:
         groups: by name, forms of which only the fastest takes part.
         always: groups that take part however slow they are.
+        rising: groups whose forms are of rising size: two far behind end the group.
     """
     probes: dict[str, float] = {}
     found = Contenders(reference(inputs))
     for group, forms in groups.items():
         seconds: dict[str, float] = {}
         peers: dict[str, Peer] = {}
+        behind = 0
         for form, prepare in forms.items():
             try:
                 peer = prepare(inputs)
             except Unsupported as error:
                 log.warning("%s is left out: %s", form, error)
                 continue
-            with torch.inference_mode():
-                seconds[form] = found.check(form, peer)
-                if seconds[form] < AGAIN * min(seconds.values()):
-                    seconds[form] = min(seconds[form], _seconds(peer.run))
+            seconds[form] = found.check(form, peer)
+            if seconds[form] < AGAIN * min(seconds.values()):
+                seconds[form] = min(seconds[form], _seconds(peer.run))
             peers[form] = peer
+            behind = behind + 1 if seconds[form] > AGAIN * min(seconds.values()) else 0
+            if group in rising and behind == 2:
+                break
         if peers:
             name = min(seconds, key=seconds.__getitem__)
             found.chosen[group] = (name, peers[name])
@@ -99,6 +105,7 @@ def _name(group: str, form: str) -> str:
 
 
 def _seconds(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+    with torch.inference_mode():
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start

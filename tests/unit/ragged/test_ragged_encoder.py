@@ -24,6 +24,7 @@ from sparloom.ragged import (
 
 SHAPE = EncoderShape(width=8, heads=2, hidden=12)
 CAUSAL = EncoderShape(width=8, heads=2, hidden=12, causal=True)
+MASKED = EncoderShape(width=8, heads=2, hidden=12, causal=True, triangles=False)
 SMALL = EncoderSchedule(rows=3, panel=4, depth=5, queries=4)
 LENGTHS_GIVEN = [5, 1, 0, 9]
 
@@ -68,7 +69,7 @@ def _norm(x, gain, shift, shape):
     return centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + shape.epsilon) * gain + shift
 
 
-@pytest.mark.parametrize("shape", [SHAPE, CAUSAL])
+@pytest.mark.parametrize("shape", [SHAPE, CAUSAL, MASKED])
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_interpreted_attention(shape, scheduled):
     program = scheduled_attention(shape, SMALL) if scheduled else attention(shape)

@@ -24,7 +24,7 @@ def floor(expr: Expr, multiple: int) -> Expr:
     (floor(Ref("row"), 4), None),
     (round_up(Ref("row") + 1, 8), "(outer + 1) * 8"),
     (round_up(Ref("row"), 8), None),
-    (round_up(Ref("row") + 1, 16), None),
+    (round_up(Ref("row") + 1, 16), "(outer + 2) // 2 * 16"),
     (floor(Ref("row") + 16, 8) + Ref("n"), "(outer + 2) * 8 + n"),
     (Binary("//", Ref("row") + Ref("n"), Const(8)), None),
 ])

@@ -1,0 +1,92 @@
+"""Multi-head self-attention as a layer, in place of PyTorch's, on packed sequences."""
+
+from __future__ import annotations
+
+import torch
+
+from sparloom.nn.layer_call import call_layer
+from sparloom.nn.tokens import Lengths, batch_of
+from sparloom.nn.weights import PackedWeights, Parameters
+from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_attention
+
+__all__ = ["MultiheadAttention"]
+
+
+class MultiheadAttention(torch.nn.Module):
+    """softmax(q kT / sqrt(head width)) v in every head, with projections, takes the place of torch's on the CPU.
+
+    Self-attention: queries, keys and values are of the same tokens. Parameters have the names, shapes and initial
+    values of torch.nn.MultiheadAttention, so state dicts fit; results and gradients agree up to rounding. Nothing is
+    padded.
+
+    Args:
+        embed_dim: width of a token.
+        num_heads: dividing the width.
+        dropout: 0; there is no other.
+        bias: whether projections have one.
+        batch_first: True: the sequences of a batch follow each other.
+        schedule: of the programs; that of `EncoderSchedule` unless given.
+
+    Raises:
+        ValueError: an argument that this layer cannot follow; the message says which.
+
+    Source: CoRa §7.2 (multi-head attention on ragged tensors).
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, batch_first: bool = True,
+        device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
+        schedule: EncoderSchedule | None = None,
+    ) -> None:
+        super().__init__()
+        if dropout != 0:
+            raise ValueError(f"dropout={dropout}: this layer has none: give 0, and drop outside of it")
+        if not batch_first:
+            raise ValueError("batch_first=False: the sequences of a batch follow each other here: give True")
+        if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
+            raise ValueError(f"embed_dim={embed_dim} and num_heads={num_heads}: heads divide the width")
+        self.embed_dim, self.num_heads, self.schedule = embed_dim, num_heads, schedule or EncoderSchedule()
+        made = {"device": device, "dtype": dtype}
+        self.in_proj_weight = torch.nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **made))
+        self.register_parameter(
+            "in_proj_bias", torch.nn.Parameter(torch.empty(3 * embed_dim, **made)) if bias else None)
+        self.out_proj = torch.nn.Linear(embed_dim, embed_dim, bias=bias, **made)
+        self.reset_parameters()
+        self._packed = PackedWeights()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights of the first projection anew (Glorot), and set biases to 0."""
+        torch.nn.init.xavier_uniform_(self.in_proj_weight)
+        if self.in_proj_bias is not None:
+            torch.nn.init.zeros_(self.in_proj_bias)
+            torch.nn.init.zeros_(self.out_proj.bias)
+
+    def forward(self, tokens: torch.Tensor, lengths: Lengths | None = None, *, is_causal: bool = False) -> torch.Tensor:
+        """Let the tokens of every sequence attend to each other.
+
+        Args:
+            tokens: (tokens, embed_dim), the sequences one after the other, float32; or a nested tensor of layout
+                torch.jagged, (batch, length, embed_dim).
+            lengths: of the sequences, which may be 0: a tensor, any sequence, or a Structure, which layers share; None
+                beside a nested tensor.
+            is_causal: tokens attend to themselves and those before.
+
+        Returns:
+            As tokens. Departure: no weights of attention beside it; they are never stored.
+
+        Raises:
+            TypeError, ValueError: tokens, lengths and layer do not fit together; the message says how.
+        """
+        batch = batch_of(tokens, lengths, self.embed_dim)
+        shape = EncoderShape(self.embed_dim, self.num_heads, causal=is_causal)
+        layer = compiled_attention(shape, self.schedule, torch.get_num_threads())
+        return batch.like(call_layer(layer, batch, self.weights(), self._packed))
+
+    def weights(self) -> Parameters:
+        """Parameters by the names of the program."""
+        return {"w_qkv": self.in_proj_weight, "b_qkv": self.in_proj_bias, "w_out": self.out_proj.weight,
+                "b_out": self.out_proj.bias}
+
+    def extra_repr(self) -> str:
+        """Show the sizes."""
+        return f"{self.embed_dim}, {self.num_heads}"

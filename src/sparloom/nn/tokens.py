@@ -1,0 +1,94 @@
+"""Batches of sequences of different lengths, as layers take them: packed tokens with lengths, or nested tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sparloom.ragged import Structure, structure_of, tokens_of
+
+__all__ = ["Batch", "Lengths", "batch_of"]
+
+Lengths = Structure | torch.Tensor | np.ndarray | Sequence[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Tokens and where sequences begin.
+
+    Args:
+        x: (tokens, width), contiguous, float32.
+        offsets: of the nested tensor that it is from.
+    """
+
+    x: torch.Tensor
+    structure: Structure
+    offsets: torch.Tensor | None = None
+
+    def like(self, result: torch.Tensor) -> torch.Tensor:
+        """Give a result for the same tokens the form that they came in."""
+        return result if self.offsets is None else torch.nested.nested_tensor_from_jagged(result, self.offsets)
+
+
+def batch_of(tokens: torch.Tensor, lengths: Lengths | None, width: int) -> Batch:
+    """Read the arguments of a layer.
+
+    Args:
+        tokens: (tokens, width), the sequences one after the other, or jagged nested (batch, length, width).
+        lengths: of the sequences, (batch,), or a structure that has them as LENGTHS; None beside a nested tensor.
+
+    Raises:
+        TypeError: tokens are no float32 tensor, or lengths are missing.
+        ValueError: they do not fit together or to the width, or are not on the CPU; the message says how.
+    """
+    if not isinstance(tokens, torch.Tensor) or tokens.dtype != torch.float32:
+        given = tokens.dtype if isinstance(tokens, torch.Tensor) else type(tokens).__name__
+        raise TypeError(f"tokens of {given}: this layer takes tensors of torch.float32: use .float()")
+    if tokens.device.type != "cpu":
+        raise ValueError(f"tokens on {tokens.device}: this layer computes on the CPU: use .cpu()")
+    if tokens.is_nested:
+        return _nested(tokens, lengths, width)
+    if lengths is None:
+        raise TypeError(f"tokens of shape {tuple(tokens.shape)} without lengths: give the length of every sequence, or "
+                        f"a nested tensor")
+    _check_shape(tokens, width)
+    structure = lengths if isinstance(lengths, Structure) else structure_of(_vector(lengths))
+    return Batch(_checked(tokens, structure).contiguous(), structure)
+
+
+def _nested(tokens: torch.Tensor, lengths: Lengths | None, width: int) -> Batch:
+    if lengths is not None:
+        raise TypeError("lengths beside a nested tensor, which has them: leave them out")
+    if tokens.layout != torch.jagged or tokens.dim() != 3 or tokens._ragged_idx != 1:
+        raise ValueError(f"a nested tensor of layout {tokens.layout} with {tokens.dim()} dimensions: make it by "
+                         f"torch.nested.nested_tensor(..., layout=torch.jagged), (batch, length, {width})")
+    if tokens.lengths() is not None:
+        raise ValueError("a nested tensor with holes: pass nested.contiguous()")
+    values, offsets = tokens.values(), tokens.offsets()
+    _check_shape(values, width)
+    structure = structure_of(np.diff(offsets.numpy()))
+    return Batch(_checked(values, structure).contiguous(), structure, offsets)
+
+
+def _vector(lengths: torch.Tensor | np.ndarray | Sequence[int]) -> np.ndarray:
+    if isinstance(lengths, torch.Tensor):
+        if lengths.device.type != "cpu":
+            raise ValueError(f"lengths on {lengths.device}: this layer computes on the CPU: use .cpu()")
+        return lengths.detach().numpy()
+    return np.asarray(lengths)
+
+
+def _check_shape(tokens: torch.Tensor, width: int) -> None:
+    if tokens.layout != torch.strided or tokens.dim() != 2 or tokens.shape[1] != width:
+        raise ValueError(f"tokens have shape {tuple(tokens.shape)}: this layer takes (tokens, {width})")
+
+
+def _checked(tokens: torch.Tensor, structure: Structure) -> torch.Tensor:
+    """Tokens, of which there are as many as the lengths say."""
+    wanted = tokens_of(structure)
+    if tokens.shape[0] != wanted:
+        raise ValueError(f"{tokens.shape[0]} tokens for sequences of {wanted} in all: lengths add up to the tokens")
+    return tokens

@@ -1,0 +1,94 @@
+"""The encoder layer of the transformer, in place of PyTorch's, on packed sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from sparloom.nn.attention import MultiheadAttention
+from sparloom.nn.layer_call import call_layer
+from sparloom.nn.tokens import Lengths, batch_of
+from sparloom.nn.weights import PackedWeights, Parameters
+from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer
+
+__all__ = ["TransformerEncoderLayer"]
+
+RELU = (torch.relu, torch.nn.functional.relu)
+
+
+class TransformerEncoderLayer(torch.nn.Module):
+    """Self-attention and a feed-forward network, each added to its tokens and normalised, takes the place of torch's.
+
+    Parameters have the names, shapes and initial values of torch.nn.TransformerEncoderLayer, so state dicts fit;
+    results and gradients agree up to rounding. Sequences are not padded: the time is that of the tokens there are.
+
+    Args:
+        d_model: width of a token.
+        nhead: heads, dividing the width.
+        dim_feedforward: columns between the two layers of the network.
+        dropout: 0; there is no other.
+        activation: relu; there is no other.
+        layer_norm_eps: added to variances.
+        batch_first: True: the sequences of a batch follow each other.
+        norm_first: False: norms are behind the sums.
+        bias: whether projections and norms have one.
+        schedule: of the programs; that of `EncoderSchedule` unless given.
+
+    Raises:
+        ValueError: an argument that this layer cannot follow; the message says which.
+
+    Source: CoRa §7.2.
+    """
+
+    def __init__(
+        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.0,
+        activation: str | Callable[[torch.Tensor], torch.Tensor] = "relu", layer_norm_eps: float = 1e-5,
+        batch_first: bool = True, norm_first: bool = False, bias: bool = True,
+        device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
+        schedule: EncoderSchedule | None = None,
+    ) -> None:
+        super().__init__()
+        if activation != "relu" and activation not in RELU and not isinstance(activation, torch.nn.ReLU):
+            raise ValueError(f"activation={activation!r}: this layer has relu only")
+        if norm_first:
+            raise ValueError("norm_first=True: norms of this layer are behind the sums: give False")
+        if dim_feedforward < 1:
+            raise ValueError(f"dim_feedforward={dim_feedforward}: give at least 1")
+        made = {"device": device, "dtype": dtype}
+        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first, schedule=schedule, **made)
+        self.linear1 = torch.nn.Linear(d_model, dim_feedforward, bias=bias, **made)
+        self.linear2 = torch.nn.Linear(dim_feedforward, d_model, bias=bias, **made)
+        self.norm1 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **made)
+        self.norm2 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **made)
+        self.schedule = schedule or EncoderSchedule()
+        self._packed = PackedWeights()
+
+    def forward(self, tokens: torch.Tensor, lengths: Lengths | None = None, *, is_causal: bool = False) -> torch.Tensor:
+        """Compute the layer.
+
+        Args:
+            tokens: (tokens, d_model), the sequences one after the other, float32; or a nested tensor of layout
+                torch.jagged, (batch, length, d_model).
+            lengths: of the sequences, which may be 0: a tensor, any sequence, or a Structure, which layers share; None
+                beside a nested tensor.
+            is_causal: tokens attend to themselves and those before.
+
+        Returns:
+            As tokens.
+
+        Raises:
+            TypeError, ValueError: tokens, lengths and layer do not fit together; the message says how.
+        """
+        batch = batch_of(tokens, lengths, self.linear1.in_features)
+        shape = EncoderShape(self.linear1.in_features, self.self_attn.num_heads, self.linear1.out_features,
+                             self.norm1.eps, is_causal)
+        layer = compiled_encoder_layer(shape, self.schedule, torch.get_num_threads())
+        return batch.like(call_layer(layer, batch, self.weights(), self._packed))
+
+    def weights(self) -> Parameters:
+        """Parameters by the names of the program."""
+        return {**self.self_attn.weights(), "w_in": self.linear1.weight, "b_in": self.linear1.bias,
+                "w_back": self.linear2.weight, "b_back": self.linear2.bias,
+                "gain_1": self.norm1.weight, "shift_1": self.norm1.bias,
+                "gain_2": self.norm2.weight, "shift_2": self.norm2.bias}

@@ -1,0 +1,176 @@
+"""Layers of a transformer on arrays: programs of one shape, compiled at the first use, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+
+from sparloom.ragged.arrange import arranged
+from sparloom.ragged.dimensions import Dim
+from sparloom.ragged.encoder import (
+    EncoderSchedule,
+    EncoderShape,
+    scheduled_attention,
+    scheduled_encoder_layer,
+)
+from sparloom.ragged.encoder_backward import KEPT, scheduled_attention_backward, scheduled_encoder_backward
+from sparloom.ragged.program import Program
+from sparloom.ragged.runner import Runner
+from sparloom.ragged.structure import Structure
+from sparloom.ragged.tensor import Tensor
+
+__all__ = ["Layer", "Weight", "compiled_attention", "compiled_encoder_layer"]
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """How a program stores a parameter.
+
+    Args:
+        shape: of the parameter, in the dimensions of the tensor.
+        order: of the tensor's dimensions.
+    """
+
+    tensor: Tensor
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def packed(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Copy a parameter, of any shape with as many elements, to the storage of the program; see `arranged`."""
+        return arranged(self.tensor, values.reshape(self.shape).transpose(self.order), out)
+
+
+class Layer:
+    """A function of tokens and weights, with its gradients.
+
+    Weights are called as in `encoder_layer`. PyTorch stores them in another order, (out, in), and both programs in
+    panels of their own: `forward_weights` and `backward_weights` pack them.
+
+    Args:
+        forward: makes the program, given the names of what is kept for the gradients.
+        backward: makes the program of the gradients.
+        threads: of parallel loops; by default those of OpenMP.
+    """
+
+    def __init__(self, forward: Callable[[Collection[str]], Program], backward: Callable[[], Program], *,
+                 threads: int | None = None) -> None:
+        self._forward, self._backward, self._threads = forward, backward, threads
+
+    @cached_property
+    def inference(self) -> Runner:
+        """Computes the result alone."""
+        return Runner(self._forward(()), threads=self._threads)
+
+    @cached_property
+    def training(self) -> Runner:
+        """Computes the result, and stores what the gradients need."""
+        return Runner(self._forward(KEPT), threads=self._threads)
+
+    @cached_property
+    def gradients(self) -> Runner:
+        """Computes the gradients."""
+        return Runner(self._backward(), threads=self._threads)
+
+    @cached_property
+    def forward_weights(self) -> dict[str, Weight]:
+        """Weights of `inference` and `training` by name."""
+        program = self.inference.program
+        found: dict[str, Weight] = {}
+        for operation in (nest.operation for nest in program.nests()):
+            for tensor in (read.tensor for read in operation.reads):
+                if tensor.name in program.inputs() and tensor.name != "x":
+                    found[tensor.name] = _weight(tensor, [dim for dim, _ in operation.reduced])
+        return found
+
+    @cached_property
+    def backward_weights(self) -> dict[str, Weight]:
+        """Weights of `gradients` by name."""
+        program = self.gradients.program
+        tensors = program.tensors()
+        return {name: _weight(tensors[name], []) for name in program.inputs() if name in self.forward_weights}
+
+    @cached_property
+    def result(self) -> str:
+        """Name of the result."""
+        return self.inference.program.outputs[0]
+
+    @cached_property
+    def kept(self) -> tuple[str, ...]:
+        """Names of what the training program stores for the gradients, beside tokens and weights."""
+        made = set(self.training.program.tensors()) - set(self.training.program.inputs())
+        return tuple(name for name in self.gradients.program.inputs() if name in made)
+
+    def infer(self, structure: Structure, x: np.ndarray, weights: Arrays, out: np.ndarray) -> None:
+        """Compute the result.
+
+        Args:
+            structure: has LENGTHS.
+            x, out: (tokens, width).
+            weights: packed forward.
+        """
+        self.inference(structure, {"x": x, **weights, self.result: out})
+
+    def train(self, structure: Structure, x: np.ndarray, weights: Arrays, out: np.ndarray, *, kept: Arrays) -> None:
+        """Compute the result and what the gradients need.
+
+        Args:
+            kept: written, by the names of `kept`, of `sizes`.
+        """
+        self.training(structure, {"x": x, **weights, self.result: out, **kept}, (self.result, *kept))
+
+    def sizes(self, structure: Structure) -> dict[str, int]:
+        """Count the elements of what is kept."""
+        elements = self.gradients.elements(structure)
+        return {name: elements[name] for name in self.kept}
+
+    def differentiate(self, structure: Structure, x: np.ndarray, weights: Arrays, upstream: np.ndarray, *, kept: Arrays,
+                      wanted: Arrays) -> None:
+        """Compute gradients, and nothing that they do not need.
+
+        Args:
+            weights: packed backward.
+            upstream: the gradient of the result, (tokens, width).
+            wanted: written: gradients by the name of x or a weight.
+        """
+        names = {f"d_{name}": array for name, array in wanted.items()}
+        given = {"x": x, **weights, **kept, f"d_{self.result}": upstream}
+        self.gradients(structure, {**given, **names}, tuple(names))
+
+
+@cache
+def compiled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule, threads: int | None = None) -> Layer:
+    """Give the encoder layer of a shape, the same one in all of the process; it is compiled when it first runs.
+
+    Raises:
+        ValueError: the shape is none.
+    """
+    _check(shape)
+    return Layer(lambda kept: scheduled_encoder_layer(shape, chosen, kept=kept),
+                 lambda: scheduled_encoder_backward(shape, chosen), threads=threads)
+
+
+@cache
+def compiled_attention(shape: EncoderShape, chosen: EncoderSchedule, threads: int | None = None) -> Layer:
+    """Give multi-head attention of a shape, as `compiled_encoder_layer`; `hidden` and `epsilon` have no meaning."""
+    _check(shape)
+    return Layer(lambda kept: scheduled_attention(shape, chosen, kept=kept),
+                 lambda: scheduled_attention_backward(shape, chosen), threads=threads)
+
+
+def _check(shape: EncoderShape) -> None:
+    if min(shape.width, shape.heads, shape.hidden) < 1 or shape.width % shape.heads:
+        raise ValueError(f"a layer of width {shape.width} with {shape.heads} heads and {shape.hidden} hidden columns: "
+                         f"all are at least 1, and heads divide the width")
+
+
+def _weight(tensor: Tensor, last: list[Dim]) -> Weight:
+    """The parameter has some dimensions last, which the tensor has anywhere."""
+    dims = [dim for dim, _ in tensor.axes]
+    parameter = [dim for dim in dims if dim not in last] + [dim for dim in dims if dim in last]
+    extents = {dim: int(extent.value) for dim, extent in tensor.axes}
+    return Weight(tensor, tuple(extents[dim] for dim in parameter), tuple(parameter.index(dim) for dim in dims))

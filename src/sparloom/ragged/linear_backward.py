@@ -1,0 +1,64 @@
+"""Gradients of a projection of all tokens, out[token, o] = sum_i in[token, i] w[i, o] + b[o].
+
+    d_w[o, i] = sum over tokens of d_out[token, o] in[token, i]       tiles of rows o, in parallel
+    d_b[o]    = sum over tokens of d_out[token, o]                    strips of o, in parallel
+
+The gradient of `in` is a projection itself, of d_out by w as PyTorch stores it. Source: CoRa trains nothing; the
+reductions over a fused vloop are those of §5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparloom.ir import Expr
+from sparloom.ragged.dimensions import Dim
+from sparloom.ragged.encoder import TOKENS
+from sparloom.ragged.fuse import fuse
+from sparloom.ragged.kinds import parallel, vectorise
+from sparloom.ragged.offload import offload
+from sparloom.ragged.operation import Operation, compute, sum_over
+from sparloom.ragged.program import Program
+from sparloom.ragged.reorder import reorder
+from sparloom.ragged.split import split
+
+__all__ = ["scheduled_sum", "scheduled_weights", "summed"]
+
+
+def summed(name: str, axes: Mapping[Dim, Expr | int], value: Expr) -> Operation:
+    """Define the sum of a value over all tokens."""
+    return compute(name, axes, sum_over(TOKENS, value))
+
+
+def scheduled_weights(given: Program, nest: str, outs: int, *, rows: int) -> Program:
+    """Schedule the gradient of weights: a product whose reduction runs over all tokens.
+
+    Args:
+        outs: how many of its first dimensions are those of `out`; those behind are of `in`.
+        rows: of a tile.
+    """
+    given, out = _fused(given, nest, 0, outs)
+    given, into = _fused(given, nest, 1, len(given.nest(nest).loops) - 3)
+    given = split(fuse(given, nest, "batch", "pos"), nest, out, rows)
+    return parallel(offload(given, nest, f"{out}_inner", into, "batch_pos"), nest, f"{out}_outer")
+
+
+def scheduled_sum(given: Program, nest: str, *, cols: int) -> Program:
+    """Schedule a sum over all tokens, by strips of the last dimension.
+
+    Args:
+        cols: of a strip.
+    """
+    *before, last = (loop.name for loop in given.nest(nest).loops[:-2])
+    given = split(fuse(given, nest, "batch", "pos"), nest, last, cols)
+    given = reorder(given, nest, (*before, f"{last}_outer", "batch_pos", f"{last}_inner"))
+    given, strips = _fused(given, nest, 0, len(before) + 1)
+    return vectorise(parallel(given, nest, strips), nest, f"{last}_inner")
+
+
+def _fused(given: Program, nest: str, first: int, count: int) -> tuple[Program, str]:
+    """Make one loop of `count` neighbours; also gives its name."""
+    for _ in range(count - 1):
+        outer, inner = (loop.name for loop in given.nest(nest).loops[first : first + 2])
+        given = fuse(given, nest, outer, inner)
+    return given, given.nest(nest).loops[first].name

@@ -1,0 +1,373 @@
+"""The encoder layer and attention against PyTorch's, sequence after sequence and padded, with gradients."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from sparloom.nn import MultiheadAttention, TransformerEncoderLayer
+from sparloom.ragged import (
+    LENGTHS,
+    EncoderSchedule,
+    EncoderShape,
+    Structure,
+    compiled_encoder_layer,
+    structure_of,
+)
+
+pytestmark = pytest.mark.cc
+
+WIDTH, HEADS, HIDDEN = 32, 4, 48
+BATCHES = [[5, 1, 0, 9, 3], [6, 6, 6], [7], [70, 3, 130], [0], []]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """Threads of small products wait for each other longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def layers(**options):
+    """PyTorch's, with norms and biases that are not trivial, and ours with its state dict."""
+    theirs = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, 0.0, batch_first=True, **options)
+    for parameter in theirs.parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, parameter.mean().item(), 0.3)
+    ours = TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, **options)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def attentions(**options):
+    theirs = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, **options)
+    if theirs.in_proj_bias is not None:
+        torch.nn.init.normal_(theirs.in_proj_bias)
+        torch.nn.init.normal_(theirs.out_proj.bias)
+    ours = MultiheadAttention(WIDTH, HEADS, **options)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def mask(length):
+    return torch.nn.Transformer.generate_square_subsequent_mask(length)
+
+
+def by_sequence(theirs, x, lengths, *, causal=False):
+    """What PyTorch computes of every sequence by itself."""
+    results = []
+    for one in x.split(list(lengths)):
+        if not len(one):
+            continue
+        given = mask(len(one)) if causal else None
+        if isinstance(theirs, torch.nn.MultiheadAttention):
+            results.append(theirs(one[None], one[None], one[None], need_weights=False, attn_mask=given)[0][0])
+        else:
+            results.append(theirs(one[None], src_mask=given)[0])
+    return torch.cat([x[:0], *results])
+
+
+def assert_near(actual, expected, scale=1.0):
+    """Within 1e-5 of the largest element."""
+    size = max(scale, expected.abs().max().item()) if expected.numel() else scale
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * size)
+
+
+def assert_same_gradients(x, *pairs):
+    """Of the sum of squares of results, by tokens and parameters."""
+    grads = [torch.autograd.grad(result.square().sum(), [x, *module.parameters()]) for module, result in pairs]
+    for actual, expected in zip(*grads, strict=True):
+        assert_near(actual, expected)
+
+
+@pytest.mark.parametrize("pair", [layers, attentions])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", BATCHES, ids=str)
+def test_results_and_gradients_are_those_of_pytorch(pair, causal, lengths):
+    theirs, ours = pair()
+    x = torch.randn(sum(lengths), WIDTH)
+    seen = torch.randn(sum(lengths), WIDTH)
+    found = []
+    for module, call in ((ours, lambda x: ours(x, lengths, is_causal=causal)),
+                         (theirs, lambda x: by_sequence(theirs, x, lengths, causal=causal))):
+        given = x.clone().requires_grad_()
+        result = call(given)
+        asked = [given, *module.parameters()]
+        grads = torch.autograd.grad((result * seen).sum(), asked, allow_unused=True)
+        found.append([result, *(torch.zeros_like(tensor) if grad is None else grad
+                                for tensor, grad in zip(asked, grads, strict=True))])
+    for actual, expected in zip(*found, strict=True):
+        assert_near(actual, expected)
+    with torch.no_grad():
+        assert_near(ours(x, lengths, is_causal=causal), found[1][0])
+
+
+@pytest.mark.parametrize("pair", [layers, attentions])
+def test_layers_without_bias(pair):
+    theirs, ours = pair(bias=False)
+    x = torch.randn(9, WIDTH, requires_grad=True)
+    assert_near(ours(x, [5, 4]), by_sequence(theirs, x, [5, 4]))
+    assert [name for name, _ in ours.named_parameters()] == [name for name, _ in theirs.named_parameters()]
+    assert_same_gradients(x, (ours, ours(x, [5, 4])), (theirs, by_sequence(theirs, x, [5, 4])))
+
+
+def test_sizes_that_fill_no_tile():
+    theirs = torch.nn.TransformerEncoderLayer(30, 5, 601, 0.0, batch_first=True, layer_norm_eps=1e-3)
+    ours = TransformerEncoderLayer(30, 5, 601, layer_norm_eps=1e-3, schedule=EncoderSchedule(rows=7, queries=6))
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(20, 30, requires_grad=True)
+    results = ours(x, [13, 7], is_causal=True), by_sequence(theirs, x, [13, 7], causal=True)
+    assert_near(*results)
+    assert_same_gradients(x, (ours, results[0]), (theirs, results[1]))
+
+
+def test_threads_of_torch_are_those_of_the_layer():
+    ours = layers()[1]
+    x = torch.randn(200, WIDTH, requires_grad=True)
+    torch.set_num_threads(2)
+    try:
+        result = ours(x, [150, 50])
+        grads = torch.autograd.grad(result.square().sum(), [x, *ours.parameters()])
+    finally:
+        torch.set_num_threads(1)
+    again = ours(x, [150, 50])
+    assert_near(result, again)
+    for one, other in zip(grads, torch.autograd.grad(again.square().sum(), [x, *ours.parameters()]), strict=True):
+        assert_near(one, other)
+
+
+def test_a_model_of_two_layers_against_padded_sequences():
+    model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(
+        WIDTH, HEADS, HIDDEN, 0.0, batch_first=True), 2, enable_nested_tensor=False).eval()
+    ours = torch.nn.ModuleList(TransformerEncoderLayer(WIDTH, HEADS, HIDDEN) for _ in range(2))
+    for mine, other in zip(ours, model.layers, strict=True):
+        mine.load_state_dict(other.state_dict())
+    lengths = torch.tensor([5, 1, 9, 3])
+    padded = torch.randn(4, 9, WIDTH)
+    beyond = torch.arange(9) >= lengths[:, None]
+    expected = model(padded, src_key_padding_mask=beyond)[~beyond]
+    shared = Structure({LENGTHS: lengths.numpy()})
+    for given in (lengths, lengths.tolist(), lengths.numpy(), shared):
+        x = padded[~beyond]
+        for layer in ours:
+            x = layer(x, given)
+        assert_near(x, expected)
+
+
+@pytest.mark.parametrize("optimiser", [lambda given: torch.optim.SGD(given, 0.1, 0.9),
+                                       lambda given: torch.optim.Adam(given, 1e-2)])
+def test_training_gives_the_same_losses(optimiser):
+    theirs, ours = layers()
+    losses = []
+    for module, call in ((ours, ours), (theirs, lambda x, lengths: by_sequence(theirs, x, lengths))):
+        steps, generator = optimiser(module.parameters()), torch.Generator().manual_seed(1)
+        losses.append([])
+        for lengths in ([5, 1, 0, 9, 3], [4, 4], [2, 8, 1]) * 2:
+            x, target = torch.randn(2, sum(lengths), WIDTH, generator=generator)
+            loss = torch.nn.functional.mse_loss(call(x, lengths), target)
+            steps.zero_grad()
+            loss.backward()
+            steps.step()
+            losses[-1].append(loss.item())
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+    assert losses[0][-1] < losses[0][0]
+
+
+def test_what_needs_no_gradient_gets_none():
+    theirs, ours = layers()
+    x, lengths = torch.randn(8, WIDTH), [5, 3]
+    for module in (ours, theirs):
+        module.requires_grad_(False)
+        module.linear1.weight.requires_grad_()
+        module.norm2.bias.requires_grad_()
+    ours(x, lengths).square().sum().backward()
+    by_sequence(theirs, x, lengths).square().sum().backward()
+    for actual, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert (actual.grad is None) == (expected.grad is None)
+        if actual.grad is not None:
+            assert_near(actual.grad, expected.grad)
+    assert not ours.requires_grad_(False)(x, lengths).requires_grad
+
+
+def test_gradients_pass_through_layers_once():
+    ours = layers()[1]
+    x = torch.randn(4, WIDTH, requires_grad=True)
+    result = ours(ours(x, [4]), [4])
+    result.square().sum().backward(retain_graph=True)
+    first = x.grad.clone()
+    result.square().sum().backward()
+    torch.testing.assert_close(x.grad, 2 * first)
+    grad, = torch.autograd.grad(ours(x, [4]).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+def test_nested_tensors_stay_nested():
+    theirs, ours = layers()
+    parts = [torch.randn(length, WIDTH, requires_grad=True) for length in (5, 2, 7)]
+    given = torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+    result = ours(ours(given))
+    assert result.is_nested
+    assert result.layout == torch.jagged
+    assert_near((result + given).values(), by_sequence(theirs, by_sequence(
+        theirs, torch.cat(parts), [5, 2, 7]), [5, 2, 7]) + torch.cat(parts))
+    result.values().square().sum().backward()
+    assert all(part.grad.abs().sum() > 0 for part in parts)
+    attention = attentions()[1]
+    torch.testing.assert_close(attention(given).values(), attention(torch.cat(parts), [5, 2, 7]))
+
+
+def test_initial_weights_are_those_of_pytorch():
+    for ours, theirs in ((TransformerEncoderLayer, torch.nn.TransformerEncoderLayer),
+                         (MultiheadAttention, torch.nn.MultiheadAttention)):
+        torch.manual_seed(3)
+        expected = theirs(WIDTH, HEADS, batch_first=True).state_dict()
+        torch.manual_seed(3)
+        found = ours(WIDTH, HEADS).state_dict()
+        assert list(found) == list(expected)
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_changed_weights_are_packed_again():
+    theirs, ours = layers()
+    x = torch.randn(6, WIDTH)
+
+    def same():
+        assert_near(ours(x, [6]), by_sequence(theirs, x, [6]))
+
+    same()
+    with torch.no_grad():
+        for module in (ours, theirs):
+            module.linear1.weight.mul_(2)
+            module.self_attn.in_proj_bias.add_(1)
+    same()
+    for module in (ours, theirs):
+        module.linear2.weight = torch.nn.Parameter(torch.ones(WIDTH, HIDDEN))
+    same()
+    theirs.norm1.weight.data = ours.norm1.weight.data = torch.rand(WIDTH)
+    same()
+    other = layers()[0]
+    ours.load_state_dict(other.state_dict())
+    theirs.load_state_dict(other.state_dict())
+    same()
+
+
+def test_weights_are_packed_once():
+    ours = layers()[1]
+    ours(torch.randn(6, WIDTH), [6])
+    kept = {key: id(packed) for key, packed in ours._packed._kept.items()}
+    ours(torch.randn(3, WIDTH), [1, 2])
+    assert {key: id(packed) for key, packed in ours._packed._kept.items()} == kept
+
+
+def test_saved_and_copied_layers(tmp_path):
+    ours = layers()[1]
+    x = torch.randn(6, WIDTH)
+    expected = ours(x, [6])
+    ours.zero_grad()
+    expected.sum().backward()
+    torch.save(ours.state_dict(), tmp_path / "layer.pt")
+    again = TransformerEncoderLayer(WIDTH, HEADS, HIDDEN)
+    again.load_state_dict(torch.load(tmp_path / "layer.pt"))
+    for copied in (again, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        torch.testing.assert_close(copied(x, [6]), expected)
+        with torch.no_grad():
+            copied.linear2.weight.zero_()
+        torch.testing.assert_close(ours(x, [6]), expected)
+
+
+def test_inference_mode():
+    theirs, ours = layers()
+    with torch.inference_mode():
+        x = torch.randn(6, WIDTH)
+        assert_near(ours(x, [2, 4]), by_sequence(theirs, x, [2, 4]))
+        made = TransformerEncoderLayer(WIDTH, HEADS, HIDDEN)
+        made.load_state_dict(theirs.state_dict())
+        assert_near(made(x, [2, 4]), by_sequence(theirs, x, [2, 4]))
+        made.linear1.weight.zero_()
+        assert not torch.allclose(made(x, [2, 4]), ours(x, [2, 4]))
+
+
+def test_tokens_of_any_strides():
+    theirs, ours = layers()
+    x = torch.randn(WIDTH, 12).T[::2]
+    assert_near(ours(x, [2, 4]), by_sequence(theirs, x, [2, 4]))
+
+
+def test_layers_share_programs_and_structures():
+    shape = EncoderShape(WIDTH, HEADS, HIDDEN)
+    assert compiled_encoder_layer(shape, EncoderSchedule(), 1) is compiled_encoder_layer(shape, EncoderSchedule(), 1)
+    assert structure_of(np.array([1, 2])) is structure_of(np.array([1, 2], np.int32))
+    with pytest.raises(ValueError, match="a layer of width 30 with 4 heads and 48 hidden columns: all are at least 1"):
+        compiled_encoder_layer(EncoderShape(30, 4, 48), EncoderSchedule())
+
+
+def refused(error, message, call, *arguments, **options):
+    with pytest.raises(error, match=message):
+        call(*arguments, **options)
+
+
+@pytest.mark.parametrize("ours", [lambda: layers()[1], lambda: attentions()[1]])
+def test_arguments_of_forward_are_checked(ours):
+    layer = ours()
+    x = torch.randn(6, WIDTH)
+    refused(TypeError, r"tokens of torch\.float64: this layer takes tensors of torch\.float32: use \.float\(\)", layer,
+            x.double(), [6])
+    refused(TypeError, "tokens of ndarray: this layer takes tensors", layer, x.numpy(), [6])
+    refused(TypeError, r"tokens of shape \(6, 32\) without lengths: give the length of every sequence", layer, x)
+    refused(ValueError, "6 tokens for sequences of 7 in all: lengths add up to the tokens", layer, x, [3, 4])
+    refused(ValueError, r"tokens have shape \(6, 16\): this layer takes \(tokens, 32\)", layer, x[:, :16], [6])
+    refused(ValueError, r"tokens have shape \(1, 6, 32\): this layer takes", layer, x[None], [6])
+    refused(ValueError, r"lengths are an array of 1 dimensions of float64: give a vector of integers", layer, x, [6.0])
+    refused(ValueError, r"lengths are an array of 2 dimensions of int64", layer, x, torch.tensor([[6]]))
+    refused(ValueError, r"length function lengths has the entry -1: lengths are at least 0", layer, x, [7, -1])
+    refused(ValueError, r"tokens on meta: this layer computes on the CPU: use \.cpu\(\)", layer, x.to("meta"), [6])
+    refused(ValueError, r"lengths on meta: this layer computes on the CPU", layer, x, torch.tensor([6]).to("meta"))
+    refused(TypeError, r"parameter .* of torch\.float64: this layer computes in torch\.float32: use \.float\(\)",
+            ours().double(), x, [6])
+    refused(ValueError, r"parameter .* on meta: this layer computes on the CPU", ours().to("meta"), x, [6])
+
+
+def test_nested_arguments_are_checked():
+    layer = layers()[1]
+    nested = torch.nested.nested_tensor([torch.randn(3, WIDTH), torch.randn(2, WIDTH)], layout=torch.jagged)
+    refused(TypeError, "lengths beside a nested tensor, which has them: leave them out", layer, nested, [3, 2])
+    refused(ValueError, r"a nested tensor of layout torch\.jagged with 3 dimensions: make it by", layer,
+            nested.transpose(1, 2))
+    refused(ValueError, r"a nested tensor of layout torch\.jagged with 4 dimensions", layer, nested.unsqueeze(-1))
+    holes = torch.nested.nested_tensor_from_jagged(torch.randn(5, WIDTH), torch.tensor([0, 3, 5]), torch.tensor([1, 2]))
+    refused(ValueError, r"a nested tensor with holes: pass nested\.contiguous\(\)", layer, holes)
+    narrow = torch.nested.nested_tensor([torch.randn(3, 4)], layout=torch.jagged)
+    refused(ValueError, r"tokens have shape \(3, 4\): this layer takes \(tokens, 32\)", layer, narrow)
+
+
+def test_arguments_of_layers_are_checked():
+    for layer in (lambda **options: TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, **options),
+                  lambda **options: MultiheadAttention(WIDTH, HEADS, **options)):
+        refused(ValueError, r"dropout=0\.1: this layer has none: give 0, and drop outside of it", layer, dropout=0.1)
+        refused(ValueError, "batch_first=False: the sequences of a batch follow each other here", layer,
+                batch_first=False)
+    refused(ValueError, "embed_dim=30 and num_heads=4: heads divide the width", MultiheadAttention, 30, 4)
+    refused(ValueError, "activation='gelu': this layer has relu only", TransformerEncoderLayer, WIDTH, HEADS,
+            activation="gelu")
+    refused(ValueError, "norm_first=True: norms of this layer are behind the sums: give False", TransformerEncoderLayer,
+            WIDTH, HEADS, norm_first=True)
+    refused(ValueError, "dim_feedforward=0: give at least 1", TransformerEncoderLayer, WIDTH, HEADS, 0)
+    for activation in ("relu", torch.relu, torch.nn.functional.relu, torch.nn.ReLU()):
+        TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, activation=activation)

@@ -1,0 +1,59 @@
+"""Dense values in the storage of a schedule."""
+
+import numpy as np
+import pytest
+from interpreted import InterpretedLibrary
+from ragged_cases import batch, batches, col, inner, lengths, row
+
+from sparloom.ragged import (
+    RaggedTensor,
+    Structure,
+    Tensor,
+    arranged,
+    compute,
+    fuse_dimensions,
+    pad_storage,
+    program,
+    reorder_dimensions,
+    split_dimension,
+)
+
+w = Tensor("w", {row: 5, col: 4, inner: 3})
+READER = program("p", [compute("y", dict(w.axes), w[row, col, inner])])
+VALUES = np.arange(60, dtype=np.float32).reshape(5, 4, 3)
+
+
+def panels(given):
+    return reorder_dimensions(split_dimension(given, "w", "row", 2), "w", ("row_block", "col", "inner", "row_within"))
+
+
+@pytest.mark.parametrize("change", [
+    lambda given: given,
+    panels,
+    lambda given: split_dimension(panels(given), "w", "inner", 3),
+    lambda given: fuse_dimensions(given, "w", "row", "col"),
+    lambda given: split_dimension(fuse_dimensions(given, "w", "col", "inner"), "w", "col_inner", 5),
+    lambda given: reorder_dimensions(given, "w", ("inner", "row")),
+    lambda given: panels(pad_storage(given, "w", {row: 3, inner: 4})),
+])
+def test_values_are_where_the_tensor_has_them(change):
+    tensor = change(READER).tensors()["w"]
+    of = Structure({lengths: [1]}, InterpretedLibrary)
+    np.testing.assert_array_equal(arranged(tensor, VALUES), RaggedTensor.from_padded(tensor, of, VALUES).data)
+    turned = np.ascontiguousarray(VALUES.transpose(2, 0, 1)).transpose(1, 2, 0)
+    np.testing.assert_array_equal(arranged(tensor, turned), arranged(tensor, VALUES))
+
+
+def test_an_array_is_written_again():
+    tensor = panels(READER).tensors()["w"]
+    out = arranged(tensor, VALUES)
+    assert arranged(tensor, VALUES + 1, out) is out
+    np.testing.assert_array_equal(out, arranged(tensor, VALUES + 1))
+
+
+def test_what_varies_or_has_another_shape_is_refused():
+    with pytest.raises(ValueError, match=r"tensor w from values of shape \(4, 5, 3\): it has \(5, 4, 3\)"):
+        arranged(w, VALUES.reshape(4, 5, 3))
+    ragged = Tensor("x", {batch: batches(), row: lengths(batch)})
+    with pytest.raises(ValueError, match=r"tensor x has extents that vary: use RaggedTensor\.from_padded"):
+        arranged(ragged, VALUES)

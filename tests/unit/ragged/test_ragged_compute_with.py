@@ -1,0 +1,239 @@
+"""Operations in the loops of others: compute_with, decompose_reduction, narrow."""
+
+import re
+
+import numpy as np
+import pytest
+from interpreted import InterpretedLibrary
+from ragged_cases import CASES, SIZE, batch, batches, col, expected, inner, lengths, operands, query, row, which
+
+from sparloom.errors import IllegalSchedule
+from sparloom.ir import pretty
+from sparloom.ops import assert_close
+from sparloom.ragged import (
+    RaggedTensor,
+    Structure,
+    Tensor,
+    compute,
+    compute_at,
+    compute_with,
+    decompose_reduction,
+    hfuse,
+    interpreted,
+    less,
+    lower,
+    max_over,
+    minimum,
+    narrow,
+    offload,
+    parallel,
+    part,
+    program,
+    real,
+    reorder,
+    split,
+    sum_over,
+    vectorise,
+    where,
+)
+
+CASE = CASES["gradients"]
+TILE = 4
+token = {batch: batches(), row: lengths(batch)}
+x = Tensor("x", {**token, inner: 3})
+twice = compute("twice", {**token, inner: 3}, x[batch, row, inner] * real(2.0))
+total = compute("total", token, sum_over({inner: 3}, x[batch, row, inner]))
+square = compute("square", {**token, inner: 3}, x[batch, row, inner] * x[batch, row, inner])
+
+
+def refused(message, step, *arguments, **options):
+    with pytest.raises(IllegalSchedule, match=re.escape(message)):
+        step(*arguments, **options)
+
+
+def results(scheduled, given):
+    of = Structure({lengths: given}, InterpretedLibrary)
+    inputs = operands(scheduled, of, seed=3)
+    found = interpreted(scheduled, of, **{name: value.data for name, value in inputs.items()})
+    return of, inputs, found
+
+
+def computes_the_case(scheduled):
+    for given in ([], [0], [5, 0, 2, 9]):
+        of, inputs, found = results(scheduled, given)
+        packed = RaggedTensor(scheduled.tensors()["g"], of, found["g"]).to_packed()[0]
+        assert_close(packed.reshape(-1), expected(CASE, of, inputs)["g"], terms=16, scale=8.0)
+
+
+def triangles_of_tiles():
+    """Both gradients of masked scores, which are computed up to the end of a tile of rows."""
+    def seen(of):
+        return minimum(lengths(batch), (of // TILE + 1) * TILE)
+
+    q, k = Tensor("q", {**token, inner: SIZE}), Tensor("k", {**token, inner: SIZE})
+    score = q[batch, row, 0] * k[batch, col, 0]
+    s = compute("s", {**token, col: seen(row)}, where(less(col, row + 1), score, real(0.0)))
+    g = Tensor("g", {batch: batches(), row: lengths(batch), which: 2, inner: SIZE})
+    return program("triangles", [
+        s, part("by_row", g, {which: 0}, sum_over({col: seen(row)}, s[batch, row, col] * k[batch, col, inner])),
+        part("by_col", g, {which: 1}, sum_over({query: lengths(batch)}, where(
+            less(row, seen(query)), s[batch, query, row] * q[batch, query, inner], real(0.0))))], ["g"])
+
+
+def in_one_pass(given):
+    """By tiles of rows that scores are computed for once, in an array of their own."""
+    given = split(given, "by_row", "row", TILE)
+    given = split(decompose_reduction(given, "by_col"), "by_col_rest", "query", TILE)
+    given = reorder(given, "by_col_rest", ("batch", "query_outer", "row", "inner", "query_inner"))
+    given = narrow(given, "by_col_rest", row)
+    given = compute_with(given, "by_col_start", "by_row", "batch")
+    given = compute_with(given, "by_col_rest", "by_row", "row_outer")
+    return parallel(compute_at(given, "s", "by_row", "row_outer", local=True), "by_row", "batch")
+
+
+def test_two_gradients_in_one_pass(golden):
+    given = in_one_pass(triangles_of_tiles())
+    assert [launch.name for launch in given.launches] == ["by_row"]
+    for lengths_given in ([], [0], [5, 0, 2, 9]):
+        _, inputs, found = results(given, lengths_given)
+        q, k = (np.split(inputs[name].data.reshape(-1, SIZE).astype(float), np.cumsum(lengths_given)[:-1].astype(int))
+                for name in "qk")
+        oracle = [np.stack([s @ b, s.T @ a], axis=1) for a, b in zip(q, k, strict=True)
+                  for s in [np.outer(a[:, 0], b[:, 0]) * np.tri(len(a))]]
+        assert_close(found["g"], np.concatenate([np.empty(0), *(each.reshape(-1) for each in oracle)]), terms=16,
+                     scale=8.0)
+    golden("ragged/gradients.txt", str(given))
+
+
+def test_a_narrowed_sum_is_a_product_of_tiles():
+    given = in_one_pass(triangles_of_tiles())
+    for nest in ("by_row", "by_col_rest"):
+        given = offload(given, nest, *(loop.name for loop in given.nest(nest).loops[-3:]))
+    text = pretty(lower(given)[0].kernel)
+    assert text.count("g[") == 3  # the start, and two products
+    assert "(min(i64(lengths_entry_1), row_outer * 4 + 4) x 3, depth min(4, " in text
+
+
+@pytest.mark.parametrize("factor", [1, 3, 4, 16])
+def test_gradients_of_the_case_share_tiles(factor):
+    given = reorder(decompose_reduction(CASE.program, "by_col"), "by_col_rest", ("batch", "query", "row"))
+    given = split(narrow(given, "by_col_rest", row), "by_col_rest", "query", factor)
+    given = compute_with(split(given, "by_row", "row", factor), "by_col_start", "by_row", "batch")
+    computes_the_case(compute_with(given, "by_col_rest", "by_row", "row_outer"))
+
+
+def test_independent_operations_share_loops():
+    both = compute_with(program("p", [twice, square], [twice, square]), "twice", "square", "row")
+    assert [launch.name for launch in both.launches] == ["square"]
+    assert "for inner_at in 0 .. 3:" in str(both)
+    _, inputs, found = results(vectorise(both, "twice", "inner_at"), [3, 0, 2])
+    assert_close(found["twice"], 2.0 * inputs["x"].data, terms=1)
+    assert_close(found["square"], inputs["x"].data.astype(float) ** 2, terms=1)
+
+
+def test_what_is_computed_with_another_is_independent_of_it():
+    reader = compute("reader", {**token, inner: 3}, twice[batch, row, inner])
+    for nests in (("twice", "reader"), ("reader", "twice")):
+        refused(f"{nests[0]} cannot be computed with {nests[1]}: reader reads twice: use compute_at", compute_with,
+                program("p", [twice, reader]), *nests, "row")
+
+
+def test_shared_loops_are_alike():
+    given = program("p", [twice, square], [twice, square])
+    refused("twice cannot be computed with square: its loop row is not the loop row_outer of square: split, fuse and "
+            "reorder both alike", compute_with, split(given, "square", "row", 2), "twice", "square", "row_outer")
+    refused("its loop row is not the loop inner of square", compute_with, reorder(
+        given, "square", ("batch", "inner", "row")), "twice", "square", "inner")
+    short = program("p", [compute("one", {batch: batches()}, real(1.0)), square], ["one", "square"])
+    refused("one cannot be computed with square: its loop (none) is not the loop row", compute_with, short, "one",
+            "square", "row")
+
+
+def test_names_stand_for_the_same():
+    turned = compute("turned", {batch: batches(), col: lengths(batch), row: 3}, x[batch, col, row])
+    refused("turned cannot be computed with square: row stands for something else there: give it another name",
+            compute_with, program("p", [square, turned], [square, turned]), "turned", "square", "row")
+
+
+def test_launches_are_neighbours():
+    given = program("p", [twice, total, square], [twice, total, square])
+    refused("twice cannot be computed with square: they are not launches of their own that follow each other in twice, "
+            "total, square", compute_with, given, "twice", "square", "row")
+    refused("which is vectorised or in a reduction: take a loop outside of it", compute_with, given, "twice", "total",
+            "inner")
+    kept = program("p", [square, compute("y", token, sum_over({inner: 3}, square[batch, row, inner])), total],
+                   ["y", "total"])
+    refused("y cannot be computed with total, since something is computed in its loops", compute_with,
+            compute_at(kept, "square", "y", "row"), "y", "total", "row")
+
+
+def tiles_of_queries(given, nest):
+    """Let the rows of by_row and the queries of another run alike."""
+    given = split(split(given, "by_row", "row", 2), nest, "query", 2)
+    return reorder(given, nest, ("batch", "query_outer", "row", "head", "inner", "query_inner"))
+
+
+def test_a_reduction_that_another_surrounds_began_before():
+    refused("by_col cannot be computed with by_row at loop row_outer: its loop query_outer is of its reduction, which "
+            "begins in it, or is not all of its value: decompose_reduction first", compute_with,
+            tiles_of_queries(CASE.program, "by_col"), "by_col", "by_row", "row_outer")
+
+
+def test_iterations_that_a_nest_adds_up_run_one_after_the_other():
+    given = compute_with(decompose_reduction(CASE.program, "by_col"), "by_col_start", "by_row", "batch")
+    given = compute_with(tiles_of_queries(given, "by_col_rest"), "by_col_rest", "by_row", "row_outer")
+    refused("by_row: loop row_outer cannot be parallel, since by_col_rest, computed in it, adds up over its "
+            "iterations: leave it serial", parallel, given, "by_row", "row_outer")
+    computes_the_case(parallel(given, "by_row", "batch"))
+
+
+def test_a_reduction_goes_on_where_it_began():
+    given = decompose_reduction(CASE.program, "by_col")
+    started = compute_with(given, "by_col_start", "by_row", "row")
+    refused("by_col_rest cannot be computed with by_row: it goes on with the reduction of by_col_start: compute that "
+            "with by_row first, at a loop outside of the reduction, which decides about the same elements in both",
+            compute_with, started, "by_col_rest", "by_row", "batch")
+    computes_the_case(compute_with(started, "by_col_rest", "by_row", "row"))
+    alike = split(split(given, "by_col_start", "row", 2), "by_row", "row", 2)
+    alike = compute_with(alike, "by_col_start", "by_row", "row_outer")
+    alike = reorder(split(alike, "by_col_rest", "query", 2), "by_col_rest", (
+        "batch", "query_outer", "row", "head", "inner", "query_inner"))
+    refused("it goes on with the reduction of by_col_start", compute_with, alike, "by_col_rest", "by_row", "row_outer")
+
+
+def test_parts_of_a_reduction_do_not_run_at_once():
+    given = compute_with(decompose_reduction(CASE.program, "by_col"), "by_col_start", "by_row", "batch")
+    given = parallel(parallel(given, "by_row", "batch"), "by_col_rest", "batch")
+    refused("by_row and by_col_rest cannot run at once: by_col_rest is a part of the reduction of g", hfuse, given,
+            ["by_row", "by_col_rest"])
+
+
+def test_only_whole_reductions_are_decomposed():
+    half = compute("half", token, sum_over({inner: 3}, x[batch, row, inner]) * real(0.5))
+    for given in (half, twice):
+        refused(f"{given.name} cannot be decomposed, since its value is not a reduction alone: move the rest to an "
+                f"operation of its own", decompose_reduction, program("p", [given]), given.name)
+    refused("total cannot be decomposed, since it is scheduled, or in parts: decompose first", decompose_reduction,
+            split(program("p", [total]), "total", "row", 2), "total")
+
+
+def test_a_decomposed_maximum_begins_with_the_least():
+    top = compute("top", token, max_over({inner: 3}, x[batch, row, inner]))
+    given = decompose_reduction(program("p", [top]), "top")
+    assert [launch.name for launch in given.launches] == ["top_start", "top_rest"]
+    _, inputs, found = results(given, [2, 1])
+    assert_close(found["top"], inputs["x"].data.reshape(3, 3).max(axis=1).astype(float), terms=1)
+
+
+def test_narrow_refuses():
+    plain, started = CASE.program, decompose_reduction(CASE.program, "by_col")
+    refused("by_row: loop row cannot be narrowed, since what is added up is not where(less(row, end), value, 0)",
+            narrow, plain, "by_row", row)
+    refused("by_col: loop row cannot be narrowed, since the reduction begins or ends in it: decompose_reduction first",
+            narrow, plain, "by_col", row)
+    refused("by_col_rest: loop row cannot end at query + 1, which varies with loop query inside of it: move query "
+            "outside", narrow, started, "by_col_rest", row)
+    outside = reorder(started, "by_col_rest", ("batch", "query", "row"))
+    computes_the_case(narrow(outside, "by_col_rest", row))
+    refused("by_col_rest: loop row cannot be narrowed, since it is not a whole dimension of the result", narrow,
+            narrow(outside, "by_col_rest", row), "by_col_rest", row)

@@ -1,0 +1,120 @@
+"""Programs that run often: what runs, where intermediate results lie, and what is checked."""
+
+import threading
+
+import numpy as np
+import pytest
+from ragged_cases import batch, batches, inner, lengths, row
+
+from sparloom.ragged import Runner, Structure, Tensor, compute, program, real, sum_over
+from sparloom.ragged.lifetimes import lifetimes, needed, placed
+
+token = {batch: batches(), row: lengths(batch), inner: 3}
+x = Tensor("x", token)
+
+
+def step(name, given, more):
+    return compute(name, token, given[batch, row, inner] + real(more))
+
+
+a = step("a", x, 1.0)
+b = step("b", a, 10.0)
+c = step("c", b, 100.0)
+d = compute("d", token, c[batch, row, inner] + x[batch, row, inner])
+e = compute("e", {inner: 3}, sum_over({batch: batches(), row: lengths(batch)}, a[batch, row, inner]))
+CHAIN = program("chain", [a, b, c, d, e], [d, e])
+
+
+def test_launches_that_nothing_needs_do_not_run():
+    assert needed(CHAIN, ["d", "e"]) == (0, 1, 2, 3, 4)
+    assert needed(CHAIN, ["e"]) == (0, 4)
+    assert needed(CHAIN, ["b"]) == (0, 1)
+    assert lifetimes(CHAIN, needed(CHAIN, ["d", "e"])) == {
+        "x": (0, 3), "a": (0, 4), "b": (1, 2), "c": (2, 3), "d": (3, 3), "e": (4, 4)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tensors_that_are_alive_at_once_lie_apart(seed):
+    rng = np.random.default_rng(seed)
+    spans = {f"t{number}": tuple(sorted(map(int, rng.integers(0, 6, 2)))) for number in range(8)}
+    sizes = {name: int(rng.integers(0, 500)) for name in spans}
+    places, total = placed(spans, sizes)
+    for one in spans:
+        assert 0 <= places[one] <= places[one] + sizes[one] <= total
+        for other in spans:
+            alive = spans[one][0] <= spans[other][1] and spans[other][0] <= spans[one][1]
+            if one != other and alive and sizes[one] and sizes[other]:
+                assert places[one] + sizes[one] <= places[other] or places[other] + sizes[other] <= places[one]
+
+
+def test_tensors_of_other_times_share_memory():
+    places, total = placed({"a": (0, 1), "b": (1, 2), "c": (2, 3), "d": (3, 4)}, dict.fromkeys("abcd", 64))
+    assert total == 128
+    assert places["a"] == places["c"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def runner():
+    return Runner(CHAIN, threads=1)
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize("given", [[], [0], [4, 0, 7], [100]])
+def test_results_of_a_runner(runner, given):
+    of = Structure({lengths: given})
+    values = np.arange(3.0 * sum(given), dtype=np.float32)
+    for _ in range(2):
+        found = {"d": np.empty_like(values), "e": np.empty(3, np.float32)}
+        runner(of, {"x": values, **found})
+        np.testing.assert_array_equal(found["d"], 2 * values + 111)
+        np.testing.assert_allclose(found["e"], values.reshape(-1, 3).sum(axis=0) + sum(given))
+    assert runner.elements(of) == {**dict.fromkeys("xabcd", 3 * sum(given)), "e": 3}
+
+
+@pytest.mark.cc
+def test_a_runner_computes_what_is_wanted_and_gives_what_is_asked_for(runner):
+    of, values = Structure({lengths: [2, 1]}), np.ones(9, np.float32)
+    found = {name: np.zeros(9, np.float32) for name in "bd"}
+    runner(of, {"x": values, **found}, ["b"])
+    np.testing.assert_array_equal(found["b"], 12)
+    np.testing.assert_array_equal(found["d"], 0)
+
+
+@pytest.mark.cc
+def test_threads_have_memory_of_their_own(runner):
+    of = Structure({lengths: [50] * 40})
+    wrong = []
+
+    def run(value):
+        values = np.full(6000, value, np.float32)
+        for _ in range(20):
+            found = {"d": np.empty_like(values), "e": np.empty(3, np.float32)}
+            runner(of, {"x": values, **found})
+            if not (found["d"] == 2 * value + 111).all():
+                wrong.append(value)
+
+    threads = [threading.Thread(target=run, args=(value,)) for value in (1.0, 2.0, 3.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.cc
+def test_a_runner_checks_arrays(runner):
+    of, nine = Structure({lengths: [3]}), np.zeros(9, np.float32)
+    with pytest.raises(TypeError, match="program chain: missing tensors d, x"):
+        runner(of, {"e": np.zeros(3, np.float32)})
+    with pytest.raises(TypeError, match="program chain has no tensor z that could be given; there are: x, a, b"):
+        runner(of, {"x": nine, "z": nine})
+    for wrong in (nine[:8], nine.astype(np.float64), np.zeros(18, np.float32)[::2]):
+        with pytest.raises(ValueError, match=r"its storage is contiguous, 9 elements of float32"):
+            runner(of, {"x": wrong, "d": nine}, ["d"])
