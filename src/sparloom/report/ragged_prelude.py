@@ -72,8 +72,8 @@ def prelude_tables(frame: pd.DataFrame) -> Iterator[Table]:
     for column in (*found.index.names, *found.columns):
         table.add_column(str(column), justify="left" if column in ("data", "arm") else "right")
     for (data, size, arm), row in found.iterrows():
-        table.add_row(data_title(data), str(size), ARMS[arm][0],
-                      *("" if np.isnan(value) else f"{value:.2f}" for value in row))
+        numbers = ["" if np.isnan(value) else f"{value:.2f}" for value in row]
+        table.add_row(data_title(data), str(size), ARMS[arm][0], *numbers)
     yield table
 
 

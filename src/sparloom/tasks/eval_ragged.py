@@ -75,7 +75,7 @@ class EvalRagged:
         sizes: sequences in a batch, for computation.
         kept: sequences in a batch, for memory.
         count: batches of a data set that are counted, for computation, memory and bytes of preludes; one is timed.
-        prelude, splitting, pad_fusion, breakdown: data sets, with the sequences in a batch.
+        prelude, splitting, pad_fusion, breakdown: pairs of a data set and the sequences in a batch.
         equal: sequences in a batch of hoisting.
         tokens: of each of those.
         journals: folder of what is under way; emptied when it is complete.
@@ -87,12 +87,12 @@ class EvalRagged:
     sizes: Sequence[int]
     kept: int
     count: int
-    prelude: Mapping[str, Sequence[int]]
+    prelude: Sequence[tuple[str, int]]
     equal: int
     tokens: int
-    splitting: Mapping[str, Sequence[int]]
-    pad_fusion: Mapping[str, Sequence[int]]
-    breakdown: Mapping[str, Sequence[int]]
+    splitting: Sequence[tuple[str, int]]
+    pad_fusion: Sequence[tuple[str, int]]
+    breakdown: Sequence[tuple[str, int]]
     timing: TimingProtocol
     threads: int
     journals: str
@@ -136,8 +136,8 @@ class EvalRagged:
                 yield from (Case(part, "", self.equal, operator) for operator in ATTENTION_OPERATORS)
             else:
                 operators = SPLIT_OPERATORS if part == "splitting" else ("",)
-                yield from (Case(part, name, size, operator) for name, sizes in getattr(self, part).items()
-                            for size in sizes for operator in operators)
+                yield from (Case(part, name, size, operator) for name, size in getattr(self, part)
+                            for operator in operators)
 
     def _case(self, case: Case) -> list[Row]:
         """Count or time one case: a row for each operator and method."""
