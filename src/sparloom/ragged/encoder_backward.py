@@ -51,7 +51,8 @@ __all__ = ["KEPT", "attention_backward", "encoder_backward", "scheduled_attentio
 KEPT = ("peak", "total", "mean_1", "spread_1", "mean_2", "spread_2")
 """What the forward pass stores for the gradients beside what it stores anyway."""
 
-ROWS, COLS = 48, 64  # of a tile of the gradient of weights; of a strip of a sum over tokens
+TILE = (48, 256)  # rows and columns of a task of the gradient of weights
+COLS = 64  # of a strip of a sum over tokens
 
 
 def attention_backward(shape: EncoderShape) -> Program:
@@ -103,7 +104,7 @@ def scheduled_encoder_backward(shape: EncoderShape, chosen: EncoderSchedule) -> 
     for number, inward in (("2", "d_fed"), ("1", "d_attended")):
         given = scheduled_norm_backward(given, number, inward, cols=COLS)
     for name, column, reduction in (("back", "hidden", "model"), ("in", "channel", "hidden")):
-        given = scheduled_weights(given, f"d_w_{name}", 1, rows=ROWS)
+        given = scheduled_weights(given, f"d_w_{name}", 1, tile=TILE)
         given = scheduled_sum(given, f"d_b_{name}", cols=COLS)
         given = linear(given, "d_active" if name == "back" else "d_norm_1", column, reduction, chosen)
     return _scheduled_attention(given, shape, chosen)
@@ -138,6 +139,6 @@ def _scheduled_attention(given: Program, shape: EncoderShape, chosen: EncoderSch
     given = fuse(fuse(given, "d_x", "part", "head"), "d_x", "part_head", "dim")
     given = linear(given, "d_x", "model", "part_head_dim", chosen)
     for name, outs in (("out", 1), ("qkv", 3)):
-        given = scheduled_weights(given, f"d_w_{name}", outs, rows=ROWS)
+        given = scheduled_weights(given, f"d_w_{name}", outs, tile=TILE)
         given = scheduled_sum(given, f"d_b_{name}", cols=COLS)
     return given

@@ -1,6 +1,6 @@
 """Gradients of a projection of all tokens, out[token, o] = sum_i in[token, i] w[i, o] + b[o].
 
-    d_w[o, i] = sum over tokens of d_out[token, o] in[token, i]       tiles of rows o, in parallel
+    d_w[o, i] = sum over tokens of d_out[token, o] in[token, i]       tiles of o and i, in parallel
     d_b[o]    = sum over tokens of d_out[token, o]                    strips of o, in parallel
 
 The gradient of `in` is a projection itself, of d_out by w as PyTorch stores it. Source: CoRa trains nothing; the
@@ -30,17 +30,21 @@ def summed(name: str, axes: Mapping[Dim, Expr | int], value: Expr) -> Operation:
     return compute(name, axes, sum_over(TOKENS, value))
 
 
-def scheduled_weights(given: Program, nest: str, outs: int, *, rows: int) -> Program:
+def scheduled_weights(given: Program, nest: str, outs: int, *, tile: tuple[int, int]) -> Program:
     """Schedule the gradient of weights: a product whose reduction runs over all tokens.
 
     Args:
         outs: how many of its first dimensions are those of `out`; those behind are of `in`.
-        rows: of a tile.
+        tile: rows and columns of a task.
     """
     given, out = _fused(given, nest, 0, outs)
     given, into = _fused(given, nest, 1, len(given.nest(nest).loops) - 3)
-    given = split(fuse(given, nest, "batch", "pos"), nest, out, rows)
-    return parallel(offload(given, nest, f"{out}_inner", into, "batch_pos"), nest, f"{out}_outer")
+    given = fuse(given, nest, "batch", "pos")
+    given = split(split(given, nest, out, tile[0]), nest, into, tile[1])
+    dense = (f"{out}_inner", f"{into}_inner", "batch_pos")
+    given = reorder(given, nest, (f"{out}_outer", f"{into}_outer", *dense))
+    given, tasks = _fused(given, nest, 0, 2)
+    return parallel(offload(given, nest, *dense), nest, tasks)
 
 
 def scheduled_sum(given: Program, nest: str, *, cols: int) -> Program:
