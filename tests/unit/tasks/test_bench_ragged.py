@@ -15,6 +15,7 @@ from sparloom.tasks import BenchRagged, bench_ragged
 from sparloom.tasks.encoder_peers import RAGGED_PEERS, micro_batch_peers
 from sparloom.tasks.packed_inputs import PackedInputs, attention_module
 from sparloom.tasks.padded_peers import padded
+from sparloom.tasks.peer import Peer
 from sparloom.tasks.ragged_peers import prepare_peers
 from sparloom.tasks.ragged_products import ProductSizes, triangular_methods
 
@@ -95,8 +96,8 @@ def test_peers_that_do_not_run_or_compute_something_else():
 
     found = prepare_peers(inputs, {"padded": {"padded": padded}, "none": {"none": refuses}}, always=("padded",))
     assert list(found.chosen) == ["padded"]
-    wrong = padded(inputs)
-    wrong = type(wrong)(wrong.run, lambda result: wrong.unpack(result) + 1)
+    right = padded(inputs)
+    wrong = Peer(right.run, lambda result: right.unpack(result) + 1)
     with pytest.raises(AssertionError, match=r"wrong computes something else: 1\.0e"):
         found.check("wrong", wrong)
 
