@@ -52,8 +52,8 @@ from sparloom.report.ragged_computation import (
     over_ragged,
 )
 from sparloom.report.ragged_hoisting import draw_hoisting, hoisting_frame, hoisting_metrics, hoisting_tables
-from sparloom.report.ragged_pad_fusion import draw_pad_fusion, pad_fusion_frame, pad_fusion_metrics, pad_fusion_tables
 from sparloom.report.ragged_names import data_title
+from sparloom.report.ragged_pad_fusion import draw_pad_fusion, pad_fusion_frame, pad_fusion_metrics, pad_fusion_tables
 from sparloom.report.ragged_parts import RAGGED_PARTS, RaggedPart
 from sparloom.report.ragged_prelude import draw_prelude, prelude_frame, prelude_metrics, prelude_tables
 from sparloom.report.ragged_splitting import draw_splitting, splitting_frame, splitting_metrics, splitting_tables
