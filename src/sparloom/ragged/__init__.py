@@ -31,6 +31,7 @@ from sparloom.ragged.encoder import (
     scheduled_mixing,
 )
 from sparloom.ragged.encoder_backward import (
+    KEPT,
     attention_backward,
     encoder_backward,
     scheduled_attention_backward,
@@ -94,13 +95,13 @@ from sparloom.ragged.triangular import balanced_trmm, split_trmm, tiled_trmm, tr
 from sparloom.ragged.variable_gemm import scheduled_vgemm, tiled_vgemm, vgemm, vgemm_structure
 
 __all__ = [
-    "ATTENTION_OPERATORS", "DATASETS", "LENGTHS", "PADDED_ATTENTION", "PADDING_CHANGES", "PRELUDES", "SPLIT_ARMS",
-    "SPLIT_OPERATORS", "At", "AuxiliaryTables", "Dataset", "Dim", "EncoderSchedule", "EncoderShape", "EncoderSizes",
-    "Executable", "Layer", "Length", "LengthCorpus", "LengthStatistics", "LoopPadding", "Lowered", "Operation", "Part",
-    "Prelude", "Program", "RaggedTensor", "Runner", "SequenceLengths", "StoragePadding", "Structure", "Tensor",
-    "TileSizes", "TokenExtents", "Weight", "arranged", "attention", "attention_backward", "auxiliary_bytes",
-    "balanced_trmm", "bind_threads", "compiled_attention", "compiled_encoder_layer", "compute", "compute_at",
-    "compute_with", "decompose_reduction", "dense_activations", "dense_flops", "dims", "encoder_backward",
+    "ATTENTION_OPERATORS", "DATASETS", "KEPT", "LENGTHS", "PADDED_ATTENTION", "PADDING_CHANGES", "PRELUDES",
+    "SPLIT_ARMS", "SPLIT_OPERATORS", "At", "AuxiliaryTables", "Dataset", "Dim", "EncoderSchedule", "EncoderShape",
+    "EncoderSizes", "Executable", "Layer", "Length", "LengthCorpus", "LengthStatistics", "LoopPadding", "Lowered",
+    "Operation", "Part", "Prelude", "Program", "RaggedTensor", "Runner", "SequenceLengths", "StoragePadding",
+    "Structure", "Tensor", "TileSizes", "TokenExtents", "Weight", "arranged", "attention", "attention_backward",
+    "auxiliary_bytes", "balanced_trmm", "bind_threads", "compiled_attention", "compiled_encoder_layer", "compute",
+    "compute_at", "compute_with", "decompose_reduction", "dense_activations", "dense_flops", "dims", "encoder_backward",
     "encoder_layer", "equal_tokens", "exp", "fuse", "fuse_dimensions", "generated_lengths", "hfuse", "inline",
     "interpreted", "iterations", "kernel_preludes", "less", "lower", "max_over", "maximum", "min_over", "minimum",
     "mixing", "narrow", "offload", "pad_loop", "pad_storage", "parallel", "part", "partial_flops", "program",

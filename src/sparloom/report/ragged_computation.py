@@ -23,7 +23,7 @@ PADDINGS: Mapping[str, tuple[str, str]] = {
     "own": ("sparloom", "#b5443c"), "ideal": ("no padding", "#2b2b2b")}
 MEMORIES: Mapping[str, tuple[str, str]] = {
     "dense": ("padded to the longest", "#c8c8c8"), "partial": ("storage in multiples of 64 (paper)", "#d9a441"),
-    "ragged": ("ragged, scores kept", "#5f7fa8"), "own": ("sparloom, scores not kept", "#b5443c")}
+    "ragged": ("ragged, scores kept", "#5f7fa8"), "own": ("sparloom, statistics of scores kept", "#b5443c")}
 LINES = ("#b5443c", "#d9a441", "#7aa974", "#5f7fa8", "#8fa9c9", "#9a9a9a", "#6d4c7d", "#2b2b2b")
 
 

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,8 @@ class EvalRagged:
 
     Results of all that is timed are compared with plain ones first. What belongs to one comparison runs in turn.
 
-    A run that is killed goes on at the case where it was, as long as commit and settings are the same.
+    A run that is killed goes on at the case where it was, as long as commit and settings are the same; parts may be
+    done one after the other.
 
     Args:
         lengths: of sequences.
@@ -177,5 +178,6 @@ class EvalRagged:
     @property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        settings = (commit(), replace(self, parts=(), journals=""))
+        settings = (commit(), self.lengths.folder, self.lengths.seed, self.count, self.tokens, self.timing,
+                    self.threads, self.seed)
         return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparloom.ragged import (
+    KEPT,
     LENGTHS,
     EncoderSchedule,
     EncoderShape,
@@ -35,9 +36,9 @@ KERNEL_NESTS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # of our progr
     "qkv": ("qkv",), "scores": ("scores",), "softmax": ("peak", "weights", "total"), "values": ("mixed",),
     "projection": ("attended",), "norm1": ("mean_1", "spread_1", "norm_1"), "ff1": ("active",), "ff2": ("fed",),
     "norm2": ("mean_2", "spread_2", "norm_2")})
-KEPT: Mapping[str, str] = MappingProxyType({  # tensors of our program, by the paper's
+STORED: Mapping[str, str] = MappingProxyType({  # tensors of our program, by the paper's
     "qkv": "qkv", "mixed": "attention", "attended": "projection", "norm_1": "norm1", "active": "ff1", "fed": "ff2",
-    "norm_2": "norm2"})
+    "norm_2": "norm2", **dict.fromkeys(KEPT, "statistics")})
 
 
 def computation_rows(batches: Sequence[np.ndarray]) -> list[Row]:
@@ -76,14 +77,17 @@ def activation_rows(batches: Sequence[np.ndarray]) -> list[Row]:
 
     Returns:
         A row for each tensor ("operator") and method: "dense", "partial" with the paper's padding of storage, "ragged"
-        without any, all with scores and probabilities; "own", what our layer stores.
+        without any, all with scores and probabilities; "own", what our layer stores for its gradients, with the
+        "statistics" of rows of scores and of tokens.
     """
-    sizes, program = EncoderSizes(), scheduled_encoder_layer(EncoderShape(), EncoderSchedule())
+    sizes, program = EncoderSizes(), scheduled_encoder_layer(EncoderShape(), EncoderSchedule(), kept=KEPT)
     total: dict[tuple[str, str], int] = {}
     for lengths in batches:
         structure, tensors = Structure({LENGTHS: lengths}), program.tensors()
-        stored = {KEPT[name]: structure.size(tensor) for name, tensor in tensors.items()
-                  if name not in program.inputs() and tensor.local is None}
+        stored: dict[str, int] = {}
+        for name, tensor in tensors.items():
+            if name not in program.inputs() and tensor.local is None:
+                stored[STORED[name]] = stored.get(STORED[name], 0) + structure.size(tensor)
         for method, counted in {
                 "dense": dense_activations(lengths, sizes),
                 "partial": ragged_activations(lengths, sizes, StoragePadding()),

@@ -82,11 +82,13 @@ def test_own_schedules_compute_nothing_in_vain_but_in_triangles_of_tiles():
     assert (found["dense"] > found["ideal"]).all()
 
 
-def test_own_layer_keeps_no_scores():
+def test_own_layer_keeps_statistics_of_rows_instead_of_scores():
     found = pd.DataFrame(activation_rows([np.array([3, 1])])).pivot(index="operator", columns="method", values="bytes")
     assert found.loc["scores", ["dense", "ragged"]].tolist() == [4 * 8 * 18, 4 * 8 * 10]
-    assert found["own"].isna().pipe(lambda absent: set(absent[absent].index)) == {"scores", "probabilities"}
-    assert (found.drop(index=["scores", "probabilities"]).eval("own == ragged")).all()
+    assert found.index[found["own"].isna()].tolist() == ["probabilities", "scores"]
+    assert found.loc["statistics"].dropna().to_dict() == {"own": 4 * 4 * (2 * 8 + 2 * 2)}
+    both = found.drop(index=["probabilities", "scores", "statistics"])
+    assert (both["own"] == both["ragged"]).all()
 
 
 @pytest.mark.cc
