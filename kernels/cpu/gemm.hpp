@@ -14,10 +14,12 @@
 namespace sparloom::gemm {
 
 // A full register tile. With PackedA, the rows of A are interleaved: a_row = 1 and a_column = Rows, at compile time.
-// With Ahead, the rows of A that follow those of the tile are prefetched. With Streams, C is overwritten past the
-// caches; its vectors are aligned.
-template <typename T, int Rows, int Vectors, int Unroll, bool PackedA, bool Ahead = false, bool Streams = false>
-void tile(int64_t depth, const T* a, int64_t a_row, const T* b, int64_t b_row, T* c, int64_t c_row, bool add) {
+// With Streams, C is overwritten past the caches; its vectors are aligned. `prefetch` is called with the first k of every
+// group of Unroll.
+template <typename T, int Rows, int Vectors, int Unroll, bool PackedA, bool Streams, typename Prefetch>
+inline __attribute__((always_inline)) void tile_with(int64_t depth, const T* a, int64_t a_row, const T* b,
+                                                     int64_t b_row, T* c, int64_t c_row, bool add,
+                                                     Prefetch prefetch) {
     Vec<T> sums[Rows][Vectors] = {};
     const auto step = [&](int64_t k) __attribute__((always_inline)) {
         Vec<T> right[Vectors];
@@ -32,10 +34,7 @@ void tile(int64_t depth, const T* a, int64_t a_row, const T* b, int64_t b_row, T
     };
     int64_t k = 0;
     for (; k + Unroll <= depth; k += Unroll) {
-        if (Ahead && k % kLine<T> == 0) {
-#pragma GCC unroll 64
-            for (int r = 0; r < Rows; ++r) __builtin_prefetch(a + (Rows + r) * a_row + k);
-        }
+        prefetch(k);
 #pragma GCC unroll 64
         for (int u = 0; u < Unroll; ++u) step(k + u);
     }
@@ -52,6 +51,28 @@ void tile(int64_t depth, const T* a, int64_t a_row, const T* b, int64_t b_row, T
             }
         }
     }
+}
+
+// With Ahead, the rows of A that follow those of the tile are prefetched.
+template <typename T, int Rows, int Vectors, int Unroll, bool PackedA, bool Ahead = false, bool Streams = false>
+void tile(int64_t depth, const T* a, int64_t a_row, const T* b, int64_t b_row, T* c, int64_t c_row, bool add) {
+    tile_with<T, Rows, Vectors, Unroll, PackedA, Streams>(depth, a, a_row, b, b_row, c, c_row, add, [=](int64_t k) {
+        if (Ahead && k % kLine<T> == 0) {
+#pragma GCC unroll 64
+            for (int r = 0; r < Rows; ++r) __builtin_prefetch(a + (Rows + r) * a_row + k);
+        }
+    });
+}
+
+// A tile that prefetches its part of C, and a line of `next` for every group of Unroll: what the caller meets later.
+template <typename T, int Rows, int Vectors, int Unroll>
+void tile_before(int64_t depth, const T* a, int64_t a_row, const T* b, int64_t b_row, T* c, int64_t c_row, bool add,
+                 const T* next) {
+#pragma GCC unroll 64
+    for (int r = 0; r < Rows; ++r) __builtin_prefetch(c + r * c_row, 1);
+    tile_with<T, Rows, Vectors, Unroll, false, false>(
+        depth, a, a_row, b, b_row, c, c_row, add,
+        [=](int64_t k) { __builtin_prefetch(next + k / Unroll * kLine<T>, 0, 2); });
 }
 
 // A tile at the right or lower border: the last vector of each row holds `last` columns, 1 .. kLanes.

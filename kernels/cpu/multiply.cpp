@@ -6,7 +6,7 @@
 //   for blocks of k
 //     for chunks of rows                                            A packed, if its columns are not side by side
 //       for panels of columns                                       B packed, if it is far apart and met often
-//         register tiles, gemm.hpp
+//         register tiles, gemm.hpp                                  they request what follows the panel in memory
 
 #include <algorithm>
 #include <cstdint>
@@ -21,7 +21,8 @@ constexpr int64_t kPackRows = 24;  // from so many rows on, a copy of a panel pa
 template <typename T>
 class Product {
    public:
-    Product(const T* b, int64_t b_row, T* c, int64_t c_row, int64_t cols) : b_(b), b_row_(b_row), c_(c), c_row_(c_row), cols_(cols) {}
+    Product(const T* b, int64_t b_row, T* c, int64_t c_row, int64_t cols)
+        : b_(b), b_row_(b_row), c_(c), c_row_(c_row), cols_(cols) {}
 
     void run(int64_t rows, int64_t depth, const T* a, int64_t a_row, int64_t a_column, bool add) const {
         if (depth == 0 && !add) {
@@ -43,12 +44,12 @@ class Product {
 
    private:
     static constexpr int64_t kPanel = kPanelVectors * kLanes<T>;
-    static constexpr int kUnroll = 4;
-    using Tile = void (*)(int64_t, const T*, int64_t, const T*, int64_t, T*, int64_t, bool);
+    static constexpr int kUnroll = 8;
+    using Tile = void (*)(int64_t, const T*, int64_t, const T*, int64_t, T*, int64_t, bool, const T*);
 
     template <int... V>
     static constexpr std::array<Tile, kPanelVectors> tiles(std::integer_sequence<int, V...>) {
-        return {tile<T, tall_rows(V + 1), V + 1, kUnroll, false>...};
+        return {tile_before<T, tall_rows(V + 1), V + 1, kUnroll>...};
     }
 
     static constexpr std::array<Tile, kPanelVectors> kTiles = tiles(std::make_integer_sequence<int, kPanelVectors>{});
@@ -97,8 +98,9 @@ class Product {
         const int64_t vectors = (columns + kLanes<T> - 1) / kLanes<T>, step = tall_rows(static_cast<int>(vectors));
         int64_t row = 0;
         if (columns == vectors * kLanes<T>) {
-            for (; row + step <= rows; row += step) {
-                kTiles[vectors - 1](depth, a + row * a_row, a_row, panel, lead, c + row * c_row_, c_row_, add);
+            const T* next = panel + depth * lead;
+            for (; row + step <= rows; row += step, next += depth / kUnroll * kLine<T>) {
+                kTiles[vectors - 1](depth, a + row * a_row, a_row, panel, lead, c + row * c_row_, c_row_, add, next);
             }
         }
         kBorders.cover(depth, rows - row, columns, a + row * a_row, a_row, 1, panel, lead, c + row * c_row_, c_row_,

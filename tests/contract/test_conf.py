@@ -11,9 +11,10 @@ from omegaconf import OmegaConf
 
 CONF = Path(__file__).parents[2] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
-PACKAGED = {"platform": "platform@target", "model": "model@trees", "lengths": "+lengths"}
+PACKAGED = {"platform": "platform@target", "model": "model@trees"}
 OWN = {  # groups of some experiments only
-    "adviser": "recommend", "graphs": "bench_gcn", "growth": "fit_trees", "shapes": "collect_gemm",
+    "adviser": "recommend", "graphs": "bench_gcn", "growth": "fit_trees", "lengths": "bench_ragged",
+    "shapes": "collect_gemm",
 }
 HYDRA_GROUPS = ("hydra", "local", "hparams", "experiment", "task")
 OPTIONS = sorted(

@@ -6,9 +6,10 @@ import torch
 
 from sparloom.nn.eager import eager
 from sparloom.nn.layer_call import call_layer
+from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
 from sparloom.nn.tokens import Lengths, batch_of
 from sparloom.nn.weights import PackedWeights, Parameters
-from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_attention
+from sparloom.ragged import EncoderShape, compiled_attention
 
 __all__ = ["MultiheadAttention"]
 
@@ -26,7 +27,7 @@ class MultiheadAttention(torch.nn.Module):
         dropout: 0; there is no other.
         bias: whether projections have one.
         batch_first: True: the sequences of a batch follow each other.
-        schedule: of the programs; that of `EncoderSchedule` unless given.
+        schedule: of the programs, as of `TransformerEncoderLayer`.
 
     Raises:
         ValueError: an argument that this layer cannot follow; the message says which.
@@ -37,7 +38,7 @@ class MultiheadAttention(torch.nn.Module):
     def __init__(
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, batch_first: bool = True,
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
-        schedule: EncoderSchedule | None = None,
+        schedule: Schedule = None,
     ) -> None:
         super().__init__()
         if dropout != 0:
@@ -46,7 +47,7 @@ class MultiheadAttention(torch.nn.Module):
             raise ValueError("batch_first=False: the sequences of a batch follow each other here: give True")
         if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} and num_heads={num_heads}: heads divide the width")
-        self.embed_dim, self.num_heads, self.schedule = embed_dim, num_heads, schedule or EncoderSchedule()
+        self.embed_dim, self.num_heads, self.schedule = embed_dim, num_heads, checked_schedule(schedule)
         made = {"device": device, "dtype": dtype}
         self.in_proj_weight = torch.nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **made))
         self.register_parameter(
@@ -81,7 +82,9 @@ class MultiheadAttention(torch.nn.Module):
         """
         batch = batch_of(tokens, lengths, self.embed_dim)
         shape = EncoderShape(self.embed_dim, self.num_heads, causal=is_causal)
-        layer = compiled_attention(shape, self.schedule, torch.get_num_threads())
+        threads = torch.get_num_threads()
+        layer = compiled_attention(
+            shape, schedule_of(self.schedule, "attention", shape, batch.structure, threads), threads)
         return batch.like(call_layer(layer, batch, self.weights(), self._packed))
 
     def weights(self) -> Parameters:

@@ -9,9 +9,10 @@ import torch
 from sparloom.nn.attention import MultiheadAttention
 from sparloom.nn.eager import eager
 from sparloom.nn.layer_call import call_layer
+from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
 from sparloom.nn.tokens import Lengths, batch_of
 from sparloom.nn.weights import PackedWeights, Parameters
-from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer
+from sparloom.ragged import EncoderShape, compiled_encoder_layer
 
 __all__ = ["TransformerEncoderLayer"]
 
@@ -34,7 +35,8 @@ class TransformerEncoderLayer(torch.nn.Module):
         batch_first: True: the sequences of a batch follow each other.
         norm_first: False: norms are behind the sums.
         bias: whether projections and norms have one.
-        schedule: of the programs; that of `EncoderSchedule` unless given.
+        schedule: of the programs; that of `EncoderSchedule` unless given; "auto": searched, see
+            `sparloom.dispatch.choose_schedule`, when batches like one are met for the first time on a machine.
 
     Raises:
         ValueError: an argument that this layer cannot follow; the message says which.
@@ -47,7 +49,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         activation: str | Callable[[torch.Tensor], torch.Tensor] = "relu", layer_norm_eps: float = 1e-5,
         batch_first: bool = True, norm_first: bool = False, bias: bool = True,
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
-        schedule: EncoderSchedule | None = None,
+        schedule: Schedule = None,
     ) -> None:
         super().__init__()
         if activation != "relu" and activation not in RELU and not isinstance(activation, torch.nn.ReLU):
@@ -62,7 +64,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         self.linear2 = torch.nn.Linear(dim_feedforward, d_model, bias=bias, **made)
         self.norm1 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **made)
         self.norm2 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **made)
-        self.schedule = schedule or EncoderSchedule()
+        self.schedule = checked_schedule(schedule)
         self._packed = PackedWeights()
 
     @eager
@@ -85,7 +87,9 @@ class TransformerEncoderLayer(torch.nn.Module):
         batch = batch_of(tokens, lengths, self.linear1.in_features)
         shape = EncoderShape(self.linear1.in_features, self.self_attn.num_heads, self.linear1.out_features,
                              self.norm1.eps, is_causal)
-        layer = compiled_encoder_layer(shape, self.schedule, torch.get_num_threads())
+        threads = torch.get_num_threads()
+        schedule = schedule_of(self.schedule, "encoder", shape, batch.structure, threads)
+        layer = compiled_encoder_layer(shape, schedule, threads)
         return batch.like(call_layer(layer, batch, self.weights(), self._packed))
 
     def weights(self) -> Parameters:

@@ -2,6 +2,15 @@
 
 from sparloom.ragged.activations import StoragePadding, dense_activations, ragged_activations
 from sparloom.ragged.arrange import arranged
+from sparloom.ragged.attention_operators import (
+    ATTENTION_OPERATORS,
+    TokenExtents,
+    equal_tokens,
+    ragged_tokens,
+    stored_densely,
+)
+from sparloom.ragged.attention_padding import PADDED_ATTENTION, PADDING_CHANGES
+from sparloom.ragged.attention_splits import SPLIT_ARMS, SPLIT_OPERATORS
 from sparloom.ragged.auxiliary import PRELUDES, AuxiliaryTables, TileSizes, auxiliary_bytes
 from sparloom.ragged.batch import structure_of, tokens_of
 from sparloom.ragged.compute_at import compute_at
@@ -22,6 +31,7 @@ from sparloom.ragged.encoder import (
     scheduled_mixing,
 )
 from sparloom.ragged.encoder_backward import (
+    KEPT,
     attention_backward,
     encoder_backward,
     scheduled_attention_backward,
@@ -39,6 +49,8 @@ from sparloom.ragged.executable import Executable, interpreted
 from sparloom.ragged.fuse import fuse
 from sparloom.ragged.hfuse import hfuse
 from sparloom.ragged.inline import inline
+from sparloom.ragged.iterations import iterations
+from sparloom.ragged.kernel_preludes import kernel_preludes
 from sparloom.ragged.kinds import bind_threads, parallel, unroll, vectorise
 from sparloom.ragged.layer import Layer, Weight, compiled_attention, compiled_encoder_layer
 from sparloom.ragged.lengths import (
@@ -83,18 +95,20 @@ from sparloom.ragged.triangular import balanced_trmm, split_trmm, tiled_trmm, tr
 from sparloom.ragged.variable_gemm import scheduled_vgemm, tiled_vgemm, vgemm, vgemm_structure
 
 __all__ = [
-    "DATASETS", "LENGTHS", "PRELUDES", "At", "AuxiliaryTables", "Dataset", "Dim", "EncoderSchedule", "EncoderShape",
+    "ATTENTION_OPERATORS", "DATASETS", "KEPT", "LENGTHS", "PADDED_ATTENTION", "PADDING_CHANGES", "PRELUDES",
+    "SPLIT_ARMS", "SPLIT_OPERATORS", "At", "AuxiliaryTables", "Dataset", "Dim", "EncoderSchedule", "EncoderShape",
     "EncoderSizes", "Executable", "Layer", "Length", "LengthCorpus", "LengthStatistics", "LoopPadding", "Lowered",
     "Operation", "Part", "Prelude", "Program", "RaggedTensor", "Runner", "SequenceLengths", "StoragePadding",
-    "Structure", "Tensor", "TileSizes", "Weight", "arranged", "attention", "attention_backward", "auxiliary_bytes",
-    "balanced_trmm", "bind_threads", "compiled_attention", "compiled_encoder_layer", "compute", "compute_at",
-    "compute_with", "decompose_reduction", "dense_activations", "dense_flops", "dims", "encoder_backward",
-    "encoder_layer", "exp", "fuse", "fuse_dimensions", "generated_lengths", "hfuse", "inline", "interpreted", "less",
-    "lower", "max_over", "maximum", "min_over", "minimum", "mixing", "narrow", "offload", "pad_loop", "pad_storage",
-    "parallel", "part", "partial_flops", "program", "ragged_activations", "ragged_flops", "read_lengths", "real",
-    "remap", "reorder", "reorder_dimensions", "scheduled_attention", "scheduled_attention_backward",
-    "scheduled_encoder_backward", "scheduled_encoder_layer", "scheduled_mixing", "scheduled_vgemm", "split",
-    "split_dimension", "split_operation", "split_trmm", "sqrt", "structure_of", "sum_over", "tiled_trmm",
-    "tiled_vgemm", "tokens_of", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm",
-    "vgemm_structure", "where", "with_bulk_sequence",
+    "Structure", "Tensor", "TileSizes", "TokenExtents", "Weight", "arranged", "attention", "attention_backward",
+    "auxiliary_bytes", "balanced_trmm", "bind_threads", "compiled_attention", "compiled_encoder_layer", "compute",
+    "compute_at", "compute_with", "decompose_reduction", "dense_activations", "dense_flops", "dims", "encoder_backward",
+    "encoder_layer", "equal_tokens", "exp", "fuse", "fuse_dimensions", "generated_lengths", "hfuse", "inline",
+    "interpreted", "iterations", "kernel_preludes", "less", "lower", "max_over", "maximum", "min_over", "minimum",
+    "mixing", "narrow", "offload", "pad_loop", "pad_storage", "parallel", "part", "partial_flops", "program",
+    "ragged_activations", "ragged_flops", "ragged_tokens", "read_lengths", "real", "remap", "reorder",
+    "reorder_dimensions", "scheduled_attention", "scheduled_attention_backward", "scheduled_encoder_backward",
+    "scheduled_encoder_layer", "scheduled_mixing", "scheduled_vgemm", "split", "split_dimension", "split_operation",
+    "split_trmm", "sqrt", "stored_densely", "structure_of", "sum_over", "tiled_trmm", "tiled_vgemm", "tokens_of",
+    "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
+    "with_bulk_sequence",
 ]

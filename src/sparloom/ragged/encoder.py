@@ -242,16 +242,22 @@ def linear(given: Program, nest: str, column: str, reduction: str, chosen: Encod
     """Schedule a product of all tokens and weights w_..: tiles of rows, panels of columns."""
     operation = given.nest(nest).operation
     weights = next(read.tensor for read in operation.reads if read.tensor.name.startswith("w_"))
+    extent = dict((each.name, size) for each, size in operation.reduced)
+    blocks = reduction in extent and getattr(extent[reduction], "value", 0) > chosen.depth
     given = split_dimension(given, weights.name, column, chosen.panel)
-    inside = (f"{column}_block", *(each.name for each, _ in operation.reduced), f"{column}_within")
-    given = reorder_dimensions(given, weights.name, (*_others(weights, inside, column), *inside))
+    if blocks:  # panels lie in memory as the loops meet them
+        given = split_dimension(given, weights.name, reduction, chosen.depth)
+        outside, along = [f"{reduction}_block"], [f"{reduction}_within"]
+    else:
+        outside, along = [], list(extent)
+    others = [each.name for each, _ in weights.axes if each.name not in (*extent, column)]
+    given = reorder_dimensions(given, weights.name, (
+        *outside, *others, f"{column}_block", *along, f"{column}_within"))
     given = split(fuse(given, nest, "batch", "pos"), nest, "batch_pos", chosen.rows)
     given = split(given, nest, column, chosen.panel)
     loops = [loop.name for loop in given.nest(nest).loops]
     tiles = ["batch_pos_outer", *(name for name in loops if name not in (
         "batch_pos_outer", "batch_pos_inner", f"{column}_inner", reduction))]
-    extent = dict((each.name, size) for each, size in operation.reduced)
-    blocks = reduction in extent and getattr(extent[reduction], "value", 0) > chosen.depth
     if blocks:
         given = split(given, nest, reduction, chosen.depth)
         tiles.insert(1, f"{reduction}_outer")
@@ -259,11 +265,6 @@ def linear(given: Program, nest: str, column: str, reduction: str, chosen: Encod
     tile = ("batch_pos_inner", f"{column}_inner", reduction)
     given = reorder(given, nest, (*tiles, *tile))
     return parallel(offload(given, nest, *tile), nest, "batch_pos_outer")
-
-
-def _others(weights: Tensor, inside: tuple[str, ...], column: str) -> list[str]:
-    """Dimensions that are stored outside: neither reduced nor the one in panels."""
-    return [each.name for each, _ in weights.axes if each.name not in (*inside, column)]
 
 
 def _mixed(given: Program, chosen: EncoderSchedule, kept: Collection[str]) -> Program:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,18 +62,36 @@ class Executable:
             TypeError: a tensor is missing or unknown.
             ValueError: an array has the wrong size or type.
         """
+        calls, bound = self._calls(structure, arrays)
+        return self._on_threads(list(calls.values())), bound
+
+    def kernels(self, structure: Structure, **arrays: np.ndarray) -> tuple[
+            dict[str, Callable[[], None]], dict[str, np.ndarray]]:
+        """Bind every kernel by itself; arguments and errors as of `bind`.
+
+        Returns:
+            By name of the launch, in order, a call that computes it from what those before have left in the storage;
+            and the storage of every tensor.
+        """
+        calls, bound = self._calls(structure, arrays)
+        return {name: self._on_threads([call]) for name, call in calls.items()}, bound
+
+    def _calls(self, structure: Structure, arrays: Mapping[str, np.ndarray]) -> tuple[
+            dict[str, Callable[[], None]], dict[str, np.ndarray]]:
         structure.prepare(self.prelude)
         bound = bound_arrays(self.program, structure, arrays)
-        calls = []
-        for each, function in zip(self.lowered, self.functions, strict=True):
-            calls.append(function.bind(*arguments(each, structure, bound).values()))
+        calls = {}
+        for launch, each, function in zip(self.program.launches, self.lowered, self.functions, strict=True):
+            calls[launch.name] = function.bind(*arguments(each, structure, bound).values())
+        return calls, bound
 
+    def _on_threads(self, calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
         def run() -> None:
             self.set_threads()
             for call in calls:
                 call()
 
-        return run, bound
+        return run
 
     def set_threads(self) -> None:
         """Let parallel loops that this thread starts from now on have the threads of the program."""

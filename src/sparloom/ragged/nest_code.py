@@ -22,6 +22,7 @@ from sparloom.ir import (
     Select,
     Stmt,
     Store,
+    View,
 )
 from sparloom.ragged.dimensions import free
 from sparloom.ragged.layout import size
@@ -66,7 +67,9 @@ class NestCode:
         self._nest = nest
         self._lookups = lookups
         self._outside = outside
-        self._meanings = {**(meanings or {}), **dict(nest.defined)}
+        own = {loop.name for loop in nest.loops}  # may be defined names of the nest around
+        self._meanings = {name: expr for name, expr in {**(meanings or {}), **dict(nest.defined)}.items()
+                          if name not in own}
         limits = {loop.name: constant_limit(loop.extent) for loop in nest.loops}
         lookups.limits.update({name: limit for name, limit in limits.items() if limit is not None})
 
@@ -139,6 +142,11 @@ class NestCode:
         tile = (replace(rows, kind="serial"), replace(cols, kind="simd"))
         inner = (*(loop for loop in around if not loop.reduces), *tile)
         again = [loop for loop in around if loop.reduces]
+        follows = nest.ends and nest.operation.value != reduction
+        width = constant_limit(cols.extent)
+        elements = (constant_limit(rows.extent) or LOCAL_ELEMENTS) * (width or LOCAL_ELEMENTS)
+        if nest.begins and follows and not again and width is not None and elements <= LOCAL_ELEMENTS:
+            return self._tile(loops, known, elements, width)
         lines: list[Stmt] = []
         add: Expr = Const(not nest.begins, BOOL)
         if again and nest.begins:
@@ -151,10 +159,24 @@ class NestCode:
                 add = Const(True, BOOL)
         lines += self._around(around, known, lambda _: [
             product(nest, self._lookups, self._meanings, written=nest.operation.written, loops=loops[-3:], add=add)])
-        if nest.ends and nest.operation.value != reduction:
+        if follows:
             whole = rewritten(nest.operation.value, lambda node: self._stored() if node == reduction else None)
             lines += self._around(inner, known, lambda _: [self._store(whole)])
         return lines
+
+    def _tile(self, loops: tuple[Loop, ...], known: frozenset[str], elements: int, width: int) -> list[Stmt]:
+        """A product into a small array, from which the values are made: rows of the result may lie far apart."""
+        nest, reduction = self._nest, self._nest.operation.reduction
+        rows, cols, _ = loops
+        name = self._lookups.fresh(f"{nest.name}_tile")
+        made = product(nest, self._lookups, self._meanings, written=nest.operation.written, loops=loops,
+                       add=Const(False, BOOL))
+        made = replace(made, c=View(name, Const(0), Const(width), Const(1)))
+        found = Load(name, Ref(rows.name) * width + Ref(cols.name))
+        whole = rewritten(nest.operation.value, lambda node: found if node == reduction else None)
+        tile = (replace(rows, kind="serial"), replace(cols, kind="simd"))
+        return [Alloc(name, nest.operation.output.type.scalar, elements), made,
+                *self._around(tile, known, lambda _: [self._store(whole)])]
 
     def _array(self, tensor: Tensor) -> list[Stmt]:
         """Make the array of a tensor that is local to one iteration."""

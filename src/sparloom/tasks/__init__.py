@@ -24,6 +24,7 @@ _HOMES = {
     "Compare": "compare",
     "Distillation": "tree_export",
     "ExportCsv": "export_csv",
+    "EvalRagged": "eval_ragged",
     "ExploreDesigns": "explore_designs",
     "FineTuned": "finetuned",
     "Finetune": "finetune",

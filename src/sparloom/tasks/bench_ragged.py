@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -81,6 +81,7 @@ class BenchRagged:
         triangles: rows of the matrices of trmm.
         causal: data sets for masked attention.
         layers: of a model that shares one prelude.
+        schedule: of own modules: None for the default, "auto" for one that is searched before.
         journals: folder of what is under way; emptied when it is complete.
         seed: of weights, tokens and matrices, and of the bootstrap.
     """
@@ -93,6 +94,7 @@ class BenchRagged:
     triangles: Sequence[int]
     causal: Sequence[str]
     layers: int
+    schedule: Literal["auto"] | None
     timing: TimingProtocol
     threads: int
     journals: str
@@ -158,7 +160,7 @@ class BenchRagged:
         module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
         inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
         found = prepare_peers(inputs, self._groups(len(batch)), always=COMPARED, rising=RISING)
-        own = OWN_MODULES[part](inputs, threads=self.threads)
+        own = OWN_MODULES[part](inputs, self.schedule)
         found.check("sparloom", own)
         calls: dict[str, Callable[[], object]] = {"sparloom": own.run, **found.calls()}
         rows = self._rows(about, self._timed(calls))
@@ -189,5 +191,6 @@ class BenchRagged:
     @property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        settings = (commit(), self.lengths.folder, self.lengths.seed, self.timing, self.threads, self.seed)
+        settings = (commit(), self.schedule, self.lengths.folder, self.lengths.seed, self.timing, self.threads,
+                    self.seed)
         return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 
@@ -23,20 +24,20 @@ from sparloom.tasks.peer import Peer
 __all__ = ["OWN_MODULES", "attention_kernels", "prelude_seconds"]
 
 
-def own_encoder(inputs: PackedInputs, *, threads: int) -> Peer:
-    """Bind `sparloom.nn.TransformerEncoderLayer`."""
+def own_encoder(inputs: PackedInputs, schedule: Literal["auto"] | None) -> Peer:
+    """Bind `sparloom.nn.TransformerEncoderLayer`; what "auto" searches is found when the peer is checked."""
     attention = inputs.attention
     layer = nn.TransformerEncoderLayer(attention.embed_dim, attention.num_heads, inputs.module.linear1.out_features,
-                                       dropout=0.0).eval()
+                                       dropout=0.0, schedule=schedule).eval()
     layer.load_state_dict(inputs.module.state_dict())
     structure = Structure({LENGTHS: inputs.lengths})
     return Peer(lambda: layer(inputs.tokens, structure), lambda result: result)
 
 
-def own_attention(inputs: PackedInputs, *, threads: int) -> Peer:
-    """Bind `sparloom.nn.MultiheadAttention`."""
+def own_attention(inputs: PackedInputs, schedule: Literal["auto"] | None) -> Peer:
+    """Bind `sparloom.nn.MultiheadAttention`, as `own_encoder`."""
     attention = inputs.attention
-    layer = nn.MultiheadAttention(attention.embed_dim, attention.num_heads).eval()
+    layer = nn.MultiheadAttention(attention.embed_dim, attention.num_heads, schedule=schedule).eval()
     layer.load_state_dict(attention.state_dict())
     structure = Structure({LENGTHS: inputs.lengths})
     return Peer(lambda: layer(inputs.tokens, structure), lambda result: result)

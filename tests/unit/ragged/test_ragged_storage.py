@@ -138,6 +138,22 @@ def test_triangles_of_tiles():
     np.testing.assert_allclose(found, [first[:2].sum(), first[:2].sum(), first.sum(), second.sum(), second.sum()])
 
 
+def test_a_loop_of_a_producer_is_not_what_the_consumer_defines_by_its_name():
+    """The consumer splits inner; the producer runs along inner itself, and is stored in blocks of it."""
+    token = {batch: batches(), row: lengths(batch)}
+    x, w = Tensor("x", {**token, inner: 5}), Tensor("w", {inner: 5, col: 3})
+    near = compute("near", {inner: 5, col: 3}, w[inner, col])
+    y = compute("y", {**token, col: 3}, sum_over({inner: 5}, x[batch, row, inner] * near[inner, col]))
+    given = split(program("nearby", [near, y]), "y", "inner", 2)
+    given = compute_at(given, "near", "y", "batch", local=True)
+    given = reorder_dimensions(split_dimension(given, "near", "inner", 2), "near", (
+        "inner_block", "col", "inner_within"))
+    rng = np.random.default_rng(0)
+    values, weights = rng.standard_normal((5, 5)).astype(np.float32), rng.standard_normal((5, 3)).astype(np.float32)
+    found = interpreted(given, OF, x=values, w=weights)["y"]
+    np.testing.assert_allclose(found.reshape(5, 3), values @ weights, rtol=1e-5)
+
+
 def test_local_arrays_are_no_arguments():
     scheduled = compute_at(SOFTMAX, "z", "y", "head", local=True)
     assert "z" not in lower(scheduled)[-1].meaning

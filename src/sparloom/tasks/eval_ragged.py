@@ -1,0 +1,183 @@
+"""What ragged programs save and what raggedness costs: computation, memory, preludes, schedules, every kernel."""
+
+import hashlib
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from sparloom import log
+from sparloom.files import atomic_path
+from sparloom.fusion import pinned
+from sparloom.measure import TimingProtocol
+from sparloom.models import retain_memory
+from sparloom.platforms import interleaved
+from sparloom.ragged import ATTENTION_OPERATORS, SPLIT_OPERATORS, LengthCorpus
+from sparloom.report import RAGGED_PARTS
+from sparloom.tasks.case_journal import CaseJournal
+from sparloom.tasks.fanout import run_jobs
+from sparloom.tasks.processors import alone
+from sparloom.tasks.provenance import commit
+from sparloom.tasks.ragged_breakdown import breakdown_arms
+from sparloom.tasks.ragged_costs import activation_rows, computation_rows
+from sparloom.tasks.ragged_hoisting import hoisting_arms
+from sparloom.tasks.ragged_pad_fusion import pad_fusion_arms
+from sparloom.tasks.ragged_preludes import prelude_arms, prelude_bytes
+from sparloom.tasks.ragged_splitting import splitting_arms
+
+__all__ = ["EvalRagged"]
+
+logger = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is counted or timed at once.
+
+    Args:
+        part: a key of `RAGGED_PARTS`, or "activations".
+        data: data set of the sequence lengths, or "".
+        size: sequences in a batch.
+        operator: of the attention, or "".
+    """
+
+    part: str
+    data: str
+    size: int
+    operator: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.part} {self.data} {self.size} {self.operator}"
+
+
+@dataclass(frozen=True)
+class EvalRagged:
+    """Count what ragged programs compute and keep, and time the parts that make them up, each beside its alternatives.
+
+    Results of all that is timed are compared with plain ones first. What belongs to one comparison runs in turn.
+
+    A run that is killed goes on at the case where it was, as long as commit and settings are the same; parts may be
+    done one after the other.
+
+    Args:
+        lengths: of sequences.
+        parts: "computation" (Figures 2, 22, and memory), "prelude", "hoisting" (Figure 23), "splitting" (Figure 14),
+            "pad_fusion" (Figure 12), "breakdown" (Figures 13, 24).
+        sizes: sequences in a batch, for computation.
+        kept: sequences in a batch, for memory.
+        count: batches of a data set that are counted, for computation, memory and bytes of preludes; one is timed.
+        prelude, splitting, pad_fusion, breakdown: pairs of a data set and the sequences in a batch.
+        equal: sequences in a batch of hoisting.
+        tokens: of each of those.
+        journals: folder of what is under way; emptied when it is complete.
+        seed: of weights and tokens.
+    """
+
+    lengths: LengthCorpus
+    parts: Sequence[str]
+    sizes: Sequence[int]
+    kept: int
+    count: int
+    prelude: Sequence[tuple[str, int]]
+    equal: int
+    tokens: int
+    splitting: Sequence[tuple[str, int]]
+    pad_fusion: Sequence[tuple[str, int]]
+    breakdown: Sequence[tuple[str, int]]
+    timing: TimingProtocol
+    threads: int
+    journals: str
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_case.parquet and figures; returns numbers of every part, see its `..._metrics` in `report`."""
+        retain_memory()
+        planned = {case.key: case for case in self._planned()}
+        journal = CaseJournal(self._folder / "cases.jsonl")
+        waiting = {key: case for key, case in planned.items() if key not in journal.rows()}
+        logger.info("%d of %d cases to do", len(waiting), len(planned))
+        weights = {key: float(case.size) for key, case in waiting.items()}
+        with alone(), pinned(self.threads):
+            for key, rows in run_jobs(self._case, waiting, weights=weights, processes=1, description="cases"):
+                journal.append(key, rows)
+        done = journal.rows()
+        frame = pd.DataFrame([row for key in planned for row in done[key]])
+        with atomic_path(out / "per_case.parquet") as partial_path:
+            frame.to_parquet(partial_path, compression="zstd")
+        metrics: dict[str, float] = {}
+        for part in self.parts:
+            report = RAGGED_PARTS[part]
+            metrics |= report.metrics(frame)
+            for table in report.tables(frame):
+                log.console.print(table)
+            for name, draw in report.figures.items():
+                draw(frame, out / name)
+        shutil.rmtree(self._folder)
+        return metrics
+
+    def _planned(self) -> Iterator[Case]:
+        for part in self.parts:
+            if part not in RAGGED_PARTS:
+                raise ValueError(f"part {part!r} of eval_ragged: there are {', '.join(RAGGED_PARTS)}")
+            if part == "computation":
+                for name in self.lengths.names:
+                    yield from (Case(part, name, size) for size in self.sizes)
+                    yield Case("activations", name, self.kept)
+            elif part == "hoisting":
+                yield from (Case(part, "", self.equal, operator) for operator in ATTENTION_OPERATORS)
+            else:
+                operators = SPLIT_OPERATORS if part == "splitting" else ("",)
+                yield from (Case(part, name, size, operator) for name, size in getattr(self, part)
+                            for operator in operators)
+
+    def _case(self, case: Case) -> list[Row]:
+        """Count or time one case: a row for each operator and method."""
+        torch.set_num_threads(self.threads)
+        about: Row = {"part": case.part, "data": case.data, "size": case.size, "operator": case.operator}
+        if case.part == "hoisting":
+            return self._timed(about, hoisting_arms(case.operator, batch=case.size, tokens=self.tokens,
+                                                    threads=self.threads, seed=self.seed))
+        lengths = self.lengths.load(case.data)
+        batches = lengths.batches(case.size, count=self.count)
+        about["real"] = lengths.real
+        if case.part == "computation":
+            return [about | row for row in computation_rows(batches)]
+        if case.part == "activations":
+            return [about | row for row in activation_rows(batches)]
+        if case.part == "prelude":
+            taken = prelude_bytes(batches)
+            return [row | {f"{purpose}_bytes": count for purpose, count in taken[row["method"]].items()}
+                    for row in self._timed(about, prelude_arms(batches[0]), threads=1)]
+        if case.part == "splitting":
+            return self._timed(about, splitting_arms(case.operator, batches[0], threads=self.threads, seed=self.seed))
+        if case.part == "pad_fusion":
+            return self._timed(about, pad_fusion_arms(batches[0], threads=self.threads, seed=self.seed))
+        return [row for operator, arms in breakdown_arms(batches[0], threads=self.threads, seed=self.seed).items()
+                for row in self._timed(about | {"operator": operator}, arms)]
+
+    def _timed(self, about: Row, arms: Mapping[str, Call], *, threads: int | None = None) -> list[Row]:
+        with torch.inference_mode():
+            measured = interleaved(arms, self.timing, threads=threads or self.threads)
+        rows = []
+        for method, taken in measured.items():
+            low, middle, high = np.quantile(taken.seconds, (0.1, 0.5, 0.9))
+            rows.append(about | {"method": method, "median": float(middle), "p10": float(low), "p90": float(high),
+                                 "stolen": taken.stolen, "seconds": list(taken.seconds)})
+        return rows
+
+    @property
+    def _folder(self) -> Path:
+        """Where this run is under way: another commit or other settings begin anew."""
+        settings = (commit(), self.lengths.folder, self.lengths.seed, self.count, self.tokens, self.timing,
+                    self.threads, self.seed)
+        return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
