@@ -86,7 +86,8 @@ def size(tensor: Tensor) -> Expr:
     return _product(_steps(tensor)[1])
 
 
-def volume(axes: Sequence[Axis]) -> Expr:
+@lru_cache(maxsize=1024)
+def volume(axes: tuple[Axis, ...]) -> Expr:
     """Give the number of coordinates."""
     return _product(_walk(axes, {})[1])
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from sparloom.ir import I32, I64, Expr, Ref, Type, is_name, simplify_expr, walk
@@ -117,7 +118,7 @@ class Offsets:
     def label(self) -> str:
         return "offsets"
 
-    @property
+    @cached_property
     def axes(self) -> tuple[Axis, ...]:
         *before, last = _numbered(self.extents)
         return (*before, (last[0], simplify_expr(last[1] + 1)))
@@ -170,7 +171,7 @@ class _Fused:
         """Iterations of f, not padded."""
         return At(self.starts, (self.extent,))
 
-    @property
+    @cached_property
     def axes(self) -> tuple[Axis, ...]:
         return ((Ref("x0"), round_up(self.total, self.multiple)),)
 
