@@ -128,7 +128,7 @@ def _dense(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
 def test_micro_batches_are_powers_of_two_below_the_batch(batch, sizes):
     assert micro_batch_sizes(batch) == sizes
     assert list(micro_batch_peers(batch)) == [
-        f"{name}_{size}" for name in ("micro_batches", "micro_batches_fast") for size in sizes]
+        f"{name}_{size}" for size in sizes for name in ("micro_batches", "micro_batches_fast")]
 
 
 @pytest.mark.parametrize("name", [name for name in (*PADDED_PEERS, *RAGGED_PEERS) if name not in COMPILED])
