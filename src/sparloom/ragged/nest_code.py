@@ -143,10 +143,10 @@ class NestCode:
         inner = (*(loop for loop in around if not loop.reduces), *tile)
         again = [loop for loop in around if loop.reduces]
         follows = nest.ends and nest.operation.value != reduction
-        width = constant_limit(cols.extent)
-        elements = (constant_limit(rows.extent) or LOCAL_ELEMENTS) * (width or LOCAL_ELEMENTS)
-        if nest.begins and follows and not again and width is not None and elements <= LOCAL_ELEMENTS:
-            return self._tile(loops, known, elements, width)
+        height, width = constant_limit(rows.extent), constant_limit(cols.extent)
+        small = height is not None and width is not None and 0 < height * width <= LOCAL_ELEMENTS
+        if nest.begins and follows and not again and small:
+            return self._tile(loops, known, height * width, width)
         lines: list[Stmt] = []
         add: Expr = Const(not nest.begins, BOOL)
         if again and nest.begins:

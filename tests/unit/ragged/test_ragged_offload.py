@@ -6,6 +6,7 @@ from interpreted import InterpretedLibrary
 from ragged_cases import CASES, batch, batches, expected, inner, lengths, operands, out, row, structure
 
 from sparloom.errors import IllegalSchedule
+from sparloom.ir import pretty
 from sparloom.ops import assert_close
 from sparloom.ragged import (
     Executable,
@@ -15,6 +16,7 @@ from sparloom.ragged import (
     compute,
     fuse,
     interpreted,
+    lower,
     offload,
     pad_loop,
     pad_storage,
@@ -100,6 +102,14 @@ def test_the_operand_with_the_rows_may_be_the_second():
     values = {"x": rng.standard_normal((3, 3)).astype(np.float32), "w": rng.standard_normal((3, 4)).astype(np.float32)}
     found = interpreted(offload(swapped, "y", "row", "out", "inner"), of, **values)["y"]
     np.testing.assert_allclose(found.reshape(3, 4), values["x"] @ values["w"], rtol=1e-5)
+
+
+def test_rows_without_a_limit_go_through_no_small_array():
+    """One column and any number of rows: more than a local array has."""
+    columns = reorder(split(PROJECTION, "y", "out", 1), "y", ("batch", "out_outer", "row", "out_inner", "inner"))
+    scheduled = offload(columns, "y", "row", "out_inner", "inner")
+    assert "y_tile" not in pretty(lower(scheduled)[0].kernel)
+    computes("projection", scheduled)
 
 
 def test_products_of_matrices_only():
