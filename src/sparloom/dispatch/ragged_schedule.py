@@ -132,20 +132,25 @@ def _searched(operator: RaggedOperator, structure: Structure, threads: int, effo
 
 
 class _Calls:
-    """Programs bound to operands that all configurations share as far as they store them alike."""
+    """Programs bound to storage that all configurations share as far as it has the same size: only time matters."""
 
     def __init__(self, operator: RaggedOperator, structure: Structure, threads: int, seed: int) -> None:
         self._operator, self._structure, self._threads, self._seed = operator, structure, threads, seed
         self._calls: dict[Config, Call] = {}
+        self._storage: dict[tuple[str, int], np.ndarray] = {}
 
     def bound(self, config: Config) -> Call:
         """Compile and bind a configuration; once."""
         if config not in self._calls:
             run = Executable(self._operator.program(config), threads=self._threads)
+            sizes = {name: self._structure.size(tensor) for name, tensor in run.program.tensors().items()
+                     if tensor.local is None}
             rng = np.random.default_rng(self._seed)
-            operands = {name: rng.standard_normal(self._structure.size(run.program.tensors()[name]), dtype=np.float32)
-                        for name in run.program.inputs()}
-            self._calls[config], _ = run.bind(self._structure, **operands)
+            for name, size in sizes.items():
+                if (name, size) not in self._storage:
+                    self._storage[name, size] = rng.standard_normal(size, dtype=np.float32)
+            storage = {name: self._storage[name, size] for name, size in sizes.items()}
+            self._calls[config], _ = run.bind(self._structure, **storage)
         return self._calls[config]
 
 

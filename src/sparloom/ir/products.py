@@ -7,6 +7,7 @@ from dataclasses import replace
 from sparloom.ir.nodes import (
     BOOL,
     Accumulate,
+    Alloc,
     Assign,
     Const,
     Declare,
@@ -38,7 +39,7 @@ def without_products(kernel: Kernel) -> Kernel:
             if isinstance(stmt, Multiply):
                 lines.append(product_loops(stmt, types[stmt.c.buffer], taken))
             else:
-                if hasattr(stmt, "scalar"):
+                if isinstance(stmt, Alloc):
                     types[stmt.name] = Type(stmt.scalar)
                 lines.append(rebuild(stmt, expr=lambda expr: expr, body=in_body))
         return tuple(lines)

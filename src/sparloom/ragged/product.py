@@ -49,9 +49,9 @@ def product(nest: Nest, lookups: Lookups, meanings: Mapping[str, Expr], *, writt
         base, steps = found
         return simplify_expr(lookups.expr(base, meanings)), steps
 
-    if strides(a)[1][rows] == ZERO:
-        a, b = b, a
     (a_at, left), (b_at, right), (c_at, result) = strides(a), strides(b), strides(written)
+    if left[rows] == ZERO:
+        a, a_at, left, b, b_at, right = b, b_at, right, a, a_at, left
     for read, steps, still in ((a, left, cols), (b, right, rows), (written, result, depth)):
         if steps[still] != ZERO:
             raise _refused(nest, f"{read.tensor.name} varies with loop {still}: it would not be a product of matrices")

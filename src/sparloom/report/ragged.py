@@ -126,15 +126,15 @@ def draw_ragged(frame: pd.DataFrame, folder: Path) -> None:
 def _draw_module(seconds: pd.DataFrame, title: str, stem: Path) -> None:
     """How many times as fast as padding each method is, by case."""
     peers = [name for name in PEERS if name in seconds and name != "padded"]
-    shown = pd.DataFrame({
-        "micro_batches": seconds["padded"] / seconds["micro_batches"],
-        "peer": seconds["padded"] / seconds[peers].min(axis=1),
-        OWN: seconds["padded"] / seconds[OWN]})
+    times = {"peer": seconds[peers].min(axis=1), OWN: seconds[OWN]}
+    if "micro_batches" in seconds:  # a batch of two has none
+        times = {"micro_batches": seconds["micro_batches"], **times}
+    shown = pd.DataFrame({name: seconds["padded"] / taken for name, taken in times.items()})
     labels = {"micro_batches": "length-sorted micro-batches", "peer": "best of all peers", OWN: "sparloom"}
     drawn, (panel,) = figure(max(5.0, 0.46 * len(shown) + 1.6), 3.4)
     places = np.arange(len(shown))
-    for number, (name, label) in enumerate(labels.items()):
-        panel.bar(places + (number - 1) * 0.27, shown[name], 0.25, color=COLOURS[name], label=label)
+    for number, name in enumerate(shown):
+        panel.bar(places + (number - 1) * 0.27, shown[name], 0.25, color=COLOURS[name], label=labels[name])
     panel.axhline(1, color="#2b2b2b", linewidth=0.8)
     panel.set_xticks(places, [f"{data}\n{size}" for data, size, _ in shown.index], fontsize=7)
     panel.set_ylabel("times as fast as padded")

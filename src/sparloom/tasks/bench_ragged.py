@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,30 +9,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 
 from sparloom import log
 from sparloom.files import atomic_path, write_text
-from sparloom.fusion import pinned
 from sparloom.measure import Measurement, TimingProtocol
-from sparloom.models import retain_memory
 from sparloom.platforms import interleaved
 from sparloom.ragged import LengthCorpus
 from sparloom.report import draw_ragged, ragged_metrics, ragged_tables
-from sparloom.tasks.case_journal import CaseJournal
 from sparloom.tasks.encoder_peers import PADDED_PEERS, RAGGED_PEERS, micro_batch_peers, module_peer_versions
-from sparloom.tasks.fanout import run_jobs
 from sparloom.tasks.packed_inputs import PackedInputs, attention_module, encoder_layer
-from sparloom.tasks.processors import alone
 from sparloom.tasks.provenance import commit
 from sparloom.tasks.ragged_modules import OWN_MODULES, attention_kernels, prelude_seconds
 from sparloom.tasks.ragged_peers import prepare_peers
 from sparloom.tasks.ragged_products import ProductSizes, triangular_methods, variable_methods
+from sparloom.tasks.timed_cases import timed_cases
 
 __all__ = ["BenchRagged"]
-
-logger = logging.getLogger(__name__)
 
 COMPARED = ("padded", "micro_batches")  # with which there is a ratio for every case
 RISING = ("micro_batches",)
@@ -102,17 +94,9 @@ class BenchRagged:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet, peers.json and figures; returns ratios of seconds with bounds."""
-        retain_memory()
         planned = {case.key: case for case in self._planned()}
-        journal = CaseJournal(self._folder / "cases.jsonl")
-        waiting = {key: case for key, case in planned.items() if key not in journal.rows()}
-        logger.info("%d of %d cases to time", len(waiting), len(planned))
-        weights = {key: float(case.size) for key, case in waiting.items()}
-        with alone(), pinned(self.threads):
-            for key, rows in run_jobs(self._case, waiting, weights=weights, processes=1, description="cases"):
-                journal.append(key, rows)
-        done = journal.rows()
-        frame = pd.DataFrame([row for key in planned for row in done[key]])
+        frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=self.threads,
+                            weights={key: float(case.size) for key, case in planned.items()})
         with atomic_path(out / "per_case.parquet") as partial_path:
             frame.to_parquet(partial_path, compression="zstd")
         write_text(out / "peers.json", json.dumps(module_peer_versions(), indent=2) + "\n")

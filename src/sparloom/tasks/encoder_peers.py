@@ -1,11 +1,11 @@
 """Ways in which users of PyTorch compute an encoder layer, or its attention, on sequences of several lengths."""
 
-import importlib.metadata
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
 from sparloom.tasks.flex_peer import flex, frozen_flex
+from sparloom.tasks.kernel_peers import peer_versions
 from sparloom.tasks.packed_inputs import PackedInputs
 from sparloom.tasks.packed_peers import fbgemm, nested, packed_loop
 from sparloom.tasks.padded_peers import (
@@ -51,10 +51,4 @@ def encoder_peers(inputs: PackedInputs) -> dict[str, Prepare]:
 
 def module_peer_versions() -> dict[str, str]:
     """Name the versions of the packages that are installed."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return peer_versions(PACKAGES)

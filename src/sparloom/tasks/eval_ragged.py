@@ -1,7 +1,6 @@
 """What ragged programs save and what raggedness costs: computation, memory, preludes, schedules, every kernel."""
 
 import hashlib
-import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,20 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from sparloom import log
 from sparloom.files import atomic_path
-from sparloom.fusion import pinned
 from sparloom.measure import TimingProtocol
-from sparloom.models import retain_memory
 from sparloom.platforms import interleaved
 from sparloom.ragged import ATTENTION_OPERATORS, SPLIT_OPERATORS, LengthCorpus
 from sparloom.report import RAGGED_PARTS
-from sparloom.tasks.case_journal import CaseJournal
-from sparloom.tasks.fanout import run_jobs
-from sparloom.tasks.processors import alone
 from sparloom.tasks.provenance import commit
 from sparloom.tasks.ragged_breakdown import breakdown_arms
 from sparloom.tasks.ragged_costs import activation_rows, computation_rows
@@ -30,10 +23,9 @@ from sparloom.tasks.ragged_hoisting import hoisting_arms
 from sparloom.tasks.ragged_pad_fusion import pad_fusion_arms
 from sparloom.tasks.ragged_preludes import prelude_arms, prelude_bytes
 from sparloom.tasks.ragged_splitting import splitting_arms
+from sparloom.tasks.timed_cases import timed_cases
 
 __all__ = ["EvalRagged"]
-
-logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 Call = Callable[[], object]
@@ -101,17 +93,9 @@ class EvalRagged:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet and figures; returns numbers of every part, see its `..._metrics` in `report`."""
-        retain_memory()
         planned = {case.key: case for case in self._planned()}
-        journal = CaseJournal(self._folder / "cases.jsonl")
-        waiting = {key: case for key, case in planned.items() if key not in journal.rows()}
-        logger.info("%d of %d cases to do", len(waiting), len(planned))
-        weights = {key: float(case.size) for key, case in waiting.items()}
-        with alone(), pinned(self.threads):
-            for key, rows in run_jobs(self._case, waiting, weights=weights, processes=1, description="cases"):
-                journal.append(key, rows)
-        done = journal.rows()
-        frame = pd.DataFrame([row for key in planned for row in done[key]])
+        frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=self.threads,
+                            weights={key: float(case.size) for key, case in planned.items()})
         with atomic_path(out / "per_case.parquet") as partial_path:
             frame.to_parquet(partial_path, compression="zstd")
         metrics: dict[str, float] = {}

@@ -1,7 +1,7 @@
 """SpMM and the tall GEMM as users have them without us, bound to arrays that are there before the call."""
 
 import importlib.metadata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
@@ -19,10 +19,10 @@ Call = Callable[[], None]
 PACKAGES = ("torch", "mkl", "numba", "scipy", "numpy")
 
 
-def peer_versions() -> dict[str, str]:
-    """Name the versions of the peers that are installed."""
+def peer_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Name the versions of the packages that are installed."""
     found = {}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
