@@ -73,7 +73,9 @@ template <typename T, int R, int V, Store kStore>
         for (int v = 0; v < V; ++v) {
             const Vec<T> right = partial(v) ? strip.last.load(row + v * kLanes<T>) : load(row + v * kLanes<T>);
 #pragma GCC unroll 4
-            for (int r = 0; r < R; ++r) sums[r][v] += values[r][n] * right;
+            for (int r = 0; r < R; ++r) {
+                sums[r][v] = multiply_add<T>(broadcast(values[r][n]), right, sums[r][v]);
+            }
         }
     };
     if (ahead != 0) {

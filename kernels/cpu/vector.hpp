@@ -1,7 +1,7 @@
 // Vectors of float or double as wide as the registers of the machine that compiles this, and access to the first lanes
 // of one.
 //
-// The vectors are GCC's (also clang's) vector extension, so + and * work on them and a * b + c becomes one instruction.
+// The vectors are GCC's (also clang's) vector extension, so + and * work on them.
 
 #pragma once
 
@@ -52,6 +52,27 @@ inline Vec<T> load(const T* from) {
 template <typename T>
 inline void store(T* to, Vec<T> value) {
     *reinterpret_cast<typename VectorOf<T>::unaligned*>(to) = value;
+}
+
+// a * b + c, rounded once where the machine can. Written as an expression, compilers fuse it in some loops and not in
+// others (gcc for Zen avoids chains of it), and the same sum would differ between kernels.
+template <typename T>
+inline Vec<T> multiply_add(Vec<T> a, Vec<T> b, Vec<T> c) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) {
+        return _mm512_fmadd_ps(a, b, c);
+    } else {
+        return _mm512_fmadd_pd(a, b, c);
+    }
+#elif defined(__AVX2__) && defined(__FMA__)
+    if constexpr (sizeof(T) == 4) {
+        return _mm256_fmadd_ps(a, b, c);
+    } else {
+        return _mm256_fmadd_pd(a, b, c);
+    }
+#else
+    return a * b + c;
+#endif
 }
 
 // stream: writes past the caches, to an address that is a multiple of the vector's size; others see it after `fence`.

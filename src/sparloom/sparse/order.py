@@ -3,7 +3,7 @@
 import numpy as np
 import scipy.sparse
 from jaxtyping import Int64
-from scipy.sparse.csgraph import reverse_cuthill_mckee
+from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from sparloom.sparse.pattern import Pattern
 
@@ -49,18 +49,30 @@ def locality_order(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cuthill_mckee(pattern: Pattern) -> Int64[np.ndarray, " rows"]:
-    """Order a square pattern; numbered by degree first, because SciPy sorts the neighbours of a vertex by insertion.
+    """Order a square pattern by reverse Cuthill-McKee, each component from its vertex of least degree.
 
-    Without that the neighbours of one hub row cost the square of their number.
+    Vertices are numbered by degree first, so a breadth-first walk that takes neighbours by number takes them by degree;
+    an entry on the diagonal counts twice, as in SciPy. SciPy's own `reverse_cuthill_mckee` starts where NumPy's
+    unstable sort puts the least degree, which depends on the processor.
     """
     if pattern.nnz == 0:
         return np.arange(pattern.rows)
     matrix = pattern.to_scipy()
     both = scipy.sparse.csr_array(matrix + matrix.T)
-    by_degree = np.argsort(np.diff(both.indptr), kind="stable")
+    stored = np.diff(both.indptr)
+    degree = stored + (both.diagonal() != 0)
+    by_degree = np.lexsort((stored, degree))
     numbered = both[by_degree][:, by_degree]
     numbered.sort_indices()
-    return by_degree[reverse_cuthill_mckee(numbered, symmetric_mode=True)]
+    component = connected_components(numbered, directed=False)[1]
+    least, start = np.unique(component, return_index=True)
+    root = pattern.rows
+    indptr = np.append(numbered.indptr, numbered.nnz + len(least))
+    indices = np.append(numbered.indices, np.sort(start))
+    rooted = scipy.sparse.csr_array((np.ones(len(indices), np.int8), indices, indptr), shape=(root + 1, root + 1))
+    walk = breadth_first_order(rooted, root, return_predecessors=False)[1:]
+    walk = walk[np.argsort(start[component[walk]], kind="stable")]
+    return by_degree[walk[::-1]]
 
 
 def _bucket(degrees: np.ndarray) -> np.ndarray:
