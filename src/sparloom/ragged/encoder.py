@@ -5,8 +5,8 @@ define the programs, `schedule` says how they run on a CPU:
 
     projections, feed-forward    the loop over all tokens in tiles of rows, all columns of a panel at a time; weights
                                  are stored in such panels; bias, relu and residual follow each tile in the cache
-    attention                    in parallel over sequences and heads; per tile of queries the scores, their softmax
-                                 and the mix of values are local arrays
+    attention                    in parallel over sequences and heads; keys and values of a head are copied into panels;
+                                 per tile of queries the scores, their softmax and the mix are local arrays
     norms                        a token at a time
 
 Source: CoRa §7.2, Figure 3 (the nine kernels; hidden sizes of the base model). Departures: bulk and partial padding are
@@ -50,7 +50,7 @@ from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimensio
 __all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "linear", "mixing",
            "scheduled_attention", "scheduled_encoder_layer", "scheduled_mixing", "seen_by", "stepped"]
 
-batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
+batch, pos, col, model, part, head, dim, channel, hidden, along = dims("batch pos col model part head dim channel hidden along")
 BATCHES = Length("batches")
 LENGTHS = Length("lengths", {batch: BATCHES()})
 TOKENS: Mapping[Dim, Expr | int] = {batch: BATCHES(), pos: LENGTHS(batch)}
@@ -90,7 +90,7 @@ class EncoderSchedule:
 
     Args:
         rows: of a tile of tokens.
-        panel: columns of a panel of weights.
+        panel: columns of a panel of weights; keys, and elements of values, that lie together.
         depth: of the reduction, that a tile of rows meets all panels with; divides it, or is larger.
         queries: rows of a tile of attention.
     """
@@ -205,12 +205,14 @@ def seen_by(shape: EncoderShape, query: Dim) -> Expr:
 
 def _mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
     heads, width = shape.heads, shape.head_width
-    keys = compute("keys", {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)},
+    keys = compute("keys", {batch: BATCHES(), head: heads, col: LENGTHS(batch), dim: width},
                    qkv[batch, col, 1, head, dim])
     rows: Mapping[Dim, Expr | int] = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
     seen = seen_by(shape, pos)
+    values = compute("values", {batch: BATCHES(), head: heads, col: LENGTHS(batch), dim: width},
+                     qkv[batch, col, 2, head, dim])
     scores = compute("scores", {**rows, col: seen}, sum_over(
-        {dim: width}, qkv[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
+        {along: width}, qkv[batch, pos, 0, head, along] * keys[batch, head, col, along]))
     score, first = scores[batch, head, pos, col], less(col, pos + 1)
     if shape.causal and not shape.triangles:
         peak = compute("peak", rows, max_over({col: seen}, where(first, score, real(-math.inf))))
@@ -221,8 +223,8 @@ def _mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
                       where(first, weight, real(0.0)) if shape.causal else weight)
     total = compute("total", rows, real(1.0) / sum_over({col: seen}, weights[batch, head, pos, col]))
     mixed = compute("mixed", {**TOKENS, head: heads, dim: width}, sum_over(
-        {col: seen}, weights[batch, head, pos, col] * qkv[batch, col, 2, head, dim]) * total[batch, head, pos])
-    return [keys, scores, peak, weights, total, mixed]
+        {col: seen}, weights[batch, head, pos, col] * values[batch, head, col, dim]) * total[batch, head, pos])
+    return [keys, values, scores, peak, weights, total, mixed]
 
 
 def _norm(given: Operation, number: str, last: Dim, shape: EncoderShape) -> list[Operation]:
@@ -273,12 +275,24 @@ def _mixed(given: Program, chosen: EncoderSchedule, kept: Collection[str]) -> Pr
     given = fuse(given, "mixed", "batch", "head")
     for producer in ("total", "weights", "peak", "scores"):
         given = compute_at(given, producer, "mixed", "pos_outer", local=producer not in kept)
-    given = compute_at(given, "keys", "mixed", "batch_head", local=True)
-    for nest in ("mixed", "scores"):
-        given = offload(given, nest, *(loop.name for loop in given.nest(nest).loops[-3:]))
-    for nest in ("weights", "peak", "total"):
+    for producer in ("keys", "values"):
+        given = compute_at(given, producer, "mixed", "batch_head", local=True)
+    given = _by_panels(given, "scores", "keys", cut="col", along="dim", size=chosen.panel)
+    given = _by_panels(given, "mixed", "values", cut="dim", along="col", size=chosen.panel)
+    given = split(given, "values", "dim", chosen.panel)
+    for nest in ("values", "weights", "peak", "total"):
         given = vectorise(given, nest, given.nest(nest).loops[-1].name)
     return parallel(given, "mixed", "batch_head")
+
+
+def _by_panels(given: Program, nest: str, operand: str, *, cut: str, along: str, size: int) -> Program:
+    """Multiply a tile of a nest with one panel of an operand after the other, as which it is stored."""
+    given = reorder_dimensions(split_dimension(given, operand, cut, size), operand, (
+        f"{cut}_block", along, f"{cut}_within"))
+    rows, _, reduction = (loop.name for loop in given.nest(nest).loops[-3:])
+    tile = (rows, f"{cut}_inner", reduction)
+    given = reorder(split(given, nest, cut, size), nest, (f"{cut}_outer", *tile))
+    return offload(given, nest, *tile)
 
 
 def _normed(given: Program, number: str, last: str, kept: Collection[str]) -> Program:
