@@ -50,7 +50,8 @@ from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimensio
 __all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "linear", "mixing",
            "scheduled_attention", "scheduled_encoder_layer", "scheduled_mixing", "seen_by", "stepped"]
 
-batch, pos, col, model, part, head, dim, channel, hidden, along = dims("batch pos col model part head dim channel hidden along")
+batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
+along = Dim("along")  # queries and keys in their product, so that no tile of it is taken for one of values
 BATCHES = Length("batches")
 LENGTHS = Length("lengths", {batch: BATCHES()})
 TOKENS: Mapping[Dim, Expr | int] = {batch: BATCHES(), pos: LENGTHS(batch)}
@@ -205,12 +206,10 @@ def seen_by(shape: EncoderShape, query: Dim) -> Expr:
 
 def _mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
     heads, width = shape.heads, shape.head_width
-    keys = compute("keys", {batch: BATCHES(), head: heads, col: LENGTHS(batch), dim: width},
-                   qkv[batch, col, 1, head, dim])
+    keys, values = (compute(name, {batch: BATCHES(), head: heads, col: LENGTHS(batch), dim: width},
+                            qkv[batch, col, number, head, dim]) for number, name in ((1, "keys"), (2, "values")))
     rows: Mapping[Dim, Expr | int] = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
     seen = seen_by(shape, pos)
-    values = compute("values", {batch: BATCHES(), head: heads, col: LENGTHS(batch), dim: width},
-                     qkv[batch, col, 2, head, dim])
     scores = compute("scores", {**rows, col: seen}, sum_over(
         {along: width}, qkv[batch, pos, 0, head, along] * keys[batch, head, col, along]))
     score, first = scores[batch, head, pos, col], less(col, pos + 1)
