@@ -1,5 +1,6 @@
 """Operations: operands, float64 oracles, counts of flops and bytes."""
 
+from sparloom.ops.attention import CsrAttention
 from sparloom.ops.compare import OracleBounds, assert_close
 from sparloom.ops.gemm import GEMM, DenseOperands, GemmShape
 from sparloom.ops.gemm_shapes import GemmProblem, GemmShapes
@@ -11,6 +12,6 @@ from sparloom.ops.spmm_gemm import SpmmGemm
 from sparloom.ops.spmm_spmm import SpmmSpmm
 
 __all__ = [
-    "GEMM", "SDDMM", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes", "GemmSpmm", "Op", "Operands",
+    "GEMM", "SDDMM", "CsrAttention", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes", "GemmSpmm", "Op", "Operands",
     "OracleBounds", "SpMM", "SpmmGemm", "SpmmSpmm", "Work", "assert_close",
 ]

@@ -1,5 +1,6 @@
 """What an operation is: operands, an obviously right result, and the work it takes."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,8 +33,8 @@ class Operands:
 
     @property
     def width(self) -> int:
-        """Columns of the dense operands."""
-        return next(iter(self.dense.values())).shape[1]
+        """Columns of the dense operands, those of all heads together."""
+        return math.prod(next(iter(self.dense.values())).shape[1:])
 
 
 @dataclass(frozen=True)

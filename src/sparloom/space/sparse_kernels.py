@@ -1,11 +1,11 @@
-"""SpMM and SDDMM kernels written by hand: how rows are ordered and shared, what stays in registers, what is fetched."""
+"""SpMM, SDDMM and attention kernels written by hand: how rows are ordered and shared, what stays in registers, what is fetched."""
 
 from functools import partial
 
 from sparloom.space.config import Config
 from sparloom.space.grid import GridSpace, Parameter
 
-__all__ = ["SddmmSpace", "SpmmSpace"]
+__all__ = ["AttentionSpace", "SddmmSpace", "SpmmSpace"]
 
 ORDER = Parameter("order", ("natural", "column"))  # of the rows: as stored, or by their middle column
 BALANCE = Parameter("balance", ("rows", "nonzeros", "dynamic"))  # equal shares of one, or small pieces on demand
@@ -25,6 +25,17 @@ SDDMM = (
     PREFETCH,
     Parameter("group", (1, 4, 16)),  # nonzeros of a row whose lanes are added up together
 )
+
+
+def AttentionSpace(width: int) -> GridSpace:  # noqa: N802 (a constructor)
+    """Build the space of attention for dense operands of `width` columns, all heads together: 18 points, all legal."""
+    return GridSpace(
+        name="cpu_kernels",
+        op="attention",
+        parameters=(ORDER, BALANCE, PREFETCH),
+        defaults=("natural", "dynamic", 0),
+        meaning=f"attention 1, width {width}",
+    )
 
 
 def SpmmSpace(width: int) -> GridSpace:  # noqa: N802 (a constructor)

@@ -10,6 +10,7 @@ from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op
 from sparloom.platforms.arrays import reallocated
 from sparloom.platforms.clock import Stopwatch, keep_threads_awake
+from sparloom.platforms.cpu_kernels.attention import AttentionKernels
 from sparloom.platforms.cpu_kernels.family import Family, Given, Rival
 from sparloom.platforms.cpu_kernels.gemm import GemmKernels
 from sparloom.platforms.cpu_kernels.native import repeat_of
@@ -21,7 +22,8 @@ from sparloom.sparse import Pattern
 
 __all__ = ["CpuKernels"]
 
-FAMILIES: Mapping[str, Callable[[int, int], Family]] = {"gemm": GemmKernels, "spmm": SpmmKernels, "sddmm": SddmmKernels}
+FAMILIES: Mapping[str, Callable[[int, int], Family]] = {
+    "gemm": GemmKernels, "spmm": SpmmKernels, "sddmm": SddmmKernels, "attention": AttentionKernels}
 
 
 class CpuKernels:

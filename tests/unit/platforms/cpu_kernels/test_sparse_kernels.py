@@ -1,6 +1,7 @@
-"""SpMM and SDDMM by hand: all configurations against the oracle, patterns of every kind, any number of threads."""
+"""SpMM, SDDMM and attention by hand: all configurations against the oracle, patterns of every kind, any number of threads."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,13 +10,13 @@ from hypothesis import strategies as st
 from strategies import patterns
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ops import SDDMM, Op, SpMM, assert_close
+from sparloom.ops import SDDMM, CsrAttention, Op, SpMM, assert_close
 from sparloom.platforms import CpuKernels
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc
 
-OPS = [SpMM(), SDDMM()]
+OPS = [SpMM(), SDDMM(), CsrAttention()]
 ops = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 WIDTHS = [*range(1, 71), 128, 256, 300]
 
@@ -80,7 +81,7 @@ def test_patterns_without_nonzeros(op, shape):
 @given(pattern=patterns(), width=st.sampled_from(WIDTHS), threads=st.integers(1, 3), place=st.integers(0, 53))
 def test_any_pattern_and_width_is_right(op, pattern, width, threads, place):
     configs = list(platform(threads, 128).space(op))
-    check(op, pattern, width=width, threads=threads, configs=[configs[place], configs[-1 - place]])
+    check(op, pattern, width=width, threads=threads, configs=[configs[place % len(configs)], configs[-1 - place % len(configs)]])
 
 
 @ops
@@ -103,12 +104,47 @@ def test_wrong_and_unwritten_results_are_told(op):
     compare(right)
     with pytest.raises(AssertionError, match="elements differ"):
         compare(right + np.float32(1))
-    sampled = {"spmm": family.check(op, operands, seed=0).__self__.rows,
-               "sddmm": family.check(op, operands, seed=0).__self__.nonzeros}[op.name]
+    known = family.check(op, operands, seed=0).__self__
+    sampled = known.nonzeros if op.name == "sddmm" else known.rows
     missed = np.setdiff1d(np.arange(right.shape[0]), sampled)[0]
     right[missed] = np.nan
     with pytest.raises(AssertionError, match=f"1 rows hold NaN, the first is {missed}"):
         compare(right)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(1, 300), (2, 34), (3, 48), (8, 512)])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_heads_attend_alone(heads, width, threads):
+    for pattern in (varied(), hub()):
+        check(CsrAttention(heads), pattern, width=width, threads=threads)
+
+
+def test_values_may_be_wider_than_keys():
+    op, pattern = CsrAttention(2), varied()
+    drawn = op.operands(SparseMatrix(pattern, np.ones(pattern.nnz)), 16, seed=0)
+    wide = np.random.default_rng(3).standard_normal((pattern.cols, 2, 21), dtype=np.float32)
+    operands = replace(drawn, dense={**drawn.dense, "V": wide})
+    found = platform(2, 64).run(op, operands, next(iter(platform(2, 64).space(op))))
+    assert_close(found, op.oracle(operands), terms=op.terms(pattern, 42), scale=op.scale(operands))
+
+
+@pytest.mark.parametrize("factor", [1e-3, 30.0, 1e4])
+def test_large_scores_overflow_nothing(factor):
+    op, pattern = CsrAttention(), hub()
+    drawn = op.operands(SparseMatrix(pattern, np.ones(pattern.nnz)), 24, seed=0)
+    operands = replace(drawn, dense={**drawn.dense, "Q": drawn.dense["Q"] * np.float32(factor)})
+    for config in platform(3, 64).space(op):
+        found = platform(3, 64).run(op, operands, config)
+        assert_close(found, op.oracle(operands), terms=op.terms(pattern, 24), scale=op.scale(operands))
+
+
+def test_nan_stays_in_its_row():
+    op, pattern = CsrAttention(), varied()
+    drawn = op.operands(SparseMatrix(pattern, np.ones(pattern.nnz)), 24, seed=0)
+    queries = drawn.dense["Q"].copy()
+    queries[7, 0, 3] = np.nan
+    found = platform(1, 64).run(op, replace(drawn, dense={**drawn.dense, "Q": queries}), platform(1, 64).space(op).config())
+    assert np.isnan(found).any(axis=(1, 2)).nonzero()[0].tolist() == [7]
 
 
 def test_strips_belong_to_a_width():

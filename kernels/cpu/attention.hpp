@@ -1,0 +1,152 @@
+// Attention of one row of a sparse matrix over its columns, a block of nonzeros at a time.
+//
+//   for blocks of a row's nonzeros
+//     scores     query . keys[column], sddmm.hpp
+//     weights    exp(score - peak); a higher peak scales down what there is already
+//     result     += weights * values[column], spmm.hpp
+//
+// So scores of a block are all that is ever kept of them. Source: online softmax, Milakov and Gimelshein 2018.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "exponential.hpp"
+#include "sddmm.hpp"
+#include "spmm.hpp"
+
+namespace sparloom::attention {
+
+constexpr int64_t kBlock = 128;  // nonzeros
+constexpr int kVectors = kRegisters / 2;
+static_assert(kVectors == sddmm::kVectors && kVectors == spmm::kVectors);
+
+// Softmax as far as it has come: the largest score, and the sum of exp(score - peak).
+struct State {
+    float peak = -std::numeric_limits<float>::infinity(), total = 0.0f;
+};
+
+// scores[n] = what earlier strips gave + query . keys[columns[n]].
+template <int V, bool kPart>
+void dots(const int32_t* columns, int64_t count, const float* query, const sddmm::Strip& strip, float* scores) {
+    constexpr int U = sddmm::group(sddmm::kGroup, V);
+    std::array<Vec<float>, V> left;
+#pragma GCC unroll 32
+    for (int v = 0; v < V; ++v) left[v] = sddmm::read<V, kPart>(query, v, strip.last);
+    int64_t n = 0;
+    for (; n + U <= count; n += U) {
+        if (strip.ahead != 0) {
+            for (int64_t m = n + strip.ahead; m < n + strip.ahead + U; ++m) {
+                sddmm::prefetch<V>(strip.right + columns[m] * strip.lead);
+            }
+        }
+        sddmm::dots<V, kPart, U>({columns + n, nullptr, scores + n}, U, left, strip);
+    }
+    if (n < count) sddmm::rest<V, kPart, U>({columns + n, nullptr, scores + n}, count - n, left, strip);
+}
+
+// out = addend + sum over n of weights[n] * values[columns[n]]; a null addend is none.
+template <int V, spmm::Store kStore>
+void mix(const int32_t* columns, int64_t count, int64_t ahead, const float* weights, const spmm::Strip<float>& strip,
+         const float* addend, float* out) {
+    spmm::sum<float, 1, V, kStore>(columns, count, ahead, {weights}, strip, {out}, {addend});
+}
+
+struct Kernels {
+    void (*dots)(const int32_t*, int64_t, const float*, const sddmm::Strip&, float*);
+    void (*mix)(const int32_t*, int64_t, int64_t, const float*, const spmm::Strip<float>&, const float*, float*);
+};
+
+struct Table {
+    Kernels whole[kVectors], part[kVectors];
+
+    template <int... V>
+    constexpr explicit Table(std::integer_sequence<int, V...>)
+        : whole{{dots<V + 1, false>, mix<V + 1, spmm::Store::kWhole>}...},
+          part{{dots<V + 1, true>, mix<V + 1, spmm::Store::kPart>}...} {}
+};
+
+constexpr Table kTable{std::make_integer_sequence<int, kVectors>{}};
+
+// Calls work(kernels, column, last) for every strip of `width` columns.
+template <typename Work>
+void each_strip(int64_t width, const Work& work) {
+    constexpr int64_t strip = kVectors * kLanes<float>;
+    for (int64_t column = 0; column < width; column += strip) {
+        const int64_t columns = std::min(strip, width - column);
+        const int64_t vectors = (columns + kLanes<float> - 1) / kLanes<float>;
+        const auto& kernels = columns % kLanes<float> != 0 ? kTable.part : kTable.whole;
+        work(kernels[vectors - 1], column, Lanes<float>(columns - (vectors - 1) * kLanes<float>));
+    }
+}
+
+// Dense matrices with a row for each row or column of the sparse one: what one head sees of them.
+struct Head {
+    const float *keys, *values;
+    int64_t keys_lead, values_lead;    // floats from one row to the next
+    int64_t width, value_width;
+    float scale;
+    int64_t ahead;                     // nonzeros whose rows are prefetched
+};
+
+// scores[n] = exp(scale * query . keys[columns[n]] - the new peak), and the factor by which older ones shrink.
+inline float weigh(const Head& head, const int32_t* columns, int64_t count, const float* query, int64_t ahead,
+                   State& state, float* scores) {
+    each_strip(head.width, [&](const Kernels& kernels, int64_t column, Lanes<float> last) {
+        const sddmm::Strip strip{query + column, head.keys + column, head.keys_lead, last, ahead, column == 0, false};
+        kernels.dots(columns, count, query + column, strip, scores);
+    });
+    float peak = state.peak;
+#pragma omp simd reduction(max : peak)
+    for (int64_t n = 0; n < count; ++n) {
+        scores[n] *= head.scale;
+        peak = scores[n] > peak ? scores[n] : peak;
+    }
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t n = 0; n < count; ++n) {
+        scores[n] = exponential(scores[n] - peak);
+        sum += scores[n];
+    }
+    const float kept = state.total == 0.0f ? 0.0f : exponential(state.peak - peak);
+    state = {peak, state.total * kept + sum};
+    return kept;
+}
+
+inline void scale_row(float* row, int64_t width, float factor) {
+    for (int64_t c = 0; c < width; ++c) row[c] *= factor;
+}
+
+// Attends to some nonzeros of a row, `follow` of which come after them in memory; out (value_width) is not divided by
+// the total yet.
+inline State attend(const Head& head, const int32_t* columns, int64_t count, int64_t follow, const float* query,
+                    float* out) {
+    State state;
+    float scores[kBlock];
+    for (int64_t n = 0; n < count; n += kBlock) {
+        const int64_t some = std::min(kBlock, count - n);
+        const int64_t ahead = some + head.ahead <= count - n + follow ? head.ahead : 0;
+        const float kept = weigh(head, columns + n, some, query, ahead, state, scores);
+        if (n > 0 && kept != 1.0f) scale_row(out, head.value_width, kept);
+        each_strip(head.value_width, [&](const Kernels& kernels, int64_t column, Lanes<float> last) {
+            const spmm::Strip<float> strip{head.values + column, out, head.values_lead, column, last, ahead};
+            kernels.mix(columns + n, some, ahead, scores, strip, n > 0 ? out + column : nullptr, out + column);
+        });
+    }
+    if (count == 0) std::fill_n(out, head.value_width, 0.0f);
+    return state;
+}
+
+// Adds what another part of the row came to.
+inline void merge(State& state, float* out, const State& other, const float* from, int64_t width) {
+    const float peak = std::max(state.peak, other.peak);
+    const float mine = exponential(state.peak - peak), theirs = exponential(other.peak - peak);
+    for (int64_t c = 0; c < width; ++c) out[c] = out[c] * mine + from[c] * theirs;
+    state = {peak, state.total * mine + other.total * theirs};
+}
+
+}  // namespace sparloom::attention

@@ -1,0 +1,72 @@
+"""Kernels of attention on a sparse pattern: kernels/cpu/attention.cpp bound to arrays."""
+
+import ctypes
+from functools import cached_property
+
+import numpy as np
+
+from sparloom.jit import NativeCall, address, aligned, compile_cpp
+from sparloom.ops import CsrAttention, Operands
+from sparloom.platforms.cpu_kernels.sparse_rows import Rows, SparseRows
+from sparloom.platforms.spot_check import SpotCheck
+from sparloom.platforms.sweep import Check
+from sparloom.space import AttentionSpace, Config, GridSpace
+
+__all__ = ["AttentionKernels"]
+
+
+class AttentionKernels:
+    """The family of attention.
+
+    Args:
+        threads: of every call.
+        width: columns of the dense operands, all heads together, for which `space` is made; any width is computed.
+    """
+
+    def __init__(self, threads: int, width: int) -> None:
+        self.threads = threads
+        self.width = width
+        self._rows = SparseRows(threads)
+
+    def space(self) -> GridSpace:
+        """List the configurations."""
+        return AttentionSpace(self.width)
+
+    def result(self, operands: Operands) -> np.ndarray:
+        """Allocate D (rows, heads, columns of V's heads)."""
+        rows, heads, each = operands.matrix.pattern.rows, *operands.dense["V"].shape[1:]
+        return aligned((rows, heads, each), np.float32)
+
+    def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
+        """Bind the kernel of a legal configuration; scores are divided by the square root of a head's width."""
+        rows = self._rows.bind(operands.matrix, order=str(config["order"]), balance=str(config["balance"]))
+        heads, width = operands.dense["K"].shape[1:]
+        value_width = operands.dense["V"].shape[2]
+        parts = aligned((rows.pieces, 2 * heads * (value_width + 2)), np.float32) if rows.cut else None
+        arguments = _Arguments(
+            rows=rows.arguments, queries=address(operands.dense["Q"]), keys=address(operands.dense["K"]),
+            values=address(operands.dense["V"]), result=address(result, written=True), logs=None,
+            parts=None if parts is None else address(parts), heads=heads, width=width, value_width=value_width,
+            scale=width**-0.5, ahead=1024 * int(config["prefetch"]))
+        return NativeCall(self._library.sparloom_attention, arguments,
+                          kept=(rows, *operands.dense.values(), parts, result))
+
+    def check(self, op: CsrAttention, operands: Operands, *, seed: int) -> Check:
+        """Know some rows of the result, and that all are written."""
+        return SpotCheck(op, operands, seed=seed).compare_written
+
+    @cached_property
+    def _library(self) -> ctypes.CDLL:
+        return compile_cpp(["cpu/attention.cpp"])
+
+
+class _Arguments(ctypes.Structure):
+    """The struct Attention of kernels/cpu/attention.cpp."""
+
+    _fields_ = (
+        ("rows", Rows),
+        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "result", "logs", "parts")),
+        *((name, ctypes.c_int64) for name in ("heads", "width", "value_width")),
+        ("scale", ctypes.c_float),
+        ("ahead", ctypes.c_int32),
+    )
