@@ -1,21 +1,10 @@
-"""What runs how: every choice that is left to the library is made here, checked by measurement and remembered."""
+"""What runs how: every choice that is left to the library is made here, checked by measurement and remembered.
 
-from sparloom.dispatch.choice import PairChoice
-from sparloom.dispatch.cost_model import LearnedPairCosts, PairCostModel, pair_numbers
-from sparloom.dispatch.decision import Decision, Trial
-from sparloom.dispatch.estimate import Estimate
-from sparloom.dispatch.guardrail import Guardrail, Verdict
-from sparloom.dispatch.orders import ORDERS
-from sparloom.dispatch.plan import Fuse, PairPlan, plan_pair
-from sparloom.dispatch.plan_cache import PlanCache
-from sparloom.dispatch.plan_key import PlanKey
-from sparloom.dispatch.policy import Policy
-from sparloom.dispatch.problem import Problem
-from sparloom.dispatch.race import Effort, Race, duel, race
-from sparloom.dispatch.ragged_operator import RaggedOperator, encoder_operators, product_operators
-from sparloom.dispatch.ragged_schedule import RaggedChoice, RaggedEffort, choose_schedule
-from sparloom.dispatch.rates import Rates, measure_rates
-from sparloom.dispatch.workshop import Workshop
+Names are imported when they are asked for: `sparloom.dispatch.csr` needs no torch.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __all__ = [
     "ORDERS", "Decision", "Effort", "Estimate", "Fuse", "Guardrail", "LearnedPairCosts", "PairChoice", "PairCostModel",
@@ -23,3 +12,46 @@ __all__ = [
     "Rates", "Trial", "Verdict", "Workshop", "choose_schedule", "duel", "encoder_operators", "measure_rates",
     "pair_numbers", "plan_pair", "product_operators", "race",
 ]
+
+_PLACES = {
+    "ORDERS": "sparloom.dispatch.orders",
+    "Decision": "sparloom.dispatch.decision",
+    "Effort": "sparloom.dispatch.race",
+    "Estimate": "sparloom.dispatch.estimate",
+    "Fuse": "sparloom.dispatch.plan",
+    "Guardrail": "sparloom.dispatch.guardrail",
+    "LearnedPairCosts": "sparloom.dispatch.cost_model",
+    "PairChoice": "sparloom.dispatch.choice",
+    "PairCostModel": "sparloom.dispatch.cost_model",
+    "PairPlan": "sparloom.dispatch.plan",
+    "PlanCache": "sparloom.dispatch.plan_cache",
+    "PlanKey": "sparloom.dispatch.plan_key",
+    "Policy": "sparloom.dispatch.policy",
+    "Problem": "sparloom.dispatch.problem",
+    "Race": "sparloom.dispatch.race",
+    "RaggedChoice": "sparloom.dispatch.ragged_schedule",
+    "RaggedEffort": "sparloom.dispatch.ragged_schedule",
+    "RaggedOperator": "sparloom.dispatch.ragged_operator",
+    "Rates": "sparloom.dispatch.rates",
+    "Trial": "sparloom.dispatch.decision",
+    "Verdict": "sparloom.dispatch.guardrail",
+    "Workshop": "sparloom.dispatch.workshop",
+    "choose_schedule": "sparloom.dispatch.ragged_schedule",
+    "duel": "sparloom.dispatch.race",
+    "encoder_operators": "sparloom.dispatch.ragged_operator",
+    "measure_rates": "sparloom.dispatch.rates",
+    "pair_numbers": "sparloom.dispatch.cost_model",
+    "plan_pair": "sparloom.dispatch.plan",
+    "product_operators": "sparloom.dispatch.ragged_operator",
+    "race": "sparloom.dispatch.race",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -16,7 +16,6 @@ from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.plan_key import PlanKey
 from sparloom.dispatch.policy import Policy
 from sparloom.dispatch.problem import Problem
-from sparloom.dispatch.rates import measure_rates
 from sparloom.dispatch.workshop import Workshop
 from sparloom.errors import NotDecided, Unsupported
 from sparloom.fusion import Executor, Pair
@@ -82,7 +81,7 @@ def plan_pair(
     policy = Policy() if policy is None else policy
     decider = Decider(
         problem, lambda choices: Workshop(problem).calls(operands, choices), threads, policy,
-        lambda: cost_model or _estimate(cache, threads), threads * cache_levels().get(2, 0), clock)
+        lambda: cost_model or Estimate(cache.rates(threads), threads), threads * cache_levels().get(2, 0), clock)
     choice, decision = _decide(decider, key, cache)
     log.info("%s, %s, width %d: %s; %s; %d executions, %.2f s", op.name, problem.pattern, problem.width, choice.key,
              decision.reason, decision.executions, decision.seconds)
@@ -120,11 +119,3 @@ def _decide(decider: Decider, key: PlanKey, cache: PlanCache) -> Decided:
     if choice.order != "natural":
         cache.keep_order(key.pattern, choice.order, decider.problem.order(choice.order))
     return decided
-
-
-def _estimate(cache: PlanCache, threads: int) -> Estimate:
-    rates = cache.find_rates(threads)
-    if rates is None:
-        rates = measure_rates(threads=threads)
-        cache.keep_rates(threads, rates)
-    return Estimate(rates, threads)

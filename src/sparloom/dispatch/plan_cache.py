@@ -13,7 +13,7 @@ import numpy as np
 from sparloom.dispatch.choice import PairChoice
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.plan_key import PlanKey, kernels_digest, machine_digest
-from sparloom.dispatch.rates import Rates
+from sparloom.dispatch.rates import Rates, measure_rates
 from sparloom.errors import SchemaError
 from sparloom.files import atomic_path, write_json
 from sparloom.jit import cache_folder
@@ -65,6 +65,14 @@ class PlanCache:
     def keep_schedule(self, key: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
         """Keep a choice in place of the one there was."""
         _write(self._schedule(key), dict(key), {"choice": dict(choice)})
+
+    def rates(self, threads: int) -> Rates:
+        """Find the rates of this machine, or measure and keep them."""
+        found = self.find_rates(threads)
+        if found is None:
+            found = measure_rates(threads=threads)
+            self.keep_rates(threads, found)
+        return found
 
     def find_rates(self, threads: int) -> Rates | None:
         """Find the rates of this machine; None if they were not measured."""

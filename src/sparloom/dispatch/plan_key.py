@@ -9,7 +9,7 @@ from sparloom.dispatch.problem import Problem
 from sparloom.jit import kernel_source
 from sparloom.measure import describe_machine
 
-__all__ = ["PlanKey", "kernels_digest", "machine_digest"]
+__all__ = ["PlanKey", "kernels_digest", "machine_digest", "sources_digest"]
 
 MACHINE = ("name", "processor", "architecture", "cache_l1d", "cache_l2", "cache_l3")
 FORMS = ("c_transposed", "addends")
@@ -64,11 +64,16 @@ def machine_digest() -> str:
     return hashlib.sha256(json.dumps([machine[name] for name in MACHINE]).encode()).hexdigest()
 
 
-@cache
 def kernels_digest() -> str:
-    """Hash the sources of what is measured."""
+    """Hash the sources of fused loops and their inspector."""
+    return sources_digest(SOURCES)
+
+
+@cache
+def sources_digest(names: tuple[str, ...]) -> str:
+    """Hash sources under kernels/cpu, and all headers there."""
     folder = kernel_source("cpu/fused.hpp").parent
     content = hashlib.sha256()
-    for path in sorted([*folder.glob("*.hpp"), *(folder / name for name in SOURCES)]):
+    for path in sorted([*folder.glob("*.hpp"), *(folder / name for name in names)]):
         content.update(f"{path.name}\n{path.read_text(encoding='utf-8')}\n".encode())
     return content.hexdigest()

@@ -7,6 +7,7 @@ from sparloom.fusion.cache_walk import CacheLevel, access_cycles, machine_levels
 from sparloom.fusion.decorator import FusedFunction, fuse
 from sparloom.fusion.executor import Executor, potential_gain
 from sparloom.fusion.frontend import fprange
+from sparloom.fusion.identity_cache import IdentityCache
 from sparloom.fusion.legality import check_schedule
 from sparloom.fusion.loops import FusedLoops, Loop, Reads, gemm_spmm_loops, spmm_gemm_loops, spmm_spmm_loops
 from sparloom.fusion.operands import Csr
@@ -28,11 +29,10 @@ from sparloom.fusion.tiles import coarse_tiles, schedule_tiles
 from sparloom.fusion.unfused import separated, unfused_schedule
 
 __all__ = [
-    "LEAST_FUSED_RATIO", "Budget", "CacheLevel", "Csr", "Executor", "FusedFunction", "FusedLoops", "Loop", "Pair",
-    "Reads", "Reordered", "RowPass", "RowSteps", "ScheduleKey", "ScheduleStore", "TileSchedule", "Variant",
-    "Workspace", "access_cycles", "atomic_tiling", "bandwidth_order", "check_schedule", "coarse_tiles", "fprange",
-    "fuse", "fused_gemv", "gemm_spmm_loops", "load_schedule", "machine_levels", "mean_cycles", "metis_order",
-    "overlapped_tiling", "partition_order", "pinned", "potential_gain", "rescue_order", "save_schedule",
-    "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "summarise", "tall_gemm",
-    "unfused_schedule",
+    "LEAST_FUSED_RATIO", "Budget", "CacheLevel", "Csr", "Executor", "FusedFunction", "FusedLoops", "IdentityCache",
+    "Loop", "Pair", "Reads", "Reordered", "RowPass", "RowSteps", "ScheduleKey", "ScheduleStore", "TileSchedule",
+    "Variant", "Workspace", "access_cycles", "atomic_tiling", "bandwidth_order", "check_schedule", "coarse_tiles",
+    "fprange", "fuse", "fused_gemv", "gemm_spmm_loops", "load_schedule", "machine_levels", "mean_cycles",
+    "metis_order", "overlapped_tiling", "partition_order", "pinned", "potential_gain", "rescue_order", "save_schedule",
+    "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "summarise", "tall_gemm", "unfused_schedule",
 ]

@@ -12,6 +12,6 @@ from sparloom.ops.spmm_gemm import SpmmGemm
 from sparloom.ops.spmm_spmm import SpmmSpmm
 
 __all__ = [
-    "GEMM", "SDDMM", "CsrAttention", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes", "GemmSpmm", "Op", "Operands",
-    "OracleBounds", "SpMM", "SpmmGemm", "SpmmSpmm", "Work", "assert_close",
+    "GEMM", "SDDMM", "CsrAttention", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes", "GemmSpmm", "Op",
+    "Operands", "OracleBounds", "SpMM", "SpmmGemm", "SpmmSpmm", "Work", "assert_close",
 ]

@@ -11,6 +11,8 @@ from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["Op", "Operands", "Work"]
 
+OF_ROWS = {"sddmm": ("B",), "attention": ("Q",)}  # operation -> dense operands that have a row for each row of A
+
 
 @dataclass(frozen=True)
 class Operands:
@@ -35,6 +37,20 @@ class Operands:
     def width(self) -> int:
         """Columns of the dense operands, those of all heads together."""
         return math.prod(next(iter(self.dense.values())).shape[1:])
+
+    def take_rows(self, rows: np.ndarray, op: str) -> "Operands":
+        """Keep some rows of A with all their columns, and those rows of dense operands that belong to them.
+
+        Args:
+            op: name of the operation, which says what belongs to the rows of A.
+        """
+        pattern = self.matrix.pattern
+        lengths = pattern.row_lengths()[rows]
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.arange(indptr[-1]) + np.repeat(pattern.indptr[rows] - indptr[:-1], lengths)
+        part = Pattern((rows.size, pattern.cols), indptr, pattern.indices[places])
+        return Operands(SparseMatrix(part, self.matrix.values[places], self.matrix.dtype), {
+            name: array[rows] if name in OF_ROWS.get(op, ()) else array for name, array in self.dense.items()})
 
 
 @dataclass(frozen=True)

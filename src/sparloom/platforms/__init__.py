@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 __all__ = [
-    "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "NullPlatform", "Platform", "SpadePlatform",
+    "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "NullPlatform", "Platform", "Rival", "SpadePlatform",
     "SpmmKernels", "count_reads", "interleaved", "keep_threads_awake", "reads_by_level", "reallocated",
 ]
 
@@ -15,6 +15,7 @@ _PLACES = {
     "CudaPlatform": "sparloom.platforms.cuda",
     "NullPlatform": "sparloom.platforms.null",
     "Platform": "sparloom.platforms.platform",
+    "Rival": "sparloom.platforms.cpu_kernels.family",
     "SpadePlatform": "sparloom.platforms.spade",
     "SpmmKernels": "sparloom.platforms.cpu_kernels.spmm",
     "count_reads": "sparloom.platforms.cache_counters",

@@ -1,17 +1,13 @@
 """A few elements of a result, known in float64: cheap enough to check every configuration on every matrix."""
 
-from collections.abc import Collection
-
 import numpy as np
 
 from sparloom.ops import Op, Operands, assert_close
 from sparloom.space import Config
-from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["SpotCheck"]
 
 ROWS = 16
-OF_ROWS = {"sddmm": ("B",), "attention": ("Q",)}  # dense operands that have a row for each row of A
 
 
 class SpotCheck:
@@ -26,7 +22,7 @@ class SpotCheck:
         self.rows = np.unique(np.concatenate([drawn, longest]).astype(np.int64))
         self.nonzeros = np.concatenate(
             [np.arange(pattern.indptr[row], pattern.indptr[row + 1]) for row in self.rows] or [np.empty(0, np.int64)])
-        part = _take_rows(operands, self.rows, self.nonzeros, OF_ROWS.get(op.name, ()))
+        part = operands.take_rows(self.rows, op.name)
         self.oracle = op.oracle(part)
         self.terms = op.terms(part.matrix.pattern, operands.width)
         self.scale = op.scale(part)
@@ -53,13 +49,3 @@ class SpotCheck:
         if np.isnan(result.sum()):
             rows = np.unique(np.argwhere(np.isnan(result))[:, 0])
             raise AssertionError(f"{rows.size} rows hold NaN, the first is {rows[0]}")
-
-
-def _take_rows(
-    operands: Operands, rows: np.ndarray, nonzeros: np.ndarray, of_rows: Collection[str],
-) -> Operands:
-    pattern = operands.matrix.pattern
-    indptr = np.concatenate([[0], np.cumsum(pattern.row_lengths()[rows])])
-    part = Pattern((rows.size, pattern.cols), indptr, pattern.indices[nonzeros])
-    dense = {name: array[rows] if name in of_rows else array for name, array in operands.dense.items()}
-    return Operands(SparseMatrix(part, operands.matrix.values[nonzeros]), dense)

@@ -30,9 +30,9 @@ from sparloom.space.triton_gemm import TritonGemmSpace, accumulators, pipeline_b
 from sparloom.space.walk import Walk
 
 __all__ = [
-    "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "AttentionSpace", "Code", "Config", "ConfigSpace", "CpuSpace",
-    "CudaKernelSpace", "CudaSpace", "EncoderSpace", "GemmSpace", "GridSpace", "Parameter", "RaggedProductSpace",
-    "Readings", "SddmmSpace", "Shape", "SharedSchedule", "SpadeSpace", "SpmmSpace", "TileFusionSpace",
-    "TritonGemmSpace", "Value", "Walk", "accumulators", "encode", "flag", "insert_after", "legal_orders", "letters",
-    "logarithm", "one_hot", "pipeline_bytes", "register_tile", "uniform",
+    "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "AttentionSpace", "Code", "Config",
+    "ConfigSpace", "CpuSpace", "CudaKernelSpace", "CudaSpace", "EncoderSpace", "GemmSpace", "GridSpace", "Parameter",
+    "RaggedProductSpace", "Readings", "SddmmSpace", "Shape", "SharedSchedule", "SpadeSpace", "SpmmSpace",
+    "TileFusionSpace", "TritonGemmSpace", "Value", "Walk", "accumulators", "encode", "flag", "insert_after",
+    "legal_orders", "letters", "logarithm", "one_hot", "pipeline_bytes", "register_tile", "uniform",
 ]

@@ -1,4 +1,4 @@
-"""SpMM, SDDMM and attention kernels written by hand: how rows are ordered and shared, what stays in registers, what is fetched."""
+"""Sparse kernels written by hand: how rows are ordered and shared, what stays in registers, what is fetched."""
 
 from functools import partial
 

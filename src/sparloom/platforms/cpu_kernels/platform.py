@@ -56,7 +56,7 @@ class CpuKernels:
         Raises:
             Unsupported: there are no kernels for it.
         """
-        return self._family(op).space()
+        return self.family(op).space()
 
     def baseline(self, op: Op, pattern: Pattern | None) -> Config:
         """Take the default of the space, whatever the pattern; GEMM has none."""
@@ -68,7 +68,7 @@ class CpuKernels:
         Raises:
             IllegalSchedule: the configuration is not in the space.
         """
-        family = self._family(op)
+        family = self.family(op)
         family.space().validate(config)
         result = family.result(operands)
         family.bind(operands, config, result)()
@@ -91,7 +91,7 @@ class CpuKernels:
                 bound, checked and timed like a configuration.
         """
         keep_threads_awake()
-        family, rng = self._family(op), np.random.default_rng(timing.seed)
+        family, rng = self.family(op), np.random.default_rng(timing.seed)
         for config in configs:
             family.space().validate(config)
         check = family.check(op, operands, seed=timing.seed)
@@ -107,7 +107,12 @@ class CpuKernels:
             for config, measurement in sweep(contenders, result, check, watch=watch, rng=rng):
                 yield config, number, measurement
 
-    def _family(self, op: Op) -> Family:
+    def family(self, op: Op) -> Family:
+        """Give the kernels of `op`.
+
+        Raises:
+            Unsupported: there are none.
+        """
         if op.name not in self._families:
             listed = ", ".join(self._families)
             raise Unsupported(f"operation {op.name} on platform {self.name}: there are kernels for {listed}")

@@ -67,7 +67,7 @@ class CudaPlatform:
         Raises:
             Unsupported: there are no kernels for it.
         """
-        return self._family(op).space()
+        return self.family(op).space()
 
     def baseline(self, op: Op, pattern: Pattern | None) -> Config:
         """Take the default of the space, whatever the pattern; GEMM has none."""
@@ -80,7 +80,7 @@ class CudaPlatform:
             IllegalSchedule: the configuration is not in the space.
             Unsupported: there is no device, or it cannot start the kernels.
         """
-        family = self._family(op)
+        family = self.family(op)
         family.space().validate(config)
         result = family.result(self.gpu, operands)
         family.bind(self.gpu, Placed.on(self.gpu, operands), config, result)()
@@ -102,7 +102,7 @@ class CudaPlatform:
         Args:
             rivals: what others have for the same operation, under the configuration that names it in sample tables.
         """
-        gpu, family, rng = self.gpu, self._family(op), np.random.default_rng(timing.seed)
+        gpu, family, rng = self.gpu, self.family(op), np.random.default_rng(timing.seed)
         for config in configs:
             family.space().validate(config)
         check = family.check(op, operands, seed=timing.seed)
@@ -132,7 +132,12 @@ class CudaPlatform:
             raise Unsupported(f"device={self.device} is planned for, but a {gpu.device.name} is here: use device=here")
         return gpu
 
-    def _family(self, op: Op) -> Family:
+    def family(self, op: Op) -> Family:
+        """Give the kernels of `op`.
+
+        Raises:
+            Unsupported: there are none.
+        """
         if op.name not in self._families:
             listed = ", ".join(self._families)
             raise Unsupported(f"operation {op.name} on platform {self.name}: there are kernels for {listed}")

@@ -111,7 +111,7 @@ def test_any_pattern_is_right(emulated, space, op, pattern, place):
 def test_nothing_beyond_the_result_is_written(emulated, space, op):
     operands = operands_of(op, hubs(), WIDEST)
     platform = CudaPlatform(space, "h200", WIDEST)
-    family, placed = platform._family(op), Placed.on(emulated, operands)
+    family, placed = platform.family(op), Placed.on(emulated, operands)
     shape = family.result(emulated, operands).shape
     for config in few(space, op):
         room = np.full((shape[0] + 2, *shape[1:]), 7, np.float32)

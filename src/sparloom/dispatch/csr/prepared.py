@@ -1,0 +1,207 @@
+"""A sparse matrix made ready: what is called again and again with other dense operands."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from sparloom.dispatch.csr.decide import CsrChoice, CsrDecider, CsrPolicy
+from sparloom.dispatch.csr.estimate import CsrEstimate
+from sparloom.dispatch.csr.given import dense_of
+from sparloom.dispatch.csr.rivals import LIBRARIES
+from sparloom.dispatch.csr.shortlist import CsrCostModel
+from sparloom.dispatch.decision import Decision
+from sparloom.dispatch.plan_cache import PlanCache
+from sparloom.dispatch.plan_key import machine_digest, sources_digest
+from sparloom.errors import IllegalSchedule, NotDecided, SchemaError
+from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM
+from sparloom.platforms import CpuKernels, Rival
+from sparloom.space import Config
+from sparloom.sparse import SparseMatrix
+
+__all__ = ["CsrPlan", "Prepared"]
+
+log = logging.getLogger(__name__)
+
+Reduce = Literal["sum", "mean"]
+
+SOURCES = ("spmm.cpp", "sddmm.cpp", "attention.cpp")
+OPS: Mapping[str, Op] = {"spmm": SpMM(), "sddmm": SDDMM(), "attention": CsrAttention()}
+
+
+@dataclass(frozen=True)
+class CsrPlan:
+    """How one operation on one matrix runs from now on."""
+
+    choice: CsrChoice
+    decision: Decision
+
+
+class Prepared:
+    """A sparse matrix, and what was decided about it.
+
+    The first call of an operation with a width decides how it runs, unless the cache knows; further ones run at once.
+    The matrix must not be changed meanwhile.
+
+    Args:
+        matrix: A (rows, cols).
+        threads: of every call; all processors that this process may use unless given.
+        cache: where decisions are kept; the folder of this user unless given.
+        policy: how decisions are made.
+        model: what shortlists are made by; a formula over rates of this machine unless given.
+        libraries: operation -> baselines beside the default of our kernels.
+        replay_only: measure nothing.
+    """
+
+    def __init__(
+        self, matrix: SparseMatrix, *, threads: int | None = None, cache: PlanCache | None = None,
+        policy: CsrPolicy | None = None, model: CsrCostModel | None = None,
+        libraries: Mapping[str, Mapping[str, Rival]] = LIBRARIES, replay_only: bool = False,
+    ) -> None:
+        self.matrix = matrix
+        self.threads = len(os.sched_getaffinity(0)) if threads is None else threads
+        self._cache = PlanCache.of_this_user() if cache is None else cache
+        self._policy = CsrPolicy() if policy is None else policy
+        self._model = model
+        self._libraries = libraries
+        self._replay_only = replay_only
+        self._pattern = ""
+        self._plans: dict[tuple[str, tuple[tuple[int, ...], ...]], CsrPlan] = {}
+        self._kernels: dict[int, CpuKernels] = {}
+
+    def spmm(self, dense: Any, *, reduce: Reduce = "sum", values: np.ndarray | None = None) -> np.ndarray:
+        """Multiply: A X.
+
+        Args:
+            dense: X (cols, width) float32.
+            reduce: "sum", or "mean": divided by the nonzeros of each row.
+            values: (nnz,) float32, in place of those of A.
+
+        Returns:
+            (rows, width) float32.
+
+        Raises:
+            TypeError, ValueError: X does not fit.
+            NotDecided: `replay_only`, and nothing is kept for A and this width.
+        """
+        if reduce not in get_args(Reduce):
+            raise ValueError(f"reduce={reduce!r}: give one of {', '.join(get_args(Reduce))}")
+        given = dense_of(dense, "X", rows=self.matrix.pattern.cols, axes=2)
+        matrix = self._with(values)
+        if reduce == "mean":
+            lengths = matrix.pattern.row_lengths()
+            matrix = SparseMatrix(matrix.pattern, matrix.values / np.repeat(lengths, lengths))
+        return self._run("spmm", Operands(matrix, {"B": given}))
+
+    def sddmm(self, left: Any, right: Any, *, values: np.ndarray | None = None) -> np.ndarray:
+        """Multiply on the pattern of A: values of A * (Q KT).
+
+        Args:
+            left, right: Q (rows, width), K (cols, width), float32.
+            values: (nnz,) float32, in place of those of A.
+
+        Returns:
+            (nnz,) float32, in the order of A's values.
+
+        Raises:
+            TypeError, ValueError, NotDecided: as by `spmm`; also where Q and K differ in width.
+        """
+        rows, cols = self.matrix.pattern.shape
+        first, second = dense_of(left, "Q", rows=rows, axes=2), dense_of(right, "K", rows=cols, axes=2)
+        _check_widths(first, second, "Q", "K")
+        return self._run("sddmm", Operands(self._with(values), {"B": first, "C": second}))
+
+    def attention(self, queries: Any, keys: Any, values: Any) -> np.ndarray:
+        """Attend: softmax of Q KT / sqrt(d) over the columns of each row of A, times V; A's values are not read.
+
+        Args:
+            queries, keys, values: Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e), float32.
+
+        Returns:
+            (rows, heads, e) float32; 0 for rows without nonzeros.
+
+        Raises:
+            TypeError, ValueError, NotDecided: as by `spmm`; also where heads or widths differ.
+        """
+        rows, cols = self.matrix.pattern.shape
+        given = {name: dense_of(array, name, rows=count, axes=3) for name, array, count in (
+            ("Q", queries, rows), ("K", keys, cols), ("V", values, cols))}
+        _check_widths(given["Q"], given["K"], "Q", "K")
+        if given["V"].shape[1] != given["Q"].shape[1]:
+            raise ValueError(f"V has {given['V'].shape[1]} heads and Q {given['Q'].shape[1]}: give as many")
+        return self._run("attention", Operands(self.matrix, given))
+
+    def plan(self, op: str, **dense: np.ndarray) -> CsrPlan:
+        """Decide for dense operands such as these, or find what was decided."""
+        return self._plan(op, Operands(self.matrix, dense))
+
+    def _with(self, values: np.ndarray | None) -> SparseMatrix:
+        return self.matrix if values is None else SparseMatrix(self.matrix.pattern, values)
+
+    def _run(self, op: str, operands: Operands) -> np.ndarray:
+        choice = self._plan(op, operands).choice
+        family = self._of_width(operands.width).family(OPS[op])
+        result = family.result(operands)
+        if choice.library:
+            self._libraries[op][choice.library](operands, result)()
+        else:
+            family.bind(operands, Config.parse("cpu_kernels", choice.config), result)()
+        return result
+
+    def _plan(self, op: str, operands: Operands) -> CsrPlan:
+        shapes = tuple(array.shape[1:] for array in operands.dense.values())
+        if (op, shapes) not in self._plans:
+            self._plans[op, shapes] = self._found(op, shapes) or self._decided(op, shapes, operands)
+        return self._plans[op, shapes]
+
+    def _found(self, op: str, shapes: tuple[tuple[int, ...], ...]) -> CsrPlan | None:
+        found = self._cache.find_schedule(self._key(op, shapes))
+        if found is None:
+            return None
+        try:
+            plan = CsrPlan(CsrChoice(**found["choice"]), Decision.from_json(found["decision"]))
+            if plan.choice.library and plan.choice.library not in self._libraries.get(op, {}):
+                raise SchemaError(f"library {plan.choice.library} is not here")
+            if not plan.choice.library:
+                space = self._of_width(sum(int(np.prod(shape)) for shape in shapes[:1])).space(OPS[op])
+                space.validate(Config.parse("cpu_kernels", plan.choice.config))
+        except (KeyError, TypeError, ValueError, IllegalSchedule, SchemaError) as error:
+            log.warning("what was decided about %s on %s: %s: it is decided anew", op, self.matrix, error)
+            return None
+        return plan
+
+    def _decided(self, op: str, shapes: tuple[tuple[int, ...], ...], operands: Operands) -> CsrPlan:
+        if self._replay_only:
+            raise NotDecided(f"no plan for {op} with {self.matrix}, shapes {shapes}, {self.threads} threads: call it "
+                             "once without replay_only")
+        decider = CsrDecider(OPS[op], self._of_width(operands.width), self._libraries.get(op, {}), self._policy,
+                             lambda: self._model or CsrEstimate(self._cache.rates(self.threads), self.threads))
+        plan = CsrPlan(*decider.decide(operands))
+        self._cache.keep_schedule(self._key(op, shapes), {
+            "choice": asdict(plan.choice), "decision": plan.decision.to_json()})
+        log.info("%s, %s, %s: %s; %s; %d runs, %.3f s", op, self.matrix, shapes, plan.choice.config or
+                 plan.choice.library, plan.decision.reason, plan.decision.executions, plan.decision.seconds)
+        return plan
+
+    def _key(self, op: str, shapes: tuple[tuple[int, ...], ...]) -> dict[str, Any]:
+        self._pattern = self._pattern or self.matrix.pattern.digest()
+        return {
+            "op": op, "pattern": self._pattern, "shapes": [list(shape) for shape in shapes],
+            "dtype": self.matrix.dtype.name, "threads": self.threads, "machine": machine_digest(),
+            "kernels": sources_digest(SOURCES), "libraries": sorted(self._libraries.get(op, {})),
+            "calibrate": self._policy.calibrate}
+
+    def _of_width(self, width: int) -> CpuKernels:
+        if width not in self._kernels:
+            self._kernels[width] = CpuKernels(self.threads, width)
+        return self._kernels[width]
+
+
+def _check_widths(first: np.ndarray, second: np.ndarray, name: str, other: str) -> None:
+    if first.shape[1:] != second.shape[1:]:
+        raise ValueError(f"{name} has shape {first.shape} and {other} {second.shape}: their rows must be alike")

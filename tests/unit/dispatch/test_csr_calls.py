@@ -1,0 +1,190 @@
+"""spmm, sddmm and csr_attention as users call them: results, operands of every kind, what is refused, what is kept."""
+
+import logging
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import patterns
+
+import sparloom
+from sparloom.dispatch import PlanCache
+from sparloom.dispatch.csr import CsrPolicy, Prepared
+from sparloom.errors import NotDecided
+from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, assert_close
+from sparloom.sparse import Pattern, SparseMatrix
+
+pytestmark = pytest.mark.cc
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    """A cache of their own, with rates that are measured once."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARLOOM_CACHE", str(folder))
+        yield PlanCache.of_this_user()
+
+
+def matrix(rows=300, cols=200, seed=0):
+    return scipy.sparse.random_array((rows, cols), density=0.05, format="csr", dtype=np.float32,
+                                     rng=np.random.default_rng(seed))
+
+
+def dense(*shape, seed=1):
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+
+
+def close(op, a, dense, found):
+    operands = Operands(SparseMatrix(Pattern(a.shape, a.indptr, a.indices), a.data), dense)
+    assert_close(found, op.oracle(operands), terms=op.terms(operands.matrix.pattern, operands.width),
+                 scale=op.scale(operands))
+
+
+@pytest.mark.parametrize("width", [1, 32, 100])
+def test_results_are_right(width):
+    a, x, q = matrix(), dense(200, width), dense(300, width)
+    for _ in range(2):
+        close(SpMM(), a, {"B": x}, sparloom.spmm(a, x))
+        close(SDDMM(), a, {"B": q, "C": x}, sparloom.sddmm(a, q, x))
+    heads = {"Q": q.reshape(300, 1, width), "K": x.reshape(200, 1, width), "V": dense(200, 1, 17)}
+    found = sparloom.csr_attention(a, *heads.values())
+    close(CsrAttention(), a, heads, found)
+    flat = sparloom.csr_attention(a, *(array[:, 0] for array in heads.values()))
+    assert np.array_equal(flat, found[:, 0])
+
+
+def test_mean_divides_by_what_a_row_has():
+    a, x = matrix(), dense(200, 16)
+    lengths = np.maximum(np.diff(a.indptr), 1)[:, None]
+    np.testing.assert_allclose(sparloom.spmm(a, x, reduce="mean"), sparloom.spmm(a, x) / lengths, atol=1e-6)
+
+
+def test_other_values_on_the_same_pattern_need_no_new_decision(cache):
+    a, x = matrix(seed=5), dense(200, 24)
+    sparloom.spmm(a, x)
+    kept = sorted(cache.folder.iterdir())
+    other = scipy.sparse.csr_array((2 * a.data, a.indices, a.indptr), shape=a.shape)
+    close(SpMM(), other, {"B": x}, sparloom.spmm(other, x))
+    assert sorted(cache.folder.iterdir()) == kept
+
+
+def test_operands_of_every_kind():
+    a, x = matrix(), dense(200, 8)
+    expected = sparloom.spmm(a, x)
+    wide = scipy.sparse.csr_array((a.data, a.indices.astype(np.int64), a.indptr.astype(np.int64)), shape=a.shape)
+    shuffled = a.copy()
+    shuffled.indices[:2], shuffled.data[:2] = a.indices[1::-1], a.data[1::-1]
+    shuffled.has_sorted_indices = shuffled.has_canonical_format = False
+    for each in (wide, a.tocsc(), a.tocoo(), scipy.sparse.csr_matrix(a), shuffled, (a.indptr, a.indices, a.data),
+                  (wide.indptr, wide.indices, a.data, a.shape), SparseMatrix(Pattern.from_scipy(a), a.data)):
+        assert_close(sparloom.spmm(each, x), expected.astype(np.float64), terms=40)
+    for each in (np.asfortranarray(x), np.repeat(x, 2, axis=0)[::2], memoryless(x)):
+        assert np.array_equal(sparloom.spmm(a, each), expected)
+
+
+def memoryless(array):
+    """An object that speaks DLPack and nothing else."""
+    class Foreign:
+        ndim, shape = array.ndim, array.shape
+
+        def __dlpack__(self, **options):
+            return array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return array.__dlpack_device__()
+
+    return Foreign()
+
+
+@pytest.mark.parametrize(("given", "error", "message"), [
+    (lambda a: a.toarray(), TypeError, "A is ndarray: give a SciPy matrix"),
+    (lambda a: a.astype(np.float64), TypeError, r"values of A are float64: pass A.astype\(numpy.float32\)"),
+    (lambda a: (a.indptr, a.indices), TypeError, "A is a tuple of 2"),
+    (lambda a: (a.indptr, a.indices.astype(float), a.data), TypeError, "indices of A is float64"),
+    (lambda a: (a.indptr, a.indices + 150, a.data), ValueError, "indices of A run from .* columns are 0 to 199"),
+    (lambda a: (a.indptr[::-1].copy(), a.indices, a.data), ValueError, "indptr of A must be 301 numbers that rise"),
+    (lambda a: (a.indptr[:-1], a.indices, a.data), ValueError, "indptr of A must be 300 numbers"),
+    (lambda a: (a.indptr, a.indices, a.data[1:]), ValueError, "values for .* indices"),
+    (lambda a: (a.indptr[None], a.indices, a.data), ValueError, "indptr of A has shape"),
+])
+def test_matrices_that_are_none_are_refused(given, error, message):
+    with pytest.raises(error, match=message):
+        sparloom.spmm(given(matrix()), dense(200, 8))
+
+
+@pytest.mark.parametrize(("given", "error", "message"), [
+    (dense(199, 8), ValueError, r"X has shape \(199, 8\): it must be \(200, width\)"),
+    (dense(200), ValueError, r"X has shape \(200,\)"),
+    (dense(200, 0), ValueError, r"X has shape \(200, 0\)"),
+    (dense(200, 8).astype(np.float64), TypeError, "X is float64"),
+    ([[1.0]], TypeError, "X is list: give a NumPy array"),
+])
+def test_dense_operands_that_do_not_fit_are_refused(given, error, message):
+    with pytest.raises(error, match=message):
+        sparloom.spmm(matrix(), given)
+
+
+def test_shapes_must_agree():
+    a = matrix()
+    with pytest.raises(ValueError, match=r"Q has shape \(300, 8\) and K \(200, 9\)"):
+        sparloom.sddmm(a, dense(300, 8), dense(200, 9))
+    with pytest.raises(ValueError, match="V has 3 heads and Q 2"):
+        sparloom.csr_attention(a, dense(300, 2, 8), dense(200, 2, 8), dense(200, 3, 8))
+    with pytest.raises(ValueError, match="reduce='max': give one of sum, mean"):
+        sparloom.spmm(a, dense(200, 8), reduce="max")
+
+
+@settings(max_examples=30, deadline=None)
+@given(pattern=patterns(max_rows=40), width=st.integers(1, 40), threads=st.integers(1, 3))
+def test_any_pattern_is_right(pattern, width, threads):
+    values = np.random.default_rng(0).uniform(-1, 1, pattern.nnz).astype(np.float32)
+    ready = sparloom.prepare(SparseMatrix(pattern, values), threads=threads)
+    x, q = dense(pattern.cols, width), dense(pattern.rows, width)
+    a = ready.matrix.to_scipy()
+    close(SpMM(), a, {"B": x}, ready.spmm(x))
+    close(SDDMM(), a, {"B": q, "C": x}, ready.sddmm(q, x))
+
+
+def test_replay_measures_nothing(tmp_path):
+    cache, x = PlanCache(tmp_path), dense(200, 8)
+    with pytest.raises(NotDecided, match=r"no plan for spmm with .* call it once without replay_only"):
+        Prepared(SparseMatrix(Pattern.from_scipy(matrix()), matrix().data), cache=cache, replay_only=True).spmm(x)
+    first = sparloom.prepare(matrix(), cache=cache)
+    expected = first.spmm(x)
+    again = sparloom.prepare(matrix(), cache=cache, replay_only=True)
+    assert np.array_equal(again.spmm(x), expected)
+    assert again.plan("spmm", B=x).choice == first.plan("spmm", B=x).choice
+    assert again.plan("spmm", B=x).decision.from_cache
+
+
+def test_what_is_damaged_is_decided_anew(tmp_path, caplog):
+    cache, x = PlanCache(tmp_path), dense(200, 8)
+    sparloom.prepare(matrix(), cache=cache).spmm(x)
+    (kept,) = tmp_path.glob("schedule-*.json")
+    for text in ("", "{", "[]", kept.read_text().replace("natural", "sideways").replace("column", "sideways")):
+        kept.write_text(text)
+        with caplog.at_level(logging.WARNING):
+            close(SpMM(), matrix(), {"B": x}, sparloom.prepare(matrix(), cache=cache).spmm(x))
+        assert "decided anew" in caplog.text
+        caplog.clear()
+
+
+def test_the_evidence_is_kept(tmp_path):
+    ready = sparloom.prepare(matrix(2000, 2000), cache=PlanCache(tmp_path), policy=CsrPolicy(least_nonzeros=1000))
+    decision = ready.plan("spmm", B=dense(2000, 32)).decision
+    assert decision.origin == "measured"
+    assert "of 2000 rows" in decision.reason
+    assert {trial.candidate for trial in decision.trials} > {"scipy"}
+    assert all(trial.seconds for trial in decision.trials[:2])
+
+
+def test_torch_is_not_imported():
+    code = ("import sys, numpy, scipy.sparse, sparloom; a = scipy.sparse.eye_array(5, format='csr', dtype='float32'); "
+            "x = numpy.ones((5, 3), 'float32'); assert (sparloom.spmm(a, x) == x).all(); "
+            "assert 'torch' not in sys.modules")
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
