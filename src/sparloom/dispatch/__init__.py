@@ -16,7 +16,7 @@ __all__ = [
 _PLACES = {
     "ORDERS": "sparloom.dispatch.orders",
     "Decision": "sparloom.dispatch.decision",
-    "Effort": "sparloom.dispatch.race",
+    "Effort": "sparloom.dispatch.racing",
     "Estimate": "sparloom.dispatch.estimate",
     "Fuse": "sparloom.dispatch.plan",
     "Guardrail": "sparloom.dispatch.guardrail",
@@ -28,7 +28,7 @@ _PLACES = {
     "PlanKey": "sparloom.dispatch.plan_key",
     "Policy": "sparloom.dispatch.policy",
     "Problem": "sparloom.dispatch.problem",
-    "Race": "sparloom.dispatch.race",
+    "Race": "sparloom.dispatch.racing",
     "RaggedChoice": "sparloom.dispatch.ragged_schedule",
     "RaggedEffort": "sparloom.dispatch.ragged_schedule",
     "RaggedOperator": "sparloom.dispatch.ragged_operator",
@@ -37,13 +37,13 @@ _PLACES = {
     "Verdict": "sparloom.dispatch.guardrail",
     "Workshop": "sparloom.dispatch.workshop",
     "choose_schedule": "sparloom.dispatch.ragged_schedule",
-    "duel": "sparloom.dispatch.race",
+    "duel": "sparloom.dispatch.racing",
     "encoder_operators": "sparloom.dispatch.ragged_operator",
     "measure_rates": "sparloom.dispatch.rates",
     "pair_numbers": "sparloom.dispatch.cost_model",
     "plan_pair": "sparloom.dispatch.plan",
     "product_operators": "sparloom.dispatch.ragged_operator",
-    "race": "sparloom.dispatch.race",
+    "race": "sparloom.dispatch.racing",
 }
 
 

@@ -9,7 +9,7 @@ from sparloom.dispatch.decision import Decision, Trial
 from sparloom.dispatch.guardrail import Verdict
 from sparloom.dispatch.policy import Policy
 from sparloom.dispatch.problem import Problem
-from sparloom.dispatch.race import Call, Clock, Race, duel, race
+from sparloom.dispatch.racing import Call, Clock, Race, duel, race
 from sparloom.dispatch.shortlist import shortlist, unfused_configs
 from sparloom.space import TileFusionSpace
 

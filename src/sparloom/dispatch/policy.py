@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from sparloom.dispatch.guardrail import Guardrail
 from sparloom.dispatch.orders import has_places, metis_is_installed
 from sparloom.dispatch.problem import Problem
-from sparloom.dispatch.race import Effort
+from sparloom.dispatch.racing import Effort
 from sparloom.fusion import LEAST_FUSED_RATIO
 
 __all__ = ["Policy"]

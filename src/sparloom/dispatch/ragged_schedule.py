@@ -23,7 +23,7 @@ import pandas as pd
 from sparloom.dispatch.guardrail import Guardrail
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.plan_key import machine_digest
-from sparloom.dispatch.race import Effort, duel, race
+from sparloom.dispatch.racing import Effort, duel, race
 from sparloom.dispatch.ragged_operator import RaggedOperator
 from sparloom.jit import kernel_source
 from sparloom.models import Static

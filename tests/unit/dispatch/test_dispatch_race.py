@@ -3,7 +3,7 @@
 import pytest
 
 from sparloom.dispatch import Effort, Guardrail, duel, race
-from sparloom.dispatch.race import Race
+from sparloom.dispatch.racing import Race
 
 
 class Clock:

@@ -17,7 +17,7 @@ from sparloom.dispatch.csr.sample import sample_rows
 from sparloom.dispatch.csr.shortlist import CsrCostModel, shortlist
 from sparloom.dispatch.decision import Decision, Trial
 from sparloom.dispatch.guardrail import Guardrail
-from sparloom.dispatch.race import Call, Clock, Effort, duel, race
+from sparloom.dispatch.racing import Call, Clock, Effort, duel, race
 from sparloom.ops import Op, Operands, assert_close
 from sparloom.platforms import CpuKernels, Rival
 from sparloom.space import Config
