@@ -43,7 +43,7 @@ class CsrPolicy:
     calibrate: str = "sample"
     effort: Effort = field(default_factory=lambda: Effort(
         candidates=6, repetitions=3, pairs=(5, 12), executions=40, seconds=0.2, short_seconds=0.1e-3))
-    guardrail: Guardrail = field(default_factory=Guardrail)
+    guardrail: Guardrail = field(default_factory=lambda: Guardrail(alpha=0.95))
     seed: int = 0
 
     def __post_init__(self) -> None:
