@@ -4,12 +4,16 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Workers share the cores. Threads of one that wait, spinning, for those that another keeps from running take three
 # times as long; processes that tests start inherit this.
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
+
+settings.register_profile("sparloom", deadline=None)  # how long an example takes is up to the machine
+settings.load_profile("sparloom")
 
 pytest_plugins = ["compiler_plugin", "golden_plugin"]
 
