@@ -7,7 +7,7 @@
 //
 // A row that is cut is attended to in parts, which are put together when all pieces are done.
 // Preconditions (checked in Python): columns are in range; `parts` has 2 * heads * (value_width + 2) floats per piece if
-// one is cut; D and `logs` overlap nothing else; ahead >= 0.
+// one is cut; D overlaps nothing else; ahead >= 0.
 
 #include "attention.hpp"
 
@@ -16,7 +16,7 @@ extern "C" {
 struct Attention {
     Rows rows;  // its values are not read
     const float *queries, *keys, *values;
-    float *result, *logs, *parts;  // logs: (rows, heads) log of the sum of exp(score), or null
+    float *result, *parts;
     int64_t heads, width, value_width;
     float scale;
     int32_t ahead;  // bytes of K that are prefetched
@@ -79,8 +79,7 @@ class Layer {
     bool begins_next(int32_t p) const {
         const Rows& rows = a_.rows;
         const int64_t row = rows.piece_rows[p + 1];
-        return rows.piece_nonzeros[p + 1] > rows.indptr[row] && rows.piece_nonzeros[p] <= rows.indptr[row] &&
-               rows.piece_rows[p] <= row && !(is_cut(rows, p) && rows.piece_rows[p] == row);
+        return rows.piece_nonzeros[p + 1] > rows.indptr[row] && rows.piece_nonzeros[p] <= rows.indptr[row];
     }
 
     State attend_part(int64_t row, int64_t h, int64_t begin, int64_t end, float* out) const {
@@ -101,7 +100,6 @@ class Layer {
 
     void finish(int64_t row, int64_t h, const State& state) const {
         if (state.total > 0) scale_row(result(row, h), a_.value_width, 1.0f / state.total);
-        if (a_.logs != nullptr) a_.logs[a_.rows.place[row] * a_.heads + h] = state.peak + std::log(state.total);
     }
 
     const Attention& a_;

@@ -7,7 +7,8 @@
 
 namespace sparloom {
 
-// exp(x) for x <= 0, within 2 units in the last place; 0 below -87.3, where results are no normal numbers.
+// exp(x) for x <= 0; 0 below -87.3, where results are no normal numbers. Polynomial and parts of log(2) are those of
+// exp_f32 in sparloom.ir (from Cephes), which takes any x and needs two powers of two for it.
 inline float exponential(float x) {
     constexpr float kLeast = -87.3f, kLog2E = 1.44269504f, kRound = 12582912.0f;  // adding 1.5 * 2^23 rounds to whole
     constexpr float kLog2Large = 0.693359375f, kLog2Small = -2.12194440e-4f;      // log(2) in two parts

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ from sparloom.report import row_statistics
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 INDEX = ROOT / "notebooks" / "index.ipynb"
-SECONDS = 180
+SECONDS = 60
 FEW = 4
 NONE = "—"
 FIGURES = (2, 4, 5, 6, 7, 8, 9, 10, 11, 12)  # of the COGNATE paper
@@ -91,7 +92,8 @@ def texts(notebook: nbformat.NotebookNode) -> list[str]:
 
 def executed(path: Path, out: Path) -> nbformat.NotebookNode:
     """Run a notebook in its own folder, by another process: the kernel's sockets and warnings stay there."""
-    subprocess.run([sys.executable, "-c", EXECUTE, str(path), str(out)], check=True, cwd=path.parent)
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    subprocess.run([sys.executable, "-c", EXECUTE, str(path), str(out)], check=True, cwd=path.parent, env=environment)
     return opened(out)
 
 
@@ -175,7 +177,7 @@ def test_it_is_committed_as_run(path):
 
 @pytest.mark.slow
 @each
-def test_it_runs_within_minutes_and_says_the_same(path, tmp_path):
+def test_it_runs_within_a_minute_and_says_the_same(path, tmp_path):
     began = time.monotonic()
     notebook = executed(path, tmp_path / path.name)
     assert time.monotonic() - began < SECONDS

@@ -153,6 +153,9 @@ def draw_efficiencies(
 
 def draws_of(groups: Sequence[str], *, seed: int) -> list[np.ndarray]:
     """Draw groups with replacement and give the places of all their rows; equal groups give equal draws."""
-    places = list(pd.Series(range(len(groups))).groupby(np.asarray(groups), sort=True).agg(list))
-    drawn = np.random.default_rng(seed).integers(len(places), size=(RESAMPLES, len(places)))
-    return [np.concatenate([places[place] for place in draw]) for draw in drawn]
+    _, group, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
+    drawn = np.random.default_rng(seed).integers(sizes.size, size=(RESAMPLES, sizes.size))
+    taken, begins = sizes[drawn], (np.cumsum(sizes) - sizes)[drawn].ravel()  # places of a group, side by side
+    shift = begins - (np.cumsum(taken) - taken.ravel())
+    places = np.argsort(group, kind="stable")[np.arange(taken.sum()) + np.repeat(shift, taken.ravel())]
+    return np.split(places, np.cumsum(taken.sum(axis=1))[:-1])

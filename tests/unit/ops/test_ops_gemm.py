@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparloom.ops import GEMM, GemmShape, OracleBounds, assert_close
@@ -79,7 +79,6 @@ def test_bounds_refuse_another_shape():
         bounds.check(oracle.astype(np.float32).T)
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 1000), size=st.floats(0.9, 1.1))
 def test_bounds_are_those_of_the_comparison(seed, size):
     oracle, how, bounds = bounded()

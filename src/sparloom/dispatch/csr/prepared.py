@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -41,6 +43,11 @@ class CsrPlan:
     choice: CsrChoice
     decision: Decision
 
+    @cached_property
+    def config(self) -> Config:
+        """Configuration of our kernels, where they were chosen."""
+        return Config.parse("cpu_kernels", self.choice.config)
+
 
 class Prepared:
     """A sparse matrix, and what was decided about it.
@@ -72,7 +79,7 @@ class Prepared:
         self._replay_only = replay_only
         self._pattern = ""
         self._plans: dict[tuple[str, tuple[tuple[int, ...], ...]], CsrPlan] = {}
-        self._kernels: dict[int, CpuKernels] = {}
+        self._kernels = CpuKernels(self.threads, 1)  # what they run has any width
 
     def spmm(self, dense: Any, *, reduce: Reduce = "sum", values: np.ndarray | None = None) -> np.ndarray:
         """Multiply: A X.
@@ -144,13 +151,12 @@ class Prepared:
         return self.matrix if values is None else SparseMatrix(self.matrix.pattern, values)
 
     def _run(self, op: str, operands: Operands) -> np.ndarray:
-        choice = self._plan(op, operands).choice
-        family = self._of_width(operands.width).family(OPS[op])
+        plan, family = self._plan(op, operands), self._kernels.family(OPS[op])
         result = family.result(operands)
-        if choice.library:
-            self._libraries[op][choice.library](operands, result)()
+        if plan.choice.library:
+            self._libraries[op][plan.choice.library](operands, result)()
         else:
-            family.bind(operands, Config.parse("cpu_kernels", choice.config), result)()
+            family.bind(operands, plan.config, result)()
         return result
 
     def _plan(self, op: str, operands: Operands) -> CsrPlan:
@@ -168,8 +174,7 @@ class Prepared:
             if plan.choice.library and plan.choice.library not in self._libraries.get(op, {}):
                 raise SchemaError(f"library {plan.choice.library} is not here")
             if not plan.choice.library:
-                space = self._of_width(sum(int(np.prod(shape)) for shape in shapes[:1])).space(OPS[op])
-                space.validate(Config.parse("cpu_kernels", plan.choice.config))
+                CpuKernels(self.threads, math.prod(shapes[0])).space(OPS[op]).validate(plan.config)
         except (KeyError, TypeError, ValueError, IllegalSchedule, SchemaError) as error:
             log.warning("what was decided about %s on %s: %s: it is decided anew", op, self.matrix, error)
             return None
@@ -179,7 +184,7 @@ class Prepared:
         if self._replay_only:
             raise NotDecided(f"no plan for {op} with {self.matrix}, shapes {shapes}, {self.threads} threads: call it "
                              "once without replay_only")
-        decider = CsrDecider(OPS[op], self._of_width(operands.width), self._libraries.get(op, {}), self._policy,
+        decider = CsrDecider(OPS[op], CpuKernels(self.threads, operands.width), self._libraries.get(op, {}), self._policy,
                              lambda: self._model or CsrEstimate(self._cache.rates(self.threads), self.threads))
         plan = CsrPlan(*decider.decide(operands))
         self._cache.keep_schedule(self._key(op, shapes), {
@@ -195,11 +200,6 @@ class Prepared:
             "dtype": self.matrix.dtype.name, "threads": self.threads, "machine": machine_digest(),
             "kernels": sources_digest(SOURCES), "libraries": sorted(self._libraries.get(op, {})),
             "calibrate": self._policy.calibrate}
-
-    def _of_width(self, width: int) -> CpuKernels:
-        if width not in self._kernels:
-            self._kernels[width] = CpuKernels(self.threads, width)
-        return self._kernels[width]
 
 
 def _check_widths(first: np.ndarray, second: np.ndarray, name: str, other: str) -> None:

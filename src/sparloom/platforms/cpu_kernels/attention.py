@@ -45,7 +45,7 @@ class AttentionKernels:
         parts = aligned((rows.pieces, 2 * heads * (value_width + 2)), np.float32) if rows.cut else None
         arguments = _Arguments(
             rows=rows.arguments, queries=address(operands.dense["Q"]), keys=address(operands.dense["K"]),
-            values=address(operands.dense["V"]), result=address(result, written=True), logs=None,
+            values=address(operands.dense["V"]), result=address(result, written=True),
             parts=None if parts is None else address(parts), heads=heads, width=width, value_width=value_width,
             scale=width**-0.5, ahead=1024 * int(config["prefetch"]))
         return NativeCall(self._library.sparloom_attention, arguments,
@@ -65,7 +65,7 @@ class _Arguments(ctypes.Structure):
 
     _fields_ = (
         ("rows", Rows),
-        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "result", "logs", "parts")),
+        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "result", "parts")),
         *((name, ctypes.c_int64) for name in ("heads", "width", "value_width")),
         ("scale", ctypes.c_float),
         ("ahead", ctypes.c_int32),
