@@ -16,7 +16,7 @@ struct Rows {
     const float* values;            // (nnz) as the matrix stores them
     const int64_t* source;          // (rows) where the values of a row begin
     const int32_t* place;           // (rows) which row of the matrix it is
-    const uint8_t* equal;           // (rows) how many rows from this one on, 1 .. 4, have the same columns
+    const uint8_t* equal;           // (rows) how many rows from this one on, 1 .. 4, have the same columns; or null
     const int64_t* piece_rows;      // (pieces + 1)
     const int64_t* piece_nonzeros;  // (pieces + 1)
     int64_t nnz;

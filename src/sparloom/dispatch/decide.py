@@ -56,7 +56,7 @@ class Decider:
         choices = self._shortlist(orders)
         calls = self.bind([*choices, reference])
         fused = race(calls[:-1], effort=self.policy.effort, clock=self.clock)
-        last = duel(calls[fused.winner], calls[-1], decided=lambda taken: self._judge(taken).sure,
+        last = duel([(calls[fused.winner], calls[-1])], decided=lambda taken: self._judge(taken).sure,
                     effort=self.policy.effort, clock=self.clock)
         verdict = self._judge(last)
         trials = _trials([*choices, choices[fused.winner], reference], (*fused.seconds, *last.seconds))

@@ -40,11 +40,8 @@ def has_places(pattern: Pattern) -> bool:
     edge = pattern.row_lengths().argmax(keepdims=True)
     reached[edge] = True
     for _ in range(STEPS):
-        lengths = pattern.indptr[edge + 1] - pattern.indptr[edge]
-        starts = np.cumsum(lengths) - lengths
-        nonzeros = np.repeat(pattern.indptr[edge] - starts, lengths) + np.arange(lengths.sum())
         found = np.zeros(pattern.rows, bool)
-        found[pattern.indices[nonzeros]] = True
+        found[pattern.indices[pattern.nonzeros_of(edge)]] = True
         edge = np.flatnonzero(found & ~reached)
         reached |= found
     return bool(2 * np.count_nonzero(reached) < pattern.rows)

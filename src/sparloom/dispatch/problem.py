@@ -113,9 +113,7 @@ def _reads(pattern: Pattern, order: np.ndarray | None, columns: np.ndarray | Non
     """Take the rows of a pattern in an order, with other names of the columns if there are any."""
     if order is None:
         return Reads.of(pattern)
-    lengths = pattern.row_lengths()[order]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    source = np.repeat(pattern.indptr[:-1][order] - indptr[:-1], lengths) + np.arange(pattern.nnz)
+    source, indptr = pattern.nonzeros_of(order), np.concatenate([[0], np.cumsum(pattern.row_lengths()[order])])
     named = pattern.indices if columns is None else columns
     return Reads(indptr, named[source], pattern.cols, rising=columns is None)
 

@@ -92,20 +92,24 @@ def race(calls: Sequence[Call], *, effort: Effort, clock: Clock) -> Race:
     return Race(tuple(map(tuple, seconds)), executions)
 
 
-def duel(one: Call, other: Call, *, decided: Callable[[Race], bool], effort: Effort, clock: Clock) -> Race:
+def duel(
+    rivals: Sequence[tuple[Call, Call]], *, decided: Callable[[Race], bool], effort: Effort, clock: Clock,
+) -> Race:
     """Measure two calls in turn until it is decided which to take.
 
     Args:
+        rivals: the two, on each of the problems they meet on in turn.
         decided: asked after the least number of pairs, and after each further one.
     """
-    start, calls = clock(), (one, other)
-    runs = [_runs(_timed(call, 1, clock), effort) for call in calls]
+    start = clock()
+    runs = [[_runs(_timed(call, 1, clock), effort) for call in calls] for calls in rivals]
     seconds: tuple[list[float], list[float]] = ([], [])
     least, most = effort.pairs
     for pair in range(most):
+        meeting = pair % len(rivals)
         for place in (0, 1) if pair % 2 else (1, 0):
-            seconds[place].append(_timed(calls[place], runs[place], clock))
-        taken = Race(tuple(map(tuple, seconds)), 2 * pair + 4)
+            seconds[place].append(_timed(rivals[meeting][place], runs[meeting][place], clock))
+        taken = Race(tuple(map(tuple, seconds)), 2 * (pair + 1 + len(rivals)))
         if clock() - start > effort.seconds or taken.executions + 2 > effort.executions or (
                 pair + 1 >= least and decided(taken)):
             break

@@ -124,7 +124,7 @@ def _searched(operator: RaggedOperator, structure: Structure, threads: int, effo
     measured = len(first) + len(proposed)
     if winner == default:
         return RaggedChoice(default, 1.0, measured, time.perf_counter() - start)
-    taken = duel(calls.bound(winner), calls.bound(default), effort=effort.race, clock=time.perf_counter,
+    taken = duel([(calls.bound(winner), calls.bound(default))], effort=effort.race, clock=time.perf_counter,
                  decided=lambda so_far: effort.guardrail.judge(*so_far.seconds).sure)
     verdict = effort.guardrail.judge(*taken.seconds)
     chosen, ratio = (winner, verdict.ratio) if verdict.accepted else (default, 1.0)

@@ -35,7 +35,7 @@ class IdentityCache(Generic[Made]):
     def find(self, arguments: Mapping[str, Any], make: Callable[[], Made]) -> Made:
         """Return what was made for arguments with these index arrays, shapes and numbers, or make it."""
         arrays = _index_arrays(arguments)
-        key = (*map(id, arrays), *(_description(value) for value in arguments.values()))
+        key = self._key(arrays, arguments)
         references, made = self._known.get(key, (None, None))
         if references is None or any(ref() is not array for ref, array in zip(references, arrays, strict=True)):
             made = make()
@@ -43,6 +43,15 @@ class IdentityCache(Generic[Made]):
             if len(self._known) > self._capacity:
                 self._known.popitem(last=False)
         return made
+
+    def replace(self, arguments: Mapping[str, Any], made: Made) -> Made:
+        """Remember something else for arguments that are known."""
+        arrays = _index_arrays(arguments)
+        self._known[self._key(arrays, arguments)] = (tuple(map(weakref.ref, arrays)), made)
+        return made
+
+    def _key(self, arrays: list[np.ndarray], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+        return (*map(id, arrays), *(_description(value) for value in arguments.values()))
 
 
 def _index_arrays(arguments: Mapping[str, Any]) -> list[np.ndarray]:

@@ -1,6 +1,7 @@
 """Compiled functions that take one struct of arguments, and the arrays whose addresses stand in it."""
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +18,11 @@ class NativeCall:
     Args:
         run: the function, as ctypes gives it.
         arguments: its struct, filled.
-        kept: arrays whose addresses the struct holds.
+        kept: arrays whose addresses the struct holds, for good.
     """
+
+    lent: tuple[Any, ...] = ()
+    """Arrays that others may take the place of, while they are needed."""
 
     def __init__(self, run: Any, arguments: ctypes.Structure, *, kept: Sequence[Any]) -> None:
         run.restype, run.argtypes = None, [ctypes.c_void_p]
@@ -41,12 +45,12 @@ def address(array: np.ndarray, dtype: type[np.generic] = np.float32, *, written:
                          f"{np.dtype(dtype)}: pass np.ascontiguousarray(array, np.{np.dtype(dtype)})")
     if written and not array.flags.writeable:
         raise ValueError("the result is read-only: pass a copy")
-    return array.ctypes.data
+    return array.__array_interface__["data"][0]
 
 
 def aligned(shape: tuple[int, ...], dtype: type[np.generic], *, zero: bool = False) -> np.ndarray:
     """Allocate an array that starts at a page; NumPy asks for huge pages where they are to be had and it is large."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     room = (np.zeros if zero else np.empty)(size + ALIGNMENT, dtype=np.uint8)
-    start = -room.ctypes.data % ALIGNMENT
+    start = -room.__array_interface__["data"][0] % ALIGNMENT
     return room[start : start + size].view(dtype).reshape(shape)

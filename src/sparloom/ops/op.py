@@ -45,12 +45,23 @@ class Operands:
             op: name of the operation, which says what belongs to the rows of A.
         """
         pattern = self.matrix.pattern
-        lengths = pattern.row_lengths()[rows]
-        indptr = np.concatenate([[0], np.cumsum(lengths)])
-        places = np.arange(indptr[-1]) + np.repeat(pattern.indptr[rows] - indptr[:-1], lengths)
+        places, indptr = pattern.nonzeros_of(rows), np.concatenate([[0], np.cumsum(pattern.row_lengths()[rows])])
         part = Pattern((rows.size, pattern.cols), indptr, pattern.indices[places])
         return Operands(SparseMatrix(part, self.matrix.values[places], self.matrix.dtype), {
             name: array[rows] if name in OF_ROWS.get(op, ()) else array for name, array in self.dense.items()})
+
+
+    def used_columns(self, op: str) -> "Operands":
+        """Keep the columns in which A has nonzeros, and those rows of dense operands that belong to them.
+
+        Args:
+            op: as in `take_rows`.
+        """
+        pattern = self.matrix.pattern
+        used, columns = np.unique(pattern.indices, return_inverse=True)
+        part = Pattern((pattern.rows, used.size), pattern.indptr, columns)
+        return Operands(SparseMatrix(part, self.matrix.values, self.matrix.dtype), {
+            name: array if name in OF_ROWS.get(op, ()) else array[used] for name, array in self.dense.items()})
 
 
 @dataclass(frozen=True)

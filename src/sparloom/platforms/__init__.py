@@ -4,8 +4,9 @@ from importlib import import_module
 from typing import Any
 
 __all__ = [
-    "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "NullPlatform", "Platform", "Rival", "SpadePlatform",
-    "SpmmKernels", "count_reads", "interleaved", "keep_threads_awake", "reads_by_level", "reallocated",
+    "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "Family", "NullPlatform", "Platform", "Rival",
+    "SpadePlatform", "SpmmKernels", "count_reads", "interleaved", "keep_threads_awake", "reads_by_level",
+    "reallocated",
 ]
 
 _PLACES = {
@@ -13,6 +14,7 @@ _PLACES = {
     "CpuPlatform": "sparloom.platforms.cpu",
     "CudaDevice": "sparloom.platforms.cuda",
     "CudaPlatform": "sparloom.platforms.cuda",
+    "Family": "sparloom.platforms.cpu_kernels.family",
     "NullPlatform": "sparloom.platforms.null",
     "Platform": "sparloom.platforms.platform",
     "Rival": "sparloom.platforms.cpu_kernels.family",

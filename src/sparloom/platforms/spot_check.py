@@ -20,8 +20,7 @@ class SpotCheck:
         longest = [int(np.argmax(pattern.row_lengths()))] if pattern.rows else []
         self.op = op
         self.rows = np.unique(np.concatenate([drawn, longest]).astype(np.int64))
-        self.nonzeros = np.concatenate(
-            [np.arange(pattern.indptr[row], pattern.indptr[row + 1]) for row in self.rows] or [np.empty(0, np.int64)])
+        self.nonzeros = pattern.nonzeros_of(self.rows)
         part = operands.take_rows(self.rows, op.name)
         self.oracle = op.oracle(part)
         self.terms = op.terms(part.matrix.pattern, operands.width)

@@ -109,6 +109,12 @@ class Pattern:
         """Name the row of every nonzero, in the order of `indices`."""
         return np.repeat(np.arange(self.rows, dtype=np.int32), self.row_lengths())
 
+    def nonzeros_of(self, rows: Integer[np.ndarray, " some"]) -> Int64[np.ndarray, " nonzeros"]:
+        """List the places in `indices` of all nonzeros of some rows, row after row."""
+        lengths = self.row_lengths()[rows]
+        ends = np.cumsum(lengths)
+        return np.arange(lengths.sum()) + np.repeat(self.indptr[rows] - (ends - lengths), lengths)
+
     def digest(self) -> str:
         """Hash shape and content; 64 hexadecimal digits, the same on every machine."""
         content = hashlib.sha256(np.array(self.shape, dtype="<i8").tobytes())

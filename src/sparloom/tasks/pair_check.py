@@ -66,8 +66,6 @@ def _some_rows(operands: Operands, rows: np.ndarray) -> Operands:
 
 def _rows(matrix: SparseMatrix, rows: np.ndarray) -> SparseMatrix:
     pattern = matrix.pattern
-    lengths = pattern.row_lengths()[rows]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    source = np.repeat(pattern.indptr[:-1][rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
+    source, indptr = pattern.nonzeros_of(rows), np.concatenate([[0], np.cumsum(pattern.row_lengths()[rows])])
     return SparseMatrix(Pattern((rows.size, pattern.cols), indptr, pattern.indices[source]), matrix.values[source],
                         matrix.dtype)

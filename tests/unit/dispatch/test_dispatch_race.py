@@ -55,7 +55,7 @@ def test_seconds_are_bounded_but_two_are_compared(clock):
     run = race([clock.call(2.0), clock.call(1.9), clock.call(1.0)], effort=Effort(seconds=0.5), clock=clock)
     assert [len(taken) for taken in run.seconds] == [1, 1, 0]
     assert run.winner == 1
-    last = duel(clock.call(2.0), clock.call(1.9), decided=lambda _: False, effort=Effort(seconds=0.5), clock=clock)
+    last = duel([(clock.call(2.0), clock.call(1.9))], decided=lambda _: False, effort=Effort(seconds=0.5), clock=clock)
     assert [len(taken) for taken in last.seconds] == [1, 1]
 
 
@@ -68,8 +68,8 @@ def test_short_runs_are_repeated(clock):
 def test_a_duel_ends_when_it_is_decided(clock):
     effort = Effort(pairs=(3, 9))
     calls = clock.call(0.01), clock.call(0.02)
-    assert len(duel(*calls, decided=lambda _: True, effort=effort, clock=clock).seconds[0]) == 3
-    assert len(duel(*calls, decided=lambda _: False, effort=effort, clock=clock).seconds[0]) == 9
+    assert len(duel([calls], decided=lambda _: True, effort=effort, clock=clock).seconds[0]) == 3
+    assert len(duel([calls], decided=lambda _: False, effort=effort, clock=clock).seconds[0]) == 9
 
 
 def test_no_effort_is_refused():
@@ -91,7 +91,7 @@ def test_the_guardrail_believes_least_seconds_too():
     verdict = Guardrail().judge([0.9] * 5, [1.0, 1.0, 1.0, 0.9, 1.0])
     assert not verdict.accepted
     assert verdict.ratio == 1.0
-    assert verdict.text == "refused: 1.000 of the seconds of unfused loops, standard error 0.000"
+    assert verdict.text == "refused: 1.000 of the seconds of the reference, standard error 0.000"
 
 
 def test_the_winner_is_among_those_measured_most_often():

@@ -1,11 +1,13 @@
 """Operations on one sparse matrix: which kernel runs is decided by measurement, checked, and remembered."""
 
 from sparloom.dispatch.csr.calls import csr_attention, prepare, sddmm, spmm
-from sparloom.dispatch.csr.decide import CsrChoice, CsrDecider, CsrPolicy
+from sparloom.dispatch.csr.contest import CsrChoice
+from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy
 from sparloom.dispatch.csr.estimate import CsrEstimate
 from sparloom.dispatch.csr.prepared import CsrPlan, Prepared
-from sparloom.dispatch.csr.sample import sample_rows
+from sparloom.dispatch.csr.rivals import LIBRARIES, Library, Product
+from sparloom.dispatch.csr.sample import Sample, sample_rows
 from sparloom.dispatch.csr.shortlist import CsrCostModel
 
-__all__ = ["CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan", "CsrPolicy", "Prepared",
-           "csr_attention", "prepare", "sample_rows", "sddmm", "spmm"]
+__all__ = ["LIBRARIES", "CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan", "CsrPolicy", "Library",
+           "Prepared", "Product", "Sample", "csr_attention", "prepare", "sample_rows", "sddmm", "spmm"]

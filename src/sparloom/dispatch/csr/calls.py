@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,6 @@ from sparloom.sparse import SparseMatrix
 
 __all__ = ["csr_attention", "prepare", "sddmm", "spmm"]
 
-_KNOWN: IdentityCache[Prepared] = IdentityCache()
-
-
 def prepare(matrix: Any, **options: Any) -> Prepared:
     """Make a sparse matrix ready for many calls.
 
@@ -27,18 +25,21 @@ def prepare(matrix: Any, **options: Any) -> Prepared:
     return Prepared(matrix_of(matrix), **options)
 
 
-def spmm(matrix: Any, dense: Any, *, reduce: Reduce = "sum", threads: int | None = None) -> np.ndarray:
+def spmm(
+    matrix: Any, dense: Any, *, reduce: Reduce = "sum", changed: bool = False, threads: int | None = None,
+) -> np.ndarray:
     """Multiply a sparse matrix by a dense one, with the kernel that is fastest for both on this machine.
 
     The first call for a matrix and a width measures a few kernels on some rows; what it decides is kept for all
     processes of this user. Matrices are known by the identity of their index arrays, which must not be changed in place
-    between calls; `prepare` what was changed, and what comes in new arrays each time.
+    between calls without `changed`; `prepare` what comes in new arrays each time.
 
     Args:
         matrix: A (rows, cols): SciPy matrix, (indptr, indices, values[, shape]) of NumPy arrays or others that speak
             DLPack; float32 values, int32 or int64 indices.
         dense: X (cols, width) float32, likewise.
         reduce: "sum", or "mean": divided by the nonzeros of each row.
+        changed: index arrays may have been changed in place: they are read, and what differs is prepared anew.
         threads: all processors that this process may use unless given.
 
     Returns:
@@ -47,29 +48,33 @@ def spmm(matrix: Any, dense: Any, *, reduce: Reduce = "sum", threads: int | None
     Raises:
         TypeError, ValueError: an operand is none that can be multiplied; names it and the remedy.
     """
-    prepared, values = _known(matrix, dense, threads)
+    prepared, values = _known(matrix, dense, threads, changed)
     return prepared.spmm(dense, reduce=reduce, values=values)
 
 
-def sddmm(matrix: Any, left: Any, right: Any, *, threads: int | None = None) -> np.ndarray:
+def sddmm(
+    matrix: Any, left: Any, right: Any, *, changed: bool = False, threads: int | None = None,
+) -> np.ndarray:
     """Multiply dense matrices where a sparse one has nonzeros: A's values * (Q KT), (nnz,) in their order.
 
     Args:
-        matrix, threads: as in `spmm`.
+        matrix, changed, threads: as in `spmm`.
         left, right: Q (rows, width), K (cols, width), float32.
 
     Raises:
         TypeError, ValueError: as by `spmm`.
     """
-    prepared, values = _known(matrix, right, threads)
+    prepared, values = _known(matrix, right, threads, changed)
     return prepared.sddmm(left, right, values=values)
 
 
-def csr_attention(matrix: Any, queries: Any, keys: Any, values: Any, *, threads: int | None = None) -> np.ndarray:
+def csr_attention(
+    matrix: Any, queries: Any, keys: Any, values: Any, *, changed: bool = False, threads: int | None = None,
+) -> np.ndarray:
     """Let each row attend to the columns where it has nonzeros: softmax(Q KT / sqrt(d)) V, no score is ever stored.
 
     Args:
-        matrix, threads: as in `spmm`; A's values are not read.
+        matrix, changed, threads: as in `spmm`; A's values are not read.
         queries, keys, values: Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e), float32; without heads, one.
 
     Returns:
@@ -78,24 +83,57 @@ def csr_attention(matrix: Any, queries: Any, keys: Any, values: Any, *, threads:
     Raises:
         TypeError, ValueError: as by `spmm`.
     """
-    prepared, _ = _known(matrix, keys, threads)
+    prepared, _ = _known(matrix, keys, threads, changed)
     given = (queries, keys, values)
     if all(getattr(array, "ndim", 0) == 2 for array in given):
         return prepared.attention(*(np.asarray(array)[:, None] for array in given))[:, 0]
     return prepared.attention(*given)
 
 
-def _known(matrix: Any, dense: Any, threads: int | None) -> tuple[Prepared, np.ndarray]:
-    """Find what was made for the index arrays of a matrix, and its values."""
+@dataclass(frozen=True)
+class _Entry:
+    """What was made for index arrays.
+
+    Args:
+        in_order: columns are sorted and there once, so values are in the order of the pattern.
+    """
+
+    prepared: Prepared
+    in_order: bool
+
+
+_KNOWN: IdentityCache[_Entry] = IdentityCache(16)  # entries keep index arrays alive
+
+
+def _known(matrix: Any, dense: Any, threads: int | None, changed: bool) -> tuple[Prepared, np.ndarray]:
+    """Find what was made for the index arrays of a matrix, and its values in the order of the pattern."""
     columns = dense.shape[0] if getattr(dense, "ndim", 0) else None
-    if isinstance(matrix, SparseMatrix):
-        arrays, values, shape = (matrix.pattern.indptr, matrix.pattern.indices), matrix.values, matrix.pattern.shape
-    elif scipy.sparse.issparse(matrix) and matrix.format == "csr" and matrix.has_canonical_format:
-        arrays, values, shape = (matrix.indptr, matrix.indices), matrix.data, matrix.shape
-    else:
+    parts = _parts(matrix, columns)
+    if parts is None:
         made = matrix_of(matrix, columns=columns)
         return Prepared(made, threads=threads), made.values
-    if values.dtype != np.float32:
-        matrix_of(matrix)  # says why not
-    arguments = {"indptr": arrays[0], "indices": arrays[1], "shape": shape, "threads": threads}
-    return _KNOWN.find(arguments, lambda: Prepared(matrix_of(matrix), threads=threads)), values
+    indptr, indices, values, shape = parts
+
+    def make() -> _Entry:
+        made = matrix_of(matrix, columns=columns)
+        return _Entry(Prepared(made, threads=threads), np.array_equal(made.pattern.indices, indices))
+
+    arguments = {"indptr": indptr, "indices": indices, "shape": shape, "threads": threads}
+    entry = _KNOWN.find(arguments, make)
+    if changed and not entry.prepared.fits(matrix_of(matrix, columns=columns).pattern):
+        entry = _KNOWN.replace(arguments, make())
+    if not entry.in_order or values.dtype != np.float32:
+        values = matrix_of(matrix, columns=columns).values
+    return entry.prepared, values
+
+
+def _parts(matrix: Any, columns: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]] | None:
+    """Take index arrays, values and shape as they are given; None where there are none to be known by."""
+    if isinstance(matrix, SparseMatrix):
+        return matrix.pattern.indptr, matrix.pattern.indices, matrix.values, matrix.pattern.shape
+    if scipy.sparse.issparse(matrix) and matrix.format == "csr":
+        return matrix.indptr, matrix.indices, matrix.data, matrix.shape
+    if isinstance(matrix, tuple) and all(isinstance(part, np.ndarray) for part in matrix[:3]) and (
+            len(matrix) == 4 or (len(matrix) == 3 and columns is not None)):
+        return *matrix[:3], tuple(matrix[3]) if len(matrix) == 4 else (matrix[0].size - 1, columns)
+    return None

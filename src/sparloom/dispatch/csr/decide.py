@@ -1,28 +1,39 @@
 """How one sparse operation is decided: a shortlist by an estimate, a race on sampled rows, a guardrail.
 
-    shortlist -> race of these, on the sample -> duel of the winner with the best baseline -> the winner, if it passes
+    shortlist -> race of these, on the sample -> duel of the winner with the best baseline, on parts of the sample in
+    turn -> the winner, if it passes
 
-Baselines are the default of our own space and other libraries; the best of them is what runs if nothing passes.
+Baselines are the default of our own space and other libraries; the best of them is what runs if nothing passes. All of
+it takes no longer than some runs of the default; where that is too short to measure anything, the default is taken.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
+from sparloom.dispatch.csr.contest import Contest, CsrChoice
+from sparloom.dispatch.csr.rivals import Library
 from sparloom.dispatch.csr.sample import sample_rows
 from sparloom.dispatch.csr.shortlist import CsrCostModel, shortlist
 from sparloom.dispatch.decision import Decision, Trial
 from sparloom.dispatch.guardrail import Guardrail
-from sparloom.dispatch.racing import Call, Clock, Effort, duel, race
-from sparloom.ops import Op, Operands, assert_close
-from sparloom.platforms import CpuKernels, Rival
+from sparloom.dispatch.racing import Clock, Effort, Race, duel, race
+from sparloom.ops import Op, Operands
+from sparloom.platforms import CpuKernels
 from sparloom.space import Config
 
-__all__ = ["CsrChoice", "CsrDecider", "CsrPolicy"]
+__all__ = ["CsrDecider", "CsrPolicy"]
+
+log = logging.getLogger(__name__)
+
+RACE = 0.6  # share of the time that is left which the race may take; the duel has the rest
 
 
 @dataclass(frozen=True)
@@ -32,7 +43,10 @@ class CsrPolicy:
     Args:
         share: of the nonzeros in the sample; ...
         least_nonzeros: ... at least so many.
-        calibrate: "sample", or "full": measure on all rows.
+        parts: of the sample, on which the winner and the best baseline meet in turn: their spread is in the verdict.
+        calibrate: "sample", or "full": measure on all rows, however long that takes.
+        runs: of the default on all rows that all measurements may take, from beginning to end; ...
+        least_seconds: ... where that is less than this, nothing is measured.
         effort: of the race and the duel together, counted in runs on the sample.
         guardrail: what our kernels must pass.
         seed: of the sample.
@@ -40,7 +54,10 @@ class CsrPolicy:
 
     share: float = 0.05
     least_nonzeros: int = 20_000
+    parts: int = 3
     calibrate: str = "sample"
+    runs: float = 8.0
+    least_seconds: float = 5e-3
     effort: Effort = field(default_factory=lambda: Effort(
         candidates=6, repetitions=3, pairs=(5, 12), executions=40, seconds=0.2, short_seconds=0.1e-3))
     guardrail: Guardrail = field(default_factory=lambda: Guardrail(alpha=0.95))
@@ -51,19 +68,15 @@ class CsrPolicy:
             raise ValueError(f"calibrate={self.calibrate!r}: give \"sample\" or \"full\"")
         if not 0 < self.share <= 1:
             raise ValueError(f"share={self.share} of the nonzeros: give a number above 0, at most 1")
+        if self.parts < 1:
+            raise ValueError(f"parts={self.parts} of the sample: give at least 1")
 
-
-@dataclass(frozen=True)
-class CsrChoice:
-    """What runs: a library, or a configuration of our kernels.
-
-    Args:
-        library: its name, "" for our own kernels.
-        config: key of a point of the space, "" for a library.
-    """
-
-    library: str = ""
-    config: str = ""
+    def seconds(self, run: float) -> float:
+        """How long the measurements may take where the default takes so many seconds a run; 0: they are not made."""
+        if self.calibrate == "full":
+            return 2 * self.effort.seconds
+        allowed = min(self.runs * run, 2 * self.effort.seconds)
+        return allowed if allowed >= self.least_seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -78,62 +91,94 @@ class CsrDecider:
 
     op: Op
     kernels: CpuKernels
-    libraries: Mapping[str, Rival]
+    libraries: Mapping[str, Library]
     policy: CsrPolicy
-    model: Callable[[], CsrCostModel]
+    model: CsrCostModel
     clock: Clock = time.perf_counter
 
     def decide(self, operands: Operands) -> tuple[CsrChoice, Decision]:
-        """Measure a few kernels on a sample.
-
-        Raises:
-            AssertionError: the winner computes something else than the best baseline.
-        """
+        """Measure a few kernels on a sample; one that computes something else than the best baseline is refused."""
         start, pattern = self.clock(), operands.matrix.pattern
         if not pattern.nnz:
-            return CsrChoice(config=self._default.key), Decision("rule", "no nonzeros")
-        share = 1.0 if self.policy.calibrate == "full" else self.policy.share
-        rows = sample_rows(pattern, nonzeros=max(self.policy.least_nonzeros, int(share * pattern.nnz)),
-                           seed=self.policy.seed)
-        sample = operands if rows.size == pattern.rows else operands.take_rows(rows, self.op.name)
-        own = [self._default, *(config for config in shortlist(
-            self.model(), self.op.name, sample, list(self.kernels.space(self.op)),
-            count=self.policy.effort.candidates) if config != self._default)]
-        names = [*(config.key for config in own), *self.libraries]
-        result = self.kernels.family(self.op).result(sample)
-        calls = self._bound(sample, own, result)
-        run = race(calls, effort=self.policy.effort, clock=self.clock)
-        least = [min(seconds, default=float("inf")) for seconds in run.seconds]
-        winner = min(range(len(own)), key=least.__getitem__)
-        baseline = min((0, *range(len(own), len(calls))), key=least.__getitem__)
-        trials = [Trial(name, taken) for name, taken in zip(names, run.seconds, strict=True)]
-        executions, chosen, reason = run.executions, baseline, "no candidate was faster than the best baseline"
-        if least[winner] < least[baseline]:
-            last = duel(calls[winner], calls[baseline], effort=self.policy.effort, clock=self.clock,
-                        decided=lambda taken: self.policy.guardrail.judge(*taken.seconds).sure)
-            verdict = self.policy.guardrail.judge(*last.seconds)
-            self._compare(sample, result, calls[winner], calls[baseline])
-            trials += [Trial(names[place], taken)
-                       for place, taken in zip((winner, baseline), last.seconds, strict=True)]
-            executions += last.executions
-            chosen, reason = winner if verdict.accepted else baseline, verdict.text
-        choice = CsrChoice(config=names[chosen]) if chosen < len(own) else CsrChoice(library=names[chosen])
-        return choice, Decision("measured", f"{reason}; {rows.size} of {pattern.rows} rows", tuple(trials), executions,
-                                self.clock() - start)
+            return self._unmeasured("no nonzeros", 0, start)
+        run = self._run_seconds(operands)
+        allowed = self.policy.seconds(run)
+        if not allowed:
+            return self._unmeasured(f"{self.policy.runs:g} runs of {1e3 * run:.3f} ms are too short to measure in", 2,
+                                    start)
+        parts = self._parts(operands)
+        contest = Contest(self.op, self.kernels, self._candidates(parts[0]), self.libraries, parts)
+        chosen, reason, trials, executions = self._settled(contest, start, allowed)
+        rows = sum(part.matrix.pattern.rows for part in parts)
+        return contest.choice(chosen), Decision("measured", f"{reason}; {rows} of {pattern.rows} rows", trials,
+                                                executions + 2, self.clock() - start)
+
+    def _settled(self, contest: Contest, start: float, allowed: float) -> tuple[int, str, tuple[Trial, ...], int]:
+        """Measure candidates and baselines; say which to take and why, all trials, and runs on the sample."""
+        names, own = contest.names, len(contest.own)
+        run = race([contest.call(place) for place in range(len(names))], clock=self.clock,
+                   effort=self._until(start + RACE * allowed))
+        least = [min(seconds, default=math.inf) for seconds in run.seconds]
+        winner = min(range(own), key=least.__getitem__)
+        baseline = min((0, *range(own, len(names))), key=least.__getitem__)
+        trials = tuple(Trial(name, taken) for name, taken in zip(names, run.seconds, strict=True))
+        if least[winner] >= least[baseline]:
+            return baseline, "no candidate was faster than the best baseline", trials, run.executions
+        last = duel(contest.rivals(winner, baseline), clock=self.clock, effort=self._until(start + allowed),
+                    decided=lambda taken: self.policy.guardrail.judge(*taken.seconds).sure)
+        accepted, reason = self._judged(last, len(contest.parts))
+        difference = contest.difference(winner, baseline) if accepted else ""
+        if difference:
+            log.error("%s by %s is refused: %s", self.op.name, names[winner], difference)
+            accepted, reason = False, f"refused: {difference}"
+        trials += tuple(Trial(names[place], taken)
+                        for place, taken in zip((winner, baseline), last.seconds, strict=True))
+        return winner if accepted else baseline, reason, trials, run.executions + last.executions
 
     @property
     def _default(self) -> Config:
         return self.kernels.baseline(self.op, None)
 
-    def _bound(self, operands: Operands, configs: Sequence[Config], result: np.ndarray) -> list[Call]:
-        family = self.kernels.family(self.op)
-        return [*(family.bind(operands, config, result) for config in configs),
-                *(bind(operands, result) for bind in self.libraries.values())]
+    def _candidates(self, operands: Operands) -> list[Config]:
+        """Choose configurations of our kernels, the default first."""
+        listed = shortlist(self.model, self.op.name, operands, _configs(self.op, self.kernels.width),
+                           count=self.policy.effort.candidates)
+        return [self._default, *(config for config in listed if config != self._default)]
 
-    def _compare(self, operands: Operands, result: np.ndarray, winner: Call, baseline: Call) -> None:
-        """Check that the winner computes what the baseline does."""
-        baseline()
-        expected = result.astype(np.float64)
-        winner()
-        assert_close(result, expected, terms=2 * self.op.terms(operands.matrix.pattern, operands.width),
-                     scale=self.op.scale(operands))
+    def _unmeasured(self, reason: str, executions: int, start: float) -> tuple[CsrChoice, Decision]:
+        return CsrChoice(config=self._default.key), Decision("rule", reason, (), executions, self.clock() - start)
+
+    def _run_seconds(self, operands: Operands) -> float:
+        """Seconds of the default on all rows."""
+        family = self.kernels.family(self.op)
+        call = family.bind(operands, self._default, family.result(operands))
+        call()
+        start = self.clock()
+        call()
+        return self.clock() - start
+
+    def _parts(self, operands: Operands) -> list[Operands]:
+        """Take the sample; the operands as they are where it is all rows."""
+        pattern, share = operands.matrix.pattern, 1.0 if self.policy.calibrate == "full" else self.policy.share
+        sample = sample_rows(pattern, nonzeros=max(self.policy.least_nonzeros, int(share * pattern.nnz)),
+                             parts=self.policy.parts, seed=self.policy.seed)
+        if sample.rows.size == pattern.rows:
+            return [operands]
+        return [operands.take_rows(rows, self.op.name) for rows in sample.parts]
+
+    def _until(self, end: float) -> Effort:
+        return replace(self.policy.effort, seconds=max(1e-9, end - self.clock()))
+
+    def _judged(self, last: Race, parts: int) -> tuple[bool, str]:
+        """Judge the winner, and say what it took in each part of the sample, as a share of the baseline's seconds."""
+        verdict = self.policy.guardrail.judge(*last.seconds)
+        if len(last.seconds[0]) < self.policy.effort.pairs[0]:
+            return False, f"refused: time for {len(last.seconds[0])} pairs only"
+        ratios = np.divide(*last.seconds)
+        by_part = ", ".join(f"{np.median(ratios[number::parts]):.3f}" for number in range(min(parts, ratios.size)))
+        return verdict.accepted, f"{verdict.text}; by part {by_part}"
+
+
+@lru_cache(64)
+def _configs(op: Op, width: int) -> list[Config]:
+    return list(CpuKernels(1, width).space(op))

@@ -8,29 +8,34 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from threading import RLock
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from sparloom.dispatch.csr.decide import CsrChoice, CsrDecider, CsrPolicy
+from sparloom.dispatch.csr.contest import CsrChoice
+from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy
 from sparloom.dispatch.csr.estimate import CsrEstimate
 from sparloom.dispatch.csr.given import dense_of
-from sparloom.dispatch.csr.rivals import LIBRARIES
+from sparloom.dispatch.csr.replay import LibraryReplay, NativeReplay, Replay
+from sparloom.dispatch.csr.rivals import LIBRARIES, Library
 from sparloom.dispatch.csr.shortlist import CsrCostModel
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.plan_key import machine_digest, sources_digest
 from sparloom.errors import IllegalSchedule, NotDecided, SchemaError
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM
-from sparloom.platforms import CpuKernels, Rival
+from sparloom.platforms import CpuKernels
 from sparloom.space import Config
-from sparloom.sparse import SparseMatrix
+from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["CsrPlan", "Prepared"]
 
 log = logging.getLogger(__name__)
 
 Reduce = Literal["sum", "mean"]
+Shapes = tuple[tuple[int, ...], ...]
+"""Of the dense operands, each without its first axis."""
 
 SOURCES = ("spmm.cpp", "sddmm.cpp", "attention.cpp")
 OPS: Mapping[str, Op] = {"spmm": SpMM(), "sddmm": SDDMM(), "attention": CsrAttention()}
@@ -53,7 +58,7 @@ class Prepared:
     """A sparse matrix, and what was decided about it.
 
     The first call of an operation with a width decides how it runs, unless the cache knows; further ones run at once.
-    The matrix must not be changed meanwhile.
+    The matrix must not be changed meanwhile. Threads may share it; their calls run one after the other.
 
     Args:
         matrix: A (rows, cols).
@@ -68,7 +73,7 @@ class Prepared:
     def __init__(
         self, matrix: SparseMatrix, *, threads: int | None = None, cache: PlanCache | None = None,
         policy: CsrPolicy | None = None, model: CsrCostModel | None = None,
-        libraries: Mapping[str, Mapping[str, Rival]] = LIBRARIES, replay_only: bool = False,
+        libraries: Mapping[str, Mapping[str, Library]] = LIBRARIES, replay_only: bool = False,
     ) -> None:
         self.matrix = matrix
         self.threads = len(os.sched_getaffinity(0)) if threads is None else threads
@@ -77,9 +82,10 @@ class Prepared:
         self._model = model
         self._libraries = libraries
         self._replay_only = replay_only
-        self._pattern = ""
-        self._plans: dict[tuple[str, tuple[tuple[int, ...], ...]], CsrPlan] = {}
+        self._plans: dict[tuple[str, Shapes], CsrPlan] = {}
+        self._replays: dict[tuple[str, Shapes], Replay] = {}
         self._kernels = CpuKernels(self.threads, 1)  # what they run has any width
+        self._lock = RLock()
 
     def spmm(self, dense: Any, *, reduce: Reduce = "sum", values: np.ndarray | None = None) -> np.ndarray:
         """Multiply: A X.
@@ -99,11 +105,7 @@ class Prepared:
         if reduce not in get_args(Reduce):
             raise ValueError(f"reduce={reduce!r}: give one of {', '.join(get_args(Reduce))}")
         given = dense_of(dense, "X", rows=self.matrix.pattern.cols, axes=2)
-        matrix = self._with(values)
-        if reduce == "mean":
-            lengths = matrix.pattern.row_lengths()
-            matrix = SparseMatrix(matrix.pattern, matrix.values / np.repeat(lengths, lengths))
-        return self._run("spmm", Operands(matrix, {"B": given}))
+        return self._run("spmm", Operands(self._with(values, reduce), {"B": given}))
 
     def sddmm(self, left: Any, right: Any, *, values: np.ndarray | None = None) -> np.ndarray:
         """Multiply on the pattern of A: values of A * (Q KT).
@@ -145,27 +147,47 @@ class Prepared:
 
     def plan(self, op: str, **dense: np.ndarray) -> CsrPlan:
         """Decide for dense operands such as these, or find what was decided."""
-        return self._plan(op, Operands(self.matrix, dense))
+        operands = Operands(self.matrix, dense)
+        with self._lock:
+            return self._plan(op, _shapes(operands), operands)
 
-    def _with(self, values: np.ndarray | None) -> SparseMatrix:
-        return self.matrix if values is None else SparseMatrix(self.matrix.pattern, values)
+    def fits(self, pattern: Pattern) -> bool:
+        """Tell whether this was made for such a pattern; reads all of it."""
+        return pattern.digest() == self._pattern
+
+    @cached_property
+    def _pattern(self) -> str:
+        return self.matrix.pattern.digest()
+
+    @cached_property
+    def _mean(self) -> SparseMatrix:
+        return _averaging(self.matrix)
+
+    def _with(self, values: np.ndarray | None, reduce: Reduce = "sum") -> SparseMatrix:
+        if values is None or values is self.matrix.values:
+            return self._mean if reduce == "mean" else self.matrix
+        matrix = SparseMatrix(self.matrix.pattern, values)
+        return _averaging(matrix) if reduce == "mean" else matrix
 
     def _run(self, op: str, operands: Operands) -> np.ndarray:
-        plan, family = self._plan(op, operands), self._kernels.family(OPS[op])
-        result = family.result(operands)
-        if plan.choice.library:
-            self._libraries[op][plan.choice.library](operands, result)()
-        else:
-            family.bind(operands, plan.config, result)()
-        return result
+        key = op, _shapes(operands)
+        with self._lock:
+            replay = self._replays.get(key)
+            if replay is None:
+                replay = self._replays[key] = self._made(op, self._plan(*key, operands))
+            return replay(operands)
 
-    def _plan(self, op: str, operands: Operands) -> CsrPlan:
-        shapes = tuple(array.shape[1:] for array in operands.dense.values())
+    def _made(self, op: str, plan: CsrPlan) -> Replay:
+        if plan.choice.library:
+            return LibraryReplay(self._libraries[op][plan.choice.library], self.threads)
+        return NativeReplay(self._kernels.family(OPS[op]), plan.config)
+
+    def _plan(self, op: str, shapes: Shapes, operands: Operands) -> CsrPlan:
         if (op, shapes) not in self._plans:
             self._plans[op, shapes] = self._found(op, shapes) or self._decided(op, shapes, operands)
         return self._plans[op, shapes]
 
-    def _found(self, op: str, shapes: tuple[tuple[int, ...], ...]) -> CsrPlan | None:
+    def _found(self, op: str, shapes: Shapes) -> CsrPlan | None:
         found = self._cache.find_schedule(self._key(op, shapes))
         if found is None:
             return None
@@ -180,12 +202,13 @@ class Prepared:
             return None
         return plan
 
-    def _decided(self, op: str, shapes: tuple[tuple[int, ...], ...], operands: Operands) -> CsrPlan:
+    def _decided(self, op: str, shapes: Shapes, operands: Operands) -> CsrPlan:
         if self._replay_only:
             raise NotDecided(f"no plan for {op} with {self.matrix}, shapes {shapes}, {self.threads} threads: call it "
                              "once without replay_only")
-        decider = CsrDecider(OPS[op], CpuKernels(self.threads, operands.width), self._libraries.get(op, {}), self._policy,
-                             lambda: self._model or CsrEstimate(self._cache.rates(self.threads), self.threads))
+        model = self._model or CsrEstimate(self._cache.rates(self.threads), self.threads)
+        decider = CsrDecider(OPS[op], CpuKernels(self.threads, operands.width), self._libraries.get(op, {}),
+                             self._policy, model)
         plan = CsrPlan(*decider.decide(operands))
         self._cache.keep_schedule(self._key(op, shapes), {
             "choice": asdict(plan.choice), "decision": plan.decision.to_json()})
@@ -193,13 +216,22 @@ class Prepared:
                  plan.choice.library, plan.decision.reason, plan.decision.executions, plan.decision.seconds)
         return plan
 
-    def _key(self, op: str, shapes: tuple[tuple[int, ...], ...]) -> dict[str, Any]:
-        self._pattern = self._pattern or self.matrix.pattern.digest()
+    def _key(self, op: str, shapes: Shapes) -> dict[str, Any]:
         return {
             "op": op, "pattern": self._pattern, "shapes": [list(shape) for shape in shapes],
             "dtype": self.matrix.dtype.name, "threads": self.threads, "machine": machine_digest(),
             "kernels": sources_digest(SOURCES), "libraries": sorted(self._libraries.get(op, {})),
             "calibrate": self._policy.calibrate}
+
+
+def _shapes(operands: Operands) -> Shapes:
+    return tuple([array.shape[1:] for array in operands.dense.values()])
+
+
+def _averaging(matrix: SparseMatrix) -> SparseMatrix:
+    """Divide the values of each row by how many it has."""
+    lengths = matrix.pattern.row_lengths()
+    return SparseMatrix(matrix.pattern, matrix.values / np.repeat(lengths, lengths))
 
 
 def _check_widths(first: np.ndarray, second: np.ndarray, name: str, other: str) -> None:

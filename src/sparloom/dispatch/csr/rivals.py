@@ -1,21 +1,26 @@
-"""What the guardrail compares with: kernels of other libraries, bound to arrays that are there before the call."""
+"""What the guardrail compares with: products of other libraries, ready for one matrix."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import numpy as np
 
-from sparloom.ops import Operands
-from sparloom.platforms import Rival
+from sparloom.sparse import SparseMatrix
 
-__all__ = ["LIBRARIES"]
+__all__ = ["LIBRARIES", "Library", "Product"]
+
+Product = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+"""Computes with dense operands, by the names that the operation has for them; makes the array of its result."""
+
+Library = Callable[[SparseMatrix, int], Product]
+"""Brings a matrix into the form that a library likes best, for products by so many threads."""
 
 
-def scipy_spmm(operands: Operands, result: np.ndarray) -> Callable[[], None]:
-    """Multiply by SciPy: one thread, into a new array; the copy is in the time."""
-    matrix, dense = operands.matrix.to_scipy(), operands.dense["B"]
-    return lambda: np.copyto(result, matrix @ dense)
+def scipy_spmm(matrix: SparseMatrix, threads: int) -> Product:
+    """Multiply by SciPy: on one thread, whatever is allowed."""
+    csr = matrix.to_scipy()
+    return lambda dense: csr @ dense["B"]
 
 
-LIBRARIES: Mapping[str, Mapping[str, Rival]] = MappingProxyType({"spmm": MappingProxyType({"scipy": scipy_spmm})})
-"""Operation -> library -> rival, of libraries that are always there."""
+LIBRARIES: Mapping[str, Mapping[str, Library]] = MappingProxyType({"spmm": MappingProxyType({"scipy": scipy_spmm})})
+"""Operation -> name -> library, of those that are always there."""

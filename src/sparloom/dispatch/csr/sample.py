@@ -6,20 +6,46 @@ dense operands they read are whole. Blocks are drawn from strata of equal number
 Departure from AutoSAGE, whose probe is an induced subgraph: that thins every row by the sampling fraction.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 import numpy as np
 
 from sparloom.sparse import Pattern
 
-__all__ = ["sample_rows"]
+__all__ = ["Sample", "sample_rows"]
 
 BLOCK = 64  # rows
 STRATA = 8
 
 
-def sample_rows(pattern: Pattern, *, nonzeros: int, seed: int) -> np.ndarray:
-    """Draw rows with about so many nonzeros, rising: (sampled,) int64; all rows if the pattern has no more."""
+@dataclass(frozen=True)
+class Sample:
+    """Rows, and a division of them into parts that are samples themselves.
+
+    Args:
+        rows: (sampled,) int64, rising.
+        part: (sampled,) int64, of each of them; all 0 where there is one part.
+    """
+
+    rows: np.ndarray
+    part: np.ndarray
+
+    @property
+    def parts(self) -> list[np.ndarray]:
+        """Rows of each part, rising."""
+        return [self.rows[self.part == number] for number in range(int(self.part.max(initial=0)) + 1)]
+
+
+def sample_rows(pattern: Pattern, *, nonzeros: int, parts: int, seed: int) -> Sample:
+    """Draw rows with about so many nonzeros; all rows, as one part, if the pattern has no more.
+
+    Args:
+        parts: at most; every stratum deals its blocks to them in turn.
+    """
     if pattern.nnz <= nonzeros:
-        return np.arange(pattern.rows)
+        return Sample(np.arange(pattern.rows), np.zeros(pattern.rows, np.int64))
     begins = np.arange(0, pattern.rows, BLOCK)
     held = np.diff(pattern.indptr[np.append(begins, pattern.rows)])
     rng = np.random.default_rng(seed)
@@ -31,5 +57,7 @@ def sample_rows(pattern: Pattern, *, nonzeros: int, seed: int) -> np.ndarray:
                 break
             chosen.append(int(block))
             got += int(held[block])
-    blocks = [np.arange(begins[block], min(begins[block] + BLOCK, pattern.rows)) for block in sorted(chosen)]
-    return np.concatenate(blocks)
+    dealt = np.arange(len(chosen)) % min(parts, len(chosen))
+    order = np.argsort(chosen)
+    blocks = [np.arange(begins[block], min(begins[block] + BLOCK, pattern.rows)) for block in np.array(chosen)[order]]
+    return Sample(np.concatenate(blocks), np.repeat(dealt[order], [rows.size for rows in blocks]))

@@ -1,7 +1,7 @@
 """Kernels of attention on a sparse pattern: kernels/cpu/attention.cpp bound to arrays."""
 
 import ctypes
-from functools import cached_property
+from functools import cache
 
 import numpy as np
 
@@ -39,25 +39,27 @@ class AttentionKernels:
 
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
         """Bind the kernel of a legal configuration; scores are divided by the square root of a head's width."""
-        rows = self._rows.bind(operands.matrix, order=str(config["order"]), balance=str(config["balance"]))
+        rows = self._rows.bind(operands.matrix.pattern, order=str(config["order"]), balance=str(config["balance"]))
         heads, width = operands.dense["K"].shape[1:]
         value_width = operands.dense["V"].shape[2]
         parts = aligned((rows.pieces, 2 * heads * (value_width + 2)), np.float32) if rows.cut else None
         arguments = _Arguments(
-            rows=rows.arguments, queries=address(operands.dense["Q"]), keys=address(operands.dense["K"]),
-            values=address(operands.dense["V"]), result=address(result, written=True),
-            parts=None if parts is None else address(parts), heads=heads, width=width, value_width=value_width,
-            scale=width**-0.5, ahead=1024 * int(config["prefetch"]))
-        return NativeCall(self._library.sparloom_attention, arguments,
-                          kept=(rows, *operands.dense.values(), parts, result))
+            rows=rows.arguments, parts=None if parts is None else address(parts), heads=heads, width=width,
+            value_width=value_width, scale=width**-0.5, ahead=1024 * int(config["prefetch"]))
+        call = NativeCall(_library().sparloom_attention, arguments, kept=(rows, parts))
+        self.rebind(call, operands, result)
+        return call
+
+    def rebind(self, call: NativeCall, operands: Operands, result: np.ndarray) -> None:
+        """Point a call to other arrays of the same shapes."""
+        arguments, dense = call.arguments, operands.dense
+        arguments.queries, arguments.keys, arguments.values = (address(dense[name]) for name in ("Q", "K", "V"))
+        arguments.result = address(result, written=True)
+        call.lent = (operands, result)
 
     def check(self, op: CsrAttention, operands: Operands, *, seed: int) -> Check:
         """Know some rows of the result, and that all are written."""
         return SpotCheck(op, operands, seed=seed).compare_written
-
-    @cached_property
-    def _library(self) -> ctypes.CDLL:
-        return compile_cpp(["cpu/attention.cpp"])
 
 
 class _Arguments(ctypes.Structure):
@@ -70,3 +72,8 @@ class _Arguments(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("ahead", ctypes.c_int32),
     )
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return compile_cpp(["cpu/attention.cpp"])

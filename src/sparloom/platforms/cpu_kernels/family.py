@@ -1,7 +1,7 @@
 """What the platform asks of the kernels of one operation."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -39,6 +39,13 @@ class Family(Protocol):
 
     def bind(self, operands: Given, config: Config, result: np.ndarray) -> Call:
         """Bind the kernel of a legal configuration to arrays."""
+
+    def rebind(self, call: Any, operands: Given, result: np.ndarray) -> None:
+        """Point a call of `bind` to other arrays of the same shapes, for much less than binding costs.
+
+        Args:
+            call: keeps them alive until the next time.
+        """
 
     def check(self, op: Op, operands: Given, *, seed: int) -> Check:
         """Know the result, or a part of it, in float64."""

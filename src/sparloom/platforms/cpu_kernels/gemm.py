@@ -1,7 +1,7 @@
 """Kernels of dense GEMM: kernels/cpu/gemm.cpp bound to arrays."""
 
 import ctypes
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -40,17 +40,24 @@ class GemmKernels:
         """Bind the kernel of a legal configuration."""
         shape, (rows, columns) = operands.shape, register_tile(config)
         arguments = _Arguments(
-            a=address(operands.dense["A"]), b=address(operands.dense["B"]), c=address(result, written=True),
             m=shape.m, n=shape.n, k=shape.k, tile_m=config["tile_m"], tile_n=config["tile_n"],
             tile_k=config["tile_k"], rows=rows, columns=columns, unroll=config["unroll"], pack=PACK[config["pack"]],
             threads=self.threads)
-        floats = self._library.sparloom_gemm_prepare(ctypes.byref(arguments))
+        floats = _library().sparloom_gemm_prepare(ctypes.byref(arguments))
         assert floats >= 0, f"kernels/cpu/gemm.cpp has no register tile {config['micro']}"
         if floats > self._workspace.size:
             self._workspace = aligned((floats,), np.float32, zero=True)
         arguments.workspace = address(self._workspace)
-        kept = (*operands.dense.values(), result, self._workspace)
-        return NativeCall(self._library.sparloom_gemm, arguments, kept=kept)
+        call = NativeCall(_library().sparloom_gemm, arguments, kept=(self._workspace,))
+        self.rebind(call, operands, result)
+        return call
+
+    def rebind(self, call: NativeCall, operands: DenseOperands, result: np.ndarray) -> None:
+        """Point a call to other arrays of the same shapes."""
+        arguments = call.arguments
+        arguments.a, arguments.b = address(operands.dense["A"]), address(operands.dense["B"])
+        arguments.c = address(result, written=True)
+        call.lent = (operands, result)
 
     def check(self, op: GEMM, operands: DenseOperands, *, seed: int) -> Check:
         """Know all of the result."""
@@ -60,12 +67,6 @@ class GemmKernels:
     @cached_property
     def _space(self) -> GridSpace:
         return GemmSpace()
-
-    @cached_property
-    def _library(self) -> ctypes.CDLL:
-        library = compile_cpp(["cpu/gemm.cpp"])
-        library.sparloom_gemm_prepare.restype = ctypes.c_int64
-        return library
 
 
 class _Arguments(ctypes.Structure):
@@ -77,3 +78,10 @@ class _Arguments(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("rows", "columns", "unroll", "pack", "threads")),
         ("tile", ctypes.c_void_p),
     )
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = compile_cpp(["cpu/gemm.cpp"])
+    library.sparloom_gemm_prepare.restype = ctypes.c_int64
+    return library

@@ -1,7 +1,7 @@
 """Kernels of SDDMM: kernels/cpu/sddmm.cpp bound to arrays."""
 
 import ctypes
-from functools import cached_property
+from functools import cache
 
 import numpy as np
 
@@ -38,20 +38,24 @@ class SddmmKernels:
 
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
         """Bind the kernel of a legal configuration."""
-        rows = self._rows.bind(operands.matrix, order=str(config["order"]), balance=str(config["balance"]))
-        arguments = _Arguments(
-            rows=rows.arguments, left=address(operands.dense["B"]), right=address(operands.dense["C"]),
-            result=address(result, written=True), width=operands.width, ahead=1024 * int(config["prefetch"]),
-            group=config["group"])
-        return NativeCall(self._library.sparloom_sddmm, arguments, kept=(rows, *operands.dense.values(), result))
+        rows = self._rows.bind(operands.matrix.pattern, order=str(config["order"]), balance=str(config["balance"]))
+        arguments = _Arguments(rows=rows.arguments, width=operands.width, ahead=1024 * int(config["prefetch"]),
+                               group=config["group"])
+        call = NativeCall(_library().sparloom_sddmm, arguments, kept=(rows,))
+        self.rebind(call, operands, result)
+        return call
+
+    def rebind(self, call: NativeCall, operands: Operands, result: np.ndarray) -> None:
+        """Point a call to other arrays of the same shapes."""
+        arguments = call.arguments
+        arguments.rows.values = address(operands.matrix.values)
+        arguments.left, arguments.right = address(operands.dense["B"]), address(operands.dense["C"])
+        arguments.result = address(result, written=True)
+        call.lent = (operands, result)
 
     def check(self, op: SDDMM, operands: Operands, *, seed: int) -> Check:
         """Know the values of some rows, and that all are written."""
         return SpotCheck(op, operands, seed=seed).compare_written
-
-    @cached_property
-    def _library(self) -> ctypes.CDLL:
-        return compile_cpp(["cpu/sddmm.cpp"])
 
 
 class _Arguments(ctypes.Structure):
@@ -63,3 +67,8 @@ class _Arguments(ctypes.Structure):
         ("width", ctypes.c_int64),
         *((name, ctypes.c_int32) for name in ("ahead", "group")),
     )
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return compile_cpp(["cpu/sddmm.cpp"])

@@ -1,4 +1,4 @@
-"""A sparse matrix as the kernels see it: the struct Rows of kernels/cpu/rows.hpp, filled."""
+"""A sparse matrix as the kernels see it: the struct Rows of kernels/cpu/rows.hpp, filled but for the values."""
 
 import ctypes
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 from sparloom.jit import address
 from sparloom.platforms.cpu_kernels.traversal import Traversal
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.sparse import Pattern
 
 __all__ = ["Bound", "Rows", "SparseRows"]
 
@@ -41,25 +41,29 @@ class Bound:
 
 
 class SparseRows:
-    """Binds matrices; traversals of the pattern seen last are kept, as configurations of one matrix share them."""
+    """Binds patterns; traversals of the one seen last are kept, as configurations of one matrix share them."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self._pattern: Pattern | None = None
         self._traversals: dict[str, Traversal] = {}
 
-    def bind(self, matrix: SparseMatrix, *, order: str, balance: str) -> Bound:
-        """Fill the struct for one order of the rows and one way of sharing them."""
-        walk = self._traversal(matrix.pattern, order)
+    def bind(self, pattern: Pattern, *, order: str, balance: str, together: bool = False) -> Bound:
+        """Fill the struct for one order of the rows and one way of sharing them.
+
+        Args:
+            together: whether the kernel asks which rows have equal columns, which takes a while to find out.
+        """
+        walk = self._traversal(pattern, order)
         pieces = walk.pieces(balance, self.threads)
         count = pieces.rows.size - 1
         arguments = Rows(
             indptr=address(walk.indptr, np.int64), indices=address(walk.indices, np.int32),
-            values=address(matrix.values), source=address(walk.source, np.int64), place=address(walk.place, np.int32),
-            equal=address(walk.equal, np.uint8), piece_rows=address(pieces.rows, np.int64),
-            piece_nonzeros=address(pieces.nonzeros, np.int64), nnz=matrix.pattern.nnz, pieces=count,
-            dynamic=pieces.dynamic, threads=self.threads)
-        return Bound(arguments, count, pieces.cut, kept=(walk, pieces, matrix))
+            source=address(walk.source, np.int64), place=address(walk.place, np.int32),
+            equal=address(walk.equal, np.uint8) if together else None, piece_rows=address(pieces.rows, np.int64),
+            piece_nonzeros=address(pieces.nonzeros, np.int64), nnz=pattern.nnz, pieces=count, dynamic=pieces.dynamic,
+            threads=self.threads)
+        return Bound(arguments, count, pieces.cut, kept=(walk, pieces))
 
     def _traversal(self, pattern: Pattern, order: str) -> Traversal:
         if self._pattern is not pattern:

@@ -1,7 +1,7 @@
 """Kernels of SpMM: kernels/cpu/spmm.cpp bound to arrays."""
 
 import ctypes
-from functools import cached_property
+from functools import cache
 
 import numpy as np
 
@@ -40,23 +40,28 @@ class SpmmKernels:
 
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
         """Bind the kernel of a legal configuration."""
-        rows = self._rows.bind(operands.matrix, order=str(config["order"]), balance=str(config["balance"]))
+        together = config["together"] > 1
+        rows = self._rows.bind(operands.matrix.pattern, order=str(config["order"]), balance=str(config["balance"]),
+                               together=together)
         carries = aligned((rows.pieces, operands.width), np.float32) if rows.cut else None
         strip = WHOLE if config["strip"] == "all" else config["strip"]
         arguments = _Arguments(
-            rows=rows.arguments, dense=address(operands.dense["B"]), result=address(result, written=True),
-            carries=None if carries is None else address(carries), width=operands.width, strip=strip,
-            ahead=1024 * int(config["prefetch"]), stream=config["stream"], together=config["together"] > 1)
-        kept = (rows, *operands.dense.values(), carries, result)
-        return NativeCall(self._library.sparloom_spmm, arguments, kept=kept)
+            rows=rows.arguments, carries=None if carries is None else address(carries), width=operands.width,
+            strip=strip, ahead=1024 * int(config["prefetch"]), stream=config["stream"], together=together)
+        call = NativeCall(_library().sparloom_spmm, arguments, kept=(rows, carries))
+        self.rebind(call, operands, result)
+        return call
+
+    def rebind(self, call: NativeCall, operands: Operands, result: np.ndarray) -> None:
+        """Point a call to other arrays of the same shapes."""
+        arguments = call.arguments
+        arguments.rows.values = address(operands.matrix.values)
+        arguments.dense, arguments.result = address(operands.dense["B"]), address(result, written=True)
+        call.lent = (operands, result)
 
     def check(self, op: SpMM, operands: Operands, *, seed: int) -> Check:
         """Know some rows of the result, and that all are written."""
         return SpotCheck(op, operands, seed=seed).compare_written
-
-    @cached_property
-    def _library(self) -> ctypes.CDLL:
-        return compile_cpp(["cpu/spmm.cpp"])
 
 
 class _Arguments(ctypes.Structure):
@@ -68,3 +73,8 @@ class _Arguments(ctypes.Structure):
         ("width", ctypes.c_int64),
         *((name, ctypes.c_int32) for name in ("strip", "ahead", "stream", "together")),
     )
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return compile_cpp(["cpu/spmm.cpp"])

@@ -1,0 +1,54 @@
+"""What was decided, run again and again: nothing is made twice but the array of the result."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from sparloom.dispatch.csr.rivals import Library, Product
+from sparloom.ops import Operands
+from sparloom.platforms import Family
+from sparloom.space import Config
+from sparloom.sparse import SparseMatrix
+
+__all__ = ["LibraryReplay", "NativeReplay", "Replay"]
+
+
+class Replay(Protocol):
+    """Computes for operands of one pattern and of the same shapes each time."""
+
+    def __call__(self, operands: Operands) -> np.ndarray: ...
+
+
+class NativeReplay:
+    """One of our kernels; bound at the first call, pointed to other arrays at each one after it."""
+
+    def __init__(self, family: Family, config: Config) -> None:
+        self._family, self._config = family, config
+        self._call = None
+
+    def __call__(self, operands: Operands) -> np.ndarray:
+        """Compute; one thread at a time."""
+        result = self._family.result(operands)
+        if self._call is None:
+            self._call = self._family.bind(operands, self._config, result)
+        else:
+            self._family.rebind(self._call, operands, result)
+        self._call()
+        self._call.lent = ()
+        return result
+
+
+class LibraryReplay:
+    """The product of a library; the matrix is brought into its form again where it is another one."""
+
+    def __init__(self, library: Library, threads: int) -> None:
+        self._library, self._threads = library, threads
+        self._ready: tuple[SparseMatrix, Product] | None = None
+
+    def __call__(self, operands: Operands) -> np.ndarray:
+        """Compute."""
+        if self._ready is None or self._ready[0] is not operands.matrix:
+            self._ready = operands.matrix, self._library(operands.matrix, self._threads)
+        return self._ready[1](operands.dense)
