@@ -15,6 +15,7 @@ from sparloom.sparse import SparseMatrix
 
 __all__ = ["csr_attention", "prepare", "sddmm", "spmm"]
 
+
 def prepare(matrix: Any, **options: Any) -> Prepared:
     """Make a sparse matrix ready for many calls.
 
@@ -26,7 +27,8 @@ def prepare(matrix: Any, **options: Any) -> Prepared:
 
 
 def spmm(
-    matrix: Any, dense: Any, *, reduce: Reduce = "sum", changed: bool = False, threads: int | None = None,
+    matrix: Any, dense: Any, *, reduce: Reduce = "sum", out: np.ndarray | None = None, changed: bool = False,
+    threads: int | None = None,
 ) -> np.ndarray:
     """Multiply a sparse matrix by a dense one, with the kernel that is fastest for both on this machine.
 
@@ -39,6 +41,7 @@ def spmm(
             DLPack; float32 values, int32 or int64 indices.
         dense: X (cols, width) float32, likewise.
         reduce: "sum", or "mean": divided by the nonzeros of each row.
+        out: (rows, width) float32, where the result goes; a new array unless given.
         changed: index arrays may have been changed in place: they are read, and what differs is prepared anew.
         threads: all processors that this process may use unless given.
 
@@ -49,7 +52,7 @@ def spmm(
         TypeError, ValueError: an operand is none that can be multiplied; names it and the remedy.
     """
     prepared, values = _known(matrix, dense, threads, changed)
-    return prepared.spmm(dense, reduce=reduce, values=values)
+    return prepared.spmm(dense, reduce=reduce, values=values, out=out)
 
 
 def sddmm(

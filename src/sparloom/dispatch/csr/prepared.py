@@ -87,32 +87,39 @@ class Prepared:
         self._kernels = CpuKernels(self.threads, 1)  # what they run has any width
         self._lock = RLock()
 
-    def spmm(self, dense: Any, *, reduce: Reduce = "sum", values: np.ndarray | None = None) -> np.ndarray:
+    def spmm(
+        self, dense: Any, *, reduce: Reduce = "sum", values: np.ndarray | None = None, out: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Multiply: A X.
 
         Args:
             dense: X (cols, width) float32.
             reduce: "sum", or "mean": divided by the nonzeros of each row.
             values: (nnz,) float32, in place of those of A.
+            out: (rows, width) float32, where the result goes; a new array unless given.
 
         Returns:
             (rows, width) float32.
 
         Raises:
-            TypeError, ValueError: X does not fit.
+            TypeError, ValueError: X or `out` does not fit.
             NotDecided: `replay_only`, and nothing is kept for A and this width.
         """
         if reduce not in get_args(Reduce):
             raise ValueError(f"reduce={reduce!r}: give one of {', '.join(get_args(Reduce))}")
         given = dense_of(dense, "X", rows=self.matrix.pattern.cols, axes=2)
-        return self._run("spmm", Operands(self._with(values, reduce), {"B": given}))
+        return self._run("spmm", Operands(self._with(values, reduce), {"B": given}), out,
+                         (self.matrix.pattern.rows, given.shape[1]))
 
-    def sddmm(self, left: Any, right: Any, *, values: np.ndarray | None = None) -> np.ndarray:
+    def sddmm(
+        self, left: Any, right: Any, *, values: np.ndarray | None = None, out: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Multiply on the pattern of A: values of A * (Q KT).
 
         Args:
             left, right: Q (rows, width), K (cols, width), float32.
             values: (nnz,) float32, in place of those of A.
+            out: (nnz,) float32, as in `spmm`.
 
         Returns:
             (nnz,) float32, in the order of A's values.
@@ -123,13 +130,15 @@ class Prepared:
         rows, cols = self.matrix.pattern.shape
         first, second = dense_of(left, "Q", rows=rows, axes=2), dense_of(right, "K", rows=cols, axes=2)
         _check_widths(first, second, "Q", "K")
-        return self._run("sddmm", Operands(self._with(values), {"B": first, "C": second}))
+        return self._run("sddmm", Operands(self._with(values), {"B": first, "C": second}), out,
+                         (self.matrix.pattern.nnz,))
 
-    def attention(self, queries: Any, keys: Any, values: Any) -> np.ndarray:
+    def attention(self, queries: Any, keys: Any, values: Any, *, out: np.ndarray | None = None) -> np.ndarray:
         """Attend: softmax of Q KT / sqrt(d) over the columns of each row of A, times V; A's values are not read.
 
         Args:
             queries, keys, values: Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e), float32.
+            out: (rows, heads, e) float32, as in `spmm`.
 
         Returns:
             (rows, heads, e) float32; 0 for rows without nonzeros.
@@ -143,7 +152,7 @@ class Prepared:
         _check_widths(given["Q"], given["K"], "Q", "K")
         if given["V"].shape[1] != given["Q"].shape[1]:
             raise ValueError(f"V has {given['V'].shape[1]} heads and Q {given['Q'].shape[1]}: give as many")
-        return self._run("attention", Operands(self.matrix, given))
+        return self._run("attention", Operands(self.matrix, given), out, (rows, *given["V"].shape[1:]))
 
     def plan(self, op: str, **dense: np.ndarray) -> CsrPlan:
         """Decide for dense operands such as these, or find what was decided."""
@@ -169,13 +178,15 @@ class Prepared:
         matrix = SparseMatrix(self.matrix.pattern, values)
         return _averaging(matrix) if reduce == "mean" else matrix
 
-    def _run(self, op: str, operands: Operands) -> np.ndarray:
+    def _run(self, op: str, operands: Operands, out: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
+        if out is not None:
+            _check_out(out, shape, operands)
         key = op, _shapes(operands)
         with self._lock:
             replay = self._replays.get(key)
             if replay is None:
                 replay = self._replays[key] = self._made(op, self._plan(*key, operands))
-            return replay(operands)
+            return replay(operands, out)
 
     def _made(self, op: str, plan: CsrPlan) -> Replay:
         if plan.choice.library:
@@ -222,6 +233,14 @@ class Prepared:
             "dtype": self.matrix.dtype.name, "threads": self.threads, "machine": machine_digest(),
             "kernels": sources_digest(SOURCES), "libraries": sorted(self._libraries.get(op, {})),
             "calibrate": self._policy.calibrate}
+
+
+def _check_out(out: np.ndarray, shape: tuple[int, ...], operands: Operands) -> None:
+    if not isinstance(out, np.ndarray) or out.shape != shape:
+        given = out.shape if isinstance(out, np.ndarray) else type(out).__name__
+        raise ValueError(f"out is {given}: it must be an array of shape {shape}")
+    if any(np.may_share_memory(out, array) for array in (operands.matrix.values, *operands.dense.values())):
+        raise ValueError("out lies in the memory of an operand: give another array")
 
 
 def _shapes(operands: Operands) -> Shapes:

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from sparloom.dispatch.csr.rivals import Library, Product
+from sparloom.jit import address
 from sparloom.ops import Operands
 from sparloom.platforms import Family
 from sparloom.space import Config
@@ -18,7 +19,12 @@ __all__ = ["LibraryReplay", "NativeReplay", "Replay"]
 class Replay(Protocol):
     """Computes for operands of one pattern and of the same shapes each time."""
 
-    def __call__(self, operands: Operands) -> np.ndarray: ...
+    def __call__(self, operands: Operands, out: np.ndarray | None = None) -> np.ndarray:
+        """Compute, into an array of the right shape if one is given; one thread at a time.
+
+        Raises:
+            ValueError: `out` is read-only, not of float32 or not contiguous.
+        """
 
 
 class NativeReplay:
@@ -28,9 +34,9 @@ class NativeReplay:
         self._family, self._config = family, config
         self._call = None
 
-    def __call__(self, operands: Operands) -> np.ndarray:
-        """Compute; one thread at a time."""
-        result = self._family.result(operands)
+    def __call__(self, operands: Operands, out: np.ndarray | None = None) -> np.ndarray:
+        """Compute."""
+        result = self._family.result(operands) if out is None else out
         if self._call is None:
             self._call = self._family.bind(operands, self._config, result)
         else:
@@ -47,8 +53,13 @@ class LibraryReplay:
         self._library, self._threads = library, threads
         self._ready: tuple[SparseMatrix, Product] | None = None
 
-    def __call__(self, operands: Operands) -> np.ndarray:
+    def __call__(self, operands: Operands, out: np.ndarray | None = None) -> np.ndarray:
         """Compute."""
         if self._ready is None or self._ready[0] is not operands.matrix:
             self._ready = operands.matrix, self._library(operands.matrix, self._threads)
-        return self._ready[1](operands.dense)
+        result = self._ready[1](operands.dense)
+        if out is None:
+            return result
+        address(out, written=True)
+        np.copyto(out, result)
+        return out
