@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
-from sparloom.measure import bootstrap_interval, geomean
 from sparloom.report.figures import figure, save, styled
+from sparloom.report.ratio_bounds import ratio_bounds
 
 __all__ = ["case_seconds", "draw_ragged", "ragged_metrics", "ragged_tables"]
 
@@ -61,8 +61,8 @@ def ragged_metrics(frame: pd.DataFrame, *, layers: int, seed: int) -> dict[str, 
         if OWN not in seconds or not peers:
             continue
         for name in peers:
-            found |= _bounded(f"{part}/over_{name}", seconds[name] / seconds[OWN], seed)
-        found |= _bounded(f"{part}/over_best_peer", seconds[peers].min(axis=1) / seconds[OWN], seed)
+            found |= ratio_bounds(f"{part}/over_{name}", seconds[name] / seconds[OWN], seed=seed)
+        found |= ratio_bounds(f"{part}/over_best_peer", seconds[peers].min(axis=1) / seconds[OWN], seed=seed)
         if "prelude" in seconds:
             share = seconds["prelude"] / layers / seconds[OWN]
             found |= {"prelude_share": float(share.mean()), "prelude_share_max": float(share.max())}
@@ -73,14 +73,14 @@ def ragged_metrics(frame: pd.DataFrame, *, layers: int, seed: int) -> dict[str, 
         seconds = case_seconds(frame, part)
         for name in peers:
             if name in seconds:
-                found |= _bounded(f"{part}/over_{name}", seconds[name] / seconds[OWN], seed)
+                found |= ratio_bounds(f"{part}/over_{name}", seconds[name] / seconds[OWN], seed=seed)
                 for (_, size, _), ratio in (seconds[name] / seconds[OWN]).items():
                     found[f"{part}/{size}/over_{name}"] = float(ratio)
     seconds = case_seconds(frame, "causal")
     if OWN in seconds:
         ratio = seconds["whole"] / seconds[OWN]
         for data, rows in ratio.groupby("data"):
-            found |= _bounded(f"causal/{data}/over_unmasked", rows, seed)
+            found |= ratio_bounds(f"causal/{data}/over_unmasked", rows, seed=seed)
         if "race" in ratio.index.get_level_values("data"):
             found["causal/over_unmasked"] = found["causal/race/over_unmasked"]
     return found
@@ -170,12 +170,3 @@ def _milliseconds(title: str, seconds: pd.DataFrame, methods: list[str]) -> Tabl
         table.add_row(str(data), str(size), *("" if np.isnan(row[name]) else f"{1e3 * row[name]:.1f}"
                                               for name in methods))
     return table
-
-
-def _bounded(key: str, ratio: pd.Series, seed: int) -> dict[str, float]:
-    values = ratio.dropna().to_numpy()
-    if not values.size:
-        return {}
-    low, high = bootstrap_interval(values, seed=seed)
-    return {key: geomean(values), f"{key}_low": low, f"{key}_high": high, f"{key}_min": float(values.min()),
-            f"{key}_max": float(values.max())}

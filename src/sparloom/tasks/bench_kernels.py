@@ -14,13 +14,15 @@ from sparloom import log
 from sparloom.errors import Unsupported
 from sparloom.files import atomic_path, write_text
 from sparloom.fusion import Executor, Variant, pinned, tall_gemm, unfused_schedule
-from sparloom.measure import Measurement, TimingProtocol, bootstrap_interval, geomean
+from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import GEMM, GemmShape, GemmSpmm, OracleBounds, SpMM
 from sparloom.platforms import SpmmKernels, interleaved, reallocated
+from sparloom.report import ratio_bounds
 from sparloom.sparse import Corpus, SparseMatrix
 from sparloom.tasks.kernel_peers import SPMM_PEERS, peer_versions, torch_gemm
 from sparloom.tasks.pair_check import PairCheck
 from sparloom.tasks.pair_peers import mkl_pair, torch_pair
+from sparloom.tasks.timed_cases import statistics_of
 
 __all__ = ["BenchKernels", "kernel_metrics"]
 
@@ -74,7 +76,7 @@ class BenchKernels:
         rows = []
         with pinned(self.threads):
             for problem, measured in log.track(self._measured(), "problems", total=self._problems()):
-                rows += [{**problem, "method": method, **_statistics(taken), "seconds": list(taken.seconds)}
+                rows += [{**problem, "method": method, **statistics_of(taken)}
                          for method, taken in measured.items()]
         frame = pd.DataFrame(rows)
         with atomic_path(out / "per_matrix.parquet") as partial:
@@ -166,24 +168,13 @@ def kernel_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         seconds = frame[frame["op"] == op].pivot(index=["matrix", "width"], columns="method", values="median")
         peers = [name for name in PEERS if name in seconds]
         for name in peers:
-            found |= _summary(f"{op}/over_{name}", seconds[name] / seconds[OWN], seed)
+            found |= ratio_bounds(f"{op}/over_{name}", seconds[name] / seconds[OWN], seed=seed)
         if op == "spmm" and peers:
             best = seconds[peers].min(axis=1) / seconds[OWN]
-            found |= _summary("spmm/over_best_peer", best, seed)
+            found |= ratio_bounds("spmm/over_best_peer", best, seed=seed)
             for width, ratio in best.groupby("width"):
-                found |= _summary(f"spmm/{width}/over_best_peer", ratio, seed)
+                found |= ratio_bounds(f"spmm/{width}/over_best_peer", ratio, seed=seed)
     return found
-
-
-def _summary(key: str, ratio: pd.Series, seed: int) -> dict[str, float]:
-    low, high = bootstrap_interval(ratio.to_numpy(), seed=seed)
-    return {key: geomean(ratio.to_numpy()), f"{key}_low": low, f"{key}_high": high, f"{key}_min": float(ratio.min()),
-            f"{key}_max": float(ratio.max())}
-
-
-def _statistics(taken: Measurement) -> dict[str, float | bool]:
-    low, middle, high = np.quantile(taken.seconds, (0.1, 0.5, 0.9))
-    return {"median": float(middle), "p10": float(low), "p90": float(high), "stolen": taken.stolen}
 
 
 def _installed(peers: Mapping[str, Callable[[], Call]]) -> dict[str, Call]:

@@ -23,7 +23,7 @@ from sparloom.tasks.provenance import commit
 from sparloom.tasks.ragged_modules import OWN_MODULES, attention_kernels, prelude_seconds
 from sparloom.tasks.ragged_peers import prepare_peers
 from sparloom.tasks.ragged_products import ProductSizes, triangular_methods, variable_methods
-from sparloom.tasks.timed_cases import timed_cases
+from sparloom.tasks.timed_cases import statistics_of, timed_cases
 
 __all__ = ["BenchRagged"]
 
@@ -165,12 +165,7 @@ class BenchRagged:
             return interleaved(calls, self.timing, threads=self.threads)
 
     def _rows(self, about: Row, measured: Mapping[str, Measurement]) -> list[Row]:
-        rows = []
-        for method, taken in measured.items():
-            low, middle, high = np.quantile(taken.seconds, (0.1, 0.5, 0.9))
-            rows.append(about | {"method": method, "median": float(middle), "p10": float(low), "p90": float(high),
-                                 "stolen": taken.stolen, "seconds": list(taken.seconds)})
-        return rows
+        return [about | {"method": method, **statistics_of(taken)} for method, taken in measured.items()]
 
     @property
     def _folder(self) -> Path:

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from sparloom.sparse import Corpus, MatrixEntry
+from sparloom.tasks.dispatch_cases import spread_out
 
 __all__ = ["METHODS", "Block", "Case", "cases", "fusion_set"]
 
@@ -81,17 +80,10 @@ def cases(blocks: Iterable[Block], part: str, entries: Sequence[MatrixEntry]) ->
             raise ValueError(f"no method {', '.join(unknown)}: choose from {', '.join(METHODS)}")
         if block.part != part:
             continue
-        for entry in _even(entries, block.count):
+        for entry in spread_out(entries, block.count):
             for op in block.ops:
                 for width in block.widths:
                     found[entry.name].setdefault((op, width, block.threads), set()).update(block.methods)
     return {name: [Case(part, name, *key, tuple(method for method in METHODS if method in methods))
                    for key, methods in wanted.items()]
             for name, wanted in found.items() if wanted}
-
-
-def _even(entries: Sequence[MatrixEntry], count: int | None) -> Sequence[MatrixEntry]:
-    if count is None or count >= len(entries):
-        return entries
-    ordered = sorted(entries, key=lambda entry: (entry.nnz, entry.name))
-    return [ordered[place] for place in np.linspace(0, len(ordered) - 1, count).round().astype(int)]

@@ -5,19 +5,28 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from sparloom.fusion import pinned
+from sparloom.measure import Measurement
 from sparloom.models import retain_memory
 from sparloom.tasks.case_journal import CaseJournal
 from sparloom.tasks.fanout import run_jobs
 from sparloom.tasks.processors import alone
 
-__all__ = ["timed_cases"]
+__all__ = ["statistics_of", "timed_cases"]
 
 logger = logging.getLogger(__name__)
 
 Case = TypeVar("Case")
+
+
+def statistics_of(taken: Measurement) -> dict[str, Any]:
+    """Columns of a timed method: seconds of each repetition, their median and bounds, and whether time was stolen."""
+    low, middle, high = np.quantile(taken.seconds, (0.1, 0.5, 0.9))
+    return {"median": float(middle), "p10": float(low), "p90": float(high), "stolen": taken.stolen,
+            "seconds": list(taken.seconds)}
 
 
 def timed_cases(

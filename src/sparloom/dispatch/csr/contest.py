@@ -9,14 +9,11 @@ import numpy as np
 
 from sparloom.dispatch.csr.rivals import Library
 from sparloom.dispatch.racing import Call
-from sparloom.ops import Op, Operands, assert_close
+from sparloom.ops import Op, Operands, assert_rows_close
 from sparloom.platforms import CpuKernels
 from sparloom.space import Config
-from sparloom.sparse import Pattern
 
 __all__ = ["Contest", "CsrChoice"]
-
-COMPARED_ROWS, COMPARED_NONZEROS = 64, 1 << 14  # of a result, at most
 
 
 @dataclass(frozen=True)
@@ -70,19 +67,10 @@ class Contest:
 
     def difference(self, winner: int, baseline: int) -> str:
         """Say where, in some rows, the winner computes something else than the baseline; "" if it does not."""
-        operands, name = self.parts[0], self._op.name
+        operands = self.parts[0]
         expected, found = (self._computed(place, operands) for place in (baseline, winner))
-        rows = _few_rows(operands.matrix.pattern)
-        few = operands.take_rows(rows, name).used_columns(name)
-        nonzeros = operands.matrix.pattern.nonzeros_of(rows)
-        places = nonzeros if name == "sddmm" else rows
-        expected, found = expected[places], found[places]
-        known = np.isfinite(expected)
-        if not np.array_equal(known, np.isfinite(found)):
-            return "infinite or NaN in other places than the baseline"
         try:
-            assert_close(np.where(known, found, 0), np.where(known, expected, 0).astype(np.float64),
-                         terms=2 * self._op.terms(few.matrix.pattern, few.width), scale=self._op.scale(few))
+            assert_rows_close(found, expected, self._op, operands)
         except AssertionError as error:
             return f"other than the baseline: {error}"
         return ""
@@ -101,11 +89,3 @@ class Contest:
         result = family.result(operands)
         family.bind(operands, self.own[place], result)()
         return result
-
-
-def _few_rows(pattern: Pattern) -> np.ndarray:
-    """Choose rows, rising, that have few nonzeros together; the shortest one if none has few."""
-    spread = np.unique(np.linspace(0, pattern.rows - 1, COMPARED_ROWS).astype(np.int64))
-    lengths = pattern.row_lengths()
-    few = spread[np.cumsum(lengths[spread]) <= COMPARED_NONZEROS]
-    return few if few.size else np.array([np.argmin(lengths)])

@@ -1,0 +1,231 @@
+"""A bench of input-aware operations: ratios of seconds, what deciding costs and loses, tables and figures."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.table import Table
+
+from sparloom.measure import geomean
+from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
+from sparloom.report.ratio_bounds import ratio_bounds
+
+__all__ = ["decision_regret", "dispatch_metrics", "dispatch_seconds", "dispatch_tables", "draw_dispatch"]
+
+CASE = ["op", "matrix", "width"]
+OWN, NEW, KERNEL = "sparloom", "sparloom_new", "kernel"
+LARGE = 0.5e-3  # seconds of the best baseline, from which on a case counts
+SLOWER = 0.97  # times as fast as the best baseline: below is a regression
+CALLS = 100  # over which a decision is spread
+NEAR = 1.03  # times as slow as the fastest of several choices: as good as the same
+SAME = 0.9  # share of repeated decisions that choose the same
+PEERS: Mapping[str, tuple[str, str]] = {
+    "torch": ("torch CSR", "#9a9a9a"), "torch_reduce": ("torch reduce", "#c8c8c8"), "mkl": ("MKL", "#7aa974"),
+    "numba": ("Numba", "#d9a441"), "scipy": ("SciPy", "#5f7fa8"), "sampled_addmm": ("torch", "#9a9a9a"),
+    "gather_dot": ("gather, dot", "#c8c8c8"), "composed": ("composed", "#9a9a9a"),
+    "gathered": ("gathered", "#c8c8c8"),
+}
+
+
+def dispatch_seconds(per_case: pd.DataFrame) -> pd.DataFrame:
+    """Median seconds: a row for each case (op, matrix, width), a column for each method, and `best`, of the peers.
+
+    Args:
+        per_case: per_case.parquet of `bench_dispatch`.
+    """
+    seconds = per_case[per_case["median"].notna()].pivot(index=CASE, columns="method", values="median")
+    return seconds.assign(best=seconds[[name for name in PEERS if name in seconds]].min(axis=1))
+
+
+def decision_regret(candidates: pd.DataFrame, decisions: pd.DataFrame) -> pd.DataFrame:
+    """Add to every decision on an explored case how many times as long its choice takes as the best candidate.
+
+    The best is chosen by the even repetitions of each case, and both are compared by the odd ones: the least of many
+    noisy numbers is too low.
+
+    Args:
+        candidates, decisions: candidates.parquet and decisions.parquet of `bench_dispatch`.
+    """
+    chosen_by, judged_by = (
+        candidates["seconds"].map(lambda taken, first=first: float(np.median(taken[first::2] or taken)))
+        for first in (0, 1))
+    timed = candidates.assign(chosen_by=chosen_by, judged_by=judged_by)
+    best = timed.loc[timed.groupby(CASE)["chosen_by"].idxmin(), [*CASE, "judged_by"]]
+    judged = timed[[*CASE, "method", "judged_by"]].rename(columns={"method": "choice", "judged_by": "taken"})
+    found = decisions.merge(judged, on=[*CASE, "choice"]).merge(best, on=CASE)
+    return found.assign(regret=found["taken"] / found["judged_by"])
+
+
+def dispatch_metrics(
+    per_case: pd.DataFrame, decisions: pd.DataFrame, candidates: pd.DataFrame, *, seed: int,
+) -> dict[str, float]:
+    """Reduce a bench of input-aware operations.
+
+    Args:
+        per_case, decisions, candidates: tables of `bench_dispatch`.
+        seed: of the bootstrap over cases.
+
+    Returns:
+        Geometric means over the cases whose best baseline takes at least 0.5 ms, with 95 % bounds `_low` and `_high`
+        and the extremes `_min` and `_max`: `<op>/over_best`, how many times as fast as the fastest baseline of each
+        case; `<op>/over_<baseline>`, `<op>/<width>/over_best`; `<op>/new_over_best`, where the call makes the array of
+        its result; `<op>/cases` and `<op>/slower_share`, below 0.97. `<op>/small/over_best` of the other cases, and
+        what calls of a prepared matrix take beside the kernel, `replay_overhead_us`, median over all small cases, with
+        `_p90`. `attention/over_composed` is attention/over_best, `attention/memory_share` its peak over that of the
+        baseline which needs least. `probe_share_median`, what deciding takes over 100 calls, and `probe_runs_max`, over
+        one; `measured_share` of the decisions. Of the explored cases `regret`, by operation and by arm, see
+        `decision_regret`, and `stable_share`, those on which at least 9 of 10 decisions are the same or all choices
+        are within 3 %.
+    """
+    seconds = dispatch_seconds(per_case)
+    found: dict[str, float] = {}
+    for op, rows in seconds.groupby("op", sort=False):
+        found |= _speedups(str(op), rows, seed)
+    small = seconds[seconds["best"] < LARGE]
+    if KERNEL in seconds and len(small):
+        over = 1e6 * (small[OWN] - small[KERNEL]).dropna()
+        found |= {"replay_overhead_us": float(over.median()), "replay_overhead_us_p90": float(over.quantile(0.9))}
+    found |= _memory(per_case)
+    found |= _costs(decisions[decisions["arm"] == ""], seconds)
+    return found | (_regrets(candidates, decisions, seed) if len(candidates) else {})
+
+
+def _speedups(op: str, rows: pd.DataFrame, seed: int) -> dict[str, float]:
+    large, small = rows[rows["best"] >= LARGE], rows[rows["best"] < LARGE]
+    ratio = large["best"] / large[OWN]
+    found: dict[str, float] = {f"{op}/cases": len(large), **ratio_bounds(f"{op}/over_best", ratio, seed=seed)}
+    if len(large):
+        found[f"{op}/slower_share"] = float((ratio < SLOWER).mean())
+    for width, own in ratio.groupby("width"):
+        found |= ratio_bounds(f"{op}/{width}/over_best", own, seed=seed)
+    for name in (name for name in PEERS if name in rows):
+        found |= ratio_bounds(f"{op}/over_{name}", large[name] / large[OWN], seed=seed)
+    found |= ratio_bounds(f"{op}/new_over_best", large["best"] / large[NEW], seed=seed)
+    found |= ratio_bounds(f"{op}/small/over_best", small["best"] / small[OWN], seed=seed)
+    if op == "attention":
+        found |= {key.replace("over_best", "over_composed"): value for key, value in found.items()
+                  if key.startswith("attention/over_best")}
+    return found
+
+
+def _memory(per_case: pd.DataFrame) -> dict[str, float]:
+    if "peak_bytes" not in per_case:
+        return {}
+    peaks = per_case[per_case["peak_bytes"] > 0].pivot(index=CASE, columns="method", values="peak_bytes")
+    peers = [name for name in PEERS if name in peaks]
+    if NEW not in peaks or not peers:
+        return {}
+    share = (peaks[NEW] / peaks[peers].min(axis=1)).dropna()
+    return {"attention/memory_share": geomean(share.to_numpy()), "attention/memory_share_max": float(share.max())}
+
+
+def _costs(decided: pd.DataFrame, seconds: pd.DataFrame) -> dict[str, float]:
+    """What deciding took, where the best baseline takes long enough to count."""
+    known = decided.merge(seconds[seconds["best"] >= LARGE].reset_index()[[*CASE, OWN]], on=CASE)
+    if known.empty:
+        return {}
+    runs = known["decision_seconds"] / known[OWN]
+    return {"probe_share_median": float(runs.median() / CALLS), "probe_share_p90": float(runs.quantile(0.9) / CALLS),
+            "probe_runs_max": float(runs.max()), "measured_share": float((known["origin"] == "measured").mean())}
+
+
+def _regrets(candidates: pd.DataFrame, decisions: pd.DataFrame, seed: int) -> dict[str, float]:
+    judged = decision_regret(candidates, decisions[decisions["arm"] != ""])
+    first = judged[judged["repeat"] == 0]
+    own = first[first["arm"] == "default"]
+    found = ratio_bounds("regret", own["regret"], seed=seed)
+    for op, rows in own.groupby("op", sort=False):
+        found |= ratio_bounds(f"{op}/regret", rows["regret"], seed=seed)
+    for arm, rows in first.groupby("arm", sort=False):
+        found |= ratio_bounds(f"arms/{arm}/regret", rows["regret"], seed=seed)
+        found[f"arms/{arm}/seconds_median"] = float(rows["decision_seconds"].median())
+    stable = [_is_stable(rows) for _, rows in judged[judged["arm"] == "default"].groupby(CASE)]
+    return found | {"stable_share": float(np.mean(stable)), "stable_cases": len(stable)}
+
+
+def _is_stable(decisions: pd.DataFrame) -> bool:
+    most = decisions["choice"].value_counts().iloc[0]
+    return bool(most >= SAME * len(decisions) or decisions["taken"].max() <= NEAR * decisions["taken"].min())
+
+
+def dispatch_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
+    """Lay out ratios with bounds, then single numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title="times as fast", title_justify="left")
+    for column in ("", "geometric mean", "95 %", "least", "most"):
+        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
+    bounded = [key for key in metrics if f"{key}_low" in metrics]
+    for key in bounded:
+        table.add_row(key, f"{metrics[key]:.2f}", f"{metrics[f'{key}_low']:.2f}-{metrics[f'{key}_high']:.2f}",
+                      f"{metrics[f'{key}_min']:.2f}", f"{metrics[f'{key}_max']:.2f}")
+    yield table
+    single = Table(box=None, pad_edge=False, show_header=False)
+    for key, value in metrics.items():
+        if not any(key.startswith(name) and key.removeprefix(name) in ("", "_low", "_high", "_min", "_max")
+                   for name in bounded):
+            single.add_row(key, f"{value:.4g}")
+    yield single
+
+
+@styled
+def draw_dispatch(
+    per_case: pd.DataFrame, decisions: pd.DataFrame, candidates: pd.DataFrame, *, folder: Path,
+) -> None:
+    """Draw speedups.png over each baseline, best.png over the best one by size, and regret.png of all arms."""
+    seconds = dispatch_seconds(per_case)
+    large = seconds[seconds["best"] >= LARGE]
+    if len(large):
+        _draw_speedups(large, folder / "speedups")
+        _draw_best(per_case, large, folder / "best")
+    if len(candidates):
+        _draw_regret(decision_regret(candidates, decisions[decisions["arm"] != ""]), folder / "regret")
+
+
+def _draw_speedups(large: pd.DataFrame, stem: Path) -> None:
+    found = {}
+    for op, rows in large.groupby("op", sort=False):
+        for peer in (peer for peer in PEERS if peer in rows and rows[peer].notna().any()):
+            ratio = (rows[peer] / rows[OWN]).dropna()
+            found |= {(f"{op} {peer}", width): own.to_numpy() for width, own in ratio.groupby("width")}
+    groups = [name.split() for name in dict.fromkeys(name for name, _ in found)]
+    drawn, (axes,) = figure(1.2 + 0.9 * len(groups), 3.6)
+    width_bars(axes, found, {f"{op} {peer}": PEERS[peer][1] for op, peer in groups})
+    logarithmic(axes)
+    axes.set_xticks(range(len(groups)), [f"{PEERS[peer][0]}\n{op_title(op)}" for op, peer in groups], fontsize=8)
+    axes.set_ylabel("times as fast is sparloom")
+    axes.set_title("over each baseline, by width")
+    save(drawn, stem)
+
+
+def _draw_best(per_case: pd.DataFrame, large: pd.DataFrame, stem: Path) -> None:
+    """Every case by the nonzeros of its matrix."""
+    nonzeros = per_case.drop_duplicates("matrix").set_index("matrix")["nnz"]
+    ops = list(dict.fromkeys(large.index.get_level_values("op")))
+    drawn, panels = figure(3.4 * len(ops), 3.2, columns=len(ops))
+    for panel, op in zip(panels, ops, strict=True):
+        rows = large.xs(op, level="op")
+        for width, own in rows.groupby("width"):
+            at = nonzeros.loc[own.index.get_level_values("matrix")]
+            panel.plot(at, own["best"] / own[OWN], "o", markersize=2.5, alpha=0.6, label=f"{width}")
+        panel.set_xscale("log")
+        logarithmic(panel)
+        panel.set_xlabel("nonzeros")
+        panel.set_title(op_title(op))
+    panels[0].set_ylabel("times as fast as the best baseline")
+    panels[-1].legend(title="width", fontsize=7, title_fontsize=8)
+    save(drawn, stem)
+
+
+def _draw_regret(judged: pd.DataFrame, stem: Path) -> None:
+    """A dot for every case, a bar for the geometric mean."""
+    first = judged[judged["repeat"] == 0]
+    arms = list(dict.fromkeys(first["arm"]))
+    drawn, (panel,) = figure(1.4 + 0.8 * len(arms), 3.2)
+    for place, arm in enumerate(arms):
+        values = first.loc[first["arm"] == arm, "regret"].to_numpy()
+        panel.bar(place, geomean(values) - 1, width=0.6, bottom=1, color="#b5443c" if arm == "default" else "#c8c8c8")
+        panel.scatter(np.full(values.size, place), values, s=5, color="#2b2b2b", alpha=0.5, linewidth=0)
+    panel.set_xticks(range(len(arms)), [arm.replace("_", "\n") for arm in arms], fontsize=8)
+    panel.set_ylabel("times as slow as the best candidate")
+    panel.set_title("regret of decisions")
+    save(drawn, stem)

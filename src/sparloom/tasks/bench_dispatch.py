@@ -1,0 +1,151 @@
+"""How fast operations are whose kernel is decided by measurement, beside other libraries and the best they could do."""
+
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from sparloom import log
+from sparloom.dispatch import PlanCache
+from sparloom.dispatch.csr import CsrPolicy
+from sparloom.errors import SparloomError
+from sparloom.files import atomic_path, write_text
+from sparloom.measure import TimingProtocol
+from sparloom.nn import SPARSE_LIBRARIES
+from sparloom.platforms import keep_threads_awake
+from sparloom.report import dispatch_metrics, dispatch_tables, draw_dispatch
+from sparloom.sparse import Corpus, MatrixEntry
+from sparloom.tasks.case_journal import CaseJournal
+from sparloom.tasks.dispatch_cases import DispatchCase, dispatch_cases, spread_out
+from sparloom.tasks.dispatch_score import DecisionArm, DispatchBench
+from sparloom.tasks.fanout import run_apart
+from sparloom.tasks.kernel_peers import peer_versions
+from sparloom.tasks.processors import alone
+from sparloom.tasks.provenance import commit
+
+__all__ = ["BenchDispatch"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BenchDispatch:
+    """Time SpMM, SDDMM and attention on a sparse pattern, as users call them, beside other libraries.
+
+    First a process decides for every case; another one finds the decisions in the cache, checks every method and times
+    all of them side by side. A third one explores some cases: it times every candidate, so that it is known what a
+    decision could have won, and decides anew several times and in other ways. A run that is killed goes on where it
+    was, as long as commit and settings are the same.
+
+    Args:
+        corpus: of matrices.
+        count: of matrices that are timed, evenly over their nonzeros; None: all.
+        ops: "spmm", "sddmm", "attention".
+        widths: of dense operands, all heads together.
+        heads: of attention.
+        explored: matrices that are explored, likewise.
+        explored_widths: for these.
+        repeats: of a cold decision on them.
+        arms: other ways to decide, by name.
+        policy: of decisions.
+        timing: of methods side by side.
+        memory_bytes: cases that need more are left out, and peers that do.
+        journals: folder of what is under way; emptied when it is complete.
+        seed: of operands and of the bootstrap.
+    """
+
+    corpus: Corpus
+    count: int | None
+    ops: Sequence[str]
+    widths: Sequence[int]
+    heads: int
+    explored: int
+    explored_widths: Sequence[int]
+    repeats: int
+    arms: Mapping[str, DecisionArm]
+    policy: CsrPolicy
+    timing: TimingProtocol
+    threads: int
+    memory_bytes: float
+    journals: str
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_case.parquet, decisions.parquet, candidates.parquet, peers.json and figures; returns ratios."""
+        keep_threads_awake()
+        planned = {step: self._planned(step) for step in ("decide", "score", "explore")}
+        entries = {entry.name: entry for entry in self.corpus.entries()}
+        with alone():
+            for step, cases in planned.items():
+                waiting = {name: name for name in cases if self._missing(step, cases[name])}
+                logger.info("%s: %d of %d matrices", step, len(waiting), len(cases))
+                weights = {name: float(entries[name].nnz * len(cases[name]) + 1) for name in waiting}
+                for name, reason in run_apart(partial(self.step, step), waiting, weights=weights, description=step):
+                    if reason:
+                        logger.warning("%s is left out: %s", name, reason)
+        scored, decided, explored = (
+            pd.DataFrame(self._rows(step, planned[step], entries)) for step in ("score", "decide", "explore"))
+        told = explored["method"].isna() if len(explored) else []
+        frames = {"per_case": scored, "decisions": pd.concat([decided.assign(arm="", repeat=0), explored[told]]),
+                  "candidates": explored[~told]}
+        for name, frame in frames.items():
+            with atomic_path(out / f"{name}.parquet") as path:
+                frame.dropna(axis=1, how="all").to_parquet(path, compression="zstd")
+        write_text(out / "peers.json", json.dumps(peer_versions(), indent=2) + "\n")
+        metrics = dispatch_metrics(**frames, seed=self.seed)
+        for table in dispatch_tables(metrics):
+            log.console.print(table)
+        draw_dispatch(**frames, folder=out)
+        shutil.rmtree(self._folder)
+        return metrics
+
+    def step(self, step: str, name: str) -> str:
+        """Do what a matrix lacks; returns why nothing could be done, or nothing."""
+        try:
+            matrix = self.corpus.load(name)
+        except (OSError, ValueError, SparloomError) as error:
+            return f"cannot be read: {error}"
+        bench = DispatchBench(
+            self.timing, self.threads, self.heads, self.policy, SPARSE_LIBRARIES, self.memory_bytes, self.arms,
+            self.repeats, PlanCache(self._folder / "plans"), self.seed)
+        for case in self._missing(step, self._planned(step)[name]):
+            self._journal(step).append(case.key, getattr(bench, step)(case, matrix))
+        return ""
+
+    def _planned(self, step: str) -> dict[str, list[DispatchCase]]:
+        """Cases by matrix."""
+        entries: Sequence[MatrixEntry] = spread_out(self.corpus.entries(), self.count)
+        widths = self.widths
+        if step == "explore":
+            entries, widths = spread_out(entries, self.explored), self.explored_widths
+        return dispatch_cases(entries, self.ops, widths, memory_bytes=self.memory_bytes)
+
+    def _missing(self, step: str, cases: Sequence[DispatchCase]) -> list[DispatchCase]:
+        done = self._journal(step).rows()
+        return [case for case in cases if case.key not in done]
+
+    def _rows(
+        self, step: str, planned: Mapping[str, Sequence[DispatchCase]], entries: Mapping[str, MatrixEntry],
+    ) -> Iterator[dict[str, object]]:
+        """One row per case and method, with what is known of the matrix."""
+        done = self._journal(step).rows()
+        for name, cases in planned.items():
+            for case in cases:
+                for row in done.get(case.key, ()):
+                    yield {"op": case.op, "matrix": name, "width": case.width, "rows": entries[name].rows,
+                           "nnz": entries[name].nnz, "kind": entries[name].kind, **row}
+
+    def _journal(self, step: str) -> CaseJournal:
+        return CaseJournal(self._folder / f"{step}.jsonl")
+
+    @property
+    def _folder(self) -> Path:
+        """Where this run is under way: another commit or other settings begin anew."""
+        settings = (commit(), self.timing, self.policy, self.arms, self.heads, self.repeats, self.threads, self.seed)
+        return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]

@@ -1,0 +1,49 @@
+"""What is timed of operations on one sparse matrix: matrices x operations x widths."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparloom.sparse import MatrixEntry
+
+__all__ = ["DispatchCase", "dispatch_cases", "spread_out"]
+
+
+@dataclass(frozen=True)
+class DispatchCase:
+    """One operation on one matrix.
+
+    Args:
+        width: of the dense operands, all heads together.
+    """
+
+    op: str
+    matrix: str
+    width: int
+
+    @property
+    def key(self) -> str:
+        """Names the case in journals."""
+        return f"{self.op} {self.matrix} {self.width}"
+
+
+def dispatch_cases(
+    entries: Sequence[MatrixEntry], ops: Sequence[str], widths: Sequence[int], *, memory_bytes: float,
+) -> dict[str, list[DispatchCase]]:
+    """List cases by matrix; those whose dense operands and result do not fit the memory are left out."""
+    found = {}
+    for entry in entries:
+        cases = [DispatchCase(op, entry.name, width) for op in ops for width in widths
+                 if 4 * width * (entry.rows + entry.cols) * 2 + 24 * entry.nnz <= memory_bytes]
+        if cases:
+            found[entry.name] = cases
+    return found
+
+
+def spread_out(entries: Sequence[MatrixEntry], count: int | None) -> Sequence[MatrixEntry]:
+    """Choose at most so many, evenly over their nonzeros; all for None."""
+    if count is None or count >= len(entries):
+        return entries
+    ordered = sorted(entries, key=lambda entry: (entry.nnz, entry.name))
+    return [ordered[place] for place in np.linspace(0, len(ordered) - 1, count).round().astype(int)]

@@ -1,0 +1,185 @@
+"""Decide, time and explore one case of a bench of input-aware operations: steps for processes of their own."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparloom.dispatch import PlanCache
+from sparloom.dispatch.csr import CsrCostModel, CsrPlan, CsrPolicy, Library, Prepared
+from sparloom.errors import Unsupported
+from sparloom.fusion import pinned
+from sparloom.measure import TimingProtocol
+from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, assert_rows_close
+from sparloom.platforms import CpuKernels, interleaved, reallocated
+from sparloom.sparse import SparseMatrix
+from sparloom.tasks.dispatch_cases import DispatchCase
+from sparloom.tasks.peak_memory import peak_bytes
+from sparloom.tasks.sparse_peers import GATHERING, SPARSE_PEERS, gathered_bytes
+from sparloom.tasks.timed_cases import statistics_of
+
+__all__ = ["DecisionArm", "DispatchBench"]
+
+OPS: Mapping[str, Callable[[int], Op]] = {
+    "spmm": lambda heads: SpMM(), "sddmm": lambda heads: SDDMM(), "attention": lambda heads: CsrAttention(heads)}
+SERIAL = ("scipy",)
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DecisionArm:
+    """Another way to decide.
+
+    Args:
+        policy: of the decision.
+        model: what shortlists are made by; None: the formula.
+    """
+
+    policy: CsrPolicy
+    model: CsrCostModel | None = None
+
+
+@dataclass(frozen=True)
+class DispatchBench:
+    """What all cases have in common.
+
+    Args:
+        timing: of the methods side by side.
+        threads: of all of them.
+        heads: of attention.
+        policy: of decisions.
+        libraries: baselines that decisions know.
+        memory_bytes: peers that gather more are left out.
+        arms: other ways to decide, by name.
+        repeats: of a cold decision.
+        cache: of decisions; another process finds them there.
+        seed: of operands.
+    """
+
+    timing: TimingProtocol
+    threads: int
+    heads: int
+    policy: CsrPolicy
+    libraries: Mapping[str, Mapping[str, Library]]
+    memory_bytes: float
+    arms: Mapping[str, DecisionArm]
+    repeats: int
+    cache: PlanCache
+    seed: int
+
+    def decide(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
+        """Decide; one row says what for and what it took."""
+        torch.set_num_threads(self.threads)
+        operands = self._operands(case, matrix)
+        self.cache.rates(self.threads)
+        plan = self._prepared(operands.matrix, cache=self.cache, policy=self.policy).plan(case.op, **operands.dense)
+        return [_told(plan)]
+
+    def score(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
+        """Check every method and time all side by side; a row for each. What was decided is looked up.
+
+        Raises:
+            NotDecided: no other process has decided the case before.
+        """
+        torch.set_num_threads(self.threads)
+        op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
+        ready = self._prepared(operands.matrix, cache=self.cache, policy=self.policy, replay_only=True)
+        plan = ready.plan(case.op, **operands.dense)
+        calls = self._own(case, ready, plan, operands)
+        expected, failed = np.array(calls["sparloom"]()), []
+        for name, bind in SPARSE_PEERS[case.op].items():
+            try:
+                if name in GATHERING and gathered_bytes(operands) > self.memory_bytes:
+                    raise Unsupported(f"it makes {gathered_bytes(operands) / 2**30:.1f} GiB")
+                call = bind(operands, self.threads)
+                assert_rows_close(np.asarray(call()), expected, op, operands)
+                calls[name] = call
+            except (Unsupported, AssertionError) as error:
+                failed.append({"method": name, "failure": f"{type(error).__name__}: {error}"})
+        with pinned(self.threads), torch.inference_mode():
+            taken = interleaved(calls, self.timing, threads=self.threads, serial=SERIAL)
+        work = op.work(operands.matrix.pattern, case.width)
+        return [{"method": name, **statistics_of(each), "flops": work.flops, "bytes": work.bytes,
+                 **self._peak(case, calls[name])} for name, each in taken.items()] + failed
+
+    def explore(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
+        """Time every candidate and every baseline of a decision, and decide anew in every arm, several times.
+
+        The rows of candidates have `seconds` for each repetition, those of decisions an arm and a repeat.
+        """
+        torch.set_num_threads(self.threads)
+        op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
+        kernels = CpuKernels(self.threads, case.width)
+        family = kernels.family(op)
+        result = family.result(operands)
+        calls: dict[str, Callable[[], Any]] = {
+            config.key: family.bind(operands, config, result) for config in kernels.space(op)}
+        for name, library in self.libraries.get(case.op, {}).items():
+            product = library(operands.matrix, self.threads)
+            calls[name] = lambda product=product: product(operands.dense)
+        with pinned(self.threads), torch.inference_mode():
+            taken = interleaved(calls, self.timing, threads=self.threads, serial=SERIAL)
+        rows: list[Row] = [{"method": name, **statistics_of(each)} for name, each in taken.items()]
+        for repeat in range(self.repeats):
+            rows += [{"arm": name, "repeat": repeat, **self._cold(case, operands, arm)}
+                     for name, arm in {"default": DecisionArm(self.policy), **self.arms}.items()
+                     if repeat == 0 or name == "default"]
+        return rows
+
+    def _cold(self, case: DispatchCase, operands: Operands, arm: DecisionArm) -> Row:
+        """Decide with nothing known but the rates of the machine."""
+        folder = Path(tempfile.mkdtemp(prefix="sparloom-plans-"))
+        try:
+            cache = PlanCache(folder)
+            cache.keep_rates(self.threads, self.cache.rates(self.threads))
+            return _told(self._prepared(operands.matrix, cache=cache, policy=arm.policy, model=arm.model).plan(
+                case.op, **operands.dense))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _prepared(self, matrix: SparseMatrix, **options: Any) -> Prepared:
+        return Prepared(matrix, threads=self.threads, libraries=self.libraries, **options)
+
+    def _operands(self, case: DispatchCase, matrix: SparseMatrix) -> Operands:
+        """Draw operands; SDDMM has ones in A, which peers do not multiply by."""
+        if case.op == "sddmm":
+            matrix = SparseMatrix(matrix.pattern, np.ones(matrix.pattern.nnz, np.float32))
+        return OPS[case.op](self.heads).operands(matrix, case.width, self.seed)
+
+    def _peak(self, case: DispatchCase, call: Callable[[], Any]) -> Row:
+        """Memory that attention takes, its result included where the call makes it."""
+        if case.op != "attention":
+            return {}
+        try:
+            return {"peak_bytes": peak_bytes(call)}
+        except Unsupported:
+            return {}
+
+    def _own(
+        self, case: DispatchCase, ready: Prepared, plan: CsrPlan, operands: Operands,
+    ) -> dict[str, Callable[[], Any]]:
+        """Bind the operation as users call it, with a place for the result and without, and the kernel that it runs."""
+        dense = operands.dense
+        calls = {
+            "spmm": lambda out=None: ready.spmm(dense["B"], out=out),
+            "sddmm": lambda out=None: ready.sddmm(dense["B"], dense["C"], out=out),
+            "attention": lambda out=None: ready.attention(dense["Q"], dense["K"], dense["V"], out=out)}
+        family = CpuKernels(self.threads, case.width).family(OPS[case.op](self.heads))
+        result = family.result(operands)
+        own: dict[str, Callable[[], Any]] = {
+            "sparloom": lambda: calls[case.op](result), "sparloom_new": calls[case.op]}
+        if plan.choice.config:
+            own["kernel"] = family.bind(operands, plan.config, result)
+        return own
+
+
+def _told(plan: CsrPlan) -> Row:
+    decision = plan.decision
+    return {"choice": plan.choice.config or plan.choice.library, "origin": decision.origin, "reason": decision.reason,
+            "decision_seconds": decision.seconds, "decision_executions": decision.executions}

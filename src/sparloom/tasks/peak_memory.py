@@ -1,0 +1,38 @@
+"""How much memory a call needs beside what is there before it."""
+
+import ctypes
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sparloom.errors import Unsupported
+
+__all__ = ["peak_bytes"]
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+FORGET_PEAK = "5"  # see man 5 proc
+
+
+def peak_bytes(call: Callable[[], Any]) -> int:
+    """Run a call; bytes of memory at its peak less before.
+
+    Raises:
+        Unsupported: the system does not count.
+    """
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not serve the call
+        CLEAR.write_text(FORGET_PEAK, encoding="ascii")
+    except (OSError, AttributeError) as error:
+        raise Unsupported(f"peaks of memory are not counted on this system: {error}") from error
+    before = _kibibytes("VmRSS")
+    call()
+    return 1024 * max(0, _kibibytes("VmHWM") - before)
+
+
+def _kibibytes(name: str) -> int:
+    for line in STATUS.read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    raise Unsupported(f"{STATUS} has no {name}")

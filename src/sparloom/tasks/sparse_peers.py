@@ -1,0 +1,144 @@
+"""SpMM, SDDMM and attention on a sparse pattern as users have them without us, bound to arrays that are there before.
+
+Calls give their results; those that can write to an array write to one that was made before.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from types import MappingProxyType
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+
+from sparloom.ops import Operands
+from sparloom.tasks.kernel_peers import SPMM_PEERS
+from sparloom.tasks.torch_matrix import torch_csr
+
+__all__ = ["GATHERING", "SPARSE_PEERS", "gathered_bytes"]
+
+Call = Callable[[], Any]
+Bind = Callable[[Operands, int], Call]
+
+
+def gathered_bytes(operands: Operands) -> int:
+    """Bytes of the two arrays (nnz, width) that peers which gather rows of dense operands make."""
+    return 8 * operands.matrix.pattern.nnz * operands.width
+
+
+def _into_array(bind: Callable[..., Callable[[], None]], operands: Operands, threads: int) -> Call:
+    """Bind a peer that writes to an array."""
+    dense = operands.dense["B"]
+    result = np.empty((operands.matrix.pattern.rows, dense.shape[1]), np.float32)
+    run = bind(operands.matrix, dense, result, threads=threads)
+
+    def call() -> np.ndarray:
+        run()
+        return result
+
+    return call
+
+
+def _torch_reduce(operands: Operands, threads: int) -> Call:
+    """torch.sparse.mm with a reduction: kernels of its own, not those of MKL."""
+    torch.set_num_threads(threads)
+    matrix, dense = torch_csr(operands.matrix), torch.from_numpy(operands.dense["B"])
+    return lambda: torch.sparse.mm(matrix, dense, "sum")
+
+
+def _sampled_addmm(operands: Operands, threads: int) -> Call:
+    """torch.sparse.sampled_addmm into a tensor; A's values must be 1, it does not multiply by them."""
+    torch.set_num_threads(threads)
+    matrix, (left, right) = torch_csr(operands.matrix), (torch.from_numpy(operands.dense[name]) for name in ("B", "C"))
+    turned, out = right.T, torch_csr(operands.matrix).clone()
+    return lambda: torch.sparse.sampled_addmm(matrix, left, turned, beta=0, out=out).values()
+
+
+def _gather_dot(operands: Operands, threads: int) -> Call:
+    """AutoSAGE's baseline: both rows of every nonzero, gathered and multiplied."""
+    torch.set_num_threads(threads)
+    pattern, (left, right) = operands.matrix.pattern, (torch.from_numpy(operands.dense[name]) for name in ("B", "C"))
+    rows, columns = torch.from_numpy(pattern.row_ids()), torch.from_numpy(pattern.indices)
+    return lambda: (left.index_select(0, rows) * right.index_select(0, columns)).sum(1)
+
+
+def _numba_sddmm(operands: Operands, threads: int) -> Call:
+    """The loops that a user of Numba writes: rows in parallel, additions in any order."""
+    multiply, pattern = _numba_loops(), operands.matrix.pattern
+    left, right = operands.dense["B"], operands.dense["C"]
+    indptr, result = pattern.indptr.astype(np.int32), np.empty(pattern.nnz, np.float32)
+
+    def call() -> np.ndarray:
+        numba.set_num_threads(threads)
+        multiply(indptr, pattern.indices, left, right, result)
+        return result
+
+    return call
+
+
+@cache
+def _numba_loops() -> Callable[..., None]:
+    def multiply(
+        indptr: np.ndarray, indices: np.ndarray, left: np.ndarray, right: np.ndarray, result: np.ndarray,
+    ) -> None:
+        for row in numba.prange(indptr.size - 1):
+            for n in range(indptr[row], indptr[row + 1]):
+                column, total = indices[n], np.float32(0)
+                for k in range(left.shape[1]):
+                    total += left[row, k] * right[column, k]
+                result[n] = total
+
+    return numba.njit(parallel=True, fastmath=True)(multiply)
+
+
+def _composed_sampled(operands: Operands, threads: int) -> Call:
+    """Per head: sampled_addmm, a softmax over the rows, torch.mm with a CSR tensor."""
+    torch.set_num_threads(threads)
+    pattern = operands.matrix.pattern
+    queries, keys, values = (torch.from_numpy(operands.dense[name]).unbind(1) for name in ("Q", "K", "V"))
+    matrix, rows = torch_csr(operands.matrix), torch.from_numpy(pattern.row_ids()).long()
+    places, scale = (matrix.crow_indices(), matrix.col_indices()), queries[0].shape[1] ** -0.5
+
+    def head(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        scores = torch.sparse.sampled_addmm(matrix, query, key.T, beta=0, alpha=scale).values()
+        weights = _row_softmax(scores, rows, pattern.rows)
+        return torch.sparse_csr_tensor(*places, weights, size=matrix.shape) @ value
+
+    return lambda: torch.stack([head(*each) for each in zip(queries, keys, values, strict=True)], 1)
+
+
+def _composed_gathered(operands: Operands, threads: int) -> Call:
+    """All heads at once: rows of every nonzero gathered, a softmax over the rows, additions by index."""
+    torch.set_num_threads(threads)
+    pattern = operands.matrix.pattern
+    queries, keys, values = (torch.from_numpy(operands.dense[name]) for name in ("Q", "K", "V"))
+    rows, columns = torch.from_numpy(pattern.row_ids()).long(), torch.from_numpy(pattern.indices).long()
+
+    def call() -> torch.Tensor:
+        scores = (queries.index_select(0, rows) * keys.index_select(0, columns)).sum(2) * queries.shape[2] ** -0.5
+        weights = _row_softmax(scores, rows, pattern.rows)
+        sent = weights[:, :, None] * values.index_select(0, columns)
+        return values.new_zeros(pattern.rows, *values.shape[1:]).index_add_(0, rows, sent)
+
+    return call
+
+
+def _row_softmax(scores: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
+    """Softmax of the scores of each row, as PyTorch Geometric has it."""
+    index = rows if scores.dim() == 1 else rows[:, None].expand_as(scores)
+    peaks = scores.new_full((count, *scores.shape[1:]), -torch.inf).scatter_reduce_(0, index, scores, "amax")
+    weights = (scores - peaks.index_select(0, rows)).exp_()
+    totals = scores.new_zeros((count, *scores.shape[1:])).index_add_(0, rows, weights)
+    return weights / totals.index_select(0, rows)
+
+
+SPARSE_PEERS: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
+    "spmm": {**{name: partial(_into_array, bind) for name, bind in SPMM_PEERS.items()}, "torch_reduce": _torch_reduce},
+    "sddmm": {"sampled_addmm": _sampled_addmm, "numba": _numba_sddmm, "gather_dot": _gather_dot},
+    "attention": {"composed": _composed_sampled, "gathered": _composed_gathered},
+})
+"""Operation -> name -> how it is bound to operands, for so many threads."""
+
+GATHERING = ("gather_dot", "gathered")
+"""Peers that need `gathered_bytes`."""
