@@ -17,6 +17,7 @@ CASE = ["op", "matrix", "width"]
 OWN, NEW, KERNEL = "sparloom", "sparloom_new", "kernel"
 LARGE = 0.5e-3  # seconds of the best baseline, from which on a case counts
 SLOWER = 0.97  # times as fast as the best baseline: below is a regression
+ALIASES = {"attention": "over_composed", "sage_training": "over_pyg"}  # what over_best is called as well
 CALLS = 100  # over which a decision is spread
 NEAR = 1.03  # times as slow as the fastest of several choices: as good as the same
 SAME = 0.9  # share of repeated decisions that choose the same
@@ -24,7 +25,9 @@ PEERS: Mapping[str, tuple[str, str]] = {
     "torch": ("torch CSR", "#9a9a9a"), "torch_reduce": ("torch reduce", "#c8c8c8"), "mkl": ("MKL", "#7aa974"),
     "numba": ("Numba", "#d9a441"), "scipy": ("SciPy", "#5f7fa8"), "sampled_addmm": ("torch", "#9a9a9a"),
     "gather_dot": ("gather, dot", "#c8c8c8"), "composed": ("composed", "#9a9a9a"),
-    "gathered": ("gathered", "#c8c8c8"),
+    "gathered": ("gathered", "#c8c8c8"), "pyg_csr": ("PyG, CSR", "#9a9a9a"),
+    "pyg_csr_int32": ("PyG, int32", "#c8c8c8"), "pyg_edge_index": ("PyG, edges", "#7aa974"),
+    "pyg_torch_sparse": ("PyG, SparseTensor", "#5f7fa8"),
 }
 
 
@@ -72,7 +75,7 @@ def dispatch_metrics(
         case; `<op>/over_<baseline>`, `<op>/<width>/over_best`; `<op>/new_over_best`, where the call makes the array of
         its result; `<op>/cases` and `<op>/slower_share`, below 0.97. `<op>/small/over_best` of the other cases, and
         what calls of a prepared matrix take beside the kernel, `replay_overhead_us`, median over all small cases, with
-        `_p90`. `attention/over_composed` is attention/over_best, `attention/memory_share` its peak over that of the
+        `_p90`. `attention/over_composed` is attention/over_best, `sage_training/over_pyg` that of training, `attention/memory_share` its peak over that of the
         baseline which needs least. `probe_share_median`, what deciding takes over 100 calls, and `probe_runs_max`, over
         one; `measured_share` of the decisions. Of the explored cases `regret`, by operation and by arm, see
         `decision_regret`, and `stable_share`, those on which at least 9 of 10 decisions are the same or all choices
@@ -101,11 +104,13 @@ def _speedups(op: str, rows: pd.DataFrame, seed: int) -> dict[str, float]:
         found |= ratio_bounds(f"{op}/{width}/over_best", own, seed=seed)
     for name in (name for name in PEERS if name in rows):
         found |= ratio_bounds(f"{op}/over_{name}", large[name] / large[OWN], seed=seed)
-    found |= ratio_bounds(f"{op}/new_over_best", large["best"] / large[NEW], seed=seed)
+    if NEW in rows:
+        found |= ratio_bounds(f"{op}/new_over_best", large["best"] / large[NEW], seed=seed)
     found |= ratio_bounds(f"{op}/small/over_best", small["best"] / small[OWN], seed=seed)
-    if op == "attention":
-        found |= {key.replace("over_best", "over_composed"): value for key, value in found.items()
-                  if key.startswith("attention/over_best")}
+    alias = ALIASES.get(op)
+    if alias:
+        found |= {key.replace("over_best", alias): value for key, value in found.items()
+                  if key.startswith(f"{op}/over_best")}
     return found
 
 

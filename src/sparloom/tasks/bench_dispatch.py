@@ -22,7 +22,7 @@ from sparloom.platforms import keep_threads_awake
 from sparloom.report import dispatch_metrics, dispatch_tables, draw_dispatch
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tasks.case_journal import CaseJournal
-from sparloom.tasks.dispatch_cases import DispatchCase, dispatch_cases, spread_out
+from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase, dispatch_cases, spread_out
 from sparloom.tasks.dispatch_score import DecisionArm, DispatchBench
 from sparloom.tasks.fanout import run_apart
 from sparloom.tasks.kernel_peers import peer_versions
@@ -46,7 +46,7 @@ class BenchDispatch:
     Args:
         corpus: of matrices.
         count: of matrices that are timed, evenly over their nonzeros; None: all.
-        ops: "spmm", "sddmm", "attention".
+        ops: "spmm", "sddmm", "attention"; "sage_training", steps of training GraphSAGE on the square patterns.
         widths: of dense operands, all heads together.
         heads: of attention.
         explored: matrices that are explored, likewise.
@@ -122,9 +122,12 @@ class BenchDispatch:
         """Cases by matrix."""
         entries: Sequence[MatrixEntry] = spread_out(self.corpus.entries(), self.count)
         widths = self.widths
+        ops = self.ops
         if step == "explore":
             entries, widths = spread_out(entries, self.explored), self.explored_widths
-        return dispatch_cases(entries, self.ops, widths, memory_bytes=self.memory_bytes)
+        if step != "score":
+            ops = [op for op in ops if op != TRAINING]
+        return dispatch_cases(entries, ops, widths, memory_bytes=self.memory_bytes)
 
     def _missing(self, step: str, cases: Sequence[DispatchCase]) -> list[DispatchCase]:
         done = self._journal(step).rows()

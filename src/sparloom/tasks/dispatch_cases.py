@@ -7,7 +7,9 @@ import numpy as np
 
 from sparloom.sparse import MatrixEntry
 
-__all__ = ["DispatchCase", "dispatch_cases", "spread_out"]
+__all__ = ["TRAINING", "DispatchCase", "dispatch_cases", "spread_out"]
+
+TRAINING = "sage_training"  # the operation is a step of training; of square patterns
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ def dispatch_cases(
     found = {}
     for entry in entries:
         cases = [DispatchCase(op, entry.name, width) for op in ops for width in widths
-                 if 4 * width * (entry.rows + entry.cols) * 2 + 24 * entry.nnz <= memory_bytes]
+                 if (op != TRAINING or entry.rows == entry.cols)
+                 and 8 * width * (entry.rows + entry.cols) + 24 * entry.nnz <= memory_bytes]
         if cases:
             found[entry.name] = cases
     return found

@@ -18,8 +18,9 @@ from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, assert_rows_close
 from sparloom.platforms import CpuKernels, interleaved, reallocated
 from sparloom.sparse import SparseMatrix
-from sparloom.tasks.dispatch_cases import DispatchCase
+from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase
 from sparloom.tasks.peak_memory import peak_bytes
+from sparloom.tasks.sage_training import sage_steps
 from sparloom.tasks.sparse_peers import GATHERING, SPARSE_PEERS, gathered_bytes
 from sparloom.tasks.timed_cases import statistics_of
 
@@ -88,6 +89,8 @@ class DispatchBench:
             NotDecided: no other process has decided the case before.
         """
         torch.set_num_threads(self.threads)
+        if case.op == TRAINING:
+            return self._trained(case, matrix)
         op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
         ready = self._prepared(operands.matrix, cache=self.cache, policy=self.policy, replay_only=True)
         plan = ready.plan(case.op, **operands.dense)
@@ -107,6 +110,16 @@ class DispatchBench:
         work = op.work(operands.matrix.pattern, case.width)
         return [{"method": name, **statistics_of(each), "flops": work.flops, "bytes": work.bytes,
                  **self._peak(case, calls[name])} for name, each in taken.items()] + failed
+
+    def _trained(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
+        """Time steps of training, in which kernels are decided and kept as in any program."""
+        try:
+            steps = sage_steps(matrix.pattern, case.width, seed=self.seed)
+        except (Unsupported, AssertionError) as error:
+            return [{"method": "pyg", "failure": f"{type(error).__name__}: {error}"}]
+        with pinned(self.threads):
+            taken = interleaved(steps, self.timing, threads=self.threads)
+        return [{"method": name, **statistics_of(each)} for name, each in taken.items()]
 
     def explore(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Time every candidate and every baseline of a decision, and decide anew in every arm, several times.

@@ -13,7 +13,7 @@ from sparloom.errors import Unsupported
 from sparloom.nn import GCNConv, Graph
 from sparloom.tasks.gcn_training import Classification, Trainee
 
-__all__ = ["OWN", "own_methods", "peer_methods"]
+__all__ = ["OWN", "geometric", "graph_forms", "own_methods", "peer_methods"]
 
 Method = Callable[[], Trainee]
 
@@ -42,14 +42,17 @@ def peer_methods(task: Classification, *, seed: int) -> dict[str, Method]:
     Raises:
         Unsupported: torch_geometric is not installed.
     """
-    geometric = _geometric()
-    layer = partial(geometric.nn.GCNConv, cached=True)
+    layer = partial(geometric().nn.GCNConv, cached=True)
     return {name: partial(Trainee, layer, partial(_same, graph), task, seed=seed)
-            for name, graph in _forms(task, geometric).items()}
+            for name, graph in graph_forms(task).items()}
 
 
-def _forms(task: Classification, geometric: Any) -> Mapping[str, Any]:
-    """The same graph in every form that the layer takes on the CPU."""
+def graph_forms(task: Classification) -> Mapping[str, Any]:
+    """Make the same graph in every form that layers of PyTorch Geometric take on the CPU.
+
+    Raises:
+        Unsupported: torch_geometric is not installed.
+    """
     nodes, edges = (task.nodes, task.nodes), task.edges
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch: sparse tensors are in beta
@@ -58,12 +61,17 @@ def _forms(task: Classification, geometric: Any) -> Mapping[str, Any]:
         narrow = torch.sparse_csr_tensor(
             matrix.crow_indices().int(), matrix.col_indices().int(), matrix.values(), nodes)
         forms = {"csr": matrix, "csr_int32": narrow, "edge_index": edges}
-        if geometric.typing.WITH_TORCH_SPARSE:
-            forms["torch_sparse"] = geometric.typing.SparseTensor.from_torch_sparse_csr_tensor(matrix)
+        if geometric().typing.WITH_TORCH_SPARSE:
+            forms["torch_sparse"] = geometric().typing.SparseTensor.from_torch_sparse_csr_tensor(matrix)
     return forms
 
 
-def _geometric() -> Any:
+def geometric() -> Any:
+    """Import PyTorch Geometric.
+
+    Raises:
+        Unsupported: torch_geometric is not installed.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -107,7 +107,7 @@ class CsrDecider:
             return self._unmeasured(f"{self.policy.runs:g} runs of {1e3 * run:.3f} ms are too short to measure in", 2,
                                     start)
         parts = self._parts(operands)
-        contest = Contest(self.op, self.kernels, self._candidates(parts[0]), self.libraries, parts)
+        contest = Contest(self.op, self.kernels, self._candidates(operands), self.libraries, parts)
         chosen, reason, trials, executions = self._settled(contest, start, allowed)
         rows = sum(part.matrix.pattern.rows for part in parts)
         return contest.choice(chosen), Decision("measured", f"{reason}; {rows} of {pattern.rows} rows", trials,
