@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-EPS = torch.finfo(torch.float32).eps
+EPS, TINY = torch.finfo(torch.float32).eps, torch.finfo(torch.float32).tiny
 ROWS, COLS = 40, 30
 
 
@@ -58,12 +58,12 @@ def with_gradients(function, given: list[torch.Tensor], seen: torch.Tensor) -> l
 
 
 def assert_within(actual: torch.Tensor, exact: torch.Tensor, magnitude: torch.Tensor, *, roundings: float) -> None:
-    """Check a float32 result: |actual - exact| <= roundings * eps * magnitude, element by element.
+    """Check a float32 result: |actual - exact| <= roundings * (eps * magnitude + tiny), element by element.
 
     For sums of products that is the bound of Higham, Accuracy and Stability of Numerical Algorithms, (3.5): magnitude
-    is the sum of the products' magnitudes, roundings what each product goes through at most.
+    is the sum of the products' magnitudes, roundings what each product goes through at most; tiny is for underflow.
     """
     assert actual.shape == exact.shape
     assert actual.dtype == torch.float32
-    excess = (actual.double() - exact).abs() - roundings * EPS * magnitude
+    excess = (actual.double() - exact).abs() - roundings * (EPS * magnitude + TINY)
     assert not actual.numel() or bool((excess <= 0).all()), f"{excess.max().item():.3e} above the bound"

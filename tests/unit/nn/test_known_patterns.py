@@ -96,13 +96,18 @@ def test_indices_made_in_inference_mode_are_compared_each_time() -> None:
         assert found(known, a) is not first
 
 
-def test_layers_on_one_graph_share_what_is_prepared() -> None:
-    edges = torch.unique(torch.randint(0, ROWS, (2, 150), generator=torch.Generator().manual_seed(0)), dim=1)
+@pytest.mark.parametrize("form", ["edge_index", "csr", "coo"])
+def test_layers_on_one_graph_share_what_is_prepared_until_it_dies(form) -> None:
+    square = sparse_tensor(ROWS, ROWS, seed=len(form))
+    rows, cols = square.to_sparse_coo().indices()
+    graph = {"edge_index": torch.stack([cols, rows]), "csr": square, "coo": square.to_sparse_coo()}[form]
     before, x = len(known_patterns()), dense(ROWS, 8)
-    SAGEConv(8, 4)(x, edges)
-    SAGEConv(8, 8, "sum")(x, edges)
-    TransformerConv(8, 4)(x, edges)
+    SAGEConv(8, 4)(x, graph)
+    SAGEConv(8, 8, "sum")(x, graph)
+    TransformerConv(8, 4)(x, graph)
     assert len(known_patterns()) == before + 1
-    del edges
+    dead = weakref.ref(graph)
+    del square, graph, rows, cols
     gc.collect()
+    assert dead() is None
     assert len(known_patterns()) == before
