@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from strategies import patterns
 
 import sparloom
-from sparloom.dispatch import PlanCache
-from sparloom.dispatch.csr import CsrPolicy, Prepared
+from sparloom.dispatch import Guardrail, PlanCache
+from sparloom.dispatch.csr import CsrPolicy, Prepared, sample_rows
+from sparloom.dispatch.csr.contest import Contest
 from sparloom.errors import NotDecided
 from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
@@ -175,7 +177,8 @@ def test_what_is_damaged_is_decided_anew(tmp_path, caplog):
 
 
 def test_the_evidence_is_kept(tmp_path):
-    ready = sparloom.prepare(matrix(2000, 2000), cache=PlanCache(tmp_path), policy=CsrPolicy(least_nonzeros=1000))
+    policy = CsrPolicy(least_nonzeros=1000, least_seconds=0, runs=1e6)
+    ready = sparloom.prepare(matrix(2000, 2000), cache=PlanCache(tmp_path), policy=policy)
     decision = ready.plan("spmm", B=dense(2000, 32)).decision
     assert decision.origin == "measured"
     assert "of 2000 rows" in decision.reason
@@ -188,3 +191,106 @@ def test_torch_is_not_imported():
             "x = numpy.ones((5, 3), 'float32'); assert (sparloom.spmm(a, x) == x).all(); "
             "assert 'torch' not in sys.modules")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_where_a_probe_would_cost_too_much_nothing_is_measured(tmp_path):
+    ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=CsrPolicy(least_seconds=10.0))
+    decision = ready.plan("spmm", B=dense(200, 8)).decision
+    assert decision.origin == "rule"
+    assert "8 runs of" in decision.reason
+    assert not decision.trials
+
+
+def test_the_parts_of_a_sample_are_its_rows_and_have_hubs():
+    lengths = np.full(6400, 5)
+    lengths[::640] = 300
+    pattern = Pattern((6400, 6400), np.concatenate([[0], np.cumsum(lengths)]),
+                      np.concatenate([np.arange(length) for length in lengths]))
+    sample = sample_rows(pattern, nonzeros=pattern.nnz // 4, parts=3, seed=0)
+    assert np.array_equal(np.sort(np.concatenate(sample.parts)), sample.rows)
+    assert sample.rows.size < 6400 / 2
+    held = [lengths[rows] for rows in sample.parts]
+    assert len(held) == 3
+    assert all((part == 300).any() and (part == 5).any() for part in held)
+    assert sum(part.sum() for part in held) == pytest.approx(pattern.nnz / 4, rel=0.3)
+    whole = sample_rows(pattern, nonzeros=pattern.nnz, parts=3, seed=0)
+    assert np.array_equal(whole.rows, np.arange(6400))
+    assert len(whole.parts) == 1
+
+
+def test_a_kernel_that_is_wrong_is_refused(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(Contest, "difference", lambda *_: "other than the baseline: element 3")
+    policy = CsrPolicy(least_nonzeros=1000, least_seconds=0, runs=1e6, guardrail=Guardrail(alpha=1e9))
+    ready = sparloom.prepare(matrix(2000, 2000), cache=PlanCache(tmp_path), policy=policy, model=Slowest())
+    decision = ready.plan("spmm", B=dense(2000, 32)).decision
+    names = [trial.candidate for trial in decision.trials]
+    if len(set(names)) < len(names):  # the default was not the fastest, so there was a duel
+        assert "refused: other than the baseline" in decision.reason
+        assert "is refused" in caplog.text
+
+
+class Slowest:
+    """Proposes anything."""
+
+    def score(self, op, operands, configs):
+        return np.arange(len(configs))
+
+
+def test_results_go_where_the_caller_wants_them():
+    a, x = matrix(), dense(200, 12)
+    expected = sparloom.spmm(a, x)
+    out = np.full((300, 12), 7, np.float32)
+    assert sparloom.spmm(a, x, out=out) is out
+    assert np.array_equal(out, expected)
+    ready = sparloom.prepare(a)
+    scores = np.empty(a.nnz, np.float32)
+    assert ready.sddmm(dense(300, 12), x, out=scores) is scores
+    with pytest.raises(ValueError, match=r"out is \(300, 11\): it must be an array of shape \(300, 12\)"):
+        sparloom.spmm(a, x, out=out[:, :11])
+    square = matrix(200, 200)
+    with pytest.raises(ValueError, match="out lies in the memory of an operand"):
+        sparloom.spmm(square, x, out=x)
+    frozen = out.copy()
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="the result is read-only"):
+        sparloom.spmm(a, x, out=frozen)
+
+
+def test_a_change_in_place_is_seen_on_request():
+    a, x = matrix(), dense(200, 8)
+    sparloom.spmm(a, x)
+    row = int(np.argmax(np.diff(a.indptr)))
+    last = a.indptr[row + 1] - 1
+    a.indices[last] = 199 if a.indices[last] != 199 else a.indices[last - 1] + 1
+    close(SpMM(), a, {"B": x}, sparloom.spmm(a, x, changed=True))
+    close(SpMM(), a, {"B": x}, sparloom.spmm(a, x))
+
+
+def test_tuples_are_known_again(monkeypatch):
+    a, x = matrix(seed=9), dense(200, 8)
+    parts = (a.indptr, a.indices, a.data)
+    sparloom.spmm(parts, x)
+    monkeypatch.setattr(Prepared, "__init__", None)  # nothing is prepared again
+    close(SpMM(), a, {"B": x}, sparloom.spmm((a.indptr, a.indices, a.data), x))
+
+
+def test_rows_out_of_order_are_right_each_time():
+    a, x = matrix(seed=3), dense(200, 8)
+    expected = sparloom.spmm(a, x)
+    row = int(np.argmax(np.diff(a.indptr)))
+    shuffled = (a.indptr, a.indices.copy(), a.data.copy())
+    there = slice(a.indptr[row], a.indptr[row + 1])
+    for array in shuffled[1:]:
+        array[there] = array[there][::-1]
+    for _ in range(2):
+        assert_close(sparloom.spmm(shuffled, x), expected.astype(np.float64), terms=40)
+    shuffled[2][there] *= 2
+    assert not np.allclose(sparloom.spmm(shuffled, x)[row], expected[row])
+
+
+def test_threads_may_share_what_is_prepared():
+    ready, xs = sparloom.prepare(matrix()), [dense(200, 8, seed=seed) for seed in range(16)]
+    expected = [ready.spmm(x) for x in xs]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            assert all(map(np.array_equal, pool.map(ready.spmm, xs), expected))

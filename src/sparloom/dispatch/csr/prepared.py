@@ -170,13 +170,21 @@ class Prepared:
 
     @cached_property
     def _mean(self) -> SparseMatrix:
-        return _averaging(self.matrix)
+        return self._averaging(self.matrix.values)
+
+    @cached_property
+    def _shares(self) -> np.ndarray:
+        """One over the nonzeros of its row, of every nonzero: (nnz,) float32."""
+        lengths = self.matrix.pattern.row_lengths()
+        return np.repeat(np.float32(1) / np.maximum(lengths, 1).astype(np.float32), lengths)
+
+    def _averaging(self, values: np.ndarray) -> SparseMatrix:
+        return SparseMatrix(self.matrix.pattern, values * self._shares)
 
     def _with(self, values: np.ndarray | None, reduce: Reduce = "sum") -> SparseMatrix:
         if values is None or values is self.matrix.values:
             return self._mean if reduce == "mean" else self.matrix
-        matrix = SparseMatrix(self.matrix.pattern, values)
-        return _averaging(matrix) if reduce == "mean" else matrix
+        return self._averaging(values) if reduce == "mean" else SparseMatrix(self.matrix.pattern, values)
 
     def _run(self, op: str, operands: Operands, out: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
         if out is not None:
@@ -245,12 +253,6 @@ def _check_out(out: np.ndarray, shape: tuple[int, ...], operands: Operands) -> N
 
 def _shapes(operands: Operands) -> Shapes:
     return tuple([array.shape[1:] for array in operands.dense.values()])
-
-
-def _averaging(matrix: SparseMatrix) -> SparseMatrix:
-    """Divide the values of each row by how many it has."""
-    lengths = matrix.pattern.row_lengths()
-    return SparseMatrix(matrix.pattern, matrix.values / np.repeat(lengths, lengths))
 
 
 def _check_widths(first: np.ndarray, second: np.ndarray, name: str, other: str) -> None:
