@@ -56,7 +56,11 @@ class Directions:
             _array(left), _array(right), values=None if values is None else _array(values)))
 
     def attention(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Compute softmax(Q KT / sqrt(d)) V, (rows, heads, e): Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e)."""
+        """Compute softmax(Q KT / sqrt(d)) V, (rows, heads, e).
+
+        Args:
+            queries, keys, values: Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e).
+        """
         return torch.from_numpy(self.forward.attention(_array(queries), _array(keys), _array(values)))
 
     @cached_property

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from strategies import patterns
 
 import sparloom
-from sparloom.dispatch import Guardrail, PlanCache
-from sparloom.dispatch.csr import CsrPolicy, Prepared, sample_rows
+from sparloom.dispatch import PlanCache, Race
+from sparloom.dispatch.csr import CsrPolicy, Prepared, decide, sample_rows
 from sparloom.dispatch.csr.contest import Contest
 from sparloom.errors import NotDecided
 from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, assert_close
@@ -218,22 +218,24 @@ def test_the_parts_of_a_sample_are_its_rows_and_have_hubs():
     assert len(whole.parts) == 1
 
 
-def test_a_kernel_that_is_wrong_is_refused(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(Contest, "difference", lambda *_: "other than the baseline: element 3")
-    policy = CsrPolicy(least_nonzeros=1000, least_seconds=0, runs=1e6, guardrail=Guardrail(alpha=1e9))
-    ready = sparloom.prepare(matrix(2000, 2000), cache=PlanCache(tmp_path), policy=policy, model=Slowest())
-    decision = ready.plan("spmm", B=dense(2000, 32)).decision
-    names = [trial.candidate for trial in decision.trials]
-    if len(set(names)) < len(names):  # the default was not the fastest, so there was a duel
-        assert "refused: other than the baseline" in decision.reason
-        assert "is refused" in caplog.text
+@pytest.fixture
+def second_wins(monkeypatch):
+    """Seconds of races in which the second candidate is fastest, and of duels that it wins."""
+    monkeypatch.setattr(decide, "race", lambda calls, **_: Race(
+        tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))
+    monkeypatch.setattr(decide, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
 
 
-class Slowest:
-    """Proposes anything."""
-
-    def score(self, op, operands, configs):
-        return np.arange(len(configs))
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_kernel_that_is_wrong_is_refused(tmp_path, monkeypatch, caplog, second_wins, wrong):
+    ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=CsrPolicy(least_seconds=0, runs=1e6))
+    if wrong:
+        monkeypatch.setattr(Contest, "_computed", lambda self, place, operands: np.full((300, 8), place, np.float32))
+    plan = ready.plan("spmm", B=dense(200, 8))
+    second = plan.decision.trials[1].candidate
+    assert plan.choice.config == (plan.decision.trials[0].candidate if wrong else second)
+    assert ("refused: other than the baseline: element" in plan.decision.reason) is wrong
+    assert (f"spmm by {second} is refused" in caplog.text) is wrong
 
 
 def test_results_go_where_the_caller_wants_them():
