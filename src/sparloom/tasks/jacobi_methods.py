@@ -72,7 +72,7 @@ def _torch(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps
     """The product with addition, into arrays that are there."""
     import torch
 
-    from sparloom.tasks.torch_matrix import torch_csr
+    from sparloom.nn import torch_csr
 
     torch.set_num_threads(threads)
     m, g = torch_csr(matrix), torch.from_numpy(constant)

@@ -9,9 +9,9 @@ import numba
 import numpy as np
 import torch
 
+from sparloom.nn import torch_csr
 from sparloom.sparse import SparseMatrix
 from sparloom.tasks.mkl import mkl_spmm
-from sparloom.tasks.torch_matrix import torch_csr
 
 __all__ = ["SPMM_PEERS", "peer_versions", "torch_gemm"]
 

@@ -11,9 +11,9 @@ import torch
 
 from sparloom.fusion import Pair
 from sparloom.jit import aligned
+from sparloom.nn import torch_csr
 from sparloom.ops import Operands
 from sparloom.tasks.mkl import mkl_gemm, mkl_spmm
-from sparloom.tasks.torch_matrix import torch_csr
 
 __all__ = ["mkl_pair", "scipy_pair", "torch_pair"]
 
