@@ -1,11 +1,12 @@
-"""The face to PyTorch: layers that take the place of others, and ragged tensors, computed by this package's kernels."""
+"""The face to PyTorch: sparse operations, layers that take the place of others, and ragged tensors, by own kernels."""
 
 from sparloom.nn.attention import MultiheadAttention
 from sparloom.nn.gcn_conv import GCNConv
 from sparloom.nn.graph import Graph
 from sparloom.nn.nested import from_nested, to_nested
+from sparloom.nn.sparse import csr_attention, sddmm, spmm
 from sparloom.nn.torch_matrix import torch_csr
 from sparloom.nn.transformer import TransformerEncoderLayer
 
-__all__ = ["GCNConv", "Graph", "MultiheadAttention", "TransformerEncoderLayer", "from_nested", "to_nested",
-           "torch_csr"]
+__all__ = ["GCNConv", "Graph", "MultiheadAttention", "TransformerEncoderLayer",
+           "csr_attention", "from_nested", "sddmm", "spmm", "to_nested", "torch_csr"]

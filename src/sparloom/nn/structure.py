@@ -1,6 +1,7 @@
 """Where the nonzeros of a normalised adjacency matrix are, both ways, and where their values come from."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse
@@ -9,7 +10,7 @@ import torch
 from sparloom.nn.edges import Edges
 from sparloom.sparse import Pattern
 
-__all__ = ["Structure", "structure_of"]
+__all__ = ["Structure", "structure_of", "turn"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,11 @@ class Structure:
             return weights.index_select(0, self.order)
         return weights.new_zeros(self.pattern.nnz).index_add(0, self.place, weights)
 
+    @cached_property
+    def index_tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Begin of each row (rows + 1,) int64 and column of each nonzero (nnz,) int32, the same tensors each time."""
+        return torch.from_numpy(self.pattern.indptr), torch.from_numpy(self.pattern.indices)
+
 
 def structure_of(edges: Edges) -> Structure:
     """Sort the edges by receiver and sender, and by sender and receiver."""
@@ -51,9 +57,19 @@ def structure_of(edges: Edges) -> Structure:
         rows, cols, order = rows[first], cols[first], order[first]
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=nodes))])
     pattern = Pattern((nodes, nodes), indptr, cols)
-    by_cols = scipy.sparse.csr_array((np.arange(rows.size), pattern.indices, indptr), shape=pattern.shape).tocsc()
-    transposed = Pattern(pattern.shape, by_cols.indptr, by_cols.indices)
-    if pattern == transposed:
-        transposed = pattern
+    transposed, turned = turn(pattern)
     return Structure(pattern, transposed, None if place is None else torch.from_numpy(place), torch.from_numpy(order),
-                     torch.from_numpy(by_cols.data))
+                     turned)
+
+
+def turn(pattern: Pattern) -> tuple[Pattern, torch.Tensor]:
+    """Transpose a pattern.
+
+    Returns:
+        The transposed pattern, the same object where it is symmetric; (nnz,) int64, nonzero of `pattern` for each of
+        the transposed.
+    """
+    places = np.arange(pattern.nnz)
+    by_cols = scipy.sparse.csr_array((places, pattern.indices, pattern.indptr), shape=pattern.shape).tocsc()
+    transposed = Pattern((pattern.cols, pattern.rows), by_cols.indptr, by_cols.indices)
+    return pattern if pattern == transposed else transposed, torch.from_numpy(by_cols.data)

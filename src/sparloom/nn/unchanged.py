@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Unchanged"]
+__all__ = ["Unchanged", "version_of"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Unchanged:
     @classmethod
     def of(cls, tensor: torch.Tensor | None) -> "Unchanged":
         """Remember a tensor, without keeping it alive."""
-        return cls(None, 0) if tensor is None else cls(weakref.ref(tensor), _version(tensor))
+        return cls(None, 0) if tensor is None else cls(weakref.ref(tensor), version_of(tensor))
 
     def holds(self, tensor: torch.Tensor | None) -> bool:
         """Tell whether this is that tensor, unwritten since; False where that cannot be known.
@@ -32,10 +32,11 @@ class Unchanged:
         """
         if tensor is None or self.reference is None:
             return tensor is None and self.reference is None
-        return self.reference() is tensor and self.version is not None and self.version == _version(tensor)
+        return self.reference() is tensor and self.version is not None and self.version == version_of(tensor)
 
 
-def _version(tensor: torch.Tensor) -> int | None:
+def version_of(tensor: torch.Tensor) -> int | None:
+    """Count how often the content of a tensor was written in place; None where torch does not count."""
     if tensor.is_inference():
         return None
     content = tensor if tensor.layout == torch.strided else tensor.values() if (

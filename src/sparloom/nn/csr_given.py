@@ -1,0 +1,102 @@
+"""Operands of sparse operations as users of torch pass them, checked."""
+
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["Csr", "Matrix", "check_alike", "check_dense", "matrix_of"]
+
+Matrix = torch.Tensor | tuple[torch.Tensor | tuple[int, int] | torch.Size, ...]
+
+WANTED = {2: "width", 3: "heads, width"}
+
+
+class Csr(NamedTuple):
+    """A (rows, cols) as tensors: crow (rows + 1,), col (nnz,), values (nnz,).
+
+    Args:
+        cols: None where it was not said.
+    """
+
+    crow: torch.Tensor
+    col: torch.Tensor
+    values: torch.Tensor
+    rows: int
+    cols: int | None
+
+
+def matrix_of(given: Matrix) -> Csr:
+    """Take a sparse matrix apart.
+
+    Args:
+        given: CSR tensor, or (crow_indices, col_indices, values[, shape]).
+
+    Raises:
+        TypeError: something else, or of other types than float32 with int32 or int64.
+        ValueError: on another device than the CPU, or of sizes that do not fit together.
+    """
+    if isinstance(given, torch.Tensor):
+        if given.layout != torch.sparse_csr:
+            raise TypeError(f"A has layout {given.layout}: pass A.to_sparse_csr()")
+        if given.dim() != 2 or given.dense_dim():
+            raise ValueError(f"A has shape {tuple(given.shape)} with {given.dense_dim()} dense dimensions: it must be "
+                             "(rows, cols) with one number per nonzero")
+        return _checked(given.crow_indices(), given.col_indices(), given.values(), tuple(given.shape))
+    if not isinstance(given, tuple) or len(given) not in (3, 4):
+        what = f"a tuple of {len(given)}" if isinstance(given, tuple) else type(given).__name__
+        raise TypeError(f"A is {what}: give a sparse CSR tensor, or (crow_indices, col_indices, values, shape)")
+    return _checked(*given[:3], given[3] if len(given) == 4 else None)
+
+
+def check_dense(given: torch.Tensor, name: str, *, rows: int | None, axes: int) -> None:
+    """Refuse a dense operand that sparse operations cannot read.
+
+    Args:
+        rows: that it must have; None: any number.
+        axes: likewise.
+
+    Raises:
+        TypeError: no dense tensor of float32.
+        ValueError: on another device than the CPU, or of another shape.
+    """
+    if not isinstance(given, torch.Tensor) or given.layout != torch.strided or given.is_nested:
+        what = f"a tensor of layout {given.layout}" if isinstance(given, torch.Tensor) else type(given).__name__
+        raise TypeError(f"{name} is {what}: give a dense tensor")
+    _check_place(given, name)
+    if given.dtype != torch.float32:
+        raise TypeError(f"{name} is {given.dtype}: pass {name}.float()")
+    if given.dim() != axes or (rows is not None and given.shape[0] != rows) or 0 in given.shape[1:]:
+        wanted = "rows" if rows is None else rows
+        raise ValueError(f"{name} has shape {tuple(given.shape)}: it must be ({wanted}, {WANTED[axes]})")
+
+
+def check_alike(first: torch.Tensor, second: torch.Tensor, name: str, other: str) -> None:
+    """Refuse operands whose rows are of different shapes."""
+    if first.shape[1:] != second.shape[1:]:
+        raise ValueError(f"{name} has shape {tuple(first.shape)} and {other} {tuple(second.shape)}: their rows must be "
+                         "alike")
+
+
+def _checked(crow: torch.Tensor, col: torch.Tensor, values: torch.Tensor, shape: tuple[int, int] | None) -> Csr:
+    for part, name in ((crow, "crow_indices"), (col, "col_indices"), (values, "values")):
+        if not isinstance(part, torch.Tensor) or part.layout != torch.strided:
+            raise TypeError(f"{name} of A is {type(part).__name__}: give a dense tensor")
+        _check_place(part, "A")
+        if part.dim() != 1:
+            raise ValueError(f"{name} of A has shape {tuple(part.shape)}: it must have one axis")
+    for part, name in ((crow, "crow_indices"), (col, "col_indices")):
+        if part.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"{name} of A is {part.dtype}: it must be torch.int32 or torch.int64")
+    if values.dtype != torch.float32:
+        raise TypeError(f"values of A are {values.dtype}: pass A.to(torch.float32)")
+    if values.shape != col.shape:
+        raise ValueError(f"A has {values.shape[0]} values for {col.shape[0]} indices: give one for each")
+    rows = crow.shape[0] - 1
+    if rows < 0 or (shape is not None and (len(shape) != 2 or shape[0] != rows)):
+        raise ValueError(f"A of shape {shape} has {rows + 1} crow_indices: give one more than rows")
+    return Csr(crow, col, values, rows, None if shape is None else shape[1])
+
+
+def _check_place(given: torch.Tensor, name: str) -> None:
+    if given.device.type != "cpu":
+        raise ValueError(f"{name} is on {given.device}: these operations compute on the CPU: pass {name}.cpu()")

@@ -1,0 +1,91 @@
+"""Sparse operations on torch tensors, with gradients: the kernel that is fastest on this machine, found by measurement.
+
+What is measured is kept as by `sparloom.spmm`; torch's own products are among the baselines that a kernel must beat.
+"""
+
+from typing import Literal, get_args
+
+import torch
+
+from sparloom.nn import csr_operators
+from sparloom.nn.csr_given import Matrix, check_alike, check_dense, matrix_of
+
+__all__ = ["csr_attention", "sddmm", "spmm"]
+
+Reduce = Literal["sum", "mean"]
+
+REDUCTIONS = get_args(Reduce)
+
+
+def spmm(A: Matrix, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Tensor:
+    """Multiply a sparse matrix by a dense one: A X, with gradients of A's values and X.
+
+    The first call for a pattern and a width, and the first gradient, measure a few kernels on some rows. Patterns are
+    found again by their index tensors, as long as these live; A's values may change from call to call. Within
+    torch.compile(fullgraph=True), which takes no sparse tensors, give A as a tuple.
+
+    Args:
+        A: (rows, cols), float32 values with int32 or int64 indices, columns rising in every row, on the CPU: a CSR
+            tensor or (crow_indices, col_indices, values[, shape]).
+        X: (cols, width) float32, on the CPU.
+        reduce: "sum", or "mean": divided by the nonzeros of each row.
+
+    Returns:
+        (rows, width) float32; 0 for rows without nonzeros.
+
+    Raises:
+        TypeError, ValueError: an operand is none that can be multiplied; names it and the remedy.
+    """
+    if reduce not in REDUCTIONS:
+        raise ValueError(f"reduce={reduce!r}: give one of {', '.join(REDUCTIONS)}")
+    matrix = matrix_of(A)
+    check_dense(X, "X", rows=matrix.cols, axes=2)
+    return csr_operators.spmm(matrix.crow, matrix.col, matrix.values, X, reduce)
+
+
+def sddmm(A: Matrix, Q: torch.Tensor, K: torch.Tensor) -> torch.Tensor:
+    """Multiply dense matrices where a sparse one has nonzeros: A's values * (Q KT), with gradients of all three.
+
+    Args:
+        A: as in `spmm`.
+        Q, K: (rows, width), (cols, width), float32.
+
+    Returns:
+        (nnz,) float32, in the order of A's values.
+
+    Raises:
+        TypeError, ValueError: as by `spmm`.
+    """
+    matrix = matrix_of(A)
+    check_dense(Q, "Q", rows=matrix.rows, axes=2)
+    check_dense(K, "K", rows=matrix.cols, axes=2)
+    check_alike(Q, K, "Q", "K")
+    return csr_operators.sddmm(matrix.crow, matrix.col, matrix.values, Q, K)
+
+
+def csr_attention(A: Matrix, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
+    """Let each row attend to the columns where it has nonzeros: softmax(Q KT / sqrt(d)) V, with gradients of Q, K, V.
+
+    Forward, no score is stored; backward, one head's, a value or two per nonzero. There are no second derivatives.
+
+    Args:
+        A: as in `spmm`; its values are not read.
+        Q, K, V: (rows, heads, d), (cols, heads, d), (cols, heads, e), float32; without heads, one.
+
+    Returns:
+        (rows, heads, e) float32, or (rows, e); 0 for rows without nonzeros.
+
+    Raises:
+        TypeError, ValueError: as by `spmm`.
+        RuntimeError: a second derivative is asked for.
+    """
+    if all(isinstance(given, torch.Tensor) and given.dim() == 2 for given in (Q, K, V)):
+        return csr_attention(A, Q.unsqueeze(1), K.unsqueeze(1), V.unsqueeze(1)).squeeze(1)
+    matrix = matrix_of(A)
+    check_dense(Q, "Q", rows=matrix.rows, axes=3)
+    check_dense(K, "K", rows=matrix.cols, axes=3)
+    check_dense(V, "V", rows=K.shape[0], axes=3)
+    check_alike(Q, K, "Q", "K")
+    if V.shape[1] != Q.shape[1]:
+        raise ValueError(f"V has {V.shape[1]} heads and Q {Q.shape[1]}: give as many")
+    return csr_operators.csr_attention(matrix.crow, matrix.col, Q, K, V)

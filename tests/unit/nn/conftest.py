@@ -1,0 +1,20 @@
+"""Fixtures of tests of sparloom.nn."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def sparse_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where compiled kernels, rates and plans of these tests lie: kernels are compiled once for all of them."""
+    return tmp_path_factory.mktemp("sparse")
+
+
+@pytest.fixture(scope="module")
+def sparse_cache(sparse_folder: Path) -> Iterator[Path]:
+    """A cache apart from the user's, for a module that asks for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARLOOM_CACHE", str(sparse_folder))
+        yield sparse_folder
