@@ -4,9 +4,11 @@ from sparloom.nn.attention import MultiheadAttention
 from sparloom.nn.gcn_conv import GCNConv
 from sparloom.nn.graph import Graph
 from sparloom.nn.nested import from_nested, to_nested
+from sparloom.nn.sage_conv import SAGEConv
 from sparloom.nn.sparse import csr_attention, sddmm, spmm
 from sparloom.nn.torch_matrix import torch_csr
 from sparloom.nn.transformer import TransformerEncoderLayer
+from sparloom.nn.transformer_conv import TransformerConv
 
-__all__ = ["GCNConv", "Graph", "MultiheadAttention", "TransformerEncoderLayer",
+__all__ = ["GCNConv", "Graph", "MultiheadAttention", "SAGEConv", "TransformerConv", "TransformerEncoderLayer",
            "csr_attention", "from_nested", "sddmm", "spmm", "to_nested", "torch_csr"]

@@ -27,7 +27,7 @@ class Edges:
 
 
 def edges_of(graph: torch.Tensor, nodes: int | None) -> Edges:
-    """Read a graph in either of the forms that PyTorch Geometric takes.
+    """Copy a graph in either of the forms that PyTorch Geometric takes; views would keep the tensor alive.
 
     Args:
         graph: (2, edges) integers, senders above receivers, or a sparse matrix (nodes, nodes), CSR or COO, with a row
@@ -55,7 +55,7 @@ def _listed(graph: torch.Tensor, nodes: int | None) -> Edges:
         raise TypeError(f"edge_index of {graph.dtype}: give int64")
     if graph.dim() != 2 or graph.shape[0] != 2:
         raise ValueError(f"edge_index has shape {tuple(graph.shape)}: it must be (2, edges)")
-    cols, rows = graph.long()
+    cols, rows = graph.to(torch.int64, copy=True)
     if nodes is None:
         nodes = int(graph.max()) + 1 if graph.numel() else 0
     return Edges(rows, cols, None, nodes, compressed=False)
@@ -67,10 +67,10 @@ def _stored(graph: torch.Tensor, nodes: int | None) -> Edges:
             ": it must be square" if nodes is None else f" for {nodes} nodes"))
     if graph.layout == torch.sparse_coo:
         graph = graph.coalesce()
-        rows, cols = graph.indices()
+        rows, cols = graph.indices().clone()
     elif graph.layout == torch.sparse_csr:
         lengths = graph.crow_indices().diff()
-        rows, cols = torch.repeat_interleave(torch.arange(graph.shape[0]), lengths), graph.col_indices()
+        rows, cols = torch.repeat_interleave(torch.arange(graph.shape[0]), lengths), graph.col_indices().clone()
     else:
         raise ValueError(f"an adjacency matrix in {graph.layout}: use to_sparse_csr()")
-    return Edges(rows.long(), cols.long(), graph.values(), graph.shape[0], compressed=True)
+    return Edges(rows.long(), cols.long(), graph.values().clone(), graph.shape[0], compressed=True)

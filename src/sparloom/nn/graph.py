@@ -6,6 +6,7 @@ from threading import Lock
 import torch
 
 from sparloom.dispatch import Fuse, PlanCache
+from sparloom.nn.connections import Connections, connections_of
 from sparloom.nn.convolution import Adjacency
 from sparloom.nn.edges import Edges, edges_of
 from sparloom.nn.normalise import Normalisation, normalised
@@ -39,6 +40,7 @@ class Graph:
         self._pool = Pool()
         self._structures: dict[bool, tuple[Structure, Propagation, Propagation]] = {}
         self._adjacencies: dict[tuple[Normalisation, torch.dtype], tuple[Unchanged, Adjacency]] = {}
+        self._connections: Connections | None = None
         self._lock = Lock()
 
     @property
@@ -74,14 +76,29 @@ class Graph:
                     self._adjacencies[normalisation, dtype] = Unchanged.of(edge_weight), made
         return made
 
+    def connections(self) -> Connections:
+        """Give the edges as they are, for layers that aggregate; the same object again, unless weights learn."""
+        with self._lock:
+            if self._connections is not None:
+                return self._connections
+            with torch.inference_mode(False):
+                made = connections_of(self.edges, self._parts(self.edges, looped=False)[0])
+            if self.edges.weights is None or not self.edges.weights.requires_grad:
+                self._connections = made
+        return made
+
     def _made(self, edges: Edges, looped: bool) -> Adjacency:
+        structure, forward, backward = self._parts(edges, looped=looped)
+        values = structure.values(edges.weights)
+        matrix, transposed = forward.matrix(values), backward.matrix(values.detach().index_select(0, structure.turned))
+        return Adjacency(values, forward, backward, matrix, transposed)
+
+    def _parts(self, edges: Edges, *, looped: bool) -> tuple[Structure, Propagation, Propagation]:
+        """Sort the edges of a normalised matrix, once."""
         if looped not in self._structures:
             structure = structure_of(edges)
             forward = Propagation(structure.pattern, self._planning, self._pool)
             same = structure.transposed is structure.pattern
             backward = forward if same else Propagation(structure.transposed, self._planning, self._pool)
             self._structures[looped] = structure, forward, backward
-        structure, forward, backward = self._structures[looped]
-        values = structure.values(edges.weights)
-        matrix, transposed = forward.matrix(values), backward.matrix(values.detach().index_select(0, structure.turned))
-        return Adjacency(values, forward, backward, matrix, transposed)
+        return self._structures[looped]

@@ -1,0 +1,44 @@
+"""The edges of a graph as sparse matrices, for layers that aggregate what neighbours send."""
+
+from dataclasses import dataclass
+
+import torch
+
+from sparloom.nn.edges import Edges
+from sparloom.nn.structure import Structure
+
+__all__ = ["Connections", "connections_of"]
+
+Operand = tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[int, int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Connections:
+    """Matrices (receivers, senders) as `sparloom.nn.spmm` takes them; their index tensors are the same.
+
+    Args:
+        sums: with the weights of edges, 1 unless given; those of edges between the same nodes are added.
+        means: the same, divided by the edges of each receiver.
+        repeated: an edge that is there more than once, (sender, receiver).
+    """
+
+    sums: Operand
+    means: Operand
+    repeated: tuple[int, int] | None
+
+
+def connections_of(edges: Edges, structure: Structure) -> Connections:
+    """Give the nonzeros of a structure the weights of its edges, as float32."""
+    shape, (crow, col) = structure.pattern.shape, structure.index_tensors
+    weights = torch.ones(edges.rows.numel()) if edges.weights is None else edges.weights.to(torch.float32)
+    sums = structure.values(weights)
+    degrees = torch.bincount(edges.rows, minlength=edges.nodes).clamp(min=1)
+    means = sums / degrees.repeat_interleave(crow.diff())
+    return Connections((crow, col, sums, shape), (crow, col, means, shape), _repeated(edges, structure))
+
+
+def _repeated(edges: Edges, structure: Structure) -> tuple[int, int] | None:
+    if structure.place is None:
+        return None
+    edge = int(torch.bincount(structure.place)[structure.place].argmax())
+    return int(edges.cols[edge]), int(edges.rows[edge])

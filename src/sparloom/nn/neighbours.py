@@ -1,0 +1,48 @@
+"""What layers that aggregate over a graph are given: features, and a graph in any of its forms."""
+
+import torch
+
+from sparloom.nn.connections import Connections
+from sparloom.nn.eager import eager
+from sparloom.nn.graph import Graph
+from sparloom.nn.known import graph_of
+
+__all__ = ["check_channels", "neighbours_of"]
+
+
+def check_channels(in_channels: int, out_channels: int) -> None:
+    """Refuse what is not one number of columns for all nodes.
+
+    Raises:
+        TypeError: a tuple, for two kinds of nodes.
+        ValueError: below 1.
+    """
+    if not isinstance(in_channels, int):
+        raise TypeError(f"in_channels={in_channels!r}: this layer has one kind of nodes: give an int")
+    if min(in_channels, out_channels) < 1:
+        raise ValueError(f"{in_channels} input and {out_channels} output channels: give at least 1 of each")
+
+
+@eager
+def neighbours_of(x: torch.Tensor, edge_index: torch.Tensor | Graph, channels: int) -> Connections:
+    """Find the connections between the nodes that features belong to.
+
+    Args:
+        x: (nodes, channels) float32.
+        edge_index: a Graph, or what one is made of.
+
+    Raises:
+        TypeError, ValueError: they do not fit together; the message says how.
+    """
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        raise TypeError(f"x of type {type(x).__name__}: give a dense tensor, (nodes, {channels})")
+    if x.device.type != "cpu":
+        raise ValueError(f"x on {x.device}: this layer computes on the CPU, use .cpu()")
+    if x.dtype != torch.float32:
+        raise TypeError(f"x of {x.dtype}: this layer computes in torch.float32: use .float()")
+    if x.dim() != 2 or x.shape[1] != channels:
+        raise ValueError(f"x has shape {tuple(x.shape)}: it must be (nodes, {channels})")
+    graph = edge_index if isinstance(edge_index, Graph) else graph_of(edge_index, x.shape[0])
+    if x.shape[0] != graph.nodes:
+        raise ValueError(f"x has {x.shape[0]} rows for a graph of {graph.nodes} nodes: give one row per node")
+    return graph.connections()

@@ -1,0 +1,90 @@
+"""The graph transformer operator as a layer, in place of PyTorch Geometric's."""
+
+import torch
+
+from sparloom.nn.graph import Graph
+from sparloom.nn.neighbours import check_channels, neighbours_of
+from sparloom.nn.sparse import csr_attention
+
+__all__ = ["TransformerConv"]
+
+
+class TransformerConv(torch.nn.Module):
+    """W1 x_i + attention of node i to its senders, takes the place of torch_geometric.nn.TransformerConv on the CPU.
+
+    Arguments, initial weights, names and shapes of parameters are those of PyTorch Geometric; results and gradients
+    agree up to rounding. No score is stored on the way forward, see `sparloom.nn.csr_attention`.
+
+    Args:
+        in_channels: columns of X. Departure: neither -1 nor a tuple, senders and receivers are the same nodes.
+        out_channels: columns of a head.
+        heads: at least 1.
+        concat: the result has the columns of all heads; otherwise their mean.
+        beta: False: there is no gate between W1 x and attention.
+        dropout: 0; there is no other.
+        edge_dim: None: edges have no features.
+        bias: whether projections have one.
+        root_weight: whether W1 x is added.
+
+    Raises:
+        TypeError, ValueError: an argument that this layer cannot follow; the message says which.
+
+    Source: Shi et al., Masked Label Prediction: Unified Message Passing Model for Semi-Supervised Classification.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, heads: int = 1, concat: bool = True, beta: bool = False,
+        dropout: float = 0.0, edge_dim: int | None = None, bias: bool = True, root_weight: bool = True,
+    ) -> None:
+        super().__init__()
+        check_channels(in_channels, out_channels)
+        if heads < 1:
+            raise ValueError(f"heads={heads}: give at least 1")
+        for name, given, only in (("beta", beta, False), ("dropout", dropout, 0), ("edge_dim", edge_dim, None)):
+            if given != only:
+                raise ValueError(f"{name}={given}: this layer has neither gate, dropout nor edge features: give {only}")
+        self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
+        self.concat, self.root_weight = concat, root_weight
+        width = heads * out_channels
+        self.lin_key = torch.nn.Linear(in_channels, width, bias=bias)
+        self.lin_query = torch.nn.Linear(in_channels, width, bias=bias)
+        self.lin_value = torch.nn.Linear(in_channels, width, bias=bias)
+        self.lin_skip = torch.nn.Linear(in_channels, width if concat else out_channels, bias=bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew, uniformly within 1 / sqrt(in_channels)."""
+        for layer in self.children():
+            layer.reset_parameters()
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor | Graph, edge_attr: None = None) -> torch.Tensor:
+        """Let nodes attend to those that send to them.
+
+        Args:
+            x: (nodes, in_channels), float32.
+            edge_index: a Graph, which layers share, or what one is made of; no edge twice. Values of a sparse matrix
+                are not read.
+            edge_attr: None.
+
+        Returns:
+            (nodes, heads * out_channels), or (nodes, out_channels) without `concat`.
+
+        Raises:
+            TypeError, ValueError: x, graph and layer do not fit together; the message says how.
+        """
+        if edge_attr is not None:
+            raise ValueError("edge_attr: this layer has no edge features: leave it out, or use PyTorch Geometric's")
+        connections = neighbours_of(x, edge_index, self.in_channels)
+        if connections.repeated is not None:
+            sender, receiver = connections.repeated
+            raise ValueError(f"the edge from {sender} to {receiver} is there more than once, and attention would weigh "
+                             "it once: pass torch.unique(edge_index, dim=1)")
+        query, key, value = (layer(x).unflatten(1, (self.heads, self.out_channels))
+                             for layer in (self.lin_query, self.lin_key, self.lin_value))
+        result = csr_attention(connections.sums, query, key, value)
+        result = result.flatten(1) if self.concat else result.mean(1)
+        return result + self.lin_skip(x) if self.root_weight else result
+
+    def extra_repr(self) -> str:
+        """Show the sizes."""
+        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"

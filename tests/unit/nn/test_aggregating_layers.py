@@ -1,0 +1,180 @@
+"""SAGEConv and TransformerConv: beside PyTorch Geometric's with the same weights, dense torch, what is refused."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from sparse_tensors import dense
+
+from sparloom.nn import Graph, SAGEConv, TransformerConv
+
+pytestmark = [
+    pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")]
+
+NODES, EDGES, CHANNELS = 50, 260, 12
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed")
+
+
+@pytest.fixture
+def edges() -> torch.Tensor:
+    """A directed graph with self-loops, repeated edges, and nodes without any."""
+    return torch.randint(0, NODES - 5, (2, EDGES), generator=torch.Generator().manual_seed(2))
+
+
+def simple(edges: torch.Tensor) -> torch.Tensor:
+    return torch.unique(edges, dim=1)
+
+
+def assert_near(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Within 1e-5 of the largest element: both have errors of float32."""
+    scale = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * scale)
+
+
+def results(layer: torch.nn.Module, x: torch.Tensor, graph: torch.Tensor | Graph) -> list[torch.Tensor]:
+    """The result and the gradients of features and of the parameters that take part."""
+    x = x.clone().requires_grad_()
+    result = layer(x, graph)
+    gradients = torch.autograd.grad(result.tanh().sum(), [x, *layer.parameters()], allow_unused=True)
+    return [result, *(gradient for gradient in gradients if gradient is not None)]
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"aggr": "sum"}, {"aggr": "add", "bias": False}, {"normalize": True}, {"root_weight": False},
+    {"project": True}, {"project": True, "aggr": "sum", "normalize": True},
+], ids=str)
+@pytest.mark.parametrize("width", [5, 12, 20])
+def test_sage_agrees_with_pytorch_geometric(theirs, edges, options, width) -> None:
+    peer, own = theirs.SAGEConv(CHANNELS, width, **options), SAGEConv(CHANNELS, width, **options)
+    own.load_state_dict(peer.state_dict())
+    x = dense(NODES, CHANNELS)
+    for actual, expected in zip(results(own, x, edges), results(peer, x, edges), strict=True):
+        assert_near(actual, expected)
+
+
+@pytest.mark.parametrize("aggr", ["mean", "sum"])
+def test_sage_agrees_on_weighted_matrices(theirs, edges, aggr) -> None:
+    weights = dense(NODES, NODES, seed=3) * (dense(NODES, NODES, seed=4) > 0.8)
+    matrix = weights.to_sparse_csr()
+    peer, own = theirs.SAGEConv(CHANNELS, 7, aggr), SAGEConv(CHANNELS, 7, aggr)
+    own.load_state_dict(peer.state_dict())
+    x = dense(NODES, CHANNELS)
+    expected = results(peer, x, matrix)
+    for given in (matrix, weights.to_sparse_coo(), Graph(matrix)):
+        for actual, right in zip(results(own, x, given), expected, strict=True):
+            assert_near(actual, right)
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"heads": 3}, {"heads": 3, "concat": False}, {"heads": 2, "root_weight": False}, {"bias": False},
+], ids=str)
+def test_transformer_agrees_with_pytorch_geometric(theirs, edges, options) -> None:
+    peer, own = theirs.TransformerConv(CHANNELS, 6, **options), TransformerConv(CHANNELS, 6, **options)
+    own.load_state_dict(peer.state_dict())
+    x = dense(NODES, CHANNELS)
+    for actual, expected in zip(results(own, x, simple(edges)), results(peer, x, simple(edges)), strict=True):
+        assert_near(actual, expected)
+
+
+@pytest.mark.parametrize(("kind", "options"), [
+    ("SAGEConv", {}), ("SAGEConv", {"project": True, "root_weight": False}), ("TransformerConv", {"heads": 2}),
+    ("TransformerConv", {"heads": 2, "concat": False, "bias": False})], ids=str)
+def test_the_same_seed_draws_the_same_weights(theirs, kind, options) -> None:
+    own, peer = {"SAGEConv": SAGEConv, "TransformerConv": TransformerConv}[kind], getattr(theirs, kind)
+    drawn = []
+    for layer in (peer, own):
+        torch.manual_seed(11)
+        drawn.append(layer(30, 20, **options).state_dict())
+    expected, actual = drawn
+    assert list(actual) == list(expected)
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
+
+
+def test_sage_is_the_dense_mean(edges) -> None:
+    layer, x = SAGEConv(CHANNELS, 4), dense(NODES, CHANNELS)
+    full = torch.zeros(NODES, NODES).index_put((edges[1], edges[0]), torch.ones(EDGES), accumulate=True)
+    mean = full / full.sum(1, keepdim=True).clamp(min=1)
+    assert_near(layer(x, edges), mean @ x @ layer.lin_l.weight.T + layer.lin_l.bias + x @ layer.lin_r.weight.T)
+
+
+def test_weights_that_learn(edges) -> None:
+    matrix = (dense(NODES, NODES, seed=3) * (dense(NODES, NODES, seed=4) > 0.8)).to_sparse_csr().requires_grad_()
+    layer, x = SAGEConv(CHANNELS, 4, "sum"), dense(NODES, CHANNELS)
+    graph = Graph(matrix)
+    with torch.no_grad():
+        layer(x, graph)
+    (gradient,) = torch.autograd.grad(layer(x, graph).sum(), matrix)
+    _, cols = gradient.detach().to_sparse_coo().indices()
+    assert_near(gradient.values(), (x @ layer.lin_l.weight.T).sum(1)[cols].detach())
+
+
+@pytest.mark.parametrize("nodes", [0, 1, 5])
+@pytest.mark.parametrize("layer", [SAGEConv(3, 2), SAGEConv(2, 3, "sum"), TransformerConv(3, 2, heads=2)],
+                         ids=["mean", "sum", "attention"])
+def test_graphs_without_edges(nodes, layer) -> None:
+    x = torch.ones(nodes, layer.in_channels, requires_grad=True)
+    result = copy.deepcopy(layer)(x, torch.empty(2, 0, dtype=torch.int64))
+    root = layer.lin_skip(x) if isinstance(layer, TransformerConv) else layer.lin_r(x) + layer.lin_l.bias
+    assert_near(result, root)
+
+
+def test_layers_on_one_graph_share_its_connections(edges) -> None:
+    graph, x = Graph(edges, NODES), dense(NODES, CHANNELS)
+    first = graph.connections()
+    SAGEConv(CHANNELS, 4)(x, graph)
+    assert graph.connections() is first
+    assert first.means[0] is first.sums[0]
+
+
+@pytest.mark.slow
+def test_layers_can_be_compiled(edges) -> None:
+    graph, x = Graph(simple(edges), NODES), dense(NODES, CHANNELS)
+    for layer in (SAGEConv(CHANNELS, 4), TransformerConv(CHANNELS, 4, heads=2)):
+        compiled = torch.compile(layer, backend="aot_eager")
+        for actual, expected in zip(results(compiled, x, graph), results(layer, x, graph), strict=True):
+            assert_near(actual, expected)
+
+
+@pytest.mark.parametrize(("given", "error", "message"), [
+    ({"x": torch.zeros(NODES, 7)}, ValueError, r"x has shape \(50, 7\): it must be \(nodes, 12\)"),
+    ({"x": torch.zeros(NODES, CHANNELS).double()}, TypeError, r"x of torch.float64: .* use .float\(\)"),
+    ({"x": torch.zeros(NODES, CHANNELS).to("meta")}, ValueError, "x on meta: this layer computes on the CPU"),
+    ({"x": [1.0]}, TypeError, "x of type list: give a dense tensor"),
+    ({"x": torch.zeros(40, CHANNELS)}, ValueError, "they must lie in 0 to 39"),
+    ({"edge_index": "edges"}, TypeError, "a graph of type str: give edge_index, a sparse tensor or a Graph"),
+    ({"edge_index": Graph(torch.tensor([[0], [1]]))}, ValueError, "x has 50 rows for a graph of 2 nodes"),
+], ids=[str(number) for number in range(7)])
+@pytest.mark.parametrize("layer", [SAGEConv(CHANNELS, 4), TransformerConv(CHANNELS, 4)], ids=["sage", "transformer"])
+def test_what_does_not_fit_is_refused(edges, layer, given, error, message) -> None:
+    with pytest.raises(error, match=message):
+        layer(**{"x": torch.zeros(NODES, CHANNELS), "edge_index": edges, **given})
+
+
+def test_attention_over_repeated_edges_is_refused() -> None:
+    edges = torch.tensor([[3, 1, 2, 1], [0, 4, 0, 4]])
+    with pytest.raises(ValueError, match=r"the edge from 1 to 4 is there more than once.*torch.unique"):
+        TransformerConv(4, 4)(torch.zeros(5, 4), edges)
+
+
+@pytest.mark.parametrize(("make", "error", "message"), [
+    (lambda: SAGEConv(-1, 4), ValueError, "-1 input and 4 output channels: give at least 1 of each"),
+    (lambda: SAGEConv((3, 4), 4), TypeError, r"in_channels=\(3, 4\): this layer has one kind of nodes"),
+    (lambda: SAGEConv(3, 4, "max"), ValueError, "aggr='max': this layer has mean, sum, add"),
+    (lambda: TransformerConv(3, 4, heads=0), ValueError, "heads=0: give at least 1"),
+    (lambda: TransformerConv(3, 4, beta=True), ValueError, "beta=True: this layer has neither gate"),
+    (lambda: TransformerConv(3, 4, dropout=0.5), ValueError, "dropout=0.5: .*: give 0"),
+    (lambda: TransformerConv(3, 4, edge_dim=2), ValueError, "edge_dim=2: .*nor edge features: give None"),
+    (lambda: TransformerConv(3, 4)(torch.zeros(2, 3), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0, 1)),
+     ValueError, "edge_attr: this layer has no edge features"),
+])
+def test_options_are_checked(make, error, message) -> None:
+    with pytest.raises(error, match=message):
+        make()
