@@ -9,9 +9,10 @@ from sparloom.ops.op import Op, Operands, Work
 from sparloom.ops.sddmm import SDDMM
 from sparloom.ops.spmm import SpMM
 from sparloom.ops.spmm_gemm import SpmmGemm
+from sparloom.ops.spmm_max import SpmmMax
 from sparloom.ops.spmm_spmm import SpmmSpmm
 
 __all__ = [
     "GEMM", "SDDMM", "CsrAttention", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes", "GemmSpmm", "Op",
-    "Operands", "OracleBounds", "SpMM", "SpmmGemm", "SpmmSpmm", "Work", "assert_close",
+    "Operands", "OracleBounds", "SpMM", "SpmmGemm", "SpmmMax", "SpmmSpmm", "Work", "assert_close",
 ]
