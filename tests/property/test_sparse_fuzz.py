@@ -24,11 +24,11 @@ LARGE = range(5, len(PATTERNS))
 
 @pytest.fixture
 def environment(tmp_path):
-    """Decisions of their own, kernels of everybody."""
+    """Decisions of their own, kernels of everybody; threads that wait leave the processor to other tests."""
     kernels = cache_folder() / "jit"
     kernels.mkdir(parents=True, exist_ok=True)
     (tmp_path / "jit").symlink_to(kernels)
-    return {**os.environ, "SPARLOOM_CACHE": str(tmp_path)}
+    return {**os.environ, "SPARLOOM_CACHE": str(tmp_path), "OMP_WAIT_POLICY": "passive"}
 
 
 def told(arguments, environment, progress):
