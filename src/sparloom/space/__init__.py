@@ -24,7 +24,7 @@ from sparloom.space.shared import (
     insert_after,
 )
 from sparloom.space.spade import SpadeSpace
-from sparloom.space.sparse_kernels import AttentionSpace, SddmmSpace, SpmmSpace
+from sparloom.space.sparse_kernels import AttentionSpace, SddmmSpace, SpmmMaxSpace, SpmmSpace
 from sparloom.space.tile_fusion import TileFusionSpace
 from sparloom.space.triton_gemm import TritonGemmSpace, accumulators, pipeline_bytes
 from sparloom.space.walk import Walk
@@ -32,7 +32,7 @@ from sparloom.space.walk import Walk
 __all__ = [
     "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS", "AttentionSpace", "Code", "Config",
     "ConfigSpace", "CpuSpace", "CudaKernelSpace", "CudaSpace", "EncoderSpace", "GemmSpace", "GridSpace", "Parameter",
-    "RaggedProductSpace", "Readings", "SddmmSpace", "Shape", "SharedSchedule", "SpadeSpace", "SpmmSpace",
-    "TileFusionSpace", "TritonGemmSpace", "Value", "Walk", "accumulators", "encode", "flag", "insert_after",
-    "legal_orders", "letters", "logarithm", "one_hot", "pipeline_bytes", "register_tile", "uniform",
+    "RaggedProductSpace", "Readings", "SddmmSpace", "Shape", "SharedSchedule", "SpadeSpace", "SpmmMaxSpace",
+    "SpmmSpace", "TileFusionSpace", "TritonGemmSpace", "Value", "Walk", "accumulators", "encode", "flag",
+    "insert_after", "legal_orders", "letters", "logarithm", "one_hot", "pipeline_bytes", "register_tile", "uniform",
 ]

@@ -5,7 +5,7 @@ from functools import partial
 from sparloom.space.config import Config
 from sparloom.space.grid import GridSpace, Parameter
 
-__all__ = ["AttentionSpace", "SddmmSpace", "SpmmSpace"]
+__all__ = ["AttentionSpace", "SddmmSpace", "SpmmMaxSpace", "SpmmSpace"]
 
 ORDER = Parameter("order", ("natural", "column"))  # of the rows: as stored, or by their middle column
 BALANCE = Parameter("balance", ("rows", "nonzeros", "dynamic"))  # equal shares of one, or small pieces on demand
@@ -53,6 +53,20 @@ def SpmmSpace(width: int) -> GridSpace:  # noqa: N802 (a constructor)
         refuse=partial(_refuse, width=width),
         coupled=("order", "strip", "together"),
         meaning=f"spmm 1, width {width}",
+    )
+
+
+def SpmmMaxSpace(width: int) -> GridSpace:  # noqa: N802 (a constructor)
+    """Build the space of the maximum of products for dense operands of `width` columns: 18 points, all legal.
+
+    Strips are as wide as they can be: narrower ones cost SpMM up to half of its rate.
+    """
+    return GridSpace(
+        name="cpu_kernels",
+        op="spmm_max",
+        parameters=(ORDER, BALANCE, PREFETCH),
+        defaults=("natural", "dynamic", 0),
+        meaning=f"spmm_max 1, width {width}",
     )
 
 

@@ -18,7 +18,7 @@ ELEMENTS = (np.dtype(np.float32), np.dtype(np.float64))
 class Pattern:
     """Where the nonzeros of a matrix are, as CSR with strictly increasing columns in every row.
 
-    Arrays of any integer type are accepted and stored as contiguous int64 (`indptr`) and int32 (`indices`).
+    Arrays of any integer type are accepted and stored as contiguous, aligned int64 (`indptr`) and int32 (`indices`).
 
     Args:
         shape: rows and columns, each below 2**31.
@@ -42,8 +42,8 @@ class Pattern:
         _check_pointers(indptr, rows, indices.size)
         _check_columns(indices, indptr, cols)
         object.__setattr__(self, "shape", (rows, cols))
-        object.__setattr__(self, "indptr", np.ascontiguousarray(indptr, dtype=np.int64))
-        object.__setattr__(self, "indices", np.ascontiguousarray(indices, dtype=np.int32))
+        object.__setattr__(self, "indptr", np.require(indptr, np.int64, ["C", "A"]))
+        object.__setattr__(self, "indices", np.require(indices, np.int32, ["C", "A"]))
 
     @classmethod
     def from_coo(
@@ -160,7 +160,7 @@ class SparseMatrix:
         if dtype not in ELEMENTS:
             raise ValueError(f"values of type {dtype}: a matrix holds float32 or float64")
         object.__setattr__(self, "dtype", dtype)
-        object.__setattr__(self, "values", np.ascontiguousarray(values, dtype=dtype))
+        object.__setattr__(self, "values", np.require(values, dtype, ["C", "A"]))
 
     def astype(self, dtype: DTypeLike) -> "SparseMatrix":
         """Convert the values; the same matrix if they have that type."""

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import matrices
 
-from sparloom.ops import SDDMM, SpMM, assert_close
+from sparloom.ops import SDDMM, Operands, SpMM, SpmmMax, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
 
-OPS = [SpMM(), SDDMM()]
+OPS = [SpMM(), SDDMM(), SpmmMax()]
 
 
 def example(rows=7, cols=5, seed=0):
@@ -23,8 +23,18 @@ def dense_result(op, operands):
     matrix = operands.matrix.to_scipy().toarray().astype(np.float64)
     if op.name == "spmm":
         return matrix @ operands.dense["B"].astype(np.float64)
+    if op.name == "spmm_max":
+        return largest_products(operands)
     full = matrix * (operands.dense["B"].astype(np.float64) @ operands.dense["C"].astype(np.float64).T)
     return full[operands.matrix.pattern.row_ids(), operands.matrix.pattern.indices]
+
+
+def largest_products(operands):
+    matrix, pattern = operands.matrix.to_scipy().toarray(), operands.matrix.pattern
+    stored = pattern.to_scipy().toarray() != 0
+    products = matrix[:, :, None] * operands.dense["B"].astype(np.float64)
+    largest = np.where(stored[:, :, None], products, -np.inf).max(axis=1, initial=-np.inf)
+    return np.where(stored.any(axis=1)[:, None], largest, 0)
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -66,6 +76,17 @@ def test_work_counts_every_operand_once():
     assert SDDMM().work(pattern, 4).bytes == 12 * pattern.nnz + 8 * 8 + 16 * 12
 
 
+def test_a_comparison_costs_as_much_as_an_addition():
+    pattern = example().pattern
+    assert SpmmMax().work(pattern, 4) == SpMM().work(pattern, 4)
+
+
+def test_the_largest_product_may_be_negative_or_nan():
+    matrix = SparseMatrix(Pattern((3, 2), np.array([0, 2, 2, 4]), np.array([0, 1, 0, 1])), np.array([1, 2, 1, 1]))
+    operands = Operands(matrix, {"B": np.array([[-3, np.nan], [-2, 5]], np.float32)})
+    np.testing.assert_array_equal(SpmmMax().oracle(operands), [[-3, np.nan], [0, 0], [-2, np.nan]])
+
+
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 @pytest.mark.parametrize("magnitude", [1e-20, 1.0, 1e12])
 def test_float32_results_lie_within_the_tolerance(op, magnitude):
@@ -75,6 +96,8 @@ def test_float32_results_lie_within_the_tolerance(op, magnitude):
     values = {name: array.astype(np.float32) for name, array in operands.dense.items()}
     if op.name == "spmm":
         actual = matrix.to_scipy() @ values["B"]
+    elif op.name == "spmm_max":
+        actual = largest_products(operands).astype(np.float32)
     else:
         rows, cols = matrix.pattern.row_ids(), matrix.pattern.indices
         actual = matrix.values * np.einsum("nk,nk->n", values["B"][rows], values["C"][cols])

@@ -19,6 +19,17 @@ def test_arrays_are_stored_in_the_agreed_types():
     assert (pattern.rows, pattern.cols, pattern.nnz) == (1, 4, 2)
 
 
+def test_arrays_are_stored_where_the_processor_reads_them_at_once():
+    room = np.zeros(33, np.uint8)
+    indptr, indices = np.ndarray(2, np.int64, room, offset=1), np.ndarray(2, np.int32, room, offset=17)
+    values = np.ndarray(2, np.float32, room, offset=25)
+    indptr[:], indices[:], values[:] = [0, 2], [0, 1], [5, 6]
+    matrix = SparseMatrix(Pattern((1, 2), indptr, indices), values)
+    for array in (matrix.pattern.indptr, matrix.pattern.indices, matrix.values):
+        assert array.flags.aligned
+    np.testing.assert_array_equal(matrix.to_scipy().toarray(), [[5, 6]])
+
+
 def test_row_lengths_and_ids_count_empty_rows():
     assert EXAMPLE.row_lengths().tolist() == [2, 0, 2]
     assert EXAMPLE.row_ids().tolist() == [0, 0, 2, 2]

@@ -1,7 +1,12 @@
-"""What users pass: sparse matrices of several kinds, dense arrays of any library that speaks DLPack."""
+"""What users pass: sparse matrices of several kinds, dense arrays of any library that speaks DLPack.
+
+Whatever it is, the arrays are looked at before anything follows them: SciPy reads and writes out of bounds for matrices
+whose arrays were changed by hand since they were made.
+"""
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -9,9 +14,10 @@ import scipy.sparse
 
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["dense_of", "matrix_of"]
+__all__ = ["array_of", "dense_of", "matrix_of"]
 
 FLOAT = np.dtype(np.float32)
+MOST = 2**31 - 1  # rows, and columns
 
 
 def matrix_of(given: Any, *, columns: int | None = None) -> SparseMatrix:
@@ -24,19 +30,19 @@ def matrix_of(given: Any, *, columns: int | None = None) -> SparseMatrix:
 
     Raises:
         TypeError: something else, or values that are not float32.
-        ValueError: the arrays are no matrix in CSR; names what is wrong, and where.
+        ValueError: the arrays are no matrix; names what is wrong, and where.
     """
-    if isinstance(given, SparseMatrix):
-        return given
     if isinstance(given, Pattern):
         return SparseMatrix(given, np.ones(given.nnz, np.float32))
+    if isinstance(given, SparseMatrix):
+        _check_float(given.dtype)
+        return given
     if isinstance(given, tuple):
-        given = _of_arrays(given, columns)
-    if not scipy.sparse.issparse(given):
+        rows = _of_tuple(given, columns)
+    elif scipy.sparse.issparse(given):
+        rows = _of_scipy(given)
+    else:
         raise TypeError(f"A is {type(given).__name__}: give a SciPy matrix or (indptr, indices, values, shape)")
-    if given.dtype != FLOAT:
-        raise TypeError(f"values of A are {given.dtype}: pass A.astype(numpy.float32)")
-    rows = given if given.format == "csr" else given.tocsr()
     if not rows.has_canonical_format:
         rows = rows.copy()
         rows.sum_duplicates()
@@ -55,7 +61,7 @@ def dense_of(given: Any, name: str, *, rows: int, axes: int) -> np.ndarray:
         TypeError: not float32, or on another device.
         ValueError: of another shape.
     """
-    array = _array(given, name)
+    array = array_of(given, name)
     if array.dtype != FLOAT:
         raise TypeError(f"{name} is {array.dtype}: pass {name}.astype(numpy.float32)")
     if array.ndim != axes or array.shape[0] != rows or 0 in array.shape[1:]:
@@ -64,44 +70,116 @@ def dense_of(given: Any, name: str, *, rows: int, axes: int) -> np.ndarray:
     return np.require(array, requirements=["C", "A"])
 
 
-def _of_arrays(given: tuple[Any, ...], columns: int | None) -> scipy.sparse.csr_array:
-    if len(given) not in (3, 4):
-        raise TypeError(f"A is a tuple of {len(given)}: give (indptr, indices, values) or (indptr, indices, values, "
-                        "shape)")
-    indptr, indices, values = (_array(part, name) for part, name in zip(
-        given[:3], ("indptr", "indices", "values"), strict=True))
-    for part, name in ((indptr, "indptr"), (indices, "indices"), (values, "values")):
-        if part.ndim != 1:
-            raise ValueError(f"{name} of A has shape {part.shape}: it must have one axis")
-    for part, name in ((indptr, "indptr"), (indices, "indices")):
-        if part.dtype not in (np.int32, np.int64):
-            raise TypeError(f"{name} of A is {part.dtype}: it must be int32 or int64")
-    if len(given) == 3 and columns is None:
-        raise ValueError("(indptr, indices, values) does not say how many columns A has: add the shape")
-    shape = tuple(given[3]) if len(given) == 4 else (indptr.size - 1, columns)
-    if values.size != indices.size:
-        raise ValueError(f"A has {values.size} values for {indices.size} indices: give one for each")
-    Pattern(shape, indptr, np.zeros(0, np.int32)) if not indices.size else _check(shape, indptr, indices)
-    return scipy.sparse.csr_array((values, indices, indptr), shape=shape)
+def array_of(given: Any, name: str) -> np.ndarray:
+    """Take an array of any type and shape.
 
-
-def _check(shape: tuple[int, int], indptr: np.ndarray, indices: np.ndarray) -> None:
-    """Refuse what SciPy would take without looking, and read out of bounds for."""
-    rows, cols = shape
-    if indptr.size != rows + 1 or indptr[0] != 0 or indptr[-1] != indices.size or (np.diff(indptr) < 0).any():
-        raise ValueError(f"indptr of A must be {rows + 1} numbers that rise from 0 to {indices.size}, one more than "
-                         "rows")
-    if not 0 <= indices.min() <= indices.max() < cols:
-        raise ValueError(f"indices of A run from {indices.min()} to {indices.max()}: columns are 0 to {cols - 1}")
-
-
-def _array(given: Any, name: str) -> np.ndarray:
+    Raises:
+        TypeError: no array, one with a mask, or on another device.
+    """
+    if isinstance(given, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array: pass {name}.filled(0), or what else shall stand there")
     if isinstance(given, np.ndarray):
-        return given
+        return np.asarray(given)
     if hasattr(given, "__dlpack__"):
         try:
             return np.from_dlpack(given)
-        except (BufferError, RuntimeError) as error:
+        except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as error:
             raise TypeError(f"{name} cannot be read by the processor ({error}): move it there, or use sparloom.nn") \
                 from error
     raise TypeError(f"{name} is {type(given).__name__}: give a NumPy array, or one that speaks DLPack")
+
+
+def _of_tuple(given: tuple[Any, ...], columns: int | None) -> scipy.sparse.csr_array:
+    if len(given) not in (3, 4):
+        raise TypeError(f"A is a tuple of {len(given)}: give (indptr, indices, values) or (indptr, indices, values, "
+                        "shape)")
+    if len(given) == 3 and columns is None:
+        raise ValueError("(indptr, indices, values) does not say how many columns A has: add the shape")
+    indptr = array_of(given[0], "indptr")
+    shape = given[3] if len(given) == 4 else (max(0, indptr.size - 1), columns)
+    return _csr(indptr, *given[1:3], shape=_shape(shape))
+
+
+def _of_scipy(given: Any) -> scipy.sparse.csr_array:
+    if len(given.shape) != 2:
+        raise ValueError(f"A has shape {given.shape}: it must have two axes")
+    if given.format == "csr":
+        rows = _csr(given.indptr, given.indices, given.data, shape=_shape(given.shape))
+        if given.has_canonical_format and not rows.has_canonical_format:
+            raise ValueError("A.has_canonical_format is True, but columns of A are not sorted or there twice: set it "
+                             "to False")
+        return rows
+    _check_float(given.dtype)
+    try:
+        _check_format(given)
+        made = given.tocsr()
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
+        raise ValueError(f"A, a SciPy matrix in format {given.format}, is damaged: {error}: make it anew") from error
+    return _csr(made.indptr, made.indices, made.data, shape=_shape(made.shape))
+
+
+def _csr(indptr: Any, indices: Any, values: Any, *, shape: tuple[int, int]) -> scipy.sparse.csr_array:
+    """Check arrays, and make a matrix of them that does not trust what anybody said about their order."""
+    indptr, indices, values = (np.require(array_of(part, name), requirements=["C", "A"]) for part, name in (
+        (indptr, "indptr"), (indices, "indices"), (values, "values")))
+    _check_compressed(indptr, indices, {"rows": shape[0], "columns": shape[1]}, values=values.shape)
+    _check_float(values.dtype)
+    return scipy.sparse.csr_array((values, indices, indptr), shape=shape)
+
+
+def _shape(given: Any) -> tuple[int, int]:
+    try:
+        rows, cols = (operator.index(extent) for extent in given)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"shape of A is {given!r}: give (rows, columns)") from error
+    if not (0 <= rows <= MOST and 0 <= cols <= MOST):
+        raise ValueError(f"shape of A is {(rows, cols)}: rows and columns are between 0 and {MOST}")
+    return rows, cols
+
+
+def _check_float(dtype: np.dtype) -> None:
+    if dtype != FLOAT:
+        raise TypeError(f"values of A are {dtype}: pass A.astype(numpy.float32)")
+
+
+def _check_format(given: Any) -> None:
+    """Refuse what `tocsr` of a format that is not csr would take without looking."""
+    if given.format == "csc":
+        extents = {"columns": given.shape[1], "rows": given.shape[0]}
+        _check_compressed(array_of(given.indptr, "indptr"), array_of(given.indices, "indices"), extents,
+                          values=given.data.shape)
+    elif given.format == "bsr":
+        high, wide = given.blocksize
+        extents = {"rows of blocks": given.shape[0] // high, "columns of blocks": given.shape[1] // wide}
+        _check_compressed(array_of(given.indptr, "indptr"), array_of(given.indices, "indices"), extents,
+                          values=given.data.shape[:1])
+    elif given.format == "coo":
+        scipy.sparse.coo_array((given.data, given.coords), shape=given.shape)  # which looks at them
+    elif given.format == "dia" and given.offsets.shape != given.data.shape[:1]:
+        raise ValueError(f"it has offsets of shape {given.offsets.shape} for data of shape {given.data.shape}")
+    elif given.format == "lil" and [*map(len, given.rows)] != [*map(len, given.data)]:
+        raise ValueError("its rows have columns and values of different number")
+
+
+def _check_compressed(
+    indptr: np.ndarray, indices: np.ndarray, extents: dict[str, int], *, values: tuple[int, ...],
+) -> None:
+    """Check pointers and indices of a matrix in CSR, or of one that is built like it.
+
+    Args:
+        extents: name and number of what the pointers count, then of what the indices do.
+        values: shape that must be that of the indices.
+    """
+    for part, name in ((indptr, "indptr"), (indices, "indices")):
+        if part.ndim != 1:
+            raise ValueError(f"{name} of A has shape {part.shape}: it must have one axis")
+        if part.dtype not in (np.int32, np.int64):
+            raise TypeError(f"{name} of A is {part.dtype}: it must be int32 or int64")
+    (major, count), (minor, limit) = extents.items()
+    if indptr.size != count + 1 or indptr[0] != 0 or indptr[-1] != indices.size or (indptr[1:] < indptr[:-1]).any():
+        raise ValueError(f"indptr of A must be {count + 1} numbers that rise from 0 to {indices.size}, one more than "
+                         f"{major}")
+    if indices.size and not 0 <= indices.min() <= indices.max() < limit:
+        raise ValueError(f"indices of A run from {indices.min()} to {indices.max()}: {minor} are 0 to {limit - 1}")
+    if values != indices.shape:
+        raise ValueError(f"A has {' x '.join(map(str, values))} values for {indices.size} indices: give one for each")

@@ -16,6 +16,7 @@ from sparloom.platforms.cpu_kernels.gemm import GemmKernels
 from sparloom.platforms.cpu_kernels.native import repeat_of
 from sparloom.platforms.cpu_kernels.sddmm import SddmmKernels
 from sparloom.platforms.cpu_kernels.spmm import SpmmKernels
+from sparloom.platforms.cpu_kernels.spmm_max import SpmmMaxKernels
 from sparloom.platforms.sweep import Call, Contender, sweep
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
@@ -23,7 +24,8 @@ from sparloom.sparse import Pattern
 __all__ = ["CpuKernels"]
 
 FAMILIES: Mapping[str, Callable[[int, int], Family]] = {
-    "gemm": GemmKernels, "spmm": SpmmKernels, "sddmm": SddmmKernels, "attention": AttentionKernels}
+    "gemm": GemmKernels, "spmm": SpmmKernels, "spmm_max": SpmmMaxKernels, "sddmm": SddmmKernels,
+    "attention": AttentionKernels}
 
 
 class CpuKernels:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from strategies import patterns
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ops import SDDMM, CsrAttention, Op, SpMM, assert_close
+from sparloom.ops import SDDMM, CsrAttention, Op, SpMM, SpmmMax, assert_close
 from sparloom.platforms import CpuKernels
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc
 
-OPS = [SpMM(), SDDMM(), CsrAttention()]
+OPS = [SpMM(), SpmmMax(), SDDMM(), CsrAttention()]
 ops = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 WIDTHS = [*range(1, 71), 128, 256, 300]
 

@@ -1,0 +1,139 @@
+// D(i, k) = max over j of A(i, j) B(j, k) in float32, j over the columns of row i of A (rows, cols); B (cols, width) and
+// D (rows, width) row-major without gaps. Rows without nonzeros give 0. Where wanted besides: places (rows, width), which
+// nonzero of A each element comes from, in A's order; -1 in rows without.
+//
+//   for pieces of the rows of A                                   in parallel, rows.hpp
+//     for blocks of 64 rows
+//       for strips of columns                                     as many as half of the registers hold
+//         for rows of the block                                   row kernel, spmm_max.hpp
+//
+// A cut piece leaves the maximum of its part of the shared row in `carries`; those are put in, in the order of the
+// nonzeros, when all pieces are done.
+// Preconditions (checked in Python): columns are in range; `carries`, and `carried_places` if there are places, have
+// width elements per piece if one is cut; there are less than 2^31 nonzeros if there are places; D overlaps nothing
+// else; ahead >= 0.
+
+#include <algorithm>
+#include <utility>
+
+#include "spmm_max.hpp"
+
+extern "C" {
+
+struct SpmmMax {
+    Rows rows;
+    const float* dense;
+    float *result, *carries;
+    int32_t *places, *carried_places;  // null: not wanted
+    int64_t width;
+    int32_t ahead;  // bytes of the dense operand
+};
+
+}  // extern "C"
+
+namespace sparloom::spmm_max {
+namespace {
+
+constexpr int64_t kBlock = 64;  // rows whose indices stay in the first cache from strip to strip
+
+// The first or last row of a piece, of which another piece has the rest.
+template <int V, bool kPart, bool kPlaces>
+void cut_row(const Rows& rows, int64_t row, int64_t begin, int64_t end, const Strip<float>& strip, Out out) {
+    part<V, kPart, kPlaces>(rows, row, begin, end, strip, out);
+}
+
+struct Kernel {
+    void (*whole_rows)(Rows, int64_t, int64_t, Strip<float>, Out);
+    void (*cut_row)(const Rows&, int64_t, int64_t, int64_t, const Strip<float>&, Out);
+};
+
+template <bool kPlaces>
+struct Table {
+    Kernel whole[kVectors<kPlaces>], part[kVectors<kPlaces>];
+
+    template <int... V>
+    constexpr explicit Table(std::integer_sequence<int, V...>)
+        : whole{{whole_rows<V + 1, false, kPlaces>, cut_row<V + 1, false, kPlaces>}...},
+          part{{whole_rows<V + 1, true, kPlaces>, cut_row<V + 1, true, kPlaces>}...} {}
+};
+
+template <bool kPlaces>
+constexpr Table<kPlaces> kTable{std::make_integer_sequence<int, kVectors<kPlaces>>{}};
+
+template <bool kPlaces>
+class Product {
+   public:
+    explicit Product(const SpmmMax& s) : s_(s), columns_{s.width, kVectors<kPlaces> * kLanes<float>, s.ahead, false} {}
+
+    void piece(int32_t p) const {
+        const Rows& rows = s_.rows;
+        int64_t first = rows.piece_rows[p];
+        const int64_t last = rows.piece_rows[p + 1], begin = rows.piece_nonzeros[p], end = rows.piece_nonzeros[p + 1];
+        if (is_cut(rows, p)) {
+            if (begin < end_of_part(p)) cut_row(first, begin, end_of_part(p), carry(p));
+            ++first;
+        }
+        for (int64_t row = first; row < last; row += kBlock) whole_rows(row, std::min(row + kBlock, last));
+        if (first <= last && end > rows.indptr[last]) {  // the next piece is cut, and this one begins its row
+            cut_row(last, rows.indptr[last], end, result(last));
+        }
+    }
+
+    void put_carries_in() const {
+        const Rows& rows = s_.rows;
+        for (int32_t p = 0; p < rows.pieces; ++p) {
+            if (!is_cut(rows, p) || rows.piece_nonzeros[p] == end_of_part(p)) continue;
+            merge(result(rows.piece_rows[p]), carry(p), s_.width);
+        }
+    }
+
+   private:
+    Out result(int64_t row) const { return Out{s_.result, s_.places} + s_.rows.place[row] * s_.width; }
+    Out carry(int32_t p) const { return Out{s_.carries, s_.carried_places} + p * s_.width; }
+
+    // Where the part ends that a cut piece has of its first row; that may be where it begins.
+    int64_t end_of_part(int32_t p) const {
+        const Rows& rows = s_.rows;
+        return std::min(rows.indptr[rows.piece_rows[p] + 1], rows.piece_nonzeros[p + 1]);
+    }
+
+    // Calls work(kernel, strip) for every strip of columns.
+    template <typename Work>
+    void each_strip(const Work& work) const {
+        spmm::each_strip(columns_, s_.dense, s_.result,
+                         [&](spmm::Store store, int64_t vectors, const Strip<float>& strip, int64_t) {
+                             const auto& table = kTable<kPlaces>;
+                             work((store == spmm::Store::kPart ? table.part : table.whole)[vectors - 1], strip);
+                         });
+    }
+
+    void whole_rows(int64_t first, int64_t last) const {
+        each_strip([&](const Kernel& kernel, const Strip<float>& strip) {
+            kernel.whole_rows(s_.rows, first, last, strip, Out{s_.result, s_.places} + strip.column);
+        });
+    }
+
+    void cut_row(int64_t row, int64_t begin, int64_t end, Out out) const {
+        each_strip([&](const Kernel& kernel, const Strip<float>& strip) {
+            kernel.cut_row(s_.rows, row, begin, end, strip, out + strip.column);
+        });
+    }
+
+    const SpmmMax& s_;
+    const spmm::Columns columns_;
+};
+
+template <bool kPlaces>
+void run(const SpmmMax& s) {
+    const Product<kPlaces> product(s);
+    each_piece(s.rows, [&](int32_t piece) { product.piece(piece); });
+    product.put_carries_in();
+}
+
+}  // namespace
+}  // namespace sparloom::spmm_max
+
+extern "C" void sparloom_spmm_max(const void* arguments) {
+    const SpmmMax& s = *static_cast<const SpmmMax*>(arguments);
+    (s.places == nullptr ? sparloom::spmm_max::run<false> : sparloom::spmm_max::run<true>)(s);
+}

@@ -1,0 +1,24 @@
+"""The spaces of sparse kernels by hand: how many points they have, and where they begin."""
+
+import pytest
+
+from sparloom.space import AttentionSpace, SddmmSpace, SpmmMaxSpace, SpmmSpace
+
+
+@pytest.mark.parametrize(("make", "width", "points"), [
+    (SpmmSpace, 128, 90), (SpmmSpace, 64, 72), (SddmmSpace, 128, 54), (SpmmMaxSpace, 128, 18), (SpmmMaxSpace, 1, 18),
+    (AttentionSpace, 128, 18),
+])
+def test_points_are_counted(make, width, points):
+    assert len(make(width)) == len(set(make(width))) == points
+
+
+@pytest.mark.parametrize("make", [SpmmSpace, SddmmSpace, SpmmMaxSpace, AttentionSpace])
+def test_defaults_take_rows_as_they_are_and_fetch_nothing_ahead(make):
+    space, default = make(64), make(64).default()
+    space.validate(default)
+    assert (default["order"], default["balance"], default["prefetch"]) == ("natural", "dynamic", 0)
+
+
+def test_widths_have_spaces_of_their_own():
+    assert SpmmMaxSpace(64).digest() != SpmmMaxSpace(65).digest()
