@@ -17,7 +17,7 @@ from sparloom.dispatch import PlanCache, Race
 from sparloom.dispatch.csr import CsrPolicy, Prepared, decide, sample_rows
 from sparloom.dispatch.csr.contest import Contest
 from sparloom.errors import NotDecided
-from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, assert_close
+from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc
@@ -64,6 +64,11 @@ def test_mean_divides_by_what_a_row_has():
     a, x = matrix(), dense(200, 16)
     lengths = np.maximum(np.diff(a.indptr), 1)[:, None]
     np.testing.assert_allclose(sparloom.spmm(a, x, reduce="mean"), sparloom.spmm(a, x) / lengths, atol=1e-6)
+
+
+def test_the_maximum_is_taken_of_what_a_row_has():
+    a, x = matrix(), dense(200, 16)
+    close(SpmmMax(), a, {"B": x}, sparloom.spmm(a, x, reduce="max"))
 
 
 def test_other_values_on_the_same_pattern_need_no_new_decision(cache):
@@ -137,8 +142,8 @@ def test_shapes_must_agree():
         sparloom.sddmm(a, dense(300, 8), dense(200, 9))
     with pytest.raises(ValueError, match="V has 3 heads and Q 2"):
         sparloom.csr_attention(a, dense(300, 2, 8), dense(200, 2, 8), dense(200, 3, 8))
-    with pytest.raises(ValueError, match="reduce='max': give one of sum, mean"):
-        sparloom.spmm(a, dense(200, 8), reduce="max")
+    with pytest.raises(ValueError, match="reduce='min': give one of sum, mean, max"):
+        sparloom.spmm(a, dense(200, 8), reduce="min")
 
 
 @settings(max_examples=30, deadline=None)

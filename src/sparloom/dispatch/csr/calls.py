@@ -40,7 +40,8 @@ def spmm(
         matrix: A (rows, cols): SciPy matrix, (indptr, indices, values[, shape]) of NumPy arrays or others that speak
             DLPack; float32 values, int32 or int64 indices.
         dense: X (cols, width) float32, likewise.
-        reduce: "sum", or "mean": divided by the nonzeros of each row.
+        reduce: "sum"; "mean", divided by the nonzeros of each row; "max", the largest product of each, 0 in rows
+            without nonzeros.
         out: (rows, width) float32, where the result goes; a new array unless given.
         changed: index arrays may have been changed in place: they are read, and what differs is prepared anew.
         threads: all processors that this process may use unless given.

@@ -24,7 +24,7 @@ from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.plan_key import machine_digest, sources_digest
 from sparloom.errors import IllegalSchedule, NotDecided, SchemaError
-from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM
+from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax
 from sparloom.platforms import CpuKernels
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
@@ -33,12 +33,13 @@ __all__ = ["CsrPlan", "Prepared"]
 
 log = logging.getLogger(__name__)
 
-Reduce = Literal["sum", "mean"]
+Reduce = Literal["sum", "mean", "max"]
 Shapes = tuple[tuple[int, ...], ...]
 """Of the dense operands, each without its first axis."""
 
-SOURCES = ("spmm.cpp", "sddmm.cpp", "attention.cpp")
-OPS: Mapping[str, Op] = {"spmm": SpMM(), "sddmm": SDDMM(), "attention": CsrAttention()}
+SOURCES = ("spmm.cpp", "spmm_max.cpp", "sddmm.cpp", "attention.cpp")
+OPS: Mapping[str, Op] = {
+    "spmm": SpMM(), "spmm_max": SpmmMax(), "sddmm": SDDMM(), "attention": CsrAttention()}
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ class Prepared:
 
         Args:
             dense: X (cols, width) float32.
-            reduce: "sum", or "mean": divided by the nonzeros of each row.
+            reduce: "sum"; "mean", divided by the nonzeros of each row; "max", the largest product of each, 0 in rows
+                without nonzeros.
             values: (nnz,) float32, in place of those of A.
             out: (rows, width) float32, where the result goes; a new array unless given.
 
@@ -108,7 +110,8 @@ class Prepared:
         if reduce not in get_args(Reduce):
             raise ValueError(f"reduce={reduce!r}: give one of {', '.join(get_args(Reduce))}")
         given = dense_of(dense, "X", rows=self.matrix.pattern.cols, axes=2)
-        return self._run("spmm", Operands(self._with(values, reduce), {"B": given}), out,
+        operands = Operands(self._with(values, reduce), {"B": given})
+        return self._run("spmm_max" if reduce == "max" else "spmm", operands, out,
                          (self.matrix.pattern.rows, given.shape[1]))
 
     def sddmm(

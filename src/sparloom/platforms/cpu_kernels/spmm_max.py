@@ -1,7 +1,7 @@
 """Kernels of the maximum of products: kernels/cpu/spmm_max.cpp bound to arrays."""
 
 import ctypes
-from functools import cached_property
+from functools import cache
 
 import numpy as np
 
@@ -57,26 +57,31 @@ class SpmmMaxKernels:
         nnz = operands.matrix.pattern.nnz
         if places is not None and nnz > MOST_PLACES:
             raise ValueError(f"A has {nnz} nonzeros, and places count up to {MOST_PLACES}: take parts of its rows")
-        rows = self._rows.bind(operands.matrix, order=str(config["order"]), balance=str(config["balance"]))
+        rows = self._rows.bind(operands.matrix.pattern, order=str(config["order"]), balance=str(config["balance"]))
         shape = (rows.pieces, operands.width)
         carries = aligned(shape, np.float32) if rows.cut else None
         carried_places = aligned(shape, np.int32) if rows.cut and places is not None else None
         arguments = _Arguments(
-            rows=rows.arguments, dense=address(operands.dense["B"]), result=address(result, written=True),
-            carries=None if carries is None else address(carries),
-            places=None if places is None else address(places, np.int32, written=True),
+            rows=rows.arguments, carries=None if carries is None else address(carries),
             carried_places=None if carried_places is None else address(carried_places, np.int32),
             width=operands.width, ahead=1024 * int(config["prefetch"]))
-        return NativeCall(self._library.sparloom_spmm_max, arguments,
-                          kept=(rows, *operands.dense.values(), carries, carried_places, result, places))
+        call = NativeCall(_library().sparloom_spmm_max, arguments, kept=(rows, carries, carried_places))
+        self.rebind(call, operands, result, places)
+        return call
+
+    def rebind(
+        self, call: NativeCall, operands: Operands, result: np.ndarray, places: np.ndarray | None = None,
+    ) -> None:
+        """Point a call to other arrays of the same shapes; with places only if it was bound with some."""
+        arguments = call.arguments
+        arguments.rows.values = address(operands.matrix.values)
+        arguments.dense, arguments.result = address(operands.dense["B"]), address(result, written=True)
+        arguments.places = None if places is None else address(places, np.int32, written=True)
+        call.lent = (operands, result, places)
 
     def check(self, op: SpmmMax, operands: Operands, *, seed: int) -> Check:
         """Know some rows of the result, and that all are written."""
         return SpotCheck(op, operands, seed=seed).compare_written
-
-    @cached_property
-    def _library(self) -> ctypes.CDLL:
-        return compile_cpp(["cpu/spmm_max.cpp"])
 
 
 class _Arguments(ctypes.Structure):
@@ -88,3 +93,8 @@ class _Arguments(ctypes.Structure):
         ("width", ctypes.c_int64),
         ("ahead", ctypes.c_int32),
     )
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return compile_cpp(["cpu/spmm_max.cpp"])
