@@ -99,7 +99,7 @@ class Layer {
     }
 
     void finish(int64_t row, int64_t h, const State& state) const {
-        if (state.total > 0) scale_row(result(row, h), a_.value_width, 1.0f / state.total);
+        if (a_.rows.indptr[row] < a_.rows.indptr[row + 1]) scale_row(result(row, h), a_.value_width, 1 / state.total);
     }
 
     const Attention& a_;

@@ -29,6 +29,11 @@ struct State {
     float peak = -std::numeric_limits<float>::infinity(), total = 0.0f;
 };
 
+// How much of a sum is left under a new peak; nothing where all scores were -infinity so far.
+inline float share_left(const State& state, float peak) {
+    return state.total == 0.0f ? 0.0f : exponential(state.peak - peak);
+}
+
 // scores[n] = what earlier strips gave + query . keys[columns[n]].
 template <int V, bool kPart>
 void dots(const int32_t* columns, int64_t count, const float* query, const sddmm::Strip& strip, float* scores) {
@@ -105,13 +110,14 @@ inline float weigh(const Head& head, const int32_t* columns, int64_t count, cons
         scores[n] *= head.scale;
         peak = scores[n] > peak ? scores[n] : peak;
     }
+    const float base = peak == -std::numeric_limits<float>::infinity() ? 0.0f : peak;
     float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
     for (int64_t n = 0; n < count; ++n) {
-        scores[n] = exponential(scores[n] - peak);
+        scores[n] = exponential(scores[n] - base);
         sum += scores[n];
     }
-    const float kept = state.total == 0.0f ? 0.0f : exponential(state.peak - peak);
+    const float kept = share_left(state, peak);
     state = {peak, state.total * kept + sum};
     return kept;
 }
@@ -143,7 +149,7 @@ inline State attend(const Head& head, const int32_t* columns, int64_t count, int
 // Adds what another part of the row came to.
 inline void merge(State& state, float* out, const State& other, const float* from, int64_t width) {
     const float peak = std::max(state.peak, other.peak);
-    const float mine = exponential(state.peak - peak), theirs = exponential(other.peak - peak);
+    const float mine = share_left(state, peak), theirs = share_left(other, peak);
     for (int64_t c = 0; c < width; ++c) out[c] = out[c] * mine + from[c] * theirs;
     state = {peak, state.total * mine + other.total * theirs};
 }

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from sparloom.dispatch.csr.given import matrix_of
+from sparloom.dispatch.csr.given import array_of, matrix_of
 from sparloom.dispatch.csr.prepared import Prepared, Reduce
 from sparloom.fusion import IdentityCache
 from sparloom.sparse import SparseMatrix
@@ -59,11 +59,14 @@ def spmm(
 def sddmm(
     matrix: Any, left: Any, right: Any, *, changed: bool = False, threads: int | None = None,
 ) -> np.ndarray:
-    """Multiply dense matrices where a sparse one has nonzeros: A's values * (Q KT), (nnz,) in their order.
+    """Multiply dense matrices where a sparse one has nonzeros: A's values * (Q KT).
 
     Args:
         matrix, changed, threads: as in `spmm`.
         left, right: Q (rows, width), K (cols, width), float32.
+
+    Returns:
+        (nnz,) float32, row after row with rising columns: in the order of A's values if its columns rise.
 
     Raises:
         TypeError, ValueError: as by `spmm`.
@@ -88,9 +91,9 @@ def csr_attention(
         TypeError, ValueError: as by `spmm`.
     """
     prepared, _ = _known(matrix, keys, threads, changed)
-    given = (queries, keys, values)
-    if all(getattr(array, "ndim", 0) == 2 for array in given):
-        return prepared.attention(*(np.asarray(array)[:, None] for array in given))[:, 0]
+    given = [array_of(array, name) for array, name in ((queries, "Q"), (keys, "K"), (values, "V"))]
+    if all(array.ndim == 2 for array in given):
+        return prepared.attention(*(array[:, None] for array in given))[:, 0]
     return prepared.attention(*given)
 
 

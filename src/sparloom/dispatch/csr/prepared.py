@@ -78,6 +78,8 @@ class Prepared:
     ) -> None:
         self.matrix = matrix
         self.threads = len(os.sched_getaffinity(0)) if threads is None else threads
+        if self.threads < 1:
+            raise ValueError(f"threads={threads}: give at least 1")
         self._cache = PlanCache.of_this_user() if cache is None else cache
         self._policy = CsrPolicy() if policy is None else policy
         self._model = model

@@ -139,6 +139,21 @@ def test_large_scores_overflow_nothing(factor):
         assert_close(found, op.oracle(operands), terms=op.terms(pattern, 24), scale=op.scale(operands))
 
 
+@pytest.mark.parametrize("masked", [slice(0, 300), slice(128, 900), slice(0, 899)])
+def test_scores_of_least_infinity_weigh_nothing(masked):
+    op, pattern = CsrAttention(), hub()
+    operands = op.operands(SparseMatrix(pattern, np.ones(pattern.nnz)), 4, seed=0)
+    operands.dense["Q"][:] = 1
+    operands.dense["K"][masked] = -np.inf
+    with np.errstate(invalid="ignore"):
+        oracle = op.oracle(operands)
+    for threads in (1, 3):
+        for config in platform(threads, 64).space(op):
+            found = platform(threads, 64).run(op, operands, config)
+            np.testing.assert_array_equal(np.isnan(found), np.isnan(oracle))
+            assert_close(found[30], oracle[30], terms=904, scale=1.0)
+
+
 def test_nan_stays_in_its_row():
     op, pattern = CsrAttention(), varied()
     drawn = op.operands(SparseMatrix(pattern, np.ones(pattern.nnz)), 24, seed=0)
