@@ -4,8 +4,10 @@ from sparloom.dispatch.csr.calls import csr_attention, prepare, sddmm, spmm
 from sparloom.dispatch.csr.decide import CsrChoice, CsrDecider, CsrPolicy
 from sparloom.dispatch.csr.estimate import CsrEstimate
 from sparloom.dispatch.csr.prepared import CsrPlan, Prepared
+from sparloom.dispatch.csr.probe_log import ProbeLog
 from sparloom.dispatch.csr.sample import sample_rows
 from sparloom.dispatch.csr.shortlist import CsrCostModel
+from sparloom.dispatch.csr.switches import CudaSwitches, Switches
 
-__all__ = ["CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan", "CsrPolicy", "Prepared",
-           "csr_attention", "prepare", "sample_rows", "sddmm", "spmm"]
+__all__ = ["CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan", "CsrPolicy", "CudaSwitches", "Prepared",
+           "ProbeLog", "Switches", "csr_attention", "prepare", "sample_rows", "sddmm", "spmm"]
