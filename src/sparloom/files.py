@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +17,11 @@ __all__ = ["append_lines", "atomic_path", "locked", "read_lines", "sha256", "wri
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a name beside `path` to write to; on success flush it to disk and rename it over `path`.
 
-    On an exception the partial file is removed and an existing `path` stays as it was.
+    The name is of this thread alone. On an exception the partial file is removed, and an existing `path` stays as it
+    was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.partial")
     try:
         yield partial
         with partial.open("rb") as file:

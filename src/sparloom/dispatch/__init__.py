@@ -3,14 +3,14 @@
 Names are imported when they are asked for: `sparloom.dispatch.csr` needs no torch.
 """
 
-from importlib import import_module
-from typing import Any
+from sparloom.ondemand import on_demand
 
 __all__ = [
-    "ORDERS", "Decision", "Effort", "Estimate", "Fuse", "Guardrail", "LearnedPairCosts", "PairChoice", "PairCostModel",
-    "PairPlan", "PlanCache", "PlanKey", "Policy", "Problem", "Race", "RaggedChoice", "RaggedEffort", "RaggedOperator",
-    "Rates", "Trial", "Verdict", "Workshop", "choose_schedule", "duel", "encoder_operators", "measure_rates",
-    "pair_numbers", "plan_pair", "product_operators", "race",
+    "ORDERS", "Decision", "Effort", "Estimate", "Fuse", "Guardrail", "KeptPlan", "LearnedPairCosts", "PairChoice",
+    "PairCostModel", "PairPlan", "PlanCache", "PlanKey", "Policy", "Problem", "Pruning", "Race", "RaggedChoice",
+    "RaggedEffort", "RaggedOperator", "Rates", "Trial", "Verdict", "Workshop", "choose_schedule", "duel",
+    "encoder_operators", "list_plans", "measure_rates", "pair_numbers", "plan_pair", "product_operators", "prune_plans",
+    "race",
 ]
 
 _PLACES = {
@@ -20,6 +20,7 @@ _PLACES = {
     "Estimate": "sparloom.dispatch.estimate",
     "Fuse": "sparloom.dispatch.plan",
     "Guardrail": "sparloom.dispatch.guardrail",
+    "KeptPlan": "sparloom.dispatch.kept_plans",
     "LearnedPairCosts": "sparloom.dispatch.cost_model",
     "PairChoice": "sparloom.dispatch.choice",
     "PairCostModel": "sparloom.dispatch.cost_model",
@@ -28,6 +29,7 @@ _PLACES = {
     "PlanKey": "sparloom.dispatch.plan_key",
     "Policy": "sparloom.dispatch.policy",
     "Problem": "sparloom.dispatch.problem",
+    "Pruning": "sparloom.dispatch.pruning",
     "Race": "sparloom.dispatch.racing",
     "RaggedChoice": "sparloom.dispatch.ragged_schedule",
     "RaggedEffort": "sparloom.dispatch.ragged_schedule",
@@ -39,19 +41,13 @@ _PLACES = {
     "choose_schedule": "sparloom.dispatch.ragged_schedule",
     "duel": "sparloom.dispatch.racing",
     "encoder_operators": "sparloom.dispatch.ragged_operator",
+    "list_plans": "sparloom.dispatch.kept_plans",
     "measure_rates": "sparloom.dispatch.rates",
     "pair_numbers": "sparloom.dispatch.cost_model",
     "plan_pair": "sparloom.dispatch.plan",
     "product_operators": "sparloom.dispatch.ragged_operator",
+    "prune_plans": "sparloom.dispatch.pruning",
     "race": "sparloom.dispatch.racing",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = on_demand(__name__, _PLACES)

@@ -30,7 +30,7 @@ class Verdict:
     def text(self) -> str:
         """The verdict in words."""
         result = "accepted" if self.accepted else "refused"
-        return f"{result}: {self.ratio:.3f} of the seconds of the reference, standard error {self.noise:.3f}"
+        return f"{result}: {self.ratio:.3f} of the seconds of the baseline, standard error {self.noise:.3f}"
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """Decisions on disk: made in one process, found by all others."""
 
-import hashlib
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,14 @@ import numpy as np
 
 from sparloom.dispatch.choice import PairChoice
 from sparloom.dispatch.decision import Decision
+from sparloom.dispatch.plan_files import (
+    VERSION,
+    clear_orphans,
+    order_name,
+    pair_name,
+    rates_name,
+    schedule_name,
+)
 from sparloom.dispatch.plan_key import PlanKey, kernels_digest, machine_digest
 from sparloom.dispatch.rates import Rates, measure_rates
 from sparloom.errors import SchemaError
@@ -22,22 +31,23 @@ __all__ = ["PlanCache"]
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
-
 Read = TypeVar("Read")
+
+DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SchemaError)
+"""What reading a file with any content may raise."""
 
 
 class PlanCache:
     """A folder with a file for each decision, for each order that one needs, and for the rates of the machine.
 
     Any number of processes may use it: a file is whole or absent, and who writes last wins. What is damaged, of another
-    version or for another key is left aside with a warning.
+    version or for another key is left aside with a warning; so is a folder that cannot be written to.
 
     Args:
-        folder: made when the first decision is kept.
+        folder: made when the first decision is kept; None: nothing is kept, and rates are measured once per process.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
     @classmethod
@@ -68,6 +78,8 @@ class PlanCache:
 
     def rates(self, threads: int) -> Rates:
         """Find the rates of this machine, or measure and keep them."""
+        if self.folder is None:
+            return _rates_in_process(threads)
         found = self.find_rates(threads)
         if found is None:
             found = measure_rates(threads=threads)
@@ -86,54 +98,76 @@ class PlanCache:
     def find_order(self, pattern: str, name: str, rows: int) -> np.ndarray | None:
         """Find an order of the rows of a pattern, by its digest; None if none was kept."""
         path = self._order(pattern, name)
-        if not path.exists():
-            return None
         try:
-            order = np.load(path, allow_pickle=False)
+            if path is None or not path.exists():
+                return None
+            with path.open("rb") as file:
+                order = np.lib.format.read_array(file, allow_pickle=False)
             if order.dtype != np.int32 or order.shape != (rows,) or not np.array_equal(np.sort(order), np.arange(rows)):
                 raise ValueError(f"{order.dtype} of shape {order.shape} is no order of {rows} rows")
-        except (OSError, ValueError, EOFError) as error:
+        except DAMAGE as error:
             log.warning("%s: %s: it is made anew", path, error)
             return None
         return order
 
     def keep_order(self, pattern: str, name: str, order: np.ndarray) -> None:
         """Keep an order: making it may take longer than many executions."""
-        with atomic_path(self._order(pattern, name)) as partial, partial.open("wb") as file:
-            np.save(file, order)
+        def save(path: Path) -> None:
+            with atomic_path(path) as partial, partial.open("wb") as file:
+                np.save(file, order)
 
-    def _plan(self, key: PlanKey) -> Path:
-        return self.folder / f"{key.digest()}.json"
+        _keep(self._order(pattern, name), save)
 
-    def _schedule(self, key: Mapping[str, Any]) -> Path:
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-        return self.folder / f"schedule-{digest}.json"
+    def _plan(self, key: PlanKey) -> Path | None:
+        return self._file(pair_name(key.digest()))
 
-    def _rates(self, threads: int) -> Path:
-        return self.folder / f"rates-{machine_digest()[:16]}-{threads}.json"
+    def _schedule(self, key: Mapping[str, Any]) -> Path | None:
+        return self._file(schedule_name(key))
 
-    def _order(self, pattern: str, name: str) -> Path:
-        return self.folder / f"order-{pattern[:32]}-{name}-{kernels_digest()[:16]}.npy"
+    def _rates(self, threads: int) -> Path | None:
+        return self._file(rates_name(machine_digest(), threads))
+
+    def _order(self, pattern: str, name: str) -> Path | None:
+        return self._file(order_name(pattern, name, kernels_digest()))
+
+    def _file(self, name: str) -> Path | None:
+        return None if self.folder is None else self.folder / name
 
 
 def _rates_key(threads: int) -> dict[str, Any]:
     return {"machine": machine_digest(), "kernels": kernels_digest(), "threads": threads}
 
 
-def _write(path: Path, key: dict[str, Any], content: dict[str, Any]) -> None:
-    write_json(path, {"version": VERSION, "key": key, **content})
+@cache
+def _rates_in_process(threads: int) -> Rates:
+    return measure_rates(threads=threads)
 
 
-def _read(path: Path, key: dict[str, Any], parse: Callable[[dict[str, Any]], Read]) -> Read | None:
-    if not path.exists():
-        return None
+def _write(path: Path | None, key: dict[str, Any], content: dict[str, Any]) -> None:
+    _keep(path, lambda place: write_json(place, {"version": VERSION, "key": key, **content}))
+
+
+def _keep(path: Path | None, write: Callable[[Path], None]) -> None:
+    """Write a file; what was decided is worth more than a disk that is full."""
+    if path is None:
+        return
     try:
+        write(path)
+        clear_orphans(path.parent, now=time.time())
+    except OSError as error:
+        log.warning("%s: %s: the decision is not kept", path, error)
+
+
+def _read(path: Path | None, key: dict[str, Any], parse: Callable[[dict[str, Any]], Read]) -> Read | None:
+    try:
+        if path is None or not path.exists():
+            return None
         value = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(value, dict) or value.get("version") != VERSION:
             raise SchemaError(f"not of version {VERSION}")
         if value.get("key") != key:
             raise SchemaError("written for something else")
         return parse(value)
-    except (OSError, ValueError, KeyError, SchemaError) as error:
+    except DAMAGE as error:
         log.warning("%s: %s: it is decided anew", path, error)
         return None

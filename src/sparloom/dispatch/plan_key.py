@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 
@@ -9,11 +11,14 @@ from sparloom.dispatch.problem import Problem
 from sparloom.jit import kernel_source
 from sparloom.measure import describe_machine
 
-__all__ = ["PlanKey", "kernels_digest", "machine_digest", "sources_digest"]
+__all__ = [
+    "PlanKey", "kernels_digest", "machine_digest", "machine_digests", "ragged_kernels_digest", "sources_digest",
+]
 
 MACHINE = ("name", "processor", "architecture", "cache_l1d", "cache_l2", "cache_l3")
 FORMS = ("c_transposed", "addends")
 SOURCES = ("fused_f32.cpp", "fused_f64.cpp", "partition_order.cpp", "tile_schedule.cpp")
+RAGGED_SOURCES = ("multiply.cpp", "tall_gemm.hpp", "gemm.hpp", "vector.hpp")
 
 
 @dataclass(frozen=True)
@@ -60,13 +65,31 @@ class PlanKey:
 @cache
 def machine_digest() -> str:
     """Hash what a decision may depend on of this machine."""
+    return _digest(describe_machine())
+
+
+@cache
+def machine_digests() -> frozenset[str]:
+    """Hash this machine as it is seen by processes that may use one of its processors, two, ... or all."""
     machine = describe_machine()
-    return hashlib.sha256(json.dumps([machine[name] for name in MACHINE]).encode()).hexdigest()
+    here = f", {machine['threads']} threads, "
+    names = [str(machine["name"]).replace(here, f", {threads} threads, ")
+             for threads in range(1, 1 + max(int(machine["threads"]), os.cpu_count() or 1))]
+    return frozenset(_digest({**machine, "name": name}) for name in names)
 
 
 def kernels_digest() -> str:
     """Hash the sources of fused loops and their inspector."""
     return sources_digest(SOURCES)
+
+
+@cache
+def ragged_kernels_digest() -> str:
+    """Hash the sources of products of tiles."""
+    content = hashlib.sha256()
+    for name in RAGGED_SOURCES:
+        content.update(kernel_source(f"cpu/{name}").read_bytes())
+    return content.hexdigest()
 
 
 @cache
@@ -77,3 +100,7 @@ def sources_digest(names: tuple[str, ...]) -> str:
     for path in sorted([*folder.glob("*.hpp"), *(folder / name for name in names)]):
         content.update(f"{path.name}\n{path.read_text(encoding='utf-8')}\n".encode())
     return content.hexdigest()
+
+
+def _digest(machine: Mapping[str, str | int]) -> str:
+    return hashlib.sha256(json.dumps([machine[name] for name in MACHINE]).encode()).hexdigest()

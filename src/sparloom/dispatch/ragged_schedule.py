@@ -9,12 +9,10 @@ Source: CoRa leaves schedules to hand and grid search (§6, §7.2 "manual schedu
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,10 +20,10 @@ import pandas as pd
 
 from sparloom.dispatch.guardrail import Guardrail
 from sparloom.dispatch.plan_cache import PlanCache
-from sparloom.dispatch.plan_key import machine_digest
+from sparloom.dispatch.plan_key import machine_digest, ragged_kernels_digest
 from sparloom.dispatch.racing import Effort, duel, race
 from sparloom.dispatch.ragged_operator import RaggedOperator
-from sparloom.jit import kernel_source
+from sparloom.errors import IllegalSchedule
 from sparloom.models import Static
 from sparloom.ragged import Executable, Structure
 from sparloom.search import Evolution, best
@@ -37,7 +35,6 @@ log = logging.getLogger(__name__)
 
 Call = Callable[[], None]
 EVOLUTION = Evolution(population=64, generations=8, patience=3, mutation=0.2, tournament=3, seed=0)
-SOURCES = ("multiply.cpp", "tall_gemm.hpp", "gemm.hpp", "vector.hpp")
 
 
 @dataclass(frozen=True)
@@ -92,10 +89,9 @@ def choose_schedule(
     """
     plans = plans or PlanCache.of_this_user()
     key = _key(operator, structure, threads)
-    kept = plans.find_schedule(key)
+    kept = _kept(plans, key, operator)
     if kept is not None:
-        return RaggedChoice(operator.space.parse(kept["config"]), kept["ratio"], kept["measured"], kept["seconds"],
-                            from_cache=True)
+        return kept
     if not search:
         return RaggedChoice(operator.space.default(), 1.0, 0, 0.0)
     choice = _searched(operator, operator.part(structure), threads, effort or RaggedEffort())
@@ -104,6 +100,18 @@ def choose_schedule(
     log.info("%s: %s, %.3f of the seconds of the default, chosen in %.1f s", operator.name, choice.config, choice.ratio,
              choice.seconds)
     return choice
+
+
+def _kept(plans: PlanCache, key: Mapping[str, Any], operator: RaggedOperator) -> RaggedChoice | None:
+    found = plans.find_schedule(key)
+    if found is None:
+        return None
+    try:
+        return RaggedChoice(operator.space.parse(found["config"]), float(found["ratio"]), int(found["measured"]),
+                            float(found["seconds"]), from_cache=True)
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, IllegalSchedule) as error:
+        log.warning("what was chosen for %s: %s: it is decided anew", operator.name, error)
+        return None
 
 
 def _searched(operator: RaggedOperator, structure: Structure, threads: int, effort: RaggedEffort) -> RaggedChoice:
@@ -162,13 +170,4 @@ def _measured(calls: _Calls, configs: Sequence[Config], effort: RaggedEffort) ->
 
 def _key(operator: RaggedOperator, structure: Structure, threads: int) -> Mapping[str, Any]:
     return {"operator": operator.name, "space": operator.space.digest(), "alike": dict(operator.alike(structure)),
-            "threads": threads, "machine": machine_digest(), "kernels": _kernels_digest()}
-
-
-@cache
-def _kernels_digest() -> str:
-    """Hash the sources of products of tiles: after a change all is chosen anew."""
-    content = hashlib.sha256()
-    for name in SOURCES:
-        content.update(kernel_source(f"cpu/{name}").read_bytes())
-    return content.hexdigest()
+            "threads": threads, "machine": machine_digest(), "kernels": ragged_kernels_digest()}

@@ -3,7 +3,7 @@
 Names are imported when they are asked for: `sparloom.models.performance` needs no torch.
 """
 
-import importlib
+from sparloom.ondemand import on_demand
 
 _HOMES = {
     "Autoencoder": "autoencoder",
@@ -72,12 +72,4 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
-
-def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"sparloom.models.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'sparloom.models' has no attribute {name!r}; it has {', '.join(__all__)}")
-
-
-def __dir__() -> list[str]:
-    return sorted((*globals(), *_HOMES))
+__getattr__, __dir__ = on_demand(__name__, {name: f"sparloom.models.{home}" for name, home in _HOMES.items()})

@@ -1,7 +1,6 @@
 """Where operations run: real processors and simulated accelerators behind one interface."""
 
-from importlib import import_module
-from typing import Any
+from sparloom.ondemand import on_demand
 
 __all__ = [
     "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "Family", "NullPlatform", "Platform", "Rival",
@@ -27,12 +26,4 @@ _PLACES = {
     "reallocated": "sparloom.platforms.arrays",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = on_demand(__name__, _PLACES)

@@ -1,6 +1,6 @@
 """One file, one kind of run; each is built from conf/task and has run(out) -> metrics."""
 
-import importlib
+from sparloom.ondemand import on_demand
 
 _HOMES = {
     "Arm": "arm",
@@ -36,6 +36,7 @@ _HOMES = {
     "Gather": "gather",
     "GraphChoice": "gcn_graphs",
     "Learning": "learning",
+    "Plans": "plans",
     "PrepareInputs": "prepare_inputs",
     "Pretrain": "pretrain",
     "Recipe": "training",
@@ -52,12 +53,4 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
-
-def __getattr__(name: str) -> type:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"sparloom.tasks.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'sparloom.tasks' has no attribute {name!r}; tasks: {', '.join(__all__)}")
-
-
-def __dir__() -> list[str]:
-    return sorted((*globals(), *_HOMES))
+__getattr__, __dir__ = on_demand(__name__, {name: f"sparloom.tasks.{home}" for name, home in _HOMES.items()})

@@ -2,9 +2,11 @@
 
 import json
 import logging
+import os
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,7 +86,82 @@ def test_damaged_and_foreign_files_are_left_aside_with_a_warning(damage, reason,
     assert "decided anew" in caplog.text
 
 
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", np.arange(3.0).tobytes()])
+SCHEDULE = {"op": "spmm", "pattern": "a" * 64, "shapes": [[8]], "threads": 2}
+
+
+@pytest.mark.parametrize(("damage", "reason"), [
+    (lambda path: path.write_bytes(b""), "Expecting value"),
+    (lambda path: path.write_bytes(b"\x7fELF\xff\x00"), "decode"),
+    (lambda path: path.write_bytes(path.read_bytes()[:-9]), "Unterminated"),
+    (lambda path: path.write_text("[" * 100_000), "recursion"),
+    (_damage(lambda value: value.update(version=2)), "not of version 1"),
+    (_damage(lambda value: value.update(key=None)), "written for something else"),
+    (_damage(lambda value: value["key"].update(threads=3)), "written for something else"),
+    (_damage(lambda value: value.update(choice=3)), "not iterable"),
+    (_damage(lambda value: value.pop("choice")), "choice"),
+])
+def test_damaged_and_foreign_schedules_are_left_aside_with_a_warning(damage, reason, tmp_path, caplog):
+    cache = PlanCache(tmp_path)
+    cache.keep_schedule(SCHEDULE, {"config": "a=1"})
+    assert cache.find_schedule(SCHEDULE) == {"config": "a=1"}
+    (path,) = tmp_path.iterdir()
+    damage(path)
+    assert cache.find_schedule(SCHEDULE) is None
+    assert reason in caplog.text
+    assert "decided anew" in caplog.text
+    cache.keep_schedule(SCHEDULE, {"config": "a=2"})
+    assert cache.find_schedule(SCHEDULE) == {"config": "a=2"}
+
+
+def test_without_a_folder_nothing_is_kept(monkeypatch):
+    calls = []
+    monkeypatch.setattr("sparloom.dispatch.plan_cache.measure_rates", lambda threads: calls.append(threads) or RATES)
+    cache, order = PlanCache(None), np.arange(3, dtype=np.int32)
+    cache.keep(KEY, CHOICE, DECISION)
+    cache.keep_schedule(SCHEDULE, {})
+    cache.keep_order("d" * 64, "metis", order)
+    assert (cache.find(KEY), cache.find_schedule(SCHEDULE), cache.find_order("d" * 64, "metis", 3)) == (None,) * 3
+    assert [cache.rates(1001), PlanCache(None).rates(1001), cache.rates(1002)] == [RATES] * 3
+    assert calls == [1001, 1002]
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    cache = PlanCache(tmp_path / "file")
+    cache.keep(KEY, CHOICE, DECISION)
+    cache.keep_order("d" * 64, "metis", np.arange(3, dtype=np.int32))
+    assert caplog.text.count("the decision is not kept") == 2
+    assert cache.find(KEY) is None
+
+
+def test_a_writer_clears_away_what_killed_ones_left(tmp_path):
+    cache = PlanCache(tmp_path)
+    gone, running = ended_process(), os.getppid()
+    cache.keep_schedule(SCHEDULE, {})
+    (kept,) = tmp_path.iterdir()
+    left, own, young = (tmp_path / f".{name}.{process}-1.partial" for name, process in (
+        (kept.name, gone), (kept.name, running), ("b" * 64 + ".json", gone)))
+    for path, age in ((left, 100), (own, 100), (young, 1)):
+        path.write_text("{")
+        os.utime(path, (time.time() - age,) * 2)
+    cache.keep_schedule(SCHEDULE, {})
+    assert sorted(tmp_path.iterdir()) == sorted([kept, own, young])
+
+
+def ended_process() -> int:
+    """Number of a process that is no more."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+HEAD = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({1 << 60},), }}".ljust(117) + "\n"
+HUGE = b"\x93NUMPY\x01\x00" + len(HEAD).to_bytes(2, "little") + HEAD.encode()
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"\x93NUMPY", np.arange(3.0).tobytes(), b"PK\x03\x04" + bytes(60), HUGE,
+])
 def test_damaged_orders_are_left_aside_with_a_warning(content, tmp_path, caplog):
     cache = PlanCache(tmp_path)
     cache.keep_order("d" * 64, "metis", np.array([0, 0, 1], np.int32))
@@ -128,6 +205,15 @@ def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path):
     found = [PlanCache(tmp_path).find(replace(KEY, width=1 + place)) for place in range(4)]
     assert all(each is not None for each in found)
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_threads_that_write_at_the_same_time_do_not_meet(tmp_path, caplog):
+    cache, long = PlanCache(tmp_path), "x" * 10_000
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda place: cache.keep_schedule(SCHEDULE, {"place": place, "long": long}), range(200)))
+    assert caplog.text == ""
+    assert cache.find_schedule(SCHEDULE)["long"] == long
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_nothing_is_measured_for_a_replay_that_is_not_there(tmp_path):

@@ -91,7 +91,7 @@ def test_the_guardrail_believes_least_seconds_too():
     verdict = Guardrail().judge([0.9] * 5, [1.0, 1.0, 1.0, 0.9, 1.0])
     assert not verdict.accepted
     assert verdict.ratio == 1.0
-    assert verdict.text == "refused: 1.000 of the seconds of the reference, standard error 0.000"
+    assert verdict.text == "refused: 1.000 of the seconds of the baseline, standard error 0.000"
 
 
 def test_the_winner_is_among_those_measured_most_often():

@@ -56,11 +56,14 @@ def test_what_is_not_faster_beyond_doubt_is_not_taken(tmp_path):
     assert choice.ratio == 1
 
 
-def test_a_damaged_choice_is_made_anew(tmp_path, caplog):
+@pytest.mark.parametrize("damage", [
+    lambda text: "{", lambda text: text.replace('"ratio"', '"share"'), lambda text: text.replace("=", "≠"),
+    lambda text: text.replace('"config": "', '"config": "sideways=1,')])
+def test_a_damaged_choice_is_made_anew(damage, tmp_path, caplog):
     operator, structure = encoder_operators(SHAPE)["mixing"], Structure({LENGTHS: [3]})
     choose_schedule(operator, structure, threads=1, effort=QUICK, plans=PlanCache(tmp_path))
     (path,) = tmp_path.iterdir()
-    path.write_text("{", encoding="utf-8")
+    path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
     assert not choose_schedule(operator, structure, threads=1, effort=QUICK, plans=PlanCache(tmp_path)).from_cache
     assert "it is decided anew" in caplog.text
 

@@ -20,6 +20,7 @@ from sparloom.dispatch.csr.given import dense_of
 from sparloom.dispatch.csr.replay import LibraryReplay, NativeReplay, Replay
 from sparloom.dispatch.csr.rivals import LIBRARIES, Library
 from sparloom.dispatch.csr.shortlist import CsrCostModel
+from sparloom.dispatch.csr.switches import Switches
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.plan_key import machine_digest, sources_digest
@@ -64,8 +65,8 @@ class Prepared:
     Args:
         matrix: A (rows, cols).
         threads: of every call; all processors that this process may use unless given.
-        cache: where decisions are kept; the folder of this user unless given.
-        policy: how decisions are made.
+        cache: where decisions are kept; what `Switches` say, or else the folder of this user, unless given.
+        policy: how decisions are made; what `Switches` say unless given.
         model: what shortlists are made by; a formula over rates of this machine unless given.
         libraries: operation -> baselines beside the default of our kernels.
         replay_only: measure nothing.
@@ -80,8 +81,11 @@ class Prepared:
         self.threads = len(os.sched_getaffinity(0)) if threads is None else threads
         if self.threads < 1:
             raise ValueError(f"threads={threads}: give at least 1")
-        self._cache = PlanCache.of_this_user() if cache is None else cache
-        self._policy = CsrPolicy() if policy is None else policy
+        self._switches = Switches.from_environment()
+        self._switches.show_decisions()
+        self._cache = self._switches.plans() if cache is None else cache
+        self._policy = self._switches.policy(CsrPolicy(), matrix.pattern) if policy is None else policy
+        self._probes = self._switches.probe_log(self._cache)
         self._model = model
         self._libraries = libraries
         self._replay_only = replay_only
@@ -230,12 +234,17 @@ class Prepared:
         if self._replay_only:
             raise NotDecided(f"no plan for {op} with {self.matrix}, shapes {shapes}, {self.threads} threads: call it "
                              "once without replay_only")
+        unmeasured = self._switches.unmeasured(self.matrix.pattern)
+        if unmeasured:
+            return CsrPlan(CsrChoice(config=self._kernels.baseline(OPS[op], None).key), Decision("rule", unmeasured))
         model = self._model or CsrEstimate(self._cache.rates(self.threads), self.threads)
         decider = CsrDecider(OPS[op], CpuKernels(self.threads, operands.width), self._libraries.get(op, {}),
                              self._policy, model)
         plan = CsrPlan(*decider.decide(operands))
         self._cache.keep_schedule(self._key(op, shapes), {
             "choice": asdict(plan.choice), "decision": plan.decision.to_json()})
+        if self._probes is not None:
+            self._probes.add(self._key(op, shapes), plan.choice, plan.decision)
         log.info("%s, %s, %s: %s; %s; %d runs, %.3f s", op, self.matrix, shapes, plan.choice.config or
                  plan.choice.library, plan.decision.reason, plan.decision.executions, plan.decision.seconds)
         return plan

@@ -1,0 +1,150 @@
+"""What a kept file says: what was decided about what, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparloom.dispatch.choice import PairChoice
+from sparloom.dispatch.csr.decide import CsrChoice
+from sparloom.dispatch.csr.prepared import SOURCES
+from sparloom.dispatch.decision import Decision
+from sparloom.dispatch.plan_files import FileKind, pair_name, rates_name, schedule_name
+from sparloom.dispatch.plan_key import PlanKey, kernels_digest, ragged_kernels_digest, sources_digest
+from sparloom.dispatch.rates import Rates
+
+__all__ = ["Outcome", "Subject", "outcome_of", "subject_of"]
+
+DIGITS = 12  # of a digest, shown
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was decided about, from the key of a file.
+
+    Args:
+        kind: pair, csr, ragged or rates.
+        op: operation; ragged operators with their sizes.
+        pattern: first digits of the digest of A's pattern.
+        shapes: widths of the dense operands, or what batches have in common.
+        name: of the file that the key belongs to.
+        kernels: digest of the sources today.
+    """
+
+    kind: str
+    op: str
+    pattern: str
+    shapes: str
+    threads: int
+    machine: str
+    name: str
+    made_with: str
+    kernels: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was decided.
+
+    Args:
+        speedup: seconds of the baseline over those of the choice; None where they were not compared.
+    """
+
+    choice: str
+    reason: str
+    speedup: float | None
+
+
+def subject_of(file: FileKind, key: Mapping[str, Any]) -> Subject:
+    """Read a key.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none of ours.
+    """
+    kind = {"pair": "pair", "rates": "rates"}.get(file, "ragged" if "operator" in key else "csr")
+    op, pattern, shapes, name, kernels = _READ[kind](key)
+    return Subject(kind, op, pattern[:DIGITS], shapes, int(key["threads"]), str(key["machine"]), name,
+                   str(key["kernels"]), kernels)
+
+
+def outcome_of(kind: str, value: Mapping[str, Any]) -> Outcome:
+    """Read what was decided.
+
+    Raises:
+        KeyError, TypeError, ValueError, SchemaError: it is damaged.
+    """
+    return _DECIDED[kind](value)
+
+
+def _pair(key: Mapping[str, Any]) -> tuple[str, ...]:
+    plan = PlanKey(**key)
+    shapes = f"{plan.width}" + (f", inner {plan.inner}" if plan.inner else "") + f", {plan.dtype}"
+    op = " ".join(filter(None, (plan.op, plan.form, f"fuse={plan.fuse}")))
+    return op, plan.pattern, shapes, pair_name(plan.digest()), kernels_digest()
+
+
+def _csr(key: Mapping[str, Any]) -> tuple[str, ...]:
+    shapes = ", ".join("x".join(map(str, shape)) for shape in key["shapes"])
+    return str(key["op"]), str(key["pattern"]), shapes, schedule_name(key), sources_digest(SOURCES)
+
+
+def _ragged(key: Mapping[str, Any]) -> tuple[str, ...]:
+    alike = ", ".join(f"{name}={number}" for name, number in key["alike"].items())
+    return str(key["operator"]), "", alike, schedule_name(key), ragged_kernels_digest()
+
+
+def _rates(key: Mapping[str, Any]) -> tuple[str, ...]:
+    return "", "", "", rates_name(str(key["machine"]), int(key["threads"])), kernels_digest()
+
+
+_READ: Mapping[str, Callable[[Mapping[str, Any]], tuple[str, ...]]] = {
+    "pair": _pair, "csr": _csr, "ragged": _ragged, "rates": _rates}
+
+
+def _pair_decided(value: Mapping[str, Any]) -> Outcome:
+    choice, decision = PairChoice.from_json(value["choice"]), Decision.from_json(value["decision"])
+    return Outcome(choice.key, decision.reason, _speedup(choice.key, decision))
+
+
+def _csr_decided(value: Mapping[str, Any]) -> Outcome:
+    choice, decision = CsrChoice(**value["choice"]["choice"]), Decision.from_json(value["choice"]["decision"])
+    chosen = choice.library or choice.config
+    speedup = _speedup(chosen, decision)
+    if speedup is None and decision.origin == "measured":
+        speedup = 1.0  # nothing was faster than the best baseline, which runs
+    return Outcome(chosen, decision.reason, speedup)
+
+
+def _ragged_decided(value: Mapping[str, Any]) -> Outcome:
+    choice = value["choice"]
+    ratio, seconds = float(choice["ratio"]), float(choice["seconds"])
+    if not (math.isfinite(ratio) and ratio > 0):
+        raise ValueError(f"a ratio of {ratio}")
+    return Outcome(str(choice["config"]), f"{int(choice['measured'])} measured in {seconds:.1f} s", 1 / ratio)
+
+
+def _rates_measured(value: Mapping[str, Any]) -> Outcome:
+    rates = Rates.from_json(value["rates"])
+    return Outcome(f"{rates.flops / 1e9:.0f} GFLOP/s, {rates.memory / 1e9:.0f} GB/s from memory", "", None)
+
+
+_DECIDED: Mapping[str, Callable[[Mapping[str, Any]], Outcome]] = {
+    "pair": _pair_decided, "csr": _csr_decided, "ragged": _ragged_decided, "rates": _rates_measured}
+
+
+def _speedup(chosen: str, decision: Decision) -> float | None:
+    """Seconds of the baseline over those of the choice, in the duel that a measurement ends with; None without one."""
+    if len(decision.trials) < 3:
+        return None
+    *before, challenger, reference = decision.trials
+    if not {challenger.candidate, reference.candidate} <= {trial.candidate for trial in before}:
+        return None
+    if chosen == reference.candidate:
+        return 1.0
+    if not min(challenger.seconds, default=0.0) > 0:
+        raise ValueError(f"seconds {challenger.seconds}")
+    return float(np.median(np.divide(reference.seconds, challenger.seconds)))

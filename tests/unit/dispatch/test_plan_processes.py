@@ -1,0 +1,106 @@
+"""One cache, many processes: nothing is lost, torn or left behind, whoever is killed; all replay the same."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from plan_storm import KILLS, PROCESSES, THREADS, decide_all, problems
+from test_dispatch_cache import RATES
+
+from sparloom.dispatch import PlanCache, list_plans
+from sparloom.files import read_lines
+
+SCRIPT = Path(__file__).with_name("plan_storm.py")
+FAR = 1e3  # seconds: later than any writer that is alive takes
+
+
+def ran(*arguments: object) -> str:
+    """Run the script; what it logs as a warning is an error."""
+    done = subprocess.run([sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True,
+                          check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def stormed(tmp_path_factory):
+    """A folder on which processes decided and were killed, and the keys that they reported as kept."""
+    folder, reports = tmp_path_factory.mktemp("plans"), tmp_path_factory.mktemp("reports")
+    PlanCache(folder).keep_rates(THREADS, RATES)
+    warm = PlanCache(tmp_path_factory.mktemp("warm"))  # compiles the kernels
+    warm.keep_rates(THREADS, RATES)
+    decide_all(warm, random.Random(0))
+    ran("storm", folder, reports)
+    told = [line for path in reports.glob("*.jsonl") for line in read_lines(path)]
+    return folder, [json.loads(line) for line in told]
+
+
+@pytest.mark.cc
+@pytest.mark.slow
+def test_no_decision_that_was_kept_is_lost_or_torn(stormed, caplog):
+    folder, keys = stormed
+    distinct = {json.dumps(key, sort_keys=True) for key in keys}
+    assert len(distinct) == len(list(problems()))
+    assert len(keys) >= PROCESSES * len(distinct)  # who is not killed makes them all
+    assert all(PlanCache(folder).find_schedule(key) is not None for key in keys)
+    assert PlanCache(folder).find_rates(THREADS) == RATES
+    assert caplog.text == ""
+    plans = [plan for plan in list_plans(folder, now=time.time()) if plan.kind != "temporary"]
+    assert {plan.state for plan in plans} == {"own"}
+    assert sorted(plan.kind for plan in plans) == ["csr"] * len(distinct) + ["rates"]
+
+
+@pytest.mark.cc
+@pytest.mark.slow
+def test_what_killed_writers_leave_is_bounded_and_goes(stormed):
+    folder, _ = stormed
+    left = {plan.path for plan in list_plans(folder, now=time.time()) if plan.kind == "temporary"}
+    assert len(left) <= KILLS
+    assert {path.name for path in folder.iterdir()} == {plan.path.name for plan in list_plans(folder, now=time.time())}
+    for path in left:
+        os.utime(path, (time.time() - FAR,) * 2)
+    PlanCache(folder).keep_rates(THREADS, RATES)
+    assert not [plan for plan in list_plans(folder, now=time.time()) if plan.kind == "temporary"]
+
+
+@pytest.mark.cc
+@pytest.mark.slow
+def test_processes_that_replay_measure_nothing_and_compute_the_same(stormed):
+    folder, _ = stormed
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    first, second = json.loads(ran("replay", folder)), json.loads(ran("replay", folder))
+    assert len(first) == len(list(problems()))
+    assert first == second
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from sparloom.dispatch import PlanCache
+cache = PlanCache(Path(sys.argv[1]))
+def kill(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr({"fsync": os, "replace": Path}[sys.argv[2]], sys.argv[2], kill)
+cache.keep_schedule({"op": "spmm"}, {"made": "later", "long": "x" * 100_000})
+"""
+
+
+@pytest.mark.parametrize("place", ["fsync", "replace"])
+def test_who_is_killed_while_writing_leaves_what_there_was(tmp_path, place):
+    key, cache = {"op": "spmm"}, PlanCache(tmp_path)
+    cache.keep_schedule(key, {"made": "before"})
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), place], capture_output=True, check=False)
+        assert done.returncode == -9
+        assert cache.find_schedule(key) == {"made": "before"}
+        partial, = (plan for plan in list_plans(tmp_path, now=time.time() + FAR) if plan.kind == "temporary")
+        assert partial.state == "orphaned"
+        os.utime(partial.path, (time.time() - FAR,) * 2)
+        cache.keep_schedule(key, {"made": "before"})
+        assert [path.name for path in tmp_path.iterdir()] == [next(tmp_path.glob("schedule-*.json")).name]

@@ -1,0 +1,36 @@
+"""Names that are imported when they are asked for, in every package that has them."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from sparloom.ondemand import on_demand
+
+
+@pytest.mark.parametrize("package", ["sparloom.dispatch", "sparloom.platforms", "sparloom.models", "sparloom.tasks"])
+def test_every_name_is_there(package):
+    module = importlib.import_module(package)
+    assert all(getattr(module, name) is not None for name in module.__all__)
+    assert set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match=rf"module '{package}' has no attribute 'Nothing'; it has [A-Z]\w+, "):
+        module.Nothing  # noqa: B018
+
+
+def test_nothing_is_imported_before_it_is_asked_for():
+    code = ("import sys, sparloom.dispatch, sparloom.models, sparloom.platforms, sparloom.tasks; "
+            "assert not {'numpy', 'torch', 'sparloom.dispatch.plan'} & set(sys.modules); "
+            "sparloom.dispatch.Guardrail; assert 'sparloom.dispatch.plan' not in sys.modules")
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_module_that_fails_to_import_says_so():
+    find, _ = on_demand("sparloom", {"There": "sparloom.nowhere"})
+    with pytest.raises(ModuleNotFoundError, match=r"sparloom\.nowhere"):
+        find("There")
+
+
+def test_a_name_that_its_module_would_hide_is_refused():
+    with pytest.raises(ValueError, match=r"race of sparloom\.dispatch would be hidden by modules of the same name"):
+        on_demand("sparloom.dispatch", {"race": "sparloom.dispatch.race", "duel": "sparloom.dispatch.race"})
