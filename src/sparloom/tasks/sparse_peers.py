@@ -12,9 +12,9 @@ import numba
 import numpy as np
 import torch
 
+from sparloom.nn import torch_csr
 from sparloom.ops import Operands
 from sparloom.tasks.kernel_peers import SPMM_PEERS
-from sparloom.tasks.torch_matrix import torch_csr
 
 __all__ = ["GATHERING", "SPARSE_PEERS", "gathered_bytes"]
 

@@ -11,6 +11,6 @@ from sparloom.dispatch.csr.sample import Sample, sample_rows
 from sparloom.dispatch.csr.shortlist import CsrCostModel
 from sparloom.dispatch.csr.switches import CudaSwitches, Switches
 
-__all__ = ["LIBRARIES", "CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan", "CsrPolicy", "CudaSwitches",
-           "Library", "Prepared", "ProbeLog", "Product", "Sample", "Switches", "csr_attention", "prepare",
-           "sample_rows", "sddmm", "spmm"]
+__all__ = ["LIBRARIES", "CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan", "CsrPolicy",
+           "CudaSwitches", "Library", "Prepared", "ProbeLog", "Product", "Sample", "Switches", "csr_attention",
+           "prepare", "sample_rows", "sddmm", "spmm"]
