@@ -212,10 +212,10 @@ def test_a_decision_that_was_replaced_meanwhile_stays(tmp_path):
     assert prune_plans(before, Pruning("all")) == []
 
 
-@pytest.mark.parametrize(("process", "age", "state"), [
-    (None, 100, "orphaned"), (None, 10, "writing"), (os.getpid(), 100, "writing"), (os.getpid(), 2 * DAY, "orphaned")])
-def test_only_what_nobody_writes_any_more_is_an_orphan(process, age, state, tmp_path):
-    path = tmp_path / f".{schedule_name(RAGGED)}.{process or ended_process()}-1.partial"
+@pytest.mark.parametrize(("lives", "age", "state"), [
+    (False, 100, "orphaned"), (False, 10, "writing"), (True, 100, "writing"), (True, 2 * DAY, "orphaned")])
+def test_only_what_nobody_writes_any_more_is_an_orphan(lives, age, state, tmp_path):
+    path = tmp_path / f".{schedule_name(RAGGED)}.{os.getpid() if lives else ended_process()}-1.partial"
     path.write_text("{")
     os.utime(path, (time.time() - age,) * 2)
     plan = only(tmp_path)
