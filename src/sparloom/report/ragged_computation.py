@@ -127,11 +127,11 @@ def draw_padding(frame: pd.DataFrame, stem: Path) -> None:
 @styled
 def draw_memory(frame: pd.DataFrame, stem: Path) -> None:
     """Draw memory of activations with each way to store them, by data set."""
-    drawn, (axes,) = figure(6.4, 3.4)
+    drawn, (axes,) = figure(6.4, 3.7)
     _bars(axes, over_ragged(frame), MEMORIES)
     axes.set_ylabel("bytes over ragged ones")
     axes.set_title("Activations of an encoder layer")
-    axes.legend(fontsize=8)
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     save(drawn, stem)
 
 
