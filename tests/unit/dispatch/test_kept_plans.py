@@ -13,6 +13,7 @@ from test_dispatch_cache import CHOICE, DECISION, KEY, RATES, ended_process
 
 import sparloom
 from sparloom.dispatch import Decision, PlanCache, Pruning, Trial, list_plans, prune_plans
+from sparloom.dispatch.csr import CsrPolicy
 from sparloom.dispatch.plan_files import schedule_name
 from sparloom.dispatch.plan_key import kernels_digest, machine_digest, machine_digests, ragged_kernels_digest
 from sparloom.measure import describe_machine
@@ -71,7 +72,7 @@ def test_what_a_sparse_operation_keeps_is_its_own(tmp_path):
     cache.keep_rates(2, RATES)
     matrix = scipy.sparse.random_array((300, 200), density=0.05, format="csr", dtype=np.float32,
                                        rng=np.random.default_rng(0))
-    ready = sparloom.prepare(matrix, cache=cache, threads=2)
+    ready = sparloom.prepare(matrix, cache=cache, threads=2, policy=CsrPolicy(least_seconds=0, runs=1e6))
     ready.spmm(np.ones((200, 8), np.float32))
     plan = next(plan for plan in list_plans(cache.folder, now=time.time()) if plan.kind == "csr")
     made = ready.plan("spmm", B=np.ones((200, 8), np.float32))

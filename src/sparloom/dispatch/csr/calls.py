@@ -140,7 +140,8 @@ def _parts(matrix: Any, columns: int | None) -> tuple[np.ndarray, np.ndarray, np
         return matrix.pattern.indptr, matrix.pattern.indices, matrix.values, matrix.pattern.shape
     if scipy.sparse.issparse(matrix) and matrix.format == "csr":
         return matrix.indptr, matrix.indices, matrix.data, matrix.shape
-    if isinstance(matrix, tuple) and all(isinstance(part, np.ndarray) for part in matrix[:3]) and (
-            len(matrix) == 4 or (len(matrix) == 3 and columns is not None)):
-        return *matrix[:3], tuple(matrix[3]) if len(matrix) == 4 else (matrix[0].size - 1, columns)
+    if isinstance(matrix, tuple) and len(matrix) in (3, 4) and all(isinstance(part, np.ndarray) for part in matrix[:3]):
+        shape = matrix[3] if len(matrix) == 4 else (matrix[0].size - 1, columns)
+        if isinstance(shape, tuple) and all(isinstance(extent, int) for extent in shape):
+            return *matrix[:3], shape
     return None
