@@ -78,7 +78,7 @@ def dispatch_metrics(
         `_p90`. `attention/over_composed` is attention/over_best, `sage_training/over_pyg` that of steps of training.
         `attention/memory_share`, its peak over that of the baseline which needs least. `probe_share_median`, what
         deciding takes over 100 calls, and `probe_runs_max`, over one; `measured_share` of the decisions. Of the
-        explored cases `regret`, by operation and by arm, see
+        explored cases `regret`, by operation and by way, see
         `decision_regret`, and `stable_share`, those on which at least 9 of 10 decisions are the same or all choices
         are within 3 %.
     """
@@ -91,7 +91,7 @@ def dispatch_metrics(
         over = 1e6 * (small[OWN] - small[KERNEL]).dropna()
         found |= {"replay_overhead_us": float(over.median()), "replay_overhead_us_p90": float(over.quantile(0.9))}
     found |= _memory(per_case)
-    found |= _costs(decisions[decisions["arm"] == ""], seconds)
+    found |= _costs(decisions[decisions["way"] == ""], seconds)
     return found | (_regrets(candidates, decisions, seed) if len(candidates) else {})
 
 
@@ -137,16 +137,16 @@ def _costs(decided: pd.DataFrame, seconds: pd.DataFrame) -> dict[str, float]:
 
 
 def _regrets(candidates: pd.DataFrame, decisions: pd.DataFrame, seed: int) -> dict[str, float]:
-    judged = decision_regret(candidates, decisions[decisions["arm"] != ""])
+    judged = decision_regret(candidates, decisions[decisions["way"] != ""])
     first = judged[judged["repeat"] == 0]
-    own = first[first["arm"] == "default"]
+    own = first[first["way"] == "default"]
     found = ratio_bounds("regret", own["regret"], seed=seed)
     for op, rows in own.groupby("op", sort=False):
         found |= ratio_bounds(f"{op}/regret", rows["regret"], seed=seed)
-    for arm, rows in first.groupby("arm", sort=False):
-        found |= ratio_bounds(f"arms/{arm}/regret", rows["regret"], seed=seed)
-        found[f"arms/{arm}/seconds_median"] = float(rows["decision_seconds"].median())
-    stable = [_is_stable(rows) for _, rows in judged[judged["arm"] == "default"].groupby(CASE)]
+    for way, rows in first.groupby("way", sort=False):
+        found |= ratio_bounds(f"ways/{way}/regret", rows["regret"], seed=seed)
+        found[f"ways/{way}/seconds_median"] = float(rows["decision_seconds"].median())
+    stable = [_is_stable(rows) for _, rows in judged[judged["way"] == "default"].groupby(CASE)]
     return found | {"stable_share": float(np.mean(stable)), "stable_cases": len(stable)}
 
 
@@ -177,14 +177,14 @@ def dispatch_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
 def draw_dispatch(
     per_case: pd.DataFrame, decisions: pd.DataFrame, candidates: pd.DataFrame, *, folder: Path,
 ) -> None:
-    """Draw speedups.png over each baseline, best.png over the best one by size, and regret.png of all arms."""
+    """Draw speedups.png over each baseline, best.png over the best one by size, and regret.png of all ways."""
     seconds = dispatch_seconds(per_case)
     large = seconds[seconds["best"] >= LARGE]
     if len(large):
         _draw_speedups(large, folder / "speedups")
         _draw_best(per_case, large, folder / "best")
     if len(candidates):
-        _draw_regret(decision_regret(candidates, decisions[decisions["arm"] != ""]), folder / "regret")
+        _draw_regret(decision_regret(candidates, decisions[decisions["way"] != ""]), folder / "regret")
 
 
 def _draw_speedups(large: pd.DataFrame, stem: Path) -> None:
@@ -225,13 +225,13 @@ def _draw_best(per_case: pd.DataFrame, large: pd.DataFrame, stem: Path) -> None:
 def _draw_regret(judged: pd.DataFrame, stem: Path) -> None:
     """A dot for every case, a bar for the geometric mean."""
     first = judged[judged["repeat"] == 0]
-    arms = list(dict.fromkeys(first["arm"]))
-    drawn, (panel,) = figure(1.4 + 0.8 * len(arms), 3.2)
-    for place, arm in enumerate(arms):
-        values = first.loc[first["arm"] == arm, "regret"].to_numpy()
-        panel.bar(place, geomean(values) - 1, width=0.6, bottom=1, color="#b5443c" if arm == "default" else "#c8c8c8")
+    ways = list(dict.fromkeys(first["way"]))
+    drawn, (panel,) = figure(1.4 + 0.8 * len(ways), 3.2)
+    for place, way in enumerate(ways):
+        values = first.loc[first["way"] == way, "regret"].to_numpy()
+        panel.bar(place, geomean(values) - 1, width=0.6, bottom=1, color="#b5443c" if way == "default" else "#c8c8c8")
         panel.scatter(np.full(values.size, place), values, s=5, color="#2b2b2b", alpha=0.5, linewidth=0)
-    panel.set_xticks(range(len(arms)), [arm.replace("_", "\n") for arm in arms], fontsize=8)
+    panel.set_xticks(range(len(ways)), [way.replace("_", "\n") for way in ways], fontsize=8)
     panel.set_ylabel("times as slow as the best candidate")
     panel.set_title("regret of decisions")
     save(drawn, stem)

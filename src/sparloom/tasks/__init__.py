@@ -23,7 +23,7 @@ _HOMES = {
     "Collect": "collect",
     "CollectGemm": "collect_gemm",
     "Compare": "compare",
-    "DecisionArm": "dispatch_score",
+    "DecisionWay": "dispatch_score",
     "Distillation": "tree_export",
     "ExportCsv": "export_csv",
     "EvalRagged": "eval_ragged",

@@ -23,7 +23,7 @@ from sparloom.report import dispatch_metrics, dispatch_tables, draw_dispatch
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tasks.case_journal import CaseJournal
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase, dispatch_cases, spread_out
-from sparloom.tasks.dispatch_score import DecisionArm, DispatchBench
+from sparloom.tasks.dispatch_score import DecisionWay, DispatchBench
 from sparloom.tasks.fanout import run_apart
 from sparloom.tasks.kernel_peers import peer_versions
 from sparloom.tasks.processors import alone
@@ -52,7 +52,7 @@ class BenchDispatch:
         explored: matrices that are explored, likewise.
         explored_widths: for these.
         repeats: of a cold decision on them.
-        arms: other ways to decide, by name.
+        ways: other ways to decide, by name.
         policy: of decisions.
         timing: of methods side by side.
         memory_bytes: cases that need more are left out, and peers that do.
@@ -68,7 +68,7 @@ class BenchDispatch:
     explored: int
     explored_widths: Sequence[int]
     repeats: int
-    arms: Mapping[str, DecisionArm]
+    ways: Mapping[str, DecisionWay]
     policy: CsrPolicy
     timing: TimingProtocol
     threads: int
@@ -92,7 +92,7 @@ class BenchDispatch:
         scored, decided, explored = (
             pd.DataFrame(self._rows(step, planned[step], entries)) for step in ("score", "decide", "explore"))
         told = explored["method"].isna() if len(explored) else []
-        frames = {"per_case": scored, "decisions": pd.concat([decided.assign(arm="", repeat=0), explored[told]]),
+        frames = {"per_case": scored, "decisions": pd.concat([decided.assign(way="", repeat=0), explored[told]]),
                   "candidates": explored[~told]}
         for name, frame in frames.items():
             with atomic_path(out / f"{name}.parquet") as path:
@@ -112,7 +112,7 @@ class BenchDispatch:
         except (OSError, ValueError, SparloomError) as error:
             return f"cannot be read: {error}"
         bench = DispatchBench(
-            self.timing, self.threads, self.heads, self.policy, SPARSE_LIBRARIES, self.memory_bytes, self.arms,
+            self.timing, self.threads, self.heads, self.policy, SPARSE_LIBRARIES, self.memory_bytes, self.ways,
             self.repeats, PlanCache(self._folder / "plans"), self.seed)
         for case in self._missing(step, self._planned(step)[name]):
             self._journal(step).append(case.key, getattr(bench, step)(case, matrix))
@@ -150,5 +150,5 @@ class BenchDispatch:
     @property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        settings = (commit(), self.timing, self.policy, self.arms, self.heads, self.repeats, self.threads, self.seed)
+        settings = (commit(), self.timing, self.policy, self.ways, self.heads, self.repeats, self.threads, self.seed)
         return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]

@@ -24,7 +24,7 @@ from sparloom.tasks.sage_training import sage_steps
 from sparloom.tasks.sparse_peers import GATHERING, SPARSE_PEERS, gathered_bytes
 from sparloom.tasks.timed_cases import statistics_of
 
-__all__ = ["DecisionArm", "DispatchBench"]
+__all__ = ["DecisionWay", "DispatchBench"]
 
 OPS: Mapping[str, Callable[[int], Op]] = {
     "spmm": lambda heads: SpMM(), "sddmm": lambda heads: SDDMM(), "attention": lambda heads: CsrAttention(heads)}
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class DecisionArm:
+class DecisionWay:
     """Another way to decide.
 
     Args:
@@ -57,7 +57,7 @@ class DispatchBench:
         policy: of decisions.
         libraries: baselines that decisions know.
         memory_bytes: peers that gather more are left out.
-        arms: other ways to decide, by name.
+        ways: other ways to decide, by name.
         repeats: of a cold decision.
         cache: of decisions; another process finds them there.
         seed: of operands.
@@ -69,7 +69,7 @@ class DispatchBench:
     policy: CsrPolicy
     libraries: Mapping[str, Mapping[str, Library]]
     memory_bytes: float
-    arms: Mapping[str, DecisionArm]
+    ways: Mapping[str, DecisionWay]
     repeats: int
     cache: PlanCache
     seed: int
@@ -122,9 +122,9 @@ class DispatchBench:
         return [{"method": name, **statistics_of(each)} for name, each in taken.items()]
 
     def explore(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Time every candidate and every baseline of a decision, and decide anew in every arm, several times.
+        """Time every candidate and every baseline of a decision, and decide anew in every way, several times.
 
-        The rows of candidates have `seconds` for each repetition, those of decisions an arm and a repeat.
+        The rows of candidates have `seconds` for each repetition, those of decisions a way and a repeat.
         """
         torch.set_num_threads(self.threads)
         op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
@@ -140,18 +140,18 @@ class DispatchBench:
             taken = interleaved(calls, self.timing, threads=self.threads, serial=SERIAL)
         rows: list[Row] = [{"method": name, **statistics_of(each)} for name, each in taken.items()]
         for repeat in range(self.repeats):
-            rows += [{"arm": name, "repeat": repeat, **self._cold(case, operands, arm)}
-                     for name, arm in {"default": DecisionArm(self.policy), **self.arms}.items()
+            rows += [{"way": name, "repeat": repeat, **self._cold(case, operands, way)}
+                     for name, way in {"default": DecisionWay(self.policy), **self.ways}.items()
                      if repeat == 0 or name == "default"]
         return rows
 
-    def _cold(self, case: DispatchCase, operands: Operands, arm: DecisionArm) -> Row:
+    def _cold(self, case: DispatchCase, operands: Operands, way: DecisionWay) -> Row:
         """Decide with nothing known but the rates of the machine."""
         folder = Path(tempfile.mkdtemp(prefix="sparloom-plans-"))
         try:
             cache = PlanCache(folder)
             cache.keep_rates(self.threads, self.cache.rates(self.threads))
-            return _told(self._prepared(operands.matrix, cache=cache, policy=arm.policy, model=arm.model).plan(
+            return _told(self._prepared(operands.matrix, cache=cache, policy=way.policy, model=way.model).plan(
                 case.op, **operands.dense))
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -12,7 +12,7 @@ from sparloom.ops import SDDMM, CsrAttention, SpMM, assert_rows_close
 from sparloom.platforms import CpuKernels
 from sparloom.report import decision_regret, dispatch_metrics
 from sparloom.sparse import Pattern, SparseMatrix, SyntheticCorpus
-from sparloom.tasks import BenchDispatch, DecisionArm, bench_dispatch
+from sparloom.tasks import BenchDispatch, DecisionWay, bench_dispatch
 from sparloom.tasks.peak_memory import peak_bytes
 from sparloom.tasks.sparse_peers import SPARSE_PEERS
 
@@ -73,7 +73,7 @@ def bench(tmp_path, **changes) -> BenchDispatch:
         "corpus": SyntheticCorpus([200], 1, 0, ["uniform", "hub_rows", "nearest"]), "count": 2,
         "ops": ["spmm", "sddmm", "attention"], "widths": [8], "heads": 2, "explored": 1, "explored_widths": [8],
         "repeats": 2,
-        "arms": {"full": DecisionArm(CsrPolicy(calibrate="full"))}, "policy": policy, "timing": TIMING, "threads": 1,
+        "ways": {"full": DecisionWay(CsrPolicy(calibrate="full"))}, "policy": policy, "timing": TIMING, "threads": 1,
         "memory_bytes": 1e9, "journals": str(tmp_path / "journals"), "seed": 0}
     return BenchDispatch(**settings | changes)
 
@@ -88,10 +88,10 @@ def test_every_step_is_written_and_reduced(tmp_path):
     for op, peers in SPARSE_PEERS.items():
         methods = set(scored.loc[(scored["op"] == op) & scored["median"].notna(), "method"])
         assert methods >= {"sparloom", "sparloom_new", *peers} - {"mkl"}
-    assert decided.groupby("arm").size().to_dict() == {"": 6, "default": 6, "full": 3}
+    assert decided.groupby("way").size().to_dict() == {"": 6, "default": 6, "full": 3}
     assert set(candidates["method"]) >= set(decided["choice"])
     assert {"spmm/small/over_best", "replay_overhead_us", "attention/memory_share", "regret", "spmm/regret",
-            "arms/full/regret", "stable_share"} <= metrics.keys()
+            "ways/full/regret", "stable_share"} <= metrics.keys()
     assert all(np.isfinite(value) for value in metrics.values())
     assert (out / "regret.png").stat().st_size > 0
     assert not list((tmp_path / "journals").glob("*"))
@@ -116,8 +116,8 @@ def rows(values):
 
 
 def decided(choices):
-    return pd.DataFrame([{"op": "spmm", "matrix": "a", "width": 64, "arm": arm, "repeat": repeat, "choice": choice,
-                          "origin": "measured", "decision_seconds": 9e-3} for arm, repeat, choice in choices])
+    return pd.DataFrame([{"op": "spmm", "matrix": "a", "width": 64, "way": way, "repeat": repeat, "choice": choice,
+                          "origin": "measured", "decision_seconds": 9e-3} for way, repeat, choice in choices])
 
 
 def test_metrics_say_what_they_are_called():
