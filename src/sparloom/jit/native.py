@@ -40,10 +40,12 @@ def address(array: np.ndarray, dtype: type[np.generic] = np.float32, *, written:
     Raises:
         ValueError: another dtype, not contiguous, or read-only though it is written.
     """
-    if array.dtype != dtype or not array.flags.c_contiguous or not array.flags.aligned:
+    flags, own = array.flags, array.dtype
+    same = (own.type is dtype and own.isnative) or own == dtype  # the first is what it mostly is, and quick to ask
+    if not same or not flags.c_contiguous or not flags.aligned:
         raise ValueError(f"an array of {array.dtype} with strides {array.strides} is no contiguous array of "
                          f"{np.dtype(dtype)}: pass np.ascontiguousarray(array, np.{np.dtype(dtype)})")
-    if written and not array.flags.writeable:
+    if written and not flags.writeable:
         raise ValueError("the result is read-only: pass a copy")
     return array.__array_interface__["data"][0]
 

@@ -67,7 +67,8 @@ def dense_of(given: Any, name: str, *, rows: int, axes: int) -> np.ndarray:
     if array.ndim != axes or array.shape[0] != rows or 0 in array.shape[1:]:
         wanted = {2: f"({rows}, width)", 3: f"({rows}, heads, width)"}[axes]
         raise ValueError(f"{name} has shape {array.shape}: it must be {wanted}")
-    return np.require(array, requirements=["C", "A"])
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=["C", "A"])
 
 
 def array_of(given: Any, name: str) -> np.ndarray:

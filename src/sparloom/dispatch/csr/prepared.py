@@ -35,6 +35,7 @@ __all__ = ["CsrPlan", "Prepared"]
 log = logging.getLogger(__name__)
 
 Reduce = Literal["sum", "mean", "max"]
+REDUCTIONS = get_args(Reduce)
 Shapes = tuple[tuple[int, ...], ...]
 """Of the dense operands, each without its first axis."""
 
@@ -113,8 +114,8 @@ class Prepared:
             TypeError, ValueError: X or `out` does not fit.
             NotDecided: `replay_only`, and nothing is kept for A and this width.
         """
-        if reduce not in get_args(Reduce):
-            raise ValueError(f"reduce={reduce!r}: give one of {', '.join(get_args(Reduce))}")
+        if reduce not in REDUCTIONS:
+            raise ValueError(f"reduce={reduce!r}: give one of {', '.join(REDUCTIONS)}")
         given = dense_of(dense, "X", rows=self.matrix.pattern.cols, axes=2)
         operands = Operands(self._with(values, reduce), {"B": given})
         return self._run("spmm_max" if reduce == "max" else "spmm", operands, out,
