@@ -33,7 +33,7 @@ class Contest:
     """Candidates and baselines bound to the parts of a sample, when they are asked for.
 
     Args:
-        own: configurations of our kernels, the default first; the libraries follow.
+        own: configurations of our kernels, the safe one first; the libraries follow.
     """
 
     def __init__(

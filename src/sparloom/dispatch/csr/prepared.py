@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from sparloom.dispatch.csr.contest import CsrChoice
-from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy
+from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy, safe_config
 from sparloom.dispatch.csr.estimate import CsrEstimate
 from sparloom.dispatch.csr.given import dense_of
 from sparloom.dispatch.csr.replay import LibraryReplay, NativeReplay, Replay
@@ -69,7 +69,7 @@ class Prepared:
         cache: where decisions are kept; what `Switches` say, or else the folder of this user, unless given.
         policy: how decisions are made; what `Switches` say unless given.
         model: what shortlists are made by; a formula over rates of this machine unless given.
-        libraries: operation -> baselines beside the default of our kernels.
+        libraries: operation -> baselines beside the safe configuration of our kernels.
         replay_only: measure nothing.
     """
 
@@ -237,7 +237,7 @@ class Prepared:
                              "once without replay_only")
         unmeasured = self._switches.unmeasured(self.matrix.pattern)
         if unmeasured:
-            return CsrPlan(CsrChoice(config=self._kernels.baseline(OPS[op], None).key), Decision("rule", unmeasured))
+            return CsrPlan(CsrChoice(config=safe_config(self._kernels, OPS[op]).key), Decision("rule", unmeasured))
         model = self._model or CsrEstimate(self._cache.rates(self.threads), self.threads)
         decider = CsrDecider(OPS[op], CpuKernels(self.threads, operands.width), self._libraries.get(op, {}),
                              self._policy, model)
