@@ -3,8 +3,9 @@
     shortlist -> race of these, on the sample -> duel of the winner with the best baseline, on parts of the sample in
     turn -> the winner, if it passes
 
-Baselines are a safe configuration of our own space and other libraries; the best of them is what runs if nothing passes.
-All of it takes no longer than some runs of the safe one; where that is too short to measure anything, that is taken.
+Baselines are a safe configuration of our own space and other libraries; the best of them is what runs if nothing
+passes. All of it takes no longer than some runs of the safe one; where that is too short to measure anything, that is
+taken.
 """
 
 from __future__ import annotations
