@@ -36,9 +36,8 @@ log = logging.getLogger(__name__)
 
 SAFE: Mapping[str, Mapping[str, str | int]] = {
     "spmm": {"balance": "nonzeros"}, "spmm_max": {"balance": "nonzeros"}, "sddmm": {"group": 4}, "attention": {}}
-"""Operation -> what is other than in the default of the space. On the training matrices of data/samples/cpu_kernels_*,
-where the best takes less than 0.3 ms, SpMM so takes 1.08 (32 columns) and 1.11 (128) times as long as the best in the
-geometric mean, and SDDMM 1.12 and 1.10; the defaults take 1.34 and 1.33, 1.13 and 1.14."""
+"""Operation -> what is other than in the default of the space, for SpMM and SDDMM chosen on the training matrices of
+data/samples/cpu_kernels_* whose best kernel takes less than 0.3 ms."""
 
 RACE = 0.6  # share of the time that is left which the race may take; the duel has the rest
 

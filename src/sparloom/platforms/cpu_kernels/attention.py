@@ -6,27 +6,16 @@ from functools import cache
 import numpy as np
 
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
-from sparloom.ops import CsrAttention, Operands
-from sparloom.platforms.cpu_kernels.sparse_rows import Rows, SparseRows
-from sparloom.platforms.spot_check import SpotCheck
-from sparloom.platforms.sweep import Check
+from sparloom.ops import Operands
+from sparloom.platforms.cpu_kernels.sparse_family import SparseFamily
+from sparloom.platforms.cpu_kernels.sparse_rows import Rows
 from sparloom.space import AttentionSpace, Config, GridSpace
 
 __all__ = ["AttentionKernels"]
 
 
-class AttentionKernels:
-    """The family of attention.
-
-    Args:
-        threads: of every call.
-        width: columns of the dense operands, all heads together, for which `space` is made; any width is computed.
-    """
-
-    def __init__(self, threads: int, width: int) -> None:
-        self.threads = threads
-        self.width = width
-        self._rows = SparseRows(threads)
+class AttentionKernels(SparseFamily):
+    """The family of attention."""
 
     def space(self) -> GridSpace:
         """List the configurations."""
@@ -56,10 +45,6 @@ class AttentionKernels:
         arguments.queries, arguments.keys, arguments.values = (address(dense[name]) for name in ("Q", "K", "V"))
         arguments.result = address(result, written=True)
         call.lent = (operands, result)
-
-    def check(self, op: CsrAttention, operands: Operands, *, seed: int) -> Check:
-        """Know some rows of the result, and that all are written."""
-        return SpotCheck(op, operands, seed=seed).compare_written
 
 
 class _Arguments(ctypes.Structure):

@@ -6,27 +6,16 @@ from functools import cache
 import numpy as np
 
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
-from sparloom.ops import SDDMM, Operands
-from sparloom.platforms.cpu_kernels.sparse_rows import Rows, SparseRows
-from sparloom.platforms.spot_check import SpotCheck
-from sparloom.platforms.sweep import Check
+from sparloom.ops import Operands
+from sparloom.platforms.cpu_kernels.sparse_family import SparseFamily
+from sparloom.platforms.cpu_kernels.sparse_rows import Rows
 from sparloom.space import Config, GridSpace, SddmmSpace
 
 __all__ = ["SddmmKernels"]
 
 
-class SddmmKernels:
-    """The family of SDDMM.
-
-    Args:
-        threads: of every call.
-        width: columns of the dense operands for which `space` is made; any width is computed.
-    """
-
-    def __init__(self, threads: int, width: int) -> None:
-        self.threads = threads
-        self.width = width
-        self._rows = SparseRows(threads)
+class SddmmKernels(SparseFamily):
+    """The family of SDDMM."""
 
     def space(self) -> GridSpace:
         """List the configurations."""
@@ -52,10 +41,6 @@ class SddmmKernels:
         arguments.left, arguments.right = address(operands.dense["B"]), address(operands.dense["C"])
         arguments.result = address(result, written=True)
         call.lent = (operands, result)
-
-    def check(self, op: SDDMM, operands: Operands, *, seed: int) -> Check:
-        """Know the values of some rows, and that all are written."""
-        return SpotCheck(op, operands, seed=seed).compare_written
 
 
 class _Arguments(ctypes.Structure):

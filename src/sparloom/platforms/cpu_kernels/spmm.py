@@ -6,10 +6,9 @@ from functools import cache
 import numpy as np
 
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
-from sparloom.ops import Operands, SpMM
-from sparloom.platforms.cpu_kernels.sparse_rows import Rows, SparseRows
-from sparloom.platforms.spot_check import SpotCheck
-from sparloom.platforms.sweep import Check
+from sparloom.ops import Operands
+from sparloom.platforms.cpu_kernels.sparse_family import SparseFamily
+from sparloom.platforms.cpu_kernels.sparse_rows import Rows
 from sparloom.space import Config, GridSpace, SpmmSpace
 
 __all__ = ["SpmmKernels"]
@@ -17,18 +16,8 @@ __all__ = ["SpmmKernels"]
 WHOLE = 2**31 - 1  # columns of a strip that is as wide as it can be
 
 
-class SpmmKernels:
-    """The family of SpMM.
-
-    Args:
-        threads: of every call.
-        width: columns of the dense operand for which `space` is made; any width is computed.
-    """
-
-    def __init__(self, threads: int, width: int) -> None:
-        self.threads = threads
-        self.width = width
-        self._rows = SparseRows(threads)
+class SpmmKernels(SparseFamily):
+    """The family of SpMM."""
 
     def space(self) -> GridSpace:
         """List the configurations."""
@@ -58,10 +47,6 @@ class SpmmKernels:
         arguments.rows.values = address(operands.matrix.values)
         arguments.dense, arguments.result = address(operands.dense["B"]), address(result, written=True)
         call.lent = (operands, result)
-
-    def check(self, op: SpMM, operands: Operands, *, seed: int) -> Check:
-        """Know some rows of the result, and that all are written."""
-        return SpotCheck(op, operands, seed=seed).compare_written
 
 
 class _Arguments(ctypes.Structure):

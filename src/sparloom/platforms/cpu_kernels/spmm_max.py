@@ -6,10 +6,9 @@ from functools import cache
 import numpy as np
 
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
-from sparloom.ops import Operands, SpmmMax
-from sparloom.platforms.cpu_kernels.sparse_rows import Rows, SparseRows
-from sparloom.platforms.spot_check import SpotCheck
-from sparloom.platforms.sweep import Check
+from sparloom.ops import Operands
+from sparloom.platforms.cpu_kernels.sparse_family import SparseFamily
+from sparloom.platforms.cpu_kernels.sparse_rows import Rows
 from sparloom.space import Config, GridSpace, SpmmMaxSpace
 
 __all__ = ["SpmmMaxKernels"]
@@ -17,18 +16,8 @@ __all__ = ["SpmmMaxKernels"]
 MOST_PLACES = 2**31 - 1  # places are int32
 
 
-class SpmmMaxKernels:
-    """The family of the maximum of products.
-
-    Args:
-        threads: of every call.
-        width: columns of the dense operand for which `space` is made; any width is computed.
-    """
-
-    def __init__(self, threads: int, width: int) -> None:
-        self.threads = threads
-        self.width = width
-        self._rows = SparseRows(threads)
+class SpmmMaxKernels(SparseFamily):
+    """The family of the maximum of products."""
 
     def space(self) -> GridSpace:
         """List the configurations."""
@@ -78,10 +67,6 @@ class SpmmMaxKernels:
         arguments.dense, arguments.result = address(operands.dense["B"]), address(result, written=True)
         arguments.places = None if places is None else address(places, np.int32, written=True)
         call.lent = (operands, result, places)
-
-    def check(self, op: SpmmMax, operands: Operands, *, seed: int) -> Check:
-        """Know some rows of the result, and that all are written."""
-        return SpotCheck(op, operands, seed=seed).compare_written
 
 
 class _Arguments(ctypes.Structure):
