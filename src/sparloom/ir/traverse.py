@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import cache
 from typing import TypeVar
 
 from sparloom.ir.nodes import Alloc, Declare, Expr, For, If, Kernel, Let, Ref, Stmt
@@ -20,15 +21,15 @@ Node = TypeVar("Node", Expr, Stmt)
 def rebuild(node: Node, *, expr: Callable[[Expr], Expr], body: Callable[[Body], Body]) -> Node:
     """Copy `node` with `expr` applied to its direct expressions and `body` to its direct bodies."""
     changed = {}
-    for field in fields(node):
-        value = getattr(node, field.name)
+    for name in _field_names(type(node)):
+        value = getattr(node, name)
         if isinstance(value, Expr):
-            changed[field.name] = expr(value)
+            changed[name] = expr(value)
         elif isinstance(value, tuple) and value and isinstance(value[0], Expr):
-            changed[field.name] = tuple(expr(each) for each in value)
+            changed[name] = tuple(expr(each) for each in value)
         elif isinstance(value, tuple) and value and isinstance(value[0], Stmt):
-            changed[field.name] = body(value)
-    return replace(node, **changed)
+            changed[name] = body(value)
+    return replace(node, **changed) if changed else node
 
 
 def replace_loops(body: Body, change: Callable[[For], Body]) -> Body:
@@ -54,10 +55,15 @@ def walk(root: Kernel | Stmt | Expr | Body) -> Iterator[Stmt | Expr]:
             yield from walk(each)
     else:
         yield root
-        for field in fields(root):
-            value = getattr(root, field.name)
-            if isinstance(value, (Expr, tuple)) and field.name != "reduces":
+        for name in _field_names(type(root)):
+            value = getattr(root, name)
+            if isinstance(value, (Expr, tuple)) and name != "reduces":
                 yield from walk(value)
+
+
+@cache
+def _field_names(kind: type[Stmt | Expr]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def declarations(kernel: Kernel) -> Counter[str]:

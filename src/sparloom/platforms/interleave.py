@@ -9,22 +9,25 @@ from sparloom.platforms.clock import Clock, Stopwatch, in_series, processor_cloc
 
 __all__ = ["interleaved"]
 
+SETTLE = 0.03  # seconds; idle threads of GNU OpenMP keep a processor busy for some milliseconds
+
 
 def interleaved(
     methods: Mapping[str, Callable[[], None]], timing: TimingProtocol, *, threads: int, serial: Collection[str] = (),
-    processor: Clock | None = None, wall: Clock = time.perf_counter,
+    settle: float = SETTLE, processor: Clock | None = None, wall: Clock = time.perf_counter,
 ) -> dict[str, Measurement]:
     """Time methods in turn, A B C, then B C A, then C A B, until each has the protocol's repetitions.
 
     Every method first runs once, which nobody times: threads begin, pages are touched. Every repetition begins with
-    another run that is not timed, because the method before has left its own data in the caches; that of a short method
-    is the mean of a series that lasts its share of `timing.short_seconds`. A method is slow (see `TimingProtocol`)
-    against the fastest of those named before it, so name a fast one first.
+    runs that are not timed, because the method before has left its own data in the caches, and its threads may still
+    spin; that of a short method is the mean of a series that lasts its share of `timing.short_seconds`. A
+    method is slow (see `TimingProtocol`) against the fastest of those named before it, so name a fast one first.
 
     Args:
         methods: name -> one run with all its arguments. Results are checked by the caller, before.
         timing: its `rounds` are the caller's: one call is one round.
         threads: of every method but those in `serial`, which run on one.
+        settle: seconds of runs before a repetition, at least one run. Idle threads of OpenBLAS spin for 0.13 s.
         processor, wall: clocks in seconds; that of all threads there are after the first runs, unless given.
 
     Returns:
@@ -36,6 +39,7 @@ def interleaved(
     watches, visits, best = {}, {}, math.inf
     for name, run in methods.items():
         watches[name] = Stopwatch(in_series(run, clock, wall), timing, threads=1 if name in serial else threads)
+        _settle(run, settle, wall)
         visits[name] = watches[name].warm_up(best)
         best = min(best, watches[name].warm_seconds)
     order = list(methods)
@@ -43,6 +47,13 @@ def interleaved(
         start = turn % max(1, len(order))
         for name in order[start:] + order[:start]:
             if turn < visits[name]:
-                methods[name]()
+                _settle(methods[name], settle, wall)
                 watches[name].visit()
     return {name: watch.measurement() for name, watch in watches.items()}
+
+
+def _settle(run: Callable[[], None], seconds: float, wall: Clock) -> None:
+    start = wall()
+    run()
+    while wall() - start < seconds:
+        run()

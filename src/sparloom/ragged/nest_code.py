@@ -16,6 +16,7 @@ from sparloom.ir import (
     Declare,
     Expr,
     For,
+    If,
     Let,
     Load,
     Ref,
@@ -150,12 +151,14 @@ class NestCode:
         lines: list[Stmt] = []
         add: Expr = Const(not nest.begins, BOOL)
         if again and nest.begins:
-            if all(isinstance(loop.extent, Const) and loop.extent.value > 0 for loop in again):
+            start = self._around(inner, known, lambda _: [self._store(Const(0.0, nest.operation.output.type))])
+            if all(map(_runs, again[1:])):
                 turn = sum((Ref(loop.name) for loop in again[1:]), start=Ref(again[0].name))
                 add = Binary("!=", turn, Const(0))
+                if not _runs(again[0]):
+                    lines.append(If(Binary("<", self._expr(again[0].extent), Const(1)), tuple(start)))
             else:
-                neutral = Const(0.0, nest.operation.output.type)
-                lines += self._around(inner, known, lambda _: [self._store(neutral)])
+                lines += start
                 add = Const(True, BOOL)
         lines += self._around(around, known, lambda _: [
             product(nest, self._lookups, self._meanings, written=nest.operation.written, loops=loops[-3:], add=add)])
@@ -225,3 +228,8 @@ class NestCode:
 
     def _expr(self, expr: Expr) -> Expr:
         return self._lookups.expr(expr, self._meanings)
+
+
+def _runs(loop: Loop) -> bool:
+    """Whether a loop is known to have iterations."""
+    return isinstance(loop.extent, Const) and loop.extent.value > 0

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from sparloom.errors import IllegalSchedule
@@ -51,7 +52,7 @@ class Reduce(Expr, tuples=("dims", "extents")):
     extents: tuple[Expr, ...]
     value: Expr
 
-    @property
+    @cached_property
     def axes(self) -> tuple[Axis, ...]:
         return tuple(zip(self.dims, self.extents, strict=True))
 
@@ -98,7 +99,7 @@ class Operation:
     def name(self) -> str:
         return self.output.name
 
-    @property
+    @cached_property
     def axes(self) -> tuple[Axis, ...]:
         """Dimensions of the result that vary."""
         fixed = {dim.name: number for dim, number in self.at}
@@ -110,7 +111,7 @@ class Operation:
         fixed = dict(self.at)
         return self.output[tuple(fixed.get(dim, dim) for dim, _ in self.output.axes)]
 
-    @property
+    @cached_property
     def reduction(self) -> Reduce | None:
         return next((node for node in walk(self.value) if isinstance(node, Reduce)), None)
 
@@ -118,7 +119,7 @@ class Operation:
     def reduced(self) -> tuple[Axis, ...]:
         return () if self.reduction is None else self.reduction.axes
 
-    @property
+    @cached_property
     def reads(self) -> tuple[Read, ...]:
         return tuple(node for node in walk(self.value) if isinstance(node, Read))
 

@@ -11,6 +11,7 @@ from sparloom.ragged.kinds import parallel, unroll, vectorise
 from sparloom.ragged.offload import offload
 from sparloom.ragged.operation import compute, less, minimum, real, sum_over, where
 from sparloom.ragged.pad import pad_loop, pad_storage
+from sparloom.ragged.panels import copied_to_panels
 from sparloom.ragged.program import Program
 from sparloom.ragged.remap import remap
 from sparloom.ragged.reorder import reorder
@@ -18,7 +19,6 @@ from sparloom.ragged.split import split
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tables import Length
 from sparloom.ragged.tensor import Tensor
-from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
 
 __all__ = ["balanced_trmm", "split_trmm", "tiled_trmm", "trmm", "trmm_structure", "unsplit_trmm"]
 
@@ -67,7 +67,7 @@ def balanced_trmm(*, rows: int = 8, cols: int = 32) -> Program:
     return remap(split_trmm(rows=rows, cols=cols), "out_main", "row_outer")
 
 
-def tiled_trmm(*, rows: int = 48, cols: int = 256, panel: int = 16, depth: int = 512) -> Program:
+def tiled_trmm(*, rows: int = 24, cols: int = 256, panel: int = 16, depth: int = 512) -> Program:
     """Multiply tiles of rows, up to where the triangle ends in their last row.
 
     A task is a block of columns, all of the same work. It copies its part of b into panels; the rows of a tile are
@@ -90,9 +90,7 @@ def tiled_trmm(*, rows: int = 48, cols: int = 256, panel: int = 16, depth: int =
         "col_outer", "row_outer", "row_inner", "col_inner", "inner"))
     given = compute_at(given, "even", "out", "row_outer", local=True)
     given = compute_at(given, "near", "out", "col_outer", local=True)
-    given = split_dimension(given, "near", "col", panel)
-    given = split_dimension(given, "near", "inner", depth)
-    given = reorder_dimensions(given, "near", ("inner_block", "col_block", "inner_within", "col_within"))
+    given = copied_to_panels(vectorise(given, "even", "inner"), "near", panel=panel, depth=depth)
     given = split(split(given, "out", "col_inner", panel), "out", "inner", depth)
     tile = ("row_inner", "col_inner_inner", "inner_inner")
     given = offload(reorder(given, "out", ("inner_outer", "col_inner_outer", *tile)), "out", *tile)

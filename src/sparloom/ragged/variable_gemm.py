@@ -12,6 +12,7 @@ from sparloom.ragged.kinds import parallel, unroll, vectorise
 from sparloom.ragged.offload import offload
 from sparloom.ragged.operation import Operation, compute, sum_over
 from sparloom.ragged.pad import pad_loop, pad_storage
+from sparloom.ragged.panels import copied_to_panels
 from sparloom.ragged.program import Program
 from sparloom.ragged.remap import remap
 from sparloom.ragged.reorder import reorder
@@ -19,7 +20,6 @@ from sparloom.ragged.split import split
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tables import Length
 from sparloom.ragged.tensor import Tensor
-from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
 
 __all__ = ["scheduled_vgemm", "tiled_vgemm", "vgemm", "vgemm_structure"]
 
@@ -62,9 +62,7 @@ def tiled_vgemm(*, rows: int = 48, cols: int = 256, panel: int = 16, depth: int 
     given = reorder(given, "c", ("item", "col_outer", "inner_outer", "row_outer", "row_inner", "col_inner",
                                  "inner_inner"))
     given = compute_at(fuse(given, "c", "item", "col_outer"), "near", "c", "item_col_outer", local=True)
-    given = split_dimension(given, "near", "col", panel)
-    given = split_dimension(given, "near", "inner", depth)
-    given = reorder_dimensions(given, "near", ("inner_block", "col_block", "inner_within", "col_within"))
+    given = copied_to_panels(given, "near", panel=panel, depth=depth)
     given = split(given, "c", "col_inner", panel)
     tile = ("row_inner", "col_inner_inner", "inner_inner")
     given = offload(reorder(given, "c", ("inner_outer", "row_outer", "col_inner_outer", *tile)), "c", *tile)

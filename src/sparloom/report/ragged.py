@@ -52,7 +52,8 @@ def ragged_metrics(frame: pd.DataFrame, *, layers: int, seed: int) -> dict[str, 
         `vgemm/over_padded`; `trmm/over_blas`, also by size, `trmm/<size>/over_blas` and `trmm/<size>/over_dense`;
         `causal/over_unmasked` at the lengths of RACE: how many times as fast masked attention on triangles of tiles is
         as computing all and masking it, and `causal/<data>/over_unmasked`. `prelude_share` of the layer's time, mean
-        over cases, for a model of so many layers, and `prelude_share_max`.
+        over cases, for a model of so many layers, and `prelude_share_max`. `compile/cold_seconds` and
+        `compile/cached_seconds` of the kernels of an encoder layer, and `compile/schedule_seconds` before either.
     """
     found: dict[str, float] = {}
     for part in MODULES:
@@ -83,6 +84,8 @@ def ragged_metrics(frame: pd.DataFrame, *, layers: int, seed: int) -> dict[str, 
             found |= ratio_bounds(f"causal/{data}/over_unmasked", rows, seed=seed)
         if "race" in ratio.index.get_level_values("data"):
             found["causal/over_unmasked"] = found["causal/race/over_unmasked"]
+    compiled = frame[frame["part"] == "compile"]
+    found |= {f"compile/{row['method']}_seconds": row["median"] for _, row in compiled.iterrows()}
     return found
 
 

@@ -19,5 +19,6 @@ def EncoderSpace(op: str) -> GridSpace:  # noqa: N802 (a constructor)
 
 def RaggedProductSpace(op: str) -> GridSpace:  # noqa: N802 (a constructor)
     """Build the space of vgemm and trmm: 144 points, all legal."""
-    return GridSpace(name="ragged", op=op, parameters=(ROWS, COLS, PANEL, DEPTH), defaults=(48, 256, 16, 512),
+    rows = 24 if op == "trmm" else 48
+    return GridSpace(name="ragged", op=op, parameters=(ROWS, COLS, PANEL, DEPTH), defaults=(rows, 256, 16, 512),
                      meaning="ragged 1")

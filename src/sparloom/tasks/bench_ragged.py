@@ -20,6 +20,7 @@ from sparloom.report import draw_ragged, ragged_metrics, ragged_tables
 from sparloom.tasks.encoder_peers import PADDED_PEERS, RAGGED_PEERS, micro_batch_peers, module_peer_versions
 from sparloom.tasks.packed_inputs import PackedInputs, attention_module, encoder_layer
 from sparloom.tasks.provenance import commit
+from sparloom.tasks.ragged_compilation import compile_seconds
 from sparloom.tasks.ragged_modules import OWN_MODULES, attention_kernels, prelude_seconds
 from sparloom.tasks.ragged_peers import prepare_peers
 from sparloom.tasks.ragged_products import ProductSizes, triangular_methods, variable_methods
@@ -27,6 +28,7 @@ from sparloom.tasks.timed_cases import statistics_of, timed_cases
 
 __all__ = ["BenchRagged"]
 
+BLAS_SPINS = 0.15  # seconds that idle threads of SciPy's OpenBLAS keep a processor busy, and a little more
 COMPARED = ("padded", "micro_batches")  # with which there is a ratio for every case
 RISING = ("micro_batches",)
 Row = dict[str, Any]
@@ -37,7 +39,7 @@ class Case:
     """One comparison.
 
     Args:
-        part: "encoder", "mha", "causal", "vgemm" or "trmm".
+        part: "encoder", "mha", "causal", "vgemm", "trmm" or "compile".
         data: data set of the sequence lengths, or "".
         size: sequences, products, or rows of a matrix.
         number: which batch.
@@ -55,7 +57,7 @@ class Case:
 
 @dataclass(frozen=True)
 class BenchRagged:
-    """Time an encoder layer, its attention, masked attention, vgemm and trmm, each beside its peers.
+    """Time an encoder layer, its attention, masked attention, vgemm and trmm, each beside its peers, and the compiler.
 
     Every method has its inputs in the layout that it likes best, made before; results are compared with PyTorch's,
     sequence after sequence. Peers of which there are many forms (the padded batch; sizes of micro-batches) take part
@@ -73,6 +75,7 @@ class BenchRagged:
         triangles: rows of the matrices of trmm.
         causal: data sets for masked attention.
         layers: of a model that shares one prelude.
+        product_timing: of vgemm and trmm, whose calls are short.
         schedule: of own modules: None for the default, "auto" for one that is searched before.
         journals: folder of what is under way; emptied when it is complete.
         seed: of weights, tokens and matrices, and of the bootstrap.
@@ -88,6 +91,7 @@ class BenchRagged:
     layers: int
     schedule: Literal["auto"] | None
     timing: TimingProtocol
+    product_timing: TimingProtocol
     threads: int
     journals: str
     seed: int
@@ -96,7 +100,7 @@ class BenchRagged:
         """Write per_case.parquet, peers.json and figures; returns ratios of seconds with bounds."""
         planned = {case.key: case for case in self._planned()}
         frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=self.threads,
-                            weights={key: float(case.size) for key, case in planned.items()})
+                            weights={key: float(case.size + 1) for key, case in planned.items()})
         with atomic_path(out / "per_case.parquet") as partial_path:
             frame.to_parquet(partial_path, compression="zstd")
         write_text(out / "peers.json", json.dumps(module_peer_versions(), indent=2) + "\n")
@@ -119,8 +123,11 @@ class BenchRagged:
                 yield from (Case(part, "", size) for size in self.products)
             elif part == "trmm":
                 yield from (Case(part, "", size) for size in self.triangles)
+            elif part == "compile":
+                yield Case(part, "", 0)
             else:
-                raise ValueError(f"part {part!r} of bench_ragged: there are encoder, mha, causal, vgemm and trmm")
+                raise ValueError(f"part {part!r} of bench_ragged: there are encoder, mha, causal, vgemm, trmm and "
+                                 f"compile")
 
     def _case(self, case: Case) -> list[Row]:
         """Time one case: a row for each method."""
@@ -129,10 +136,13 @@ class BenchRagged:
         if case.part == "vgemm":
             sizes = ProductSizes.drawn(case.size, seed=self.seed)
             about |= {"flops": sizes.flops}
-            return self._rows(about, self._timed(variable_methods(sizes, threads=self.threads, seed=self.seed)))
+            return self._products(about, variable_methods(sizes, threads=self.threads, seed=self.seed))
         if case.part == "trmm":
             about |= {"flops": case.size**3}
-            return self._rows(about, self._timed(triangular_methods(case.size, threads=self.threads, seed=self.seed)))
+            return self._products(about, triangular_methods(case.size, threads=self.threads, seed=self.seed))
+        if case.part == "compile":
+            return [about | {"method": name, "median": float(np.median(seconds)), "seconds": seconds}
+                    for name, seconds in compile_seconds(self.timing.repetitions).items()]
         lengths = self.lengths.load(case.data)
         batch = lengths.batches(case.size, count=case.number + 1)[case.number]
         about |= {"real": lengths.real, "tokens": int(batch.sum()), "longest": int(batch.max())}
@@ -164,12 +174,15 @@ class BenchRagged:
         with torch.inference_mode():
             return interleaved(calls, self.timing, threads=self.threads)
 
+    def _products(self, about: Row, calls: Mapping[str, Callable[[], object]]) -> list[Row]:
+        return self._rows(about, interleaved(calls, self.product_timing, threads=self.threads, settle=BLAS_SPINS))
+
     def _rows(self, about: Row, measured: Mapping[str, Measurement]) -> list[Row]:
         return [about | {"method": method, **statistics_of(taken)} for method, taken in measured.items()]
 
     @property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        settings = (commit(), self.schedule, self.lengths.folder, self.lengths.seed, self.timing, self.threads,
-                    self.seed)
+        settings = (commit(), self.schedule, self.lengths.folder, self.lengths.seed, self.timing, self.product_timing,
+                    self.threads, self.seed)
         return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]

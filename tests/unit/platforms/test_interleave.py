@@ -31,7 +31,7 @@ class Machine:
 def test_every_round_begins_with_another_method():
     machine = Machine(a=1.0, b=1.0, c=1.0)
     measured = machine.measure()
-    assert "".join(machine.order) == "abc" + "abc" + "aabbcc" + "bbccaa" + "ccaabb"
+    assert "".join(machine.order) == "abc" + "aabbcc" + "aabbcc" + "bbccaa" + "ccaabb"
     assert list(measured) == ["a", "b", "c"]
     assert all(found.seconds == pytest.approx((1.0, 1.0, 1.0)) for found in measured.values())
 
@@ -41,6 +41,13 @@ def test_short_methods_run_in_series():
     measured = machine.measure(replace(TIMING, short_seconds=12.0, most_repetitions=12))
     assert len(measured["a"].seconds) == 3
     assert len(machine.order) >= 2 + 3 * (1 + 4)
+
+
+def test_threads_of_the_method_before_have_come_to_rest():
+    machine = Machine(a=0.001, b=0.001)
+    machine.measure(replace(TIMING, repetitions=1, most_repetitions=1))
+    runs = "".join(machine.order)
+    assert runs.startswith("ab" + 30 * "a") and runs.endswith(31 * "b")
 
 
 def test_slow_methods_are_repeated_less():

@@ -42,9 +42,9 @@ def few_peers(monkeypatch):
 
 def bench(tmp_path, **changes) -> BenchRagged:
     settings = {
-        "lengths": LengthCorpus(None, ["cola", "mnli"], 0), "parts": ["encoder", "mha", "causal", "vgemm", "trmm"],
+        "lengths": LengthCorpus(None, ["cola", "mnli"], 0), "parts": ["encoder", "mha", "causal", "vgemm", "trmm", "compile"],
         "batches": [4], "count": 1, "products": [1], "triangles": [50], "causal": ["cola"], "layers": 6,
-        "schedule": None, "timing": TIMING, "threads": 1, "journals": str(tmp_path / "journals"), "seed": 0}
+        "schedule": None, "timing": TIMING, "product_timing": TIMING, "threads": 1, "journals": str(tmp_path / "journals"), "seed": 0}
     return BenchRagged(**settings | changes)
 
 
@@ -61,7 +61,8 @@ def test_every_part_is_timed_and_reduced(tmp_path, few_peers):
     assert methods["encoder"] >= {"sparloom", "padded", "micro_batches", "prelude"}
     assert {"encoder/over_padded", "encoder/over_best_peer", "encoder/over_best_peer_min", "mha/over_microbatch",
             "vgemm/over_loop", "vgemm/over_padded", "trmm/over_blas", "causal/cola/over_unmasked",
-            "prelude_share"} <= metrics.keys()
+            "prelude_share", "compile/cold_seconds", "compile/cached_seconds"} <= metrics.keys()
+    assert metrics["compile/cold_seconds"] > metrics["compile/cached_seconds"] > 0
     assert "causal/over_unmasked" not in metrics
     assert all(np.isfinite(value) for value in metrics.values())
     for name in ("encoder", "mha", "vgemm", "trmm"):
