@@ -42,9 +42,11 @@ def few_peers(monkeypatch):
 
 def bench(tmp_path, **changes) -> BenchRagged:
     settings = {
-        "lengths": LengthCorpus(None, ["cola", "mnli"], 0), "parts": ["encoder", "mha", "causal", "vgemm", "trmm", "compile"],
-        "batches": [4], "count": 1, "products": [1], "triangles": [50], "causal": ["cola"], "layers": 6,
-        "schedule": None, "timing": TIMING, "product_timing": TIMING, "threads": 1, "journals": str(tmp_path / "journals"), "seed": 0}
+        "lengths": LengthCorpus(None, ["cola", "mnli"], 0), "batches": [4],
+        "parts": ["encoder", "mha", "causal", "vgemm", "trmm", "compile"],
+        "count": 1, "products": [1], "triangles": [50], "causal": ["cola"], "layers": 6,
+        "schedule": None, "timing": TIMING, "product_timing": TIMING, "threads": 1,
+        "journals": str(tmp_path / "journals"), "seed": 0}
     return BenchRagged(**settings | changes)
 
 
