@@ -46,7 +46,8 @@ class BenchDispatch:
     Args:
         corpus: of matrices.
         count: of matrices that are timed, evenly over their nonzeros; None: all.
-        ops: "spmm", "sddmm", "attention"; "sage_training", steps of training GraphSAGE on the square patterns.
+        ops: "spmm", "sddmm", "attention"; on the square patterns "sage_training", the means over neighbours in a step
+            of training GraphSAGE with their gradients, and "sage_steps", whole steps.
         widths: of dense operands, all heads together.
         heads: of attention.
         explored: matrices that are explored, likewise.
@@ -126,7 +127,7 @@ class BenchDispatch:
         if step == "explore":
             entries, widths = spread_out(entries, self.explored), self.explored_widths
         if step != "score":
-            ops = [op for op in ops if op != TRAINING]
+            ops = [op for op in ops if op not in TRAINING]
         return dispatch_cases(entries, ops, widths, memory_bytes=self.memory_bytes)
 
     def _missing(self, step: str, cases: Sequence[DispatchCase]) -> list[DispatchCase]:

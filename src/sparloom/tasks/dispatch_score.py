@@ -20,7 +20,7 @@ from sparloom.platforms import CpuKernels, interleaved, reallocated
 from sparloom.sparse import SparseMatrix
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase
 from sparloom.tasks.peak_memory import peak_bytes
-from sparloom.tasks.sage_training import sage_steps
+from sparloom.tasks.sage_training import sage_aggregations, sage_steps
 from sparloom.tasks.sparse_peers import GATHERING, SPARSE_PEERS, gathered_bytes
 from sparloom.tasks.timed_cases import statistics_of
 
@@ -89,7 +89,7 @@ class DispatchBench:
             NotDecided: no other process has decided the case before.
         """
         torch.set_num_threads(self.threads)
-        if case.op == TRAINING:
+        if case.op in TRAINING:
             return self._trained(case, matrix)
         op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
         ready = self._prepared(operands.matrix, cache=self.cache, policy=self.policy, replay_only=True)
@@ -112,9 +112,10 @@ class DispatchBench:
                  **self._peak(case, calls[name])} for name, each in taken.items()] + failed
 
     def _trained(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Time steps of training, in which kernels are decided and kept as in any program."""
+        """Time what is trained, in which kernels are decided and kept as in any program."""
+        bind = sage_aggregations if case.op == "sage_training" else sage_steps
         try:
-            steps = sage_steps(matrix.pattern, case.width, seed=self.seed)
+            steps = bind(matrix.pattern, case.width, seed=self.seed)
         except (Unsupported, AssertionError) as error:
             return [{"method": "pyg", "failure": f"{type(error).__name__}: {error}"}]
         with pinned(self.threads):
