@@ -119,8 +119,9 @@ class DispatchBench:
         except (Unsupported, AssertionError) as error:
             return [{"method": "pyg", "failure": f"{type(error).__name__}: {error}"}]
         with pinned(self.threads):
-            taken = interleaved(steps, self.timing, threads=self.threads)
-        return [{"method": name, **statistics_of(each)} for name, each in taken.items()]
+            taken = interleaved(steps.bound, self.timing, threads=self.threads)
+        return [{"method": name, **statistics_of(each)} for name, each in taken.items()] + [
+            {"method": name, "failure": reason} for name, reason in steps.refused.items()]
 
     def explore(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Time every candidate and every baseline of a decision, and decide anew in every way, several times.

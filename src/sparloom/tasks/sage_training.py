@@ -3,10 +3,9 @@
 Both with own layers and with those of PyTorch Geometric.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,23 +14,32 @@ from sparloom.sparse import Pattern
 from sparloom.tasks.gcn_methods import geometric, graph_forms
 from sparloom.tasks.gcn_training import Classification, Trainee
 
-__all__ = ["sage_aggregations", "sage_steps"]
+__all__ = ["Steps", "sage_aggregations", "sage_steps"]
 
-NEAR = 1e-3  # relative difference of losses after the first step
+REFERENCE = "pyg_edge_index"  # gathers and scatters: the plainest way
+NEAR = 1e-3  # relative difference of losses after two steps
 CLOSE = 1e-4  # of means and gradients, relative to the largest
 
 Step = Callable[[], object]
 
 
-def sage_aggregations(pattern: Pattern, width: int, *, seed: int) -> Mapping[str, Step]:
+class Steps(NamedTuple):
+    """Methods that can be timed, all of which have run; and why others were left out."""
+
+    bound: Mapping[str, Step]
+    refused: Mapping[str, str]
+
+
+def sage_aggregations(pattern: Pattern, width: int, *, seed: int) -> Steps:
     """Bind what a step of training does with the graph: the mean over neighbours, forward and backward.
 
-    Returns:
-        "sparloom", and "pyg_<form>" by the form in which PyTorch Geometric's layer gets the graph. All have run once.
+    Methods are "sparloom", and "pyg_<form>" by the form in which PyTorch Geometric's layer gets the graph; those whose
+    means or gradients differ from ours are refused (on large graphs gradients of the form csr_int32 are wrong, with
+    PyTorch 2.13 and PyTorch Geometric 2.8).
 
     Raises:
         Unsupported: torch_geometric is not installed.
-        AssertionError: means or gradients differ.
+        AssertionError: ours differ from those of the form edge_index.
     """
     task = Classification.drawn(pattern, width, seed=seed)
     slopes = torch.rand(task.nodes, width, generator=torch.Generator().manual_seed(seed))
@@ -40,24 +48,16 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int) -> Mapping[str
     sent = {"sparloom": partial(spmm, means)}
     sent |= {f"pyg_{name}": partial(_propagated, layer, graph) for name, graph in graph_forms(task).items()}
     steps = {name: _Aggregation(aggregate, task.features, slopes) for name, aggregate in sent.items()}
-    expected = steps["sparloom"]()
-    for name, step in steps.items():
-        for what, found, wanted in zip(("means", "gradients"), step(), expected, strict=True):
-            apart = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
-            if not apart < CLOSE:
-                raise AssertionError(f"{what} of {name} are {apart:.1e} of the largest apart from ours")
-    return steps
+    expected = steps[REFERENCE]()
+    apart = {name: max(map(_apart, step(), expected)) for name, step in steps.items()}
+    return _sorted_out(steps, apart, limit=CLOSE, what="means or gradients")
 
 
-def sage_steps(pattern: Pattern, width: int, *, seed: int) -> Mapping[str, Step]:
-    """Bind a step of each method, named as in `sage_aggregations`.
+def sage_steps(pattern: Pattern, width: int, *, seed: int) -> Steps:
+    """Bind a step of each method, as `sage_aggregations`; refused are those whose loss differs after two steps.
 
     Two layers of `width` channels that average over neighbours, ReLU between them, cross entropy, both backward, Adam.
-    All have taken their first step, in which graphs are prepared and kernels decided.
-
-    Raises:
-        Unsupported: torch_geometric is not installed.
-        AssertionError: a first loss differs from that of PyTorch Geometric.
+    Graphs are prepared and kernels decided in the first step, which is behind all.
     """
     task = Classification.drawn(pattern, width, seed=seed)
     peer = geometric().nn.SAGEConv
@@ -65,11 +65,22 @@ def sage_steps(pattern: Pattern, width: int, *, seed: int) -> Mapping[str, Step]
         "sparloom": (SAGEConv, partial(Graph, task.edges, task.nodes))}
     layers |= {f"pyg_{name}": (peer, lambda graph=graph: graph) for name, graph in graph_forms(task).items()}
     trainees = {name: Trainee(layer, prepare, task, seed=seed) for name, (layer, prepare) in layers.items()}
-    for name, trainee in trainees.items():
-        trainee.train(1)
-        if not math.isclose(trainee.loss, trainees["sparloom"].loss, rel_tol=NEAR):
-            raise AssertionError(f"the first loss of {name} is {trainee.loss}, ours {trainees['sparloom'].loss}")
-    return {name: partial(trainee.train, 1) for name, trainee in trainees.items()}
+    for trainee in trainees.values():
+        trainee.train(2)
+    apart = {name: abs(trainee.loss / trainees[REFERENCE].loss - 1) for name, trainee in trainees.items()}
+    return _sorted_out({name: partial(trainee.train, 1) for name, trainee in trainees.items()}, apart, limit=NEAR,
+                       what="losses")
+
+
+def _sorted_out(steps: Mapping[str, Step], apart: Mapping[str, float], *, limit: float, what: str) -> Steps:
+    refused = {name: f"{what} are {size:.1e} apart" for name, size in apart.items() if not size < limit}
+    if "sparloom" in refused:
+        raise AssertionError(f"ours: {refused['sparloom']} from those of {REFERENCE}")
+    return Steps({name: step for name, step in steps.items() if name not in refused}, refused)
+
+
+def _apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
 
 
 def _propagated(layer: torch.nn.Module, graph: Any, features: torch.Tensor) -> torch.Tensor:
