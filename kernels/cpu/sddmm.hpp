@@ -174,6 +174,19 @@ template <int U>
     for (int64_t n = 0; n < count; ++n) at.result[n] = sums[n] * at.values[n];
 }
 
+// The last nonzeros of a row, at most U.
+template <int U>
+[[gnu::always_inline]] inline void long_rest(const Nonzeros& at, int64_t count, const float* left,
+                                             const Long& factors) {
+    if constexpr (U == 1) {
+        long_dots<1>(at, 1, left, factors);
+    } else if (count > U / 2) {
+        long_dots<U>(at, count, left, factors);
+    } else {
+        long_rest<U / 2>(at, count, left, factors);
+    }
+}
+
 // Nonzeros begin .. end of the rows first .. last, as `rows`.
 template <int U>
 void long_rows(const Rows& rows, int64_t first, int64_t last, int64_t begin, int64_t end, const Long& factors,
@@ -195,9 +208,7 @@ void long_rows(const Rows& rows, int64_t first, int64_t last, int64_t begin, int
             if (count == U) {
                 long_dots<U>(at, U, left, factors);
             } else {
-                for (int64_t one = 0; one < count; ++one) {
-                    long_dots<1>({at.columns + one, at.values + one, at.result + one}, 1, left, factors);
-                }
+                long_rest<U>(at, count, left, factors);
             }
         }
     }
