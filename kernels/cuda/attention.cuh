@@ -1,6 +1,5 @@
-// Attention on the pattern of a sparse matrix A on a GPU as templates: D(i,h) = sum over j of softmax over j of
-// (scale * Q(i,h) . K(j,h)) V(j,h), j over the columns of row i. attention.cu makes kernels of them and says how they are
-// launched.
+// Attention on the pattern of a sparse matrix A on a GPU as templates. attention.cu says what is computed, makes kernels
+// of them and says how they are launched.
 //
 // One pass over the nonzeros of a row: sums are relative to the largest score so far, the peak, and shrink when it rises
 // (online softmax, Milakov and Gimelshein 2018). Scores are exponents of two: what scales them includes log2(e).
@@ -152,14 +151,16 @@ struct Attended {
 
 // A group per row and head; rows of `hub_degree` nonzeros or more are left out, rows without nonzeros give 0.
 template <class Tile>
-__device__ inline void attention_rows_of(const Csr& a, Offset rows, Offset hub_degree, const Heads& heads, Element* out) {
+__device__ inline void attention_rows_of(const Csr& a, Offset rows, Offset hub_degree, const Heads& heads,
+                                         Element* out) {
     const Offset number = Tile::Lanes::number(), row = number / heads.heads;
     if (row >= rows) return;
     const Range nonzeros = row_range(a, row);
     if (nonzeros.end - nonzeros.begin >= hub_degree) return;
     Attended<Tile> found;
     found.add_all(Attender(heads, row, int(number % heads.heads)), a.indices, nonzeros);
-    found.store(out + number * heads.value_width, heads.value_width, nonzeros.begin < nonzeros.end ? 1 / found.total : 0);
+    const Sum factor = nonzeros.begin < nonzeros.end ? 1 / found.total : 0;
+    found.store(out + number * heads.value_width, heads.value_width, factor);
 }
 
 // What the groups of a block have of one row, in shared memory.

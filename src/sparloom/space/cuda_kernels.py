@@ -1,4 +1,4 @@
-"""SpMM, SDDMM and attention on a GPU by hand: who works on a row, loads of several elements, blocks of several warps."""
+"""Sparse kernels on a GPU by hand: who works on a row, loads of several elements, blocks of several warps."""
 
 from functools import partial
 
@@ -40,11 +40,13 @@ PARAMETERS = {"spmm": SPMM, "sddmm": SDDMM, "attention": ATTENTION}
 
 
 def CudaKernelSpace(op: str, *, width: int = 256) -> GridSpace:  # noqa: N802 (a constructor)
-    """Build the space for dense operands of `width` columns: at most 270 points for SpMM, 405 for SDDMM, 324 for attention.
+    """Build the space for dense operands of `width` columns.
+
+    At most 270 points for SpMM, 405 for SDDMM, 324 for attention.
 
     Source: the mappings of AutoSAGE §3 (warp per row, block per hub, vec4, feature tiles, warps per block). Departures:
-    groups of less than a warp, equal shares of nonzeros (merge path), thresholds from the whole matrix; attention is one
-    kernel, so its feature tile is a whole head where `lanes` threads can keep one.
+    groups of less than a warp, equal shares of nonzeros (merge path), thresholds from the whole matrix; attention is
+    one kernel, so its feature tile is a whole head where `lanes` threads can keep one.
 
     Args:
         op: "spmm", "sddmm" or "attention".

@@ -47,8 +47,10 @@ class SddmmProgram:
         """Read a configuration of `CudaSpace` or `CudaKernelSpace`."""
         lanes, vector, group = (int(config[name]) for name in ("lanes", "vector", "group"))
         if config.space == "cuda":
-            return cls(lanes, vector, group, str(config["unroll"]), int(config["groups_per_block"]), "nonzeros", element)
-        return cls(lanes, vector, group, "explicit", 32 * int(config["warps"]) // lanes, str(config["balance"]), element)
+            return cls(lanes, vector, group, str(config["unroll"]), int(config["groups_per_block"]), "nonzeros",
+                       element)
+        return cls(lanes, vector, group, "explicit", 32 * int(config["warps"]) // lanes, str(config["balance"]),
+                   element)
 
     @property
     def threads(self) -> int:
