@@ -7,8 +7,8 @@
 //   attention_hubs   a block per head of a row listed in `hubs`
 //
 // Launch shape: blocks of THREADS, a multiple of LANES. grid.x: rows * heads groups over THREADS / LANES, rounded up;
-// hubs: a block for each and each head. grid.y: value_width over LANES * VECTOR * PACKS, rounded up; scores are computed
-// once for each. Dynamic shared memory of attention_hubs: (LANES * VECTOR * PACKS + 2) * THREADS / LANES floats.
+// hubs: a block for each and each head. grid.y: value_width over LANES * VECTOR * PACKS, rounded up; each computes all
+// scores. Dynamic shared memory of attention_hubs: (LANES * VECTOR * PACKS + 2) * THREADS / LANES floats.
 // Macros: LANES 8, 16 or 32; VECTOR, columns per load; PACKS, loads of a thread per row of V; GROUP, nonzeros side by
 // side; THREADS; and those of lanes.cuh. scale: log2(e) / sqrt(width).
 // Preconditions (checked by the caller): width and value_width are multiples of VECTOR and the matrices are aligned to

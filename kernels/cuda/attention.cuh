@@ -1,8 +1,8 @@
-// Attention on the pattern of a sparse matrix A on a GPU as templates. attention.cu says what is computed, makes kernels
-// of them and says how they are launched.
+// Attention on the pattern of a sparse matrix A on a GPU as templates. attention.cu says what is computed, makes
+// kernels of them and says how they are launched.
 //
-// One pass over the nonzeros of a row: sums are relative to the largest score so far, the peak, and shrink when it rises
-// (online softmax, Milakov and Gimelshein 2018). Scores are exponents of two: what scales them includes log2(e).
+// One pass over the nonzeros of a row: sums are relative to the largest score so far, the peak, and shrink when it
+// rises (online softmax, Milakov and Gimelshein 2018). Scores are exponents of two: their scale includes log2(e).
 
 #include "lanes.cuh"
 

@@ -1,5 +1,5 @@
-// Numbers of 16 bits, for ELEMENT: memory holds them, sums are float. Without headers of CUDA, so that any compiler takes
-// the text; a host has its own conversions of Half.
+// Numbers of 16 bits, for ELEMENT: memory holds them, sums are float. Without headers of CUDA, so that any compiler
+// takes the text; a host has its own conversions of Half.
 
 // The same 32 bits as a float.
 union Word {
