@@ -32,12 +32,28 @@ namespace sparloom::at_places {
 namespace {
 
 constexpr int64_t kLineFloats = 64 / sizeof(float);
+constexpr int64_t kNear = int64_t{1} << 20;  // bytes of (cols, width) that stay in a near cache: nothing is prefetched
+constexpr int64_t kAhead = 2;                // rows of A between the one at work and the one that is prefetched for
+
+bool is_far(const AtPlaces& s) { return s.cols * s.width * static_cast<int64_t>(sizeof(float)) > kNear; }
+
+// Asks for what row i of A, if there is one with nonzeros, reads or writes in `dense` (cols, width). GCC leaves out
+// calls of a function that does nothing else, unless they are inlined first.
+[[gnu::always_inline]] inline void prefetch(const AtPlaces& s, const float* dense, int64_t i, int64_t begin,
+                                            int64_t end) {
+    if (i >= s.rows || s.places[i * s.width] < 0) return;
+    for (int64_t f = begin; f < end; ++f) {
+        __builtin_prefetch(dense + s.indices[s.places[i * s.width + f]] * s.width + f);
+    }
+}
 
 // Calls work(i) for every row of A that has nonzeros, and none(i) for the others.
 template <typename Work, typename None>
 void each_row(const AtPlaces& s, const Work& work, const None& none) {
+    const bool far = is_far(s);
 #pragma omp parallel for num_threads(s.threads) schedule(static) if (s.threads > 1)
     for (int64_t i = 0; i < s.rows; ++i) {
+        if (far) prefetch(s, s.right, i + kAhead, 0, s.width);
         if (s.places[i * s.width] < 0) {
             none(i);
         } else {
@@ -55,9 +71,11 @@ template <bool kAllRows>
 void scatter(const AtPlaces& s, const Part& part) {
     const int32_t* const indices = s.indices;
     const float* const values = s.values;
+    const bool far = kAllRows && is_far(s);  // else most of it is not this thread's
     for (int64_t i = 0; i < s.rows; ++i) {
         const int32_t* const places = s.places + i * s.width;
         const float* const left = s.left + i * s.width;
+        if (far) prefetch(s, s.result, i + kAhead, part.begin, part.end);
         if (places[0] < 0) continue;
         for (int64_t f = part.begin; f < part.end; ++f) {
             const int64_t j = indices[places[f]];

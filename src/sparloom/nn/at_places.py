@@ -7,8 +7,9 @@ For A (rows, cols), and places (rows, width) that say which nonzero p of A each 
     sddmm_at             D(p)    += Y(i, f) X(j, f)
 
 The second and the third are gradients of the maximum of products, the first is what their own gradients need besides.
-Each costs rows * width visits of the dense operand in the order of places, however many nonzeros there are, and makes
-nothing but its result; the second is the dearest, as it adds to rows of D in any order. Sums do not depend on the
+Each costs rows * width visits of X or D where the places point, however many nonzeros there are, and makes nothing
+but its result. The second, which adds to rows of D in any order, gives each thread columns of it, 16 at least; where
+there are fewer of these than threads, several visit the same places for rows of their own. Sums do not depend on the
 number of threads.
 """
 
@@ -35,7 +36,7 @@ def spmm_at(
         right: X (cols, width) float32.
     """
     result = aligned(tuple(places.shape), np.float32)
-    _run("spmm_at", places, result, indices=indices, values=values, right=right, threads=threads)
+    _run("spmm_at", places, result, indices=indices, values=values, right=right, cols=right.shape[0], threads=threads)
     return torch.from_numpy(result)
 
 
@@ -44,8 +45,7 @@ def spmm_transposed_at(
 ) -> torch.Tensor:
     """Scatter: D (cols, width), for Y (rows, width); else as `spmm_at`."""
     result = aligned((cols, places.shape[1]), np.float32, zero=True)
-    _run("spmm_transposed_at", places, result, indices=indices, values=values, left=left, cols=cols,
-         threads=threads)
+    _run("spmm_transposed_at", places, result, indices=indices, values=values, left=left, cols=cols, threads=threads)
     return torch.from_numpy(result)
 
 
@@ -54,7 +54,7 @@ def sddmm_at(
 ) -> torch.Tensor:
     """Add up what each nonzero is the place of: D (nnz,), for Y (rows, width), X (cols, width); else as `spmm_at`."""
     result = aligned(indices.shape, np.float32, zero=True)
-    _run("sddmm_at", places, result, indices=indices, left=left, right=right, threads=threads)
+    _run("sddmm_at", places, result, indices=indices, left=left, right=right, cols=right.shape[0], threads=threads)
     return torch.from_numpy(result)
 
 
@@ -69,7 +69,7 @@ class _Arguments(ctypes.Structure):
 
 
 def _run(
-    name: str, places: torch.Tensor, result: np.ndarray, *, indices: np.ndarray, threads: int, cols: int = 0,
+    name: str, places: torch.Tensor, result: np.ndarray, *, indices: np.ndarray, threads: int, cols: int,
     **given: torch.Tensor,
 ) -> None:
     rows, width = places.shape

@@ -1,11 +1,16 @@
 """The maximum of products on tensors: results and gradients against dense torch, ties, places, compilers, threads."""
 
+from collections.abc import Iterator
+
+import numpy as np
 import pytest
 import torch
 from sparse_tensors import COLS, ROWS, assert_within, dense, places, sparse_tensor, with_gradients
 
 from sparloom.nn import spmm
+from sparloom.nn.directions import Directions
 from sparloom.nn.known_patterns import known_patterns
+from sparloom.sparse import Pattern
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"),
               pytest.mark.filterwarnings("ignore:Sparse")]  # torch says that they are in beta
@@ -35,7 +40,7 @@ def check(matrix: torch.Tensor, values: torch.Tensor, x: torch.Tensor, seen: tor
     wide = [values.double(), x.double()]
     exact = with_gradients(lambda *given: dense_largest(matrix, *given), wide, seen.double())[1:]
     chosen = chosen_places(matrix, *wide)
-    magnitudes = gradients_at(matrix, wide[0].abs(), wide[1].abs(), seen.double().abs(), chosen)
+    magnitudes = expected_gradients(matrix, wide[0].abs(), wide[1].abs(), seen.double().abs(), chosen)
     for actual, right, magnitude in zip(gradients, exact, magnitudes, strict=True):
         assert_within(actual, right, magnitude, roundings=max(matrix.shape[0], x.shape[1]) + 3)
 
@@ -52,8 +57,9 @@ def chosen_places(matrix: torch.Tensor, values: torch.Tensor, x: torch.Tensor) -
     return chosen
 
 
-def gradients_at(matrix: torch.Tensor, values: torch.Tensor, x: torch.Tensor, seen: torch.Tensor, chosen: torch.Tensor
-                 ) -> tuple[torch.Tensor, torch.Tensor]:
+def expected_gradients(
+    matrix: torch.Tensor, values: torch.Tensor, x: torch.Tensor, seen: torch.Tensor, chosen: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Element by element, as the definition says."""
     of_values, of_x, cols = torch.zeros_like(values), torch.zeros_like(x), places(matrix)[1]
     for (row, f), place in zip(torch.cartesian_prod(*map(torch.arange, chosen.shape)).tolist(),
@@ -96,7 +102,7 @@ def test_of_equal_products_the_first_gets_the_gradient() -> None:
     begins = a.crow_indices()[:-1][a.crow_indices().diff() > 0]
     first = torch.zeros_like(values).index_fill(0, begins, 1.0)
     assert torch.equal(of_values != 0, first.bool())
-    expected = gradients_at(a, values, x, seen, chosen_places(a, values, x))
+    expected = expected_gradients(a, values, x, seen, chosen_places(a, values, x))
     for actual, right in zip((of_values, of_x), expected, strict=True):
         torch.testing.assert_close(actual, right, rtol=0, atol=1e-5)
 
@@ -108,22 +114,60 @@ def test_nan_passes_through() -> None:
     assert torch.equal(largest(a, a.values(), x).isnan(), reached[:, None] & (torch.arange(4) == 2))
 
 
-@pytest.mark.parametrize("threads", [2, 3, 7])
-def test_gradients_do_not_depend_on_the_number_of_threads(threads, monkeypatch) -> None:
-    a, width = sparse_tensor(), 40
-    given, seen = [a.values(), dense(COLS, width)], dense(ROWS, width, seed=2)
-    expected = with_gradients(lambda *given: largest(a, *given), given, seen)
+PRODUCTS = [
+    lambda edges, at, values, x, y: edges.spmm_at(at, values, x),
+    lambda edges, at, values, x, y: edges.spmm_transposed_at(at, values, y),
+    lambda edges, at, values, x, y: edges.sddmm_at(at, y, x),
+]
+
+
+def pattern_of(matrix: torch.Tensor) -> Pattern:
+    return Pattern(tuple(matrix.shape), matrix.crow_indices().numpy(), matrix.col_indices().numpy())
+
+
+@pytest.fixture
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """So many threads of torch for one test."""
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        found = with_gradients(lambda *given: largest(a, *given), given, seen)
-    finally:
-        torch.set_num_threads(before)
-    for actual, right in zip(found, expected, strict=True):
-        assert torch.equal(actual, right)
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
 
 
-def int_tensors(result: torch.Tensor) -> list[torch.Tensor]:
+@pytest.mark.parametrize("threads", [2, 3, 7], indirect=True)
+def test_gradients_do_not_depend_on_the_number_of_threads(threads) -> None:
+    a, width = sparse_tensor(), 40
+    values, x, seen = a.values(), dense(COLS, width), dense(ROWS, width, seed=2)
+    at = chosen_places(a, values, x).int()
+    found = [product(Directions(pattern_of(a), count), at, values, x, seen)
+             for count in (1, threads) for product in PRODUCTS]
+    for alone, shared in zip(found[:3], found[3:], strict=True):
+        assert torch.equal(shared, alone)
+    check(a, values, x, seen)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_operands_that_no_near_cache_holds(count) -> None:
+    a = sparse_tensor(2000, 9000, seed=3)
+    values, x, y = a.values(), dense(9000, 33), dense(2000, 33, seed=2)
+    at = (torch.from_numpy(np.random.default_rng(4).random((2000, 33))) * a.crow_indices().diff()[:, None]).long()
+    at = torch.where(a.crow_indices().diff()[:, None] > 0, at + a.crow_indices()[:-1, None], -1)
+    gathered, scattered, reduced = (product(Directions(pattern_of(a), count), at.int(), values, x, y)
+                                    for product in PRODUCTS)
+    filled, cols = at.clamp(min=0), a.col_indices()[at.clamp(min=0)]
+    there = (at >= 0).double()
+    assert torch.equal(gathered, values[filled] * x.gather(0, cols) * there.float())
+    weighed = values.double()[filled] * y * there
+    assert_within(scattered, torch.zeros(9000, 33).double().scatter_add(0, cols, weighed),
+                  torch.zeros(9000, 33).double().scatter_add(0, cols, weighed.abs()), roundings=2000)
+    products = y.double() * x.gather(0, cols) * there
+    assert_within(reduced, torch.zeros(values.numel()).double().index_add(0, filled.flatten(), products.flatten()),
+                  torch.zeros(values.numel()).double().index_add(0, filled.flatten(), products.abs().flatten()),
+                  roundings=36)
+
+
+def kept_like(result: torch.Tensor) -> list[torch.Tensor]:
+    """What is kept for gradients and has the shape of a result."""
     return [kept for kept in result.grad_fn.saved_tensors if kept is not None and kept.shape == result.shape]
 
 
@@ -131,7 +175,7 @@ def test_places_are_kept_for_gradients_only(monkeypatch) -> None:
     a, x = sparse_tensor(), dense(COLS, 6)
     edges = known_patterns().find(a.crow_indices(), a.col_indices(), COLS)
     expected = largest(a, a.values(), x)
-    (kept,) = int_tensors(largest(a, a.values(), x.clone().requires_grad_()))
+    (kept,) = kept_like(largest(a, a.values(), x.clone().requires_grad_()))
     assert kept.dtype == torch.int32
     assert torch.equal(kept.long(), chosen_places(a, a.values(), x))
 
@@ -154,7 +198,7 @@ def test_only_the_gradients_that_are_wanted_are_computed() -> None:
     assert all(kept is None or kept.shape != x.shape for kept in result.grad_fn.saved_tensors)
     values = a.values().clone().requires_grad_()
     (gradient,) = torch.autograd.grad(largest(a, values, x).sum(), values)
-    right, _ = gradients_at(a, a.values(), x, torch.ones(ROWS, 4), chosen_places(a, a.values(), x))
+    right, _ = expected_gradients(a, a.values(), x, torch.ones(ROWS, 4), chosen_places(a, a.values(), x))
     torch.testing.assert_close(gradient, right, rtol=0, atol=1e-5)
 
 
@@ -162,7 +206,7 @@ def test_the_gradient_of_a_sparse_tensor_is_sparse() -> None:
     a, x = sparse_tensor().requires_grad_(), dense(COLS, 4)
     (gradient,) = torch.autograd.grad(spmm(a, x, reduce="max").sum(), a)
     assert gradient.layout == torch.sparse_csr
-    right, _ = gradients_at(a, a.detach().values(), x, torch.ones(ROWS, 4),
+    right, _ = expected_gradients(a, a.detach().values(), x, torch.ones(ROWS, 4),
                             chosen_places(a, a.detach().values(), x))
     torch.testing.assert_close(gradient.values(), right, rtol=0, atol=1e-5)
 
