@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from sparloom.dispatch.csr import Prepared
+from sparloom.nn import at_places
 from sparloom.nn.rivals import SPARSE_LIBRARIES
 from sparloom.nn.structure import turn
 from sparloom.sparse import Pattern, SparseMatrix
@@ -49,6 +50,24 @@ class Directions:
         """Compute AT Y, (cols, width), for values (nnz,) in the order of A and Y (rows, width)."""
         prepared, order = self._turned
         return torch.from_numpy(prepared.spmm(_array(dense), values=_array(values.index_select(0, order))))
+
+    def spmm_max(self, values: torch.Tensor, dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the largest products, (rows, width), and which nonzero each comes from, int32, see `Prepared`."""
+        result, places = self.forward.spmm_max(_array(dense), values=_array(values))
+        return torch.from_numpy(result), torch.from_numpy(places)
+
+    def spmm_at(self, places: torch.Tensor, values: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
+        """Compute A X, (rows, width), of one nonzero per element, see `sparloom.nn.at_places`; as the next two."""
+        return at_places.spmm_at(places, self.pattern.indices, values, dense, threads=self.threads)
+
+    def spmm_transposed_at(self, places: torch.Tensor, values: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
+        """Compute AT Y, (cols, width), likewise, for Y (rows, width)."""
+        return at_places.spmm_transposed_at(places, self.pattern.indices, values, dense, cols=self.pattern.cols,
+                                            threads=self.threads)
+
+    def sddmm_at(self, places: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """Compute Y XT on the pattern of A, (nnz,), likewise."""
+        return at_places.sddmm_at(places, self.pattern.indices, left, right, threads=self.threads)
 
     def sddmm(self, values: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """Compute values * (Q KT), (nnz,), for Q (rows, width) and K (cols, width); values are 1 unless given."""

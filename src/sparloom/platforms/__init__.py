@@ -4,8 +4,8 @@ from sparloom.ondemand import on_demand
 
 __all__ = [
     "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "Family", "NullPlatform", "Platform", "Rival",
-    "SpadePlatform", "SpmmKernels", "count_reads", "interleaved", "keep_threads_awake", "reads_by_level",
-    "reallocated",
+    "SpadePlatform", "SpmmKernels", "SpmmMaxKernels", "count_reads", "interleaved", "keep_threads_awake",
+    "reads_by_level", "reallocated",
 ]
 
 _PLACES = {
@@ -19,6 +19,7 @@ _PLACES = {
     "Rival": "sparloom.platforms.cpu_kernels.family",
     "SpadePlatform": "sparloom.platforms.spade",
     "SpmmKernels": "sparloom.platforms.cpu_kernels.spmm",
+    "SpmmMaxKernels": "sparloom.platforms.cpu_kernels.spmm_max",
     "count_reads": "sparloom.platforms.cache_counters",
     "interleaved": "sparloom.platforms.interleave",
     "keep_threads_awake": "sparloom.platforms.clock",

@@ -17,7 +17,7 @@ from sparloom.dispatch.csr.contest import CsrChoice
 from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy, safe_config
 from sparloom.dispatch.csr.estimate import CsrEstimate
 from sparloom.dispatch.csr.given import dense_of
-from sparloom.dispatch.csr.replay import LibraryReplay, NativeReplay, Replay
+from sparloom.dispatch.csr.replay import LibraryReplay, NativeReplay, PlacesReplay, Replay
 from sparloom.dispatch.csr.rivals import LIBRARIES, Library
 from sparloom.dispatch.csr.shortlist import CsrCostModel
 from sparloom.dispatch.csr.switches import Switches
@@ -92,6 +92,7 @@ class Prepared:
         self._replay_only = replay_only
         self._plans: dict[tuple[str, Shapes], CsrPlan] = {}
         self._replays: dict[tuple[str, Shapes], Replay] = {}
+        self._placing: dict[Shapes, PlacesReplay] = {}
         self._kernels = CpuKernels(self.threads, 1)  # what they run has any width
         self._lock = RLock()
 
@@ -120,6 +121,30 @@ class Prepared:
         operands = Operands(self._with(values, reduce), {"B": given})
         return self._run("spmm_max" if reduce == "max" else "spmm", operands, out,
                          (self.matrix.pattern.rows, given.shape[1]))
+
+    def spmm_max(self, dense: Any, *, values: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Take the largest products as `spmm` does, by the kernel that was decided for it, and find their places.
+
+        Args:
+            dense, values: as in `spmm`.
+
+        Returns:
+            (rows, width) float32; (rows, width) int32, which nonzero of A each comes from: the first one whose product
+            is the largest, or NaN; -1 in rows without nonzeros.
+
+        Raises:
+            TypeError, ValueError, NotDecided: as by `spmm`; also where A has 2**31 nonzeros or more.
+        """
+        given = dense_of(dense, "X", rows=self.matrix.pattern.cols, axes=2)
+        operands = Operands(self._with(values), {"B": given})
+        shapes = _shapes(operands)
+        with self._lock:
+            replay = self._placing.get(shapes)
+            if replay is None:
+                plan = self._plan("spmm_max", shapes, operands)
+                config = safe_config(self._kernels, OPS["spmm_max"]) if plan.choice.library else plan.config
+                replay = self._placing[shapes] = PlacesReplay(self._kernels.family(OPS["spmm_max"]), config)
+            return replay(operands)
 
     def sddmm(
         self, left: Any, right: Any, *, values: np.ndarray | None = None, out: np.ndarray | None = None,
