@@ -5,7 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pandas as pd
 from sparloom import log
 from sparloom.dispatch import PlanCache
 from sparloom.dispatch.csr import CsrPolicy
-from sparloom.errors import SparloomError
+from sparloom.errors import MissingArtifact, SparloomError
 from sparloom.files import atomic_path, write_text
 from sparloom.measure import TimingProtocol
 from sparloom.nn import SPARSE_LIBRARIES
@@ -52,7 +52,7 @@ class BenchDispatch:
         explored: matrices that are explored, likewise.
         explored_widths: for these.
         repeats: of a cold decision on them.
-        ways: other ways to decide, by name.
+        ways: other ways to decide, by name; those that read files which are not there are left out.
         policy: of decisions.
         timing: of methods side by side.
         memory_bytes: cases that need more are left out, and peers that do.
@@ -78,6 +78,9 @@ class BenchDispatch:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet, decisions.parquet, candidates.parquet, peers.json and figures; returns ratios."""
+        return replace(self, ways=_ready(self.ways))._run(out)
+
+    def _run(self, out: Path) -> Mapping[str, float]:
         keep_threads_awake()
         planned = {step: self._planned(step) for step in ("decide", "score", "explore")}
         entries = {entry.name: entry for entry in self.corpus.entries()}
@@ -152,3 +155,15 @@ class BenchDispatch:
         """Where this run is under way: another commit or other settings begin anew."""
         settings = (commit(), self.timing, self.policy, self.ways, self.heads, self.repeats, self.threads, self.seed)
         return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
+
+
+def _ready(ways: Mapping[str, DecisionWay]) -> dict[str, DecisionWay]:
+    """Leave out ways whose model has not been made, with a warning that names the command that makes it."""
+    found = {}
+    for name, way in ways.items():
+        try:
+            way.check()
+            found[name] = way
+        except MissingArtifact as missing:
+            logger.warning("the way %s is left out: %s", name, missing)
+    return found

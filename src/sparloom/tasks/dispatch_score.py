@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sparloom.dispatch import PlanCache
-from sparloom.dispatch.csr import CsrCostModel, CsrPlan, CsrPolicy, Library, Prepared
+from sparloom.dispatch.csr import CsrPlan, CsrPolicy, Library, Prepared, Proposals
 from sparloom.errors import Unsupported
 from sparloom.fusion import pinned
 from sparloom.measure import TimingProtocol
@@ -39,11 +39,20 @@ class DecisionWay:
 
     Args:
         policy: of the decision.
-        model: what shortlists are made by; None: the formula.
+        shortlist, model: what shortlists are made by, as in `Prepared`.
     """
 
     policy: CsrPolicy
-    model: CsrCostModel | None = None
+    shortlist: str = "estimate"
+    model: Sequence[str] | None = None
+
+    def check(self) -> None:
+        """Look for the files of the model.
+
+        Raises:
+            MissingArtifact: one is not there; names the command that makes it.
+        """
+        Proposals.of(self.shortlist, self.model)
 
 
 @dataclass(frozen=True)
@@ -151,8 +160,8 @@ class DispatchBench:
         try:
             cache = PlanCache(folder)
             cache.keep_rates(self.threads, self.cache.rates(self.threads))
-            return _told(self._prepared(operands.matrix, cache=cache, policy=way.policy, model=way.model).plan(
-                case.op, **operands.dense))
+            return _told(self._prepared(operands.matrix, cache=cache, policy=way.policy, shortlist=way.shortlist,
+                                        model=way.model).plan(case.op, **operands.dense))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
