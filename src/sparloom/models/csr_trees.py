@@ -51,11 +51,12 @@ class TreeShortlists:
         model, found = self._models[op], self._statistics.of(operands.matrix.pattern)
         problem = {name: np.array([found[name]], np.float64) for name in STATISTICS} | {
             "width": np.array([operands.width], np.float64), "threads": np.array([self._threads], np.float64)}
-        foreign = [config for config in configs if config.space != model.origin.platform]
+        foreign = [config.space for config in configs if config.space != model.origin.platform]
+        if foreign:
+            raise Unsupported(f"the trees of {op} know configurations of {model.origin.platform}, not {foreign[0]}")
+        if model.falls_back(_constants(model) | problem).any():
+            raise Unsupported(f"no trees are asked where {model.spec.fallback}")
         try:
-            if foreign or model.falls_back(problem | _constants(model)).any():
-                raise Unsupported(f"the trees of {op} know configurations of {model.origin.platform}, not "
-                                  f"{foreign[0].space}" if foreign else f"no trees are asked where {model.spec.fallback}")
             return model.over(configs).score(problem)[0]
         except KeyError as error:
             raise Unsupported(f"the trees of {op} read {error}, which its configurations do not have") from None

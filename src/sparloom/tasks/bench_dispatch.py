@@ -14,7 +14,7 @@ import pandas as pd
 from sparloom import log
 from sparloom.dispatch import PlanCache
 from sparloom.dispatch.csr import CsrPolicy
-from sparloom.errors import MissingArtifact, SparloomError
+from sparloom.errors import SparloomError
 from sparloom.files import atomic_path, write_text
 from sparloom.measure import TimingProtocol
 from sparloom.nn import SPARSE_LIBRARIES
@@ -22,8 +22,9 @@ from sparloom.platforms import keep_threads_awake
 from sparloom.report import dispatch_metrics, dispatch_tables, draw_dispatch
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tasks.case_journal import CaseJournal
+from sparloom.tasks.decision_way import DecisionWay, ready_ways
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase, dispatch_cases, spread_out
-from sparloom.tasks.dispatch_score import DecisionWay, DispatchBench
+from sparloom.tasks.dispatch_score import DispatchBench
 from sparloom.tasks.fanout import run_apart
 from sparloom.tasks.kernel_peers import peer_versions
 from sparloom.tasks.processors import alone
@@ -52,7 +53,7 @@ class BenchDispatch:
         explored: matrices that are explored, likewise.
         explored_widths: for these.
         repeats: of a cold decision on them.
-        ways: other ways to decide, by name; those that read files which are not there are left out.
+        ways: other ways to decide, by name; `ready_ways` leaves out what cannot be compared.
         policy: of decisions.
         timing: of methods side by side.
         memory_bytes: cases that need more are left out, and peers that do.
@@ -78,7 +79,7 @@ class BenchDispatch:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet, decisions.parquet, candidates.parquet, peers.json and figures; returns ratios."""
-        return replace(self, ways=_ready(self.ways))._run(out)
+        return replace(self, ways=ready_ways(self.ways, self.corpus.entries()))._run(out)
 
     def _run(self, out: Path) -> Mapping[str, float]:
         keep_threads_awake()
@@ -155,15 +156,3 @@ class BenchDispatch:
         """Where this run is under way: another commit or other settings begin anew."""
         settings = (commit(), self.timing, self.policy, self.ways, self.heads, self.repeats, self.threads, self.seed)
         return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
-
-
-def _ready(ways: Mapping[str, DecisionWay]) -> dict[str, DecisionWay]:
-    """Leave out ways whose model has not been made, with a warning that names the command that makes it."""
-    found = {}
-    for name, way in ways.items():
-        try:
-            way.check()
-            found[name] = way
-        except MissingArtifact as missing:
-            logger.warning("the way %s is left out: %s", name, missing)
-    return found

@@ -35,7 +35,8 @@ class Checkpoints:
 
     A name ends in a digest of what a run that looks for the checkpoint knows of it: how the network and the latent
     encoder are made, which matrices and which seed the network was pre-trained with. So one network is never taken for
-    another. Spaces depend on the columns of the dense operands: a number other than 256 is in the name. How long and at which rate it was trained is not in the name: train again what is to replace it.
+    another. Spaces depend on the columns of the dense operands: a number other than 256 is in the name. How long and at
+    which rate it was trained is not: train again what is to replace it.
 
     Args:
         artifacts: folder for those trained here.

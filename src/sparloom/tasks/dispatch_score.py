@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,48 +11,27 @@ import numpy as np
 import torch
 
 from sparloom.dispatch import PlanCache
-from sparloom.dispatch.csr import CsrPlan, CsrPolicy, Library, Prepared, Proposals
+from sparloom.dispatch.csr import CsrPlan, CsrPolicy, Library, Prepared
 from sparloom.errors import Unsupported
 from sparloom.fusion import pinned
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, assert_rows_close
 from sparloom.platforms import CpuKernels, interleaved, reallocated
 from sparloom.sparse import SparseMatrix
+from sparloom.tasks.decision_way import DecisionWay
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase
 from sparloom.tasks.peak_memory import peak_bytes
 from sparloom.tasks.sage_training import sage_steps
 from sparloom.tasks.sparse_peers import GATHERING, SPARSE_PEERS, gathered_bytes
 from sparloom.tasks.timed_cases import statistics_of
 
-__all__ = ["DecisionWay", "DispatchBench"]
+__all__ = ["DispatchBench"]
 
 OPS: Mapping[str, Callable[[int], Op]] = {
     "spmm": lambda heads: SpMM(), "sddmm": lambda heads: SDDMM(), "attention": lambda heads: CsrAttention(heads)}
 SERIAL = ("scipy",)
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class DecisionWay:
-    """Another way to decide.
-
-    Args:
-        policy: of the decision.
-        shortlist, model: what shortlists are made by, as in `Prepared`.
-    """
-
-    policy: CsrPolicy
-    shortlist: str = "estimate"
-    model: Sequence[str] | None = None
-
-    def check(self) -> None:
-        """Look for the files of the model.
-
-        Raises:
-            MissingArtifact: one is not there; names the command that makes it.
-        """
-        Proposals.of(self.shortlist, self.model)
 
 
 @dataclass(frozen=True)

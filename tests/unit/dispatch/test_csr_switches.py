@@ -35,7 +35,8 @@ def test_every_variable_is_read_and_documented():
     assert found == Switches(
         cache_dir=Path("/nowhere/plans"), caching=False, replay_only=True, log_probes=False, probe_frac=0.5,
         probe_min_rows=7, probe_iters=6, probe_cap_ms=1.5, shortlist="trees",
-        shortlist_model=(Path("/models/spmm"), Path("/models/sddmm")), min_probe_rows=64, min_probe_nnz=512, verbose=True,
+        shortlist_model=(Path("/models/spmm"), Path("/models/sddmm")), min_probe_rows=64, min_probe_nnz=512,
+        verbose=True,
         cuda=CudaSwitches(hub_cta=True, vec4=False, ftile=128, wpb=8, hub_t=300, native_path=Path("/lib/auto.so")))
     assert set(SET) == NAMES == set(re.findall(r"AUTOSAGE_[A-Z0-9_]+", PAGE))
     assert len(SET) == len(fields(Switches)) - 1 + len(fields(CudaSwitches))

@@ -37,7 +37,8 @@ from sparloom.models.performance import (
 )
 from sparloom.ops import CsrAttention, SpMM
 from sparloom.space import Config, SddmmSpace, SpmmSpace
-from sparloom.sparse import STATISTICS, Pattern, SparseMatrix, statistics
+from sparloom.sparse import STATISTICS, MatrixEntry, Pattern, SparseMatrix, statistics
+from sparloom.tasks.decision_way import DecisionWay, ready_ways
 
 GROWTH = Growth(trees=60, patience=10, leaves=15, depth=-1, rows_per_leaf=5, learning_rate=0.15, lasso=0.0, ridge=1.0,
                 row_share=1.0, column_share=1.0, bins=255, threads=1, seed=0)
@@ -174,7 +175,8 @@ def test_trees_read_statistics_width_and_threads(saved_trees):
     costs = open_trees([saved_trees["rows"] / "full"], threads=2)
     operands = SpMM().operands(matrix, 128, seed=0)
     model = load_performance(saved_trees["rows"] / "full")
-    assert np.array_equal(costs.score("spmm", operands, configs), KernelCosts(model, 128).score(matrix.pattern, configs))
+    expected = KernelCosts(model, 128).score(matrix.pattern, configs)
+    assert np.array_equal(costs.score("spmm", operands, configs), expected)
     seen = []
     model_of_two = TreeShortlists({"spmm": model}, threads=2)
     model_of_two._statistics._make = lambda pattern: seen.append(pattern) or statistics(pattern)
@@ -191,12 +193,12 @@ def test_trees_refuse_what_they_do_not_know(saved_trees, tmp_path):
     operands = SpMM().operands(matrix, 8, seed=0)
     with pytest.raises(Unsupported, match="know configurations of cpu_kernels, not cuda_kernels"):
         costs.score("spmm", operands, [Config("cuda_kernels", (("lanes", 8),))])
-    with pytest.raises(Unsupported, match="the trees of spmm read .*, which its configurations do not have"):
+    with pytest.raises(Unsupported, match=r"the trees of spmm read .*, which its configurations do not have"):
         costs.score("spmm", operands, list(SddmmSpace(8)))
     empty = SparseMatrix(Pattern.from_coo([], [], (5, 5)), np.zeros(0, np.float32))
     with pytest.raises(Unsupported, match="no trees are asked where nnz == 0"):
         costs.score("spmm", SpMM().operands(empty, 8, seed=0), list(SpmmSpace(8)))
-    with pytest.raises(SchemaError, match="holds no performance model .* run experiment=fit_trees"):
+    with pytest.raises(SchemaError, match=r"holds no performance model .* run experiment=fit_trees"):
         open_trees([tmp_path], threads=2)
 
 
@@ -229,7 +231,7 @@ def test_a_network_refuses_what_it_does_not_know(tmp_path):
     costs = open_networks([tmp_path / "good.pt"], threads=2)
     with pytest.raises(Unsupported, match="the networks are of spmm"):
         costs.score("sddmm", SpMM().operands(matrix, 8, seed=0), list(SddmmSpace(8)))
-    with pytest.raises(Unsupported, match="network of spmm with 32 columns: .*strip=64"):
+    with pytest.raises(Unsupported, match=r"network of spmm with 32 columns: .*strip=64"):
         costs.score("spmm", SpMM().operands(matrix, 128, seed=0), list(SpmmSpace(128)))
     empty = SparseMatrix(Pattern.from_coo([], [], (5, 5)), np.zeros(0, np.float32))
     with pytest.raises(Unsupported, match="there are none"):
@@ -240,3 +242,18 @@ def test_a_network_refuses_what_it_does_not_know(tmp_path):
     model.save(tmp_path / "unsaid.pt", notes={}, precision="float32")
     with pytest.raises(SchemaError, match="is a network of spmm for width None"):
         open_networks([tmp_path / "unsaid.pt"], threads=2)
+
+
+def test_a_model_is_not_judged_on_what_it_has_learned(saved_trees, saved_network, tmp_path, caplog):
+    ways = {"trees": DecisionWay(PATIENT, "trees", [str(saved_trees["rows"])]), "all": DecisionWay(PATIENT, "all"),
+            "model": DecisionWay(PATIENT, "model", [str(saved_network)])}
+    known = MatrixEntry("made/0", "0", 9, 9, 9, symmetric=False, kind="made", row_bin="tiny")
+    other = MatrixEntry("made/9", "9", 9, 9, 9, symmetric=False, kind="made", row_bin="tiny")
+    assert ready_ways(ways, [other]) == ways
+    assert list(ready_ways(ways, [other, known])) == ["all", "model"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the way trees is left out: its model has learned from 1 of 2 matrices (made/0, ...): python run.py "
+        "experiment=fit_trees task.roles=[train,validation]"]
+    network(32, "rows").save(tmp_path / "seen.pt", notes={"width": 32, "matrices": ["made/0"]}, precision="float32")
+    seen = {"model": DecisionWay(PATIENT, "model", [str(tmp_path / "seen.pt")])}
+    assert ready_ways(seen, [known]) == {}

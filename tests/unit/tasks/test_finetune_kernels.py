@@ -16,7 +16,7 @@ def test_labels_are_those_of_the_width(tmp_path):
     for width, points in ((32, 72), (128, 90)):
         labels = Study(CpuKernels(2, width), SpMM(), samples, "test").labels
         assert labels.groupby("matrix")["config"].nunique().unique().tolist() == [points]
-    with pytest.raises(ValueError, match="no samples of spmm on cpu_kernels with 64 columns: .* width of 32, 128"):
+    with pytest.raises(ValueError, match=r"no samples of spmm on cpu_kernels with 64 columns: .* width of 32, 128"):
         _ = Study(CpuKernels(2, 64), SpMM(), samples, "test").labels
 
 
