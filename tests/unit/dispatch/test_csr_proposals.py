@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import sparloom
-from sparloom.dispatch import Effort, PlanCache
+from sparloom.dispatch import Effort, PlanCache, list_plans
 from sparloom.dispatch.csr import CsrPolicy, Proposals, Switches
 from sparloom.errors import MissingArtifact
 from sparloom.space import SpmmSpace
@@ -38,6 +38,8 @@ def test_everything_is_measured_where_that_is_asked_for(tmp_path):
     assert {trial.candidate for trial in trials if trial.seconds} == everything | {"scipy"}
     few = plan(PlanCache(tmp_path), shortlist="estimate").decision.trials
     assert len({trial.candidate for trial in few}) <= 2 + PATIENT.effort.candidates
+    listed = [kept.op for kept in list_plans(tmp_path, now=0.0) if kept.kind == "csr"]
+    assert sorted(listed) == ["spmm", "spmm, shortlist=all"]
 
 
 @pytest.mark.cc
