@@ -5,7 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +22,9 @@ from sparloom.platforms import keep_threads_awake
 from sparloom.report import dispatch_metrics, dispatch_tables, draw_dispatch
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tasks.case_journal import CaseJournal
+from sparloom.tasks.decision_way import DecisionWay, ready_ways
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase, dispatch_cases, spread_out
-from sparloom.tasks.dispatch_score import DecisionWay, DispatchBench
+from sparloom.tasks.dispatch_score import DispatchBench
 from sparloom.tasks.fanout import run_apart
 from sparloom.tasks.kernel_peers import peer_versions
 from sparloom.tasks.processors import alone
@@ -53,7 +54,7 @@ class BenchDispatch:
         explored: matrices that are explored, likewise.
         explored_widths: for these.
         repeats: of a cold decision on them.
-        ways: other ways to decide, by name.
+        ways: other ways to decide, by name; `ready_ways` leaves out what cannot be compared.
         policy: of decisions.
         timing: of methods side by side.
         memory_bytes: cases that need more are left out, and peers that do.
@@ -79,6 +80,9 @@ class BenchDispatch:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet, decisions.parquet, candidates.parquet, peers.json and figures; returns ratios."""
+        return replace(self, ways=ready_ways(self.ways, self.corpus.entries()))._run(out)
+
+    def _run(self, out: Path) -> Mapping[str, float]:
         keep_threads_awake()
         planned = {step: self._planned(step) for step in ("decide", "score", "explore")}
         entries = {entry.name: entry for entry in self.corpus.entries()}

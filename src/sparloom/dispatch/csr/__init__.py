@@ -6,11 +6,12 @@ from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy
 from sparloom.dispatch.csr.estimate import CsrEstimate
 from sparloom.dispatch.csr.prepared import CsrPlan, Prepared
 from sparloom.dispatch.csr.probe_log import ProbeLog
+from sparloom.dispatch.csr.proposals import SHORTLISTS, Proposals
 from sparloom.dispatch.csr.rivals import LIBRARIES, Library, Product
 from sparloom.dispatch.csr.sample import Sample, sample_rows
 from sparloom.dispatch.csr.shortlist import CsrCostModel
 from sparloom.dispatch.csr.switches import CudaSwitches, Switches
 
-__all__ = ["LIBRARIES", "CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan", "CsrPolicy",
-           "CudaSwitches", "Library", "Prepared", "ProbeLog", "Product", "Sample", "Switches", "csr_attention",
-           "prepare", "sample_rows", "sddmm", "spmm"]
+__all__ = ["LIBRARIES", "SHORTLISTS", "CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan",
+           "CsrPolicy", "CudaSwitches", "Library", "Prepared", "ProbeLog", "Product", "Proposals", "Sample",
+           "Switches", "csr_attention", "prepare", "sample_rows", "sddmm", "spmm"]

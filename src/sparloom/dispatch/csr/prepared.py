@@ -17,9 +17,9 @@ from sparloom.dispatch.csr.contest import CsrChoice
 from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy, safe_config
 from sparloom.dispatch.csr.estimate import CsrEstimate
 from sparloom.dispatch.csr.given import dense_of
+from sparloom.dispatch.csr.proposals import Given
 from sparloom.dispatch.csr.replay import LibraryReplay, NativeReplay, PlacesReplay, Replay
 from sparloom.dispatch.csr.rivals import LIBRARIES, Library
-from sparloom.dispatch.csr.shortlist import CsrCostModel
 from sparloom.dispatch.csr.switches import Switches
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.plan_cache import PlanCache
@@ -68,14 +68,16 @@ class Prepared:
         threads: of every call; all processors that this process may use unless given.
         cache: where decisions are kept; what `Switches` say, or else the folder of this user, unless given.
         policy: how decisions are made; what `Switches` say unless given.
-        model: what shortlists are made by; a formula over rates of this machine unless given.
+        shortlist: which kernels are worth a measurement: "estimate", "all", "trees" or "model", see `Proposals`; what
+            `Switches` say unless given.
+        model: paths of the files that "trees" or "model" read, or, in place of `shortlist`, a model as an object.
         libraries: operation -> baselines beside the safe configuration of our kernels.
         replay_only: measure nothing.
     """
 
     def __init__(
         self, matrix: SparseMatrix, *, threads: int | None = None, cache: PlanCache | None = None,
-        policy: CsrPolicy | None = None, model: CsrCostModel | None = None,
+        policy: CsrPolicy | None = None, shortlist: str | None = None, model: Given = None,
         libraries: Mapping[str, Mapping[str, Library]] = LIBRARIES, replay_only: bool = False,
     ) -> None:
         self.matrix = matrix
@@ -85,9 +87,10 @@ class Prepared:
         self._switches = Switches.from_environment()
         self._switches.show_decisions()
         self._cache = self._switches.plans() if cache is None else cache
-        self._policy = self._switches.policy(CsrPolicy(), matrix.pattern) if policy is None else policy
+        self._proposals = self._switches.proposals(shortlist, model)
+        self._policy = self._proposals.policy(
+            self._switches.policy(CsrPolicy(), matrix.pattern) if policy is None else policy)
         self._probes = self._switches.probe_log(self._cache)
-        self._model = model
         self._libraries = libraries
         self._replay_only = replay_only
         self._plans: dict[tuple[str, Shapes], CsrPlan] = {}
@@ -263,9 +266,10 @@ class Prepared:
         unmeasured = self._switches.unmeasured(self.matrix.pattern)
         if unmeasured:
             return CsrPlan(CsrChoice(config=safe_config(self._kernels, OPS[op]).key), Decision("rule", unmeasured))
-        model = self._model or CsrEstimate(self._cache.rates(self.threads), self.threads)
+        model = self._proposals.scorer(lambda: CsrEstimate(self._cache.rates(self.threads), self.threads),
+                                       threads=self.threads)
         decider = CsrDecider(OPS[op], CpuKernels(self.threads, operands.width), self._libraries.get(op, {}),
-                             self._policy, model)
+                             self._policy, model, apart=self._proposals.learned)
         plan = CsrPlan(*decider.decide(operands))
         self._cache.keep_schedule(self._key(op, shapes), {
             "choice": asdict(plan.choice), "decision": plan.decision.to_json()})
@@ -280,7 +284,7 @@ class Prepared:
             "op": op, "pattern": self._pattern, "shapes": [list(shape) for shape in shapes],
             "dtype": self.matrix.dtype.name, "threads": self.threads, "machine": machine_digest(),
             "kernels": sources_digest(SOURCES), "libraries": sorted(self._libraries.get(op, {})),
-            "calibrate": self._policy.calibrate}
+            "calibrate": self._policy.calibrate, **self._proposals.key}
 
 
 def _check_out(out: np.ndarray, shape: tuple[int, ...], operands: Operands) -> None:
