@@ -17,6 +17,13 @@ from sparloom.ragged.compute_at import compute_at
 from sparloom.ragged.compute_with import compute_with
 from sparloom.ragged.decompose import decompose_reduction
 from sparloom.ragged.define import program
+from sparloom.ragged.device_schedules import (
+    device_attention,
+    device_encoder_layer,
+    device_mixing,
+    device_trmm,
+    device_vgemm,
+)
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.divide import split_operation
 from sparloom.ragged.encoder import (
@@ -101,14 +108,14 @@ __all__ = [
     "Operation", "Part", "Prelude", "Program", "RaggedTensor", "Runner", "SequenceLengths", "StoragePadding",
     "Structure", "Tensor", "TileSizes", "TokenExtents", "Weight", "arranged", "attention", "attention_backward",
     "auxiliary_bytes", "balanced_trmm", "bind_threads", "compiled_attention", "compiled_encoder_layer", "compute",
-    "compute_at", "compute_with", "decompose_reduction", "dense_activations", "dense_flops", "dims", "encoder_backward",
-    "encoder_layer", "equal_tokens", "exp", "fuse", "fuse_dimensions", "generated_lengths", "hfuse", "inline",
-    "interpreted", "iterations", "kernel_preludes", "less", "lower", "max_over", "maximum", "min_over", "minimum",
-    "mixing", "narrow", "offload", "pad_loop", "pad_storage", "parallel", "part", "partial_flops", "program",
-    "ragged_activations", "ragged_flops", "ragged_tokens", "read_lengths", "real", "remap", "reorder",
-    "reorder_dimensions", "scheduled_attention", "scheduled_attention_backward", "scheduled_encoder_backward",
-    "scheduled_encoder_layer", "scheduled_mixing", "scheduled_vgemm", "split", "split_dimension", "split_operation",
-    "split_trmm", "sqrt", "stored_densely", "structure_of", "sum_over", "tiled_trmm", "tiled_vgemm", "tokens_of",
-    "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
-    "with_bulk_sequence",
+    "compute_at", "compute_with", "decompose_reduction", "dense_activations", "dense_flops", "device_attention",
+    "device_encoder_layer", "device_mixing", "device_trmm", "device_vgemm", "dims", "encoder_backward", "encoder_layer",
+    "equal_tokens", "exp", "fuse", "fuse_dimensions", "generated_lengths", "hfuse", "inline", "interpreted",
+    "iterations", "kernel_preludes", "less", "lower", "max_over", "maximum", "min_over", "minimum", "mixing", "narrow",
+    "offload", "pad_loop", "pad_storage", "parallel", "part", "partial_flops", "program", "ragged_activations",
+    "ragged_flops", "ragged_tokens", "read_lengths", "real", "remap", "reorder", "reorder_dimensions",
+    "scheduled_attention", "scheduled_attention_backward", "scheduled_encoder_backward", "scheduled_encoder_layer",
+    "scheduled_mixing", "scheduled_vgemm", "split", "split_dimension", "split_operation", "split_trmm", "sqrt",
+    "stored_densely", "structure_of", "sum_over", "tiled_trmm", "tiled_vgemm", "tokens_of", "trmm", "trmm_structure",
+    "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where", "with_bulk_sequence",
 ]

@@ -1,0 +1,81 @@
+"""Schedules for a GPU: a block of threads per token or row, its threads along the columns; results stay in memory.
+
+    projections, feed-forward    a block per token, a thread per column
+    scores, weights              a block per sequence, head and query, a thread per key
+    peak, total, means, spreads  a thread per row that is reduced
+    mix, norms                   a block per token, a thread per channel
+    vgemm, trmm                  a block per row, a thread per column
+
+So the encoder layer is one kernel for each of its operations; keys and values are read where q, k and v lie.
+Source: CoRa §7.2, whose nine kernels keep scores, too. Departures: nothing is padded, and no tile is kept in shared
+memory: these schedules are made to be right on any GPU, and to be improved on one.
+"""
+
+from __future__ import annotations
+
+from sparloom.ragged.encoder import EncoderShape, attention, encoder_layer, mixing
+from sparloom.ragged.fuse import fuse
+from sparloom.ragged.inline import inline
+from sparloom.ragged.kinds import bind_threads, parallel
+from sparloom.ragged.program import Program
+from sparloom.ragged.triangular import trmm
+from sparloom.ragged.variable_gemm import vgemm
+
+__all__ = ["device_attention", "device_encoder_layer", "device_mixing", "device_trmm", "device_vgemm"]
+
+
+def device_mixing(shape: EncoderShape) -> Program:
+    """Schedule `mixing`."""
+    return _all(_unstored(mixing(shape)))
+
+
+def device_attention(shape: EncoderShape) -> Program:
+    """Schedule `attention`."""
+    return _all(_unstored(attention(shape)))
+
+
+def device_encoder_layer(shape: EncoderShape) -> Program:
+    """Schedule `encoder_layer`."""
+    return _all(_unstored(encoder_layer(shape)))
+
+
+def device_vgemm() -> Program:
+    """Schedule `vgemm`."""
+    return _rows(vgemm(), "c", 2)
+
+
+def device_trmm() -> Program:
+    """Schedule `trmm`."""
+    return _rows(trmm(), "out", 1)
+
+
+ROWS = {"scores": 3, "peak": 3, "weights": 3, "total": 3}
+"""Dimensions that name a row; of the others two, batch and pos."""
+
+
+def _unstored(given: Program) -> Program:
+    return inline(inline(given, "keys"), "values")
+
+
+def _all(given: Program) -> Program:
+    for nest in [nest.name for nest in given.nests()]:
+        given = _rows(given, nest, ROWS.get(nest, 2))
+    return given
+
+
+def _rows(given: Program, nest: str, count: int) -> Program:
+    """Make the first dimensions one parallel loop, and the others of the result one that threads of a block share."""
+    inside = sum(not loop.reduces for loop in given.nest(nest).loops) - count
+    given = _fused(given, nest, 0, count)
+    given = parallel(given, nest, given.nest(nest).loops[0].name)
+    if not inside:
+        return given
+    given = _fused(given, nest, 1, inside)
+    return bind_threads(given, nest, given.nest(nest).loops[1].name)
+
+
+def _fused(given: Program, nest: str, first: int, count: int) -> Program:
+    for _ in range(count - 1):
+        outer, inner = (loop.name for loop in given.nest(nest).loops[first : first + 2])
+        given = fuse(given, nest, outer, inner)
+    return given
