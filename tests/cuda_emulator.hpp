@@ -127,6 +127,12 @@ static void __syncthreads() {
     });
 }
 
+static float __int_as_float(int bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 static float __shfl_xor_sync(unsigned lanes, float given, int step) {
     using namespace emulator;
     const unsigned first = current / kWarp * kWarp, self = current;

@@ -13,7 +13,7 @@ from sparloom.platforms.clock import Repeat, one_by_one
 from sparloom.platforms.cuda.device import CudaDevice, LaunchShape
 
 _HEADER = Path(__file__).with_suffix(".hpp")
-_KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\(THREADS\)\s*(\w+)\(([^)]*)\)')
+_KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(THREADS\)\s*)?(\w+)\(([^)]*)\)')
 _FLAGS = ("-O0", "-ffp-contract=off", "-Wno-unknown-pragmas", "-Wno-attributes")
 
 
@@ -79,10 +79,10 @@ def _wrapped(text: str, place: int) -> str:
     """Put a source into a namespace of its own, every kernel behind a function that launches it."""
     macros = re.findall(r"^#define (\w+)", text, re.MULTILINE)
     plain = _KERNEL.sub(r"static void \1(\2)", text).replace("extern __shared__ __align__(16) unsigned char", "// ")
-    shape = "unsigned x, unsigned y, unsigned threads, unsigned shared"
+    shape = "unsigned grid_x, unsigned grid_y, unsigned block_x, unsigned bytes"
     launches = "".join(
         f'extern "C" const char* launch_{place}_{name}({shape}, {given}) {{\n'
-        f"    return emulator::launch(x, y, threads, shared, [=] {{ {name}({_names(given)}); }});\n}}\n"
+        f"    return emulator::launch(grid_x, grid_y, block_x, bytes, [=] {{ {name}({_names(given)}); }});\n}}\n"
         for name, given in _KERNEL.findall(text))
     undefined = "".join(f"#undef {macro}\n" for macro in macros)
     return f"namespace kernel_{place} {{\n{plain}\n{launches}}}\n{undefined}"

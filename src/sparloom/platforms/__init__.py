@@ -3,8 +3,8 @@
 from sparloom.ondemand import on_demand
 
 __all__ = [
-    "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "Family", "NullPlatform", "Platform", "Rival",
-    "SpadePlatform", "SpmmKernels", "SpmmMaxKernels", "count_reads", "interleaved", "keep_threads_awake",
+    "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "Family", "NullPlatform", "Platform", "RaggedOnDevice",
+    "Rival", "SpadePlatform", "SpmmKernels", "SpmmMaxKernels", "count_reads", "interleaved", "keep_threads_awake",
     "reads_by_level", "reallocated",
 ]
 
@@ -16,6 +16,7 @@ _PLACES = {
     "Family": "sparloom.platforms.cpu_kernels.family",
     "NullPlatform": "sparloom.platforms.null",
     "Platform": "sparloom.platforms.platform",
+    "RaggedOnDevice": "sparloom.platforms.cuda.ragged",
     "Rival": "sparloom.platforms.cpu_kernels.family",
     "SpadePlatform": "sparloom.platforms.spade",
     "SpmmKernels": "sparloom.platforms.cpu_kernels.spmm",

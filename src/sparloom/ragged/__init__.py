@@ -17,6 +17,7 @@ from sparloom.ragged.compute_at import compute_at
 from sparloom.ragged.compute_with import compute_with
 from sparloom.ragged.decompose import decompose_reduction
 from sparloom.ragged.define import program
+from sparloom.ragged.device_program import DeviceProgram
 from sparloom.ragged.device_schedules import (
     device_attention,
     device_encoder_layer,
@@ -103,9 +104,9 @@ from sparloom.ragged.variable_gemm import scheduled_vgemm, tiled_vgemm, vgemm, v
 
 __all__ = [
     "ATTENTION_OPERATORS", "DATASETS", "KEPT", "LENGTHS", "PADDED_ATTENTION", "PADDING_CHANGES", "PRELUDES",
-    "SPLIT_ARMS", "SPLIT_OPERATORS", "At", "AuxiliaryTables", "Dataset", "Dim", "EncoderSchedule", "EncoderShape",
-    "EncoderSizes", "Executable", "Layer", "Length", "LengthCorpus", "LengthStatistics", "LoopPadding", "Lowered",
-    "Operation", "Part", "Prelude", "Program", "RaggedTensor", "Runner", "SequenceLengths", "StoragePadding",
+    "SPLIT_ARMS", "SPLIT_OPERATORS", "At", "AuxiliaryTables", "Dataset", "DeviceProgram", "Dim", "EncoderSchedule",
+    "EncoderShape", "EncoderSizes", "Executable", "Layer", "Length", "LengthCorpus", "LengthStatistics", "LoopPadding",
+    "Lowered", "Operation", "Part", "Prelude", "Program", "RaggedTensor", "Runner", "SequenceLengths", "StoragePadding",
     "Structure", "Tensor", "TileSizes", "TokenExtents", "Weight", "arranged", "attention", "attention_backward",
     "auxiliary_bytes", "balanced_trmm", "bind_threads", "compiled_attention", "compiled_encoder_layer", "compute",
     "compute_at", "compute_with", "decompose_reduction", "dense_activations", "dense_flops", "device_attention",
