@@ -11,7 +11,7 @@ import numpy as np
 
 from sparloom.dispatch.choice import PairChoice
 from sparloom.dispatch.csr.decide import CsrChoice
-from sparloom.dispatch.csr.prepared import SOURCES
+from sparloom.dispatch.csr.cpu_place import SOURCES
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.plan_files import FileKind, pair_name, rates_name, schedule_name
 from sparloom.dispatch.plan_key import PlanKey, kernels_digest, ragged_kernels_digest, sources_digest

@@ -1,19 +1,20 @@
 """What the platform asks of the kernels of one operation on a GPU."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from sparloom.errors import Unsupported
 from sparloom.ops import DenseOperands, Op, Operands
+from sparloom.platforms.cuda.csr import DevicePattern
 from sparloom.platforms.cuda.device import LaunchShape
 from sparloom.platforms.cuda.gpu import Gpu, Kernel
 from sparloom.platforms.sweep import Call
 from sparloom.space import Config, ConfigSpace
 
-__all__ = ["Family", "Given", "HostCheck", "Launch", "Placed", "Rival", "in_order"]
+__all__ = ["Family", "Given", "HostCheck", "Launch", "Launches", "Placed", "Rival", "in_order"]
 
 Given = Operands | DenseOperands
 
@@ -29,11 +30,13 @@ class Placed:
         given: the same on the host.
         dense: arrays of the device by name.
         values: of the sparse operand; None where there is none.
+        pattern: of the sparse operand, where it is on the device already.
     """
 
     given: Given
     dense: Mapping[str, Any]
     values: Any | None
+    pattern: DevicePattern | None = None
 
     @classmethod
     def on(cls, gpu: Gpu, given: Given) -> "Placed":
@@ -67,7 +70,28 @@ class Launch:
         self.kernel(self.shape, self.arguments)
 
 
-def in_order(launches: list[Launch], gpu: Gpu) -> Call:
+class Launches:
+    """Launches, one after the other."""
+
+    def __init__(self, launches: list[Launch]) -> None:
+        self._launches = launches
+
+    def __call__(self) -> None:
+        for launch in self._launches:
+            launch()
+
+    def takes(self, array: Any) -> bool:
+        """Tell whether an array is an argument of one of them."""
+        return any(argument is array for launch in self._launches for argument in launch.arguments)
+
+    def point(self, arrays: Sequence[tuple[Any, Any]]) -> None:
+        """Exchange arguments: pairs of an array and of the one in its place, of the same shape."""
+        place = {id(old): new for old, new in arrays}
+        self._launches = [replace(launch, arguments=tuple([
+            place.get(id(argument), argument) for argument in launch.arguments])) for launch in self._launches]
+
+
+def in_order(launches: list[Launch], gpu: Gpu) -> Launches:
     """Make a call of launches; those without blocks are left out.
 
     Raises:
@@ -81,11 +105,7 @@ def in_order(launches: list[Launch], gpu: Gpu) -> Call:
         if reason is not None:
             raise Unsupported(f"a launch needs {reason}")
 
-    def call() -> None:
-        for launch in filled:
-            launch()
-
-    return call
+    return Launches(filled)
 
 
 class Family(Protocol):
