@@ -10,7 +10,7 @@ import numpy as np
 
 from sparloom.dispatch.csr.decide import CsrPolicy
 from sparloom.dispatch.csr.estimate import CsrEstimate
-from sparloom.dispatch.csr.given import dense_of
+from sparloom.dispatch.csr.given import array_of, dense_of
 from sparloom.dispatch.csr.rivals import LIBRARIES, Library
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.plan_key import machine_digest, sources_digest
@@ -39,7 +39,7 @@ class CpuPlace:
             raise ValueError(f"threads={threads}: give at least 1")
         self.threads, self.libraries = threads, libraries
 
-    dense = staticmethod(dense_of)
+    dense, array = staticmethod(dense_of), staticmethod(array_of)
 
     def kernels(self, op: Op, width: int) -> Family:
         """Give kernels of an operation."""

@@ -89,6 +89,13 @@ class Place(Protocol):
             ValueError: of another shape.
         """
 
+    def array(self, given: Any, name: str) -> Any:
+        """Take an array of any type and shape.
+
+        Raises:
+            TypeError: no array, or somewhere else.
+        """
+
     def spread(self, array: np.ndarray) -> Any:
         """Bring an array here."""
 

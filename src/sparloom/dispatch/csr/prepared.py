@@ -87,15 +87,15 @@ class Prepared:
         where: Place | None = None,
     ) -> None:
         self.matrix = matrix
-        self._where = CpuPlace(len(os.sched_getaffinity(0)) if threads is None else threads) if where is None else where
-        self.threads = self._where.threads
+        self.where = CpuPlace(len(os.sched_getaffinity(0)) if threads is None else threads) if where is None else where
+        self.threads = self.where.threads
         self._switches = Switches.from_environment()
         self._switches.show_decisions()
         self._cache = self._switches.plans() if cache is None else cache
-        self._policy = self._switches.policy(self._where.policy(), matrix.pattern) if policy is None else policy
+        self._policy = self._switches.policy(self.where.policy(), matrix.pattern) if policy is None else policy
         self._probes = self._switches.probe_log(self._cache)
         self._model = model
-        self._libraries = self._where.libraries if libraries is None else libraries
+        self._libraries = self.where.libraries if libraries is None else libraries
         self._replay_only = replay_only
         self._plans: dict[tuple[str, Shapes], CsrPlan] = {}
         self._replays: dict[tuple[str, Shapes], Replay] = {}
@@ -124,7 +124,7 @@ class Prepared:
         """
         if reduce not in REDUCTIONS:
             raise ValueError(f"reduce={reduce!r}: give one of {', '.join(REDUCTIONS)}")
-        given = self._where.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
+        given = self.where.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
         operands = Operands(self._with(values, reduce), {"B": given})
         return self._run("spmm_max" if reduce == "max" else "spmm", operands, out,
                          (self.matrix.pattern.rows, given.shape[1]))
@@ -146,7 +146,7 @@ class Prepared:
             TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where Q and K differ in width.
         """
         rows, cols = self.matrix.pattern.shape
-        dense = self._where.dense
+        dense = self.where.dense
         first, second = dense(left, "Q", rows=rows, axes=2), dense(right, "K", rows=cols, axes=2)
         _check_widths(first, second, "Q", "K")
         return self._run("sddmm", Operands(self._with(values), {"B": first, "C": second}), out,
@@ -166,7 +166,7 @@ class Prepared:
             TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where heads or widths differ.
         """
         rows, cols = self.matrix.pattern.shape
-        given = {name: self._where.dense(array, name, rows=count, axes=3) for name, array, count in (
+        given = {name: self.where.dense(array, name, rows=count, axes=3) for name, array, count in (
             ("Q", queries, rows), ("K", keys, cols), ("V", values, cols))}
         _check_widths(given["Q"], given["K"], "Q", "K")
         if given["V"].shape[1] != given["Q"].shape[1]:
@@ -195,7 +195,7 @@ class Prepared:
     def _shares(self) -> Any:
         """One over the nonzeros of its row, of every nonzero: (nnz,) float32."""
         lengths = self.matrix.pattern.row_lengths()
-        return self._where.spread(np.repeat(np.float32(1) / np.maximum(lengths, 1).astype(np.float32), lengths))
+        return self.where.spread(np.repeat(np.float32(1) / np.maximum(lengths, 1).astype(np.float32), lengths))
 
     def _averaging(self, matrix: SparseMatrix | DeviceMatrix) -> SparseMatrix | DeviceMatrix:
         return matrix.with_values(matrix.values * self._shares)
@@ -208,7 +208,7 @@ class Prepared:
 
     def _run(self, op: str, operands: Operands, out: Any | None, shape: tuple[int, ...]) -> Any:
         if out is not None:
-            out = self._where.check_out(out, shape, operands)
+            out = self.where.check_out(out, shape, operands)
         key = op, _shapes(operands)
         with self._lock:
             replay = self._replays.get(key)
@@ -218,9 +218,9 @@ class Prepared:
 
     def _made(self, op: str, plan: CsrPlan) -> Replay:
         if plan.choice.library:
-            return LibraryReplay(self._libraries[op][plan.choice.library], self._where)
+            return LibraryReplay(self._libraries[op][plan.choice.library], self.where)
         if op not in self._families:
-            self._families[op] = self._where.kernels(OPS[op], 1)
+            self._families[op] = self.where.kernels(OPS[op], 1)
         return NativeReplay(self._families[op], plan.config)
 
     def _plan(self, op: str, shapes: Shapes, operands: Operands) -> CsrPlan:
@@ -233,7 +233,7 @@ class Prepared:
         if found is None:
             return None
         try:
-            space = self._where.space(OPS[op], math.prod(shapes[0]))
+            space = self.where.space(OPS[op], math.prod(shapes[0]))
             plan = CsrPlan(CsrChoice(**found["choice"]), Decision.from_json(found["decision"]), space.name)
             if plan.choice.library and plan.choice.library not in self._libraries.get(op, {}):
                 raise SchemaError(f"library {plan.choice.library} is not here")
@@ -248,7 +248,7 @@ class Prepared:
         if self._replay_only:
             raise NotDecided(f"no plan for {op} with {self.matrix}, shapes {shapes}, {self.threads} threads: call it "
                              "once without replay_only")
-        unmeasured, where = self._switches.unmeasured(self.matrix.pattern), self._where
+        unmeasured, where = self._switches.unmeasured(self.matrix.pattern), self.where
         space = where.space(OPS[op], operands.width).name
         if unmeasured:
             safe = where.safe(OPS[op], operands.width)
@@ -267,7 +267,7 @@ class Prepared:
     def _key(self, op: str, shapes: Shapes) -> dict[str, Any]:
         return {
             "op": op, "pattern": self._pattern, "shapes": [list(shape) for shape in shapes],
-            "dtype": self.matrix.dtype.name, **self._where.signature(),
+            "dtype": self.matrix.dtype.name, **self.where.signature(),
             "libraries": sorted(self._libraries.get(op, {})), "calibrate": self._policy.calibrate}
 
 

@@ -56,11 +56,15 @@ class Gpu(Protocol):
 
     def empty(self, shape: tuple[int, ...], dtype: type) -> Any: ...
 
-    def adopt(self, array: Any, name: str) -> Any:
-        """View an array of any library that is on this device as one of ours, a copy only where it has gaps.
+    def adopt(self, array: Any, name: str, *, copies: bool = True) -> Any:
+        """View an array of any library that is on this device as one of ours.
+
+        Args:
+            copies: one that has gaps, or begins where no wide load may, is copied; else it is refused.
 
         Raises:
             TypeError: it is none, or somewhere else; says where.
+            ValueError: it would have to be copied and may not.
         """
 
     def take(self, array: Any, places: np.ndarray) -> Any:
@@ -88,6 +92,18 @@ class CupyGpu:
     def __init__(self) -> None:
         self.device = CudaDevice.here()
 
+    @classmethod
+    def current(cls) -> "CupyGpu":
+        """Take the current device of CuPy, the same object each time.
+
+        Raises:
+            Unsupported: there is none, or CuPy is missing.
+        """
+        CudaDevice.check_here()
+        import cupy
+
+        return _gpu(cupy.cuda.Device().id)
+
     def upload(self, array: np.ndarray) -> Any:
         import cupy
 
@@ -101,14 +117,18 @@ class CupyGpu:
 
         return cupy.empty(shape, dtype)
 
-    def adopt(self, array: Any, name: str) -> Any:
+    def adopt(self, array: Any, name: str, *, copies: bool = True) -> Any:
         import cupy
 
         ours = _adopted(array, name)
         if ours.device.id != cupy.cuda.Device().id:
             raise TypeError(f"{name} is on GPU {ours.device.id} and the current device is GPU "
                             f"{cupy.cuda.Device().id}: call within cupy.cuda.Device({ours.device.id})")
-        return ours if ours.flags.c_contiguous and ours.data.ptr % ALIGNMENT == 0 else ours.copy(order="C")
+        if ours.flags.c_contiguous and ours.data.ptr % ALIGNMENT == 0:
+            return ours
+        if not copies:
+            raise ValueError(f"{name} has gaps, or is not aligned to {ALIGNMENT} bytes: give an array of its own")
+        return ours.copy(order="C")
 
     def take(self, array: Any, places: np.ndarray) -> Any:
         return array[self.upload(places)]
@@ -190,6 +210,12 @@ class _CupyKernel:
         if shape.shared_bytes > DEFAULT_SHARED_BYTES:
             self._function.max_dynamic_shared_size_bytes = shape.shared_bytes
         self._function(shape.grid, (shape.threads,), tuple(arguments), shared_mem=shape.shared_bytes)
+
+
+@cache
+def _gpu(number: int) -> CupyGpu:
+    """Keep one for each device; it is current when this is called first."""
+    return CupyGpu()
 
 
 @cache
