@@ -23,7 +23,7 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 
 def _define(name: str, schema: str, *, run: Any, fake: Any, keep: Any, backward: Any) -> Any:
-    """Register an operator for CPU and CUDA tensors; not by torch.library.custom_op, whose first call imports the compiler.
+    """Register an operator for the CPU and GPUs; not by torch.library.custom_op, whose first call imports the compiler.
 
     Args:
         run: computes, on tensors that hold numbers.

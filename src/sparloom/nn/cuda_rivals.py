@@ -1,4 +1,4 @@
-"""What the guardrail compares with on a GPU where torch is there: cuSPARSE by torch, beside that by CuPy; gather-dot."""
+"""What the guardrail compares with on a GPU where torch is there: cuSPARSE by torch and by CuPy; gather-dot."""
 
 from __future__ import annotations
 

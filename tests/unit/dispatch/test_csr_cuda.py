@@ -256,3 +256,30 @@ def test_cupy_is_not_imported():
     code = ("import sys; sys.modules['cupy'] = None; import sparloom.dispatch.csr, sparloom.platforms.cuda.cusparse; "
             "from sparloom.dispatch.csr import CudaPlace; assert 'torch' not in sys.modules")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def has_gpu() -> bool:
+    try:
+        CudaDevice.here()
+    except Unsupported:
+        return False
+    return True
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_gpu(), reason="no NVIDIA GPU with CuPy")
+@pytest.mark.parametrize("width", [8, 33, 128])
+def test_a_gpu_decides_and_is_right(tmp_path, width):
+    import cupy
+
+    a, where = host(), CudaPlace.here()
+    ready = Prepared(where.matrix(a), where=where, cache=PlanCache(tmp_path))
+    x, q = dense(COLS, width), dense(ROWS, width, seed=2)
+    for op, name, given in ((SpMM(), "spmm", {"B": x}), (SDDMM(), "sddmm", {"B": q, "C": x})):
+        there = {key: cupy.asarray(array) for key, array in given.items()}
+        for _ in range(2):
+            found = getattr(ready, name)(*there.values()).get()
+            assert_close(found, op.oracle(Operands(a, given)), terms=op.terms(a.pattern, width),
+                         scale=op.scale(Operands(a, given)))
+        trials = {trial.candidate for trial in ready.plan(name, **there).decision.trials}
+        assert trials >= set(where.libraries[name])

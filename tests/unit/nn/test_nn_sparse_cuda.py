@@ -110,3 +110,18 @@ def test_tensors_in_two_places_are_refused() -> None:
     a, x = sparse_tensor(), dense(COLS, WIDTH)
     with pytest.raises(ValueError, match=r"X is on meta and A on cpu: pass X.to\('cpu'\)"):
         spmm(a, x.to("meta"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU that torch can use")
+def test_gradients_on_a_gpu_are_those_of_the_cpu() -> None:
+    a = sparse_tensor()
+    given, seen = [a.values(), dense(COLS, WIDTH)], dense(ROWS, WIDTH, seed=2)
+    expected = with_gradients(lambda values, x: dense_spmm(a, values, x, "sum"), [each.double() for each in given],
+                              seen.double())
+    indices = a.crow_indices().cuda(), a.col_indices().cuda()
+    found = with_gradients(lambda values, x: spmm((*indices, values, a.shape), x), [each.cuda() for each in given],
+                           seen.cuda())
+    for actual, right in zip(found, expected, strict=True):
+        assert actual.is_cuda
+        torch.testing.assert_close(actual.cpu().double(), right, rtol=0, atol=1e-5)

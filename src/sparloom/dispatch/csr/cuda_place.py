@@ -111,7 +111,8 @@ class CudaPlace:
     def signature(self) -> Mapping[str, Any]:
         """Name the device with its software, and the kernels."""
         device = dict(self.gpu.signature())
-        return {"threads": 0, "device": device, "machine": cuda_machine_digest(device), "kernels": cuda_kernels_digest()}
+        return {"threads": self.threads, "device": device, "machine": cuda_machine_digest(device),
+                "kernels": cuda_kernels_digest()}
 
     def ones(self, pattern: Pattern) -> DeviceMatrix:
         """Copy a pattern to the device, with ones for values."""
