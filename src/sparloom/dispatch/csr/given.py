@@ -84,9 +84,10 @@ def array_of(given: Any, name: str) -> np.ndarray:
         return np.asarray(given)
     if hasattr(given, "__dlpack__"):
         try:
+            array = np.from_dlpack(given)
             if int(given.__dlpack_device__()[0]) in GPU_MEMORY:
-                raise TypeError("it is on a GPU")  # CuPy would copy it
-            return np.from_dlpack(given)
+                raise TypeError("it is on a GPU")  # CuPy gives a copy
+            return array
         except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as error:
             raise TypeError(f"{name} cannot be read by the processor ({error}): move it there, or all operands to "
                             "where it is") from error
