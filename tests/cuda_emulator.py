@@ -39,7 +39,7 @@ class Emulator:
         return array
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        return np.full(shape, np.nan if np.dtype(dtype).kind == "f" else -7, dtype)
+        return np.full(shape, np.nan if np.dtype(dtype).kind == "f" else -7).astype(dtype)
 
     def repeat(self, call: Callable[[], None]) -> Repeat:
         return one_by_one(call, time.process_time)

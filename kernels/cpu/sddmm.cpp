@@ -52,11 +52,20 @@ struct Table {
 
 constexpr Table kTable{std::make_integer_sequence<int, kVectors>{}};
 
+using LongKernel = void (*)(const Rows&, int64_t, int64_t, int64_t, int64_t, const Long&, float*);
+
+constexpr LongKernel kLong[kGroups] = {long_rows<group(1, 0)>, long_rows<group(4, 0)>, long_rows<group(16, 0)>};
+
 void piece(const Sddmm& s, int32_t p) {
     const Rows& rows = s.rows;
-    const int group = __builtin_ctz(s.group) / 2;
+    const int wanted = __builtin_ctz(s.group) / 2;
     const int64_t begin = rows.piece_nonzeros[p], end = rows.piece_nonzeros[p + 1], strip = kVectors * kLanes<float>;
     const int64_t last = rows.piece_rows[p + 1] + (end > rows.indptr[rows.piece_rows[p + 1]]);  // one more if it is cut
+    if (s.width > strip) {
+        const Long factors{s.left, s.right, s.width, rows_ahead(s.ahead, 4 * s.width)};
+        kLong[wanted](rows, rows.piece_rows[p], last, begin, end, factors, s.result);
+        return;
+    }
     for (int64_t row = rows.piece_rows[p]; row < last; row += kBlock) {
         for (int64_t column = 0; column < s.width; column += strip) {
             const int64_t columns = std::min(strip, s.width - column);
@@ -69,7 +78,7 @@ void piece(const Sddmm& s, int32_t p) {
                            column == 0,
                            column + columns == s.width};
             const Kernels& kernels = kTable.by_vectors[vectors - 1];
-            const Kernel kernel = (columns % kLanes<float> != 0 ? kernels.part : kernels.whole)[group];
+            const Kernel kernel = (columns % kLanes<float> != 0 ? kernels.part : kernels.whole)[wanted];
             kernel(rows, row, std::min(row + kBlock, last), begin, end, at, s.result);
         }
     }

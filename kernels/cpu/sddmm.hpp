@@ -131,4 +131,87 @@ void rows(const Rows& rows, int64_t first, int64_t last, int64_t begin, int64_t 
     }
 }
 
+// Factors that are too wide for the registers: the left one is read again for every group, from the first cache, and
+// rows of the right one are read from end to end.
+struct Long {
+    const float *left, *right;
+    int64_t width;
+    int64_t ahead;  // as in Strip
+};
+
+// result[n] = (left . right[columns[n]]) * values[n] for n < count <= U.
+template <int U>
+[[gnu::always_inline]] inline void long_dots(const Nonzeros& at, int64_t count, const float* left, const Long& factors) {
+    constexpr int kChains = U < 8 ? 8 / U : 1;  // sums of a nonzero, so that additions do not wait for each other
+    std::array<const float*, U> right;
+    for (int u = 0; u < U; ++u) right[u] = factors.right + at.columns[u < count ? u : count - 1] * factors.width;
+    Vec<float> parts[U][kChains] = {};
+    int64_t k = 0;
+    for (; k + kChains * kLanes<float> <= factors.width; k += kChains * kLanes<float>) {
+#pragma GCC unroll 8
+        for (int c = 0; c < kChains; ++c) {
+            const Vec<float> strip = load(left + k + c * kLanes<float>);
+#pragma GCC unroll 16
+            for (int u = 0; u < U; ++u) {
+                parts[u][c] = multiply_add<float>(strip, load(right[u] + k + c * kLanes<float>), parts[u][c]);
+            }
+        }
+    }
+    for (; k < factors.width; k += kLanes<float>) {
+        const Lanes<float> last(std::min<int64_t>(kLanes<float>, factors.width - k));
+        const Vec<float> strip = last.load(left + k);
+#pragma GCC unroll 16
+        for (int u = 0; u < U; ++u) parts[u][0] = multiply_add<float>(strip, last.load(right[u] + k), parts[u][0]);
+    }
+    std::array<Vec<float>, U> whole;
+#pragma GCC unroll 16
+    for (int u = 0; u < U; ++u) {
+        whole[u] = parts[u][0];
+#pragma GCC unroll 8
+        for (int c = 1; c < kChains; ++c) whole[u] += parts[u][c];
+    }
+    const auto sums = sum_lanes<U>(whole);
+    for (int64_t n = 0; n < count; ++n) at.result[n] = sums[n] * at.values[n];
+}
+
+// The last nonzeros of a row, at most U.
+template <int U>
+[[gnu::always_inline]] inline void long_rest(const Nonzeros& at, int64_t count, const float* left,
+                                             const Long& factors) {
+    if constexpr (U == 1) {
+        long_dots<1>(at, 1, left, factors);
+    } else if (count > U / 2) {
+        long_dots<U>(at, count, left, factors);
+    } else {
+        long_rest<U / 2>(at, count, left, factors);
+    }
+}
+
+// Nonzeros begin .. end of the rows first .. last, as `rows`.
+template <int U>
+void long_rows(const Rows& rows, int64_t first, int64_t last, int64_t begin, int64_t end, const Long& factors,
+               float* result) {
+    for (int64_t row = first; row < last; ++row) {
+        const int64_t from = std::max(rows.indptr[row], begin), to = std::min(rows.indptr[row + 1], end);
+        const float* left = factors.left + rows.place[row] * factors.width;
+        const int64_t stored = rows.source[row] - rows.indptr[row];
+        const int64_t ahead = to + factors.ahead <= rows.nnz ? factors.ahead : 0;
+        for (int64_t n = from; n < to; n += U) {
+            const int64_t count = std::min<int64_t>(U, to - n);
+            if (ahead != 0) {
+                for (int64_t m = n + ahead; m < n + ahead + count; ++m) {
+                    const float* next = factors.right + rows.indices[m] * factors.width;
+                    for (int64_t k = 0; k < factors.width; k += kLine<float>) __builtin_prefetch(next + k);
+                }
+            }
+            const Nonzeros at{rows.indices + n, rows.values + stored + n, result + stored + n};
+            if (count == U) {
+                long_dots<U>(at, U, left, factors);
+            } else {
+                long_rest<U>(at, count, left, factors);
+            }
+        }
+    }
+}
+
 }  // namespace sparloom::sddmm

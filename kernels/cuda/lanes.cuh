@@ -1,7 +1,9 @@
 // What the sparse kernels share: types, loads of several elements at once, groups of threads that work on one row.
 //
-// Macros, all optional: ELEMENT, type of values and dense matrices (float); INDEX, type of column numbers (int). Sums
-// are float, offsets into nonzeros int64 (`Offset`).
+// Macros, all optional: ELEMENT, type of values and dense matrices (float; or Half, Bfloat, see element.cuh); INDEX, type
+// of column numbers (int). Sums are float, offsets into nonzeros int64 (`Offset`).
+
+#include "element.cuh"
 
 #ifndef ELEMENT
 #define ELEMENT float
@@ -22,19 +24,19 @@ struct Csr {
 };
 
 // kCount adjacent elements, loaded and stored by one instruction.
-template <int kCount>
-struct alignas(kCount * sizeof(Element)) Pack {
-    Element at[kCount];
+template <int kCount, class Number = Element>
+struct alignas(kCount * sizeof(Number)) Pack {
+    Number at[kCount];
 };
 
-template <int kCount>
-__device__ inline const Pack<kCount>& pack_at(const Element* place) {
-    return *reinterpret_cast<const Pack<kCount>*>(place);
+template <int kCount, class Number>
+__device__ inline const Pack<kCount, Number>& pack_at(const Number* place) {
+    return *reinterpret_cast<const Pack<kCount, Number>*>(place);
 }
 
-template <int kCount>
-__device__ inline Pack<kCount>& pack_at(Element* place) {
-    return *reinterpret_cast<Pack<kCount>*>(place);
+template <int kCount, class Number>
+__device__ inline Pack<kCount, Number>& pack_at(Number* place) {
+    return *reinterpret_cast<Pack<kCount, Number>*>(place);
 }
 
 // kLanes threads of one warp, a power of two; a block is blockDim.x / kLanes groups.

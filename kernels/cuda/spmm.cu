@@ -7,7 +7,7 @@
 //
 // Launch shape: blocks of THREADS, a multiple of LANES. grid.x: groups (of rows, shares or carries) over THREADS / LANES,
 // rounded up; hubs: one block each. grid.y: width over LANES * COLUMNS, rounded up. Dynamic shared memory of spmm_hubs:
-// THREADS * COLUMNS floats. carries: (groups, width); carry_rows: (groups,), all written.
+// THREADS * COLUMNS floats. carries and rests: (groups, width); carry_rows: (groups,), all written.
 // Macros: LANES 8, 16 or 32; COLUMNS of a thread; VECTOR, adjacent ones among them; REDUCTION kOutside or kInside; UNROLL,
 // nonzeros at once; THREADS; and those of lanes.cuh.
 // Preconditions (checked by the caller): width is a multiple of VECTOR and the matrices are aligned to VECTOR elements;
@@ -34,11 +34,11 @@ spmm_hubs(const Offset* indptr, const Index* indices, const Element* values, con
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 spmm_shares(const Offset* indptr, const Index* indices, const Element* values, Offset rows, Offset share,
-            const Element* dense, int width, Element* out, int* carry_rows, Element* carries) {
-    spmm_share_of<Tiled>(Csr{indptr, indices, values}, rows, share, dense, width, out, carry_rows, carries);
+            const Element* dense, int width, Element* out, int* carry_rows, Sum* carries, Sum* rests) {
+    spmm_share_of<Tiled>(Csr{indptr, indices, values}, rows, share, dense, width, out, Parts{carry_rows, carries, rests});
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-spmm_carries(Offset groups, int width, const int* carry_rows, const Element* carries, Element* out) {
-    spmm_carries_of<Tiled>(groups, width, carry_rows, carries, out);
+spmm_carries(Offset groups, int width, int* carry_rows, Sum* carries, Sum* rests, Element* out) {
+    spmm_carries_of<Tiled>(groups, width, Parts{carry_rows, carries, rests}, out);
 }

@@ -69,12 +69,13 @@ struct Sums {
         for (; n < nonzeros.end; ++n) add<1>(a, n, dense, width);
     }
 
-    __device__ void store(Element* row, int width) const {
+    template <class Number>
+    __device__ void store(Number* row, int width) const {
 #pragma unroll
         for (int p = 0; p < kCount; ++p) {
             const int column = Tile::column(first + p);
             if (column >= width) continue;
-            Pack<kVector> pack;
+            Pack<kVector, Number> pack;
 #pragma unroll
             for (int v = 0; v < kVector; ++v) pack.at[v] = at[p][v];
             pack_at<kVector>(row + column) = pack;
@@ -83,8 +84,8 @@ struct Sums {
 };
 
 // By one group: the tile of a row's result from a part of its nonzeros.
-template <class Tile>
-__device__ inline void spmm_range(const Csr& a, Range nonzeros, const Element* dense, int width, Element* out) {
+template <class Tile, class Number>
+__device__ inline void spmm_range(const Csr& a, Range nonzeros, const Element* dense, int width, Number* out) {
     constexpr int kCount = Tile::kReduction == kOutside ? Tile::kPacks : 1;
 #pragma unroll
     for (int first = 0; first < Tile::kPacks; first += kCount) {
@@ -129,41 +130,50 @@ __device__ inline void spmm_hub_of(const Csr& a, const int* hubs, const Element*
     }
 }
 
-// Group g takes `share` items of the nonzeros merged with the ends of their rows. It writes the rows that end in its
-// share; what it has of the next row goes to carries (groups, width), the row's number or -1 to carry_rows.
+// What groups have of rows that begin or end in another group's share; Element would round these sums once more.
+struct Parts {
+    int* rows;     // (groups,): the row that a group begins and does not end, or goes through; -1 where there is none
+    Sum* carries;  // (groups, width): what it has of that row
+    Sum* rests;    // (groups, width): what it has of a row that it ends and did not begin
+};
+
+// Group g takes `share` items of the nonzeros merged with the ends of their rows. It writes the rows that lie in its
+// share as a whole; what it has of others goes to `parts`.
 template <class Tile>
 __device__ inline void spmm_share_of(const Csr& a, Offset rows, Offset share, const Element* dense, int width,
-                                     Element* out, int* carry_rows, Element* carries) {
+                                     Element* out, const Parts& parts) {
     const Offset items = rows + a.indptr[rows], group = Tile::Lanes::number();
     if (group * share >= items) return;
     const Offset begin = group * share, end = begin + share < items ? begin + share : items;
     Offset row = ends_before(a.indptr, rows, begin), n = begin - row;
     const Offset last = ends_before(a.indptr, rows, end), stop = end - last;
+    if (row < last && n > a.indptr[row]) {
+        spmm_range<Tile>(a, Range{n, a.indptr[row + 1]}, dense, width, parts.rests + group * width);
+        n = a.indptr[++row];
+    }
     for (; row < last; ++row) {
-        spmm_range<Tile>(a, Range{n, a.indptr[row + 1]}, dense, width, out + row * width);
+        spmm_range<Tile>(a, row_range(a, row), dense, width, out + row * width);
         n = a.indptr[row + 1];
     }
-    if (n < stop) spmm_range<Tile>(a, Range{n, stop}, dense, width, carries + group * width);
-    if (blockIdx.y == 0 && Tile::Lanes::lane() == 0) carry_rows[group] = n < stop ? int(last) : -1;
+    if (n < stop) spmm_range<Tile>(a, Range{n, stop}, dense, width, parts.carries + group * width);
+    if (blockIdx.y == 0 && Tile::Lanes::lane() == 0) parts.rows[group] = n < stop ? int(last) : -1;
 }
 
-// After spmm_share_of: the first group that carries something of a row adds what all of them carry to it.
+// After spmm_share_of: the group that begins a row and does not end it adds what all groups have of it.
 template <class Tile>
-__device__ inline void spmm_carries_of(Offset groups, int width, const int* carry_rows, const Element* carries,
-                                       Element* out) {
+__device__ inline void spmm_carries_of(Offset groups, int width, const Parts& parts, Element* out) {
     const Offset group = Tile::Lanes::number();
-    if (group >= groups || carry_rows[group] < 0) return;
-    const Offset row = carry_rows[group];
-    if (group > 0 && carry_rows[group - 1] == row) return;
+    if (group >= groups || parts.rows[group] < 0) return;
+    const Offset row = parts.rows[group];
+    if (group > 0 && parts.rows[group - 1] == row) return;
     for (int p = 0; p < Tile::kPacks; ++p) {
         for (int v = 0; v < Tile::kVector; ++v) {
             const int column = Tile::column(p) + v;
             if (column >= width) continue;
-            Sum sum = out[row * width + column];
-            for (Offset next = group; next < groups && carry_rows[next] == row; ++next) {
-                sum += Sum(carries[next * width + column]);
-            }
-            out[row * width + column] = sum;
+            Sum sum = 0;
+            Offset next = group;
+            for (; parts.rows[next] == row; ++next) sum += parts.carries[next * width + column];
+            out[row * width + column] = sum + parts.rests[next * width + column];
         }
     }
 }

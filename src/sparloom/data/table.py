@@ -117,6 +117,9 @@ class SampleTable:
     def presets(self) -> tuple[str, ...]:
         return tuple(sorted(self._unique("preset")))
 
+    def widths(self) -> tuple[int, ...]:
+        return tuple(sorted(self._unique("width")))
+
     def frame(self) -> pd.DataFrame:
         """All rows as a pandas frame; text columns are categories."""
         return self._rows.to_pandas()
@@ -128,6 +131,7 @@ class SampleTable:
         platform: str | None = None,
         preset: str | None = None,
         matrices: Collection[str] | None = None,
+        width: int | None = None,
     ) -> "SampleTable":
         """Keep the rows that match everything given."""
         mask = np.ones(len(self), bool)
@@ -136,6 +140,8 @@ class SampleTable:
                 mask &= self._is_in(name, (wanted,))
         if matrices is not None:
             mask &= self._is_in("matrix", matrices)
+        if width is not None:
+            mask &= self._rows["width"].to_numpy() == width
         return SampleTable(self._rows.filter(pa.array(mask)), self.provenance)
 
     def updated(self, fresh: "SampleTable") -> "SampleTable":

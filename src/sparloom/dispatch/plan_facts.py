@@ -91,7 +91,9 @@ def _pair(key: Mapping[str, Any]) -> tuple[str, ...]:
 def _csr(key: Mapping[str, Any]) -> tuple[str, ...]:
     shapes = ", ".join("x".join(map(str, shape)) for shape in key["shapes"])
     kernels = cuda_kernels_digest() if "device" in key else sources_digest(SOURCES)
-    return str(key["op"]), str(key["pattern"]), shapes, schedule_name(key), kernels
+    source = str(key.get("shortlist", "")).split()
+    op = ", shortlist=".join([str(key["op"]), *source[:1]])
+    return op, str(key["pattern"]), shapes, schedule_name(key), kernels
 
 
 def _ragged(key: Mapping[str, Any]) -> tuple[str, ...]:

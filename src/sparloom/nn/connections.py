@@ -19,11 +19,14 @@ class Connections:
     Args:
         sums: with the weights of edges, 1 unless given; those of edges between the same nodes are added.
         means: the same, divided by the edges of each receiver.
+        maxima: with the weight of each edge, for the largest product; None where edges between the same nodes have
+            weights of their own.
         repeated: an edge that is there more than once, (sender, receiver).
     """
 
     sums: Operand
     means: Operand
+    maxima: Operand | None
     repeated: tuple[int, int] | None
 
 
@@ -34,7 +37,10 @@ def connections_of(edges: Edges, structure: Structure) -> Connections:
     sums = structure.values(weights)
     degrees = torch.bincount(edges.rows, minlength=edges.nodes).clamp(min=1)
     means = sums / degrees.repeat_interleave(crow.diff())
-    return Connections((crow, col, sums, shape), (crow, col, means, shape), _repeated(edges, structure))
+    repeated = _repeated(edges, structure)
+    each = sums if repeated is None else torch.ones_like(sums) if edges.weights is None else None
+    return Connections((crow, col, sums, shape), (crow, col, means, shape),
+                       None if each is None else (crow, col, each, shape), repeated)
 
 
 def _repeated(edges: Edges, structure: Structure) -> tuple[int, int] | None:

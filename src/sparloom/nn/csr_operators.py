@@ -1,59 +1,47 @@
 """Sparse operations as operators of torch: torch.ops.sparloom, seen by autograd and torch.compile.
 
-    spmm             A X                            from values (nnz,), X (cols, width)
+    spmm             A X, its mean or maximum       from values (nnz,), X (cols, width)
     spmm_transposed  AT Y                           from values (nnz,), Y (rows, width)
     sddmm            values * (Q KT) on A's pattern from Q (rows, width), K (cols, width)
     csr_attention    softmax(Q KT / sqrt(d)) V      from Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e)
 
 A's pattern is given as crow (rows + 1,) and col (nnz,). The gradients of the first three are made of these three, so
-they have gradients of any order; attention has first ones. Operands are checked by `sparloom.nn.sparse`.
+they have gradients of any order; attention has first ones. Those of the maximum are in `sparloom.nn.max_operators`;
+here they look for the places of the maxima first, which is the product once more. Operands are checked by
+`sparloom.nn.sparse`.
 """
 
 from typing import Any
 
 import torch
 
-from sparloom.nn.csr_given import DEVICES
 from sparloom.nn.csr_gradients import attention_gradients
 from sparloom.nn.known_patterns import known_patterns
+from sparloom.nn.max_operators import gradients_at, spmm_max
+from sparloom.nn.registration import Gradients, define
 
 __all__ = ["csr_attention", "sddmm", "spmm"]
-
-Gradients = tuple[torch.Tensor | None, ...]
-
-
-def _define(name: str, schema: str, *, run: Any, fake: Any, keep: Any, backward: Any) -> Any:
-    """Register an operator for the CPU and GPUs; not by torch.library.custom_op, whose first call imports the compiler.
-
-    Args:
-        run: computes, on tensors that hold numbers.
-        fake: makes an empty result, for tracing.
-        keep: stores what `backward` needs.
-    """
-    full = f"sparloom::{name}"
-    torch.library.define(full, schema, tags=(torch.Tag.pt2_compliant_tag,))
-    torch.library.impl(full, DEVICES)(run)
-    torch.library.register_fake(full)(fake)
-    torch.library.register_autograd(full, backward, setup_context=keep)
-    return getattr(torch.ops.sparloom, name).default
 
 
 def _keep_spmm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     crow, col, values, dense, ctx.reduce = inputs
-    ctx.cols = dense.shape[0]
-    ctx.save_for_backward(crow, col, values if ctx.needs_input_grad[3] else None,
-                          dense if ctx.needs_input_grad[2] else None)
+    ctx.cols, largest = dense.shape[0], ctx.reduce == "max"
+    ctx.save_for_backward(crow, col, values if largest or ctx.needs_input_grad[3] else None,
+                          dense if largest or ctx.needs_input_grad[2] else None)
 
 
 def _spmm_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
     crow, col, values, dense = ctx.saved_tensors
+    if ctx.reduce == "max":
+        _, places = spmm_max(crow, col, values, dense)
+        return *gradients_at(crow, col, values, dense, places, grad, cols=ctx.cols, wanted=ctx.needs_input_grad), None
     if ctx.reduce == "mean":
         grad = grad / crow.diff().clamp(min=1).unsqueeze(1)
     return (None, None, sddmm(crow, col, None, grad, dense) if ctx.needs_input_grad[2] else None,
             spmm_transposed(crow, col, values, grad, ctx.cols) if ctx.needs_input_grad[3] else None, None)
 
 
-spmm = _define(
+spmm = define(
     "spmm", "(Tensor crow, Tensor col, Tensor values, Tensor dense, str reduce) -> Tensor",
     run=lambda crow, col, values, dense, reduce: known_patterns().find(crow, col, dense.shape[0]).spmm(
         values, dense, reduce),
@@ -73,7 +61,7 @@ def _transposed_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
             spmm(crow, col, values, grad, "sum") if ctx.needs_input_grad[3] else None, None)
 
 
-spmm_transposed = _define(
+spmm_transposed = define(
     "spmm_transposed", "(Tensor crow, Tensor col, Tensor values, Tensor dense, SymInt cols) -> Tensor",
     run=lambda crow, col, values, dense, cols: known_patterns().find(crow, col, cols).spmm_transposed(values, dense),
     fake=lambda crow, col, values, dense, cols: dense.new_empty(cols, dense.shape[1]),
@@ -93,7 +81,7 @@ def _sddmm_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
             spmm_transposed(crow, col, weights, left, right.shape[0]) if wants_right else None)
 
 
-sddmm = _define(
+sddmm = define(
     "sddmm", "(Tensor crow, Tensor col, Tensor? values, Tensor left, Tensor right) -> Tensor",
     run=lambda crow, col, values, left, right: known_patterns().find(crow, col, right.shape[0]).sddmm(
         values, left, right),
@@ -109,7 +97,7 @@ def _attention_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
     return None, None, *csr_attention_backward(*ctx.saved_tensors, grad)
 
 
-csr_attention = _define(
+csr_attention = define(
     "csr_attention", "(Tensor crow, Tensor col, Tensor queries, Tensor keys, Tensor values) -> Tensor",
     run=lambda crow, col, queries, keys, values: known_patterns().find(crow, col, keys.shape[0]).attention(
         queries, keys, values),
@@ -126,7 +114,7 @@ def _refuse(ctx: Any, *grads: torch.Tensor) -> Gradients:
                        "attention of sddmm, a softmax over the rows, and spmm, which have them")
 
 
-csr_attention_backward = _define(
+csr_attention_backward = define(
     "csr_attention_backward",
     "(Tensor crow, Tensor col, Tensor queries, Tensor keys, Tensor values, Tensor result, Tensor grad)"
     " -> (Tensor, Tensor, Tensor)",

@@ -5,6 +5,7 @@ from functools import cached_property
 import torch
 
 from sparloom.dispatch.csr import Prepared
+from sparloom.nn import at_places
 from sparloom.nn.structure import turn
 from sparloom.nn.tensor_place import CpuTensors, TensorPlace
 from sparloom.sparse import Pattern
@@ -52,6 +53,25 @@ class Directions:
         prepared, order = self._turned
         array, turned = self._tensors.array, values.index_select(0, order)
         return self._tensors.run(lambda: prepared.spmm(array(dense), values=array(turned)))
+
+    def spmm_max(self, values: torch.Tensor, dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the largest products, (rows, width), and which nonzero each comes from, int32, see `Prepared`."""
+        array = self._tensors.array
+        result, places = self.forward.spmm_max(array(dense), values=array(values))
+        return torch.from_numpy(result), torch.from_numpy(places)
+
+    def spmm_at(self, places: torch.Tensor, values: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
+        """Compute A X, (rows, width), of one nonzero per element, see `sparloom.nn.at_places`; as the next two."""
+        return at_places.spmm_at(places, self.pattern.indices, values, dense, threads=self.threads)
+
+    def spmm_transposed_at(self, places: torch.Tensor, values: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
+        """Compute AT Y, (cols, width), likewise, for Y (rows, width)."""
+        return at_places.spmm_transposed_at(places, self.pattern.indices, values, dense, cols=self.pattern.cols,
+                                            threads=self.threads)
+
+    def sddmm_at(self, places: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """Compute Y XT on the pattern of A, (nnz,), likewise."""
+        return at_places.sddmm_at(places, self.pattern.indices, left, right, threads=self.threads)
 
     def sddmm(self, values: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """Compute values * (Q KT), (nnz,), for Q (rows, width) and K (cols, width); values are 1 unless given."""

@@ -2,13 +2,14 @@
 
 import torch
 
+from sparloom.nn.connections import Connections
 from sparloom.nn.graph import Graph
 from sparloom.nn.neighbours import check_channels, neighbours_of
 from sparloom.nn.sparse import spmm
 
 __all__ = ["SAGEConv"]
 
-AGGREGATIONS = ("mean", "sum", "add")
+AGGREGATIONS = ("mean", "sum", "add", "max")
 
 
 class SAGEConv(torch.nn.Module):
@@ -20,7 +21,7 @@ class SAGEConv(torch.nn.Module):
     Args:
         in_channels: columns of X. Departure: neither -1 nor a tuple, senders and receivers are the same nodes.
         out_channels: columns of the result.
-        aggr: "mean" or "sum", also called "add".
+        aggr: "mean", "sum", also called "add", or "max", of each column; nodes that nobody sends to get 0.
         normalize: rows of the result are divided by their Euclidean norm.
         root_weight: whether there is W1.
         project: senders send relu(W3 x_j + b) in place of x_j.
@@ -30,7 +31,8 @@ class SAGEConv(torch.nn.Module):
         TypeError, ValueError: an argument that this layer cannot follow; the message says which.
 
     Source: Hamilton, Ying and Leskovec, Inductive Representation Learning on Large Graphs. Where the result has fewer
-    columns than X, W2 is applied before the mean, which so has less to do.
+    columns than X, W2 is applied before the mean or sum, which so has less to do. Departure: of senders with the same
+    largest number one gets all of the gradient, the first; PyTorch Geometric divides it among those of an edge_index.
     """
 
     def __init__(
@@ -69,16 +71,25 @@ class SAGEConv(torch.nn.Module):
             TypeError, ValueError: x, graph and layer do not fit together; the message says how.
         """
         connections = neighbours_of(x, edge_index, self.in_channels)
-        matrix = connections.means if self.aggr == "mean" else connections.sums
         sent = self.lin(x).relu() if self.project else x
-        if self.in_channels > self.out_channels:
-            result = spmm(matrix, sent @ self.lin_l.weight.T)
-            result = result if self.lin_l.bias is None else result + self.lin_l.bias
-        else:
-            result = self.lin_l(spmm(matrix, sent))
+        result = self._largest(connections, sent) if self.aggr == "max" else self._linear(connections, sent)
         if self.root_weight:
             result = result + self.lin_r(x)
         return torch.nn.functional.normalize(result, dim=-1) if self.normalize else result
+
+    def _largest(self, connections: Connections, sent: torch.Tensor) -> torch.Tensor:
+        if connections.maxima is None:
+            sender, receiver = connections.repeated
+            raise ValueError(f"the edge from {sender} to {receiver} is there more than once, with weights: the largest "
+                             "product is not that of their sum, pass a matrix with each once")
+        return self.lin_l(spmm(connections.maxima, sent, reduce="max"))
+
+    def _linear(self, connections: Connections, sent: torch.Tensor) -> torch.Tensor:
+        matrix = connections.means if self.aggr == "mean" else connections.sums
+        if self.in_channels <= self.out_channels:
+            return self.lin_l(spmm(matrix, sent))
+        result = spmm(matrix, sent @ self.lin_l.weight.T)
+        return result if self.lin_l.bias is None else result + self.lin_l.bias
 
     def extra_repr(self) -> str:
         """Show the channels."""

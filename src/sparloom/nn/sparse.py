@@ -7,18 +7,18 @@ from typing import Literal, get_args
 
 import torch
 
-from sparloom.nn import csr_operators
+from sparloom.nn import csr_operators, max_operators
 from sparloom.nn.csr_given import Matrix, check_alike, check_dense, matrix_of
 
 __all__ = ["csr_attention", "sddmm", "spmm"]
 
-Reduce = Literal["sum", "mean"]
+Reduce = Literal["sum", "mean", "max"]
 
 REDUCTIONS = get_args(Reduce)
 
 
 def spmm(A: Matrix, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Tensor:
-    """Multiply a sparse matrix by a dense one: A X, with gradients of A's values and X.
+    """Multiply a sparse matrix by a dense one: A X, with gradients of A's values and X, of any order.
 
     The first call for a pattern and a width, and the first gradient, measure a few kernels on some rows. Patterns are
     found again by their index tensors, as long as these live; A's values may change from call to call. Within
@@ -28,7 +28,9 @@ def spmm(A: Matrix, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Tensor:
         A: (rows, cols), float32 values with int32 or int64 indices, columns rising in every row, on the CPU or,
             with CuPy, on an NVIDIA GPU: a CSR tensor or (crow_indices, col_indices, values[, shape]).
         X: (cols, width) float32, where A is.
-        reduce: "sum", or "mean": divided by the nonzeros of each row.
+        reduce: "sum"; "mean", divided by the nonzeros of each row; on the CPU "max", the largest product of each, or
+            NaN if one is NaN. All of an element's gradient goes to the nonzero that it comes from, of equal products the
+            first one of the row. Which these are is kept, (rows, width) int32, where a gradient is wanted.
 
     Returns:
         (rows, width) float32; 0 for rows without nonzeros.
@@ -41,7 +43,10 @@ def spmm(A: Matrix, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Tensor:
         raise ValueError(f"reduce={reduce!r}: give one of {', '.join(REDUCTIONS)}")
     matrix = matrix_of(A)
     check_dense(X, "X", rows=matrix.cols, axes=2, device=matrix.crow.device)
-    return csr_operators.spmm(matrix.crow, matrix.col, matrix.values, X, reduce)
+    given = matrix.crow, matrix.col, matrix.values, X
+    if reduce == "max" and torch.is_grad_enabled() and (X.requires_grad or matrix.values.requires_grad):
+        return max_operators.spmm_max(*given)[0]
+    return csr_operators.spmm(*given, reduce)
 
 
 def sddmm(A: Matrix, Q: torch.Tensor, K: torch.Tensor) -> torch.Tensor:

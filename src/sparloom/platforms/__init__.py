@@ -5,7 +5,8 @@ from sparloom.ondemand import on_demand
 __all__ = [
     "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "CupyGpu", "DeviceKernels", "DeviceMatrix",
     "DevicePattern", "Family", "Gpu", "NullPlatform", "Platform", "Rival", "SpadePlatform", "SpmmKernels",
-    "count_reads", "cusparse_spmm", "interleaved", "keep_threads_awake", "on_cuda", "reads_by_level", "reallocated",
+    "SpmmMaxKernels", "count_reads", "cusparse_spmm", "interleaved", "keep_threads_awake", "on_cuda",
+    "reads_by_level", "reallocated",
 ]
 
 _PLACES = {
@@ -24,6 +25,7 @@ _PLACES = {
     "Rival": "sparloom.platforms.cpu_kernels.family",
     "SpadePlatform": "sparloom.platforms.spade",
     "SpmmKernels": "sparloom.platforms.cpu_kernels.spmm",
+    "SpmmMaxKernels": "sparloom.platforms.cpu_kernels.spmm_max",
     "count_reads": "sparloom.platforms.cache_counters",
     "cusparse_spmm": "sparloom.platforms.cuda.cusparse",
     "interleaved": "sparloom.platforms.interleave",

@@ -45,6 +45,6 @@ class SpotCheck:
     def compare_written(self, result: np.ndarray) -> None:
         """Compare a result that held NaN before the kernel ran: no element of it may be left as it was."""
         self.compare(result)
-        if np.isnan(result.sum()):
+        if np.isnan(result.sum(dtype=np.promote_types(result.dtype, np.float32))):
             rows = np.unique(np.argwhere(np.isnan(result))[:, 0])
             raise AssertionError(f"{rows.size} rows hold NaN, the first is {rows[0]}")

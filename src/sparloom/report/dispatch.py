@@ -75,12 +75,12 @@ def dispatch_metrics(
         case; `<op>/over_<baseline>`, `<op>/<width>/over_best`; `<op>/new_over_best`, where the call makes the array of
         its result; `<op>/cases` and `<op>/slower_share`, below 0.97. `<op>/small/over_best` of the other cases, and
         what calls of a prepared matrix take beside the kernel, `replay_overhead_us`, median over all small cases, with
-        `_p90`. `attention/over_composed` is attention/over_best, `sage_training/over_pyg` that of steps of training.
-        `attention/memory_share`, its peak over that of the baseline which needs least. `probe_share_median`, what
-        deciding takes over 100 calls, and `probe_runs_max`, over one; `measured_share` of the decisions. Of the
-        explored cases `regret`, by operation and by way, see
-        `decision_regret`, and `stable_share`, those on which at least 9 of 10 decisions are the same or all choices
-        are within 3 %.
+        `_p90`. `attention/over_composed` is attention/over_best, `sage_training/over_pyg` that of means over
+        neighbours with their gradients. `attention/memory_share`, its peak over that of the baseline which needs least.
+        `probe_share_median`, what deciding takes over 100 calls, and `probe_runs_max`, over one; `measured_share` of
+        the decisions. Of the explored cases `regret`, by operation, by way and by both, see `decision_regret`; what a
+        decision takes, `ways/<way>/seconds_median`, and over one run of the best candidate, `ways/<way>/runs_median`;
+        `stable_share`, those on which at least 9 of 10 decisions are the same or all choices are within 3 %.
     """
     seconds = dispatch_seconds(per_case)
     found: dict[str, float] = {}
@@ -145,7 +145,10 @@ def _regrets(candidates: pd.DataFrame, decisions: pd.DataFrame, seed: int) -> di
         found |= ratio_bounds(f"{op}/regret", rows["regret"], seed=seed)
     for way, rows in first.groupby("way", sort=False):
         found |= ratio_bounds(f"ways/{way}/regret", rows["regret"], seed=seed)
+        for op, part in rows.groupby("op", sort=False):
+            found |= ratio_bounds(f"ways/{way}/{op}/regret", part["regret"], seed=seed)
         found[f"ways/{way}/seconds_median"] = float(rows["decision_seconds"].median())
+        found[f"ways/{way}/runs_median"] = float((rows["decision_seconds"] / rows["judged_by"]).median())
     stable = [_is_stable(rows) for _, rows in judged[judged["way"] == "default"].groupby(CASE)]
     return found | {"stable_share": float(np.mean(stable)), "stable_cases": len(stable)}
 

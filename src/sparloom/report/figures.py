@@ -35,7 +35,7 @@ STYLE = {
 
 TITLES: Mapping[str, str] = {
     "spmm": "SpMM", "sddmm": "SDDMM", "gemm_spmm": "GeMM-SpMM", "spmm_spmm": "SpMM-SpMM", "spmm_gemm": "SpMM-GeMM",
-    "attention": "attention", "sage_training": "GraphSAGE step",
+    "attention": "attention", "sage_training": "GraphSAGE means", "sage_steps": "GraphSAGE step",
 }
 
 

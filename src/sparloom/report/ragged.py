@@ -161,7 +161,7 @@ def _draw_products(rows: pd.DataFrame, title: str, label: str, stem: Path) -> No
     panel.set_xlabel(label)
     panel.set_ylabel("useful GFLOP/s")
     panel.set_title(title)
-    panel.legend(fontsize=8)
+    panel.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     save(drawn, stem)
 
 

@@ -2,8 +2,10 @@
 
 from functools import partial
 
-from sparloom.space.config import Config
+from sparloom.space.coding import Code, flag, logarithm, one_hot
+from sparloom.space.config import Config, Shape
 from sparloom.space.grid import GridSpace, Parameter
+from sparloom.space.shared import I1, I2, J1, J2, K1, K2, K3, SharedSchedule, insert_after
 
 __all__ = ["AttentionSpace", "SddmmSpace", "SpmmMaxSpace", "SpmmSpace"]
 
@@ -25,6 +27,10 @@ SDDMM = (
     PREFETCH,
     Parameter("group", (1, 4, 16)),  # nonzeros of a row whose lanes are added up together
 )
+
+BLOCK = 64  # rows whose strips are computed one after the other, kBlock of kernels/cpu/spmm.cpp
+BY_STRIP = (I2, K2, I1, J2, J1, K1)
+BY_NONZERO = (I2, I1, J2, J1, K2, K1)
 
 
 def AttentionSpace(width: int) -> GridSpace:  # noqa: N802 (a constructor)
@@ -52,6 +58,8 @@ def SpmmSpace(width: int) -> GridSpace:  # noqa: N802 (a constructor)
         defaults=("natural", "dynamic", 0, "all", 1, 0),
         refuse=partial(_refuse, width=width),
         coupled=("order", "strip", "together"),
+        mapping=partial(_by_strip, width=width),
+        latent=(*_latent(), flag("together", (1, 4)), flag("stream")),
         meaning=f"spmm 1, width {width}",
     )
 
@@ -77,6 +85,8 @@ def SddmmSpace(width: int) -> GridSpace:  # noqa: N802 (a constructor)
         op="sddmm",
         parameters=SDDMM,
         defaults=("natural", "dynamic", 0, 16),
+        mapping=partial(_by_nonzero, width=width),
+        latent=(*_latent(), logarithm("group", (1, 4, 16), 16)),
         meaning=f"sddmm 1, width {width}",
     )
 
@@ -90,3 +100,28 @@ def _refuse(config: Config, *, width: int) -> str | None:
     if config["order"] != "natural" or int(config["together"]) > 1:
         return f"strip={strip} goes with order=natural and together=1"
     return None
+
+
+def _latent() -> tuple[Code, ...]:
+    """Write what both operations have and no loop says."""
+    return flag("order", ORDER.values), one_hot("balance", BALANCE.values), one_hot("prefetch", PREFETCH.values)
+
+
+def _by_strip(config: Config, shape: Shape | None, *, width: int) -> SharedSchedule:
+    """Blocks of rows, in them strips of columns, in these whole rows."""
+    rows, cols = _bound(shape)
+    strip = width if config["strip"] == "all" else min(int(config["strip"]), width)
+    return SharedSchedule(I=min(BLOCK, rows), J=cols, K=strip, K_inner=1, order=insert_after(BY_STRIP, K2, K3))
+
+
+def _by_nonzero(config: Config, shape: Shape | None, *, width: int) -> SharedSchedule:
+    """Rows, in them nonzeros, for each of them all columns of both operands."""
+    _, cols = _bound(shape)
+    return SharedSchedule(I=1, J=cols, K=width, K_inner=1, order=insert_after(BY_NONZERO, K2, K3))
+
+
+def _bound(shape: Shape | None) -> Shape:
+    if shape is None:
+        raise ValueError("rows are read whole, which has no extent before the space is bound to a matrix: call "
+                         "bind(shape)")
+    return max(1, shape[0]), max(1, shape[1])

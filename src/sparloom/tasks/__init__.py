@@ -23,7 +23,7 @@ _HOMES = {
     "Collect": "collect",
     "CollectGemm": "collect_gemm",
     "Compare": "compare",
-    "DecisionWay": "dispatch_score",
+    "DecisionWay": "decision_way",
     "Distillation": "tree_export",
     "ExportCsv": "export_csv",
     "EvalRagged": "eval_ragged",

@@ -61,12 +61,13 @@ def begin(
         MissingArtifact: names the experiment that makes what is missing.
         ValueError: the network has learned from a matrix that judges.
     """
-    op = f"op={study.op.name}"
     given = None if pretrained is None else _existing(Path(pretrained), source, checkpoints)
     latent = checkpoints.find(checkpoints.latent(study.platform, study.op), study.samples,
-                              experiment=f"autoencode_{study.platform.name}", overrides=(op,))
+                              experiment=f"autoencode_{study.platform.name}",
+                              overrides=checkpoints.overrides(study.platform, study.op, "target"))
     trained = given or checkpoints.find(checkpoints.source(source, study.op, net), study.samples,
-                                        experiment=f"pretrain_{source.name}", overrides=(op,))
+                                        experiment=f"pretrain_{source.name}",
+                                        overrides=checkpoints.overrides(source, study.op, "source"))
     space = source.space(study.op)
     stored = load_checkpoint(trained, kind="cognate", op=study.op.name, platform=space.name, space=space.digest())
     _refuse_seen(trained, stored, study)

@@ -5,7 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +22,9 @@ from sparloom.platforms import keep_threads_awake
 from sparloom.report import dispatch_metrics, dispatch_tables, draw_dispatch
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tasks.case_journal import CaseJournal
+from sparloom.tasks.decision_way import DecisionWay, ready_ways
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase, dispatch_cases, spread_out
-from sparloom.tasks.dispatch_score import DecisionWay, DispatchBench
+from sparloom.tasks.dispatch_score import DispatchBench
 from sparloom.tasks.fanout import run_apart
 from sparloom.tasks.kernel_peers import peer_versions
 from sparloom.tasks.processors import alone
@@ -46,13 +47,14 @@ class BenchDispatch:
     Args:
         corpus: of matrices.
         count: of matrices that are timed, evenly over their nonzeros; None: all.
-        ops: "spmm", "sddmm", "attention"; "sage_training", steps of training GraphSAGE on the square patterns.
+        ops: "spmm", "sddmm", "attention"; on the square patterns "sage_training", the means over neighbours in a step
+            of training GraphSAGE with their gradients, and "sage_steps", whole steps.
         widths: of dense operands, all heads together.
         heads: of attention.
         explored: matrices that are explored, likewise.
         explored_widths: for these.
         repeats: of a cold decision on them.
-        ways: other ways to decide, by name.
+        ways: other ways to decide, by name; `ready_ways` leaves out what cannot be compared.
         policy: of decisions.
         timing: of methods side by side.
         memory_bytes: cases that need more are left out, and peers that do.
@@ -78,6 +80,9 @@ class BenchDispatch:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet, decisions.parquet, candidates.parquet, peers.json and figures; returns ratios."""
+        return replace(self, ways=ready_ways(self.ways, self.corpus.entries()))._run(out)
+
+    def _run(self, out: Path) -> Mapping[str, float]:
         keep_threads_awake()
         planned = {step: self._planned(step) for step in ("decide", "score", "explore")}
         entries = {entry.name: entry for entry in self.corpus.entries()}
@@ -126,7 +131,7 @@ class BenchDispatch:
         if step == "explore":
             entries, widths = spread_out(entries, self.explored), self.explored_widths
         if step != "score":
-            ops = [op for op in ops if op != TRAINING]
+            ops = [op for op in ops if op not in TRAINING]
         return dispatch_cases(entries, ops, widths, memory_bytes=self.memory_bytes)
 
     def _missing(self, step: str, cases: Sequence[DispatchCase]) -> list[DispatchCase]:

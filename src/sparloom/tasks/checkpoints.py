@@ -20,6 +20,8 @@ __all__ = ["Checkpoints", "samples_name"]
 
 logger = logging.getLogger(__name__)
 
+USUAL = 256  # columns of the dense operands in WACO and COGNATE
+
 
 def samples_name(samples: SampleSource) -> str:
     """Name a kind of samples as conf/samples does: real, synthetic, tiny, csv."""
@@ -33,7 +35,8 @@ class Checkpoints:
 
     A name ends in a digest of what a run that looks for the checkpoint knows of it: how the network and the latent
     encoder are made, which matrices and which seed the network was pre-trained with. So one network is never taken for
-    another. How long and at which rate it was trained is not in the name: train again what is to replace it.
+    another. Spaces depend on the columns of the dense operands: a number other than 256 is in the name. How long and at
+    which rate it was trained is not: train again what is to replace it.
 
     Args:
         artifacts: folder for those trained here.
@@ -51,15 +54,24 @@ class Checkpoints:
 
     def latent(self, platform: "Platform", op: Op) -> str:
         """Name of the latent encoder of a platform."""
-        return f"latent_{platform.name}_{op.name}_{self._encoder_tag()}"
+        return f"latent_{platform.name}_{op.name}{_width(platform)}_{self._encoder_tag()}"
 
     def source(self, platform: "Platform", op: Op, net: Network) -> str:
         """Name of a network pre-trained on a platform."""
-        return f"source_{platform.name}_{op.name}_{self._network_tag(net)}"
+        return f"source_{platform.name}_{op.name}{_width(platform)}_{self._network_tag(net)}"
 
     def finetuned(self, platform: "Platform", op: Op, net: Network) -> str:
         """Name of the network that recommends on a platform with its preset."""
-        return f"finetuned_{platform.name}_{platform.preset}_{op.name}_{self._network_tag(net)}"
+        return f"finetuned_{platform.name}_{platform.preset}_{op.name}{_width(platform)}_{self._network_tag(net)}"
+
+    def overrides(self, platform: "Platform", op: Op, role: str) -> tuple[str, ...]:
+        """Say to an experiment what it shall make a checkpoint for.
+
+        Args:
+            role: of the platform, "source" or "target".
+        """
+        width = _columns(platform)
+        return (f"op={op.name}", *((f"{role}.width={width}",) if width != USUAL else ()))
 
     def path(self, name: str, samples: SampleSource) -> Path:
         """Where a newly trained one goes."""
@@ -91,6 +103,14 @@ class Checkpoints:
         pretraining = {"class": type(self.pretraining).__name__, **asdict(self.pretraining)}
         made = {"net": net.settings, "encoder": _made(self.encoder), "pretraining": pretraining, "seed": self.seed}
         return f"{type(net).__name__.lower()}-{_digest(made)}"
+
+
+def _width(platform: "Platform") -> str:
+    return "" if _columns(platform) == USUAL else f"_{_columns(platform)}"
+
+
+def _columns(platform: "Platform") -> int:
+    return getattr(platform, "width", USUAL)
 
 
 def _made(encoder: LatentEncoder) -> dict[str, Any]:

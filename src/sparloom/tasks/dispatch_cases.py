@@ -9,7 +9,7 @@ from sparloom.sparse import MatrixEntry
 
 __all__ = ["TRAINING", "DispatchCase", "dispatch_cases", "spread_out"]
 
-TRAINING = "sage_training"  # the operation is a step of training; of square patterns
+TRAINING = ("sage_training", "sage_steps")  # with gradients, on square patterns
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def dispatch_cases(
     found = {}
     for entry in entries:
         cases = [DispatchCase(op, entry.name, width) for op in ops for width in widths
-                 if (op != TRAINING or entry.rows == entry.cols)
+                 if (op not in TRAINING or entry.rows == entry.cols)
                  and 8 * width * (entry.rows + entry.cols) + 24 * entry.nnz <= memory_bytes]
         if cases:
             found[entry.name] = cases

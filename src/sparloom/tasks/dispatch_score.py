@@ -11,39 +11,27 @@ import numpy as np
 import torch
 
 from sparloom.dispatch import PlanCache
-from sparloom.dispatch.csr import CsrCostModel, CsrPlan, CsrPolicy, Library, Prepared
+from sparloom.dispatch.csr import CsrPlan, CsrPolicy, Library, Prepared
 from sparloom.errors import Unsupported
 from sparloom.fusion import pinned
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, assert_rows_close
 from sparloom.platforms import CpuKernels, interleaved, reallocated
 from sparloom.sparse import SparseMatrix
+from sparloom.tasks.decision_way import DecisionWay
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase
 from sparloom.tasks.peak_memory import peak_bytes
-from sparloom.tasks.sage_training import sage_steps
+from sparloom.tasks.sage_training import sage_aggregations, sage_steps
 from sparloom.tasks.sparse_peers import GATHERING, SPARSE_PEERS, gathered_bytes
 from sparloom.tasks.timed_cases import statistics_of
 
-__all__ = ["DecisionWay", "DispatchBench"]
+__all__ = ["DispatchBench"]
 
 OPS: Mapping[str, Callable[[int], Op]] = {
     "spmm": lambda heads: SpMM(), "sddmm": lambda heads: SDDMM(), "attention": lambda heads: CsrAttention(heads)}
 SERIAL = ("scipy",)
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class DecisionWay:
-    """Another way to decide.
-
-    Args:
-        policy: of the decision.
-        model: what shortlists are made by; None: the formula.
-    """
-
-    policy: CsrPolicy
-    model: CsrCostModel | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +77,7 @@ class DispatchBench:
             NotDecided: no other process has decided the case before.
         """
         torch.set_num_threads(self.threads)
-        if case.op == TRAINING:
+        if case.op in TRAINING:
             return self._trained(case, matrix)
         op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
         ready = self._prepared(operands.matrix, cache=self.cache, policy=self.policy, replay_only=True)
@@ -112,14 +100,16 @@ class DispatchBench:
                  **self._peak(case, calls[name])} for name, each in taken.items()] + failed
 
     def _trained(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Time steps of training, in which kernels are decided and kept as in any program."""
+        """Time what is trained, in which kernels are decided and kept as in any program."""
+        bind = sage_aggregations if case.op == "sage_training" else sage_steps
         try:
-            steps = sage_steps(matrix.pattern, case.width, seed=self.seed)
+            steps = bind(matrix.pattern, case.width, seed=self.seed)
         except (Unsupported, AssertionError) as error:
             return [{"method": "pyg", "failure": f"{type(error).__name__}: {error}"}]
         with pinned(self.threads):
-            taken = interleaved(steps, self.timing, threads=self.threads)
-        return [{"method": name, **statistics_of(each)} for name, each in taken.items()]
+            taken = interleaved(steps.bound, self.timing, threads=self.threads)
+        return [{"method": name, **statistics_of(each)} for name, each in taken.items()] + [
+            {"method": name, "failure": reason} for name, reason in steps.refused.items()]
 
     def explore(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Time every candidate and every baseline of a decision, and decide anew in every way, several times.
@@ -151,8 +141,8 @@ class DispatchBench:
         try:
             cache = PlanCache(folder)
             cache.keep_rates(self.threads, self.cache.rates(self.threads))
-            return _told(self._prepared(operands.matrix, cache=cache, policy=way.policy, model=way.model).plan(
-                case.op, **operands.dense))
+            return _told(self._prepared(operands.matrix, cache=cache, policy=way.policy, shortlist=way.shortlist,
+                                        model=way.model).plan(case.op, **operands.dense))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

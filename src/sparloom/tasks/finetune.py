@@ -131,7 +131,8 @@ class Finetune:
         anchors = [item.input for item in items] + [study.inputs[name] for name in known if name in study.inputs]
         model = with_anchors(trained.module.net, study.space, anchors)
         notes = {"method": method, "seed": seed, "matrices": [item.input.name for item in items], "labels": len(labels),
-                 "preset": self.target.preset, "samples": samples_name(self.samples)}
+                 "preset": self.target.preset, "samples": samples_name(self.samples),
+                 "width": getattr(self.target, "width", None)}
         model.save(reports.out / "checkpoints" / f"{method}_{seed}.pt", notes=notes, precision="float16")
         if transfer and self.recommends and seed == self.seeds[0]:
             name = self.checkpoints.finetuned(self.target, self.op, self.recipe.module.net)

@@ -55,7 +55,8 @@ class FineTuned:
     def _checkpoint(self) -> Path:
         return self.checkpoints.find(
             self.checkpoints.finetuned(self.platform, self.op, self.net), self.samples,
-            experiment=f"finetune_{self.platform.name}", overrides=(f"op={self.op.name}",))
+            experiment=f"finetune_{self.platform.name}",
+            overrides=self.checkpoints.overrides(self.platform, self.op, "target"))
 
     @cached_property
     def _model(self) -> CognateModel:

@@ -44,7 +44,8 @@ class Pretrain:
         space = self.platform.space(self.op)
         named = f"{self.platform.name}_{self.op.name}"
         latent = self.checkpoints.find(self.checkpoints.latent(self.platform, self.op), self.samples,
-                                       experiment=f"autoencode_{self.platform.name}", overrides=(f"op={self.op.name}",))
+                                       experiment=f"autoencode_{self.platform.name}",
+                                       overrides=self.checkpoints.overrides(self.platform, self.op, "target"))
         encoder = load_encoder(latent, space)
         table = self.samples.table(self.platform.name, self.platform.preset, self.op.name)
         labels = labels_with_noise(table, space.default().key)

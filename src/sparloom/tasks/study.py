@@ -43,8 +43,20 @@ class Study:
 
     @cached_property
     def labels(self) -> pd.DataFrame:
-        """One row per matrix and configuration."""
-        return self.samples.table(self.platform.name, self.platform.preset, self.op.name).labels()
+        """One row per matrix and configuration; those of the platform's width where there are several.
+
+        Raises:
+            ValueError: there are several, and this is none of them.
+        """
+        table = self.samples.table(self.platform.name, self.platform.preset, self.op.name)
+        widths = table.widths()
+        if len(widths) > 1:
+            width = getattr(self.platform, "width", None)
+            if width not in widths:
+                raise ValueError(f"no samples of {self.op.name} on {self.platform.name} with {width} columns: give the "
+                                 f"platform a width of {', '.join(map(str, widths))}, or collect them")
+            table = table.filter(width=width)
+        return table.labels()
 
     @cached_property
     def inputs(self) -> MatrixInputs:

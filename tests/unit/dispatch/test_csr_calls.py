@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from strategies import patterns
 
 import sparloom
-from sparloom.dispatch import PlanCache, Race
-from sparloom.dispatch.csr import CsrPolicy, Prepared, decide, sample_rows
+from sparloom.dispatch import Decision, PlanCache, Race
+from sparloom.dispatch.csr import CsrChoice, CsrDecider, CsrPolicy, Prepared, decide, sample_rows
 from sparloom.dispatch.csr.contest import Contest
 from sparloom.errors import NotDecided
 from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax, assert_close
@@ -69,6 +69,35 @@ def test_mean_divides_by_what_a_row_has():
 def test_the_maximum_is_taken_of_what_a_row_has():
     a, x = matrix(), dense(200, 16)
     close(SpmmMax(), a, {"B": x}, sparloom.spmm(a, x, reduce="max"))
+
+
+@pytest.mark.parametrize("libraries", [{}, {"spmm_max": {"other": lambda matrix, threads: None}}],
+                         ids=["own", "library"])
+def test_the_places_of_maxima(tmp_path, monkeypatch, libraries):
+    """Those of our own kernel, whoever else was chosen for the maxima alone."""
+    if libraries:
+        monkeypatch.setattr(CsrDecider, "decide", lambda *_: (CsrChoice(library="other"), Decision("rule", "chosen")))
+    a = matrix()
+    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), libraries=libraries)
+    lengths = np.diff(a.indptr)
+    for x, values in ((dense(200, 16), None), (dense(200, 16, seed=4), None), (dense(200, 16), -a.data)):
+        result, places = ready.spmm_max(x, values=values)
+        products = (a.data if values is None else values)[:, None] * x[a.indices]
+        assert (places[lengths == 0] == -1).all()
+        assert (result[lengths == 0] == 0).all()
+        filled = places[lengths > 0]
+        assert np.array_equal(result[lengths > 0], products[filled, np.arange(16)])
+        assert np.array_equal(result[lengths > 0], np.maximum.reduceat(products, a.indptr[:-1][lengths > 0]))
+        assert (np.searchsorted(a.indptr, filled, side="right") - 1 == np.flatnonzero(lengths)[:, None]).all()
+    assert ready.plan("spmm_max", B=x).choice.library == ("other" if libraries else "")
+
+
+def test_places_are_not_found_without_a_decision(tmp_path):
+    ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), replay_only=True)
+    with pytest.raises(NotDecided, match="no plan for spmm_max"):
+        ready.spmm_max(dense(200, 8))
+    with pytest.raises(ValueError, match=r"X has shape \(199, 8\): it must be \(200, width\)"):
+        ready.spmm_max(dense(199, 8))
 
 
 def test_other_values_on_the_same_pattern_need_no_new_decision(cache):

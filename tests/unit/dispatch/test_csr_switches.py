@@ -21,6 +21,7 @@ SET = {
     "AUTOSAGE_MIN_PROBE_ROWS": "64", "AUTOSAGE_MIN_PROBE_NNZ": "512", "AUTOSAGE_VERBOSE": "1", "AUTOSAGE_HUB_CTA": "1",
     "AUTOSAGE_VEC4": "0", "AUTOSAGE_FTILE": "128", "AUTOSAGE_WPB": "8", "AUTOSAGE_HUB_T": "300",
     "AUTOSAGE_NATIVE_PATH": "/lib/auto.so", "AUTOSAGE_CACHE_DIR": "/nowhere/plans",
+    "AUTOSAGE_SHORTLIST": "trees", "AUTOSAGE_SHORTLIST_MODEL": "/models/spmm:/models/sddmm",
 }
 
 
@@ -33,7 +34,9 @@ def test_every_variable_is_read_and_documented():
     found = Switches.from_environment(SET)
     assert found == Switches(
         cache_dir=Path("/nowhere/plans"), caching=False, replay_only=True, log_probes=False, probe_frac=0.5,
-        probe_min_rows=7, probe_iters=6, probe_cap_ms=1.5, min_probe_rows=64, min_probe_nnz=512, verbose=True,
+        probe_min_rows=7, probe_iters=6, probe_cap_ms=1.5, shortlist="trees",
+        shortlist_model=(Path("/models/spmm"), Path("/models/sddmm")), min_probe_rows=64, min_probe_nnz=512,
+        verbose=True,
         cuda=CudaSwitches(hub_cta=True, vec4=False, ftile=128, wpb=8, hub_t=300, native_path=Path("/lib/auto.so")))
     assert set(SET) == NAMES == set(re.findall(r"AUTOSAGE_[A-Z0-9_]+", PAGE))
     assert len(SET) == len(fields(Switches)) - 1 + len(fields(CudaSwitches))
@@ -64,6 +67,7 @@ def test_nothing_set_changes_nothing(environment):
     ("PROBE_ITERS", "1_000", "a whole number"), ("PROBE_CAP_MS", "inf", "a number above 0, at most 1,000,000"),
     ("MIN_PROBE_ROWS", "-1", "a whole number, at least 0"), ("MIN_PROBE_NNZ", "many", "a whole number, at least 0"),
     ("FTILE", "32", "64 or 128"), ("WPB", "3", "2 or 4 or 8"), ("HUB_T", "0", "a whole number, at least 1"),
+    ("SHORTLIST", "best", "estimate or all or trees or model"), ("SHORTLIST_MODEL", ":", "paths, with : between"),
     ("CACHE_DIR", __file__, "a folder, or the name of a new one"),
 ])
 def test_values_that_are_not_allowed_are_refused(name, value, allowed):

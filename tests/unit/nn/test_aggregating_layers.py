@@ -49,7 +49,8 @@ def results(layer: torch.nn.Module, x: torch.Tensor, graph: torch.Tensor | Graph
 
 @pytest.mark.parametrize("options", [
     {}, {"aggr": "sum"}, {"aggr": "add", "bias": False}, {"normalize": True}, {"root_weight": False},
-    {"project": True}, {"project": True, "aggr": "sum", "normalize": True},
+    {"project": True}, {"project": True, "aggr": "sum", "normalize": True}, {"aggr": "max"},
+    {"aggr": "max", "project": True, "normalize": True}, {"aggr": "max", "root_weight": False, "bias": False},
 ], ids=str)
 @pytest.mark.parametrize("width", [5, 12, 20])
 def test_sage_agrees_with_pytorch_geometric(theirs, edges, options, width) -> None:
@@ -60,7 +61,7 @@ def test_sage_agrees_with_pytorch_geometric(theirs, edges, options, width) -> No
         assert_near(actual, expected)
 
 
-@pytest.mark.parametrize("aggr", ["mean", "sum"])
+@pytest.mark.parametrize("aggr", ["mean", "sum", "max"])
 def test_sage_agrees_on_weighted_matrices(theirs, edges, aggr) -> None:
     weights = dense(NODES, NODES, seed=3) * (dense(NODES, NODES, seed=4) > 0.8)
     matrix = weights.to_sparse_csr()
@@ -105,6 +106,26 @@ def test_sage_is_the_dense_mean(edges) -> None:
     assert_near(layer(x, edges), mean @ x @ layer.lin_l.weight.T + layer.lin_l.bias + x @ layer.lin_r.weight.T)
 
 
+def test_repeated_edges_do_not_change_the_largest(theirs, edges) -> None:
+    layer, x = SAGEConv(CHANNELS, 4, "max"), dense(NODES, CHANNELS)
+    for actual, expected in zip(results(layer, x, edges), results(layer, x, simple(edges)), strict=True):
+        assert torch.equal(actual, expected)
+
+
+def test_of_equal_senders_the_first_gets_the_gradient() -> None:
+    layer, x = SAGEConv(3, 2, "max", root_weight=False), torch.ones(4, 3, requires_grad=True)
+    layer(x, torch.tensor([[2, 1, 3], [0, 0, 0]])).sum().backward()
+    assert_near(x.grad, torch.zeros(4, 3).index_put((torch.tensor(1),), layer.lin_l.weight.sum(0)).detach())
+
+
+def test_the_largest_of_repeated_edges_with_weights_is_refused() -> None:
+    matrix = torch.sparse_csr_tensor(torch.tensor([0, 0, 2]), torch.tensor([0, 0]), torch.tensor([1.0, -2.0]), (2, 2))
+    graph = Graph(matrix)
+    assert SAGEConv(3, 2, "sum")(torch.zeros(2, 3), graph).shape == (2, 2)
+    with pytest.raises(ValueError, match=r"the edge from 0 to 1 is there more than once, with weights.*each once"):
+        SAGEConv(3, 2, "max")(torch.zeros(2, 3), graph)
+
+
 def test_weights_that_learn(edges) -> None:
     matrix = (dense(NODES, NODES, seed=3) * (dense(NODES, NODES, seed=4) > 0.8)).to_sparse_csr().requires_grad_()
     layer, x = SAGEConv(CHANNELS, 4, "sum"), dense(NODES, CHANNELS)
@@ -117,8 +138,8 @@ def test_weights_that_learn(edges) -> None:
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 5])
-@pytest.mark.parametrize("layer", [SAGEConv(3, 2), SAGEConv(2, 3, "sum"), TransformerConv(3, 2, heads=2)],
-                         ids=["mean", "sum", "attention"])
+@pytest.mark.parametrize("layer", [SAGEConv(3, 2), SAGEConv(2, 3, "sum"), SAGEConv(3, 2, "max"),
+                                   TransformerConv(3, 2, heads=2)], ids=["mean", "sum", "max", "attention"])
 def test_graphs_without_edges(nodes, layer) -> None:
     x = torch.ones(nodes, layer.in_channels, requires_grad=True)
     result = copy.deepcopy(layer)(x, torch.empty(2, 0, dtype=torch.int64))
@@ -131,13 +152,13 @@ def test_layers_on_one_graph_share_its_connections(edges) -> None:
     first = graph.connections()
     SAGEConv(CHANNELS, 4)(x, graph)
     assert graph.connections() is first
-    assert first.means[0] is first.sums[0]
+    assert first.means[0] is first.sums[0] is first.maxima[0]
 
 
 @pytest.mark.slow
 def test_layers_can_be_compiled(edges) -> None:
     graph, x = Graph(simple(edges), NODES), dense(NODES, CHANNELS)
-    for layer in (SAGEConv(CHANNELS, 4), TransformerConv(CHANNELS, 4, heads=2)):
+    for layer in (SAGEConv(CHANNELS, 4), SAGEConv(CHANNELS, 4, "max"), TransformerConv(CHANNELS, 4, heads=2)):
         compiled = torch.compile(layer, backend="aot_eager")
         for actual, expected in zip(results(compiled, x, graph), results(layer, x, graph), strict=True):
             assert_near(actual, expected)
@@ -167,7 +188,7 @@ def test_attention_over_repeated_edges_is_refused() -> None:
 @pytest.mark.parametrize(("make", "error", "message"), [
     (lambda: SAGEConv(-1, 4), ValueError, "-1 input and 4 output channels: give at least 1 of each"),
     (lambda: SAGEConv((3, 4), 4), TypeError, r"in_channels=\(3, 4\): this layer has one kind of nodes"),
-    (lambda: SAGEConv(3, 4, "max"), ValueError, "aggr='max': this layer has mean, sum, add"),
+    (lambda: SAGEConv(3, 4, "min"), ValueError, "aggr='min': this layer has mean, sum, add, max"),
     (lambda: TransformerConv(3, 4, heads=0), ValueError, "heads=0: give at least 1"),
     (lambda: TransformerConv(3, 4, beta=True), ValueError, "beta=True: this layer has neither gate"),
     (lambda: TransformerConv(3, 4, dropout=0.5), ValueError, "dropout=0.5: .*: give 0"),

@@ -106,7 +106,7 @@ def test_matrices_without_nonzeros(shape) -> None:
     rows, cols = shape
     a = (torch.zeros(rows + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0), shape)
     x, q = dense(cols, 3).requires_grad_(), dense(rows, 3).requires_grad_()
-    for reduce in ("sum", "mean"):
+    for reduce in ("sum", "mean", "max"):
         result = spmm(a, x, reduce=reduce)
         assert torch.equal(result, torch.zeros(rows, 3))
         assert torch.equal(torch.autograd.grad(result.sum(), x)[0], torch.zeros(cols, 3))
@@ -278,5 +278,5 @@ def test_shapes_must_agree() -> None:
         csr_attention(a, dense(ROWS, 2, 8), dense(COLS, 2, 8), dense(ROWS, 2, 8))
     with pytest.raises(ValueError, match="V has 3 heads and Q 2: give as many"):
         csr_attention(a, dense(ROWS, 2, 8), dense(COLS, 2, 8), dense(COLS, 3, 8))
-    with pytest.raises(ValueError, match="reduce='max': give one of sum, mean"):
-        spmm(a, dense(COLS, 8), reduce="max")
+    with pytest.raises(ValueError, match="reduce='min': give one of sum, mean, max"):
+        spmm(a, dense(COLS, 8), reduce="min")

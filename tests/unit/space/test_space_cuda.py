@@ -3,7 +3,7 @@
 import pytest
 
 from sparloom.errors import IllegalSchedule
-from sparloom.space import CudaSpace, Readings
+from sparloom.space import CudaKernelSpace, CudaSpace, Readings
 
 
 @pytest.mark.parametrize(("op", "count"), [("spmm", 288), ("sddmm", 324)])
@@ -17,6 +17,16 @@ def test_number_of_points(op: str, count: int) -> None:
 def test_narrow_operands_leave_fewer_points(op: str, count: int) -> None:
     space = CudaSpace(op, width=64)
     assert len(list(space)) == len(space) == count
+
+
+@pytest.mark.parametrize(("op", "width", "count"), [
+    ("spmm", 256, 270), ("sddmm", 256, 405), ("attention", 256, 324), ("attention", 64, 288), ("attention", 7, 36),
+    ("attention", 300, 216), ("attention", 1024, 108),
+])
+def test_number_of_points_of_kernels_by_hand(op: str, width: int, count: int) -> None:
+    space = CudaKernelSpace(op, width=width)
+    assert len(set(space)) == len(space) == count
+    space.validate(space.default())
 
 
 def test_threads_beyond_the_width_are_refused() -> None:

@@ -73,12 +73,13 @@ def bench(tmp_path, **changes) -> BenchDispatch:
         "corpus": SyntheticCorpus([200], 1, 0, ["uniform", "hub_rows", "nearest"]), "count": 2,
         "ops": ["spmm", "sddmm", "attention"], "widths": [8], "heads": 2, "explored": 1, "explored_widths": [8],
         "repeats": 2,
-        "ways": {"full": DecisionWay(CsrPolicy(calibrate="full"))}, "policy": policy, "timing": TIMING, "threads": 1,
+        "ways": {"full": DecisionWay(CsrPolicy(calibrate="full")), "all": DecisionWay(policy, "all"),
+                 "trees": DecisionWay(policy, "trees", ["nowhere"])}, "policy": policy, "timing": TIMING, "threads": 1,
         "memory_bytes": 1e9, "journals": str(tmp_path / "journals"), "seed": 0}
     return BenchDispatch(**settings | changes)
 
 
-def test_every_step_is_written_and_reduced(tmp_path):
+def test_every_step_is_written_and_reduced(tmp_path, caplog):
     out = tmp_path / "out"
     out.mkdir()
     metrics = bench(tmp_path).run(out)
@@ -88,10 +89,13 @@ def test_every_step_is_written_and_reduced(tmp_path):
     for op, peers in SPARSE_PEERS.items():
         methods = set(scored.loc[(scored["op"] == op) & scored["median"].notna(), "method"])
         assert methods >= {"sparloom", "sparloom_new", *peers} - {"mkl"}
-    assert decided.groupby("way").size().to_dict() == {"": 6, "default": 6, "full": 3}
+    assert decided.groupby("way").size().to_dict() == {"": 6, "default": 6, "full": 3, "all": 3}
+    assert "the way trees is left out: nowhere is not there" in caplog.text
+    assert "python run.py experiment=fit_trees makes it" in caplog.text
     assert set(candidates["method"]) >= set(decided["choice"])
     assert {"spmm/small/over_best", "replay_overhead_us", "attention/memory_share", "regret", "spmm/regret",
-            "ways/full/regret", "stable_share"} <= metrics.keys()
+            "ways/full/regret", "ways/all/sddmm/regret", "ways/all/seconds_median", "ways/all/runs_median",
+            "stable_share"} <= metrics.keys()
     assert all(np.isfinite(value) for value in metrics.values())
     assert (out / "regret.png").stat().st_size > 0
     assert not list((tmp_path / "journals").glob("*"))

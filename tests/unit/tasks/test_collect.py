@@ -9,11 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cuda_emulator import Emulator
 from toy import SIMULATED, ToyCorpus, ToyPlatform
 
 from sparloom.data import SampleTable
-from sparloom.measure import Measurement
-from sparloom.ops import SpMM
+from sparloom.measure import Measurement, TimingProtocol
+from sparloom.ops import CsrAttention, SpMM
+from sparloom.platforms import CudaPlatform
+from sparloom.platforms.cuda.attention import AttentionProgram
 from sparloom.tasks import Collect
 from sparloom.tasks.collect import FLUSH_SECONDS
 from sparloom.tasks.failures import failure_reasons
@@ -203,6 +206,20 @@ def test_killed_again_and_again_it_loses_at_most_the_sample_in_flight(tmp_path, 
     measured = len((tmp_path / "calls").read_text().splitlines())
     assert len(table) == 80
     assert measured - 80 <= kills * jobs
+
+
+@pytest.mark.cc
+def test_attention_on_a_gpu_is_collected(tmp_path):
+    """A head has 4 columns: 36 configurations are legal."""
+    op, platform = CsrAttention(4), CudaPlatform("cuda_kernels", "h200", 16)
+    texts = {AttentionProgram.of(config, 4).text for config in platform.space(op)}
+    platform.gpu = Emulator(sorted(texts), tmp_path)
+    timing = TimingProtocol(rounds=1, repetitions=1, short_seconds=0.0, most_repetitions=1, slow_factor=4.0,
+                            steal_ratio=1.5, retakes=0, seed=0)
+    metrics = collect(tmp_path, op=op, platforms=[platform], timing=timing).run(tmp_path)
+    table = SampleTable.read(tmp_path / "toy" / "samples" / "cuda_kernels_attention.parquet")
+    assert metrics["new_rows"] == len(table) == 4 * 36
+    assert metrics["new_failures"] == 0
 
 
 def _rows(folder: Path) -> int:

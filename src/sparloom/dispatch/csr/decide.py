@@ -88,6 +88,8 @@ class CsrDecider:
         libraries: baselines beside the safe configuration.
         model: what the shortlist is made by.
         clock: wall seconds; what is measured is timed as `where` says.
+        apart: what the model takes is not part of what the measurements may take, as it may be longer than a race; it
+            is part of the seconds of the decision.
     """
 
     op: Op
@@ -96,6 +98,7 @@ class CsrDecider:
     policy: CsrPolicy
     model: CsrCostModel
     clock: Clock = time.perf_counter
+    apart: bool = False
 
     def decide(self, operands: Operands) -> tuple[CsrChoice, Decision]:
         """Measure a few kernels on a sample; one that computes something else than the best baseline is refused."""
@@ -107,11 +110,15 @@ class CsrDecider:
         if not allowed:
             return self._unmeasured(f"{self.policy.runs:g} runs of {1e3 * run:.3f} ms are too short to measure in", 2,
                                     start, operands.width)
-        parts, candidates = self._parts(operands), self._candidates(operands)
+        parts = self._parts(operands)
+        asked = self.clock()
+        candidates = self._candidates(operands)
+        late = self.clock() - asked if self.apart else 0.0
         begin = self.clock()
         able = self.where.able(self.op, parts[0], candidates)
+        late += self.clock() - begin
         contest = Contest(self.op, self.where, able, self.libraries, parts)
-        chosen, reason, trials, executions = self._settled(contest, start + self.clock() - begin, allowed)
+        chosen, reason, trials, executions = self._settled(contest, start + late, allowed)
         rows = sum(part.matrix.pattern.rows for part in parts)
         return contest.choice(chosen), Decision("measured", f"{reason}; {rows} of {pattern.rows} rows", trials,
                                                 executions + 2, self.clock() - start)

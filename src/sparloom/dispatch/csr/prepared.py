@@ -17,9 +17,9 @@ from sparloom.dispatch.csr.contest import CsrChoice
 from sparloom.dispatch.csr.cpu_place import CpuPlace
 from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy
 from sparloom.dispatch.csr.place import Place
-from sparloom.dispatch.csr.replay import LibraryReplay, NativeReplay, Replay
+from sparloom.dispatch.csr.proposals import Given
+from sparloom.dispatch.csr.replay import LibraryReplay, NativeReplay, PlacesReplay, Replay
 from sparloom.dispatch.csr.rivals import Library
-from sparloom.dispatch.csr.shortlist import CsrCostModel
 from sparloom.dispatch.csr.switches import Switches
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.plan_cache import PlanCache
@@ -74,7 +74,9 @@ class Prepared:
         threads: of every call on the processor; all processors that this process may use unless given.
         cache: where decisions are kept; what `Switches` say, or else the folder of this user, unless given.
         policy: how decisions are made; what `Switches` say unless given.
-        model: what shortlists are made by; a formula over rates of this machine unless given.
+        shortlist: which kernels are worth a measurement: "estimate", "all", "trees" or "model", see `Proposals`; what
+            `Switches` say unless given.
+        model: paths of the files that "trees" or "model" read, or, in place of `shortlist`, a model as an object.
         libraries: operation -> baselines beside the safe configuration of our kernels; those of `where` unless given.
         replay_only: measure nothing.
         where: A is; the processor unless given. Dense operands and results of all calls are there, too.
@@ -82,7 +84,7 @@ class Prepared:
 
     def __init__(
         self, matrix: SparseMatrix | DeviceMatrix, *, threads: int | None = None, cache: PlanCache | None = None,
-        policy: CsrPolicy | None = None, model: CsrCostModel | None = None,
+        policy: CsrPolicy | None = None, shortlist: str | None = None, model: Given = None,
         libraries: Mapping[str, Mapping[str, Library]] | None = None, replay_only: bool = False,
         where: Place | None = None,
     ) -> None:
@@ -92,13 +94,15 @@ class Prepared:
         self._switches = Switches.from_environment()
         self._switches.show_decisions()
         self._cache = self._switches.plans() if cache is None else cache
-        self._policy = self._switches.policy(self.where.policy(), matrix.pattern) if policy is None else policy
+        self._proposals = self._switches.proposals(shortlist, model)
+        self._policy = self._proposals.policy(
+            self._switches.policy(self.where.policy(), matrix.pattern) if policy is None else policy)
         self._probes = self._switches.probe_log(self._cache)
-        self._model = model
         self._libraries = self.where.libraries if libraries is None else libraries
         self._replay_only = replay_only
         self._plans: dict[tuple[str, Shapes], CsrPlan] = {}
         self._replays: dict[tuple[str, Shapes], Replay] = {}
+        self._placing: dict[Shapes, PlacesReplay] = {}
         self._families: dict[str, Family] = {}  # what they run has any width
         self._lock = RLock()
 
@@ -128,6 +132,30 @@ class Prepared:
         operands = Operands(self._with(values, reduce), {"B": given})
         return self._run("spmm_max" if reduce == "max" else "spmm", operands, out,
                          (self.matrix.pattern.rows, given.shape[1]))
+
+    def spmm_max(self, dense: Any, *, values: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Take the largest products as `spmm` does, by the kernel that was decided for it, and find their places.
+
+        Args:
+            dense, values: as in `spmm`.
+
+        Returns:
+            (rows, width) float32; (rows, width) int32, which nonzero of A each comes from: the first one whose product
+            is the largest, or NaN; -1 in rows without nonzeros.
+
+        Raises:
+            TypeError, ValueError, NotDecided: as by `spmm`; also where A has 2**31 nonzeros or more.
+        """
+        given = self.where.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
+        operands = Operands(self._with(values), {"B": given})
+        shapes, op = _shapes(operands), OPS["spmm_max"]
+        with self._lock:
+            replay = self._placing.get(shapes)
+            if replay is None:
+                plan = self._plan(op.name, shapes, operands)
+                config = self.where.safe(op, operands.width) if plan.choice.library else plan.config
+                replay = self._placing[shapes] = PlacesReplay(self._family(op.name), config)
+            return replay(operands)
 
     def sddmm(
         self, left: Any, right: Any, *, values: Any | None = None, out: Any | None = None,
@@ -219,9 +247,12 @@ class Prepared:
     def _made(self, op: str, plan: CsrPlan) -> Replay:
         if plan.choice.library:
             return LibraryReplay(self._libraries[op][plan.choice.library], self.where)
+        return NativeReplay(self._family(op), plan.config)
+
+    def _family(self, op: str) -> Family:
         if op not in self._families:
             self._families[op] = self.where.kernels(OPS[op], 1)
-        return NativeReplay(self._families[op], plan.config)
+        return self._families[op]
 
     def _plan(self, op: str, shapes: Shapes, operands: Operands) -> CsrPlan:
         if (op, shapes) not in self._plans:
@@ -253,8 +284,9 @@ class Prepared:
         if unmeasured:
             safe = where.safe(OPS[op], operands.width)
             return CsrPlan(CsrChoice(config=safe.key), Decision("rule", unmeasured), space)
-        decider = CsrDecider(OPS[op], where, self._libraries.get(op, {}), self._policy,
-                             self._model or where.model(self._cache))
+        model = self._proposals.scorer(lambda: where.model(self._cache), threads=self.threads)
+        decider = CsrDecider(OPS[op], where, self._libraries.get(op, {}), self._policy, model,
+                             apart=self._proposals.learned)
         plan = CsrPlan(*decider.decide(operands), space)
         self._cache.keep_schedule(self._key(op, shapes), {
             "choice": asdict(plan.choice), "decision": plan.decision.to_json()})
@@ -268,7 +300,8 @@ class Prepared:
         return {
             "op": op, "pattern": self._pattern, "shapes": [list(shape) for shape in shapes],
             "dtype": self.matrix.dtype.name, **self.where.signature(),
-            "libraries": sorted(self._libraries.get(op, {})), "calibrate": self._policy.calibrate}
+            "libraries": sorted(self._libraries.get(op, {})), "calibrate": self._policy.calibrate,
+            **self._proposals.key}
 
 
 def _shapes(operands: Operands) -> Shapes:

@@ -7,11 +7,11 @@ from typing import Any, Protocol
 from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.rivals import Library, Product
 from sparloom.ops import Operands
-from sparloom.platforms import Family
+from sparloom.platforms import Family, SpmmMaxKernels
 from sparloom.space import Config
 from sparloom.sparse import SparseMatrix
 
-__all__ = ["LibraryReplay", "NativeReplay", "Replay"]
+__all__ = ["LibraryReplay", "NativeReplay", "PlacesReplay", "Replay"]
 
 
 class Replay(Protocol):
@@ -42,6 +42,29 @@ class NativeReplay:
         self._call()
         self._call.lent = ()
         return result
+
+
+class PlacesReplay:
+    """The maximum of products by one of our kernels, with the places of the maxima; otherwise as `NativeReplay`."""
+
+    def __init__(self, family: SpmmMaxKernels, config: Config) -> None:
+        self._family, self._config = family, config
+        self._call = None
+
+    def __call__(self, operands: Operands) -> tuple[Any, Any]:
+        """Compute.
+
+        Raises:
+            ValueError: there are too many nonzeros to count them in int32.
+        """
+        result, places = self._family.result(operands), self._family.places(operands)
+        if self._call is None:
+            self._call = self._family.bind(operands, self._config, result, places)
+        else:
+            self._family.rebind(self._call, operands, result, places)
+        self._call()
+        self._call.lent = ()
+        return result, places
 
 
 class LibraryReplay:

@@ -16,7 +16,11 @@ class CsrCostModel(Protocol):
     """Orders configurations of one operation for one problem."""
 
     def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> np.ndarray:
-        """Score, (configs,): low = fast."""
+        """Score, (configs,): low = fast.
+
+        Raises:
+            Unsupported: the model was not trained for this; a formula is asked in its place.
+        """
 
 
 def shortlist(

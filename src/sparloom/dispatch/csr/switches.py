@@ -10,6 +10,8 @@
 | `AUTOSAGE_PROBE_MIN_ROWS` | 1, 2, ... | 20,000 nonzeros | measured on at least so many rows of mean length |
 | `AUTOSAGE_PROBE_ITERS` | 1, 2, ... | 3 | repetitions of a candidate that stays to the end |
 | `AUTOSAGE_PROBE_CAP_MS` | above 0 | 200 | how long a race or a duel may take |
+| `AUTOSAGE_SHORTLIST` | estimate, all, trees, model | estimate | which kernels are worth a measurement: `Proposals` |
+| `AUTOSAGE_SHORTLIST_MODEL` | paths, with `:` between | | files of the learned model, where one is asked for |
 | `AUTOSAGE_MIN_PROBE_ROWS` | 0, 1, ... | 0 | smaller matrices run the baseline, unmeasured; samples are as large |
 | `AUTOSAGE_MIN_PROBE_NNZ` | 0, 1, ... | 0 | the same, in nonzeros |
 | `AUTOSAGE_VERBOSE` | 0, 1 | 0 | 1: each decision is logged, to stderr if logging is not set up |
@@ -37,6 +39,7 @@ from typing import Any
 
 from sparloom.dispatch.csr.decide import CsrPolicy
 from sparloom.dispatch.csr.probe_log import ProbeLog
+from sparloom.dispatch.csr.proposals import SHORTLISTS, Given, Proposals, is_object
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.sparse import Pattern
 
@@ -82,6 +85,8 @@ class Switches:
         probe_min_rows: ... at least as many as so many rows of mean length have.
         probe_iters: repetitions.
         probe_cap_ms: of a race or a duel.
+        shortlist: where shortlists come from.
+        shortlist_model: paths of the learned model they come from; none where the formula is asked.
         min_probe_rows, min_probe_nnz: of a matrix that is measured, and of a sample.
         verbose: log decisions, to stderr where nothing else is set up.
     """
@@ -94,6 +99,8 @@ class Switches:
     probe_min_rows: int | None = None
     probe_iters: int | None = None
     probe_cap_ms: float | None = None
+    shortlist: str | None = None
+    shortlist_model: tuple[Path, ...] = ()
     min_probe_rows: int = 0
     min_probe_nnz: int = 0
     verbose: bool = False
@@ -127,6 +134,12 @@ class Switches:
     def probe_log(self, plans: PlanCache) -> ProbeLog | None:
         """Open the log beside the decisions; None where there is to be none, or no folder."""
         return ProbeLog(plans.folder) if self.log_probes and plans.folder is not None else None
+
+    def proposals(self, shortlist: str | None = None, model: Given = None) -> Proposals:
+        """Say where shortlists come from; arguments, as of `Proposals.of`, come before what is set."""
+        kind = shortlist if shortlist is not None or is_object(model) else self.shortlist
+        learned = kind in ("trees", "model")
+        return Proposals.of(kind, self.shortlist_model if model is None and learned else model)
 
     def policy(self, default: CsrPolicy, pattern: Pattern | None = None) -> CsrPolicy:
         """Change what is set, and leave the rest.
@@ -199,7 +212,7 @@ def _flag(name: str) -> _Variable:
     return _Variable(name, "0 or 1", {"0": False, "1": True}.get)
 
 
-def _one_of(name: str, *values: int) -> _Variable:
+def _one_of(name: str, *values: int | str) -> _Variable:
     return _Variable(name, " or ".join(map(str, values)), {str(value): value for value in values}.get)
 
 
@@ -226,6 +239,11 @@ def _folder(name: str) -> _Variable:
     return _Variable(name, "a folder, or the name of a new one", read)
 
 
+def _paths(name: str) -> _Variable:
+    return _Variable(name, f"paths, with {os.pathsep} between",
+                     lambda text: tuple(Path(each).expanduser() for each in text.split(os.pathsep) if each) or None)
+
+
 _VARIABLES: Mapping[str, _Variable] = {
     "AUTOSAGE_CACHE_DIR": _folder("cache_dir"),
     "AUTOSAGE_CACHE": _flag("caching"),
@@ -235,6 +253,8 @@ _VARIABLES: Mapping[str, _Variable] = {
     "AUTOSAGE_PROBE_MIN_ROWS": _count("probe_min_rows", 1),
     "AUTOSAGE_PROBE_ITERS": _count("probe_iters", 1),
     "AUTOSAGE_PROBE_CAP_MS": _number("probe_cap_ms", 1e6),
+    "AUTOSAGE_SHORTLIST": _one_of("shortlist", *SHORTLISTS),
+    "AUTOSAGE_SHORTLIST_MODEL": _paths("shortlist_model"),
     "AUTOSAGE_MIN_PROBE_ROWS": _count("min_probe_rows", 0),
     "AUTOSAGE_MIN_PROBE_NNZ": _count("min_probe_nnz", 0),
     "AUTOSAGE_VERBOSE": _flag("verbose"),

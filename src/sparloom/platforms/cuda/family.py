@@ -14,9 +14,12 @@ from sparloom.platforms.cuda.gpu import Gpu, Kernel
 from sparloom.platforms.sweep import Call
 from sparloom.space import Config, ConfigSpace
 
-__all__ = ["Family", "Given", "HostCheck", "Launch", "Launches", "Placed", "Rival", "in_order"]
+__all__ = ["Family", "Given", "HostCheck", "Launch", "Launches", "Placed", "Rival", "dense_type", "element_macro",
+           "in_order"]
 
 Given = Operands | DenseOperands
+
+ELEMENTS = {np.dtype(np.float32): "float", np.dtype(np.float16): "Half"}  # words of kernels/cuda/element.cuh
 
 HostCheck = Callable[[np.ndarray], None]
 """Compares a result on the host with the oracle; raises AssertionError."""
@@ -31,27 +34,50 @@ class Placed:
         dense: arrays of the device by name.
         values: of the sparse operand; None where there is none.
         pattern: of the sparse operand, where it is on the device already.
+        element: type of all of them, in the words of the kernels.
     """
 
     given: Given
     dense: Mapping[str, Any]
     values: Any | None
     pattern: DevicePattern | None = None
+    element: str = "float"
 
     @classmethod
     def on(cls, gpu: Gpu, given: Given) -> "Placed":
-        """Copy to memory of the device that nothing else holds.
+        """Copy to memory of the device that nothing else holds; float32 values become of the type of the dense arrays.
 
         Raises:
-            Unsupported: an array is not float32.
+            Unsupported: an array is neither float32 nor float16, the dense ones differ, or the values are float64.
         """
-        arrays = dict(given.dense)
-        values = given.matrix.values if isinstance(given, Operands) else None
-        for name, array in (*arrays.items(), *([("the values", values)] if values is not None else [])):
-            if array.dtype != np.float32:
-                raise Unsupported(f"{name} is {array.dtype}: the kernels take float32, convert it")
-        dense = {name: gpu.upload(np.ascontiguousarray(array)) for name, array in arrays.items()}
-        return cls(given, dense, None if values is None else gpu.upload(values))
+        dtype = dense_type(given)
+        dense = {name: gpu.upload(np.ascontiguousarray(array)) for name, array in given.dense.items()}
+        if not isinstance(given, Operands):
+            return cls(given, dense, None, element=ELEMENTS[dtype])
+        values = given.matrix.values
+        if values.dtype != np.float32:
+            raise Unsupported(f"the values are {values.dtype}: the kernels take float32, convert them")
+        return cls(given, dense, gpu.upload(values.astype(dtype, copy=False)), element=ELEMENTS[dtype])
+
+
+def dense_type(given: Given) -> np.dtype:
+    """Read the type of the dense operands, which is that of the result.
+
+    Raises:
+        Unsupported: it is neither float32 nor float16, or there are several.
+    """
+    first, dtype = next((name, array.dtype) for name, array in given.dense.items())
+    for name, array in given.dense.items():
+        if array.dtype not in ELEMENTS:
+            raise Unsupported(f"{name} is {array.dtype}: the kernels take float32 or float16, convert it")
+        if array.dtype != dtype:
+            raise Unsupported(f"{name} is {array.dtype} and {first} {dtype}: the kernels take one type, convert it")
+    return dtype
+
+
+def element_macro(element: str) -> dict[str, str]:
+    """Name the type of elements for a source; float is what it takes without."""
+    return {} if element == "float" else {"ELEMENT": element}
 
 
 Rival = Callable[[Placed, Any], Call]

@@ -8,8 +8,9 @@ import numpy as np
 
 from sparloom.errors import Unsupported
 from sparloom.measure import Measurement, TimingProtocol
-from sparloom.ops import Op
+from sparloom.ops import CsrAttention, Op
 from sparloom.platforms.clock import Stopwatch
+from sparloom.platforms.cuda.attention import AttentionKernels
 from sparloom.platforms.cuda.device import CudaDevice
 from sparloom.platforms.cuda.family import Family, Given, Placed, Rival
 from sparloom.platforms.cuda.gpu import CupyGpu, Gpu
@@ -22,7 +23,8 @@ from sparloom.sparse import Pattern
 
 __all__ = ["CudaPlatform"]
 
-SPACES = ("cuda", "cuda_kernels", "triton")
+SPACES = {"cuda": ("spmm", "sddmm"), "cuda_kernels": ("spmm", "sddmm", "attention"), "triton": ("gemm",)}
+KERNELS = {"spmm": SpmmKernels, "sddmm": SddmmKernels, "attention": AttentionKernels}
 
 
 class CudaPlatform:
@@ -35,7 +37,7 @@ class CudaPlatform:
             "triton", dense GEMM. Names the platform.
         device: whose limits hold: "here", the installed one, or the name of one to plan for, such as "h200". Names the
             preset.
-        width: columns of the dense operands for which the spaces are made.
+        width: columns of the dense operands for which the spaces are made; of attention, all heads together.
     """
 
     kind = "device"
@@ -46,6 +48,7 @@ class CudaPlatform:
         self.name = space
         self.device = device
         self.width = width
+        self._families: dict[tuple[str, int], Family] = {}
 
     def __reduce__(self) -> tuple[type["CudaPlatform"], tuple[str, str, int]]:
         """Travel to another process as settings: devices stay where they are."""
@@ -74,7 +77,7 @@ class CudaPlatform:
         return self.space(op).default()
 
     def run(self, op: Op, operands: Given, config: Config) -> np.ndarray:
-        """Compute the result in float32.
+        """Compute the result, in the type of the dense operands: float32, or float16 where the kernels are ours.
 
         Raises:
             IllegalSchedule: the configuration is not in the space.
@@ -138,18 +141,19 @@ class CudaPlatform:
         Raises:
             Unsupported: there are none.
         """
-        if op.name not in self._families:
-            listed = ", ".join(self._families)
+        if op.name not in SPACES[self.name]:
+            listed = ", ".join(SPACES[self.name])
             raise Unsupported(f"operation {op.name} on platform {self.name}: there are kernels for {listed}")
-        return self._families[op.name]
+        key = op.name, self.width // op.heads if isinstance(op, CsrAttention) else self.width
+        if key not in self._families:
+            self._families[key] = self._family(*key)
+        return self._families[key]
 
-    @cached_property
-    def _families(self) -> dict[str, Family]:
+    def _family(self, op: str, width: int) -> Family:
         if self.name == "triton":
-            return {"gemm": TritonGemm(self.limits)}
+            return TritonGemm(self.limits)
         make = CudaSpace if self.name == "cuda" else CudaKernelSpace
-        return {"spmm": SpmmKernels(make("spmm", width=self.width)),
-                "sddmm": SddmmKernels(make("sddmm", width=self.width))}
+        return KERNELS[op](make(op, width=width))
 
 
 def _bound(

@@ -9,7 +9,7 @@ from sparloom.jit import cuda_text
 from sparloom.ops import SDDMM, Operands
 from sparloom.platforms.cuda.csr import ALL_ROWS, PatternPlace
 from sparloom.platforms.cuda.device import LaunchShape
-from sparloom.platforms.cuda.family import HostCheck, Launch, Placed, in_order
+from sparloom.platforms.cuda.family import HostCheck, Launch, Placed, dense_type, element_macro, in_order
 from sparloom.platforms.cuda.gpu import Gpu
 from sparloom.platforms.spot_check import SpotCheck
 from sparloom.platforms.sweep import Call
@@ -31,6 +31,7 @@ class SddmmProgram:
         groups: per block.
         balance: "nonzeros", equally many for every group; "rows", a group per row; "q90" and so on, a block per hub
             row beside that.
+        element: type of what is in memory.
     """
 
     lanes: int
@@ -39,14 +40,17 @@ class SddmmProgram:
     unroll: str
     groups: int
     balance: str
+    element: str = "float"
 
     @classmethod
-    def of(cls, config: Config) -> "SddmmProgram":
+    def of(cls, config: Config, element: str = "float") -> "SddmmProgram":
         """Read a configuration of `CudaSpace` or `CudaKernelSpace`."""
         lanes, vector, group = (int(config[name]) for name in ("lanes", "vector", "group"))
         if config.space == "cuda":
-            return cls(lanes, vector, group, str(config["unroll"]), int(config["groups_per_block"]), "nonzeros")
-        return cls(lanes, vector, group, "explicit", 32 * int(config["warps"]) // lanes, str(config["balance"]))
+            return cls(lanes, vector, group, str(config["unroll"]), int(config["groups_per_block"]), "nonzeros",
+                       element)
+        return cls(lanes, vector, group, "explicit", 32 * int(config["warps"]) // lanes, str(config["balance"]),
+                   element)
 
     @property
     def threads(self) -> int:
@@ -58,7 +62,8 @@ class SddmmProgram:
         """The source with its macros."""
         unroll = {"none": "kNone", "explicit": "kExplicit", "implicit": "kImplicit"}[self.unroll]
         return cuda_text("cuda/sddmm.cu", {"LANES": self.lanes, "VECTOR": self.vector, "GROUP": self.group,
-                                           "UNROLL": unroll, "THREADS": self.threads})
+                                           "UNROLL": unroll, "THREADS": self.threads,
+                                           **element_macro(self.element)})
 
     def shape(self, groups: int) -> LaunchShape:
         """Take as many blocks as hold so many groups."""
@@ -82,11 +87,11 @@ class SddmmKernels:
 
     def result(self, gpu: Gpu, given: Operands) -> Any:
         """Allocate the values of D (nnz,)."""
-        return gpu.empty((given.matrix.pattern.nnz,), np.float32)
+        return gpu.empty((given.matrix.pattern.nnz,), dense_type(given))
 
     def bind(self, gpu: Gpu, placed: Placed, config: Config, result: Any) -> Call:
         """Bind the kernels of a configuration."""
-        program, pattern = SddmmProgram.of(config), self._patterns.of(gpu, placed)
+        program, pattern = SddmmProgram.of(config, placed.element), self._patterns.of(gpu, placed)
         rows, nnz, text = pattern.pattern.rows, pattern.pattern.nnz, program.text
         csr = (pattern.indptr, pattern.indices, placed.values)
         dense = (placed.dense["B"], placed.dense["C"], np.int32(placed.given.width), result)

@@ -9,7 +9,7 @@ from sparloom.jit import cuda_text
 from sparloom.ops import Operands, SpMM
 from sparloom.platforms.cuda.csr import ALL_ROWS, DevicePattern, PatternPlace
 from sparloom.platforms.cuda.device import CudaDevice, LaunchShape
-from sparloom.platforms.cuda.family import HostCheck, Launch, Placed, in_order
+from sparloom.platforms.cuda.family import HostCheck, Launch, Placed, dense_type, element_macro, in_order
 from sparloom.platforms.cuda.gpu import Gpu
 from sparloom.platforms.spot_check import SpotCheck
 from sparloom.platforms.sweep import Call
@@ -31,6 +31,7 @@ class SpmmProgram:
         unroll: nonzeros whose loads are under way together.
         groups: per block.
         balance: "rows", a group per row; "q90" and so on, a block per hub row beside that; "nonzeros", equal shares.
+        element: type of what is in memory.
     """
 
     lanes: int
@@ -40,17 +41,18 @@ class SpmmProgram:
     unroll: int
     groups: int
     balance: str
+    element: str = "float"
 
     @classmethod
-    def of(cls, config: Config) -> "SpmmProgram":
+    def of(cls, config: Config, element: str = "float") -> "SpmmProgram":
         """Read a configuration of `CudaSpace` or `CudaKernelSpace`."""
         lanes = int(config["lanes"])
         if config.space == "cuda":
             return cls(lanes, int(config["coarsening"]), 1, str(config["reduction"]), 4 if config["unroll"] else 1,
-                       int(config["rows_per_block"]), "rows")
+                       int(config["rows_per_block"]), "rows", element)
         vector = int(config["vector"])
         return cls(lanes, vector * int(config["loads"]), vector, "outside", 4, 32 * int(config["warps"]) // lanes,
-                   str(config["balance"]))
+                   str(config["balance"]), element)
 
     @property
     def threads(self) -> int:
@@ -63,7 +65,7 @@ class SpmmProgram:
         return cuda_text("cuda/spmm.cu", {
             "LANES": self.lanes, "COLUMNS": self.columns, "VECTOR": self.vector,
             "REDUCTION": {"outside": "kOutside", "inside": "kInside"}[self.reduction], "UNROLL": self.unroll,
-            "THREADS": self.threads})
+            "THREADS": self.threads, **element_macro(self.element)})
 
     def grid(self, groups: int, width: int) -> tuple[int, int]:
         """Count the blocks that hold so many groups, for every tile of columns."""
@@ -92,12 +94,12 @@ class SpmmKernels:
 
     def result(self, gpu: Gpu, given: Operands) -> Any:
         """Allocate D (rows, width)."""
-        return gpu.empty((given.matrix.pattern.rows, given.width), np.float32)
+        return gpu.empty((given.matrix.pattern.rows, given.width), dense_type(given))
 
     def bind(self, gpu: Gpu, placed: Placed, config: Config, result: Any) -> Call:
         """Bind the kernels of a configuration."""
         pattern = self._patterns.of(gpu, placed)
-        program = SpmmProgram.of(config)
+        program = SpmmProgram.of(config, placed.element)
         bound = _Bound(gpu, program, pattern, placed, result)
         launches = bound.shares() if program.balance == "nonzeros" else bound.rows_and_hubs()
         return in_order(launches, gpu)
@@ -134,11 +136,11 @@ class _Bound:
         groups = -(-items // share)
         shape = LaunchShape(program.grid(groups, self._width), program.threads)
         carry_rows = self.gpu.empty((groups,), np.int32)
-        carries = self.gpu.empty((groups, self._width), np.float32)
+        carries, rests = (self.gpu.empty((groups, self._width), np.float32) for _ in range(2))
         return [
             self._launch("spmm_shares", shape, (*self._csr, np.int64(pattern.rows), np.int64(share), *self._dense,
-                                                self.result, carry_rows, carries)),
-            self._launch("spmm_carries", shape, (np.int64(groups), np.int32(self._width), carry_rows, carries,
+                                                self.result, carry_rows, carries, rests)),
+            self._launch("spmm_carries", shape, (np.int64(groups), np.int32(self._width), carry_rows, carries, rests,
                                                  self.result)),
         ]
 

@@ -40,8 +40,11 @@ class TritonGemm:
         """Compile and bind the kernel of a configuration.
 
         Raises:
-            Unsupported: Triton refuses it, it needs more shared memory than the device has, or an operand is too large.
+            Unsupported: Triton refuses it, it needs more shared memory than the device has, an operand is too large or
+                not float32.
         """
+        if placed.element != "float":
+            raise Unsupported("the operands are float16: the kernel of Triton takes float32, convert them")
         shape = placed.given.shape
         _check_extent(shape.m * shape.k, shape.k * shape.n, shape.m * shape.n)
         tiling = _tiling(config, placed.given)

@@ -1,11 +1,15 @@
-"""The CUDA kernels of SpMM and SDDMM compile for the GPUs they are meant for."""
+"""The CUDA kernels of SpMM, SDDMM and attention compile for the GPUs they are meant for."""
+
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from sparloom.errors import CompileError, Unsupported
 from sparloom.jit import check_cuda, cuda_text
-from sparloom.ops import SDDMM, SpMM
+from sparloom.ops import SDDMM, CsrAttention, SpMM
 from sparloom.platforms import CudaPlatform
+from sparloom.platforms.cuda.attention import AttentionProgram
 from sparloom.platforms.cuda.sddmm import SddmmProgram
 from sparloom.platforms.cuda.spmm import SpmmProgram
 
@@ -16,7 +20,10 @@ CORNERS = [
     SddmmProgram(lanes=8, vector=1, group=1, unroll="none", groups=1, balance="nonzeros"),
     SddmmProgram(lanes=32, vector=4, group=4, unroll="explicit", groups=8, balance="q95"),
     SddmmProgram(lanes=16, vector=2, group=4, unroll="implicit", groups=8, balance="nonzeros"),
+    AttentionProgram(lanes=8, vector=1, packs=1, group=1, groups=8, balance="rows"),
+    AttentionProgram(lanes=32, vector=4, packs=8, group=4, groups=8, balance="q95"),
 ]
+ATTENTION = AttentionProgram(lanes=16, vector=2, packs=2, group=2, groups=8, balance="q95")
 
 PARTS = 8  # of all sources, compiled one after the other
 
@@ -39,6 +46,17 @@ def test_other_types_compile(macros):
         compile_or_skip(macros + program.text)
 
 
+@pytest.mark.parametrize("element", ["Half", "Bfloat"])
+@pytest.mark.parametrize("program", [CORNERS[2], CORNERS[4], ATTENTION], ids=lambda program: type(program).__name__)
+def test_elements_of_16_bits_compile(program, element):
+    compile_or_skip(replace(program, element=element).text)
+
+
+def test_an_unknown_element_is_refused():
+    with pytest.raises((CompileError, pytest.skip.Exception), match=r"Quarter|CUDA compiler"):
+        compile_or_skip(replace(ATTENTION, element="Quarter").text)
+
+
 def test_a_missing_macro_is_refused():
     text = cuda_text("cuda/spmm.cu", {"LANES": 8, "COLUMNS": 1, "VECTOR": 1, "REDUCTION": "kOutside", "UNROLL": 1})
     with pytest.raises((CompileError, pytest.skip.Exception), match=r"THREADS|CUDA compiler"):
@@ -50,13 +68,18 @@ def test_a_missing_macro_is_refused():
 def test_every_configuration_compiles(place):
     """Distinct sources of all configurations, but for the size of a block, each in a namespace of one text."""
     texts = {}
-    for space in ("cuda", "cuda_kernels"):
-        for op, program in ((SpMM(), SpmmProgram), (SDDMM(), SddmmProgram)):
-            for config in CudaPlatform(space, "h200", 256).space(op):
-                made = program.of(config)
-                texts[made.text.replace(f"#define THREADS {made.threads}\n", "")] = made.text
+    for made in _programs():
+        texts[made.text.replace(f"#define THREADS {made.threads}\n", "")] = made.text
     chosen = [texts[body] for body in sorted(texts)][place::PARTS]
     compile_or_skip("".join(_apart(text, number) for number, text in enumerate(chosen)))
+
+
+def _programs() -> Iterator[SpmmProgram | SddmmProgram | AttentionProgram]:
+    for space in ("cuda", "cuda_kernels"):
+        for op, program in ((SpMM(), SpmmProgram), (SDDMM(), SddmmProgram)):
+            yield from (program.of(config) for config in CudaPlatform(space, "h200", 256).space(op))
+    for config in CudaPlatform("cuda_kernels", "h200", 256).space(CsrAttention()):
+        yield AttentionProgram.of(config, 256)
 
 
 def _apart(text: str, place: int) -> str:

@@ -9,9 +9,10 @@ from cuda_emulator import Emulator
 
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import TimingProtocol
-from sparloom.ops import SDDMM, SpMM, assert_close
+from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, assert_close
 from sparloom.platforms import CudaDevice, CudaPlatform
 from sparloom.platforms.cuda import LaunchShape
+from sparloom.platforms.cuda.family import Placed
 from sparloom.platforms.cuda.spmm import SpmmKernels, SpmmProgram
 from sparloom.space import Config, CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix
@@ -19,6 +20,9 @@ from sparloom.sparse import Pattern, SparseMatrix
 TIMING = TimingProtocol(rounds=2, repetitions=3, short_seconds=0.0, most_repetitions=3, slow_factor=float("inf"),
                         steal_ratio=1.5, retakes=0, seed=0)
 H200 = CudaDevice.named("h200")
+CASES = [("cuda", SpMM()), ("cuda", SDDMM()), ("cuda_kernels", SpMM()), ("cuda_kernels", SDDMM()),
+         ("cuda_kernels", CsrAttention(2))]
+cases = pytest.mark.parametrize(("space", "op"), CASES, ids=lambda value: getattr(value, "name", value))
 
 
 def matrix(rows: int = 6, cols: int = 9, *, seed: int = 0) -> SparseMatrix:
@@ -64,9 +68,8 @@ def test_other_devices_are_read_not_guessed():
         CudaDevice.named("b200")
 
 
-@pytest.mark.parametrize("space", ["cuda", "cuda_kernels"])
-@pytest.mark.parametrize("op", [SpMM(), SDDMM()], ids=lambda op: op.name)
-@pytest.mark.parametrize("width", [1, 8, 30, 32, 64, 128])
+@cases
+@pytest.mark.parametrize("width", [1, 2, 8, 30, 32, 64, 128, 2048])
 def test_defaults_are_legal_at_every_width(space, op, width):
     listed = CudaPlatform(space, "h200", width).space(op)
     listed.validate(listed.default())
@@ -142,7 +145,7 @@ def test_refusals_name_the_operation_the_configuration_or_the_type(emulated):
     with pytest.raises(IllegalSchedule, match="is 32, above the dense width 16"):
         emulated.run(SpMM(), operands, config.replace(lanes=32))
     double = replace(operands, dense={"B": operands.dense["B"].astype(np.float64)})
-    with pytest.raises(Unsupported, match="B is float64: the kernels take float32, convert it"):
+    with pytest.raises(Unsupported, match="B is float64: the kernels take float32 or float16, convert it"):
         emulated.run(SpMM(), double, config)
 
 
@@ -161,11 +164,13 @@ def test_platforms_travel_as_settings():
         CudaPlatform("rocm", "h200", 64)
 
 
+on_a_gpu = pytest.mark.skipif(not has_gpu(), reason="no NVIDIA GPU with CuPy")
+
+
 @pytest.mark.gpu
-@pytest.mark.skipif(not has_gpu(), reason="no NVIDIA GPU with CuPy")
+@on_a_gpu
 @pytest.mark.parametrize("width", [30, 32, 256])
-@pytest.mark.parametrize("space", ["cuda", "cuda_kernels"])
-@pytest.mark.parametrize("op", [SpMM(), SDDMM()], ids=lambda op: op.name)
+@cases
 def test_every_configuration_is_right_on_a_gpu(space, op, width):
     platform, operands = CudaPlatform(space, "here", width), op.operands(skewed(), width, seed=0)
     pattern = operands.matrix.pattern
@@ -175,8 +180,52 @@ def test_every_configuration_is_right_on_a_gpu(space, op, width):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not has_gpu(), reason="no NVIDIA GPU with CuPy")
-@pytest.mark.parametrize("op", [SpMM(), SDDMM()], ids=lambda op: op.name)
+@on_a_gpu
+@cases
+def test_float16_is_right_on_a_gpu(space, op):
+    platform, drawn = CudaPlatform(space, "here", 64), op.operands(skewed(), 64, seed=0)
+    operands = Operands(drawn.matrix, {name: array.astype(np.float16) for name, array in drawn.dense.items()})
+    bounds = {"terms": op.terms(operands.matrix.pattern, 64), "scale": op.scale(operands)}
+    oracle = op.oracle(operands)
+    for config in platform.space(op).sample(40, np.random.default_rng(0)):
+        found = platform.run(op, operands, config)
+        assert found.dtype == np.float16
+        assert_close(found, oracle, **bounds)
+
+
+@pytest.mark.gpu
+@on_a_gpu
+@cases
+def test_bfloat16_is_right_on_a_gpu(space, op):
+    """NumPy has no such type: the kernels are given bits."""
+    platform, operands = CudaPlatform(space, "here", 64), cut(op.operands(skewed(), 64, seed=0))
+    family, gpu, oracle = platform.family(op), platform.gpu, op.oracle(operands)
+    dense = {name: gpu.upload(upper_half(array)) for name, array in operands.dense.items()}
+    placed = Placed(operands, dense, gpu.upload(upper_half(operands.matrix.values)), element="Bfloat")
+    allowed = 2.0**-7 * op.scale(operands) * (op.terms(operands.matrix.pattern, 64) + 1)
+    for config in platform.space(op).sample(40, np.random.default_rng(0)):
+        result = gpu.empty(oracle.shape, np.uint16)
+        family.bind(gpu, placed, config, result)()
+        found = (gpu.download(result).astype(np.uint32) << 16).view(np.float32)
+        assert (np.abs(found - oracle) <= allowed).all()
+
+
+def upper_half(numbers: np.ndarray) -> np.ndarray:
+    return (numbers.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def cut(operands: Operands) -> Operands:
+    """Leave what bfloat16 has of each number."""
+    def kept(numbers: np.ndarray) -> np.ndarray:
+        return (numbers.view(np.uint32) >> 16 << 16).view(np.float32)
+
+    matrix = SparseMatrix(operands.matrix.pattern, kept(operands.matrix.values))
+    return Operands(matrix, {name: kept(array) for name, array in operands.dense.items()})
+
+
+@pytest.mark.gpu
+@on_a_gpu
+@pytest.mark.parametrize("op", [SpMM(), SDDMM(), CsrAttention(2)], ids=lambda op: op.name)
 def test_a_gpu_is_timed_by_its_events(op):
     platform = CudaPlatform("cuda_kernels", "here", 64)
     taken = platform.measure(op, op.operands(skewed(), 64, seed=0), platform.baseline(op, None), TIMING)

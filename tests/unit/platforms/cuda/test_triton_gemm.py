@@ -131,6 +131,14 @@ def test_what_triton_refuses_is_unsupported(tmp_path, monkeypatch):
         compile_gemm(replace(SMALL, block_m=17), 90)
 
 
+def test_float16_is_refused():
+    platform, drawn = CudaPlatform("triton", "h200", 256), OP.operands(GemmShape(4, 4, 4), seed=0)
+    platform.gpu = Interpreted()
+    short = replace(drawn, dense={name: array.astype(np.float16) for name, array in drawn.dense.items()})
+    with pytest.raises(Unsupported, match="the operands are float16: the kernel of Triton takes float32, convert them"):
+        platform.run(OP, short, platform.space(OP).default())
+
+
 def test_missing_triton_is_said(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "triton", None)
     with pytest.raises(Unsupported, match=r"no Triton .*pip install"):

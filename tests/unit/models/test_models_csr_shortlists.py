@@ -1,0 +1,259 @@
+"""Models trained here supply the shortlists of sparse operations: what they propose is measured, the rest is not."""
+
+import logging
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from model_parts import small_net
+
+import sparloom
+from sparloom.data import cap
+from sparloom.dispatch import Effort, PlanCache
+from sparloom.dispatch.csr import CsrPolicy, proposals
+from sparloom.errors import SchemaError, Unsupported
+from sparloom.models import (
+    Autoencoder,
+    CognateModel,
+    KernelCosts,
+    TreeShortlists,
+    conv_flops,
+    open_networks,
+    open_trees,
+    ranking_loss,
+)
+from sparloom.models.performance import (
+    SPMM_FEATURES,
+    Growth,
+    Measured,
+    Origin,
+    PerformanceModel,
+    Target,
+    load_performance,
+    save_performance,
+    train_performance,
+)
+from sparloom.ops import CsrAttention, SpMM
+from sparloom.space import Config, SddmmSpace, SpmmSpace
+from sparloom.sparse import STATISTICS, MatrixEntry, Pattern, SparseMatrix, statistics
+from sparloom.tasks.decision_way import DecisionWay, ready_ways
+
+GROWTH = Growth(trees=60, patience=10, leaves=15, depth=-1, rows_per_leaf=5, learning_rate=0.15, lasso=0.0, ridge=1.0,
+                row_share=1.0, column_share=1.0, bins=255, threads=1, seed=0)
+MACHINE = {"l1_bytes": 32e3, "l2_bytes": 1e6, "l3_bytes": 32e6, "threads": 2.0}
+PATIENT = CsrPolicy(least_seconds=0, runs=1e9, effort=Effort(candidates=6, seconds=30.0))
+WIDTHS = (32, 128)
+
+
+def uneven(seed: int, rows: int = 400) -> SparseMatrix:
+    """Rows of geometric lengths, which share no columns and of which the first has most: no formula deals out rows."""
+    rng = np.random.default_rng(seed)
+    lengths = np.sort(np.minimum(rng.geometric(0.08, rows), rows // 2))[::-1]
+    pattern = Pattern.from_coo(np.repeat(np.arange(rows), lengths), rng.integers(0, rows, lengths.sum()), (rows, rows))
+    return SparseMatrix(pattern, np.ones(pattern.nnz, np.float32))
+
+
+def seconds(config: Config, favourite: str) -> float:
+    """A machine that likes one way of sharing rows, and rows fetched far ahead."""
+    return 1e-5 * (1 + 1.0 * (config["balance"] != favourite) + 0.1 * (config["prefetch"] != 8))
+
+
+def trees(favourite: str) -> PerformanceModel:
+    """A performance model of SpMM on that machine."""
+    configs = tuple(SpmmSpace(128))
+    known = [(statistics(uneven(seed).pattern), width) for seed in range(6) for width in WIDTHS]
+    problems = {name: np.array([numbers[name] for numbers, _ in known], np.float64) for name in STATISTICS}
+    problems |= {"width": np.array([width for _, width in known], np.float64)}
+    problems |= {name: np.full(len(known), value) for name, value in MACHINE.items()}
+    measured = Measured(
+        problems=problems, groups=tuple(str(place // len(WIDTHS)) for place in range(len(known))), configs=configs,
+        seconds=np.array([[seconds(config, favourite) for config in configs] for _ in known]))
+    return train_performance(measured, spec=SPMM_FEATURES, target=Target("latency", "log"),
+                             origin=Origin("cpu_kernels", "t2", SpmmSpace(128).digest(), MACHINE), growth=GROWTH,
+                             folds=3)
+
+
+@pytest.fixture(scope="module")
+def saved_trees(tmp_path_factory) -> dict[str, Path]:
+    """Folders of two models, as experiment=fit_trees lays them out."""
+    folder = tmp_path_factory.mktemp("trees")
+    for favourite in ("rows", "dynamic"):
+        save_performance(folder / favourite / "full", trees(favourite))
+    return {favourite: folder / favourite for favourite in ("rows", "dynamic")}
+
+
+def network(width: int, favourite: str, steps: int = 0) -> CognateModel:
+    """A small network of SpMM, trained on that machine for some steps."""
+    space, net = SpmmSpace(width), small_net()
+    encoder = Autoencoder(width=8, hidden=16, epochs=20, batch_size=32, learning_rate=1e-2)
+    net.use_encoder(encoder.fit(space.heterogeneous_codes(), platform=space.name, seed=0))
+    inputs = [cap(uneven(seed).pattern, name=str(seed), cost=conv_flops) for seed in range(2)]
+    net.standardise(inputs)
+    configs = list(space)
+    taken = torch.tensor([seconds(config, favourite) for config in configs])
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    for step in range(steps):
+        given = inputs[step % 2]
+        shared, codes = map(torch.from_numpy, space.bind(given.shape).vectors(configs))
+        scores = net.score(net.embed([given]).expand(len(configs), -1), shared, codes)
+        optimizer.zero_grad()
+        ranking_loss(scores, (taken[:, None] - taken[None, :]).sign(), margin=1.0).backward()
+        optimizer.step()
+    return CognateModel(net, space)
+
+
+@pytest.fixture(scope="module")
+def saved_network(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("network") / "finetuned.pt"
+    network(32, "rows", steps=60).save(path, notes={"width": 32}, precision="float32")
+    return path
+
+
+def measured_by(cache: PlanCache, **source: object) -> list[Config]:
+    """Configurations that a decision about SpMM measured, without the safe one."""
+    matrix = uneven(50)
+    ready = sparloom.prepare(matrix, threads=2, cache=cache, policy=PATIENT, **source)
+    plan = ready.plan("spmm", B=np.ones((matrix.pattern.cols, 32), np.float32))
+    keys = dict.fromkeys(trial.candidate for trial in plan.decision.trials)
+    return [Config.parse("cpu_kernels", key) for key in keys if key != "scipy"][1:]
+
+
+@pytest.mark.cc
+def test_trees_say_what_is_measured(saved_trees, tmp_path):
+    by_formula = measured_by(PlanCache(tmp_path))
+    assert "rows" not in {config["balance"] for config in by_formula}
+    for favourite, folder in saved_trees.items():
+        proposed = measured_by(PlanCache(tmp_path), shortlist="trees", model=folder)
+        assert {config["balance"] for config in proposed} == {favourite}
+        assert sum(config["prefetch"] == 8 for config in proposed) >= len(proposed) - 1  # one for the other order
+
+
+@pytest.mark.cc
+def test_a_network_says_what_is_measured(saved_network, tmp_path):
+    proposed = measured_by(PlanCache(tmp_path), shortlist="model", model=[saved_network])
+    assert sum(config["balance"] == "rows" for config in proposed) >= len(proposed) - 1
+
+
+@pytest.mark.cc
+def test_the_environment_chooses_a_model(saved_trees, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOSAGE_SHORTLIST", "trees")
+    monkeypatch.setenv("AUTOSAGE_SHORTLIST_MODEL", str(saved_trees["rows"] / "full"))
+    assert {config["balance"] for config in measured_by(PlanCache(tmp_path))} == {"rows"}
+    assert "rows" not in {config["balance"] for config in measured_by(PlanCache(tmp_path), shortlist="estimate")}
+
+
+@pytest.mark.cc
+def test_what_is_kept_is_found_through_its_own_model_only(saved_trees, tmp_path, monkeypatch):
+    cache, sources = PlanCache(tmp_path), [
+        {}, {"shortlist": "all"}, *({"shortlist": "trees", "model": folder} for folder in saved_trees.values())]
+    first = [measured_by(cache, **source) for source in sources]
+    kept = sorted(tmp_path.glob("schedule-*.json"))
+    assert len(kept) == len(sources)
+    monkeypatch.setattr(proposals, "_opened", None)  # what is kept runs without any model
+    assert [measured_by(cache, **source) for source in sources] == first
+    assert sorted(tmp_path.glob("schedule-*.json")) == kept
+
+
+@pytest.mark.cc
+def test_what_a_model_has_not_learned_is_left_to_the_formula_and_said_once(saved_trees, tmp_path, caplog):
+    proposals._say.cache_clear()
+    matrix = uneven(51)
+    dense = {"B": np.ones((400, 16), np.float32), "C": np.ones((400, 16), np.float32)}
+    with caplog.at_level(logging.WARNING):
+        for number in range(2):
+            ready = sparloom.prepare(matrix, threads=2, cache=PlanCache(tmp_path / str(number)), policy=PATIENT,
+                                     shortlist="trees", model=saved_trees["rows"])
+            assert ready.plan("sddmm", **dense).decision.origin == "measured"
+    assert [record.getMessage() for record in caplog.records] == [
+        "shortlists of sddmm are made by the formula: the trees are of spmm"]
+
+
+def test_trees_read_statistics_width_and_threads(saved_trees):
+    matrix, configs = uneven(52), list(SpmmSpace(128))
+    costs = open_trees([saved_trees["rows"] / "full"], threads=2)
+    operands = SpMM().operands(matrix, 128, seed=0)
+    model = load_performance(saved_trees["rows"] / "full")
+    expected = KernelCosts(model, 128).score(matrix.pattern, configs)
+    assert np.array_equal(costs.score("spmm", operands, configs), expected)
+    seen = []
+    model_of_two = TreeShortlists({"spmm": model}, threads=2)
+    model_of_two._statistics._make = lambda pattern: seen.append(pattern) or statistics(pattern)
+    for _ in range(2):
+        model_of_two.score("spmm", operands, configs)
+    assert seen == [matrix.pattern]  # one matrix is looked at once
+
+
+def test_trees_refuse_what_they_do_not_know(saved_trees, tmp_path):
+    costs = open_trees([saved_trees["rows"] / "full"], threads=2)
+    matrix = uneven(53)
+    with pytest.raises(Unsupported, match="the trees are of spmm"):
+        costs.score("attention", CsrAttention().operands(matrix, 8, seed=0), list(SpmmSpace(8)))
+    operands = SpMM().operands(matrix, 8, seed=0)
+    with pytest.raises(Unsupported, match="know configurations of cpu_kernels, not cuda_kernels"):
+        costs.score("spmm", operands, [Config("cuda_kernels", (("lanes", 8),))])
+    with pytest.raises(Unsupported, match=r"the trees of spmm read .*, which its configurations do not have"):
+        costs.score("spmm", operands, list(SddmmSpace(8)))
+    empty = SparseMatrix(Pattern.from_coo([], [], (5, 5)), np.zeros(0, np.float32))
+    with pytest.raises(Unsupported, match="no trees are asked where nnz == 0"):
+        costs.score("spmm", SpMM().operands(empty, 8, seed=0), list(SpmmSpace(8)))
+    with pytest.raises(SchemaError, match=r"holds no performance model .* run experiment=fit_trees"):
+        open_trees([tmp_path], threads=2)
+
+
+def test_a_network_is_restored_from_its_file_alone(tmp_path):
+    model, matrix = network(128, "rows", steps=1), uneven(54)
+    model.save(tmp_path / "one.pt", notes={"width": 128}, precision="float32")
+    costs, configs = open_networks([tmp_path / "one.pt"], threads=2), list(SpmmSpace(128))
+    expected = model.score(matrix.pattern, configs)
+    assert np.ptp(expected) > 0
+    for width in (128, 256):  # the network of the nearest width is asked
+        np.testing.assert_array_equal(costs.score("spmm", SpMM().operands(matrix, width, seed=0), configs), expected)
+
+
+def test_the_network_of_the_nearest_width_is_asked(tmp_path):
+    matrix, scores = uneven(55), {}
+    for width, favourite in ((32, "rows"), (128, "dynamic")):
+        model = network(width, favourite, steps=2)
+        model.save(tmp_path / f"{width}.pt", notes={"width": width}, precision="float32")
+        scores[width] = partial(model.score, matrix.pattern)
+    costs = open_networks([tmp_path / "32.pt", tmp_path / "128.pt"], threads=2)
+    for width, nearest in ((8, 32), (60, 32), (100, 128)):
+        configs = list(SpmmSpace(min(width, nearest)))
+        found = costs.score("spmm", SpMM().operands(matrix, width, seed=0), configs)
+        np.testing.assert_array_equal(found, scores[nearest](configs))
+
+
+def test_a_network_refuses_what_it_does_not_know(tmp_path):
+    model, matrix = network(32, "rows"), uneven(56)
+    model.save(tmp_path / "good.pt", notes={"width": 32}, precision="float32")
+    costs = open_networks([tmp_path / "good.pt"], threads=2)
+    with pytest.raises(Unsupported, match="the networks are of spmm"):
+        costs.score("sddmm", SpMM().operands(matrix, 8, seed=0), list(SddmmSpace(8)))
+    with pytest.raises(Unsupported, match=r"network of spmm with 32 columns: .*strip=64"):
+        costs.score("spmm", SpMM().operands(matrix, 128, seed=0), list(SpmmSpace(128)))
+    empty = SparseMatrix(Pattern.from_coo([], [], (5, 5)), np.zeros(0, np.float32))
+    with pytest.raises(Unsupported, match="there are none"):
+        costs.score("spmm", SpMM().operands(empty, 8, seed=0), list(SpmmSpace(8)))
+    model.save(tmp_path / "other.pt", notes={"width": 64}, precision="float32")
+    with pytest.raises(SchemaError, match=r"the space has changed since, run .* op=spmm target\.width=64"):
+        open_networks([tmp_path / "other.pt"], threads=2)
+    model.save(tmp_path / "unsaid.pt", notes={}, precision="float32")
+    with pytest.raises(SchemaError, match="is a network of spmm for width None"):
+        open_networks([tmp_path / "unsaid.pt"], threads=2)
+
+
+def test_a_model_is_not_judged_on_what_it_has_learned(saved_trees, saved_network, tmp_path, caplog):
+    ways = {"trees": DecisionWay(PATIENT, "trees", [str(saved_trees["rows"])]), "all": DecisionWay(PATIENT, "all"),
+            "model": DecisionWay(PATIENT, "model", [str(saved_network)])}
+    known = MatrixEntry("made/0", "0", 9, 9, 9, symmetric=False, kind="made", row_bin="tiny")
+    other = MatrixEntry("made/9", "9", 9, 9, 9, symmetric=False, kind="made", row_bin="tiny")
+    assert ready_ways(ways, [other]) == ways
+    assert list(ready_ways(ways, [other, known])) == ["all", "model"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the way trees is left out: its model has learned from 1 of 2 matrices (made/0, ...): python run.py "
+        "experiment=fit_trees task.roles=[train,validation]"]
+    network(32, "rows").save(tmp_path / "seen.pt", notes={"width": 32, "matrices": ["made/0"]}, precision="float32")
+    seen = {"model": DecisionWay(PATIENT, "model", [str(tmp_path / "seen.pt")])}
+    assert ready_ways(seen, [known]) == {}
