@@ -29,8 +29,8 @@ def spmm(A: Matrix, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Tensor:
             with CuPy, on an NVIDIA GPU: a CSR tensor or (crow_indices, col_indices, values[, shape]).
         X: (cols, width) float32, where A is.
         reduce: "sum"; "mean", divided by the nonzeros of each row; on the CPU "max", the largest product of each, or
-            NaN if one is NaN. All of an element's gradient goes to the nonzero that it comes from, of equal products the
-            first one of the row. Which these are is kept, (rows, width) int32, where a gradient is wanted.
+            NaN if one is NaN. All of an element's gradient goes to the nonzero that it comes from, of equal products
+            the first one of the row. Which these are is kept, (rows, width) int32, where a gradient is wanted.
 
     Returns:
         (rows, width) float32; 0 for rows without nonzeros.

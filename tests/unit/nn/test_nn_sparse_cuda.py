@@ -79,7 +79,7 @@ def test_sddmm_and_its_gradients_are_computed_there(on_gpu) -> None:
 
 def test_what_has_no_kernels_there_is_refused(on_gpu) -> None:
     x = dense(COLS, 1, WIDTH)
-    with pytest.raises(Unsupported, match="operation attention on platform cuda_kernels"):
+    with pytest.raises(Unsupported, match="operation attention on a GPU: kernels are chosen for spmm, sddmm there"):
         csr_attention(sparse_tensor(), dense(ROWS, 1, WIDTH), x, x)
 
 

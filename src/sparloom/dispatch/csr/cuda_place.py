@@ -59,11 +59,11 @@ class CudaPlace:
 
     def kernels(self, op: Op, width: int) -> DeviceKernels:
         """Give kernels of an operation."""
-        return DeviceKernels(self.gpu, self._platform(width).family(op))
+        return DeviceKernels(self.gpu, self._platform(op, width).family(op))
 
     def space(self, op: Op, width: int) -> ConfigSpace:
         """Give the space of these kernels."""
-        return self._platform(width).space(op)
+        return self._platform(op, width).space(op)
 
     def configs(self, op: Op, width: int) -> Sequence[Config]:
         """List its configurations."""
@@ -71,7 +71,7 @@ class CudaPlace:
 
     def safe(self, op: Op, width: int) -> Config:
         """Take the default, rows shared so that no matrix makes it slow."""
-        return self.space(op, width).default().replace(**SAFE.get(op.name, {}))
+        return self.space(op, width).default().replace(**SAFE[op.name])
 
     def able(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
         """Compile kernels, and keep those that the device can start; the first one must be among them."""
@@ -170,7 +170,10 @@ class CudaPlace:
         """Copy a result of a library on the device."""
         out[...] = result
 
-    def _platform(self, width: int) -> CudaPlatform:
+    def _platform(self, op: Op, width: int) -> CudaPlatform:
+        if op.name not in SAFE:
+            raise Unsupported(f"operation {op.name} on a GPU: kernels are chosen for {', '.join(SAFE)} there: pass arrays "
+                              "in the memory of the processor")
         platform = CudaPlatform(SPACE, "here", width)
         platform.gpu, platform.limits = self.gpu, self.gpu.device
         return platform
