@@ -172,8 +172,8 @@ class CudaPlace:
 
     def _platform(self, op: Op, width: int) -> CudaPlatform:
         if op.name not in SAFE:
-            raise Unsupported(f"operation {op.name} on a GPU: kernels are chosen for {', '.join(SAFE)} there: pass arrays "
-                              "in the memory of the processor")
+            raise Unsupported(f"operation {op.name} on a GPU: kernels are chosen for {', '.join(SAFE)} there: pass "
+                              "arrays in the memory of the processor")
         platform = CudaPlatform(SPACE, "here", width)
         platform.gpu, platform.limits = self.gpu, self.gpu.device
         return platform
