@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sparloom.dispatch.csr.cuda_place import cuda_machines_here
 from sparloom.dispatch.plan_facts import outcome_of, subject_of
 from sparloom.dispatch.plan_files import VERSION, PlanFile, is_orphan, plan_files
 from sparloom.dispatch.plan_key import kernels_digest, machine_digests
@@ -105,7 +106,7 @@ def _decided(plan: KeptPlan, file: PlanFile, value: Mapping[str, Any]) -> KeptPl
                    threads=subject.threads)
     if subject.name != plan.path.name:
         return replace(plan, state="damaged", fault="written for something else")
-    if subject.machine not in machine_digests():
+    if subject.machine not in machine_digests() and subject.machine not in cuda_machines_here():
         return replace(plan, state="foreign", fault="of another machine")
     if subject.made_with != subject.kernels:
         return replace(plan, state="foreign", fault="of other kernels")

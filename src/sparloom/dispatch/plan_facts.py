@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from sparloom.dispatch.choice import PairChoice
+from sparloom.dispatch.csr.cpu_place import SOURCES
+from sparloom.dispatch.csr.cuda_place import cuda_kernels_digest
 from sparloom.dispatch.csr.decide import CsrChoice
-from sparloom.dispatch.csr.prepared import SOURCES
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.plan_files import FileKind, pair_name, rates_name, schedule_name
 from sparloom.dispatch.plan_key import PlanKey, kernels_digest, ragged_kernels_digest, sources_digest
@@ -89,9 +90,10 @@ def _pair(key: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _csr(key: Mapping[str, Any]) -> tuple[str, ...]:
     shapes = ", ".join("x".join(map(str, shape)) for shape in key["shapes"])
+    kernels = cuda_kernels_digest() if "device" in key else sources_digest(SOURCES)
     source = str(key.get("shortlist", "")).split()
     op = ", shortlist=".join([str(key["op"]), *source[:1]])
-    return op, str(key["pattern"]), shapes, schedule_name(key), sources_digest(SOURCES)
+    return op, str(key["pattern"]), shapes, schedule_name(key), kernels
 
 
 def _ragged(key: Mapping[str, Any]) -> tuple[str, ...]:

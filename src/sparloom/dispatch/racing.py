@@ -5,13 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Call", "Clock", "Effort", "Race", "duel", "race"]
+__all__ = ["Call", "Clock", "Effort", "Race", "Timer", "by_clock", "duel", "race"]
 
 Clock = Callable[[], float]
 """Wall seconds."""
 
 Call = Callable[[], None]
 """Runs a product once."""
+
+Timer = Callable[[Call, int], float]
+"""Runs a call so many times: mean seconds of a run, by whatever clock."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,26 @@ class Race:
                    key=lambda place: float(np.quantile(self.seconds[place], 0.25)))
 
 
-def race(calls: Sequence[Call], *, effort: Effort, clock: Clock) -> Race:
+def by_clock(clock: Clock) -> Timer:
+    """Time runs by a clock that is read before the first and after the last."""
+    def timed(call: Call, runs: int) -> float:
+        start = clock()
+        for _ in range(runs):
+            call()
+        return (clock() - start) / runs
+
+    return timed
+
+
+def race(calls: Sequence[Call], *, effort: Effort, clock: Clock, timer: Timer | None = None) -> Race:
     """Measure candidates in rounds, each in turn.
 
     Args:
         calls: the more promising ones first: where time is short the last are not started.
+        clock: by which the race ends.
+        timer: of runs; the clock unless given.
     """
+    timed = timer or by_clock(clock)
     start, executions = clock(), 0
     seconds: list[list[float]] = [[] for _ in calls]
     runs: dict[int, int] = {}
@@ -75,7 +92,7 @@ def race(calls: Sequence[Call], *, effort: Effort, clock: Clock) -> Race:
     for place, call in enumerate(calls):
         if place >= 2 and (clock() - start > effort.seconds / 3 or 2 * executions >= effort.executions):
             break
-        least[place] = _timed(call, 1, clock)
+        least[place] = timed(call, 1)
         runs[place] = _runs(least[place], effort)
         executions += 1
     running = list(runs)
@@ -84,7 +101,7 @@ def race(calls: Sequence[Call], *, effort: Effort, clock: Clock) -> Race:
             break
         shift = turn % len(running)
         for place in running[shift:] + running[:shift]:
-            seconds[place].append(_timed(calls[place], runs[place], clock))
+            seconds[place].append(timed(calls[place], runs[place]))
             least[place] = min(least[place], seconds[place][-1])
             executions += 1
         limit = (1 + effort.tolerance / (turn + 1)) * min(least[place] for place in running)
@@ -94,21 +111,23 @@ def race(calls: Sequence[Call], *, effort: Effort, clock: Clock) -> Race:
 
 def duel(
     rivals: Sequence[tuple[Call, Call]], *, decided: Callable[[Race], bool], effort: Effort, clock: Clock,
+    timer: Timer | None = None,
 ) -> Race:
     """Measure two calls in turn until it is decided which to take.
 
     Args:
         rivals: the two, on each of the problems they meet on in turn.
         decided: asked after the least number of pairs, and after each further one.
+        clock, timer: as in `race`.
     """
-    start = clock()
-    runs = [[_runs(_timed(call, 1, clock), effort) for call in calls] for calls in rivals]
+    start, timed = clock(), timer or by_clock(clock)
+    runs = [[_runs(timed(call, 1), effort) for call in calls] for calls in rivals]
     seconds: tuple[list[float], list[float]] = ([], [])
     least, most = effort.pairs
     for pair in range(most):
         meeting = pair % len(rivals)
         for place in (0, 1) if pair % 2 else (1, 0):
-            seconds[place].append(_timed(rivals[meeting][place], runs[meeting][place], clock))
+            seconds[place].append(timed(rivals[meeting][place], runs[meeting][place]))
         taken = Race(tuple(map(tuple, seconds)), 2 * (pair + 1 + len(rivals)))
         if clock() - start > effort.seconds or taken.executions + 2 > effort.executions or (
                 pair + 1 >= least and decided(taken)):
@@ -119,11 +138,3 @@ def duel(
 def _runs(seconds: float, effort: Effort) -> int:
     """How many runs of so many seconds make a repetition."""
     return max(1, int(effort.short_seconds / max(seconds, 1e-9)))
-
-
-def _timed(call: Call, runs: int, clock: Clock) -> float:
-    """Mean seconds of a run."""
-    start = clock()
-    for _ in range(runs):
-        call()
-    return (clock() - start) / runs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -32,9 +32,15 @@ class IdentityCache(Generic[Made]):
         self._capacity = capacity
         self._known: OrderedDict[tuple[Any, ...], tuple[tuple[weakref.ref, ...], Made]] = OrderedDict()
 
-    def find(self, arguments: Mapping[str, Any], make: Callable[[], Made]) -> Made:
-        """Return what was made for arguments with these index arrays, shapes and numbers, or make it."""
-        arrays = _index_arrays(arguments)
+    def find(
+        self, arguments: Mapping[str, Any], make: Callable[[], Made], arrays: Sequence[Any] | None = None,
+    ) -> Made:
+        """Return what was made for arguments with these index arrays, shapes and numbers, or make it.
+
+        Args:
+            arrays: index arrays that are not NumPy's, beside arguments without any.
+        """
+        arrays = _index_arrays(arguments) if arrays is None else arrays
         key = self._key(arrays, arguments)
         references, made = self._known.get(key, (None, None))
         if references is None or any(ref() is not array for ref, array in zip(references, arrays, strict=True)):
@@ -44,13 +50,13 @@ class IdentityCache(Generic[Made]):
                 self._known.popitem(last=False)
         return made
 
-    def replace(self, arguments: Mapping[str, Any], made: Made) -> Made:
+    def replace(self, arguments: Mapping[str, Any], made: Made, arrays: Sequence[Any] | None = None) -> Made:
         """Remember something else for arguments that are known."""
-        arrays = _index_arrays(arguments)
+        arrays = _index_arrays(arguments) if arrays is None else arrays
         self._known[self._key(arrays, arguments)] = (tuple(map(weakref.ref, arrays)), made)
         return made
 
-    def _key(self, arrays: list[np.ndarray], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _key(self, arrays: Sequence[Any], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
         return (*map(id, arrays), *(_description(value) for value in arguments.values()))
 
 

@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Csr", "Matrix", "check_alike", "check_dense", "matrix_of"]
+__all__ = ["DEVICES", "Csr", "Matrix", "check_alike", "check_dense", "matrix_of"]
 
 Matrix = torch.Tensor | tuple[torch.Tensor | tuple[int, int] | torch.Size, ...]
 
+DEVICES = ("cpu", "cuda")  # that operations compute on
 WANTED = {2: "width", 3: "heads, width"}
 
 
@@ -33,7 +34,8 @@ def matrix_of(given: Matrix) -> Csr:
 
     Raises:
         TypeError: something else, or of other types than float32 with int32 or int64.
-        ValueError: on another device than the CPU, or of sizes that do not fit together.
+        ValueError: on a device that these operations do not compute on, or on two, or of sizes that do not fit
+            together.
     """
     if isinstance(given, torch.Tensor):
         if given.layout != torch.sparse_csr:
@@ -48,21 +50,23 @@ def matrix_of(given: Matrix) -> Csr:
     return _checked(*given[:3], given[3] if len(given) == 4 else None)
 
 
-def check_dense(given: torch.Tensor, name: str, *, rows: int | None, axes: int) -> None:
+def check_dense(given: torch.Tensor, name: str, *, rows: int | None, axes: int, device: torch.device) -> None:
     """Refuse a dense operand that sparse operations cannot read.
 
     Args:
         rows: that it must have; None: any number.
         axes: likewise.
+        device: that A is on.
 
     Raises:
         TypeError: no dense tensor of float32.
-        ValueError: on another device than the CPU, or of another shape.
+        ValueError: on another device than A, or of another shape.
     """
     if not isinstance(given, torch.Tensor) or given.layout != torch.strided or given.is_nested:
         what = f"a tensor of layout {given.layout}" if isinstance(given, torch.Tensor) else type(given).__name__
         raise TypeError(f"{name} is {what}: give a dense tensor")
-    _check_place(given, name)
+    if given.device != device:
+        raise ValueError(f"{name} is on {given.device} and A on {device}: pass {name}.to({str(device)!r})")
     if given.dtype != torch.float32:
         raise TypeError(f"{name} is {given.dtype}: pass {name}.float()")
     if given.dim() != axes or (rows is not None and given.shape[0] != rows) or 0 in given.shape[1:]:
@@ -81,7 +85,11 @@ def _checked(crow: torch.Tensor, col: torch.Tensor, values: torch.Tensor, shape:
     for part, name in ((crow, "crow_indices"), (col, "col_indices"), (values, "values")):
         if not isinstance(part, torch.Tensor) or part.layout != torch.strided:
             raise TypeError(f"{name} of A is {type(part).__name__}: give a dense tensor")
-        _check_place(part, "A")
+        if part.device != crow.device:
+            raise ValueError(f"{name} of A is on {part.device} and crow_indices on {crow.device}: move one of them")
+        if part.device.type not in DEVICES:
+            raise ValueError(f"A is on {part.device}: these operations compute on the CPU and on NVIDIA GPUs: pass "
+                             "A.cpu() or A.cuda()")
         if part.dim() != 1:
             raise ValueError(f"{name} of A has shape {tuple(part.shape)}: it must have one axis")
     for part, name in ((crow, "crow_indices"), (col, "col_indices")):
@@ -95,8 +103,3 @@ def _checked(crow: torch.Tensor, col: torch.Tensor, values: torch.Tensor, shape:
     if rows < 0 or (shape is not None and (len(shape) != 2 or shape[0] != rows)):
         raise ValueError(f"A of shape {shape} has {rows + 1} crow_indices: give one more than rows")
     return Csr(crow, col, values, rows, None if shape is None else shape[1])
-
-
-def _check_place(given: torch.Tensor, name: str) -> None:
-    if given.device.type != "cpu":
-        raise ValueError(f"{name} is on {given.device}: these operations compute on the CPU: pass {name}.cpu()")

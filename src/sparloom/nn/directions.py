@@ -2,14 +2,13 @@
 
 from functools import cached_property
 
-import numpy as np
 import torch
 
 from sparloom.dispatch.csr import Prepared
 from sparloom.nn import at_places
-from sparloom.nn.rivals import SPARSE_LIBRARIES
 from sparloom.nn.structure import turn
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.nn.tensor_place import CpuTensors, TensorPlace
+from sparloom.sparse import Pattern
 
 __all__ = ["Directions"]
 
@@ -17,15 +16,17 @@ __all__ = ["Directions"]
 class Directions:
     """Computes with matrices of one pattern A (rows, cols), and A transposed, which is decided about on its own.
 
-    Tensors are on the CPU, of float32, of any strides; gradients are not followed.
+    Tensors are of float32, of any strides; gradients are not followed.
 
     Args:
-        threads: of every call.
+        threads: of every call on the CPU.
+        tensors: where they are; on the CPU unless given.
     """
 
-    def __init__(self, pattern: Pattern, threads: int) -> None:
+    def __init__(self, pattern: Pattern, threads: int, tensors: TensorPlace | None = None) -> None:
         self.pattern, self.threads = pattern, threads
-        self.forward = _prepared(pattern, threads)
+        self._tensors = CpuTensors() if tensors is None else tensors
+        self.forward = self._tensors.prepared(pattern, threads)
 
     @property
     def backward(self) -> Prepared:
@@ -35,25 +36,28 @@ class Directions:
     @cached_property
     def rows(self) -> torch.Tensor:
         """Row of every nonzero, (nnz,) int32."""
-        return torch.from_numpy(self.pattern.row_ids())
+        return torch.from_numpy(self.pattern.row_ids()).to(self._tensors.device)
 
     @cached_property
     def offsets(self) -> torch.Tensor:
         """First nonzero of every row, and their number, (rows + 1,) int64."""
-        return torch.from_numpy(self.pattern.indptr)
+        return torch.from_numpy(self.pattern.indptr).to(self._tensors.device)
 
     def spmm(self, values: torch.Tensor, dense: torch.Tensor, reduce: str = "sum") -> torch.Tensor:
         """Compute A X, (rows, width), for values (nnz,) and X (cols, width)."""
-        return torch.from_numpy(self.forward.spmm(_array(dense), reduce=reduce, values=_array(values)))
+        array = self._tensors.array
+        return self._tensors.run(lambda: self.forward.spmm(array(dense), reduce=reduce, values=array(values)))
 
     def spmm_transposed(self, values: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
         """Compute AT Y, (cols, width), for values (nnz,) in the order of A and Y (rows, width)."""
         prepared, order = self._turned
-        return torch.from_numpy(prepared.spmm(_array(dense), values=_array(values.index_select(0, order))))
+        array, turned = self._tensors.array, values.index_select(0, order)
+        return self._tensors.run(lambda: prepared.spmm(array(dense), values=array(turned)))
 
     def spmm_max(self, values: torch.Tensor, dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the largest products, (rows, width), and which nonzero each comes from, int32, see `Prepared`."""
-        result, places = self.forward.spmm_max(_array(dense), values=_array(values))
+        array = self._tensors.array
+        result, places = self.forward.spmm_max(array(dense), values=array(values))
         return torch.from_numpy(result), torch.from_numpy(places)
 
     def spmm_at(self, places: torch.Tensor, values: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
@@ -71,8 +75,9 @@ class Directions:
 
     def sddmm(self, values: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """Compute values * (Q KT), (nnz,), for Q (rows, width) and K (cols, width); values are 1 unless given."""
-        return torch.from_numpy(self.forward.sddmm(
-            _array(left), _array(right), values=None if values is None else _array(values)))
+        array = self._tensors.array
+        return self._tensors.run(lambda: self.forward.sddmm(
+            array(left), array(right), values=None if values is None else array(values)))
 
     def attention(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Compute softmax(Q KT / sqrt(d)) V, (rows, heads, e).
@@ -80,19 +85,11 @@ class Directions:
         Args:
             queries, keys, values: Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e).
         """
-        return torch.from_numpy(self.forward.attention(_array(queries), _array(keys), _array(values)))
+        given = map(self._tensors.array, (queries, keys, values))
+        return self._tensors.run(lambda: self.forward.attention(*given))
 
     @cached_property
     def _turned(self) -> tuple[Prepared, torch.Tensor]:
         transposed, order = turn(self.pattern)
-        return self.forward if transposed is self.pattern else _prepared(transposed, self.threads), order
-
-
-def _prepared(pattern: Pattern, threads: int) -> Prepared:
-    ones = SparseMatrix(pattern, np.ones(pattern.nnz, np.float32))
-    return Prepared(ones, threads=threads, libraries=SPARSE_LIBRARIES)
-
-
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    """View a tensor as an array, or a copy where its numbers are negated only when they are read."""
-    return tensor.numpy(force=True)
+        prepared = self.forward if transposed is self.pattern else self._tensors.prepared(transposed, self.threads)
+        return prepared, order.to(self._tensors.device)

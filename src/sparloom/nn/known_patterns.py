@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from sparloom.nn.directions import Directions
+from sparloom.nn.tensor_place import tensors_on
 from sparloom.nn.unchanged import version_of
 from sparloom.sparse import Pattern
 
@@ -48,7 +49,7 @@ class KnownPatterns:
         return len(self._known)
 
     def find(self, crow: torch.Tensor, col: torch.Tensor, cols: int) -> Directions:
-        """Give what was made of a pattern for as many threads as torch has now, or make it.
+        """Give what was made of a pattern for the device of its tensors and as many threads as torch has, or make it.
 
         Args:
             crow: (rows + 1,) integers.
@@ -68,7 +69,7 @@ class KnownPatterns:
             if known is not None and _same(known.directions.pattern, crow, col):
                 known.versions = versions
                 return known.directions
-            directions = Directions(_pattern(crow, col, cols), threads)
+            directions = Directions(_pattern(crow, col, cols), threads, tensors_on(crow.device))
             self._known[key] = _Known(tuple(weakref.ref(storage, lambda _: self._known.pop(key, None))
                                             for storage in storages), versions, directions)
         return directions

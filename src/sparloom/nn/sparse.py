@@ -25,23 +25,24 @@ def spmm(A: Matrix, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Tensor:
     torch.compile(fullgraph=True), which takes no sparse tensors, give A as a tuple.
 
     Args:
-        A: (rows, cols), float32 values with int32 or int64 indices, columns rising in every row, on the CPU: a CSR
-            tensor or (crow_indices, col_indices, values[, shape]).
-        X: (cols, width) float32, on the CPU.
-        reduce: "sum"; "mean", divided by the nonzeros of each row; "max", the largest product of each, or NaN if one is
-            NaN. All of an element's gradient goes to the nonzero that it comes from, of equal products the first one
-            of the row. Which these are is kept, (rows, width) int32, where a gradient is wanted.
+        A: (rows, cols), float32 values with int32 or int64 indices, columns rising in every row, on the CPU or,
+            with CuPy, on an NVIDIA GPU: a CSR tensor or (crow_indices, col_indices, values[, shape]).
+        X: (cols, width) float32, where A is.
+        reduce: "sum"; "mean", divided by the nonzeros of each row; on the CPU "max", the largest product of each, or
+            NaN if one is NaN. All of an element's gradient goes to the nonzero that it comes from, of equal products
+            the first one of the row. Which these are is kept, (rows, width) int32, where a gradient is wanted.
 
     Returns:
         (rows, width) float32; 0 for rows without nonzeros.
 
     Raises:
         TypeError, ValueError: an operand is none that can be multiplied; names it and the remedy.
+        Unsupported: operands are on a GPU, and CuPy is missing, or there are no kernels for this.
     """
     if reduce not in REDUCTIONS:
         raise ValueError(f"reduce={reduce!r}: give one of {', '.join(REDUCTIONS)}")
     matrix = matrix_of(A)
-    check_dense(X, "X", rows=matrix.cols, axes=2)
+    check_dense(X, "X", rows=matrix.cols, axes=2, device=matrix.crow.device)
     given = matrix.crow, matrix.col, matrix.values, X
     if reduce == "max" and torch.is_grad_enabled() and (X.requires_grad or matrix.values.requires_grad):
         return max_operators.spmm_max(*given)[0]
@@ -59,11 +60,11 @@ def sddmm(A: Matrix, Q: torch.Tensor, K: torch.Tensor) -> torch.Tensor:
         (nnz,) float32, in the order of A's values.
 
     Raises:
-        TypeError, ValueError: as by `spmm`.
+        TypeError, ValueError, Unsupported: as by `spmm`.
     """
     matrix = matrix_of(A)
-    check_dense(Q, "Q", rows=matrix.rows, axes=2)
-    check_dense(K, "K", rows=matrix.cols, axes=2)
+    check_dense(Q, "Q", rows=matrix.rows, axes=2, device=matrix.crow.device)
+    check_dense(K, "K", rows=matrix.cols, axes=2, device=matrix.crow.device)
     check_alike(Q, K, "Q", "K")
     return csr_operators.sddmm(matrix.crow, matrix.col, matrix.values, Q, K)
 
@@ -81,15 +82,15 @@ def csr_attention(A: Matrix, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) 
         (rows, heads, e) float32, or (rows, e); 0 for rows without nonzeros.
 
     Raises:
-        TypeError, ValueError: as by `spmm`.
+        TypeError, ValueError, Unsupported: as by `spmm`.
         RuntimeError: a second derivative is asked for.
     """
     if all(isinstance(given, torch.Tensor) and given.dim() == 2 for given in (Q, K, V)):
         return csr_attention(A, Q.unsqueeze(1), K.unsqueeze(1), V.unsqueeze(1)).squeeze(1)
     matrix = matrix_of(A)
-    check_dense(Q, "Q", rows=matrix.rows, axes=3)
-    check_dense(K, "K", rows=matrix.cols, axes=3)
-    check_dense(V, "V", rows=K.shape[0], axes=3)
+    check_dense(Q, "Q", rows=matrix.rows, axes=3, device=matrix.crow.device)
+    check_dense(K, "K", rows=matrix.cols, axes=3, device=matrix.crow.device)
+    check_dense(V, "V", rows=K.shape[0], axes=3, device=matrix.crow.device)
     check_alike(Q, K, "Q", "K")
     if V.shape[1] != Q.shape[1]:
         raise ValueError(f"V has {V.shape[1]} heads and Q {Q.shape[1]}: give as many")

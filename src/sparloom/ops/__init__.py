@@ -7,7 +7,7 @@ from sparloom.ops.gemm_shapes import GemmProblem, GemmShapes
 from sparloom.ops.gemm_spmm import GemmSpmm
 from sparloom.ops.op import Op, Operands, Work
 from sparloom.ops.sddmm import SDDMM
-from sparloom.ops.some_rows import assert_rows_close
+from sparloom.ops.some_rows import assert_few_close, assert_rows_close, few_rows
 from sparloom.ops.spmm import SpMM
 from sparloom.ops.spmm_gemm import SpmmGemm
 from sparloom.ops.spmm_max import SpmmMax
@@ -16,5 +16,5 @@ from sparloom.ops.spmm_spmm import SpmmSpmm
 __all__ = [
     "GEMM", "SDDMM", "CsrAttention", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes", "GemmSpmm", "Op",
     "Operands", "OracleBounds", "SpMM", "SpmmGemm", "SpmmMax", "SpmmSpmm", "Work", "assert_close",
-    "assert_rows_close",
+    "assert_few_close", "assert_rows_close", "few_rows",
 ]

@@ -38,6 +38,11 @@ class Operands:
         """Columns of the dense operands, those of all heads together."""
         return math.prod(next(iter(self.dense.values())).shape[1:])
 
+    @staticmethod
+    def of_rows(op: str) -> tuple[str, ...]:
+        """Name the dense operands that have a row for each row of A; others have one for each column."""
+        return OF_ROWS.get(op, ())
+
     def take_rows(self, rows: np.ndarray, op: str) -> "Operands":
         """Keep some rows of A with all their columns, and those rows of dense operands that belong to them.
 

@@ -3,8 +3,9 @@
 from sparloom.ondemand import on_demand
 
 __all__ = [
-    "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "Family", "NullPlatform", "Platform", "RaggedOnDevice",
-    "Rival", "SpadePlatform", "SpmmKernels", "SpmmMaxKernels", "count_reads", "interleaved", "keep_threads_awake",
+    "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "CupyGpu", "DeviceKernels", "DeviceMatrix",
+    "DevicePattern", "Family", "Gpu", "NullPlatform", "Platform", "RaggedOnDevice", "Rival", "SpadePlatform",
+    "SpmmKernels", "SpmmMaxKernels", "count_reads", "cusparse_spmm", "interleaved", "keep_threads_awake", "on_cuda",
     "reads_by_level", "reallocated",
 ]
 
@@ -13,7 +14,12 @@ _PLACES = {
     "CpuPlatform": "sparloom.platforms.cpu",
     "CudaDevice": "sparloom.platforms.cuda",
     "CudaPlatform": "sparloom.platforms.cuda",
+    "CupyGpu": "sparloom.platforms.cuda.gpu",
+    "DeviceKernels": "sparloom.platforms.cuda.device_kernels",
+    "DeviceMatrix": "sparloom.platforms.cuda.csr",
+    "DevicePattern": "sparloom.platforms.cuda.csr",
     "Family": "sparloom.platforms.cpu_kernels.family",
+    "Gpu": "sparloom.platforms.cuda.gpu",
     "NullPlatform": "sparloom.platforms.null",
     "Platform": "sparloom.platforms.platform",
     "RaggedOnDevice": "sparloom.platforms.cuda.ragged",
@@ -22,8 +28,10 @@ _PLACES = {
     "SpmmKernels": "sparloom.platforms.cpu_kernels.spmm",
     "SpmmMaxKernels": "sparloom.platforms.cpu_kernels.spmm_max",
     "count_reads": "sparloom.platforms.cache_counters",
+    "cusparse_spmm": "sparloom.platforms.cuda.cusparse",
     "interleaved": "sparloom.platforms.interleave",
     "keep_threads_awake": "sparloom.platforms.clock",
+    "on_cuda": "sparloom.platforms.cuda.gpu",
     "reads_by_level": "sparloom.platforms.cache_counters",
     "reallocated": "sparloom.platforms.arrays",
 }

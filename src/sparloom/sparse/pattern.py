@@ -166,6 +166,10 @@ class SparseMatrix:
         """Convert the values; the same matrix if they have that type."""
         return self if self.dtype == dtype else SparseMatrix(self.pattern, self.values, dtype)
 
+    def with_values(self, values: np.ndarray) -> "SparseMatrix":
+        """Put other values at the nonzeros."""
+        return SparseMatrix(self.pattern, values, self.dtype)
+
     def to_scipy(self) -> scipy.sparse.csr_array:
         """Make a SciPy matrix; it shares the arrays."""
         return _csr(self.values, self.pattern)

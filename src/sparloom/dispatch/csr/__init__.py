@@ -2,8 +2,12 @@
 
 from sparloom.dispatch.csr.calls import csr_attention, prepare, sddmm, spmm
 from sparloom.dispatch.csr.contest import CsrChoice
+from sparloom.dispatch.csr.cpu_place import CpuPlace
+from sparloom.dispatch.csr.cuda_place import CudaPlace
+from sparloom.dispatch.csr.cuda_rivals import CUDA_LIBRARIES
 from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy
 from sparloom.dispatch.csr.estimate import CsrEstimate
+from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.prepared import CsrPlan, Prepared
 from sparloom.dispatch.csr.probe_log import ProbeLog
 from sparloom.dispatch.csr.proposals import SHORTLISTS, Proposals
@@ -12,6 +16,7 @@ from sparloom.dispatch.csr.sample import Sample, sample_rows
 from sparloom.dispatch.csr.shortlist import CsrCostModel
 from sparloom.dispatch.csr.switches import CudaSwitches, Switches
 
-__all__ = ["LIBRARIES", "SHORTLISTS", "CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan",
-           "CsrPolicy", "CudaSwitches", "Library", "Prepared", "ProbeLog", "Product", "Proposals", "Sample",
-           "Switches", "csr_attention", "prepare", "sample_rows", "sddmm", "spmm"]
+__all__ = ["CUDA_LIBRARIES", "LIBRARIES", "SHORTLISTS", "CpuPlace", "CsrChoice", "CsrCostModel", "CsrDecider",
+           "CsrEstimate", "CsrPlan", "CsrPolicy", "CudaPlace", "CudaSwitches", "Library", "Place", "Prepared",
+           "ProbeLog", "Product", "Proposals", "Sample", "Switches", "csr_attention", "prepare", "sample_rows", "sddmm",
+           "spmm"]

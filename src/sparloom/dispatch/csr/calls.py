@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from sparloom.dispatch.csr.given import array_of, matrix_of
+from sparloom.dispatch.csr.cuda_given import Parts, cuda_matrix, cuda_parts
+from sparloom.dispatch.csr.cuda_place import CudaPlace
+from sparloom.dispatch.csr.given import matrix_of
 from sparloom.dispatch.csr.prepared import Prepared, Reduce
 from sparloom.fusion import IdentityCache
 from sparloom.sparse import SparseMatrix
@@ -22,14 +24,20 @@ def prepare(matrix: Any, **options: Any) -> Prepared:
     Args:
         matrix: as in `spmm`, a tuple with its shape.
         options: of `Prepared`.
+
+    Raises:
+        TypeError, ValueError, Unsupported: as by `spmm`.
     """
+    placed = cuda_parts(matrix, None)
+    if placed is not None:
+        return _prepared_there(placed, **options)
     return Prepared(matrix_of(matrix), **options)
 
 
 def spmm(
-    matrix: Any, dense: Any, *, reduce: Reduce = "sum", out: np.ndarray | None = None, changed: bool = False,
+    matrix: Any, dense: Any, *, reduce: Reduce = "sum", out: Any | None = None, changed: bool = False,
     threads: int | None = None,
-) -> np.ndarray:
+) -> Any:
     """Multiply a sparse matrix by a dense one, with the kernel that is fastest for both on this machine.
 
     The first call for a matrix and a width measures a few kernels on some rows; what it decides is kept for all
@@ -38,19 +46,21 @@ def spmm(
 
     Args:
         matrix: A (rows, cols): SciPy matrix, (indptr, indices, values[, shape]) of NumPy arrays or others that speak
-            DLPack; float32 values, int32 or int64 indices.
-        dense: X (cols, width) float32, likewise.
+            DLPack; float32 values, int32 or int64 indices. On a GPU: CSR matrix of CuPy, or such a tuple of arrays of
+            any library, columns rising in every row.
+        dense: X (cols, width) float32, likewise, and where A is.
         reduce: "sum"; "mean", divided by the nonzeros of each row; "max", the largest product of each, 0 in rows
             without nonzeros.
         out: (rows, width) float32, where the result goes; a new array unless given.
         changed: index arrays may have been changed in place: they are read, and what differs is prepared anew.
-        threads: all processors that this process may use unless given.
+        threads: all processors that this process may use unless given; for operands in their memory.
 
     Returns:
-        (rows, width) float32.
+        (rows, width) float32, a NumPy array, or for operands on a GPU one of CuPy there.
 
     Raises:
         TypeError, ValueError: an operand is none that can be multiplied; names it and the remedy.
+        Unsupported: operands are on a GPU and CuPy is missing, or there are no kernels for the operation there.
     """
     prepared, values = _known(matrix, dense, threads, changed)
     return prepared.spmm(dense, reduce=reduce, values=values, out=out)
@@ -58,7 +68,7 @@ def spmm(
 
 def sddmm(
     matrix: Any, left: Any, right: Any, *, changed: bool = False, threads: int | None = None,
-) -> np.ndarray:
+) -> Any:
     """Multiply dense matrices where a sparse one has nonzeros: A's values * (Q KT).
 
     Args:
@@ -69,7 +79,7 @@ def sddmm(
         (nnz,) float32, row after row with rising columns: in the order of A's values if its columns rise.
 
     Raises:
-        TypeError, ValueError: as by `spmm`.
+        TypeError, ValueError, Unsupported: as by `spmm`.
     """
     prepared, values = _known(matrix, right, threads, changed)
     return prepared.sddmm(left, right, values=values)
@@ -77,7 +87,7 @@ def sddmm(
 
 def csr_attention(
     matrix: Any, queries: Any, keys: Any, values: Any, *, changed: bool = False, threads: int | None = None,
-) -> np.ndarray:
+) -> Any:
     """Let each row attend to the columns where it has nonzeros: softmax(Q KT / sqrt(d)) V, no score is ever stored.
 
     Args:
@@ -88,10 +98,10 @@ def csr_attention(
         (rows, heads, e) float32, or (rows, e); 0 for rows without nonzeros.
 
     Raises:
-        TypeError, ValueError: as by `spmm`.
+        TypeError, ValueError, Unsupported: as by `spmm`.
     """
     prepared, _ = _known(matrix, keys, threads, changed)
-    given = [array_of(array, name) for array, name in ((queries, "Q"), (keys, "K"), (values, "V"))]
+    given = [prepared.where.array(array, name) for array, name in ((queries, "Q"), (keys, "K"), (values, "V"))]
     if all(array.ndim == 2 for array in given):
         return prepared.attention(*(array[:, None] for array in given))[:, 0]
     return prepared.attention(*given)
@@ -112,11 +122,14 @@ class _Entry:
 _KNOWN: IdentityCache[_Entry] = IdentityCache(16)  # entries keep index arrays alive
 
 
-def _known(matrix: Any, dense: Any, threads: int | None, changed: bool) -> tuple[Prepared, np.ndarray]:
+def _known(matrix: Any, dense: Any, threads: int | None, changed: bool) -> tuple[Prepared, Any]:
     """Find what was made for the index arrays of a matrix, and its values in the order of the pattern."""
     columns = dense.shape[0] if getattr(dense, "ndim", 0) else None
     parts = _parts(matrix, columns)
     if parts is None:
+        placed = cuda_parts(matrix, columns)
+        if placed is not None:
+            return _known_there(placed, changed), placed[2]
         made = matrix_of(matrix, columns=columns)
         return Prepared(made, threads=threads), made.values
     indptr, indices, values, shape = parts
@@ -132,6 +145,21 @@ def _known(matrix: Any, dense: Any, threads: int | None, changed: bool) -> tuple
     if not entry.in_order or values.dtype != np.float32:
         values = matrix_of(matrix, columns=columns).values
     return entry.prepared, values
+
+
+def _known_there(parts: Parts, changed: bool) -> Prepared:
+    """Find what was made for index arrays on a GPU."""
+    where = CudaPlace.here()
+    arguments, arrays = {"shape": tuple(parts[3]), "where": where}, parts[:2]
+    entry = _KNOWN.find(arguments, lambda: _Entry(_prepared_there(parts), True), arrays)
+    if changed and not entry.prepared.fits(cuda_matrix(where.gpu, parts).pattern):
+        entry = _KNOWN.replace(arguments, _Entry(_prepared_there(parts), True), arrays)
+    return entry.prepared
+
+
+def _prepared_there(parts: Parts, **options: Any) -> Prepared:
+    where = options.pop("where", None) or CudaPlace.here()
+    return Prepared(cuda_matrix(where.gpu, parts), where=where, **options)
 
 
 def _parts(matrix: Any, columns: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]] | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
+from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.rivals import Library
 from sparloom.dispatch.racing import Call
-from sparloom.ops import Op, Operands, assert_rows_close
-from sparloom.platforms import CpuKernels
+from sparloom.ops import Op, Operands, assert_few_close, few_rows
 from sparloom.space import Config
 
 __all__ = ["Contest", "CsrChoice"]
@@ -37,13 +36,13 @@ class Contest:
     """
 
     def __init__(
-        self, op: Op, kernels: CpuKernels, own: Sequence[Config], libraries: Mapping[str, Library],
+        self, op: Op, where: Place, own: Sequence[Config], libraries: Mapping[str, Library],
         parts: Sequence[Operands],
     ) -> None:
         self.own, self.parts = own, parts
         self.names = [*(config.key for config in own), *libraries]
-        self._op, self._libraries, self._threads = op, list(libraries.values()), kernels.threads
-        self._families = [CpuKernels(kernels.threads, kernels.width).family(op) for _ in parts]
+        self._op, self._where, self._libraries = op, where, list(libraries.values())
+        self._families = [where.kernels(op, part.width) for part in parts]
         self._results = [family.result(part) for family, part in zip(self._families, parts, strict=True)]
 
     def choice(self, place: int) -> CsrChoice:
@@ -68,9 +67,12 @@ class Contest:
     def difference(self, winner: int, baseline: int) -> str:
         """Say where, in some rows, the winner computes something else than the baseline; "" if it does not."""
         operands = self.parts[0]
-        expected, found = (self._computed(place, operands) for place in (baseline, winner))
+        pattern, op = operands.matrix.pattern, self._op
+        rows = few_rows(pattern)
+        places = pattern.nonzeros_of(rows) if op.name == "sddmm" else rows
+        expected, found = (self._where.some(self._computed(place, operands), places) for place in (baseline, winner))
         try:
-            assert_rows_close(found, expected, self._op, operands)
+            assert_few_close(found, expected, op, self._where.few(operands, rows, op.name))
         except AssertionError as error:
             return f"other than the baseline: {error}"
         return ""
@@ -79,12 +81,12 @@ class Contest:
         operands = self.parts[part]
         if place < len(self.own):
             return self._families[part].bind(operands, self.own[place], self._results[part])
-        product = self._libraries[place - len(self.own)](operands.matrix, self._threads)
+        product = self._libraries[place - len(self.own)](operands.matrix, self._where.threads)
         return lambda: product(operands.dense)
 
-    def _computed(self, place: int, operands: Operands) -> np.ndarray:
+    def _computed(self, place: int, operands: Operands) -> Any:
         if place >= len(self.own):
-            return self._libraries[place - len(self.own)](operands.matrix, self._threads)(operands.dense)
+            return self._libraries[place - len(self.own)](operands.matrix, self._where.threads)(operands.dense)
         family = self._families[0]
         result = family.result(operands)
         family.bind(operands, self.own[place], result)()

@@ -15,11 +15,11 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 import numpy as np
 
 from sparloom.dispatch.csr.contest import Contest, CsrChoice
+from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.rivals import Library
 from sparloom.dispatch.csr.sample import sample_rows
 from sparloom.dispatch.csr.shortlist import CsrCostModel, shortlist
@@ -27,17 +27,11 @@ from sparloom.dispatch.decision import Decision, Trial
 from sparloom.dispatch.guardrail import Guardrail
 from sparloom.dispatch.racing import Clock, Effort, Race, duel, race
 from sparloom.ops import Op, Operands
-from sparloom.platforms import CpuKernels
 from sparloom.space import Config
 
-__all__ = ["CsrDecider", "CsrPolicy", "safe_config"]
+__all__ = ["CsrDecider", "CsrPolicy"]
 
 log = logging.getLogger(__name__)
-
-SAFE: Mapping[str, Mapping[str, str | int]] = {
-    "spmm": {"balance": "nonzeros"}, "spmm_max": {"balance": "nonzeros"}, "sddmm": {"group": 4}, "attention": {}}
-"""Operation -> what is other than in the default of the space, for SpMM and SDDMM chosen on the training matrices of
-data/samples/cpu_kernels_* whose best kernel takes less than 0.3 ms."""
 
 RACE = 0.6  # share of the time that is left which the race may take; the duel has the rest
 
@@ -90,15 +84,16 @@ class CsrDecider:
     """Decides for one operation.
 
     Args:
+        where: the operands are, and what runs there.
         libraries: baselines beside the safe configuration.
         model: what the shortlist is made by.
-        clock: wall seconds.
+        clock: wall seconds; what is measured is timed as `where` says.
         apart: what the model takes is not part of what the measurements may take, as it may be longer than a race; it
             is part of the seconds of the decision.
     """
 
     op: Op
-    kernels: CpuKernels
+    where: Place
     libraries: Mapping[str, Library]
     policy: CsrPolicy
     model: CsrCostModel
@@ -109,17 +104,20 @@ class CsrDecider:
         """Measure a few kernels on a sample; one that computes something else than the best baseline is refused."""
         start, pattern = self.clock(), operands.matrix.pattern
         if not pattern.nnz:
-            return self._unmeasured("no nonzeros", 0, start)
+            return self._unmeasured("no nonzeros", 0, start, operands.width)
         run = self._run_seconds(operands)
         allowed = self.policy.seconds(run)
         if not allowed:
             return self._unmeasured(f"{self.policy.runs:g} runs of {1e3 * run:.3f} ms are too short to measure in", 2,
-                                    start)
+                                    start, operands.width)
         parts = self._parts(operands)
         asked = self.clock()
-        own = self._candidates(operands)
+        candidates = self._candidates(operands)
         late = self.clock() - asked if self.apart else 0.0
-        contest = Contest(self.op, self.kernels, own, self.libraries, parts)
+        begin = self.clock()
+        able = self.where.able(self.op, parts[0], candidates)
+        late += self.clock() - begin
+        contest = Contest(self.op, self.where, able, self.libraries, parts)
         chosen, reason, trials, executions = self._settled(contest, start + late, allowed)
         rows = sum(part.matrix.pattern.rows for part in parts)
         return contest.choice(chosen), Decision("measured", f"{reason}; {rows} of {pattern.rows} rows", trials,
@@ -129,7 +127,7 @@ class CsrDecider:
         """Measure candidates and baselines; say which to take and why, all trials, and runs on the sample."""
         names, own = contest.names, len(contest.own)
         run = race([contest.call(place) for place in range(len(names))], clock=self.clock,
-                   effort=self._until(start + RACE * allowed))
+                   effort=self._until(start + RACE * allowed), timer=self.where.timer(self.clock))
         least = [min(seconds, default=math.inf) for seconds in run.seconds]
         winner = min(range(own), key=least.__getitem__)
         baseline = min((0, *range(own, len(names))), key=least.__getitem__)
@@ -137,7 +135,8 @@ class CsrDecider:
         if least[winner] >= least[baseline]:
             return baseline, "no candidate was faster than the best baseline", trials, run.executions
         last = duel(contest.rivals(winner, baseline), clock=self.clock, effort=self._until(start + allowed),
-                    decided=lambda taken: self.policy.guardrail.judge(*taken.seconds).sure)
+                    decided=lambda taken: self.policy.guardrail.judge(*taken.seconds).sure,
+                    timer=self.where.timer(self.clock))
         accepted, reason = self._judged(last, len(contest.parts))
         difference = contest.difference(winner, baseline) if accepted else ""
         if difference:
@@ -147,27 +146,23 @@ class CsrDecider:
                         for place, taken in zip((winner, baseline), last.seconds, strict=True))
         return winner if accepted else baseline, reason, trials, run.executions + last.executions
 
-    @property
-    def _safe(self) -> Config:
-        return safe_config(self.kernels, self.op)
-
     def _candidates(self, operands: Operands) -> list[Config]:
         """Choose configurations of our kernels, the safe one first."""
-        listed = shortlist(self.model, self.op.name, operands, _configs(self.op, self.kernels.width),
-                           count=self.policy.effort.candidates)
-        return [self._safe, *(config for config in listed if config != self._safe)]
+        safe = self.where.safe(self.op, operands.width)
+        listed = shortlist(self.model, self.op.name, operands, self.where.configs(self.op, operands.width),
+                           count=self.policy.effort.candidates, kind=self.where.kind)
+        return [safe, *(config for config in listed if config != safe)]
 
-    def _unmeasured(self, reason: str, executions: int, start: float) -> tuple[CsrChoice, Decision]:
-        return CsrChoice(config=self._safe.key), Decision("rule", reason, (), executions, self.clock() - start)
+    def _unmeasured(self, reason: str, executions: int, start: float, width: int) -> tuple[CsrChoice, Decision]:
+        safe = self.where.safe(self.op, width)
+        return CsrChoice(config=safe.key), Decision("rule", reason, (), executions, self.clock() - start)
 
     def _run_seconds(self, operands: Operands) -> float:
         """Seconds of the safe configuration on all rows."""
-        family = self.kernels.family(self.op)
-        call = family.bind(operands, self._safe, family.result(operands))
+        family = self.where.kernels(self.op, operands.width)
+        call = family.bind(operands, self.where.safe(self.op, operands.width), family.result(operands))
         call()
-        start = self.clock()
-        call()
-        return self.clock() - start
+        return self.where.timer(self.clock)(call, 1)
 
     def _parts(self, operands: Operands) -> list[Operands]:
         """Take the sample; the operands as they are where it is all rows."""
@@ -176,7 +171,7 @@ class CsrDecider:
                              parts=self.policy.parts, seed=self.policy.seed)
         if sample.rows.size == pattern.rows:
             return [operands]
-        return [operands.take_rows(rows, self.op.name) for rows in sample.parts]
+        return [self.where.take_rows(operands, rows, self.op.name) for rows in sample.parts]
 
     def _until(self, end: float) -> Effort:
         return replace(self.policy.effort, seconds=max(1e-9, end - self.clock()))
@@ -190,12 +185,3 @@ class CsrDecider:
         by_part = ", ".join(f"{np.median(ratios[number::parts]):.3f}" for number in range(min(parts, ratios.size)))
         return verdict.accepted, f"{verdict.text}; by part {by_part}"
 
-
-def safe_config(kernels: CpuKernels, op: Op) -> Config:
-    """Take the kernel that runs where nothing is measured, and that others must beat."""
-    return kernels.baseline(op, None).replace(**SAFE[op.name])
-
-
-@lru_cache(64)
-def _configs(op: Op, width: int) -> list[Config]:
-    return list(CpuKernels(1, width).space(op))

@@ -14,10 +14,11 @@ import scipy.sparse
 
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["array_of", "dense_of", "matrix_of"]
+__all__ = ["FLOAT", "array_of", "dense_of", "matrix_of", "shape_of"]
 
 FLOAT = np.dtype(np.float32)
 MOST = 2**31 - 1  # rows, and columns
+GPU_MEMORY = (2, 13)  # kDLCUDA and kDLCUDAManaged of DLPack
 
 
 def matrix_of(given: Any, *, columns: int | None = None) -> SparseMatrix:
@@ -83,10 +84,13 @@ def array_of(given: Any, name: str) -> np.ndarray:
         return np.asarray(given)
     if hasattr(given, "__dlpack__"):
         try:
-            return np.from_dlpack(given)
+            array = np.from_dlpack(given)
+            if int(given.__dlpack_device__()[0]) in GPU_MEMORY:
+                raise TypeError("it is on a GPU")  # CuPy gives a copy
+            return array
         except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as error:
-            raise TypeError(f"{name} cannot be read by the processor ({error}): move it there, or use sparloom.nn") \
-                from error
+            raise TypeError(f"{name} cannot be read by the processor ({error}): move it there, or all operands to "
+                            "where it is") from error
     raise TypeError(f"{name} is {type(given).__name__}: give a NumPy array, or one that speaks DLPack")
 
 
@@ -98,14 +102,14 @@ def _of_tuple(given: tuple[Any, ...], columns: int | None) -> scipy.sparse.csr_a
         raise ValueError("(indptr, indices, values) does not say how many columns A has: add the shape")
     indptr = array_of(given[0], "indptr")
     shape = given[3] if len(given) == 4 else (max(0, indptr.size - 1), columns)
-    return _csr(indptr, *given[1:3], shape=_shape(shape))
+    return _csr(indptr, *given[1:3], shape=shape_of(shape))
 
 
 def _of_scipy(given: Any) -> scipy.sparse.csr_array:
     if len(given.shape) != 2:
         raise ValueError(f"A has shape {given.shape}: it must have two axes")
     if given.format == "csr":
-        rows = _csr(given.indptr, given.indices, given.data, shape=_shape(given.shape))
+        rows = _csr(given.indptr, given.indices, given.data, shape=shape_of(given.shape))
         if given.has_canonical_format and not rows.has_canonical_format:
             raise ValueError("A.has_canonical_format is True, but columns of A are not sorted or there twice: set it "
                              "to False")
@@ -116,7 +120,7 @@ def _of_scipy(given: Any) -> scipy.sparse.csr_array:
         made = given.tocsr()
     except (ValueError, TypeError, IndexError, OverflowError) as error:
         raise ValueError(f"A, a SciPy matrix in format {given.format}, is damaged: {error}: make it anew") from error
-    return _csr(made.indptr, made.indices, made.data, shape=_shape(made.shape))
+    return _csr(made.indptr, made.indices, made.data, shape=shape_of(made.shape))
 
 
 def _csr(indptr: Any, indices: Any, values: Any, *, shape: tuple[int, int]) -> scipy.sparse.csr_array:
@@ -128,7 +132,13 @@ def _csr(indptr: Any, indices: Any, values: Any, *, shape: tuple[int, int]) -> s
     return scipy.sparse.csr_array((values, indices, indptr), shape=shape)
 
 
-def _shape(given: Any) -> tuple[int, int]:
+def shape_of(given: Any) -> tuple[int, int]:
+    """Take (rows, columns).
+
+    Raises:
+        TypeError: it is none.
+        ValueError: too large, or below 0.
+    """
     try:
         rows, cols = (operator.index(extent) for extent in given)
     except (TypeError, ValueError) as error:

@@ -9,26 +9,28 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from threading import RLock
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from sparloom.dispatch.csr.contest import CsrChoice
-from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy, safe_config
-from sparloom.dispatch.csr.estimate import CsrEstimate
-from sparloom.dispatch.csr.given import dense_of
+from sparloom.dispatch.csr.cpu_place import CpuPlace
+from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy
+from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.proposals import Given
 from sparloom.dispatch.csr.replay import LibraryReplay, NativeReplay, PlacesReplay, Replay
-from sparloom.dispatch.csr.rivals import LIBRARIES, Library
+from sparloom.dispatch.csr.rivals import Library
 from sparloom.dispatch.csr.switches import Switches
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.plan_cache import PlanCache
-from sparloom.dispatch.plan_key import machine_digest, sources_digest
 from sparloom.errors import IllegalSchedule, NotDecided, SchemaError
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax
-from sparloom.platforms import CpuKernels
+from sparloom.platforms import Family
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
+
+if TYPE_CHECKING:
+    from sparloom.platforms import DeviceMatrix
 
 __all__ = ["CsrPlan", "Prepared"]
 
@@ -39,22 +41,26 @@ REDUCTIONS = get_args(Reduce)
 Shapes = tuple[tuple[int, ...], ...]
 """Of the dense operands, each without its first axis."""
 
-SOURCES = ("spmm.cpp", "spmm_max.cpp", "sddmm.cpp", "attention.cpp")
 OPS: Mapping[str, Op] = {
     "spmm": SpMM(), "spmm_max": SpmmMax(), "sddmm": SDDMM(), "attention": CsrAttention()}
 
 
 @dataclass(frozen=True)
 class CsrPlan:
-    """How one operation on one matrix runs from now on."""
+    """How one operation on one matrix runs from now on.
+
+    Args:
+        space: name of that of our kernels.
+    """
 
     choice: CsrChoice
     decision: Decision
+    space: str = "cpu_kernels"
 
     @cached_property
     def config(self) -> Config:
         """Configuration of our kernels, where they were chosen."""
-        return Config.parse("cpu_kernels", self.choice.config)
+        return Config.parse(self.space, self.choice.config)
 
 
 class Prepared:
@@ -64,44 +70,45 @@ class Prepared:
     The matrix must not be changed meanwhile. Threads may share it; their calls run one after the other.
 
     Args:
-        matrix: A (rows, cols).
-        threads: of every call; all processors that this process may use unless given.
+        matrix: A (rows, cols), in the memory of the processor, or of the device that `where` is.
+        threads: of every call on the processor; all processors that this process may use unless given.
         cache: where decisions are kept; what `Switches` say, or else the folder of this user, unless given.
         policy: how decisions are made; what `Switches` say unless given.
         shortlist: which kernels are worth a measurement: "estimate", "all", "trees" or "model", see `Proposals`; what
             `Switches` say unless given.
         model: paths of the files that "trees" or "model" read, or, in place of `shortlist`, a model as an object.
-        libraries: operation -> baselines beside the safe configuration of our kernels.
+        libraries: operation -> baselines beside the safe configuration of our kernels; those of `where` unless given.
         replay_only: measure nothing.
+        where: A is; the processor unless given. Dense operands and results of all calls are there, too.
     """
 
     def __init__(
-        self, matrix: SparseMatrix, *, threads: int | None = None, cache: PlanCache | None = None,
+        self, matrix: SparseMatrix | DeviceMatrix, *, threads: int | None = None, cache: PlanCache | None = None,
         policy: CsrPolicy | None = None, shortlist: str | None = None, model: Given = None,
-        libraries: Mapping[str, Mapping[str, Library]] = LIBRARIES, replay_only: bool = False,
+        libraries: Mapping[str, Mapping[str, Library]] | None = None, replay_only: bool = False,
+        where: Place | None = None,
     ) -> None:
         self.matrix = matrix
-        self.threads = len(os.sched_getaffinity(0)) if threads is None else threads
-        if self.threads < 1:
-            raise ValueError(f"threads={threads}: give at least 1")
+        self.where = CpuPlace(len(os.sched_getaffinity(0)) if threads is None else threads) if where is None else where
+        self.threads = self.where.threads
         self._switches = Switches.from_environment()
         self._switches.show_decisions()
         self._cache = self._switches.plans() if cache is None else cache
         self._proposals = self._switches.proposals(shortlist, model)
         self._policy = self._proposals.policy(
-            self._switches.policy(CsrPolicy(), matrix.pattern) if policy is None else policy)
+            self._switches.policy(self.where.policy(), matrix.pattern) if policy is None else policy)
         self._probes = self._switches.probe_log(self._cache)
-        self._libraries = libraries
+        self._libraries = self.where.libraries if libraries is None else libraries
         self._replay_only = replay_only
         self._plans: dict[tuple[str, Shapes], CsrPlan] = {}
         self._replays: dict[tuple[str, Shapes], Replay] = {}
         self._placing: dict[Shapes, PlacesReplay] = {}
-        self._kernels = CpuKernels(self.threads, 1)  # what they run has any width
+        self._families: dict[str, Family] = {}  # what they run has any width
         self._lock = RLock()
 
     def spmm(
-        self, dense: Any, *, reduce: Reduce = "sum", values: np.ndarray | None = None, out: np.ndarray | None = None,
-    ) -> np.ndarray:
+        self, dense: Any, *, reduce: Reduce = "sum", values: Any | None = None, out: Any | None = None,
+    ) -> Any:
         """Multiply: A X.
 
         Args:
@@ -115,12 +122,13 @@ class Prepared:
             (rows, width) float32.
 
         Raises:
-            TypeError, ValueError: X or `out` does not fit.
+            TypeError, ValueError: X or `out` does not fit, or is not where A is.
+            Unsupported: there are no kernels for this where A is.
             NotDecided: `replay_only`, and nothing is kept for A and this width.
         """
         if reduce not in REDUCTIONS:
             raise ValueError(f"reduce={reduce!r}: give one of {', '.join(REDUCTIONS)}")
-        given = dense_of(dense, "X", rows=self.matrix.pattern.cols, axes=2)
+        given = self.where.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
         operands = Operands(self._with(values, reduce), {"B": given})
         return self._run("spmm_max" if reduce == "max" else "spmm", operands, out,
                          (self.matrix.pattern.rows, given.shape[1]))
@@ -138,20 +146,20 @@ class Prepared:
         Raises:
             TypeError, ValueError, NotDecided: as by `spmm`; also where A has 2**31 nonzeros or more.
         """
-        given = dense_of(dense, "X", rows=self.matrix.pattern.cols, axes=2)
+        given = self.where.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
         operands = Operands(self._with(values), {"B": given})
-        shapes = _shapes(operands)
+        shapes, op = _shapes(operands), OPS["spmm_max"]
         with self._lock:
             replay = self._placing.get(shapes)
             if replay is None:
-                plan = self._plan("spmm_max", shapes, operands)
-                config = safe_config(self._kernels, OPS["spmm_max"]) if plan.choice.library else plan.config
-                replay = self._placing[shapes] = PlacesReplay(self._kernels.family(OPS["spmm_max"]), config)
+                plan = self._plan(op.name, shapes, operands)
+                config = self.where.safe(op, operands.width) if plan.choice.library else plan.config
+                replay = self._placing[shapes] = PlacesReplay(self._family(op.name), config)
             return replay(operands)
 
     def sddmm(
-        self, left: Any, right: Any, *, values: np.ndarray | None = None, out: np.ndarray | None = None,
-    ) -> np.ndarray:
+        self, left: Any, right: Any, *, values: Any | None = None, out: Any | None = None,
+    ) -> Any:
         """Multiply on the pattern of A: values of A * (Q KT).
 
         Args:
@@ -163,15 +171,16 @@ class Prepared:
             (nnz,) float32, in the order of A's values.
 
         Raises:
-            TypeError, ValueError, NotDecided: as by `spmm`; also where Q and K differ in width.
+            TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where Q and K differ in width.
         """
         rows, cols = self.matrix.pattern.shape
-        first, second = dense_of(left, "Q", rows=rows, axes=2), dense_of(right, "K", rows=cols, axes=2)
+        dense = self.where.dense
+        first, second = dense(left, "Q", rows=rows, axes=2), dense(right, "K", rows=cols, axes=2)
         _check_widths(first, second, "Q", "K")
         return self._run("sddmm", Operands(self._with(values), {"B": first, "C": second}), out,
                          (self.matrix.pattern.nnz,))
 
-    def attention(self, queries: Any, keys: Any, values: Any, *, out: np.ndarray | None = None) -> np.ndarray:
+    def attention(self, queries: Any, keys: Any, values: Any, *, out: Any | None = None) -> Any:
         """Attend: softmax of Q KT / sqrt(d) over the columns of each row of A, times V; A's values are not read.
 
         Args:
@@ -182,17 +191,17 @@ class Prepared:
             (rows, heads, e) float32; 0 for rows without nonzeros.
 
         Raises:
-            TypeError, ValueError, NotDecided: as by `spmm`; also where heads or widths differ.
+            TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where heads or widths differ.
         """
         rows, cols = self.matrix.pattern.shape
-        given = {name: dense_of(array, name, rows=count, axes=3) for name, array, count in (
+        given = {name: self.where.dense(array, name, rows=count, axes=3) for name, array, count in (
             ("Q", queries, rows), ("K", keys, cols), ("V", values, cols))}
         _check_widths(given["Q"], given["K"], "Q", "K")
         if given["V"].shape[1] != given["Q"].shape[1]:
             raise ValueError(f"V has {given['V'].shape[1]} heads and Q {given['Q'].shape[1]}: give as many")
         return self._run("attention", Operands(self.matrix, given), out, (rows, *given["V"].shape[1:]))
 
-    def plan(self, op: str, **dense: np.ndarray) -> CsrPlan:
+    def plan(self, op: str, **dense: Any) -> CsrPlan:
         """Decide for dense operands such as these, or find what was decided."""
         operands = Operands(self.matrix, dense)
         with self._lock:
@@ -207,26 +216,27 @@ class Prepared:
         return self.matrix.pattern.digest()
 
     @cached_property
-    def _mean(self) -> SparseMatrix:
-        return self._averaging(self.matrix.values)
+    def _mean(self) -> SparseMatrix | DeviceMatrix:
+        return self._averaging(self.matrix)
 
     @cached_property
-    def _shares(self) -> np.ndarray:
+    def _shares(self) -> Any:
         """One over the nonzeros of its row, of every nonzero: (nnz,) float32."""
         lengths = self.matrix.pattern.row_lengths()
-        return np.repeat(np.float32(1) / np.maximum(lengths, 1).astype(np.float32), lengths)
+        return self.where.spread(np.repeat(np.float32(1) / np.maximum(lengths, 1).astype(np.float32), lengths))
 
-    def _averaging(self, values: np.ndarray) -> SparseMatrix:
-        return SparseMatrix(self.matrix.pattern, values * self._shares)
+    def _averaging(self, matrix: SparseMatrix | DeviceMatrix) -> SparseMatrix | DeviceMatrix:
+        return matrix.with_values(matrix.values * self._shares)
 
-    def _with(self, values: np.ndarray | None, reduce: Reduce = "sum") -> SparseMatrix:
+    def _with(self, values: Any | None, reduce: Reduce = "sum") -> SparseMatrix | DeviceMatrix:
         if values is None or values is self.matrix.values:
             return self._mean if reduce == "mean" else self.matrix
-        return self._averaging(values) if reduce == "mean" else SparseMatrix(self.matrix.pattern, values)
+        matrix = self.matrix.with_values(values)
+        return self._averaging(matrix) if reduce == "mean" else matrix
 
-    def _run(self, op: str, operands: Operands, out: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
+    def _run(self, op: str, operands: Operands, out: Any | None, shape: tuple[int, ...]) -> Any:
         if out is not None:
-            _check_out(out, shape, operands)
+            out = self.where.check_out(out, shape, operands)
         key = op, _shapes(operands)
         with self._lock:
             replay = self._replays.get(key)
@@ -236,8 +246,13 @@ class Prepared:
 
     def _made(self, op: str, plan: CsrPlan) -> Replay:
         if plan.choice.library:
-            return LibraryReplay(self._libraries[op][plan.choice.library], self.threads)
-        return NativeReplay(self._kernels.family(OPS[op]), plan.config)
+            return LibraryReplay(self._libraries[op][plan.choice.library], self.where)
+        return NativeReplay(self._family(op), plan.config)
+
+    def _family(self, op: str) -> Family:
+        if op not in self._families:
+            self._families[op] = self.where.kernels(OPS[op], 1)
+        return self._families[op]
 
     def _plan(self, op: str, shapes: Shapes, operands: Operands) -> CsrPlan:
         if (op, shapes) not in self._plans:
@@ -249,11 +264,12 @@ class Prepared:
         if found is None:
             return None
         try:
-            plan = CsrPlan(CsrChoice(**found["choice"]), Decision.from_json(found["decision"]))
+            space = self.where.space(OPS[op], math.prod(shapes[0]))
+            plan = CsrPlan(CsrChoice(**found["choice"]), Decision.from_json(found["decision"]), space.name)
             if plan.choice.library and plan.choice.library not in self._libraries.get(op, {}):
                 raise SchemaError(f"library {plan.choice.library} is not here")
             if not plan.choice.library:
-                CpuKernels(self.threads, math.prod(shapes[0])).space(OPS[op]).validate(plan.config)
+                space.validate(plan.config)
         except (KeyError, TypeError, ValueError, IllegalSchedule, SchemaError) as error:
             log.warning("what was decided about %s on %s: %s: it is decided anew", op, self.matrix, error)
             return None
@@ -263,14 +279,15 @@ class Prepared:
         if self._replay_only:
             raise NotDecided(f"no plan for {op} with {self.matrix}, shapes {shapes}, {self.threads} threads: call it "
                              "once without replay_only")
-        unmeasured = self._switches.unmeasured(self.matrix.pattern)
+        unmeasured, where = self._switches.unmeasured(self.matrix.pattern), self.where
+        space = where.space(OPS[op], operands.width).name
         if unmeasured:
-            return CsrPlan(CsrChoice(config=safe_config(self._kernels, OPS[op]).key), Decision("rule", unmeasured))
-        model = self._proposals.scorer(lambda: CsrEstimate(self._cache.rates(self.threads), self.threads),
-                                       threads=self.threads)
-        decider = CsrDecider(OPS[op], CpuKernels(self.threads, operands.width), self._libraries.get(op, {}),
-                             self._policy, model, apart=self._proposals.learned)
-        plan = CsrPlan(*decider.decide(operands))
+            safe = where.safe(OPS[op], operands.width)
+            return CsrPlan(CsrChoice(config=safe.key), Decision("rule", unmeasured), space)
+        model = self._proposals.scorer(lambda: where.model(self._cache), threads=self.threads)
+        decider = CsrDecider(OPS[op], where, self._libraries.get(op, {}), self._policy, model,
+                             apart=self._proposals.learned)
+        plan = CsrPlan(*decider.decide(operands), space)
         self._cache.keep_schedule(self._key(op, shapes), {
             "choice": asdict(plan.choice), "decision": plan.decision.to_json()})
         if self._probes is not None:
@@ -282,23 +299,15 @@ class Prepared:
     def _key(self, op: str, shapes: Shapes) -> dict[str, Any]:
         return {
             "op": op, "pattern": self._pattern, "shapes": [list(shape) for shape in shapes],
-            "dtype": self.matrix.dtype.name, "threads": self.threads, "machine": machine_digest(),
-            "kernels": sources_digest(SOURCES), "libraries": sorted(self._libraries.get(op, {})),
-            "calibrate": self._policy.calibrate, **self._proposals.key}
-
-
-def _check_out(out: np.ndarray, shape: tuple[int, ...], operands: Operands) -> None:
-    if not isinstance(out, np.ndarray) or out.shape != shape:
-        given = out.shape if isinstance(out, np.ndarray) else type(out).__name__
-        raise ValueError(f"out is {given}: it must be an array of shape {shape}")
-    if any(np.may_share_memory(out, array) for array in (operands.matrix.values, *operands.dense.values())):
-        raise ValueError("out lies in the memory of an operand: give another array")
+            "dtype": self.matrix.dtype.name, **self.where.signature(),
+            "libraries": sorted(self._libraries.get(op, {})), "calibrate": self._policy.calibrate,
+            **self._proposals.key}
 
 
 def _shapes(operands: Operands) -> Shapes:
     return tuple([array.shape[1:] for array in operands.dense.values()])
 
 
-def _check_widths(first: np.ndarray, second: np.ndarray, name: str, other: str) -> None:
+def _check_widths(first: Any, second: Any, name: str, other: str) -> None:
     if first.shape[1:] != second.shape[1:]:
         raise ValueError(f"{name} has shape {first.shape} and {other} {second.shape}: their rows must be alike")

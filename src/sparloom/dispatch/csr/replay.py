@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
-
+from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.rivals import Library, Product
-from sparloom.jit import address
 from sparloom.ops import Operands
 from sparloom.platforms import Family, SpmmMaxKernels
 from sparloom.space import Config
@@ -17,9 +15,9 @@ __all__ = ["LibraryReplay", "NativeReplay", "PlacesReplay", "Replay"]
 
 
 class Replay(Protocol):
-    """Computes for operands of one pattern and of the same shapes each time."""
+    """Computes for operands of one pattern and of the same shapes each time; arrays are those of a `Place`."""
 
-    def __call__(self, operands: Operands, out: np.ndarray | None = None) -> np.ndarray:
+    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
         """Compute, into an array of the right shape if one is given; one thread at a time.
 
         Raises:
@@ -34,7 +32,7 @@ class NativeReplay:
         self._family, self._config = family, config
         self._call = None
 
-    def __call__(self, operands: Operands, out: np.ndarray | None = None) -> np.ndarray:
+    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
         """Compute."""
         result = self._family.result(operands) if out is None else out
         if self._call is None:
@@ -53,7 +51,7 @@ class PlacesReplay:
         self._family, self._config = family, config
         self._call = None
 
-    def __call__(self, operands: Operands) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, operands: Operands) -> tuple[Any, Any]:
         """Compute.
 
         Raises:
@@ -72,17 +70,16 @@ class PlacesReplay:
 class LibraryReplay:
     """The product of a library; the matrix is brought into its form again where it is another one."""
 
-    def __init__(self, library: Library, threads: int) -> None:
-        self._library, self._threads = library, threads
+    def __init__(self, library: Library, where: Place) -> None:
+        self._library, self._where = library, where
         self._ready: tuple[SparseMatrix, Product] | None = None
 
-    def __call__(self, operands: Operands, out: np.ndarray | None = None) -> np.ndarray:
+    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
         """Compute."""
         if self._ready is None or self._ready[0] is not operands.matrix:
-            self._ready = operands.matrix, self._library(operands.matrix, self._threads)
+            self._ready = operands.matrix, self._library(operands.matrix, self._where.threads)
         result = self._ready[1](operands.dense)
         if out is None:
             return result
-        address(out, written=True)
-        np.copyto(out, result)
+        self._where.copy(result, out)
         return out

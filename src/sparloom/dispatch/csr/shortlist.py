@@ -1,6 +1,7 @@
 """Which few kernels of a space are worth a measurement."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -9,8 +10,6 @@ from sparloom.ops import Operands
 from sparloom.space import Config
 
 __all__ = ["CsrCostModel", "shortlist"]
-
-SET_APART = "order"  # what an estimate does not see: of each of its values one is measured
 
 
 class CsrCostModel(Protocol):
@@ -26,11 +25,18 @@ class CsrCostModel(Protocol):
 
 def shortlist(
     model: CsrCostModel, op: str, operands: Operands, configs: Sequence[Config], *, count: int,
+    kind: Callable[[Config], str],
 ) -> list[Config]:
-    """Choose the most promising configurations, best first, with at least one of each order of the rows."""
+    """Choose the most promising configurations, best first, with at least one of each kind.
+
+    Args:
+        kind: of a configuration, in which an estimate does not see enough to leave one out.
+    """
     ranked = [configs[place] for place in np.argsort(model.score(op, operands, configs), kind="stable")]
     chosen = ranked[:count]
-    for value in dict.fromkeys(config[SET_APART] for config in ranked):
-        if all(config[SET_APART] != value for config in chosen):
-            chosen[-1] = next(config for config in ranked if config[SET_APART] == value)
+    for missing in dict.fromkeys(map(kind, ranked)):
+        held = Counter(map(kind, chosen))
+        if missing not in held:
+            last = max((place for place, config in enumerate(chosen) if held[kind(config)] > 1), default=-1)
+            chosen[last] = next(config for config in ranked if kind(config) == missing)
     return chosen

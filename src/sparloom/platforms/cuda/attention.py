@@ -104,7 +104,7 @@ class AttentionKernels:
             if extent % program.vector:
                 raise Unsupported(f"vector={program.vector} does not divide the {extent} columns of a head of {name}: "
                                   "use vector=1")
-        pattern, tiles = self._patterns.on(gpu, placed.given.matrix.pattern), -(-value_width // program.columns)
+        pattern, tiles = self._patterns.of(gpu, placed), -(-value_width // program.columns)
         csr, rows = (pattern.indptr, pattern.indices), pattern.pattern.rows
         scale = np.float32(math.log2(math.e) * width**-0.5)
         dense = (*(placed.dense[name] for name in ("Q", "K", "V")), np.int32(heads), np.int32(width),

@@ -1,6 +1,7 @@
 """What an NVIDIA GPU offers a launch, known without one: configurations that cannot start are refused ahead of time."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from sparloom.errors import Unsupported
@@ -72,6 +73,15 @@ class CudaDevice:
             registers_per_block=properties["regsPerBlock"],
         )
 
+    @staticmethod
+    def check_here() -> None:
+        """Refuse where there is no device; quick once there was one.
+
+        Raises:
+            Unsupported: there is none, or CuPy is missing; names the remedy.
+        """
+        _check_here()
+
     @property
     def architecture(self) -> str:
         """Name for compilers: "sm_90"."""
@@ -97,13 +107,20 @@ PRESETS = {
 }
 
 
-def _properties() -> dict[str, Any]:
+@cache
+def _check_here() -> None:
     try:
         import cupy
     except ImportError as error:
         raise Unsupported(f"no CuPy ({error}): pip install -e \".[gpu]\" on a machine with an NVIDIA GPU") from error
     if not cupy.cuda.is_available():
         raise Unsupported("no NVIDIA GPU: name one to plan for, such as device=h200, or go to a machine that has one")
+
+
+def _properties() -> dict[str, Any]:
+    _check_here()
+    import cupy
+
     return cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
 
 

@@ -1,19 +1,20 @@
 """What the platform asks of the kernels of one operation on a GPU."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from sparloom.errors import Unsupported
 from sparloom.ops import DenseOperands, Op, Operands
+from sparloom.platforms.cuda.csr import DevicePattern
 from sparloom.platforms.cuda.device import LaunchShape
 from sparloom.platforms.cuda.gpu import Gpu, Kernel
 from sparloom.platforms.sweep import Call
 from sparloom.space import Config, ConfigSpace
 
-__all__ = ["Family", "Given", "HostCheck", "Launch", "Placed", "Rival", "dense_type", "element_macro",
+__all__ = ["Family", "Given", "HostCheck", "Launch", "Launches", "Placed", "Rival", "dense_type", "element_macro",
            "in_order"]
 
 Given = Operands | DenseOperands
@@ -32,12 +33,14 @@ class Placed:
         given: the same on the host.
         dense: arrays of the device by name.
         values: of the sparse operand; None where there is none.
+        pattern: of the sparse operand, where it is on the device already.
         element: type of all of them, in the words of the kernels.
     """
 
     given: Given
     dense: Mapping[str, Any]
     values: Any | None
+    pattern: DevicePattern | None = None
     element: str = "float"
 
     @classmethod
@@ -50,11 +53,11 @@ class Placed:
         dtype = dense_type(given)
         dense = {name: gpu.upload(np.ascontiguousarray(array)) for name, array in given.dense.items()}
         if not isinstance(given, Operands):
-            return cls(given, dense, None, ELEMENTS[dtype])
+            return cls(given, dense, None, element=ELEMENTS[dtype])
         values = given.matrix.values
         if values.dtype != np.float32:
             raise Unsupported(f"the values are {values.dtype}: the kernels take float32, convert them")
-        return cls(given, dense, gpu.upload(values.astype(dtype, copy=False)), ELEMENTS[dtype])
+        return cls(given, dense, gpu.upload(values.astype(dtype, copy=False)), element=ELEMENTS[dtype])
 
 
 def dense_type(given: Given) -> np.dtype:
@@ -93,7 +96,28 @@ class Launch:
         self.kernel(self.shape, self.arguments)
 
 
-def in_order(launches: list[Launch], gpu: Gpu) -> Call:
+class Launches:
+    """Launches, one after the other."""
+
+    def __init__(self, launches: list[Launch]) -> None:
+        self._launches = launches
+
+    def __call__(self) -> None:
+        for launch in self._launches:
+            launch()
+
+    def takes(self, array: Any) -> bool:
+        """Tell whether an array is an argument of one of them."""
+        return any(argument is array for launch in self._launches for argument in launch.arguments)
+
+    def point(self, arrays: Sequence[tuple[Any, Any]]) -> None:
+        """Exchange arguments: pairs of an array and of the one in its place, of the same shape."""
+        place = {id(old): new for old, new in arrays}
+        self._launches = [replace(launch, arguments=tuple([
+            place.get(id(argument), argument) for argument in launch.arguments])) for launch in self._launches]
+
+
+def in_order(launches: list[Launch], gpu: Gpu) -> Launches:
     """Make a call of launches; those without blocks are left out.
 
     Raises:
@@ -107,11 +131,7 @@ def in_order(launches: list[Launch], gpu: Gpu) -> Call:
         if reason is not None:
             raise Unsupported(f"a launch needs {reason}")
 
-    def call() -> None:
-        for launch in filled:
-            launch()
-
-    return call
+    return Launches(filled)
 
 
 class Family(Protocol):

@@ -1,7 +1,8 @@
 """The device as the platform uses it: memory, kernels and a clock, all through CuPy."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,11 +13,21 @@ from sparloom.errors import CompileError
 from sparloom.platforms.clock import Repeat, Repetition
 from sparloom.platforms.cuda.device import CudaDevice, LaunchShape
 
-__all__ = ["CupyGpu", "Gpu", "Kernel"]
+__all__ = ["CupyGpu", "Gpu", "Kernel", "on_cuda"]
 
 FLUSH_BYTES = 256 * 2**20  # several times any L2; takes 0.1 ms, in which the host queues the kernels behind it
 TICK = 5e-7  # resolution of events in seconds
 DEFAULT_SHARED_BYTES = 48 * 1024  # more must be asked for
+ALIGNMENT = 16  # bytes, of the widest load
+CUDA_MEMORY = (2, 13)  # kDLCUDA and kDLCUDAManaged of DLPack
+
+
+def on_cuda(given: Any) -> bool:
+    """Tell whether an array of any library says that it is on an NVIDIA GPU."""
+    device = getattr(given, "__dlpack_device__", None)
+    if device is not None:
+        return int(device()[0]) in CUDA_MEMORY
+    return hasattr(given, "__cuda_array_interface__")
 
 
 class Kernel(Protocol):
@@ -45,6 +56,29 @@ class Gpu(Protocol):
 
     def empty(self, shape: tuple[int, ...], dtype: type) -> Any: ...
 
+    def adopt(self, array: Any, name: str, *, copies: bool = True) -> Any:
+        """View an array of any library that is on this device as one of ours.
+
+        Args:
+            copies: one that has gaps, or begins where no wide load may, is copied; else it is refused.
+
+        Raises:
+            TypeError: it is none, or somewhere else; says where.
+            ValueError: it would have to be copied and may not.
+        """
+
+    def take(self, array: Any, places: np.ndarray) -> Any:
+        """Gather rows of an array of the device."""
+
+    def overlap(self, one: Any, other: Any) -> bool:
+        """Tell whether two arrays share memory."""
+
+    def signature(self) -> Mapping[str, str | int]:
+        """Name all of the device and its software that times depend on."""
+
+    def following(self, stream: int) -> AbstractContextManager[None]:
+        """Work on a stream of the device, by its address, within a context."""
+
     def kernel(self, text: str, name: str) -> Kernel: ...
 
     def binary(self, content: bytes, name: str) -> Kernel: ...
@@ -58,6 +92,18 @@ class CupyGpu:
     def __init__(self) -> None:
         self.device = CudaDevice.here()
 
+    @classmethod
+    def current(cls) -> "CupyGpu":
+        """Take the current device of CuPy, the same object each time.
+
+        Raises:
+            Unsupported: there is none, or CuPy is missing.
+        """
+        CudaDevice.check_here()
+        import cupy
+
+        return _gpu(cupy.cuda.Device().id)
+
     def upload(self, array: np.ndarray) -> Any:
         import cupy
 
@@ -70,6 +116,42 @@ class CupyGpu:
         import cupy
 
         return cupy.empty(shape, dtype)
+
+    def adopt(self, array: Any, name: str, *, copies: bool = True) -> Any:
+        import cupy
+
+        ours = _adopted(array, name)
+        if ours.device.id != cupy.cuda.Device().id:
+            raise TypeError(f"{name} is on GPU {ours.device.id} and the current device is GPU "
+                            f"{cupy.cuda.Device().id}: call within cupy.cuda.Device({ours.device.id})")
+        if ours.flags.c_contiguous and ours.data.ptr % ALIGNMENT == 0:
+            return ours
+        if not copies:
+            raise ValueError(f"{name} has gaps, or is not aligned to {ALIGNMENT} bytes: give an array of its own")
+        return ours.copy(order="C")
+
+    def take(self, array: Any, places: np.ndarray) -> Any:
+        return array[self.upload(places)]
+
+    def overlap(self, one: Any, other: Any) -> bool:
+        import cupy
+
+        return bool(cupy.may_share_memory(one, other))
+
+    def signature(self) -> Mapping[str, str | int]:
+        import cupy
+
+        runtime = cupy.cuda.runtime
+        properties = runtime.getDeviceProperties(cupy.cuda.Device().id)
+        return {
+            "name": properties["name"].decode(), "compute_capability": self.device.compute_capability,
+            "multiprocessors": self.device.multiprocessors, "memory_bytes": int(properties["totalGlobalMem"]),
+            "driver": runtime.driverGetVersion(), "cuda": runtime.runtimeGetVersion()}
+
+    def following(self, stream: int) -> AbstractContextManager[None]:
+        import cupy
+
+        return cupy.cuda.ExternalStream(stream)
 
     def kernel(self, text: str, name: str) -> Kernel:
         """Compile a source by NVRTC; the text is complete, see `cuda_text`."""
@@ -106,6 +188,17 @@ class CupyGpu:
         return self.empty((FLUSH_BYTES // 4,), np.float32)
 
 
+def _adopted(array: Any, name: str) -> Any:
+    import cupy
+
+    if isinstance(array, cupy.ndarray):
+        return array
+    if not on_cuda(array):
+        raise TypeError(f"{name} is {type(array).__name__}, not on the GPU: pass cupy.asarray({name}), or all operands "
+                        "in the memory of the processor")
+    return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
+
+
 class _CupyKernel:
     """A kernel in memory: asking for its registers loads it."""
 
@@ -117,6 +210,12 @@ class _CupyKernel:
         if shape.shared_bytes > DEFAULT_SHARED_BYTES:
             self._function.max_dynamic_shared_size_bytes = shape.shared_bytes
         self._function(shape.grid, (shape.threads,), tuple(arguments), shared_mem=shape.shared_bytes)
+
+
+@cache
+def _gpu(number: int) -> CupyGpu:
+    """Keep one for each device; it is current when this is called first."""
+    return CupyGpu()
 
 
 @cache

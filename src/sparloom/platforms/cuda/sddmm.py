@@ -91,8 +91,7 @@ class SddmmKernels:
 
     def bind(self, gpu: Gpu, placed: Placed, config: Config, result: Any) -> Call:
         """Bind the kernels of a configuration."""
-        program = SddmmProgram.of(config, placed.element)
-        pattern = self._patterns.on(gpu, placed.given.matrix.pattern)
+        program, pattern = SddmmProgram.of(config, placed.element), self._patterns.of(gpu, placed)
         rows, nnz, text = pattern.pattern.rows, pattern.pattern.nnz, program.text
         csr = (pattern.indptr, pattern.indices, placed.values)
         dense = (placed.dense["B"], placed.dense["C"], np.int32(placed.given.width), result)

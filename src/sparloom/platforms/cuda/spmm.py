@@ -98,7 +98,7 @@ class SpmmKernels:
 
     def bind(self, gpu: Gpu, placed: Placed, config: Config, result: Any) -> Call:
         """Bind the kernels of a configuration."""
-        pattern = self._patterns.on(gpu, placed.given.matrix.pattern)
+        pattern = self._patterns.of(gpu, placed)
         program = SpmmProgram.of(config, placed.element)
         bound = _Bound(gpu, program, pattern, placed, result)
         launches = bound.shares() if program.balance == "nonzeros" else bound.rows_and_hubs()

@@ -201,7 +201,7 @@ def test_bfloat16_is_right_on_a_gpu(space, op):
     platform, operands = CudaPlatform(space, "here", 64), cut(op.operands(skewed(), 64, seed=0))
     family, gpu, oracle = platform.family(op), platform.gpu, op.oracle(operands)
     dense = {name: gpu.upload(upper_half(array)) for name, array in operands.dense.items()}
-    placed = Placed(operands, dense, gpu.upload(upper_half(operands.matrix.values)), "Bfloat")
+    placed = Placed(operands, dense, gpu.upload(upper_half(operands.matrix.values)), element="Bfloat")
     allowed = 2.0**-7 * op.scale(operands) * (op.terms(operands.matrix.pattern, 64) + 1)
     for config in platform.space(op).sample(40, np.random.default_rng(0)):
         result = gpu.empty(oracle.shape, np.uint16)

@@ -160,7 +160,8 @@ def test_bfloat16_gives_bfloat16(emulated, name):
     op, operands, kind = OPS[name], operands_of(OPS[name], "Bfloat"), FORMATS["Bfloat"]
     family = CudaPlatform("cuda_kernels", "h200", operands.width).family(op)
     bits = {key: kind.narrow(array.astype(np.float64)) for key, array in operands.dense.items()}
-    placed = Placed(operands, bits, kind.narrow(operands.matrix.values.astype(np.float64)), "Bfloat")
+    placed = Placed(operands, bits, kind.narrow(operands.matrix.values.astype(np.float64)),
+                    element="Bfloat")
     for config in chosen(name):
         result = np.full(op.oracle(operands).shape, 0x7FFF, np.uint16)
         family.bind(emulated, placed, config, result)()

@@ -1,0 +1,117 @@
+"""The processor as the place of a sparse matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from sparloom.dispatch.csr.decide import CsrPolicy
+from sparloom.dispatch.csr.estimate import CsrEstimate
+from sparloom.dispatch.csr.given import array_of, dense_of
+from sparloom.dispatch.csr.rivals import LIBRARIES, Library
+from sparloom.dispatch.plan_cache import PlanCache
+from sparloom.dispatch.plan_key import machine_digest, sources_digest
+from sparloom.dispatch.racing import Clock, Timer, by_clock
+from sparloom.jit import address
+from sparloom.ops import Op, Operands
+from sparloom.platforms import CpuKernels, Family
+from sparloom.space import Config, ConfigSpace
+
+__all__ = ["SOURCES", "CpuPlace"]
+
+SOURCES = ("spmm.cpp", "spmm_max.cpp", "sddmm.cpp", "attention.cpp")
+SAFE: Mapping[str, Mapping[str, str | int]] = {
+    "spmm": {"balance": "nonzeros"}, "spmm_max": {"balance": "nonzeros"}, "sddmm": {"group": 4}, "attention": {}}
+"""Operation -> what is other than in the default of the space, for SpMM and SDDMM chosen on the training matrices of
+data/samples/cpu_kernels_* whose best kernel takes less than 0.3 ms."""
+
+
+class CpuPlace:
+    """Arrays in the memory of the processor, kernels compiled for it, wall seconds; see `Place`."""
+
+    def __init__(
+        self, threads: int, libraries: Mapping[str, Mapping[str, Library]] = LIBRARIES,
+    ) -> None:
+        if threads < 1:
+            raise ValueError(f"threads={threads}: give at least 1")
+        self.threads, self.libraries = threads, libraries
+
+    dense, array = staticmethod(dense_of), staticmethod(array_of)
+
+    def kernels(self, op: Op, width: int) -> Family:
+        """Give kernels of an operation."""
+        return CpuKernels(self.threads, width).family(op)
+
+    def space(self, op: Op, width: int) -> ConfigSpace:
+        """Give the space of these kernels."""
+        return CpuKernels(self.threads, width).space(op)
+
+    def configs(self, op: Op, width: int) -> Sequence[Config]:
+        """List its configurations."""
+        return _configs(op, width)
+
+    def safe(self, op: Op, width: int) -> Config:
+        """Take the default, but for what measurements say."""
+        return self.space(op, width).default().replace(**SAFE[op.name])
+
+    def able(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
+        """Take all."""
+        return list(configs)
+
+    def kind(self, config: Config) -> str:
+        """Name the order of the rows."""
+        return str(config["order"])
+
+    def model(self, cache: PlanCache) -> CsrEstimate:
+        """Estimate by rates of this machine."""
+        return CsrEstimate(cache.rates(self.threads), self.threads)
+
+    def policy(self) -> CsrPolicy:
+        """Take the defaults."""
+        return CsrPolicy()
+
+    def timer(self, clock: Clock) -> Timer:
+        """Time by the clock."""
+        return by_clock(clock)
+
+    def signature(self) -> Mapping[str, Any]:
+        """Name threads, machine and kernels."""
+        return {"threads": self.threads, "machine": machine_digest(), "kernels": sources_digest(SOURCES)}
+
+    def take_rows(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
+        """Keep some rows of A with all their columns."""
+        return operands.take_rows(rows, op)
+
+    def few(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
+        """Keep some rows, and the columns they use."""
+        return operands.take_rows(rows, op).used_columns(op)
+
+    def some(self, result: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Take some rows of a result."""
+        return result[places]
+
+    def spread(self, array: np.ndarray) -> np.ndarray:
+        """It is here."""
+        return array
+
+    def check_out(self, out: np.ndarray, shape: tuple[int, ...], operands: Operands) -> np.ndarray:
+        """Take an array for the result."""
+        if not isinstance(out, np.ndarray) or out.shape != shape:
+            given = out.shape if isinstance(out, np.ndarray) else type(out).__name__
+            raise ValueError(f"out is {given}: it must be an array of shape {shape}")
+        if any(np.may_share_memory(out, array) for array in (operands.matrix.values, *operands.dense.values())):
+            raise ValueError("out lies in the memory of an operand: give another array")
+        return out
+
+    def copy(self, result: np.ndarray, out: np.ndarray) -> None:
+        """Copy a result of a library."""
+        address(out, written=True)
+        np.copyto(out, result)
+
+
+@lru_cache(64)
+def _configs(op: Op, width: int) -> list[Config]:
+    return list(CpuKernels(1, width).space(op))

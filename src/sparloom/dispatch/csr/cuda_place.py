@@ -1,0 +1,212 @@
+"""An NVIDIA GPU as the place of a sparse matrix.
+
+Nothing of this has run on a GPU; see docs/gpu_status.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sparloom.dispatch.csr.cuda_estimate import CudaEstimate
+from sparloom.dispatch.csr.cuda_given import cuda_dense
+from sparloom.dispatch.csr.cuda_rivals import CUDA_LIBRARIES
+from sparloom.dispatch.csr.decide import CsrPolicy
+from sparloom.dispatch.csr.rivals import Library
+from sparloom.dispatch.plan_cache import PlanCache
+from sparloom.dispatch.racing import Call, Clock, Timer
+from sparloom.errors import Unsupported
+from sparloom.jit import kernel_source
+from sparloom.ops import Op, Operands
+from sparloom.platforms import CudaPlatform, CupyGpu, DeviceKernels, DeviceMatrix, DevicePattern, Gpu
+from sparloom.space import Config, ConfigSpace
+from sparloom.sparse import Pattern, SparseMatrix
+
+__all__ = ["CudaPlace", "cuda_kernels_digest", "cuda_machine_digest", "cuda_machines_here"]
+
+SPACE = "cuda_kernels"
+LEAST_NONZEROS = 2_000_000  # of a sample: fewer do not fill a large GPU, and kernels behave otherwise
+SAFE: Mapping[str, Mapping[str, str]] = {"spmm": {"balance": "nonzeros"}, "sddmm": {"balance": "nonzeros"}}
+"""Operation -> what is other than in the default of the space: equal shares, which no matrix makes slow."""
+
+
+class CudaPlace:
+    """Arrays in the memory of a GPU, kernels under kernels/cuda, seconds of the device's events; see `Place`.
+
+    Args:
+        gpu: the current device of CuPy, or an emulated one.
+    """
+
+    threads = 0
+
+    def __init__(self, gpu: Gpu, libraries: Mapping[str, Mapping[str, Library]] = CUDA_LIBRARIES) -> None:
+        self.gpu, self.libraries = gpu, libraries
+
+    @classmethod
+    def here(cls) -> CudaPlace:
+        """Take the current device of CuPy, the same object each time.
+
+        Raises:
+            Unsupported: there is none, or CuPy is missing; names the remedy.
+        """
+        return _place(CupyGpu.current())
+
+    def kernels(self, op: Op, width: int) -> DeviceKernels:
+        """Give kernels of an operation."""
+        return DeviceKernels(self.gpu, self._platform(op, width).family(op))
+
+    def space(self, op: Op, width: int) -> ConfigSpace:
+        """Give the space of these kernels."""
+        return self._platform(op, width).space(op)
+
+    def configs(self, op: Op, width: int) -> Sequence[Config]:
+        """List its configurations."""
+        return list(self.space(op, width))
+
+    def safe(self, op: Op, width: int) -> Config:
+        """Take the default, rows shared so that no matrix makes it slow."""
+        return self.space(op, width).default().replace(**SAFE[op.name])
+
+    def able(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
+        """Compile kernels, and keep those that the device can start; the first one must be among them."""
+        kernels, kept = self.kernels(op, operands.width), []
+        result = kernels.result(operands)
+        for number, config in enumerate(configs):
+            try:
+                kernels.bind(operands, config, result)
+            except Unsupported:
+                if number == 0:
+                    raise
+                continue
+            kept.append(config)
+        return kept
+
+    def kind(self, config: Config) -> str:
+        """Name the way of sharing rows: all thresholds of hubs are one."""
+        balance = str(config["balance"]) if "balance" in config.names else ""
+        return "hubs" if balance.startswith("q") else balance
+
+    def model(self, cache: PlanCache) -> CudaEstimate:
+        """Estimate by what the device says of itself."""
+        return CudaEstimate(self.gpu.device)
+
+    def policy(self) -> CsrPolicy:
+        """Take larger samples than on a CPU; however short a run is, the device's clock can tell it."""
+        return CsrPolicy(least_nonzeros=LEAST_NONZEROS, runs=math.inf, least_seconds=0.0)
+
+    def timer(self, clock: Clock) -> Timer:
+        """Time by the device's events, each run with a cold L2."""
+        def timed(call: Call, runs: int) -> float:
+            repeat = self.gpu.repeat(call)
+            return sum(repeat(0.0).wall for _ in range(runs)) / runs
+
+        return timed
+
+    def signature(self) -> Mapping[str, Any]:
+        """Name the device with its software, and the kernels."""
+        device = dict(self.gpu.signature())
+        return {"threads": self.threads, "device": device, "machine": cuda_machine_digest(device),
+                "kernels": cuda_kernels_digest()}
+
+    def ones(self, pattern: Pattern) -> DeviceMatrix:
+        """Copy a pattern to the device, with ones for values."""
+        return self.matrix(SparseMatrix(pattern, np.ones(pattern.nnz, np.float32)))
+
+    def matrix(self, matrix: SparseMatrix) -> DeviceMatrix:
+        """Copy a matrix to the device."""
+        return DeviceMatrix(self.gpu, DevicePattern.on(self.gpu, matrix.pattern), self.gpu.upload(matrix.values))
+
+    def take_rows(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
+        """Keep some rows of A with all their columns, gathered on the device; hubs are those of all rows."""
+        matrix, pattern = operands.matrix, operands.matrix.pattern
+        places, part = pattern.nonzeros_of(rows), _rows_of(pattern, rows)
+        placed = DevicePattern.on(self.gpu, part, matrix.placed.degrees)
+        return Operands(DeviceMatrix(self.gpu, placed, self.gpu.take(matrix.values, places)), {
+            name: self.gpu.take(array, rows) if name in Operands.of_rows(op) else array
+            for name, array in operands.dense.items()})
+
+    def few(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
+        """Copy some rows, and what they use, to the memory of the processor."""
+        pattern = operands.matrix.pattern
+        part = _rows_of(pattern, rows)
+        used, columns = np.unique(part.indices, return_inverse=True)
+        kept = {name: rows if name in Operands.of_rows(op) else used for name in operands.dense}
+        values = self.some(operands.matrix.values, pattern.nonzeros_of(rows))
+        return Operands(SparseMatrix(Pattern((part.rows, used.size), part.indptr, columns), values), {
+            name: self.some(array, kept[name]) for name, array in operands.dense.items()})
+
+    def some(self, result: Any, places: np.ndarray) -> np.ndarray:
+        """Copy some rows of a result to the memory of the processor."""
+        return self.gpu.download(self.gpu.take(result, places))
+
+    def dense(self, given: Any, name: str, *, rows: int, axes: int) -> Any:
+        """Take a dense operand where it lies; a copy on the device where it has gaps."""
+        return cuda_dense(self.gpu, given, name, rows=rows, axes=axes)
+
+    def array(self, given: Any, name: str) -> Any:
+        """Take an array of any type and shape where it lies."""
+        return self.gpu.adopt(given, name)
+
+    def spread(self, array: np.ndarray) -> Any:
+        """Copy an array to the device."""
+        return self.gpu.upload(array)
+
+    def check_out(self, out: Any, shape: tuple[int, ...], operands: Operands) -> Any:
+        """Take an array for the result."""
+        ours = self.gpu.adopt(out, "out", copies=False)
+        if ours.shape != shape or ours.dtype != np.float32:
+            raise ValueError(f"out is {ours.dtype} of shape {ours.shape}: it must be float32 of shape {shape}")
+        if any(self.gpu.overlap(ours, array) for array in (operands.matrix.values, *operands.dense.values())):
+            raise ValueError("out lies in the memory of an operand: give another array")
+        return ours
+
+    def copy(self, result: Any, out: Any) -> None:
+        """Copy a result of a library on the device."""
+        out[...] = result
+
+    def _platform(self, op: Op, width: int) -> CudaPlatform:
+        if op.name not in SAFE:
+            raise Unsupported(f"operation {op.name} on a GPU: kernels are chosen for {', '.join(SAFE)} there: pass "
+                              "arrays in the memory of the processor")
+        platform = CudaPlatform(SPACE, "here", width)
+        platform.gpu, platform.limits = self.gpu, self.gpu.device
+        return platform
+
+
+def cuda_machines_here() -> frozenset[str]:
+    """Hash the current device as `cuda_machine_digest` does; empty where there is none."""
+    try:
+        return frozenset({cuda_machine_digest(CupyGpu.current().signature())})
+    except Unsupported:
+        return frozenset()
+
+
+def cuda_machine_digest(device: Mapping[str, Any]) -> str:
+    """Hash a device with its software, as `Gpu.signature` names them."""
+    return hashlib.sha256(json.dumps(dict(device), sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def cuda_kernels_digest() -> str:
+    """Hash all sources under kernels/cuda."""
+    folder = kernel_source("cuda/spmm.cu").parent
+    content = hashlib.sha256()
+    for path in sorted([*folder.glob("*.cu"), *folder.glob("*.cuh")]):
+        content.update(f"{path.name}\n{path.read_text(encoding='utf-8')}\n".encode())
+    return content.hexdigest()
+
+
+@cache
+def _place(gpu: Gpu) -> CudaPlace:
+    return CudaPlace(gpu)
+
+
+def _rows_of(pattern: Pattern, rows: np.ndarray) -> Pattern:
+    indptr = np.concatenate([[0], np.cumsum(pattern.row_lengths()[rows])])
+    return Pattern((rows.size, pattern.cols), indptr, pattern.indices[pattern.nonzeros_of(rows)])

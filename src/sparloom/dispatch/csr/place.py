@@ -1,0 +1,110 @@
+"""Where a sparse matrix lies and computes: all in which decisions for a processor and for a GPU differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from sparloom.dispatch.csr.rivals import Library
+from sparloom.dispatch.csr.shortlist import CsrCostModel
+from sparloom.dispatch.plan_cache import PlanCache
+from sparloom.dispatch.racing import Clock, Timer
+from sparloom.ops import Op, Operands
+from sparloom.platforms import Family
+from sparloom.space import Config, ConfigSpace
+
+if TYPE_CHECKING:
+    from sparloom.dispatch.csr.decide import CsrPolicy
+
+__all__ = ["Place"]
+
+
+class Place(Protocol):
+    """A device, its arrays, the kernels and libraries that run on it, and its clock.
+
+    Operands there have the same class everywhere; their matrix and arrays are those of the place.
+
+    Args:
+        threads: of every call; 0 where they do not matter.
+        libraries: operation -> baselines beside the safe configuration of our kernels.
+    """
+
+    threads: int
+    libraries: Mapping[str, Mapping[str, Library]]
+
+    def kernels(self, op: Op, width: int) -> Family:
+        """Give kernels of an operation with a workspace of their own; those of a CPU or what has the same calls.
+
+        Raises:
+            Unsupported: there are none here.
+        """
+
+    def space(self, op: Op, width: int) -> ConfigSpace:
+        """Give the space of these kernels."""
+
+    def configs(self, op: Op, width: int) -> Sequence[Config]:
+        """List its configurations."""
+
+    def safe(self, op: Op, width: int) -> Config:
+        """Take the configuration that runs where nothing is measured, and that others must beat."""
+
+    def able(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
+        """Compile kernels, and keep those that can start."""
+
+    def kind(self, config: Config) -> str:
+        """Name what an estimate does not see: of each kind at least one is measured."""
+
+    def model(self, cache: PlanCache) -> CsrCostModel:
+        """Make what orders configurations by a formula."""
+
+    def policy(self) -> CsrPolicy:
+        """Say how decisions are made unless a caller does."""
+
+    def timer(self, clock: Clock) -> Timer:
+        """Time calls: by the clock given, or by the device's own."""
+
+    def signature(self) -> Mapping[str, Any]:
+        """Name what times here depend on: threads, machine and kernels; part of the key of a decision."""
+
+    def take_rows(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
+        """Keep some rows of A with all their columns, as `Operands.take_rows`."""
+
+    def few(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
+        """Bring some rows, with the columns they use, into the memory of the processor."""
+
+    def some(self, result: Any, places: np.ndarray) -> np.ndarray:
+        """Bring some rows of a result into the memory of the processor."""
+
+    def dense(self, given: Any, name: str, *, rows: int, axes: int) -> Any:
+        """Take a dense operand.
+
+        Args:
+            rows: that it must have.
+            axes: likewise.
+
+        Raises:
+            TypeError: not float32, or somewhere else.
+            ValueError: of another shape.
+        """
+
+    def array(self, given: Any, name: str) -> Any:
+        """Take an array of any type and shape.
+
+        Raises:
+            TypeError: no array, or somewhere else.
+        """
+
+    def spread(self, array: np.ndarray) -> Any:
+        """Bring an array here."""
+
+    def check_out(self, out: Any, shape: tuple[int, ...], operands: Operands) -> Any:
+        """Take an array for the result.
+
+        Raises:
+            ValueError: it has another shape, or shares memory with an operand.
+        """
+
+    def copy(self, result: Any, out: Any) -> None:
+        """Copy a result of a library to where the caller wants it."""

@@ -1,0 +1,49 @@
+"""What the guardrail compares with on a GPU where torch is there: cuSPARSE by torch and by CuPy; gather-dot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from sparloom.dispatch.csr import CUDA_LIBRARIES, Library, Product
+from sparloom.nn.torch_matrix import csr_tensor
+from sparloom.platforms import DeviceMatrix
+
+__all__ = ["CUDA_SPARSE_LIBRARIES"]
+
+
+def torch_mm(matrix: DeviceMatrix, threads: int) -> Product:
+    """Multiply by torch.mm with a CSR tensor, which calls cuSPARSE."""
+    indptr, indices, values = map(torch.from_dlpack, (matrix.placed.indptr, matrix.placed.indices, matrix.values))
+    narrow = torch.int32 if matrix.pattern.nnz < 2**31 else torch.int64
+    with torch.inference_mode(False):
+        left = csr_tensor(indptr.to(narrow), indices.to(narrow), values, matrix.pattern.shape)
+
+    def product(dense: Mapping[str, Any]) -> Any:
+        return matrix.gpu.adopt(torch.mm(left, torch.from_dlpack(dense["B"])), "the result")
+
+    return product
+
+
+def torch_gather(matrix: DeviceMatrix, threads: int) -> Product:
+    """Gather a row of each dense operand for every nonzero, multiply and add up.
+
+    Source: AutoSAGE's baseline for SDDMM.
+    """
+    rows = torch.from_dlpack(matrix.gpu.upload(matrix.pattern.row_ids()))
+    cols, values = map(torch.from_dlpack, (matrix.placed.indices, matrix.values))
+
+    def product(dense: Mapping[str, Any]) -> Any:
+        left, right = (torch.from_dlpack(dense[name]) for name in ("B", "C"))
+        return matrix.gpu.adopt((left[rows] * right[cols]).sum(1).mul_(values), "the result")
+
+    return product
+
+
+CUDA_SPARSE_LIBRARIES: Mapping[str, Mapping[str, Library]] = MappingProxyType({
+    "spmm": MappingProxyType({**CUDA_LIBRARIES["spmm"], "torch_mm": torch_mm}),
+    "sddmm": MappingProxyType({"torch_gather": torch_gather})})
+"""Operation -> name -> library."""

@@ -1,0 +1,91 @@
+"""Kernels of one operation on operands that are on a device already: bound once, then pointed to other arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparloom.ops import Operands
+from sparloom.platforms.cuda.family import Family, Launches, Placed
+from sparloom.platforms.cuda.gpu import Gpu
+from sparloom.platforms.sweep import Call
+from sparloom.space import Config, ConfigSpace
+
+__all__ = ["BoundCall", "DeviceKernels"]
+
+
+class BoundCall:
+    """A call of kernels that may be pointed to other arrays.
+
+    Args:
+        call: bound to `arrays`.
+        arrays: values, dense operands and result; no two are the same object.
+        values: what the values are a view of.
+    """
+
+    def __init__(self, call: Call, config: Config, arrays: tuple[Any, ...], values: Any) -> None:
+        self.config = config
+        self._call, self._arrays, self._values = call, arrays, values
+        self._free = tuple(object() for _ in arrays)  # what stands in launches while nobody lends arrays
+        found = [isinstance(call, Launches) and call.takes(array) for array in arrays]
+        self._reads_values, self._movable = found[0], all(found[1:])
+
+    def __call__(self) -> None:
+        self._call()
+
+    def moved(self, arrays: tuple[Any, ...], values: Any) -> bool:
+        """Point the call to other arrays; False where that cannot be done, as a kernel reads something made of them."""
+        if not self._movable or not (self._reads_values or values is self._values):
+            return False
+        self._call.point(list(zip(self._arrays, arrays, strict=True)))
+        self._arrays, self._values = arrays, values if self._reads_values else self._values
+        return True
+
+    @property
+    def lent(self) -> tuple[Any, ...]:
+        """The arrays; set to () when their owners take them back."""
+        return () if self._arrays is self._free else self._arrays
+
+    @lent.setter
+    def lent(self, arrays: tuple[()]) -> None:
+        if self._movable:
+            self.moved(self._free, self._values)
+
+
+class DeviceKernels:
+    """A family of CUDA kernels on one device, with the calls that `sparloom.platforms.Family` has for a CPU.
+
+    Operands have a `DeviceMatrix` and dense arrays of the device.
+    """
+
+    def __init__(self, gpu: Gpu, family: Family) -> None:
+        self.gpu, self._family = gpu, family
+
+    def space(self) -> ConfigSpace:
+        """List the configurations."""
+        return self._family.space()
+
+    def result(self, operands: Operands) -> Any:
+        """Allocate what a kernel overwrites."""
+        return self._family.result(self.gpu, operands)
+
+    def bind(self, operands: Operands, config: Config, result: Any) -> BoundCall:
+        """Bind the kernels of a legal configuration.
+
+        Raises:
+            Unsupported: the device cannot start them; says which limit they break.
+        """
+        matrix = operands.matrix
+        values, *dense, written = arrays = _views(operands, result)
+        given = Operands(matrix, dict(zip(operands.dense, dense, strict=True)))
+        call = self._family.bind(self.gpu, Placed(given, given.dense, values, matrix.placed), config, written)
+        return BoundCall(call, config, arrays, matrix.values)
+
+    def rebind(self, bound: BoundCall, operands: Operands, result: Any) -> None:
+        """Point a call to other arrays of the same shapes; what cannot be pointed is bound anew."""
+        if not bound.moved(_views(operands, result), operands.matrix.values):
+            vars(bound).update(vars(self.bind(operands, bound.config, result)))
+
+
+def _views(operands: Operands, result: Any) -> tuple[Any, ...]:
+    """List values, dense operands and result, each as an object of its own: one array may be given twice."""
+    return tuple([array[...] for array in (operands.matrix.values, *operands.dense.values(), result)])
