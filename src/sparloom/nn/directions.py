@@ -8,6 +8,7 @@ from sparloom.dispatch.csr import Prepared
 from sparloom.nn import at_places
 from sparloom.nn.structure import turn
 from sparloom.nn.tensor_place import CpuTensors, TensorPlace
+from sparloom.nn.unchanged import Unchanged
 from sparloom.sparse import Pattern
 
 __all__ = ["Directions"]
@@ -27,6 +28,7 @@ class Directions:
         self.pattern, self.threads = pattern, threads
         self._tensors = CpuTensors() if tensors is None else tensors
         self.forward = self._tensors.prepared(pattern, threads)
+        self._last_turned: tuple[Unchanged, torch.Tensor] | None = None
 
     @property
     def backward(self) -> Prepared:
@@ -50,9 +52,8 @@ class Directions:
 
     def spmm_transposed(self, values: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
         """Compute AT Y, (cols, width), for values (nnz,) in the order of A and Y (rows, width)."""
-        prepared, order = self._turned
-        array, turned = self._tensors.array, values.index_select(0, order)
-        return self._tensors.run(lambda: prepared.spmm(array(dense), values=array(turned)))
+        array, turned = self._tensors.array, self._in_turn(values)
+        return self._tensors.run(lambda: self.backward.spmm(array(dense), values=array(turned)))
 
     def spmm_max(self, values: torch.Tensor, dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the largest products, (rows, width), and which nonzero each comes from, int32, see `Prepared`."""
@@ -93,3 +94,10 @@ class Directions:
         transposed, order = turn(self.pattern)
         prepared = self.forward if transposed is self.pattern else self._tensors.prepared(transposed, self.threads)
         return prepared, order.to(self._tensors.device)
+
+    def _in_turn(self, values: torch.Tensor) -> torch.Tensor:
+        """Bring values into the order of the transposed pattern; those of the last call are kept."""
+        last = self._last_turned
+        if last is None or not last[0].holds(values):
+            last = self._last_turned = Unchanged.of(values), values.index_select(0, self._turned[1])
+        return last[1]
