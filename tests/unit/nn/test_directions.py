@@ -1,0 +1,48 @@
+"""Products by a transposed pattern: values are brought into its order when they change, and only then."""
+
+import numpy as np
+import pytest
+import torch
+
+from sparloom.nn.directions import Directions
+from sparloom.sparse import Pattern
+
+pytestmark = pytest.mark.cc
+
+ROWS, COLS = np.array([0, 0, 1, 2, 2]), np.array([0, 2, 1, 0, 3])
+SHAPE = (3, 4)
+
+
+@pytest.fixture
+def directions(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
+    return Directions(Pattern.from_coo(ROWS, COLS, SHAPE), threads=1)
+
+
+def dense(values: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(SHAPE).index_put((torch.from_numpy(ROWS), torch.from_numpy(COLS)), values)
+
+
+@pytest.fixture
+def turns(monkeypatch):
+    counted = []
+    select = torch.Tensor.index_select
+    monkeypatch.setattr(torch.Tensor, "index_select", lambda *given: counted.append(given) or select(*given))
+    return counted
+
+
+def test_values_that_stay_are_turned_once(directions, turns):
+    values, y = torch.arange(1.0, 6.0), torch.rand(3, 2)
+    for _ in range(3):
+        torch.testing.assert_close(directions.spmm_transposed(values, y), dense(values).T @ y)
+    assert len(turns) == 1
+
+
+def test_values_written_in_place_or_replaced_are_turned_again(directions, turns):
+    values, y = torch.arange(1.0, 6.0), torch.rand(3, 2)
+    directions.spmm_transposed(values, y)
+    values.mul_(2)
+    torch.testing.assert_close(directions.spmm_transposed(values, y), dense(values).T @ y)
+    other = values + 1
+    torch.testing.assert_close(directions.spmm_transposed(other, y), dense(other).T @ y)
+    assert len(turns) == 3
