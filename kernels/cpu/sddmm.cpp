@@ -6,6 +6,8 @@
 //       for strips of columns                                     as many as half of the registers hold
 //         for rows of the block, for groups of nonzeros           row kernel, sddmm.hpp
 //
+// Where one strip does not hold all columns, rows are not cut into strips: groups of nonzeros go over whole rows.
+//
 // Preconditions (checked in Python): columns are in range; D overlaps nothing else; ahead >= 0; group is 1, 4
 // or 16.
 
