@@ -14,7 +14,7 @@ memory: these schedules are made to be right on any GPU, and to be improved on o
 from __future__ import annotations
 
 from sparloom.ragged.encoder import EncoderShape, attention, encoder_layer, mixing
-from sparloom.ragged.fuse import fuse
+from sparloom.ragged.fuse import fuse_neighbours
 from sparloom.ragged.inline import inline
 from sparloom.ragged.kinds import bind_threads, parallel
 from sparloom.ragged.program import Program
@@ -66,16 +66,9 @@ def _all(given: Program) -> Program:
 def _rows(given: Program, nest: str, count: int) -> Program:
     """Make the first dimensions one parallel loop, and the others of the result one that threads of a block share."""
     inside = sum(not loop.reduces for loop in given.nest(nest).loops) - count
-    given = _fused(given, nest, 0, count)
-    given = parallel(given, nest, given.nest(nest).loops[0].name)
+    given, row = fuse_neighbours(given, nest, 0, count)
+    given = parallel(given, nest, row)
     if not inside:
         return given
-    given = _fused(given, nest, 1, inside)
-    return bind_threads(given, nest, given.nest(nest).loops[1].name)
-
-
-def _fused(given: Program, nest: str, first: int, count: int) -> Program:
-    for _ in range(count - 1):
-        outer, inner = (loop.name for loop in given.nest(nest).loops[first : first + 2])
-        given = fuse(given, nest, outer, inner)
-    return given
+    given, column = fuse_neighbours(given, nest, 1, inside)
+    return bind_threads(given, nest, column)

@@ -13,7 +13,7 @@ from sparloom.ragged.reorder import check_order
 from sparloom.ragged.split import replaced_loops, taken_names
 from sparloom.ragged.tables import At, FusedInner, FusedOuter
 
-__all__ = ["fuse"]
+__all__ = ["fuse", "fuse_neighbours"]
 
 
 def fuse(program: Program, nest: str, outer: str, inner: str, *, padding: int = 1) -> Program:
@@ -65,6 +65,18 @@ def fuse(program: Program, nest: str, outer: str, inner: str, *, padding: int = 
         check_accesses(changed)
     check_order(changed)
     return program.with_nest(changed)
+
+
+def fuse_neighbours(program: Program, nest: str, first: int, count: int) -> tuple[Program, str]:
+    """Make one loop of `count` loops, from number `first` on; gives its name, too.
+
+    Raises:
+        IllegalSchedule: as by `fuse`.
+    """
+    for _ in range(count - 1):
+        outer, inner = (loop.name for loop in program.nest(nest).loops[first : first + 2])
+        program = fuse(program, nest, outer, inner)
+    return program, program.nest(nest).loops[first].name
 
 
 def _check_pair(nest: Nest, first: Loop, second: Loop) -> None:

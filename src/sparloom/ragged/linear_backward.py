@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from sparloom.ir import Expr
 from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.encoder import TOKENS
-from sparloom.ragged.fuse import fuse
+from sparloom.ragged.fuse import fuse, fuse_neighbours
 from sparloom.ragged.kinds import parallel, vectorise
 from sparloom.ragged.offload import offload
 from sparloom.ragged.operation import Operation, compute, sum_over
@@ -37,13 +37,13 @@ def scheduled_weights(given: Program, nest: str, outs: int, *, tile: tuple[int, 
         outs: how many of its first dimensions are those of `out`; those behind are of `in`.
         tile: rows and columns of a task.
     """
-    given, out = _fused(given, nest, 0, outs)
-    given, into = _fused(given, nest, 1, len(given.nest(nest).loops) - 3)
+    given, out = fuse_neighbours(given, nest, 0, outs)
+    given, into = fuse_neighbours(given, nest, 1, len(given.nest(nest).loops) - 3)
     given = fuse(given, nest, "batch", "pos")
     given = split(split(given, nest, out, tile[0]), nest, into, tile[1])
     dense = (f"{out}_inner", f"{into}_inner", "batch_pos")
     given = reorder(given, nest, (f"{out}_outer", f"{into}_outer", *dense))
-    given, tasks = _fused(given, nest, 0, 2)
+    given, tasks = fuse_neighbours(given, nest, 0, 2)
     return parallel(offload(given, nest, *dense), nest, tasks)
 
 
@@ -56,13 +56,5 @@ def scheduled_sum(given: Program, nest: str, *, cols: int) -> Program:
     *before, last = (loop.name for loop in given.nest(nest).loops[:-2])
     given = split(fuse(given, nest, "batch", "pos"), nest, last, cols)
     given = reorder(given, nest, (*before, f"{last}_outer", "batch_pos", f"{last}_inner"))
-    given, strips = _fused(given, nest, 0, len(before) + 1)
+    given, strips = fuse_neighbours(given, nest, 0, len(before) + 1)
     return vectorise(parallel(given, nest, strips), nest, f"{last}_inner")
-
-
-def _fused(given: Program, nest: str, first: int, count: int) -> tuple[Program, str]:
-    """Make one loop of `count` neighbours; also gives its name."""
-    for _ in range(count - 1):
-        outer, inner = (loop.name for loop in given.nest(nest).loops[first : first + 2])
-        given = fuse(given, nest, outer, inner)
-    return given, given.nest(nest).loops[first].name

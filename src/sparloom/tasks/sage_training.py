@@ -34,8 +34,8 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int) -> Steps:
     """Bind what a step of training does with the graph: the mean over neighbours, forward and backward.
 
     Methods are "sparloom", and "pyg_<form>" by the form in which PyTorch Geometric's layer gets the graph; those whose
-    means or gradients differ from those of the form edge_index are refused (seen of gradients of csr_int32, PyTorch 2.13
-    and PyTorch Geometric 2.8).
+    means or gradients differ from those of the form edge_index are refused (seen of gradients of csr_int32,
+    PyTorch 2.13 and PyTorch Geometric 2.8).
 
     Raises:
         Unsupported: torch_geometric is not installed.
