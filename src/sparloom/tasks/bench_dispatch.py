@@ -42,7 +42,7 @@ class BenchDispatch:
     First a process decides for every case; another one finds the decisions in the cache, checks every method and times
     all of them side by side. A third one explores some cases: it times every candidate, so that it is known what a
     decision could have won, and decides anew several times and in other ways. A run that is killed goes on where it
-    was, as long as commit and settings are the same.
+    was, as long as commit and settings are the same; other ways explore anew and keep what is timed.
 
     Args:
         corpus: of matrices.
@@ -150,10 +150,15 @@ class BenchDispatch:
                            "nnz": entries[name].nnz, "kind": entries[name].kind, **row}
 
     def _journal(self, step: str) -> CaseJournal:
-        return CaseJournal(self._folder / f"{step}.jsonl")
+        name = f"{step}_{_digest(self.ways, self.repeats)}" if step == "explore" else step
+        return CaseJournal(self._folder / f"{name}.jsonl")
 
     @property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        settings = (commit(), self.timing, self.policy, self.ways, self.heads, self.repeats, self.threads, self.seed)
-        return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
+        return Path(self.journals) / _digest(
+            commit(), self.timing, self.policy, self.heads, self.threads, self.seed)
+
+
+def _digest(*settings: object) -> str:
+    return hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
