@@ -31,11 +31,11 @@ def least(a, b):
     return Binary("min", a, b)
 
 
-def panels(width, *, type=F32, transposed=False, add=False, **changed):
+def panels(width, *, type=F32, transposed=False, adds=False, **changed):
     """B is stored in panels of `width` columns, C in rows of `cols`."""
     a = View("a", 0, 1, ROWS) if transposed else View("a", 0, DEPTH, 1)
     product = {"c": View("c", P * width, COLS, 1), "a": a, "b": View("b", P * (DEPTH * width), width, 1), "rows": ROWS,
-               "cols": least(Const(width), COLS - P * width), "depth": DEPTH, "add": Const(add, BOOL)} | changed
+               "cols": least(Const(width), COLS - P * width), "depth": DEPTH, "add": Const(adds, BOOL)} | changed
     loop = For("p", 0, Binary("//", COLS + (width - 1), Const(width)), [Multiply(**product)])
     buffers = (Param("a", type, True), Param("b", type, True), Param("c", type, True, False))
     return Kernel("k", (*SIZES, *buffers), [loop])
@@ -62,7 +62,7 @@ def operands(rows, cols, depth, width, dtype, *, transposed=False):
 def test_compiled_panels(rows, cols, depth, width, type, dtype, transposed):
     for add in (False, True):
         product, c, given = operands(rows, cols, depth, width, dtype, transposed=transposed)
-        kernel = panels(width, type=type, transposed=transposed, add=add)
+        kernel = panels(width, type=type, transposed=transposed, adds=add)
         assert f"multiply_panels_{type}(" in render_c(kernel)
         compile_c([kernel]).function("k")(rows, cols, depth, *given)
         np.testing.assert_allclose(given[2][:-1].reshape(c.shape), product + (c if add else 0),
