@@ -3,11 +3,13 @@
 // D (rows, heads, value_width) row-major without gaps. Rows without nonzeros give 0.
 //
 //   for pieces of the rows of A                                   in parallel, rows.hpp
-//     for rows, for heads                                         row kernel, attention.hpp
+//     for rows of a block of nonzeros, or one long row, for heads   attention.hpp
 //
 // A row that is cut is attended to in parts, which are put together when all pieces are done.
 // Preconditions (checked in Python): columns are in range; `parts` has 2 * heads * (value_width + 2) floats per piece if
 // one is cut; D overlaps nothing else; ahead >= 0.
+
+#include <numeric>
 
 #include "attention.hpp"
 
@@ -39,9 +41,12 @@ class Layer {
             part(first, begin, std::min(rows.indptr[first + 1], end), slot(2 * p));
             ++first;
         }
-        for (int64_t row = first; row < last; ++row) {
-            for (int64_t h = 0; h < a_.heads; ++h) {
-                finish(row, h, attend_part(row, h, rows.indptr[row], rows.indptr[row + 1], result(row, h)));
+        for (int64_t row = first, end = first; row < last; row = end) {
+            while (end < last && rows.indptr[end + 1] - rows.indptr[row] <= room()) ++end;
+            if (end == row) {
+                whole(end++);
+            } else {
+                block(row, end);
             }
         }
         if (begins_next(p)) part(last, rows.indptr[last], end, slot(2 * p + 1));
@@ -82,12 +87,62 @@ class Layer {
         return rows.piece_nonzeros[p + 1] > rows.indptr[row] && rows.piece_nonzeros[p] <= rows.indptr[row];
     }
 
+    Head head(int64_t h) const {
+        return {a_.keys + h * a_.width, a_.values + h * a_.value_width, a_.heads * a_.width, a_.heads * a_.value_width,
+                a_.width, a_.value_width, a_.scale, rows_ahead(a_.ahead, sizeof(float) * a_.width)};
+    }
+
+    const float* query(int64_t row, int64_t h) const {
+        return a_.queries + (a_.rows.place[row] * a_.heads + h) * a_.width;
+    }
+
+    // Nonzeros of rows that share a block.
+    int64_t room() const { return std::min(kBlock, kScores / a_.heads); }
+
+    // Rows first .. last, which have no more nonzeros than room(). All heads of a row follow each other, since what they
+    // read does.
+    void block(int64_t first, int64_t last) const {
+        const Rows& rows = a_.rows;
+        const int64_t begin = rows.indptr[first], count = rows.indptr[last] - begin;
+        float scores[kScores];
+        const auto each = [&](auto&& work) {
+            for (int64_t row = first; row < last; ++row) {
+                const int64_t at = rows.indptr[row], some = rows.indptr[row + 1] - at;
+                for (int64_t h = 0; h < a_.heads; ++h) {
+                    const Head seen = head(h);
+                    const int64_t ahead = at + some + seen.ahead <= rows.nnz ? seen.ahead : 0;
+                    work(row, h, seen, rows.indices + at, some, ahead, scores + h * count + at - begin);
+                }
+            }
+        };
+        each([&](int64_t row, int64_t h, const Head& seen, const int32_t* columns, int64_t some, int64_t ahead,
+                 float* own) {
+            const float peak = score(seen, columns, some, query(row, h), ahead, kNothing, own), base = base_of(peak);
+            for (int64_t n = 0; n < some; ++n) own[n] -= base;
+        });
+#pragma omp simd
+        for (int64_t n = 0; n < a_.heads * count; ++n) scores[n] = exponential(scores[n]);
+        each([&](int64_t row, int64_t h, const Head& seen, const int32_t* columns, int64_t some, int64_t ahead,
+                 float* own) {
+            float* const out = result(row, h);
+            if (some == 0) {
+                std::fill_n(out, a_.value_width, 0.0f);
+                return;
+            }
+            const float share = 1 / std::accumulate(own, own + some, 0.0f);
+            for (int64_t n = 0; n < some; ++n) own[n] *= share;
+            mix_all(seen, columns, some, ahead, own, nullptr, out);
+        });
+    }
+
+    void whole(int64_t row) const {
+        for (int64_t h = 0; h < a_.heads; ++h) {
+            finish(row, h, attend_part(row, h, a_.rows.indptr[row], a_.rows.indptr[row + 1], result(row, h)));
+        }
+    }
+
     State attend_part(int64_t row, int64_t h, int64_t begin, int64_t end, float* out) const {
-        const int64_t lead = a_.heads * a_.width, value_lead = a_.heads * a_.value_width;
-        const Head head{a_.keys + h * a_.width, a_.values + h * a_.value_width, lead, value_lead, a_.width,
-                        a_.value_width, a_.scale, rows_ahead(a_.ahead, sizeof(float) * a_.width)};
-        const float* const query = a_.queries + a_.rows.place[row] * lead + h * a_.width;
-        return attend(head, a_.rows.indices + begin, end - begin, a_.rows.nnz - end, query, out);
+        return attend(head(h), a_.rows.indices + begin, end - begin, a_.rows.nnz - end, query(row, h), out);
     }
 
     void part(int64_t row, int64_t begin, int64_t end, float* to) const {
@@ -99,7 +154,7 @@ class Layer {
     }
 
     void finish(int64_t row, int64_t h, const State& state) const {
-        if (a_.rows.indptr[row] < a_.rows.indptr[row + 1]) scale_row(result(row, h), a_.value_width, 1 / state.total);
+        scale_row(result(row, h), a_.value_width, 1 / state.total);
     }
 
     const Attention& a_;

@@ -1,11 +1,12 @@
-// Attention of one row of a sparse matrix over its columns, a block of nonzeros at a time.
+// Attention of rows of a sparse matrix over their columns, a block of nonzeros at a time.
 //
 //   for blocks of a row's nonzeros
 //     scores     query . keys[column], sddmm.hpp
 //     weights    exp(score - peak); a higher peak scales down what there is already
 //     result     += weights * values[column], spmm.hpp
 //
-// So scores of a block are all that is ever kept of them. Source: online softmax, Milakov and Gimelshein 2018.
+// So scores of a block are all that is ever kept of them. Rows that fit a block together share one: exp is computed of
+// all their scores at once. Source: online softmax, Milakov and Gimelshein 2018.
 
 #pragma once
 
@@ -20,13 +21,16 @@
 
 namespace sparloom::attention {
 
-constexpr int64_t kBlock = 128;  // nonzeros
+constexpr int64_t kBlock = 128;   // nonzeros
+constexpr int64_t kScores = 512;  // of rows that share a block, all heads
 constexpr int kVectors = kRegisters / 2;
 static_assert(kVectors == sddmm::kVectors && kVectors == spmm::kVectors);
 
+constexpr float kNothing = -std::numeric_limits<float>::infinity();  // the largest of no scores
+
 // Softmax as far as it has come: the largest score, and the sum of exp(score - peak).
 struct State {
-    float peak = -std::numeric_limits<float>::infinity(), total = 0.0f;
+    float peak = kNothing, total = 0.0f;
 };
 
 // How much of a sum is left under a new peak; nothing where all scores were -infinity so far.
@@ -97,20 +101,37 @@ struct Head {
     int64_t ahead;                     // nonzeros whose rows are prefetched
 };
 
-// scores[n] = exp(scale * query . keys[columns[n]] - the new peak), and the factor by which older ones shrink.
-inline float weigh(const Head& head, const int32_t* columns, int64_t count, const float* query, int64_t ahead,
-                   State& state, float* scores) {
+// scores[n] = scale * query . keys[columns[n]]; gives the largest of them and `peak`.
+inline float score(const Head& head, const int32_t* columns, int64_t count, const float* query, int64_t ahead,
+                   float peak, float* scores) {
     each_strip(head.width, [&](const Kernels& kernels, int64_t column, Lanes<float> last) {
         const sddmm::Strip strip{query + column, head.keys + column, head.keys_lead, last, ahead, column == 0, false};
         kernels.dots(columns, count, query + column, strip, scores);
     });
-    float peak = state.peak;
 #pragma omp simd reduction(max : peak)
     for (int64_t n = 0; n < count; ++n) {
         scores[n] *= head.scale;
         peak = scores[n] > peak ? scores[n] : peak;
     }
-    const float base = peak == -std::numeric_limits<float>::infinity() ? 0.0f : peak;
+    return peak;
+}
+
+// What is taken off scores whose largest is `peak`.
+inline float base_of(float peak) { return peak == kNothing ? 0.0f : peak; }
+
+// out = addend + sum over n of weights[n] * values[columns[n]]; a null addend is none.
+inline void mix_all(const Head& head, const int32_t* columns, int64_t count, int64_t ahead, const float* weights,
+                    const float* addend, float* out) {
+    each_strip(head.value_width, [&](const Kernels& kernels, int64_t column, Lanes<float> last) {
+        const spmm::Strip<float> strip{head.values + column, out, head.values_lead, column, last, ahead};
+        kernels.mix(columns, count, ahead, weights, strip, addend == nullptr ? nullptr : addend + column, out + column);
+    });
+}
+
+// scores[n] = exp(scale * query . keys[columns[n]] - the new peak), and the factor by which older ones shrink.
+inline float weigh(const Head& head, const int32_t* columns, int64_t count, const float* query, int64_t ahead,
+                   State& state, float* scores) {
+    const float peak = score(head, columns, count, query, ahead, state.peak, scores), base = base_of(peak);
     float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
     for (int64_t n = 0; n < count; ++n) {
@@ -137,10 +158,7 @@ inline State attend(const Head& head, const int32_t* columns, int64_t count, int
         const int64_t ahead = some + head.ahead <= count - n + follow ? head.ahead : 0;
         const float kept = weigh(head, columns + n, some, query, ahead, state, scores);
         if (n > 0 && kept != 1.0f) scale_row(out, head.value_width, kept);
-        each_strip(head.value_width, [&](const Kernels& kernels, int64_t column, Lanes<float> last) {
-            const spmm::Strip<float> strip{head.values + column, out, head.values_lead, column, last, ahead};
-            kernels.mix(columns + n, some, ahead, scores, strip, n > 0 ? out + column : nullptr, out + column);
-        });
+        mix_all(head, columns + n, some, ahead, scores, n > 0 ? out : nullptr, out);
     }
     if (count == 0) std::fill_n(out, head.value_width, 0.0f);
     return state;

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from sparloom.dispatch.caches import Caches
 from sparloom.errors import SchemaError
 from sparloom.fusion import Executor, Variant, unfused_schedule
-from sparloom.measure import cache_levels
 from sparloom.ops import GemmSpmm, SpmmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -67,12 +67,11 @@ def measure_rates(*, threads: int, clock: Callable[[], float] = time.perf_counte
     dense = _seconds(GemmSpmm(inner=128), nothing, 128, threads, clock)
     near, far, memory = (_seconds(SpmmSpmm(), pattern, WIDTH, threads, clock) for pattern in (
         _gathers(NEAR_ROWS, 128, READS), _gathers(FAR_ROWS, FAR_ROWS, READS), _gathers(STREAMED_ROWS, 1, 1)))
-    row, levels = 4 * WIDTH, cache_levels()
-    near_bytes = levels.get(2, 1 << 20)
+    row, caches = 4 * WIDTH, Caches.here(threads)
     return Rates(
         flops=2 * DENSE_ROWS * 128 * 128 / dense, near=2 * NEAR_ROWS * READS * row / near,
         far=2 * FAR_ROWS * READS * row / far, memory=6 * STREAMED_ROWS * row / memory,  # C, D1 thrice, D twice
-        near_bytes=near_bytes, far_bytes=threads * levels.get(3, near_bytes))
+        near_bytes=caches.near_bytes, far_bytes=caches.far_bytes)
 
 
 def _gathers(rows: int, reach: int, reads: int) -> Pattern:

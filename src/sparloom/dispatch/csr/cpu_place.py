@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sparloom.dispatch.caches import Caches
 from sparloom.dispatch.csr.decide import CsrPolicy
 from sparloom.dispatch.csr.estimate import CsrEstimate
 from sparloom.dispatch.csr.given import array_of, dense_of
@@ -27,6 +28,7 @@ SAFE: Mapping[str, Mapping[str, str | int]] = {
     "spmm": {"balance": "nonzeros"}, "spmm_max": {"balance": "nonzeros"}, "sddmm": {"group": 4}, "attention": {}}
 """Operation -> what is other than in the default of the space, for SpMM and SDDMM chosen on the training matrices of
 data/samples/cpu_kernels_* whose best kernel takes less than 0.3 ms."""
+LONG_ROWS = 16  # nonzeros of a mean row that fill the largest group
 
 
 class CpuPlace:
@@ -49,13 +51,32 @@ class CpuPlace:
         """Give the space of these kernels."""
         return CpuKernels(self.threads, width).space(op)
 
-    def configs(self, op: Op, width: int) -> Sequence[Config]:
-        """List its configurations."""
-        return _configs(op, width)
+    def configs(self, op: Op, operands: Operands, *, sampled: bool) -> Sequence[Config]:
+        """List its configurations; on a sample, which caches hold, those that do as the safe one what pays beyond."""
+        listed, width = _configs(op, operands.width), operands.width
+        if not sampled:
+            return listed
+        beyond = ["stream"] if op.name == "spmm" else []
+        if Caches.here(self.threads).distant(operands.matrix.pattern, width):
+            beyond.append("prefetch")
+        safe = self.safe(op, operands)
+        return [config for config in listed if all(bool(config[name]) == bool(safe[name]) for name in beyond)]
 
-    def safe(self, op: Op, width: int) -> Config:
-        """Take the default, but for what measurements say."""
-        return self.space(op, width).default().replace(**SAFE[op.name])
+    def safe(self, op: Op, operands: Operands) -> Config:
+        """Take the default, but for what measurements on training matrices say; O(1) in the nonzeros.
+
+        Where dense rows come from afar, they are requested ahead, and results of SpMM are written past the caches;
+        rows are given to threads on demand then, which costs less than to wait for one that is held up.
+        """
+        pattern, width, caches = operands.matrix.pattern, operands.width, Caches.here(self.threads)
+        changed = dict(SAFE[op.name])
+        if caches.fetch(op.name, pattern, width):
+            changed |= {"prefetch": 4, "balance": "dynamic"}
+        if op.name == "spmm":
+            changed["stream"] = int(caches.overflow(pattern, width))
+        if op.name == "sddmm" and pattern.nnz >= LONG_ROWS * pattern.rows:
+            changed["group"] = 16
+        return self.space(op, width).default().replace(**changed)
 
     def able(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
         """Take all."""

@@ -65,13 +65,13 @@ class CudaPlace:
         """Give the space of these kernels."""
         return self._platform(op, width).space(op)
 
-    def configs(self, op: Op, width: int) -> Sequence[Config]:
-        """List its configurations."""
-        return list(self.space(op, width))
+    def configs(self, op: Op, operands: Operands, *, sampled: bool) -> Sequence[Config]:
+        """List its configurations, all: samples are large here."""
+        return list(self.space(op, operands.width))
 
-    def safe(self, op: Op, width: int) -> Config:
+    def safe(self, op: Op, operands: Operands) -> Config:
         """Take the default, rows shared so that no matrix makes it slow."""
-        return self.space(op, width).default().replace(**SAFE[op.name])
+        return self.space(op, operands.width).default().replace(**SAFE[op.name])
 
     def able(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
         """Compile kernels, and keep those that the device can start; the first one must be among them."""

@@ -104,15 +104,15 @@ class CsrDecider:
         """Measure a few kernels on a sample; one that computes something else than the best baseline is refused."""
         start, pattern = self.clock(), operands.matrix.pattern
         if not pattern.nnz:
-            return self._unmeasured("no nonzeros", 0, start, operands.width)
+            return self._unmeasured("no nonzeros", 0, start, operands)
         run = self._run_seconds(operands)
         allowed = self.policy.seconds(run)
         if not allowed:
             return self._unmeasured(f"{self.policy.runs:g} runs of {1e3 * run:.3f} ms are too short to measure in", 2,
-                                    start, operands.width)
+                                    start, operands)
         parts = self._parts(operands)
         asked = self.clock()
-        candidates = self._candidates(operands)
+        candidates = self._candidates(operands, sampled=parts[0] is not operands)
         late = self.clock() - asked if self.apart else 0.0
         begin = self.clock()
         able = self.where.able(self.op, parts[0], candidates)
@@ -146,21 +146,22 @@ class CsrDecider:
                         for place, taken in zip((winner, baseline), last.seconds, strict=True))
         return winner if accepted else baseline, reason, trials, run.executions + last.executions
 
-    def _candidates(self, operands: Operands) -> list[Config]:
+    def _candidates(self, operands: Operands, *, sampled: bool) -> list[Config]:
         """Choose configurations of our kernels, the safe one first."""
-        safe = self.where.safe(self.op, operands.width)
-        listed = shortlist(self.model, self.op.name, operands, self.where.configs(self.op, operands.width),
-                           count=self.policy.effort.candidates, kind=self.where.kind)
+        safe = self.where.safe(self.op, operands)
+        configs = self.where.configs(self.op, operands, sampled=sampled)
+        listed = shortlist(self.model, self.op.name, operands, configs, count=self.policy.effort.candidates,
+                           kind=self.where.kind)
         return [safe, *(config for config in listed if config != safe)]
 
-    def _unmeasured(self, reason: str, executions: int, start: float, width: int) -> tuple[CsrChoice, Decision]:
-        safe = self.where.safe(self.op, width)
+    def _unmeasured(self, reason: str, executions: int, start: float, operands: Operands) -> tuple[CsrChoice, Decision]:
+        safe = self.where.safe(self.op, operands)
         return CsrChoice(config=safe.key), Decision("rule", reason, (), executions, self.clock() - start)
 
     def _run_seconds(self, operands: Operands) -> float:
         """Seconds of the safe configuration on all rows."""
         family = self.where.kernels(self.op, operands.width)
-        call = family.bind(operands, self.where.safe(self.op, operands.width), family.result(operands))
+        call = family.bind(operands, self.where.safe(self.op, operands), family.result(operands))
         call()
         return self.where.timer(self.clock)(call, 1)
 

@@ -9,11 +9,12 @@ Source: AutoSAGE's roofline-style estimate; its formula is not published, this o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
+from sparloom.dispatch.caches import VALUE, Caches
 from sparloom.dispatch.rates import Rates
 from sparloom.ops import Operands
 from sparloom.space import Config
@@ -21,10 +22,13 @@ from sparloom.sparse import Pattern
 
 __all__ = ["CsrEstimate"]
 
-VALUE = 4  # bytes
-LATE = 1.2  # how much longer gathering takes where rows are not requested ahead
-STRIP = 1.05  # likewise where indices are read again for every strip
-ON_DEMAND = 1.02  # likewise where threads ask for their share
+LATE = 1.3  # how much longer gathering takes from afar where rows are not requested ahead
+EARLY = 1.1  # likewise where rows are requested that come anyway
+LOOKED_UP = 1.05  # likewise where rows are compared with those before
+SUMMED = 40  # columns whose products take as long as adding up the lanes of a group
+EXPOSED = 0.3  # share of the shorter one of gathering and computing that the other does not hide
+STRIP = 1.05  # how much longer all takes where indices are read again for every strip
+ON_DEMAND = 0.97  # likewise where threads ask for their share: one that was held up does less
 
 
 @dataclass(frozen=True)
@@ -38,32 +42,39 @@ class CsrEstimate:
     rates: Rates
     threads: int
 
+    @cached_property
+    def _caches(self) -> Caches:
+        return Caches(self.rates.near_bytes, self.rates.far_bytes, self.threads)
+
     def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> np.ndarray:
         """Estimate seconds, (configs,)."""
-        facts = _Facts(operands.matrix.pattern, operands.width, self.threads)
-        return np.array([self._seconds(op, facts, config) for config in configs])
+        facts = _Facts(op, operands.matrix.pattern, operands.width, self._caches)
+        return np.array([self._seconds(facts, config) for config in configs])
 
-    def _seconds(self, op: str, facts: _Facts, config: Config) -> float:
-        rates, passes = self.rates, 2 if op == "attention" else 1
-        size = facts.pattern.cols * facts.row_bytes
-        rate = rates.near if size <= rates.near_bytes else rates.far if size <= rates.far_bytes else rates.memory
+    def _seconds(self, facts: _Facts, config: Config) -> float:
+        rates, passes = self.rates, 2 if facts.op == "attention" else 1
+        near = facts.pattern.cols * facts.row_bytes <= rates.near_bytes
+        rate = rates.near if near else rates.memory if facts.distant else rates.far
         gathered = passes * facts.pattern.nnz * facts.row_bytes
         if "together" in config.names and int(config["together"]) > 1:
-            gathered *= facts.apart
-        late = 1.0 if config["prefetch"] or size <= rates.near_bytes else LATE
+            gathered *= LOOKED_UP * facts.apart
+        if bool(config["prefetch"]) != facts.fetch:
+            gathered *= LATE if facts.fetch else EARLY
         flops = 2 * passes * facts.pattern.nnz * facts.width
         if "group" in config.names:
-            flops *= facts.filled_up(int(config["group"]))
-        seconds = max(late * gathered / rate, flops / rates.flops) + self._streamed(op, facts, config) / rates.memory
+            group = int(config["group"])
+            flops *= facts.filled_up(group) * (1 + SUMMED / (group * facts.width))
+        both = gathered / rate, flops / rates.flops
+        seconds = max(both) + EXPOSED * min(both) + self._streamed(facts, config) / rates.memory
         return seconds * facts.imbalance(str(config["balance"])) * (
             STRIP if "strip" in config.names and config["strip"] != "all" else 1.0)
 
-    def _streamed(self, op: str, facts: _Facts, config: Config) -> float:
-        """Bytes of A, and of the result: unless it fits the caches, its lines are read before they are written."""
+    def _streamed(self, facts: _Facts, config: Config) -> float:
+        """Bytes of A, and of the result: where it does not stay in the caches, its lines are read before written."""
         sparse = 2 * VALUE * facts.pattern.nnz + 8 * facts.pattern.rows
-        result = VALUE * facts.pattern.nnz if op == "sddmm" else facts.pattern.rows * facts.row_bytes
+        result = VALUE * facts.pattern.nnz if facts.op == "sddmm" else facts.pattern.rows * facts.row_bytes
         streams = "stream" in config.names and bool(config["stream"])
-        if result > self.rates.far_bytes:
+        if facts.overflow:
             return sparse + (1 if streams else 2) * result
         return sparse + (result if streams else 0)
 
@@ -72,9 +83,23 @@ class CsrEstimate:
 class _Facts:
     """What the estimate reads off a pattern, each once."""
 
+    op: str
     pattern: Pattern
     width: int
-    threads: int
+    caches: Caches
+    known: dict[str | int, float] = field(default_factory=dict)  # of balances and groups
+
+    @cached_property
+    def distant(self) -> bool:
+        return self.caches.distant(self.pattern, self.width)
+
+    @cached_property
+    def overflow(self) -> bool:
+        return self.caches.overflow(self.pattern, self.width)
+
+    @cached_property
+    def fetch(self) -> bool:
+        return self.caches.fetch(self.op, self.pattern, self.width)
 
     @property
     def row_bytes(self) -> int:
@@ -96,15 +121,22 @@ class _Facts:
 
     def filled_up(self, group: int) -> float:
         """Nonzeros, with those that fill the last group of each row, over nonzeros."""
-        return float((-(-self.lengths // group) * group).sum()) / max(1, self.pattern.nnz)
+        if group not in self.known:
+            self.known[group] = float((-(-self.lengths // group) * group).sum()) / max(1, self.pattern.nnz)
+        return self.known[group]
 
     def imbalance(self, balance: str) -> float:
         """Nonzeros of the thread with most of them over the mean."""
+        if balance not in self.known:
+            self.known[balance] = self._imbalance(balance)
+        return self.known[balance]
+
+    def _imbalance(self, balance: str) -> float:
         if balance == "nonzeros" or not self.pattern.nnz:
             return 1.0
-        mean = self.pattern.nnz / self.threads
+        mean = self.pattern.nnz / self.caches.threads
         longest = float(self.lengths.max()) / mean
         if balance == "dynamic":
             return ON_DEMAND * max(1.0, longest)
-        borders = np.linspace(0, self.pattern.rows, self.threads + 1).astype(np.int64)
+        borders = np.linspace(0, self.pattern.rows, self.caches.threads + 1).astype(np.int64)
         return max(1.0, float(np.diff(self.pattern.indptr[borders]).max()) / mean)

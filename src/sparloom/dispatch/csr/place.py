@@ -44,10 +44,10 @@ class Place(Protocol):
     def space(self, op: Op, width: int) -> ConfigSpace:
         """Give the space of these kernels."""
 
-    def configs(self, op: Op, width: int) -> Sequence[Config]:
-        """List its configurations."""
+    def configs(self, op: Op, operands: Operands, *, sampled: bool) -> Sequence[Config]:
+        """List its configurations; without those whose worth does not show where only a sample of the rows is timed."""
 
-    def safe(self, op: Op, width: int) -> Config:
+    def safe(self, op: Op, operands: Operands) -> Config:
         """Take the configuration that runs where nothing is measured, and that others must beat."""
 
     def able(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:

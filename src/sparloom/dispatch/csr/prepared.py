@@ -153,7 +153,7 @@ class Prepared:
             replay = self._placing.get(shapes)
             if replay is None:
                 plan = self._plan(op.name, shapes, operands)
-                config = self.where.safe(op, operands.width) if plan.choice.library else plan.config
+                config = self.where.safe(op, operands) if plan.choice.library else plan.config
                 replay = self._placing[shapes] = PlacesReplay(self._family(op.name), config)
             return replay(operands)
 
@@ -282,7 +282,7 @@ class Prepared:
         unmeasured, where = self._switches.unmeasured(self.matrix.pattern), self.where
         space = where.space(OPS[op], operands.width).name
         if unmeasured:
-            safe = where.safe(OPS[op], operands.width)
+            safe = where.safe(OPS[op], operands)
             return CsrPlan(CsrChoice(config=safe.key), Decision("rule", unmeasured), space)
         model = self._proposals.scorer(lambda: where.model(self._cache), threads=self.threads)
         decider = CsrDecider(OPS[op], where, self._libraries.get(op, {}), self._policy, model,
