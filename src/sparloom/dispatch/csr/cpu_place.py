@@ -123,8 +123,9 @@ class CpuPlace:
         if not isinstance(out, np.ndarray) or out.shape != shape:
             given = out.shape if isinstance(out, np.ndarray) else type(out).__name__
             raise ValueError(f"out is {given}: it must be an array of shape {shape}")
-        if any(np.may_share_memory(out, array) for array in (operands.matrix.values, *operands.dense.values())):
-            raise ValueError("out lies in the memory of an operand: give another array")
+        for array in (operands.matrix.values, *operands.dense.values()):
+            if np.may_share_memory(out, array):
+                raise ValueError("out lies in the memory of an operand: give another array")
         return out
 
     def copy(self, result: np.ndarray, out: np.ndarray) -> None:
