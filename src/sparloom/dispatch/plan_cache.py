@@ -48,7 +48,7 @@ class PlanCache:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+        self.folder = None if folder is None else Path(folder)
 
     @classmethod
     def of_this_user(cls) -> "PlanCache":

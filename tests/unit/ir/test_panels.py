@@ -12,6 +12,7 @@ from sparloom.ir import (
     Const,
     For,
     Kernel,
+    Let,
     Multiply,
     Param,
     Ref,
@@ -92,3 +93,18 @@ def test_a_loop_with_something_else_or_another_start_is_none():
     assert panels_of(For("p", 0, loop.hi, loop.body, step=2)) is None
     assert panels_of(For("p", 0, loop.hi, [*loop.body, *loop.body])) is None
     assert panels_of(For("p", 0, loop.hi, loop.body, "parallel")) is None
+
+
+def test_names_in_between_are_seen_through():
+    x, q = Ref("p"), Ref("q")
+    product = panels(16).body[0].body[0]
+    product = Multiply(**{**vars(product), "cols": Const(16),
+                          "b": View("b", q * 80 + Ref("r") * 40 + x % 4 * 10, 16, 1),
+                          "c": View("c", q * 128 + Ref("r") * 64 + Ref("s") * 16 + 5, COLS, 1)})
+    lets = [Let("h", I64, x // 4), Let("q", I64, Ref("h") // 2), Let("r", I64, Ref("h") % 2), Let("s", I64, x % 4)]
+    found = panels_of(For("p", 0, Const(24), [*lets, product]))
+    assert (found.b_step, found.c_step) == (Const(10), Const(16))
+    assert (found.first.b.at, found.first.c.at) == (Const(0), Const(5))
+    shifted = Let("h", I64, x // 3)  # q, r and s do not make p together
+    assert panels_of(For("p", 0, Const(24), [shifted, *lets[1:], product])) is None
+    assert panels_of(For("p", 0, Const(24), [*lets, product, product])) is None

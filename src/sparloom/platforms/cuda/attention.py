@@ -8,14 +8,14 @@ import numpy as np
 
 from sparloom.errors import Unsupported
 from sparloom.jit import cuda_text
-from sparloom.ops import CsrAttention, Operands
-from sparloom.platforms.cuda.csr import ALL_ROWS, PatternPlace
+from sparloom.ops import Operands
+from sparloom.platforms.cuda.csr import ALL_ROWS
 from sparloom.platforms.cuda.device import LaunchShape
-from sparloom.platforms.cuda.family import HostCheck, Launch, Placed, dense_type, element_macro, in_order
+from sparloom.platforms.cuda.family import Launch, Placed, dense_type, element_macro, in_order
 from sparloom.platforms.cuda.gpu import Gpu
-from sparloom.platforms.spot_check import SpotCheck
+from sparloom.platforms.cuda.sparse_family import SparseFamily
 from sparloom.platforms.sweep import Call
-from sparloom.space import ATTENTION_COLUMNS, Config, GridSpace
+from sparloom.space import ATTENTION_COLUMNS, Config
 
 __all__ = ["AttentionKernels", "AttentionProgram"]
 
@@ -72,20 +72,8 @@ class AttentionProgram:
             "THREADS": self.threads, **element_macro(self.element)})
 
 
-class AttentionKernels:
-    """The family of attention.
-
-    Args:
-        listed: its configurations.
-    """
-
-    def __init__(self, listed: GridSpace) -> None:
-        self._space = listed
-        self._patterns = PatternPlace()
-
-    def space(self) -> GridSpace:
-        """List the configurations."""
-        return self._space
+class AttentionKernels(SparseFamily):
+    """The family of attention."""
 
     def result(self, gpu: Gpu, given: Operands) -> Any:
         """Allocate D (rows, heads, columns of V's heads)."""
@@ -117,7 +105,3 @@ class AttentionKernels:
             shape = LaunchShape((hubs.count * heads, tiles), program.threads, program.shared_bytes)
             launches.append(Launch(gpu.kernel(program.text, "attention_hubs"), shape, (*csr, hubs.rows, *dense)))
         return in_order(launches, gpu)
-
-    def check(self, op: CsrAttention, given: Operands, *, seed: int) -> HostCheck:
-        """Know some rows of the result, and that all are written."""
-        return SpotCheck(op, given, seed=seed).compare_written

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from sparloom.jit import cuda_text
-from sparloom.ops import SDDMM, Operands
-from sparloom.platforms.cuda.csr import ALL_ROWS, PatternPlace
+from sparloom.ops import Operands
+from sparloom.platforms.cuda.csr import ALL_ROWS
 from sparloom.platforms.cuda.device import LaunchShape
-from sparloom.platforms.cuda.family import HostCheck, Launch, Placed, dense_type, element_macro, in_order
+from sparloom.platforms.cuda.family import Launch, Placed, dense_type, element_macro, in_order
 from sparloom.platforms.cuda.gpu import Gpu
-from sparloom.platforms.spot_check import SpotCheck
+from sparloom.platforms.cuda.sparse_family import SparseFamily
 from sparloom.platforms.sweep import Call
-from sparloom.space import Config, GridSpace
+from sparloom.space import Config
 
 __all__ = ["SddmmKernels", "SddmmProgram"]
 
@@ -70,20 +70,8 @@ class SddmmProgram:
         return LaunchShape((-(-groups // self.groups), 1), self.threads)
 
 
-class SddmmKernels:
-    """The family of SDDMM.
-
-    Args:
-        listed: its configurations.
-    """
-
-    def __init__(self, listed: GridSpace) -> None:
-        self._space = listed
-        self._patterns = PatternPlace()
-
-    def space(self) -> GridSpace:
-        """List the configurations."""
-        return self._space
+class SddmmKernels(SparseFamily):
+    """The family of SDDMM."""
 
     def result(self, gpu: Gpu, given: Operands) -> Any:
         """Allocate the values of D (nnz,)."""
@@ -105,7 +93,3 @@ class SddmmKernels:
             launches.append(Launch(gpu.kernel(text, "sddmm_hubs"), LaunchShape((hubs.count, 1), program.threads),
                                    (*csr, hubs.rows, *dense)))
         return in_order(launches, gpu)
-
-    def check(self, op: SDDMM, given: Operands, *, seed: int) -> HostCheck:
-        """Know the values of some rows, and that all are written."""
-        return SpotCheck(op, given, seed=seed).compare_written

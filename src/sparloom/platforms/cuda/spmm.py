@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from sparloom.jit import cuda_text
-from sparloom.ops import Operands, SpMM
-from sparloom.platforms.cuda.csr import ALL_ROWS, DevicePattern, PatternPlace
+from sparloom.ops import Operands
+from sparloom.platforms.cuda.csr import ALL_ROWS, DevicePattern
 from sparloom.platforms.cuda.device import CudaDevice, LaunchShape
-from sparloom.platforms.cuda.family import HostCheck, Launch, Placed, dense_type, element_macro, in_order
+from sparloom.platforms.cuda.family import Launch, Placed, dense_type, element_macro, in_order
 from sparloom.platforms.cuda.gpu import Gpu
-from sparloom.platforms.spot_check import SpotCheck
+from sparloom.platforms.cuda.sparse_family import SparseFamily
 from sparloom.platforms.sweep import Call
-from sparloom.space import Config, GridSpace
+from sparloom.space import Config
 
 __all__ = ["SpmmKernels", "SpmmProgram"]
 
@@ -77,20 +77,8 @@ class SpmmProgram:
         return max(LEAST_SHARE, -(-items // resident))
 
 
-class SpmmKernels:
-    """The family of SpMM.
-
-    Args:
-        listed: its configurations.
-    """
-
-    def __init__(self, listed: GridSpace) -> None:
-        self._space = listed
-        self._patterns = PatternPlace()
-
-    def space(self) -> GridSpace:
-        """List the configurations."""
-        return self._space
+class SpmmKernels(SparseFamily):
+    """The family of SpMM."""
 
     def result(self, gpu: Gpu, given: Operands) -> Any:
         """Allocate D (rows, width)."""
@@ -103,10 +91,6 @@ class SpmmKernels:
         bound = _Bound(gpu, program, pattern, placed, result)
         launches = bound.shares() if program.balance == "nonzeros" else bound.rows_and_hubs()
         return in_order(launches, gpu)
-
-    def check(self, op: SpMM, given: Operands, *, seed: int) -> HostCheck:
-        """Know some rows of the result, and that all are written."""
-        return SpotCheck(op, given, seed=seed).compare_written
 
 
 @dataclass(frozen=True)
