@@ -5,8 +5,8 @@ from sparloom.ondemand import on_demand
 __all__ = [
     "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "CupyGpu", "DeviceKernels", "DeviceMatrix",
     "DevicePattern", "Family", "Gpu", "NullPlatform", "Platform", "RaggedOnDevice", "Rival", "SpadePlatform",
-    "SpmmKernels", "SpmmMaxKernels", "count_reads", "cusparse_spmm", "interleaved", "keep_threads_awake", "on_cuda",
-    "reads_by_level", "reallocated",
+    "SpmmKernels", "SpmmMaxKernels", "count_reads", "cublas_strmm", "cusparse_spmm", "interleaved",
+    "interleaved_on_device", "keep_threads_awake", "on_cuda", "reads_by_level", "reallocated",
 ]
 
 _PLACES = {
@@ -28,8 +28,10 @@ _PLACES = {
     "SpmmKernels": "sparloom.platforms.cpu_kernels.spmm",
     "SpmmMaxKernels": "sparloom.platforms.cpu_kernels.spmm_max",
     "count_reads": "sparloom.platforms.cache_counters",
+    "cublas_strmm": "sparloom.platforms.cuda.cublas",
     "cusparse_spmm": "sparloom.platforms.cuda.cusparse",
     "interleaved": "sparloom.platforms.interleave",
+    "interleaved_on_device": "sparloom.platforms.interleave",
     "keep_threads_awake": "sparloom.platforms.clock",
     "on_cuda": "sparloom.platforms.cuda.gpu",
     "reads_by_level": "sparloom.platforms.cache_counters",

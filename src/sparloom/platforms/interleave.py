@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from sparloom.measure import Measurement, TimingProtocol
-from sparloom.platforms.clock import Clock, Stopwatch, in_series, processor_clock
+from sparloom.platforms.clock import Clock, Repeat, Stopwatch, in_series, processor_clock
 
-__all__ = ["interleaved"]
+__all__ = ["interleaved", "interleaved_on_device"]
 
 SETTLE = 0.03  # seconds; idle threads of GNU OpenMP keep a processor busy for some milliseconds
 
@@ -36,18 +36,42 @@ def interleaved(
     for run in methods.values():
         run()
     clock = processor or processor_clock()
-    watches, visits, best = {}, {}, math.inf
-    for name, run in methods.items():
-        watches[name] = Stopwatch(in_series(run, clock, wall), timing, threads=1 if name in serial else threads)
-        _settle(run, settle, wall)
-        visits[name] = watches[name].warm_up(best)
-        best = min(best, watches[name].warm_seconds)
-    order = list(methods)
+    watches = {name: Stopwatch(in_series(run, clock, wall), timing, threads=1 if name in serial else threads)
+               for name, run in methods.items()}
+    return _in_turn(watches, timing, lambda name: _settle(methods[name], settle, wall))
+
+
+def interleaved_on_device(
+    methods: Mapping[str, Callable[[], None]], timing: TimingProtocol, repeat: Callable[[Callable[[], None]], Repeat],
+) -> dict[str, Measurement]:
+    """Time methods in turn as `interleaved` does, by the clock of a device.
+
+    Args:
+        repeat: makes what times single runs, such as `Gpu.repeat`, of a call that only asks the device.
+
+    Returns:
+        A measurement for every method, in the order given; seconds of the device.
+    """
+    for run in methods.values():
+        run()
+    watches = {name: Stopwatch(repeat(run), timing, threads=1, kind="device") for name, run in methods.items()}
+    return _in_turn(watches, timing, lambda name: methods[name]())
+
+
+def _in_turn(
+    watches: Mapping[str, Stopwatch], timing: TimingProtocol, prepare: Callable[[str], None],
+) -> dict[str, Measurement]:
+    visits, best = {}, math.inf
+    for name, watch in watches.items():
+        prepare(name)
+        visits[name] = watch.warm_up(best)
+        best = min(best, watch.warm_seconds)
+    order = list(watches)
     for turn in range(timing.repetitions):
         start = turn % max(1, len(order))
         for name in order[start:] + order[:start]:
             if turn < visits[name]:
-                _settle(methods[name], settle, wall)
+                prepare(name)
                 watches[name].visit()
     return {name: watch.measurement() for name, watch in watches.items()}
 

@@ -19,6 +19,7 @@ PEERS: Mapping[str, str] = {
     "padded": "padded", "micro_batches": "micro-batches", "loop": "loop", "loop_fast": "loop, fast path",
     "packed_loop": "packed, loop of SDPA", "nested": "torch.nested", "nested_fast": "nested fast path",
     "fbgemm": "fbgemm", "flex": "FlexAttention", "flex_frozen": "FlexAttention, frozen",
+    "sdpa": "packed, padded SDPA", "varlen": "varlen attention, bfloat16",
 }
 COLOURS: Mapping[str, str] = {
     OWN: "#b5443c", "padded": "#c8c8c8", "micro_batches": "#9a9a9a", "peer": "#5f7fa8", "loop": "#5f7fa8",

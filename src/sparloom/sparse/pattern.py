@@ -151,16 +151,17 @@ class SparseMatrix:
     dtype: DTypeLike = np.float32
 
     def __post_init__(self) -> None:
-        values = np.asarray(self.values)
+        values, dtype = np.asarray(self.values), np.dtype(self.dtype)
         if values.shape != (self.pattern.nnz,):
             raise ValueError(f"values of shape {values.shape} for {self.pattern.nnz} nonzeros: give one per nonzero")
-        if np.iscomplexobj(values):
+        if values.dtype.kind == "c":
             raise ValueError("complex values: only real matrices are supported")
-        dtype = np.dtype(self.dtype)
         if dtype not in ELEMENTS:
             raise ValueError(f"values of type {dtype}: a matrix holds float32 or float64")
+        if values.dtype != dtype or not values.flags.c_contiguous or not values.flags.aligned:
+            values = np.require(values, dtype, ["C", "A"])
         object.__setattr__(self, "dtype", dtype)
-        object.__setattr__(self, "values", np.require(values, dtype, ["C", "A"]))
+        object.__setattr__(self, "values", values)
 
     def astype(self, dtype: DTypeLike) -> "SparseMatrix":
         """Convert the values; the same matrix if they have that type."""

@@ -13,6 +13,7 @@ _HOMES = {
     "BenchJacobi": "bench_jacobi",
     "BenchKernels": "bench_kernels",
     "BenchRagged": "bench_ragged",
+    "BenchRaggedCuda": "bench_ragged_cuda",
     "BenchRecommend": "bench_recommend",
     "BenchSimulator": "bench_simulator",
     "Block": "fusion_cases",

@@ -20,11 +20,12 @@ from sparloom.report import draw_ragged, ragged_metrics, ragged_tables
 from sparloom.tasks.encoder_peers import PADDED_PEERS, RAGGED_PEERS, micro_batch_peers, module_peer_versions
 from sparloom.tasks.packed_inputs import PackedInputs, attention_module, encoder_layer
 from sparloom.tasks.provenance import commit
+from sparloom.tasks.ragged_case import RaggedCase, method_rows, planned_cases
 from sparloom.tasks.ragged_compilation import compile_seconds
 from sparloom.tasks.ragged_modules import OWN_MODULES, attention_kernels, prelude_seconds
 from sparloom.tasks.ragged_peers import prepare_peers
 from sparloom.tasks.ragged_products import ProductSizes, triangular_methods, variable_methods
-from sparloom.tasks.timed_cases import statistics_of, timed_cases
+from sparloom.tasks.timed_cases import timed_cases
 
 __all__ = ["BenchRagged"]
 
@@ -32,27 +33,6 @@ BLAS_SPINS = 0.15  # seconds that idle threads of SciPy's OpenBLAS keep a proces
 COMPARED = ("padded", "micro_batches")  # with which there is a ratio for every case
 RISING = ("micro_batches",)
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One comparison.
-
-    Args:
-        part: "encoder", "mha", "causal", "vgemm", "trmm" or "compile".
-        data: data set of the sequence lengths, or "".
-        size: sequences, products, or rows of a matrix.
-        number: which batch.
-    """
-
-    part: str
-    data: str
-    size: int
-    number: int = 0
-
-    @property
-    def key(self) -> str:
-        return f"{self.part} {self.data} {self.size} {self.number}"
 
 
 @dataclass(frozen=True)
@@ -111,25 +91,13 @@ class BenchRagged:
         shutil.rmtree(self._folder)
         return metrics
 
-    def _planned(self) -> Iterator[Case]:
-        for part in self.parts:
-            if part in ("encoder", "mha"):
-                yield from (Case(part, name, size, number) for name in self.lengths.names for size in self.batches
-                            for number in range(self.count))
-            elif part == "causal":
-                yield from (Case(part, name, size, number) for name in self.causal for size in self.batches
-                            for number in range(self.count))
-            elif part == "vgemm":
-                yield from (Case(part, "", size) for size in self.products)
-            elif part == "trmm":
-                yield from (Case(part, "", size) for size in self.triangles)
-            elif part == "compile":
-                yield Case(part, "", 0)
-            else:
-                raise ValueError(f"part {part!r} of bench_ragged: there are encoder, mha, causal, vgemm, trmm and "
-                                 f"compile")
+    def _planned(self) -> Iterator[RaggedCase]:
+        return planned_cases(self.parts, {
+            **dict.fromkeys(("encoder", "mha"), (self.lengths.names, self.batches, self.count)),
+            "causal": (self.causal, self.batches, self.count), "vgemm": ([""], self.products, 1),
+            "trmm": ([""], self.triangles, 1), "compile": ([""], [0], 1)})
 
-    def _case(self, case: Case) -> list[Row]:
+    def _case(self, case: RaggedCase) -> list[Row]:
         """Time one case: a row for each method."""
         torch.set_num_threads(self.threads)
         about: Row = {"part": case.part, "data": case.data, "size": case.size, "number": case.number}
@@ -147,7 +115,7 @@ class BenchRagged:
         batch = lengths.batches(case.size, count=case.number + 1)[case.number]
         about |= {"real": lengths.real, "tokens": int(batch.sum()), "longest": int(batch.max())}
         if case.part == "causal":
-            return self._rows(about, self._timed(attention_kernels(batch, threads=self.threads, seed=self.seed)))
+            return method_rows(about, self._timed(attention_kernels(batch, threads=self.threads, seed=self.seed)))
         return self._modules(case.part, batch, about)
 
     def _modules(self, part: str, batch: np.ndarray, about: Row) -> list[Row]:
@@ -157,7 +125,7 @@ class BenchRagged:
         own = OWN_MODULES[part](inputs, self.schedule)
         found.check("sparloom", own)
         calls: dict[str, Callable[[], object]] = {"sparloom": own.run, **found.calls()}
-        rows = self._rows(about, self._timed(calls))
+        rows = method_rows(about, self._timed(calls))
         torch.compiler.reset()
         rows += [about | {"method": name, "probe": seconds} for name, seconds in found.left_out.items()]
         if part == "encoder":
@@ -175,10 +143,7 @@ class BenchRagged:
             return interleaved(calls, self.timing, threads=self.threads)
 
     def _products(self, about: Row, calls: Mapping[str, Callable[[], object]]) -> list[Row]:
-        return self._rows(about, interleaved(calls, self.product_timing, threads=self.threads, settle=BLAS_SPINS))
-
-    def _rows(self, about: Row, measured: Mapping[str, Measurement]) -> list[Row]:
-        return [about | {"method": method, **statistics_of(taken)} for method, taken in measured.items()]
+        return method_rows(about, interleaved(calls, self.product_timing, threads=self.threads, settle=BLAS_SPINS))
 
     @property
     def _folder(self) -> Path:

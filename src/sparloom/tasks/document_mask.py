@@ -12,7 +12,9 @@ from torch.nn.attention.flex_attention import BlockMask
 __all__ = ["document_mask"]
 
 
-def document_mask(lengths: Sequence[int], *, block: int, causal: bool) -> BlockMask:
+def document_mask(
+    lengths: Sequence[int], *, block: int, causal: bool, device: torch.device | str = "cpu",
+) -> BlockMask:
     """Let tokens attend to their own sequence, and if `causal` not to what comes after them.
 
     Args:
@@ -30,7 +32,7 @@ def document_mask(lengths: Sequence[int], *, block: int, causal: bool) -> BlockM
         full_end = np.minimum(full_end, blocks)
     some = (blocks >= least[:, None]) & (blocks <= most[:, None])
     full = (blocks >= full_least[:, None]) & (blocks < full_end[:, None])
-    number = torch.from_numpy(sequence)
+    number = torch.from_numpy(sequence).to(device)
 
     def attends(_batch: torch.Tensor, _head: torch.Tensor, row: torch.Tensor, col: torch.Tensor) -> torch.Tensor:
         return number[row] == number[col]
@@ -41,11 +43,12 @@ def document_mask(lengths: Sequence[int], *, block: int, causal: bool) -> BlockM
         return (number[row] == number[col]) & (row >= col)
 
     return BlockMask.from_kv_blocks(
-        *_listed(some & ~full), *_listed(full), BLOCK_SIZE=block, mask_mod=attends_before if causal else attends,
+        *_listed(some & ~full, device), *_listed(full, device), BLOCK_SIZE=block, mask_mod=attends_before if causal else attends,
         seq_lengths=(total, total))
 
 
-def _listed(chosen: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+def _listed(chosen: np.ndarray, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
     """How many blocks of each row are chosen, and all of them, chosen ones first."""
     counts, order = chosen.sum(axis=1), np.argsort(~chosen, axis=1, kind="stable")
-    return torch.from_numpy(counts.astype(np.int32))[None, None], torch.from_numpy(order.astype(np.int32))[None, None]
+    found, listed = (torch.from_numpy(each.astype(np.int32)).to(device)[None, None] for each in (counts, order))
+    return found, listed

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from sparloom.tasks.flex_peer import flex, frozen_flex
+from sparloom.tasks.flex_peer import device_flex, flex, frozen_flex
 from sparloom.tasks.kernel_peers import peer_versions
 from sparloom.tasks.packed_inputs import PackedInputs
-from sparloom.tasks.packed_peers import fbgemm, nested, packed_loop
+from sparloom.tasks.packed_peers import fbgemm, nested, packed_loop, sdpa, varlen
 from sparloom.tasks.padded_peers import (
     compiled,
     fast_loop,
@@ -22,7 +22,7 @@ from sparloom.tasks.padded_peers import (
 )
 from sparloom.tasks.peer import Peer
 
-__all__ = ["PADDED_PEERS", "RAGGED_PEERS", "encoder_peers", "micro_batch_peers", "module_peer_versions"]
+__all__ = ["DEVICE_PEERS", "PADDED_PEERS", "RAGGED_PEERS", "encoder_peers", "micro_batch_peers", "module_peer_versions"]
 
 Prepare = Callable[[PackedInputs], Peer]
 PACKAGES = ("torch", "fbgemm_gpu-cpu", "fbgemm_gpu", "mkl", "numpy")
@@ -35,6 +35,11 @@ RAGGED_PEERS: Mapping[str, Prepare] = MappingProxyType({
     "loop": loop, "loop_fast": fast_loop, "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested,
     "fbgemm": fbgemm, "flex": flex, "flex_frozen": frozen_flex})
 """Without padding, or with padding in the attention alone."""
+
+DEVICE_PEERS: Mapping[str, Prepare] = MappingProxyType({
+    "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested, "sdpa": sdpa, "flex": device_flex,
+    "varlen": varlen})
+"""The same on a GPU."""
 
 
 def micro_batch_peers(batch: int) -> dict[str, Prepare]:

@@ -9,9 +9,9 @@ from sparloom.tasks.packed_inputs import Module, PackedInputs
 from sparloom.tasks.packed_peers import packed_forward, projected
 from sparloom.tasks.peer import Peer, prepared
 
-__all__ = ["flex", "frozen_flex"]
+__all__ = ["device_flex", "flex", "frozen_flex"]
 
-BLOCK = 32
+BLOCK, DEVICE_BLOCK = 32, 128
 
 
 def flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
@@ -26,13 +26,18 @@ def flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
     return _compiled(inputs, block, freeze=False)
 
 
+def device_flex(inputs: PackedInputs) -> Peer:
+    """Like `flex`, with blocks as large as PyTorch's kernels for a GPU want them."""
+    return flex(inputs, block=DEVICE_BLOCK)
+
+
 def frozen_flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
     """Like `flex`, with weights as constants, which are laid out beforehand."""
     return _compiled(inputs, block, freeze=True)
 
 
 def _compiled(inputs: PackedInputs, block: int, *, freeze: bool) -> Peer:
-    mask = document_mask(inputs.lengths, block=block, causal=inputs.causal)
+    mask = document_mask(inputs.lengths, block=block, causal=inputs.causal, device=inputs.device)
     with compilation(freeze=freeze) as compile_later:
         call = compile_later(_forward)
         return prepared(lambda: call(inputs.module, inputs.tokens, mask))

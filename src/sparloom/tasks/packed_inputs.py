@@ -66,6 +66,15 @@ class PackedInputs:
         """The same in float64, with a copy of the module."""
         return replace(self, module=copy.deepcopy(self.module).double(), tokens=self.tokens.double())
 
+    def to(self, device: torch.device) -> "PackedInputs":
+        """The same on a device, with a copy of the module."""
+        return replace(self, module=copy.deepcopy(self.module).to(device), tokens=self.tokens.to(device))
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens and parameters are."""
+        return self.tokens.device
+
     @property
     def attention(self) -> nn.MultiheadAttention:
         """The module, or the attention in it."""
@@ -83,8 +92,8 @@ class PackedInputs:
 
     @property
     def offsets(self) -> torch.Tensor:
-        """Where sequences begin, and the number of tokens: (sequences + 1,) int64."""
-        return torch.from_numpy(np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64))))
+        """Where sequences begin, and the number of tokens: (sequences + 1,) int64, where the tokens are."""
+        return torch.from_numpy(np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))).to(self.device)
 
     def sequences(self) -> tuple[torch.Tensor, ...]:
         """View the tokens of each sequence."""
@@ -115,7 +124,7 @@ def reference(inputs: PackedInputs) -> torch.Tensor:
         for sequence in inputs.sequences():
             tokens, mask = sequence[None], None
             if inputs.causal:
-                mask = torch.ones(len(sequence), len(sequence), dtype=torch.bool).triu(1)
+                mask = torch.ones(len(sequence), len(sequence), dtype=torch.bool, device=inputs.device).triu(1)
             if isinstance(inputs.module, nn.MultiheadAttention):
                 result = inputs.module(tokens, tokens, tokens, attn_mask=mask, need_weights=False)[0]
             else:

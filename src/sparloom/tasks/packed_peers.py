@@ -6,13 +6,16 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from sparloom.errors import Unsupported
 from sparloom.tasks.packed_inputs import Module, PackedInputs
 from sparloom.tasks.peer import Peer, prepared
 
-__all__ = ["fbgemm", "nested", "packed_forward", "packed_loop", "projected"]
+__all__ = ["fbgemm", "nested", "packed_forward", "packed_loop", "projected", "sdpa", "varlen"]
+
+HALF_TOLERANCE = 2e-2  # of bfloat16, as attention weighs values of about 1
 
 Attend = Callable[[torch.Tensor], torch.Tensor]
 """From tokens (tokens, width) to what the heads found, of the same shape: all of the attention but its last product."""
@@ -86,7 +89,8 @@ def fbgemm(inputs: PackedInputs) -> Peer:
     offsets, longest, total = [inputs.offsets], max(inputs.lengths), len(inputs.tokens)
     mask = None
     if not inputs.causal and min(inputs.lengths) < longest:
-        mask = (torch.arange(longest) < torch.tensor(inputs.lengths)[:, None])[:, None, None]
+        places = torch.arange(longest, device=inputs.device)
+        mask = (places < torch.tensor(inputs.lengths, device=inputs.device)[:, None])[:, None, None]
 
     def attend(tokens: torch.Tensor) -> torch.Tensor:
         padded = operators.jagged_to_padded_dense(projected(attention, tokens).flatten(1), offsets, [longest], 0.0)
@@ -96,6 +100,44 @@ def fbgemm(inputs: PackedInputs) -> Peer:
         return operators.dense_to_jagged(result.transpose(1, 2).flatten(2), offsets, total)[0]
 
     return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+
+
+def sdpa(inputs: PackedInputs) -> Peer:
+    """Pad for the attention alone, by copies to and from places that are known beforehand."""
+    attention, lengths = inputs.attention, torch.tensor(inputs.lengths, device=inputs.device)
+    longest, sequences = max(inputs.lengths), len(inputs.lengths)
+    valid = torch.arange(longest, device=inputs.device) < lengths[:, None]
+    places = valid.flatten().nonzero().flatten()
+    mask = None if inputs.causal or min(inputs.lengths) == longest else valid[:, None, None]
+    room = torch.zeros(sequences * longest, 3 * inputs.width, device=inputs.device, dtype=inputs.tokens.dtype)
+
+    def attend(tokens: torch.Tensor) -> torch.Tensor:
+        room[places] = projected(attention, tokens).flatten(1)
+        heads = room.view(sequences, longest, 3, attention.num_heads, attention.head_dim)
+        queries, keys, values = heads.permute(2, 0, 3, 1, 4)
+        result = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=inputs.causal)
+        return result.transpose(1, 2).reshape(sequences * longest, -1)[places]
+
+    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+
+
+def varlen(inputs: PackedInputs) -> Peer:
+    """Attend by PyTorch's kernels for packed sequences, which compute in bfloat16; all else stays in float32.
+
+    Raises:
+        Unsupported: tokens are not on a GPU that has these kernels.
+    """
+    if inputs.device.type != "cuda":
+        raise Unsupported(f"PyTorch has no varlen attention for {inputs.device.type}")
+    attention, longest = inputs.attention, max(inputs.lengths)
+    offsets, window = inputs.offsets.to(torch.int32), (-1, 0 if inputs.causal else -1)
+
+    def attend(tokens: torch.Tensor) -> torch.Tensor:
+        queries, keys, values = projected(attention, tokens).to(torch.bfloat16).unbind(1)
+        result = varlen_attn(queries, keys, values, offsets, offsets, longest, longest, window_size=window)
+        return result.to(tokens.dtype).flatten(1)
+
+    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend), tolerance=HALF_TOLERANCE)
 
 
 def _fbgemm() -> Any:

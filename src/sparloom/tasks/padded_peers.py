@@ -146,9 +146,9 @@ def _groups(inputs: PackedInputs, size: int) -> list[Group]:
         tokens = nn.utils.rnn.pad_sequence([sequences[member] for member in members], batch_first=True)
         longest, padding, mask = tokens.shape[1], None, None
         if inputs.causal:
-            mask = torch.ones(longest, longest, dtype=torch.bool).triu(1)
+            mask = torch.ones(longest, longest, dtype=torch.bool, device=inputs.device).triu(1)
         elif lengths[members].min() < longest:
-            padding = torch.from_numpy(np.arange(longest) >= lengths[members, None])
+            padding = torch.from_numpy(np.arange(longest) >= lengths[members, None]).to(inputs.device)
         groups.append(Group(members, tokens, padding, mask))
     return groups
 

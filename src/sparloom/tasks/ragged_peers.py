@@ -16,11 +16,15 @@ __all__ = ["Contenders", "prepare_peers"]
 
 log = logging.getLogger(__name__)
 
-TOLERANCE = 1e-4  # absolute, of values around 1; other orders of addition
 AGAIN = 1.2  # times the fastest form: who is as near in a first run is run again
 HOPELESS = 1.5  # times the fastest peer: who is slower does not take part
 
 Prepare = Callable[[PackedInputs], Peer]
+Wait = Callable[[], object]
+
+
+def _nothing() -> None:
+    """Wait for a processor, which is done when a call returns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +33,13 @@ class Contenders:
 
     Args:
         expected: (tokens, width), what all must compute.
+        wait: until a device has done what was asked of it.
         chosen: by the name of their group, with the form that was fastest.
         left_out: seconds of what was slower: other forms, by "group form", and peers that are far behind.
     """
 
     expected: torch.Tensor
+    wait: Wait = _nothing
     chosen: dict[str, tuple[str, Peer]] = field(default_factory=dict)
     left_out: dict[str, float] = field(default_factory=dict)
 
@@ -50,16 +56,17 @@ class Contenders:
         with torch.inference_mode():
             start = time.perf_counter()
             result = peer.run()
+            self.wait()
             seconds = time.perf_counter() - start
             apart = float((peer.unpack(result) - self.expected).abs().max())
-        if not apart < TOLERANCE:
+        if not apart < peer.tolerance:
             raise AssertionError(f"{name} computes something else: {apart:.1e} apart")
         return seconds
 
 
 def prepare_peers(
     inputs: PackedInputs, groups: Mapping[str, Mapping[str, Prepare]], *, always: Collection[str],
-    rising: Collection[str] = (),
+    rising: Collection[str] = (), wait: Wait = _nothing,
 ) -> Contenders:
     """Prepare, check and probe peers; those that do not run here are left out with the reason.
 
@@ -67,9 +74,10 @@ def prepare_peers(
         groups: by name, forms of which only the fastest takes part.
         always: groups that take part however slow they are.
         rising: groups whose forms are of rising size: two far behind end the group.
+        wait: as for `Contenders`.
     """
     probes: dict[str, float] = {}
-    found = Contenders(reference(inputs))
+    found = Contenders(reference(inputs), wait)
     for group, forms in groups.items():
         seconds: dict[str, float] = {}
         peers: dict[str, Peer] = {}
@@ -82,7 +90,7 @@ def prepare_peers(
                 continue
             seconds[form] = found.check(form, peer)
             if seconds[form] < AGAIN * min(seconds.values()):
-                seconds[form] = min(seconds[form], _seconds(peer.run))
+                seconds[form] = min(seconds[form], _seconds(peer.run, wait))
             peers[form] = peer
             behind = behind + 1 if seconds[form] > AGAIN * min(seconds.values()) else 0
             if group in rising and behind == 2:
@@ -104,8 +112,9 @@ def _name(group: str, form: str) -> str:
     return group if group == form else f"{group} {form}"
 
 
-def _seconds(run: Callable[[], Any]) -> float:
+def _seconds(run: Callable[[], Any], wait: Wait) -> float:
     with torch.inference_mode():
         start = time.perf_counter()
         run()
+        wait()
         return time.perf_counter() - start

@@ -22,7 +22,7 @@ from sparloom.ragged import (
     vgemm_structure,
 )
 
-__all__ = ["ProductSizes", "triangular_methods", "variable_methods"]
+__all__ = ["Call", "ProductSizes", "check_product", "stacked", "triangular_methods", "variable_methods"]
 
 Call = Callable[[], object]
 TOLERANCE = 1e-4  # of the largest element; sums of up to 4096 products in float32
@@ -48,6 +48,13 @@ class ProductSizes:
         rng = np.random.default_rng(seed)
         return cls(*(128 * rng.integers(4, 12, size=count) for _ in range(3)))
 
+    def operands(self, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Draw matrices, normally distributed: left and right ones."""
+        rng = np.random.default_rng(seed)
+        lefts, rights = ([rng.standard_normal(shape, dtype=np.float32) for shape in zip(first, second, strict=True)]
+                         for first, second in ((self.rows, self.inners), (self.inners, self.cols)))
+        return lefts, rights
+
     @property
     def flops(self) -> int:
         """Multiplications and additions."""
@@ -65,9 +72,7 @@ def variable_methods(sizes: ProductSizes, *, threads: int, seed: int) -> dict[st
         AssertionError: a way computes something else.
     """
     torch.set_num_threads(threads)
-    rng = np.random.default_rng(seed)
-    lefts, rights = ([rng.standard_normal(shape, dtype=np.float32) for shape in zip(first, second, strict=True)]
-                     for first, second in ((sizes.rows, sizes.inners), (sizes.inners, sizes.cols)))
+    lefts, rights = sizes.operands(seed)
     results = [np.zeros(shape, np.float32) for shape in zip(sizes.rows, sizes.cols, strict=True)]
     triples = [tuple(map(torch.from_numpy, triple)) for triple in zip(lefts, rights, results, strict=True)]
 
@@ -80,7 +85,7 @@ def variable_methods(sizes: ProductSizes, *, threads: int, seed: int) -> dict[st
 
     structure = vgemm_structure(sizes.rows, sizes.cols, sizes.inners)
     own, bound = Executable(tiled_vgemm(), threads=threads).bind(structure, a=flat(lefts), b=flat(rights))
-    wide_left, wide_right = _padded(lefts), _padded(rights)
+    wide_left, wide_right = stacked(lefts), stacked(rights)
     wide = torch.empty(len(lefts), int(sizes.rows.max()), int(sizes.cols.max()))
 
     def padded() -> None:
@@ -90,8 +95,8 @@ def variable_methods(sizes: ProductSizes, *, threads: int, seed: int) -> dict[st
     for call in methods.values():
         call()
     cut = [wide[place, : len(result), : result.shape[1]].numpy() for place, result in enumerate(results)]
-    _check("sparloom", bound["c"], flat(results))
-    _check("padded", flat(cut), flat(results))
+    check_product("sparloom", bound["c"], flat(results))
+    check_product("padded", flat(cut), flat(results))
     return methods
 
 
@@ -118,15 +123,15 @@ def triangular_methods(size: int, *, threads: int, seed: int) -> dict[str, Call]
         given = {each: _stored(tensors[each], structure, values) for each, values in (("lower", packed), ("b", dense))}
         methods[name], bound = executable.bind(structure, **given)
         methods[name]()
-        _check(name, _packed(tensors["out"], structure, bound["out"]), expected)
+        check_product(name, _packed(tensors["out"], structure, bound["out"]), expected)
     columns, factor = np.asfortranarray(dense), np.asfortranarray(lower)
-    _check("blas", blas.strmm(1.0, factor, columns, lower=1), expected)
+    check_product("blas", blas.strmm(1.0, factor, columns, lower=1), expected)
     left, right, result = torch.from_numpy(lower), torch.from_numpy(dense), torch.empty(size, size)
     return {**methods, "blas": lambda: blas.strmm(1.0, factor, columns, lower=1),
             "dense": lambda: torch.mm(left, right, out=result)}
 
 
-def _padded(matrices: list[np.ndarray]) -> torch.Tensor:
+def stacked(matrices: list[np.ndarray]) -> torch.Tensor:
     """Stack matrices, zeros beyond their ends."""
     rows, cols = (max(matrix.shape[axis] for matrix in matrices) for axis in (0, 1))
     stacked = torch.zeros(len(matrices), rows, cols)
@@ -143,7 +148,7 @@ def _packed(tensor: Tensor, structure: Structure, data: np.ndarray) -> np.ndarra
     return RaggedTensor(tensor, structure, data).to_packed()[0]
 
 
-def _check(name: str, found: np.ndarray, expected: np.ndarray) -> None:
+def check_product(name: str, found: np.ndarray, expected: np.ndarray) -> None:
     """Raises AssertionError where two results differ."""
     apart = float(np.abs(found.reshape(-1) - expected.reshape(-1)).max() / np.abs(expected).max())
     if not apart < TOLERANCE:
