@@ -102,7 +102,7 @@ def ragged_tables(frame: pd.DataFrame, metrics: Mapping[str, float]) -> Iterator
             ("causal", "Masked attention", (OWN, "whole", "unmasked"))):
         seconds = case_seconds(frame, part)
         if not seconds.empty:
-            yield _milliseconds(title, seconds, list(methods))
+            yield _milliseconds(title, seconds, [name for name in methods if name in seconds])
     table = Table(box=None, pad_edge=False, header_style="bold", title="times as fast", title_justify="left")
     for column in ("", "geometric mean", "95 %", "least"):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)

@@ -48,8 +48,8 @@ class BenchDispatch:
         corpus: of matrices.
         count: of matrices that are timed, evenly over their nonzeros; None: all.
         ops: "spmm", "sddmm", "attention"; on the square patterns "sage_training", the means over neighbours in a step
-            of training GraphSAGE with their gradients, and "sage_steps", whole steps.
-        widths: of dense operands, all heads together.
+            of training GraphSAGE with their gradients, and "sage_steps", whole steps. Each with the widths of dense
+            operands, all heads together.
         heads: of attention.
         explored: matrices that are explored, likewise.
         explored_widths: for these.
@@ -64,8 +64,7 @@ class BenchDispatch:
 
     corpus: Corpus
     count: int | None
-    ops: Sequence[str]
-    widths: Sequence[int]
+    ops: Mapping[str, Sequence[int]]
     heads: int
     explored: int
     explored_widths: Sequence[int]
@@ -126,13 +125,12 @@ class BenchDispatch:
     def _planned(self, step: str) -> dict[str, list[DispatchCase]]:
         """Cases by matrix."""
         entries: Sequence[MatrixEntry] = spread_out(self.corpus.entries(), self.count)
-        widths = self.widths
         ops = self.ops
-        if step == "explore":
-            entries, widths = spread_out(entries, self.explored), self.explored_widths
         if step != "score":
-            ops = [op for op in ops if op not in TRAINING]
-        return dispatch_cases(entries, ops, widths, memory_bytes=self.memory_bytes)
+            ops = {op: widths for op, widths in ops.items() if op not in TRAINING}
+        if step == "explore":
+            entries, ops = spread_out(entries, self.explored), dict.fromkeys(ops, self.explored_widths)
+        return dispatch_cases(entries, ops, memory_bytes=self.memory_bytes)
 
     def _missing(self, step: str, cases: Sequence[DispatchCase]) -> list[DispatchCase]:
         done = self._journal(step).rows()

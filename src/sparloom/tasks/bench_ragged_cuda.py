@@ -37,7 +37,7 @@ RISING = ("micro_batches",)
 
 @dataclass(frozen=True)
 class BenchRaggedCuda:
-    """Time an encoder layer, its attention, vgemm and trmm on a GPU, each beside its peers, by the events of the device.
+    """Time an encoder layer, its attention, vgemm and trmm on a GPU, each beside its peers, by events of the device.
 
     Peers are chosen and checked as by `BenchRagged`. All compute in float32 without TF32, but varlen attention, which
     PyTorch has in bfloat16 only. A run that is killed goes on at the case where it was.

@@ -1,6 +1,6 @@
 """What is timed of operations on one sparse matrix: matrices x operations x widths."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,12 +31,16 @@ class DispatchCase:
 
 
 def dispatch_cases(
-    entries: Sequence[MatrixEntry], ops: Sequence[str], widths: Sequence[int], *, memory_bytes: float,
+    entries: Sequence[MatrixEntry], ops: Mapping[str, Sequence[int]], *, memory_bytes: float,
 ) -> dict[str, list[DispatchCase]]:
-    """List cases by matrix; those whose dense operands and result do not fit the memory are left out."""
+    """List cases by matrix; those whose dense operands and result do not fit the memory are left out.
+
+    Args:
+        ops: with their widths.
+    """
     found = {}
     for entry in entries:
-        cases = [DispatchCase(op, entry.name, width) for op in ops for width in widths
+        cases = [DispatchCase(op, entry.name, width) for op, widths in ops.items() for width in widths
                  if (op not in TRAINING or entry.rows == entry.cols)
                  and 8 * width * (entry.rows + entry.cols) + 24 * entry.nnz <= memory_bytes]
         if cases:

@@ -43,8 +43,8 @@ def document_mask(
         return (number[row] == number[col]) & (row >= col)
 
     return BlockMask.from_kv_blocks(
-        *_listed(some & ~full, device), *_listed(full, device), BLOCK_SIZE=block, mask_mod=attends_before if causal else attends,
-        seq_lengths=(total, total))
+        *_listed(some & ~full, device), *_listed(full, device), BLOCK_SIZE=block,
+        mask_mod=attends_before if causal else attends, seq_lengths=(total, total))
 
 
 def _listed(chosen: np.ndarray, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:

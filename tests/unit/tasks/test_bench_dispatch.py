@@ -71,7 +71,7 @@ def bench(tmp_path, **changes) -> BenchDispatch:
     policy = CsrPolicy(least_seconds=0.0, runs=1e6)
     settings = {
         "corpus": SyntheticCorpus([200], 1, 0, ["uniform", "hub_rows", "nearest"]), "count": 2,
-        "ops": ["spmm", "sddmm", "attention"], "widths": [8], "heads": 2, "explored": 1, "explored_widths": [8],
+        "ops": {op: [8] for op in ("spmm", "sddmm", "attention")}, "heads": 2, "explored": 1, "explored_widths": [8],
         "repeats": 2,
         "ways": {"full": DecisionWay(CsrPolicy(calibrate="full")), "all": DecisionWay(policy, "all"),
                  "trees": DecisionWay(policy, "trees", ["nowhere"])}, "policy": policy, "timing": TIMING, "threads": 1,
@@ -104,7 +104,7 @@ def test_every_step_is_written_and_reduced(tmp_path, caplog):
 def test_a_killed_run_goes_on(tmp_path, monkeypatch):
     out = tmp_path / "out"
     out.mkdir()
-    given = bench(tmp_path, ops=["spmm"])
+    given = bench(tmp_path, ops={"spmm": [8]})
     monkeypatch.setattr(bench_dispatch, "dispatch_metrics", lambda **_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         given.run(out)

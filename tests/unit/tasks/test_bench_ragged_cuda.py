@@ -14,9 +14,10 @@ from sparloom.platforms.clock import Repetition
 from sparloom.ragged import LengthCorpus
 from sparloom.tasks import BenchRaggedCuda, bench_ragged_cuda
 from sparloom.tasks.encoder_peers import DEVICE_PEERS
-from sparloom.tasks.packed_inputs import PackedInputs, attention_module, reference
+from sparloom.tasks.packed_inputs import PackedInputs, attention_module, encoder_layer, reference
 from sparloom.tasks.packed_peers import sdpa, varlen
 from sparloom.tasks.padded_peers import padded
+from sparloom.tasks.ragged_device import device_module
 
 pytestmark = pytest.mark.cc
 TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
@@ -37,9 +38,6 @@ class TimedGpu(EmulatedGpu):
 @pytest.fixture
 def few(monkeypatch):
     """A small module, and peers that nothing is compiled for."""
-    layer = torch.nn.TransformerEncoderLayer
-    monkeypatch.setattr(bench_ragged_cuda, "encoder_layer", lambda *, seed: layer(
-        16, 2, 24, dropout=0.0, batch_first=True).eval())
     monkeypatch.setattr(bench_ragged_cuda, "attention_module", lambda *, seed: attention_module(16, 2, seed=seed))
     monkeypatch.setattr(bench_ragged_cuda, "PADDED_PEERS", {"padded": padded})
     monkeypatch.setattr(bench_ragged_cuda, "DEVICE_PEERS", {name: DEVICE_PEERS[name] for name in ("sdpa", "varlen")})
@@ -49,7 +47,7 @@ def test_every_part_is_checked_timed_and_reduced(tmp_path, few, monkeypatch):
     monkeypatch.setattr(bench_ragged_cuda.ProductSizes, "drawn", classmethod(lambda cls, count, *, seed: cls(
         *(torch.arange(1, 1 + count).numpy() * each for each in (3, 4, 5)))))
     bench = BenchRaggedCuda(
-        lengths=LengthCorpus(None, ["cola"], 0), parts=["encoder", "mha", "vgemm", "trmm"], batches=[4], count=1,
+        lengths=LengthCorpus(None, ["cola"], 0), parts=["mha", "vgemm", "trmm"], batches=[4], count=1,
         products=[2], triangles=[9], timing=TIMING, device="cpu", journals=str(tmp_path / "journals"), seed=0,
         gpu=TimedGpu(tmp_path / "kernels"))
     out = tmp_path / "out"
@@ -57,12 +55,18 @@ def test_every_part_is_checked_timed_and_reduced(tmp_path, few, monkeypatch):
     metrics = bench.run(out)
     frame = pd.read_parquet(out / "per_case.parquet")
     timed = frame[frame["median"].notna()].groupby("part")["method"].agg(set).to_dict()
-    assert {"sparloom", "padded", "micro_batches"} <= {name.split()[0] for name in timed["encoder"]}
+    assert {"sparloom", "padded", "micro_batches"} <= {name.split()[0] for name in timed["mha"]}
     assert timed["vgemm"] == {"sparloom", "loop", "padded"}
     assert timed["trmm"] == {"sparloom", "dense"}  # cuBLAS is not here
     assert metrics["mha/over_padded"] > 0
     assert json.loads((out / "device.json").read_text())["name"]
     assert not list((tmp_path / "journals").glob("*"))
+
+
+def test_an_encoder_layer_is_bound(tmp_path):
+    inputs = PackedInputs.drawn(encoder_layer(8, 2, 6, seed=0), (2, 1), seed=1)
+    peer = device_module("encoder", inputs, EmulatedGpu(tmp_path), torch.device("cpu"))
+    torch.testing.assert_close(peer.packed(), reference(inputs), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [False, True])

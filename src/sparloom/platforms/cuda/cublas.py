@@ -51,8 +51,8 @@ def _library() -> ctypes.CDLL:
 
 
 def _missing() -> ctypes.CDLL:
-    raise Unsupported(f"cuBLAS is not to be found as {', '.join(VERSIONS)}: install the CUDA toolkit, or put the folder "
-                      "of its wheel into LD_LIBRARY_PATH")
+    raise Unsupported(f"cuBLAS is not to be found as {', '.join(VERSIONS)}: install the CUDA toolkit, or put the "
+                      "folder of its wheel into LD_LIBRARY_PATH")
 
 
 @cache
