@@ -75,17 +75,6 @@ void tile_before(int64_t depth, const T* a, int64_t a_row, const T* b, int64_t b
         [=](int64_t k) { __builtin_prefetch(next + k / Unroll * kLine<T>, 0, 2); });
 }
 
-// The same for rows of A that are interleaved, Rows of them for each k.
-template <typename T, int Rows, int Vectors, int Unroll>
-void packed_tile_before(int64_t depth, const T* a, const T* b, int64_t b_row, T* c, int64_t c_row, bool add,
-                        const T* next) {
-#pragma GCC unroll 64
-    for (int r = 0; r < Rows; ++r) __builtin_prefetch(c + r * c_row, 1);
-    tile_with<T, Rows, Vectors, Unroll, true, false>(
-        depth, a, 1, b, b_row, c, c_row, add,
-        [=](int64_t k) { __builtin_prefetch(next + k / Unroll * kLine<T>, 0, 2); });
-}
-
 // A tile at the right or lower border: the last vector of each row holds `last` columns, 1 .. kLanes.
 template <typename T, int Rows, int Vectors>
 void edge(int64_t depth, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, T* c, int64_t c_row,

@@ -7,9 +7,6 @@
 //     for chunks of rows                                            A packed, if its columns are not side by side
 //       for panels of columns                                       B packed, if it is far apart and met often
 //         register tiles, gemm.hpp                                  they request what follows the panel in memory
-//
-// Panels that lie apart in B are multiplied by one call. A chunk of A is copied once for all of them then, the rows of a
-// register tile interleaved.
 
 #include <algorithm>
 #include <cstdint>
@@ -19,8 +16,7 @@
 
 namespace sparloom::gemm {
 
-constexpr int64_t kPackRows = 24;      // from so many rows on, a copy of a panel pays
-constexpr int64_t kPackColumns = 128;  // from so many columns on, a copy of rows pays
+constexpr int64_t kPackRows = 24;  // from so many rows on, a copy of a panel pays
 
 template <typename T>
 class Product {
@@ -117,85 +113,6 @@ class Product {
     int64_t c_row_, cols_;
 };
 
-// C (rows, columns) = or += A (rows, depth) B, where columns p * width .. of B, C lie at p * b_step, p * c_step; the last
-// panel has `last` columns.
-template <typename T>
-class PanelProduct {
-   public:
-    PanelProduct(int64_t count, int64_t width, int64_t last, const T* b, int64_t b_row, int64_t b_step, T* c,
-                 int64_t c_row, int64_t c_step)
-        : count_(count), width_(width), last_(last), b_(b), b_row_(b_row), b_step_(b_step), c_(c), c_row_(c_row),
-          c_step_(c_step) {}
-
-    void run(int64_t rows, int64_t depth, const T* a, int64_t a_row, int64_t a_column, bool add) const {
-        const int64_t vectors = width_ / kLanes<T>;
-        const bool whole = width_ % kLanes<T> == 0 && 0 < vectors && vectors <= kPanelVectors;
-        const int64_t packed = whole && count_ * width_ >= kPackColumns ? last_ == width_ ? count_ : count_ - 1 : 0;
-        const int64_t step = tall_rows(static_cast<int>(std::max<int64_t>(vectors, 1)));
-        const int64_t tall = packed > 0 && depth > 0 ? rows / step * step : 0;
-        if (tall > 0) interleaved(tall, step, packed, depth, a, a_row, a_column, add);
-        for (int64_t p = 0; p < count_; ++p) {
-            const int64_t done = p < packed ? tall : 0;
-            if (done == rows) continue;
-            Product<T>(b_ + p * b_step_, b_row_, c_ + p * c_step_ + done * c_row_, c_row_,
-                       p + 1 < count_ ? width_ : last_)
-                .run(rows - done, depth, a + done * a_row, a_row, a_column, add);
-        }
-    }
-
-   private:
-    static constexpr int kUnroll = 8, kBlock = 8;
-    using Tile = void (*)(int64_t, const T*, const T*, int64_t, T*, int64_t, bool, const T*);
-
-    template <int... V>
-    static constexpr std::array<Tile, kPanelVectors> tiles(std::integer_sequence<int, V...>) {
-        return {packed_tile_before<T, tall_rows(V + 1), V + 1, kUnroll>...};
-    }
-
-    static constexpr std::array<Tile, kPanelVectors> kTiles = tiles(std::make_integer_sequence<int, kPanelVectors>{});
-
-    // Panels 0 .. packed, and a multiple of `step` rows.
-    void interleaved(int64_t rows, int64_t step, int64_t packed, int64_t depth, const T* a, int64_t a_row,
-                     int64_t a_column, bool add) const {
-        static thread_local std::unique_ptr<T[]> kept(new T[static_cast<size_t>(kChunk * kDepth)]);
-        const Tile tile = kTiles[width_ / kLanes<T> - 1];
-        for (int64_t k = 0; k < depth; k += kDepth) {
-            const int64_t some = std::min(kDepth, depth - k);
-            for (int64_t row = 0; row < rows; row += kChunk) {
-                const int64_t count = std::min(kChunk, rows - row);
-                copy(a + row * a_row + k * a_column, a_row, a_column, count, step, some, kept.get());
-                for (int64_t p = 0; p < packed; ++p) {
-                    const T* const panel = b_ + p * b_step_ + k * b_row_;
-                    const T* next = panel + b_step_;
-                    T* const result = c_ + p * c_step_ + row * c_row_;
-                    for (int64_t r = 0; r < count; r += step, next += some / kUnroll * kLine<T>) {
-                        tile(some, kept.get() + r * some, panel, b_row_, result + r * c_row_, c_row_, add || k > 0, next);
-                    }
-                }
-            }
-        }
-    }
-
-    // Rows of a tile side by side for each k.
-    static void copy(const T* a, int64_t a_row, int64_t a_column, int64_t rows, int64_t step, int64_t depth, T* to) {
-        for (int64_t row = 0; row < rows; row += step, a += step * a_row) {
-            for (int64_t k = 0; k < depth; k += kBlock) {
-                const int64_t last = std::min<int64_t>(k + kBlock, depth);
-                for (int64_t r = 0; r < step; ++r) {
-                    for (int64_t i = k; i < last; ++i) to[i * step + r] = a[r * a_row + i * a_column];
-                }
-            }
-            to += depth * step;
-        }
-    }
-
-    int64_t count_, width_, last_;
-    const T* b_;
-    int64_t b_row_, b_step_;
-    T* c_;
-    int64_t c_row_, c_step_;
-};
-
 }  // namespace sparloom::gemm
 
 #define SPARLOOM_MULTIPLY(name, T)                                                                                   \
@@ -204,19 +121,9 @@ class PanelProduct {
         sparloom::gemm::Product<T>(b, b_row, c, c_row, cols).run(rows, depth, a, a_row, a_column, add);              \
     }
 
-#define SPARLOOM_MULTIPLY_PANELS(name, T)                                                                            \
-    void name(int64_t rows, int64_t width, int64_t depth, int64_t count, int64_t last, const T* a, int64_t a_row,    \
-              int64_t a_column, const T* b, int64_t b_row, int64_t b_step, T* c, int64_t c_row, int64_t c_step,      \
-              bool add) {                                                                                            \
-        sparloom::gemm::PanelProduct<T>(count, width, last, b, b_row, b_step, c, c_row, c_step)                      \
-            .run(rows, depth, a, a_row, a_column, add);                                                              \
-    }
-
 extern "C" {
 
 SPARLOOM_MULTIPLY(sparloom_multiply_f32, float)
 SPARLOOM_MULTIPLY(sparloom_multiply_f64, double)
-SPARLOOM_MULTIPLY_PANELS(sparloom_multiply_panels_f32, float)
-SPARLOOM_MULTIPLY_PANELS(sparloom_multiply_panels_f64, double)
 
 }  // extern "C"

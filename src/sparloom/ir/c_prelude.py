@@ -12,7 +12,7 @@ __all__ = ["prelude"]
 _ELEMENTS = {
     "i32": ("int32_t", 4), "i64": ("int64_t", 8), "f32": ("float", 4), "f64": ("double", 8), "bool": ("int32_t", 4),
 }
-_ORDER = ("allocated", "multiply", "multiply_panels", "broadcast", "sum", "select", "min", "max", "abs", *FLOAT_CALLS)
+_ORDER = ("allocated", "multiply", "broadcast", "sum", "select", "min", "max", "abs", *FLOAT_CALLS)
 
 _ALLOCATED = """\
 static inline void *allocated(int64_t bytes)
@@ -99,8 +99,8 @@ def _helper(name: str, type: Type) -> str:
     element = _ELEMENTS[type.scalar][0]
     if name == "allocated":
         return _ALLOCATED
-    if name in ("multiply", "multiply_panels"):
-        return _multiply(name, type, element)
+    if name == "multiply":
+        return _multiply(type, element)
     if name == "exp" and type == Type("f32"):
         return _EXP
     own = element if type.lanes == 1 else str(type)
@@ -130,13 +130,12 @@ def _helper(name: str, type: Type) -> str:
     )
 
 
-def _multiply(name: str, type: Type, element: str) -> str:
+def _multiply(type: Type, element: str) -> str:
     """A function that is set when the text is loaded: see `sparloom.jit`."""
-    extents, steps = (5, 2) if name == "multiply_panels" else (3, 1)
-    params = ", ".join([*["int64_t"] * extents, f"const {element} *", "int64_t", "int64_t",
-                        f"const {element} *", *["int64_t"] * steps, f"{element} *", *["int64_t"] * steps, "_Bool"])
-    return (f"static void (*{name}_{type})({params});\n"
-            f"void sparloom_set_{name}_{type}(void *given) {{ {name}_{type} = (void (*)({params}))given; }}")
+    params = (f"int64_t, int64_t, int64_t, const {element} *, int64_t, int64_t, const {element} *, int64_t, "
+              f"{element} *, int64_t, _Bool")
+    return (f"static void (*multiply_{type})({params});\n"
+            f"void sparloom_set_multiply_{type}(void *given) {{ multiply_{type} = (void (*)({params}))given; }}")
 
 
 def _choose(type: Type, test: str, a: str, b: str) -> str:

@@ -28,7 +28,6 @@ from sparloom.ir.nodes import (
     Store,
     Type,
 )
-from sparloom.ir.panels import Panels, panels_of
 from sparloom.ir.types import Binding, bind_params, type_of
 
 __all__ = ["Dialect", "Printer"]
@@ -93,11 +92,7 @@ class Printer:
     def _stmt(self, stmt: Stmt, scope: dict[str, Binding], depth: int) -> None:
         match stmt:
             case For():
-                panels = panels_of(stmt)
-                if panels is not None:
-                    self._panels(panels, scope, depth)
-                else:
-                    self._for(stmt, scope, depth)
+                self._for(stmt, scope, depth)
             case If(cond, body, orelse):
                 self._emit(depth, f"if ({self._expr(cond, scope)}) {{")
                 self._block(body, scope, depth + 1)
@@ -138,23 +133,13 @@ class Printer:
         self._emit(depth, f"{type} *{self.dialect.restrict} {name} = {self.dialect.heap[0].format(bytes_)};")
 
     def _multiply(self, stmt: Multiply, scope: dict[str, Binding], depth: int) -> None:
-        self._call("multiply", stmt, (stmt.rows, stmt.cols, stmt.depth), (stmt.b.row,), (stmt.c.row,), scope, depth)
-
-    def _panels(self, panels: Panels, scope: dict[str, Binding], depth: int) -> None:
-        first = panels.first
-        self._call("multiply_panels", first, (first.rows, first.cols, first.depth, panels.count, panels.last),
-                   (first.b.row, panels.b_step), (first.c.row, panels.c_step), scope, depth)
-
-    def _call(self, name: str, stmt: Multiply, shape: tuple[Expr, ...], right: tuple[Expr, ...],
-              result: tuple[Expr, ...], scope: dict[str, Binding], depth: int) -> None:
         type = scope[stmt.c.buffer].type
-        self.expressions.needs.add((name, type))
-        given: list[str] = [self._expr(extent, scope) for extent in shape]
-        for view, steps in ((stmt.a, (stmt.a.row, stmt.a.col)), (stmt.b, right), (stmt.c, result)):
-            given.append(f"{view.buffer} + {self.expressions.operand(view.at, scope)}")
-            given += [self._expr(step, scope) for step in steps]
-        given.append(self._expr(stmt.add, scope))
-        self._emit(depth, f"{name}_{type}({', '.join(given)});")
+        self.expressions.needs.add(("multiply", type))
+        c, a, b = (f"{view.buffer} + {self.expressions.operand(view.at, scope)}" for view in (stmt.c, stmt.a, stmt.b))
+        shape = ", ".join(self._expr(extent, scope) for extent in (stmt.rows, stmt.cols, stmt.depth))
+        left = f"{a}, {self._expr(stmt.a.row, scope)}, {self._expr(stmt.a.col, scope)}"
+        right, result = f"{b}, {self._expr(stmt.b.row, scope)}", f"{c}, {self._expr(stmt.c.row, scope)}"
+        self._emit(depth, f"multiply_{type}({shape}, {left}, {right}, {result}, {self._expr(stmt.add, scope)});")
 
     def _for(self, loop: For, scope: dict[str, Binding], depth: int) -> None:
         lo, hi, var = self._expr(loop.lo, scope), self._expr(loop.hi, scope), loop.var

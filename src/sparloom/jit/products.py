@@ -7,15 +7,15 @@ from sparloom.jit.cpp import compile_cpp
 
 __all__ = ["set_products"]
 
-FUNCTIONS = ("multiply_f32", "multiply_f64", "multiply_panels_f32", "multiply_panels_f64")
+SCALARS = ("f32", "f64")
 
 
 def set_products(handle: ctypes.CDLL) -> None:
-    """Let a library that has products of tiles know the functions that compute them."""
-    for name in FUNCTIONS:
-        setter = f"sparloom_set_{name}"
+    """Let a library that has products of tiles know the function that computes them."""
+    for scalar in SCALARS:
+        setter = f"sparloom_set_multiply_{scalar}"
         if hasattr(handle, setter):
-            getattr(handle, setter)(ctypes.cast(getattr(_products(), f"sparloom_{name}"), ctypes.c_void_p))
+            getattr(handle, setter)(ctypes.cast(getattr(_products(), f"sparloom_multiply_{scalar}"), ctypes.c_void_p))
 
 
 @cache

@@ -24,7 +24,7 @@ from sparloom.ir import Expr
 from sparloom.ragged.compute_at import compute_at
 from sparloom.ragged.define import program
 from sparloom.ragged.dimensions import Dim, dims
-from sparloom.ragged.fuse import fuse, fuse_neighbours
+from sparloom.ragged.fuse import fuse
 from sparloom.ragged.kinds import parallel, vectorise
 from sparloom.ragged.offload import offload
 from sparloom.ragged.operation import (
@@ -92,14 +92,12 @@ class EncoderSchedule:
     Args:
         rows: of a tile of tokens.
         panel: columns of a panel of weights; keys, and elements of values, that lie together.
-        columns: of a group of panels that a tile of rows meets, copied once.
-        depth: of the reduction, that a tile of rows meets a group of panels with; divides it, or is larger.
+        depth: of the reduction, that a tile of rows meets all panels with; divides it, or is larger.
         queries: rows of a tile of attention.
     """
 
     rows: int = 48
     panel: int = 16
-    columns: int = 512
     depth: int = 512
     queries: int = 64
 
@@ -242,26 +240,31 @@ def _norm(given: Operation, number: str, last: Dim, shape: EncoderShape) -> list
 
 
 def linear(given: Program, nest: str, column: str, reduction: str, chosen: EncoderSchedule) -> Program:
-    """Schedule a product of all tokens and weights w_..: tiles of rows, groups of panels of columns."""
+    """Schedule a product of all tokens and weights w_..: tiles of rows, panels of columns."""
     operation = given.nest(nest).operation
     weights = next(read.tensor for read in operation.reads if read.tensor.name.startswith("w_"))
     extent = dict((each.name, size) for each, size in operation.reduced)
+    blocks = reduction in extent and getattr(extent[reduction], "value", 0) > chosen.depth
     given = split_dimension(given, weights.name, column, chosen.panel)
-    if reduction in extent and getattr(extent[reduction], "value", 0) > chosen.depth:
+    if blocks:  # panels lie in memory as the loops meet them
         given = split_dimension(given, weights.name, reduction, chosen.depth)
         outside, along = [f"{reduction}_block"], [f"{reduction}_within"]
     else:
         outside, along = [], list(extent)
     others = [each.name for each, _ in weights.axes if each.name not in (*extent, column)]
-    given = reorder_dimensions(given, weights.name, (  # panels lie in memory as the loops meet them
+    given = reorder_dimensions(given, weights.name, (
         *outside, *others, f"{column}_block", *along, f"{column}_within"))
     given = split(fuse(given, nest, "batch", "pos"), nest, "batch_pos", chosen.rows)
-    given = split(split(given, nest, column, chosen.panel), nest, reduction, chosen.depth)
-    given, panels = fuse_neighbours(given, nest, 2, len(others) + 1)
-    given = split(given, nest, panels, max(1, chosen.columns // chosen.panel))
-    tile = ("batch_pos_inner", f"{column}_inner", f"{reduction}_inner")
-    given = reorder(given, nest, (
-        "batch_pos_outer", f"{panels}_outer", f"{reduction}_outer", f"{panels}_inner", *tile))
+    given = split(given, nest, column, chosen.panel)
+    loops = [loop.name for loop in given.nest(nest).loops]
+    tiles = ["batch_pos_outer", *(name for name in loops if name not in (
+        "batch_pos_outer", "batch_pos_inner", f"{column}_inner", reduction))]
+    if blocks:
+        given = split(given, nest, reduction, chosen.depth)
+        tiles.insert(1, f"{reduction}_outer")
+        reduction = f"{reduction}_inner"
+    tile = ("batch_pos_inner", f"{column}_inner", reduction)
+    given = reorder(given, nest, (*tiles, *tile))
     return parallel(offload(given, nest, *tile), nest, "batch_pos_outer")
 
 

@@ -39,6 +39,7 @@ class TimedGpu(EmulatedGpu):
 def few(monkeypatch):
     """A small module, and peers that nothing is compiled for."""
     monkeypatch.setattr(bench_ragged_cuda, "attention_module", lambda *, seed: attention_module(16, 2, seed=seed))
+    monkeypatch.setattr(bench_ragged_cuda, "device_module", lambda part, inputs, gpu, device: sdpa(inputs))  # see below
     monkeypatch.setattr(bench_ragged_cuda, "PADDED_PEERS", {"padded": padded})
     monkeypatch.setattr(bench_ragged_cuda, "DEVICE_PEERS", {name: DEVICE_PEERS[name] for name in ("sdpa", "varlen")})
 

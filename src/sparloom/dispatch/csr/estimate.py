@@ -1,7 +1,7 @@
 """Seconds of one sparse kernel by formula: bytes by where they come from, flops, and the thread that has most of both.
 
-    seconds = imbalance * (max(gathered / rate of the cache that holds the dense rows, flops / rate)
-                           + streamed / memory)
+    seconds = imbalance * (longer + EXPOSED * shorter of (gathered / rate of the cache that holds the dense rows,
+                                                          flops / rate) + streamed / memory)
 
 Source: AutoSAGE's roofline-style estimate; its formula is not published, this one is ours.
 """
