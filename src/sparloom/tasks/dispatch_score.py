@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from sparloom.fusion import pinned
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, assert_rows_close
 from sparloom.platforms import CpuKernels, interleaved, reallocated
-from sparloom.sparse import SparseMatrix
+from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tasks.decision_way import DecisionWay
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase
 from sparloom.tasks.peak_memory import peak_bytes
@@ -33,6 +33,7 @@ OPS: Mapping[str, Callable[[int], Op]] = {
 SERIAL = ("scipy",)
 
 Row = dict[str, Any]
+_loaded: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,9 @@ class DispatchBench:
     seed: int
 
     def decide(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Decide; one row says what for and what it took."""
+        """Decide; one row says what for and what it took, but for what compiles and loads kernels and libraries."""
         torch.set_num_threads(self.threads)
+        self._load(case.op)
         operands = self._operands(case, matrix)
         self.cache.rates(self.threads)
         plan = self._prepared(operands.matrix, cache=self.cache, policy=self.policy).plan(case.op, **operands.dense)
@@ -142,6 +144,17 @@ class DispatchBench:
                      for name, way in {"default": DecisionWay(self.policy), **self.ways}.items()
                      if repeat == 0 or name == "default"]
         return rows
+
+    def _load(self, op: str) -> None:
+        """Decide on a small matrix, once in a process, which calls all there is; nothing of it is kept."""
+        if op in _loaded:
+            return
+        _loaded.add(op)
+        pattern = Pattern((40, 40), 8 * np.arange(41), np.tile(np.arange(0, 40, 5), 40))
+        operands = OPS[op](self.heads).operands(
+            SparseMatrix(pattern, np.ones(pattern.nnz, np.float32)), 8 * self.heads, self.seed)
+        policy = replace(self.policy, calibrate="full", effort=replace(self.policy.effort, seconds=0.05))
+        self._prepared(operands.matrix, cache=PlanCache(None), policy=policy).plan(op, **operands.dense)
 
     def _cold(self, case: DispatchCase, operands: Operands, way: DecisionWay) -> Row:
         """Decide with nothing known but the rates of the machine."""
