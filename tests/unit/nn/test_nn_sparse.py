@@ -13,6 +13,7 @@ from sparse_tensors import (
     sparse_tensor,
     with_gradients,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparloom.nn import csr_attention, sddmm, spmm
 
@@ -184,6 +185,32 @@ def test_attention_refuses_second_derivatives() -> None:
     (first,) = torch.autograd.grad(csr_attention(a, q, dense(COLS, 4), dense(COLS, 4)).sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="csr_attention has no second derivatives: take first ones only"):
         first.sum().backward()
+
+
+class Seen(TorchDispatchMode):
+    """What torch's dispatcher is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function, types, given=(), options=None):
+        self.names.append(str(function))
+        return function(*given, **(options or {}))
+
+
+def test_who_watches_sees_operators_and_gets_the_same():
+    a, x, seen = sparse_tensor(), dense(COLS, 3), dense(ROWS, 3)
+    values = a.values().clone()
+    short = with_gradients(lambda values, x: spmm(parts(a, values), x), [values, x], seen)
+    with Seen() as mode:
+        watched = with_gradients(lambda values, x: spmm(parts(a, values), x), [values, x], seen)
+    assert {f"sparloom.{name}.default" for name in ("spmm", "spmm_transposed", "sddmm")} <= set(mode.names)
+    with torch.profiler.profile() as profile:
+        spmm(a, x)
+    assert "sparloom::spmm" in {event.key for event in profile.key_averages()}
+    for one, other in zip(short, watched, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 @pytest.mark.slow

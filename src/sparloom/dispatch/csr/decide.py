@@ -33,7 +33,7 @@ __all__ = ["CsrDecider", "CsrPolicy"]
 
 log = logging.getLogger(__name__)
 
-SLOW_FLOPS, SLOW_BYTES = 1e9, 4e9  # per second, of a thread and of the memory: no kernel here is slower
+SLOW_FLOPS, SLOW_BYTES = 1e9, 4e9  # per second, of a thread and of the memory; hardly any kernel here is slower
 RUNS = 3  # of the safe configuration before all
 RACE = 0.6  # share of the time that is left which the race may take; the duel has the rest
 
@@ -162,7 +162,7 @@ class CsrDecider:
         return CsrChoice(config=safe.key), Decision("rule", reason, (), executions, self.clock() - start)
 
     def _most_seconds(self, operands: Operands) -> float:
-        """Bound the seconds of a run from above, without one."""
+        """Guess the seconds of a slow run: what is short even so need not be run to be known."""
         work = self.op.work(operands.matrix.pattern, operands.width)
         return work.flops / (SLOW_FLOPS * max(1, self.where.threads)) + work.bytes / SLOW_BYTES
 
