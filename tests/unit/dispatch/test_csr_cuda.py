@@ -14,7 +14,7 @@ from sparloom.dispatch.csr import CsrPolicy, CudaPlace, Prepared, decide
 from sparloom.dispatch.csr.cuda_rivals import gather_dot
 from sparloom.dispatch.csr.decide import CsrDecider
 from sparloom.errors import NotDecided, Unsupported
-from sparloom.ops import SDDMM, Operands, SpMM, assert_close
+from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, assert_close
 from sparloom.platforms import CudaDevice, DeviceMatrix
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -99,6 +99,16 @@ def test_results_are_right_and_on_the_device(here, wide):
     for _ in range(2):
         close(SpMM(), a, {"B": x}, sparloom.spmm(given, Foreign(x)))
         close(SDDMM(), a, {"B": q, "C": x}, sparloom.sddmm(given, Foreign(q), Foreign(x)))
+
+
+def test_attention_is_right_for_any_heads(here, second_wins):
+    a, rng = host(), np.random.default_rng(3)
+    for heads, width, wide in ((1, WIDTH, WIDTH), (2, 4, 3)):
+        given = {"Q": rng.standard_normal((ROWS, heads, width), np.float32),
+                 "K": rng.standard_normal((COLS, heads, width), np.float32),
+                 "V": rng.standard_normal((COLS, heads, wide), np.float32)}
+        for _ in range(2):
+            close(CsrAttention(heads), a, given, sparloom.csr_attention(parts(a), *map(Foreign, given.values())))
 
 
 def test_what_was_decided_is_replayed_without_a_measurement(where, tmp_path, second_wins, monkeypatch):
@@ -224,7 +234,7 @@ def test_matrices_that_are_none_are_refused(here):
         sparloom.spmm((indptr, indices, Foreign(values.array.astype(float)), shape), Foreign(dense(COLS, WIDTH)))
     with pytest.raises(ValueError, match=r"X has shape \(41, 8\): it must be \(40, width\)"):
         sparloom.spmm((indptr, indices, values, shape), Foreign(dense(COLS + 1, WIDTH)))
-    with pytest.raises(Unsupported, match="operation spmm_max on a GPU: kernels are chosen for spmm, sddmm there"):
+    with pytest.raises(Unsupported, match="spmm_max on a GPU: kernels are chosen for spmm, sddmm, attention there"):
         sparloom.spmm((indptr, indices, values, shape), Foreign(dense(COLS, WIDTH)), reduce="max")
 
 
@@ -275,11 +285,13 @@ def test_a_gpu_decides_and_is_right(tmp_path, width):
     a, where = host(), CudaPlace.here()
     ready = Prepared(where.matrix(a), where=where, cache=PlanCache(tmp_path))
     x, q = dense(COLS, width), dense(ROWS, width, seed=2)
-    for op, name, given in ((SpMM(), "spmm", {"B": x}), (SDDMM(), "sddmm", {"B": q, "C": x})):
+    heads = {"Q": q[:, None], "K": x[:, None], "V": dense(COLS, 1, width, seed=3)}
+    for op, name, given in ((SpMM(), "spmm", {"B": x}), (SDDMM(), "sddmm", {"B": q, "C": x}),
+                            (CsrAttention(), "attention", heads)):
         there = {key: cupy.asarray(array) for key, array in given.items()}
         for _ in range(2):
             found = getattr(ready, name)(*there.values()).get()
             assert_close(found, op.oracle(Operands(a, given)), terms=op.terms(a.pattern, width),
                          scale=op.scale(Operands(a, given)))
         trials = {trial.candidate for trial in ready.plan(name, **there).decision.trials}
-        assert trials >= set(where.libraries[name])
+        assert trials >= set(where.libraries.get(name, ()))

@@ -7,7 +7,17 @@ import pytest
 import torch
 from cuda_emulator import Emulator
 from emulated_gpu import EmulatedGpu
-from sparse_tensors import COLS, ROWS, assert_within, dense, dense_sddmm, dense_spmm, sparse_tensor, with_gradients
+from sparse_tensors import (
+    COLS,
+    ROWS,
+    assert_within,
+    dense,
+    dense_attention,
+    dense_sddmm,
+    dense_spmm,
+    sparse_tensor,
+    with_gradients,
+)
 
 from sparloom.dispatch.csr import CsrPolicy, CudaPlace
 from sparloom.errors import Unsupported
@@ -77,10 +87,20 @@ def test_sddmm_and_its_gradients_are_computed_there(on_gpu) -> None:
             [a.values(), dense(ROWS, WIDTH), dense(COLS, WIDTH, seed=3)], dense(a.values().shape[0], seed=2))
 
 
+def test_attention_and_its_gradients_are_computed_there(on_gpu) -> None:
+    a, launched = sparse_tensor(), on_gpu.gpu.launched
+    given = [dense(rows, 2, WIDTH, seed=rows) for rows in (ROWS, COLS, COLS)]
+    seen = dense(ROWS, 2, WIDTH, seed=2)
+    found = with_gradients(lambda *heads: csr_attention(a, *heads), given, seen)
+    wanted = with_gradients(lambda *heads: dense_attention(a, *heads), [each.double() for each in given], seen.double())
+    for actual, right in zip(found, wanted, strict=True):
+        torch.testing.assert_close(actual.double(), right, atol=1e-5, rtol=1e-4)
+    assert on_gpu.gpu.launched > launched
+
+
 def test_what_has_no_kernels_there_is_refused(on_gpu) -> None:
-    x = dense(COLS, 1, WIDTH)
-    with pytest.raises(Unsupported, match="operation attention on a GPU: kernels are chosen for spmm, sddmm there"):
-        csr_attention(sparse_tensor(), dense(ROWS, 1, WIDTH), x, x)
+    with pytest.raises(Unsupported, match="spmm_max on a GPU: kernels are chosen for spmm, sddmm, attention there"):
+        spmm(sparse_tensor(), dense(COLS, WIDTH), reduce="max")
 
 
 @pytest.mark.parametrize(("op", "name"), [(SpMM(), "torch_mm"), (SDDMM(), "torch_gather")], ids=["spmm", "sddmm"])

@@ -32,8 +32,10 @@ __all__ = ["CudaPlace", "cuda_kernels_digest", "cuda_machine_digest", "cuda_mach
 
 SPACE = "cuda_kernels"
 LEAST_NONZEROS = 2_000_000  # of a sample: fewer do not fill a large GPU, and kernels behave otherwise
-SAFE: Mapping[str, Mapping[str, str]] = {"spmm": {"balance": "nonzeros"}, "sddmm": {"balance": "nonzeros"}}
-"""Operation -> what is other than in the default of the space: equal shares, which no matrix makes slow."""
+SAFE: Mapping[str, Mapping[str, str]] = {
+    "spmm": {"balance": "nonzeros"}, "sddmm": {"balance": "nonzeros"}, "attention": {"balance": "q95"}}
+"""Operation -> what is other than in the default of the space: equal shares, or a block for each of the longest rows,
+so that no matrix makes it slow."""
 
 
 class CudaPlace:

@@ -264,7 +264,7 @@ class Prepared:
         if found is None:
             return None
         try:
-            space = self.where.space(OPS[op], math.prod(shapes[0]))
+            space = self.where.space(_op_for(op, shapes), math.prod(shapes[0]))
             plan = CsrPlan(CsrChoice(**found["choice"]), Decision.from_json(found["decision"]), space.name)
             if plan.choice.library and plan.choice.library not in self._libraries.get(op, {}):
                 raise SchemaError(f"library {plan.choice.library} is not here")
@@ -279,13 +279,13 @@ class Prepared:
         if self._replay_only:
             raise NotDecided(f"no plan for {op} with {self.matrix}, shapes {shapes}, {self.threads} threads: call it "
                              "once without replay_only")
-        unmeasured, where = self._switches.unmeasured(self.matrix.pattern), self.where
-        space = where.space(OPS[op], operands.width).name
+        unmeasured, where, asked = self._switches.unmeasured(self.matrix.pattern), self.where, _op_for(op, shapes)
+        space = where.space(asked, operands.width).name
         if unmeasured:
-            safe = where.safe(OPS[op], operands)
+            safe = where.safe(asked, operands)
             return CsrPlan(CsrChoice(config=safe.key), Decision("rule", unmeasured), space)
         model = self._proposals.scorer(lambda: where.model(self._cache), threads=self.threads)
-        decider = CsrDecider(OPS[op], where, self._libraries.get(op, {}), self._policy, model,
+        decider = CsrDecider(asked, where, self._libraries.get(op, {}), self._policy, model,
                              apart=self._proposals.learned)
         plan = CsrPlan(*decider.decide(operands), space)
         self._cache.keep_schedule(self._key(op, shapes), {
@@ -302,6 +302,11 @@ class Prepared:
             "dtype": self.matrix.dtype.name, **self.where.signature(),
             "libraries": sorted(self._libraries.get(op, {})), "calibrate": self._policy.calibrate,
             **self._proposals.key}
+
+
+def _op_for(op: str, shapes: Shapes) -> Op:
+    """Take an operation, attention with as many heads as its operands have."""
+    return CsrAttention(shapes[0][0]) if op == "attention" else OPS[op]
 
 
 def _shapes(operands: Operands) -> Shapes:
