@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sparloom.dispatch.csr import CsrPolicy, CudaSwitches, Switches, switches
+from sparloom.space import CudaKernelSpace, SpmmSpace
 from sparloom.sparse import Pattern
 
 PAGE = (Path(__file__).parents[3] / "docs" / "autosage.md").read_text(encoding="utf-8")
@@ -117,7 +118,21 @@ def test_what_has_no_effect_is_said_once(caplog):
     assert (found.cuda.wpb, found.cuda.ftile, found.probe_frac) == (4, 64, None)
     assert [record.getMessage() for record in caplog.records] == [
         "AUTOSAGE_PROBE_FRACTION is not read: did you mean AUTOSAGE_PROBE_FRAC?",
-        "AUTOSAGE_FTILE, AUTOSAGE_WPB: no effect on a CPU, kept for the CUDA kernels"]
+        "AUTOSAGE_FTILE, AUTOSAGE_WPB: no effect on a CPU"]
+
+
+@pytest.mark.parametrize(("given", "kept"), [
+    ({"HUB_CTA": "0"}, lambda config: not config["balance"].startswith("q")),
+    ({"VEC4": "0"}, lambda config: config["vector"] < 4), ({"WPB": "8"}, lambda config: config["warps"] == 8),
+    ({"FTILE": "64"}, lambda config: config["lanes"] * config["vector"] * config["loads"] == 64),
+    ({"HUB_CTA": "1", "VEC4": "1", "HUB_T": "9"}, lambda config: True)])
+def test_which_cuda_kernels_may_be_measured(given, kept):
+    allows = Switches.from_environment({f"AUTOSAGE_{name}": text for name, text in given.items()}).cuda.allows
+    configs = list(CudaKernelSpace("spmm", width=256))
+    assert [config for config in configs if allows(config)] == [config for config in configs if kept(config)]
+    assert any(map(allows, configs))
+    assert all(map(allows, SpmmSpace(64)))
+    assert any(map(allows, CudaKernelSpace("sddmm")))
 
 
 SHOWN = """

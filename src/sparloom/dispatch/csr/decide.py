@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -90,6 +90,7 @@ class CsrDecider:
         libraries: baselines beside the safe configuration.
         model: what the shortlist is made by.
         clock: wall seconds; what is measured is timed as `where` says.
+        allows: tells of a configuration whether it may be measured; the safe one always is.
         apart: what the model takes is not part of what the measurements may take, as it may be longer than a race; it
             is part of the seconds of the decision.
     """
@@ -100,6 +101,7 @@ class CsrDecider:
     policy: CsrPolicy
     model: CsrCostModel
     clock: Clock = time.perf_counter
+    allows: Callable[[Config], bool] = lambda config: True
     apart: bool = False
 
     def decide(self, operands: Operands) -> tuple[CsrChoice, Decision]:
@@ -152,7 +154,7 @@ class CsrDecider:
     def _candidates(self, operands: Operands, *, sampled: bool) -> list[Config]:
         """Choose configurations of our kernels, the safe one first."""
         safe = self.where.safe(self.op, operands)
-        configs = self.where.configs(self.op, operands, sampled=sampled)
+        configs = [each for each in self.where.configs(self.op, operands, sampled=sampled) if self.allows(each)]
         listed = shortlist(self.model, self.op.name, operands, configs, count=self.policy.effort.candidates,
                            kind=self.where.kind)
         return [safe, *(config for config in listed if config != safe)]

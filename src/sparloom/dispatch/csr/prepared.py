@@ -286,7 +286,7 @@ class Prepared:
             return CsrPlan(CsrChoice(config=safe.key), Decision("rule", unmeasured), space)
         model = self._proposals.scorer(lambda: where.model(self._cache), threads=self.threads)
         decider = CsrDecider(asked, where, self._libraries.get(op, {}), self._policy, model,
-                             apart=self._proposals.learned)
+                             allows=self._switches.cuda.allows, apart=self._proposals.learned)
         plan = CsrPlan(*decider.decide(operands), space)
         self._cache.keep_schedule(self._key(op, shapes), {
             "choice": asdict(plan.choice), "decision": plan.decision.to_json()})

@@ -15,11 +15,10 @@
 | `AUTOSAGE_MIN_PROBE_ROWS` | 0, 1, ... | 0 | smaller matrices run the baseline, unmeasured; samples are as large |
 | `AUTOSAGE_MIN_PROBE_NNZ` | 0, 1, ... | 0 | the same, in nonzeros |
 | `AUTOSAGE_VERBOSE` | 0, 1 | 0 | 1: each decision is logged, to stderr if logging is not set up |
-| `AUTOSAGE_HUB_CTA`, `AUTOSAGE_VEC4` | 0, 1 | | CUDA kernels only |
-| `AUTOSAGE_FTILE` | 64, 128 | | CUDA kernels only |
-| `AUTOSAGE_WPB` | 2, 4, 8 | | CUDA kernels only |
-| `AUTOSAGE_HUB_T` | 1, 2, ... | | CUDA kernels only |
-| `AUTOSAGE_NATIVE_PATH` | path | | CUDA kernels only |
+| `AUTOSAGE_HUB_CTA`, `AUTOSAGE_VEC4` | 0, 1 | 1 | 0: no CUDA kernel with a block per hub, or loads of 4, is measured |
+| `AUTOSAGE_FTILE` | 64, 128 | | of the CUDA kernels of SpMM, only those with such tiles of columns are measured |
+| `AUTOSAGE_WPB` | 2, 4, 8 | | of the CUDA kernels, only those with so many warps per block are measured |
+| `AUTOSAGE_HUB_T`, `AUTOSAGE_NATIVE_PATH` | 1, 2, ...; path | | no effect |
 
 A variable that is empty counts as unset. Source: AutoSAGE, second generation of its code.
 """
@@ -41,12 +40,14 @@ from sparloom.dispatch.csr.decide import CsrPolicy
 from sparloom.dispatch.csr.probe_log import ProbeLog
 from sparloom.dispatch.csr.proposals import SHORTLISTS, Given, Proposals, is_object
 from sparloom.dispatch.plan_cache import PlanCache
+from sparloom.space import Config
 from sparloom.sparse import Pattern
 
 __all__ = ["CudaSwitches", "Switches"]
 
 log = logging.getLogger(__name__)
 
+CUDA_KERNELS = "cuda_kernels"  # the space they are in
 PREFIX = "AUTOSAGE_"
 ABOVE = "sparloom.dispatch"  # the logger of all decisions
 
@@ -56,12 +57,12 @@ class CudaSwitches:
     """What is meant for the CUDA kernels and changes nothing on a CPU; None where it is not set.
 
     Args:
-        hub_cta: give a block of threads to a hub row.
-        vec4: load four values at once.
-        ftile: columns of a tile.
+        hub_cta: False: no kernel gives a block of threads to a hub row.
+        vec4: False: no kernel loads four values at once.
+        ftile: columns of a tile of SpMM.
         wpb: warps of a block.
-        hub_t: nonzeros from which on a row is a hub row.
-        native_path: of a compiled library.
+        hub_t: nonzeros from which on a row is a hub row; no effect, as thresholds here are quantiles.
+        native_path: of a compiled library; no effect.
     """
 
     hub_cta: bool | None = None
@@ -70,6 +71,17 @@ class CudaSwitches:
     wpb: int | None = None
     hub_t: int | None = None
     native_path: Path | None = None
+
+    def allows(self, config: Config) -> bool:
+        """Tell whether a kernel may be measured."""
+        if config.space != CUDA_KERNELS:
+            return True
+        tile = int(config["lanes"]) * int(config["vector"]) * int(config["loads"]) if "loads" in config.names else None
+        return not (
+            (self.hub_cta is False and str(config["balance"]).startswith("q"))
+            or (self.vec4 is False and int(config["vector"]) == 4)
+            or (self.ftile is not None and tile not in (None, self.ftile))
+            or (self.wpb is not None and int(config["warps"]) != self.wpb))
 
 
 @dataclass(frozen=True)
@@ -121,8 +133,7 @@ class Switches:
             _warn(f"{name} is not read" + (f": did you mean {near[0]}?" if near else ""))
         cuda = _values(given, _CUDA_VARIABLES)
         if cuda:
-            _warn(f"{', '.join(sorted(given.keys() & _CUDA_VARIABLES.keys()))}: no effect on a CPU, kept for the CUDA "
-                  "kernels")
+            _warn(f"{', '.join(sorted(given.keys() & _CUDA_VARIABLES.keys()))}: no effect on a CPU")
         return cls(**_values(given, _VARIABLES), cuda=CudaSwitches(**cuda))
 
     def plans(self) -> PlanCache:
