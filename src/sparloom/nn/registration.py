@@ -15,8 +15,8 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 def define(name: str, schema: str, *, run: Any, fake: Any, keep: Any, backward: Any) -> Any:
     """Register an operator for the CPU and GPUs; not by torch.library.custom_op, whose first call imports the compiler.
 
-    The way through torch's dispatcher takes 0.1 ms in Python, forward and backward each, which is longer than many
-    kernels. Where nobody is there to see the operator, calls take a shorter one, with the same gradients.
+    The way through torch's dispatcher and back is in Python and longer than many kernels. Where nobody is there to see
+    the operator, calls take a shorter one, with the same gradients.
 
     Args:
         run: computes, on tensors that hold numbers.

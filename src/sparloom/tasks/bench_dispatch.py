@@ -1,6 +1,5 @@
 """How fast operations are whose kernel is decided by measurement, beside other libraries and the best they could do."""
 
-import hashlib
 import json
 import logging
 import shutil
@@ -21,7 +20,7 @@ from sparloom.nn import SPARSE_LIBRARIES
 from sparloom.platforms import keep_threads_awake
 from sparloom.report import dispatch_metrics, dispatch_tables, draw_dispatch
 from sparloom.sparse import Corpus, MatrixEntry
-from sparloom.tasks.case_journal import CaseJournal
+from sparloom.tasks.case_journal import CaseJournal, journal_folder
 from sparloom.tasks.decision_way import DecisionWay, ready_ways
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase, dispatch_cases, spread_out
 from sparloom.tasks.dispatch_score import DispatchBench
@@ -148,15 +147,10 @@ class BenchDispatch:
                            "nnz": entries[name].nnz, "kind": entries[name].kind, **row}
 
     def _journal(self, step: str) -> CaseJournal:
-        name = f"{step}_{_digest(self.ways, self.repeats)}" if step == "explore" else step
-        return CaseJournal(self._folder / f"{name}.jsonl")
+        folder = journal_folder(str(self._folder), self.ways, self.repeats) if step == "explore" else self._folder
+        return CaseJournal(folder / f"{step}.jsonl")
 
     @property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        return Path(self.journals) / _digest(
-            commit(), self.timing, self.policy, self.heads, self.threads, self.seed)
-
-
-def _digest(*settings: object) -> str:
-    return hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
+        return journal_folder(self.journals, commit(), self.timing, self.policy, self.heads, self.threads, self.seed)

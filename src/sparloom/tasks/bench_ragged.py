@@ -1,6 +1,5 @@
 """How fast ragged programs are beside the ways in which others handle sequences and matrices of several sizes."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,15 @@ from sparloom.measure import Measurement, TimingProtocol
 from sparloom.platforms import interleaved
 from sparloom.ragged import LengthCorpus
 from sparloom.report import draw_ragged, ragged_metrics, ragged_tables
-from sparloom.tasks.encoder_peers import PADDED_PEERS, RAGGED_PEERS, micro_batch_peers, module_peer_versions
+from sparloom.tasks.case_journal import journal_folder
+from sparloom.tasks.encoder_peers import (
+    COMPARED,
+    PADDED_PEERS,
+    RAGGED_PEERS,
+    RISING,
+    micro_batch_peers,
+    module_peer_versions,
+)
 from sparloom.tasks.packed_inputs import PackedInputs, attention_module, encoder_layer
 from sparloom.tasks.provenance import commit
 from sparloom.tasks.ragged_case import RaggedCase, method_rows, planned_cases
@@ -30,8 +37,6 @@ from sparloom.tasks.timed_cases import timed_cases
 __all__ = ["BenchRagged"]
 
 BLAS_SPINS = 0.15  # seconds that idle threads of SciPy's OpenBLAS keep a processor busy, and a little more
-COMPARED = ("padded", "micro_batches")  # with which there is a ratio for every case
-RISING = ("micro_batches",)
 Row = dict[str, Any]
 
 
@@ -148,6 +153,5 @@ class BenchRagged:
     @property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        settings = (commit(), self.schedule, self.lengths.folder, self.lengths.seed, self.timing, self.product_timing,
-                    self.threads, self.seed)
-        return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
+        return journal_folder(self.journals, commit(), self.schedule, self.lengths.folder, self.lengths.seed,
+                              self.timing, self.product_timing, self.threads, self.seed)

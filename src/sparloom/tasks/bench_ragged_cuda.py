@@ -20,7 +20,15 @@ from sparloom.measure import TimingProtocol
 from sparloom.platforms import CupyGpu, Gpu, interleaved_on_device
 from sparloom.ragged import LengthCorpus
 from sparloom.report import draw_ragged, ragged_metrics, ragged_tables
-from sparloom.tasks.encoder_peers import DEVICE_PEERS, PADDED_PEERS, micro_batch_peers, module_peer_versions
+from sparloom.tasks.case_journal import journal_folder
+from sparloom.tasks.encoder_peers import (
+    COMPARED,
+    DEVICE_PEERS,
+    PADDED_PEERS,
+    RISING,
+    micro_batch_peers,
+    module_peer_versions,
+)
 from sparloom.tasks.packed_inputs import PackedInputs, attention_module, encoder_layer
 from sparloom.tasks.provenance import commit
 from sparloom.tasks.ragged_case import RaggedCase, method_rows, planned_cases
@@ -30,9 +38,6 @@ from sparloom.tasks.ragged_products import ProductSizes
 from sparloom.tasks.timed_cases import timed_cases
 
 __all__ = ["BenchRaggedCuda"]
-
-COMPARED = ("padded", "micro_batches")  # with which there is a ratio for every case
-RISING = ("micro_batches",)
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,8 @@ class BenchRaggedCuda:
         planned = {case.key: case for case in planned_cases(self.parts, {
             **dict.fromkeys(("encoder", "mha"), (self.lengths.names, self.batches, self.count)),
             "vgemm": ([""], self.products, 1), "trmm": ([""], self.triangles, 1)})}
-        folder = Path(self.journals) / commit()[:16]
+        folder = journal_folder(self.journals, commit(), self.lengths.folder, self.lengths.seed, self.timing,
+                                self.device, dict(gpu.signature()), self.seed)
         frame = timed_cases(partial(self._case, gpu), planned, folder / "cases.jsonl", threads=1,
                             weights={key: float(case.size + 1) for key, case in planned.items()})
         with atomic_path(out / "per_case.parquet") as partial_path:

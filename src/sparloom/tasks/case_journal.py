@@ -1,5 +1,6 @@
 """Rows of cases that are done, on disk as soon as they exist, so that a run that is killed goes on where it was."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,7 +8,12 @@ from typing import Any
 
 from sparloom.files import append_lines, read_lines
 
-__all__ = ["CaseJournal"]
+__all__ = ["CaseJournal", "journal_folder"]
+
+
+def journal_folder(journals: str, *settings: object) -> Path:
+    """Name the folder of a run that is under way; other settings begin anew in another one."""
+    return Path(journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
 
 
 class CaseJournal:

@@ -22,7 +22,13 @@ from sparloom.tasks.padded_peers import (
 )
 from sparloom.tasks.peer import Peer
 
-__all__ = ["DEVICE_PEERS", "PADDED_PEERS", "RAGGED_PEERS", "encoder_peers", "micro_batch_peers", "module_peer_versions"]
+__all__ = [
+    "COMPARED", "DEVICE_PEERS", "PADDED_PEERS", "RAGGED_PEERS", "RISING", "encoder_peers", "micro_batch_peers",
+    "module_peer_versions",
+]
+
+COMPARED = ("padded", "micro_batches")  # groups with which there is a ratio for every case
+RISING = ("micro_batches",)  # groups whose forms are of rising size
 
 Prepare = Callable[[PackedInputs], Peer]
 PACKAGES = ("torch", "fbgemm_gpu-cpu", "fbgemm_gpu", "mkl", "numpy")

@@ -11,7 +11,6 @@ from sparloom.errors import Unsupported
 
 __all__ = ["Peer", "prepared"]
 
-
 TOLERANCE = 1e-4
 
 

@@ -233,6 +233,7 @@ def test_where_a_probe_would_cost_too_much_nothing_is_measured(tmp_path):
     assert decision.origin == "rule"
     assert "8 runs of" in decision.reason
     assert not decision.trials
+    assert decision.executions == 0  # what is short by its flops and bytes is not even run
 
 
 def test_the_parts_of_a_sample_are_its_rows_and_have_hubs():
