@@ -1,6 +1,6 @@
 """A bench of input-aware operations: ratios of seconds, what deciding costs and loses, tables and figures."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,14 +51,17 @@ def decision_regret(candidates: pd.DataFrame, decisions: pd.DataFrame) -> pd.Dat
     Args:
         candidates, decisions: candidates.parquet and decisions.parquet of `bench_dispatch`.
     """
-    chosen_by, judged_by = (
-        candidates["seconds"].map(lambda taken, first=first: float(np.median(taken[first::2] or taken)))
-        for first in (0, 1))
-    timed = candidates.assign(chosen_by=chosen_by, judged_by=judged_by)
+    halves = {name: candidates["seconds"].map(lambda taken, first=first: _median_of_half(taken, first))
+              for first, name in enumerate(("chosen_by", "judged_by"))}
+    timed = candidates.assign(**halves)
     best = timed.loc[timed.groupby(CASE)["chosen_by"].idxmin(), [*CASE, "judged_by"]]
     judged = timed[[*CASE, "method", "judged_by"]].rename(columns={"method": "choice", "judged_by": "taken"})
     found = decisions.merge(judged, on=[*CASE, "choice"]).merge(best, on=CASE)
     return found.assign(regret=found["taken"] / found["judged_by"])
+
+
+def _median_of_half(seconds: Sequence[float], first: int) -> float:
+    return float(np.median(seconds[first::2] if len(seconds) > 1 else seconds))
 
 
 def dispatch_metrics(
@@ -194,18 +197,20 @@ def draw_dispatch(
 
 
 def _draw_speedups(large: pd.DataFrame, stem: Path) -> None:
-    found = {}
-    for op, rows in large.groupby("op", sort=False):
-        for peer in (peer for peer in PEERS if peer in rows and rows[peer].notna().any()):
-            ratio = (rows[peer] / rows[OWN]).dropna()
-            found |= {(f"{op} {peer}", width): own.to_numpy() for width, own in ratio.groupby("width")}
-    groups = [name.split() for name in dict.fromkeys(name for name, _ in found)]
-    drawn, (axes,) = figure(1.2 + 0.9 * len(groups), 3.6)
-    width_bars(axes, found, {f"{op} {peer}": PEERS[peer][1] for op, peer in groups})
-    logarithmic(axes)
-    axes.set_xticks(range(len(groups)), [f"{PEERS[peer][0]}\n{op_title(op)}" for op, peer in groups], fontsize=8)
-    axes.set_ylabel("times as fast is sparloom")
-    axes.set_title("over each baseline, by width")
+    """A row of groups of bars for each operation."""
+    ops = list(dict.fromkeys(large.index.get_level_values("op")))
+    known = large.groupby("op").count().gt(0)
+    shown = {op: [peer for peer in PEERS if peer in known and known.loc[op, peer]] for op in ops}
+    drawn, panels = figure(1.2 + 1.6 * max(map(len, shown.values())), 2.6 * len(ops), rows=len(ops))
+    for panel, (op, peers) in zip(panels, shown.items(), strict=True):
+        rows = large.xs(op, level="op")
+        found = {(peer, int(width)): own.to_numpy()
+                 for peer in peers for width, own in (rows[peer] / rows[OWN]).dropna().groupby("width")}
+        width_bars(panel, found, {peer: PEERS[peer][1] for peer in peers})
+        logarithmic(panel)
+        panel.set_xticks(range(len(peers)), [PEERS[peer][0] for peer in peers], fontsize=8)
+        panel.set_ylabel("times as fast")
+        panel.set_title(f"{op_title(op)}, over each baseline, by width")
     save(drawn, stem)
 
 
@@ -213,12 +218,14 @@ def _draw_best(per_case: pd.DataFrame, large: pd.DataFrame, stem: Path) -> None:
     """Every case by the nonzeros of its matrix."""
     nonzeros = per_case.drop_duplicates("matrix").set_index("matrix")["nnz"]
     ops = list(dict.fromkeys(large.index.get_level_values("op")))
+    colours = {width: f"C{place}" for place, width in enumerate(sorted(set(large.index.get_level_values("width"))))}
     drawn, panels = figure(3.4 * len(ops), 3.2, columns=len(ops))
     for panel, op in zip(panels, ops, strict=True):
         rows = large.xs(op, level="op")
         for width, own in rows.groupby("width"):
             at = nonzeros.loc[own.index.get_level_values("matrix")]
-            panel.plot(at, own["best"] / own[OWN], "o", markersize=2.5, alpha=0.6, label=f"{width}")
+            panel.plot(at, own["best"] / own[OWN], "o", color=colours[width], markersize=2.5, alpha=0.6,
+                       label=f"{width}")
         panel.set_xscale("log")
         logarithmic(panel)
         panel.set_xlabel("nonzeros")

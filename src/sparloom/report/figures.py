@@ -48,10 +48,10 @@ styled = matplotlib.rc_context(STYLE)
 """Decorates what draws: the style holds while it runs and touches nothing else."""
 
 
-def figure(width: float, height: float, *, columns: int = 1) -> tuple[Figure, Sequence[Axes]]:
-    """Make a figure of `width` x `height` inches; called within `styled`, it has the house style."""
+def figure(width: float, height: float, *, rows: int = 1, columns: int = 1) -> tuple[Figure, Sequence[Axes]]:
+    """Make a figure of `width` x `height` inches, row by row; called within `styled`, it has the house style."""
     made = Figure(figsize=(width, height), layout="constrained")
-    return made, made.subplots(1, columns, squeeze=False)[0]
+    return made, made.subplots(rows, columns, squeeze=False).ravel()
 
 
 def logarithmic(axes: Axes) -> None:
@@ -70,11 +70,12 @@ def width_bars(axes: Axes, found: Mapping[tuple[str, int], np.ndarray], colours:
         found: values by name and width, in the order of the groups; empty ones get no bar.
     """
     names, widths = (list(dict.fromkeys(key[part] for key in found)) for part in (0, 1))
+    step, fade = (min(most, each / max(1, len(widths))) for most, each in ((0.27, 0.9), (0.25, 0.8)))
     for (name, width), values in found.items():
         if values.size:
             place = widths.index(width)
-            at = names.index(name) + 0.27 * (place - (len(widths) - 1) / 2)
-            axes.bar(at, geomean(values), width=0.25, color=colours[name], alpha=1 - 0.25 * place)
+            at = names.index(name) + step * (place - (len(widths) - 1) / 2)
+            axes.bar(at, geomean(values), width=step - 0.02, color=colours[name], alpha=1 - fade * place)
             axes.scatter(np.full(values.size, at), values, s=3, color="#2b2b2b", alpha=0.4, linewidth=0)
             axes.annotate(f"{width}", (at, 0), xycoords=("data", "axes fraction"), xytext=(0, -9),
                           textcoords="offset points", ha="center", fontsize=7)

@@ -145,8 +145,9 @@ def test_metrics_say_what_they_are_called():
                             seed=0)["stable_share"] == 0
 
 
-def test_the_best_candidate_is_chosen_by_other_repetitions_than_it_is_judged_by():
+@pytest.mark.parametrize("kept", [list, np.array], ids=["in_memory", "as_parquet_gives_it"])
+def test_the_best_candidate_is_chosen_by_other_repetitions_than_it_is_judged_by(kept):
     candidates = rows([("a", "x", 1.0), ("a", "y", 1.0)])
-    candidates["seconds"] = [[0.5, 2.0, 0.5, 2.0], [1.0, 1.0, 1.0, 1.0]]
+    candidates["seconds"] = [kept([0.5, 2.0, 0.5, 2.0]), kept([1.0, 1.0, 1.0, 1.0])]
     judged = decision_regret(candidates, decided([("default", 0, "y")]))
     assert judged["regret"].tolist() == [0.5]
