@@ -31,6 +31,7 @@ from sparloom.tasks.provenance import commit
 
 __all__ = ["BenchDispatch"]
 
+FIXED = 150_000  # nonzeros that take about as long as what a case takes however small its matrix is
 logger = logging.getLogger(__name__)
 
 
@@ -88,7 +89,7 @@ class BenchDispatch:
             for step, cases in planned.items():
                 waiting = {name: name for name in cases if self._missing(step, cases[name])}
                 logger.info("%s: %d of %d matrices", step, len(waiting), len(cases))
-                weights = {name: float(entries[name].nnz * len(cases[name]) + 1) for name in waiting}
+                weights = {name: float((entries[name].nnz + FIXED) * len(cases[name])) for name in waiting}
                 for name, reason in run_apart(partial(self.step, step), waiting, weights=weights, description=step):
                     if reason:
                         logger.warning("%s is left out: %s", name, reason)
