@@ -6,8 +6,9 @@ from sparloom.space.config import Config
 from sparloom.space.cuda import most_lanes, refuse_tile
 from sparloom.space.grid import GridSpace, Parameter
 
-__all__ = ["ATTENTION_COLUMNS", "CudaKernelSpace"]
+__all__ = ["ATTENTION_COLUMNS", "CUDA_KERNELS", "CudaKernelSpace"]
 
+CUDA_KERNELS = "cuda_kernels"  # name of the space
 ATTENTION_COLUMNS = 32  # of the result that a thread keeps in registers
 
 LANES = Parameter("lanes", (8, 16, 32))  # threads of a group; less than a warp for short rows
@@ -54,7 +55,7 @@ def CudaKernelSpace(op: str, *, width: int = 256) -> GridSpace:  # noqa: N802 (a
     """
     parameters = PARAMETERS[op]
     return GridSpace(
-        name="cuda_kernels",
+        name=CUDA_KERNELS,
         op=op,
         parameters=parameters,
         defaults=_default(op, width),

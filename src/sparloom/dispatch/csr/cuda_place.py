@@ -25,12 +25,11 @@ from sparloom.errors import Unsupported
 from sparloom.jit import kernel_source
 from sparloom.ops import Op, Operands
 from sparloom.platforms import CudaPlatform, CupyGpu, DeviceKernels, DeviceMatrix, DevicePattern, Gpu
-from sparloom.space import Config, ConfigSpace
+from sparloom.space import CUDA_KERNELS, Config, ConfigSpace
 from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["CudaPlace", "cuda_kernels_digest", "cuda_machine_digest", "cuda_machines_here"]
 
-SPACE = "cuda_kernels"
 LEAST_NONZEROS = 2_000_000  # of a sample: fewer do not fill a large GPU, and kernels behave otherwise
 SAFE: Mapping[str, Mapping[str, str]] = {
     "spmm": {"balance": "nonzeros"}, "sddmm": {"balance": "nonzeros"}, "attention": {"balance": "q95"}}
@@ -176,7 +175,7 @@ class CudaPlace:
         if op.name not in SAFE:
             raise Unsupported(f"operation {op.name} on a GPU: kernels are chosen for {', '.join(SAFE)} there: pass "
                               "arrays in the memory of the processor")
-        platform = CudaPlatform(SPACE, "here", width)
+        platform = CudaPlatform(CUDA_KERNELS, "here", width)
         platform.gpu, platform.limits = self.gpu, self.gpu.device
         return platform
 

@@ -40,14 +40,13 @@ from sparloom.dispatch.csr.decide import CsrPolicy
 from sparloom.dispatch.csr.probe_log import ProbeLog
 from sparloom.dispatch.csr.proposals import SHORTLISTS, Given, Proposals, is_object
 from sparloom.dispatch.plan_cache import PlanCache
-from sparloom.space import Config
+from sparloom.space import CUDA_KERNELS, Config
 from sparloom.sparse import Pattern
 
 __all__ = ["CudaSwitches", "Switches"]
 
 log = logging.getLogger(__name__)
 
-CUDA_KERNELS = "cuda_kernels"  # the space they are in
 PREFIX = "AUTOSAGE_"
 ABOVE = "sparloom.dispatch"  # the logger of all decisions
 
