@@ -67,6 +67,16 @@ def test_a_peak_is_what_a_call_takes():
     assert 30e6 < peak_bytes(lambda: np.ones(40 << 20, np.uint8)) < 60e6
 
 
+def test_memory_that_something_else_gives_back_meanwhile_does_not_hide_a_peak():
+    others = [np.ones(80 << 20, np.uint8)]
+
+    def call():
+        others.clear()
+        np.ones(40 << 20, np.uint8)
+
+    assert 30e6 < peak_bytes(call) < 60e6
+
+
 def bench(tmp_path, **changes) -> BenchDispatch:
     policy = CsrPolicy(least_seconds=0.0, runs=1e6)
     settings = {
