@@ -7,9 +7,10 @@ from sparloom.jit.cuda import check_cuda
 from sparloom.jit.cuda_text import cuda_text
 from sparloom.jit.function import Function
 from sparloom.jit.native import NativeCall, address, aligned
+from sparloom.jit.result_pool import RESULTS, ResultPool
 from sparloom.jit.source import Source, kernel_source
 
 __all__ = [
-    "Function", "Library", "NativeCall", "Source", "address", "aligned", "cache_folder", "check_cuda", "compile_c",
-    "compile_cpp", "cuda_text", "kernel_source",
+    "RESULTS", "Function", "Library", "NativeCall", "ResultPool", "Source", "address", "aligned", "cache_folder",
+    "check_cuda", "compile_c", "compile_cpp", "cuda_text", "kernel_source",
 ]

@@ -6,16 +6,18 @@ from threading import Lock
 import torch
 
 from sparloom.dispatch import Fuse, PlanCache
+from sparloom.jit import ResultPool
 from sparloom.nn.connections import Connections, connections_of
 from sparloom.nn.convolution import Adjacency
 from sparloom.nn.edges import Edges, edges_of
 from sparloom.nn.normalise import Normalisation, normalised
-from sparloom.nn.pool import Pool
 from sparloom.nn.propagation import Planning, Propagation
 from sparloom.nn.structure import Structure, structure_of
 from sparloom.nn.unchanged import Unchanged
 
 __all__ = ["Graph"]
+
+KEPT_SHARE = 1 / 8  # of the memory of the machine, for products of one graph that are no more
 
 
 class Graph:
@@ -37,7 +39,7 @@ class Graph:
     ) -> None:
         self.edges = edges_of(edges, nodes)
         self._planning = Planning(fuse, cache)
-        self._pool = Pool()
+        self._pool = ResultPool(KEPT_SHARE)
         self._structures: dict[bool, tuple[Structure, Propagation, Propagation]] = {}
         self._adjacencies: dict[tuple[Normalisation, torch.dtype], tuple[Unchanged, Adjacency]] = {}
         self._connections: Connections | None = None

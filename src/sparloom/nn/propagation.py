@@ -4,16 +4,18 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from threading import Lock
 
+import numpy as np
 import torch
 
 from sparloom.dispatch import Fuse, PairPlan, PlanCache, plan_pair
 from sparloom.fusion import RowPass, RowSteps
-from sparloom.jit import NativeCall
-from sparloom.nn.pool import Pool
+from sparloom.jit import NativeCall, ResultPool
 from sparloom.ops import GemmSpmm, Operands
 from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["Planning", "Propagation"]
+
+NUMBERS = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Planning:
 class Propagation:
     """Multiplies by the matrices of one pattern A (nodes, nodes); plans are made at the first use and stay."""
 
-    def __init__(self, pattern: Pattern, planning: Planning, pool: Pool) -> None:
+    def __init__(self, pattern: Pattern, planning: Planning, pool: ResultPool) -> None:
         self.pattern, self.planning = pattern, planning
         self.plans: dict[tuple[int, int, bool, str, int], PairPlan] = {}
         """By inner width, width, whether C is transposed, type and threads."""
@@ -104,7 +106,7 @@ class Propagation:
 
     def empty(self, width: int, dtype: torch.dtype) -> torch.Tensor:
         """Allocate (nodes, width)."""
-        return self._pool.empty((self.pattern.rows, width), dtype)
+        return torch.from_numpy(self._pool.empty((self.pattern.rows, width), NUMBERS[dtype]))
 
 
 def _point(call: NativeCall, matrix: SparseMatrix | None, given: Mapping[str, torch.Tensor]) -> None:

@@ -15,6 +15,7 @@ from sparloom.dispatch import PlanCache
 from sparloom.dispatch.csr import CsrPlan, CsrPolicy, Library, Prepared
 from sparloom.errors import Unsupported
 from sparloom.fusion import pinned
+from sparloom.jit import RESULTS
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, assert_rows_close
 from sparloom.platforms import CpuKernels, interleaved, reallocated
@@ -181,7 +182,7 @@ class DispatchBench:
         if case.op != "attention":
             return {}
         try:
-            return {"peak_bytes": peak_bytes(call)}
+            return {"peak_bytes": peak_bytes(call, RESULTS.clear)}
         except Unsupported:
             return {}
 

@@ -16,16 +16,20 @@ FORGET_PEAK = "5"  # see man 5 proc
 RUNS = 3  # other threads, and the system when it is short of memory, give pages back meanwhile
 
 
-def peak_bytes(call: Callable[[], Any]) -> int:
+def peak_bytes(call: Callable[[], Any], forget: Callable[[], None] = lambda: None) -> int:
     """Run a call three times; bytes of memory at its peak less before, the median.
+
+    Args:
+        forget: gives back memory that the call would otherwise have at hand.
 
     Raises:
         Unsupported: the system does not count.
     """
-    return int(statistics.median(_one_peak(call) for _ in range(RUNS)))
+    return int(statistics.median(_one_peak(call, forget) for _ in range(RUNS)))
 
 
-def _one_peak(call: Callable[[], Any]) -> int:
+def _one_peak(call: Callable[[], Any], forget: Callable[[], None]) -> int:
+    forget()
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not serve the call

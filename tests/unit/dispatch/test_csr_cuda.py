@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cc
 
 ROWS, COLS, WIDTH = 60, 40, 8
 POLICY = CsrPolicy(least_nonzeros=100, runs=1e9, least_seconds=0.0, parts=2, effort=Effort(
-    candidates=3, repetitions=1, pairs=(2, 2), executions=30, short_seconds=0.0))
+    candidates=3, repetitions=1, pairs=(2, 2), executions=30, seconds=60.0, short_seconds=0.0))
 
 
 def numpy_spmm(matrix: DeviceMatrix, threads: int):

@@ -16,7 +16,7 @@ from sparloom.dispatch.csr.rivals import LIBRARIES, Library
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.plan_key import machine_digest, sources_digest
 from sparloom.dispatch.racing import Clock, Timer, by_clock
-from sparloom.jit import address
+from sparloom.jit import RESULTS, address
 from sparloom.ops import Op, Operands
 from sparloom.platforms import CpuKernels, Family
 from sparloom.space import Config, ConfigSpace
@@ -45,7 +45,7 @@ class CpuPlace:
 
     def kernels(self, op: Op, width: int) -> Family:
         """Give kernels of an operation."""
-        return CpuKernels(self.threads, width).family(op)
+        return CpuKernels(self.threads, width, RESULTS.empty).family(op)
 
     def space(self, op: Op, width: int) -> ConfigSpace:
         """Give the space of these kernels."""

@@ -1,11 +1,11 @@
 """How one sparse operation is decided: a shortlist by an estimate, a race on sampled rows, a guardrail.
 
-    shortlist -> race of these, on the sample -> duel of the winner with the best baseline, on parts of the sample in
-    turn -> the winner, if it passes
+    the safe one, on a sample -> shortlist -> race of these, on the sample -> duel of the winner with the best baseline,
+    on parts of the sample in turn -> the winner, if it passes
 
 Baselines are a safe configuration of our own space and other libraries; the best of them is what runs if nothing
-passes. All of it takes no longer than some runs of the safe one; where that is too short to measure anything, that is
-taken.
+passes. All of it takes no longer than some runs of the safe one on all rows, as its runs on the sample tell; where that
+is too short to measure anything, that is taken.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,7 +26,7 @@ from sparloom.dispatch.csr.sample import sample_rows
 from sparloom.dispatch.csr.shortlist import CsrCostModel, shortlist
 from sparloom.dispatch.decision import Decision, Trial
 from sparloom.dispatch.guardrail import Guardrail
-from sparloom.dispatch.racing import Clock, Effort, Race, duel, race
+from sparloom.dispatch.racing import Call, Clock, Effort, Race, duel, race
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
 
@@ -34,7 +35,8 @@ __all__ = ["CsrDecider", "CsrPolicy"]
 log = logging.getLogger(__name__)
 
 SLOW_FLOPS, SLOW_BYTES = 1e9, 4e9  # per second, of a thread and of the memory; hardly any kernel here is slower
-RUNS = 3  # of the safe configuration before all
+RUNS = 2  # of the safe configuration on the sample before all, unless one shows that there is no time for more
+ENOUGH = 10  # runs on the sample, with fewer left nothing is settled: two candidates twice, and the fewest pairs
 RACE = 0.6  # share of the time that is left which the race may take; the duel has the rest
 
 
@@ -48,7 +50,7 @@ class CsrPolicy:
         parts: of the sample, on which the winner and the best baseline meet in turn: their spread is in the verdict.
         calibrate: "sample", or "full": measure on all rows, however long that takes.
         runs: of the safe configuration on all rows that all measurements may take, from beginning to end; ...
-        least_seconds: ... where that is less than this, nothing is measured.
+        least_seconds: ... where that is less than this, or too few runs on the sample, nothing is measured.
         effort: of the race and the duel together, counted in runs on the sample.
         guardrail: what our kernels must pass.
         seed: of the sample.
@@ -80,6 +82,10 @@ class CsrPolicy:
         allowed = min(self.runs * run, 2 * self.effort.seconds)
         return allowed if allowed >= self.least_seconds else 0.0
 
+    def enough(self, seconds: float, sampled: float) -> bool:
+        """Tell whether so many seconds are enough where a run on the sample takes `sampled`."""
+        return self.calibrate == "full" or seconds >= ENOUGH * max(sampled, self.effort.short_seconds)
+
 
 @dataclass(frozen=True)
 class CsrDecider:
@@ -91,8 +97,8 @@ class CsrDecider:
         model: what the shortlist is made by.
         clock: wall seconds; what is measured is timed as `where` says.
         allows: tells of a configuration whether it may be measured; the safe one always is.
-        apart: what the model takes is not part of what the measurements may take, as it may be longer than a race; it
-            is part of the seconds of the decision.
+        apart: what the model takes is, like what compiles kernels, not part of what the measurements may take, as it
+            may be longer than a race; it is part of the seconds of the decision.
     """
 
     op: Op
@@ -106,27 +112,36 @@ class CsrDecider:
 
     def decide(self, operands: Operands) -> tuple[CsrChoice, Decision]:
         """Measure a few kernels on a sample; one that computes something else than the best baseline is refused."""
-        start, pattern = self.clock(), operands.matrix.pattern
+        watch, pattern, safe = _Watch(self.clock), operands.matrix.pattern, self.where.safe(self.op, operands)
+
+        def unmeasured(reason: str, executions: int = 0) -> tuple[CsrChoice, Decision]:
+            return CsrChoice(config=safe.key), Decision("rule", reason, (), executions, watch.seconds)
+
         if not pattern.nnz:
-            return self._unmeasured("no nonzeros", 0, start, operands)
-        for known, executions in ((self._most_seconds, 0), (self._run_seconds, RUNS)):
-            run = known(operands)
-            allowed = self.policy.seconds(run)
-            if not allowed:
-                return self._unmeasured(f"{self.policy.runs:g} runs of {1e3 * run:.3f} ms are too short to measure in",
-                                        executions, start, operands)
+            return unmeasured("no nonzeros")
+        slow = self._most_seconds(operands)
+        if not self.policy.seconds(slow):
+            return unmeasured(self._too_short(slow))
         parts = self._parts(operands)
-        asked = self.clock()
-        candidates = self._candidates(operands, sampled=parts[0] is not operands)
-        late = self.clock() - asked if self.apart else 0.0
-        begin = self.clock()
-        able = self.where.able(self.op, parts[0], candidates)
-        late += self.clock() - begin
+        with watch.apart():
+            alone = Contest(self.op, self.where, self.where.able(self.op, parts[0], [safe]), {}, parts).call(0)
+        share = sum(part.matrix.pattern.nnz for part in parts) / pattern.nnz
+        sampled, before = self._seconds(alone, share)
+        allowed = self.policy.seconds(sampled / share)
+        if not allowed:
+            return unmeasured(self._too_short(sampled / share), before)
+        if not self.policy.enough(watch.until(allowed) - self.clock(), sampled):
+            return unmeasured(f"{1e3 * allowed:.1f} ms are too short for {ENOUGH} runs of {1e3 * sampled:.3f} ms on a "
+                              "sample", before)
+        with watch.apart() if self.apart else nullcontext():
+            candidates = self._candidates(safe, operands, sampled=parts[0] is not operands)
+        with watch.apart():
+            able = self.where.able(self.op, parts[0], candidates)
         contest = Contest(self.op, self.where, able, self.libraries, parts)
-        chosen, reason, trials, executions = self._settled(contest, start + late, allowed)
+        chosen, reason, trials, executions = self._settled(contest, watch.until(0), allowed)
         rows = sum(part.matrix.pattern.rows for part in parts)
         return contest.choice(chosen), Decision("measured", f"{reason}; {rows} of {pattern.rows} rows", trials,
-                                                executions + RUNS, self.clock() - start)
+                                                before + executions, watch.seconds)
 
     def _settled(self, contest: Contest, start: float, allowed: float) -> tuple[int, str, tuple[Trial, ...], int]:
         """Measure candidates and baselines; say which to take and why, all trials, and runs on the sample."""
@@ -151,29 +166,28 @@ class CsrDecider:
                         for place, taken in zip((winner, baseline), last.seconds, strict=True))
         return winner if accepted else baseline, reason, trials, run.executions + last.executions
 
-    def _candidates(self, operands: Operands, *, sampled: bool) -> list[Config]:
+    def _candidates(self, safe: Config, operands: Operands, *, sampled: bool) -> list[Config]:
         """Choose configurations of our kernels, the safe one first."""
-        safe = self.where.safe(self.op, operands)
         configs = [each for each in self.where.configs(self.op, operands, sampled=sampled) if self.allows(each)]
         listed = shortlist(self.model, self.op.name, operands, configs, count=self.policy.effort.candidates,
                            kind=self.where.kind)
         return [safe, *(config for config in listed if config != safe)]
 
-    def _unmeasured(self, reason: str, executions: int, start: float, operands: Operands) -> tuple[CsrChoice, Decision]:
-        safe = self.where.safe(self.op, operands)
-        return CsrChoice(config=safe.key), Decision("rule", reason, (), executions, self.clock() - start)
+    def _too_short(self, run: float) -> str:
+        return f"{self.policy.runs:g} runs of {1e3 * run:.3f} ms are too short to measure in"
 
     def _most_seconds(self, operands: Operands) -> float:
         """Guess the seconds of a slow run: what is short even so need not be run to be known."""
         work = self.op.work(operands.matrix.pattern, operands.width)
         return work.flops / (SLOW_FLOPS * max(1, self.where.threads)) + work.bytes / SLOW_BYTES
 
-    def _run_seconds(self, operands: Operands) -> float:
-        """Seconds of the safe configuration on all rows, the faster of two runs after one that touches memory."""
-        family, timed = self.where.kernels(self.op, operands.width), self.where.timer(self.clock)
-        call = family.bind(operands, self.where.safe(self.op, operands), family.result(operands))
-        call()
-        return min(timed(call, 1) for _ in range(RUNS - 1))
+    def _seconds(self, call: Call, share: float) -> tuple[float, int]:
+        """Seconds of the fastest run on the sample, with this share of the nonzeros; and how many it took to know."""
+        timed = self.where.timer(self.clock)
+        seconds = [timed(call, 1)]
+        while len(seconds) < RUNS and self.policy.seconds(min(seconds) / share):
+            seconds.append(timed(call, 1))
+        return min(seconds), len(seconds)
 
     def _parts(self, operands: Operands) -> list[Operands]:
         """Take the sample; the operands as they are where it is all rows."""
@@ -196,3 +210,29 @@ class CsrDecider:
         by_part = ", ".join(f"{np.median(ratios[number::parts]):.3f}" for number in range(min(parts, ratios.size)))
         return verdict.accepted, f"{verdict.text}; by part {by_part}"
 
+
+class _Watch:
+    """What a decision takes, and what of it is not part of what its measurements may take.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._start, self._apart = clock, clock(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        """All."""
+        return self._clock() - self._start
+
+    def until(self, allowed: float) -> float:
+        """When measurements that may take so long must end."""
+        return self._start + self._apart + allowed
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Leave out what is done meanwhile."""
+        begin = self._clock()
+        yield
+        self._apart += self._clock() - begin

@@ -24,7 +24,7 @@ class AttentionKernels(SparseFamily):
     def result(self, operands: Operands) -> np.ndarray:
         """Allocate D (rows, heads, columns of V's heads)."""
         rows, heads, each = operands.matrix.pattern.rows, *operands.dense["V"].shape[1:]
-        return aligned((rows, heads, each), np.float32)
+        return self._allocate((rows, heads, each), np.float32)
 
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
         """Bind the kernel of a legal configuration; scores are divided by the square root of a head's width."""

@@ -9,9 +9,12 @@ from sparloom.ops import DenseOperands, Op, Operands
 from sparloom.platforms.sweep import Call, Check
 from sparloom.space import Config, ConfigSpace
 
-__all__ = ["Family", "Given", "Rival"]
+__all__ = ["Allocate", "Family", "Given", "Rival"]
 
 Given = Operands | DenseOperands
+
+Allocate = Callable[[tuple[int, ...], type[np.generic]], np.ndarray]
+"""Makes an array of a shape and a type, with any content."""
 
 Rival = Callable[[Given, np.ndarray], Call]
 """Binds somebody else's kernel to operands and a result, to be timed between ours."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
 from sparloom.ops import GEMM, DenseOperands, OracleBounds
+from sparloom.platforms.cpu_kernels.family import Allocate
 from sparloom.platforms.sweep import Check
 from sparloom.space import Config, GemmSpace, GridSpace, register_tile
 
@@ -23,9 +24,10 @@ class GemmKernels:
         width: of no meaning here: a shape has its own.
     """
 
-    def __init__(self, threads: int, width: int) -> None:
+    def __init__(self, threads: int, width: int, allocate: Allocate = aligned) -> None:
         self.threads = threads
         self.width = width
+        self._allocate = allocate
         self._workspace = aligned((0,), np.float32)
 
     def space(self) -> GridSpace:
@@ -34,7 +36,7 @@ class GemmKernels:
 
     def result(self, operands: DenseOperands) -> np.ndarray:
         """Allocate C (m, n)."""
-        return aligned((operands.shape.m, operands.shape.n), np.float32)
+        return self._allocate((operands.shape.m, operands.shape.n), np.float32)
 
     def bind(self, operands: DenseOperands, config: Config, result: np.ndarray) -> NativeCall:
         """Bind the kernel of a legal configuration."""

@@ -6,12 +6,13 @@ from functools import cached_property
 import numpy as np
 
 from sparloom.errors import Unsupported
+from sparloom.jit import aligned
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op
 from sparloom.platforms.arrays import reallocated
 from sparloom.platforms.clock import Stopwatch, keep_threads_awake
 from sparloom.platforms.cpu_kernels.attention import AttentionKernels
-from sparloom.platforms.cpu_kernels.family import Family, Given, Rival
+from sparloom.platforms.cpu_kernels.family import Allocate, Family, Given, Rival
 from sparloom.platforms.cpu_kernels.gemm import GemmKernels
 from sparloom.platforms.cpu_kernels.native import repeat_of
 from sparloom.platforms.cpu_kernels.sddmm import SddmmKernels
@@ -23,7 +24,7 @@ from sparloom.sparse import Pattern
 
 __all__ = ["CpuKernels"]
 
-FAMILIES: Mapping[str, Callable[[int, int], Family]] = {
+FAMILIES: Mapping[str, Callable[[int, int, Allocate], Family]] = {
     "gemm": GemmKernels, "spmm": SpmmKernels, "spmm_max": SpmmMaxKernels, "sddmm": SddmmKernels,
     "attention": AttentionKernels}
 
@@ -34,18 +35,20 @@ class CpuKernels:
     Args:
         threads: of every kernel; names the preset.
         width: columns of the dense operand for which the spaces of sparse operations are made.
+        allocate: arrays for results.
     """
 
     name = "cpu_kernels"
     kind = "wall"
 
-    def __init__(self, threads: int, width: int) -> None:
+    def __init__(self, threads: int, width: int, allocate: Allocate = aligned) -> None:
         self.threads = threads
         self.width = width
+        self._allocate = allocate
 
-    def __reduce__(self) -> tuple[type["CpuKernels"], tuple[int, int]]:
+    def __reduce__(self) -> tuple[type["CpuKernels"], tuple[int, int, Allocate]]:
         """Travel to another process as settings: compiled kernels stay where they are."""
-        return CpuKernels, (self.threads, self.width)
+        return CpuKernels, (self.threads, self.width, self._allocate)
 
     @property
     def preset(self) -> str:
@@ -122,4 +125,4 @@ class CpuKernels:
 
     @cached_property
     def _families(self) -> dict[str, Family]:
-        return {name: family(self.threads, self.width) for name, family in FAMILIES.items()}
+        return {name: family(self.threads, self.width, self._allocate) for name, family in FAMILIES.items()}

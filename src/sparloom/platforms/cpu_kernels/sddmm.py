@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from sparloom.jit import NativeCall, address, aligned, compile_cpp
+from sparloom.jit import NativeCall, address, compile_cpp
 from sparloom.ops import Operands
 from sparloom.platforms.cpu_kernels.sparse_family import SparseFamily
 from sparloom.platforms.cpu_kernels.sparse_rows import Rows
@@ -23,7 +23,7 @@ class SddmmKernels(SparseFamily):
 
     def result(self, operands: Operands) -> np.ndarray:
         """Allocate the values of D (nnz,)."""
-        return aligned((operands.matrix.pattern.nnz,), np.float32)
+        return self._allocate((operands.matrix.pattern.nnz,), np.float32)
 
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
         """Bind the kernel of a legal configuration."""

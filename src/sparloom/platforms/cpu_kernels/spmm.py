@@ -25,7 +25,7 @@ class SpmmKernels(SparseFamily):
 
     def result(self, operands: Operands) -> np.ndarray:
         """Allocate D (rows, width)."""
-        return aligned((operands.matrix.pattern.rows, operands.width), np.float32)
+        return self._allocate((operands.matrix.pattern.rows, operands.width), np.float32)
 
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
         """Bind the kernel of a legal configuration."""

@@ -25,11 +25,11 @@ class SpmmMaxKernels(SparseFamily):
 
     def result(self, operands: Operands) -> np.ndarray:
         """Allocate D (rows, width)."""
-        return aligned((operands.matrix.pattern.rows, operands.width), np.float32)
+        return self._allocate((operands.matrix.pattern.rows, operands.width), np.float32)
 
     def places(self, operands: Operands) -> np.ndarray:
         """Allocate the places of D's elements, (rows, width) int32."""
-        return aligned((operands.matrix.pattern.rows, operands.width), np.int32)
+        return self._allocate((operands.matrix.pattern.rows, operands.width), np.int32)
 
     def bind(
         self, operands: Operands, config: Config, result: np.ndarray, places: np.ndarray | None = None,
