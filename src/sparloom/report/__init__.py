@@ -4,13 +4,8 @@ from sparloom.report.arm_figures import Bars, Curves, GroupFigure, Lines, Matric
 from sparloom.report.arms import Compared, read_compared, row_label, row_metrics, row_statistics, rows_cells, rows_table
 from sparloom.report.design_figures import draw_designs
 from sparloom.report.designs import DESIGN_METHODS, design_gains, design_metrics, designs_table, pareto, per_design
-from sparloom.report.dispatch import (
-    decision_regret,
-    dispatch_metrics,
-    dispatch_seconds,
-    dispatch_tables,
-    draw_dispatch,
-)
+from sparloom.report.dispatch import decision_regret, dispatch_metrics, dispatch_seconds, dispatch_tables
+from sparloom.report.dispatch_figures import draw_dispatch
 from sparloom.report.efficiency import (
     Scene,
     bounded,

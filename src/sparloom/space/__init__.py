@@ -4,7 +4,7 @@ from sparloom.space.coding import Code, flag, letters, logarithm, one_hot
 from sparloom.space.config import Config, Shape, Value
 from sparloom.space.cpu import CpuSpace, legal_orders
 from sparloom.space.cuda import CudaSpace
-from sparloom.space.cuda_kernels import ATTENTION_COLUMNS, CUDA_KERNELS, CudaKernelSpace
+from sparloom.space.cuda_kernels import ATTENTION_COLUMNS, CUDA_KERNELS, HUBS, CudaKernelSpace
 from sparloom.space.gemm import GemmSpace, register_tile
 from sparloom.space.grid import ConfigSpace, GridSpace, Parameter, uniform
 from sparloom.space.ragged import EncoderSpace, RaggedProductSpace
@@ -30,11 +30,10 @@ from sparloom.space.triton_gemm import TritonGemmSpace, accumulators, pipeline_b
 from sparloom.space.walk import Walk
 
 __all__ = [
-    "ATTENTION_COLUMNS", "CUDA_KERNELS", "ENCODED_WIDTH", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS",
+    "ATTENTION_COLUMNS", "CUDA_KERNELS", "ENCODED_WIDTH", "HUBS", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS",
     "AttentionSpace", "Code", "Config", "ConfigSpace", "CpuSpace", "CudaKernelSpace", "CudaSpace", "EncoderSpace",
-    "GemmSpace", "GridSpace",
-    "Parameter", "RaggedProductSpace", "Readings", "SddmmSpace", "Shape", "SharedSchedule", "SpadeSpace",
-    "SpmmMaxSpace", "SpmmSpace", "TileFusionSpace", "TritonGemmSpace", "Value", "Walk", "accumulators", "encode",
-    "flag", "insert_after", "legal_orders", "letters", "logarithm", "one_hot", "pipeline_bytes", "register_tile",
+    "GemmSpace", "GridSpace", "Parameter", "RaggedProductSpace", "Readings", "SddmmSpace", "Shape", "SharedSchedule",
+    "SpadeSpace", "SpmmMaxSpace", "SpmmSpace", "TileFusionSpace", "TritonGemmSpace", "Value", "Walk", "accumulators",
+    "encode", "flag", "insert_after", "legal_orders", "letters", "logarithm", "one_hot", "pipeline_bytes", "register_tile",
     "uniform",
 ]

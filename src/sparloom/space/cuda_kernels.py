@@ -6,7 +6,7 @@ from sparloom.space.config import Config
 from sparloom.space.cuda import most_lanes, refuse_tile
 from sparloom.space.grid import GridSpace, Parameter
 
-__all__ = ["ATTENTION_COLUMNS", "CUDA_KERNELS", "CudaKernelSpace"]
+__all__ = ["ATTENTION_COLUMNS", "CUDA_KERNELS", "HUBS", "CudaKernelSpace"]
 
 CUDA_KERNELS = "cuda_kernels"  # name of the space
 ATTENTION_COLUMNS = 32  # of the result that a thread keeps in registers

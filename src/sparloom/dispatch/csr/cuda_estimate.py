@@ -17,7 +17,7 @@ import numpy as np
 
 from sparloom.ops import Operands
 from sparloom.platforms import CudaDevice
-from sparloom.space import Config
+from sparloom.space import HUBS, Config
 from sparloom.sparse import Pattern
 
 __all__ = ["CudaEstimate"]
@@ -103,7 +103,7 @@ class _Lengths:
     def threshold(self, balance: str) -> int:
         """Nonzeros from which on a row is a hub; more than any has where none is one."""
         most = int(self._all.max(initial=0)) + 1
-        if not balance.startswith("q") or not self._filled.size:
+        if balance not in HUBS or not self._filled.size:
             return most
         return int(min(most, max(128, self._filled[int(0.01 * int(balance[1:]) * (self._filled.size - 1))])))
 

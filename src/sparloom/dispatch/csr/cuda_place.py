@@ -25,7 +25,7 @@ from sparloom.errors import Unsupported
 from sparloom.jit import kernel_source
 from sparloom.ops import Op, Operands
 from sparloom.platforms import CudaPlatform, CupyGpu, DeviceKernels, DeviceMatrix, DevicePattern, Gpu
-from sparloom.space import CUDA_KERNELS, Config, ConfigSpace
+from sparloom.space import CUDA_KERNELS, HUBS, Config, ConfigSpace
 from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["CudaPlace", "cuda_kernels_digest", "cuda_machine_digest", "cuda_machines_here"]
@@ -91,7 +91,7 @@ class CudaPlace:
     def kind(self, config: Config) -> str:
         """Name the way of sharing rows: all thresholds of hubs are one."""
         balance = str(config["balance"]) if "balance" in config.names else ""
-        return "hubs" if balance.startswith("q") else balance
+        return "hubs" if balance in HUBS else balance
 
     def model(self, cache: PlanCache) -> CudaEstimate:
         """Estimate by what the device says of itself."""

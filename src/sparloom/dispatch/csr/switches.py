@@ -40,7 +40,7 @@ from sparloom.dispatch.csr.decide import CsrPolicy
 from sparloom.dispatch.csr.probe_log import ProbeLog
 from sparloom.dispatch.csr.proposals import SHORTLISTS, Given, Proposals, is_object
 from sparloom.dispatch.plan_cache import PlanCache
-from sparloom.space import CUDA_KERNELS, Config
+from sparloom.space import CUDA_KERNELS, HUBS, Config
 from sparloom.sparse import Pattern
 
 __all__ = ["CudaSwitches", "Switches"]
@@ -77,7 +77,7 @@ class CudaSwitches:
             return True
         tile = int(config["lanes"]) * int(config["vector"]) * int(config["loads"]) if "loads" in config.names else None
         return not (
-            (self.hub_cta is False and str(config["balance"]).startswith("q"))
+            (self.hub_cta is False and config["balance"] in HUBS)
             or (self.vec4 is False and int(config["vector"]) == 4)
             or (self.ftile is not None and tile not in (None, self.ftile))
             or (self.wpb is not None and int(config["warps"]) != self.wpb))
