@@ -30,10 +30,11 @@ class NativeCall:
         run.restype, run.argtypes = None, [ctypes.c_void_p]
         self.run = run
         self.arguments = arguments
+        self._given = ctypes.byref(arguments)
         self._kept = tuple(kept)
 
     def __call__(self) -> None:
-        self.run(ctypes.byref(self.arguments))
+        self.run(self._given)
 
 
 def address(array: np.ndarray, dtype: type[np.generic] = np.float32, *, written: bool = False) -> int:

@@ -34,6 +34,6 @@ __all__ = [
     "AttentionSpace", "Code", "Config", "ConfigSpace", "CpuSpace", "CudaKernelSpace", "CudaSpace", "EncoderSpace",
     "GemmSpace", "GridSpace", "Parameter", "RaggedProductSpace", "Readings", "SddmmSpace", "Shape", "SharedSchedule",
     "SpadeSpace", "SpmmMaxSpace", "SpmmSpace", "TileFusionSpace", "TritonGemmSpace", "Value", "Walk", "accumulators",
-    "encode", "flag", "insert_after", "legal_orders", "letters", "logarithm", "one_hot", "pipeline_bytes", "register_tile",
-    "uniform",
+    "encode", "flag", "insert_after", "legal_orders", "letters", "logarithm", "one_hot", "pipeline_bytes",
+    "register_tile", "uniform",
 ]

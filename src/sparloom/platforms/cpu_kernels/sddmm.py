@@ -5,9 +5,9 @@ from functools import cache
 
 import numpy as np
 
-from sparloom.jit import NativeCall, address, compile_cpp
+from sparloom.jit import address, compile_cpp
 from sparloom.ops import Operands
-from sparloom.platforms.cpu_kernels.sparse_family import SparseFamily
+from sparloom.platforms.cpu_kernels.sparse_family import SparseCall, SparseFamily
 from sparloom.platforms.cpu_kernels.sparse_rows import Rows
 from sparloom.space import Config, GridSpace, SddmmSpace
 
@@ -25,19 +25,19 @@ class SddmmKernels(SparseFamily):
         """Allocate the values of D (nnz,)."""
         return self._allocate((operands.matrix.pattern.nnz,), np.float32)
 
-    def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
+    def bind(self, operands: Operands, config: Config, result: np.ndarray) -> SparseCall:
         """Bind the kernel of a legal configuration."""
         rows = self._rows.bind(operands.matrix.pattern, order=str(config["order"]), balance=str(config["balance"]))
         arguments = _Arguments(rows=rows.arguments, width=operands.width, ahead=1024 * int(config["prefetch"]),
                                group=config["group"])
-        call = NativeCall(_library().sparloom_sddmm, arguments, kept=(rows,))
+        call = SparseCall(_library().sparloom_sddmm, arguments, kept=(rows,))
         self.rebind(call, operands, result)
         return call
 
-    def rebind(self, call: NativeCall, operands: Operands, result: np.ndarray) -> None:
+    def rebind(self, call: SparseCall, operands: Operands, result: np.ndarray) -> None:
         """Point a call to other arrays of the same shapes."""
         arguments = call.arguments
-        arguments.rows.values = address(operands.matrix.values)
+        call.point(operands.matrix.values)
         arguments.left, arguments.right = address(operands.dense["B"]), address(operands.dense["C"])
         arguments.result = address(result, written=True)
         call.lent = (operands, result)

@@ -1,13 +1,27 @@
 """What families of sparse kernels have in common."""
 
-from sparloom.jit import aligned
+import numpy as np
+
+from sparloom.jit import NativeCall, address, aligned
 from sparloom.ops import Op, Operands
 from sparloom.platforms.cpu_kernels.family import Allocate
 from sparloom.platforms.cpu_kernels.sparse_rows import SparseRows
 from sparloom.platforms.spot_check import SpotCheck
 from sparloom.platforms.sweep import Check
 
-__all__ = ["SparseFamily"]
+__all__ = ["SparseCall", "SparseFamily"]
+
+
+class SparseCall(NativeCall):
+    """A call whose arguments begin with a struct Rows; it keeps the values of the sparse operand alive."""
+
+    _values: np.ndarray | None = None
+
+    def point(self, values: np.ndarray) -> None:
+        """Let it read other values of the same pattern."""
+        if values is not self._values:
+            self.arguments.rows.values = address(values)
+            self._values = values
 
 
 class SparseFamily:

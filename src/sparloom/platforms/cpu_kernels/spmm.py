@@ -5,9 +5,9 @@ from functools import cache
 
 import numpy as np
 
-from sparloom.jit import NativeCall, address, aligned, compile_cpp
+from sparloom.jit import address, aligned, compile_cpp
 from sparloom.ops import Operands
-from sparloom.platforms.cpu_kernels.sparse_family import SparseFamily
+from sparloom.platforms.cpu_kernels.sparse_family import SparseCall, SparseFamily
 from sparloom.platforms.cpu_kernels.sparse_rows import Rows
 from sparloom.space import Config, GridSpace, SpmmSpace
 
@@ -27,7 +27,7 @@ class SpmmKernels(SparseFamily):
         """Allocate D (rows, width)."""
         return self._allocate((operands.matrix.pattern.rows, operands.width), np.float32)
 
-    def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
+    def bind(self, operands: Operands, config: Config, result: np.ndarray) -> SparseCall:
         """Bind the kernel of a legal configuration."""
         together = config["together"] > 1
         rows = self._rows.bind(operands.matrix.pattern, order=str(config["order"]), balance=str(config["balance"]),
@@ -37,14 +37,14 @@ class SpmmKernels(SparseFamily):
         arguments = _Arguments(
             rows=rows.arguments, carries=None if carries is None else address(carries), width=operands.width,
             strip=strip, ahead=1024 * int(config["prefetch"]), stream=config["stream"], together=together)
-        call = NativeCall(_library().sparloom_spmm, arguments, kept=(rows, carries))
+        call = SparseCall(_library().sparloom_spmm, arguments, kept=(rows, carries))
         self.rebind(call, operands, result)
         return call
 
-    def rebind(self, call: NativeCall, operands: Operands, result: np.ndarray) -> None:
+    def rebind(self, call: SparseCall, operands: Operands, result: np.ndarray) -> None:
         """Point a call to other arrays of the same shapes."""
         arguments = call.arguments
-        arguments.rows.values = address(operands.matrix.values)
+        call.point(operands.matrix.values)
         arguments.dense, arguments.result = address(operands.dense["B"]), address(result, written=True)
         call.lent = (operands, result)
 

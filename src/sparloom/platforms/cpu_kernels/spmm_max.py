@@ -5,9 +5,9 @@ from functools import cache
 
 import numpy as np
 
-from sparloom.jit import NativeCall, address, aligned, compile_cpp
+from sparloom.jit import address, aligned, compile_cpp
 from sparloom.ops import Operands
-from sparloom.platforms.cpu_kernels.sparse_family import SparseFamily
+from sparloom.platforms.cpu_kernels.sparse_family import SparseCall, SparseFamily
 from sparloom.platforms.cpu_kernels.sparse_rows import Rows
 from sparloom.space import Config, GridSpace, SpmmMaxSpace
 
@@ -33,7 +33,7 @@ class SpmmMaxKernels(SparseFamily):
 
     def bind(
         self, operands: Operands, config: Config, result: np.ndarray, places: np.ndarray | None = None,
-    ) -> NativeCall:
+    ) -> SparseCall:
         """Bind the kernel of a legal configuration.
 
         Args:
@@ -54,16 +54,16 @@ class SpmmMaxKernels(SparseFamily):
             rows=rows.arguments, carries=None if carries is None else address(carries),
             carried_places=None if carried_places is None else address(carried_places, np.int32),
             width=operands.width, ahead=1024 * int(config["prefetch"]))
-        call = NativeCall(_library().sparloom_spmm_max, arguments, kept=(rows, carries, carried_places))
+        call = SparseCall(_library().sparloom_spmm_max, arguments, kept=(rows, carries, carried_places))
         self.rebind(call, operands, result, places)
         return call
 
     def rebind(
-        self, call: NativeCall, operands: Operands, result: np.ndarray, places: np.ndarray | None = None,
+        self, call: SparseCall, operands: Operands, result: np.ndarray, places: np.ndarray | None = None,
     ) -> None:
         """Point a call to other arrays of the same shapes; with places only if it was bound with some."""
         arguments = call.arguments
-        arguments.rows.values = address(operands.matrix.values)
+        call.point(operands.matrix.values)
         arguments.dense, arguments.result = address(operands.dense["B"]), address(result, written=True)
         arguments.places = None if places is None else address(places, np.int32, written=True)
         call.lent = (operands, result, places)
