@@ -51,7 +51,8 @@ def spmm(
         dense: X (cols, width) float32, likewise, and where A is.
         reduce: "sum"; "mean", divided by the nonzeros of each row; "max", the largest product of each, 0 in rows
             without nonzeros.
-        out: (rows, width) float32, where the result goes; a new array unless given.
+        out: (rows, width) float32, where the result goes; unless given an array in memory that no result uses any more,
+            of which 1/32 of the machine's is kept, or else in new memory.
         changed: index arrays may have been changed in place: they are read, and what differs is prepared anew.
         threads: all processors that this process may use unless given; for operands in their memory.
 
