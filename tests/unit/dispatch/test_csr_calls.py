@@ -253,6 +253,18 @@ def test_the_parts_of_a_sample_are_its_rows_and_have_hubs():
     assert len(whole.parts) == 1
 
 
+def test_rows_that_hold_most_are_in_the_sample_and_blocks_without_nonzeros_are_not():
+    lengths = np.zeros(6400, np.int64)
+    lengths[640:3200:7], lengths[700] = 2, 3000
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    indices = np.concatenate([np.arange(length) for length in lengths])
+    pattern = Pattern((lengths.size, 3000), indptr, indices.astype(np.int32))
+    for seed in range(5):
+        sample = sample_rows(pattern, nonzeros=200, parts=3, seed=seed)
+        assert 700 in sample.rows
+        assert lengths[sample.rows.reshape(-1, 64)].sum(1).min() > 0
+
+
 @pytest.fixture
 def second_wins(monkeypatch):
     """Seconds of races in which the second candidate is fastest, and of duels that it wins."""

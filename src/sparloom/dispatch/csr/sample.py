@@ -1,7 +1,8 @@
 """A few rows of a matrix on which kernels behave as on all: what a probe runs on.
 
 Rows are taken as blocks of neighbours, so what they share in the caches stays; all their columns are kept, and the
-dense operands they read are whole. Blocks are drawn from strata of equal number by nonzeros, so hubs are in it.
+dense operands they read are whole. Blocks are drawn from strata of equal number by nonzeros; the block with most is
+always among them, so hubs are in the sample, and blocks without any never are.
 
 Departure from AutoSAGE, whose probe is an induced subgraph: that thins every row by the sampling fraction.
 """
@@ -48,12 +49,13 @@ def sample_rows(pattern: Pattern, *, nonzeros: int, parts: int, seed: int) -> Sa
         return Sample(np.arange(pattern.rows), np.zeros(pattern.rows, np.int64))
     begins = np.arange(0, pattern.rows, BLOCK)
     held = np.diff(pattern.indptr[np.append(begins, pattern.rows)])
-    rng = np.random.default_rng(seed)
-    chosen: list[int] = []
-    for stratum in np.array_split(np.argsort(held, kind="stable"), min(STRATA, begins.size)):
+    begins, held = begins[held > 0], held[held > 0]
+    rng, rising = np.random.default_rng(seed), np.argsort(held, kind="stable")
+    chosen = [int(rising[-1])]
+    for stratum in np.array_split(rising[:-1], min(STRATA, begins.size)):
         wanted, got = nonzeros * held[stratum].sum() / pattern.nnz, 0
         for block in rng.permutation(stratum):
-            if chosen and got + held[block] / 2 > wanted:
+            if got + held[block] / 2 > wanted:
                 break
             chosen.append(int(block))
             got += int(held[block])
