@@ -60,7 +60,7 @@ class CsrPolicy:
     least_nonzeros: int = 20_000
     parts: int = 3
     calibrate: str = "sample"
-    runs: float = 8.0
+    runs: float = 7.0
     least_seconds: float = 20e-3
     effort: Effort = field(default_factory=lambda: Effort(
         candidates=6, repetitions=3, pairs=(5, 12), executions=40, seconds=0.2, short_seconds=0.1e-3))
