@@ -35,7 +35,7 @@ __all__ = ["CsrDecider", "CsrPolicy"]
 log = logging.getLogger(__name__)
 
 SLOW_FLOPS, SLOW_BYTES = 1e9, 4e9  # per second, of a thread and of the memory; hardly any kernel here is slower
-RUNS = 2  # of the safe configuration on the sample before all, unless one shows that there is no time for more
+RUNS = 3  # of the safe configuration on the sample before all, unless one shows that there is no time for more
 ENOUGH = 10  # runs on the sample, with fewer left nothing is settled: two candidates twice, and the fewest pairs
 RACE = 0.6  # share of the time that is left which the race may take; the duel has the rest
 
@@ -82,9 +82,9 @@ class CsrPolicy:
         allowed = min(self.runs * run, 2 * self.effort.seconds)
         return allowed if allowed >= self.least_seconds else 0.0
 
-    def enough(self, seconds: float, sampled: float) -> bool:
-        """Tell whether so many seconds are enough where a run on the sample takes `sampled`."""
-        return self.calibrate == "full" or seconds >= ENOUGH * max(sampled, self.effort.short_seconds)
+    def enough(self, seconds: float, runs: float, sampled: float) -> bool:
+        """Tell whether so many seconds are enough for some runs on the sample that take `sampled` each."""
+        return self.calibrate == "full" or seconds >= runs * max(sampled, self.effort.short_seconds)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class CsrDecider:
         allowed = self.policy.seconds(sampled / share)
         if not allowed:
             return unmeasured(self._too_short(sampled / share), before)
-        if not self.policy.enough(watch.until(allowed) - self.clock(), sampled):
+        if not self.policy.enough(watch.until(allowed) - self.clock(), ENOUGH, sampled):
             return unmeasured(f"{1e3 * allowed:.1f} ms are too short for {ENOUGH} runs of {1e3 * sampled:.3f} ms on a "
                               "sample", before)
         with watch.apart() if self.apart else nullcontext():
@@ -138,23 +138,34 @@ class CsrDecider:
         with watch.apart():
             able = self.where.able(self.op, parts[0], candidates)
         contest = Contest(self.op, self.where, able, self.libraries, parts)
-        chosen, reason, trials, executions = self._settled(contest, watch.until(0), allowed)
+        chosen, reason, trials, executions = self._settled(
+            contest, lambda seconds: watch.until(self.policy.seconds(seconds / share)), sampled)
         rows = sum(part.matrix.pattern.rows for part in parts)
         return contest.choice(chosen), Decision("measured", f"{reason}; {rows} of {pattern.rows} rows", trials,
                                                 before + executions, watch.seconds)
 
-    def _settled(self, contest: Contest, start: float, allowed: float) -> tuple[int, str, tuple[Trial, ...], int]:
-        """Measure candidates and baselines; say which to take and why, all trials, and runs on the sample."""
-        names, own = contest.names, len(contest.own)
+    def _settled(
+        self, contest: Contest, end: Callable[[float], float], sampled: float,
+    ) -> tuple[int, str, tuple[Trial, ...], int]:
+        """Measure candidates and baselines; say which to take and why, all trials, and runs on the sample.
+
+        Args:
+            end: of the measurements, where the safe one takes so many seconds on the sample; ...
+            sampled: ... these, as far as they are known; the race tells better.
+        """
+        names, own, begin = contest.names, len(contest.own), self.clock()
         run = race([contest.call(place) for place in range(len(names))], clock=self.clock,
-                   effort=self._until(start + RACE * allowed), timer=self.where.timer(self.clock))
+                   effort=self._until(begin + RACE * (end(sampled) - begin)), timer=self.where.timer(self.clock))
         least = [min(seconds, default=math.inf) for seconds in run.seconds]
         winner = min(range(own), key=least.__getitem__)
         baseline = min((0, *range(own, len(names))), key=least.__getitem__)
         trials = tuple(Trial(name, taken) for name, taken in zip(names, run.seconds, strict=True))
         if least[winner] >= least[baseline]:
             return baseline, "no candidate was faster than the best baseline", trials, run.executions
-        last = duel(contest.rivals(winner, baseline), clock=self.clock, effort=self._until(start + allowed),
+        sampled, pairs = min(sampled, least[0]), self.policy.effort.pairs[0]
+        if not self.policy.enough(end(sampled) - self.clock(), 2 * (1 + pairs / len(contest.parts)), sampled):
+            return baseline, f"refused: no time for {pairs} pairs", trials, run.executions
+        last = duel(contest.rivals(winner, baseline), clock=self.clock, effort=self._until(end(sampled)),
                     decided=lambda taken: self.policy.guardrail.judge(*taken.seconds).sure,
                     timer=self.where.timer(self.clock))
         accepted, reason = self._judged(last, len(contest.parts))

@@ -50,12 +50,13 @@ def sample_rows(pattern: Pattern, *, nonzeros: int, parts: int, seed: int) -> Sa
     begins = np.arange(0, pattern.rows, BLOCK)
     held = np.diff(pattern.indptr[np.append(begins, pattern.rows)])
     begins, held = begins[held > 0], held[held > 0]
-    rng, rising = np.random.default_rng(seed), np.argsort(held, kind="stable")
-    chosen = [int(rising[-1])]
-    for stratum in np.array_split(rising[:-1], min(STRATA, begins.size)):
+    rng, chosen = np.random.default_rng(seed), []
+    *lighter, heavy = np.array_split(np.argsort(held, kind="stable"), min(STRATA, begins.size))
+    drawn = [*map(rng.permutation, lighter), np.append(heavy[-1:], rng.permutation(heavy[:-1]))]
+    for stratum in drawn:
         wanted, got = nonzeros * held[stratum].sum() / pattern.nnz, 0
-        for block in rng.permutation(stratum):
-            if got + held[block] / 2 > wanted:
+        for block in stratum:
+            if got + held[block] / 2 > wanted and block != heavy[-1]:
                 break
             chosen.append(int(block))
             got += int(held[block])
