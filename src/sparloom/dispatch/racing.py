@@ -7,6 +7,8 @@ import numpy as np
 
 __all__ = ["Call", "Clock", "Effort", "Race", "Timer", "by_clock", "duel", "race"]
 
+HOPELESS = 5  # times as slow as the best in the first run: not run again; who is first of all bears what all need
+
 Clock = Callable[[], float]
 """Wall seconds."""
 
@@ -50,7 +52,8 @@ class Race:
     """What was measured.
 
     Args:
-        seconds: of each candidate, one per repetition; none if it was not started.
+        seconds: of each candidate, one per repetition; none if it was not started, the first run if that
+            was hopeless.
         executions: warm-up runs among them.
     """
 
@@ -95,7 +98,10 @@ def race(calls: Sequence[Call], *, effort: Effort, clock: Clock, timer: Timer | 
         least[place] = timed(call, 1)
         runs[place] = _runs(least[place], effort)
         executions += 1
-    running = list(runs)
+    limit = HOPELESS * min(least.values())
+    running = [place for place in runs if not place or least[place] <= limit]
+    for place in least.keys() - running:
+        seconds[place].append(least[place])
     for turn in range(effort.repetitions):
         if turn >= 1 and (clock() - start > effort.seconds or executions + len(running) > effort.executions):
             break

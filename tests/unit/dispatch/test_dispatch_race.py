@@ -39,6 +39,13 @@ def test_the_fastest_wins_and_the_slow_drop_out(clock):
     assert run.executions == clock.runs == 3 + 1 + 5 + 5
 
 
+def test_the_hopeless_run_once_but_for_the_first_which_bears_what_all_need(clock):
+    run = race([clock.call(0.09, 0.0099), clock.call(0.01), clock.call(0.08)], effort=Effort(), clock=clock)
+    assert run.winner == 0
+    assert [len(taken) for taken in run.seconds] == [5, 5, 1]
+    assert run.executions == clock.runs
+
+
 def test_who_is_interrupted_once_stays(clock):
     run = race([clock.call(0.011), clock.call(0.010, 0.1, 0.010)], effort=Effort(), clock=clock)
     assert run.winner == 1
