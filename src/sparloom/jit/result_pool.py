@@ -27,7 +27,7 @@ class ResultPool:
 
     def __init__(self, share: float) -> None:
         self._kept_bytes = share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self._rooms: list[np.ndarray] = []  # which own their memory; what was given last at the end
+        self._rooms: list[np.ndarray] = []  # views of all memory of one array each; what was given last at the end
         self._lock = Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
