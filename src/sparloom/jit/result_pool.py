@@ -12,6 +12,7 @@ from sparloom.jit.native import aligned
 __all__ = ["RESULTS", "ResultPool"]
 
 LEAST_BYTES = 1 << 18  # what is smaller the allocator has at hand
+MOST = 32  # results that are known at a time: every call looks through them
 
 
 class ResultPool:
@@ -21,8 +22,8 @@ class ResultPool:
     there. Threads may share a pool.
 
     Args:
-        share: of the memory of the machine, which may be known here; of more, what was given first is forgotten: it
-            goes back to the system with the last array on it.
+        share: of the memory of the machine, which may be known here; of more, or of more than 32 results, what was
+            given first is forgotten: it goes back to the system with the last array on it.
     """
 
     def __init__(self, share: float) -> None:
@@ -52,7 +53,7 @@ class ResultPool:
         else:
             room = aligned((size,), np.uint8)
         self._rooms.append(room)
-        while sum(each.size for each in self._rooms) > self._kept_bytes:
+        while len(self._rooms) > MOST or sum(each.size for each in self._rooms) > self._kept_bytes:
             del self._rooms[0]
         return room
 

@@ -66,6 +66,13 @@ def test_no_more_than_its_share_is_kept(monkeypatch):
     assert [count - holders[0] for count in holders] == [0, 0, 1, 1]
 
 
+def test_of_many_results_the_first_are_forgotten():
+    pool = ResultPool(1)
+    held = [pool.empty(SHAPE, np.float32) for _ in range(40)]
+    holders = [sys.getrefcount(array.base) for array in held]
+    assert [count - holders[0] for count in holders] == [0] * 8 + [1] * 32
+
+
 def test_what_is_cleared_is_forgotten():
     pool = ResultPool(1)
     owner = pool.empty(SHAPE, np.float64).base

@@ -114,7 +114,7 @@ def test_every_step_is_written_and_reduced(tmp_path, caplog):
 def test_a_killed_run_goes_on(tmp_path, monkeypatch):
     out = tmp_path / "out"
     out.mkdir()
-    given = bench(tmp_path, ops={"spmm": [8]}, count=1, ways={})
+    given = bench(tmp_path, ops={"spmm": [8]})
     monkeypatch.setattr(bench_dispatch, "dispatch_metrics", lambda **_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         given.run(out)
