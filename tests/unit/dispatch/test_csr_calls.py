@@ -4,6 +4,7 @@ import logging
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -236,6 +237,15 @@ def test_where_a_probe_would_cost_too_much_nothing_is_measured(tmp_path):
     assert decision.executions == 0  # what is short by its flops and bytes is not even run
 
 
+def test_where_too_few_runs_on_the_sample_would_fit_nothing_is_measured(tmp_path):
+    policy = CsrPolicy(least_nonzeros=10**9, least_seconds=0, runs=5.0)  # the sample is all rows
+    ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=policy)
+    decision = ready.plan("spmm", B=dense(200, 8)).decision
+    assert decision.origin == "rule"
+    assert "too short for 10 runs" in decision.reason
+    assert 1 <= decision.executions <= 3
+
+
 def test_the_parts_of_a_sample_are_its_rows_and_have_hubs():
     lengths = np.full(6400, 5)
     lengths[::640] = 300
@@ -271,6 +281,14 @@ def second_wins(monkeypatch):
     monkeypatch.setattr(decide, "race", lambda calls, **_: Race(
         tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))
     monkeypatch.setattr(decide, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
+
+
+def test_a_duel_for_which_there_is_no_time_is_not_begun(tmp_path, second_wins):
+    effort = replace(CsrPolicy().effort, pairs=(10**6, 10**6))
+    policy = CsrPolicy(least_nonzeros=1000, least_seconds=0, runs=1e6, effort=effort)
+    ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=policy)
+    decision = ready.plan("spmm", B=dense(200, 8)).decision
+    assert "no time for 1000000 pairs" in decision.reason
 
 
 @pytest.mark.parametrize("wrong", [False, True])

@@ -82,9 +82,9 @@ class CsrPolicy:
         allowed = min(self.runs * run, 2 * self.effort.seconds)
         return allowed if allowed >= self.least_seconds else 0.0
 
-    def enough(self, seconds: float, runs: float, sampled: float) -> bool:
-        """Tell whether so many seconds are enough for some runs on the sample that take `sampled` each."""
-        return self.calibrate == "full" or seconds >= runs * max(sampled, self.effort.short_seconds)
+    def enough(self, seconds: float, runs: float, sample_seconds: float) -> bool:
+        """Tell whether so many seconds are enough for some runs on the sample that take `sample_seconds` each."""
+        return self.calibrate == "full" or seconds >= runs * max(sample_seconds, self.effort.short_seconds)
 
 
 @dataclass(frozen=True)
@@ -126,46 +126,47 @@ class CsrDecider:
         with watch.apart():
             alone = Contest(self.op, self.where, self.where.able(self.op, parts[0], [safe]), {}, parts).call(0)
         share = sum(part.matrix.pattern.nnz for part in parts) / pattern.nnz
-        sampled, before = self._seconds(alone, share)
-        allowed = self.policy.seconds(sampled / share)
+        sample_seconds, before = self._seconds(alone, share)
+        allowed = self.policy.seconds(sample_seconds / share)
         if not allowed:
-            return unmeasured(self._too_short(sampled / share), before)
-        if not self.policy.enough(watch.until(allowed) - self.clock(), ENOUGH, sampled):
-            return unmeasured(f"{1e3 * allowed:.1f} ms are too short for {ENOUGH} runs of {1e3 * sampled:.3f} ms on a "
-                              "sample", before)
+            return unmeasured(self._too_short(sample_seconds / share), before)
+        if not self.policy.enough(watch.until(allowed) - self.clock(), ENOUGH, sample_seconds):
+            return unmeasured(f"{1e3 * allowed:.1f} ms are too short for {ENOUGH} runs of {1e3 * sample_seconds:.3f} "
+                              "ms on a sample", before)
         with watch.apart() if self.apart else nullcontext():
             candidates = self._candidates(safe, operands, sampled=parts[0] is not operands)
         with watch.apart():
             able = self.where.able(self.op, parts[0], candidates)
         contest = Contest(self.op, self.where, able, self.libraries, parts)
         chosen, reason, trials, executions = self._settled(
-            contest, lambda seconds: watch.until(self.policy.seconds(seconds / share)), sampled)
+            contest, lambda seconds: watch.until(self.policy.seconds(seconds / share)), sample_seconds)
         rows = sum(part.matrix.pattern.rows for part in parts)
         return contest.choice(chosen), Decision("measured", f"{reason}; {rows} of {pattern.rows} rows", trials,
                                                 before + executions, watch.seconds)
 
     def _settled(
-        self, contest: Contest, end: Callable[[float], float], sampled: float,
+        self, contest: Contest, end: Callable[[float], float], sample_seconds: float,
     ) -> tuple[int, str, tuple[Trial, ...], int]:
         """Measure candidates and baselines; say which to take and why, all trials, and runs on the sample.
 
         Args:
             end: of the measurements, where the safe one takes so many seconds on the sample; ...
-            sampled: ... these, as far as they are known; the race tells better.
+            sample_seconds: ... these, as far as they are known; the race tells better.
         """
         names, own, begin = contest.names, len(contest.own), self.clock()
         run = race([contest.call(place) for place in range(len(names))], clock=self.clock,
-                   effort=self._until(begin + RACE * (end(sampled) - begin)), timer=self.where.timer(self.clock))
+                   effort=self._until(begin + RACE * (end(sample_seconds) - begin)), timer=self.where.timer(self.clock))
         least = [min(seconds, default=math.inf) for seconds in run.seconds]
         winner = min(range(own), key=least.__getitem__)
         baseline = min((0, *range(own, len(names))), key=least.__getitem__)
         trials = tuple(Trial(name, taken) for name, taken in zip(names, run.seconds, strict=True))
         if least[winner] >= least[baseline]:
             return baseline, "no candidate was faster than the best baseline", trials, run.executions
-        sampled, pairs = min(sampled, least[0]), self.policy.effort.pairs[0]
-        if not self.policy.enough(end(sampled) - self.clock(), 2 * (1 + pairs / len(contest.parts)), sampled):
+        sample_seconds, pairs = min(sample_seconds, least[0]), self.policy.effort.pairs[0]
+        runs = 2 * (1 + pairs / len(contest.parts))
+        if not self.policy.enough(end(sample_seconds) - self.clock(), runs, sample_seconds):
             return baseline, f"refused: no time for {pairs} pairs", trials, run.executions
-        last = duel(contest.rivals(winner, baseline), clock=self.clock, effort=self._until(end(sampled)),
+        last = duel(contest.rivals(winner, baseline), clock=self.clock, effort=self._until(end(sample_seconds)),
                     decided=lambda taken: self.policy.guardrail.judge(*taken.seconds).sure,
                     timer=self.where.timer(self.clock))
         accepted, reason = self._judged(last, len(contest.parts))
