@@ -115,9 +115,8 @@ class RaggedTensor:
             structure = Structure({length: np.diff(starts)})
         result = cls.zeros(tensor, structure)
         _, flat = places(tensor, structure)
-        if starts is not None and not np.array_equal(starts, result._starts()):
-            raise ValueError(f"tensor {tensor.name} from cu_seqlens {_shortly(starts)}: those of the structure are "
-                             f"{_shortly(result._starts())}")
+        if starts is not None:
+            _check_starts(tensor, starts, result._starts())
         if packed.size != flat.size:
             end = "" if starts is None else f", as cu_seqlens end with {starts[-1]} tokens"
             raise ValueError(f"tensor {tensor.name} from {packed.size} packed elements: it has {flat.size}{end}")
@@ -200,5 +199,12 @@ def _check_elements(tensor: Tensor, mask: np.ndarray, found: Mapping[str, np.nda
                          f"{'no' if mask[at] else 'an'} element there")
 
 
-def _shortly(starts: np.ndarray) -> str:
-    return np.array2string(starts, threshold=10, edgeitems=4, separator=", ")
+def _check_starts(tensor: Tensor, starts: np.ndarray, own: np.ndarray) -> None:
+    """Let cu_seqlens be those of a structure."""
+    if starts.size != own.size:
+        raise ValueError(f"tensor {tensor.name} from {starts.size} cu_seqlens: the structure has {own.size}")
+    wrong = np.flatnonzero(starts != own)
+    if wrong.size:
+        entry = int(wrong[0])
+        raise ValueError(f"tensor {tensor.name} from cu_seqlens whose entry {entry} is {starts[entry]}: the structure "
+                         f"has {own[entry]} there")
