@@ -44,6 +44,7 @@ from sparloom.report.ragged_breakdown import (
     breakdown_tables,
     draw_breakdown,
 )
+from sparloom.report.ragged_choices import schedule_metrics, schedule_tables
 from sparloom.report.ragged_computation import (
     computation_metrics,
     computation_tables,
@@ -86,6 +87,6 @@ __all__ = [
     "pad_fusion_metrics", "pad_fusion_tables", "paired_metrics", "pareto", "per_design", "per_matrix", "prelude_frame",
     "prelude_metrics", "prelude_tables", "ragged_metrics", "ragged_tables", "random_choice", "ratio_bounds",
     "ratio_means", "ratios", "read_compared", "read_run", "read_runs", "results_table", "row_label", "row_metrics",
-    "row_statistics", "rows_cells", "rows_table", "slice_lead", "splitting_frame", "splitting_metrics",
-    "splitting_tables", "summary", "verdict",
+    "row_statistics", "rows_cells", "rows_table", "schedule_metrics", "schedule_tables", "slice_lead",
+    "splitting_frame", "splitting_metrics", "splitting_tables", "summary", "verdict",
 ]
