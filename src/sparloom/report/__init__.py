@@ -45,6 +45,7 @@ from sparloom.report.ragged_breakdown import (
     breakdown_tables,
     draw_breakdown,
 )
+from sparloom.report.ragged_choices import schedule_metrics, schedule_tables
 from sparloom.report.ragged_computation import (
     computation_metrics,
     computation_tables,
@@ -88,5 +89,6 @@ __all__ = [
     "per_matrix", "prelude_frame", "prelude_metrics", "prelude_tables", "probe_frame", "probe_metrics", "probe_tables",
     "ragged_metrics", "ragged_tables", "random_choice", "ratio_bounds", "ratio_means", "ratios", "read_compared",
     "read_run", "read_runs", "results_table", "row_label", "row_metrics", "row_statistics", "rows_cells", "rows_table",
-    "slice_lead", "splitting_frame", "splitting_metrics", "splitting_tables", "summary", "verdict",
+    "schedule_metrics", "schedule_tables", "slice_lead", "splitting_frame", "splitting_metrics", "splitting_tables",
+    "summary", "verdict",
 ]

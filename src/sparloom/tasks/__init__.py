@@ -14,6 +14,7 @@ _HOMES = {
     "BenchKernels": "bench_kernels",
     "BenchRagged": "bench_ragged",
     "BenchRaggedCuda": "bench_ragged_cuda",
+    "BenchRaggedSchedules": "bench_ragged_schedules",
     "BenchRecommend": "bench_recommend",
     "BenchSimulator": "bench_simulator",
     "Block": "fusion_cases",
