@@ -77,11 +77,10 @@ def dispatch_metrics(
         most_width: columns, up to which it does.
 
     Returns:
-        Geometric means over the cases with at most 256 columns whose best baseline takes at least 0.5 ms, with 95 %
-        bounds `_low` and `_high` and the extremes `_min` and `_max`: `<op>/over_best`, how many times as fast as the
-        fastest baseline of each case; `<op>/over_<baseline>`; `<op>/new_over_best`, where the call makes the array of
-        its result; `<op>/cases` and `<op>/slower_share`, below 0.97. `<op>/<width>/over_best` by width, wider ones,
-        too. `<op>/small/over_best` of the other cases, and
+        Geometric means over the cases that count, with 95 % bounds `_low` and `_high` and the extremes `_min` and
+        `_max`: `<op>/over_best`, how many times as fast as the fastest baseline of each case; `<op>/over_<baseline>`;
+        `<op>/new_over_best`, where the call makes the array of its result; `<op>/cases` and `<op>/slower_share`, below
+        0.97. `<op>/<width>/over_best` by width, wider ones, too. `<op>/small/over_best` of the shorter cases, and
         what calls of a prepared matrix take beside the kernel, `replay_overhead_us`, median over all small cases, with
         `_p90`. `attention/over_composed` is attention/over_best, `sage_training/over_pyg` that of means over
         neighbours with their gradients. `attention/memory_share`, its peak over that of the baseline which needs least.

@@ -27,7 +27,8 @@ def device_dispatch_metrics(per_case: pd.DataFrame, decisions: pd.DataFrame, *, 
         `<op>/vec4_gain`, how many times as fast the chosen kernel is with loads of four values as with loads of one,
         likewise by graph. `replay_overhead_us`, what asking for a run of a prepared plan takes beside asking for the
         kernel, median over the cases of at most a millisecond, with `_p90`. `<op>/own_share` of the decisions, in which
-        a kernel of ours was chosen, and `<op>/same_share`, in which a second decision chose the same.
+        a kernel of ours was chosen, and `<op>/same_share`, in which a second decision chose the same. `left_out`, cases
+        in which ours did not fit the memory, or computed something else than it should.
     """
     seconds = dispatch_seconds(per_case)
     found = dispatch_metrics(per_case, decisions, pd.DataFrame(), seed=seed, least_seconds=0.0, most_width=math.inf)
@@ -37,7 +38,7 @@ def device_dispatch_metrics(per_case: pd.DataFrame, decisions: pd.DataFrame, *, 
         for op, each in gain.groupby("op", sort=False):
             found |= ratio_bounds(f"{op}/vec4_gain", each, seed=seed)
         found |= _by_graph("vec4_gain", gain, seed)
-    return found | _launches(per_case) | _shares(decisions)
+    return found | _launches(per_case) | _shares(decisions) | {"left_out": _left_out(per_case)}
 
 
 def _by_graph(name: str, ratio: pd.Series, seed: int) -> Mapping[str, float]:
@@ -49,6 +50,10 @@ def _by_graph(name: str, ratio: pd.Series, seed: int) -> Mapping[str, float]:
         found |= {f"{op}/{graph}/{width}/{name}": float(value)
                   for width, value in zip(each.index.get_level_values("width"), each, strict=True)}
     return found
+
+
+def _left_out(per_case: pd.DataFrame) -> int:
+    return int(per_case.loc[per_case["method"] == OWN, "median"].isna().sum())
 
 
 def _launches(per_case: pd.DataFrame) -> Mapping[str, float]:

@@ -34,6 +34,7 @@ from sparloom.tasks.timed_cases import timed_cases
 
 __all__ = ["BenchDispatchCuda"]
 
+REFUSALS = (Unsupported, AssertionError, MemoryError, torch.OutOfMemoryError)
 FIXED = 2_000_000  # nonzeros that take about as long as what a case takes however small its matrix is
 PACKAGES = ("torch", "torch-geometric", "cupy-cuda12x", "cupy-cuda13x", "numpy")
 ABOUT = ("op", "matrix", "width", "rows", "nnz", "kind")
@@ -80,7 +81,7 @@ class BenchDispatchCuda:
         """Write per_case.parquet, decisions.parquet, peers.json, device.json and figures; returns ratios of seconds.
 
         Raises:
-            Unsupported: there is no GPU, or CuPy is missing; names the remedy.
+            Unsupported: there is no GPU, or CuPy is missing; names the remedy. Or no case could be timed.
         """
         where = CudaPlace(self.gpu or CupyGpu.current(), CUDA_SPARSE_LIBRARIES)
         signature = dict(where.gpu.signature())
@@ -94,6 +95,9 @@ class BenchDispatchCuda:
         frame = timed_cases(
             partial(_case, bench, lru_cache(1)(self.corpus.load), entries), cases, folder / "cases.jsonl", threads=1,
             weights={key: float((entries[case.matrix].nnz + FIXED) * case.width) for key, case in cases.items()})
+        if "median" not in frame:
+            shutil.rmtree(folder)
+            raise Unsupported(f"none of {len(cases)} cases could be timed, {next(iter(cases))}: {frame['failure'][0]}")
         tables = _tables(frame)
         for name, table in tables.items():
             with atomic_path(out / f"{name}.parquet") as path:
@@ -112,7 +116,7 @@ def _case(
     bench: DeviceDispatchBench, load: Callable[[str], SparseMatrix], entries: Mapping[str, MatrixEntry],
     case: DispatchCase,
 ) -> list[dict[str, Any]]:
-    """Do one case: a row for each decision and each method; one that says why where nothing can be done."""
+    """Do one case: a row for each decision and each method; one that says why where it is left out."""
     entry = entries[case.matrix]
     about = dict(zip(ABOUT, (case.op, case.matrix, case.width, entry.rows, entry.nnz, entry.kind), strict=True))
     try:
@@ -121,7 +125,7 @@ def _case(
         return [about | _left_out(case, f"cannot be read: {error}")]
     try:
         return [about | row for row in bench.rows(case, matrix)]
-    except (Unsupported, MemoryError, torch.OutOfMemoryError) as error:
+    except REFUSALS as error:
         return [about | _left_out(case, f"{type(error).__name__}: {error}")]
     finally:
         torch.cuda.empty_cache()  # CuPy cannot have what torch keeps

@@ -91,6 +91,7 @@ def test_metrics_are_of_all_graph_by_graph_and_of_every_width(done):
             "sddmm/over_sampled_addmm", "spmm/hub_skew/over_best", "attention/hub_skew/8/over_best",
             "replay_overhead_us"} <= metrics.keys()
     assert metrics["spmm/own_share"] == metrics["attention/same_share"] == 1
+    assert metrics["left_out"] == 0
     assert all(np.isfinite(value) for value in metrics.values())
     assert (out / "speedups.png").stat().st_size > 0
 
@@ -128,6 +129,21 @@ def test_peers_that_are_too_large_or_wrong_are_told(gpu, tmp_path, monkeypatch):
     assert failures["wrong"].startswith("AssertionError: element (")
     assert failures["short"].startswith("AssertionError: shape (40,): it must be (")
     assert len(failures) == 3
+
+
+def test_a_wrong_result_of_ours_leaves_the_case_out(gpu, tmp_path, monkeypatch, caplog):
+    own = dispatch_device.own_calls
+
+    def wrong(op, *given):
+        calls = own(op, *given)
+        return calls | {"sparloom": lambda: calls["sparloom"]() + 1} if op == "sddmm" else calls
+
+    monkeypatch.setattr(dispatch_device, "own_calls", wrong)
+    assert bench(tmp_path, gpu, ops={"spmm": [8], "sddmm": [8]}).run(tmp_path)["left_out"] == 1
+    assert "sddmm hub_skew 8 is left out: AssertionError: element (" in caplog.text
+    with pytest.raises(Unsupported, match="none of 1 cases could be timed, sddmm hub_skew 8: AssertionError: element"):
+        bench(tmp_path, gpu, ops={"sddmm": [8]}).run(tmp_path)
+    assert not list((tmp_path / "journals").glob("*"))
 
 
 def test_means_of_graphsage_are_timed_beside_pytorch_geometric(gpu, tmp_path, monkeypatch):
