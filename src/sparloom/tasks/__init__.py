@@ -20,6 +20,7 @@ _HOMES = {
     "Block": "fusion_cases",
     "CheckGcn": "check_gcn",
     "CheckLearnings": "check_learnings",
+    "CheckProbe": "check_probe",
     "CheckSpadeSigns": "check_spade_signs",
     "Checkpoints": "checkpoints",
     "Collect": "collect",

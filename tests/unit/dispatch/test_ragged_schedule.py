@@ -84,3 +84,9 @@ def test_a_large_batch_is_measured_in_part():
     assert part.sum() == pytest.approx(4096, rel=0.1)
     assert part.max() > 240
     assert part.min() < 20
+
+
+@pytest.mark.parametrize("lengths", [[8192], [8192] * 4, [10**6, 1]])
+def test_a_few_long_sequences_are_measured_on_one_of_them(lengths):
+    operator = encoder_operators(SHAPE)["encoder"]
+    assert operator.part(Structure({LENGTHS: lengths})).table(LENGTHS).size == 1
