@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from sparloom.dispatch.csr import CUDA_LIBRARIES, Library, Product
-from sparloom.nn.torch_matrix import csr_tensor
+from sparloom.nn.torch_matrix import device_csr
 from sparloom.platforms import DeviceMatrix
 
 __all__ = ["CUDA_SPARSE_LIBRARIES"]
@@ -17,10 +17,7 @@ __all__ = ["CUDA_SPARSE_LIBRARIES"]
 
 def torch_mm(matrix: DeviceMatrix, threads: int) -> Product:
     """Multiply by torch.mm with a CSR tensor, which calls cuSPARSE."""
-    indptr, indices, values = map(torch.from_dlpack, (matrix.placed.indptr, matrix.placed.indices, matrix.values))
-    narrow = torch.int32 if matrix.pattern.nnz < 2**31 else torch.int64
-    with torch.inference_mode(False):
-        left = csr_tensor(indptr.to(narrow), indices.to(narrow), values, matrix.pattern.shape)
+    left = device_csr(matrix)
 
     def product(dense: Mapping[str, Any]) -> Any:
         return matrix.gpu.adopt(torch.mm(left, torch.from_dlpack(dense["B"])), "the result")

@@ -7,6 +7,7 @@ _HOMES = {
     "AuditLabels": "audit_labels",
     "Autoencode": "autoencode",
     "BenchDispatch": "bench_dispatch",
+    "BenchDispatchCuda": "bench_dispatch_cuda",
     "BenchFeaturizer": "bench_featurizer",
     "BenchFusion": "bench_fusion",
     "BenchGcn": "bench_gcn",

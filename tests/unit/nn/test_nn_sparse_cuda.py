@@ -5,8 +5,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from cuda_emulator import Emulator
-from emulated_gpu import EmulatedGpu
+from emulated_gpu import SharedMemory
 from sparse_tensors import (
     COLS,
     ROWS,
@@ -30,20 +29,6 @@ pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"), pytest.ma
 
 WIDTH = 8
 LIBRARIES = {"spmm": {"torch_mm": cuda_rivals.torch_mm}, "sddmm": {"torch_gather": cuda_rivals.torch_gather}}
-
-
-class SharedMemory(EmulatedGpu):
-    """An emulated GPU whose memory is that of the processor, so that tensors of the CPU are on it."""
-
-    def upload(self, array: np.ndarray) -> np.ndarray:
-        return np.array(array)
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        return Emulator.empty(self, shape, dtype)
-
-    def adopt(self, array: torch.Tensor | np.ndarray, name: str, *, copies: bool = True) -> np.ndarray:
-        assert not getattr(array, "requires_grad", False), f"{name} is followed by autograd"
-        return np.ascontiguousarray(np.from_dlpack(array))
 
 
 @pytest.fixture(scope="module")
