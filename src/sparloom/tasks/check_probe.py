@@ -18,8 +18,8 @@ from sparloom.report import draw_probe, probe_metrics, probe_tables
 from sparloom.space import Config
 from sparloom.sparse import Corpus, Pattern, SparseMatrix
 from sparloom.tasks.case_journal import journal_folder
+from sparloom.tasks.dispatch_calls import OPS
 from sparloom.tasks.dispatch_cases import DispatchCase, dispatch_cases, spread_out
-from sparloom.tasks.dispatch_score import OPS
 from sparloom.tasks.provenance import commit
 from sparloom.tasks.timed_cases import statistics_of, timed_cases
 
