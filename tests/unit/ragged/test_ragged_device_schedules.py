@@ -69,7 +69,7 @@ def test_the_text_on_the_host_computes_what_the_definition_does(name, tmp_path):
 def test_the_text_compiles(name):
     try:
         for each in lower(CASES[name][0]):
-            check_cuda(render_cuda(each.kernel), architectures=("sm_90",))
+            check_cuda(render_cuda(each.kernel))
     except Unsupported as error:
         pytest.skip(str(error))
 
