@@ -246,7 +246,8 @@ class Prepared:
 
     def _made(self, op: str, plan: CsrPlan) -> Replay:
         if plan.choice.library:
-            return LibraryReplay(self._libraries[op][plan.choice.library], self.where)
+            library = self._libraries[op][plan.choice.library]
+            return LibraryReplay(library(self.matrix, self.threads), self.where)
         return NativeReplay(self._family(op), plan.config)
 
     def _family(self, op: str) -> Family:
