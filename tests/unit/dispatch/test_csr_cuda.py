@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -216,6 +217,17 @@ def test_means_and_other_values(where, tmp_path):
     np.testing.assert_allclose(ready.spmm(Foreign(x), reduce="mean"), ready.spmm(Foreign(x)) / lengths, atol=1e-5)
     values = dense(host().pattern.nnz, seed=9)
     close(SpMM(), host().with_values(values), {"B": x}, ready.spmm(Foreign(x), values=Foreign(values)))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_values_may_change_in_place(here, reduce):
+    x = Foreign(dense(COLS, WIDTH))
+    for given in (parts(host()), sparloom.prepare(parts(host()))):
+        call = given.spmm if isinstance(given, Prepared) else partial(sparloom.spmm, given)
+        before = np.array(call(x, reduce=reduce))
+        values = given.matrix.values if isinstance(given, Prepared) else given[2].array
+        values *= 2
+        np.testing.assert_array_equal(np.asarray(call(x, reduce=reduce)), 2 * before)
 
 
 def test_gathering_takes_some_nonzeros_at_a_time(where, monkeypatch):
