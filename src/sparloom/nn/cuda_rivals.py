@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from sparloom.dispatch.csr import CUDA_LIBRARIES, Library, Product
-from sparloom.nn.torch_matrix import device_csr
+from sparloom.nn.rivals import gather_dot
+from sparloom.nn.torch_matrix import device_csr, with_values
+from sparloom.ops import Operands
 from sparloom.platforms import DeviceMatrix
 
 __all__ = ["CUDA_SPARSE_LIBRARIES"]
@@ -19,8 +21,9 @@ def torch_mm(matrix: DeviceMatrix, threads: int) -> Product:
     """Multiply by torch.mm with a CSR tensor, which calls cuSPARSE."""
     left = device_csr(matrix)
 
-    def product(dense: Mapping[str, Any]) -> Any:
-        return matrix.gpu.adopt(torch.mm(left, torch.from_dlpack(dense["B"])), "the result")
+    def product(operands: Operands) -> Any:
+        valued = with_values(left, torch.from_dlpack(operands.matrix.values))
+        return matrix.gpu.adopt(torch.mm(valued, torch.from_dlpack(operands.dense["B"])), "the result")
 
     return product
 
@@ -30,12 +33,12 @@ def torch_gather(matrix: DeviceMatrix, threads: int) -> Product:
 
     Source: AutoSAGE's baseline for SDDMM.
     """
-    rows = torch.from_dlpack(matrix.gpu.upload(matrix.pattern.row_ids()))
-    cols, values = map(torch.from_dlpack, (matrix.placed.indices, matrix.values))
+    rows, cols = map(torch.from_dlpack, (matrix.gpu.upload(matrix.pattern.row_ids()), matrix.placed.indices))
 
-    def product(dense: Mapping[str, Any]) -> Any:
-        left, right = (torch.from_dlpack(dense[name]) for name in ("B", "C"))
-        return matrix.gpu.adopt((left[rows] * right[cols]).sum(1).mul_(values), "the result")
+    def product(operands: Operands) -> Any:
+        left, right, values = map(torch.from_dlpack, (
+            operands.dense["B"], operands.dense["C"], operands.matrix.values))
+        return matrix.gpu.adopt(gather_dot(left, right, rows, cols).mul_(values), "the result")
 
     return product
 

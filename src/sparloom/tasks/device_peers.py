@@ -23,7 +23,7 @@ Bind = Callable[[Operands], Callable[[], Any]]
 def _library(operands: Operands, *, library: Library) -> Callable[[], Any]:
     """Take what decisions compare with."""
     product = library(operands.matrix, 0)
-    return lambda: product(operands.dense)
+    return lambda: product(operands)
 
 
 def _sampled_addmm(operands: Operands) -> Callable[[], torch.Tensor]:

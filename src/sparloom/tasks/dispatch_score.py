@@ -135,7 +135,7 @@ class DispatchBench:
             config.key: family.bind(operands, config, result) for config in kernels.space(op)}
         for name, library in self.libraries.get(case.op, {}).items():
             product = library(operands.matrix, self.threads)
-            calls[name] = lambda product=product: product(operands.dense)
+            calls[name] = lambda product=product: product(operands)
         with pinned(self.threads), torch.inference_mode():
             taken = interleaved(calls, self.timing, threads=self.threads, serial=SERIAL)
         rows: list[Row] = [{"method": name, **statistics_of(each)} for name, each in taken.items()]

@@ -94,9 +94,11 @@ def test_products_of_torch_are_right(where, op, name) -> None:
     pattern = Pattern.from_coo(*np.nonzero(there), there.shape)
     matrix = SparseMatrix(pattern, np.linspace(-1, 1, pattern.nnz))
     operands = op.operands(matrix, WIDTH, seed=0)
-    product = LIBRARIES[op.name][name](where.matrix(matrix), 0)
-    assert_close(product(operands.dense), op.oracle(Operands(matrix, operands.dense)),
-                 terms=op.terms(pattern, WIDTH), scale=op.scale(operands))
+    product = LIBRARIES[op.name][name](where.ones(pattern), 0)
+    for given in (matrix, matrix.with_values(-2 * matrix.values)):
+        found = product(Operands(where.matrix(given), operands.dense))
+        assert_close(found, op.oracle(Operands(given, operands.dense)), terms=op.terms(pattern, WIDTH),
+                     scale=op.scale(Operands(given, operands.dense)))
 
 
 def test_operators_are_registered_for_gpus() -> None:

@@ -7,7 +7,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from sparloom.dispatch.csr.rivals import Library, Product
+import numpy as np
+
+from sparloom.dispatch.csr.rivals import Library, Product, gathered_pieces
+from sparloom.ops import Operands
 from sparloom.platforms import DeviceMatrix, cusparse_spmm
 
 __all__ = ["CUDA_LIBRARIES", "gather_dot"]
@@ -18,10 +21,16 @@ def gather_dot(matrix: DeviceMatrix, threads: int) -> Product:
 
     Source: AutoSAGE's baseline for SDDMM.
     """
-    rows, cols, values = matrix.gpu.upload(matrix.pattern.row_ids()), matrix.placed.indices, matrix.values
+    gpu, nnz = matrix.gpu, matrix.pattern.nnz
+    rows, cols = gpu.upload(matrix.pattern.row_ids()), matrix.placed.indices
 
-    def product(dense: Mapping[str, Any]) -> Any:
-        return (dense["B"][rows] * dense["C"][cols]).sum(1) * values
+    def product(operands: Operands) -> Any:
+        left, right = operands.dense["B"], operands.dense["C"]
+        result = gpu.empty((nnz,), np.float32)
+        for piece in gathered_pieces(nnz, operands.width):
+            result[piece] = (left[rows[piece]] * right[cols[piece]]).sum(1)
+        result *= operands.matrix.values
+        return result
 
     return product
 

@@ -67,7 +67,8 @@ class Prepared:
     """A sparse matrix, and what was decided about it.
 
     The first call of an operation with a width decides how it runs, unless the cache knows; further ones run at once.
-    The matrix must not be changed meanwhile. Threads may share it; their calls run one after the other.
+    Threads may share it; their calls run one after the other. The arrays of the matrix are used as they are: its values
+    may be changed in place between calls, its indices must not be.
 
     Args:
         matrix: A (rows, cols), in the memory of the processor, or of the device that `where` is.
@@ -216,23 +217,17 @@ class Prepared:
         return self.matrix.pattern.digest()
 
     @cached_property
-    def _mean(self) -> SparseMatrix | DeviceMatrix:
-        return self._averaging(self.matrix)
-
-    @cached_property
     def _shares(self) -> Any:
         """One over the nonzeros of its row, of every nonzero: (nnz,) float32."""
         lengths = self.matrix.pattern.row_lengths()
         return self.where.spread(np.repeat(np.float32(1) / np.maximum(lengths, 1).astype(np.float32), lengths))
 
-    def _averaging(self, matrix: SparseMatrix | DeviceMatrix) -> SparseMatrix | DeviceMatrix:
-        return matrix.with_values(matrix.values * self._shares)
-
     def _with(self, values: Any | None, reduce: Reduce = "sum") -> SparseMatrix | DeviceMatrix:
-        if values is None or values is self.matrix.values:
-            return self._mean if reduce == "mean" else self.matrix
-        matrix = self.matrix.with_values(values)
-        return self._averaging(matrix) if reduce == "mean" else matrix
+        """Take the values of this call, for a mean as shares of them: they may not be those of the last call."""
+        matrix = self.matrix
+        if values is not None and values is not matrix.values:
+            matrix = matrix.with_values(self.where.array(values, "values"))
+        return matrix.with_values(self.where.times(matrix.values, self._shares)) if reduce == "mean" else matrix
 
     def _run(self, op: str, operands: Operands, out: Any | None, shape: tuple[int, ...]) -> Any:
         if out is not None:
@@ -246,7 +241,8 @@ class Prepared:
 
     def _made(self, op: str, plan: CsrPlan) -> Replay:
         if plan.choice.library:
-            return LibraryReplay(self._libraries[op][plan.choice.library], self.where)
+            library = self._libraries[op][plan.choice.library]
+            return LibraryReplay(library(self.matrix, self.threads), self.where)
         return NativeReplay(self._family(op), plan.config)
 
     def _family(self, op: str) -> Family:
@@ -270,7 +266,7 @@ class Prepared:
                 raise SchemaError(f"library {plan.choice.library} is not here")
             if not plan.choice.library:
                 space.validate(plan.config)
-        except (KeyError, TypeError, ValueError, IllegalSchedule, SchemaError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, IllegalSchedule, SchemaError) as error:
             log.warning("what was decided about %s on %s: %s: it is decided anew", op, self.matrix, error)
             return None
         return plan
@@ -284,9 +280,10 @@ class Prepared:
         if unmeasured:
             safe = where.safe(asked, operands)
             return CsrPlan(CsrChoice(config=safe.key), Decision("rule", unmeasured), space)
-        model = self._proposals.scorer(lambda: where.model(self._cache), threads=self.threads)
-        decider = CsrDecider(asked, where, self._libraries.get(op, {}), self._policy, model,
-                             allows=self._switches.cuda.allows, apart=self._proposals.learned)
+        decider = CsrDecider(
+            asked, where, self._libraries.get(op, {}), self._policy,
+            lambda: self._proposals.scorer(lambda: where.model(self._cache), threads=self.threads),
+            allows=self._switches.cuda.allows, apart=self._proposals.learned)
         plan = CsrPlan(*decider.decide(operands), space)
         self._cache.keep_schedule(self._key(op, shapes), {
             "choice": asdict(plan.choice), "decision": plan.decision.to_json()})

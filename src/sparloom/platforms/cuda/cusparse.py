@@ -1,12 +1,13 @@
-"""SpMM by cuSPARSE through CuPy, on row-major operands and prepared once: what our kernels must beat on a GPU."""
+"""SpMM by cuSPARSE through CuPy, row-major, prepared once for a pattern: what our kernels must beat on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from sparloom.ops import Operands
 from sparloom.platforms.cuda.csr import DeviceMatrix
 
 __all__ = ["cusparse_spmm"]
@@ -16,8 +17,8 @@ FLOAT = 0  # CUDA_R_32F
 ALGORITHMS = {"default": 0, "alg2": 6}  # CUSPARSE_SPMM_ALG_DEFAULT, CUSPARSE_SPMM_CSR_ALG2: which is faster varies
 
 
-def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Prepare products with a matrix: X (cols, width) float32 under "B" gives (rows, width).
+def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[[Operands], Any]:
+    """Prepare products with a pattern: A's values and X (cols, width) float32 under "B" give (rows, width).
 
     CuPy's own product wants X in columns and copies it in every call, so its lower interface is used.
 
@@ -38,8 +39,9 @@ def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[[Mapping[str
     alpha, beta = (np.array(number, np.float32).ctypes for number in (1, 0))
     room: dict[int, Any] = {}
 
-    def product(dense: Mapping[str, Any]) -> Any:
-        x = dense["B"]
+    def product(operands: Operands) -> Any:
+        csr.data, x = operands.matrix.values, operands.dense["B"]  # the descriptor holds addresses of arrays of `csr`
+        cusparse.spMatSetValues(sparse.desc, csr.data.data.ptr)
         result = cupy.empty((pattern.rows, x.shape[1]), np.float32)
         right, written = _described(cusparse, x), _described(cusparse, result)
         given = (cupy.cuda.device.get_cusparse_handle(), cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE,
@@ -54,7 +56,6 @@ def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[[Mapping[str
             cusparse.destroyDnMat(written)
         return result
 
-    product.kept = csr  # the descriptor holds addresses of its arrays
     return product
 
 
