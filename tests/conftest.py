@@ -15,7 +15,7 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
 settings.register_profile("sparloom", deadline=None)  # how long an example takes is up to the machine
 settings.load_profile("sparloom")
 
-pytest_plugins = ["compiler_plugin", "golden_plugin", "kernel_cache"]
+pytest_plugins = ["compiler_plugin", "file_order", "golden_plugin", "kernel_cache"]
 
 
 @pytest.fixture(scope="session")
