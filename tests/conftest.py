@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -16,6 +17,12 @@ settings.register_profile("sparloom", deadline=None)  # how long an example take
 settings.load_profile("sparloom")
 
 pytest_plugins = ["compiler_plugin", "file_order", "golden_plugin", "kernel_cache"]
+
+
+def pytest_collection_finish() -> None:
+    """Let collections of garbage pass over the modules that are loaded by now: most of what there is, and it stays."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
