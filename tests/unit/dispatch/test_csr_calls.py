@@ -27,12 +27,9 @@ pytestmark = pytest.mark.cc
 
 
 @pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
+def cache(own_cache):
     """A cache of their own, with rates that are measured once."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARLOOM_CACHE", str(folder))
-        yield PlanCache.of_this_user()
+    return PlanCache.of_this_user()
 
 
 def matrix(rows=300, cols=200, seed=0):

@@ -23,7 +23,7 @@ from sparloom.ragged import (
 )
 from sparloom.ragged.executable import arguments, bound_arrays
 
-pytestmark = pytest.mark.cc
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
 
 def fused(name, nest):
@@ -48,11 +48,6 @@ PROGRAMS = {
     "values": remap(parallel(CASES["values"].program, "o", "batch"), "o", "batch"),
     "scores": halves(),
 }
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

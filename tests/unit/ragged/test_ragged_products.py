@@ -24,15 +24,8 @@ from sparloom.ragged.tables import Order
 
 row, col, inner = dims("row col inner")
 
-pytestmark = pytest.mark.cc
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 SIZES = [(3, 5, 2), (64, 65, 7), (0, 4, 4), (4, 0, 3), (2, 3, 0), (17, 130, 33)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def run(program, structure, **arrays):
