@@ -4,7 +4,14 @@ from sparloom.report.arm_figures import Bars, Curves, GroupFigure, Lines, Matric
 from sparloom.report.arms import Compared, read_compared, row_label, row_metrics, row_statistics, rows_cells, rows_table
 from sparloom.report.design_figures import draw_designs
 from sparloom.report.designs import DESIGN_METHODS, design_gains, design_metrics, designs_table, pareto, per_design
-from sparloom.report.dispatch import decision_regret, dispatch_metrics, dispatch_seconds, dispatch_tables
+from sparloom.report.dispatch import (
+    MAKING,
+    decision_regret,
+    dispatch_metrics,
+    dispatch_ratios,
+    dispatch_seconds,
+    dispatch_tables,
+)
 from sparloom.report.dispatch_device import device_dispatch_metrics
 from sparloom.report.dispatch_figures import draw_dispatch
 from sparloom.report.efficiency import (
@@ -73,11 +80,11 @@ from sparloom.report.tables import results_table
 from sparloom.report.written import latex_table, markdown_table
 
 __all__ = [
-    "DESIGN_METHODS", "PAPER_RACE", "RAGGED_PARTS", "Bars", "Choices", "Compared", "Curves", "GroupFigure", "Learning",
-    "Lines", "Matrices", "RaggedPart", "Run", "Scene", "Shares", "Truth", "bounded", "breakdown_frame",
+    "DESIGN_METHODS", "MAKING", "PAPER_RACE", "RAGGED_PARTS", "Bars", "Choices", "Compared", "Curves", "GroupFigure",
+    "Learning", "Lines", "Matrices", "RaggedPart", "Run", "Scene", "Shares", "Truth", "bounded", "breakdown_frame",
     "breakdown_metrics", "breakdown_tables", "case_seconds", "computation_metrics", "computation_tables", "contrast",
     "data_title", "decision_regret", "design_gains", "design_metrics", "designs_table", "device_dispatch_metrics",
-    "dispatch_metrics", "dispatch_seconds", "dispatch_tables", "draw_amortisation", "draw_breakdown",
+    "dispatch_metrics", "dispatch_ratios", "dispatch_seconds", "dispatch_tables", "draw_amortisation", "draw_breakdown",
     "draw_computation", "draw_curves", "draw_designs", "draw_dispatch", "draw_efficiencies", "draw_fused_methods",
     "draw_fusion", "draw_gain", "draw_gcn", "draw_hoisting", "draw_jacobi", "draw_kernels", "draw_learnings",
     "draw_levels", "draw_matrices", "draw_memory", "draw_memory_time", "draw_methods", "draw_pad_fusion",

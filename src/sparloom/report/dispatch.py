@@ -9,10 +9,10 @@ from rich.table import Table
 from sparloom.measure import geomean
 from sparloom.report.ratio_bounds import ratio_bounds
 
-__all__ = ["decision_regret", "dispatch_metrics", "dispatch_seconds", "dispatch_tables"]
+__all__ = ["MAKING", "decision_regret", "dispatch_metrics", "dispatch_ratios", "dispatch_seconds", "dispatch_tables"]
 
 CASE = ["op", "matrix", "width"]
-OWN, NEW, KERNEL = "sparloom", "sparloom_new", "kernel"
+OWN, NEW, PLAIN, KERNEL = "sparloom", "sparloom_new", "sparloom_plain", "kernel"
 WIDEST = 256  # columns, up to which a case counts
 LARGE = 0.5e-3  # seconds of the best baseline, from which on a case counts
 SLOWER = 0.97  # times as fast as the best baseline: below is a regression
@@ -28,8 +28,13 @@ PEERS: Mapping[str, tuple[str, str]] = {
     "pyg_csr_int32": ("PyG, int32", "#c8c8c8"), "pyg_edge_index": ("PyG, edges", "#7aa974"),
     "pyg_torch_sparse": ("PyG, SparseTensor", "#5f7fa8"),
     "cusparse": ("cuSPARSE", "#7aa974"), "cusparse_alg2": ("cuSPARSE, 2nd", "#5f7fa8"),
-    "torch_mm": ("torch CSR", "#9a9a9a"), "torch_gather": ("gather, dot", "#c8c8c8"),
+    "torch_mm": ("torch CSR", "#9a9a9a"), "torch_sampled_addmm": ("torch", "#9a9a9a"),
+    "torch_gather": ("gather, dot", "#c8c8c8"),
 }
+MAKING = ("torch_reduce", "scipy", "gather_dot", "composed", "gathered", "cusparse", "cusparse_alg2", "torch_mm",
+          "torch_sampled_addmm", "torch_gather")
+"""Peers that make the array of their result in each call, as our `sparloom_new` does; the others write to one that is
+there, as `sparloom` does, or train, where there is one own method."""
 
 
 def dispatch_seconds(per_case: pd.DataFrame) -> pd.DataFrame:
@@ -40,6 +45,17 @@ def dispatch_seconds(per_case: pd.DataFrame) -> pd.DataFrame:
     """
     seconds = per_case[per_case["median"].notna()].pivot(index=CASE, columns="method", values="median")
     return seconds.assign(best=seconds[[name for name in PEERS if name in seconds]].min(axis=1))
+
+
+def dispatch_ratios(seconds: pd.DataFrame, own: str = OWN) -> pd.DataFrame:
+    """Divide the seconds of each peer by those of our call: of that which makes its result where the peer does, too.
+
+    Args:
+        seconds: as `dispatch_seconds` gives them.
+        own: our call for the peers that write to an array.
+    """
+    return pd.DataFrame({name: seconds[name] / seconds[NEW if name in MAKING else own]
+                         for name in PEERS if name in seconds}, index=seconds.index)
 
 
 def decision_regret(candidates: pd.DataFrame, decisions: pd.DataFrame) -> pd.DataFrame:
@@ -78,15 +94,23 @@ def dispatch_metrics(
 
     Returns:
         Geometric means over the cases that count, with 95 % bounds `_low` and `_high` and the extremes `_min` and
-        `_max`: `<op>/over_best`, how many times as fast as the fastest baseline of each case; `<op>/over_<baseline>`;
-        `<op>/new_over_best`, where the call makes the array of its result; `<op>/cases` and `<op>/slower_share`, below
-        0.97. `<op>/<width>/over_best` by width, wider ones, too. `<op>/small/over_best` of the shorter cases, and
-        what calls of a prepared matrix take beside the kernel, `replay_overhead_us`, median over all small cases, with
-        `_p90`. `attention/over_composed` is attention/over_best, `sage_training/over_pyg` that of means over
-        neighbours with their gradients. `attention/memory_share`, its peak over that of the baseline which needs least.
-        `probe_share_median`, what deciding takes over 100 calls, and `probe_runs_max`, over one; `measured_share` of
-        the decisions. Of the explored cases `regret`, by operation, by way and by both, see `decision_regret`; what a
-        decision takes, `ways/<way>/seconds_median`, and over one run of the best candidate, `ways/<way>/runs_median`;
+        `_max`: `<op>/over_<baseline>`, how many times as fast we are, see `dispatch_ratios`; `<op>/over_best`, the
+        least of these in each case; `<op>/new_over_best`, the call that makes its result against the fastest baseline
+        of any kind; `<op>/plain_over_best`, as over_best, but the array that we write to does not start at a page, so
+        that nothing is written past the caches; `<op>/cases` and `<op>/slower_share`, of over_best below 0.97.
+        `<op>/<width>/over_best` by width, wider ones, too. `<op>/small/over_best` of the other cases, and what calls of
+        a prepared matrix take beside the kernel, `replay_overhead_us`, median over all small cases, with `_p90`.
+        `attention/over_composed` is attention/over_best, `sage_training/over_pyg` that of means over neighbours with
+        their gradients. `attention/memory_share`, its peak over that of the baseline which needs least.
+
+        What deciding costs, of the same cases, any width: `probe_runs_max`, how many calls the first one of a program
+        takes beyond one, all in it: checks and hash of A, decision, keeping and logging it, binding the kernel; only
+        compiling and loading kernels and libraries, and the rates of the machine, are behind. `probe_share_median` and
+        `_p90`, this over 100 calls; all three where decisions have `first_seconds`. `measuring_share_median` and
+        `measuring_runs_max`, the same of the decision alone; `measured_share` of the decisions.
+
+        Of the explored cases `regret`, by operation, by way and by both, see `decision_regret`; what a decision alone
+        takes, `ways/<way>/seconds_median`, and over one run of the best candidate, `ways/<way>/runs_median`;
         `stable_share`, those on which at least 9 of 10 decisions are the same or all choices are within 3 %.
     """
     seconds = dispatch_seconds(per_case)
@@ -99,7 +123,7 @@ def dispatch_metrics(
         found |= {"replay_overhead_us": float(over.median()), "replay_overhead_us_p90": float(over.quantile(0.9))}
     found |= _memory(per_case)
     found |= _costs(decisions[decisions["way"] == ""], seconds[seconds["best"] >= least_seconds])
-    return found | (_regrets(candidates, decisions, seed) if len(candidates) else {})
+    return found | _regrets(candidates, decisions[decisions["way"] != ""], seed)
 
 
 def _speedups(
@@ -107,17 +131,20 @@ def _speedups(
 ) -> dict[str, float]:
     small, counted = rows[rows["best"] < least_seconds], rows[rows["best"] >= least_seconds]
     large = counted[counted.index.get_level_values("width") <= most_width]
-    ratio = large["best"] / large[OWN]
+    over = dispatch_ratios(rows)
+    ratio = over.loc[large.index].min(axis=1)
     found: dict[str, float] = {f"{op}/cases": len(large), **ratio_bounds(f"{op}/over_best", ratio, seed=seed)}
     if len(large):
         found[f"{op}/slower_share"] = float((ratio < SLOWER).mean())
-    for width, own in (counted["best"] / counted[OWN]).groupby("width"):
-        found |= ratio_bounds(f"{op}/{width}/over_best", own, seed=seed)
-    for name in (name for name in PEERS if name in rows):
-        found |= ratio_bounds(f"{op}/over_{name}", large[name] / large[OWN], seed=seed)
+    for width, least in over.loc[counted.index].min(axis=1).groupby("width"):
+        found |= ratio_bounds(f"{op}/{width}/over_best", least, seed=seed)
+    for name in over:
+        found |= ratio_bounds(f"{op}/over_{name}", over.loc[large.index, name], seed=seed)
     if NEW in rows:
         found |= ratio_bounds(f"{op}/new_over_best", large["best"] / large[NEW], seed=seed)
-    found |= ratio_bounds(f"{op}/small/over_best", small["best"] / small[OWN], seed=seed)
+    if PLAIN in rows and not over.drop(columns=[*MAKING], errors="ignore").dropna(how="all").empty:
+        found |= ratio_bounds(f"{op}/plain_over_best", dispatch_ratios(large, PLAIN).min(axis=1), seed=seed)
+    found |= ratio_bounds(f"{op}/small/over_best", over.loc[small.index].min(axis=1), seed=seed)
     alias = ALIASES.get(op)
     if alias:
         found |= {key.replace("over_best", alias): value for key, value in found.items()
@@ -138,16 +165,25 @@ def _memory(per_case: pd.DataFrame) -> dict[str, float]:
 
 def _costs(decided: pd.DataFrame, counted: pd.DataFrame) -> dict[str, float]:
     """What deciding took, in the cases that count."""
+    if decided.empty or counted.empty:
+        return {}
     known = decided.merge(counted.reset_index()[[*CASE, OWN]], on=CASE)
     if known.empty:
         return {}
-    runs = known["decision_seconds"] / known[OWN]
-    return {"probe_share_median": float(runs.median() / CALLS), "probe_share_p90": float(runs.quantile(0.9) / CALLS),
-            "probe_runs_max": float(runs.max()), "measured_share": float((known["origin"] == "measured").mean())}
+    alone = known["decision_seconds"] / known[OWN]
+    found = {"measuring_share_median": float(alone.median() / CALLS), "measuring_runs_max": float(alone.max()),
+             "measured_share": float((known["origin"] == "measured").mean())}
+    if "first_seconds" not in known:
+        return found
+    first = known["first_seconds"] / known[OWN] - 1
+    return {"probe_share_median": float(first.median() / CALLS), "probe_share_p90": float(first.quantile(0.9) / CALLS),
+            "probe_runs_max": float(first.max()), **found}
 
 
 def _regrets(candidates: pd.DataFrame, decisions: pd.DataFrame, seed: int) -> dict[str, float]:
-    judged = decision_regret(candidates, decisions[decisions["way"] != ""])
+    if candidates.empty or decisions.empty:
+        return {}
+    judged = decision_regret(candidates, decisions)
     first = judged[judged["repeat"] == 0]
     own = first[first["way"] == "default"]
     found = ratio_bounds("regret", own["regret"], seed=seed)

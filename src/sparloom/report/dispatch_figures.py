@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom.measure import geomean
-from sparloom.report.dispatch import LARGE, OWN, PEERS, decision_regret, dispatch_seconds
+from sparloom.report.dispatch import LARGE, PEERS, decision_regret, dispatch_ratios, dispatch_seconds
 from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
 
 __all__ = ["draw_dispatch"]
@@ -27,8 +27,9 @@ def draw_dispatch(
     if len(large):
         _draw_speedups(large, folder / "speedups")
         _draw_best(per_case, large, folder / "best")
-    if len(candidates):
-        _draw_regret(decision_regret(candidates, decisions[decisions["way"] != ""]), folder / "regret")
+    explored = decisions[decisions["way"] != ""]
+    if len(candidates) and len(explored):
+        _draw_regret(decision_regret(candidates, explored), folder / "regret")
 
 
 def _draw_speedups(large: pd.DataFrame, stem: Path) -> None:
@@ -38,9 +39,9 @@ def _draw_speedups(large: pd.DataFrame, stem: Path) -> None:
     shown = {op: [peer for peer in PEERS if peer in known and known.loc[op, peer]] for op in ops}
     drawn, panels = figure(1.2 + 1.6 * max(map(len, shown.values())), 2.6 * len(ops), rows=len(ops))
     for panel, (op, peers) in zip(panels, shown.items(), strict=True):
-        rows = large.xs(op, level="op")
+        over = dispatch_ratios(large.xs(op, level="op"))
         found = {(peer, int(width)): own.to_numpy()
-                 for peer in peers for width, own in (rows[peer] / rows[OWN]).dropna().groupby("width")}
+                 for peer in peers for width, own in over[peer].dropna().groupby("width")}
         width_bars(panel, found, {peer: PEERS[peer][1] for peer in peers})
         logarithmic(panel)
         panel.set_xticks(range(len(peers)), [PEERS[peer][0] for peer in peers], fontsize=8)
@@ -56,10 +57,9 @@ def _draw_best(per_case: pd.DataFrame, large: pd.DataFrame, stem: Path) -> None:
     colours = {width: f"C{place}" for place, width in enumerate(sorted(set(large.index.get_level_values("width"))))}
     drawn, panels = figure(3.4 * len(ops), 3.2, columns=len(ops))
     for panel, op in zip(panels, ops, strict=True):
-        rows = large.xs(op, level="op")
-        for width, own in rows.groupby("width"):
-            at = nonzeros.loc[own.index.get_level_values("matrix")]
-            panel.plot(at, own["best"] / own[OWN], "o", color=colours[width], markersize=2.5, alpha=0.6,
+        for width, least in dispatch_ratios(large.xs(op, level="op")).min(axis=1).groupby("width"):
+            at = nonzeros.loc[least.index.get_level_values("matrix")]
+            panel.plot(at, least, "o", color=colours[width], markersize=2.5, alpha=0.6,
                        label=f"{width}")
         panel.set_xscale("log")
         logarithmic(panel)

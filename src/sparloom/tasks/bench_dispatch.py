@@ -2,16 +2,14 @@
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
-
 from sparloom import log
-from sparloom.dispatch import PlanCache
 from sparloom.dispatch.csr import CsrPolicy
 from sparloom.errors import SparloomError
 from sparloom.files import atomic_path, write_text
@@ -23,6 +21,7 @@ from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tasks.case_journal import CaseJournal, journal_folder
 from sparloom.tasks.decision_way import DecisionWay, ready_ways
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase, dispatch_cases, spread_out
+from sparloom.tasks.dispatch_frames import CANDIDATES, DECISIONS, PER_CASE, frame_of
 from sparloom.tasks.dispatch_score import DispatchBench
 from sparloom.tasks.fanout import run_apart
 from sparloom.tasks.kernel_peers import peer_versions
@@ -31,7 +30,7 @@ from sparloom.tasks.provenance import commit
 
 __all__ = ["BenchDispatch"]
 
-FIXED = 150_000  # nonzeros that take about as long as what a case takes however small its matrix is
+FIXED = 1_000_000  # nonzeros that take about as long as what a case takes however small its matrix is
 logger = logging.getLogger(__name__)
 
 
@@ -39,10 +38,11 @@ logger = logging.getLogger(__name__)
 class BenchDispatch:
     """Time SpMM, SDDMM and attention on a sparse pattern, as users call them, beside other libraries.
 
-    First a process decides for every case; another one finds the decisions in the cache, checks every method and times
-    all of them side by side. A third one explores some cases: it times every candidate, so that it is known what a
-    decision could have won, and decides anew several times and in other ways. A run that is killed goes on where it
-    was, as long as commit and settings are the same; other ways explore anew and keep what is timed.
+    First a process makes the first call of every case, which decides; another one finds the decisions in the cache,
+    checks every method against float64 and times all of them side by side. A third one explores some cases: it times
+    every candidate, so that it is known what a decision could have won, and decides anew several times and in other
+    ways. A run that is killed goes on where it was, as long as commit and settings are the same; other ways explore
+    anew and keep what is timed.
 
     Args:
         corpus: of matrices.
@@ -78,7 +78,14 @@ class BenchDispatch:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Write per_case.parquet, decisions.parquet, candidates.parquet, peers.json and figures; returns ratios."""
+        """Write per_case.parquet, decisions.parquet, candidates.parquet, peers.json and figures; returns ratios.
+
+        Raises:
+            ValueError: variables AUTOSAGE_* are set, which change what is decided, or where it is kept.
+        """
+        given = sorted(name for name, value in os.environ.items() if name.startswith("AUTOSAGE_") and value)
+        if given:
+            raise ValueError(f"{', '.join(given)}: this bench decides by task.policy alone, unset them")
         return replace(self, ways=ready_ways(self.ways, self.corpus.entries()))._run(out)
 
     def _run(self, out: Path) -> Mapping[str, float]:
@@ -94,13 +101,15 @@ class BenchDispatch:
                     if reason:
                         logger.warning("%s is left out: %s", name, reason)
         scored, decided, explored = (
-            pd.DataFrame(self._rows(step, planned[step], entries)) for step in ("score", "decide", "explore"))
-        told = explored["method"].isna() if len(explored) else []
-        frames = {"per_case": scored, "decisions": pd.concat([decided.assign(way="", repeat=0), explored[told]]),
-                  "candidates": explored[~told]}
+            list(self._rows(step, planned[step], entries)) for step in ("score", "decide", "explore"))
+        frames = {
+            "per_case": frame_of(scored, PER_CASE),
+            "decisions": frame_of([*({**row, "way": "", "repeat": 0} for row in decided),
+                                   *(row for row in explored if "way" in row)], DECISIONS),
+            "candidates": frame_of((row for row in explored if "way" not in row), CANDIDATES)}
         for name, frame in frames.items():
             with atomic_path(out / f"{name}.parquet") as path:
-                frame.dropna(axis=1, how="all").to_parquet(path, compression="zstd")
+                frame.to_parquet(path, compression="zstd")
         write_text(out / "peers.json", json.dumps(peer_versions(), indent=2) + "\n")
         metrics = dispatch_metrics(**frames, seed=self.seed)
         for table in dispatch_tables(metrics):
@@ -117,7 +126,7 @@ class BenchDispatch:
             return f"cannot be read: {error}"
         bench = DispatchBench(
             self.timing, self.threads, self.heads, self.policy, SPARSE_LIBRARIES, self.memory_bytes, self.ways,
-            self.repeats, PlanCache(self._folder / "plans"), self.seed)
+            self.repeats, self._folder / "plans", self.seed)
         for case in self._missing(step, self._planned(step)[name]):
             self._journal(step).append(case.key, getattr(bench, step)(case, matrix))
         return ""

@@ -55,7 +55,7 @@ def _tensors(operands: Operands) -> dict[str, torch.Tensor]:
 
 SPARSE_DEVICE_PEERS: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
     "spmm": {name: partial(_library, library=library) for name, library in CUDA_SPARSE_LIBRARIES["spmm"].items()},
-    "sddmm": {"sampled_addmm": _sampled_addmm, **{
+    "sddmm": {"torch_sampled_addmm": _sampled_addmm, **{
         name: partial(_library, library=library) for name, library in CUDA_SPARSE_LIBRARIES["sddmm"].items()}},
     "attention": {"composed": _composed_sampled, "gathered": _composed_gathered},
 })

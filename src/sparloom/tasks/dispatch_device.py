@@ -6,6 +6,7 @@ Nothing of this has run on a GPU; see docs/gpu_status.md.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from sparloom.ops import Op, Operands, assert_few_close, few_rows
 from sparloom.platforms import DeviceKernels, interleaved_on_device
 from sparloom.sparse import SparseMatrix
 from sparloom.tasks.device_peers import GATHERING_THERE, SPARSE_DEVICE_PEERS
-from sparloom.tasks.dispatch_calls import OPS, own_calls, told
+from sparloom.tasks.dispatch_calls import OPS, told
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase
+from sparloom.tasks.own_calls import user_call
 from sparloom.tasks.sage_training import sage_aggregations
 from sparloom.tasks.sparse_peers import gathered_bytes
 from sparloom.tasks.timed_cases import statistics_of
@@ -79,7 +81,7 @@ class DeviceDispatchBench:
     def _timed(self, case: DispatchCase, op: Op, operands: Operands) -> list[Row]:
         ready = self._prepared(operands, self.cache, replay_only=True)
         plan, family = ready.plan(case.op, **operands.dense), self.where.kernels(op, case.width)
-        calls, check = own_calls(case.op, ready, plan, operands, family), self._check(op, operands)
+        calls, check = _own_calls(case.op, ready, plan, operands, family), self._check(op, operands)
         for name in ("sparloom", "sparloom_new"):
             check(calls[name]())
         launches = {name: calls[name] for name in ("sparloom", "kernel") if name in calls}
@@ -119,7 +121,7 @@ class DeviceDispatchBench:
             steps = sage_aggregations(matrix.pattern, case.width, seed=self.seed, device=self.device)
         except REFUSALS as error:
             return [_refused("pyg", error)]
-        taken = interleaved_on_device(steps.bound, self.timing, self.where.gpu.repeat)
+        taken = interleaved_on_device({**steps.own, **steps.peers}, self.timing, self.where.gpu.repeat)
         return [{"method": name, **statistics_of(each)} for name, each in taken.items()] + [
             {"method": name, "failure": reason} for name, reason in steps.refused.items()]
 
@@ -167,6 +169,17 @@ class DeviceDispatchBench:
 
     def _prepared(self, operands: Operands, cache: PlanCache, *, replay_only: bool = False) -> Prepared:
         return Prepared(operands.matrix, where=self.where, cache=cache, policy=self.policy, replay_only=replay_only)
+
+
+def _own_calls(
+    op: str, ready: Prepared, plan: CsrPlan, operands: Operands, family: DeviceKernels,
+) -> dict[str, Call]:
+    """Bind the operation as users call it, with a place for the result and without, and the kernel that it runs."""
+    call, result = user_call(ready, op, operands.dense), family.result(operands)
+    calls = {"sparloom": partial(call, out=result), "sparloom_new": call}
+    if plan.choice.config:
+        calls["kernel"] = family.bind(operands, plan.config, result)
+    return calls
 
 
 def _refused(name: str, error: Exception) -> Row:

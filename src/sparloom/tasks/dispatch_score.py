@@ -1,9 +1,11 @@
 """Decide, time and explore one case of a bench of input-aware operations: steps for processes of their own."""
 
+import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,25 +14,30 @@ import numpy as np
 import torch
 
 from sparloom.dispatch import PlanCache
-from sparloom.dispatch.csr import CsrPolicy, Library, Prepared
+from sparloom.dispatch.csr import CsrPolicy, Library, Prepared, prepare
 from sparloom.errors import Unsupported
 from sparloom.fusion import pinned
 from sparloom.jit import RESULTS
-from sparloom.measure import Measurement, TimingProtocol
-from sparloom.ops import Operands, assert_rows_close
+from sparloom.measure import TimingProtocol
+from sparloom.models import retain_memory
+from sparloom.ops import Operands
 from sparloom.platforms import CpuKernels, interleaved, reallocated
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tasks.decision_way import DecisionWay
-from sparloom.tasks.dispatch_calls import OPS, own_calls, told
+from sparloom.tasks.dispatch_calls import OPS, told
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase
-from sparloom.tasks.peak_memory import peak_bytes
+from sparloom.tasks.known_rows import KnownRows
+from sparloom.tasks.own_calls import check_own, own_calls, user_call
+from sparloom.tasks.peak_memory import give_back, peak_bytes
 from sparloom.tasks.sage_training import sage_aggregations, sage_steps
+from sparloom.tasks.side_by_side import noted, side_by_side
 from sparloom.tasks.sparse_peers import GATHERING, SPARSE_PEERS, gathered_bytes
 from sparloom.tasks.timed_cases import statistics_of
 
 __all__ = ["DispatchBench"]
 
 SERIAL = ("scipy",)
+FOLDER = "AUTOSAGE_CACHE_DIR"
 
 Row = dict[str, Any]
 _loaded: set[str] = set()
@@ -49,7 +56,7 @@ class DispatchBench:
         memory_bytes: peers that gather more are left out.
         ways: other ways to decide, by name.
         repeats: of a cold decision.
-        cache: of decisions; another process finds them there.
+        plans: folder of decisions; another process finds them there.
         seed: of operands.
     """
 
@@ -61,65 +68,78 @@ class DispatchBench:
     memory_bytes: float
     ways: Mapping[str, DecisionWay]
     repeats: int
-    cache: PlanCache
+    plans: Path
     seed: int
 
     def decide(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Decide; one row says what for and what it took, but for what compiles and loads kernels and libraries."""
+        """Make the first call of a program; one row says what was decided, and what it took.
+
+        Kernels and libraries have been compiled and loaded before, on a small matrix, and the rates of the machine are
+        known. What an attempt before that was killed has kept is gone.
+        """
         torch.set_num_threads(self.threads)
         self._load(case.op)
-        operands = self._operands(case, matrix)
-        self.cache.rates(self.threads)
-        plan = self._prepared(operands.matrix, cache=self.cache, policy=self.policy).plan(case.op, **operands.dense)
-        return [told(plan)]
+        kept = self._kept(case)
+        shutil.rmtree(kept.folder, ignore_errors=True)
+        return [self._first(case.op, self._operands(case, matrix), kept, DecisionWay(self.policy))]
 
     def score(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Check every method and time all side by side; a row for each. What was decided is looked up.
 
-        Baselines that are slow, see `TimingProtocol`, are timed twice, alone, and the faster run counts.
+        Memory that is freed meanwhile is kept for what is allocated next, for all methods. Peers that are slow, see
+        `side_by_side`, are timed twice, alone, and the faster run counts.
 
         Raises:
             NotDecided: no other process has decided the case before.
+            AssertionError: one of our own methods computes something else than the oracle.
         """
         torch.set_num_threads(self.threads)
+        retain_memory()
+        with suppress(Unsupported):
+            give_back()
         if case.op in TRAINING:
             return self._trained(case, matrix)
         op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
-        ready = self._prepared(operands.matrix, cache=self.cache, policy=self.policy, replay_only=True)
-        plan = ready.plan(case.op, **operands.dense)
-        calls = own_calls(case.op, ready, plan, operands, CpuKernels(self.threads, case.width).family(op))
-        expected, failed, once = np.array(calls["sparloom"]()), [], {}
-        limit = self.timing.slow_factor * _seconds(calls["sparloom"])
-        for name, bind in SPARSE_PEERS[case.op].items():
-            try:
+        ready = self._prepared(operands.matrix, cache=self._kept(case), policy=self.policy, replay_only=True)
+        bound, known = own_calls(ready, ready.plan(case.op, **operands.dense), op, operands), KnownRows(op, operands)
+        check_own(bound, known)
+        own, failed = {name: call.run for name, call in bound.items()}, {}
+        peers = self._peers(case.op, operands, known, failed)
+        with pinned(self.threads), torch.inference_mode():
+            taken = side_by_side(own, peers, failed, self.timing, threads=self.threads, serial=SERIAL)
+        work, calls = op.work(operands.matrix.pattern, case.width), {**own, **peers}
+        return [{"method": name, **statistics_of(each), "flops": work.flops, "bytes": work.bytes,
+                 **self._peak(case, calls[name])} for name, each in taken.items()] + _failures(failed)
+
+    def _peers(
+        self, op: str, operands: Operands, known: KnownRows, failed: dict[str, str],
+    ) -> dict[str, Callable[[], Any]]:
+        """Bind those that are here, compute what is wanted, and do not need too much memory."""
+        peers = {}
+        for name, bind in SPARSE_PEERS[op].items():
+            with noted(name, failed):
                 if name in GATHERING and gathered_bytes(operands) > self.memory_bytes:
                     raise Unsupported(f"it makes {gathered_bytes(operands) / 2**30:.1f} GiB")
                 call = bind(operands, self.threads)
-                assert_rows_close(np.asarray(call()), expected, op, operands)
-                spent = _seconds(call)
-                if spent > limit and (spent := min(spent, _seconds(call))) > limit:
-                    once[name] = Measurement((spent,), "wall")
-                calls[name] = call
-            except (Unsupported, AssertionError) as error:
-                failed.append({"method": name, "failure": f"{type(error).__name__}: {error}"})
-        with pinned(self.threads), torch.inference_mode():
-            taken = interleaved({name: call for name, call in calls.items() if name not in once}, self.timing,
-                                threads=self.threads, serial=SERIAL)
-        work = op.work(operands.matrix.pattern, case.width)
-        return [{"method": name, **statistics_of(each), "flops": work.flops, "bytes": work.bytes,
-                 **self._peak(case, calls[name])} for name, each in {**taken, **once}.items()] + failed
+                known.check(np.asarray(call()))
+                peers[name] = call
+        return peers
 
     def _trained(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Time what is trained, in which kernels are decided and kept as in any program."""
+        """Time what is trained, in which kernels are decided and kept as in any program, but among those of this run.
+
+        Raises:
+            AssertionError: ours computes something else.
+        """
         bind = sage_aggregations if case.op == "sage_training" else sage_steps
-        try:
-            steps = bind(matrix.pattern, case.width, seed=self.seed)
-        except (Unsupported, AssertionError) as error:
-            return [{"method": "pyg", "failure": f"{type(error).__name__}: {error}"}]
-        with pinned(self.threads):
-            taken = interleaved(steps.bound, self.timing, threads=self.threads)
-        return [{"method": name, **statistics_of(each)} for name, each in taken.items()] + [
-            {"method": name, "failure": reason} for name, reason in steps.refused.items()]
+        with _layers_keep_in(self.plans):
+            try:
+                steps = bind(matrix.pattern, case.width, seed=self.seed)
+            except Unsupported as error:
+                return _failures({"pyg": f"{type(error).__name__}: {error}"})
+            with pinned(self.threads):
+                taken = side_by_side(steps.own, steps.peers, steps.refused, self.timing, threads=self.threads)
+        return [{"method": name, **statistics_of(each)} for name, each in taken.items()] + _failures(steps.refused)
 
     def explore(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Time every candidate and every baseline of a decision, and decide anew in every way, several times.
@@ -127,6 +147,7 @@ class DispatchBench:
         The rows of candidates have `seconds` for each repetition, those of decisions a way and a repeat.
         """
         torch.set_num_threads(self.threads)
+        self._load(case.op)
         op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
         kernels = CpuKernels(self.threads, case.width)
         family = kernels.family(op)
@@ -154,18 +175,36 @@ class DispatchBench:
         operands = OPS[op](self.heads).operands(
             SparseMatrix(pattern, np.ones(pattern.nnz, np.float32)), 8 * self.heads, self.seed)
         policy = replace(self.policy, calibrate="full", effort=replace(self.policy.effort, seconds=0.05))
-        self._prepared(operands.matrix, cache=PlanCache(None), policy=policy).plan(op, **operands.dense)
+        self._first(op, operands, PlanCache(None), DecisionWay(policy))
 
     def _cold(self, case: DispatchCase, operands: Operands, way: DecisionWay) -> Row:
-        """Decide with nothing known but the rates of the machine."""
+        """Make the first call with nothing known but the rates of the machine."""
         folder = Path(tempfile.mkdtemp(prefix="sparloom-plans-"))
         try:
-            cache = PlanCache(folder)
-            cache.keep_rates(self.threads, self.cache.rates(self.threads))
-            return told(self._prepared(operands.matrix, cache=cache, policy=way.policy, shortlist=way.shortlist,
-                                       model=way.model).plan(case.op, **operands.dense))
+            return self._first(case.op, operands, PlanCache(folder), way)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _first(self, op: str, operands: Operands, cache: PlanCache, way: DecisionWay) -> Row:
+        """Make a matrix ready and call an operation once: from reading the arrays of A to the result in its place.
+
+        Between them lie the hash of the pattern, the decision, keeping and logging it, and binding what was chosen.
+        """
+        if cache.folder is not None:
+            cache.keep_rates(self.threads, PlanCache(self.plans).rates(self.threads))
+        given, out = operands.matrix.to_scipy(), CpuKernels(self.threads, operands.width).family(
+            OPS[op](self.heads)).result(operands)
+        out.fill(0)
+        start = time.perf_counter()
+        ready = prepare(given, threads=self.threads, libraries=self.libraries, cache=cache, policy=way.policy,
+                        shortlist=way.shortlist, model=way.model)
+        user_call(ready, op, operands.dense)(out=out)
+        seconds = time.perf_counter() - start
+        return {**told(ready.plan(op, **operands.dense)), "first_seconds": seconds}
+
+    def _kept(self, case: DispatchCase) -> PlanCache:
+        """Where the decision of a case is kept, with nothing else."""
+        return PlanCache(self.plans / case.key)
 
     def _prepared(self, matrix: SparseMatrix, **options: Any) -> Prepared:
         return Prepared(matrix, threads=self.threads, libraries=self.libraries, **options)
@@ -186,7 +225,15 @@ class DispatchBench:
             return {}
 
 
-def _seconds(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+@contextmanager
+def _layers_keep_in(folder: Path) -> Iterator[None]:
+    """Let layers, which ask the environment, keep their decisions in a folder."""
+    os.environ[FOLDER] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ[FOLDER]
+
+
+def _failures(failed: Mapping[str, str]) -> list[Row]:
+    return [{"method": name, "failure": reason} for name, reason in failed.items()]

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparloom.errors import Unsupported
 
-__all__ = ["peak_bytes"]
+__all__ = ["give_back", "peak_bytes"]
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 FORGET_PEAK = "5"  # see man 5 proc
@@ -28,13 +28,25 @@ def peak_bytes(call: Callable[[], Any], forget: Callable[[], None] = lambda: Non
     return int(statistics.median(_one_peak(call, forget) for _ in range(RUNS)))
 
 
-def _one_peak(call: Callable[[], Any], forget: Callable[[], None]) -> int:
-    forget()
+def give_back() -> None:
+    """Give the system what was freed, so that it serves nobody here any more.
+
+    Raises:
+        Unsupported: the C library has no such call.
+    """
     gc.collect()
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not serve the call
-        CLEAR.write_text(FORGET_PEAK, encoding="ascii")
+        ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError) as error:
+        raise Unsupported(f"freed memory is not given back on this system: {error}") from error
+
+
+def _one_peak(call: Callable[[], Any], forget: Callable[[], None]) -> int:
+    forget()
+    give_back()
+    try:
+        CLEAR.write_text(FORGET_PEAK, encoding="ascii")
+    except OSError as error:
         raise Unsupported(f"peaks of memory are not counted on this system: {error}") from error
     before = _kibibytes("VmRSS")
     call()

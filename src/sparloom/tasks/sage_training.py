@@ -1,8 +1,9 @@
-"""GraphSAGE: means over neighbours with their gradients, and whole steps of training, these on the CPU.
+"""GraphSAGE: means over neighbours with their gradients, and, on the CPU, whole steps of training.
 
 Both with own layers and with those of PyTorch Geometric.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,9 +14,11 @@ from sparloom.nn import Graph, SAGEConv, spmm
 from sparloom.sparse import Pattern
 from sparloom.tasks.gcn_methods import geometric, graph_forms
 from sparloom.tasks.gcn_training import Classification, Trainee
+from sparloom.tasks.side_by_side import noted
 
 __all__ = ["Steps", "sage_aggregations", "sage_steps"]
 
+OWN = "sparloom"
 REFERENCE = "pyg_edge_index"  # gathers and scatters: the plainest way
 NEAR = 1e-3  # relative difference of losses after two steps
 CPU = torch.device("cpu")
@@ -27,8 +30,9 @@ Step = Callable[[], object]
 class Steps(NamedTuple):
     """Methods that can be timed, all of which have run; and why others were left out."""
 
-    bound: Mapping[str, Step]
-    refused: Mapping[str, str]
+    own: Mapping[str, Step]
+    peers: Mapping[str, Step]
+    refused: dict[str, str]
 
 
 def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.device = CPU) -> Steps:
@@ -36,26 +40,32 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.
 
     Methods are "sparloom", and "pyg_<form>" by the form in which PyTorch Geometric's layer gets the graph; those whose
     means or gradients differ from those of the form edge_index are refused (seen of gradients of csr_int32,
-    PyTorch 2.13 and PyTorch Geometric 2.8).
+    PyTorch 2.13 and PyTorch Geometric 2.8), as are those that fail.
 
     Args:
         device: where they are computed.
 
     Raises:
         Unsupported: torch_geometric is not installed.
-        AssertionError: ours differ from those of the form edge_index.
+        AssertionError: ours differ from those of the form edge_index, or of the first one that runs.
     """
     task = Classification.drawn(pattern, width, seed=seed)
     slopes = torch.rand(task.nodes, width, generator=torch.Generator().manual_seed(seed)).to(device)
     *means, shape = Graph(task.edges, task.nodes).connections().means
     means, task = (*(tensor.to(device) for tensor in means), shape), task.to(device)
-    layer = geometric().nn.SAGEConv(width, width)
-    sent = {"sparloom": partial(spmm, means)}
-    sent |= {f"pyg_{name}": partial(_propagated, layer, graph) for name, graph in graph_forms(task).items()}
-    steps = {name: _Aggregation(aggregate, task.features, slopes) for name, aggregate in sent.items()}
-    expected = steps[REFERENCE]()
-    apart = {name: max(map(_apart, step(), expected)) for name, step in steps.items()}
-    return _sorted_out(steps, apart, limit=CLOSE, what="means or gradients")
+    layer, peers, refused = geometric().nn.SAGEConv(width, width), {}, {}
+    apart: dict[str, float] = {}
+    expected = None
+    for name, graph in _forms(task).items():
+        with noted(name, refused):
+            step = _Aggregation(partial(_propagated, layer, graph), task.features, slopes)
+            found = step()
+            expected = expected or found
+            apart[name], peers[name] = max(map(_apart, found, expected)), step
+    own = _Aggregation(partial(spmm, means), task.features, slopes)
+    found = own()
+    apart[OWN] = max(map(_apart, found, expected or found))
+    return _sorted_out(Steps({OWN: own}, peers, refused), apart, limit=CLOSE, what="means or gradients")
 
 
 def sage_steps(pattern: Pattern, width: int, *, seed: int) -> Steps:
@@ -65,27 +75,39 @@ def sage_steps(pattern: Pattern, width: int, *, seed: int) -> Steps:
     Graphs are prepared and kernels decided in the first step, which is behind all.
     """
     task = Classification.drawn(pattern, width, seed=seed)
-    peer = geometric().nn.SAGEConv
-    layers: dict[str, tuple[type[torch.nn.Module], Callable[[], Any]]] = {
-        "sparloom": (SAGEConv, partial(Graph, task.edges, task.nodes))}
-    layers |= {f"pyg_{name}": (peer, lambda graph=graph: graph) for name, graph in graph_forms(task).items()}
-    trainees = {name: Trainee(layer, prepare, task, seed=seed) for name, (layer, prepare) in layers.items()}
-    for trainee in trainees.values():
-        trainee.train(2)
-    apart = {name: abs(trainee.loss / trainees[REFERENCE].loss - 1) for name, trainee in trainees.items()}
-    return _sorted_out({name: partial(trainee.train, 1) for name, trainee in trainees.items()}, apart, limit=NEAR,
-                       what="losses")
+    layer, peers, refused = geometric().nn.SAGEConv, {}, {}
+    for name, graph in _forms(task).items():
+        with noted(name, refused):
+            trainee = Trainee(layer, lambda graph=graph: graph, task, seed=seed)
+            trainee.train(2)
+            peers[name] = trainee
+    own = Trainee(SAGEConv, partial(Graph, task.edges, task.nodes), task, seed=seed)
+    own.train(2)
+    trained = {**peers, OWN: own}
+    expected = next(iter(trained.values())).loss
+    apart = {name: abs(trainee.loss / expected - 1) for name, trainee in trained.items()}
+    steps = {name: partial(trainee.train, 1) for name, trainee in trained.items()}
+    return _sorted_out(Steps({OWN: steps.pop(OWN)}, steps, refused), apart, limit=NEAR, what="losses")
 
 
-def _sorted_out(steps: Mapping[str, Step], apart: Mapping[str, float], *, limit: float, what: str) -> Steps:
-    refused = {name: f"{what} are {size:.1e} apart" for name, size in apart.items() if not size < limit}
-    if "sparloom" in refused:
-        raise AssertionError(f"ours: {refused['sparloom']} from those of {REFERENCE}")
-    return Steps({name: step for name, step in steps.items() if name not in refused}, refused)
+def _forms(task: Classification) -> dict[str, Any]:
+    """Make the graph in every form, that of the reference first."""
+    forms = {f"pyg_{name}": graph for name, graph in graph_forms(task).items()}
+    return {REFERENCE: forms.pop(REFERENCE), **forms}
+
+
+def _sorted_out(steps: Steps, apart: Mapping[str, float], *, limit: float, what: str) -> Steps:
+    """Refuse peers that are apart from the first method."""
+    far = {name: f"{what} are {size:.1e} apart" for name, size in apart.items() if not size < limit}
+    if OWN in far:
+        raise AssertionError(f"{OWN} is wrong: {far[OWN]} from those of {next(iter(apart))}")
+    peers = {name: step for name, step in steps.peers.items() if name not in far}
+    return Steps(steps.own, peers, steps.refused | far)
 
 
 def _apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
+    size = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
+    return math.inf if math.isnan(size) else size
 
 
 def _propagated(layer: torch.nn.Module, graph: Any, features: torch.Tensor) -> torch.Tensor:

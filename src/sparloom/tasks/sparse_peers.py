@@ -1,6 +1,8 @@
 """SpMM, SDDMM and attention on a sparse pattern as users have them without us, bound to arrays that are there before.
 
-Calls give their results; those that can write to an array write to one that was made before.
+Calls give their results. Those that can write to an array write to one that was made before and starts at a page, as
+ours does; the others make it each time: `sparloom.report.MAKING` names them, as they are compared with our call that
+makes its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +14,7 @@ import numba
 import numpy as np
 import torch
 
+from sparloom.jit import aligned
 from sparloom.nn import torch_csr
 from sparloom.ops import Operands
 from sparloom.tasks.composed_attention import gathered_attention, sampled_attention
@@ -24,14 +27,14 @@ Bind = Callable[[Operands, int], Call]
 
 
 def gathered_bytes(operands: Operands) -> int:
-    """Bytes of the two arrays (nnz, width) that peers which gather rows of dense operands make."""
-    return 8 * operands.matrix.pattern.nnz * operands.width
+    """Bytes of the arrays (nnz, width) that peers which gather rows of dense operands hold: two, and their product."""
+    return 12 * operands.matrix.pattern.nnz * operands.width
 
 
 def _into_array(bind: Callable[..., Callable[[], None]], operands: Operands, threads: int) -> Call:
     """Bind a peer that writes to an array."""
     dense = operands.dense["B"]
-    result = np.empty((operands.matrix.pattern.rows, dense.shape[1]), np.float32)
+    result = aligned((operands.matrix.pattern.rows, dense.shape[1]), np.float32)
     run = bind(operands.matrix, dense, result, threads=threads)
 
     def call() -> np.ndarray:
@@ -39,6 +42,12 @@ def _into_array(bind: Callable[..., Callable[[], None]], operands: Operands, thr
         return result
 
     return call
+
+
+def _scipy(operands: Operands, threads: int) -> Call:
+    """SciPy's product, on one thread."""
+    csr, dense = operands.matrix.to_scipy(), operands.dense["B"]
+    return lambda: csr @ dense
 
 
 def _torch_reduce(operands: Operands, threads: int) -> Call:
@@ -52,7 +61,8 @@ def _sampled_addmm(operands: Operands, threads: int) -> Call:
     """torch.sparse.sampled_addmm into a tensor; A's values must be 1, it does not multiply by them."""
     torch.set_num_threads(threads)
     matrix, (left, right) = torch_csr(operands.matrix), (torch.from_numpy(operands.dense[name]) for name in ("B", "C"))
-    turned, out = right.T, torch_csr(operands.matrix).clone()
+    result = aligned((operands.matrix.pattern.nnz,), np.float32)
+    turned, out = right.T, torch_csr(operands.matrix.with_values(result))
     return lambda: torch.sparse.sampled_addmm(matrix, left, turned, beta=0, out=out).values()
 
 
@@ -68,7 +78,7 @@ def _numba_sddmm(operands: Operands, threads: int) -> Call:
     """The loops that a user of Numba writes: rows in parallel, additions in any order."""
     multiply, pattern = _numba_loops(), operands.matrix.pattern
     left, right = operands.dense["B"], operands.dense["C"]
-    indptr, result = pattern.indptr.astype(np.int32), np.empty(pattern.nnz, np.float32)
+    indptr, result = pattern.indptr.astype(np.int32), aligned((pattern.nnz,), np.float32)
 
     def call() -> np.ndarray:
         numba.set_num_threads(threads)
@@ -113,7 +123,8 @@ def _tensors(operands: Operands) -> dict[str, torch.Tensor]:
 
 
 SPARSE_PEERS: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
-    "spmm": {**{name: partial(_into_array, bind) for name, bind in SPMM_PEERS.items()}, "torch_reduce": _torch_reduce},
+    "spmm": {**{name: partial(_into_array, bind) for name, bind in SPMM_PEERS.items()},
+             "torch_reduce": _torch_reduce, "scipy": _scipy},
     "sddmm": {"sampled_addmm": _sampled_addmm, "numba": _numba_sddmm, "gather_dot": _gather_dot},
     "attention": {"composed": _composed_sampled, "gathered": _composed_gathered},
 })

@@ -26,7 +26,7 @@ TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitio
                         retakes=0, seed=0)
 POLICY = CsrPolicy(least_nonzeros=100, runs=1e9, least_seconds=0.0, effort=Effort(
     candidates=3, repetitions=1, pairs=(2, 2), executions=30, seconds=60.0, short_seconds=0.0))
-THERE = {"spmm": ("torch_mm",), "sddmm": ("sampled_addmm", "torch_gather"), "attention": ("composed", "gathered")}
+THERE = {"spmm": ("torch_mm",), "sddmm": ("torch_sampled_addmm", "torch_gather"), "attention": ("composed", "gathered")}
 
 
 class TimedGpu(WallClock, SharedMemory):
@@ -88,7 +88,7 @@ def test_every_method_is_timed_and_every_decision_told(done):
 def test_metrics_are_of_all_graph_by_graph_and_of_every_width(done):
     out, metrics = done
     assert {"spmm/over_best", "spmm/over_best_min", "sddmm/over_best", "attention/over_composed", "spmm/over_torch_mm",
-            "sddmm/over_sampled_addmm", "spmm/hub_skew/over_best", "attention/hub_skew/8/over_best",
+            "sddmm/over_torch_sampled_addmm", "spmm/hub_skew/over_best", "attention/hub_skew/8/over_best",
             "replay_overhead_us"} <= metrics.keys()
     assert metrics["spmm/own_share"] == metrics["attention/same_share"] == 1
     assert metrics["left_out"] == 0
@@ -132,13 +132,13 @@ def test_peers_that_are_too_large_or_wrong_are_told(gpu, tmp_path, monkeypatch):
 
 
 def test_a_wrong_result_of_ours_leaves_the_case_out(gpu, tmp_path, monkeypatch, caplog):
-    own = dispatch_device.own_calls
+    own = dispatch_device._own_calls
 
     def wrong(op, *given):
         calls = own(op, *given)
         return calls | {"sparloom": lambda: calls["sparloom"]() + 1} if op == "sddmm" else calls
 
-    monkeypatch.setattr(dispatch_device, "own_calls", wrong)
+    monkeypatch.setattr(dispatch_device, "_own_calls", wrong)
     assert bench(tmp_path, gpu, ops={"spmm": [8], "sddmm": [8]}).run(tmp_path)["left_out"] == 1
     assert "sddmm hub_skew 8 is left out: AssertionError: element (" in caplog.text
     with pytest.raises(Unsupported, match="none of 1 cases could be timed, sddmm hub_skew 8: AssertionError: element"):
