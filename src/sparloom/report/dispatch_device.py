@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from sparloom.report.dispatch import CASE, KERNEL, OWN, dispatch_metrics, dispatch_seconds
+from sparloom.report.dispatch import CASE, KERNEL, OWN, dispatch_metrics, dispatch_ratios, dispatch_seconds
 from sparloom.report.ratio_bounds import ratio_bounds
 
 __all__ = ["device_dispatch_metrics"]
@@ -32,7 +32,7 @@ def device_dispatch_metrics(per_case: pd.DataFrame, decisions: pd.DataFrame, *, 
     """
     seconds = dispatch_seconds(per_case)
     found = dispatch_metrics(per_case, decisions, pd.DataFrame(), seed=seed, least_seconds=0.0, most_width=math.inf)
-    found |= _by_graph("over_best", seconds["best"] / seconds[OWN], seed)
+    found |= _by_graph("over_best", dispatch_ratios(seconds).min(axis=1), seed)
     if seconds.columns.isin(VECTORS).sum() == len(VECTORS):
         gain = (seconds[VECTORS[0]] / seconds[VECTORS[1]]).dropna()
         for op, each in gain.groupby("op", sort=False):

@@ -168,9 +168,9 @@ def test_loads_of_four_launches_and_choices_are_reduced():
                 "launch_seconds": launch}
 
     per_case = pd.DataFrame([
-        row(32, "sparloom", 1e-4, 3e-5), row(32, "kernel", 1e-4, 1e-5), row(32, "cusparse", 2e-4),
-        row(32, "vec1", 1e-4), row(32, "vec4", 2e-4), row(64, "sparloom", 1e-4), row(64, "cusparse", 1e-4),
-        row(64, "cusparse_alg2", 0.5e-4)])
+        row(32, "sparloom", 0.5e-4, 3e-5), row(32, "sparloom_new", 1e-4), row(32, "kernel", 1e-4, 1e-5),
+        row(32, "cusparse", 2e-4), row(32, "vec1", 1e-4), row(32, "vec4", 2e-4), row(64, "sparloom", 0.5e-4),
+        row(64, "sparloom_new", 1e-4), row(64, "cusparse", 1e-4), row(64, "cusparse_alg2", 0.5e-4)])
     decisions = pd.DataFrame([
         {"op": "spmm", "matrix": "a", "width": width, "way": way, "choice": choice, "own": choice != "cusparse",
          "origin": "measured", "decision_seconds": 1e-2}
