@@ -8,7 +8,9 @@ import pytest
 from hypothesis import settings
 
 # Workers share the cores. Threads of one that wait, spinning, for those that another keeps from running take three
-# times as long; processes that tests start inherit this.
+# times as long; processes that tests start inherit this. Those of libgomp, which reads it when
+# torch or a kernel is loaded, do not spin at all.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))

@@ -1,13 +1,9 @@
 """Small matrices with everything that goes wrong: empty rows, a hub row, one column, nothing at all."""
 
-import os
-
 import numpy as np
 import pytest
 
 from sparloom.sparse import Pattern, SparseMatrix
-
-os.environ.setdefault("GOMP_SPINCOUNT", "0")  # nothing here is timed: on a busy machine, do not wait by spinning
 
 
 def matrix_of(dense: np.ndarray) -> SparseMatrix:
