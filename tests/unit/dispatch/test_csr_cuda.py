@@ -11,6 +11,7 @@ from emulated_gpu import EmulatedGpu, Foreign, OnDevice
 import sparloom
 from sparloom.dispatch import Effort, PlanCache, Race, list_plans
 from sparloom.dispatch.csr import CsrPolicy, CudaPlace, Prepared, decide
+from sparloom.dispatch.csr.cuda_rates import CudaRates
 from sparloom.dispatch.csr.cuda_rivals import gather_dot
 from sparloom.dispatch.csr.decide import CsrDecider
 from sparloom.errors import NotDecided, Unsupported
@@ -33,6 +34,13 @@ def numpy_spmm(matrix: DeviceMatrix, threads: int):
 
 
 LIBRARIES = {"spmm": {"library": numpy_spmm}, "sddmm": {"gather_dot": gather_dot}}
+
+
+@pytest.fixture(autouse=True)
+def _rates(monkeypatch):
+    """Rates as measured: the emulator is far too slow for that."""
+    monkeypatch.setattr("sparloom.dispatch.csr.cuda_rates.measure_cuda_rates",
+                        lambda gpu: CudaRates.of_data_sheet(gpu.device))
 
 
 @pytest.fixture(scope="module")
@@ -263,11 +271,13 @@ def test_without_cupy_the_remedy_is_named(monkeypatch):
 
 def test_kept_plans_are_told_apart(where, tmp_path, monkeypatch):
     prepared(where, tmp_path).spmm(Foreign(dense(COLS, WIDTH)))
-    (plan,) = list_plans(tmp_path, now=0.0)
+    rates, plan = list_plans(tmp_path, now=0.0)
     assert (plan.kind, plan.op, plan.state, plan.fault) == ("csr", "spmm", "foreign", "of another machine")
+    assert (rates.kind, rates.threads, rates.state, rates.fault) == ("rates", 0, "foreign", "of another machine")
     monkeypatch.setattr("sparloom.platforms.cuda.gpu.CupyGpu.current", lambda: where.gpu)
-    (plan,) = list_plans(tmp_path, now=0.0)
-    assert plan.state == "own"
+    rates, plan = list_plans(tmp_path, now=0.0)
+    assert (plan.state, rates.state) == ("own", "own")
+    assert rates.choice == "50688 GFLOP/s, 2970 GB/s from memory"
 
 
 def test_cupy_is_not_imported():

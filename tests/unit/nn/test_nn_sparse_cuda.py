@@ -20,6 +20,7 @@ from sparse_tensors import (
 )
 
 from sparloom.dispatch.csr import CsrPolicy, CudaPlace
+from sparloom.dispatch.csr.cuda_rates import CudaRates
 from sparloom.errors import Unsupported
 from sparloom.nn import csr_attention, cuda_rivals, sddmm, spmm, tensor_place
 from sparloom.nn.tensor_place import CudaTensors, tensors_on
@@ -55,6 +56,8 @@ def where(tmp_path_factory) -> CudaPlace:
 def on_gpu(where, monkeypatch) -> CudaPlace:
     """Take the CPU for the emulated GPU, on which nothing is measured: see test_csr_cuda.py for that."""
     monkeypatch.setattr(CudaPlace, "policy", lambda self: CsrPolicy(least_seconds=1e9))
+    monkeypatch.setattr("sparloom.dispatch.csr.cuda_rates.measure_cuda_rates",
+                        lambda gpu: CudaRates.of_data_sheet(gpu.device))
     monkeypatch.setattr(tensor_place, "CUDA_SPARSE_LIBRARIES", LIBRARIES)
     monkeypatch.setattr("sparloom.nn.known_patterns.tensors_on", lambda device: CudaTensors(device, where, lambda: 0))
     return where

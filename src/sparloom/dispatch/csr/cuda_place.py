@@ -16,6 +16,7 @@ import numpy as np
 
 from sparloom.dispatch.csr.cuda_estimate import CudaEstimate
 from sparloom.dispatch.csr.cuda_given import cuda_dense
+from sparloom.dispatch.csr.cuda_rates import cuda_rates
 from sparloom.dispatch.csr.cuda_rivals import CUDA_LIBRARIES
 from sparloom.dispatch.csr.decide import CsrPolicy
 from sparloom.dispatch.csr.rivals import Library
@@ -94,8 +95,8 @@ class CudaPlace:
         return "hubs" if balance in HUBS else balance
 
     def model(self, cache: PlanCache) -> CudaEstimate:
-        """Estimate by what the device says of itself."""
-        return CudaEstimate(self.gpu.device)
+        """Estimate by rates of this device."""
+        return CudaEstimate(cuda_rates(self.gpu, cache, self.signature()))
 
     def policy(self) -> CsrPolicy:
         """Take larger samples than on a CPU; however short a run is, the device's clock can tell it."""

@@ -62,6 +62,10 @@ def test_what_looks_for_places_compiles(element):
     compile_or_skip(cuda_text("cuda/spmm_places.cu", {"THREADS": 256, **element_macro(element)}))
 
 
+def test_what_measures_rates_compiles():
+    compile_or_skip(cuda_text("cuda/rates.cu", {"THREADS": 256, "CHAINS": 8}))
+
+
 def test_an_unknown_element_is_refused():
     with pytest.raises((CompileError, pytest.skip.Exception), match=r"Quarter|CUDA compiler"):
         compile_or_skip(replace(ATTENTION, element="Quarter").text)
