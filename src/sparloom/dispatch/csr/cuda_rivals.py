@@ -7,6 +7,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from sparloom.dispatch.csr.rivals import Library, Product
 from sparloom.platforms import DeviceMatrix, cusparse_spmm
 
@@ -14,14 +16,15 @@ __all__ = ["CUDA_LIBRARIES", "gather_dot"]
 
 
 def gather_dot(matrix: DeviceMatrix, threads: int) -> Product:
-    """Gather a row of each dense operand for every nonzero, multiply and add up.
+    """Gather a row of each dense operand for every nonzero, multiply and add up, in float32.
 
     Source: AutoSAGE's baseline for SDDMM.
     """
     rows, cols, values = matrix.gpu.upload(matrix.pattern.row_ids()), matrix.placed.indices, matrix.values
 
     def product(dense: Mapping[str, Any]) -> Any:
-        return (dense["B"][rows] * dense["C"][cols]).sum(1) * values
+        left, right = (dense[name].astype(np.float32, copy=False) for name in ("B", "C"))
+        return ((left[rows] * right[cols]).sum(1) * values).astype(values.dtype, copy=False)
 
     return product
 
