@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -15,7 +16,13 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
 settings.register_profile("sparloom", deadline=None)  # how long an example takes is up to the machine
 settings.load_profile("sparloom")
 
-pytest_plugins = ["compiler_plugin", "golden_plugin"]
+pytest_plugins = ["compiler_plugin", "file_order", "golden_plugin", "kernel_cache"]
+
+
+def pytest_collection_finish() -> None:
+    """Let collections of garbage pass over the modules that are loaded by now: most of what there is, and it stays."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

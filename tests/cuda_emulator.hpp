@@ -4,14 +4,10 @@
 
 #include <ucontext.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <numeric>
-#include <random>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -45,24 +41,35 @@ struct Fibre {
 static std::vector<Fibre> fibres;
 static ucontext_t scheduler;
 static unsigned current, alive;
-static long progress;
+static long progress, met;  // met: the last barrier to which all threads are known to have come
 static const char* fault;
-static std::function<void()> body;
+static void (*body)(const void*);
+static const void* body_state;
 
-static void wait(const std::function<bool()>& ready) {
+template <typename Ready>
+static void wait(const Ready& ready) {
     ++progress;
     while (!ready() && !fault) swapcontext(&fibres[current].context, &scheduler);
     if (fault) swapcontext(&fibres[current].context, &scheduler);
 }
 
 static void enter() {
-    body();
+    body(body_state);
     fibres[current].ended = true;
     ++progress;
     --alive;
 }
 
+static void shuffle(std::vector<unsigned>& order) {
+    static std::uint64_t state = 88172645463325252u;
+    for (std::size_t left = order.size(); left > 1; --left) {
+        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+        std::swap(order[left - 1], order[state % left]);
+    }
+}
+
 static void run_block() {
+    met = 0;
     for (unsigned t = 0; t < blockDim.x; ++t) {
         Fibre& fibre = fibres[t];
         fibre.ended = false;
@@ -74,11 +81,10 @@ static void run_block() {
         makecontext(&fibre.context, enter, 0);
     }
     std::vector<unsigned> order(blockDim.x);
-    std::iota(order.begin(), order.end(), 0u);
-    static std::mt19937 random(0);
+    for (unsigned t = 0; t < blockDim.x; ++t) order[t] = t;
     for (alive = blockDim.x; alive && !fault;) {
         const long before = progress;
-        std::shuffle(order.begin(), order.end(), random);
+        shuffle(order);
         for (unsigned t : order) {
             if (fibres[t].ended || fault) continue;
             current = t;
@@ -90,10 +96,12 @@ static void run_block() {
 }
 
 // Run a kernel; returns what went wrong, or null. Shared memory begins as NaN in every block.
-static const char* launch(unsigned x, unsigned y, unsigned threads, unsigned shared, const std::function<void()>& kernel) {
+template <typename Kernel>
+static const char* launch(unsigned x, unsigned y, unsigned threads, unsigned shared, const Kernel& kernel) {
     if (fibres.size() < threads) fibres = std::vector<Fibre>(threads);
     fault = shared > sizeof(shared_bytes) ? "more shared memory than the emulator has" : nullptr;
-    body = kernel;
+    body = [](const void* state) { (*static_cast<const Kernel*>(state))(); };
+    body_state = &kernel;
     blockDim = Dim{threads, 1};
     gridDim = Dim{x, y};
     for (blockIdx.y = 0; blockIdx.y < y; ++blockIdx.y) {
@@ -116,15 +124,21 @@ static const char* launch(void (*kernel)(P...), unsigned grid, unsigned threads,
     return launch(grid, 1, threads, shared, [=] { call(kernel, arguments, std::index_sequence_for<P...>()); });
 }
 
+static bool all_at_barrier(long count) {
+    if (met >= count) return true;
+    for (const Fibre *other = fibres.data(), *end = other + blockDim.x; other < end; ++other) {
+        if (!other->ended && other->barriers < count) return false;
+    }
+    met = count;
+    return true;
+}
+
 }  // namespace emulator
 
 static void __syncthreads() {
     using namespace emulator;
     const long mine = ++fibres[current].barriers;
-    wait([mine] {
-        return std::all_of(fibres.begin(), fibres.begin() + blockDim.x,
-                           [mine](const Fibre& other) { return other.ended || other.barriers >= mine; });
-    });
+    wait([mine] { return all_at_barrier(mine); });
 }
 
 static float __int_as_float(int bits) {

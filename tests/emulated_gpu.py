@@ -1,5 +1,7 @@
 """A GPU with memory of its own, emulated: kernels are compiled when they are asked for."""
 
+import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -7,9 +9,10 @@ from typing import Any
 import numpy as np
 from cuda_emulator import Emulator
 
+from sparloom.platforms.clock import Repeat, Repetition
 from sparloom.platforms.cuda.device import CudaDevice
 
-__all__ = ["EmulatedGpu", "Foreign", "OnDevice"]
+__all__ = ["EmulatedGpu", "Foreign", "OnDevice", "SharedMemory", "WallClock"]
 
 
 class OnDevice(np.ndarray):
@@ -91,3 +94,28 @@ class EmulatedGpu(Emulator):
             folder.mkdir(parents=True)
             self._compiled[body] = Emulator([text], folder, self.device)
         return self._compiled[body].kernel(text, name)
+
+
+class SharedMemory(EmulatedGpu):
+    """An emulated GPU whose memory is that of the processor, so that tensors of the CPU are on it."""
+
+    def upload(self, array: np.ndarray) -> np.ndarray:
+        return np.array(array)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        return Emulator.empty(self, shape, dtype)
+
+    def adopt(self, array: Any, name: str, *, copies: bool = True) -> np.ndarray:
+        assert not getattr(array, "requires_grad", False), f"{name} is followed by autograd"
+        return np.ascontiguousarray(np.from_dlpack(array))
+
+
+class WallClock:
+    """Seconds of the host, above 0, for an emulated GPU."""
+
+    def repeat(self, call: Callable[[], None]) -> Repeat:
+        def timed(_: float) -> Repetition:
+            start = time.perf_counter()
+            call()
+            return Repetition(*2 * [max(time.perf_counter() - start, 1e-9)])
+        return timed

@@ -11,8 +11,8 @@
 // scores. Dynamic shared memory of attention_hubs: (LANES * VECTOR * PACKS + 2) * THREADS / LANES floats.
 // Macros: LANES 8, 16 or 32; VECTOR, columns per load; PACKS, loads of a thread per row of V; GROUP, nonzeros side by
 // side; THREADS; and those of lanes.cuh. scale: log2(e) / sqrt(width).
-// Preconditions (checked by the caller): width and value_width are multiples of VECTOR and the matrices are aligned to
-// VECTOR elements; hub_degree and `hubs` agree; D overlaps nothing else.
+// Preconditions (checked by the caller): width and value_width are multiples of VECTOR, at most 2^31 - 1024, and the
+// matrices are aligned to VECTOR elements; hub_degree and `hubs` agree; D overlaps nothing else.
 
 #include "attention.cuh"
 

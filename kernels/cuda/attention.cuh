@@ -23,11 +23,11 @@ struct Attender {
     Sum scale;
 
     __device__ Attender(const Heads& heads, Offset row, int head)
-        : query(heads.queries + (row * heads.heads + head) * heads.width),
-          keys(heads.keys + Offset(head) * heads.width),
-          values(heads.values + Offset(head) * heads.value_width),
-          keys_lead(Offset(heads.heads) * heads.width),
-          values_lead(Offset(heads.heads) * heads.value_width),
+        : query(heads.queries + row_start(vector_number(row, head, heads.heads), heads.width)),
+          keys(heads.keys + row_start(head, heads.width)),
+          values(heads.values + row_start(head, heads.value_width)),
+          keys_lead(row_start(heads.heads, heads.width)),
+          values_lead(row_start(heads.heads, heads.value_width)),
           width(heads.width),
           value_width(heads.value_width),
           scale(heads.scale) {}
@@ -41,8 +41,9 @@ struct Tile {
 
     typedef Group<kLanes> Lanes;
 
-    __device__ static int origin() { return blockIdx.y * kWidth; }
-    __device__ static int column(int pack) { return origin() + (pack * kLanes + Lanes::lane()) * kVector; }
+    __device__ static int origin() { return tile_origin(blockIdx.y, kWidth); }
+    __device__ static int place(int pack) { return pack_column(pack, Lanes::lane(), kLanes, kVector); }
+    __device__ static int column(int pack) { return origin() + place(pack); }
 };
 
 // What a group has of a row: the peak, and sums of 2 ^ (score - peak), alone and times the columns of a tile.
@@ -69,13 +70,13 @@ struct Attended {
     __device__ void add(const Attender& row, const Index* indices, Offset n, Offset end) {
         Offset columns[kTogether];
 #pragma unroll
-        for (int c = 0; c < kTogether; ++c) columns[c] = indices[n + c < end ? n + c : end - 1];
+        for (int c = 0; c < kTogether; ++c) columns[c] = indices[existing<kTogether>(n, c, end)];
         Sum scores[kTogether];
         parts(row, columns, scores);
         Pack<kVector> loaded[kTogether][kPacks];
 #pragma unroll
         for (int c = 0; c < kTogether; ++c) {
-            const Element* const values = row.values + columns[c] * row.values_lead;
+            const Element* const values = row.values + row_start(columns[c], row.values_lead);
 #pragma unroll
             for (int p = 0; p < kPacks; ++p) {
                 if (Tile::column(p) < row.value_width) loaded[c][p] = pack_at<kVector>(values + Tile::column(p));
@@ -99,11 +100,11 @@ struct Attended {
         const Element* keys[kTogether];
 #pragma unroll
         for (int c = 0; c < kTogether; ++c) {
-            keys[c] = row.keys + columns[c] * row.keys_lead;
+            keys[c] = row.keys + row_start(columns[c], row.keys_lead);
             sums[c] = 0;
         }
 #pragma unroll 1
-        for (int k = Tile::Lanes::lane() * kVector; k < row.width; k += Tile::kLanes * kVector) {
+        for (int k = Tile::place(0); k < row.width; k += pack_stride(Tile::kLanes, kVector)) {
             const Pack<kVector> query = pack_at<kVector>(row.query + k);
 #pragma unroll
             for (int c = 0; c < kTogether; ++c) {
@@ -153,14 +154,14 @@ struct Attended {
 template <class Tile>
 __device__ inline void attention_rows_of(const Csr& a, Offset rows, Offset hub_degree, const Heads& heads,
                                          Element* out) {
-    const Offset number = Tile::Lanes::number(), row = number / heads.heads;
+    const Offset number = Tile::Lanes::number(), row = row_of_vector(number, heads.heads);
     if (row >= rows) return;
-    const Range nonzeros = row_range(a, row);
-    if (nonzeros.end - nonzeros.begin >= hub_degree) return;
+    const Range nonzeros = row_range(a.indptr, row);
+    if (nonzeros.length() >= hub_degree) return;
     Attended<Tile> found;
-    found.add_all(Attender(heads, row, int(number % heads.heads)), a.indices, nonzeros);
-    const Sum factor = nonzeros.begin < nonzeros.end ? 1 / found.total : 0;
-    found.store(out + number * heads.value_width, heads.value_width, factor);
+    found.add_all(Attender(heads, row, head_of_vector(number, heads.heads)), a.indices, nonzeros);
+    const Sum factor = nonzeros.empty() ? 0 : 1 / found.total;
+    found.store(out + row_start(number, heads.value_width), heads.value_width, factor);
 }
 
 // What the groups of a block have of one row, in shared memory.
@@ -179,7 +180,7 @@ struct Found {
         for (int p = 0; p < Tile::kPacks; ++p) {
 #pragma unroll
             for (int v = 0; v < Tile::kVector; ++v) {
-                sums[group * Tile::kWidth + Tile::column(p) + v - Tile::origin()] = mine.at[p][v];
+                sums[slot_of(group, Tile::kWidth, Tile::place(p) + v)] = mine.at[p][v];
             }
         }
     }
@@ -191,7 +192,7 @@ struct Found {
         for (int group = 0; group < groups; ++group) {
             const Sum kept = exp2f(peaks[group] - peak);
             total += kept * totals[group];
-            sum += kept * sums[group * Tile::kWidth + place];
+            sum += kept * sums[slot_of(group, Tile::kWidth, place)];
         }
         return sum / total;
     }
@@ -201,16 +202,15 @@ struct Found {
 template <class Tile>
 __device__ inline void attention_hub_of(const Csr& a, const int* hubs, const Heads& heads, Element* out, Sum* shared) {
     typedef typename Tile::Lanes Lanes;
-    const Offset row = hubs[blockIdx.x / heads.heads];
-    const int head = blockIdx.x % heads.heads, groups = Lanes::per_block();
+    const Offset row = hubs[row_of_vector(blockIdx.x, heads.heads)];
+    const int head = head_of_vector(blockIdx.x, heads.heads), groups = Lanes::per_block();
     Attended<Tile> mine;
-    mine.add_all(Attender(heads, row, head), a.indices, row_range(a, row).part(Lanes::place(), groups));
+    mine.add_all(Attender(heads, row, head), a.indices, row_range(a.indptr, row).part(Lanes::place(), groups));
     const Found<Tile> found(shared, groups);
     found.put(Lanes::place(), mine);
     __syncthreads();
-    Element* const result = out + (row * heads.heads + head) * heads.value_width + Tile::origin();
-    for (int place = threadIdx.x; place < Tile::kWidth && Tile::origin() + place < heads.value_width;
-         place += blockDim.x) {
-        result[place] = found.merged(place, groups);
-    }
+    Element* const result =
+        out + row_start(vector_number(row, head, heads.heads), heads.value_width) + Tile::origin();
+    const int columns = tile_columns(Tile::origin(), Tile::kWidth, heads.value_width);
+    for (int place = threadIdx.x; place < columns; place += blockDim.x) result[place] = found.merged(place, groups);
 }

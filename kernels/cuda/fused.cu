@@ -11,47 +11,48 @@
 // Launch shape: blockDim.x a multiple of 32. Dynamic shared memory of wavefront 0: with `local`, rows of the largest
 // tile * width * sizeof(Element), and D1 gets only the rows that wavefront 1 needs; without, none.
 // Expects the macro ELEMENT, float or double; float unless given. Indices are int32, offsets into nonzeros int64.
-// Preconditions (checked by the caller): the schedule is legal for A; D overlaps nothing else.
+// Preconditions (checked by the caller): the schedule is legal for A; width is at most 2^31 - 1024; D overlaps nothing
+// else.
+
+#include "index.cuh"
 
 #ifndef ELEMENT
 #define ELEMENT float
 #endif
 
 typedef ELEMENT Element;
-typedef long long int64;
 
 struct Csr {
-    const int64* indptr;
+    const Offset* indptr;
     const int* indices;
     const Element* values;
 };
 
 struct Tiles {
-    const int64* first;          // iterations of loop one: first[v] .. first[v + 1]
-    const int* second;           // iterations of loop two, those of tile v from second_ptr[v] on
-    const int64* second_ptr;
+    const Offset* first;          // iterations of loop one: first[v] .. first[v + 1]
+    const int* second;            // iterations of loop two, those of tile v from second_ptr[v] on
+    const Offset* second_ptr;
     const unsigned char* needed;  // rows of D1 that wavefront 1 reads
 };
 
-constexpr int kWarp = 32;
-
-__device__ inline int lane() { return threadIdx.x % kWarp; }
-__device__ inline int warp() { return threadIdx.x / kWarp; }
-__device__ inline int warps() { return blockDim.x / kWarp; }
+__device__ inline int lane() { return lane_of(threadIdx.x, kWarp); }
+__device__ inline int warp() { return group_of(threadIdx.x, kWarp); }
+__device__ inline int warps() { return groups_of(blockDim.x, kWarp); }
 
 // A dense matrix of which the rows from `origin` on are at `rows`.
 struct Dense {
     const Element* rows;
-    int64 origin;
+    Offset origin;
 
-    __device__ const Element* row(int64 index, int width) const { return rows + (index - origin) * width; }
+    __device__ const Element* row(Offset index, int width) const { return rows + row_start(index - origin, width); }
 };
 
 // By one warp: out = row of A times a dense matrix.
-__device__ inline void spmm_row(const Csr& a, int64 row, const Dense& dense, int width, Element* out) {
+__device__ inline void spmm_row(const Csr& a, Offset row, const Dense& dense, int width, Element* out) {
+    const Range nonzeros = row_range(a.indptr, row);
     for (int column = lane(); column < width; column += kWarp) {
         Element sum = 0;
-        for (int64 n = a.indptr[row]; n < a.indptr[row + 1]; ++n) {
+        for (Offset n = nonzeros.begin; n < nonzeros.end; ++n) {
             sum += a.values[n] * dense.row(a.indices[n], width)[column];
         }
         out[column] = sum;
@@ -62,7 +63,7 @@ __device__ inline void spmm_row(const Csr& a, int64 row, const Dense& dense, int
 __device__ inline void gemm_row(const Element* b, const Element* c, int inner, int width, Element* out) {
     for (int column = lane(); column < width; column += kWarp) {
         Element sum = 0;
-        for (int k = 0; k < inner; ++k) sum += b[k] * c[int64(k) * width + column];
+        for (int k = 0; k < inner; ++k) sum += b[k] * c[row_start(k, width) + column];
         out[column] = sum;
     }
 }
@@ -72,7 +73,9 @@ struct GemmRows {
     const Element *b, *c;
     int inner, width;
 
-    __device__ void operator()(int64 row, Element* out) const { gemm_row(b + row * inner, c, inner, width, out); }
+    __device__ void operator()(Offset row, Element* out) const {
+        gemm_row(b + row_start(row, inner), c, inner, width, out);
+    }
 };
 
 struct SpmmRows {
@@ -80,32 +83,33 @@ struct SpmmRows {
     const Element* c;
     int width;
 
-    __device__ void operator()(int64 row, Element* out) const { spmm_row(b, row, Dense{c, 0}, width, out); }
+    __device__ void operator()(Offset row, Element* out) const { spmm_row(b, row, Dense{c, 0}, width, out); }
 };
 
 extern __shared__ __align__(16) unsigned char shared_bytes[];
 
-__device__ inline void second_loop(const Tiles& tiles, int64 tile, const Csr& a, const Dense& d1, int width,
+__device__ inline void second_loop(const Tiles& tiles, Offset tile, const Csr& a, const Dense& d1, int width,
                                    Element* d) {
-    for (int64 k = tiles.second_ptr[tile] + warp(); k < tiles.second_ptr[tile + 1]; k += warps()) {
-        spmm_row(a, tiles.second[k], d1, width, d + int64(tiles.second[k]) * width);
+    const Range iterations = row_range(tiles.second_ptr, tile);
+    for (Offset k = iterations.begin + warp(); k < iterations.end; k += warps()) {
+        spmm_row(a, tiles.second[k], d1, width, d + row_start(tiles.second[k], width));
     }
 }
 
 template <typename First>
 __device__ inline void wavefront0(const Tiles& tiles, const First& first, const Csr& a, int width, bool local,
                                   Element* d1, Element* d) {
-    const int64 begin = tiles.first[blockIdx.x], end = tiles.first[blockIdx.x + 1];
-    Element* const rows = local ? reinterpret_cast<Element*>(shared_bytes) : d1 + begin * width;
-    for (int64 row = begin + warp(); row < end; row += warps()) {
-        Element* const out = rows + (row - begin) * width;
+    const Range mine = row_range(tiles.first, blockIdx.x);
+    Element* const rows = local ? reinterpret_cast<Element*>(shared_bytes) : d1 + row_start(mine.begin, width);
+    for (Offset row = mine.begin + warp(); row < mine.end; row += warps()) {
+        Element* const out = rows + row_start(row - mine.begin, width);
         first(row, out);
         if (local && tiles.needed[row]) {
-            for (int column = lane(); column < width; column += kWarp) d1[row * width + column] = out[column];
+            for (int column = lane(); column < width; column += kWarp) d1[row_start(row, width) + column] = out[column];
         }
     }
     __syncthreads();
-    second_loop(tiles, blockIdx.x, a, Dense{rows, begin}, width, d);
+    second_loop(tiles, blockIdx.x, a, Dense{rows, mine.begin}, width, d);
 }
 
 extern "C" __global__ void gemm_spmm_wavefront0(Tiles tiles, Csr a, const Element* b, const Element* c, int inner,
@@ -119,22 +123,22 @@ extern "C" __global__ void spmm_spmm_wavefront0(Tiles tiles, Csr a, Csr b, const
 }
 
 // Of both products; `tiles0`: tiles of wavefront 0.
-extern "C" __global__ void wavefront1(Tiles tiles, int64 tiles0, Csr a, const Element* d1, int width, Element* d) {
+extern "C" __global__ void wavefront1(Tiles tiles, Offset tiles0, Csr a, const Element* d1, int width, Element* d) {
     second_loop(tiles, tiles0 + blockIdx.x, a, Dense{d1, 0}, width, d);
 }
 
-extern "C" __global__ void gemm_rows(int64 count, int rows_per_block, const Element* b, const Element* c, int inner,
+extern "C" __global__ void gemm_rows(Offset count, int rows_per_block, const Element* b, const Element* c, int inner,
                                      int width, Element* out) {
-    const int64 begin = int64(blockIdx.x) * rows_per_block;
-    for (int64 row = begin + warp(); row < begin + rows_per_block && row < count; row += warps()) {
-        gemm_row(b + row * inner, c, inner, width, out + row * width);
+    const Range mine = piece_of(blockIdx.x, rows_per_block, count);
+    for (Offset row = mine.begin + warp(); row < mine.end; row += warps()) {
+        gemm_row(b + row_start(row, inner), c, inner, width, out + row_start(row, width));
     }
 }
 
-extern "C" __global__ void spmm_rows(int64 count, int rows_per_block, Csr a, const Element* dense, int width,
+extern "C" __global__ void spmm_rows(Offset count, int rows_per_block, Csr a, const Element* dense, int width,
                                      Element* out) {
-    const int64 begin = int64(blockIdx.x) * rows_per_block;
-    for (int64 row = begin + warp(); row < begin + rows_per_block && row < count; row += warps()) {
-        spmm_row(a, row, Dense{dense, 0}, width, out + row * width);
+    const Range mine = piece_of(blockIdx.x, rows_per_block, count);
+    for (Offset row = mine.begin + warp(); row < mine.end; row += warps()) {
+        spmm_row(a, row, Dense{dense, 0}, width, out + row_start(row, width));
     }
 }

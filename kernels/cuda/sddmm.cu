@@ -9,8 +9,8 @@
 // each. No shared memory.
 // Macros: LANES 8, 16 or 32; VECTOR, columns per load; GROUP; UNROLL kNone, kExplicit or kImplicit (sddmm_nonzeros);
 // THREADS; and those of lanes.cuh.
-// Preconditions (checked by the caller): width is a multiple of VECTOR and the matrices are aligned to VECTOR elements;
-// hub_degree and `hubs` agree; D overlaps nothing else.
+// Preconditions (checked by the caller): width is a multiple of VECTOR, at most 2^31 - 1024, and the matrices are aligned
+// to VECTOR elements; hub_degree and `hubs` agree; D overlaps nothing else.
 
 #include "sddmm.cuh"
 

@@ -19,7 +19,8 @@ struct Dot {
 #pragma unroll
         for (int c = 0; c < kCount; ++c) sums[c] = 0;
 #pragma unroll 1
-        for (int column = Lanes::lane() * kVector; column < width; column += kLanes * kVector) {
+        for (int column = pack_column(0, Lanes::lane(), kLanes, kVector); column < width;
+             column += pack_stride(kLanes, kVector)) {
 #pragma unroll
             for (int c = 0; c < kCount; ++c) {
                 const Pack<kVector> a = pack_at<kVector>(left[c] + column), b = pack_at<kVector>(right[c] + column);
@@ -38,8 +39,8 @@ struct Dense {
 // By one group: nonzero n of a row.
 template <class Dot>
 __device__ inline void sddmm_one(const Csr& a, Offset row, Offset n, const Dense& dense, Element* out) {
-    const Element* const left[1] = {dense.left + row * dense.width};
-    const Element* const right[1] = {dense.right + Offset(a.indices[n]) * dense.width};
+    const Element* const left[1] = {dense.left + row_start(row, dense.width)};
+    const Element* const right[1] = {dense.right + row_start(a.indices[n], dense.width)};
     Sum sums[1];
     Dot::parts(left, right, dense.width, sums);
     const Sum sum = Dot::Lanes::total(sums[0]);
@@ -53,10 +54,10 @@ __device__ inline void sddmm_together(const Csr& a, Offset row, Offset first, Of
     const Element *left[kCount], *right[kCount];
 #pragma unroll
     for (int c = 0; c < kCount; ++c) {
-        const Offset n = first + c < end ? first + c : end - 1;
-        while (a.indptr[row + 1] <= n) ++row;
-        left[c] = dense.left + row * dense.width;
-        right[c] = dense.right + Offset(a.indices[n]) * dense.width;
+        const Offset n = existing<kCount>(first, c, end);
+        row = row_from(a.indptr, row, n);
+        left[c] = dense.left + row_start(row, dense.width);
+        right[c] = dense.right + row_start(a.indices[n], dense.width);
     }
     Sum sums[kCount];
     Dot::template parts<kCount>(left, right, dense.width, sums);
@@ -71,18 +72,18 @@ __device__ inline void sddmm_together(const Csr& a, Offset row, Offset first, Of
 // compiler unrolls (kImplicit) or leaves (kNone).
 template <class Dot, int kCount, Unroll kUnroll>
 __device__ inline void sddmm_nonzeros_of(const Csr& a, Offset rows, const Dense& dense, Element* out) {
-    const Offset nonzeros = a.indptr[rows], first = Dot::Lanes::number() * kCount;
-    if (first >= nonzeros) return;
-    Offset row = row_of(a.indptr, rows, first);
+    const Range mine = piece_of(Dot::Lanes::number(), kCount, a.indptr[rows]);
+    if (mine.empty()) return;
+    Offset row = row_of(a.indptr, rows, mine.begin);
     if (kUnroll == kExplicit) {
-        sddmm_together<Dot, kCount>(a, row, first, nonzeros, dense, out);
+        sddmm_together<Dot, kCount>(a, row, mine.begin, mine.end, dense, out);
         return;
     }
 #pragma unroll (kUnroll == kImplicit ? kCount : 1)
     for (int c = 0; c < kCount; ++c) {
-        if (first + c >= nonzeros) break;
-        while (a.indptr[row + 1] <= first + c) ++row;
-        sddmm_one<Dot>(a, row, first + c, dense, out);
+        if (mine.begin + c >= mine.end) break;
+        row = row_from(a.indptr, row, mine.begin + c);
+        sddmm_one<Dot>(a, row, mine.begin + c, dense, out);
     }
 }
 
@@ -100,8 +101,8 @@ template <class Dot, int kCount>
 __device__ inline void sddmm_rows_of(const Csr& a, Offset rows, Offset hub_degree, const Dense& dense, Element* out) {
     const Offset row = Dot::Lanes::number();
     if (row >= rows) return;
-    const Range nonzeros = row_range(a, row);
-    if (nonzeros.end - nonzeros.begin >= hub_degree) return;
+    const Range nonzeros = row_range(a.indptr, row);
+    if (nonzeros.length() >= hub_degree) return;
     sddmm_range<Dot, kCount>(a, row, nonzeros, dense, out);
 }
 
@@ -109,6 +110,6 @@ __device__ inline void sddmm_rows_of(const Csr& a, Offset rows, Offset hub_degre
 template <class Dot, int kCount>
 __device__ inline void sddmm_hub_of(const Csr& a, const int* hubs, const Dense& dense, Element* out) {
     const Offset row = hubs[blockIdx.x];
-    const Range mine = row_range(a, row).part(Dot::Lanes::place(), Dot::Lanes::per_block());
+    const Range mine = row_range(a.indptr, row).part(Dot::Lanes::place(), Dot::Lanes::per_block());
     sddmm_range<Dot, kCount>(a, row, mine, dense, out);
 }

@@ -12,8 +12,8 @@
 // THREADS * COLUMNS floats. carries and rests: (groups, width); carry_rows: (groups,), all written.
 // Macros: LANES 8, 16 or 32; COLUMNS of a thread; VECTOR, adjacent ones among them; REDUCTION kOutside or kInside; UNROLL,
 // nonzeros at once; THREADS; COMBINE kAdd (unless given), kMean or kLargest; and those of lanes.cuh.
-// Preconditions (checked by the caller): width is a multiple of VECTOR and the matrices are aligned to VECTOR elements;
-// hub_degree and `hubs` agree; rows < 2^31; D overlaps nothing else.
+// Preconditions (checked by the caller): width is a multiple of VECTOR, at most 2^31 - 1024, and the matrices are aligned
+// to VECTOR elements; hub_degree and `hubs` agree; rows < 2^31; D overlaps nothing else.
 
 #include "spmm.cuh"
 

@@ -16,8 +16,9 @@ struct Tile {
 
     typedef Group<kLanes> Lanes;
 
-    __device__ static int origin() { return blockIdx.y * kWidth; }
-    __device__ static int column(int pack) { return origin() + (pack * kLanes + Lanes::lane()) * kVector; }
+    __device__ static int origin() { return tile_origin(blockIdx.y, kWidth); }
+    __device__ static int place(int pack) { return pack_column(pack, Lanes::lane(), kLanes, kVector); }
+    __device__ static int column(int pack) { return origin() + place(pack); }
 
     // What no products are together, and what two parts of a row are, in the order of the nonzeros. NaN counts as larger
     // than all numbers; of equal ones the first stays.
@@ -57,7 +58,7 @@ struct Sums {
         Sum values[kNonzeros];
 #pragma unroll
         for (int u = 0; u < kNonzeros; ++u) {
-            const Element* const row = dense + Offset(a.indices[n + u]) * width;
+            const Element* const row = dense + row_start(a.indices[n + u], width);
             values[u] = a.values[n + u];
 #pragma unroll
             for (int p = 0; p < kCount; ++p) {
@@ -117,7 +118,7 @@ __device__ inline void spmm_range(const Csr& a, Range nonzeros, const Element* d
     for (int first = 0; first < Tile::kPacks; first += kCount) {
         Sums<Tile, kCount> sums(first);
         sums.add_all(a, nonzeros, dense, width);
-        if (kWhole) sums.finish(nonzeros.end - nonzeros.begin);
+        if (kWhole) sums.finish(nonzeros.length());
         sums.store(out, width);
     }
 }
@@ -128,9 +129,9 @@ __device__ inline void spmm_rows_of(const Csr& a, Offset rows, Offset hub_degree
                                     Element* out) {
     const Offset row = Tile::Lanes::number();
     if (row >= rows) return;
-    const Range nonzeros = row_range(a, row);
-    if (nonzeros.end - nonzeros.begin >= hub_degree) return;
-    spmm_range<Tile, true>(a, nonzeros, dense, width, out + row * width);
+    const Range nonzeros = row_range(a.indptr, row);
+    if (nonzeros.length() >= hub_degree) return;
+    spmm_range<Tile, true>(a, nonzeros, dense, width, out + row_start(row, width));
 }
 
 // A block per hub row: its groups share the nonzeros, then its threads combine what the groups found. `found`: as many
@@ -140,23 +141,25 @@ __device__ inline void spmm_hub_of(const Csr& a, const int* hubs, const Element*
                                    Sum* found) {
     typedef typename Tile::Lanes Lanes;
     const Offset row = hubs[blockIdx.x];
-    const Range nonzeros = row_range(a, row);
+    const Range nonzeros = row_range(a.indptr, row);
     Sums<Tile, Tile::kPacks> sums(0);
     sums.add_all(a, nonzeros.part(Lanes::place(), Lanes::per_block()), dense, width);
 #pragma unroll
     for (int p = 0; p < Tile::kPacks; ++p) {
 #pragma unroll
         for (int v = 0; v < Tile::kVector; ++v) {
-            found[Lanes::place() * Tile::kWidth + Tile::column(p) + v - Tile::origin()] = sums.at[p][v];
+            found[slot_of(Lanes::place(), Tile::kWidth, Tile::place(p) + v)] = sums.at[p][v];
         }
     }
     __syncthreads();
-    for (int place = threadIdx.x; place < Tile::kWidth && Tile::origin() + place < width; place += blockDim.x) {
+    Element* const result = out + row_start(row, width) + Tile::origin();
+    const int columns = tile_columns(Tile::origin(), Tile::kWidth, width);
+    for (int place = threadIdx.x; place < columns; place += blockDim.x) {
         Sum all = Tile::nothing();
         for (int group = 0; group < Lanes::per_block(); ++group) {
-            all = Tile::combined(all, found[group * Tile::kWidth + place]);
+            all = Tile::combined(all, found[slot_of(group, Tile::kWidth, place)]);
         }
-        out[row * width + Tile::origin() + place] = Tile::finished(all, nonzeros.end - nonzeros.begin);
+        result[place] = Tile::finished(all, nonzeros.length());
     }
 }
 
@@ -172,21 +175,20 @@ struct Parts {
 template <class Tile>
 __device__ inline void spmm_share_of(const Csr& a, Offset rows, Offset share, const Element* dense, int width,
                                      Element* out, const Parts& parts) {
-    const Offset items = rows + a.indptr[rows], group = Tile::Lanes::number();
-    if (group * share >= items) return;
-    const Offset begin = group * share, end = begin + share < items ? begin + share : items;
-    Offset row = ends_before(a.indptr, rows, begin), n = begin - row;
-    const Offset last = ends_before(a.indptr, rows, end), stop = end - last;
-    if (row < last && n > a.indptr[row]) {
-        spmm_range<Tile, false>(a, Range{n, a.indptr[row + 1]}, dense, width, parts.rests + group * width);
-        n = a.indptr[++row];
+    const Offset group = Tile::Lanes::number();
+    const Range items = piece_of(group, share, rows + a.indptr[rows]);
+    if (items.empty()) return;
+    Walk walk = walk_of(a.indptr, rows, items);
+    if (walk.ends_row() && !walk.began_row(a.indptr)) {
+        spmm_range<Tile, false>(a, walk.rest_of_row(a.indptr), dense, width, parts.rests + row_start(group, width));
+        walk.next_row(a.indptr);
     }
-    for (; row < last; ++row) {
-        spmm_range<Tile, true>(a, row_range(a, row), dense, width, out + row * width);
-        n = a.indptr[row + 1];
+    for (; walk.ends_row(); walk.next_row(a.indptr)) {
+        spmm_range<Tile, true>(a, walk.rest_of_row(a.indptr), dense, width, out + row_start(walk.row, width));
     }
-    if (n < stop) spmm_range<Tile, false>(a, Range{n, stop}, dense, width, parts.carries + group * width);
-    if (blockIdx.y == 0 && Tile::Lanes::lane() == 0) parts.rows[group] = n < stop ? int(last) : -1;
+    const Range carry = walk.carry();
+    if (!carry.empty()) spmm_range<Tile, false>(a, carry, dense, width, parts.carries + row_start(group, width));
+    if (blockIdx.y == 0 && Tile::Lanes::lane() == 0) parts.rows[group] = carry.empty() ? -1 : int(walk.last);
 }
 
 // After spmm_share_of: the group that begins a row and does not end it combines what all groups have of it.
@@ -194,18 +196,19 @@ template <class Tile>
 __device__ inline void spmm_carries_of(const Offset* indptr, Offset groups, int width, const Parts& parts,
                                        Element* out) {
     const Offset group = Tile::Lanes::number();
-    if (group >= groups || parts.rows[group] < 0) return;
-    const Offset row = parts.rows[group];
-    if (group > 0 && parts.rows[group - 1] == row) return;
+    if (group >= groups || !begins_carry(parts.rows, group)) return;
+    const Offset row = parts.rows[group], ending = ending_group(parts.rows, group);
     for (int p = 0; p < Tile::kPacks; ++p) {
         for (int v = 0; v < Tile::kVector; ++v) {
             const int column = Tile::column(p) + v;
             if (column >= width) continue;
             Sum all = Tile::nothing();
-            Offset next = group;
-            for (; parts.rows[next] == row; ++next) all = Tile::combined(all, parts.carries[next * width + column]);
-            all = Tile::combined(all, parts.rests[next * width + column]);
-            out[row * width + column] = Tile::finished(all, indptr[row + 1] - indptr[row]);
+#pragma unroll 1
+            for (Offset next = group; next < ending; ++next) {
+                all = Tile::combined(all, parts.carries[row_start(next, width) + column]);
+            }
+            all = Tile::combined(all, parts.rests[row_start(ending, width) + column]);
+            out[row_start(row, width) + column] = Tile::finished(all, row_range(indptr, row).length());
         }
     }
 }

@@ -1,10 +1,12 @@
-"""What tests do without the hardware or the programs that their markers name."""
+"""What tests do without the hardware or the programs that their markers name, and in which order they are dealt."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import file_order
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,3 +20,13 @@ def test_without_a_compiler_tests_that_need_one_are_skipped_with_the_reason():
     assert done.returncode == 0, done.stdout + done.stderr
     assert "CC='no-such-compiler' is not a program on PATH: set CC to a compiler or unset it" in done.stdout
     assert "passed" not in done.stdout.splitlines()[-1]
+
+
+def test_the_longest_files_go_first_then_those_with_most_tests():
+    folder = ROOT / "tests"
+    assert all((folder / name).is_file() for name in file_order.LONGEST)
+    dealt = [SimpleNamespace(path=folder / name) for name in ("few.py", "many.py", "many.py", file_order.LONGEST[1],
+                                                              file_order.LONGEST[0], "equally_few.py")]
+    expected = [dealt[place] for place in (4, 3, 1, 2, 0, 5)]
+    file_order.pytest_collection_modifyitems(SimpleNamespace(rootpath=ROOT, workerinput={}), dealt)
+    assert dealt == expected

@@ -97,9 +97,17 @@ def finished(tmp_path_factory) -> Checkout:
     return checkout
 
 
+@pytest.fixture(scope="module")
+def pulled(finished, tmp_path_factory) -> Checkout:
+    """A clone with everything that DVC keeps, which stays as it is."""
+    return finished.clone(tmp_path_factory.mktemp("far") / "clone")
+
+
 @pytest.fixture
-def clone(finished, tmp_path) -> Checkout:
-    return finished.clone(tmp_path / "far" / "clone")
+def clone(pulled, tmp_path) -> Checkout:
+    """A copy of the pulled clone, to change."""
+    shutil.copytree(pulled.folder, tmp_path / "clone", symlinks=True)
+    return Checkout(tmp_path / "clone", pulled.home)
 
 
 def test_every_stage_leaves_something_and_nothing_says_when_or_where(finished):
@@ -116,11 +124,11 @@ def test_every_stage_leaves_something_and_nothing_says_when_or_where(finished):
     assert not [text for text in texts if re.search(rb"20[2-9]\d-\d\d-\d\d[T ]\d\d:\d\d", text)]
 
 
-def test_a_second_time_and_on_a_pulled_clone_all_is_up_to_date(finished, clone):
+def test_a_second_time_and_on_a_pulled_clone_all_is_up_to_date(finished, pulled):
     assert "Data and pipelines are up to date." in finished.dvc("repro")
-    assert "Data and pipelines are up to date." in clone.dvc("status")
-    assert "Data and pipelines are up to date." in clone.dvc("repro")
-    assert clone.call("git", "status", "--porcelain") == ""
+    assert "Data and pipelines are up to date." in pulled.dvc("status")
+    assert "Data and pipelines are up to date." in pulled.dvc("repro")
+    assert pulled.call("git", "status", "--porcelain") == ""
 
 
 def test_a_comment_runs_nothing(clone):

@@ -10,7 +10,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -19,6 +20,7 @@ import scipy.sparse
 from sparse_inputs import ARRAYS, MATRICES, MATRIX_FAULT, PATTERNS, WRONG_ARRAYS, WRONG_MATRICES
 
 import sparloom
+from sparloom.dispatch import Guardrail
 from sparloom.dispatch.csr import CsrPolicy, Prepared
 from sparloom.dispatch.csr.prepared import Reduce
 from sparloom.dispatch.racing import Effort
@@ -35,7 +37,10 @@ REDUCTIONS = get_args(Reduce)  # of spmm
 OPERATIONS = (*REDUCTIONS, "sddmm", "attention", "flat attention")
 LARGE = range(5, len(PATTERNS))  # patterns with nonzeros and several rows and columns
 SHOWN = 10  # failures
-POLICY = CsrPolicy(effort=Effort(candidates=2, repetitions=1, pairs=(1, 1), executions=4, short_seconds=1e-6))
+VARIETY = 3  # kernels of an operation, at least
+POLICY = CsrPolicy(  # whoever wins a race of two that took microseconds is taken: nearly any kernel is, somewhere
+    least_seconds=0, runs=1e6, guardrail=Guardrail(alpha=1e6, errors=0),
+    effort=Effort(candidates=2, repetitions=1, pairs=(1, 1), executions=4, short_seconds=1e-6))
 
 Matrix = scipy.sparse.csr_array
 
@@ -96,21 +101,19 @@ class _Shuffled:
 
 
 class Fuzz:
-    """Draws cases; all calls share decisions, which are made for operands without NaN before the first."""
+    """Draws cases; all calls share decisions, which are made for operands without NaN before the first.
+
+    Args:
+        kernels: what they chose, with the operation.
+    """
 
     def __init__(self) -> None:
         model = _Shuffled(np.random.default_rng(0))
         self._ready = [Prepared(SparseMatrix(Pattern(*pattern), self._values(pattern)), threads=THREADS, policy=POLICY,
                                 model=model) for pattern in PATTERNS]
-        for ready, (shape, _, _) in zip(self._ready, PATTERNS, strict=True):
-            for width in WIDTHS:
-                for reduce in REDUCTIONS:
-                    ready.spmm(np.ones((shape[1], width), np.float32), reduce=reduce)
-                ready.sddmm(*(np.ones((extent, width), np.float32) for extent in shape))
-            for heads, width, value_width in HEADS:
-                for count in (1, heads):
-                    ready.attention(np.ones((shape[0], count, width), np.float32), *(
-                        np.ones((shape[1], count, each), np.float32) for each in (width, value_width)))
+        self.kernels = {(op, ready.plan(op, **dense).choice.config)
+                        for ready, (shape, _, _) in zip(self._ready, PATTERNS, strict=True)
+                        for op, dense in _asked(*shape)}
 
     def draw(self, seed: int) -> Case:
         """Draw one case: half of them are right, a quarter have a wrong matrix, a quarter a wrong array."""
@@ -155,6 +158,18 @@ class _Late:
     """A matrix that is prepared when it is called with."""
 
     matrix: Any
+
+
+def _asked(rows: int, cols: int) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Give operations with operands of all shapes that are drawn."""
+    for width in WIDTHS:
+        left, right = np.ones((rows, width), np.float32), np.ones((cols, width), np.float32)
+        yield from (("spmm", {"B": right}), ("spmm_max", {"B": right}), ("sddmm", {"B": left, "C": right}))
+    for heads, width, value_width in HEADS:
+        for count in (1, heads):
+            yield "attention", {"Q": np.ones((rows, count, width), np.float32),
+                                "K": np.ones((cols, count, width), np.float32),
+                                "V": np.ones((cols, count, value_width), np.float32)}
 
 
 def _any(rng: np.random.Generator, known: Mapping[str, Any], but: Collection[str] = ()) -> str:
@@ -259,6 +274,8 @@ def main(first: int, count: int, progress: str) -> int:
             fault = case.check()
             if fault is not None:
                 failures.append(f"seed {seed}: {case.text}: {fault}")
+    chosen = Counter(op for op, _ in fuzz.kernels)
+    failures += [f"{op}: {chosen[op]} kernels took part" for op in chosen if chosen[op] < VARIETY]
     shown = "\n".join(failures[:SHOWN])
     sys.stdout.write(f"{len(failures)} of {count} cases failed\n{shown}\n")
     return int(bool(failures))

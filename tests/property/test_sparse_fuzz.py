@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
+from kernel_cache import beside_kernels
 from sparse_inputs import ARRAYS, MATRICES, MATRIX_FAULT, PATTERNS, WRONG_ARRAYS, WRONG_MATRICES
 
 from sparloom.dispatch.csr.given import dense_of, matrix_of
-from sparloom.jit import cache_folder
 
 pytestmark = pytest.mark.cc
 
@@ -25,10 +25,7 @@ LARGE = range(5, len(PATTERNS))
 @pytest.fixture
 def environment(tmp_path):
     """Decisions of their own, kernels of everybody; threads that wait leave the processor to other tests."""
-    kernels = cache_folder() / "jit"
-    kernels.mkdir(parents=True, exist_ok=True)
-    (tmp_path / "jit").symlink_to(kernels)
-    return {**os.environ, "SPARLOOM_CACHE": str(tmp_path), "OMP_WAIT_POLICY": "passive"}
+    return {**os.environ, "SPARLOOM_CACHE": str(beside_kernels(tmp_path)), "OMP_WAIT_POLICY": "passive"}
 
 
 def told(arguments, environment, progress):

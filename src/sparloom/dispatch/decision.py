@@ -16,7 +16,7 @@ class Trial:
     """One candidate of a measurement.
 
     Args:
-        candidate: key of its point of `sparloom.space.TileFusionSpace`.
+        candidate: key of its configuration, or name of a library.
         seconds: one per repetition; none where time did not suffice to begin with it.
     """
 
@@ -29,10 +29,12 @@ class Decision:
     """The evidence for a choice.
 
     Args:
-        origin: "rule" where no fused candidate was measured, else "measured".
+        origin: "rule" where no candidate was measured beside what runs in any case (loops that are not fused, or a safe
+            kernel), else "measured".
         reason: in words.
-        trials: what was measured: a race of candidates, then the duel of its winner with the best unfused variant.
-        executions: runs of the product that the decision took, those of the unfused variants included.
+        trials: a race of candidates, whether or not time sufficed to begin with each, then the duel of its winner with
+            the best baseline.
+        executions: runs, on a sample where there is one, that the decision took, those of baselines included.
         seconds: from beginning to end, with orders, schedules and estimates.
         from_cache: it was made before, by this or another process.
     """

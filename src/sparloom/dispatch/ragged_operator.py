@@ -77,10 +77,10 @@ def _sequences(structure: Structure) -> dict[str, int]:
 
 
 def _some_sequences(structure: Structure) -> Structure:
-    """Sequences of all lengths, evenly picked."""
+    """Sequences of all lengths, evenly picked; at least one."""
     lengths = np.sort(np.asarray(structure.table(LENGTHS)))[::-1]
     step = max(1, round(lengths.sum() / TOKENS))
-    return Structure({LENGTHS: lengths[step // 2 :: step]}) if step > 1 else structure
+    return Structure({LENGTHS: lengths[min(step // 2, lengths.size - 1) :: step]}) if step > 1 else structure
 
 
 def _sizes(structure: Structure) -> dict[str, int]:

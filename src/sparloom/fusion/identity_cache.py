@@ -50,11 +50,12 @@ class IdentityCache(Generic[Made]):
                 self._known.popitem(last=False)
         return made
 
-    def replace(self, arguments: Mapping[str, Any], made: Made, arrays: Sequence[Any] | None = None) -> Made:
-        """Remember something else for arguments that are known."""
-        arrays = _index_arrays(arguments) if arrays is None else arrays
-        self._known[self._key(arrays, arguments)] = (tuple(map(weakref.ref, arrays)), made)
-        return made
+    def review(self, arrays: Sequence[Any], fits: Callable[[Made], bool]) -> None:
+        """Forget what was made for these index arrays, whatever else the arguments were, and does not fit them now."""
+        begin = tuple(map(id, arrays))
+        for key, (_, made) in list(self._known.items()):
+            if key[:len(begin)] == begin and not fits(made):
+                self._known.pop(key, None)
 
     def _key(self, arrays: Sequence[Any], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
         return (*map(id, arrays), *(_description(value) for value in arguments.values()))

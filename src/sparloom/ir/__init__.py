@@ -1,6 +1,7 @@
 """Loop IR: nodes, verify, pretty, interpret, rewrite, render to C and CUDA; text in, text out."""
 
 from sparloom.ir.interpret import interpret
+from sparloom.ir.interpreted import InterpretedLibrary
 from sparloom.ir.memory import DTYPES
 from sparloom.ir.nodes import (
     BOOL,
@@ -47,8 +48,8 @@ from sparloom.ir.verify import is_name, verify
 
 __all__ = [
     "BOOL", "DTYPES", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Broadcast", "Call",
-    "Cast", "Const", "Declare", "Expr", "For", "If", "Kernel", "Let", "Load", "Multiply", "Param", "Prefetch", "Ref",
-    "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View", "fresh", "interpret", "is_name", "pretty",
-    "pretty_expr", "rebuild", "render_c", "render_cuda", "replace_refs", "simplify", "simplify_expr", "split",
+    "Cast", "Const", "Declare", "Expr", "For", "If", "InterpretedLibrary", "Kernel", "Let", "Load", "Multiply", "Param",
+    "Prefetch", "Ref", "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View", "fresh", "interpret", "is_name",
+    "pretty", "pretty_expr", "rebuild", "render_c", "render_cuda", "replace_refs", "simplify", "simplify_expr", "split",
     "substitute", "unroll", "verify", "walk",
 ]

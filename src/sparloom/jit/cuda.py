@@ -14,25 +14,31 @@ from sparloom.errors import CompileError, Unsupported
 __all__ = ["check_cuda"]
 
 
-def check_cuda(source: str, architectures: Sequence[str] = ("sm_80", "sm_90")) -> str:
+def check_cuda(source: str, architectures: Sequence[str] = ("sm_80", "sm_90"), *, options: Sequence[str] = ()) -> str:
     """Compile `source` to device code for each architecture and throw the code away.
 
+    NVRTC is what compiles kernels where they run; nvcc stands in for it.
+
+    Args:
+        options: more options, which both compilers know.
+
     Returns:
-        The compiler used: the path of nvcc, or of the NVRTC library of a Python wheel.
+        The compiler used: the path of the NVRTC library of a Python wheel, or of nvcc where there is none.
 
     Raises:
         CompileError: the compiler refused.
-        Unsupported: there is neither nvcc nor NVRTC.
+        Unsupported: there is neither NVRTC nor nvcc.
     """
-    nvcc, nvrtc = _find_nvcc(), _find_nvrtc()
-    if nvcc is None and nvrtc is None:
+    nvrtc = _find_nvrtc()
+    nvcc = _find_nvcc() if nvrtc is None else None
+    if nvrtc is None and nvcc is None:
         raise Unsupported("no CUDA compiler: put nvcc on PATH, set CUDA_HOME, or pip install nvidia-cuda-nvrtc")
     for architecture in architectures:
-        if nvcc is not None:
-            _check_nvcc(nvcc, source, architecture)
+        if nvrtc is not None:
+            _check_nvrtc(nvrtc, source, architecture, options)
         else:
-            _check_nvrtc(nvrtc, source, architecture)
-    return nvcc or str(nvrtc)
+            _check_nvcc(nvcc, source, architecture, options)
+    return str(nvrtc) if nvrtc is not None else nvcc
 
 
 def _find_nvcc() -> str | None:
@@ -49,24 +55,28 @@ def _find_nvrtc() -> Path | None:
     return next((library for library in found if "builtins" not in library.name and "alt" not in library.name), None)
 
 
-def _check_nvcc(nvcc: str, source: str, architecture: str) -> None:
+def _check_nvcc(nvcc: str, source: str, architecture: str, options: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="sparloom-") as folder:
         path = Path(folder) / "kernel.cu"
         path.write_text(source, encoding="utf-8")
-        arguments = [nvcc, "-cubin", f"-arch={architecture}", "-o", str(path.with_suffix(".cubin")), str(path)]
+        out = str(path.with_suffix(".cubin"))
+        arguments = [nvcc, "-cubin", f"-arch={architecture}", *options, "-o", out, str(path)]
         done = subprocess.run(arguments, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         raise _refused("nvcc", source, architecture, done.stderr + done.stdout)
 
 
-def _check_nvrtc(library: Path, source: str, architecture: str) -> None:
-    nvrtc, program = ctypes.CDLL(str(library)), ctypes.c_void_p()
+def _check_nvrtc(library: Path, source: str, architecture: str, options: Sequence[str]) -> None:
+    try:
+        nvrtc, program = ctypes.CDLL(str(library)), ctypes.c_void_p()
+    except OSError as error:
+        raise Unsupported(f"{library} does not load ({error}): reinstall nvidia-cuda-nvrtc") from error
     created = nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
     if created != 0:
         raise Unsupported(f"{library} does not work (status {created}): reinstall nvidia-cuda-nvrtc")
     try:
-        options = (ctypes.c_char_p * 1)(f"--gpu-architecture={architecture}".encode())
-        if nvrtc.nvrtcCompileProgram(program, 1, options) != 0:
+        given = [option.encode() for option in (f"--gpu-architecture={architecture}", "--std=c++17", *options)]
+        if nvrtc.nvrtcCompileProgram(program, len(given), (ctypes.c_char_p * len(given))(*given)) != 0:
             size = ctypes.c_size_t()
             nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
             text = ctypes.create_string_buffer(size.value)

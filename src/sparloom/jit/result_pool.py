@@ -1,13 +1,13 @@
 """Results that take the memory of results that are no more."""
 
 import math
-import os
 import sys
 from threading import Lock
 
 import numpy as np
 
 from sparloom.jit.native import aligned
+from sparloom.measure import usable_memory
 
 __all__ = ["RESULTS", "ResultPool"]
 
@@ -22,12 +22,12 @@ class ResultPool:
     there. Threads may share a pool.
 
     Args:
-        share: of the memory of the machine, which may be known here; of more, or of more than 32 results, what was
-            given first is forgotten: it goes back to the system with the last array on it.
+        share: of the memory of the machine or container, which may be known here; of more, or of more than 32 results,
+            what was given first is forgotten: it goes back to the system with the last array on it.
     """
 
     def __init__(self, share: float) -> None:
-        self._kept_bytes = share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._kept_bytes = share * usable_memory()
         self._rooms: list[np.ndarray] = []  # views of all memory of one array each; what was given last at the end
         self._lock = Lock()
 

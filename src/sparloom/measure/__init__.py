@@ -1,7 +1,7 @@
 """Measurements, timing protocol, noise, metrics of rankings and choices, machine description."""
 
 from sparloom.measure.caches import cache_bytes_per_core, cache_levels
-from sparloom.measure.machine import describe_machine
+from sparloom.measure.machine import describe_machine, usable_memory
 from sparloom.measure.measurement import Kind, Measurement, TimingProtocol
 from sparloom.measure.metrics import (
     DCE_COST,
@@ -31,4 +31,5 @@ __all__ = [
     "kendall_tau",
     "noise_floor",
     "ordered_pair_accuracy",
+    "usable_memory",
 ]

@@ -5,7 +5,9 @@ import platform
 from functools import cache
 from pathlib import Path
 
-__all__ = ["describe_machine"]
+__all__ = ["describe_machine", "usable_memory"]
+
+LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container
 
 
 @cache
@@ -29,6 +31,15 @@ def describe_machine() -> dict[str, str | int]:
         "memory_mib": memory,
         "system": f"{platform.system()} {platform.release()}",
     }
+
+
+def usable_memory() -> int:
+    """Bytes that this machine has, or that its container may take."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in LIMITS:
+        text = path.read_text(encoding="ascii").strip() if path.exists() else ""
+        found += [int(text)] if text.isdecimal() else []
+    return min(found)
 
 
 def _processor() -> str:

@@ -2,15 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from sparloom.data import MatrixInput
-from sparloom.data.lightning import RankingBatch
 from sparloom.models.encoder import FrozenEncoder
+
+if TYPE_CHECKING:
+    from sparloom.data.lightning import RankingBatch
 
 __all__ = ["Network", "initialise"]
 
@@ -70,7 +72,7 @@ class Network(nn.Module, ABC):
             ValueError: no encoder was given yet.
         """
 
-    def forward(self, batch: RankingBatch) -> Float[Tensor, " n"]:
+    def forward(self, batch: "RankingBatch") -> Float[Tensor, " n"]:
         """Score all configurations of a batch; the convolutions run once per matrix."""
         embedding = self.embed(batch.inputs)
         return self.score(embedding.index_select(0, batch.owner), batch.shared, batch.heterogeneous)

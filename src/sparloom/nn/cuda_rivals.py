@@ -10,7 +10,9 @@ import torch
 
 from sparloom.dispatch.csr import CUDA_LIBRARIES, Library, Product
 from sparloom.nn.bits import as_bits, as_tensor
-from sparloom.nn.torch_matrix import csr_tensor
+from sparloom.nn.rivals import gather_dot
+from sparloom.nn.torch_matrix import device_csr, with_values
+from sparloom.ops import Operands
 from sparloom.platforms import DeviceMatrix
 
 __all__ = ["CUDA_SPARSE_LIBRARIES"]
@@ -18,13 +20,11 @@ __all__ = ["CUDA_SPARSE_LIBRARIES"]
 
 def torch_mm(matrix: DeviceMatrix, threads: int) -> Product:
     """Multiply by torch.mm with a CSR tensor, which calls cuSPARSE."""
-    indptr, indices, values = map(as_tensor, (matrix.placed.indptr, matrix.placed.indices, matrix.values))
-    narrow = torch.int32 if matrix.pattern.nnz < 2**31 else torch.int64
-    with torch.inference_mode(False):
-        left = csr_tensor(indptr.to(narrow), indices.to(narrow), values, matrix.pattern.shape)
+    left = device_csr(matrix)
 
-    def product(dense: Mapping[str, Any]) -> Any:
-        return matrix.gpu.adopt(as_bits(torch.mm(left, as_tensor(dense["B"]))), "the result")
+    def product(operands: Operands) -> Any:
+        valued = with_values(left, as_tensor(operands.matrix.values))
+        return matrix.gpu.adopt(as_bits(torch.mm(valued, as_tensor(operands.dense["B"]))), "the result")
 
     return product
 
@@ -34,12 +34,11 @@ def torch_gather(matrix: DeviceMatrix, threads: int) -> Product:
 
     Source: AutoSAGE's baseline for SDDMM.
     """
-    rows = as_tensor(matrix.gpu.upload(matrix.pattern.row_ids()))
-    cols, values = map(as_tensor, (matrix.placed.indices, matrix.values))
+    rows, cols = map(as_tensor, (matrix.gpu.upload(matrix.pattern.row_ids()), matrix.placed.indices))
 
-    def product(dense: Mapping[str, Any]) -> Any:
-        left, right = (as_tensor(dense[name]).float() for name in ("B", "C"))
-        result = (left[rows] * right[cols]).sum(1).mul_(values).to(values.dtype)
+    def product(operands: Operands) -> Any:
+        left, right, values = map(as_tensor, (operands.dense["B"], operands.dense["C"], operands.matrix.values))
+        result = gather_dot(left, right, rows, cols).mul_(values).to(values.dtype)
         return matrix.gpu.adopt(as_bits(result), "the result")
 
     return product

@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from sparloom.ir import Const
-from sparloom.ragged import At, Length, RaggedTensor, Structure, Tensor
+from sparloom.ragged import Length, RaggedTensor, Structure, Tensor, jagged_length
 
 __all__ = ["from_nested", "to_nested"]
 
@@ -52,9 +51,8 @@ def to_nested(value: RaggedTensor) -> torch.Tensor:
 
 def _length(tensor: Tensor) -> Length:
     """The length function of a tensor that torch.nested can hold."""
-    match tensor.axes:
-        case ((batch, _), (_, At(Length() as length, args)), *behind) if args == (batch,):
-            if all(isinstance(extent, Const) for _, extent in behind):
-                return length
-    raise ValueError(f"tensor {tensor.name} has no jagged form: torch.nested has one ragged dimension, the second, "
-                     f"whose lengths depend on the first, and constant ones behind it")
+    length = jagged_length(tensor)
+    if length is None:
+        raise ValueError(f"tensor {tensor.name} has no jagged form: torch.nested has one ragged dimension, the second, "
+                         f"whose lengths depend on the first, and constant ones behind it")
+    return length

@@ -1,4 +1,4 @@
-"""What the guardrail compares with where torch is there: its own sparse products, ready for one matrix.
+"""What the guardrail compares with where torch is there: its own sparse products, ready for one pattern.
 
 They run on as many threads as torch has; what is prepared by this package's operators has the same number.
 """
@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from sparloom.dispatch import csr
-from sparloom.dispatch.csr import Library, Product
-from sparloom.nn.torch_matrix import torch_csr
+from sparloom.dispatch.csr import Library, Product, gathered_pieces
+from sparloom.nn.torch_matrix import torch_csr, with_values
+from sparloom.ops import Operands
 from sparloom.sparse import SparseMatrix
 
 __all__ = ["SPARSE_LIBRARIES"]
@@ -20,22 +21,25 @@ __all__ = ["SPARSE_LIBRARIES"]
 def torch_mm(matrix: SparseMatrix, threads: int) -> Product:
     """Multiply by torch.mm with a CSR tensor."""
     left = _csr(matrix)
-    return lambda dense: torch.mm(left, torch.from_numpy(dense["B"])).numpy()
+    return lambda operands: torch.mm(_valued(left, operands), torch.from_numpy(operands.dense["B"])).numpy()
 
 
 def torch_sparse_mm(matrix: SparseMatrix, threads: int) -> Product:
     """Multiply by torch.sparse.mm with a reduction."""
     left = _csr(matrix)
-    return lambda dense: torch.sparse.mm(left, torch.from_numpy(dense["B"]), "sum").numpy()
+
+    def product(operands: Operands) -> np.ndarray:
+        return torch.sparse.mm(_valued(left, operands), torch.from_numpy(operands.dense["B"]), "sum").numpy()
+
+    return product
 
 
 def torch_sampled_addmm(matrix: SparseMatrix, threads: int) -> Product:
     """Multiply by torch.sparse.sampled_addmm, which takes the pattern of A, and by the values of A."""
     sparse = _csr(matrix)
-    values = sparse.values()
 
-    def product(dense: Mapping[str, np.ndarray]) -> np.ndarray:
-        left, right = (torch.from_numpy(dense[name]) for name in ("B", "C"))
+    def product(operands: Operands) -> np.ndarray:
+        left, right, values = _tensors(operands)
         return torch.sparse.sampled_addmm(sparse, left, right.T, beta=0.0).values().mul_(values).numpy()
 
     return product
@@ -46,11 +50,11 @@ def torch_gather(matrix: SparseMatrix, threads: int) -> Product:
 
     Source: AutoSAGE's baseline for SDDMM.
     """
-    values, rows, cols = map(torch.from_numpy, (matrix.values, matrix.pattern.row_ids(), matrix.pattern.indices))
+    rows, cols = map(torch.from_numpy, (matrix.pattern.row_ids(), matrix.pattern.indices))
 
-    def product(dense: Mapping[str, np.ndarray]) -> np.ndarray:
-        left, right = (torch.from_numpy(dense[name]) for name in ("B", "C"))
-        return (left[rows] * right[cols]).sum(1).mul_(values).numpy()
+    def product(operands: Operands) -> np.ndarray:
+        left, right, values = _tensors(operands)
+        return gather_dot(left, right, rows, cols).mul_(values).numpy()
 
     return product
 
@@ -61,6 +65,23 @@ SPARSE_LIBRARIES: Mapping[str, Mapping[str, Library]] = MappingProxyType({
     "sddmm": MappingProxyType({"torch_sampled_addmm": torch_sampled_addmm, "torch_gather": torch_gather}),
 })
 """Operation -> name -> library."""
+
+
+def gather_dot(left: torch.Tensor, right: torch.Tensor, rows: torch.Tensor, cols: torch.Tensor) -> torch.Tensor:
+    """Multiply rows of two matrices (.., width) by each other and add up, (nnz,) float32, some nonzeros at a time."""
+    result = left.new_empty(rows.shape, dtype=torch.float32)
+    for piece in gathered_pieces(rows.numel(), left.shape[1]):
+        result[piece] = (left[rows[piece]].float() * right[cols[piece]].float()).sum(1)
+    return result
+
+
+def _tensors(operands: Operands) -> list[torch.Tensor]:
+    """Both dense operands of SDDMM, and the values of A."""
+    return [*map(torch.from_numpy, (operands.dense["B"], operands.dense["C"], operands.matrix.values))]
+
+
+def _valued(matrix: torch.Tensor, operands: Operands) -> torch.Tensor:
+    return with_values(matrix, torch.from_numpy(operands.matrix.values))
 
 
 def _csr(matrix: SparseMatrix) -> torch.Tensor:

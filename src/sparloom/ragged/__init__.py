@@ -99,6 +99,7 @@ from sparloom.ragged.structure import Prelude, Structure
 from sparloom.ragged.tables import At, Length
 from sparloom.ragged.tensor import Tensor
 from sparloom.ragged.tensor_dimensions import fuse_dimensions, reorder_dimensions, split_dimension
+from sparloom.ragged.told_lengths import jagged_length
 from sparloom.ragged.triangular import balanced_trmm, split_trmm, tiled_trmm, trmm, trmm_structure, unsplit_trmm
 from sparloom.ragged.variable_gemm import scheduled_vgemm, tiled_vgemm, vgemm, vgemm_structure
 
@@ -112,11 +113,12 @@ __all__ = [
     "compute_at", "compute_with", "decompose_reduction", "dense_activations", "dense_flops", "device_attention",
     "device_encoder_layer", "device_mixing", "device_trmm", "device_vgemm", "dims", "encoder_backward", "encoder_layer",
     "equal_tokens", "exp", "fuse", "fuse_dimensions", "generated_lengths", "hfuse", "inline", "interpreted",
-    "iterations", "kernel_preludes", "less", "lower", "max_over", "maximum", "min_over", "minimum", "mixing", "narrow",
-    "offload", "pad_loop", "pad_storage", "parallel", "part", "partial_flops", "program", "ragged_activations",
-    "ragged_flops", "ragged_tokens", "read_lengths", "real", "remap", "reorder", "reorder_dimensions",
-    "scheduled_attention", "scheduled_attention_backward", "scheduled_encoder_backward", "scheduled_encoder_layer",
-    "scheduled_mixing", "scheduled_vgemm", "split", "split_dimension", "split_operation", "split_trmm", "sqrt",
-    "stored_densely", "structure_of", "sum_over", "tiled_trmm", "tiled_vgemm", "tokens_of", "trmm", "trmm_structure",
-    "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where", "with_bulk_sequence",
+    "iterations", "jagged_length", "kernel_preludes", "less", "lower", "max_over", "maximum", "min_over", "minimum",
+    "mixing", "narrow", "offload", "pad_loop", "pad_storage", "parallel", "part", "partial_flops", "program",
+    "ragged_activations", "ragged_flops", "ragged_tokens", "read_lengths", "real", "remap", "reorder",
+    "reorder_dimensions", "scheduled_attention", "scheduled_attention_backward", "scheduled_encoder_backward",
+    "scheduled_encoder_layer", "scheduled_mixing", "scheduled_vgemm", "split", "split_dimension", "split_operation",
+    "split_trmm", "sqrt", "stored_densely", "structure_of", "sum_over", "tiled_trmm", "tiled_vgemm", "tokens_of",
+    "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
+    "with_bulk_sequence",
 ]

@@ -1,7 +1,7 @@
 """The encoder layer of the transformer on ragged batches: attention, projections, feed-forward, norms.
 
-Tokens of all sequences lie next to each other, x[batch, pos, model]; nothing is padded. `attention` and `encoder_layer`
-define the programs, `schedule` says how they run on a CPU:
+Tokens of all sequences lie next to each other, x[batch, pos, model]; nothing is padded. `attention`, `mixing` and
+`encoder_layer` define the programs, `scheduled_attention` and the like say how they run on a CPU:
 
     projections, feed-forward    the loop over all tokens in tiles of rows, all columns of a panel at a time; weights
                                  are stored in such panels; bias, relu and residual follow each tile in the cache

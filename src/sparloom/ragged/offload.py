@@ -25,7 +25,8 @@ def offload(program: Program, nest: str, rows: str, cols: str, depth: str) -> Pr
     Raises:
         IllegalSchedule: it is not, and why.
 
-    Source: CoRa §7.1, D.8 (inner tiles by MKL and OpenBLAS). Departure: what follows the product is fused with it.
+    Source: CoRa §7.1, D.8 (inner tiles by MKL and OpenBLAS). Departures: products are our own routine's, no BLAS's;
+    what follows the product is fused with it.
     """
     found = program.nest(nest)
     names = (rows, cols, depth)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from sparloom.ragged.evaluate import evaluate
 from sparloom.ragged.layout import largest
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.told_lengths import checked_mask, checked_starts, told_length
 
 __all__ = ["RaggedTensor"]
 
@@ -45,20 +47,35 @@ class RaggedTensor:
         return cls(tensor, structure, np.zeros(structure.size(tensor), DTYPES[tensor.type.scalar]))
 
     @classmethod
-    def from_padded(cls, tensor: Tensor, structure: Structure, padded: np.ndarray) -> RaggedTensor:
+    def from_padded(cls, tensor: Tensor, structure: Structure | None, padded: np.ndarray, *,
+                    mask: np.ndarray | None = None) -> RaggedTensor:
         """Take elements out of a dense array.
 
         Args:
+            structure: None to make one of the lengths that the mask tells, for tensors [batch, row(batch), constant
+                extents..].
             padded: as many dimensions as the tensor, each at least as long as its largest slice.
+            mask: where there is an element, as `to_padded` gives it, but of the extents of `padded`.
 
         Raises:
-            ValueError: an extent is too small.
+            ValueError: an extent is too small; a slice of the mask has holes, or it has not the elements of the
+                structure; or there is neither structure nor mask.
         """
+        if padded.ndim != len(tensor.axes):
+            raise ValueError(f"tensor {tensor.name} from an array of shape {padded.shape}: it has {len(tensor.axes)} "
+                             f"dimensions")
+        if mask is not None:
+            checked_mask(tensor, mask, padded.shape[: _varying(tensor)])
+        if structure is None:
+            length = told_length(tensor, told_by="a mask", told=mask is not None)
+            structure = Structure({length: mask.sum(axis=1)})
         result = cls.zeros(tensor, structure)
         found, flat = places(tensor, structure)
         shape = result._largest()
-        if len(shape) != padded.ndim or any(has < needs for has, needs in zip(padded.shape, shape, strict=True)):
+        if any(has < needs for has, needs in zip(padded.shape, shape, strict=True)):
             raise ValueError(f"tensor {tensor.name} from an array of shape {padded.shape}: it needs at least {shape}")
+        if mask is not None:
+            _check_elements(tensor, mask, found)
         result.data[flat] = padded[tuple(found.values())]
         return result
 
@@ -76,22 +93,33 @@ class RaggedTensor:
         shape = self._largest()
         padded = np.full(shape, fill, self.data.dtype)
         padded[tuple(found.values())] = self.data[flat]
-        masked = self._varying()
-        mask = np.zeros(shape[:masked], dtype=bool)
-        mask[tuple(found.values())[:masked]] = True
-        return padded, mask
+        return padded, _mask(found, shape[: _varying(self.tensor)])
 
     @classmethod
-    def from_packed(cls, tensor: Tensor, structure: Structure, packed: np.ndarray) -> RaggedTensor:
+    def from_packed(cls, tensor: Tensor, structure: Structure | None, packed: np.ndarray, *,
+                    cu_seqlens: np.ndarray | Sequence[int] | None = None) -> RaggedTensor:
         """Take the elements in order, without padding: (tokens, ..) of FlashAttention's varlen form, or flat.
 
+        Args:
+            structure: None to make one of the lengths that cu_seqlens tell, for tensors [batch, row(batch), constant
+                extents..].
+            cu_seqlens: where slices begin, and the number of tokens, as `to_packed` gives them.
+
         Raises:
-            ValueError: there are not as many as the tensor has.
+            ValueError: there are not as many elements as the tensor has; cu_seqlens do not rise from 0, end elsewhere
+                than the tokens, or are not those of the structure; or there are neither structure nor cu_seqlens.
         """
+        starts = None if cu_seqlens is None else checked_starts(tensor, cu_seqlens)
+        if structure is None:
+            length = told_length(tensor, told_by="cu_seqlens", told=starts is not None)
+            structure = Structure({length: np.diff(starts)})
         result = cls.zeros(tensor, structure)
         _, flat = places(tensor, structure)
+        if starts is not None:
+            _check_starts(tensor, starts, result._starts())
         if packed.size != flat.size:
-            raise ValueError(f"tensor {tensor.name} from {packed.size} packed elements: it has {flat.size}")
+            end = "" if starts is None else f", as cu_seqlens end with {starts[-1]} tokens"
+            raise ValueError(f"tensor {tensor.name} from {packed.size} packed elements: it has {flat.size}{end}")
         result.data[flat] = packed.reshape(-1)
         return result
 
@@ -103,10 +131,9 @@ class RaggedTensor:
             slices of each coordinate before begin, one entry more than there are of those.
         """
         flat = places(self.tensor, self.structure)[1]
-        varying = self._varying()
-        behind = [int(self.structure.number(extent)) for _, extent in self.tensor.axes[varying:]]
+        behind = [int(self.structure.number(extent)) for _, extent in self.tensor.axes[_varying(self.tensor):]]
         packed = self.data[flat].reshape(-1, *behind) if flat.size else np.empty((0, *behind), self.data.dtype)
-        return packed, self._starts(varying)
+        return packed, self._starts()
 
     def slice(self, *coordinate: int) -> np.ndarray:
         """Copy what belongs to coordinates of the first dimensions, as a dense array over the others.
@@ -137,18 +164,47 @@ class RaggedTensor:
         result.data[places(tensor, self.structure)[1]] = self.data[places(self.tensor, self.structure)[1]]
         return result
 
-    def _varying(self) -> int:
-        """Count the dimensions up to the last that varies with another."""
-        return max((place + 1 for place, (_, extent) in enumerate(self.tensor.axes) if free(extent)), default=0)
-
     def _largest(self) -> tuple[int, ...]:
         axes = self.tensor.axes
         return tuple(self.structure.number(largest(extent, axes)) for _, extent in axes)
 
-    def _starts(self, varying: int) -> np.ndarray:
+    def _starts(self) -> np.ndarray:
         """Where slices of the last varying dimension begin."""
+        varying = _varying(self.tensor)
         if varying == 0:
             return np.zeros(1, dtype=np.int32)
         before = coordinates(self.tensor.axes[: varying - 1], self.structure)
         extents = evaluate(self.tensor.axes[varying - 1][1], before, self.structure.table)
         return np.concatenate(([0], np.cumsum(extents))).astype(np.int32)
+
+
+def _varying(tensor: Tensor) -> int:
+    """Count the dimensions up to the last that varies with another."""
+    return max((place + 1 for place, (_, extent) in enumerate(tensor.axes) if free(extent)), default=0)
+
+
+def _mask(found: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """Mark the coordinates of all elements in the first dimensions."""
+    mask = np.zeros(shape, dtype=bool)
+    mask[tuple(found.values())[: len(shape)]] = True
+    return mask
+
+
+def _check_elements(tensor: Tensor, mask: np.ndarray, found: Mapping[str, np.ndarray]) -> None:
+    """Let a mask have the elements of a structure."""
+    wrong = np.argwhere(mask != _mask(found, mask.shape)).tolist()
+    if wrong:
+        at = tuple(wrong[0])
+        raise ValueError(f"tensor {tensor.name} from a mask that is {bool(mask[at])} at {at}: the structure has "
+                         f"{'no' if mask[at] else 'an'} element there")
+
+
+def _check_starts(tensor: Tensor, starts: np.ndarray, own: np.ndarray) -> None:
+    """Let cu_seqlens be those of a structure."""
+    if starts.size != own.size:
+        raise ValueError(f"tensor {tensor.name} from {starts.size} cu_seqlens: the structure has {own.size}")
+    wrong = np.flatnonzero(starts != own)
+    if wrong.size:
+        entry = int(wrong[0])
+        raise ValueError(f"tensor {tensor.name} from cu_seqlens whose entry {entry} is {starts[entry]}: the structure "
+                         f"has {own[entry]} there")

@@ -49,7 +49,7 @@ class Structure:
 
     Args:
         given: by length function, a number or the entries in order of the coordinates, flat.
-        compiler: what compiles the kernels that build tables.
+        compiler: of the kernels that build tables; `sparloom.ir.InterpretedLibrary` needs none.
 
     Raises:
         ValueError: a length function is missing, of the wrong size, negative, or over its limit.

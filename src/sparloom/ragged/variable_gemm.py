@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparloom.ir import Const
 from sparloom.ragged.compute_at import compute_at
 from sparloom.ragged.define import program
-from sparloom.ragged.dimensions import dims
+from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.fuse import fuse
 from sparloom.ragged.kinds import parallel, unroll, vectorise
 from sparloom.ragged.offload import offload
-from sparloom.ragged.operation import Operation, compute, sum_over
+from sparloom.ragged.operation import Operation, compute, minimum, sum_over
 from sparloom.ragged.pad import pad_loop, pad_storage
 from sparloom.ragged.panels import copied_to_panels
 from sparloom.ragged.program import Program
@@ -66,7 +67,9 @@ def tiled_vgemm(*, rows: int = 48, cols: int = 256, panel: int = 16, depth: int 
     given = split(given, "c", "col_inner", panel)
     tile = ("row_inner", "col_inner_inner", "inner_inner")
     given = offload(reorder(given, "c", ("inner_outer", "row_outer", "col_inner_outer", *tile)), "c", *tile)
-    return parallel(given, "c", "item_col_outer")
+    width = minimum(COLS(item) - Dim("col_outer") * cols, Const(cols))
+    given = remap(given, "c", "item_col_outer", ROWS(item) * INNER(item) * width)
+    return parallel(given, "c", "item_col_outer_th")
 
 
 def scheduled_vgemm(*, rows: int = 8, cols: int = 32) -> Program:

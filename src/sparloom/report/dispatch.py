@@ -27,6 +27,8 @@ PEERS: Mapping[str, tuple[str, str]] = {
     "gathered": ("gathered", "#c8c8c8"), "pyg_csr": ("PyG, CSR", "#9a9a9a"),
     "pyg_csr_int32": ("PyG, int32", "#c8c8c8"), "pyg_edge_index": ("PyG, edges", "#7aa974"),
     "pyg_torch_sparse": ("PyG, SparseTensor", "#5f7fa8"),
+    "cusparse": ("cuSPARSE", "#7aa974"), "cusparse_alg2": ("cuSPARSE, 2nd", "#5f7fa8"),
+    "torch_mm": ("torch CSR", "#9a9a9a"), "torch_gather": ("gather, dot", "#c8c8c8"),
 }
 
 
@@ -64,19 +66,21 @@ def _median_of_half(seconds: Sequence[float], first: int) -> float:
 
 def dispatch_metrics(
     per_case: pd.DataFrame, decisions: pd.DataFrame, candidates: pd.DataFrame, *, seed: int,
+    least_seconds: float = LARGE, most_width: float = WIDEST,
 ) -> dict[str, float]:
     """Reduce a bench of input-aware operations.
 
     Args:
         per_case, decisions, candidates: tables of `bench_dispatch`.
         seed: of the bootstrap over cases.
+        least_seconds: of the best baseline, from which on a case counts.
+        most_width: columns, up to which it does.
 
     Returns:
-        Geometric means over the cases with at most 256 columns whose best baseline takes at least 0.5 ms, with 95 %
-        bounds `_low` and `_high` and the extremes `_min` and `_max`: `<op>/over_best`, how many times as fast as the
-        fastest baseline of each case; `<op>/over_<baseline>`; `<op>/new_over_best`, where the call makes the array of
-        its result; `<op>/cases` and `<op>/slower_share`, below 0.97. `<op>/<width>/over_best` by width, wider ones,
-        too. `<op>/small/over_best` of the other cases, and
+        Geometric means over the cases that count, with 95 % bounds `_low` and `_high` and the extremes `_min` and
+        `_max`: `<op>/over_best`, how many times as fast as the fastest baseline of each case; `<op>/over_<baseline>`;
+        `<op>/new_over_best`, where the call makes the array of its result; `<op>/cases` and `<op>/slower_share`, below
+        0.97. `<op>/<width>/over_best` by width, wider ones, too. `<op>/small/over_best` of the shorter cases, and
         what calls of a prepared matrix take beside the kernel, `replay_overhead_us`, median over all small cases, with
         `_p90`. `attention/over_composed` is attention/over_best, `sage_training/over_pyg` that of means over
         neighbours with their gradients. `attention/memory_share`, its peak over that of the baseline which needs least.
@@ -88,19 +92,21 @@ def dispatch_metrics(
     seconds = dispatch_seconds(per_case)
     found: dict[str, float] = {}
     for op, rows in seconds.groupby("op", sort=False):
-        found |= _speedups(str(op), rows, seed)
-    small = seconds[seconds["best"] < LARGE]
+        found |= _speedups(str(op), rows, seed, least_seconds=least_seconds, most_width=most_width)
+    small = seconds[seconds["best"] < least_seconds]
     if KERNEL in seconds and len(small):
         over = 1e6 * (small[OWN] - small[KERNEL]).dropna()
         found |= {"replay_overhead_us": float(over.median()), "replay_overhead_us_p90": float(over.quantile(0.9))}
     found |= _memory(per_case)
-    found |= _costs(decisions[decisions["way"] == ""], seconds)
+    found |= _costs(decisions[decisions["way"] == ""], seconds[seconds["best"] >= least_seconds])
     return found | (_regrets(candidates, decisions, seed) if len(candidates) else {})
 
 
-def _speedups(op: str, rows: pd.DataFrame, seed: int) -> dict[str, float]:
-    small, counted = rows[rows["best"] < LARGE], rows[rows["best"] >= LARGE]
-    large = counted[counted.index.get_level_values("width") <= WIDEST]
+def _speedups(
+    op: str, rows: pd.DataFrame, seed: int, *, least_seconds: float, most_width: float,
+) -> dict[str, float]:
+    small, counted = rows[rows["best"] < least_seconds], rows[rows["best"] >= least_seconds]
+    large = counted[counted.index.get_level_values("width") <= most_width]
     ratio = large["best"] / large[OWN]
     found: dict[str, float] = {f"{op}/cases": len(large), **ratio_bounds(f"{op}/over_best", ratio, seed=seed)}
     if len(large):
@@ -130,9 +136,9 @@ def _memory(per_case: pd.DataFrame) -> dict[str, float]:
     return {"attention/memory_share": geomean(share.to_numpy()), "attention/memory_share_max": float(share.max())}
 
 
-def _costs(decided: pd.DataFrame, seconds: pd.DataFrame) -> dict[str, float]:
-    """What deciding took, where the best baseline takes long enough to count."""
-    known = decided.merge(seconds[seconds["best"] >= LARGE].reset_index()[[*CASE, OWN]], on=CASE)
+def _costs(decided: pd.DataFrame, counted: pd.DataFrame) -> dict[str, float]:
+    """What deciding took, in the cases that count."""
+    known = decided.merge(counted.reset_index()[[*CASE, OWN]], on=CASE)
     if known.empty:
         return {}
     runs = known["decision_seconds"] / known[OWN]

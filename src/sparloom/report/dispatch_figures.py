@@ -15,10 +15,15 @@ __all__ = ["draw_dispatch"]
 @styled
 def draw_dispatch(
     per_case: pd.DataFrame, decisions: pd.DataFrame, candidates: pd.DataFrame, *, folder: Path,
+    least_seconds: float = LARGE,
 ) -> None:
-    """Draw speedups.png over each baseline, best.png over the best one by size, and regret.png of all ways."""
+    """Draw speedups.png over each baseline, best.png over the best one by size, and regret.png of all ways.
+
+    Args:
+        least_seconds: of the best baseline, from which on a case is drawn.
+    """
     seconds = dispatch_seconds(per_case)
-    large = seconds[seconds["best"] >= LARGE]
+    large = seconds[seconds["best"] >= least_seconds]
     if len(large):
         _draw_speedups(large, folder / "speedups")
         _draw_best(per_case, large, folder / "best")

@@ -88,6 +88,7 @@ def save(drawn: Figure, stem: Path) -> None:
     for ending, options in formats.items():
         with atomic_path(stem.with_suffix(f".{ending}")) as partial:
             drawn.savefig(partial, format=ending, **options)
+        drawn.set_layout_engine("none")  # what was laid out once stays where it is
 
 
 @styled

@@ -21,6 +21,8 @@ PEERS: Mapping[str, str] = {
     "fbgemm": "fbgemm", "flex": "FlexAttention", "flex_frozen": "FlexAttention, frozen",
     "sdpa": "packed, padded SDPA", "varlen": "varlen attention, bfloat16",
 }
+MASKED: Mapping[str, str] = {"unmasked": "over_unmasked", "whole": "over_masked_after"}
+ARMS: Mapping[str, str] = {"unmasked": "without a mask", "whole": "computed whole, then masked"}
 COLOURS: Mapping[str, str] = {
     OWN: "#b5443c", "padded": "#c8c8c8", "micro_batches": "#9a9a9a", "peer": "#5f7fa8", "loop": "#5f7fa8",
     "blas": "#5f7fa8", "dense": "#c8c8c8", "unsplit": "#f0d9b5", "split": "#e0b070", "balanced": "#d9a441",
@@ -52,9 +54,10 @@ def ragged_metrics(frame: pd.DataFrame, *, layers: int, seed: int) -> dict[str, 
         fastest of all in each case; `mha/...` likewise, and `mha/over_microbatch`; `vgemm/over_loop`,
         `vgemm/over_padded`; `trmm/over_blas`, also by size, `trmm/<size>/over_blas` and `trmm/<size>/over_dense`;
         `causal/over_unmasked` at the lengths of RACE: how many times as fast masked attention on triangles of tiles is
-        as computing all and masking it, and `causal/<data>/over_unmasked`. `prelude_share` of the layer's time, mean
-        over cases, for a model of so many layers, and `prelude_share_max`. `compile/cold_seconds` and
-        `compile/cached_seconds` of the kernels of an encoder layer, and `compile/schedule_seconds` before either.
+        as attention without a mask, `causal/over_masked_after`: as computing all and masking it, and both by data set,
+        `causal/<data>/over_unmasked`. `prelude_share` of the layer's time, mean over cases, for a model of so many
+        layers, and `prelude_share_max`. `compile/cold_seconds` and `compile/cached_seconds` of the kernels of an
+        encoder layer, and `compile/schedule_seconds` before either.
     """
     found: dict[str, float] = {}
     for part in MODULES:
@@ -79,12 +82,12 @@ def ragged_metrics(frame: pd.DataFrame, *, layers: int, seed: int) -> dict[str, 
                 for (_, size, _), ratio in (seconds[name] / seconds[OWN]).items():
                     found[f"{part}/{size}/over_{name}"] = float(ratio)
     seconds = case_seconds(frame, "causal")
-    if OWN in seconds:
-        ratio = seconds["whole"] / seconds[OWN]
-        for data, rows in ratio.groupby("data"):
-            found |= ratio_bounds(f"causal/{data}/over_unmasked", rows, seed=seed)
-        if "race" in ratio.index.get_level_values("data"):
-            found["causal/over_unmasked"] = found["causal/race/over_unmasked"]
+    for arm, key in MASKED.items():
+        if OWN in seconds and arm in seconds:
+            for data, ratio in (seconds[arm] / seconds[OWN]).groupby("data"):
+                found |= ratio_bounds(f"causal/{data}/{key}", ratio, seed=seed)
+            if f"causal/race/{key}" in found:
+                found[f"causal/{key}"] = found[f"causal/race/{key}"]
     compiled = frame[frame["part"] == "compile"]
     found |= {f"compile/{row['method']}_seconds": row["median"] for _, row in compiled.iterrows()}
     return found
@@ -99,7 +102,7 @@ def ragged_tables(frame: pd.DataFrame, metrics: Mapping[str, float]) -> Iterator
     for part, title, methods in (
             ("vgemm", "Products of variable size", (OWN, "loop", "padded")),
             ("trmm", "Triangular product", (OWN, "balanced", "split", "unsplit", "blas", "dense")),
-            ("causal", "Masked attention", (OWN, "whole", "unmasked"))):
+            ("causal", "Masked attention", (OWN, *MASKED))):
         seconds = case_seconds(frame, part)
         if not seconds.empty:
             yield _milliseconds(title, seconds, [name for name in methods if name in seconds])
@@ -168,7 +171,7 @@ def _draw_products(rows: pd.DataFrame, title: str, label: str, stem: Path) -> No
 
 def _milliseconds(title: str, seconds: pd.DataFrame, methods: list[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title=f"{title}: milliseconds", title_justify="left")
-    for column in ("", "", *(PEERS.get(name, name) for name in methods)):
+    for column in ("", "", *({**PEERS, **ARMS}.get(name, name) for name in methods)):
         table.add_column(column, justify="right" if column else "left")
     for (data, size, _), row in seconds.iterrows():
         table.add_row(str(data), str(size), *("" if np.isnan(row[name]) else f"{1e3 * row[name]:.1f}"

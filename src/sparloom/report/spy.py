@@ -1,12 +1,15 @@
 """A spy plot with a tiling drawn into it."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.colors import LogNorm
 
 from sparloom.report.figures import figure, save, styled
-from sparloom.sparse import Pattern
+
+if TYPE_CHECKING:
+    from sparloom.sparse import Pattern
 
 __all__ = ["draw_spy"]
 
@@ -15,7 +18,7 @@ LINES = 64    # more boundaries than this are not drawn one by one
 
 
 @styled
-def draw_spy(pattern: Pattern, stem: Path, *, rows_step: int, cols_step: int, title: str) -> None:
+def draw_spy(pattern: "Pattern", stem: Path, *, rows_step: int, cols_step: int, title: str) -> None:
     """Draw where the nonzeros are, as counts per cell, and the boundaries of tiles of rows_step x cols_step."""
     height, width = pattern.shape
     cells = max(1, -(-max(height, width) // CELLS))

@@ -1,6 +1,7 @@
 """Sparse matrices: patterns, files, statistics, orders, and the corpora they come from."""
 
 from sparloom.sparse.anchors import ANCHORS, REORDERED_ANCHORS, AnchorCorpus
+from sparloom.sparse.autosage import AUTOSAGE_GRAPHS, AutosageCorpus
 from sparloom.sparse.choice import stratified_choice
 from sparloom.sparse.corpus import ROW_BINS, Corpus, MatrixEntry, Role, family_role, row_bin
 from sparloom.sparse.download import Patience
@@ -16,6 +17,7 @@ from sparloom.sparse.walks import WALK, WALK_STATISTICS, WALKS, WalkGrid, WalkSt
 
 __all__ = [
     "ANCHORS",
+    "AUTOSAGE_GRAPHS",
     "MATRIX_ENDINGS",
     "REORDERED_ANCHORS",
     "ROW_BINS",
@@ -25,6 +27,7 @@ __all__ = [
     "WALKS",
     "WALK_STATISTICS",
     "AnchorCorpus",
+    "AutosageCorpus",
     "Corpus",
     "FolderCorpus",
     "MatrixEntry",

@@ -1,6 +1,5 @@
 """How fast fused products of three matrices are beside everything else that computes them."""
 
-import hashlib
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from sparloom.measure import TimingProtocol, cache_levels
 from sparloom.platforms import keep_threads_awake
 from sparloom.report import draw_fusion, fusion_metrics, fusion_tables
 from sparloom.sparse import Corpus, MatrixEntry
-from sparloom.tasks.case_journal import CaseJournal
+from sparloom.tasks.case_journal import CaseJournal, journal_folder
 from sparloom.tasks.fanout import run_apart
 from sparloom.tasks.fusion_cases import Block, Case, cases, fusion_set
 from sparloom.tasks.fusion_score import Bench, decide, score
@@ -141,8 +140,7 @@ class BenchFusion:
     @property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        settings = f"{commit()} {self.timing} {self.gemv_flops} {self.seed} {self.ops}"
-        return Path(self.journals) / hashlib.sha256(settings.encode()).hexdigest()[:16]
+        return journal_folder(self.journals, commit(), self.timing, self.gemv_flops, self.seed, self.ops)
 
 
 def _key(step: str, case: Case) -> str:

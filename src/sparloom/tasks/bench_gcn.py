@@ -1,7 +1,5 @@
 """How long a graph convolutional network trains, with own layers and with those of PyTorch Geometric."""
 
-import hashlib
-import logging
 import shutil
 import statistics
 import tempfile
@@ -9,27 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 import torch
 
 from sparloom import log
 from sparloom.dispatch import PlanCache
 from sparloom.files import atomic_path
-from sparloom.fusion import pinned
-from sparloom.models import retain_memory
 from sparloom.report import draw_gcn, gcn_metrics, gcn_table
 from sparloom.sparse import Corpus, MatrixEntry
-from sparloom.tasks.case_journal import CaseJournal
-from sparloom.tasks.fanout import run_jobs
+from sparloom.tasks.case_journal import journal_folder
 from sparloom.tasks.gcn_graphs import GraphChoice
 from sparloom.tasks.gcn_methods import Method, own_methods, peer_methods
 from sparloom.tasks.gcn_training import Classification, Trainee, rest_seconds
-from sparloom.tasks.processors import alone
 from sparloom.tasks.provenance import commit
+from sparloom.tasks.timed_cases import timed_cases
 
 __all__ = ["BenchGcn"]
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,19 +56,11 @@ class BenchGcn:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_matrix.parquet, table and figure; returns speedups with bounds."""
-        retain_memory()
         torch.set_num_threads(self.threads)
         entries = {entry.name: entry for entry in self.graphs.of(self.corpus)}
         planned = {f"{name} {width}": (entries[name], width) for width in self.widths for name in entries}
-        journal = CaseJournal(self._folder / "cases.jsonl")
-        waiting = {key: planned[key] for key in planned if key not in journal.rows()}
-        logger.info("%d graphs, %d of %d cases to train", len(entries), len(waiting), len(planned))
-        weights = {key: float(entry.nnz * width) for key, (entry, width) in waiting.items()}
-        with alone(), pinned(self.threads):
-            for key, rows in run_jobs(self._case, waiting, weights=weights, processes=1, description="cases"):
-                journal.append(key, rows)
-        done = journal.rows()
-        frame = pd.DataFrame([row for key in planned for row in done[key]])
+        frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=self.threads, weights={
+            key: float(entry.nnz * width) for key, (entry, width) in planned.items()})
         with atomic_path(out / "per_matrix.parquet") as partial:
             frame.to_parquet(partial, compression="zstd")
         metrics = gcn_metrics(frame, seed=self.seed)
@@ -129,6 +113,5 @@ class BenchGcn:
     @property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        settings = (commit(), self.graphs, *self.widths, self.blocks, self.block_steps, self.probe_steps, self.threads,
-                    self.seed)
-        return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
+        return journal_folder(self.journals, commit(), self.graphs, *self.widths, self.blocks, self.block_steps,
+                              self.probe_steps, self.threads, self.seed)

@@ -1,6 +1,5 @@
 """How fast Jacobi's method for many right-hand sides is, two steps fused, beside one step after the other."""
 
-import hashlib
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from sparloom.measure import TimingProtocol
 from sparloom.platforms import keep_threads_awake
 from sparloom.report import draw_jacobi, jacobi_metrics, jacobi_table
 from sparloom.sparse import Corpus, MatrixEntry
-from sparloom.tasks.case_journal import CaseJournal
+from sparloom.tasks.case_journal import CaseJournal, journal_folder
 from sparloom.tasks.fanout import run_apart
 from sparloom.tasks.jacobi_cases import jacobi_set, system
 from sparloom.tasks.jacobi_score import JacobiBench, decide_jacobi, score_jacobi
@@ -128,5 +127,5 @@ class BenchJacobi:
     @property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        settings = (commit(), self.timing, self.columns, self.threads, self.tolerance, self.most_steps, self.seed)
-        return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
+        return journal_folder(self.journals, commit(), self.timing, self.columns, self.threads, self.tolerance,
+                              self.most_steps, self.seed)

@@ -12,15 +12,16 @@ import numpy as np
 import torch
 
 from sparloom.dispatch import PlanCache
-from sparloom.dispatch.csr import CsrPlan, CsrPolicy, Library, Prepared
+from sparloom.dispatch.csr import CsrPolicy, Library, Prepared
 from sparloom.errors import Unsupported
 from sparloom.fusion import pinned
 from sparloom.jit import RESULTS
 from sparloom.measure import Measurement, TimingProtocol
-from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, assert_rows_close
+from sparloom.ops import Operands, assert_rows_close
 from sparloom.platforms import CpuKernels, interleaved, reallocated
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tasks.decision_way import DecisionWay
+from sparloom.tasks.dispatch_calls import OPS, own_calls, told
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase
 from sparloom.tasks.peak_memory import peak_bytes
 from sparloom.tasks.sage_training import sage_aggregations, sage_steps
@@ -29,8 +30,6 @@ from sparloom.tasks.timed_cases import statistics_of
 
 __all__ = ["DispatchBench"]
 
-OPS: Mapping[str, Callable[[int], Op]] = {
-    "spmm": lambda heads: SpMM(), "sddmm": lambda heads: SDDMM(), "attention": lambda heads: CsrAttention(heads)}
 SERIAL = ("scipy",)
 
 Row = dict[str, Any]
@@ -72,7 +71,7 @@ class DispatchBench:
         operands = self._operands(case, matrix)
         self.cache.rates(self.threads)
         plan = self._prepared(operands.matrix, cache=self.cache, policy=self.policy).plan(case.op, **operands.dense)
-        return [_told(plan)]
+        return [told(plan)]
 
     def score(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Check every method and time all side by side; a row for each. What was decided is looked up.
@@ -88,7 +87,7 @@ class DispatchBench:
         op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
         ready = self._prepared(operands.matrix, cache=self.cache, policy=self.policy, replay_only=True)
         plan = ready.plan(case.op, **operands.dense)
-        calls = self._own(case, ready, plan, operands)
+        calls = own_calls(case.op, ready, plan, operands, CpuKernels(self.threads, case.width).family(op))
         expected, failed, once = np.array(calls["sparloom"]()), [], {}
         limit = self.timing.slow_factor * _seconds(calls["sparloom"])
         for name, bind in SPARSE_PEERS[case.op].items():
@@ -136,7 +135,7 @@ class DispatchBench:
             config.key: family.bind(operands, config, result) for config in kernels.space(op)}
         for name, library in self.libraries.get(case.op, {}).items():
             product = library(operands.matrix, self.threads)
-            calls[name] = lambda product=product: product(operands.dense)
+            calls[name] = lambda product=product: product(operands)
         with pinned(self.threads), torch.inference_mode():
             taken = interleaved(calls, self.timing, threads=self.threads, serial=SERIAL)
         rows: list[Row] = [{"method": name, **statistics_of(each)} for name, each in taken.items()]
@@ -163,8 +162,8 @@ class DispatchBench:
         try:
             cache = PlanCache(folder)
             cache.keep_rates(self.threads, self.cache.rates(self.threads))
-            return _told(self._prepared(operands.matrix, cache=cache, policy=way.policy, shortlist=way.shortlist,
-                                        model=way.model).plan(case.op, **operands.dense))
+            return told(self._prepared(operands.matrix, cache=cache, policy=way.policy, shortlist=way.shortlist,
+                                       model=way.model).plan(case.op, **operands.dense))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -186,31 +185,8 @@ class DispatchBench:
         except Unsupported:
             return {}
 
-    def _own(
-        self, case: DispatchCase, ready: Prepared, plan: CsrPlan, operands: Operands,
-    ) -> dict[str, Callable[[], Any]]:
-        """Bind the operation as users call it, with a place for the result and without, and the kernel that it runs."""
-        dense = operands.dense
-        calls = {
-            "spmm": lambda out=None: ready.spmm(dense["B"], out=out),
-            "sddmm": lambda out=None: ready.sddmm(dense["B"], dense["C"], out=out),
-            "attention": lambda out=None: ready.attention(dense["Q"], dense["K"], dense["V"], out=out)}
-        family = CpuKernels(self.threads, case.width).family(OPS[case.op](self.heads))
-        result = family.result(operands)
-        own: dict[str, Callable[[], Any]] = {
-            "sparloom": lambda: calls[case.op](result), "sparloom_new": calls[case.op]}
-        if plan.choice.config:
-            own["kernel"] = family.bind(operands, plan.config, result)
-        return own
-
 
 def _seconds(call: Callable[[], Any]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
-
-
-def _told(plan: CsrPlan) -> Row:
-    decision = plan.decision
-    return {"choice": plan.choice.config or plan.choice.library, "origin": decision.origin, "reason": decision.reason,
-            "decision_seconds": decision.seconds, "decision_executions": decision.executions}

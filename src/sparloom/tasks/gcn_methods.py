@@ -48,7 +48,7 @@ def peer_methods(task: Classification, *, seed: int) -> dict[str, Method]:
 
 
 def graph_forms(task: Classification) -> Mapping[str, Any]:
-    """Make the same graph in every form that layers of PyTorch Geometric take on the CPU.
+    """Make the same graph in every form that layers of PyTorch Geometric take, where its tensors are.
 
     Raises:
         Unsupported: torch_geometric is not installed.
@@ -56,7 +56,7 @@ def graph_forms(task: Classification) -> Mapping[str, Any]:
     nodes, edges = (task.nodes, task.nodes), task.edges
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch: sparse tensors are in beta
-        ones = torch.ones(edges.shape[1], dtype=task.features.dtype)
+        ones = torch.ones(edges.shape[1], dtype=task.features.dtype, device=edges.device)
         matrix = torch.sparse_coo_tensor(edges.flip(0), ones, nodes).to_sparse_csr()
         narrow = torch.sparse_csr_tensor(
             matrix.crow_indices().int(), matrix.col_indices().int(), matrix.values(), nodes)

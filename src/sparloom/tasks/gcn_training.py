@@ -45,6 +45,10 @@ class Classification:
         """The same with features in float64, in which it is then trained."""
         return replace(self, features=self.features.double())
 
+    def to(self, device: torch.device) -> "Classification":
+        """The same on a device."""
+        return Classification(*(tensor.to(device) for tensor in (self.edges, self.features, self.labels)))
+
     @property
     def nodes(self) -> int:
         """Number of nodes."""

@@ -23,8 +23,10 @@ from sparloom.tasks.peer import Peer
 
 __all__ = ["OWN_MODULES", "attention_kernels", "prelude_seconds"]
 
+Schedule = EncoderSchedule | Literal["auto"] | None
 
-def own_encoder(inputs: PackedInputs, schedule: Literal["auto"] | None) -> Peer:
+
+def own_encoder(inputs: PackedInputs, schedule: Schedule) -> Peer:
     """Bind `sparloom.nn.TransformerEncoderLayer`; what "auto" searches is found when the peer is checked."""
     attention = inputs.attention
     layer = nn.TransformerEncoderLayer(attention.embed_dim, attention.num_heads, inputs.module.linear1.out_features,
@@ -34,7 +36,7 @@ def own_encoder(inputs: PackedInputs, schedule: Literal["auto"] | None) -> Peer:
     return Peer(lambda: layer(inputs.tokens, structure), lambda result: result)
 
 
-def own_attention(inputs: PackedInputs, schedule: Literal["auto"] | None) -> Peer:
+def own_attention(inputs: PackedInputs, schedule: Schedule) -> Peer:
     """Bind `sparloom.nn.MultiheadAttention`, as `own_encoder`."""
     attention = inputs.attention
     layer = nn.MultiheadAttention(attention.embed_dim, attention.num_heads, schedule=schedule).eval()

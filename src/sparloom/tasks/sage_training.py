@@ -1,4 +1,4 @@
-"""GraphSAGE on the CPU: means over neighbours with their gradients, and whole steps of training.
+"""GraphSAGE: means over neighbours with their gradients, and whole steps of training, these on the CPU.
 
 Both with own layers and with those of PyTorch Geometric.
 """
@@ -18,6 +18,7 @@ __all__ = ["Steps", "sage_aggregations", "sage_steps"]
 
 REFERENCE = "pyg_edge_index"  # gathers and scatters: the plainest way
 NEAR = 1e-3  # relative difference of losses after two steps
+CPU = torch.device("cpu")
 CLOSE = 1e-4  # of means and gradients, relative to the largest
 
 Step = Callable[[], object]
@@ -30,20 +31,24 @@ class Steps(NamedTuple):
     refused: Mapping[str, str]
 
 
-def sage_aggregations(pattern: Pattern, width: int, *, seed: int) -> Steps:
+def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.device = CPU) -> Steps:
     """Bind what a step of training does with the graph: the mean over neighbours, forward and backward.
 
     Methods are "sparloom", and "pyg_<form>" by the form in which PyTorch Geometric's layer gets the graph; those whose
     means or gradients differ from those of the form edge_index are refused (seen of gradients of csr_int32,
     PyTorch 2.13 and PyTorch Geometric 2.8).
 
+    Args:
+        device: where they are computed.
+
     Raises:
         Unsupported: torch_geometric is not installed.
         AssertionError: ours differ from those of the form edge_index.
     """
     task = Classification.drawn(pattern, width, seed=seed)
-    slopes = torch.rand(task.nodes, width, generator=torch.Generator().manual_seed(seed))
-    means = Graph(task.edges, task.nodes).connections().means
+    slopes = torch.rand(task.nodes, width, generator=torch.Generator().manual_seed(seed)).to(device)
+    *means, shape = Graph(task.edges, task.nodes).connections().means
+    means, task = (*(tensor.to(device) for tensor in means), shape), task.to(device)
     layer = geometric().nn.SAGEConv(width, width)
     sent = {"sparloom": partial(spmm, means)}
     sent |= {f"pyg_{name}": partial(_propagated, layer, graph) for name, graph in graph_forms(task).items()}

@@ -14,6 +14,7 @@ import torch
 
 from sparloom.nn import torch_csr
 from sparloom.ops import Operands
+from sparloom.tasks.composed_attention import gathered_attention, sampled_attention
 from sparloom.tasks.kernel_peers import SPMM_PEERS
 
 __all__ = ["GATHERING", "SPARSE_PEERS", "gathered_bytes"]
@@ -93,44 +94,22 @@ def _numba_loops() -> Callable[..., None]:
 
 
 def _composed_sampled(operands: Operands, threads: int) -> Call:
-    """Per head: sampled_addmm, a softmax over the rows, torch.mm with a CSR tensor."""
+    """Attention head after head."""
     torch.set_num_threads(threads)
-    pattern = operands.matrix.pattern
-    queries, keys, values = (torch.from_numpy(operands.dense[name]).unbind(1) for name in ("Q", "K", "V"))
-    matrix, rows = torch_csr(operands.matrix), torch.from_numpy(pattern.row_ids()).long()
-    places, scale = (matrix.crow_indices(), matrix.col_indices()), queries[0].shape[1] ** -0.5
-
-    def head(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        scores = torch.sparse.sampled_addmm(matrix, query, key.T, beta=0, alpha=scale).values()
-        weights = _row_softmax(scores, rows, pattern.rows)
-        return torch.sparse_csr_tensor(*places, weights, size=matrix.shape) @ value
-
-    return lambda: torch.stack([head(*each) for each in zip(queries, keys, values, strict=True)], 1)
+    rows = torch.from_numpy(operands.matrix.pattern.row_ids()).long()
+    return sampled_attention(torch_csr(operands.matrix), rows, _tensors(operands))
 
 
 def _composed_gathered(operands: Operands, threads: int) -> Call:
-    """All heads at once: rows of every nonzero gathered, a softmax over the rows, additions by index."""
+    """Attention of all heads at once."""
     torch.set_num_threads(threads)
     pattern = operands.matrix.pattern
-    queries, keys, values = (torch.from_numpy(operands.dense[name]) for name in ("Q", "K", "V"))
-    rows, columns = torch.from_numpy(pattern.row_ids()).long(), torch.from_numpy(pattern.indices).long()
-
-    def call() -> torch.Tensor:
-        scores = (queries.index_select(0, rows) * keys.index_select(0, columns)).sum(2) * queries.shape[2] ** -0.5
-        weights = _row_softmax(scores, rows, pattern.rows)
-        sent = weights[:, :, None] * values.index_select(0, columns)
-        return values.new_zeros(pattern.rows, *values.shape[1:]).index_add_(0, rows, sent)
-
-    return call
+    rows, columns = (torch.from_numpy(array).long() for array in (pattern.row_ids(), pattern.indices))
+    return gathered_attention(rows, columns, _tensors(operands))
 
 
-def _row_softmax(scores: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
-    """Softmax of the scores of each row, as PyTorch Geometric has it."""
-    index = rows if scores.dim() == 1 else rows[:, None].expand_as(scores)
-    peaks = scores.new_full((count, *scores.shape[1:]), -torch.inf).scatter_reduce_(0, index, scores, "amax")
-    weights = (scores - peaks.index_select(0, rows)).exp_()
-    totals = scores.new_zeros((count, *scores.shape[1:])).index_add_(0, rows, weights)
-    return weights / totals.index_select(0, rows)
+def _tensors(operands: Operands) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in operands.dense.items()}
 
 
 SPARSE_PEERS: Mapping[str, Mapping[str, Bind]] = MappingProxyType({

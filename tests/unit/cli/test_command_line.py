@@ -47,19 +47,25 @@ def test_user_errors_are_one_line(tmp_path, arguments, message):
     assert message in first
 
 
-def test_trace_of_a_user_error_is_in_the_log(tmp_path):
-    run("experiment=collect_spade", "task.shard=9/4", folder=tmp_path)
-    (log,) = (tmp_path / "outputs").rglob("run.log")
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory) -> Path:
+    """Outputs of a run that ended with a user error."""
+    folder = tmp_path_factory.mktemp("refused")
+    run("experiment=collect_spade", "task.shard=9/4", folder=folder)
+    return folder / "outputs"
+
+
+def test_trace_of_a_user_error_is_in_the_log(refused):
+    (log,) = refused.rglob("run.log")
     assert "Traceback" in log.read_text()
 
 
-def test_failure_of_a_run_is_a_line_of_the_ledger(tmp_path):
-    run("experiment=collect_spade", "task.shard=9/4", folder=tmp_path)
-    line = json.loads((tmp_path / "outputs" / "runs.jsonl").read_text())
+def test_failure_of_a_run_is_a_line_of_the_ledger(refused):
+    line = json.loads((refused / "runs.jsonl").read_text())
     assert (line["experiment"], line["overrides"]) == ("collect_spade", ["experiment=collect_spade", "task.shard=9/4"])
     assert (line["status"], line["metrics"]) == ("failed", None)
     assert line["reason"].startswith("shard '9/4' is not i/n")
-    assert (tmp_path / "outputs" / line["folder"] / "run.log").exists()
+    assert (refused / line["folder"] / "run.log").exists()
 
 
 def test_debug_shows_it(tmp_path):

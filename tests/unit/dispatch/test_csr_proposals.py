@@ -6,7 +6,9 @@ import pytest
 import sparloom
 from sparloom.dispatch import Effort, PlanCache, list_plans
 from sparloom.dispatch.csr import CsrPolicy, Proposals, Switches
+from sparloom.dispatch.csr.shortlist import shortlist
 from sparloom.errors import MissingArtifact
+from sparloom.ops import Operands
 from sparloom.space import SpmmSpace
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -21,6 +23,16 @@ class Favourite:
 
     def score(self, op, operands, configs):
         return np.array([0.0 if (config["balance"], config["prefetch"]) == ("rows", 8) else 1.0 for config in configs])
+
+
+class Known:
+    """A model that knows all scores."""
+
+    def __init__(self, scores):
+        self.scores = scores
+
+    def score(self, op, operands, configs):
+        return np.array([self.scores[config] for config in configs])
 
 
 def plan(cache, **source):
@@ -50,6 +62,22 @@ def test_an_object_may_be_the_model_and_is_part_of_the_key(tmp_path):
         proposed = [trial.candidate for trial in found.decision.trials][1:3]
         assert all("balance=rows,prefetch=8" in key for key in proposed) is (model is not None)
     assert len(list(tmp_path.glob("schedule-*.json"))) == 3
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 8])
+def test_the_best_are_listed_with_as_many_kinds_as_there_is_room_for(count):
+    configs, rng = list(SpmmSpace(16)), np.random.default_rng(count)
+    pattern = Pattern.identity(3)
+    operands = Operands(SparseMatrix(pattern, np.ones(3, np.float32)), {"B": np.ones((3, 16), np.float32)})
+    for _ in range(20):
+        scores = dict(zip(configs, rng.permutation(len(configs)), strict=True))
+        listed = shortlist(Known(scores), "spmm", operands, configs, count=count,
+                           kind=lambda config: config["balance"])
+        assert len(listed) == count
+        assert listed == sorted(listed, key=scores.__getitem__)
+        assert listed[0] == min(configs, key=scores.__getitem__)
+        kinds = [config["balance"] for config in sorted(configs, key=scores.__getitem__)]
+        assert {config["balance"] for config in listed} >= set([*dict.fromkeys(kinds)][:count])
 
 
 def test_decisions_by_the_formula_are_kept_as_before():

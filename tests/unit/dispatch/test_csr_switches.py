@@ -121,6 +121,14 @@ def test_what_has_no_effect_is_said_once(caplog):
         "AUTOSAGE_FTILE, AUTOSAGE_WPB: no effect on a CPU"]
 
 
+def test_what_has_no_effect_anywhere_is_said_apart(caplog):
+    found = Switches.from_environment({
+        "AUTOSAGE_HUB_T": "31", "AUTOSAGE_NATIVE_PATH": "nowhere.so", "AUTOSAGE_VEC4": "0"})
+    assert (found.cuda.hub_t, found.cuda.vec4) == (31, False)
+    assert [record.getMessage() for record in caplog.records] == [
+        "AUTOSAGE_VEC4: no effect on a CPU", "AUTOSAGE_HUB_T, AUTOSAGE_NATIVE_PATH: no effect"]
+
+
 @pytest.mark.parametrize(("given", "kept"), [
     ({"HUB_CTA": "0"}, lambda config: not config["balance"].startswith("q")),
     ({"VEC4": "0"}, lambda config: config["vector"] < 4), ({"WPB": "8"}, lambda config: config["warps"] == 8),

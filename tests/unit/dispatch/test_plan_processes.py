@@ -47,7 +47,8 @@ def test_no_decision_that_was_kept_is_lost_or_torn(stormed, caplog):
     distinct = {json.dumps(key, sort_keys=True) for key in keys}
     assert len(distinct) == len(list(problems()))
     assert len(keys) >= PROCESSES * len(distinct)  # who is not killed makes them all
-    assert all(PlanCache(folder).find_schedule(key) is not None for key in keys)
+    kept = [PlanCache(folder).find_schedule(json.loads(key)) for key in distinct]
+    assert sum(plan["decision"]["origin"] == "measured" for plan in kept) > len(kept) / 2
     assert PlanCache(folder).find_rates(THREADS) == RATES
     assert caplog.text == ""
     plans = [plan for plan in list_plans(folder, now=time.time()) if plan.kind != "temporary"]

@@ -16,16 +16,9 @@ from sparloom.dispatch import (
 )
 from sparloom.ragged import LENGTHS, EncoderShape, Executable, Structure, trmm_structure, vgemm_structure
 
-pytestmark = pytest.mark.cc
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 SHAPE = EncoderShape(width=32, heads=2, hidden=32)
 QUICK = RaggedEffort(sample=3, proposed=1, race=Effort(repetitions=1, seconds=0.2, pairs=(2, 2)))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def test_a_choice_is_of_the_space_and_comes_back(tmp_path):
@@ -84,3 +77,9 @@ def test_a_large_batch_is_measured_in_part():
     assert part.sum() == pytest.approx(4096, rel=0.1)
     assert part.max() > 240
     assert part.min() < 20
+
+
+@pytest.mark.parametrize("lengths", [[8192], [8192] * 4, [10**6, 1]])
+def test_a_few_long_sequences_are_measured_on_one_of_them(lengths):
+    operator = encoder_operators(SHAPE)["encoder"]
+    assert operator.part(Structure({LENGTHS: lengths})).table(LENGTHS).size == 1

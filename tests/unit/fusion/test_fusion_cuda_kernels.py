@@ -13,7 +13,7 @@ from sparloom.errors import Unsupported
 from sparloom.fusion import Budget, TileSchedule, fuse
 from sparloom.fusion.lower import SCHEDULE, lower_wavefronts
 from sparloom.ir import DTYPES
-from sparloom.jit import check_cuda, kernel_source
+from sparloom.jit import check_cuda, cuda_text
 from sparloom.ops import GemmSpmm, Operands, SpmmSpmm, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -26,7 +26,7 @@ dtypes = pytest.mark.parametrize("dtype", ELEMENTS)
 
 
 def _text(dtype: str) -> str:
-    return f"#define ELEMENT {ELEMENTS[dtype]}\n" + kernel_source("cuda/fused.cu").read_text(encoding="utf-8")
+    return cuda_text("cuda/fused.cu", {"ELEMENT": ELEMENTS[dtype]})
 
 
 @dtypes

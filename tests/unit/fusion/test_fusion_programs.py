@@ -8,14 +8,7 @@ from fused_cases import CASES, operands
 
 from sparloom.fusion import check_schedule, fuse
 
-pytestmark = pytest.mark.cc
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
 
 @pytest.fixture(scope="module")

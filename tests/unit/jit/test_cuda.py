@@ -1,5 +1,9 @@
 """Compile-checking CUDA, and running the rendered text on the host in place of a GPU."""
 
+import sys
+from importlib import metadata
+from pathlib import Path
+
 import numpy as np
 import pytest
 from cuda_devices import run_on_host
@@ -8,6 +12,7 @@ from ir_cases import CASES
 from sparloom.errors import CompileError, Unsupported
 from sparloom.ir import F32, I64, Accumulate, Const, For, Kernel, Param, Ref, Store, render_cuda
 from sparloom.jit import check_cuda
+from sparloom.jit import cuda as module
 
 GOOD = 'extern "C" __global__ void k(float *y) { y[threadIdx.x] = 1.0f; }\n'
 
@@ -32,12 +37,42 @@ def test_bad_text_is_refused_with_text_and_log():
 
 
 def test_nothing_installed_is_said(monkeypatch):
-    from sparloom.jit import cuda as module
-
     monkeypatch.setattr(module, "_find_nvcc", lambda: None)
     monkeypatch.setattr(module, "_find_nvrtc", lambda: None)
     with pytest.raises(Unsupported, match="no CUDA compiler: put nvcc on PATH, set CUDA_HOME, or pip install"):
         check_cuda(GOOD)
+
+
+def test_what_the_extra_dev_brings_is_found_and_preferred(monkeypatch):
+    try:
+        metadata.distribution("nvidia-cuda-nvrtc")
+    except metadata.PackageNotFoundError:
+        pytest.skip('nvidia-cuda-nvrtc is not installed: pip install -e ".[dev]"')
+    monkeypatch.setattr(module, "_find_nvcc", lambda: "/nowhere/nvcc")
+    assert Path(check_cuda(GOOD)).name.startswith("libnvrtc.so.")
+
+
+@pytest.mark.parametrize("folder", ["cu13", "cuda_nvrtc"])
+def test_libraries_of_wheels_are_found(tmp_path, monkeypatch, folder):
+    library = tmp_path / "nvidia" / folder / "lib" / "libnvrtc.so.13"
+    library.parent.mkdir(parents=True)
+    for name in ("libnvrtc-builtins.so.13.0", "libnvrtc.alt.so.13", library.name):
+        (library.parent / name).touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "nvidia"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert module._find_nvrtc() == library
+    with pytest.raises(Unsupported, match=f"{library} does not load .*: reinstall nvidia-cuda-nvrtc"):
+        check_cuda(GOOD)
+
+
+def test_nvcc_stands_in_for_nvrtc(monkeypatch):
+    if module._find_nvcc() is None:
+        pytest.skip("no nvcc: put it on PATH or set CUDA_HOME")
+    monkeypatch.setattr(module, "_find_nvrtc", lambda: None)
+    assert Path(check_cuda(GOOD, architectures=("sm_90",))).name == "nvcc"
+    with pytest.raises(CompileError, match=r"nvcc refused the kernel for sm_90: .*threadIndex"):
+        check_cuda(GOOD.replace("threadIdx", "threadIndex"), architectures=("sm_90",))
 
 
 @pytest.mark.cc

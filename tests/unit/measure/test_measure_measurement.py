@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparloom.measure import Measurement, TimingProtocol, describe_machine
+from sparloom.measure import Measurement, TimingProtocol, describe_machine, machine, usable_memory
 
 PROTOCOL = {"rounds": 2, "repetitions": 3, "short_seconds": 0.0, "most_repetitions": 3, "slow_factor": 3.0,
             "steal_ratio": 1.1, "retakes": 1, "seed": 0}
@@ -54,3 +54,13 @@ def test_machine_is_described_by_what_matters_for_speed():
     assert machine["threads"] >= 1
     assert machine["memory_mib"] > 0
     assert f"{machine['threads']} threads" in machine["name"]
+
+
+@pytest.mark.parametrize(("texts", "bytes_"), [
+    ([], 4096000), (["max\n"], 4096000), (["1000000\n"], 1000000), (["max", "9223372036854771712\n"], 4096000)])
+def test_a_container_may_have_less_memory_than_the_machine(texts, bytes_, tmp_path, monkeypatch):
+    for number, text in enumerate(texts):
+        (tmp_path / str(number)).write_text(text, encoding="ascii")
+    monkeypatch.setattr(machine, "LIMITS", [tmp_path / "0", tmp_path / "1"])
+    monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}.__getitem__)
+    assert usable_memory() == bytes_

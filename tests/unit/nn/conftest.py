@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kernel_cache import beside_kernels
 
 
 @pytest.fixture(scope="session")
 def sparse_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where compiled kernels, rates and plans of these tests lie: kernels are compiled once for all of them."""
-    return tmp_path_factory.mktemp("sparse")
+    """Where rates and plans of these tests lie, beside everybody's compiled kernels."""
+    return beside_kernels(tmp_path_factory.mktemp("sparse"))
 
 
 @pytest.fixture(scope="module")

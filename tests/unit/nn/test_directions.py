@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from kernel_cache import beside_kernels
 
 from sparloom.nn.directions import Directions
 from sparloom.sparse import Pattern
@@ -15,7 +16,7 @@ SHAPE = (3, 4)
 
 @pytest.fixture
 def directions(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
+    monkeypatch.setenv("SPARLOOM_CACHE", str(beside_kernels(tmp_path)))
     return Directions(Pattern.from_coo(ROWS, COLS, SHAPE), threads=1)
 
 

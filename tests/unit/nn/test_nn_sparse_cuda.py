@@ -5,8 +5,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from cuda_emulator import Emulator
-from emulated_gpu import EmulatedGpu
+from emulated_gpu import SharedMemory
 from sparse_tensors import (
     COLS,
     ROWS,
@@ -35,20 +34,6 @@ pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"), pytest.ma
 
 WIDTH = 8
 LIBRARIES = {"spmm": {"torch_mm": cuda_rivals.torch_mm}, "sddmm": {"torch_gather": cuda_rivals.torch_gather}}
-
-
-class SharedMemory(EmulatedGpu):
-    """An emulated GPU whose memory is that of the processor, so that tensors of the CPU are on it."""
-
-    def upload(self, array: np.ndarray) -> np.ndarray:
-        return np.array(array)
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        return Emulator.empty(self, shape, dtype)
-
-    def adopt(self, array: torch.Tensor | np.ndarray, name: str, *, copies: bool = True) -> np.ndarray:
-        assert not getattr(array, "requires_grad", False), f"{name} is followed by autograd"
-        return np.ascontiguousarray(np.from_dlpack(array))
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +210,8 @@ def test_products_of_torch_take_short_numbers(where, monkeypatch, op, name, dtyp
     operands = op.operands(ones, WIDTH, seed=0)
     given = {key: torch.from_numpy(array).to(dtype) for key, array in operands.dense.items()}
     matrix = where.matrix(ones).with_values(as_bits(torch.ones(pattern.nnz, dtype=dtype)))
-    found = as_tensor(LIBRARIES[op.name][name](matrix, 0)({key: as_bits(each) for key, each in given.items()}))
+    bits = Operands(matrix, {key: as_bits(each) for key, each in given.items()})
+    found = as_tensor(LIBRARIES[op.name][name](matrix, 0)(bits))
     assert found.dtype == dtype
     exact = op.oracle(Operands(ones, {key: each.float().numpy() for key, each in given.items()}))
     torch.testing.assert_close(found.double(), torch.from_numpy(exact), rtol=torch.finfo(dtype).eps, atol=2.0**-17)
@@ -285,9 +271,11 @@ def test_products_of_torch_are_right(where, op, name) -> None:
     pattern = Pattern.from_coo(*np.nonzero(there), there.shape)
     matrix = SparseMatrix(pattern, np.linspace(-1, 1, pattern.nnz))
     operands = op.operands(matrix, WIDTH, seed=0)
-    product = LIBRARIES[op.name][name](where.matrix(matrix), 0)
-    assert_close(product(operands.dense), op.oracle(Operands(matrix, operands.dense)),
-                 terms=op.terms(pattern, WIDTH), scale=op.scale(operands))
+    product = LIBRARIES[op.name][name](where.ones(pattern), 0)
+    for given in (matrix, matrix.with_values(-2 * matrix.values)):
+        found = product(Operands(where.matrix(given), operands.dense))
+        assert_close(found, op.oracle(Operands(given, operands.dense)), terms=op.terms(pattern, WIDTH),
+                     scale=op.scale(Operands(given, operands.dense)))
 
 
 def test_operators_are_registered_for_gpus() -> None:

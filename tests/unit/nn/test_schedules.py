@@ -6,11 +6,10 @@ import torch
 from sparloom.dispatch import Effort, PlanCache, RaggedEffort, choose_schedule
 from sparloom.nn import TransformerEncoderLayer, schedules
 
-pytestmark = pytest.mark.cc
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
 
 def test_a_schedule_is_searched_once_for_batches_alike(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path / "cache"))
     quick = RaggedEffort(sample=2, proposed=1, race=Effort(repetitions=1, seconds=0.1, pairs=(2, 2)))
     asked = []
 

@@ -17,17 +17,10 @@ from sparloom.ragged import (
     structure_of,
 )
 
-pytestmark = pytest.mark.cc
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
 WIDTH, HEADS, HIDDEN = 32, 4, 48
 BATCHES = [[5, 1, 0, 9, 3], [6, 6, 6], [7], [70, 3, 130], [0], []]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(autouse=True)

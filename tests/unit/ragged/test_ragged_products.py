@@ -13,24 +13,19 @@ from sparloom.ragged import (
     pad_storage,
     scheduled_vgemm,
     split_trmm,
+    tiled_vgemm,
     trmm,
     trmm_structure,
     unsplit_trmm,
     vgemm,
     vgemm_structure,
 )
+from sparloom.ragged.tables import Order
 
 row, col, inner = dims("row col inner")
 
-pytestmark = pytest.mark.cc
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 SIZES = [(3, 5, 2), (64, 65, 7), (0, 4, 4), (4, 0, 3), (2, 3, 0), (17, 130, 33)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def run(program, structure, **arrays):
@@ -41,7 +36,8 @@ def run(program, structure, **arrays):
 
 
 @pytest.mark.parametrize("program", [
-    vgemm(), scheduled_vgemm(), scheduled_vgemm(rows=3, cols=10),
+    vgemm(), scheduled_vgemm(), scheduled_vgemm(rows=3, cols=10), tiled_vgemm(),
+    tiled_vgemm(rows=5, cols=32, panel=16, depth=8),
     pad_storage(pad_storage(pad_storage(scheduled_vgemm(), "a", full=(row, inner)), "b", full=(col,)), "c",
                 full=(row, col)),
 ])
@@ -74,6 +70,14 @@ def test_the_main_part_of_a_split_product_has_whole_tiles():
     assert "unrolled for row_inner in 0 .. 8:" in reduction
     assert "simd for col_inner in 0 .. 32:" in reduction
     assert "min(" not in main
+
+
+def test_tasks_of_large_products_are_first():
+    """Of 256, 256 and 88 columns; of 256 and 44; of 40."""
+    of, run = vgemm_structure([4, 50, 50], [600, 300, 40], [7, 9, 9]), Executable(tiled_vgemm(cols=256))
+    of.prepare(run.prelude)
+    order, = (kernel.table for kernel in run.prelude.kernels if isinstance(kernel.table, Order))
+    np.testing.assert_array_equal(of.table(order), [3, 4, 5, 0, 1, 2])
 
 
 def test_the_order_of_balanced_rows_is_from_the_longest(golden):

@@ -9,6 +9,7 @@ from ragged_cases import batch, batches, inner, lengths, row
 from sparloom.ragged import Runner, Structure, Tensor, compute, program, real, sum_over
 from sparloom.ragged.lifetimes import lifetimes, needed, placed
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 token = {batch: batches(), row: lengths(batch), inner: 3}
 x = Tensor("x", token)
 
@@ -51,13 +52,6 @@ def test_tensors_of_other_times_share_memory():
     places, total = placed({"a": (0, 1), "b": (1, 2), "c": (2, 3), "d": (3, 4)}, dict.fromkeys("abcd", 64))
     assert total == 128
     assert places["a"] == places["c"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="module")

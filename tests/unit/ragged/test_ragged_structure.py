@@ -6,7 +6,7 @@ from interpreted import InterpretedLibrary
 from ragged_cases import CASES, batch, batches, lengths, row, structure, widths
 
 from sparloom.ir import Ref
-from sparloom.ragged import Executable, Length, Structure, Tensor
+from sparloom.ragged import Executable, Length, Structure, Tensor, fuse, interpreted
 from sparloom.ragged.tables import At, FusedInner, FusedOuter, Largest, Offsets, Order
 
 
@@ -61,6 +61,16 @@ def test_offsets_over_two_axes():
     x0, x1 = Ref("x0"), Ref("x1")
     table = Offsets((batches(), lengths(x0)), widths(x0, x1))
     np.testing.assert_array_equal(of.table(table), [0, 3, 4, 0, 0, 2])
+
+
+def test_a_program_is_interpreted_without_a_compiler(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
+    program = fuse(CASES["scaled"].program, "y", "batch", "row")
+    of = Structure({lengths: [3, 0, 2], widths: [1, 1, 1, 1, 1]}, InterpretedLibrary)
+    found = interpreted(program, of, x=np.ones(15, np.float32))["y"]
+    np.testing.assert_array_equal(found.reshape(5, 3)[:, 0], [2, 3, 4, 2, 3])
+    assert of.table_bytes() > 0
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.cc

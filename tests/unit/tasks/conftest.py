@@ -1,5 +1,6 @@
 """Tasks built from conf/ as run.py builds them, on made-up samples with a small network."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,12 @@ def build() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def trained(build, tmp_path_factory) -> Path:
-    """Folder with encoders, a source network and a fine-tuned one for SpMM, and what fine-tuning wrote."""
+    """Folder with encoders, a source network and a fine-tuned one for SpMM, and what fine-tuning wrote and returned."""
     folder = tmp_path_factory.mktemp("trained")
     for experiment in ("autoencode_cpu", "autoencode_spade", "pretrain_cpu", "finetune_tiny"):
         out = folder / experiment
         out.mkdir()
         metrics = build(experiment, *SMALL, folder=folder).run(out)
         assert metrics["seconds"] > 0
+        (out / "returned.json").write_text(json.dumps(metrics), encoding="utf-8")
     return folder

@@ -16,18 +16,16 @@ from sparloom.tasks import BenchDispatch, DecisionWay, bench_dispatch
 from sparloom.tasks.peak_memory import peak_bytes
 from sparloom.tasks.sparse_peers import SPARSE_PEERS
 
-pytestmark = pytest.mark.cc
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
                         retakes=0, seed=0)
 OPS = {"spmm": SpMM(), "sddmm": SDDMM(), "attention": CsrAttention(2)}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory):
+def _threads():
     before = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+    yield
     torch.set_num_threads(before)
 
 

@@ -63,9 +63,10 @@ def test_every_part_is_timed_and_reduced(tmp_path, few_peers):
     assert methods["encoder"] >= {"sparloom", "padded", "micro_batches", "prelude"}
     assert {"encoder/over_padded", "encoder/over_best_peer", "encoder/over_best_peer_min", "mha/over_microbatch",
             "vgemm/over_loop", "vgemm/over_padded", "trmm/over_blas", "causal/cola/over_unmasked",
-            "prelude_share", "compile/cold_seconds", "compile/cached_seconds"} <= metrics.keys()
+            "causal/cola/over_masked_after", "prelude_share", "compile/cold_seconds",
+            "compile/cached_seconds"} <= metrics.keys()
     assert metrics["compile/cold_seconds"] > metrics["compile/cached_seconds"] > 0
-    assert "causal/over_unmasked" not in metrics
+    assert not {"causal/over_unmasked", "causal/over_masked_after"} & metrics.keys()
     assert all(np.isfinite(value) for value in metrics.values())
     for name in ("encoder", "mha", "vgemm", "trmm"):
         assert (out / f"{name}.png").stat().st_size > 0
@@ -145,6 +146,7 @@ def test_metrics_are_geometric_means_over_cases():
     assert metrics["encoder/over_best_peer"] == pytest.approx(2.0**0.5)
     assert metrics["encoder/over_best_peer_min"] == pytest.approx(1.0)
     assert metrics["mha/over_microbatch"] == pytest.approx(2.0)
-    assert metrics["causal/over_unmasked"] == pytest.approx(1.75)
+    assert metrics["causal/over_unmasked"] == metrics["causal/race/over_unmasked"] == pytest.approx(1.5)
+    assert metrics["causal/over_masked_after"] == metrics["causal/race/over_masked_after_low"] == pytest.approx(1.75)
     assert metrics["prelude_share"] == pytest.approx(0.015)
     assert metrics["prelude_share_max"] == pytest.approx(0.02)

@@ -1,16 +1,14 @@
 """Ragged programs beside their peers on a GPU: on an emulated one, with PyTorch on the processor."""
 
 import json
-import time
 
 import pandas as pd
 import pytest
 import torch
-from emulated_gpu import EmulatedGpu
+from emulated_gpu import EmulatedGpu, WallClock
 
 from sparloom.errors import Unsupported
 from sparloom.measure import TimingProtocol
-from sparloom.platforms.clock import Repetition
 from sparloom.ragged import LengthCorpus
 from sparloom.tasks import BenchRaggedCuda, bench_ragged_cuda
 from sparloom.tasks.encoder_peers import DEVICE_PEERS
@@ -24,15 +22,8 @@ TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitio
                         retakes=0, seed=0)
 
 
-class TimedGpu(EmulatedGpu):
+class TimedGpu(WallClock, EmulatedGpu):
     """Seconds of the host."""
-
-    def repeat(self, call):
-        def timed(_):
-            start = time.perf_counter()
-            call()
-            return Repetition(*2 * [max(time.perf_counter() - start, 1e-9)])
-        return timed
 
 
 @pytest.fixture

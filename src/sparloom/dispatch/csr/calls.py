@@ -10,16 +10,19 @@ import scipy.sparse
 
 from sparloom.dispatch.csr.cuda_given import Parts, cuda_matrix, cuda_parts
 from sparloom.dispatch.csr.cuda_place import CudaPlace
-from sparloom.dispatch.csr.given import matrix_of
+from sparloom.dispatch.csr.given import array_of, matrix_of
 from sparloom.dispatch.csr.prepared import Prepared, Reduce
 from sparloom.fusion import IdentityCache
-from sparloom.sparse import SparseMatrix
+from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["csr_attention", "prepare", "sddmm", "spmm"]
 
 
 def prepare(matrix: Any, **options: Any) -> Prepared:
     """Make a sparse matrix ready for many calls.
+
+    Index arrays must not be changed in place afterwards. Values may be, between calls, where they are used as they are:
+    those of a CSR matrix of contiguous arrays whose columns rise in every row. What is prepared of others is a copy.
 
     Args:
         matrix: as in `spmm`, a tuple with its shape.
@@ -40,9 +43,10 @@ def spmm(
 ) -> Any:
     """Multiply a sparse matrix by a dense one, with the kernel that is fastest for both on this machine.
 
-    The first call for a matrix and a width measures a few kernels on some rows; what it decides is kept for all
-    processes of this user. Matrices are known by the identity of their index arrays, which must not be changed in place
-    between calls without `changed`; `prepare` what comes in new arrays each time.
+    The first call for a matrix and a width measures a few kernels on some rows, unless it is too short for that;
+    what it decides is kept for all processes of this user. Matrices are known by the identity of their index arrays,
+    which must not be changed in place between calls without `changed`; values may be. `prepare` what comes in new
+    arrays each time.
 
     Args:
         matrix: A (rows, cols): SciPy matrix, (indptr, indices, values[, shape]) of NumPy arrays or others that speak
@@ -53,7 +57,8 @@ def spmm(
             without nonzeros.
         out: (rows, width) of that type, where the result goes; unless given an array in memory that no result uses any
             more, of which 1/32 of the machine's is kept, or else in new memory.
-        changed: index arrays may have been changed in place: they are read, and what differs is prepared anew.
+        changed: index arrays may have been changed in place: they are read, and what differs is prepared anew, also for
+            other `threads`.
         threads: all processors that this process may use unless given; for operands in their memory.
 
     Returns:
@@ -120,6 +125,10 @@ class _Entry:
     prepared: Prepared
     in_order: bool
 
+    def fits(self, pattern: Pattern, *, in_order: bool) -> bool:
+        """Tell whether it was made for index arrays like these; reads all of them."""
+        return self.in_order == in_order and self.prepared.fits(pattern)
+
 
 _KNOWN: IdentityCache[_Entry] = IdentityCache(16)  # entries keep index arrays alive
 
@@ -140,23 +149,25 @@ def _known(matrix: Any, dense: Any, threads: int | None, changed: bool) -> tuple
         made = matrix_of(matrix, columns=columns)
         return _Entry(Prepared(made, threads=threads), np.array_equal(made.pattern.indices, indices))
 
-    arguments = {"indptr": indptr, "indices": indices, "shape": shape, "threads": threads}
-    entry = _KNOWN.find(arguments, make)
-    if changed and not entry.prepared.fits(matrix_of(matrix, columns=columns).pattern):
-        entry = _KNOWN.replace(arguments, make())
+    if changed:
+        pattern = matrix_of(matrix, columns=columns).pattern
+        in_order = np.array_equal(pattern.indices, indices)
+        _KNOWN.review((indptr, indices), lambda entry: entry.fits(pattern, in_order=in_order))
+    entry = _KNOWN.find({"indptr": indptr, "indices": indices, "shape": shape, "threads": threads}, make)
     if not entry.in_order or values.dtype != np.float32:
         values = matrix_of(matrix, columns=columns).values
-    return entry.prepared, values
+    return entry.prepared, array_of(values, "values")
 
 
 def _known_there(parts: Parts, changed: bool) -> Prepared:
     """Find what was made for index arrays on a GPU."""
     where = CudaPlace.here()
-    arguments, arrays = {"shape": tuple(parts[3]), "where": where}, parts[:2]
-    entry = _KNOWN.find(arguments, lambda: _Entry(_prepared_there(parts), True), arrays)
-    if changed and not entry.prepared.fits(cuda_matrix(where.gpu, parts).pattern):
-        entry = _KNOWN.replace(arguments, _Entry(_prepared_there(parts), True), arrays)
-    return entry.prepared
+    arrays = parts[:2]
+    if changed:
+        pattern = cuda_matrix(where.gpu, parts).pattern
+        _KNOWN.review(arrays, lambda entry: entry.fits(pattern, in_order=True))
+    return _KNOWN.find({"shape": tuple(parts[3]), "where": where}, lambda: _Entry(_prepared_there(parts), True),
+                       arrays).prepared
 
 
 def _prepared_there(parts: Parts, **options: Any) -> Prepared:

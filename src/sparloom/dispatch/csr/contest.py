@@ -86,11 +86,11 @@ class Contest:
         if place < len(self.own):
             return self._families[part].bind(operands, self.own[place], self._results[part])
         product = self._libraries[place - len(self.own)](operands.matrix, self._where.threads)
-        return lambda: product(operands.dense)
+        return lambda: product(operands)
 
     def _computed(self, place: int, operands: Operands) -> Any:
         if place >= len(self.own):
-            return self._libraries[place - len(self.own)](operands.matrix, self._where.threads)(operands.dense)
+            return self._libraries[place - len(self.own)](operands.matrix, self._where.threads)(operands)
         family = self._families[0]
         result = family.result(operands)
         family.bind(operands, self.own[place], result)()

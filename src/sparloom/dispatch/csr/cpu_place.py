@@ -122,6 +122,10 @@ class CpuPlace:
         """It is here."""
         return array
 
+    def times(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Multiply, into memory that results use."""
+        return np.multiply(one, other, out=RESULTS.empty(one.shape, np.float32))
+
     def check_out(self, out: np.ndarray, shape: tuple[int, ...], operands: Operands) -> np.ndarray:
         """Take an array for the result."""
         if not isinstance(out, np.ndarray) or out.shape != shape:

@@ -181,6 +181,10 @@ class CudaPlace:
         """Copy an array to the device."""
         return self.gpu.upload(array)
 
+    def times(self, one: Any, other: Any) -> Any:
+        """Multiply on the device."""
+        return one * other
+
     def check_out(self, out: Any, shape: tuple[int, ...], operands: Operands) -> Any:
         """Take an array for the result."""
         ours = self.gpu.adopt(out, "out", copies=False)

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.dispatch.csr.rivals import Library, Product
+from sparloom.dispatch.csr.rivals import Library, Product, gathered_pieces
+from sparloom.ops import Operands
 from sparloom.platforms import DeviceMatrix, cusparse_spmm
 
 __all__ = ["CUDA_LIBRARIES", "gather_dot"]
@@ -20,11 +21,16 @@ def gather_dot(matrix: DeviceMatrix, threads: int) -> Product:
 
     Source: AutoSAGE's baseline for SDDMM.
     """
-    rows, cols, values = matrix.gpu.upload(matrix.pattern.row_ids()), matrix.placed.indices, matrix.values
+    gpu, nnz = matrix.gpu, matrix.pattern.nnz
+    rows, cols = gpu.upload(matrix.pattern.row_ids()), matrix.placed.indices
 
-    def product(dense: Mapping[str, Any]) -> Any:
-        left, right = (dense[name].astype(np.float32, copy=False) for name in ("B", "C"))
-        return ((left[rows] * right[cols]).sum(1) * values).astype(values.dtype, copy=False)
+    def product(operands: Operands) -> Any:
+        left, right = operands.dense["B"], operands.dense["C"]
+        values, result = operands.matrix.values, gpu.empty((nnz,), np.float32)
+        for piece in gathered_pieces(nnz, operands.width):
+            result[piece] = (_floats(left[rows[piece]]) * _floats(right[cols[piece]])).sum(1)
+        result *= values
+        return result.astype(values.dtype, copy=False)
 
     return product
 
@@ -38,3 +44,7 @@ CUDA_LIBRARIES: Mapping[str, Mapping[str, Library]] = MappingProxyType({
                               "cusparse_alg2": partial(_cusparse, algorithm="alg2")}),
     "sddmm": MappingProxyType({"gather_dot": gather_dot})})
 """Operation -> name -> library."""
+
+
+def _floats(array: Any) -> Any:
+    return array.astype(np.float32, copy=False)

@@ -51,7 +51,8 @@ class CsrPolicy:
         calibrate: "sample", or "full": measure on all rows, however long that takes.
         runs: of the safe configuration on all rows that all measurements may take, from beginning to end; ...
         least_seconds: ... where that is less than this, or too few runs on the sample, nothing is measured.
-        effort: of the race and the duel together, counted in runs on the sample.
+        effort: counted in runs on the sample: `executions` of the race and of the duel, each; twice `seconds` of both
+            together.
         guardrail: what our kernels must pass.
         seed: of the sample.
     """
@@ -94,7 +95,8 @@ class CsrDecider:
     Args:
         where: the operands are, and what runs there.
         libraries: baselines beside the safe configuration.
-        model: what the shortlist is made by.
+        model: makes what the shortlist is made by; asked when something is measured, as this may measure rates of the
+            machine or read files, which is never part of what the measurements may take.
         clock: wall seconds; what is measured is timed as `where` says.
         allows: tells of a configuration whether it may be measured; the safe one always is.
         apart: what the model takes is, like what compiles kernels, not part of what the measurements may take, as it
@@ -105,7 +107,7 @@ class CsrDecider:
     where: Place
     libraries: Mapping[str, Library]
     policy: CsrPolicy
-    model: CsrCostModel
+    model: Callable[[], CsrCostModel]
     clock: Clock = time.perf_counter
     allows: Callable[[Config], bool] = lambda config: True
     apart: bool = False
@@ -133,8 +135,10 @@ class CsrDecider:
         if not self.policy.enough(watch.until(allowed) - self.clock(), ENOUGH, sample_seconds):
             return unmeasured(f"{1e3 * allowed:.1f} ms are too short for {ENOUGH} runs of {1e3 * sample_seconds:.3f} "
                               "ms on a sample", before)
+        with watch.apart():
+            model = self.model()
         with watch.apart() if self.apart else nullcontext():
-            candidates = self._candidates(safe, operands, sampled=parts[0] is not operands)
+            candidates = self._candidates(model, safe, operands, sampled=parts[0] is not operands)
         with watch.apart():
             able = self.where.able(self.op, parts[0], candidates)
         contest = Contest(self.op, self.where, able, self.libraries, parts)
@@ -178,10 +182,12 @@ class CsrDecider:
                         for place, taken in zip((winner, baseline), last.seconds, strict=True))
         return winner if accepted else baseline, reason, trials, run.executions + last.executions
 
-    def _candidates(self, safe: Config, operands: Operands, *, sampled: bool) -> list[Config]:
+    def _candidates(
+        self, model: CsrCostModel, safe: Config, operands: Operands, *, sampled: bool,
+    ) -> list[Config]:
         """Choose configurations of our kernels, the safe one first."""
         configs = [each for each in self.where.configs(self.op, operands, sampled=sampled) if self.allows(each)]
-        listed = shortlist(self.model, self.op.name, operands, configs, count=self.policy.effort.candidates,
+        listed = shortlist(model, self.op.name, operands, configs, count=self.policy.effort.candidates,
                            kind=self.where.kind)
         return [safe, *(config for config in listed if config != safe)]
 

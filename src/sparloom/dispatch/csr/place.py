@@ -106,6 +106,9 @@ class Place(Protocol):
     def spread(self, array: np.ndarray) -> Any:
         """Bring an array here."""
 
+    def times(self, one: Any, other: Any) -> Any:
+        """Multiply two arrays of one shape that are here, element by element."""
+
     def check_out(self, out: Any, shape: tuple[int, ...], operands: Operands) -> Any:
         """Take an array for the result.
 

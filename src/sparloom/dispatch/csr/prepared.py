@@ -76,7 +76,8 @@ class Prepared:
     """A sparse matrix, and what was decided about it.
 
     The first call of an operation with a width decides how it runs, unless the cache knows; further ones run at once.
-    The matrix must not be changed meanwhile. Threads may share it; their calls run one after the other.
+    Threads may share it; their calls run one after the other. The arrays of the matrix are used as they are: its values
+    may be changed in place between calls, its indices must not be.
 
     Args:
         matrix: A (rows, cols), in the memory of the processor, or of the device that `where` is.
@@ -138,9 +139,10 @@ class Prepared:
         if reduce not in REDUCTIONS:
             raise ValueError(f"reduce={reduce!r}: give one of {', '.join(REDUCTIONS)}")
         given = self.where.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
-        divided = reduce == "mean" and given.dtype.itemsize > SHORT
-        op = "spmm" if divided or reduce == "sum" else f"spmm_{reduce}"
-        operands = Operands(self._with(values, averaging=divided), {"B": given})
+        matrix = self._with(values)
+        shared = reduce == "mean" and min(given.dtype.itemsize, matrix.values.dtype.itemsize) > SHORT
+        op = "spmm" if shared or reduce == "sum" else f"spmm_{reduce}"
+        operands = Operands(self._averaging(matrix) if shared else matrix, {"B": given})
         return self._run(op, operands, out, (self.matrix.pattern.rows, given.shape[1]))
 
     def spmm_max(self, dense: Any, *, values: Any | None = None) -> tuple[Any, Any]:
@@ -227,23 +229,20 @@ class Prepared:
         return self.matrix.pattern.digest()
 
     @cached_property
-    def _mean(self) -> SparseMatrix | DeviceMatrix:
-        return self._averaging(self.matrix)
-
-    @cached_property
     def _shares(self) -> Any:
         """One over the nonzeros of its row, of every nonzero: (nnz,) float32."""
         lengths = self.matrix.pattern.row_lengths()
         return self.where.spread(np.repeat(np.float32(1) / np.maximum(lengths, 1).astype(np.float32), lengths))
 
-    def _averaging(self, matrix: SparseMatrix | DeviceMatrix) -> SparseMatrix | DeviceMatrix:
-        return matrix.with_values(matrix.values * self._shares)
-
-    def _with(self, values: Any | None, *, averaging: bool = False) -> SparseMatrix | DeviceMatrix:
+    def _with(self, values: Any | None) -> SparseMatrix | DeviceMatrix:
+        """Take the values of this call."""
         if values is None or values is self.matrix.values:
-            return self._mean if averaging else self.matrix
-        matrix = self.matrix.with_values(values)
-        return self._averaging(matrix) if averaging else matrix
+            return self.matrix
+        return self.matrix.with_values(self.where.array(values, "values"))
+
+    def _averaging(self, matrix: SparseMatrix | DeviceMatrix) -> SparseMatrix | DeviceMatrix:
+        """Take shares of the values of this call: they may not be those of the last call."""
+        return matrix.with_values(self.where.times(matrix.values, self._shares))
 
     def _run(self, op: str, operands: Operands, out: Any | None, shape: tuple[int, ...]) -> Any:
         case = self._case(op, operands)
@@ -261,7 +260,8 @@ class Prepared:
 
     def _made(self, op: str, plan: CsrPlan) -> Replay:
         if plan.choice.library:
-            return LibraryReplay(self._libraries[op][plan.choice.library], self.where)
+            library = self._libraries[op][plan.choice.library]
+            return LibraryReplay(library(self.matrix, self.threads), self.where)
         return NativeReplay(self._family(op), plan.config)
 
     def _family(self, op: str) -> Family:
@@ -285,7 +285,7 @@ class Prepared:
                 raise SchemaError(f"library {plan.choice.library} is not here")
             if not plan.choice.library:
                 space.validate(plan.config)
-        except (KeyError, TypeError, ValueError, IllegalSchedule, SchemaError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, IllegalSchedule, SchemaError) as error:
             log.warning("what was decided about %s on %s: %s: it is decided anew", op, self.matrix, error)
             return None
         return plan
@@ -300,9 +300,10 @@ class Prepared:
         if unmeasured:
             safe = where.safe(asked, operands)
             return CsrPlan(CsrChoice(config=safe.key), Decision("rule", unmeasured), space)
-        model = self._proposals.scorer(lambda: where.model(self._cache), threads=self.threads)
-        decider = CsrDecider(asked, where, self._libraries.get(op, {}), self._policy, model,
-                             allows=self._switches.cuda.allows, apart=self._proposals.learned)
+        decider = CsrDecider(
+            asked, where, self._libraries.get(op, {}), self._policy,
+            lambda: self._proposals.scorer(lambda: where.model(self._cache), threads=self.threads),
+            allows=self._switches.cuda.allows, apart=self._proposals.learned)
         plan = CsrPlan(*decider.decide(operands), space)
         self._cache.keep_schedule(self._key(case), {
             "choice": asdict(plan.choice), "decision": plan.decision.to_json()})

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from sparloom.dispatch.csr.place import Place
-from sparloom.dispatch.csr.rivals import Library, Product
+from sparloom.dispatch.csr.rivals import Product
 from sparloom.ops import Operands
 from sparloom.platforms import DeviceKernels, Family, SpmmMaxKernels
 from sparloom.space import Config
-from sparloom.sparse import SparseMatrix
 
 __all__ = ["LibraryReplay", "NativeReplay", "PlacesReplay", "Replay"]
 
@@ -68,17 +67,14 @@ class PlacesReplay:
 
 
 class LibraryReplay:
-    """The product of a library; the matrix is brought into its form again where it is another one."""
+    """The product of a library, ready for the pattern."""
 
-    def __init__(self, library: Library, where: Place) -> None:
-        self._library, self._where = library, where
-        self._ready: tuple[SparseMatrix, Product] | None = None
+    def __init__(self, product: Product, where: Place) -> None:
+        self._product, self._where = product, where
 
     def __call__(self, operands: Operands, out: Any | None = None) -> Any:
         """Compute."""
-        if self._ready is None or self._ready[0] is not operands.matrix:
-            self._ready = operands.matrix, self._library(operands.matrix, self._where.threads)
-        result = self._ready[1](operands.dense)
+        result = self._product(operands)
         if out is None:
             return result
         self._where.copy(result, out)

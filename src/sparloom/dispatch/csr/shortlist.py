@@ -27,9 +27,10 @@ def shortlist(
     model: CsrCostModel, op: str, operands: Operands, configs: Sequence[Config], *, count: int,
     kind: Callable[[Config], str],
 ) -> list[Config]:
-    """Choose the most promising configurations, best first, with at least one of each kind.
+    """Choose the most promising configurations, best first, with at least one of each kind as far as they suffice.
 
     Args:
+        count: of them; where there are more kinds, these are each of another kind.
         kind: of a configuration, in which an estimate does not see enough to leave one out.
     """
     ranked = [configs[place] for place in np.argsort(model.score(op, operands, configs), kind="stable")]
@@ -37,6 +38,9 @@ def shortlist(
     for missing in dict.fromkeys(map(kind, ranked)):
         held = Counter(map(kind, chosen))
         if missing not in held:
-            last = max((place for place, config in enumerate(chosen) if held[kind(config)] > 1), default=-1)
-            chosen[last] = next(config for config in ranked if kind(config) == missing)
+            last = max((place for place, config in enumerate(chosen) if held[kind(config)] > 1), default=None)
+            if last is None:
+                break
+            del chosen[last]
+            chosen.append(next(config for config in ranked if kind(config) == missing))
     return chosen

@@ -9,7 +9,7 @@
 | `AUTOSAGE_PROBE_FRAC` | above 0, at most 1 | 0.05 | share of the nonzeros that is measured on |
 | `AUTOSAGE_PROBE_MIN_ROWS` | 1, 2, ... | 20,000 nonzeros | measured on at least so many rows of mean length |
 | `AUTOSAGE_PROBE_ITERS` | 1, 2, ... | 3 | repetitions of a candidate that stays to the end |
-| `AUTOSAGE_PROBE_CAP_MS` | above 0 | 200 | how long a race or a duel may take |
+| `AUTOSAGE_PROBE_CAP_MS` | above 0 | 200 | half of what a race and the duel after it may take together |
 | `AUTOSAGE_SHORTLIST` | estimate, all, trees, model | estimate | which kernels are worth a measurement: `Proposals` |
 | `AUTOSAGE_SHORTLIST_MODEL` | paths, with `:` between | | files of the learned model, where one is asked for |
 | `AUTOSAGE_MIN_PROBE_ROWS` | 0, 1, ... | 0 | smaller matrices run the baseline, unmeasured; samples are as large |
@@ -95,7 +95,7 @@ class Switches:
         probe_frac: share of the nonzeros in the sample; ...
         probe_min_rows: ... at least as many as so many rows of mean length have.
         probe_iters: repetitions.
-        probe_cap_ms: of a race or a duel.
+        probe_cap_ms: half of what a race and the duel after it may take together.
         shortlist: where shortlists come from.
         shortlist_model: paths of the learned model they come from; none where the formula is asked.
         min_probe_rows, min_probe_nnz: of a matrix that is measured, and of a sample.
@@ -131,8 +131,9 @@ class Switches:
             near = difflib.get_close_matches(name, [*_VARIABLES, *_CUDA_VARIABLES], n=1)
             _warn(f"{name} is not read" + (f": did you mean {near[0]}?" if near else ""))
         cuda = _values(given, _CUDA_VARIABLES)
-        if cuda:
-            _warn(f"{', '.join(sorted(given.keys() & _CUDA_VARIABLES.keys()))}: no effect on a CPU")
+        for names, where in ((_CUDA_VARIABLES.keys() - _IGNORED, " on a CPU"), (_IGNORED, "")):
+            if names & given.keys():
+                _warn(f"{', '.join(sorted(names & given.keys()))}: no effect{where}")
         return cls(**_values(given, _VARIABLES), cuda=CudaSwitches(**cuda))
 
     def plans(self) -> PlanCache:
@@ -278,3 +279,5 @@ _CUDA_VARIABLES: Mapping[str, _Variable] = {
     "AUTOSAGE_HUB_T": _count("hub_t", 1),
     "AUTOSAGE_NATIVE_PATH": _Variable("native_path", "a path", lambda text: Path(text).expanduser()),
 }
+
+_IGNORED = frozenset({"AUTOSAGE_HUB_T", "AUTOSAGE_NATIVE_PATH"})

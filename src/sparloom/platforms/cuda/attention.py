@@ -11,7 +11,7 @@ from sparloom.jit import cuda_text
 from sparloom.ops import Operands
 from sparloom.platforms.cuda.csr import ALL_ROWS
 from sparloom.platforms.cuda.device import LaunchShape
-from sparloom.platforms.cuda.family import Launch, Placed, dense_type, element_macro, in_order
+from sparloom.platforms.cuda.family import Launch, Placed, columns_argument, dense_type, element_macro, in_order
 from sparloom.platforms.cuda.gpu import Gpu
 from sparloom.platforms.cuda.sparse_family import SparseFamily
 from sparloom.platforms.sweep import Call
@@ -95,8 +95,8 @@ class AttentionKernels(SparseFamily):
         pattern, tiles = self._patterns.of(gpu, placed), -(-value_width // program.columns)
         csr, rows = (pattern.indptr, pattern.indices), pattern.pattern.rows
         scale = np.float32(math.log2(math.e) * width**-0.5)
-        dense = (*(placed.dense[name] for name in ("Q", "K", "V")), np.int32(heads), np.int32(width),
-                 np.int32(value_width), scale, result)
+        dense = (*(placed.dense[name] for name in ("Q", "K", "V")), np.int32(heads), columns_argument(width),
+                 columns_argument(value_width), scale, result)
         hubs = None if program.balance == "rows" else pattern.hubs(gpu, program.balance)
         degree = ALL_ROWS if hubs is None else hubs.degree
         shape = LaunchShape((-(-rows * heads // program.groups), tiles), program.threads)

@@ -1,12 +1,13 @@
-"""SpMM by cuSPARSE through CuPy, on row-major operands and prepared once: what our kernels must beat on a GPU."""
+"""SpMM by cuSPARSE through CuPy, row-major, prepared once for a pattern: what our kernels must beat on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from sparloom.ops import Operands
 from sparloom.platforms.cuda.csr import DeviceMatrix
 from sparloom.platforms.cuda.elements import ELEMENTS
 
@@ -18,11 +19,11 @@ NUMBERS = {"float": FLOAT, "Half": 2, "Bfloat": 14}  # CUDA_R_32F, CUDA_R_16F, C
 ALGORITHMS = {"default": 0, "alg2": 6}  # CUSPARSE_SPMM_ALG_DEFAULT, CUSPARSE_SPMM_CSR_ALG2: which is faster varies
 
 
-def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Prepare products with a matrix: X (cols, width) of its type under "B" gives (rows, width), sums in float32.
+def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[[Operands], Any]:
+    """Prepare products with a pattern: A's values and X (cols, width) of their type under "B" give (rows, width).
 
-    CuPy's own product wants X in columns and copies it in every call, and its sparse matrices have no short numbers, so
-    its lower interface is used.
+    Sums are float32. CuPy's own product wants X in columns and copies it in every call, and its sparse matrices have no
+    short numbers, so its lower interface is used.
 
     Args:
         algorithm: "default" or "alg2".
@@ -34,30 +35,38 @@ def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[[Mapping[str
     pattern, number = matrix.pattern, ALGORITHMS[algorithm]
     one_type, index = (np.int32, cusparse.CUSPARSE_INDEX_32I) if pattern.nnz < 2**31 else (
         np.int64, cusparse.CUSPARSE_INDEX_64I)
-    arrays = matrix.placed.indptr.astype(one_type), matrix.placed.indices.astype(one_type), matrix.values
-    sparse = cupyx.cusparse.SpMatDescriptor(cusparse.createCsr(
-        pattern.rows, pattern.cols, pattern.nnz, *(array.data.ptr for array in arrays), index, index,
-        cusparse.CUSPARSE_INDEX_BASE_ZERO, NUMBERS[ELEMENTS[matrix.dtype]]), None, cusparse.destroySpMat)
+    arrays = [  # descriptors hold their addresses
+        matrix.placed.indptr.astype(one_type), matrix.placed.indices.astype(one_type), matrix.values]
+    described: dict[np.dtype, Any] = {}
     alpha, beta = (np.array(number, np.float32).ctypes for number in (1, 0))
-    room: dict[int, Any] = {}
+    room: dict[tuple[int, np.dtype], Any] = {}
 
-    def product(dense: Mapping[str, Any]) -> Any:
-        x = dense["B"]
+    def sparse(values: Any) -> Any:
+        if values.dtype not in described:
+            described[values.dtype] = cupyx.cusparse.SpMatDescriptor(cusparse.createCsr(
+                pattern.rows, pattern.cols, pattern.nnz, *(array.data.ptr for array in (*arrays[:2], values)), index,
+                index, cusparse.CUSPARSE_INDEX_BASE_ZERO, NUMBERS[ELEMENTS[values.dtype]]), None, cusparse.destroySpMat)
+        descriptor = described[values.dtype].desc
+        cusparse.spMatSetValues(descriptor, values.data.ptr)
+        return descriptor
+
+    def product(operands: Operands) -> Any:
+        arrays[2], x = operands.matrix.values, operands.dense["B"]
         result = cupy.empty((pattern.rows, x.shape[1]), x.dtype)
         right, written = _described(cusparse, x), _described(cusparse, result)
         given = (cupy.cuda.device.get_cusparse_handle(), cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE,
-                 cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE, alpha.data, sparse.desc, right, beta.data, written, FLOAT,
-                 number)
+                 cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE, alpha.data, sparse(arrays[2]), right, beta.data, written,
+                 FLOAT, number)
         try:
-            if x.shape[1] not in room:
-                room[x.shape[1]] = cupy.empty(max(1, cusparse.spMM_bufferSize(*given)), np.int8)
-            cusparse.spMM(*given, room[x.shape[1]].data.ptr)
+            case = x.shape[1], x.dtype
+            if case not in room:
+                room[case] = cupy.empty(max(1, cusparse.spMM_bufferSize(*given)), np.int8)
+            cusparse.spMM(*given, room[case].data.ptr)
         finally:
             cusparse.destroyDnMat(right)
             cusparse.destroyDnMat(written)
         return result
 
-    product.kept = arrays  # the descriptor holds their addresses
     return product
 
 

@@ -103,6 +103,7 @@ class CudaDevice:
 
 PRESETS = {
     "a100": CudaDevice("a100", compute_capability=80, multiprocessors=108, shared_per_block_bytes=163 * 1024),
+    "h100": CudaDevice("h100", compute_capability=90, multiprocessors=132, shared_per_block_bytes=227 * 1024),
     "h200": CudaDevice("h200", compute_capability=90, multiprocessors=132, shared_per_block_bytes=227 * 1024),
 }
 

@@ -15,10 +15,12 @@ from sparloom.platforms.cuda.gpu import Gpu, Kernel
 from sparloom.platforms.sweep import Call
 from sparloom.space import Config, ConfigSpace
 
-__all__ = ["Family", "Given", "HostCheck", "Launch", "Launches", "Placed", "Rival", "dense_type", "element_macro",
-           "in_order"]
+__all__ = ["MOST_COLUMNS", "Family", "Given", "HostCheck", "Launch", "Launches", "Placed", "Rival", "columns_argument",
+           "dense_type", "element_macro", "in_order"]
 
 Given = Operands | DenseOperands
+
+MOST_COLUMNS = 2**31 - 1024  # kernels/cuda/index.cuh counts beyond the last column in int32
 
 HostCheck = Callable[[np.ndarray], None]
 """Compares a result on the host with the oracle; raises AssertionError."""
@@ -79,6 +81,17 @@ def dense_type(given: Given) -> np.dtype:
 def element_macro(element: str) -> dict[str, str]:
     """Name the type of elements for a source; float is what it takes without."""
     return {} if element == "float" else {"ELEMENT": element}
+
+
+def columns_argument(columns: int) -> np.int32:
+    """Make an argument of a number of columns.
+
+    Raises:
+        Unsupported: there are so many that the kernels have no numbers for them.
+    """
+    if columns > MOST_COLUMNS:
+        raise Unsupported(f"{columns} columns, above {MOST_COLUMNS}, which the kernels count in int32")
+    return np.int32(columns)
 
 
 Rival = Callable[[Placed, Any], Call]

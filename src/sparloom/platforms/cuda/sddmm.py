@@ -9,7 +9,7 @@ from sparloom.jit import cuda_text
 from sparloom.ops import Operands
 from sparloom.platforms.cuda.csr import ALL_ROWS
 from sparloom.platforms.cuda.device import LaunchShape
-from sparloom.platforms.cuda.family import Launch, Placed, dense_type, element_macro, in_order
+from sparloom.platforms.cuda.family import Launch, Placed, columns_argument, dense_type, element_macro, in_order
 from sparloom.platforms.cuda.gpu import Gpu
 from sparloom.platforms.cuda.sparse_family import SparseFamily
 from sparloom.platforms.sweep import Call
@@ -82,7 +82,7 @@ class SddmmKernels(SparseFamily):
         program, pattern = SddmmProgram.of(config, placed.element), self._patterns.of(gpu, placed)
         rows, nnz, text = pattern.pattern.rows, pattern.pattern.nnz, program.text
         csr = (pattern.indptr, pattern.indices, placed.values)
-        dense = (placed.dense["B"], placed.dense["C"], np.int32(placed.given.width), result)
+        dense = (placed.dense["B"], placed.dense["C"], columns_argument(placed.given.width), result)
         if program.balance == "nonzeros":
             return in_order([Launch(gpu.kernel(text, "sddmm_nonzeros"), program.shape(-(-nnz // program.group)),
                                     (*csr, np.int64(rows), *dense))], gpu)

@@ -9,7 +9,7 @@ from sparloom.jit import cuda_text
 from sparloom.ops import Operands
 from sparloom.platforms.cuda.csr import ALL_ROWS, DevicePattern
 from sparloom.platforms.cuda.device import CudaDevice, LaunchShape
-from sparloom.platforms.cuda.family import Launch, Placed, dense_type, element_macro, in_order
+from sparloom.platforms.cuda.family import Launch, Placed, columns_argument, dense_type, element_macro, in_order
 from sparloom.platforms.cuda.gpu import Gpu
 from sparloom.platforms.cuda.sparse_family import SparseFamily
 from sparloom.platforms.sweep import Call
@@ -142,7 +142,7 @@ class _Bound:
         return [
             self._launch("spmm_shares", shape, (*self._csr, np.int64(pattern.rows), np.int64(share), *self._dense,
                                                 self.result, carry_rows, carries, rests)),
-            self._launch("spmm_carries", shape, (self.pattern.indptr, np.int64(groups), np.int32(self._width),
+            self._launch("spmm_carries", shape, (self.pattern.indptr, np.int64(groups), columns_argument(self._width),
                                                  carry_rows, carries, rests, self.result)),
         ]
 
@@ -166,7 +166,7 @@ class _Bound:
 
     @property
     def _dense(self) -> tuple[Any, ...]:
-        return self.placed.dense["B"], np.int32(self._width)
+        return self.placed.dense["B"], columns_argument(self._width)
 
     def _launch(self, name: str, shape: LaunchShape, arguments: tuple[Any, ...]) -> Launch:
         return Launch(self.gpu.kernel(self.program.text, name), shape, arguments)

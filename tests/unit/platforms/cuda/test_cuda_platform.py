@@ -64,7 +64,8 @@ def test_an_a100_has_less_shared_memory():
 
 
 def test_other_devices_are_read_not_guessed():
-    with pytest.raises(ValueError, match="device 'b200' is not described: a100, h200, or here for the one installed"):
+    described = "device 'b200' is not described: a100, h100, h200, or here for the one installed"
+    with pytest.raises(ValueError, match=described):
         CudaDevice.named("b200")
 
 

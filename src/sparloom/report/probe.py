@@ -1,0 +1,123 @@
+"""How well seconds on a sample of the rows foretell those on all rows."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.table import Table
+
+from sparloom.measure import kendall_tau
+from sparloom.report.figures import figure, logarithmic, op_title, save, styled
+from sparloom.report.ratio_bounds import ratio_bounds
+
+__all__ = ["draw_probe", "probe_frame", "probe_metrics", "probe_tables"]
+
+CASE = ["op", "matrix", "width"]
+DRAW = [*CASE, "sample", "share", "draw"]
+AGAIN = "again"  # all rows, timed once more: what noise alone does
+SAMPLES: Mapping[str, tuple[str, str]] = {
+    "rows": ("whole rows", "#b5443c"), "subgraph": ("subgraph", "#9a9a9a"), AGAIN: ("all rows, again", "#2b2b2b")}
+
+
+def probe_frame(per_case: pd.DataFrame) -> pd.DataFrame:
+    """Give every kernel's seconds over those of the safe one, on a sample and on all rows.
+
+    All rows are judged by the odd repetitions; the even ones are the sample "again", with share 1, which shows how much
+    of a difference is noise.
+
+    Args:
+        per_case: per_case.parquet of `check_probe`, the safe kernel first in each sample.
+
+    Returns:
+        A row for each kernel of each draw: whether it is `safe`, the ratios `foretold` and `truth`, and `whole`,
+        seconds on all rows.
+    """
+    whole, samples = per_case[per_case["sample"] == "all"], per_case[per_case["sample"] != "all"]
+    halves = [whole.assign(median=whole["seconds"].map(lambda taken, first=first: float(np.median(taken[first::2]))))
+              for first in (0, 1)]
+    foretold = pd.concat([halves[0].assign(sample=AGAIN), samples], ignore_index=True)
+    truth = _over_safe(halves[1], CASE, "truth").rename(columns={"median": "whole"})
+    return _over_safe(foretold, DRAW, "foretold")[[*DRAW, "config", "safe", "foretold"]].merge(
+        truth[[*CASE, "config", "truth", "whole"]], on=[*CASE, "config"])
+
+
+def _over_safe(frame: pd.DataFrame, keys: list[str], name: str) -> pd.DataFrame:
+    first = frame.groupby(keys, sort=False)["median"].transform("first")
+    return frame.assign(**{name: frame["median"] / first}, safe=~frame.duplicated(keys))
+
+
+def probe_metrics(per_case: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce samples of each kind and share.
+
+    Args:
+        per_case: as for `probe_frame`.
+        seed: of the bootstrap over cases.
+
+    Returns:
+        For each kind of sample and share, `<kind>/<share>/...`, and by operation: `error`, by what factor the seconds
+        of a kernel over those of the safe one are missed, geometric mean over cases of the median over kernels;
+        `spread`, that factor between draws of one share, one standard deviation; `regret`, how many times as long the
+        kernel that was fastest on the sample takes on all rows as the fastest there; `tau`, Kendall's correlation of
+        the two orders, mean over draws. Factors have bounds, see `ratio_bounds`.
+    """
+    frame = probe_frame(per_case)
+    found: dict[str, float] = {}
+    for (sample, share), rows in frame.groupby(["sample", "share"], sort=False):
+        found |= _reduced(f"{sample}/{share:g}", rows, seed)
+        for op, part in rows.groupby("op", sort=False):
+            found |= _reduced(f"{sample}/{share:g}/{op}", part, seed)
+    return found
+
+
+def _reduced(key: str, rows: pd.DataFrame, seed: int) -> dict[str, float]:
+    others = rows[~rows["safe"]]
+    missed = np.log(others["foretold"] / others["truth"])
+    error = np.exp(missed.abs().groupby([others[name] for name in CASE]).median())
+    found = ratio_bounds(f"{key}/error", error, seed=seed)
+    spread = missed.groupby([others[name] for name in [*CASE, "config"]]).std()
+    found |= ratio_bounds(f"{key}/spread", np.exp(spread.groupby(level=CASE).median()), seed=seed)
+    draws = [draw for _, draw in rows.groupby(DRAW, sort=False)]
+    regret = pd.Series([draw.loc[draw["foretold"].idxmin(), "whole"] / draw["whole"].min() for draw in draws])
+    found |= ratio_bounds(f"{key}/regret", regret, seed=seed)
+    return found | {f"{key}/tau": float(np.nanmean([
+        kendall_tau(draw["foretold"].to_numpy(), draw["truth"].to_numpy()) for draw in draws]))}
+
+
+def probe_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
+    """Lay out a row for each kind and share of samples."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title="samples against all rows", title_justify="left")
+    for column in ("sample", "share", "op", "error", "spread", "regret", "95 %", "tau"):
+        table.add_column(column, justify="left" if column in ("sample", "op") else "right", no_wrap=True)
+    for key in metrics:
+        if key.endswith("/regret"):
+            name = key.removesuffix("/regret")
+            sample, share, *op = name.split("/")
+            table.add_row(SAMPLES[sample][0], share, *(op_title(each) for each in op or [""]), *(
+                f"{metrics[f'{name}/{column}']:.3f}" if f"{name}/{column}" in metrics else "–"
+                for column in ("error", "spread", "regret")),
+                f"{metrics[f'{key}_low']:.3f}-{metrics[f'{key}_high']:.3f}", f"{metrics[f'{name}/tau']:.2f}")
+    yield table
+
+
+@styled
+def draw_probe(per_case: pd.DataFrame, stem: Path) -> None:
+    """Draw what each kernel takes over the safe one on all rows, by what a sample of the middle share foretells."""
+    frame = probe_frame(per_case)
+    shares = sorted(set(frame.loc[frame["sample"] != AGAIN, "share"]))
+    middle = frame[frame["share"].isin([shares[len(shares) // 2], 1.0])]
+    ops = list(dict.fromkeys(middle["op"]))
+    drawn, panels = figure(3.2 * len(ops), 3.2, columns=len(ops))
+    for panel, op in zip(panels, ops, strict=True):
+        for sample in ("subgraph", "rows", AGAIN):
+            rows = middle[(middle["op"] == op) & (middle["sample"] == sample)]
+            panel.plot(rows["foretold"], rows["truth"], "o", color=SAMPLES[sample][1], markersize=2.5, alpha=0.5,
+                       label=SAMPLES[sample][0])
+        panel.set_xscale("log")
+        logarithmic(panel)
+        panel.axline((1, 1), (2, 2), color="#2b2b2b", linewidth=0.8)
+        panel.set_xlabel(f"foretold by {100 * shares[len(shares) // 2]:g} %")
+        panel.set_title(op_title(op))
+    panels[0].set_ylabel("seconds over those of the safe kernel")
+    panels[-1].legend(fontsize=7)
+    save(drawn, stem)

@@ -1,0 +1,28 @@
+"""Which files go first where tests are dealt out: workers take whole files, and one that ends last lets others wait."""
+
+from collections import Counter
+
+import pytest
+
+LONGEST = (  # under tests/, of few tests each; files with more tests follow in the order of their number
+    "contract/test_pipeline.py", "contract/test_extending.py", "unit/dispatch/test_plan_processes.py",
+    "unit/sweeper/test_sweep_launchers.py", "unit/tasks/test_training_processes.py", "unit/tasks/test_bench_fusion.py",
+    "unit/tasks/test_compare.py", "unit/tasks/test_bench_dispatch.py", "property/test_sparse_fuzz.py",
+    "unit/dispatch/test_csr_calls.py", "unit/sweeper/test_sweep_runs.py", "unit/tasks/test_bench_ragged.py",
+    "unit/tasks/test_bench_gcn.py", "unit/models/test_models_processes.py", "unit/data/test_processes.py",
+    "unit/tasks/test_finetune.py", "unit/nn/test_rivals.py", "unit/tasks/test_loggers.py",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):  # of xdist: the number of tests would be all that counts
+        config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not hasattr(config, "workerinput"):
+        return
+    tests = Counter(item.path for item in items)
+    places = {config.rootpath / "tests" / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (places.get(item.path, len(places)), -tests[item.path]))
