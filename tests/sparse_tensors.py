@@ -36,6 +36,15 @@ def dense_spmm(matrix: torch.Tensor, values: torch.Tensor, x: torch.Tensor, redu
     return full @ x / (lengths[:, None] if reduce == "mean" else 1)
 
 
+def dense_largest(matrix: torch.Tensor, values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """All products in a full array (rows, cols, width); `max` of torch passes its gradient to one of them."""
+    at = places(matrix)
+    there = torch.zeros(matrix.shape, dtype=bool).index_put(at, torch.tensor(True))
+    full = values.new_zeros(matrix.shape).index_put(at, values)
+    products = (full[:, :, None] * x).masked_fill(~there[:, :, None], -torch.inf)
+    return products.max(1).values.masked_fill(~there.any(1)[:, None], 0.0)
+
+
 def dense_sddmm(matrix: torch.Tensor, values: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return values * (q @ k.T)[places(matrix)]
 

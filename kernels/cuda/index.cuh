@@ -49,6 +49,10 @@ HOST_DEVICE inline int tile_columns(int origin, int tile_width, int width) {
 // Where a row of a dense matrix begins, in elements.
 HOST_DEVICE inline Offset row_start(Offset row, Offset width) { return row * width; }
 
+// Elements of a dense matrix are counted through all rows.
+HOST_DEVICE inline Offset row_of_element(Offset element, int width) { return element / width; }
+HOST_DEVICE inline int column_of_element(Offset element, int width) { return int(element % width); }
+
 // Rows of `heads` vectors side by side: vectors are counted through all rows.
 HOST_DEVICE inline Offset vector_number(Offset row, int head, int heads) { return row * heads + head; }
 template <class Number>

@@ -38,7 +38,7 @@ DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, Me
 
 
 class PlanCache:
-    """A folder with a file for each decision, for each order that one needs, and for the rates of the machine.
+    """A folder with a file for each decision, for each order that one needs, and for the rates of machine and GPU.
 
     Any number of processes may use it: a file is whole or absent, and who writes last wins. What is damaged, of another
     version or for another key is left aside with a warning; so is a folder that cannot be written to.
@@ -95,6 +95,19 @@ class PlanCache:
         """Keep the rates of this machine."""
         _write(self._rates(threads), _rates_key(threads), {"rates": asdict(rates)})
 
+    def find_device_rates(self, key: Mapping[str, Any], parse: Callable[[dict[str, Any]], Read]) -> Read | None:
+        """Find the rates of a GPU; None if they were not measured.
+
+        Args:
+            key: what they depend on: machine, kernels, threads, which are 0, and the device in words.
+            parse: reads them.
+        """
+        return _read(self._device_rates(key), dict(key), lambda value: parse(value["rates"]))
+
+    def keep_device_rates(self, key: Mapping[str, Any], rates: Mapping[str, float]) -> None:
+        """Keep the rates of a GPU."""
+        _write(self._device_rates(key), dict(key), {"rates": dict(rates)})
+
     def find_order(self, pattern: str, name: str, rows: int) -> np.ndarray | None:
         """Find an order of the rows of a pattern, by its digest; None if none was kept."""
         path = self._order(pattern, name)
@@ -126,6 +139,9 @@ class PlanCache:
 
     def _rates(self, threads: int) -> Path | None:
         return self._file(rates_name(machine_digest(), threads))
+
+    def _device_rates(self, key: Mapping[str, Any]) -> Path | None:
+        return self._file(rates_name(key["machine"], key["threads"]))
 
     def _order(self, pattern: str, name: str) -> Path | None:
         return self._file(order_name(pattern, name, kernels_digest()))

@@ -12,6 +12,7 @@ import numpy as np
 from sparloom.dispatch.choice import PairChoice
 from sparloom.dispatch.csr.cpu_place import SOURCES
 from sparloom.dispatch.csr.cuda_place import cuda_kernels_digest
+from sparloom.dispatch.csr.cuda_rates import CudaRates
 from sparloom.dispatch.csr.decide import CsrChoice
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.plan_files import FileKind, pair_name, rates_name, schedule_name
@@ -102,7 +103,8 @@ def _ragged(key: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _rates(key: Mapping[str, Any]) -> tuple[str, ...]:
-    return "", "", "", rates_name(str(key["machine"]), int(key["threads"])), kernels_digest()
+    kernels = cuda_kernels_digest() if "device" in key else kernels_digest()
+    return "", "", "", rates_name(str(key["machine"]), int(key["threads"])), kernels
 
 
 _READ: Mapping[str, Callable[[Mapping[str, Any]], tuple[str, ...]]] = {
@@ -132,7 +134,7 @@ def _ragged_decided(value: Mapping[str, Any]) -> Outcome:
 
 
 def _rates_measured(value: Mapping[str, Any]) -> Outcome:
-    rates = Rates.from_json(value["rates"])
+    rates = (CudaRates if "device" in value["key"] else Rates).from_json(value["rates"])
     return Outcome(f"{rates.flops / 1e9:.0f} GFLOP/s, {rates.memory / 1e9:.0f} GB/s from memory", "", None)
 
 

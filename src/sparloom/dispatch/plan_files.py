@@ -2,7 +2,7 @@
 
     <digest>.json                               a pair of products
     schedule-<digest>.json                      a ragged operator, or an operation on one sparse matrix
-    rates-<machine>-<threads>.json              rates of a machine
+    rates-<machine>-<threads>.json              rates of a machine, or, with 0 threads, of a GPU
     order-<pattern>-<name>-<kernels>.npy        an order of the rows of a pattern
     .<one of these>.<process>-<thread>.partial  one of these while a process writes it
 """

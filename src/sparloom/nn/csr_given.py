@@ -1,5 +1,6 @@
 """Operands of sparse operations as users of torch pass them, checked."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -8,7 +9,11 @@ __all__ = ["DEVICES", "Csr", "Matrix", "check_alike", "check_dense", "matrix_of"
 
 Matrix = torch.Tensor | tuple[torch.Tensor | tuple[int, int] | torch.Size, ...]
 
-DEVICES = ("cpu", "cuda")  # that operations compute on
+TYPES: Mapping[str, tuple[torch.dtype, ...]] = {
+    "cpu": (torch.float32,), "cuda": (torch.float32, torch.float16, torch.bfloat16)}
+"""Device that operations compute on -> types of numbers there."""
+
+DEVICES = tuple(TYPES)
 WANTED = {2: "width", 3: "heads, width"}
 
 
@@ -33,7 +38,7 @@ def matrix_of(given: Matrix) -> Csr:
         given: CSR tensor, or (crow_indices, col_indices, values[, shape]).
 
     Raises:
-        TypeError: something else, or of other types than float32 with int32 or int64.
+        TypeError: something else, or of other types than float32, on a GPU float16 or bfloat16, with int32 or int64.
         ValueError: on a device that these operations do not compute on, or on two, or of sizes that do not fit
             together.
     """
@@ -50,16 +55,20 @@ def matrix_of(given: Matrix) -> Csr:
     return _checked(*given[:3], given[3] if len(given) == 4 else None)
 
 
-def check_dense(given: torch.Tensor, name: str, *, rows: int | None, axes: int, device: torch.device) -> None:
+def check_dense(
+    given: torch.Tensor, name: str, *, rows: int | None, axes: int, device: torch.device,
+    dtype: torch.dtype | None = None,
+) -> None:
     """Refuse a dense operand that sparse operations cannot read.
 
     Args:
         rows: that it must have; None: any number.
         axes: likewise.
         device: that A is on.
+        dtype: of the other operands; None: any that operations on this device take.
 
     Raises:
-        TypeError: no dense tensor of float32.
+        TypeError: no dense tensor of such a type.
         ValueError: on another device than A, or of another shape.
     """
     if not isinstance(given, torch.Tensor) or given.layout != torch.strided or given.is_nested:
@@ -67,8 +76,10 @@ def check_dense(given: torch.Tensor, name: str, *, rows: int | None, axes: int, 
         raise TypeError(f"{name} is {what}: give a dense tensor")
     if given.device != device:
         raise ValueError(f"{name} is on {given.device} and A on {device}: pass {name}.to({str(device)!r})")
-    if given.dtype != torch.float32:
+    if given.dtype not in TYPES[device.type]:
         raise TypeError(f"{name} is {given.dtype}: pass {name}.float()")
+    if dtype is not None and given.dtype != dtype:
+        raise TypeError(f"{name} is {given.dtype} and operands before it {dtype}: pass {name}.to({dtype})")
     if given.dim() != axes or (rows is not None and given.shape[0] != rows) or 0 in given.shape[1:]:
         wanted = "rows" if rows is None else rows
         raise ValueError(f"{name} has shape {tuple(given.shape)}: it must be ({wanted}, {WANTED[axes]})")
@@ -95,7 +106,7 @@ def _checked(crow: torch.Tensor, col: torch.Tensor, values: torch.Tensor, shape:
     for part, name in ((crow, "crow_indices"), (col, "col_indices")):
         if part.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"{name} of A is {part.dtype}: it must be torch.int32 or torch.int64")
-    if values.dtype != torch.float32:
+    if values.dtype not in TYPES[values.device.type]:
         raise TypeError(f"values of A are {values.dtype}: pass A.to(torch.float32)")
     if values.shape != col.shape:
         raise ValueError(f"A has {values.shape[0]} values for {col.shape[0]} indices: give one for each")

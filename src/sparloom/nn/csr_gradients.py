@@ -1,4 +1,7 @@
-"""Gradients of attention on a sparse pattern, head by head: of the scores, one value per edge is in memory at once."""
+"""Gradients of attention on a sparse pattern, head by head: of the scores, one value per edge is in memory at once.
+
+All of it is float32, whatever the type of operands and gradients.
+"""
 
 import torch
 
@@ -22,7 +25,7 @@ def attention_gradients(
     given = (queries, keys, values)
     gradients = tuple(tensor.new_zeros(tensor.shape) for tensor in given)
     for head in range(queries.shape[1] if edges.pattern.nnz else 0):
-        parts = _head(edges, *(tensor[:, head] for tensor in (*given, result, grad)))
+        parts = _head(edges, *(tensor[:, head].float() for tensor in (*given, result, grad)))
         for gradient, part in zip(gradients, parts, strict=True):
             gradient[:, head] = part
     return gradients

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from sparloom.dispatch.csr import CUDA_LIBRARIES, Library, Product
+from sparloom.nn.bits import as_bits, as_tensor
 from sparloom.nn.rivals import gather_dot
 from sparloom.nn.torch_matrix import device_csr, with_values
 from sparloom.ops import Operands
@@ -22,23 +23,23 @@ def torch_mm(matrix: DeviceMatrix, threads: int) -> Product:
     left = device_csr(matrix)
 
     def product(operands: Operands) -> Any:
-        valued = with_values(left, torch.from_dlpack(operands.matrix.values))
-        return matrix.gpu.adopt(torch.mm(valued, torch.from_dlpack(operands.dense["B"])), "the result")
+        valued = with_values(left, as_tensor(operands.matrix.values))
+        return matrix.gpu.adopt(as_bits(torch.mm(valued, as_tensor(operands.dense["B"]))), "the result")
 
     return product
 
 
 def torch_gather(matrix: DeviceMatrix, threads: int) -> Product:
-    """Gather a row of each dense operand for every nonzero, multiply and add up.
+    """Gather a row of each dense operand for every nonzero, multiply and add up, in float32.
 
     Source: AutoSAGE's baseline for SDDMM.
     """
-    rows, cols = map(torch.from_dlpack, (matrix.gpu.upload(matrix.pattern.row_ids()), matrix.placed.indices))
+    rows, cols = map(as_tensor, (matrix.gpu.upload(matrix.pattern.row_ids()), matrix.placed.indices))
 
     def product(operands: Operands) -> Any:
-        left, right, values = map(torch.from_dlpack, (
-            operands.dense["B"], operands.dense["C"], operands.matrix.values))
-        return matrix.gpu.adopt(gather_dot(left, right, rows, cols).mul_(values), "the result")
+        left, right, values = map(as_tensor, (operands.dense["B"], operands.dense["C"], operands.matrix.values))
+        result = gather_dot(left, right, rows, cols).mul_(values).to(values.dtype)
+        return matrix.gpu.adopt(as_bits(result), "the result")
 
     return product
 

@@ -6,6 +6,7 @@ import torch
 
 from sparloom.dispatch.csr import Prepared
 from sparloom.nn import at_places
+from sparloom.nn.device_places import DevicePlaces
 from sparloom.nn.structure import turn
 from sparloom.nn.tensor_place import CpuTensors, TensorPlace
 from sparloom.nn.unchanged import Unchanged
@@ -17,7 +18,7 @@ __all__ = ["Directions"]
 class Directions:
     """Computes with matrices of one pattern A (rows, cols), and A transposed, which is decided about on its own.
 
-    Tensors are of float32, of any strides; gradients are not followed.
+    Tensors are of float32, or on a GPU float16 or bfloat16, of any strides; gradients are not followed.
 
     Args:
         threads: of every call on the CPU.
@@ -58,25 +59,32 @@ class Directions:
     def spmm_max(self, values: torch.Tensor, dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the largest products, (rows, width), and which nonzero each comes from, int32, see `Prepared`."""
         array = self._tensors.array
-        result, places = self.forward.spmm_max(array(dense), values=array(values))
-        return torch.from_numpy(result), torch.from_numpy(places)
+        return self._tensors.run_both(lambda: self.forward.spmm_max(array(dense), values=array(values)))
 
     def spmm_at(self, places: torch.Tensor, values: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
         """Compute A X, (rows, width), of one nonzero per element, see `sparloom.nn.at_places`; as the next two."""
+        if self._places is not None:
+            return self._places.spmm_at(places, values, dense)
         return at_places.spmm_at(places, self.pattern.indices, values, dense, threads=self.threads)
 
     def spmm_transposed_at(self, places: torch.Tensor, values: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
         """Compute AT Y, (cols, width), likewise, for Y (rows, width)."""
+        if self._places is not None:
+            return self._places.spmm_transposed_at(places, values, dense)
         return at_places.spmm_transposed_at(places, self.pattern.indices, values, dense, cols=self.pattern.cols,
                                             threads=self.threads)
 
     def sddmm_at(self, places: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """Compute Y XT on the pattern of A, (nnz,), likewise."""
+        if self._places is not None:
+            return self._places.sddmm_at(places, left, right)
         return at_places.sddmm_at(places, self.pattern.indices, left, right, threads=self.threads)
 
     def sddmm(self, values: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """Compute values * (Q KT), (nnz,), for Q (rows, width) and K (cols, width); values are 1 unless given."""
         array = self._tensors.array
+        if values is None and left.dtype != torch.float32:  # what is prepared has ones of float32
+            values = left.new_ones(self.pattern.nnz)
         return self._tensors.run(lambda: self.forward.sddmm(
             array(left), array(right), values=None if values is None else array(values)))
 
@@ -88,6 +96,10 @@ class Directions:
         """
         given = map(self._tensors.array, (queries, keys, values))
         return self._tensors.run(lambda: self.forward.attention(*given))
+
+    @cached_property
+    def _places(self) -> DevicePlaces | None:
+        return self._tensors.places(self.pattern)
 
     @cached_property
     def _turned(self) -> tuple[Prepared, torch.Tensor]:

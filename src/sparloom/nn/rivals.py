@@ -68,10 +68,10 @@ SPARSE_LIBRARIES: Mapping[str, Mapping[str, Library]] = MappingProxyType({
 
 
 def gather_dot(left: torch.Tensor, right: torch.Tensor, rows: torch.Tensor, cols: torch.Tensor) -> torch.Tensor:
-    """Multiply rows of two matrices (.., width) by each other and add up, (nnz,), some nonzeros at a time."""
-    result = left.new_empty(rows.shape)
+    """Multiply rows of two matrices (.., width) by each other and add up, (nnz,) float32, some nonzeros at a time."""
+    result = left.new_empty(rows.shape, dtype=torch.float32)
     for piece in gathered_pieces(rows.numel(), left.shape[1]):
-        result[piece] = (left[rows[piece]] * right[cols[piece]]).sum(1)
+        result[piece] = (left[rows[piece]].float() * right[cols[piece]].float()).sum(1)
     return result
 
 

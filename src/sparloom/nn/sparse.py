@@ -26,23 +26,24 @@ def spmm(A: Matrix, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Tensor:
 
     Args:
         A: (rows, cols), float32 values with int32 or int64 indices, columns rising in every row, on the CPU or,
-            with CuPy, on an NVIDIA GPU: a CSR tensor or (crow_indices, col_indices, values[, shape]).
-        X: (cols, width) float32, where A is.
-        reduce: "sum"; "mean", divided by the nonzeros of each row; on the CPU "max", the largest product of each, or
-            NaN if one is NaN. All of an element's gradient goes to the nonzero that it comes from, of equal products
+            with CuPy and also with float16 or bfloat16 values, on an NVIDIA GPU: a CSR tensor or (crow_indices,
+            col_indices, values[, shape]).
+        X: (cols, width), of the type of A's values, where A is.
+        reduce: "sum"; "mean", divided by the nonzeros of each row; "max", the largest product of each, or NaN if one
+            is NaN. All of an element's gradient goes to the nonzero that it comes from, of equal products
             the first one of the row. Which these are is kept, (rows, width) int32, where a gradient is wanted.
 
     Returns:
-        (rows, width) float32; 0 for rows without nonzeros.
+        (rows, width) of that type; 0 for rows without nonzeros. Sums are float32.
 
     Raises:
         TypeError, ValueError: an operand is none that can be multiplied; names it and the remedy.
-        Unsupported: operands are on a GPU, and CuPy is missing, or there are no kernels for this.
+        Unsupported: operands are on a GPU, and CuPy is missing.
     """
     if reduce not in REDUCTIONS:
         raise ValueError(f"reduce={reduce!r}: give one of {', '.join(REDUCTIONS)}")
     matrix = matrix_of(A)
-    check_dense(X, "X", rows=matrix.cols, axes=2, device=matrix.crow.device)
+    check_dense(X, "X", rows=matrix.cols, axes=2, device=matrix.crow.device, dtype=matrix.values.dtype)
     given = matrix.crow, matrix.col, matrix.values, X
     if reduce == "max" and torch.is_grad_enabled() and (X.requires_grad or matrix.values.requires_grad):
         return max_operators.spmm_max(*given)[0]
@@ -54,17 +55,17 @@ def sddmm(A: Matrix, Q: torch.Tensor, K: torch.Tensor) -> torch.Tensor:
 
     Args:
         A: as in `spmm`.
-        Q, K: (rows, width), (cols, width), float32.
+        Q, K: (rows, width), (cols, width), of the type of A's values.
 
     Returns:
-        (nnz,) float32, in the order of A's values.
+        (nnz,) of that type, in the order of A's values.
 
     Raises:
         TypeError, ValueError, Unsupported: as by `spmm`.
     """
     matrix = matrix_of(A)
-    check_dense(Q, "Q", rows=matrix.rows, axes=2, device=matrix.crow.device)
-    check_dense(K, "K", rows=matrix.cols, axes=2, device=matrix.crow.device)
+    check_dense(Q, "Q", rows=matrix.rows, axes=2, device=matrix.crow.device, dtype=matrix.values.dtype)
+    check_dense(K, "K", rows=matrix.cols, axes=2, device=matrix.crow.device, dtype=matrix.values.dtype)
     check_alike(Q, K, "Q", "K")
     return csr_operators.sddmm(matrix.crow, matrix.col, matrix.values, Q, K)
 
@@ -76,10 +77,11 @@ def csr_attention(A: Matrix, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) 
 
     Args:
         A: as in `spmm`; its values are not read.
-        Q, K, V: (rows, heads, d), (cols, heads, d), (cols, heads, e), float32; without heads, one.
+        Q, K, V: (rows, heads, d), (cols, heads, d), (cols, heads, e), float32, or on a GPU all of them float16 or
+            bfloat16; without heads, one.
 
     Returns:
-        (rows, heads, e) float32, or (rows, e); 0 for rows without nonzeros.
+        (rows, heads, e) of that type, or (rows, e); 0 for rows without nonzeros.
 
     Raises:
         TypeError, ValueError, Unsupported: as by `spmm`.
@@ -89,8 +91,8 @@ def csr_attention(A: Matrix, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) 
         return csr_attention(A, Q.unsqueeze(1), K.unsqueeze(1), V.unsqueeze(1)).squeeze(1)
     matrix = matrix_of(A)
     check_dense(Q, "Q", rows=matrix.rows, axes=3, device=matrix.crow.device)
-    check_dense(K, "K", rows=matrix.cols, axes=3, device=matrix.crow.device)
-    check_dense(V, "V", rows=K.shape[0], axes=3, device=matrix.crow.device)
+    check_dense(K, "K", rows=matrix.cols, axes=3, device=matrix.crow.device, dtype=Q.dtype)
+    check_dense(V, "V", rows=K.shape[0], axes=3, device=matrix.crow.device, dtype=Q.dtype)
     check_alike(Q, K, "Q", "K")
     if V.shape[1] != Q.shape[1]:
         raise ValueError(f"V has {V.shape[1]} heads and Q {Q.shape[1]}: give as many")

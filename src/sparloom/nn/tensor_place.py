@@ -9,7 +9,9 @@ import numpy as np
 import torch
 
 from sparloom.dispatch.csr import CudaPlace, Prepared
+from sparloom.nn.bits import as_bits, as_tensor
 from sparloom.nn.cuda_rivals import CUDA_SPARSE_LIBRARIES
+from sparloom.nn.device_places import DevicePlaces
 from sparloom.nn.rivals import SPARSE_LIBRARIES
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -34,6 +36,12 @@ class TensorPlace(Protocol):
     def run(self, product: Callable[[], Any]) -> torch.Tensor:
         """Compute after what torch computes there, and view the result as a tensor."""
 
+    def run_both(self, product: Callable[[], tuple[Any, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Do as `run` for two results."""
+
+    def places(self, pattern: Pattern) -> DevicePlaces | None:
+        """Take what computes with places of maxima; None where kernels of `sparloom.nn.at_places` do."""
+
 
 class CpuTensors:
     """The processor."""
@@ -53,12 +61,20 @@ class CpuTensors:
         """Compute."""
         return torch.from_numpy(product())
 
+    def run_both(self, product: Callable[[], tuple[np.ndarray, np.ndarray]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute."""
+        first, second = product()
+        return torch.from_numpy(first), torch.from_numpy(second)
+
+    def places(self, pattern: Pattern) -> None:
+        """There are kernels."""
+
 
 class CudaTensors:
     """An NVIDIA GPU, the current device of CuPy.
 
     Args:
-        where: the same as decisions know it.
+        where: the same as decisions know it, with bits of bfloat16.
         stream: gives the address of torch's current stream, on which kernels run, too.
     """
 
@@ -71,12 +87,22 @@ class CudaTensors:
 
     def array(self, tensor: torch.Tensor) -> torch.Tensor:
         """Take a tensor out of what autograd follows: it speaks DLPack."""
-        return tensor.detach().resolve_neg()
+        return as_bits(tensor.detach().resolve_neg())
 
     def run(self, product: Callable[[], Any]) -> torch.Tensor:
         """Compute on torch's stream; the tensor keeps CuPy's array alive."""
         with self._where.gpu.following(self._stream()):
-            return torch.from_dlpack(product())
+            return as_tensor(product())
+
+    def run_both(self, product: Callable[[], tuple[Any, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Do as `run`."""
+        with self._where.gpu.following(self._stream()):
+            first, second = product()
+            return as_tensor(first), as_tensor(second)
+
+    def places(self, pattern: Pattern) -> DevicePlaces:
+        """Copy the columns to the device."""
+        return DevicePlaces(torch.from_numpy(pattern.indices).to(self.device, torch.int64), pattern.cols)
 
 
 def tensors_on(device: torch.device) -> TensorPlace:
@@ -87,4 +113,4 @@ def tensors_on(device: torch.device) -> TensorPlace:
     """
     if device.type == "cpu":
         return CpuTensors()
-    return CudaTensors(device, CudaPlace.here(), lambda: torch.cuda.current_stream(device).cuda_stream)
+    return CudaTensors(device, CudaPlace.here(bits=True), lambda: torch.cuda.current_stream(device).cuda_stream)

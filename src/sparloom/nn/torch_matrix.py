@@ -4,6 +4,7 @@ import warnings
 
 import torch
 
+from sparloom.nn.bits import as_tensor
 from sparloom.platforms import DeviceMatrix
 from sparloom.sparse import SparseMatrix
 
@@ -20,7 +21,7 @@ def torch_csr(matrix: SparseMatrix) -> torch.Tensor:
 
 def device_csr(matrix: DeviceMatrix) -> torch.Tensor:
     """View a matrix on a GPU as a CSR tensor there, likewise."""
-    parts = map(torch.from_dlpack, (matrix.placed.indptr, matrix.placed.indices, matrix.values))
+    parts = map(as_tensor, (matrix.placed.indptr, matrix.placed.indices, matrix.values))
     with torch.inference_mode(False):
         return csr_tensor(*parts, matrix.pattern.shape)
 

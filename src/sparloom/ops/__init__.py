@@ -11,10 +11,11 @@ from sparloom.ops.some_rows import assert_few_close, assert_rows_close, few_rows
 from sparloom.ops.spmm import SpMM
 from sparloom.ops.spmm_gemm import SpmmGemm
 from sparloom.ops.spmm_max import SpmmMax
+from sparloom.ops.spmm_mean import SpmmMean
 from sparloom.ops.spmm_spmm import SpmmSpmm
 
 __all__ = [
     "GEMM", "SDDMM", "CsrAttention", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes", "GemmSpmm", "Op",
-    "Operands", "OracleBounds", "SpMM", "SpmmGemm", "SpmmMax", "SpmmSpmm", "Work", "assert_close",
+    "Operands", "OracleBounds", "SpMM", "SpmmGemm", "SpmmMax", "SpmmMean", "SpmmSpmm", "Work", "assert_close",
     "assert_few_close", "assert_rows_close", "few_rows",
 ]

@@ -6,7 +6,8 @@ __all__ = ["OracleBounds", "assert_close"]
 
 
 def assert_close(
-    actual: np.ndarray, oracle: np.ndarray, *, terms: np.ndarray | int, scale: np.ndarray | float = 1.0
+    actual: np.ndarray, oracle: np.ndarray, *, terms: np.ndarray | int, scale: np.ndarray | float = 1.0,
+    eps: float | None = None,
 ) -> None:
     """Check that a sum of `terms` products, in any order, gave `oracle`.
 
@@ -16,6 +17,7 @@ def assert_close(
     Args:
         terms: products per element, broadcast against `oracle`.
         scale: largest magnitude of one product, broadcast likewise.
+        eps: of the type that numbers were rounded to before they became those of `actual`; its own unless given.
 
     Raises:
         AssertionError: names the worst element, both values and the tolerance there; also for NaN.
@@ -24,7 +26,7 @@ def assert_close(
         raise AssertionError(f"shape {actual.shape} where the oracle has {oracle.shape}")
     if actual.size == 0:
         return
-    tolerance = np.broadcast_to(_tolerance(terms, scale, actual.dtype), oracle.shape)
+    tolerance = np.broadcast_to(_tolerance(terms, scale, actual.dtype, eps), oracle.shape)
     error = np.abs(actual.astype(np.float64) - oracle)
     excess = np.where(np.isfinite(error), error / tolerance, np.inf)
     worst = np.unravel_index(int(np.argmax(excess)), oracle.shape)
@@ -60,6 +62,9 @@ class OracleBounds:
             assert_close(actual, self._oracle, terms=self._terms, scale=self._scale)
 
 
-def _tolerance(terms: np.ndarray | int, scale: np.ndarray | float, dtype: np.dtype) -> np.ndarray:
+def _tolerance(
+    terms: np.ndarray | int, scale: np.ndarray | float, dtype: np.dtype, eps: float | None = None,
+) -> np.ndarray:
     limits = np.finfo(dtype)  # below its smallest normal number a type has fewer digits
-    return 4 * float(limits.eps) * scale * (np.asarray(terms, dtype=np.float64) + 1) + float(limits.tiny)
+    smallest = float(limits.eps) if eps is None else eps
+    return 4 * smallest * scale * (np.asarray(terms, dtype=np.float64) + 1) + float(limits.tiny)

@@ -25,11 +25,14 @@ def assert_rows_close(found: np.ndarray, expected: np.ndarray, op: Op, operands:
     assert_few_close(found[places], expected[places], op, operands.take_rows(rows, op.name).used_columns(op.name))
 
 
-def assert_few_close(found: np.ndarray, expected: np.ndarray, op: Op, few: Operands) -> None:
-    """Check that two float32 results agree, as `assert_rows_close` does with those of some rows.
+def assert_few_close(
+    found: np.ndarray, expected: np.ndarray, op: Op, few: Operands, *, eps: float | None = None,
+) -> None:
+    """Check that two results agree, as `assert_rows_close` does with those of some rows.
 
     Args:
         few: the operands that belong to these results.
+        eps: as of `assert_close`.
 
     Raises:
         AssertionError: as by `assert_rows_close`.
@@ -40,7 +43,7 @@ def assert_few_close(found: np.ndarray, expected: np.ndarray, op: Op, few: Opera
     if not np.array_equal(known, np.isfinite(found)):
         raise AssertionError("infinite or NaN in other places")
     assert_close(np.where(known, found, 0), np.where(known, expected, 0).astype(np.float64), scale=op.scale(few),
-                 terms=2 * op.terms(few.matrix.pattern, few.width))
+                 terms=2 * op.terms(few.matrix.pattern, few.width), eps=eps)
 
 
 def few_rows(pattern: Pattern) -> np.ndarray:

@@ -37,20 +37,20 @@ ATTENTION = (
     Parameter("group", (1, 2, 4)),  # nonzeros side by side
     WARPS,
 )
-PARAMETERS = {"spmm": SPMM, "sddmm": SDDMM, "attention": ATTENTION}
+PARAMETERS = {"spmm": SPMM, "spmm_mean": SPMM, "spmm_max": SPMM, "sddmm": SDDMM, "attention": ATTENTION}
 
 
 def CudaKernelSpace(op: str, *, width: int = 256) -> GridSpace:  # noqa: N802 (a constructor)
     """Build the space for dense operands of `width` columns.
 
-    At most 270 points for SpMM, 405 for SDDMM, 324 for attention.
+    At most 270 points for SpMM, its mean and its maximum, 405 for SDDMM, 324 for attention.
 
     Source: the mappings of AutoSAGE §3 (warp per row, block per hub, vec4, feature tiles, warps per block). Departures:
     groups of less than a warp, equal shares of nonzeros (merge path), thresholds from the whole matrix; attention is
     one kernel, so its feature tile is a whole head where `lanes` threads can keep one.
 
     Args:
-        op: "spmm", "sddmm" or "attention".
+        op: "spmm", "spmm_mean", "spmm_max", "sddmm" or "attention".
         width: of attention, columns of one head.
     """
     parameters = PARAMETERS[op]
@@ -60,7 +60,7 @@ def CudaKernelSpace(op: str, *, width: int = 256) -> GridSpace:  # noqa: N802 (a
         parameters=parameters,
         defaults=_default(op, width),
         refuse=partial(_refuse_attention if op == "attention" else _refuse, width=width),
-        coupled=("lanes", "vector", "loads") if op == "spmm" else ("lanes", "vector"),
+        coupled=("lanes", "vector", "loads") if parameters is SPMM else ("lanes", "vector"),
         meaning=f"cuda_kernels 1, width {width}",
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from sparse_tensors import COLS, ROWS, assert_within, dense, places, sparse_tensor, with_gradients
+from sparse_tensors import COLS, ROWS, assert_within, dense, dense_largest, places, sparse_tensor, with_gradients
 
 from sparloom.nn import spmm
 from sparloom.nn.directions import Directions
@@ -21,15 +21,6 @@ INDICES = [torch.int32, torch.int64]
 def largest(matrix: torch.Tensor, values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """The operation, for values that may need a gradient."""
     return spmm((matrix.crow_indices(), matrix.col_indices(), values, matrix.shape), x, reduce="max")
-
-
-def dense_largest(matrix: torch.Tensor, values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """All products in a full array (rows, cols, width); `max` of torch passes its gradient to one of them."""
-    at = places(matrix)
-    there = torch.zeros(matrix.shape, dtype=bool).index_put(at, torch.tensor(True))
-    full = values.new_zeros(matrix.shape).index_put(at, values)
-    products = (full[:, :, None] * x).masked_fill(~there[:, :, None], -torch.inf)
-    return products.max(1).values.masked_fill(~there.any(1)[:, None], 0.0)
 
 
 def check(matrix: torch.Tensor, values: torch.Tensor, x: torch.Tensor, seen: torch.Tensor) -> None:

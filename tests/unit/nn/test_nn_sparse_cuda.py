@@ -12,15 +12,20 @@ from sparse_tensors import (
     assert_within,
     dense,
     dense_attention,
+    dense_largest,
     dense_sddmm,
     dense_spmm,
     sparse_tensor,
     with_gradients,
 )
 
-from sparloom.dispatch.csr import CsrPolicy, CudaPlace
+from sparloom.dispatch import Effort, PlanCache, Race
+from sparloom.dispatch.csr import CsrPolicy, CudaPlace, Prepared, decide
+from sparloom.dispatch.csr.contest import Contest
+from sparloom.dispatch.csr.cuda_rates import CudaRates
 from sparloom.errors import Unsupported
-from sparloom.nn import csr_attention, cuda_rivals, sddmm, spmm, tensor_place
+from sparloom.nn import csr_attention, csr_given, cuda_rivals, sddmm, spmm, tensor_place
+from sparloom.nn.bits import as_bits, as_tensor
 from sparloom.nn.tensor_place import CudaTensors, tensors_on
 from sparloom.ops import SDDMM, Operands, SpMM, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
@@ -33,13 +38,15 @@ LIBRARIES = {"spmm": {"torch_mm": cuda_rivals.torch_mm}, "sddmm": {"torch_gather
 
 @pytest.fixture(scope="module")
 def where(tmp_path_factory) -> CudaPlace:
-    return CudaPlace(SharedMemory(tmp_path_factory.mktemp("gpu")))
+    return CudaPlace(SharedMemory(tmp_path_factory.mktemp("gpu")), bits=True)
 
 
 @pytest.fixture
 def on_gpu(where, monkeypatch) -> CudaPlace:
     """Take the CPU for the emulated GPU, on which nothing is measured: see test_csr_cuda.py for that."""
     monkeypatch.setattr(CudaPlace, "policy", lambda self: CsrPolicy(least_seconds=1e9))
+    monkeypatch.setattr("sparloom.dispatch.csr.cuda_rates.measure_cuda_rates",
+                        lambda gpu: CudaRates.of_data_sheet(gpu.device))
     monkeypatch.setattr(tensor_place, "CUDA_SPARSE_LIBRARIES", LIBRARIES)
     monkeypatch.setattr("sparloom.nn.known_patterns.tensors_on", lambda device: CudaTensors(device, where, lambda: 0))
     return where
@@ -83,9 +90,179 @@ def test_attention_and_its_gradients_are_computed_there(on_gpu) -> None:
     assert on_gpu.gpu.launched > launched
 
 
-def test_what_has_no_kernels_there_is_refused(on_gpu) -> None:
-    with pytest.raises(Unsupported, match="spmm_max on a GPU: kernels are chosen for spmm, sddmm, attention there"):
-        spmm(sparse_tensor(), dense(COLS, WIDTH), reduce="max")
+def test_maxima_and_their_gradients_are_computed_there(on_gpu) -> None:
+    a, launched = sparse_tensor(), on_gpu.gpu.launched
+    given, seen = [a.values(), dense(COLS, WIDTH)], dense(ROWS, WIDTH, seed=2)
+    result, *gradients = with_gradients(lambda values, x: spmm(parts(a, values), x, reduce="max"), given, seen)
+    assert on_gpu.gpu.launched > launched
+    assert torch.equal(result, dense_largest(a, *given))
+    exact = with_gradients(lambda values, x: dense_largest(a, values, x), [each.double() for each in given],
+                           seen.double())[1:]
+    for actual, right in zip(gradients, exact, strict=True):
+        torch.testing.assert_close(actual.double(), right, rtol=0, atol=1e-5)
+
+
+def test_of_equal_products_the_first_gets_the_gradient_there(on_gpu) -> None:
+    a = sparse_tensor()
+    values, x = torch.ones_like(a.values()), torch.full((COLS, WIDTH), -2.5)
+    _, of_values, _ = with_gradients(lambda values, x: spmm(parts(a, values), x, reduce="max"), [values, x],
+                                     torch.ones(ROWS, WIDTH))
+    begins = a.crow_indices()[:-1][a.crow_indices().diff() > 0]
+    assert torch.equal(of_values, torch.zeros_like(values).index_fill(0, begins, -2.5 * WIDTH))
+
+
+def test_maxima_have_second_derivatives_there(on_gpu) -> None:
+    a, seen = sparse_tensor(), dense(ROWS, WIDTH, seed=2)
+
+    def second(function, values, x):
+        given = [tensor.clone().requires_grad_() for tensor in (values, x)]
+        first = torch.autograd.grad(function(*given).square(), given, seen.to(x.dtype), create_graph=True)
+        return torch.autograd.grad(sum(gradient.square().sum() for gradient in first), given)
+
+    x = dense(COLS, WIDTH)
+    found = second(lambda values, x: spmm(parts(a, values), x, reduce="max"), a.values(), x)
+    exact = second(lambda values, x: dense_largest(a, values, x), a.values().double(), x.double())
+    for actual, right in zip(found, exact, strict=True):
+        assert right.any()
+        torch.testing.assert_close(actual.double(), right, rtol=0, atol=1e-5 * float(right.abs().max()))
+
+
+def test_a_pattern_without_nonzeros_has_maxima_of_zero(on_gpu) -> None:
+    crow, col = torch.zeros(4, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+    found = with_gradients(lambda values, x: spmm((crow, col, values, (3, 5)), x, reduce="max"),
+                           [torch.zeros(0), dense(5, WIDTH)], torch.ones(3, WIDTH))
+    assert [tuple(each.shape) for each in found] == [(3, WIDTH), (0,), (5, WIDTH)]
+    assert not any(each.any() for each in found)
+
+
+@pytest.fixture
+def short_numbers(on_gpu, monkeypatch) -> CudaPlace:
+    """Let tensors of the CPU, which stand for a GPU's, have the types of a GPU."""
+    monkeypatch.setitem(csr_given.TYPES, "cpu", csr_given.TYPES["cuda"])
+    return on_gpu
+
+
+short_types = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+
+
+def compare_short(function, exact, given: list[torch.Tensor], seen: torch.Tensor) -> None:
+    """Results and gradients are short, sums are not: 4 roundings of each product's share are allowed."""
+    half_unit = torch.finfo(seen.dtype).eps / 2
+    found, wide = with_gradients(function, given, seen), [tensor.double() for tensor in given]
+    expected = with_gradients(exact, wide, seen.double())
+    magnitudes = with_gradients(exact, [tensor.abs() for tensor in wide], seen.double().abs())
+    for actual, right, magnitude in zip(found, expected, magnitudes, strict=True):
+        assert actual.dtype == seen.dtype
+        assert ((actual.double() - right).abs() <= 4 * half_unit * magnitude + ROWS * 2.0**-25).all()
+
+
+@short_types
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_short_numbers_and_their_gradients_are_computed_there(short_numbers, dtype, reduce) -> None:
+    a, launched = sparse_tensor(), short_numbers.gpu.launched
+    compare_short(lambda values, x: spmm(parts(a, values), x, reduce=reduce),
+                  lambda values, x: dense_spmm(a, values, x, reduce),
+                  [a.values().to(dtype), dense(COLS, WIDTH).to(dtype)], dense(ROWS, WIDTH, seed=2).to(dtype))
+    assert short_numbers.gpu.launched > launched
+
+
+@short_types
+def test_products_of_short_numbers_and_their_gradients(short_numbers, dtype) -> None:
+    a = sparse_tensor()
+    compare_short(lambda values, q, k: sddmm(parts(a, values), q, k), lambda values, q, k: dense_sddmm(a, values, q, k),
+                  [each.to(dtype) for each in (a.values(), dense(ROWS, WIDTH), dense(COLS, WIDTH, seed=3))],
+                  dense(a.values().shape[0], seed=2).to(dtype))
+
+
+@short_types
+def test_maxima_of_short_numbers_and_their_gradients(short_numbers, dtype) -> None:
+    a, seen = sparse_tensor(), dense(ROWS, WIDTH, seed=2).to(dtype)
+    given = [a.values().to(dtype), dense(COLS, WIDTH).to(dtype)]
+    found = with_gradients(lambda values, x: spmm(parts(a, values), x, reduce="max"), given, seen)
+    expected = with_gradients(lambda values, x: dense_largest(a, values, x), [each.double() for each in given],
+                              seen.double())
+    assert torch.equal(found[0], expected[0].to(dtype))
+    for actual, right in zip(found[1:], expected[1:], strict=True):
+        assert actual.dtype == dtype
+        torch.testing.assert_close(actual.double(), right, rtol=torch.finfo(dtype).eps, atol=2.0**-17)
+
+
+@short_types
+def test_attention_of_short_numbers_and_its_gradients(short_numbers, dtype) -> None:
+    a, seen = sparse_tensor(), dense(ROWS, 2, WIDTH, seed=2).to(dtype)
+    given = [dense(rows, 2, WIDTH, seed=rows).to(dtype) for rows in (ROWS, COLS, COLS)]
+    found = with_gradients(lambda *heads: csr_attention(a, *heads), given, seen)
+    wanted = with_gradients(lambda *heads: dense_attention(a, *heads), [each.double() for each in given], seen.double())
+    for actual, right in zip(found, wanted, strict=True):
+        assert actual.dtype == dtype
+        allowed = 8 * torch.finfo(dtype).eps
+        torch.testing.assert_close(actual.double(), right, rtol=allowed, atol=allowed)
+
+
+@short_types
+@pytest.mark.parametrize(("op", "name"), [(SpMM(), "torch_mm"), (SDDMM(), "torch_gather")], ids=["spmm", "sddmm"])
+def test_products_of_torch_take_short_numbers(where, monkeypatch, op, name, dtype) -> None:
+    """torch on a CPU multiplies no sparse matrix of them: what it would be asked is answered in float32."""
+    monkeypatch.setattr(torch, "mm", lambda left, right: (left.to_dense().float() @ right.float()).to(dtype))
+    there = np.random.default_rng(0).random((ROWS, COLS)) < 0.1
+    pattern = Pattern.from_coo(*np.nonzero(there), there.shape)
+    ones = SparseMatrix(pattern, np.ones(pattern.nnz))
+    operands = op.operands(ones, WIDTH, seed=0)
+    given = {key: torch.from_numpy(array).to(dtype) for key, array in operands.dense.items()}
+    matrix = where.matrix(ones).with_values(as_bits(torch.ones(pattern.nnz, dtype=dtype)))
+    bits = Operands(matrix, {key: as_bits(each) for key, each in given.items()})
+    found = as_tensor(LIBRARIES[op.name][name](matrix, 0)(bits))
+    assert found.dtype == dtype
+    exact = op.oracle(Operands(ones, {key: each.float().numpy() for key, each in given.items()}))
+    torch.testing.assert_close(found.double(), torch.from_numpy(exact), rtol=torch.finfo(dtype).eps, atol=2.0**-17)
+
+
+def test_bfloat16_is_decided_about_and_checked(where, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("sparloom.dispatch.csr.cuda_rates.measure_cuda_rates",
+                        lambda gpu: CudaRates.of_data_sheet(gpu.device))
+    monkeypatch.setattr(decide, "race", lambda calls, **_: Race(
+        tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))
+    monkeypatch.setattr(decide, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
+    there = np.random.default_rng(0).random((ROWS, COLS)) < 0.2
+    pattern, cache = Pattern.from_coo(*np.nonzero(there), there.shape), PlanCache(tmp_path)
+    ready = Prepared(where.ones(pattern), where=where, cache=cache, libraries={}, policy=CsrPolicy(
+        least_nonzeros=10, runs=1e9, least_seconds=0.0, effort=Effort(candidates=2, seconds=60.0)))
+    values, x = (dense(*shape).bfloat16() for shape in ((pattern.nnz,), (COLS, WIDTH)))
+    compute = Contest._computed  # the second candidate seems to round the other way, as it may
+    monkeypatch.setattr(Contest, "_computed", lambda self, place, operands: (
+        compute(self, place, operands) + np.uint16(place)))
+    found = as_tensor(ready.spmm(as_bits(x), values=as_bits(values)))
+    full = torch.zeros(ROWS, COLS, dtype=torch.float64)
+    full[torch.from_numpy(there)] = values.double()
+    torch.testing.assert_close(found.double(), full @ x.double(), rtol=2.0**-8, atol=2.0**-17)
+    (plan,) = ready._plans.values()
+    assert plan.decision.reason.startswith("accepted")
+    assert plan.choice.config == plan.decision.trials[1].candidate
+    monkeypatch.setattr(Contest, "_computed", lambda self, place, operands: as_bits(
+        torch.full((operands.matrix.pattern.rows, WIDTH), float(place)).bfloat16()).numpy())
+    other = Prepared(where.ones(pattern), where=where, cache=PlanCache(None), libraries={}, policy=ready._policy)
+    other.spmm(as_bits(x), values=as_bits(values))
+    (plan,) = other._plans.values()
+    assert "refused: other than the baseline" in plan.decision.reason
+
+
+def test_tensors_of_two_types_are_refused(short_numbers) -> None:
+    a, x = sparse_tensor(), dense(COLS, WIDTH)
+    with pytest.raises(TypeError, match=r"X is torch.float16 and operands before it torch.float32: pass X.to\(torch"):
+        spmm(a, x.half())
+    with pytest.raises(TypeError, match=r"V is torch.float32 and operands before it torch.float16"):
+        csr_attention(a, dense(ROWS, WIDTH).half(), x.half(), x)
+    with pytest.raises(TypeError, match=r"X is torch.float64: pass X.float\(\)"):
+        spmm(a, x.double())
+
+
+def test_short_numbers_on_the_cpu_are_refused() -> None:
+    a = sparse_tensor()
+    for x in (dense(COLS, WIDTH).half(), dense(COLS, WIDTH).bfloat16()):
+        with pytest.raises(TypeError, match=rf"X is {x.dtype}: pass X.float\(\)"):
+            spmm(a, x)
+    with pytest.raises(TypeError, match=r"values of A are torch.float16: pass A.to\(torch.float32\)"):
+        spmm(parts(a, a.values().half()), dense(COLS, WIDTH))
 
 
 @pytest.mark.parametrize(("op", "name"), [(SpMM(), "torch_mm"), (SDDMM(), "torch_gather")], ids=["spmm", "sddmm"])
@@ -102,7 +279,8 @@ def test_products_of_torch_are_right(where, op, name) -> None:
 
 
 def test_operators_are_registered_for_gpus() -> None:
-    for name in ("spmm", "spmm_transposed", "sddmm", "csr_attention", "csr_attention_backward"):
+    for name in ("spmm", "spmm_transposed", "sddmm", "csr_attention", "csr_attention_backward", "spmm_max", "spmm_at",
+                 "spmm_transposed_at", "sddmm_at"):
         for key in ("CPU", "CUDA"):
             assert torch._C._dispatch_has_kernel_for_dispatch_key(f"sparloom::{name}", key)
 
@@ -117,6 +295,25 @@ def test_tensors_in_two_places_are_refused() -> None:
     a, x = sparse_tensor(), dense(COLS, WIDTH)
     with pytest.raises(ValueError, match=r"X is on meta and A on cpu: pass X.to\('cpu'\)"):
         spmm(a, x.to("meta"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU that torch can use")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_all_reductions_and_types_on_a_gpu(dtype) -> None:
+    a, seen = sparse_tensor(), dense(ROWS, WIDTH, seed=2).to(dtype)
+    given = [a.values().to(dtype), dense(COLS, WIDTH).to(dtype)]
+    indices = a.crow_indices().cuda(), a.col_indices().cuda()
+    for reduce, exact in (("sum", lambda values, x: dense_spmm(a, values, x, "sum")),
+                          ("mean", lambda values, x: dense_spmm(a, values, x, "mean")),
+                          ("max", lambda values, x: dense_largest(a, values, x))):
+        expected = with_gradients(exact, [each.double() for each in given], seen.double())
+        found = with_gradients(lambda values, x, reduce=reduce: spmm((*indices, values, a.shape), x, reduce=reduce),
+                               [each.cuda() for each in given], seen.cuda())
+        for actual, right in zip(found, expected, strict=True):
+            assert (actual.dtype, actual.device.type) == (dtype, "cuda")
+            allowed = 8 * torch.finfo(dtype).eps
+            torch.testing.assert_close(actual.cpu().double(), right, rtol=allowed, atol=10 * allowed)
 
 
 @pytest.mark.gpu

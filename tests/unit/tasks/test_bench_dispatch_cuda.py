@@ -10,7 +10,8 @@ import pytest
 from emulated_gpu import SharedMemory, WallClock
 
 from sparloom.dispatch import Effort, Race
-from sparloom.dispatch.csr import CsrPolicy, CudaPlace, decide
+from sparloom.dispatch.csr import CsrPolicy, CudaPlace, cuda_rates, decide
+from sparloom.dispatch.csr.cuda_rates import CudaRates
 from sparloom.errors import Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.nn import CUDA_SPARSE_LIBRARIES, tensor_place
@@ -48,6 +49,7 @@ def _without_cupy(tmp_path_factory):
             tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))
         patch.setattr(decide, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
         patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(cuda_rates, "measure_cuda_rates", lambda gpu: CudaRates.of_data_sheet(gpu.device))  # slow here
         patch.setattr(dispatch_device, "SHORT", np.inf)
         patch.setattr(dispatch_device, "CALLS", 2)
         for module in (bench_dispatch_cuda, tensor_place):

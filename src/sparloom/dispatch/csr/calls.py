@@ -51,18 +51,18 @@ def spmm(
     Args:
         matrix: A (rows, cols): SciPy matrix, (indptr, indices, values[, shape]) of NumPy arrays or others that speak
             DLPack; float32 values, int32 or int64 indices. On a GPU: CSR matrix of CuPy, or such a tuple of arrays of
-            any library, columns rising in every row.
-        dense: X (cols, width) float32, likewise, and where A is.
+            any library, columns rising in every row; values may be float16 there.
+        dense: X (cols, width), likewise, of the type of A's values and where A is.
         reduce: "sum"; "mean", divided by the nonzeros of each row; "max", the largest product of each, 0 in rows
             without nonzeros.
-        out: (rows, width) float32, where the result goes; unless given an array in memory that no result uses any more,
-            of which 1/32 of the machine's is kept, or else in new memory.
+        out: (rows, width) of that type, where the result goes; unless given an array in memory that no result uses any
+            more, of which 1/32 of the machine's is kept, or else in new memory.
         changed: index arrays may have been changed in place: they are read, and what differs is prepared anew, also for
             other `threads`.
         threads: all processors that this process may use unless given; for operands in their memory.
 
     Returns:
-        (rows, width) float32, a NumPy array, or for operands on a GPU one of CuPy there.
+        (rows, width) of that type, a NumPy array, or for operands on a GPU one of CuPy there. Sums are float32.
 
     Raises:
         TypeError, ValueError: an operand is none that can be multiplied; names it and the remedy.
@@ -79,10 +79,10 @@ def sddmm(
 
     Args:
         matrix, changed, threads: as in `spmm`.
-        left, right: Q (rows, width), K (cols, width), float32.
+        left, right: Q (rows, width), K (cols, width), of the type of A's values.
 
     Returns:
-        (nnz,) float32, row after row with rising columns: in the order of A's values if its columns rise.
+        (nnz,) of that type, row after row with rising columns: in the order of A's values if its columns rise.
 
     Raises:
         TypeError, ValueError, Unsupported: as by `spmm`.
@@ -98,10 +98,11 @@ def csr_attention(
 
     Args:
         matrix, changed, threads: as in `spmm`; A's values are not read.
-        queries, keys, values: Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e), float32; without heads, one.
+        queries, keys, values: Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e), float32, or on a GPU all of
+            them float16; without heads, one.
 
     Returns:
-        (rows, heads, e) float32, or (rows, e); 0 for rows without nonzeros.
+        (rows, heads, e) of that type, or (rows, e); 0 for rows without nonzeros.
 
     Raises:
         TypeError, ValueError, Unsupported: as by `spmm`.

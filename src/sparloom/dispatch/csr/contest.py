@@ -14,6 +14,9 @@ from sparloom.space import Config
 
 __all__ = ["Contest", "CsrChoice"]
 
+EPS: Mapping[str, float] = {"bfloat16": 2.0**-7}
+"""Of types that are compared as float32."""
+
 
 @dataclass(frozen=True)
 class CsrChoice:
@@ -72,7 +75,8 @@ class Contest:
         places = pattern.nonzeros_of(rows) if op.name == "sddmm" else rows
         expected, found = (self._where.some(self._computed(place, operands), places) for place in (baseline, winner))
         try:
-            assert_few_close(found, expected, op, self._where.few(operands, rows, op.name))
+            assert_few_close(found, expected, op, self._where.few(operands, rows, op.name),
+                             eps=EPS.get(self._where.dtype(op.name, operands)))
         except AssertionError as error:
             return f"other than the baseline: {error}"
         return ""

@@ -78,6 +78,10 @@ class CpuPlace:
             changed["group"] = 16
         return self.space(op, width).default().replace(**changed)
 
+    def dtype(self, op: str, operands: Operands) -> str:
+        """Name the only one."""
+        return "float32"
+
     def able(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
         """Take all."""
         return list(configs)

@@ -1,8 +1,9 @@
-"""Cycles of one CUDA kernel on a sparse matrix by formula: loads to issue, bytes to move, the longest row.
+"""Seconds of one CUDA kernel on a sparse matrix by formula: loads to issue, bytes to move, the longest row.
 
-    cycles = max(warp instructions / schedulers, bytes / rate, latency * steps of the group that has most of them)
+    seconds = max(warp instructions / rate, bytes / rate, latency * steps of the group that has most of them)
 
-Constants are of data sheets (A100 to H200), and orders of magnitude: they order candidates and predict no seconds.
+Rates are those of the device. The other constants are of data sheets (A100 to H200), and orders of magnitude: estimates
+order candidates.
 
 Source: AutoSAGE's roofline-style estimate; its formula is not published, this one is ours.
 """
@@ -15,40 +16,34 @@ from functools import cached_property
 
 import numpy as np
 
+from sparloom.dispatch.csr.cuda_rates import CudaRates
 from sparloom.ops import Operands
-from sparloom.platforms import CudaDevice
 from sparloom.space import HUBS, Config
 from sparloom.sparse import Pattern
 
 __all__ = ["CudaEstimate"]
 
 WARP = 32  # threads
-SCHEDULERS = 4  # of a multiprocessor: each issues a warp instruction per cycle
-RATE = 15.0  # bytes of memory per cycle and multiprocessor
-LATENCY = 150.0  # cycles of a step in a row: a load takes 600, four are under way
+LATENCY = 1e-7  # seconds of a step in a row: a load takes 600 cycles of 1.5 GHz, four are under way
 OVERHEAD = 3.0  # instructions of a step beside loads and multiplications
 SHARES = 1.1  # how much longer equal shares take: their begins are searched, their carries added
 
 
 @dataclass(frozen=True)
 class CudaEstimate:
-    """Orders configurations of the space cuda_kernels for one problem; reads what of its parameters there is.
+    """Orders configurations of the space cuda_kernels for one problem; reads what of its parameters there is."""
 
-    Args:
-        device: that they run on.
-    """
-
-    device: CudaDevice
+    rates: CudaRates
 
     def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> np.ndarray:
-        """Estimate cycles, (configs,)."""
-        lengths = _Lengths(operands.matrix.pattern)
-        return np.array([self._cycles(_Mapping.of(op, config, operands.width), lengths) for config in configs])
+        """Estimate seconds, (configs,)."""
+        lengths, number = _Lengths(operands.matrix.pattern), next(iter(operands.dense.values())).dtype.itemsize
+        return np.array([self._seconds(_Mapping.of(op, config, operands.width, number_bytes=number), lengths)
+                         for config in configs])
 
-    def _cycles(self, mapping: _Mapping, lengths: _Lengths) -> float:
-        instructions = mapping.instructions * lengths.nnz * lengths.divergence(mapping)
-        issued = instructions / (SCHEDULERS * self.device.multiprocessors)
-        moved = mapping.bytes * lengths.nnz / (RATE * self.device.multiprocessors)
+    def _seconds(self, mapping: _Mapping, lengths: _Lengths) -> float:
+        issued = mapping.instructions * lengths.nnz * lengths.divergence(mapping) / self.rates.instructions
+        moved = mapping.bytes * lengths.nnz / self.rates.memory
         serial = LATENCY * lengths.longest(mapping) * mapping.steps
         return max(issued, moved, serial) * (SHARES if mapping.balance == "nonzeros" else 1.0)
 
@@ -73,18 +68,21 @@ class _Mapping:
     balance: str
 
     @classmethod
-    def of(cls, op: str, config: Config, width: int) -> _Mapping:
+    def of(cls, op: str, config: Config, width: int, *, number_bytes: int) -> _Mapping:
         def number(name: str, default: int) -> int:
             return int(config[name]) if name in config.names else default
 
         lanes, vector, loads, group = number("lanes", WARP), number("vector", 1), number("loads", 1), number("group", 1)
         columns = lanes * vector * loads
         tiles = -(-width // columns)
-        rows_read, sums = {"spmm": (1, 0.0), "sddmm": (1, np.log2(lanes))}.get(op, (2, np.log2(lanes)))
-        work = tiles * rows_read * loads * (1 + vector) + sums + OVERHEAD * (tiles if op == "spmm" else 1) / group
+        product = op.startswith("spmm")
+        rows_read, sums = 2 if op == "attention" else 1, 0.0 if product else np.log2(lanes)
+        passes = tiles if product else 1
+        work = tiles * rows_read * loads * (1 + vector) + sums + OVERHEAD * passes / group
         return cls(
-            instructions=work * lanes / WARP, bytes=4.0 * rows_read * width + 8 * (tiles if op == "spmm" else 1),
-            steps=(1 if op == "spmm" else tiles) / group, groups=max(1, WARP * number("warps", 4) // lanes),
+            instructions=work * lanes / WARP,
+            bytes=float(number_bytes * rows_read * width + (4 + number_bytes) * passes),
+            steps=(1 if product else tiles) / group, groups=max(1, WARP * number("warps", 4) // lanes),
             lanes=lanes, balance=str(config["balance"]) if "balance" in config.names else "rows")
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.dispatch.csr.given import FLOAT, shape_of
+from sparloom.dispatch.csr.given import shape_of
 from sparloom.platforms import DeviceMatrix, DevicePattern, Gpu, on_cuda
 from sparloom.platforms.cuda.csr import HubDegrees
+from sparloom.platforms.cuda.elements import BITS, ELEMENTS
 from sparloom.sparse import Pattern
 
 __all__ = ["cuda_dense", "cuda_matrix", "cuda_parts"]
@@ -62,11 +63,15 @@ def cuda_matrix(gpu: Gpu, parts: Parts) -> DeviceMatrix:
     return DeviceMatrix(gpu, placed, None).with_values(values)
 
 
-def cuda_dense(gpu: Gpu, given: Any, name: str, *, rows: int, axes: int) -> Any:
-    """Take a dense operand on a GPU, as `sparloom.dispatch.csr.given.dense_of` does one of the processor."""
+def cuda_dense(gpu: Gpu, given: Any, name: str, *, rows: int, axes: int, bits: bool) -> Any:
+    """Take a dense operand on a GPU, as `sparloom.dispatch.csr.given.dense_of` does one of the processor.
+
+    Args:
+        bits: uint16 may be there, as the bits of bfloat16.
+    """
     array = gpu.adopt(given, name)
-    if array.dtype != FLOAT:
-        raise TypeError(f"{name} is {array.dtype}: convert it to float32")
+    if array.dtype not in ELEMENTS or (array.dtype == BITS and not bits):
+        raise TypeError(f"{name} is {array.dtype}: convert it to float32 or float16")
     if array.ndim != axes or array.shape[0] != rows or 0 in array.shape[1:]:
         wanted = {2: f"({rows}, width)", 3: f"({rows}, heads, width)"}[axes]
         raise ValueError(f"{name} has shape {array.shape}: it must be {wanted}")

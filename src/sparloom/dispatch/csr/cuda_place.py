@@ -10,12 +10,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from sparloom.dispatch.csr.cuda_estimate import CudaEstimate
 from sparloom.dispatch.csr.cuda_given import cuda_dense
+from sparloom.dispatch.csr.cuda_rates import cuda_rates
 from sparloom.dispatch.csr.cuda_rivals import CUDA_LIBRARIES
 from sparloom.dispatch.csr.decide import CsrPolicy
 from sparloom.dispatch.csr.rivals import Library
@@ -25,16 +27,22 @@ from sparloom.errors import Unsupported
 from sparloom.jit import kernel_source
 from sparloom.ops import Op, Operands
 from sparloom.platforms import CudaPlatform, CupyGpu, DeviceKernels, DeviceMatrix, DevicePattern, Gpu
+from sparloom.platforms.cuda.elements import BITS, widened
 from sparloom.space import CUDA_KERNELS, HUBS, Config, ConfigSpace
 from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["CudaPlace", "cuda_kernels_digest", "cuda_machine_digest", "cuda_machines_here"]
 
 LEAST_NONZEROS = 2_000_000  # of a sample: fewer do not fill a large GPU, and kernels behave otherwise
+SHARES = MappingProxyType({"balance": "nonzeros"})
 SAFE: Mapping[str, Mapping[str, str]] = {
-    "spmm": {"balance": "nonzeros"}, "sddmm": {"balance": "nonzeros"}, "attention": {"balance": "q95"}}
+    "spmm": SHARES, "spmm_mean": SHARES, "spmm_max": SHARES, "sddmm": SHARES, "attention": {"balance": "q95"}}
 """Operation -> what is other than in the default of the space: equal shares, or a block for each of the longest rows,
 so that no matrix makes it slow."""
+READ: Mapping[str, tuple[str, ...]] = {
+    "spmm": ("A", "X"), "spmm_mean": ("A", "X"), "spmm_max": ("A", "X"), "sddmm": ("A", "Q", "K"),
+    "attention": ("Q", "K", "V")}
+"""Operation -> operands whose numbers it reads, as its callers name them."""
 
 
 class CudaPlace:
@@ -42,21 +50,24 @@ class CudaPlace:
 
     Args:
         gpu: the current device of CuPy, or an emulated one.
+        bits: arrays of uint16 hold the bits of bfloat16; they are refused otherwise.
     """
 
     threads = 0
 
-    def __init__(self, gpu: Gpu, libraries: Mapping[str, Mapping[str, Library]] = CUDA_LIBRARIES) -> None:
-        self.gpu, self.libraries = gpu, libraries
+    def __init__(
+        self, gpu: Gpu, libraries: Mapping[str, Mapping[str, Library]] = CUDA_LIBRARIES, *, bits: bool = False,
+    ) -> None:
+        self.gpu, self.libraries, self.bits = gpu, libraries, bits
 
     @classmethod
-    def here(cls) -> CudaPlace:
+    def here(cls, *, bits: bool = False) -> CudaPlace:
         """Take the current device of CuPy, the same object each time.
 
         Raises:
             Unsupported: there is none, or CuPy is missing; names the remedy.
         """
-        return _place(CupyGpu.current())
+        return _place(CupyGpu.current(), bits)
 
     def kernels(self, op: Op, width: int) -> DeviceKernels:
         """Give kernels of an operation."""
@@ -94,8 +105,8 @@ class CudaPlace:
         return "hubs" if balance in HUBS else balance
 
     def model(self, cache: PlanCache) -> CudaEstimate:
-        """Estimate by what the device says of itself."""
-        return CudaEstimate(self.gpu.device)
+        """Estimate by rates of this device."""
+        return CudaEstimate(cuda_rates(self.gpu, cache, self.signature()))
 
     def policy(self) -> CsrPolicy:
         """Take larger samples than on a CPU; however short a run is, the device's clock can tell it."""
@@ -133,26 +144,38 @@ class CudaPlace:
             for name, array in operands.dense.items()})
 
     def few(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
-        """Copy some rows, and what they use, to the memory of the processor."""
+        """Copy some rows, and what they use, to the memory of the processor, as float32."""
         pattern = operands.matrix.pattern
         part = _rows_of(pattern, rows)
         used, columns = np.unique(part.indices, return_inverse=True)
         kept = {name: rows if name in Operands.of_rows(op) else used for name in operands.dense}
         values = self.some(operands.matrix.values, pattern.nonzeros_of(rows))
+        dense = {name: self.some(array, kept[name]) for name, array in operands.dense.items()}
         return Operands(SparseMatrix(Pattern((part.rows, used.size), part.indptr, columns), values), {
-            name: self.some(array, kept[name]) for name, array in operands.dense.items()})
+            name: widened(array) for name, array in dense.items()})
 
     def some(self, result: Any, places: np.ndarray) -> np.ndarray:
-        """Copy some rows of a result to the memory of the processor."""
-        return self.gpu.download(self.gpu.take(result, places))
+        """Copy some rows of a result to the memory of the processor; bfloat16 as float32."""
+        found = self.gpu.download(self.gpu.take(result, places))
+        return widened(found) if found.dtype == BITS else found
 
     def dense(self, given: Any, name: str, *, rows: int, axes: int) -> Any:
         """Take a dense operand where it lies; a copy on the device where it has gaps."""
-        return cuda_dense(self.gpu, given, name, rows=rows, axes=axes)
+        return cuda_dense(self.gpu, given, name, rows=rows, axes=axes, bits=self.bits)
 
     def array(self, given: Any, name: str) -> Any:
         """Take an array of any type and shape where it lies."""
         return self.gpu.adopt(given, name)
+
+    def dtype(self, op: str, operands: Operands) -> str:
+        """Name the type of all numbers that an operation reads and writes: float32, float16 or bfloat16."""
+        found = [self._named(array.dtype) for array in operands.dense.values()]
+        if op != "attention":
+            found.insert(0, self._named(operands.matrix.dtype))
+        if len(set(found)) > 1:
+            listed = ", ".join(f"{name} {dtype}" for name, dtype in zip(READ[op], found, strict=True))
+            raise TypeError(f"operands are of several types, {listed}: convert them to one")
+        return found[0]
 
     def spread(self, array: np.ndarray) -> Any:
         """Copy an array to the device."""
@@ -165,8 +188,9 @@ class CudaPlace:
     def check_out(self, out: Any, shape: tuple[int, ...], operands: Operands) -> Any:
         """Take an array for the result."""
         ours = self.gpu.adopt(out, "out", copies=False)
-        if ours.shape != shape or ours.dtype != np.float32:
-            raise ValueError(f"out is {ours.dtype} of shape {ours.shape}: it must be float32 of shape {shape}")
+        dtype = next(iter(operands.dense.values())).dtype
+        if ours.shape != shape or ours.dtype != dtype:
+            raise ValueError(f"out is {ours.dtype} of shape {ours.shape}: it must be {dtype} of shape {shape}")
         if any(self.gpu.overlap(ours, array) for array in (operands.matrix.values, *operands.dense.values())):
             raise ValueError("out lies in the memory of an operand: give another array")
         return ours
@@ -175,10 +199,10 @@ class CudaPlace:
         """Copy a result of a library on the device."""
         out[...] = result
 
+    def _named(self, dtype: np.dtype) -> str:
+        return "bfloat16" if self.bits and dtype == BITS else dtype.name
+
     def _platform(self, op: Op, width: int) -> CudaPlatform:
-        if op.name not in SAFE:
-            raise Unsupported(f"operation {op.name} on a GPU: kernels are chosen for {', '.join(SAFE)} there: pass "
-                              "arrays in the memory of the processor")
         platform = CudaPlatform(CUDA_KERNELS, "here", width)
         platform.gpu, platform.limits = self.gpu, self.gpu.device
         return platform
@@ -208,8 +232,8 @@ def cuda_kernels_digest() -> str:
 
 
 @cache
-def _place(gpu: Gpu) -> CudaPlace:
-    return CudaPlace(gpu)
+def _place(gpu: Gpu, bits: bool) -> CudaPlace:
+    return CudaPlace(gpu, bits=bits)
 
 
 def _rows_of(pattern: Pattern, rows: np.ndarray) -> Pattern:

@@ -85,7 +85,7 @@ class Place(Protocol):
             axes: likewise.
 
         Raises:
-            TypeError: not float32, or somewhere else.
+            TypeError: of a type that no kernel here reads, or somewhere else.
             ValueError: of another shape.
         """
 
@@ -94,6 +94,13 @@ class Place(Protocol):
 
         Raises:
             TypeError: no array, or somewhere else.
+        """
+
+    def dtype(self, op: str, operands: Operands) -> str:
+        """Name the type of all numbers that an operation reads and writes; part of the key of a decision.
+
+        Raises:
+            TypeError: operands are of several types.
         """
 
     def spread(self, array: np.ndarray) -> Any:

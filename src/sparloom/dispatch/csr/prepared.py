@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from sparloom.dispatch.csr.switches import Switches
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.errors import IllegalSchedule, NotDecided, SchemaError
-from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax
+from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmMean
 from sparloom.platforms import Family
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
@@ -42,7 +42,16 @@ Shapes = tuple[tuple[int, ...], ...]
 """Of the dense operands, each without its first axis."""
 
 OPS: Mapping[str, Op] = {
-    "spmm": SpMM(), "spmm_max": SpmmMax(), "sddmm": SDDMM(), "attention": CsrAttention()}
+    "spmm": SpMM(), "spmm_mean": SpmmMean(), "spmm_max": SpmmMax(), "sddmm": SDDMM(), "attention": CsrAttention()}
+SHORT = 2  # bytes of a number that cannot hold one over the nonzeros of a long row: kernels divide the sums instead
+
+
+class _Case(NamedTuple):
+    """What is decided about: an operation, with dense operands of some shapes and, as its other operands, of a type."""
+
+    op: str
+    shapes: Shapes
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -101,9 +110,9 @@ class Prepared:
         self._probes = self._switches.probe_log(self._cache)
         self._libraries = self.where.libraries if libraries is None else libraries
         self._replay_only = replay_only
-        self._plans: dict[tuple[str, Shapes], CsrPlan] = {}
-        self._replays: dict[tuple[str, Shapes], Replay] = {}
-        self._placing: dict[Shapes, PlacesReplay] = {}
+        self._plans: dict[_Case, CsrPlan] = {}
+        self._replays: dict[_Case, Replay] = {}
+        self._placing: dict[_Case, PlacesReplay] = {}
         self._families: dict[str, Family] = {}  # what they run has any width
         self._lock = RLock()
 
@@ -113,14 +122,14 @@ class Prepared:
         """Multiply: A X.
 
         Args:
-            dense: X (cols, width) float32.
+            dense: X (cols, width) float32; on a GPU of the type of the values, which may be float16.
             reduce: "sum"; "mean", divided by the nonzeros of each row; "max", the largest product of each, 0 in rows
                 without nonzeros.
-            values: (nnz,) float32, in place of those of A.
-            out: (rows, width) float32, where the result goes; a new array unless given.
+            values: (nnz,) of the same type, in place of those of A.
+            out: (rows, width) of the same type, where the result goes; a new array unless given.
 
         Returns:
-            (rows, width) float32.
+            (rows, width) of the same type.
 
         Raises:
             TypeError, ValueError: X or `out` does not fit, or is not where A is.
@@ -130,32 +139,34 @@ class Prepared:
         if reduce not in REDUCTIONS:
             raise ValueError(f"reduce={reduce!r}: give one of {', '.join(REDUCTIONS)}")
         given = self.where.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
-        operands = Operands(self._with(values, reduce), {"B": given})
-        return self._run("spmm_max" if reduce == "max" else "spmm", operands, out,
-                         (self.matrix.pattern.rows, given.shape[1]))
+        matrix = self._with(values)
+        shared = reduce == "mean" and min(given.dtype.itemsize, matrix.values.dtype.itemsize) > SHORT
+        op = "spmm" if shared or reduce == "sum" else f"spmm_{reduce}"
+        operands = Operands(self._averaging(matrix) if shared else matrix, {"B": given})
+        return self._run(op, operands, out, (self.matrix.pattern.rows, given.shape[1]))
 
-    def spmm_max(self, dense: Any, *, values: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def spmm_max(self, dense: Any, *, values: Any | None = None) -> tuple[Any, Any]:
         """Take the largest products as `spmm` does, by the kernel that was decided for it, and find their places.
 
         Args:
             dense, values: as in `spmm`.
 
         Returns:
-            (rows, width) float32; (rows, width) int32, which nonzero of A each comes from: the first one whose product
-            is the largest, or NaN; -1 in rows without nonzeros.
+            (rows, width) of the type of X; (rows, width) int32, which nonzero of A each comes from: the first one whose
+            product is the largest, or NaN; -1 in rows without nonzeros.
 
         Raises:
-            TypeError, ValueError, NotDecided: as by `spmm`; also where A has 2**31 nonzeros or more.
+            TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where A has 2**31 nonzeros or more.
         """
         given = self.where.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
         operands = Operands(self._with(values), {"B": given})
-        shapes, op = _shapes(operands), OPS["spmm_max"]
+        case = self._case("spmm_max", operands)
         with self._lock:
-            replay = self._placing.get(shapes)
+            replay = self._placing.get(case)
             if replay is None:
-                plan = self._plan(op.name, shapes, operands)
-                config = self.where.safe(op, operands) if plan.choice.library else plan.config
-                replay = self._placing[shapes] = PlacesReplay(self._family(op.name), config)
+                plan = self._plan(case, operands)
+                config = self.where.safe(OPS[case.op], operands) if plan.choice.library else plan.config
+                replay = self._placing[case] = PlacesReplay(self._family(case.op), config)
             return replay(operands)
 
     def sddmm(
@@ -164,12 +175,12 @@ class Prepared:
         """Multiply on the pattern of A: values of A * (Q KT).
 
         Args:
-            left, right: Q (rows, width), K (cols, width), float32.
-            values: (nnz,) float32, in place of those of A.
-            out: (nnz,) float32, as in `spmm`.
+            left, right: Q (rows, width), K (cols, width), of types as in `spmm`.
+            values: (nnz,), in place of those of A.
+            out: (nnz,), as in `spmm`.
 
         Returns:
-            (nnz,) float32, in the order of A's values.
+            (nnz,), in the order of A's values.
 
         Raises:
             TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where Q and K differ in width.
@@ -185,11 +196,12 @@ class Prepared:
         """Attend: softmax of Q KT / sqrt(d) over the columns of each row of A, times V; A's values are not read.
 
         Args:
-            queries, keys, values: Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e), float32.
-            out: (rows, heads, e) float32, as in `spmm`.
+            queries, keys, values: Q (rows, heads, d), K (cols, heads, d), V (cols, heads, e), float32; on a GPU all of
+                them may be float16.
+            out: (rows, heads, e), as in `spmm`.
 
         Returns:
-            (rows, heads, e) float32; 0 for rows without nonzeros.
+            (rows, heads, e) of the same type; 0 for rows without nonzeros.
 
         Raises:
             TypeError, ValueError, Unsupported, NotDecided: as by `spmm`; also where heads or widths differ.
@@ -206,7 +218,7 @@ class Prepared:
         """Decide for dense operands such as these, or find what was decided."""
         operands = Operands(self.matrix, dense)
         with self._lock:
-            return self._plan(op, _shapes(operands), operands)
+            return self._plan(self._case(op, operands), operands)
 
     def fits(self, pattern: Pattern) -> bool:
         """Tell whether this was made for such a pattern; reads all of it."""
@@ -222,22 +234,29 @@ class Prepared:
         lengths = self.matrix.pattern.row_lengths()
         return self.where.spread(np.repeat(np.float32(1) / np.maximum(lengths, 1).astype(np.float32), lengths))
 
-    def _with(self, values: Any | None, reduce: Reduce = "sum") -> SparseMatrix | DeviceMatrix:
-        """Take the values of this call, for a mean as shares of them: they may not be those of the last call."""
-        matrix = self.matrix
-        if values is not None and values is not matrix.values:
-            matrix = matrix.with_values(self.where.array(values, "values"))
-        return matrix.with_values(self.where.times(matrix.values, self._shares)) if reduce == "mean" else matrix
+    def _with(self, values: Any | None) -> SparseMatrix | DeviceMatrix:
+        """Take the values of this call."""
+        if values is None or values is self.matrix.values:
+            return self.matrix
+        return self.matrix.with_values(self.where.array(values, "values"))
+
+    def _averaging(self, matrix: SparseMatrix | DeviceMatrix) -> SparseMatrix | DeviceMatrix:
+        """Take shares of the values of this call: they may not be those of the last call."""
+        return matrix.with_values(self.where.times(matrix.values, self._shares))
 
     def _run(self, op: str, operands: Operands, out: Any | None, shape: tuple[int, ...]) -> Any:
+        case = self._case(op, operands)
         if out is not None:
             out = self.where.check_out(out, shape, operands)
-        key = op, _shapes(operands)
         with self._lock:
-            replay = self._replays.get(key)
+            replay = self._replays.get(case)
             if replay is None:
-                replay = self._replays[key] = self._made(op, self._plan(*key, operands))
+                replay = self._replays[case] = self._made(op, self._plan(case, operands))
             return replay(operands, out)
+
+    def _case(self, op: str, operands: Operands) -> _Case:
+        shapes = tuple([array.shape[1:] for array in operands.dense.values()])
+        return _Case(op, shapes, self.where.dtype(op, operands))
 
     def _made(self, op: str, plan: CsrPlan) -> Replay:
         if plan.choice.library:
@@ -250,17 +269,17 @@ class Prepared:
             self._families[op] = self.where.kernels(OPS[op], 1)
         return self._families[op]
 
-    def _plan(self, op: str, shapes: Shapes, operands: Operands) -> CsrPlan:
-        if (op, shapes) not in self._plans:
-            self._plans[op, shapes] = self._found(op, shapes) or self._decided(op, shapes, operands)
-        return self._plans[op, shapes]
+    def _plan(self, case: _Case, operands: Operands) -> CsrPlan:
+        if case not in self._plans:
+            self._plans[case] = self._found(case) or self._decided(case, operands)
+        return self._plans[case]
 
-    def _found(self, op: str, shapes: Shapes) -> CsrPlan | None:
-        found = self._cache.find_schedule(self._key(op, shapes))
+    def _found(self, case: _Case) -> CsrPlan | None:
+        found, op = self._cache.find_schedule(self._key(case)), case.op
         if found is None:
             return None
         try:
-            space = self.where.space(_op_for(op, shapes), math.prod(shapes[0]))
+            space = self.where.space(_op_for(case), math.prod(case.shapes[0]))
             plan = CsrPlan(CsrChoice(**found["choice"]), Decision.from_json(found["decision"]), space.name)
             if plan.choice.library and plan.choice.library not in self._libraries.get(op, {}):
                 raise SchemaError(f"library {plan.choice.library} is not here")
@@ -271,11 +290,12 @@ class Prepared:
             return None
         return plan
 
-    def _decided(self, op: str, shapes: Shapes, operands: Operands) -> CsrPlan:
+    def _decided(self, case: _Case, operands: Operands) -> CsrPlan:
+        op, shapes, _ = case
         if self._replay_only:
             raise NotDecided(f"no plan for {op} with {self.matrix}, shapes {shapes}, {self.threads} threads: call it "
                              "once without replay_only")
-        unmeasured, where, asked = self._switches.unmeasured(self.matrix.pattern), self.where, _op_for(op, shapes)
+        unmeasured, where, asked = self._switches.unmeasured(self.matrix.pattern), self.where, _op_for(case)
         space = where.space(asked, operands.width).name
         if unmeasured:
             safe = where.safe(asked, operands)
@@ -285,29 +305,25 @@ class Prepared:
             lambda: self._proposals.scorer(lambda: where.model(self._cache), threads=self.threads),
             allows=self._switches.cuda.allows, apart=self._proposals.learned)
         plan = CsrPlan(*decider.decide(operands), space)
-        self._cache.keep_schedule(self._key(op, shapes), {
+        self._cache.keep_schedule(self._key(case), {
             "choice": asdict(plan.choice), "decision": plan.decision.to_json()})
         if self._probes is not None:
-            self._probes.add(self._key(op, shapes), plan.choice, plan.decision)
+            self._probes.add(self._key(case), plan.choice, plan.decision)
         log.info("%s, %s, %s: %s; %s; %d runs, %.3f s", op, self.matrix, shapes, plan.choice.config or
                  plan.choice.library, plan.decision.reason, plan.decision.executions, plan.decision.seconds)
         return plan
 
-    def _key(self, op: str, shapes: Shapes) -> dict[str, Any]:
+    def _key(self, case: _Case) -> dict[str, Any]:
         return {
-            "op": op, "pattern": self._pattern, "shapes": [list(shape) for shape in shapes],
-            "dtype": self.matrix.dtype.name, **self.where.signature(),
-            "libraries": sorted(self._libraries.get(op, {})), "calibrate": self._policy.calibrate,
+            "op": case.op, "pattern": self._pattern, "shapes": [list(shape) for shape in case.shapes],
+            "dtype": case.dtype, **self.where.signature(),
+            "libraries": sorted(self._libraries.get(case.op, {})), "calibrate": self._policy.calibrate,
             **self._proposals.key}
 
 
-def _op_for(op: str, shapes: Shapes) -> Op:
+def _op_for(case: _Case) -> Op:
     """Take an operation, attention with as many heads as its operands have."""
-    return CsrAttention(shapes[0][0]) if op == "attention" else OPS[op]
-
-
-def _shapes(operands: Operands) -> Shapes:
-    return tuple([array.shape[1:] for array in operands.dense.values()])
+    return CsrAttention(case.shapes[0][0]) if case.op == "attention" else OPS[case.op]
 
 
 def _check_widths(first: Any, second: Any, name: str, other: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.rivals import Product
 from sparloom.ops import Operands
-from sparloom.platforms import Family, SpmmMaxKernels
+from sparloom.platforms import DeviceKernels, Family, SpmmMaxKernels
 from sparloom.space import Config
 
 __all__ = ["LibraryReplay", "NativeReplay", "PlacesReplay", "Replay"]
@@ -20,7 +20,7 @@ class Replay(Protocol):
         """Compute, into an array of the right shape if one is given; one thread at a time.
 
         Raises:
-            ValueError: `out` is read-only, not of float32 or not contiguous.
+            ValueError: `out` is read-only, of another type or not contiguous.
         """
 
 
@@ -46,7 +46,7 @@ class NativeReplay:
 class PlacesReplay:
     """The maximum of products by one of our kernels, with the places of the maxima; otherwise as `NativeReplay`."""
 
-    def __init__(self, family: SpmmMaxKernels, config: Config) -> None:
+    def __init__(self, family: SpmmMaxKernels | DeviceKernels, config: Config) -> None:
         self._family, self._config = family, config
         self._call = None
 

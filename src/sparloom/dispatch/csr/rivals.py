@@ -15,6 +15,8 @@ GATHERED_BYTES = 1 << 30  # that a product by gathering may make at a time
 Product = Callable[[Operands], np.ndarray]
 """Computes with the values of a matrix that has the pattern, and with dense operands; makes the array of its result.
 
+Numbers are of any type that kernels there take, not only of that of the matrix which brought the pattern.
+
 One thread at a time may call it."""
 
 Library = Callable[[SparseMatrix, int], Product]

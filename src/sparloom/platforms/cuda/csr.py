@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sparloom.platforms.cuda.elements import ELEMENTS
 from sparloom.platforms.cuda.gpu import Gpu
 from sparloom.sparse import Pattern
 
@@ -91,13 +92,17 @@ class DeviceMatrix:
     """A matrix whose arrays are on a device: what `SparseMatrix` is there.
 
     Args:
-        values: (nnz,) float32 on the device.
+        values: (nnz,) float32, float16 or bits of bfloat16 on the device.
     """
 
     gpu: Gpu
     placed: DevicePattern
     values: Any
-    dtype = np.dtype(np.float32)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of the values."""
+        return self.values.dtype
 
     @property
     def pattern(self) -> Pattern:
@@ -108,14 +113,15 @@ class DeviceMatrix:
         """Put other values at the nonzeros.
 
         Args:
-            values: (nnz,) float32, of any library whose arrays are on this device; used as they are.
+            values: (nnz,) of such a type, of any library whose arrays are on this device; used as they are.
 
         Raises:
             TypeError, ValueError: they are not on the device, or not of this type and shape.
         """
         found = self.gpu.adopt(values, "values")
-        if found.dtype != self.dtype or found.shape != (self.pattern.nnz,):
-            raise ValueError(f"values are {found.dtype} of shape {found.shape}: give ({self.pattern.nnz},) float32")
+        if found.dtype not in ELEMENTS or found.shape != (self.pattern.nnz,):
+            raise ValueError(f"values are {found.dtype} of shape {found.shape}: give ({self.pattern.nnz},) float32 or "
+                             "float16")
         return DeviceMatrix(self.gpu, self.placed, found)
 
     def __repr__(self) -> str:

@@ -9,48 +9,59 @@ import numpy as np
 
 from sparloom.ops import Operands
 from sparloom.platforms.cuda.csr import DeviceMatrix
+from sparloom.platforms.cuda.elements import ELEMENTS
 
 __all__ = ["cusparse_spmm"]
 
 ORDER_ROW = 2  # CUSPARSE_ORDER_ROW
-FLOAT = 0  # CUDA_R_32F
+FLOAT = 0  # CUDA_R_32F, of sums
+NUMBERS = {"float": FLOAT, "Half": 2, "Bfloat": 14}  # CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF
 ALGORITHMS = {"default": 0, "alg2": 6}  # CUSPARSE_SPMM_ALG_DEFAULT, CUSPARSE_SPMM_CSR_ALG2: which is faster varies
 
 
 def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[[Operands], Any]:
-    """Prepare products with a pattern: A's values and X (cols, width) float32 under "B" give (rows, width).
+    """Prepare products with a pattern: A's values and X (cols, width) of their type under "B" give (rows, width).
 
-    CuPy's own product wants X in columns and copies it in every call, so its lower interface is used.
+    Sums are float32. CuPy's own product wants X in columns and copies it in every call, and its sparse matrices have no
+    short numbers, so its lower interface is used.
 
     Args:
         algorithm: "default" or "alg2".
     """
     import cupy
     import cupyx.cusparse
-    import cupyx.scipy.sparse
     from cupy_backends.cuda.libs import cusparse
 
     pattern, number = matrix.pattern, ALGORITHMS[algorithm]
-    one_type = np.int32 if pattern.nnz < 2**31 else np.int64
-    csr = cupyx.scipy.sparse.csr_matrix(pattern.shape, dtype=np.float32)
-    csr.data, csr.indices, csr.indptr = (
-        matrix.values, matrix.placed.indices.astype(one_type), matrix.placed.indptr.astype(one_type))
-    sparse = cupyx.cusparse.SpMatDescriptor.create(csr)
+    one_type, index = (np.int32, cusparse.CUSPARSE_INDEX_32I) if pattern.nnz < 2**31 else (
+        np.int64, cusparse.CUSPARSE_INDEX_64I)
+    arrays = [  # descriptors hold their addresses
+        matrix.placed.indptr.astype(one_type), matrix.placed.indices.astype(one_type), matrix.values]
+    described: dict[np.dtype, Any] = {}
     alpha, beta = (np.array(number, np.float32).ctypes for number in (1, 0))
-    room: dict[int, Any] = {}
+    room: dict[tuple[int, np.dtype], Any] = {}
+
+    def sparse(values: Any) -> Any:
+        if values.dtype not in described:
+            described[values.dtype] = cupyx.cusparse.SpMatDescriptor(cusparse.createCsr(
+                pattern.rows, pattern.cols, pattern.nnz, *(array.data.ptr for array in (*arrays[:2], values)), index,
+                index, cusparse.CUSPARSE_INDEX_BASE_ZERO, NUMBERS[ELEMENTS[values.dtype]]), None, cusparse.destroySpMat)
+        descriptor = described[values.dtype].desc
+        cusparse.spMatSetValues(descriptor, values.data.ptr)
+        return descriptor
 
     def product(operands: Operands) -> Any:
-        csr.data, x = operands.matrix.values, operands.dense["B"]  # the descriptor holds addresses of arrays of `csr`
-        cusparse.spMatSetValues(sparse.desc, csr.data.data.ptr)
-        result = cupy.empty((pattern.rows, x.shape[1]), np.float32)
+        arrays[2], x = operands.matrix.values, operands.dense["B"]
+        result = cupy.empty((pattern.rows, x.shape[1]), x.dtype)
         right, written = _described(cusparse, x), _described(cusparse, result)
         given = (cupy.cuda.device.get_cusparse_handle(), cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE,
-                 cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE, alpha.data, sparse.desc, right, beta.data, written, FLOAT,
-                 number)
+                 cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE, alpha.data, sparse(arrays[2]), right, beta.data, written,
+                 FLOAT, number)
         try:
-            if x.shape[1] not in room:
-                room[x.shape[1]] = cupy.empty(max(1, cusparse.spMM_bufferSize(*given)), np.int8)
-            cusparse.spMM(*given, room[x.shape[1]].data.ptr)
+            case = x.shape[1], x.dtype
+            if case not in room:
+                room[case] = cupy.empty(max(1, cusparse.spMM_bufferSize(*given)), np.int8)
+            cusparse.spMM(*given, room[case].data.ptr)
         finally:
             cusparse.destroyDnMat(right)
             cusparse.destroyDnMat(written)
@@ -61,4 +72,4 @@ def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[[Operands], 
 
 def _described(cusparse: Any, array: Any) -> Any:
     rows, cols = array.shape
-    return cusparse.createDnMat(rows, cols, cols, array.data.ptr, FLOAT, ORDER_ROW)
+    return cusparse.createDnMat(rows, cols, cols, array.data.ptr, NUMBERS[ELEMENTS[array.dtype]], ORDER_ROW)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sparloom.ops import Operands
-from sparloom.platforms.cuda.family import Family, Launches, Placed
+from sparloom.platforms.cuda.elements import ELEMENTS
+from sparloom.platforms.cuda.family import Family, Launches, Placed, dense_type
 from sparloom.platforms.cuda.gpu import Gpu
 from sparloom.platforms.sweep import Call
 from sparloom.space import Config, ConfigSpace
@@ -18,7 +19,7 @@ class BoundCall:
 
     Args:
         call: bound to `arrays`.
-        arrays: values, dense operands and result; no two are the same object.
+        arrays: values, dense operands and results; no two are the same object.
         values: what the values are a view of.
     """
 
@@ -68,24 +69,33 @@ class DeviceKernels:
         """Allocate what a kernel overwrites."""
         return self._family.result(self.gpu, operands)
 
-    def bind(self, operands: Operands, config: Config, result: Any) -> BoundCall:
+    def places(self, operands: Operands) -> Any:
+        """Allocate the places of the elements of a maximum."""
+        return self._family.places(self.gpu, operands)
+
+    def bind(self, operands: Operands, config: Config, *results: Any) -> BoundCall:
         """Bind the kernels of a legal configuration.
+
+        Args:
+            results: what they overwrite: the result, and where wanted the places of a maximum.
 
         Raises:
             Unsupported: the device cannot start them; says which limit they break.
+            ValueError: as by the family.
         """
-        matrix = operands.matrix
-        values, *dense, written = arrays = _views(operands, result)
-        given = Operands(matrix, dict(zip(operands.dense, dense, strict=True)))
-        call = self._family.bind(self.gpu, Placed(given, given.dense, values, matrix.placed), config, written)
+        matrix, count = operands.matrix, len(operands.dense)
+        values, *others = arrays = _views(operands, results)
+        given = Operands(matrix, dict(zip(operands.dense, others[:count], strict=True)))
+        placed = Placed(given, given.dense, values, matrix.placed, ELEMENTS[dense_type(given)])
+        call = self._family.bind(self.gpu, placed, config, *others[count:])
         return BoundCall(call, config, arrays, matrix.values)
 
-    def rebind(self, bound: BoundCall, operands: Operands, result: Any) -> None:
-        """Point a call to other arrays of the same shapes; what cannot be pointed is bound anew."""
-        if not bound.moved(_views(operands, result), operands.matrix.values):
-            vars(bound).update(vars(self.bind(operands, bound.config, result)))
+    def rebind(self, bound: BoundCall, operands: Operands, *results: Any) -> None:
+        """Point a call to other arrays of the same shapes and types; what cannot be pointed is bound anew."""
+        if not bound.moved(_views(operands, results), operands.matrix.values):
+            vars(bound).update(vars(self.bind(operands, bound.config, *results)))
 
 
-def _views(operands: Operands, result: Any) -> tuple[Any, ...]:
-    """List values, dense operands and result, each as an object of its own: one array may be given twice."""
-    return tuple([array[...] for array in (operands.matrix.values, *operands.dense.values(), result)])
+def _views(operands: Operands, results: tuple[Any, ...]) -> tuple[Any, ...]:
+    """List values, dense operands and results, each as an object of its own: one array may be given twice."""
+    return tuple([array[...] for array in (operands.matrix.values, *operands.dense.values(), *results)])

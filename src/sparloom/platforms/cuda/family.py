@@ -10,6 +10,7 @@ from sparloom.errors import Unsupported
 from sparloom.ops import DenseOperands, Op, Operands
 from sparloom.platforms.cuda.csr import DevicePattern
 from sparloom.platforms.cuda.device import LaunchShape
+from sparloom.platforms.cuda.elements import BITS, ELEMENTS
 from sparloom.platforms.cuda.gpu import Gpu, Kernel
 from sparloom.platforms.sweep import Call
 from sparloom.space import Config, ConfigSpace
@@ -19,7 +20,6 @@ __all__ = ["MOST_COLUMNS", "Family", "Given", "HostCheck", "Launch", "Launches",
 
 Given = Operands | DenseOperands
 
-ELEMENTS = {np.dtype(np.float32): "float", np.dtype(np.float16): "Half"}  # words of kernels/cuda/element.cuh
 MOST_COLUMNS = 2**31 - 1024  # kernels/cuda/index.cuh counts beyond the last column in int32
 
 HostCheck = Callable[[np.ndarray], None]
@@ -52,6 +52,8 @@ class Placed:
             Unsupported: an array is neither float32 nor float16, the dense ones differ, or the values are float64.
         """
         dtype = dense_type(given)
+        if dtype == BITS:
+            raise Unsupported(f"the dense operands are {dtype}: the kernels take float32 or float16, convert them")
         dense = {name: gpu.upload(np.ascontiguousarray(array)) for name, array in given.dense.items()}
         if not isinstance(given, Operands):
             return cls(given, dense, None, element=ELEMENTS[dtype])
@@ -65,7 +67,7 @@ def dense_type(given: Given) -> np.dtype:
     """Read the type of the dense operands, which is that of the result.
 
     Raises:
-        Unsupported: it is neither float32 nor float16, or there are several.
+        Unsupported: it is neither float32 nor float16, nor bits of bfloat16, or there are several.
     """
     first, dtype = next((name, array.dtype) for name, array in given.dense.items())
     for name, array in given.dense.items():

@@ -23,8 +23,10 @@ from sparloom.sparse import Pattern
 
 __all__ = ["CudaPlatform"]
 
-SPACES = {"cuda": ("spmm", "sddmm"), "cuda_kernels": ("spmm", "sddmm", "attention"), "triton": ("gemm",)}
-KERNELS = {"spmm": SpmmKernels, "sddmm": SddmmKernels, "attention": AttentionKernels}
+SPACES = {"cuda": ("spmm", "sddmm"), "cuda_kernels": ("spmm", "spmm_mean", "spmm_max", "sddmm", "attention"),
+          "triton": ("gemm",)}
+KERNELS = {"spmm": SpmmKernels, "spmm_mean": SpmmKernels, "spmm_max": SpmmKernels, "sddmm": SddmmKernels,
+           "attention": AttentionKernels}
 
 
 class CudaPlatform:

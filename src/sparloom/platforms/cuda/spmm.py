@@ -1,4 +1,4 @@
-"""Kernels of SpMM: kernels/cuda/spmm.cu bound to arrays of a device."""
+"""Kernels of SpMM, its mean and its maximum: kernels/cuda/spmm.cu bound to arrays of a device."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,9 @@ from sparloom.space import Config
 
 __all__ = ["SpmmKernels", "SpmmProgram"]
 
+COMBINE = {"spmm": "kAdd", "spmm_mean": "kMean", "spmm_max": "kLargest"}  # operation -> its word in spmm.cuh
+PLACE_THREADS = 256  # of a block that looks for places
+MOST_PLACES = 2**31 - 1  # places are int32
 LEAST_SHARE = 64  # nonzeros and row ends per group: finding where a share begins must be worth it
 
 
@@ -32,6 +35,7 @@ class SpmmProgram:
         groups: per block.
         balance: "rows", a group per row; "q90" and so on, a block per hub row beside that; "nonzeros", equal shares.
         element: type of what is in memory.
+        combine: what an element of the result is of its products: "kAdd", "kMean" or "kLargest".
     """
 
     lanes: int
@@ -42,17 +46,18 @@ class SpmmProgram:
     groups: int
     balance: str
     element: str = "float"
+    combine: str = "kAdd"
 
     @classmethod
-    def of(cls, config: Config, element: str = "float") -> "SpmmProgram":
+    def of(cls, config: Config, element: str = "float", combine: str = "kAdd") -> "SpmmProgram":
         """Read a configuration of `CudaSpace` or `CudaKernelSpace`."""
         lanes = int(config["lanes"])
         if config.space == "cuda":
             return cls(lanes, int(config["coarsening"]), 1, str(config["reduction"]), 4 if config["unroll"] else 1,
-                       int(config["rows_per_block"]), "rows", element)
+                       int(config["rows_per_block"]), "rows", element, combine)
         vector = int(config["vector"])
         return cls(lanes, vector * int(config["loads"]), vector, "outside", 4, 32 * int(config["warps"]) // lanes,
-                   str(config["balance"]), element)
+                   str(config["balance"]), element, combine)
 
     @property
     def threads(self) -> int:
@@ -65,7 +70,8 @@ class SpmmProgram:
         return cuda_text("cuda/spmm.cu", {
             "LANES": self.lanes, "COLUMNS": self.columns, "VECTOR": self.vector,
             "REDUCTION": {"outside": "kOutside", "inside": "kInside"}[self.reduction], "UNROLL": self.unroll,
-            "THREADS": self.threads, **element_macro(self.element)})
+            "THREADS": self.threads, **element_macro(self.element),
+            **({} if self.combine == "kAdd" else {"COMBINE": self.combine})})
 
     def grid(self, groups: int, width: int) -> tuple[int, int]:
         """Count the blocks that hold so many groups, for every tile of columns."""
@@ -78,19 +84,31 @@ class SpmmProgram:
 
 
 class SpmmKernels(SparseFamily):
-    """The family of SpMM."""
+    """The families of SpMM, of its mean and of its maximum."""
 
     def result(self, gpu: Gpu, given: Operands) -> Any:
         """Allocate D (rows, width)."""
         return gpu.empty((given.matrix.pattern.rows, given.width), dense_type(given))
 
-    def bind(self, gpu: Gpu, placed: Placed, config: Config, result: Any) -> Call:
-        """Bind the kernels of a configuration."""
+    def places(self, gpu: Gpu, given: Operands) -> Any:
+        """Allocate the places of the elements of a maximum, (rows, width) int32."""
+        return gpu.empty((given.matrix.pattern.rows, given.width), np.int32)
+
+    def bind(self, gpu: Gpu, placed: Placed, config: Config, result: Any, places: Any | None = None) -> Call:
+        """Bind the kernels of a configuration.
+
+        Args:
+            places: of a maximum gets, for each element of D, which nonzero of A it comes from: the first one whose
+                product is the largest, or NaN; -1 in rows without nonzeros. None if nobody wants it.
+
+        Raises:
+            ValueError: places are wanted, and there are too many nonzeros to count them in int32.
+        """
         pattern = self._patterns.of(gpu, placed)
-        program = SpmmProgram.of(config, placed.element)
+        program = SpmmProgram.of(config, placed.element, COMBINE[self._space.op])
         bound = _Bound(gpu, program, pattern, placed, result)
         launches = bound.shares() if program.balance == "nonzeros" else bound.rows_and_hubs()
-        return in_order(launches, gpu)
+        return in_order(launches if places is None else [*launches, bound.places(places)], gpu)
 
 
 @dataclass(frozen=True)
@@ -124,9 +142,19 @@ class _Bound:
         return [
             self._launch("spmm_shares", shape, (*self._csr, np.int64(pattern.rows), np.int64(share), *self._dense,
                                                 self.result, carry_rows, carries, rests)),
-            self._launch("spmm_carries", shape, (np.int64(groups), columns_argument(self._width), carry_rows, carries,
-                                                 rests, self.result)),
+            self._launch("spmm_carries", shape, (self.pattern.indptr, np.int64(groups), columns_argument(self._width),
+                                                 carry_rows, carries, rests, self.result)),
         ]
+
+    def places(self, places: Any) -> Launch:
+        pattern = self.pattern.pattern
+        if pattern.nnz > MOST_PLACES:
+            raise ValueError(f"A has {pattern.nnz} nonzeros, and places count up to {MOST_PLACES}: take parts of its "
+                             "rows")
+        text = cuda_text("cuda/spmm_places.cu", {"THREADS": PLACE_THREADS, **element_macro(self.program.element)})
+        shape = LaunchShape((-(-pattern.rows * self._width // PLACE_THREADS), 1), PLACE_THREADS)
+        return Launch(self.gpu.kernel(text, "spmm_places"), shape, (
+            *self._csr, np.int64(pattern.rows), *self._dense, places))
 
     @property
     def _width(self) -> int:

@@ -171,12 +171,14 @@ void columns() {
 
 void elements_have_places_of_their_own() {
     const char* const start = "row_start: rows follow each other";
+    const char* const elements = "row_of_element, column_of_element: elements are counted through rows";
     const char* const vectors = "vector_number, row_of_vector, head_of_vector: vectors are counted through rows";
     for (int heads = 1; heads <= 9; ++heads) {
         Offset next = 0;
         for (Offset row = 0; row < 9; ++row) {
             check(row_start(row, heads) == next, start);
             for (int head = 0; head < heads; ++head, ++next) {
+                check(row_of_element(next, heads) == row && column_of_element(next, heads) == head, elements);
                 check(vector_number(row, head, heads) == next, vectors);
                 check(row_of_vector(next, heads) == row && head_of_vector(next, heads) == head, vectors);
                 const unsigned block = unsigned(next);
@@ -185,6 +187,8 @@ void elements_have_places_of_their_own() {
         }
     }
     check(row_start(kLastRow, kWidest) == Wide(kLastRow) * kWidest, start);
+    const Offset element = row_start(kLastRow, kWidest) + kWidest - 1;
+    check(row_of_element(element, kWidest) == kLastRow && column_of_element(element, kWidest) == kWidest - 1, elements);
     const Offset vector = vector_number(kLastRow, 1022, 1023);
     check(vector == Wide(kLastRow) * 1023 + 1022, vectors);
     check(row_of_vector(vector, 1023) == kLastRow && head_of_vector(vector, 1023) == 1022, vectors);

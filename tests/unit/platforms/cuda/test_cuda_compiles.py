@@ -10,6 +10,7 @@ from sparloom.jit import check_cuda, cuda_text
 from sparloom.ops import SDDMM, CsrAttention, SpMM
 from sparloom.platforms import CudaPlatform
 from sparloom.platforms.cuda.attention import AttentionProgram
+from sparloom.platforms.cuda.family import element_macro
 from sparloom.platforms.cuda.sddmm import SddmmProgram
 from sparloom.platforms.cuda.spmm import SpmmProgram
 
@@ -17,6 +18,10 @@ CORNERS = [
     SpmmProgram(lanes=8, columns=1, vector=1, reduction="outside", unroll=1, groups=1, balance="rows"),
     SpmmProgram(lanes=32, columns=8, vector=1, reduction="inside", unroll=4, groups=32, balance="rows"),
     SpmmProgram(lanes=16, columns=8, vector=4, reduction="outside", unroll=4, groups=16, balance="nonzeros"),
+    SpmmProgram(lanes=16, columns=8, vector=4, reduction="outside", unroll=4, groups=16, balance="nonzeros",
+                combine="kMean"),
+    SpmmProgram(lanes=8, columns=2, vector=2, reduction="outside", unroll=4, groups=16, balance="q95",
+                combine="kLargest"),
     SddmmProgram(lanes=8, vector=1, group=1, unroll="none", groups=1, balance="nonzeros"),
     SddmmProgram(lanes=32, vector=4, group=4, unroll="explicit", groups=8, balance="q95"),
     SddmmProgram(lanes=16, vector=2, group=4, unroll="implicit", groups=8, balance="nonzeros"),
@@ -43,14 +48,23 @@ def test_corners_of_the_spaces_compile(program):
 
 @pytest.mark.parametrize("macros", ["#define ELEMENT double\n", "#define INDEX long long\n"])
 def test_other_types_compile(macros):
-    for program in (CORNERS[2], CORNERS[4]):
+    for program in (CORNERS[2], CORNERS[6]):
         compile_or_skip(macros + program.text)
 
 
 @pytest.mark.parametrize("element", ["Half", "Bfloat"])
-@pytest.mark.parametrize("program", [CORNERS[2], CORNERS[4], ATTENTION], ids=lambda program: type(program).__name__)
+@pytest.mark.parametrize("program", [CORNERS[2], CORNERS[6], ATTENTION], ids=lambda program: type(program).__name__)
 def test_elements_of_16_bits_compile(program, element):
     compile_or_skip(replace(program, element=element).text)
+
+
+@pytest.mark.parametrize("element", ["float", "Half"])
+def test_what_looks_for_places_compiles(element):
+    compile_or_skip(cuda_text("cuda/spmm_places.cu", {"THREADS": 256, **element_macro(element)}))
+
+
+def test_what_measures_rates_compiles():
+    compile_or_skip(cuda_text("cuda/rates.cu", {"THREADS": 256, "CHAINS": 8}))
 
 
 def test_an_unknown_element_is_refused():

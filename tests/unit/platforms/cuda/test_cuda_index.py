@@ -25,6 +25,8 @@ BROKEN = {  # what is taken out of the header -> what is put in, and what is sai
     "return group * tile_width + place;": ("return group + place;", "slot_of"),
     "? tile_width : width - origin": ("? tile_width : tile_width", "tile_columns"),
     "return row * width;": ("return int(row) * int(width);", OVERFLOW),
+    "return element / width;": ("return int(element) / width;", "row_of_element"),
+    "return int(element % width);": ("return int(element) % width;", "column_of_element"),
     "return int(vector % heads);": ("return int(vector / heads);", "head_of_vector"),
     "length() * (part + 1) / parts": ("length() / parts * (part + 1)", "Range::part"),
     "begin + size < count ? begin + size : count": ("begin + size", "piece_of"),

@@ -7,19 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
 
-from sparloom.ops import SDDMM, Op, Operands, SpMM, assert_close
+from sparloom.jit import cuda_text
+from sparloom.ops import SDDMM, Op, Operands, SpMM, SpmmMax, SpmmMean, assert_close
 from sparloom.platforms import CudaPlatform
 from sparloom.platforms.cuda.csr import PatternPlace
 from sparloom.platforms.cuda.family import Placed
 from sparloom.platforms.cuda.sddmm import SddmmProgram
-from sparloom.platforms.cuda.spmm import SpmmProgram
+from sparloom.platforms.cuda.spmm import COMBINE, PLACE_THREADS, SpmmProgram
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc
 
-PROGRAMS = {"spmm": SpmmProgram, "sddmm": SddmmProgram}
-CASES = [(space, op) for space in ("cuda", "cuda_kernels") for op in (SpMM(), SDDMM())]
+CASES = [*((space, op) for space in ("cuda", "cuda_kernels") for op in (SpMM(), SDDMM())),
+         ("cuda_kernels", SpmmMean()), ("cuda_kernels", SpmmMax())]
+PLACES = cuda_text("cuda/spmm_places.cu", {"THREADS": PLACE_THREADS})
 cases = pytest.mark.parametrize(("space", "op"), CASES, ids=lambda value: getattr(value, "name", value))
 WIDEST = 256  # at which no configuration is refused
 
@@ -34,8 +36,14 @@ def few(space: str, op: Op) -> list[Config]:
     return [configs[place] for place in np.random.default_rng(5).choice(len(configs), 14, replace=False)]
 
 
+def text_of(op: Op, config: Config) -> str:
+    if op.name == "sddmm":
+        return SddmmProgram.of(config).text
+    return SpmmProgram.of(config, combine=COMBINE[op.name]).text
+
+
 def emulator(choose, folder) -> Emulator:
-    return Emulator(sorted({PROGRAMS[op.name].of(config).text for space, op in CASES for config in choose(space, op)}),
+    return Emulator(sorted({PLACES, *(text_of(op, config) for space, op in CASES for config in choose(space, op))}),
                     folder)
 
 
@@ -83,7 +91,7 @@ def check(device: Emulator, space: str, op: Op, operands: Operands, configs: lis
 def test_every_configuration_is_right(tmp_path):
     every = emulator(listed, tmp_path)
     counts = [check(every, space, op, operands_of(op, hubs(), WIDEST), listed(space, op)) for space, op in CASES]
-    assert counts == [288, 324, 270, 405]
+    assert counts == [288, 324, 270, 405, 270, 270]
 
 
 @cases
@@ -118,6 +126,71 @@ def test_nothing_beyond_the_result_is_written(emulated, space, op):
         family.bind(emulated, placed, config, room[1:-1])()
         assert (room[[0, -1]] == 7).all()
         assert_close(room[1:-1], op.oracle(operands), terms=op.terms(hubs(), WIDEST), scale=op.scale(operands))
+
+
+def largest(device: Emulator, operands: Operands, config: Config) -> tuple[np.ndarray, np.ndarray]:
+    """The maxima of products, and where they are."""
+    family = CudaPlatform("cuda_kernels", "h200", operands.width).family(SpmmMax())
+    result, places = family.result(device, operands), family.places(device, operands)
+    family.bind(device, Placed.on(device, operands), config, result, places)()
+    return result, places
+
+
+def places_of(operands: Operands) -> np.ndarray:
+    """The first of the largest products of each row, NaN being larger than all numbers; -1 without any."""
+    pattern, values, dense = operands.matrix.pattern, operands.matrix.values, operands.dense["B"]
+    places = np.full((pattern.rows, operands.width), -1)
+    for row in np.flatnonzero(pattern.row_lengths()):
+        begin, end = pattern.indptr[row : row + 2]
+        places[row] = begin + (values[begin:end, None] * dense[pattern.indices[begin:end]]).argmax(axis=0)
+    return places
+
+
+def test_largest_products_may_be_negative(emulated):
+    operands = operands_of(SpmmMax(), hubs(), WIDEST)
+    operands.dense["B"][:] = np.abs(operands.dense["B"]) + np.float32(0.5)
+    negative = Operands(operands.matrix.with_values(-np.abs(operands.matrix.values) - 1), operands.dense)
+    filled = hubs().row_lengths() > 0
+    for config in few("cuda_kernels", SpmmMax()):
+        found, _ = largest(emulated, negative, config)
+        assert (found[filled] < 0).all()
+        assert (found[~filled] == 0).all()
+    check(emulated, "cuda_kernels", SpmmMax(), negative, few("cuda_kernels", SpmmMax()))
+
+
+def test_nan_and_infinities_are_products_like_others(emulated):
+    operands = operands_of(SpmmMax(), hubs(), WIDEST)
+    operands.dense["B"][3::7, 5::3] = np.nan
+    operands.dense["B"][1::5, 4] = -np.inf
+    operands.dense["B"][:, 9] = np.where(np.arange(40) % 2, np.inf, -np.inf)
+    expected = SpmmMax().oracle(operands).astype(np.float32)
+    assert np.isnan(expected).any()
+    assert np.isinf(expected).any()
+    for config in few("cuda_kernels", SpmmMax()):
+        np.testing.assert_array_equal(largest(emulated, operands, config)[0], expected)
+
+
+def test_places_are_those_of_the_first_of_the_largest(emulated):
+    operands, rng = operands_of(SpmmMax(), hubs(), 70), np.random.default_rng(2)
+    values = rng.integers(-1, 2, hubs().nnz).astype(np.float32)
+    dense = rng.integers(-2, 3, (40, 70)).astype(np.float32)
+    dense[5, 10:20], dense[6, 15:25], dense[:, 30] = np.nan, np.nan, -np.inf
+    tied = Operands(operands.matrix.with_values(np.where(values == 0, np.float32(2), values)), {"B": dense})
+    expected = places_of(tied)
+    for config in few("cuda_kernels", SpmmMax()):
+        if CudaPlatform("cuda_kernels", "h200", 70).space(SpmmMax()).refuse(config) is None:
+            found, places = largest(emulated, tied, config)
+            np.testing.assert_array_equal(places, expected)
+            taken = np.where(places < 0, 0, tied.matrix.values[places] * np.take_along_axis(
+                dense, hubs().indices[places], axis=0))
+            np.testing.assert_array_equal(found, taken)
+
+
+def test_more_nonzeros_than_places_can_count_are_refused(emulated, monkeypatch):
+    monkeypatch.setattr("sparloom.platforms.cuda.spmm.MOST_PLACES", 10)
+    operands = operands_of(SpmmMax(), hubs(), WIDEST)
+    with pytest.raises(ValueError, match=r"A has \d+ nonzeros, and places count up to 10: take parts of its rows"):
+        largest(emulated, operands, few("cuda_kernels", SpmmMax())[0])
 
 
 @pytest.mark.parametrize(("broken", "changed", "fault"), [

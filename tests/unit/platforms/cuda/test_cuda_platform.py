@@ -9,7 +9,7 @@ from cuda_emulator import Emulator
 
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import TimingProtocol
-from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, assert_close
+from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax, SpmmMean, assert_close
 from sparloom.platforms import CudaDevice, CudaPlatform
 from sparloom.platforms.cuda import LaunchShape
 from sparloom.platforms.cuda.family import Placed
@@ -21,7 +21,7 @@ TIMING = TimingProtocol(rounds=2, repetitions=3, short_seconds=0.0, most_repetit
                         steal_ratio=1.5, retakes=0, seed=0)
 H200 = CudaDevice.named("h200")
 CASES = [("cuda", SpMM()), ("cuda", SDDMM()), ("cuda_kernels", SpMM()), ("cuda_kernels", SDDMM()),
-         ("cuda_kernels", CsrAttention(2))]
+         ("cuda_kernels", SpmmMean()), ("cuda_kernels", SpmmMax()), ("cuda_kernels", CsrAttention(2))]
 cases = pytest.mark.parametrize(("space", "op"), CASES, ids=lambda value: getattr(value, "name", value))
 
 

@@ -8,20 +8,20 @@ from cuda_emulator import Emulator
 
 from sparloom.errors import Unsupported
 from sparloom.jit import cuda_text
-from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM
+from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmMean
 from sparloom.platforms import CudaPlatform
 from sparloom.platforms.cuda import LaunchShape
 from sparloom.platforms.cuda.attention import AttentionProgram
 from sparloom.platforms.cuda.family import Placed
 from sparloom.platforms.cuda.sddmm import SddmmProgram
-from sparloom.platforms.cuda.spmm import SpmmProgram
+from sparloom.platforms.cuda.spmm import COMBINE, SpmmProgram
 from sparloom.space import Config, CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc
 
 WIDTH = 36
-OPS = {op.name: op for op in (SpMM(), SDDMM(), CsrAttention(2))}
+OPS = {op.name: op for op in (SpMM(), SpmmMean(), SpmmMax(), SDDMM(), CsrAttention(2))}
 CONVERT = """
 extern "C" __global__ void __launch_bounds__(THREADS)
 convert(int count, const Element* given, float* wide, const float* numbers, Element* narrow) {
@@ -72,7 +72,9 @@ def chosen(name: str) -> list[Config]:
 def program(name: str, config: Config, element: str) -> SpmmProgram | SddmmProgram | AttentionProgram:
     if name == "attention":
         return AttentionProgram.of(config, WIDTH, element)
-    return {"spmm": SpmmProgram, "sddmm": SddmmProgram}[name].of(config, element)
+    if name == "sddmm":
+        return SddmmProgram.of(config, element)
+    return SpmmProgram.of(config, element, COMBINE[name])
 
 
 def converter(element: str) -> str:
@@ -152,6 +154,17 @@ def test_float16_gives_float16(emulated, name):
         assert found.dtype == np.float16
         check(op, operands, found.astype(np.float64), FORMATS["Half"])
         platform.family(op).check(op, halves, seed=0)(found)
+
+
+def test_means_of_long_rows_neither_overflow_nor_vanish(emulated):
+    """One over the nonzeros, and the sum, are beyond what float16 holds."""
+    nonzeros = 70_000
+    row = SparseMatrix(Pattern.from_coo(np.zeros(nonzeros, int), np.arange(nonzeros), (1, nonzeros)), np.ones(nonzeros))
+    operands = Operands(row, {"B": np.full((nonzeros, WIDTH), 3, np.float16)})
+    platform = CudaPlatform("cuda_kernels", "h200", WIDTH)
+    platform.gpu = emulated
+    for config in chosen("spmm_mean"):
+        assert (platform.run(SpmmMean(), operands, config) == 3).all()
 
 
 @pytest.mark.parametrize("name", OPS)
