@@ -1,15 +1,10 @@
 """Runs that begin in a test leave no handlers behind."""
 
-import logging
-
 import pytest
+from run_loggers import forget_loggers
 
 
 @pytest.fixture(autouse=True)
 def _loggers():
     yield
-    root = logging.getLogger("sparloom")
-    for handler in list(root.handlers):
-        root.removeHandler(handler)
-        handler.close()
-    root.propagate = True
+    forget_loggers()

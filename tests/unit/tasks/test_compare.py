@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +12,7 @@ import pandas as pd
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
+from run_loggers import forget_loggers
 from small import SMALL
 
 from sparloom import cli
@@ -51,11 +51,7 @@ def evaluate(tmp_path_factory) -> Callable[..., Path]:
         return out
 
     yield evaluated
-    root = logging.getLogger("sparloom")
-    for handler in list(root.handlers):
-        root.removeHandler(handler)
-        handler.close()
-    root.propagate = True
+    forget_loggers()
 
 
 @pytest.fixture(scope="module")
