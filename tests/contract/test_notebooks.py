@@ -29,7 +29,7 @@ FEW = 4
 NONE = "—"
 FIGURES = (2, 4, 5, 6, 7, 8, 9, 10, 11, 12)  # of the COGNATE paper
 OWN = {"dispatch_cpu", "dse_spade", "fig13_jacobi", "fusion_gemm_spmm", "fusion_spmm_spmm", "fusion_steps",
-       "index", "kernels_cpu", "learnings", "levels_spade", "ragged_encoder", "ragged_overheads",
+       "index", "kernels_cpu", "learnings", "levels_spade", "probe_cpu", "ragged_encoder", "ragged_overheads",
        "ragged_products", "ragged_schedules", "selection_spade", "sensitivity_spade", "signs_spade",
        "table2_costs", "training_gcn", "variants_spade"}
 EXECUTE = """

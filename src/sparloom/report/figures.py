@@ -54,12 +54,15 @@ def figure(width: float, height: float, *, rows: int = 1, columns: int = 1) -> t
     return made, made.subplots(rows, columns, squeeze=False).ravel()
 
 
-def logarithmic(axes: Axes) -> None:
-    """Give an axis of speedups few round ticks, and a line at 1."""
+def logarithmic(axes: Axes, *, both: bool = False) -> None:
+    """Give the upright axis of speedups, or both, few round ticks, and a line at 1."""
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(FixedLocator(TICKS))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter("{x:g}")
+    if both:
+        axes.set_xscale("log")
+    for axis in (axes.xaxis, axes.yaxis) if both else (axes.yaxis,):
+        axis.set_major_locator(FixedLocator(TICKS))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter("{x:g}")
     axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
 
 

@@ -59,10 +59,15 @@ def probe_metrics(per_case: pd.DataFrame, *, seed: int) -> dict[str, float]:
         of a kernel over those of the safe one are missed, geometric mean over cases of the median over kernels;
         `spread`, that factor between draws of one share, one standard deviation; `regret`, how many times as long the
         kernel that was fastest on the sample takes on all rows as the fastest there; `tau`, Kendall's correlation of
-        the two orders, mean over draws. Factors have bounds, see `ratio_bounds`.
+        the two orders, mean over draws. Factors have bounds, see `ratio_bounds`. `safe/regret`, likewise by operation,
+        is what to take the safe kernel costs, without any measurement.
     """
     frame = probe_frame(per_case)
-    found: dict[str, float] = {}
+    whole = frame[frame["sample"] == AGAIN].set_index(CASE)
+    unmeasured = whole.loc[whole["safe"], "whole"] / whole.groupby(level=CASE)["whole"].min()
+    found = ratio_bounds("safe/regret", unmeasured, seed=seed)
+    for op, rows in unmeasured.groupby(level="op", sort=False):
+        found |= ratio_bounds(f"safe/regret/{op}", rows, seed=seed)
     for (sample, share), rows in frame.groupby(["sample", "share"], sort=False):
         found |= _reduced(f"{sample}/{share:g}", rows, seed)
         for op, part in rows.groupby("op", sort=False):
@@ -90,7 +95,7 @@ def probe_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
     for column in ("sample", "share", "op", "error", "spread", "regret", "95 %", "tau"):
         table.add_column(column, justify="left" if column in ("sample", "op") else "right", no_wrap=True)
     for key in metrics:
-        if key.endswith("/regret"):
+        if key.endswith("/regret") and key != "safe/regret":
             name = key.removesuffix("/regret")
             sample, share, *op = name.split("/")
             table.add_row(SAMPLES[sample][0], share, *(op_title(each) for each in op or [""]), *(
@@ -113,8 +118,7 @@ def draw_probe(per_case: pd.DataFrame, stem: Path) -> None:
             rows = middle[(middle["op"] == op) & (middle["sample"] == sample)]
             panel.plot(rows["foretold"], rows["truth"], "o", color=SAMPLES[sample][1], markersize=2.5, alpha=0.5,
                        label=SAMPLES[sample][0])
-        panel.set_xscale("log")
-        logarithmic(panel)
+        logarithmic(panel, both=True)
         panel.axline((1, 1), (2, 2), color="#2b2b2b", linewidth=0.8)
         panel.set_xlabel(f"foretold by {100 * shares[len(shares) // 2]:g} %")
         panel.set_title(op_title(op))
