@@ -21,25 +21,28 @@ def describe_machine() -> dict[str, str | int]:
     processor = _processor()
     threads = len(os.sched_getaffinity(0))
     caches = _caches()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     return {
         "name": f"{processor}, {threads} threads, L2 {caches['cache_l2'] or '?'}, L3 {caches['cache_l3'] or '?'}",
         "processor": processor,
         "architecture": platform.machine(),
         "threads": threads,
         **caches,
-        "memory_mib": memory,
+        "memory_mib": _memory() // 2**20,
         "system": f"{platform.system()} {platform.release()}",
     }
 
 
 def usable_memory() -> int:
     """Bytes that this machine has, or that its container may take."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    found = [_memory()]
     for path in LIMITS:
         text = path.read_text(encoding="ascii").strip() if path.exists() else ""
         found += [int(text)] if text.isdecimal() else []
     return min(found)
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _processor() -> str:

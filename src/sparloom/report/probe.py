@@ -16,8 +16,10 @@ __all__ = ["draw_probe", "probe_frame", "probe_metrics", "probe_tables"]
 CASE = ["op", "matrix", "width"]
 DRAW = [*CASE, "sample", "share", "draw"]
 AGAIN = "again"  # all rows, timed once more: what noise alone does
+SAFE = "safe"  # the kernel that runs where nothing is measured
 SAMPLES: Mapping[str, tuple[str, str]] = {
-    "rows": ("whole rows", "#b5443c"), "subgraph": ("subgraph", "#9a9a9a"), AGAIN: ("all rows, again", "#2b2b2b")}
+    "rows": ("whole rows", "#b5443c"), "subgraph": ("subgraph", "#9a9a9a"), AGAIN: ("all rows, again", "#2b2b2b"),
+    SAFE: ("none, safe kernel", "")}
 
 
 def probe_frame(per_case: pd.DataFrame) -> pd.DataFrame:
@@ -59,15 +61,15 @@ def probe_metrics(per_case: pd.DataFrame, *, seed: int) -> dict[str, float]:
         of a kernel over those of the safe one are missed, geometric mean over cases of the median over kernels;
         `spread`, that factor between draws of one share, one standard deviation; `regret`, how many times as long the
         kernel that was fastest on the sample takes on all rows as the fastest there; `tau`, Kendall's correlation of
-        the two orders, mean over draws. Factors have bounds, see `ratio_bounds`. `safe/regret`, likewise by operation,
-        is what to take the safe kernel costs, without any measurement.
+        the two orders, mean over draws. Factors have bounds, see `ratio_bounds`. `safe/regret`, and by operation
+        `safe/<op>/regret`, is what to take the safe kernel costs, without any measurement.
     """
     frame = probe_frame(per_case)
     whole = frame[frame["sample"] == AGAIN].set_index(CASE)
     unmeasured = whole.loc[whole["safe"], "whole"] / whole.groupby(level=CASE)["whole"].min()
-    found = ratio_bounds("safe/regret", unmeasured, seed=seed)
+    found = ratio_bounds(f"{SAFE}/regret", unmeasured, seed=seed)
     for op, rows in unmeasured.groupby(level="op", sort=False):
-        found |= ratio_bounds(f"safe/regret/{op}", rows, seed=seed)
+        found |= ratio_bounds(f"{SAFE}/{op}/regret", rows, seed=seed)
     for (sample, share), rows in frame.groupby(["sample", "share"], sort=False):
         found |= _reduced(f"{sample}/{share:g}", rows, seed)
         for op, part in rows.groupby("op", sort=False):
@@ -95,13 +97,15 @@ def probe_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
     for column in ("sample", "share", "op", "error", "spread", "regret", "95 %", "tau"):
         table.add_column(column, justify="left" if column in ("sample", "op") else "right", no_wrap=True)
     for key in metrics:
-        if key.endswith("/regret") and key != "safe/regret":
+        if key.endswith("/regret"):
             name = key.removesuffix("/regret")
-            sample, share, *op = name.split("/")
-            table.add_row(SAMPLES[sample][0], share, *(op_title(each) for each in op or [""]), *(
-                f"{metrics[f'{name}/{column}']:.3f}" if f"{name}/{column}" in metrics else "–"
-                for column in ("error", "spread", "regret")),
-                f"{metrics[f'{key}_low']:.3f}-{metrics[f'{key}_high']:.3f}", f"{metrics[f'{name}/tau']:.2f}")
+            sample, *of = name.split("/")
+            share, *op = ["", *of] if sample == SAFE else of
+            error, spread, regret, tau = (
+                f"{metrics[f'{name}/{column}']:.{digits}f}" if f"{name}/{column}" in metrics else "–"
+                for column, digits in (("error", 3), ("spread", 3), ("regret", 3), ("tau", 2)))
+            table.add_row(SAMPLES[sample][0], share, "".join(map(op_title, op)), error, spread, regret,
+                          f"{metrics[f'{key}_low']:.3f}-{metrics[f'{key}_high']:.3f}", tau)
     yield table
 
 

@@ -1,8 +1,9 @@
 """Whether kernels that are timed on a sample of the rows rank as on all rows."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ class CheckProbe:
         planned = {case.key: case for each in cases.values() for case in each}
         folder = journal_folder(self.journals, commit(), self.policy, self.timing, self.heads, self.kernels,
                                 self.shares, self.draws, self.threads, self.seed)
-        frame = timed_cases(self._rows, planned, folder / "cases.jsonl", threads=self.threads, weights={
+        rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
+        frame = timed_cases(rows_of, planned, folder / "cases.jsonl", threads=self.threads, weights={
             key: float(nonzeros[case.matrix] * case.width) for key, case in planned.items()})
         with atomic_path(out / "per_case.parquet") as path:
             frame.to_parquet(path, compression="zstd")
@@ -89,10 +91,10 @@ class CheckProbe:
         shutil.rmtree(folder)
         return metrics
 
-    def _rows(self, case: DispatchCase) -> list[Row]:
+    def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
         """Time kernels on all rows, then on each sample."""
         op, place = OPS[case.op](self.heads), CpuPlace(self.threads)
-        operands = op.operands(self.corpus.load(case.matrix), case.width, self.seed)
+        operands = op.operands(load(case.matrix), case.width, self.seed)
         configs = self._configs(place, op, operands)
         known = {"op": case.op, "matrix": case.matrix, "width": case.width, "nnz": operands.matrix.pattern.nnz}
         found = []
@@ -115,12 +117,12 @@ class CheckProbe:
     ) -> Iterator[tuple[str, float, int, Sequence[Operands]]]:
         """Give what is timed: its name, share and draw, and operands of its parts; all rows first."""
         yield "all", 1.0, 0, [operands]
-        pattern, place = operands.matrix.pattern, CpuPlace(self.threads)
+        pattern = operands.matrix.pattern
         for share in self.shares:
             for draw in range(self.draws):
                 wanted = max(self.policy.least_nonzeros, int(share * pattern.nnz))
                 sample = sample_rows(pattern, nonzeros=wanted, parts=self.policy.parts, seed=self.seed + draw)
-                yield "rows", share, draw, [place.take_rows(operands, rows, op.name) for rows in sample.parts]
+                yield "rows", share, draw, [operands.take_rows(rows, op.name) for rows in sample.parts]
                 thinned = _subgraph(pattern, share, np.random.default_rng(self.seed + draw))
                 if thinned is not None and thinned.nnz:
                     ones = SparseMatrix(thinned, np.ones(thinned.nnz, np.float32))
