@@ -14,13 +14,10 @@ from sparloom.errors import CompileError, Unsupported
 __all__ = ["check_cuda"]
 
 
-def check_cuda(source: str, architectures: Sequence[str] = ("sm_80", "sm_90"), *, options: Sequence[str] = ()) -> str:
+def check_cuda(source: str, architectures: Sequence[str] = ("sm_80", "sm_90")) -> str:
     """Compile `source` to device code for each architecture and throw the code away.
 
     NVRTC is what compiles kernels where they run; nvcc stands in for it.
-
-    Args:
-        options: more options, which both compilers know.
 
     Returns:
         The compiler used: the path of the NVRTC library of a Python wheel, or of nvcc where there is none.
@@ -35,9 +32,9 @@ def check_cuda(source: str, architectures: Sequence[str] = ("sm_80", "sm_90"), *
         raise Unsupported("no CUDA compiler: put nvcc on PATH, set CUDA_HOME, or pip install nvidia-cuda-nvrtc")
     for architecture in architectures:
         if nvrtc is not None:
-            _check_nvrtc(nvrtc, source, architecture, options)
+            _check_nvrtc(nvrtc, source, architecture)
         else:
-            _check_nvcc(nvcc, source, architecture, options)
+            _check_nvcc(nvcc, source, architecture)
     return str(nvrtc) if nvrtc is not None else nvcc
 
 
@@ -55,18 +52,18 @@ def _find_nvrtc() -> Path | None:
     return next((library for library in found if "builtins" not in library.name and "alt" not in library.name), None)
 
 
-def _check_nvcc(nvcc: str, source: str, architecture: str, options: Sequence[str]) -> None:
+def _check_nvcc(nvcc: str, source: str, architecture: str) -> None:
     with tempfile.TemporaryDirectory(prefix="sparloom-") as folder:
         path = Path(folder) / "kernel.cu"
         path.write_text(source, encoding="utf-8")
         out = str(path.with_suffix(".cubin"))
-        arguments = [nvcc, "-cubin", f"-arch={architecture}", *options, "-o", out, str(path)]
+        arguments = [nvcc, "-cubin", f"-arch={architecture}", "-o", out, str(path)]
         done = subprocess.run(arguments, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         raise _refused("nvcc", source, architecture, done.stderr + done.stdout)
 
 
-def _check_nvrtc(library: Path, source: str, architecture: str, options: Sequence[str]) -> None:
+def _check_nvrtc(library: Path, source: str, architecture: str) -> None:
     try:
         nvrtc, program = ctypes.CDLL(str(library)), ctypes.c_void_p()
     except OSError as error:
@@ -75,7 +72,7 @@ def _check_nvrtc(library: Path, source: str, architecture: str, options: Sequenc
     if created != 0:
         raise Unsupported(f"{library} does not work (status {created}): reinstall nvidia-cuda-nvrtc")
     try:
-        given = [option.encode() for option in (f"--gpu-architecture={architecture}", "--std=c++17", *options)]
+        given = [option.encode() for option in (f"--gpu-architecture={architecture}", "--std=c++17")]
         if nvrtc.nvrtcCompileProgram(program, len(given), (ctypes.c_char_p * len(given))(*given)) != 0:
             size = ctypes.c_size_t()
             nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))

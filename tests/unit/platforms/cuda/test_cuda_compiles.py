@@ -1,18 +1,18 @@
 """The CUDA kernels of SpMM, SDDMM and attention compile for the GPUs they are meant for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from sparloom.errors import CompileError, Unsupported
 from sparloom.jit import check_cuda, cuda_text
-from sparloom.ops import SDDMM, CsrAttention, SpMM
+from sparloom.ops import SDDMM, CsrAttention, SpMM, SpmmMax, SpmmMean
 from sparloom.platforms import CudaPlatform
 from sparloom.platforms.cuda.attention import AttentionProgram
 from sparloom.platforms.cuda.family import element_macro
 from sparloom.platforms.cuda.sddmm import SddmmProgram
-from sparloom.platforms.cuda.spmm import SpmmProgram
+from sparloom.platforms.cuda.spmm import COMBINE, SpmmProgram
 
 CORNERS = [
     SpmmProgram(lanes=8, columns=1, vector=1, reduction="outside", unroll=1, groups=1, balance="rows"),
@@ -31,12 +31,11 @@ CORNERS = [
 ATTENTION = AttentionProgram(lanes=16, vector=2, packs=2, group=2, groups=8, balance="q95")
 
 PARTS = 8  # of all sources, compiled one after the other
-LESS_OPTIMISED = ("--Ofast-compile=max",)  # in a third of the time; CUDA 12.9 or later
 
 
-def compile_or_skip(text: str, options: Sequence[str] = ()) -> None:
+def compile_or_skip(text: str) -> None:
     try:
-        check_cuda(text, options=options)
+        check_cuda(text)
     except Unsupported as error:
         pytest.skip(str(error))
 
@@ -86,13 +85,16 @@ def test_every_configuration_compiles(place):
     for made in _programs():
         texts[made.text.replace(f"#define THREADS {made.threads}\n", "")] = made.text
     chosen = [texts[body] for body in sorted(texts)][place::PARTS]
-    compile_or_skip("".join(_apart(text, number) for number, text in enumerate(chosen)), LESS_OPTIMISED)
+    compile_or_skip("".join(_apart(text, number) for number, text in enumerate(chosen)))
 
 
 def _programs() -> Iterator[SpmmProgram | SddmmProgram | AttentionProgram]:
     for space in ("cuda", "cuda_kernels"):
         for op, program in ((SpMM(), SpmmProgram), (SDDMM(), SddmmProgram)):
             yield from (program.of(config) for config in CudaPlatform(space, "h200", 256).space(op))
+    for op, element in ((SpmmMean(), "Half"), (SpmmMax(), "float")):  # means of float are sums
+        for config in CudaPlatform("cuda_kernels", "h200", 256).space(op):
+            yield SpmmProgram.of(config, element, COMBINE[op.name])
     for config in CudaPlatform("cuda_kernels", "h200", 256).space(CsrAttention()):
         yield AttentionProgram.of(config, 256)
 
