@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sparloom.dispatch.caches import Caches
-from sparloom.errors import SchemaError
+from sparloom.dispatch.rate_numbers import check_rates, read_rates
 from sparloom.fusion import Executor, Variant, unfused_schedule
 from sparloom.ops import GemmSpmm, SpmmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
@@ -41,20 +41,12 @@ class Rates:
     far_bytes: float
 
     def __post_init__(self) -> None:
-        if not all(np.isfinite(number) and number > 0 for number in asdict(self).values()):
-            raise ValueError(f"rates {asdict(self)} must be above 0")
+        check_rates(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Rates":
-        """Read what `dataclasses.asdict` wrote.
-
-        Raises:
-            SchemaError: other fields, or no numbers above 0.
-        """
-        try:
-            return cls(**{name: float(number) for name, number in value.items()})
-        except (TypeError, ValueError, AttributeError) as error:
-            raise SchemaError(f"rates of a machine: {error}") from error
+        """Read what `dataclasses.asdict` wrote, as `read_rates`."""
+        return read_rates(cls, value, of="a machine")
 
 
 def measure_rates(*, threads: int, clock: Callable[[], float] = time.perf_counter) -> Rates:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -12,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from sparloom.dispatch.plan_cache import PlanCache
-from sparloom.errors import SchemaError, Unsupported
+from sparloom.dispatch.rate_numbers import check_rates, read_rates
+from sparloom.errors import Unsupported
 from sparloom.jit import cuda_text
 from sparloom.platforms import CudaDevice, Gpu
 from sparloom.platforms.cuda import LaunchShape
@@ -46,8 +46,7 @@ class CudaRates:
     flops: float
 
     def __post_init__(self) -> None:
-        if not all(math.isfinite(number) and number > 0 for number in asdict(self).values()):
-            raise ValueError(f"rates {asdict(self)} must be above 0")
+        check_rates(self)
 
     @classmethod
     def of_data_sheet(cls, device: CudaDevice) -> CudaRates:
@@ -57,15 +56,8 @@ class CudaRates:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CudaRates:
-        """Read what `dataclasses.asdict` wrote.
-
-        Raises:
-            SchemaError: other fields, or no numbers above 0.
-        """
-        try:
-            return cls(**{name: float(number) for name, number in value.items()})
-        except (TypeError, ValueError, AttributeError) as error:
-            raise SchemaError(f"rates of a GPU: {error}") from error
+        """Read what `dataclasses.asdict` wrote, as `read_rates`."""
+        return read_rates(cls, value, of="a GPU")
 
     @property
     def instructions(self) -> float:
