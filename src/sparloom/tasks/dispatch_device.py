@@ -16,12 +16,13 @@ from sparloom.dispatch import PlanCache
 from sparloom.dispatch.csr import CsrPlan, CsrPolicy, CudaPlace, Prepared
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import TimingProtocol
-from sparloom.ops import Op, Operands, assert_few_close, few_rows
+from sparloom.ops import Op, Operands
 from sparloom.platforms import DeviceKernels, interleaved_on_device
 from sparloom.sparse import SparseMatrix
 from sparloom.tasks.device_peers import GATHERING_THERE, SPARSE_DEVICE_PEERS
 from sparloom.tasks.dispatch_calls import OPS, told
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase
+from sparloom.tasks.known_rows import KnownRows
 from sparloom.tasks.own_calls import user_call
 from sparloom.tasks.sage_training import sage_aggregations
 from sparloom.tasks.sparse_peers import gathered_bytes
@@ -81,14 +82,14 @@ class DeviceDispatchBench:
     def _timed(self, case: DispatchCase, op: Op, operands: Operands) -> list[Row]:
         ready = self._prepared(operands, self.cache, replay_only=True)
         plan, family = ready.plan(case.op, **operands.dense), self.where.kernels(op, case.width)
-        calls, check = _own_calls(case.op, ready, plan, operands, family), self._check(op, operands)
+        calls, known = _own_calls(case.op, ready, plan, operands, family), KnownRows(op, operands, self.where)
         for name in ("sparloom", "sparloom_new"):
-            check(calls[name]())
+            known.check(calls[name]())
         launches = {name: calls[name] for name in ("sparloom", "kernel") if name in calls}
         for name, call, result in self._vectors(plan, op, operands, family):
             result.fill(np.nan)
             call()
-            check(result)
+            known.check(result)
             calls[name] = call
         failed = []
         for name, bind in SPARSE_DEVICE_PEERS[case.op].items():
@@ -97,7 +98,7 @@ class DeviceDispatchBench:
                     raise Unsupported(f"it makes {gathered_bytes(operands) / 2**30:.1f} GiB")
                 call = bind(operands)
                 with torch.inference_mode():
-                    check(call())
+                    known.check(call())
                 calls[name] = call
             except REFUSALS as error:
                 failed.append(_refused(name, error))
@@ -139,22 +140,6 @@ class DeviceDispatchBench:
                 yield f"vec{vector}", family.bind(operands, config, result), result
             except (IllegalSchedule, Unsupported):
                 continue
-
-    def _check(self, op: Op, operands: Operands) -> Callable[[Any], None]:
-        """Make what compares some rows of a result with the definition in float64; it raises AssertionError."""
-        pattern = operands.matrix.pattern
-        rows = few_rows(pattern)
-        places, count = (pattern.nonzeros_of(rows), pattern.nnz) if op.name == "sddmm" else (rows, pattern.rows)
-        few = self.where.few(operands, rows, op.name)
-        expected = op.oracle(few)
-
-        def check(result: Any) -> None:
-            found = self.where.array(result, "the result")
-            if found.shape != (count, *expected.shape[1:]):
-                raise AssertionError(f"shape {found.shape}: it must be {(count, *expected.shape[1:])}")
-            assert_few_close(self.where.some(found, places), expected, op, few)
-
-        return check
 
     def _launch_seconds(self, call: Call) -> float:
         """Wall seconds in which a run is asked for: mean of the quickest of some series, each on an idle device."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from sparloom.dispatch import PlanCache
-from sparloom.dispatch.csr import CsrPolicy, Library, Prepared, prepare
+from sparloom.dispatch.csr import CpuPlace, CsrPolicy, Library, Prepared, prepare
 from sparloom.errors import Unsupported
 from sparloom.fusion import pinned
 from sparloom.jit import RESULTS
@@ -101,7 +101,8 @@ class DispatchBench:
             return self._trained(case, matrix)
         op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
         ready = self._prepared(operands.matrix, cache=self._kept(case), policy=self.policy, replay_only=True)
-        bound, known = own_calls(ready, ready.plan(case.op, **operands.dense), op, operands), KnownRows(op, operands)
+        bound = own_calls(ready, ready.plan(case.op, **operands.dense), op, operands)
+        known = KnownRows(op, operands, CpuPlace(self.threads))
         check_own(bound, known)
         own, failed = {name: call.run for name, call in bound.items()}, {}
         peers = self._peers(case.op, operands, known, failed)

@@ -1,30 +1,38 @@
 """Some rows of a result in float64: what is timed is checked against them, own methods like others."""
 
+from typing import Any
+
 import numpy as np
 
+from sparloom.dispatch.csr import Place
 from sparloom.ops import Op, Operands, assert_few_close, few_rows
 
 __all__ = ["KnownRows"]
 
 
 class KnownRows:
-    """Rows spread over all, with few nonzeros together, by the oracle of an operation with one sparse operand."""
+    """Rows spread over all, with few nonzeros together, by the oracle of an operation with one sparse operand.
 
-    def __init__(self, op: Op, operands: Operands) -> None:
+    Args:
+        where: operands and results lie.
+    """
+
+    def __init__(self, op: Op, operands: Operands, where: Place) -> None:
         pattern = operands.matrix.pattern
         rows = few_rows(pattern)
-        self._op, self._few = op, operands.take_rows(rows, op.name).used_columns(op.name)
-        self._places = pattern.nonzeros_of(rows) if op.name == "sddmm" else rows
-        self._count = pattern.nnz if op.name == "sddmm" else pattern.rows
+        self._op, self._where, self._few = op, where, where.few(operands, rows, op.name)
+        self._places, count = (pattern.nonzeros_of(rows), pattern.nnz) if op.name == "sddmm" else (rows, pattern.rows)
         with np.errstate(over="ignore"):  # what float32 cannot hold is infinite in the results, too
             self._expected = op.oracle(self._few).astype(np.float32)
+        self._shape = count, *self._expected.shape[1:]
 
-    def check(self, found: np.ndarray) -> None:
+    def check(self, result: Any) -> None:
         """Compare a float32 result in these rows.
 
         Raises:
             AssertionError: names the worst element; also where only one of them is infinite or NaN.
         """
-        if found.shape[:1] != (self._count,):
-            raise AssertionError(f"shape {found.shape} where {self._count} come first")
-        assert_few_close(found[self._places], self._expected, self._op, self._few)
+        found = self._where.array(result, "the result")
+        if found.shape != self._shape:
+            raise AssertionError(f"shape {found.shape}: it must be {self._shape}")
+        assert_few_close(self._where.some(found, self._places), self._expected, self._op, self._few)

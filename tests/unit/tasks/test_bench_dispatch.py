@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from sparloom.dispatch.csr import CsrPolicy
+from sparloom.dispatch.csr import CpuPlace, CsrPolicy
 from sparloom.errors import Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, CsrAttention, SpMM, assert_rows_close
@@ -188,7 +188,8 @@ def test_the_first_call_takes_longer_than_its_decision_and_is_timed_anew_after_a
 
 def test_a_wrong_method_of_ours_ends_the_run(tmp_path, monkeypatch):
     operands = OPS["spmm"].operands(ones(), 8, seed=0)
-    known, right = KnownRows(OPS["spmm"], operands), OPS["spmm"].oracle(operands).astype(np.float32)
+    known = KnownRows(OPS["spmm"], operands, CpuPlace(1))
+    right = OPS["spmm"].oracle(operands).astype(np.float32)
     out = np.zeros_like(right)
     check_own({"new": OwnCall(right.copy), "into": OwnCall(lambda: out.__setitem__(..., right), out)}, known)
     with pytest.raises(AssertionError, match="idle is wrong: infinite or NaN"):
