@@ -1,6 +1,5 @@
 """How fast operations are whose kernel is decided by measurement, beside other libraries and the best they could do."""
 
-import json
 import logging
 import os
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 from sparloom import log
 from sparloom.dispatch.csr import CsrPolicy
 from sparloom.errors import SparloomError
-from sparloom.files import atomic_path, write_text
+from sparloom.files import atomic_path, write_json
 from sparloom.measure import TimingProtocol
 from sparloom.nn import SPARSE_LIBRARIES
 from sparloom.platforms import keep_threads_awake
@@ -110,7 +109,7 @@ class BenchDispatch:
         for name, frame in frames.items():
             with atomic_path(out / f"{name}.parquet") as path:
                 frame.to_parquet(path, compression="zstd")
-        write_text(out / "peers.json", json.dumps(peer_versions(), indent=2) + "\n")
+        write_json(out / "peers.json", peer_versions())
         metrics = dispatch_metrics(**frames, seed=self.seed)
         for table in dispatch_tables(metrics):
             log.console.print(table)

@@ -3,7 +3,6 @@
 Nothing of this has run on a GPU; see docs/gpu_status.md.
 """
 
-import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from sparloom import log
 from sparloom.dispatch import PlanCache
 from sparloom.dispatch.csr import CsrPolicy, CudaPlace
 from sparloom.errors import SparloomError, Unsupported
-from sparloom.files import atomic_path, write_text
+from sparloom.files import atomic_path, write_json
 from sparloom.measure import TimingProtocol
 from sparloom.nn import CUDA_SPARSE_LIBRARIES
 from sparloom.platforms import CupyGpu, Gpu
@@ -102,8 +101,8 @@ class BenchDispatchCuda:
         for name, table in tables.items():
             with atomic_path(out / f"{name}.parquet") as path:
                 table.to_parquet(path, compression="zstd")
-        write_text(out / "peers.json", json.dumps(peer_versions(PACKAGES), indent=2) + "\n")
-        write_text(out / "device.json", json.dumps(signature, indent=2) + "\n")
+        write_json(out / "peers.json", peer_versions(PACKAGES))
+        write_json(out / "device.json", signature)
         metrics = device_dispatch_metrics(**tables, seed=self.seed)
         for table in dispatch_tables(metrics):
             log.console.print(table)

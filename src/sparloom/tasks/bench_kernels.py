@@ -1,6 +1,5 @@
 """How fast the CPU kernels are beside those of other libraries: the tall GEMM, SpMM, and GeMM-SpMM without fusion."""
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import pandas as pd
 
 from sparloom import log
 from sparloom.errors import Unsupported
-from sparloom.files import atomic_path, write_text
+from sparloom.files import atomic_path, write_json
 from sparloom.fusion import Executor, Variant, pinned, tall_gemm, unfused_schedule
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import GEMM, GemmShape, GemmSpmm, OracleBounds, SpMM
@@ -81,7 +80,7 @@ class BenchKernels:
         frame = pd.DataFrame(rows)
         with atomic_path(out / "per_matrix.parquet") as partial:
             frame.to_parquet(partial, compression="zstd")
-        write_text(out / "peers.json", json.dumps(peer_versions(), indent=2) + "\n")
+        write_json(out / "peers.json", peer_versions())
         metrics = kernel_metrics(frame, seed=self.seed)
         _show(metrics, self.widths)
         return metrics

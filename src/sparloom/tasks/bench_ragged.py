@@ -1,6 +1,5 @@
 """How fast ragged programs are beside the ways in which others handle sequences and matrices of several sizes."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 
 from sparloom import log
-from sparloom.files import atomic_path, write_text
+from sparloom.files import write_json
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.platforms import interleaved
 from sparloom.ragged import LengthCorpus
@@ -27,12 +26,11 @@ from sparloom.tasks.encoder_peers import (
 )
 from sparloom.tasks.packed_inputs import PackedInputs, attention_module, encoder_layer
 from sparloom.tasks.provenance import commit
-from sparloom.tasks.ragged_case import RaggedCase, method_rows, planned_cases
+from sparloom.tasks.ragged_case import RaggedCase, method_rows, planned_cases, ragged_frame
 from sparloom.tasks.ragged_compilation import compile_seconds
 from sparloom.tasks.ragged_modules import OWN_MODULES, attention_kernels, prelude_seconds
 from sparloom.tasks.ragged_peers import prepare_peers
 from sparloom.tasks.ragged_products import ProductSizes, triangular_methods, variable_methods
-from sparloom.tasks.timed_cases import timed_cases
 
 __all__ = ["BenchRagged"]
 
@@ -83,12 +81,8 @@ class BenchRagged:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet, peers.json and figures; returns ratios of seconds with bounds."""
-        planned = {case.key: case for case in self._planned()}
-        frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=self.threads,
-                            weights={key: float(case.size + 1) for key, case in planned.items()})
-        with atomic_path(out / "per_case.parquet") as partial_path:
-            frame.to_parquet(partial_path, compression="zstd")
-        write_text(out / "peers.json", json.dumps(module_peer_versions(), indent=2) + "\n")
+        frame = ragged_frame(self._case, self._planned(), self._folder, out, threads=self.threads)
+        write_json(out / "peers.json", module_peer_versions())
         metrics = ragged_metrics(frame, layers=self.layers, seed=self.seed)
         for table in ragged_tables(frame, metrics):
             log.console.print(table)

@@ -3,7 +3,6 @@
 Nothing of this has run on a GPU; see docs/gpu_status.md.
 """
 
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from sparloom import log
-from sparloom.files import atomic_path, write_text
+from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
 from sparloom.platforms import CupyGpu, Gpu, interleaved_on_device
 from sparloom.ragged import LengthCorpus
@@ -31,11 +30,10 @@ from sparloom.tasks.encoder_peers import (
 )
 from sparloom.tasks.packed_inputs import PackedInputs, attention_module, encoder_layer
 from sparloom.tasks.provenance import commit
-from sparloom.tasks.ragged_case import RaggedCase, method_rows, planned_cases
+from sparloom.tasks.ragged_case import RaggedCase, method_rows, planned_cases, ragged_frame
 from sparloom.tasks.ragged_device import device_module, triangular_on_device, variable_on_device
 from sparloom.tasks.ragged_peers import prepare_peers
 from sparloom.tasks.ragged_products import ProductSizes
-from sparloom.tasks.timed_cases import timed_cases
 
 __all__ = ["BenchRaggedCuda"]
 
@@ -79,17 +77,14 @@ class BenchRaggedCuda:
             Unsupported: there is no GPU, or CuPy is missing; names the remedy.
         """
         gpu = self.gpu or CupyGpu.current()
-        planned = {case.key: case for case in planned_cases(self.parts, {
+        planned = planned_cases(self.parts, {
             **dict.fromkeys(("encoder", "mha"), (self.lengths.names, self.batches, self.count)),
-            "vgemm": ([""], self.products, 1), "trmm": ([""], self.triangles, 1)})}
+            "vgemm": ([""], self.products, 1), "trmm": ([""], self.triangles, 1)})
         folder = journal_folder(self.journals, commit(), self.lengths.folder, self.lengths.seed, self.timing,
                                 self.device, dict(gpu.signature()), self.seed)
-        frame = timed_cases(partial(self._case, gpu), planned, folder / "cases.jsonl", threads=1,
-                            weights={key: float(case.size + 1) for key, case in planned.items()})
-        with atomic_path(out / "per_case.parquet") as partial_path:
-            frame.to_parquet(partial_path, compression="zstd")
-        write_text(out / "peers.json", json.dumps(module_peer_versions(), indent=2) + "\n")
-        write_text(out / "device.json", json.dumps(dict(gpu.signature()), indent=2) + "\n")
+        frame = ragged_frame(partial(self._case, gpu), planned, folder, out, threads=1)
+        write_json(out / "peers.json", module_peer_versions())
+        write_json(out / "device.json", dict(gpu.signature()))
         metrics = ragged_metrics(frame, layers=1, seed=self.seed)
         for table in ragged_tables(frame, metrics):
             log.console.print(table)

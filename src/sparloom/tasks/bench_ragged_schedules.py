@@ -10,7 +10,6 @@ import torch
 
 from sparloom import log
 from sparloom.dispatch import PlanCache, RaggedChoice, RaggedEffort, RaggedOperator, choose_schedule
-from sparloom.files import atomic_path
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.platforms import interleaved
 from sparloom.ragged import LengthCorpus, Structure
@@ -18,8 +17,7 @@ from sparloom.report import schedule_metrics, schedule_tables
 from sparloom.tasks.case_journal import journal_folder
 from sparloom.tasks.chosen_schedules import MODULES, PRODUCTS, module_arms, product_arms
 from sparloom.tasks.provenance import commit
-from sparloom.tasks.ragged_case import RaggedCase, method_rows
-from sparloom.tasks.timed_cases import timed_cases
+from sparloom.tasks.ragged_case import RaggedCase, method_rows, ragged_frame
 
 __all__ = ["BenchRaggedSchedules"]
 
@@ -58,11 +56,7 @@ class BenchRaggedSchedules:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet; returns ratios of seconds with bounds, see `schedule_metrics`."""
-        planned = {case.key: case for case in self._planned()}
-        frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=self.threads,
-                            weights={key: float(case.size + 1) for key, case in planned.items()})
-        with atomic_path(out / "per_case.parquet") as partial_path:
-            frame.to_parquet(partial_path, compression="zstd")
+        frame = ragged_frame(self._case, self._planned(), self._folder, out, threads=self.threads)
         metrics = schedule_metrics(frame, seed=self.seed)
         for table in schedule_tables(frame):
             log.console.print(table)

@@ -1,29 +1,27 @@
 """What ragged programs save and what raggedness costs: computation, memory, preludes, schedules, every kernel."""
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from sparloom import log
-from sparloom.files import atomic_path
 from sparloom.measure import TimingProtocol
 from sparloom.platforms import interleaved
 from sparloom.ragged import ATTENTION_OPERATORS, SPLIT_OPERATORS, LengthCorpus
 from sparloom.report import RAGGED_PARTS
+from sparloom.tasks.case_journal import journal_folder
 from sparloom.tasks.provenance import commit
 from sparloom.tasks.ragged_breakdown import breakdown_arms
+from sparloom.tasks.ragged_case import method_rows, ragged_frame
 from sparloom.tasks.ragged_costs import activation_rows, computation_rows
 from sparloom.tasks.ragged_hoisting import hoisting_arms
 from sparloom.tasks.ragged_pad_fusion import pad_fusion_arms
 from sparloom.tasks.ragged_preludes import prelude_arms, prelude_bytes
 from sparloom.tasks.ragged_splitting import splitting_arms
-from sparloom.tasks.timed_cases import timed_cases
 
 __all__ = ["EvalRagged"]
 
@@ -93,11 +91,7 @@ class EvalRagged:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet and figures; returns numbers of every part, see its `..._metrics` in `report`."""
-        planned = {case.key: case for case in self._planned()}
-        frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=self.threads,
-                            weights={key: float(case.size) for key, case in planned.items()})
-        with atomic_path(out / "per_case.parquet") as partial_path:
-            frame.to_parquet(partial_path, compression="zstd")
+        frame = ragged_frame(self._case, self._planned(), self._folder, out, threads=self.threads)
         metrics: dict[str, float] = {}
         for part in self.parts:
             report = RAGGED_PARTS[part]
@@ -151,17 +145,10 @@ class EvalRagged:
 
     def _timed(self, about: Row, arms: Mapping[str, Call], *, threads: int | None = None) -> list[Row]:
         with torch.inference_mode():
-            measured = interleaved(arms, self.timing, threads=threads or self.threads)
-        rows = []
-        for method, taken in measured.items():
-            low, middle, high = np.quantile(taken.seconds, (0.1, 0.5, 0.9))
-            rows.append(about | {"method": method, "median": float(middle), "p10": float(low), "p90": float(high),
-                                 "stolen": taken.stolen, "seconds": list(taken.seconds)})
-        return rows
+            return method_rows(about, interleaved(arms, self.timing, threads=threads or self.threads))
 
     @property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        settings = (commit(), self.lengths.folder, self.lengths.seed, self.count, self.tokens, self.timing,
-                    self.threads, self.seed)
-        return Path(self.journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
+        return journal_folder(self.journals, commit(), self.lengths.folder, self.lengths.seed, self.count, self.tokens,
+                              self.timing, self.threads, self.seed)

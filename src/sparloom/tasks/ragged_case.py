@@ -1,13 +1,30 @@
 """What is timed of ragged programs, one after the other."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
+import pandas as pd
+
+from sparloom.files import atomic_path
 from sparloom.measure import Measurement
-from sparloom.tasks.timed_cases import statistics_of
+from sparloom.tasks.timed_cases import statistics_of, timed_cases
 
-__all__ = ["RaggedCase", "method_rows", "planned_cases"]
+__all__ = ["RaggedCase", "method_rows", "planned_cases", "ragged_frame"]
+
+
+class SizedCase(Protocol):
+    """What has a name in journals, and a size with which it takes longer."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+Case = TypeVar("Case", bound=SizedCase)
 
 
 @dataclass(frozen=True)
@@ -48,6 +65,24 @@ def planned_cases(
             raise ValueError(f"part {part!r} of bench_ragged: there are {', '.join(known)}")
         names, sizes, count = known[part]
         yield from (RaggedCase(part, name, size, number) for name in names for size in sizes for number in range(count))
+
+
+def ragged_frame(
+    rows_of: Callable[[Case], Sequence[Mapping[str, Any]]], planned: Iterable[Case], folder: Path, out: Path, *,
+    threads: int,
+) -> pd.DataFrame:
+    """Do cases as `timed_cases` and write their rows to per_case.parquet.
+
+    Args:
+        folder: of what is under way; the caller removes it when its run is complete.
+        out: of the results.
+    """
+    cases = {case.key: case for case in planned}
+    frame = timed_cases(rows_of, cases, folder / "cases.jsonl", threads=threads,
+                        weights={key: float(case.size + 1) for key, case in cases.items()})
+    with atomic_path(out / "per_case.parquet") as path:
+        frame.to_parquet(path, compression="zstd")
+    return frame
 
 
 def method_rows(about: Mapping[str, Any], measured: Mapping[str, Measurement]) -> list[dict[str, Any]]:
