@@ -1,50 +1,25 @@
-"""spmm, sddmm and csr_attention as users call them: results, operands of every kind, what is refused, what is kept."""
+"""spmm, sddmm and csr_attention as users call them: results, operands of every kind, what is refused."""
 
-import json
-import logging
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import scipy.sparse
+from csr_operands import close, dense, matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
 
 import sparloom
-from sparloom.dispatch import Decision, PlanCache, Race
-from sparloom.dispatch.csr import CsrChoice, CsrDecider, CsrPolicy, Prepared, decide, sample_rows
-from sparloom.dispatch.csr.contest import Contest
+from sparloom.dispatch import Decision, PlanCache
+from sparloom.dispatch.csr import CsrChoice, CsrDecider
 from sparloom.errors import NotDecided
-from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax, assert_close
+from sparloom.ops import SDDMM, CsrAttention, SpMM, SpmmMax, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
 
-pytestmark = pytest.mark.cc
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(own_cache):
-    """A cache of their own, with rates that are measured once."""
-    return PlanCache.of_this_user()
-
-
-def matrix(rows=300, cols=200, seed=0):
-    return scipy.sparse.random_array((rows, cols), density=0.05, format="csr", dtype=np.float32,
-                                     rng=np.random.default_rng(seed))
-
-
-def dense(*shape, seed=1):
-    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
-
-
-def close(op, a, dense, found):
-    operands = Operands(SparseMatrix(Pattern(a.shape, a.indptr, a.indices), a.data), dense)
-    assert_close(found, op.oracle(operands), terms=op.terms(operands.matrix.pattern, operands.width),
-                 scale=op.scale(operands))
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
 
 @pytest.mark.parametrize("width", [1, 32, 100])
@@ -100,7 +75,8 @@ def test_places_are_not_found_without_a_decision(tmp_path):
         ready.spmm_max(dense(199, 8))
 
 
-def test_other_values_on_the_same_pattern_need_no_new_decision(cache):
+def test_other_values_on_the_same_pattern_need_no_new_decision():
+    cache = PlanCache.of_this_user()
     a, x = matrix(seed=5), dense(200, 24)
     sparloom.spmm(a, x)
     kept = sorted(cache.folder.iterdir())
@@ -186,141 +162,11 @@ def test_any_pattern_is_right(pattern, width, threads):
     close(SDDMM(), a, {"B": q, "C": x}, ready.sddmm(q, x))
 
 
-def test_replay_measures_nothing(tmp_path):
-    cache, x = PlanCache(tmp_path), dense(200, 8)
-    with pytest.raises(NotDecided, match=r"no plan for spmm with .* call it once without replay_only"):
-        Prepared(SparseMatrix(Pattern.from_scipy(matrix()), matrix().data), cache=cache, replay_only=True).spmm(x)
-    first = sparloom.prepare(matrix(), cache=cache)
-    expected = first.spmm(x)
-    again = sparloom.prepare(matrix(), cache=cache, replay_only=True)
-    assert np.array_equal(again.spmm(x), expected)
-    assert again.plan("spmm", B=x).choice == first.plan("spmm", B=x).choice
-    assert again.plan("spmm", B=x).decision.from_cache
-
-
-def test_what_is_damaged_is_decided_anew(tmp_path, caplog):
-    cache, x = PlanCache(tmp_path), dense(200, 8)
-    sparloom.prepare(matrix(), cache=cache).spmm(x)
-    (kept,) = tmp_path.glob("schedule-*.json")
-    for text in ("", "{", "[]", kept.read_text().replace("natural", "sideways").replace("column", "sideways")):
-        kept.write_text(text)
-        with caplog.at_level(logging.WARNING):
-            close(SpMM(), matrix(), {"B": x}, sparloom.prepare(matrix(), cache=cache).spmm(x))
-        assert "decided anew" in caplog.text
-        caplog.clear()
-
-
-@pytest.mark.parametrize("choice", [
-    {"config": 5}, {"config": None}, {"config": ["natural"]}, {"library": 5}, {"library": {}}, {}, [], 5, "natural"])
-def test_what_was_chosen_has_another_type_and_is_decided_anew(tmp_path, caplog, choice):
-    cache, x = PlanCache(tmp_path), dense(200, 8)
-    sparloom.prepare(matrix(), cache=cache).spmm(x)
-    (path,) = tmp_path.glob("schedule-*.json")
-    kept = json.loads(path.read_text())
-    path.write_text(json.dumps(kept | {"choice": kept["choice"] | {"choice": choice}}))
-    close(SpMM(), matrix(), {"B": x}, sparloom.prepare(matrix(), cache=cache).spmm(x))
-    assert "decided anew" in caplog.text
-    assert json.loads(path.read_text())["choice"]["choice"] == kept["choice"]["choice"]
-
-
-def test_the_evidence_is_kept(tmp_path):
-    effort = replace(CsrPolicy().effort, seconds=60.0)
-    policy = CsrPolicy(least_nonzeros=1000, least_seconds=0, runs=1e6, effort=effort)
-    ready = sparloom.prepare(matrix(2000, 2000), cache=PlanCache(tmp_path), policy=policy)
-    decision = ready.plan("spmm", B=dense(2000, 32)).decision
-    assert decision.origin == "measured"
-    assert "of 2000 rows" in decision.reason
-    assert {trial.candidate for trial in decision.trials if trial.seconds} > {"scipy"}
-    assert all(trial.seconds for trial in decision.trials[:2])
-
-
 def test_torch_is_not_imported():
     code = ("import sys, numpy, scipy.sparse, sparloom; a = scipy.sparse.eye_array(5, format='csr', dtype='float32'); "
             "x = numpy.ones((5, 3), 'float32'); assert (sparloom.spmm(a, x) == x).all(); "
             "assert 'torch' not in sys.modules")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_where_a_probe_would_cost_too_much_nothing_is_measured(tmp_path):
-    ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=CsrPolicy(least_seconds=10.0))
-    decision = ready.plan("spmm", B=dense(200, 8)).decision
-    assert decision.origin == "rule"
-    assert "7 runs of" in decision.reason
-    assert not decision.trials
-    assert decision.executions == 0  # what is short by its flops and bytes is not even run
-
-
-def test_no_rates_are_measured_where_nothing_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(PlanCache, "rates", None)
-    small = scipy.sparse.eye_array(5, format="csr", dtype=np.float32)
-    ready = sparloom.prepare(small, cache=PlanCache(tmp_path))
-    assert ready.plan("spmm", B=dense(5, 3)).decision.origin == "rule"
-
-
-def test_where_too_few_runs_on_the_sample_would_fit_nothing_is_measured(tmp_path):
-    policy = CsrPolicy(least_nonzeros=10**9, least_seconds=0, runs=5.0)  # the sample is all rows
-    ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=policy)
-    decision = ready.plan("spmm", B=dense(200, 8)).decision
-    assert decision.origin == "rule"
-    assert "too short for 10 runs" in decision.reason
-    assert 1 <= decision.executions <= 3
-
-
-def test_the_parts_of_a_sample_are_its_rows_and_have_hubs():
-    lengths = np.full(6400, 5)
-    lengths[::640] = 300
-    pattern = Pattern((6400, 6400), np.concatenate([[0], np.cumsum(lengths)]),
-                      np.concatenate([np.arange(length) for length in lengths]))
-    sample = sample_rows(pattern, nonzeros=pattern.nnz // 4, parts=3, seed=0)
-    assert np.array_equal(np.sort(np.concatenate(sample.parts)), sample.rows)
-    assert sample.rows.size < 6400 / 2
-    held = [lengths[rows] for rows in sample.parts]
-    assert len(held) == 3
-    assert all((part == 300).any() and (part == 5).any() for part in held)
-    assert sum(part.sum() for part in held) == pytest.approx(pattern.nnz / 4, rel=0.3)
-    whole = sample_rows(pattern, nonzeros=pattern.nnz, parts=3, seed=0)
-    assert np.array_equal(whole.rows, np.arange(6400))
-    assert len(whole.parts) == 1
-
-
-def test_rows_that_hold_most_are_in_the_sample_and_blocks_without_nonzeros_are_not():
-    lengths = np.zeros(6400, np.int64)
-    lengths[640:3200:7], lengths[700] = 2, 3000
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    indices = np.concatenate([np.arange(length) for length in lengths])
-    pattern = Pattern((lengths.size, 3000), indptr, indices.astype(np.int32))
-    for seed in range(5):
-        sample = sample_rows(pattern, nonzeros=200, parts=3, seed=seed)
-        assert 700 in sample.rows
-        assert lengths[sample.rows.reshape(-1, 64)].sum(1).min() > 0
-
-
-@pytest.fixture
-def second_wins(monkeypatch):
-    """Seconds of races in which the second candidate is fastest, and of duels that it wins."""
-    monkeypatch.setattr(decide, "race", lambda calls, **_: Race(
-        tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))
-    monkeypatch.setattr(decide, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
-
-
-def test_a_duel_for_which_there_is_no_time_is_not_begun(tmp_path, second_wins):
-    effort = replace(CsrPolicy().effort, pairs=(10**6, 10**6))
-    policy = CsrPolicy(least_nonzeros=1000, least_seconds=0, runs=1e6, effort=effort)
-    ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=policy)
-    decision = ready.plan("spmm", B=dense(200, 8)).decision
-    assert "no time for 1000000 pairs" in decision.reason
-
-
-@pytest.mark.parametrize("wrong", [False, True])
-def test_a_kernel_that_is_wrong_is_refused(tmp_path, monkeypatch, caplog, second_wins, wrong):
-    ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=CsrPolicy(least_seconds=0, runs=1e6))
-    if wrong:
-        monkeypatch.setattr(Contest, "_computed", lambda self, place, operands: np.full((300, 8), place, np.float32))
-    plan = ready.plan("spmm", B=dense(200, 8))
-    second = plan.decision.trials[1].candidate
-    assert plan.choice.config == (plan.decision.trials[0].candidate if wrong else second)
-    assert ("refused: other than the baseline: element" in plan.decision.reason) is wrong
-    assert (f"spmm by {second} is refused" in caplog.text) is wrong
 
 
 def test_results_go_where_the_caller_wants_them():
@@ -343,75 +189,6 @@ def test_results_go_where_the_caller_wants_them():
         sparloom.spmm(a, x, out=frozen)
 
 
-def test_a_change_in_place_is_seen_on_request():
-    a, x = matrix(), dense(200, 8)
-    sparloom.spmm(a, x)
-    changed_columns(a)
-    close(SpMM(), a, {"B": x}, sparloom.spmm(a, x, changed=True))
-    close(SpMM(), a, {"B": x}, sparloom.spmm(a, x))
-
-
-def changed_columns(a):
-    """Move the last nonzero of the longest row, in place."""
-    row = int(np.argmax(np.diff(a.indptr)))
-    last = a.indptr[row + 1] - 1
-    a.indices[last] = 199 if a.indices[last] != 199 else a.indices[last - 1] + 1
-
-
-@pytest.mark.parametrize("known", [(1, 2), (2, 1)])
-@pytest.mark.parametrize("asked", [1, 3])
-@pytest.mark.parametrize("there", [np.int32, np.int64])
-def test_a_change_is_seen_whatever_the_number_of_threads(known, asked, there):
-    a, x = matrix(), dense(200, 8)
-    a.indices, a.indptr = a.indices.astype(there), a.indptr.astype(there)
-    for threads in known:
-        sparloom.spmm(a, x, threads=threads)
-    changed_columns(a)
-    close(SpMM(), a, {"B": x}, sparloom.spmm(a, x, changed=True, threads=asked))
-    for threads in (*known, asked):
-        close(SpMM(), a, {"B": x}, sparloom.spmm(a, x, threads=threads))
-
-
-def test_what_did_not_change_stays_prepared(monkeypatch):
-    a, x = matrix(seed=9), dense(200, 8)
-    expected = sparloom.spmm(a, x)
-    monkeypatch.setattr(Prepared, "__init__", None)
-    assert np.array_equal(sparloom.spmm(a, x, changed=True), expected)
-
-
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
-@pytest.mark.parametrize("bind", [
-    lambda a: partial(sparloom.spmm, a), lambda a: partial(sparloom.spmm, (a.indptr, a.indices, a.data)),
-    lambda a: partial(sparloom.spmm, SparseMatrix(Pattern(a.shape, a.indptr, a.indices), a.data)),
-    lambda a: sparloom.prepare(a).spmm], ids=["bare", "tuple", "ours", "prepared"])
-def test_values_may_change_in_place(bind, reduce):
-    a, x = matrix(), dense(200, 8)
-    call = bind(a)
-    before = call(x, reduce=reduce)
-    for factor in (2, 4):
-        a.data *= 2
-        assert np.array_equal(call(x, reduce=reduce), factor * before)
-
-
-def test_masked_values_are_refused_though_the_indices_are_known():
-    a, x, q = matrix(), dense(200, 8), dense(300, 8)
-    sparloom.spmm(a, x)
-    masked = (a.indptr, a.indices, np.ma.masked_array(a.data, a.data > 0.5), a.shape)
-    ready = sparloom.prepare(a)
-    for call in (lambda: sparloom.spmm(masked, x), lambda: sparloom.sddmm(masked, q, x),
-                 lambda: sparloom.csr_attention(masked, q, x, x), lambda: ready.spmm(x, values=masked[2])):
-        with pytest.raises(TypeError, match=r"values is a masked array: pass values.filled\(0\)"):
-            call()
-
-
-def test_tuples_are_known_again(monkeypatch):
-    a, x = matrix(seed=9), dense(200, 8)
-    parts = (a.indptr, a.indices, a.data)
-    sparloom.spmm(parts, x)
-    monkeypatch.setattr(Prepared, "__init__", None)  # nothing is prepared again
-    close(SpMM(), a, {"B": x}, sparloom.spmm((a.indptr, a.indices, a.data), x))
-
-
 def test_rows_out_of_order_are_right_each_time():
     a, x = matrix(seed=3), dense(200, 8)
     expected = sparloom.spmm(a, x)
@@ -424,19 +201,6 @@ def test_rows_out_of_order_are_right_each_time():
         assert_close(sparloom.spmm(shuffled, x), expected.astype(np.float64), terms=40)
     shuffled[2][there] *= 2
     assert not np.allclose(sparloom.spmm(shuffled, x)[row], expected[row])
-
-
-@pytest.mark.parametrize("there", [np.int32, np.int64])
-def test_rows_put_out_of_order_in_place_are_seen_on_request(there):
-    a, x = matrix(seed=3), dense(200, 8)
-    row = int(np.argmax(np.diff(a.indptr)))
-    parts, part = (a.indptr.astype(there), a.indices.astype(there), a.data.copy()), slice(*a.indptr[row:row + 2])
-    expected = sparloom.spmm(parts, x).astype(np.float64)
-    for _ in range(2):
-        for array in parts[1:]:
-            array[part] = array[part][::-1].copy()
-        for changed in (True, False):
-            assert_close(sparloom.spmm(parts, x, changed=changed), expected, terms=40)
 
 
 @pytest.mark.parametrize("rows", [300, 20_000])

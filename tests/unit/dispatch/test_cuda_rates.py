@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from emulated_gpu import EmulatedGpu
+from gpu_here import on_a_gpu
 
 from sparloom.dispatch import PlanCache
 from sparloom.dispatch.csr import CudaPlace, cuda_rates
@@ -144,16 +145,8 @@ def test_estimates_follow_the_rates():
     assert twice == pytest.approx(bytes_[np.float32] / 2)
 
 
-def has_gpu() -> bool:
-    try:
-        CudaDevice.here()
-    except Unsupported:
-        return False
-    return True
-
-
 @pytest.mark.gpu
-@pytest.mark.skipif(not has_gpu(), reason="no NVIDIA GPU with CuPy")
+@on_a_gpu
 def test_a_gpu_is_about_as_fast_as_its_data_sheet(monkeypatch):
     monkeypatch.undo()
     place = CudaPlace.here()

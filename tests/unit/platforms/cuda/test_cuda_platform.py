@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from cuda_emulator import Emulator
+from gpu_here import has_gpu, on_a_gpu
 
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import TimingProtocol
@@ -28,14 +29,6 @@ cases = pytest.mark.parametrize(("space", "op"), CASES, ids=lambda value: getatt
 def matrix(rows: int = 6, cols: int = 9, *, seed: int = 0) -> SparseMatrix:
     pattern = Pattern.from_coo(*np.nonzero(np.random.default_rng(seed).random((rows, cols)) < 0.4), (rows, cols))
     return SparseMatrix(pattern, np.linspace(-1, 1, pattern.nnz, dtype=np.float32))
-
-
-def has_gpu() -> bool:
-    try:
-        CudaDevice.here()
-    except Unsupported:
-        return False
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -163,9 +156,6 @@ def test_platforms_travel_as_settings():
     assert (platform.name, platform.kind, platform.preset, platform.width) == ("cuda", "device", "a100", 64)
     with pytest.raises(ValueError, match="space 'rocm': there are cuda, cuda_kernels, triton"):
         CudaPlatform("rocm", "h200", 64)
-
-
-on_a_gpu = pytest.mark.skipif(not has_gpu(), reason="no NVIDIA GPU with CuPy")
 
 
 @pytest.mark.gpu

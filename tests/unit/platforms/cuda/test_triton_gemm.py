@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from gpu_here import on_a_gpu
 
 from sparloom.errors import Unsupported
 from sparloom.measure import TimingProtocol
@@ -22,14 +23,6 @@ TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0.0, most_repetit
                         steal_ratio=1.5, retakes=0, seed=0)
 SMALL = Tiling(16, 32, 16, warps=4, stages=2, split=1, precision="ieee", aligned_n=False, aligned_k=False)
 triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton: pip install -e '.[gpu]'")
-
-
-def has_gpu() -> bool:
-    try:
-        CudaDevice.here()
-    except Unsupported:
-        return False
-    return True
 
 
 class Interpreted:
@@ -147,7 +140,7 @@ def test_missing_triton_is_said(monkeypatch):
 
 @pytest.mark.gpu
 @triton
-@pytest.mark.skipif(not has_gpu(), reason="no NVIDIA GPU with CuPy")
+@on_a_gpu
 @pytest.mark.parametrize("shape", [GemmShape(1, 1, 1), GemmShape(130, 260, 100), GemmShape(512, 512, 512)])
 def test_configurations_are_right_on_a_gpu(shape):
     platform = CudaPlatform("triton", "here", 256)
@@ -157,7 +150,7 @@ def test_configurations_are_right_on_a_gpu(shape):
 
 @pytest.mark.gpu
 @triton
-@pytest.mark.skipif(not has_gpu(), reason="no NVIDIA GPU with CuPy")
+@on_a_gpu
 def test_cublas_is_timed_between_them():
     from sparloom.tasks.vendor import vendor_rivals
 
