@@ -10,7 +10,7 @@ __all__ = [
     "PairCostModel", "PairPlan", "PlanCache", "PlanKey", "Policy", "Problem", "Pruning", "Race", "RaggedChoice",
     "RaggedEffort", "RaggedOperator", "Rates", "Trial", "Verdict", "Workshop", "choose_schedule", "duel",
     "encoder_operators", "list_plans", "measure_rates", "pair_numbers", "plan_pair", "product_operators", "prune_plans",
-    "race",
+    "race", "token_operators",
 ]
 
 _PLACES = {
@@ -48,6 +48,7 @@ _PLACES = {
     "product_operators": "sparloom.dispatch.ragged_operator",
     "prune_plans": "sparloom.dispatch.pruning",
     "race": "sparloom.dispatch.racing",
+    "token_operators": "sparloom.dispatch.ragged_operator",
 }
 
 __getattr__, __dir__ = on_demand(__name__, _PLACES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -11,17 +12,21 @@ from sparloom.ragged import (
     LENGTHS,
     EncoderSchedule,
     EncoderShape,
+    NormSchedule,
     Program,
+    SoftmaxSchedule,
     Structure,
     scheduled_attention,
     scheduled_encoder_layer,
+    scheduled_layer_norm,
     scheduled_mixing,
+    scheduled_softmax,
     tiled_trmm,
     tiled_vgemm,
 )
-from sparloom.space import Config, EncoderSpace, GridSpace, RaggedProductSpace
+from sparloom.space import Config, EncoderSpace, GridSpace, NormSpace, RaggedProductSpace, SoftmaxSpace
 
-__all__ = ["RaggedOperator", "encoder_operators", "product_operators"]
+__all__ = ["RaggedOperator", "encoder_operators", "product_operators", "token_operators"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,8 @@ class RaggedOperator:
     part: Callable[[Structure], Structure]
 
 
-def encoder_operators(shape: EncoderShape) -> dict[str, RaggedOperator]:
+@cache
+def encoder_operators(shape: EncoderShape) -> Mapping[str, RaggedOperator]:
     """Give the encoder layer, multi-head attention and attention without projections: encoder, attention, mixing."""
     sizes = ",".join(f"{name}={value}" for name, value in vars(shape).items() if value is not None)
     makers = {"encoder": scheduled_encoder_layer, "attention": scheduled_attention, "mixing": scheduled_mixing}
@@ -52,6 +58,22 @@ def encoder_operators(shape: EncoderShape) -> dict[str, RaggedOperator]:
             **{name: int(value) for name, value in config.values})), _sequences, _some_sequences)
 
     return {name: operator(name, made) for name, made in makers.items()}
+
+
+@cache
+def token_operators(width: int, epsilon: float = 1e-5) -> Mapping[str, RaggedOperator]:
+    """Give softmax along the tokens of every sequence, and layer norm of tokens: softmax, norm."""
+    def softmax(config: Config) -> Program:
+        return scheduled_softmax(width, SoftmaxSchedule(**dict(config.values)))
+
+    def norm(config: Config) -> Program:
+        return scheduled_layer_norm(width, NormSchedule(**dict(config.values)), epsilon=epsilon)
+
+    return {
+        "softmax": RaggedOperator(f"softmax width={width}", SoftmaxSpace("softmax"), softmax, _sequences,
+                                  _some_sequences),
+        "norm": RaggedOperator(f"norm width={width},epsilon={epsilon}", NormSpace("norm"), norm, _sequences,
+                               _some_sequences)}
 
 
 def product_operators() -> dict[str, RaggedOperator]:

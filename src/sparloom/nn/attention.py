@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from sparloom.dispatch import encoder_operators
 from sparloom.nn.eager import eager
 from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
 from sparloom.nn.tokens import Lengths, batch_of
 from sparloom.nn.weights import PackedWeights, Parameters
-from sparloom.ragged import EncoderShape, compiled_attention
+from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_attention
 
 __all__ = ["MultiheadAttention"]
 
@@ -38,7 +39,7 @@ class MultiheadAttention(torch.nn.Module):
     def __init__(
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, batch_first: bool = True,
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
-        schedule: Schedule = None,
+        schedule: Schedule[EncoderSchedule] = None,
     ) -> None:
         super().__init__()
         if dropout != 0:
@@ -47,7 +48,8 @@ class MultiheadAttention(torch.nn.Module):
             raise ValueError("batch_first=False: the sequences of a batch follow each other here: give True")
         if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} and num_heads={num_heads}: heads divide the width")
-        self.embed_dim, self.num_heads, self.schedule = embed_dim, num_heads, checked_schedule(schedule)
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.schedule = checked_schedule(schedule, EncoderSchedule)
         made = {"device": device, "dtype": dtype}
         self.in_proj_weight = torch.nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **made))
         self.register_parameter(
@@ -83,8 +85,9 @@ class MultiheadAttention(torch.nn.Module):
         batch = batch_of(tokens, lengths, self.embed_dim)
         shape = EncoderShape(self.embed_dim, self.num_heads, causal=is_causal)
         threads = torch.get_num_threads()
-        layer = compiled_attention(
-            shape, schedule_of(self.schedule, "attention", shape, batch.structure, threads), threads)
+        schedule = schedule_of(self.schedule, EncoderSchedule, lambda: encoder_operators(shape)["attention"],
+                               batch.structure, threads)
+        layer = compiled_attention(shape, schedule, threads)
         return batch.like(call_layer(layer, batch, self.weights(), self._packed))
 
     def weights(self) -> Parameters:

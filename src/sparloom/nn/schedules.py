@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
-from sparloom.dispatch import RaggedOperator, choose_schedule, encoder_operators
-from sparloom.ragged import EncoderSchedule, EncoderShape, Structure
+from sparloom.dispatch import RaggedOperator, choose_schedule
+from sparloom.ragged import Structure
 
 __all__ = ["Schedule", "checked_schedule", "schedule_of"]
 
-Schedule = EncoderSchedule | Literal["auto"] | None
+S = TypeVar("S")
+Schedule = S | Literal["auto"] | None
 
-_operators: dict[EncoderShape, dict[str, RaggedOperator]] = {}
-_chosen: dict[tuple[object, ...], EncoderSchedule] = {}
+_chosen: dict[tuple[object, ...], Any] = {}
 
 
-def checked_schedule(given: Schedule) -> EncoderSchedule | Literal["auto"]:
+def checked_schedule(given: Schedule[S], kind: type[S]) -> S | Literal["auto"]:
     """Put the default in place of None.
 
     Raises:
-        ValueError: it is no schedule.
+        ValueError: it is no schedule of this kind.
     """
     if given is None:
-        return EncoderSchedule()
-    if given == "auto" or isinstance(given, EncoderSchedule):
+        return kind()
+    if given == "auto" or isinstance(given, kind):
         return given
-    raise ValueError(f"schedule={given!r}: give an EncoderSchedule, 'auto', or None for the default")
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    raise ValueError(f"schedule={given!r}: give {article} {kind.__name__}, 'auto', or None for the default")
 
 
-def schedule_of(given: EncoderSchedule | Literal["auto"], operator: str, shape: EncoderShape, structure: Structure,
-                threads: int) -> EncoderSchedule:
+def schedule_of(given: S | Literal["auto"], kind: type[S], operator: Callable[[], RaggedOperator],
+                structure: Structure, threads: int) -> S:
     """Give the schedule of a batch; "auto" searches when batches like this are met for the first time on a machine.
 
     Args:
-        operator: "encoder" or "attention".
+        operator: gives the one whose schedule is searched.
     """
-    if isinstance(given, EncoderSchedule):
+    if isinstance(given, kind):
         return given
-    if shape not in _operators:
-        _operators[shape] = encoder_operators(shape)
-    chosen_for = _operators[shape][operator]
+    chosen_for = operator()
     key = (chosen_for.name, tuple(chosen_for.alike(structure).items()), threads)
     if key not in _chosen:
         config = choose_schedule(chosen_for, structure, threads=threads).config
-        _chosen[key] = EncoderSchedule(**{name: int(value) for name, value in config.values})
+        _chosen[key] = kind(**dict(config.values))
     return _chosen[key]

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import torch
 
+from sparloom.dispatch import encoder_operators
 from sparloom.nn.attention import MultiheadAttention
 from sparloom.nn.eager import eager
 from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
 from sparloom.nn.tokens import Lengths, batch_of
 from sparloom.nn.weights import PackedWeights, Parameters
-from sparloom.ragged import EncoderShape, compiled_encoder_layer
+from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer
 
 __all__ = ["TransformerEncoderLayer"]
 
@@ -49,7 +50,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         activation: str | Callable[[torch.Tensor], torch.Tensor] = "relu", layer_norm_eps: float = 1e-5,
         batch_first: bool = True, norm_first: bool = False, bias: bool = True,
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
-        schedule: Schedule = None,
+        schedule: Schedule[EncoderSchedule] = None,
     ) -> None:
         super().__init__()
         if activation != "relu" and activation not in RELU and not isinstance(activation, torch.nn.ReLU):
@@ -64,7 +65,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         self.linear2 = torch.nn.Linear(dim_feedforward, d_model, bias=bias, **made)
         self.norm1 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **made)
         self.norm2 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **made)
-        self.schedule = checked_schedule(schedule)
+        self.schedule = checked_schedule(schedule, EncoderSchedule)
         self._packed = PackedWeights()
 
     @eager
@@ -88,7 +89,8 @@ class TransformerEncoderLayer(torch.nn.Module):
         shape = EncoderShape(self.linear1.in_features, self.self_attn.num_heads, self.linear1.out_features,
                              self.norm1.eps, is_causal)
         threads = torch.get_num_threads()
-        schedule = schedule_of(self.schedule, "encoder", shape, batch.structure, threads)
+        schedule = schedule_of(self.schedule, EncoderSchedule, lambda: encoder_operators(shape)["encoder"],
+                               batch.structure, threads)
         layer = compiled_encoder_layer(shape, schedule, threads)
         return batch.like(call_layer(layer, batch, self.weights(), self._packed))
 

@@ -47,8 +47,9 @@ from sparloom.ragged.tables import Length
 from sparloom.ragged.tensor import Tensor
 from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
 
-__all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "linear", "mixing",
-           "scheduled_attention", "scheduled_encoder_layer", "scheduled_mixing", "seen_by", "stepped"]
+__all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "linear", "mixing", "norm",
+           "scheduled_attention", "scheduled_encoder_layer", "scheduled_mixing", "scheduled_norm", "seen_by",
+           "stepped"]
 
 batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
 along = Dim("along")  # queries and keys in their product, so that no tile of it is taken for one of values
@@ -127,7 +128,7 @@ def encoder_layer(shape: EncoderShape) -> Program:
     gain and shift of the norms: gain_1[channel], shift_1[channel], gain_2[model], shift_2[model].
     """
     *before, attended = _attention(shape, residual=True)
-    norm_1 = _norm(attended, "1", channel, shape)
+    norm_1 = norm(attended, "1", channel, width=shape.width, epsilon=shape.epsilon)
     first = norm_1[-1]
     w_in = Tensor("w_in", {channel: shape.width, hidden: shape.hidden})
     b_in = Tensor("b_in", {hidden: shape.hidden})
@@ -138,7 +139,8 @@ def encoder_layer(shape: EncoderShape) -> Program:
     fed = compute("fed", {**TOKENS, model: shape.width}, sum_over(
         {hidden: shape.hidden}, active[batch, pos, hidden] * w_back[hidden, model])
         + b_back[model] + first[batch, pos, model])
-    return program("encoder", [*before, attended, *norm_1, active, fed, *_norm(fed, "2", model, shape)])
+    norm_2 = norm(fed, "2", model, width=shape.width, epsilon=shape.epsilon)
+    return program("encoder", [*before, attended, *norm_1, active, fed, *norm_2])
 
 
 def scheduled_mixing(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
@@ -168,7 +170,7 @@ def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule, *, kep
     given = linear(given, "active", "hidden", "channel", chosen)
     given = linear(given, "fed", "model", "hidden", chosen)
     for number, last in (("1", "channel"), ("2", "model")):
-        given = _normed(given, number, last, kept)
+        given = scheduled_norm(given, number, last, kept)
     return given
 
 
@@ -226,17 +228,30 @@ def _mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
     return [keys, values, scores, peak, weights, total, mixed]
 
 
-def _norm(given: Operation, number: str, last: Dim, shape: EncoderShape) -> list[Operation]:
+def norm(given: Operation | Tensor, number: str, last: Dim, *, width: int, epsilon: float) -> list[Operation]:
     """Standardise tokens: (x - mean) / sqrt(variance + epsilon) * gain + shift."""
-    share = real(1 / shape.width)
-    gain, shift = (Tensor(f"{name}_{number}", {last: shape.width}) for name in ("gain", "shift"))
-    mean = compute(f"mean_{number}", TOKENS, sum_over({last: shape.width}, given[batch, pos, last]) * share)
+    share = real(1 / width)
+    gain, shift = (Tensor(f"{name}_{number}", {last: width}) for name in ("gain", "shift"))
+    mean = compute(f"mean_{number}", TOKENS, sum_over({last: width}, given[batch, pos, last]) * share)
     apart = given[batch, pos, last] - mean[batch, pos]
     spread = compute(f"spread_{number}", TOKENS, real(1.0) / sqrt(
-        sum_over({last: shape.width}, apart * apart) * share + real(shape.epsilon)))
-    norm = compute(f"norm_{number}", {**TOKENS, last: shape.width},
-                   apart * spread[batch, pos] * gain[last] + shift[last])
-    return [mean, spread, norm]
+        sum_over({last: width}, apart * apart) * share + real(epsilon)))
+    standard = compute(f"norm_{number}", {**TOKENS, last: width},
+                       apart * spread[batch, pos] * gain[last] + shift[last])
+    return [mean, spread, standard]
+
+
+def scheduled_norm(given: Program, number: str, last: str, kept: Collection[str], *, rows: int = 1, chunk: int = 16
+                   ) -> Program:
+    """Schedule a norm: a token at a time, or as many rows of one sequence, in parallel."""
+    nest, tile = f"norm_{number}", "pos"
+    if rows > 1:
+        given, tile = split(given, nest, "pos", rows), "pos_outer"
+    given, tile = fuse(given, nest, "batch", tile), f"batch_{tile}"
+    for producer in (f"spread_{number}", f"mean_{number}"):
+        given = compute_at(given, producer, nest, tile, local=producer not in kept)
+        given = vectorise(given, producer, given.nest(producer).loops[-1].name)
+    return vectorise(parallel(given, nest, tile, chunk=chunk), nest, last)
 
 
 def linear(given: Program, nest: str, column: str, reduction: str, chosen: EncoderSchedule) -> Program:
@@ -292,12 +307,3 @@ def _by_panels(given: Program, nest: str, operand: str, *, cut: str, along: str,
     tile = (rows, f"{cut}_inner", reduction)
     given = reorder(split(given, nest, cut, size), nest, (f"{cut}_outer", *tile))
     return offload(given, nest, *tile)
-
-
-def _normed(given: Program, number: str, last: str, kept: Collection[str]) -> Program:
-    nest = f"norm_{number}"
-    given = fuse(given, nest, "batch", "pos")
-    for producer in (f"spread_{number}", f"mean_{number}"):
-        given = compute_at(given, producer, nest, "batch_pos", local=producer not in kept)
-        given = vectorise(given, producer, given.nest(producer).loops[-1].name)
-    return vectorise(parallel(given, nest, "batch_pos", chunk=16), nest, last)

@@ -17,12 +17,14 @@ from sparloom.ragged.encoder import (
     scheduled_encoder_layer,
 )
 from sparloom.ragged.encoder_backward import KEPT, scheduled_attention_backward, scheduled_encoder_backward
+from sparloom.ragged.layer_norm import NormSchedule, scheduled_layer_norm, scheduled_layer_norm_backward
 from sparloom.ragged.program import Program
 from sparloom.ragged.runner import Runner
+from sparloom.ragged.softmax import SoftmaxSchedule, scheduled_softmax, scheduled_softmax_backward
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Tensor
 
-__all__ = ["Layer", "Weight", "compiled_attention", "compiled_encoder_layer"]
+__all__ = ["Layer", "Weight", "compiled_attention", "compiled_encoder_layer", "compiled_layer_norm", "compiled_softmax"]
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -160,6 +162,20 @@ def compiled_attention(shape: EncoderShape, chosen: EncoderSchedule, threads: in
     _check(shape)
     return Layer(lambda kept: scheduled_attention(shape, chosen, kept=kept),
                  lambda: scheduled_attention_backward(shape, chosen), threads=threads)
+
+
+@cache
+def compiled_softmax(width: int, chosen: SoftmaxSchedule, threads: int | None = None) -> Layer:
+    """Give the softmax of columns of a width, at least 1, as `compiled_encoder_layer`; it has no weights."""
+    return Layer(lambda kept: scheduled_softmax(width, chosen, kept=kept),
+                 lambda: scheduled_softmax_backward(width, chosen), threads=threads)
+
+
+@cache
+def compiled_layer_norm(width: int, epsilon: float, chosen: NormSchedule, threads: int | None = None) -> Layer:
+    """Give the layer norm of a width, at least 1, as `compiled_encoder_layer`; its weights are gain_1 and shift_1."""
+    return Layer(lambda kept: scheduled_layer_norm(width, chosen, epsilon=epsilon, kept=kept),
+                 lambda: scheduled_layer_norm_backward(width, chosen), threads=threads)
 
 
 def _check(shape: EncoderShape) -> None:

@@ -45,13 +45,13 @@ def norm_backward(number: str, into: Tensor, upstream: Tensor | Operation, *, la
             summed(f"d_shift_{number}", channels, given)]
 
 
-def scheduled_norm_backward(given: Program, number: str, inward: str, *, cols: int) -> Program:
+def scheduled_norm_backward(given: Program, number: str, inward: str, *, cols: int, chunk: int = 16) -> Program:
     """Schedule `norm_backward`: a token at a time, sums in strips of columns."""
     given = fuse(given, inward, "batch", "pos")
     for producer in (f"across_{number}", f"along_{number}"):
         given = compute_at(given, producer, inward, "batch_pos", local=True)
         given = vectorise(given, producer, given.nest(producer).loops[-1].name)
-    given = vectorise(parallel(given, inward, "batch_pos", chunk=16), inward, given.nest(inward).loops[-1].name)
+    given = vectorise(parallel(given, inward, "batch_pos", chunk=chunk), inward, given.nest(inward).loops[-1].name)
     for name in ("gain", "shift"):
         given = scheduled_sum(given, f"d_{name}_{number}", cols=cols)
     return given

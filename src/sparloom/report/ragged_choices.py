@@ -13,8 +13,8 @@ from sparloom.report.ratio_bounds import ratio_bounds
 __all__ = ["schedule_metrics", "schedule_tables"]
 
 OPERATORS: Mapping[str, str] = {
-    "encoder": "Encoder layer", "attention": "Multi-head attention", "vgemm": "Products of variable size",
-    "trmm": "Triangular product"}
+    "encoder": "Encoder layer", "attention": "Multi-head attention", "softmax": "Softmax along tokens",
+    "norm": "Layer norm", "vgemm": "Products of variable size", "trmm": "Triangular product"}
 
 
 def schedule_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:

@@ -7,7 +7,7 @@ from sparloom.space.cuda import CudaSpace
 from sparloom.space.cuda_kernels import ATTENTION_COLUMNS, CUDA_KERNELS, HUBS, CudaKernelSpace
 from sparloom.space.gemm import GemmSpace, register_tile
 from sparloom.space.grid import ConfigSpace, GridSpace, Parameter, uniform
-from sparloom.space.ragged import EncoderSpace, RaggedProductSpace
+from sparloom.space.ragged import EncoderSpace, NormSpace, RaggedProductSpace, SoftmaxSpace
 from sparloom.space.readings import Readings
 from sparloom.space.shared import (
     ENCODED_WIDTH,
@@ -32,8 +32,8 @@ from sparloom.space.walk import Walk
 __all__ = [
     "ATTENTION_COLUMNS", "CUDA_KERNELS", "ENCODED_WIDTH", "HUBS", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS",
     "AttentionSpace", "Code", "Config", "ConfigSpace", "CpuSpace", "CudaKernelSpace", "CudaSpace", "EncoderSpace",
-    "GemmSpace", "GridSpace", "Parameter", "RaggedProductSpace", "Readings", "SddmmSpace", "Shape", "SharedSchedule",
-    "SpadeSpace", "SpmmMaxSpace", "SpmmSpace", "TileFusionSpace", "TritonGemmSpace", "Value", "Walk", "accumulators",
-    "encode", "flag", "insert_after", "legal_orders", "letters", "logarithm", "one_hot", "pipeline_bytes",
-    "register_tile", "uniform",
+    "GemmSpace", "GridSpace", "NormSpace", "Parameter", "RaggedProductSpace", "Readings", "SddmmSpace", "Shape",
+    "SharedSchedule", "SoftmaxSpace", "SpadeSpace", "SpmmMaxSpace", "SpmmSpace", "TileFusionSpace", "TritonGemmSpace",
+    "Value", "Walk", "accumulators", "encode", "flag", "insert_after", "legal_orders", "letters", "logarithm",
+    "one_hot", "pipeline_bytes", "register_tile", "uniform",
 ]

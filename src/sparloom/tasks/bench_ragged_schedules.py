@@ -15,7 +15,7 @@ from sparloom.platforms import interleaved
 from sparloom.ragged import LengthCorpus, Structure
 from sparloom.report import schedule_metrics, schedule_tables
 from sparloom.tasks.case_journal import journal_folder
-from sparloom.tasks.chosen_schedules import MODULES, PRODUCTS, module_arms, product_arms
+from sparloom.tasks.chosen_schedules import MODULES, PRODUCTS, TOKENS, module_arms, product_arms, token_arms
 from sparloom.tasks.provenance import commit
 from sparloom.tasks.ragged_case import RaggedCase, method_rows, ragged_frame
 
@@ -31,13 +31,13 @@ class BenchRaggedSchedules:
 
     Args:
         lengths: of sequences.
-        operators: "encoder", "attention" on batches of sequences; "vgemm", "trmm".
+        operators: "encoder", "attention", "softmax", "norm" on batches of sequences; "vgemm", "trmm".
         batches: sequences in one; the first of each data set is taken.
         products: batch sizes of vgemm.
         triangles: rows of the matrices of trmm.
         effort: of a choice.
         timing: of modules.
-        product_timing: of vgemm and trmm, whose calls are short.
+        product_timing: of the others, whose calls are short.
         journals: folder of what is under way; emptied when it is complete.
         seed: of weights, tokens and matrices, and of the bootstrap.
     """
@@ -64,7 +64,7 @@ class BenchRaggedSchedules:
         return metrics
 
     def _planned(self) -> Iterator[RaggedCase]:
-        sizes = {**dict.fromkeys(MODULES, self.batches), "vgemm": self.products, "trmm": self.triangles}
+        sizes = {**dict.fromkeys((*MODULES, *TOKENS), self.batches), "vgemm": self.products, "trmm": self.triangles}
         for operator in self.operators:
             if operator not in sizes:
                 raise ValueError(f"operator {operator!r} of bench_ragged_schedules: there are {', '.join(sizes)}")
@@ -82,8 +82,11 @@ class BenchRaggedSchedules:
             lengths = self.lengths.load(case.data)
             about["real"] = lengths.real
             batch, = lengths.batches(case.size, count=1)
-            arms, choice = module_arms(case.part, batch, self._chosen, seed=self.seed)
-            timed = self._timed(arms, self.timing)
+            if case.part in TOKENS:
+                arms, choice = token_arms(case.part, batch, self._chosen, threads=self.threads, seed=self.seed)
+            else:
+                arms, choice = module_arms(case.part, batch, self._chosen, seed=self.seed)
+            timed = self._timed(arms, self.product_timing if case.part in TOKENS else self.timing)
         search = {"method": "search", "median": choice.seconds, "seconds": [choice.seconds],
                   "schedule": choice.config.key, "measured": choice.measured, "promised": choice.ratio}
         return [*method_rows(about, timed), about | search]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
-from sparloom.dispatch import RaggedChoice, RaggedOperator, encoder_operators, product_operators
+from sparloom.dispatch import RaggedChoice, RaggedOperator, encoder_operators, product_operators, token_operators
 from sparloom.ragged import (
     LENGTHS,
     EncoderSchedule,
@@ -22,7 +22,7 @@ from sparloom.tasks.ragged_modules import OWN_MODULES
 from sparloom.tasks.ragged_peers import Contenders
 from sparloom.tasks.ragged_products import ProductSizes, check_product
 
-__all__ = ["MODULES", "PRODUCTS", "module_arms", "product_arms"]
+__all__ = ["MODULES", "PRODUCTS", "TOKENS", "module_arms", "product_arms", "token_arms"]
 
 Call = Callable[[], object]
 Choose = Callable[[RaggedOperator, Structure], RaggedChoice]
@@ -31,6 +31,10 @@ MODULES: Mapping[str, str] = {"encoder": "encoder", "attention": "mha"}
 """Operators on sequences, by what `OWN_MODULES` calls their modules."""
 
 PRODUCTS = ("vgemm", "trmm")
+TOKENS = ("softmax", "norm")
+"""Operators on packed tokens of any width."""
+
+WIDTH = 512  # of a token, that of the modules
 
 
 def module_arms(operator: str, lengths: np.ndarray, choose: Choose, *, seed: int) -> tuple[
@@ -72,7 +76,18 @@ def product_arms(operator: str, size: int, choose: Choose, *, threads: int, seed
         structure = vgemm_structure(sizes.rows, sizes.cols, sizes.inners)
     else:
         structure = trmm_structure(size)
-    found = product_operators()[operator]
+    return _program_arms(product_operators()[operator], structure, choose, threads=threads, seed=seed)
+
+
+def token_arms(operator: str, lengths: np.ndarray, choose: Choose, *, threads: int, seed: int) -> tuple[
+        dict[str, Call], RaggedChoice]:
+    """Bind softmax along the tokens of each sequence, or layer norm, on one batch; results as of `product_arms`."""
+    return _program_arms(token_operators(WIDTH)[operator], Structure({LENGTHS: lengths}), choose, threads=threads,
+                         seed=seed)
+
+
+def _program_arms(found: RaggedOperator, structure: Structure, choose: Choose, *, threads: int, seed: int) -> tuple[
+        dict[str, Call], RaggedChoice]:
     choice = choose(found, structure)
     arms: dict[str, Call] = {}
     results: dict[str, np.ndarray] = {}

@@ -13,8 +13,18 @@ from sparloom.dispatch import (
     choose_schedule,
     encoder_operators,
     product_operators,
+    token_operators,
 )
-from sparloom.ragged import LENGTHS, EncoderShape, Executable, Structure, trmm_structure, vgemm_structure
+from sparloom.ragged import (
+    LENGTHS,
+    EncoderShape,
+    Executable,
+    NormSchedule,
+    SoftmaxSchedule,
+    Structure,
+    trmm_structure,
+    vgemm_structure,
+)
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 SHAPE = EncoderShape(width=32, heads=2, hidden=32)
@@ -68,6 +78,23 @@ def test_every_point_of_the_space_of_products_is_a_program(name, structure):
     for config in operator.space.sample(2, np.random.default_rng(0)):
         Executable(operator.program(config))
     assert operator.alike(structure)
+
+
+@pytest.mark.parametrize("name", ["softmax", "norm"])
+def test_operators_on_tokens_are_chosen_and_come_back(name, tmp_path):
+    operator, structure = token_operators(20)[name], Structure({LENGTHS: [5, 0, 9]})
+    first = choose_schedule(operator, structure, threads=1, effort=QUICK, plans=PlanCache(tmp_path))
+    operator.space.validate(first.config)
+    assert first.measured >= 4
+    again = choose_schedule(operator, structure, threads=1, plans=PlanCache(tmp_path))
+    assert again == replace(first, from_cache=True)
+    other = token_operators(21)[name]
+    assert not choose_schedule(other, structure, threads=1, plans=PlanCache(tmp_path), search=False).from_cache
+
+
+def test_defaults_of_spaces_are_those_of_schedules():
+    for name, schedule in (("softmax", SoftmaxSchedule()), ("norm", NormSchedule())):
+        assert dict(token_operators(20)[name].space.default().values) == vars(schedule)
 
 
 def test_a_large_batch_is_measured_in_part():

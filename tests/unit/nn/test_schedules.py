@@ -4,21 +4,28 @@ import pytest
 import torch
 
 from sparloom.dispatch import Effort, PlanCache, RaggedEffort, choose_schedule
-from sparloom.nn import TransformerEncoderLayer, schedules
+from sparloom.nn import LayerNorm, TransformerEncoderLayer, ragged_softmax, schedules
+from sparloom.ragged import NormSchedule
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
 
-def test_a_schedule_is_searched_once_for_batches_alike(tmp_path, monkeypatch):
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """Names of operators whose schedules are searched, with little effort."""
     quick = RaggedEffort(sample=2, proposed=1, race=Effort(repetitions=1, seconds=0.1, pairs=(2, 2)))
-    asked = []
+    names = []
 
     def choose(operator, structure, *, threads):
-        asked.append(operator.name)
+        names.append(operator.name)
         return choose_schedule(operator, structure, threads=threads, effort=quick, plans=PlanCache(tmp_path))
 
     monkeypatch.setattr(schedules, "choose_schedule", choose)
     monkeypatch.setattr(schedules, "_chosen", {})
+    return names
+
+
+def test_a_schedule_is_searched_once_for_batches_alike(asked):
     theirs = torch.nn.TransformerEncoderLayer(32, 2, 48, dropout=0.0, batch_first=True).eval()
     ours = TransformerEncoderLayer(32, 2, 48, schedule="auto").eval()
     ours.load_state_dict(theirs.state_dict())
@@ -30,3 +37,17 @@ def test_a_schedule_is_searched_once_for_batches_alike(tmp_path, monkeypatch):
     assert len(asked) == 2
     with pytest.raises(ValueError, match="schedule='fast': give an EncoderSchedule, 'auto', or None"):
         TransformerEncoderLayer(32, 2, schedule="fast")
+
+
+def test_operators_on_tokens_search_theirs(asked):
+    norm = LayerNorm(20, schedule="auto")
+    for lengths in ([5, 3], [3, 5], [60, 70]):
+        tokens = torch.randn(sum(lengths), 20)
+        expected = torch.cat([each.softmax(0) for each in tokens.split(lengths)])
+        torch.testing.assert_close(ragged_softmax(tokens, lengths, schedule="auto"), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(norm(tokens, lengths), torch.layer_norm(tokens, [20]), atol=1e-5, rtol=0)
+    assert asked == ["softmax width=20", "norm width=20,epsilon=1e-05"] * 2
+    with pytest.raises(ValueError, match="schedule='fast': give a NormSchedule, 'auto', or None"):
+        LayerNorm(20, schedule="fast")
+    with pytest.raises(ValueError, match=r"schedule=NormSchedule.*: give a SoftmaxSchedule, 'auto', or None"):
+        ragged_softmax(tokens, lengths, schedule=NormSchedule())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from sparloom.dispatch import Effort, RaggedChoice, RaggedEffort, product_operators
+from sparloom.dispatch import Effort, RaggedChoice, RaggedEffort, product_operators, token_operators
 from sparloom.measure import TimingProtocol
 from sparloom.ragged import LengthCorpus
 from sparloom.report import schedule_metrics, schedule_tables
@@ -28,23 +28,25 @@ def _own_cache(tmp_path_factory):
 
 def bench(tmp_path, **changes) -> BenchRaggedSchedules:
     settings = {
-        "lengths": LengthCorpus(None, ["cola"], 0), "operators": ["attention", "vgemm", "trmm"], "batches": [2],
-        "products": [1], "triangles": [50], "effort": QUICK, "timing": TIMING, "product_timing": TIMING, "threads": 1,
-        "journals": str(tmp_path / "journals"), "seed": 0}
+        "lengths": LengthCorpus(None, ["cola"], 0), "operators": ["attention", "softmax", "norm", "vgemm", "trmm"],
+        "batches": [2], "products": [1], "triangles": [50], "effort": QUICK, "timing": TIMING, "product_timing": TIMING,
+        "threads": 1, "journals": str(tmp_path / "journals"), "seed": 0}
     return BenchRaggedSchedules(**settings | changes)
 
 
 def default_of(operator):
-    space = EncoderSpace(operator) if operator == "attention" else product_operators()[operator].space
-    return space.default().key
+    if operator == "attention":
+        return EncoderSpace(operator).default().key
+    return {**product_operators(), **token_operators(16)}[operator].space.default().key
 
 
 @pytest.mark.cc
 def test_every_operator_is_timed_by_both_schedules(tmp_path, monkeypatch):
     monkeypatch.setattr(chosen_schedules, "attention_module", lambda *, seed: attention_module(16, 2, seed=seed))
+    monkeypatch.setattr(chosen_schedules, "WIDTH", 16)
     metrics = bench(tmp_path).run(tmp_path)
     frame = pd.read_parquet(tmp_path / "per_case.parquet")
-    assert set(frame["part"]) == {"attention", "vgemm", "trmm"}
+    assert set(frame["part"]) == {"attention", "softmax", "norm", "vgemm", "trmm"}
     for operator, rows in frame.groupby("part"):
         other = rows["schedule"].iloc[-1] != default_of(operator)
         assert rows["method"].tolist() == (["default", "chosen", "search"] if other else ["default", "search"])
@@ -53,7 +55,7 @@ def test_every_operator_is_timed_by_both_schedules(tmp_path, monkeypatch):
         assert metrics[f"schedules/{operator}/search_seconds"] > 0
     searches = frame[frame["method"] == "search"]
     assert searches["measured"].between(2, 3).all()
-    assert all("panel=" in schedule for schedule in searches["schedule"])
+    assert all("panel=" in schedule or "chunk=" in schedule for schedule in searches["schedule"])
     assert not list((tmp_path / "journals").glob("*"))
     assert schedule_metrics(frame, seed=0) == pytest.approx(dict(metrics))
 
@@ -69,6 +71,17 @@ def test_what_is_chosen_stands_beside_the_default(operator, size):
     arms, choice = chosen_schedules.product_arms(operator, size, chosen, threads=1, seed=0)
     assert list(arms) == ["default", "chosen"]
     assert choice.config["rows"] == 96
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize(("operator", "changed"), [("softmax", {"lanes": "tokens"}), ("norm", {"rows": 4})])
+def test_chosen_operators_on_tokens_stand_beside_the_default(operator, changed, monkeypatch):
+    monkeypatch.setattr(chosen_schedules, "WIDTH", 16)
+    arms, choice = chosen_schedules.token_arms(
+        operator, np.array([5, 2]), lambda found, structure: RaggedChoice(
+            found.space.default().replace(**changed), ratio=0.9, measured=5, seconds=1.0), threads=1, seed=0)
+    assert list(arms) == ["default", "chosen"]
+    assert choice.config[next(iter(changed))] == changed[next(iter(changed))]
 
 
 @pytest.mark.cc
