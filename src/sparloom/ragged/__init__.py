@@ -2,6 +2,7 @@
 
 from sparloom.ragged.activations import StoragePadding, dense_activations, ragged_activations
 from sparloom.ragged.arrange import arranged
+from sparloom.ragged.attention_loops import ATTENTION_LOOPS
 from sparloom.ragged.attention_operators import (
     ATTENTION_OPERATORS,
     TokenExtents,
@@ -106,8 +107,8 @@ from sparloom.ragged.triangular import balanced_trmm, split_trmm, tiled_trmm, tr
 from sparloom.ragged.variable_gemm import scheduled_vgemm, tiled_vgemm, vgemm, vgemm_structure
 
 __all__ = [
-    "ATTENTION_OPERATORS", "DATASETS", "KEPT", "LENGTHS", "PADDED_ATTENTION", "PADDING_CHANGES", "PRELUDES",
-    "SPLIT_ARMS", "SPLIT_OPERATORS", "Access", "At", "AuxiliaryTables", "Dataset", "DeviceProgram", "Dim",
+    "ATTENTION_LOOPS", "ATTENTION_OPERATORS", "DATASETS", "KEPT", "LENGTHS", "PADDED_ATTENTION", "PADDING_CHANGES",
+    "PRELUDES", "SPLIT_ARMS", "SPLIT_OPERATORS", "Access", "At", "AuxiliaryTables", "Dataset", "DeviceProgram", "Dim",
     "EncoderSchedule", "EncoderShape", "EncoderSizes", "Executable", "Layer", "Length", "LengthCorpus",
     "LengthStatistics", "LoopPadding", "Lowered", "Operation", "Part", "Prelude", "Program", "RaggedTensor", "Runner",
     "SequenceLengths", "StoragePadding", "Structure", "Tensor", "TileSizes", "TokenExtents", "Weight", "arranged",
