@@ -2,6 +2,7 @@
 
 from sparloom.ragged.activations import StoragePadding, dense_activations, ragged_activations
 from sparloom.ragged.arrange import arranged
+from sparloom.ragged.attention_loops import ATTENTION_LOOPS
 from sparloom.ragged.attention_operators import (
     ATTENTION_OPERATORS,
     TokenExtents,
@@ -75,6 +76,7 @@ from sparloom.ragged.layer_norm import (
     scheduled_layer_norm,
     scheduled_layer_norm_backward,
 )
+from sparloom.ragged.layout import Access, offset_steps
 from sparloom.ragged.lengths import (
     DATASETS,
     Dataset,
@@ -103,6 +105,7 @@ from sparloom.ragged.operation import (
 )
 from sparloom.ragged.pad import pad_loop, pad_storage
 from sparloom.ragged.parts import Part, part
+from sparloom.ragged.pointers import pointer_steps
 from sparloom.ragged.program import Program
 from sparloom.ragged.ragged_tensor import RaggedTensor
 from sparloom.ragged.remap import remap
@@ -125,23 +128,24 @@ from sparloom.ragged.triangular import balanced_trmm, split_trmm, tiled_trmm, tr
 from sparloom.ragged.variable_gemm import scheduled_vgemm, tiled_vgemm, vgemm, vgemm_structure
 
 __all__ = [
-    "ATTENTION_OPERATORS", "DATASETS", "KEPT", "LENGTHS", "PADDED_ATTENTION", "PADDING_CHANGES", "PRELUDES",
-    "SPLIT_ARMS", "SPLIT_OPERATORS", "At", "AuxiliaryTables", "Dataset", "DeviceProgram", "Dim", "EncoderSchedule",
-    "EncoderShape", "EncoderSizes", "Executable", "Layer", "Length", "LengthCorpus", "LengthStatistics", "LoopPadding",
-    "Lowered", "NormSchedule", "Operation", "Part", "Prelude", "Program", "RaggedTensor", "Runner", "SequenceLengths",
-    "SoftmaxSchedule", "StoragePadding", "Structure", "Tensor", "TileSizes", "TokenExtents", "Weight", "arranged",
-    "attention", "attention_backward", "auxiliary_bytes", "balanced_trmm", "bind_threads", "compiled_attention",
-    "compiled_encoder_layer", "compiled_layer_norm", "compiled_softmax", "compute", "compute_at", "compute_with",
-    "decompose_reduction", "dense_activations", "dense_flops", "device_attention", "device_encoder_layer",
-    "device_mixing", "device_trmm", "device_vgemm", "dims", "encoder_backward", "encoder_layer", "equal_tokens", "exp",
-    "fuse", "fuse_dimensions", "generated_lengths", "hfuse", "inline", "interpreted", "iterations", "jagged_length",
-    "kernel_preludes", "layer_norm", "layer_norm_backward", "less", "lower", "max_over", "maximum", "min_over",
-    "minimum", "mixing", "narrow", "offload", "pad_loop", "pad_storage", "parallel", "part", "partial_flops", "program",
-    "ragged_activations", "ragged_flops", "ragged_tokens", "read_lengths", "real", "remap", "reorder",
-    "reorder_dimensions", "scheduled_attention", "scheduled_attention_backward", "scheduled_encoder_backward",
-    "scheduled_encoder_layer", "scheduled_layer_norm", "scheduled_layer_norm_backward", "scheduled_mixing",
-    "scheduled_softmax", "scheduled_softmax_backward", "scheduled_vgemm", "softmax", "softmax_backward", "split",
-    "split_dimension", "split_operation", "split_trmm", "sqrt", "stored_densely", "structure_of", "sum_over",
-    "tiled_trmm", "tiled_vgemm", "tokens_of", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm",
-    "vgemm_structure", "where", "with_bulk_sequence",
+    "ATTENTION_LOOPS", "ATTENTION_OPERATORS", "DATASETS", "KEPT", "LENGTHS", "PADDED_ATTENTION", "PADDING_CHANGES",
+    "PRELUDES", "SPLIT_ARMS", "SPLIT_OPERATORS", "Access", "At", "AuxiliaryTables", "Dataset", "DeviceProgram", "Dim",
+    "EncoderSchedule", "EncoderShape", "EncoderSizes", "Executable", "Layer", "Length", "LengthCorpus",
+    "LengthStatistics", "LoopPadding", "Lowered", "NormSchedule", "Operation", "Part", "Prelude", "Program",
+    "RaggedTensor", "Runner", "SequenceLengths", "SoftmaxSchedule", "StoragePadding", "Structure", "Tensor",
+    "TileSizes", "TokenExtents", "Weight", "arranged", "attention", "attention_backward", "auxiliary_bytes",
+    "balanced_trmm", "bind_threads", "compiled_attention", "compiled_encoder_layer", "compiled_layer_norm",
+    "compiled_softmax", "compute", "compute_at", "compute_with", "decompose_reduction", "dense_activations",
+    "dense_flops", "device_attention", "device_encoder_layer", "device_mixing", "device_trmm", "device_vgemm", "dims",
+    "encoder_backward", "encoder_layer", "equal_tokens", "exp", "fuse", "fuse_dimensions", "generated_lengths", "hfuse",
+    "inline", "interpreted", "iterations", "jagged_length", "kernel_preludes", "layer_norm", "layer_norm_backward",
+    "less", "lower", "max_over", "maximum", "min_over", "minimum", "mixing", "narrow", "offload", "offset_steps",
+    "pad_loop", "pad_storage", "parallel", "part", "partial_flops", "pointer_steps", "program", "ragged_activations",
+    "ragged_flops", "ragged_tokens", "read_lengths", "real", "remap", "reorder", "reorder_dimensions",
+    "scheduled_attention", "scheduled_attention_backward", "scheduled_encoder_backward", "scheduled_encoder_layer",
+    "scheduled_layer_norm", "scheduled_layer_norm_backward", "scheduled_mixing", "scheduled_softmax",
+    "scheduled_softmax_backward", "scheduled_vgemm", "softmax", "softmax_backward", "split", "split_dimension",
+    "split_operation", "split_trmm", "sqrt", "stored_densely", "structure_of", "sum_over", "tiled_trmm", "tiled_vgemm",
+    "tokens_of", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
+    "with_bulk_sequence",
 ]

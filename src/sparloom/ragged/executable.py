@@ -9,7 +9,7 @@ import numpy as np
 
 from sparloom.ir import DTYPES, interpret, render_c, render_cuda, walk
 from sparloom.jit import aligned, compile_c
-from sparloom.ragged.layout import size
+from sparloom.ragged.layout import Access, offset_steps, size
 from sparloom.ragged.lower import Lowered, lower
 from sparloom.ragged.prelude import closure
 from sparloom.ragged.program import Program
@@ -24,17 +24,18 @@ class Executable:
     """A program in compiled C, for structures of any lengths.
 
     Args:
-        hoisted: as in `lower`.
+        hoisted, access: as in `lower`.
         threads: of parallel loops; by default those of OpenMP.
 
     Raises:
-        IllegalSchedule: an access may leave its storage.
+        IllegalSchedule: as by `lower`.
         CompileError: the compiler refused, or there is none.
     """
 
-    def __init__(self, program: Program, *, hoisted: bool = True, threads: int | None = None) -> None:
+    def __init__(self, program: Program, *, hoisted: bool = True, access: Access = offset_steps,
+                 threads: int | None = None) -> None:
         self.program = program
-        self.lowered = lower(program, hoisted=hoisted)
+        self.lowered = lower(program, hoisted=hoisted, access=access)
         tables = closure(_tables(program, self.lowered))
         self._library = compile_c([each.kernel for each in (*self.lowered, *tables)])
         self.prelude = Prelude(tables, self._library)
@@ -111,14 +112,18 @@ class Executable:
         return tuple(render_cuda(each.kernel) for each in self.lowered)
 
 
-def interpreted(program: Program, structure: Structure, **arrays: np.ndarray) -> dict[str, np.ndarray]:
+def interpreted(program: Program, structure: Structure, access: Access = offset_steps, /,
+                **arrays: np.ndarray) -> dict[str, np.ndarray]:
     """Run a program by the interpreter of the loop IR, which notices races and accesses out of bounds; slow.
+
+    Args:
+        access: as in `lower`.
 
     Returns:
         The storage of every tensor, flat.
     """
     bound = bound_arrays(program, structure, arrays)
-    for each in lower(program):
+    for each in lower(program, access=access):
         interpret(each.kernel, **arguments(each, structure, bound))
     return bound
 

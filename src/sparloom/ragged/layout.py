@@ -17,7 +17,7 @@ Source: CoRa §5.3, Figure 8. Departure: an extent may depend on any number of d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,7 +28,7 @@ from sparloom.ragged.rearrange import Stored
 from sparloom.ragged.tables import At, Largest, Offsets, asked_for
 from sparloom.ragged.tensor import Tensor
 
-__all__ = ["Step", "largest", "offset_steps", "size", "stored", "table_steps", "volume"]
+__all__ = ["Access", "Step", "largest", "merged", "offset_steps", "size", "stored", "table_steps", "volume"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,10 @@ class Step:
 
     rest: tuple[Expr, ...]
     position: Expr
+
+
+Access = Callable[[Tensor], tuple[Step, ...]]
+"""How elements are found: from a tensor to steps, over the dimensions that are stored."""
 
 
 @lru_cache(maxsize=1024)
@@ -144,7 +148,7 @@ def _walk(axes: Sequence[Axis], bulk: dict[Dim, int]) -> tuple[
         else:
             steps.append(Step(rest, dim))
             whole = extent
-        factors = _merged((*rest, whole))
+        factors = merged((*rest, whole))
     return tuple(reversed(steps)), factors, summed
 
 
@@ -175,7 +179,7 @@ def _closure(names: set[str], axes: Sequence[Axis]) -> list[Axis]:
     return [axis for axis in axes if axis[0].name in wanted]
 
 
-def _merged(factors: tuple[Expr, ...]) -> tuple[Expr, ...]:
+def merged(factors: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """Bring constants together, in front; leave out 1."""
     constant, others = 1, []
     for factor in factors:

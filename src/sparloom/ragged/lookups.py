@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sparloom.ir import I64, Binary, Cast, Const, Expr, Load, Param, Ref, fresh, rebuild, simplify_expr
 from sparloom.ragged.dimensions import Dim, expanded, replaced
 from sparloom.ragged.identities import simplify_map, sum_of_positions
-from sparloom.ragged.layout import Step, offset_steps, stored, table_steps
+from sparloom.ragged.layout import Access, Step, offset_steps, stored, table_steps
 from sparloom.ragged.polynomial import difference, quotient
 from sparloom.ragged.tables import At, Table
 from sparloom.ragged.tensor import Read, Tensor
@@ -20,10 +20,12 @@ class Lookups:
 
     Args:
         taken: names that the kernel uses for something else.
+        access: how elements of tensors are found.
     """
 
-    def __init__(self, taken: Iterable[str]) -> None:
+    def __init__(self, taken: Iterable[str], access: Access = offset_steps) -> None:
         self._taken = set(taken)
+        self._access = access
         self.limits: dict[str, int] = {}  # constants that loops stay below
         self.arrays: set[str] = set()  # local tensors that have one
         self.names: dict[Table, str] = {}
@@ -50,7 +52,7 @@ class Lookups:
         plain = tensor.local is None and not tensor.changes
         places = [values[dim.name] if plain else self._coordinate(place, values, defined)
                   for (dim, _), place in zip(kept.axes, kept.places, strict=True)]
-        return self._place(offset_steps(tensor), [dim for dim, _ in kept.axes], places, defined=defined)
+        return self._place(self._access(tensor), [dim for dim, _ in kept.axes], places, defined=defined)
 
     def _coordinate(self, place: Expr, values: Mapping[str, Expr], defined: Mapping[str, Expr]) -> Expr:
         """Put indices into a coordinate of rearranged storage; blocks that loops run along need no division."""

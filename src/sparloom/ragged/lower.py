@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from sparloom.ir import I64, Binary, If, Kernel, Let, Param, Ref, Stmt, pretty, simplify
 from sparloom.ragged.accesses import check_accesses
 from sparloom.ragged.hoist import hoist
+from sparloom.ragged.layout import Access, offset_steps
 from sparloom.ragged.lookups import Lookups
 from sparloom.ragged.nest_code import NestCode
 from sparloom.ragged.program import Launch, Program
@@ -39,26 +40,27 @@ class Lowered:
     meaning: Mapping[str, Tensor | Table]
 
 
-def lower(program: Program, *, hoisted: bool = True) -> tuple[Lowered, ...]:
+def lower(program: Program, *, hoisted: bool = True, access: Access = offset_steps) -> tuple[Lowered, ...]:
     """Make the kernels of a program, in order.
 
     Args:
         hoisted: loads from tables stand as far outside as they can.
+        access: how elements of tensors are found: `offset_steps` or, for comparisons, `pointer_steps`.
 
     Raises:
-        IllegalSchedule: an access may leave its storage.
+        IllegalSchedule: an access may leave its storage, or cannot be made that way.
     """
     log.debug("%s", program)
     for nest in program.nests():
         check_accesses(nest)
-    lowered = tuple(lower_launch(program, launch, hoisted=hoisted) for launch in program.launches)
+    lowered = tuple(lower_launch(program, launch, hoisted=hoisted, access=access) for launch in program.launches)
     if log.isEnabledFor(logging.DEBUG):
         for each in lowered:
             log.debug("%s", pretty(each.kernel))
     return lowered
 
 
-def lower_launch(program: Program, launch: Launch, *, hoisted: bool = True) -> Lowered:
+def lower_launch(program: Program, launch: Launch, *, hoisted: bool = True, access: Access = offset_steps) -> Lowered:
     """Make the kernel of one launch; see `lower`."""
     nests = [each for nest in launch.nests for each in nest.tree()]
     tensors = {each.name: each for nest in nests for each in (
@@ -66,7 +68,7 @@ def lower_launch(program: Program, launch: Launch, *, hoisted: bool = True) -> L
     written = {nest.operation.output.name for nest in nests}
     name = f"{program.name}_{launch.name}"
     taken = {name, *tensors, *(each for nest in nests for each in nest.names())}
-    lookups = Lookups(taken)
+    lookups = Lookups(taken, access)
     bodies = [NestCode(nest, lookups).body() for nest in launch.nests]
     body = bodies[0] if len(bodies) == 1 else _at_once(bodies, lookups)
     buffers = [Param(each.name, each.type, True, each.name not in written) for each in tensors.values()

@@ -12,10 +12,11 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sparloom.ir import I32, I64, Assign, Binary, Cast, Const, Declare, For, Kernel, Let, Param, Ref, Stmt, Store
+from sparloom.ir import I32, I64, Assign, Binary, Cast, Const, Declare, For, Kernel, Let, Param, Ref, Stmt, Store, walk
 from sparloom.ragged.dimensions import Axis, round_up
+from sparloom.ragged.layout import volume
 from sparloom.ragged.lookups import Lookups
-from sparloom.ragged.tables import At, FusedInner, FusedOuter, Largest, Length, Offsets, Order, Table
+from sparloom.ragged.tables import At, FusedInner, FusedOuter, Largest, Length, Offsets, Order, Pointers, Table
 
 __all__ = ["TableKernel", "closure", "table_kernel"]
 
@@ -39,7 +40,8 @@ def closure(tables: Iterable[Table]) -> tuple[TableKernel, ...]:
         if table in found or isinstance(table, Length):
             return
         made = table_kernel(table)
-        for each in made.reads:
+        sizes = [node.table for node in walk(volume(table.axes)) if isinstance(node, At)]
+        for each in (*made.reads, *sizes):
             add(each)
         found[table] = made
 
@@ -50,10 +52,13 @@ def closure(tables: Iterable[Table]) -> tuple[TableKernel, ...]:
 
 def table_kernel(table: Table) -> TableKernel:
     """Write the kernel of a table that is not given; an Order gets the work of every iteration, to be sorted."""
-    lookups = Lookups((OUT, "sum_so_far", "most", "start", "f", "x0", "x1", *(dim.name for dim, _ in table.axes)))
+    axes = table.around if isinstance(table, Pointers) else table.axes
+    lookups = Lookups((OUT, "sum_so_far", "place", "most", "start", "f", "x0", "x1", *(dim.name for dim, _ in axes)))
     match table:
         case Offsets():
             body = _offsets(table, lookups)
+        case Pointers():
+            body = _pointers(table, lookups)
         case Largest(extents, value):
             most = Assign("most", Binary("max", Ref("most"), lookups.expr(value)))
             loops = _loops([(Ref(f"x{number}"), extent) for number, extent in enumerate(extents)], [most], lookups)
@@ -84,6 +89,15 @@ def _offsets(table: Offsets, lookups: Lookups) -> list[Stmt]:
         Store(OUT, lookups.table_place(table, [*outer, end]), running),
     ]
     return _loops(before, body, lookups)
+
+
+def _pointers(table: Pointers, lookups: Lookups) -> list[Stmt]:
+    """sum = 0; place = 0; for x..: entries[place] = sum; sum += summand; place += 1;  then entries[place] = sum"""
+    place, running = Ref("place"), Ref("sum_so_far")
+    store = Store(OUT, place, running)
+    inside = [store, Assign("sum_so_far", running + lookups.expr(table.summand)), Assign("place", place + 1)]
+    loops = _loops(table.around, inside, lookups)
+    return [Declare("sum_so_far", I64, Const(0)), Declare("place", I64, Const(0)), *loops, store]
 
 
 def _fused(table: FusedOuter | FusedInner, lookups: Lookups) -> list[Stmt]:

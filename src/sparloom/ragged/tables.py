@@ -2,6 +2,7 @@
 
     table := Length(name, axis*, limit)        given with every batch pattern; without axes it is one number
            | Offsets(extent*, summand)         sums of `summand` along the last axis, exclusive, one entry more than it
+           | Pointers(extent*, summand, count)   the same over all coordinates, which are counted: one axis
            | Largest(extent*, value)           one number: the maximum over all axes, 0 if there is no entry
            | FusedOuter(extent, inner, multiple)
            | FusedInner(extent, inner, multiple)
@@ -24,7 +25,7 @@ from sparloom.ir import I32, I64, Expr, Ref, Type, is_name, simplify_expr, walk
 from sparloom.ragged.dimensions import Axis, Dim, checked_axes, free, integer, round_up
 
 __all__ = [
-    "At", "FusedInner", "FusedOuter", "Largest", "Length", "Offsets", "Order", "Table", "asked_for",
+    "At", "FusedInner", "FusedOuter", "Largest", "Length", "Offsets", "Order", "Pointers", "Table", "asked_for",
 ]
 
 
@@ -122,6 +123,40 @@ class Offsets:
     def axes(self) -> tuple[Axis, ...]:
         *before, last = _numbered(self.extents)
         return (*before, (last[0], simplify_expr(last[1] + 1)))
+
+    @property
+    def type(self) -> Type:
+        return I64
+
+
+@dataclass(frozen=True)
+class Pointers:
+    """Where slices begin in sparse storage: entry p is the sum of `summand` over all coordinates before the p-th.
+
+    Args:
+        extents: of the dimensions around a slice, outermost first.
+        summand: extent of a slice.
+        count: of coordinates along `extents`.
+
+    Source: CoRa §5.3 (the scheme of past work).
+    """
+
+    extents: tuple[Expr, ...]
+    summand: Expr
+    count: Expr
+
+    @property
+    def label(self) -> str:
+        return "pointers"
+
+    @property
+    def around(self) -> tuple[Axis, ...]:
+        """The dimensions around."""
+        return _numbered(self.extents)
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        return ((Ref("x0"), simplify_expr(self.count + 1)),)
 
     @property
     def type(self) -> Type:

@@ -69,6 +69,7 @@ from sparloom.report.ragged_pad_fusion import draw_pad_fusion, pad_fusion_frame,
 from sparloom.report.ragged_parts import RAGGED_PARTS, RaggedPart
 from sparloom.report.ragged_prelude import draw_prelude, prelude_frame, prelude_metrics, prelude_tables
 from sparloom.report.ragged_splitting import draw_splitting, splitting_frame, splitting_metrics, splitting_tables
+from sparloom.report.ragged_storage import draw_storage, storage_frame, storage_metrics, storage_tables
 from sparloom.report.ratio_bounds import ratio_bounds
 from sparloom.report.recommendations import draw_recommendations
 from sparloom.report.runs import Run, read_run, read_runs
@@ -89,14 +90,15 @@ __all__ = [
     "draw_fusion", "draw_gain", "draw_gcn", "draw_hoisting", "draw_jacobi", "draw_kernels", "draw_learnings",
     "draw_levels", "draw_matrices", "draw_memory", "draw_memory_time", "draw_methods", "draw_pad_fusion",
     "draw_padding", "draw_prelude", "draw_probe", "draw_ragged", "draw_rates", "draw_recommendations", "draw_reuse",
-    "draw_scaling", "draw_sensitivity", "draw_signs", "draw_splitting", "draw_spy", "draw_steps", "efficiencies",
-    "efficiency_metrics", "efficiency_table", "fusion_metrics", "fusion_tables", "gcn_metrics", "gcn_table",
-    "hoisting_frame", "hoisting_metrics", "hoisting_tables", "jacobi_metrics", "jacobi_ratios", "jacobi_table", "judge",
-    "latex_table", "learnings_table", "loss_error_metrics", "loss_error_table", "markdown_table", "op_title", "optimum",
-    "over_ideal", "over_ragged", "pad_fusion_frame", "pad_fusion_metrics", "pad_fusion_tables", "paired_metrics",
-    "pareto", "per_design", "per_matrix", "prelude_frame", "prelude_metrics", "prelude_tables", "probe_frame",
-    "probe_metrics", "probe_tables", "ragged_metrics", "ragged_tables", "random_choice", "ratio_bounds", "ratio_means",
-    "ratios", "read_compared", "read_run", "read_runs", "results_table", "row_label", "row_metrics", "row_statistics",
-    "rows_cells", "rows_table", "schedule_metrics", "schedule_tables", "slice_lead", "splitting_frame",
-    "splitting_metrics", "splitting_tables", "summary", "verdict",
+    "draw_scaling", "draw_sensitivity", "draw_signs", "draw_splitting", "draw_spy", "draw_steps", "draw_storage",
+    "efficiencies", "efficiency_metrics", "efficiency_table", "fusion_metrics", "fusion_tables", "gcn_metrics",
+    "gcn_table", "hoisting_frame", "hoisting_metrics", "hoisting_tables", "jacobi_metrics", "jacobi_ratios",
+    "jacobi_table", "judge", "latex_table", "learnings_table", "loss_error_metrics", "loss_error_table",
+    "markdown_table", "op_title", "optimum", "over_ideal", "over_ragged", "pad_fusion_frame", "pad_fusion_metrics",
+    "pad_fusion_tables", "paired_metrics", "pareto", "per_design", "per_matrix", "prelude_frame", "prelude_metrics",
+    "prelude_tables", "probe_frame", "probe_metrics", "probe_tables", "ragged_metrics", "ragged_tables",
+    "random_choice", "ratio_bounds", "ratio_means", "ratios", "read_compared", "read_run", "read_runs", "results_table",
+    "row_label", "row_metrics", "row_statistics", "rows_cells", "rows_table", "schedule_metrics", "schedule_tables",
+    "slice_lead", "splitting_frame", "splitting_metrics", "splitting_tables", "storage_frame", "storage_metrics",
+    "storage_tables", "summary", "verdict",
 ]

@@ -20,6 +20,7 @@ from sparloom.report.ragged_hoisting import draw_hoisting, hoisting_metrics, hoi
 from sparloom.report.ragged_pad_fusion import draw_pad_fusion, pad_fusion_metrics, pad_fusion_tables
 from sparloom.report.ragged_prelude import draw_prelude, prelude_metrics, prelude_tables
 from sparloom.report.ragged_splitting import draw_splitting, splitting_metrics, splitting_tables
+from sparloom.report.ragged_storage import draw_storage, storage_metrics, storage_tables
 
 __all__ = ["RAGGED_PARTS", "RaggedPart"]
 
@@ -42,6 +43,7 @@ RAGGED_PARTS: Mapping[str, RaggedPart] = MappingProxyType({
         "computation": draw_computation, "padding": draw_padding, "memory": draw_memory}),
     "prelude": RaggedPart(prelude_metrics, prelude_tables, {"prelude": draw_prelude}),
     "hoisting": RaggedPart(hoisting_metrics, hoisting_tables, {"hoisting": draw_hoisting}),
+    "storage": RaggedPart(storage_metrics, storage_tables, {"storage": draw_storage}),
     "splitting": RaggedPart(splitting_metrics, splitting_tables, {"splitting": draw_splitting}),
     "pad_fusion": RaggedPart(pad_fusion_metrics, pad_fusion_tables, {"pad_fusion": draw_pad_fusion}),
     "breakdown": RaggedPart(breakdown_metrics, breakdown_tables, {"breakdown": draw_breakdown}),

@@ -11,7 +11,7 @@ import torch
 from sparloom import log
 from sparloom.measure import TimingProtocol
 from sparloom.platforms import interleaved
-from sparloom.ragged import ATTENTION_OPERATORS, SPLIT_OPERATORS, LengthCorpus
+from sparloom.ragged import ATTENTION_LOOPS, ATTENTION_OPERATORS, SPLIT_OPERATORS, LengthCorpus
 from sparloom.report import RAGGED_PARTS
 from sparloom.tasks.case_journal import journal_folder
 from sparloom.tasks.provenance import commit
@@ -22,6 +22,7 @@ from sparloom.tasks.ragged_hoisting import hoisting_arms
 from sparloom.tasks.ragged_pad_fusion import pad_fusion_arms
 from sparloom.tasks.ragged_preludes import prelude_arms, prelude_bytes
 from sparloom.tasks.ragged_splitting import splitting_arms
+from sparloom.tasks.ragged_storage import storage_arms, storage_bytes
 
 __all__ = ["EvalRagged"]
 
@@ -61,12 +62,13 @@ class EvalRagged:
 
     Args:
         lengths: of sequences.
-        parts: "computation" (Figures 2, 22, and memory), "prelude", "hoisting" (Figure 23), "splitting" (Figure 14),
-            "pad_fusion" (Figure 12), "breakdown" (Figures 13, 24).
+        parts: "computation" (Figures 2, 22, and memory), "prelude", "hoisting" (Figure 23), "storage" (elements
+            found as in sparse storage), "splitting" (Figure 14), "pad_fusion" (Figure 12), "breakdown" (Figures 13,
+            24).
         sizes: sequences in a batch, for computation.
         kept: sequences in a batch, for memory.
         count: batches of a data set that are counted, for computation, memory and bytes of preludes; one is timed.
-        prelude, splitting, pad_fusion, breakdown: pairs of a data set and the sequences in a batch.
+        prelude, storage, splitting, pad_fusion, breakdown: pairs of a data set and the sequences in a batch.
         equal: sequences in a batch of hoisting.
         tokens: of each of those.
         journals: folder of what is under way; emptied when it is complete.
@@ -79,6 +81,7 @@ class EvalRagged:
     kept: int
     count: int
     prelude: Sequence[tuple[str, int]]
+    storage: Sequence[tuple[str, int]]
     equal: int
     tokens: int
     splitting: Sequence[tuple[str, int]]
@@ -114,7 +117,7 @@ class EvalRagged:
             elif part == "hoisting":
                 yield from (Case(part, "", self.equal, operator) for operator in ATTENTION_OPERATORS)
             else:
-                operators = SPLIT_OPERATORS if part == "splitting" else ("",)
+                operators = {"splitting": SPLIT_OPERATORS, "storage": ATTENTION_LOOPS}.get(part, ("",))
                 yield from (Case(part, name, size, operator) for name, size in getattr(self, part)
                             for operator in operators)
 
@@ -136,6 +139,10 @@ class EvalRagged:
             taken = prelude_bytes(batches)
             return [row | {f"{purpose}_bytes": count for purpose, count in taken[row["method"]].items()}
                     for row in self._timed(about, prelude_arms(batches[0]), threads=1)]
+        if case.part == "storage":
+            taken = storage_bytes(case.operator, batches[0])
+            arms = storage_arms(case.operator, batches[0], threads=self.threads, seed=self.seed)
+            return [row | {"storage_bytes": taken.get(row["method"])} for row in self._timed(about, arms)]
         if case.part == "splitting":
             return self._timed(about, splitting_arms(case.operator, batches[0], threads=self.threads, seed=self.seed))
         if case.part == "pad_fusion":

@@ -14,10 +14,10 @@ from sparloom.ragged import (
     Executable,
     RaggedTensor,
     Structure,
-    Tensor,
 )
+from sparloom.tasks.ragged_values import by_sequence, drawn, scale
 
-__all__ = ["splitting_arms"]
+__all__ = ["ORACLES", "splitting_arms"]
 
 Call = Callable[[], None]
 
@@ -35,8 +35,8 @@ def splitting_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: in
     """
     defined = SPLIT_OPERATORS[operator](EncoderShape())
     structure, rng = Structure({LENGTHS: lengths}), np.random.default_rng(seed)
-    values = {name: _drawn(defined.tensors()[name], structure, rng) for name in defined.inputs()}
-    expected = _expected(operator, values)
+    values = {name: drawn(defined.tensors()[name], structure, rng) for name in defined.inputs()}
+    expected = by_sequence(ORACLES[operator], values)
     arms: dict[str, Call] = {}
     for arm, schedule in SPLIT_ARMS.items():
         executable = Executable(schedule(defined), threads=threads)
@@ -45,20 +45,8 @@ def splitting_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: in
             name: value.stored_as(tensors[name]).data for name, value in values.items()})
         arms[arm]()
         found = RaggedTensor(tensors[output], structure, bound[output]).to_packed()[0].reshape(-1)
-        assert_close(found, expected, terms=max(EncoderShape().head_width, int(lengths.max())), scale=_scale(values))
+        assert_close(found, expected, terms=max(EncoderShape().head_width, int(lengths.max())), scale=scale(values))
     return arms
-
-
-def _drawn(tensor: Tensor, structure: Structure, rng: np.random.Generator) -> RaggedTensor:
-    return RaggedTensor(tensor, structure, rng.standard_normal(structure.size(tensor), dtype=np.float32))
-
-
-def _expected(operator: str, values: Mapping[str, RaggedTensor]) -> np.ndarray:
-    """Elements in order, in float64."""
-    first = next(iter(values.values()))
-    sequences = range(np.size(first.structure.table(LENGTHS)))
-    slices = ({name: value.slice(number).astype(np.float64) for name, value in values.items()} for number in sequences)
-    return np.concatenate([ORACLES[operator](**each).reshape(-1) for each in slices])
 
 
 def _scores(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -70,7 +58,3 @@ def _mixed_values(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 ORACLES: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType({"qkt": _scores, "attnv": _mixed_values})
-
-
-def _scale(values: Mapping[str, RaggedTensor]) -> float:
-    return float(np.prod([np.abs(value.data).max() for value in values.values()], dtype=np.float64))

@@ -5,18 +5,29 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from sparloom.report import RAGGED_PARTS, hoisting_frame, over_ideal, over_ragged, pad_fusion_frame, prelude_frame
+from sparloom.report import (
+    RAGGED_PARTS,
+    hoisting_frame,
+    over_ideal,
+    over_ragged,
+    pad_fusion_frame,
+    prelude_frame,
+    storage_frame,
+)
 from sparloom.report.ragged_turns import turn_metrics, turn_ratios
 
 SECONDS = {"dense": 1.0, "vloops": 1.1, "vdims": 4.0, "hoisted": 1.25, "padded": 2.0, "split": 1.6, "hfused": 1.5,
            "exact": 1.0, "separate_loops": 5.0, "inlined_loops": 4.0, "separate_products": 3.0, "inlined_products": 2.0,
-           "changes": 0.75, "sparloom": 1.0, "torch": 2.0}
+           "changes": 0.75, "sparloom": 1.0, "torch": 2.0, "graph": 1.0, "graph_unhoisted": 2.0, "graph_prelude": 0.5,
+           "sparse": 1.25, "sparse_unhoisted": 6.0, "sparse_prelude": 2.5}
 ARMS = {"hoisting": ("dense", "vloops", "vdims", "hoisted"), "splitting": ("padded", "split", "hfused", "exact"),
         "pad_fusion": ("separate_loops", "inlined_loops", "separate_products", "inlined_products", "changes",
                        "sparloom"),
-        "breakdown": ("sparloom", "torch")}
+        "breakdown": ("sparloom", "torch"),
+        "storage": ("graph", "graph_unhoisted", "graph_prelude", "sparse", "sparse_unhoisted", "sparse_prelude")}
 OPERATORS = {"hoisting": ("qkt", "qkt_fused"), "splitting": ("qkt", "attnv"), "pad_fusion": ("",),
-             "breakdown": ("qkv", "attention")}
+             "breakdown": ("qkv", "attention"), "storage": ("qkt", "softmax")}
+TABLE_BYTES = {"graph": 2048, "sparse": 8192}
 PRELUDES = {"shared": (1.0, 0.0), "unshared": (7.0, 0.0), "redundant": (3.0, 30.0), "by_tensor": (1.0, 5.0),
             "by_layout": (0.5, 5.0), "sparse_redundant": (200.0, 0.0), "sparse_by_tensor": (100.0, 0.0)}
 
@@ -44,7 +55,8 @@ def frame():
                  for method, count in (("dense", most), ("partial", 1.5), ("ragged", 1.0), ("own", 0.5))]
     for part, operators in OPERATORS.items():
         rows += [{"part": part, "data": "" if part == "hoisting" else "race", "size": 4, "operator": operator,
-                  "method": arm, **timed(SECONDS[arm])} for operator in operators for arm in ARMS[part]]
+                  "method": arm, "storage_bytes": TABLE_BYTES.get(arm), **timed(SECONDS[arm])}
+                 for operator in operators for arm in ARMS[part]]
     return pd.DataFrame(rows)
 
 
@@ -90,6 +102,17 @@ def test_ratios_of_what_ran_in_turn(frame):
     assert pad_fusion_frame(frame).loc[("race", 4), "sparloom"] == pytest.approx(1000)
     assert breakdown["breakdown/race_4/total_over_torch"] == pytest.approx(2.0)
     assert breakdown["breakdown/race_4/qkv_share"] == pytest.approx(0.5)
+
+
+def test_two_schemes_to_find_elements(frame):
+    found = {name.removeprefix("storage/qkt/race_4/"): value for name, value in metrics(frame, "storage").items()}
+    assert found["over_sparse"] == pytest.approx(1.25)
+    assert found["unhoisted_over_sparse"] == pytest.approx(3)
+    assert found["prelude_over_sparse"] == pytest.approx(5)
+    assert found["with_prelude_over_sparse"] == pytest.approx(2.5)
+    assert found["kb_sparse_over_graph"] == pytest.approx(4)
+    assert found["sparse_prelude_seconds"] == 2.5
+    assert storage_frame(frame).loc[("softmax", "race", 4), "sparse kB"] == pytest.approx(8)
 
 
 def test_turns_are_compared_one_by_one():

@@ -6,16 +6,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom.ragged import ATTENTION_OPERATORS, LengthCorpus
+from sparloom.ragged import ATTENTION_LOOPS, ATTENTION_OPERATORS, LengthCorpus
 from sparloom.report import RAGGED_PARTS
 from sparloom.tasks.ragged_costs import activation_rows, computation_rows
 from sparloom.tasks.ragged_hoisting import hoisting_arms
 from sparloom.tasks.ragged_preludes import prelude_arms, prelude_bytes
 from sparloom.tasks.ragged_splitting import splitting_arms
+from sparloom.tasks.ragged_storage import storage_arms, storage_bytes
 
 SMALL = ("timing=quick", "timing.retakes=0", "paths.seqlens=null", "lengths.names=[cola,mrpc]", "task.sizes=[2,4]",
          "task.kept=2", "task.count=2", "task.prelude=[[cola,3]]", "task.equal=2", "task.tokens=5",
-         "task.splitting=[[mrpc,2]]", "task.pad_fusion=[[mrpc,2]]", "task.breakdown=[[cola,3]]", "task.threads=1")
+         "task.storage=[[cola,3]]", "task.splitting=[[mrpc,2]]", "task.pad_fusion=[[mrpc,2]]",
+         "task.breakdown=[[cola,3]]", "task.threads=1")
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +38,7 @@ def test_every_part_has_its_rows_and_figures(finished):
     assert set(timed["part"]) == set(RAGGED_PARTS) - {"computation"}
     assert (timed["p10"] <= timed["median"]).all()
     assert set(timed.loc[timed["part"] == "hoisting", "operator"]) == set(ATTENTION_OPERATORS)
+    assert set(timed.loc[timed["part"] == "storage", "operator"]) == set(ATTENTION_LOOPS)
     assert all(np.isfinite(value) for value in metrics.values())
     assert not list((folder / "artifacts" / "eval_ragged").iterdir())
 
@@ -51,6 +54,7 @@ def test_metrics_can_be_made_again_from_the_rows(finished):
     assert metrics["prelude/cola_3/shared_fusion_kb"] == 0
     shares = [value for key, value in metrics.items() if key.startswith("breakdown/cola_3/") and key.endswith("_share")]
     assert sum(shares) == pytest.approx(1)
+    assert metrics["storage/softmax/cola_3/kb_sparse_over_graph"] > 1
 
 
 @pytest.mark.cc
@@ -105,8 +109,18 @@ def test_preludes_by_formula_and_of_structures():
 
 
 @pytest.mark.cc
+def test_pointers_have_an_entry_for_every_row_of_every_head():
+    lengths = np.array([6, 0, 2])
+    assert storage_bytes("softmax", lengths) == {"graph": 8 * (3 + 1), "sparse": 8 * (3 * 8 + 1 + 8 * 8 + 1)}
+    assert storage_bytes("attnv", lengths) == {"graph": 8 * 2 * (3 + 1), "sparse": 8 * (3 * 8 + 1 + 8 * 8 + 1 + 3 + 1)}
+    arms = storage_arms("qkt", lengths, threads=1, seed=0)
+    assert list(arms) == ["graph", "graph_unhoisted", "sparse", "sparse_unhoisted", "graph_prelude", "sparse_prelude"]
+    assert arms["sparse_prelude"]().table_bytes() == storage_bytes("qkt", lengths)["sparse"]
+
+
+@pytest.mark.cc
 def test_what_computes_something_else_is_not_timed(monkeypatch):
-    from sparloom.tasks import ragged_hoisting, ragged_splitting
+    from sparloom.tasks import ragged_hoisting, ragged_splitting, ragged_storage
 
     lengths = LengthCorpus(None, ["cola"], 0).load("cola").batches(2)[0]
     monkeypatch.setattr(ragged_hoisting, "ORACLES", {"attnv": lambda weights, qkv: np.zeros((1, 4, 8, 64))})
@@ -115,3 +129,6 @@ def test_what_computes_something_else_is_not_timed(monkeypatch):
     monkeypatch.setattr(ragged_splitting, "ORACLES", {"qkt": lambda queries, keys: 1.1 * queries.swapaxes(0, 1) @ keys})
     with pytest.raises(AssertionError, match="elements differ"):
         splitting_arms("qkt", lengths, threads=1, seed=0)
+    monkeypatch.setattr(ragged_storage, "ORACLES", {"softmax": lambda scores: np.exp(scores)})
+    with pytest.raises(AssertionError, match="elements differ"):
+        storage_arms("softmax", lengths, threads=1, seed=0)

@@ -1,0 +1,90 @@
+"""Pointers of sparse storage: tables, what is refused, and the order in which tables are built."""
+
+import numpy as np
+import pytest
+from interpreted import InterpretedLibrary
+from ragged_cases import CASES, batch, batches, head, lengths, row, structure
+
+from sparloom.errors import IllegalSchedule
+from sparloom.ragged import (
+    ATTENTION_LOOPS,
+    LENGTHS,
+    EncoderShape,
+    RaggedTensor,
+    Structure,
+    Tensor,
+    compute,
+    interpreted,
+    lower,
+    offload,
+    offset_steps,
+    pad_storage,
+    pointer_steps,
+    program,
+    reorder,
+)
+from sparloom.ragged.auxiliary import sparse_score_offsets
+from sparloom.ragged.prelude import closure
+from sparloom.ragged.structure import Prelude
+from sparloom.ragged.tables import Pointers
+
+SCORES = CASES["scores"].program
+
+
+def tables(given, access):
+    return {table for each in lower(given, access=access) for table in each.meaning.values()
+            if not isinstance(table, Tensor)}
+
+
+def test_pointers_are_those_of_the_papers_scheme():
+    of = structure([3, 0, 2])
+    (pointers,) = (table for table in tables(SCORES, pointer_steps) if isinstance(table, Pointers))
+    rows, columns = sparse_score_offsets(np.array([3, 0, 2]), 1, 2)
+    np.testing.assert_array_equal(of.table(pointers), columns)
+    (offsets,) = (table for table in tables(SCORES, pointer_steps) if table.label == "offsets")
+    np.testing.assert_array_equal(of.table(offsets), rows)
+
+
+def test_a_level_inside_of_one_dimension_shares_the_table_of_the_dimension_graph():
+    given = CASES["projection"].program
+    assert tables(given, pointer_steps) == tables(given, offset_steps)
+
+
+def test_tables_are_built_after_those_that_their_sizes_are_made_of():
+    (pointers,) = (table for table in tables(SCORES, pointer_steps) if isinstance(table, Pointers))
+    kernels = closure((pointers,))
+    of = Structure({lengths: [3, 0, 2]}, compiler=None)  # can build nothing but what is prepared
+    of.prepare(Prelude(kernels, InterpretedLibrary([each.kernel for each in kernels])))
+    assert of.table(pointers).size == 5 * 2 + 1
+
+
+def test_rows_found_by_pointers_are_no_tiles():
+    given = reorder(CASES["values"].program, "o", ("batch", "head", "row", "inner", "col"))
+    given = offload(given, "o", "row", "inner", "col")
+    with pytest.raises(IllegalSchedule, match="elements of p are not evenly spaced along row, inner and col"):
+        lower(given, access=pointer_steps)
+
+
+@pytest.mark.parametrize("axes", [(batch, row), (head, batch, row)])
+def test_bulk_padding_has_positions_behind_the_last_sequence_only(axes):
+    extents = {batch: batches(), row: lengths(batch), head: 2}
+    x = Tensor("x", {dim: extents[dim] for dim in axes})
+    y = compute("y", {batch: batches(), row: lengths(batch)}, x[tuple(0 if dim == head else dim for dim in axes)])
+    given = pad_storage(program("copied", [y]), "x", bulk={row: 4})
+    if axes[0] == batch:
+        of = Structure({lengths: [3, 0, 2]}, InterpretedLibrary)
+        values = RaggedTensor.from_packed(given.tensors()["x"], of, np.arange(5, dtype=np.float32)).data
+        np.testing.assert_array_equal(interpreted(given, of, pointer_steps, x=values)["y"], np.arange(5))
+    else:
+        with pytest.raises(IllegalSchedule, match="tensor x: bulk padding of row inside of several dimensions has no"):
+            lower(given, access=pointer_steps)
+
+
+@pytest.mark.parametrize("operator", ATTENTION_LOOPS)
+def test_operators_by_loops_find_the_same_elements(operator):
+    given = ATTENTION_LOOPS[operator](EncoderShape(width=16, heads=2))
+    of, rng = Structure({LENGTHS: [4, 0, 3]}, InterpretedLibrary), np.random.default_rng(0)
+    arrays = {name: rng.standard_normal(of.size(given.tensors()[name]), dtype=np.float32) for name in given.inputs()}
+    found = interpreted(given, of, pointer_steps, **arrays)
+    np.testing.assert_array_equal(found[given.outputs[0]], interpreted(given, of, **arrays)[given.outputs[0]])
+    assert any(isinstance(table, Pointers) for table in tables(given, pointer_steps))
