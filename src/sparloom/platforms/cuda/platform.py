@@ -1,8 +1,7 @@
 """NVIDIA GPUs as a platform."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -117,8 +116,9 @@ class CudaPlatform:
 
         for number in range(timing.rounds):
             placed, result = Placed.on(gpu, operands), family.result(gpu, operands)
-            contenders, refused = _bound(family, gpu, placed, configs, result)
-            contenders += [Contender(config, rival(placed, result)) for config, rival in (rivals or {}).items()]
+            calls = {config: partial(family.bind, gpu, placed, config, result) for config in configs}
+            calls |= {config: partial(rival, placed, result) for config, rival in (rivals or {}).items()}
+            contenders, refused = _bound(calls)
             for config, reason in refused.items():
                 yield config, number, Measurement.failed(reason, self.kind)
             for config, measurement in sweep(contenders, result, lambda found: check(gpu.download(found)), watch=watch,
@@ -158,14 +158,12 @@ class CudaPlatform:
         return KERNELS[op](make(op, width=width))
 
 
-def _bound(
-    family: Family, gpu: Gpu, placed: Placed, configs: Sequence[Config], result: Any
-) -> tuple[list[Contender], dict[Config, str]]:
+def _bound(calls: Mapping[Config, Callable[[], Call]]) -> tuple[list[Contender], dict[Config, str]]:
     """Bind all configurations; those that the device cannot start come with the reason."""
     contenders, refused = [], {}
-    for config in configs:
+    for config, bind in calls.items():
         try:
-            contenders.append(Contender(config, family.bind(gpu, placed, config, result)))
+            contenders.append(Contender(config, bind()))
         except Unsupported as error:
             refused[config] = str(error)
     return contenders, refused
