@@ -5,11 +5,9 @@ from dataclasses import dataclass
 import torch
 
 from sparloom.nn.edges import Edges
-from sparloom.nn.structure import Structure
+from sparloom.nn.structure import Operand, Structure
 
 __all__ = ["Connections", "connections_of"]
-
-Operand = tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[int, int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +29,15 @@ class Connections:
 
 
 def connections_of(edges: Edges, structure: Structure) -> Connections:
-    """Give the nonzeros of a structure the weights of its edges, as float32."""
-    shape, (crow, col) = structure.pattern.shape, structure.index_tensors
+    """Give the nonzeros of a structure the weights of its edges, as float32, on the device of the edges."""
     weights = torch.ones(edges.rows.numel()) if edges.weights is None else edges.weights.to(torch.float32)
     sums = structure.values(weights)
     degrees = torch.bincount(edges.rows, minlength=edges.nodes).clamp(min=1)
-    means = sums / degrees.repeat_interleave(crow.diff())
+    means = sums / degrees.repeat_interleave(torch.from_numpy(structure.pattern.row_lengths()))
     repeated = _repeated(edges, structure)
     each = sums if repeated is None else torch.ones_like(sums) if edges.weights is None else None
-    return Connections((crow, col, sums, shape), (crow, col, means, shape),
-                       None if each is None else (crow, col, each, shape), repeated)
+    return Connections(structure.operand(sums), structure.operand(means),
+                       None if each is None else structure.operand(each), repeated)
 
 
 def _repeated(edges: Edges, structure: Structure) -> tuple[int, int] | None:

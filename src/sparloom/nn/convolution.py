@@ -1,4 +1,4 @@
-"""The graph convolution as an operator with gradients: D = A X W^T + b, in either order of the products."""
+"""The graph convolution on the CPU, with gradients: D = A X W^T + b, its products fused in either order."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 from sparloom.nn.propagation import Propagation
 from sparloom.sparse import SparseMatrix
 
-__all__ = ["Adjacency", "convolve"]
+__all__ = ["Adjacency"]
 
 BLOCK = 1 << 16  # nonzeros at once: bounds the memory of the gradient of A
 
@@ -30,20 +30,29 @@ class Adjacency:
     matrix: SparseMatrix
     transposed: SparseMatrix
 
+    @property
+    def nodes(self) -> int:
+        """Rows and columns."""
+        return self.matrix.pattern.rows
 
-def convolve(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, adjacency: Adjacency, *, aggregate_first: bool,
-) -> torch.Tensor:
-    """Compute A X W^T + b, (nodes, out), with gradients of X, W, b and the values of A.
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.values.device
 
-    Args:
-        x: X, (nodes, in), contiguous.
-        weight: W, (out, in), contiguous.
-        bias: b, (out,).
-        aggregate_first: (A X) W^T, else A (X W^T).
-    """
-    function = _AggregateFirst if aggregate_first else _TransformFirst
-    return function.apply(x, weight, bias, adjacency.values, adjacency)
+    def convolve(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, aggregate_first: bool,
+    ) -> torch.Tensor:
+        """Compute A X W^T + b, (nodes, out), with gradients of X, W, b and the values of A.
+
+        Args:
+            x: X, (nodes, in).
+            weight: W, (out, in).
+            bias: b, (out,).
+            aggregate_first: (A X) W^T, else A (X W^T).
+        """
+        function = _AggregateFirst if aggregate_first else _TransformFirst
+        return function.apply(x.contiguous(), weight.contiguous(), bias, self.values, self)
 
 
 class _TransformFirst(torch.autograd.Function):

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from sparloom.nn.csr_given import DEVICES
+
 __all__ = ["Edges", "edges_of"]
 
 
@@ -11,12 +13,15 @@ __all__ = ["Edges", "edges_of"]
 class Edges:
     """Nonzeros of the adjacency matrix, as they were given: in any order, a position may occur more than once.
 
+    Tensors are on the CPU, which sorts and normalises.
+
     Args:
         rows: (edges,) int64, the node that receives.
         cols: (edges,) int64, the node that sends.
         weights: (edges,); None: all one.
         nodes: of the graph.
         compressed: it came as a sparse matrix: self-loops are then added to those that are there.
+        device: that it was given on, where layers compute.
     """
 
     rows: torch.Tensor
@@ -24,6 +29,7 @@ class Edges:
     weights: torch.Tensor | None
     nodes: int
     compressed: bool
+    device: torch.device
 
 
 def edges_of(graph: torch.Tensor, nodes: int | None) -> Edges:
@@ -36,12 +42,13 @@ def edges_of(graph: torch.Tensor, nodes: int | None) -> Edges:
 
     Raises:
         TypeError: not a tensor, or not of integers.
-        ValueError: another shape or layout, a device other than the CPU, or a node that there is not.
+        ValueError: another shape or layout, neither on the CPU nor on an NVIDIA GPU, or a node that there is not.
     """
     if not isinstance(graph, torch.Tensor):
         raise TypeError(f"a graph of type {type(graph).__name__}: give edge_index, a sparse tensor or a Graph")
-    if graph.device.type != "cpu":
-        raise ValueError(f"a graph on {graph.device}: these layers compute on the CPU, use graph.cpu()")
+    if graph.device.type not in DEVICES:
+        raise ValueError(f"a graph on {graph.device}: these layers compute on the CPU and on NVIDIA GPUs: use "
+                         "graph.cpu() or graph.cuda()")
     edges = _listed(graph, nodes) if graph.layout == torch.strided else _stored(graph, nodes)
     for name, numbers in (("receiver", edges.rows), ("sender", edges.cols)):
         if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < edges.nodes:
@@ -55,10 +62,10 @@ def _listed(graph: torch.Tensor, nodes: int | None) -> Edges:
         raise TypeError(f"edge_index of {graph.dtype}: give int64")
     if graph.dim() != 2 or graph.shape[0] != 2:
         raise ValueError(f"edge_index has shape {tuple(graph.shape)}: it must be (2, edges)")
-    cols, rows = graph.to(torch.int64, copy=True)
+    cols, rows = graph.to("cpu", torch.int64, copy=True)
     if nodes is None:
         nodes = int(graph.max()) + 1 if graph.numel() else 0
-    return Edges(rows, cols, None, nodes, compressed=False)
+    return Edges(rows, cols, None, nodes, compressed=False, device=graph.device)
 
 
 def _stored(graph: torch.Tensor, nodes: int | None) -> Edges:
@@ -67,10 +74,15 @@ def _stored(graph: torch.Tensor, nodes: int | None) -> Edges:
             ": it must be square" if nodes is None else f" for {nodes} nodes"))
     if graph.layout == torch.sparse_coo:
         graph = graph.coalesce()
-        rows, cols = graph.indices().clone()
+        rows, cols = _copied(graph.indices())
     elif graph.layout == torch.sparse_csr:
-        lengths = graph.crow_indices().diff()
-        rows, cols = torch.repeat_interleave(torch.arange(graph.shape[0]), lengths), graph.col_indices().clone()
+        lengths = graph.crow_indices().diff().cpu()
+        rows, cols = torch.repeat_interleave(torch.arange(graph.shape[0]), lengths), _copied(graph.col_indices())
     else:
         raise ValueError(f"an adjacency matrix in {graph.layout}: use to_sparse_csr()")
-    return Edges(rows.long(), cols.long(), graph.values().clone(), graph.shape[0], compressed=True)
+    return Edges(rows.long(), cols.long(), _copied(graph.values()), graph.shape[0], compressed=True,
+                 device=graph.device)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("cpu", copy=True)

@@ -5,7 +5,8 @@ from typing import Literal, get_args
 
 import torch
 
-from sparloom.nn.convolution import Adjacency, convolve
+from sparloom.nn.convolution import Adjacency
+from sparloom.nn.device_convolution import DeviceAdjacency
 from sparloom.nn.graph import Graph
 from sparloom.nn.known import graph_of
 from sparloom.nn.normalise import Normalisation
@@ -13,13 +14,14 @@ from sparloom.nn.normalise import Normalisation
 __all__ = ["GCNConv"]
 
 First = Literal["auto", "transform", "aggregate"]
+TYPES = {"cpu": (torch.float32, torch.float64), "cuda": (torch.float32,)}  # of numbers, by device
 
 
 class GCNConv(torch.nn.Module):
-    """D^-1/2 (A + I) D^-1/2 X W^T + b, takes the place of torch_geometric.nn.GCNConv on the CPU.
+    """D^-1/2 (A + I) D^-1/2 X W^T + b, takes the place of torch_geometric.nn.GCNConv.
 
     Arguments, initial weights, names and shapes of parameters are those of PyTorch Geometric; results and gradients
-    agree up to rounding. The sparse and the dense product are fused, forward and backward.
+    agree up to rounding. On the CPU the sparse and the dense product are fused, forward and backward.
 
     Args:
         in_channels: columns of X; not -1.
@@ -30,8 +32,9 @@ class GCNConv(torch.nn.Module):
         add_self_loops: as `normalize` unless given.
         normalize: otherwise the matrix is taken as it is.
         bias: whether there is b.
-        first: "transform": A (X W^T), planned by `sparloom.dispatch.plan_pair`; "aggregate": (A X) W^T, where A X is
-            kept and saves a sparse product backward; "auto": the latter unless the result has fewer columns than X.
+        first: "transform": A (X W^T), on the CPU planned by `sparloom.dispatch.plan_pair`; "aggregate": (A X) W^T,
+            where A X is kept and saves a sparse product backward; "auto": the latter unless the result has fewer
+            columns than X.
 
     Raises:
         ValueError: channels below 1, self-loops without normalisation, or an unknown `first`.
@@ -66,7 +69,7 @@ class GCNConv(torch.nn.Module):
         torch.nn.init.uniform_(self.lin.weight, -limit, limit)
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
-        self._cached: Adjacency | None = None
+        self._cached: Adjacency | DeviceAdjacency | None = None
 
     def forward(
         self, x: torch.Tensor, edge_index: torch.Tensor | Graph, edge_weight: torch.Tensor | None = None,
@@ -74,8 +77,8 @@ class GCNConv(torch.nn.Module):
         """Convolve features over a graph.
 
         Args:
-            x: (nodes, in_channels), float32 or float64 as the weights.
-            edge_index: a Graph, which layers share, or what one is made of.
+            x: (nodes, in_channels), float32 or, on the CPU, float64 as the weights.
+            edge_index: a Graph, which layers share, or what one is made of, where x is.
             edge_weight: (edges,) beside edge_index; ones unless given.
 
         Returns:
@@ -91,11 +94,12 @@ class GCNConv(torch.nn.Module):
             adjacency = graph.adjacency(self.normalisation, x.dtype, edge_weight)
             if self.cached and self.normalize:
                 self._cached = adjacency
-        nodes = adjacency.matrix.pattern.rows
-        if x.shape[0] != nodes:
-            raise ValueError(f"x has {x.shape[0]} rows for a graph of {nodes} nodes: give one row per node")
-        return convolve(x.contiguous(), self.lin.weight.contiguous(), self.bias, adjacency,
-                        aggregate_first=self.aggregate_first)
+        if x.shape[0] != adjacency.nodes:
+            raise ValueError(f"x has {x.shape[0]} rows for a graph of {adjacency.nodes} nodes: give one row per node")
+        if x.device != adjacency.device:
+            raise ValueError(f"x on {x.device} and the graph on {adjacency.device}: make the graph of "
+                             "edge_index.to(x.device)")
+        return adjacency.convolve(x, self.lin.weight, self.bias, aggregate_first=self.aggregate_first)
 
     @property
     def normalisation(self) -> Normalisation:
@@ -110,9 +114,11 @@ class GCNConv(torch.nn.Module):
 def _check_features(x: torch.Tensor, weight: torch.Tensor) -> None:
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
         raise TypeError(f"x of type {type(x).__name__}: give a dense tensor, (nodes, {weight.shape[1]})")
-    if x.device.type != "cpu" or weight.device.type != "cpu":
-        raise ValueError(f"x on {x.device} and weights on {weight.device}: this layer computes on the CPU, use .cpu()")
+    if x.device != weight.device or x.device.type not in TYPES:
+        raise ValueError(f"x on {x.device} and weights on {weight.device}: this layer computes where both are, on the "
+                         "CPU or an NVIDIA GPU: move one of them")
     if x.dim() != 2 or x.shape[1] != weight.shape[1]:
         raise ValueError(f"x has shape {tuple(x.shape)}: it must be (nodes, {weight.shape[1]})")
-    if x.dtype != weight.dtype or x.dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"x of {x.dtype} and weights of {weight.dtype}: both must be float32, or both float64")
+    if x.dtype != weight.dtype or x.dtype not in TYPES[x.device.type]:
+        raise TypeError(f"x of {x.dtype} and weights of {weight.dtype}: both must be float32, or both float64"
+                        f"{'' if x.device.type == 'cpu' else ', on the CPU'}")

@@ -9,6 +9,7 @@ from sparloom.dispatch import Fuse, PlanCache
 from sparloom.jit import ResultPool
 from sparloom.nn.connections import Connections, connections_of
 from sparloom.nn.convolution import Adjacency
+from sparloom.nn.device_convolution import DeviceAdjacency
 from sparloom.nn.edges import Edges, edges_of
 from sparloom.nn.normalise import Normalisation, normalised
 from sparloom.nn.propagation import Planning, Propagation
@@ -17,18 +18,23 @@ from sparloom.nn.unchanged import Unchanged
 
 __all__ = ["Graph"]
 
+FUSED = ("cpu",)  # devices on which the products of a convolution are
 KEPT_SHARE = 1 / 8  # of the memory of the machine, for products of one graph that are no more
 
 
 class Graph:
     """A graph, for layers of any widths; schedules are made at the first use and serve all of them.
 
+    Layers compute on the device that it was given on. It is sorted and normalised on the CPU, once; weights that learn
+    travel there and back in every step.
+
     Args:
         edges: edge_index, (2, edges) integers with senders above receivers, or a sparse matrix (nodes, nodes) in CSR or
-            COO with a row for each receiver. What is changed in it later is not seen.
+            COO with a row for each receiver; on the CPU or an NVIDIA GPU. What is changed in it later is not seen.
         nodes: one more than the largest number in edge_index unless given.
-        fuse: "auto", "never" or "always", see `sparloom.dispatch.plan_pair`; "never" keeps all products apart.
-        cache: where decisions are kept; the folder of this user unless given.
+        fuse: "auto", "never" or "always", see `sparloom.dispatch.plan_pair`; "never" keeps all products apart, as they
+            are on a GPU.
+        cache: where decisions about fusion are kept; the folder of this user unless given.
 
     Raises:
         TypeError, ValueError: what was given is no graph; the message says why.
@@ -41,7 +47,7 @@ class Graph:
         self._planning = Planning(fuse, cache)
         self._pool = ResultPool(KEPT_SHARE)
         self._structures: dict[bool, tuple[Structure, Propagation, Propagation]] = {}
-        self._adjacencies: dict[tuple[Normalisation, torch.dtype], tuple[Unchanged, Adjacency]] = {}
+        self._adjacencies: dict[tuple[Normalisation, torch.dtype], tuple[Unchanged, Adjacency | DeviceAdjacency]] = {}
         self._connections: Connections | None = None
         self._lock = Lock()
 
@@ -50,16 +56,21 @@ class Graph:
         """Number of nodes."""
         return self.edges.nodes
 
+    @property
+    def device(self) -> torch.device:
+        """Where layers compute."""
+        return self.edges.device
+
     def adjacency(
         self, normalisation: Normalisation, dtype: torch.dtype, edge_weight: torch.Tensor | None = None,
-    ) -> Adjacency:
+    ) -> Adjacency | DeviceAdjacency:
         """Give the normalised matrix; the same object again for the same weights, unless they need a gradient.
 
         Args:
             edge_weight: (edges,), beside edge_index only; ones unless given.
 
         Raises:
-            ValueError: another number of weights, or weights beside a sparse matrix, which has its own.
+            ValueError: another number of weights, weights beside a sparse matrix, which has its own, or elsewhere.
         """
         edges = self.edges
         if edge_weight is not None:
@@ -68,7 +79,10 @@ class Graph:
             if edge_weight.shape != edges.rows.shape:
                 raise ValueError(f"edge_weight has shape {tuple(edge_weight.shape)} for {edges.rows.numel()} edges: "
                                  f"give one per edge")
-            edges = replace(edges, weights=edge_weight)
+            if edge_weight.device != self.device:
+                raise ValueError(f"edge_weight on {edge_weight.device} and the graph on {self.device}: move one of "
+                                 "them")
+            edges = replace(edges, weights=edge_weight.cpu())
         with self._lock:
             unchanged, made = self._adjacencies.get((normalisation, dtype), (None, None))
             if unchanged is None or not unchanged.holds(edge_weight):
@@ -89,9 +103,11 @@ class Graph:
                 self._connections = made
         return made
 
-    def _made(self, edges: Edges, looped: bool) -> Adjacency:
+    def _made(self, edges: Edges, looped: bool) -> Adjacency | DeviceAdjacency:
         structure, forward, backward = self._parts(edges, looped=looped)
         values = structure.values(edges.weights)
+        if self.device.type not in FUSED:
+            return DeviceAdjacency(structure.operand(values))
         matrix, transposed = forward.matrix(values), backward.matrix(values.detach().index_select(0, structure.turned))
         return Adjacency(values, forward, backward, matrix, transposed)
 

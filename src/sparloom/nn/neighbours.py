@@ -3,6 +3,7 @@
 import torch
 
 from sparloom.nn.connections import Connections
+from sparloom.nn.csr_given import DEVICES
 from sparloom.nn.eager import eager
 from sparloom.nn.graph import Graph
 from sparloom.nn.known import graph_of
@@ -29,15 +30,15 @@ def neighbours_of(x: torch.Tensor, edge_index: torch.Tensor | Graph, channels: i
 
     Args:
         x: (nodes, channels) float32.
-        edge_index: a Graph, or what one is made of.
+        edge_index: a Graph, or what one is made of, where x is.
 
     Raises:
         TypeError, ValueError: they do not fit together; the message says how.
     """
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
         raise TypeError(f"x of type {type(x).__name__}: give a dense tensor, (nodes, {channels})")
-    if x.device.type != "cpu":
-        raise ValueError(f"x on {x.device}: this layer computes on the CPU, use .cpu()")
+    if x.device.type not in DEVICES:
+        raise ValueError(f"x on {x.device}: this layer computes on the CPU and on NVIDIA GPUs: use .cpu() or .cuda()")
     if x.dtype != torch.float32:
         raise TypeError(f"x of {x.dtype}: this layer computes in torch.float32: use .float()")
     if x.dim() != 2 or x.shape[1] != channels:
@@ -45,4 +46,6 @@ def neighbours_of(x: torch.Tensor, edge_index: torch.Tensor | Graph, channels: i
     graph = edge_index if isinstance(edge_index, Graph) else graph_of(edge_index, x.shape[0])
     if x.shape[0] != graph.nodes:
         raise ValueError(f"x has {x.shape[0]} rows for a graph of {graph.nodes} nodes: give one row per node")
+    if x.device != graph.device:
+        raise ValueError(f"x on {x.device} and the graph on {graph.device}: make the graph of edge_index.to(x.device)")
     return graph.connections()

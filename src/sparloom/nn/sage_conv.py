@@ -13,7 +13,7 @@ AGGREGATIONS = ("mean", "sum", "add", "max")
 
 
 class SAGEConv(torch.nn.Module):
-    """W1 x_i + W2 mean of x_j over the senders j of i, takes the place of torch_geometric.nn.SAGEConv on the CPU.
+    """W1 x_i + W2 mean of x_j over the senders j of i, takes the place of torch_geometric.nn.SAGEConv.
 
     Arguments, initial weights, names and shapes of parameters are those of PyTorch Geometric; results and gradients
     agree up to rounding. Which sparse kernel aggregates is measured, see `sparloom.nn.spmm`.
@@ -62,7 +62,8 @@ class SAGEConv(torch.nn.Module):
 
         Args:
             x: (nodes, in_channels), float32.
-            edge_index: a Graph, which layers share, or what one is made of; values of a sparse matrix are weights.
+            edge_index: a Graph, which layers share, or what one is made of, where x is; values of a sparse matrix are
+                weights.
 
         Returns:
             (nodes, out_channels).

@@ -10,7 +10,10 @@ import torch
 from sparloom.nn.edges import Edges
 from sparloom.sparse import Pattern
 
-__all__ = ["Structure", "structure_of", "turn"]
+__all__ = ["Operand", "Structure", "structure_of", "turn"]
+
+Operand = tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[int, int]]
+"""Matrix (receivers, senders) as `sparloom.nn.spmm` takes it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +26,7 @@ class Structure:
         place: (edges,) int64, nonzero of `pattern` for each edge; None: `order` says all.
         order: (nnz,) int64, an edge of each nonzero.
         turned: (nnz,) int64, nonzero of `pattern` for each of `transposed`.
+        device: where its operands are; all else is on the CPU.
     """
 
     pattern: Pattern
@@ -30,6 +34,7 @@ class Structure:
     place: torch.Tensor | None
     order: torch.Tensor
     turned: torch.Tensor
+    device: torch.device
 
     def values(self, weights: torch.Tensor) -> torch.Tensor:
         """Bring weights of edges, (edges,), into the order of nonzeros, (nnz,); those of one position are added."""
@@ -40,7 +45,12 @@ class Structure:
     @cached_property
     def index_tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Begin of each row (rows + 1,) int64 and column of each nonzero (nnz,) int32, the same tensors each time."""
-        return torch.from_numpy(self.pattern.indptr), torch.from_numpy(self.pattern.indices)
+        indptr, indices = torch.from_numpy(self.pattern.indptr), torch.from_numpy(self.pattern.indices)
+        return indptr.to(self.device), indices.to(self.device)
+
+    def operand(self, values: torch.Tensor) -> Operand:
+        """Put values at the nonzeros, (nnz,) on the CPU, with their gradient."""
+        return *self.index_tensors, values.to(self.device), self.pattern.shape
 
 
 def structure_of(edges: Edges) -> Structure:
@@ -59,7 +69,7 @@ def structure_of(edges: Edges) -> Structure:
     pattern = Pattern((nodes, nodes), indptr, cols)
     transposed, turned = turn(pattern)
     return Structure(pattern, transposed, None if place is None else torch.from_numpy(place), torch.from_numpy(order),
-                     turned)
+                     turned, edges.device)
 
 
 def turn(pattern: Pattern) -> tuple[Pattern, torch.Tensor]:

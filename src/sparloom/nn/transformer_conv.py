@@ -10,7 +10,7 @@ __all__ = ["TransformerConv"]
 
 
 class TransformerConv(torch.nn.Module):
-    """W1 x_i + attention of node i to its senders, takes the place of torch_geometric.nn.TransformerConv on the CPU.
+    """W1 x_i + attention of node i to its senders, takes the place of torch_geometric.nn.TransformerConv.
 
     Arguments, initial weights, names and shapes of parameters are those of PyTorch Geometric; results and gradients
     agree up to rounding. No score is stored on the way forward, see `sparloom.nn.csr_attention`.
@@ -62,8 +62,8 @@ class TransformerConv(torch.nn.Module):
 
         Args:
             x: (nodes, in_channels), float32.
-            edge_index: a Graph, which layers share, or what one is made of; no edge twice. Values of a sparse matrix
-                are not read.
+            edge_index: a Graph, which layers share, or what one is made of, where x is; no edge twice. Values of a
+                sparse matrix are not read.
             edge_attr: None.
 
         Returns:

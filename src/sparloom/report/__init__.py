@@ -23,7 +23,7 @@ from sparloom.report.efficiency import (
     efficiency_table,
     paired_metrics,
 )
-from sparloom.report.evaluation import Choices, Truth, judge, optimum, random_choice
+from sparloom.report.evaluation import Choices, Truth, judge, optimum, random_choice, rival_choice
 from sparloom.report.figures import draw_curves, draw_matrices, draw_methods, op_title
 from sparloom.report.fusion_figures import (
     draw_amortisation,
@@ -98,7 +98,7 @@ __all__ = [
     "pad_fusion_tables", "paired_metrics", "pareto", "per_design", "per_matrix", "prelude_frame", "prelude_metrics",
     "prelude_tables", "probe_frame", "probe_metrics", "probe_tables", "ragged_metrics", "ragged_tables",
     "random_choice", "ratio_bounds", "ratio_means", "ratios", "read_compared", "read_run", "read_runs", "results_table",
-    "row_label", "row_metrics", "row_statistics", "rows_cells", "rows_table", "schedule_metrics", "schedule_tables",
-    "slice_lead", "splitting_frame", "splitting_metrics", "splitting_tables", "storage_frame", "storage_metrics",
-    "storage_tables", "summary", "verdict",
+    "rival_choice", "row_label", "row_metrics", "row_statistics", "rows_cells", "rows_table", "schedule_metrics",
+    "schedule_tables", "slice_lead", "splitting_frame", "splitting_metrics", "splitting_tables", "storage_frame",
+    "storage_metrics", "storage_tables", "summary", "verdict",
 ]

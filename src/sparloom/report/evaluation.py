@@ -9,7 +9,7 @@ import pandas as pd
 from sparloom.measure import kendall_tau, ordered_pair_accuracy
 from sparloom.space import Config, ConfigSpace
 
-__all__ = ["Choices", "Truth", "judge", "optimum", "random_choice"]
+__all__ = ["Choices", "Truth", "judge", "optimum", "random_choice", "rival_choice"]
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,12 @@ def random_choice(truth: Truth) -> Choices:
     weights = _least_of(min(5, count), count)
     nowhere = np.full(len(truth.matrices), -1)
     return Choices("random", 0, nowhere, first, np.exp(np.log(ascending) @ weights), nothing, nothing)
+
+
+def rival_choice(method: str, seconds: np.ndarray) -> Choices:
+    """Take what somebody else's kernels need, (matrices,), for a choice."""
+    nothing, nowhere = np.full(len(seconds), np.nan), np.full(len(seconds), -1)
+    return Choices(method, 0, nowhere, seconds, seconds, nothing, nothing)
 
 
 def _programs(space: ConfigSpace, configs: Sequence[Config]) -> np.ndarray:

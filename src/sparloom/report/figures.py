@@ -17,11 +17,13 @@ __all__ = ["COLOURS", "NAMES", "draw_curves", "draw_matrices", "draw_methods", "
            "save", "styled", "width_bars"]
 
 COLOURS: Mapping[str, str] = {
-    "random": "#c8c8c8", "static": "#9a9a9a", "trees": "#5f7fa8", "trees_source": "#8fa9c9", "zero_shot": "#d9a441",
+    "random": "#c8c8c8", "vendor": "#76a05f", "static": "#9a9a9a",
+    "trees": "#5f7fa8", "trees_source": "#8fa9c9", "zero_shot": "#d9a441",
     "no_transfer": "#7aa974", "cognate": "#b5443c", "optimum": "#2b2b2b",
 }
 NAMES: Mapping[str, str] = {
-    "random": "random", "static": "static", "trees": "trees", "trees_source": "trees + source score",
+    "random": "random", "vendor": "cuSPARSE", "static": "static",
+    "trees": "trees", "trees_source": "trees + source score",
     "zero_shot": "zero-shot", "no_transfer": "no transfer", "cognate": "COGNATE", "optimum": "optimum",
 }
 TICKS = (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)  # of logarithmic speedups
@@ -177,7 +179,7 @@ def draw_curves(frame: pd.DataFrame, stem: Path) -> None:
 
 def _bars() -> list[tuple[str, str, str]]:
     """Method, label and metric of every bar."""
-    single = [("random", "random", "random"), ("static", "static", "static")]
+    single = [(method, NAMES[method], method) for method in ("random", "vendor", "static")]
     others = ("zero_shot", "no_transfer", "trees")
     learned = [(method, f"{NAMES[method]}\ntop-1", f"{method}_top1") for method in others]
     ours = [("cognate", "COGNATE\ntop-1", "top1"), ("cognate", "COGNATE\ntop-5", "top5")]

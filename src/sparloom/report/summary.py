@@ -152,7 +152,7 @@ def _log_speedups(rows: pd.DataFrame, top: str) -> np.ndarray:
 def _name(method: str, top: str, headline: str | None) -> str | None:
     if method == headline:
         return top
-    if method in ("optimum", "random", "static"):
+    if method in ("optimum", "random", "static", "vendor"):
         return method if top == "top1" else None
     return f"{method}_{top}"
 

@@ -7,7 +7,8 @@ from rich.table import Table
 __all__ = ["results_table"]
 
 ROWS = (
-    ("random choice", "random", ""), ("static", "static", ""), ("zero-shot top-1", "zero_shot_top1", ""),
+    ("random choice", "random", ""), ("cuSPARSE", "vendor", ""), ("static", "static", ""),
+    ("zero-shot top-1", "zero_shot_top1", ""),
     ("zero-shot top-5", "zero_shot_top5", ""), ("no transfer top-1", "no_transfer_top1", ""),
     ("no transfer top-5", "no_transfer_top5", ""), ("trees top-1", "trees_top1", ""), ("trees top-5", "trees_top5", ""),
     ("trees + source top-1", "trees_source_top1", ""), ("trees + source top-5", "trees_source_top5", ""),

@@ -53,7 +53,8 @@ class BenchDispatchCuda:
         corpus: of matrices.
         count: of matrices that are timed, evenly over their nonzeros; None: all.
         ops: "spmm", "sddmm", "attention"; on the square patterns "sage_training", the means over neighbours in a step
-            of training GraphSAGE with their gradients. Each with the widths of dense operands, all heads together.
+            of training GraphSAGE with their gradients, and "sage_steps", whole steps. Each with the widths of dense
+            operands, all heads together.
         heads: of attention.
         policy: of decisions; None: that of GPUs.
         timing: of methods side by side.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class Collect:
 
     Rows go to one journal per (platform, preset, op, matrix), each flushed to disk, so a run that is killed goes on
     where it was and loses at most the sample in flight. When every matrix is complete, all journals are put together
-    into one table.
+    into one table. On a GPU cuSPARSE is timed between the kernels; its rows have the preset "vendor".
 
     Args:
         platforms: one, or several presets of one platform, which may share their work.
@@ -159,13 +159,24 @@ class Collect:
     def _folder(self) -> Path:
         return Path(self.journals) / corpus_name(self.corpus)
 
-    def _journal(self, name: str, platform: "Platform") -> Journal:
-        return Journal(self._folder, (platform.name, platform.preset, self.op.name, name))
+    def _journal(self, name: str, platform: "Platform", preset: str | None = None) -> Journal:
+        return Journal(self._folder, (platform.name, preset or platform.preset, self.op.name, name))
+
+    def _rivals(self, platform: "Platform") -> Mapping[Config, Any]:
+        """Name what others have on a GPU; the preset of its rows is the space of its configurations."""
+        if platform.kind != "device":
+            return {}
+        from sparloom.tasks.sparse_vendor import sparse_vendors  # with torch, whose threads would disturb processors
+
+        return sparse_vendors(platform, self.op)
 
     def _missing(self, name: str, platform: "Platform") -> list[list[Config]]:
         """Configurations without a row, per round."""
-        done, drawn = self._journal(name, platform).done(self.width), self._drawn(name)
-        return [[config for config in drawn if (config.key, turn) not in done] for turn in range(self.timing.rounds)]
+        rivals = self._rivals(platform)
+        done, wanted = self._journal(name, platform).done(self.width), [*self._drawn(name), *rivals]
+        for preset in {config.space for config in rivals}:
+            done |= self._journal(name, platform, preset).done(self.width)
+        return [[config for config in wanted if (config.key, turn) not in done] for turn in range(self.timing.rounds)]
 
     def _complete(self, name: str) -> bool:
         return not any(any(self._missing(name, platform)) for platform in self.platforms)
@@ -176,12 +187,16 @@ class Collect:
         """Measure and write rows as they come, those of one instant together."""
         conditions = {"op": self.op.name, "platform": self.platforms[0].name, "matrix": name, "width": self.width,
                       "machine": str(describe_machine()["name"]), "commit": commit()}
-        journals = {platform.preset: self._journal(name, platform) for platform in self.platforms}
+        journals, rivals = {platform.preset: self._journal(name, platform) for platform in self.platforms}, {}
+        for platform in self.platforms:
+            rivals |= self._rivals(platform)
+            journals |= {config.space: self._journal(name, platform, config.space) for config in rivals}
         done = {preset: journal.done(self.width) for preset, journal in journals.items()}
         fresh: list[Sample] = []
         written = time.monotonic()
         for preset, config, turn, measurement in measure_presets(self.platforms, self.op, operands, missing=missing,
-                                                                 timing=self.timing):
+                                                                 timing=self.timing, rivals=rivals):
+            preset = config.space if config in rivals else preset
             if (config.key, turn) in done[preset]:
                 continue
             done[preset].add((config.key, turn))

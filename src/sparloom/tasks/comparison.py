@@ -16,8 +16,8 @@ from sparloom.tasks.training import Trained, write_curves
 
 __all__ = ["Comparison"]
 
-WITHOUT_TARGET = ("random", "zero_shot")  # all others read the drawn labels
-WITHOUT_SOURCE = ("random", "static", "trees", "no_transfer")
+WITHOUT_TARGET = ("random", "vendor", "zero_shot")  # all others read the drawn labels
+WITHOUT_SOURCE = ("random", "vendor", "static", "trees", "no_transfer")
 
 
 @dataclass

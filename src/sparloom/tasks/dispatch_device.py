@@ -24,7 +24,7 @@ from sparloom.tasks.dispatch_calls import OPS, told
 from sparloom.tasks.dispatch_cases import TRAINING, DispatchCase
 from sparloom.tasks.known_rows import KnownRows
 from sparloom.tasks.own_calls import user_call
-from sparloom.tasks.sage_training import sage_aggregations
+from sparloom.tasks.sage_training import sage_aggregations, sage_steps
 from sparloom.tasks.sparse_peers import gathered_bytes
 from sparloom.tasks.timed_cases import statistics_of
 
@@ -113,13 +113,12 @@ class DeviceDispatchBench:
         return rows + failed
 
     def _trained(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Time means over neighbours with their gradients, in which kernels are decided and kept as in any program."""
-        if case.op != "sage_training":
-            raise Unsupported(f"{case.op} on a GPU: layers compute on the CPU, of training there is sage_training")
+        """Time means over neighbours or whole steps, in which kernels are decided and kept as in any program."""
         if 8 * matrix.pattern.nnz * case.width > self.memory_bytes:
             return [_refused("pyg", Unsupported("PyTorch Geometric gathers more than the memory has"))]
         try:
-            steps = sage_aggregations(matrix.pattern, case.width, seed=self.seed, device=self.device)
+            bind = sage_aggregations if case.op == "sage_training" else sage_steps
+            steps = bind(matrix.pattern, case.width, seed=self.seed, device=self.device)
         except REFUSALS as error:
             return [_refused("pyg", error)]
         taken = interleaved_on_device({**steps.own, **steps.peers}, self.timing, self.where.gpu.repeat)

@@ -12,7 +12,7 @@ import pandas as pd
 from sparloom.data import SampleSource, Selection
 from sparloom.models import CognateModel, CostModel, Static, Trees
 from sparloom.ops import Op
-from sparloom.report import Choices, judge, optimum, random_choice
+from sparloom.report import Choices, judge, optimum, random_choice, rival_choice
 from sparloom.sparse import Role
 from sparloom.tasks.beginning import Beginning, begin
 from sparloom.tasks.checkpoints import Checkpoints, samples_name
@@ -36,6 +36,7 @@ class Finetune:
     """COGNATE's main experiment: few target labels, judged on matrices that no method has seen.
 
     For every seed a few training matrices and configurations are drawn; all methods learn from exactly these labels.
+    On a GPU cuSPARSE is judged beside them, as the method vendor, where the samples have it.
     Networks keep their last epoch: to choose one by validation on the target would cost further labels.
 
     Args:
@@ -87,6 +88,8 @@ class Finetune:
         comparison = Comparison(study, beginning.notes if beginning else {})
         reports = Reports(out, self.recipe.reported)
         comparison.add(random_choice(study.truth))
+        if study.vendor is not None:
+            comparison.add(rival_choice("vendor", study.vendor))
         if "zero_shot" in self.methods:
             comparison.add(_judged("zero_shot", 0, study, beginning.zero_shot(self.recipe.module.net, study.space)))
         for seed in self.seeds:

@@ -61,7 +61,9 @@ class Classification:
 
 
 class Trainee:
-    """Two layers with ReLU between them, trained in the type of the features by Adam on the cross entropy of all nodes.
+    """Two layers with ReLU between them, trained where the features are and in their type.
+
+    Adam lowers the cross entropy of all nodes.
 
     Args:
         prepare: makes what the layers take as the graph; called by the first step.
@@ -70,7 +72,7 @@ class Trainee:
 
     def __init__(self, layer: Layer, prepare: Callable[[], Any], task: Classification, *, seed: int) -> None:
         torch.manual_seed(seed)
-        self.layers = torch.nn.ModuleList([layer(task.width, task.width) for _ in range(2)]).to(task.features.dtype)
+        self.layers = torch.nn.ModuleList([layer(task.width, task.width) for _ in range(2)]).to(task.features)
         self.loss = float("nan")
         self._optimizer = torch.optim.Adam(self.layers.parameters(), lr=LEARNING_RATE)
         self._prepare, self._task = prepare, task

@@ -1,9 +1,9 @@
 """Ask a platform for exactly the measurements that are missing; what it raises becomes a failed measurement."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparloom.errors import SparloomError
 from sparloom.measure import Measurement, TimingProtocol
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 def measure_presets(
     platforms: Sequence["Platform"], op: Op, operands: Operands, *, missing: Sequence[Sequence[Sequence[Config]]],
-    timing: TimingProtocol,
+    timing: TimingProtocol, rivals: Mapping[Config, Any] | None = None,
 ) -> Iterator[tuple[str, Config, int, Measurement]]:
     """Measure what each of several presets of one platform lacks: (preset, configuration, round, measurement).
 
@@ -30,6 +30,7 @@ def measure_presets(
 
     Args:
         missing: for every preset, configurations per round.
+        rivals: see `measure_missing`.
     """
     first = platforms[0]
     if len(platforms) > 1 and hasattr(first, "measure_together") and all(lacks == missing[0] for lacks in missing):
@@ -41,12 +42,14 @@ def measure_presets(
         except FAILURES as error:
             logger.warning("%s on presets of %s together: %s; one by one", op.name, first.name, error)
     for platform, lacks in zip(platforms, missing, strict=True):
-        for config, turn, measurement in measure_missing(platform, op, operands, missing=lacks, timing=timing):
+        for config, turn, measurement in measure_missing(platform, op, operands, missing=lacks, timing=timing,
+                                                         rivals=rivals):
             yield platform.preset, config, turn, measurement
 
 
 def measure_missing(
-    platform: "Platform", op: Op, operands: Operands, *, missing: Sequence[Sequence[Config]], timing: TimingProtocol
+    platform: "Platform", op: Op, operands: Operands, *, missing: Sequence[Sequence[Config]], timing: TimingProtocol,
+    rivals: Mapping[Config, Any] | None = None,
 ) -> Iterator[tuple[Config, int, Measurement]]:
     """Measure the configurations that each round lacks.
 
@@ -55,31 +58,36 @@ def measure_missing(
 
     Args:
         missing: configurations per round.
+        rivals: what others have, under the configurations that name it among the missing; the platform binds it.
     """
     if all(configs == missing[0] for configs in missing):
-        yield from _guarded(platform, op, operands, missing[0], timing)
+        yield from _guarded(platform, op, operands, missing[0], timing, rivals or {})
         return
     for turn, configs in enumerate(missing):
         once = replace(timing, rounds=1, seed=timing.seed + turn)
-        for config, number, measurement in _guarded(platform, op, operands, configs, once):
+        for config, number, measurement in _guarded(platform, op, operands, configs, once, rivals or {}):
             yield config, turn if number == 0 else timing.rounds + REPEATS * turn + number - 1, measurement
 
 
 def _guarded(
-    platform: "Platform", op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
+    platform: "Platform", op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol,
+    rivals: Mapping[Config, Any],
 ) -> Iterator[tuple[Config, int, Measurement]]:
     if not configs:
         return
     waiting = {(config, turn) for config in configs for turn in range(timing.rounds)}
+    own = [config for config in configs if config not in rivals]
+    theirs = {config: rivals[config] for config in configs if config in rivals}
+    extra = (theirs,) if theirs else ()  # most platforms know none
     try:
-        for config, turn, measurement in platform.measure_many(op, operands, configs, timing):
+        for config, turn, measurement in platform.measure_many(op, operands, own, timing, *extra):
             waiting.discard((config, turn))
             yield config, turn, measurement
     except FAILURES as error:
         logger.warning("%s on %s: %s: %s", op.name, platform.name, type(error).__name__, error)
         if len(configs) > 1:
             for config in dict.fromkeys(config for config in configs if any(config == left for left, _ in waiting)):
-                yield from _guarded(platform, op, operands, [config], timing)
+                yield from _guarded(platform, op, operands, [config], timing, rivals)
             return
         for config, turn in sorted(waiting, key=lambda place: place[1]):
             yield config, turn, Measurement.failed(f"{type(error).__name__}: {error}", platform.kind)

@@ -1,4 +1,4 @@
-"""GraphSAGE: means over neighbours with their gradients, and, on the CPU, whole steps of training.
+"""GraphSAGE: means over neighbours with their gradients, and whole steps of training.
 
 Both with own layers and with those of PyTorch Geometric.
 """
@@ -49,10 +49,9 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.
         Unsupported: torch_geometric is not installed.
         AssertionError: ours differ from those of the form edge_index, or of the first one that runs.
     """
-    task = Classification.drawn(pattern, width, seed=seed)
+    task = Classification.drawn(pattern, width, seed=seed).to(device)
     slopes = torch.rand(task.nodes, width, generator=torch.Generator().manual_seed(seed)).to(device)
-    *means, shape = Graph(task.edges, task.nodes).connections().means
-    means, task = (*(tensor.to(device) for tensor in means), shape), task.to(device)
+    means = Graph(task.edges, task.nodes).connections().means
     layer, peers, refused = geometric().nn.SAGEConv(width, width), {}, {}
     apart: dict[str, float] = {}
     expected = None
@@ -68,13 +67,13 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.
     return _sorted_out(Steps({OWN: own}, peers, refused), apart, limit=CLOSE, what="means or gradients")
 
 
-def sage_steps(pattern: Pattern, width: int, *, seed: int) -> Steps:
+def sage_steps(pattern: Pattern, width: int, *, seed: int, device: torch.device = CPU) -> Steps:
     """Bind a step of each method, as `sage_aggregations`; refused are those whose loss differs after two steps.
 
     Two layers of `width` channels that average over neighbours, ReLU between them, cross entropy, both backward, Adam.
     Graphs are prepared and kernels decided in the first step, which is behind all.
     """
-    task = Classification.drawn(pattern, width, seed=seed)
+    task = Classification.drawn(pattern, width, seed=seed).to(device)
     layer, peers, refused = geometric().nn.SAGEConv, {}, {}
     for name, graph in _forms(task).items():
         with noted(name, refused):

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom.data import MatrixInputs, MatrixSamples, SampleSource, Selection, draw_labels, matrix_samples
+from sparloom.errors import MissingArtifact
 from sparloom.models import CostModel, MatrixView
 from sparloom.ops import Op
 from sparloom.report import Truth
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Study"]
 
+VENDOR = "vendor"  # preset of rows of somebody else's kernels
 logger = logging.getLogger(__name__)
 
 
@@ -100,6 +102,25 @@ class Study:
             logger.warning("%d of %d %s matrices lack configurations and are left out", len(counts) - len(whole),
                            len(counts), self.role)
         return Truth.of(rows, self.space, {name: self.inputs[name].shape for name in whole})
+
+    @cached_property
+    def vendor(self) -> np.ndarray | None:
+        """Least seconds of the vendor's algorithms on each matrix of the truth; None where one has none."""
+        if self.platform.kind != "device":
+            return None
+        try:
+            table = self.samples.table(self.platform.name, VENDOR, self.op.name)
+        except MissingArtifact:
+            return None
+        width = getattr(self.platform, "width", None)
+        labels = (table if len(table.widths()) < 2 else table.filter(width=width)).labels()
+        labels = labels[labels["config"].str.startswith(f"{VENDOR}=")]
+        least = labels.groupby("matrix")["seconds"].min().reindex(list(self.truth.matrices))
+        if least.isna().any():
+            logger.warning("%d of %d matrices lack seconds of the vendor, which is left out", least.isna().sum(),
+                           len(least))
+            return None
+        return least.to_numpy(np.float64)
 
     def draw(self, selection: Selection, seed: int) -> pd.DataFrame:
         """Choose the labels that every method may learn from, among training matrices."""

@@ -211,7 +211,7 @@ def test_killed_again_and_again_it_loses_at_most_the_sample_in_flight(tmp_path, 
 
 @pytest.mark.cc
 def test_attention_on_a_gpu_is_collected(tmp_path):
-    """A head has 4 columns: 36 configurations are legal."""
+    """A head has 4 columns: 36 configurations are legal; the baseline is repeated twice."""
     op, platform = CsrAttention(4), CudaPlatform("cuda_kernels", "h200", 16)
     texts = {AttentionProgram.of(config, 4).text for config in platform.space(op)}
     platform.gpu = Emulator(sorted(texts), tmp_path)
@@ -219,7 +219,7 @@ def test_attention_on_a_gpu_is_collected(tmp_path):
                             steal_ratio=1.5, retakes=0, seed=0)
     metrics = collect(tmp_path, op=op, platforms=[platform], timing=timing).run(tmp_path)
     table = SampleTable.read(tmp_path / "toy" / "samples" / "cuda_kernels_attention.parquet")
-    assert metrics["new_rows"] == len(table) == 4 * 36
+    assert metrics["new_rows"] == len(table) == 4 * (36 + 2)
     assert metrics["new_failures"] == 0
 
 

@@ -1,20 +1,23 @@
 """Fine-tuning on GPU kernels: what it lacks without a GPU, every method on made-up samples, samples of a device."""
 
+import numpy as np
 import pandas as pd
 import pytest
 from cuda_emulator import Emulator
 from small import SMALL
 
-from sparloom.errors import MissingArtifact
+from sparloom.data import SampleTable
+from sparloom.errors import MissingArtifact, Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SpMM
 from sparloom.platforms import CudaPlatform
 from sparloom.platforms.cuda.spmm import SpmmProgram
 from sparloom.sparse import SyntheticCorpus
-from sparloom.tasks import Collect, PrepareInputs
+from sparloom.tasks import Collect, PrepareInputs, sparse_vendor
 
 WHOLE = (*SMALL, "samples.configs=324")  # every configuration of either space
 WIDTH = 16
+AGAIN = 2  # of the baseline, by which drift is told
 
 
 def test_what_is_missing_is_made_by_the_experiments_of_the_platform(build, tmp_path):
@@ -52,9 +55,25 @@ def test_sddmm_is_judged_on_its_own_space(build, tmp_path):
     assert metrics["test/optimum_speedup"] >= metrics["test/static_speedup"]
 
 
+def dense_product(gpu, placed, result):
+    """Stand in for cuSPARSE on an emulated device."""
+    matrix = placed.given.matrix
+    full = np.zeros(matrix.pattern.shape, np.float32)
+    full[matrix.pattern.row_ids(), matrix.pattern.indices] = matrix.values
+    return lambda: np.matmul(full, placed.dense["B"], out=result)
+
+
+def absent(gpu, placed, result):
+    raise Unsupported("no such algorithm")
+
+
 @pytest.mark.cc
-def test_samples_of_a_device_are_judged(build, tmp_path):
+@pytest.mark.parametrize("vendors", [{}, {"cusparse": dense_product, "cusparse_alg2": absent}, {"cusparse": absent}],
+                         ids=["none", "one", "refused"])
+def test_samples_of_a_device_are_judged(build, tmp_path, monkeypatch, vendors):
     """Dense operands of 16 columns: 72 configurations are legal."""
+    monkeypatch.setattr(sparse_vendor, "CupyGpu", Emulator)
+    monkeypatch.setattr(sparse_vendor, "VENDORS", {"spmm": vendors})
     data = tmp_path / "data"
     corpus = SyntheticCorpus([24], 1, 0, ["star_2d", "banded", "staircase", "nearest", "netlist"])
     platform = CudaPlatform("cuda", "h200", WIDTH)
@@ -62,13 +81,25 @@ def test_samples_of_a_device_are_judged(build, tmp_path):
     timing = TimingProtocol(rounds=1, repetitions=1, short_seconds=0.0, most_repetitions=1, slow_factor=4.0,
                             steal_ratio=1.5, retakes=0, seed=0)
     PrepareInputs(corpus, sites=256, flops=1e9, jobs=1, data=str(data)).run(tmp_path)
-    collected = Collect(
+    collect = Collect(
         op=SpMM(), platforms=[platform], corpus=corpus, timing=timing, width=WIDTH, configs="all",
         roles=["train", "validation", "test"], matrices=[], shard="0/1", jobs=1, journals=str(tmp_path / "journals"),
-        data=str(data), partial=False, seed=0).run(tmp_path)
-    assert (collected["new_rows"], collected["new_failures"]) == (5 * 72, 0)
+        data=str(data), partial=False, seed=0)
+    collected, refused = collect.run(tmp_path), list(vendors.values()).count(absent)
+    assert (collected["new_rows"], collected["new_failures"]) == (5 * (72 + AGAIN + len(vendors)), 5 * refused)
+    assert collect.run(tmp_path)["new_rows"] == 0
+    table = SampleTable.read(data / "synthetic" / "samples" / "cuda_spmm.parquet")
+    assert set(table.presets()) == {"h200", *(["vendor"] if vendors else [])}
+    if vendors:
+        assert set(table.filter(preset="vendor").frame()["config"]) == {f"vendor={name}" for name in vendors}
     metrics = build("finetune_cuda", "samples=synthetic", f"target.width={WIDTH}", "target.device=h200",
                     "selection.matrices=3", "selection.configs_per_matrix=20", "task.methods=[static,trees]",
                     "task.seeds=[0]", "trees.bags=2", "trees.rounds=20", folder=tmp_path).run(tmp_path)
     assert (metrics["test/matrices"], metrics["test/labels_per_seed"]) == (2, 60)
+    assert ("test/vendor_speedup" in metrics) == (dense_product in vendors.values())
+    if dense_product in vendors.values():
+        rows = pd.read_parquet(tmp_path / "per_matrix.parquet").set_index(["method", "matrix"]).loc["vendor"]
+        speedup = np.exp(np.log(rows["baseline_seconds"] / rows["top1_seconds"]).mean())
+        assert metrics["test/vendor_speedup"] == pytest.approx(speedup)
+        assert len(rows) == 2
     assert 0 < metrics["test/static_of_optimum"] <= 1

@@ -19,11 +19,11 @@ NUMBERS = {"float": FLOAT, "Half": 2, "Bfloat": 14}  # CUDA_R_32F, CUDA_R_16F, C
 ALGORITHMS = {"default": 0, "alg2": 6}  # CUSPARSE_SPMM_ALG_DEFAULT, CUSPARSE_SPMM_CSR_ALG2: which is faster varies
 
 
-def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[[Operands], Any]:
+def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[..., Any]:
     """Prepare products with a pattern: A's values and X (cols, width) of their type under "B" give (rows, width).
 
-    Sums are float32. CuPy's own product wants X in columns and copies it in every call, and its sparse matrices have no
-    short numbers, so its lower interface is used.
+    What they are given second is overwritten in place of a new array. Sums are float32. CuPy's own product wants X in
+    columns and copies it in every call, and its sparse matrices have no short numbers, so its lower interface is used.
 
     Args:
         algorithm: "default" or "alg2".
@@ -50,9 +50,9 @@ def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[[Operands], 
         cusparse.spMatSetValues(descriptor, values.data.ptr)
         return descriptor
 
-    def product(operands: Operands) -> Any:
+    def product(operands: Operands, out: Any | None = None) -> Any:
         arrays[2], x = operands.matrix.values, operands.dense["B"]
-        result = cupy.empty((pattern.rows, x.shape[1]), x.dtype)
+        result = cupy.empty((pattern.rows, x.shape[1]), x.dtype) if out is None else out
         right, written = _described(cusparse, x), _described(cusparse, result)
         given = (cupy.cuda.device.get_cusparse_handle(), cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE,
                  cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE, alpha.data, sparse(arrays[2]), right, beta.data, written,

@@ -1,8 +1,7 @@
 """NVIDIA GPUs as a platform."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -25,6 +24,7 @@ __all__ = ["CudaPlatform"]
 
 SPACES = {"cuda": ("spmm", "sddmm"), "cuda_kernels": ("spmm", "spmm_mean", "spmm_max", "sddmm", "attention"),
           "triton": ("gemm",)}
+REPEATS = 2  # of the baseline per round, beyond the first
 KERNELS = {"spmm": SpmmKernels, "spmm_mean": SpmmKernels, "spmm_max": SpmmKernels, "sddmm": SddmmKernels,
            "attention": AttentionKernels}
 
@@ -93,13 +93,17 @@ class CudaPlatform:
 
     def measure(self, op: Op, operands: Given, config: Config, timing: TimingProtocol) -> Measurement:
         """Measure one configuration; the repetitions of all rounds in one measurement."""
-        return Measurement.joined([taken for _, _, taken in self.measure_many(op, operands, [config], timing)])
+        return Measurement.joined([taken for _, number, taken in self.measure_many(op, operands, [config], timing)
+                                   if number < timing.rounds])
 
     def measure_many(
         self, op: Op, operands: Given, configs: Sequence[Config], timing: TimingProtocol,
         rivals: Mapping[Config, Rival] | None = None,
     ) -> Iterator[tuple[Config, int, Measurement]]:
         """Measure configurations in interleaved rounds; in each, operands are copied to the device anew.
+
+        The baseline of a sparse operation, if asked for beside others, is measured three times in each round (A/A), as
+        by `CpuPlatform`: the second and third are rounds `rounds + 2 * round` and the next, and tell the drift.
 
         Every result is compared with the float64 oracle in every round; one that differs is a failed measurement, and
         so is a configuration that the device cannot start.
@@ -111,19 +115,24 @@ class CudaPlatform:
         for config in configs:
             family.space().validate(config)
         check = family.check(op, operands, seed=timing.seed)
+        repeated = self._repeated(op, configs)
 
         def watch(call: Call) -> Stopwatch:
             return Stopwatch(gpu.repeat(call), timing, threads=1, kind=self.kind)
 
         for number in range(timing.rounds):
             placed, result = Placed.on(gpu, operands), family.result(gpu, operands)
-            contenders, refused = _bound(family, gpu, placed, configs, result)
-            contenders += [Contender(config, rival(placed, result)) for config, rival in (rivals or {}).items()]
+            calls = {config: partial(family.bind, gpu, placed, config, result) for config in configs}
+            calls |= {config: partial(rival, placed, result) for config, rival in (rivals or {}).items()}
+            contenders, refused = _bound(calls)
+            contenders += [each for each in contenders if each.config in repeated for _ in range(REPEATS)]
+            numbers = {config: iter((number, *range(timing.rounds + REPEATS * number,
+                                                    timing.rounds + REPEATS * (number + 1)))) for config in repeated}
             for config, reason in refused.items():
                 yield config, number, Measurement.failed(reason, self.kind)
             for config, measurement in sweep(contenders, result, lambda found: check(gpu.download(found)), watch=watch,
                                              rng=rng):
-                yield config, number, measurement
+                yield config, next(numbers[config]) if config in repeated else number, measurement
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -151,6 +160,11 @@ class CudaPlatform:
             self._families[key] = self._family(*key)
         return self._families[key]
 
+    def _repeated(self, op: Op, configs: Sequence[Config]) -> tuple[Config, ...]:
+        """Name the configuration whose repetitions tell the drift; sweeps of GEMM have no rounds for it."""
+        baseline = None if self.name == "triton" or len(configs) < 2 else self.baseline(op, None)
+        return (baseline,) if baseline in configs else ()
+
     def _family(self, op: str, width: int) -> Family:
         if self.name == "triton":
             return TritonGemm(self.limits)
@@ -158,14 +172,12 @@ class CudaPlatform:
         return KERNELS[op](make(op, width=width))
 
 
-def _bound(
-    family: Family, gpu: Gpu, placed: Placed, configs: Sequence[Config], result: Any
-) -> tuple[list[Contender], dict[Config, str]]:
+def _bound(calls: Mapping[Config, Callable[[], Call]]) -> tuple[list[Contender], dict[Config, str]]:
     """Bind all configurations; those that the device cannot start come with the reason."""
     contenders, refused = [], {}
-    for config in configs:
+    for config, bind in calls.items():
         try:
-            contenders.append(Contender(config, family.bind(gpu, placed, config, result)))
+            contenders.append(Contender(config, bind()))
         except Unsupported as error:
             refused[config] = str(error)
     return contenders, refused

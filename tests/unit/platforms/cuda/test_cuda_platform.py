@@ -96,6 +96,18 @@ def test_configurations_are_measured_on_the_clock_of_the_device(emulated):
 
 
 @pytest.mark.cc
+def test_the_baseline_is_repeated_in_every_round(emulated, tmp_path, monkeypatch):
+    default = emulated.baseline(SpMM(), None)
+    other = next(config for config in emulated.space(SpMM()) if config != default)
+    monkeypatch.setattr(emulated, "gpu", Emulator([SpmmProgram.of(each).text for each in (default, other)], tmp_path))
+    found = list(emulated.measure_many(SpMM(), SpMM().operands(matrix(), 16, seed=0), [other, default], TIMING))
+    assert sorted(number for config, number, _ in found if config == default) == [0, 1, 2, 3, 4, 5]
+    assert [number for config, number, _ in found if config == other] == [0, 1]
+    assert {number for _, number, _ in found[:4]} == {0, 2, 3}
+    assert all(len(taken.seconds) == 3 for _, _, taken in found)
+
+
+@pytest.mark.cc
 def test_wrong_results_are_failures(emulated, monkeypatch):
     bind = SpmmKernels.bind
 

@@ -1,0 +1,179 @@
+"""Layers of graphs on a GPU: on an emulated one right, and nothing left on the CPU of what they read."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from emulated_gpu import SharedMemory
+from sparse_tensors import dense
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from sparloom.dispatch.csr import CsrPolicy, CudaPlace
+from sparloom.dispatch.csr.cuda_rates import CudaRates
+from sparloom.nn import GCNConv, Graph, SAGEConv, TransformerConv, tensor_place
+from sparloom.nn import graph as graphs
+from sparloom.nn.connections import Connections
+from sparloom.nn.device_convolution import DeviceAdjacency
+from sparloom.nn.normalise import Normalisation
+from sparloom.nn.tensor_place import CudaTensors
+from sparloom.nn.unchanged import Unchanged
+
+pytestmark = [
+    pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")]
+
+NODES, EDGES, CHANNELS = 30, 140, 8
+THERE, NORMALISED = torch.device("cuda", 0), Normalisation(1.0, symmetric=True)
+LAYERS = {
+    "mean": lambda: SAGEConv(CHANNELS, 4), "sum": lambda: SAGEConv(CHANNELS, 12, "sum"),
+    "max": lambda: SAGEConv(CHANNELS, 8, "max"), "transform": lambda: GCNConv(CHANNELS, 4),
+    "aggregate": lambda: GCNConv(CHANNELS, 12, bias=False), "attention": lambda: TransformerConv(CHANNELS, 4, heads=2)}
+
+
+@pytest.fixture(scope="module")
+def where(tmp_path_factory) -> CudaPlace:
+    return CudaPlace(SharedMemory(tmp_path_factory.mktemp("gpu")), bits=True)
+
+
+@pytest.fixture
+def emulated(where, monkeypatch) -> contextlib.AbstractContextManager[CudaPlace]:
+    """A context in which the CPU is taken for the emulated GPU, on which nothing is measured."""
+    @contextlib.contextmanager
+    def taken() -> Iterator[CudaPlace]:
+        with monkeypatch.context() as patch:
+            patch.setattr(CudaPlace, "policy", lambda self: CsrPolicy(least_seconds=1e9))
+            patch.setattr("sparloom.dispatch.csr.cuda_rates.measure_cuda_rates",
+                          lambda gpu: CudaRates.of_data_sheet(gpu.device))
+            patch.setattr(tensor_place, "CUDA_SPARSE_LIBRARIES", {})
+            patch.setattr(graphs, "FUSED", ())
+            patch.setattr("sparloom.nn.known_patterns.tensors_on",
+                          lambda device: CudaTensors(device, where, lambda: 0))
+            yield where
+
+    return taken()
+
+
+@pytest.fixture
+def edges() -> torch.Tensor:
+    """A directed graph with self-loops, without repeated edges, and nodes without any."""
+    drawn = torch.randint(0, NODES - 5, (2, EDGES), generator=torch.Generator().manual_seed(2))
+    return torch.unique(drawn, dim=1)
+
+
+def trained(layer: torch.nn.Module, x: torch.Tensor, graph: Graph) -> list[torch.Tensor]:
+    """The result, and the gradients of features and parameters."""
+    x = x.clone().requires_grad_()
+    result = layer(x, graph)
+    gradients = torch.autograd.grad(result.tanh().sum(), [x, *layer.parameters()])
+    return [each.detach().cpu() for each in (result, *gradients)]
+
+
+def assert_near(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    """Within 1e-5 of the largest element: both have errors of float32."""
+    for found, right in zip(actual, expected, strict=True):
+        torch.testing.assert_close(found, right, rtol=0, atol=1e-5 * max(1.0, right.abs().max().item()))
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers_and_their_gradients_are_computed_there(emulated, edges, kind) -> None:
+    layer, x = LAYERS[kind](), dense(NODES, CHANNELS)
+    expected = trained(layer, x, Graph(edges, NODES))
+    with emulated as where:
+        launched = where.gpu.launched
+        assert_near(trained(layer, x, Graph(edges, NODES)), expected)
+    assert where.gpu.launched > launched
+
+
+def test_weights_of_edges_learn_there(emulated, edges) -> None:
+    layer, x = GCNConv(CHANNELS, 4), dense(NODES, CHANNELS)
+    weights = dense(edges.shape[1], seed=5).abs().requires_grad_()
+
+    def learned() -> list[torch.Tensor]:
+        result = layer(x, Graph(edges, NODES), weights)
+        return [result.detach(), *torch.autograd.grad(result.tanh().sum(), [weights, *layer.parameters()])]
+
+    expected = learned()
+    with emulated:
+        assert_near(learned(), expected)
+
+
+def test_a_cached_matrix_is_kept_there(emulated, edges) -> None:
+    layer, x = GCNConv(CHANNELS, 4, cached=True), dense(NODES, CHANNELS)
+    with emulated:
+        expected = layer(x, edges)
+        assert isinstance(layer._cached, DeviceAdjacency)
+        torch.testing.assert_close(layer(x, edges.flip(0)), expected)
+
+
+def test_matrices_of_a_graph_are_made_on_its_device(edges) -> None:
+    graph = Graph(torch.cat([edges, edges[:, :1]], dim=1), NODES)
+    graph.edges = replace(graph.edges, device=torch.device("meta"))
+    found = graph.connections()
+    for matrix in (found.sums, found.means, found.maxima, graph.adjacency(NORMALISED, torch.float32).matrix):
+        assert [part.device.type for part in matrix[:3]] == ["meta"] * 3
+        assert matrix[3] == (NODES, NODES)
+    assert found.sums[0] is found.maxima[0]
+    assert graph.adjacency(NORMALISED, torch.float32) is graph.adjacency(NORMALISED, torch.float32)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers_compute_where_their_tensors_are(edges, kind) -> None:
+    """Tensors without numbers, which know their device: operations of torch on tensors of two are errors."""
+    layer, graph = LAYERS[kind](), Graph(edges, NODES)
+    known, looped = graph.connections(), graph.adjacency(NORMALISED, torch.float32)
+    indices = map(torch.from_numpy, (looped.matrix.pattern.indptr, looped.matrix.pattern.indices))
+    graph.edges = replace(graph.edges, device=THERE)
+    with FakeTensorMode(), torch.no_grad():
+        def there(*parts: torch.Tensor) -> tuple:
+            return *(torch.zeros(part.shape, dtype=part.dtype).to(THERE) for part in parts), (NODES, NODES)
+
+        for module in layer.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                delattr(module, name)
+                setattr(module, name, there(parameter)[0])
+        graph._connections = Connections(*(there(*each[:3]) for each in (known.sums, known.means, known.maxima)), None)
+        graph._adjacencies[NORMALISED, torch.float32] = Unchanged.of(None), DeviceAdjacency(
+            there(*indices, looped.values))
+        result = layer(there(dense(NODES, CHANNELS))[0], graph)
+    assert result.device == THERE
+    assert result.shape[0] == NODES
+
+
+@pytest.mark.parametrize("kind", ["mean", "transform", "attention"])
+def test_features_and_graph_in_two_places_are_refused(edges, kind) -> None:
+    layer, graph = LAYERS[kind](), Graph(edges, NODES)
+    graph.edges = replace(graph.edges, device=THERE)
+    if kind == "transform":
+        layer._cached = DeviceAdjacency((torch.zeros(1, device="meta"), None, None, (NODES, NODES)))
+    with pytest.raises(ValueError, match=r"x on cpu and the graph on (cuda:0|meta): make the graph of edge_index.to"):
+        layer(dense(NODES, CHANNELS), graph)
+
+
+def test_edges_and_their_weights_in_two_places_are_refused(edges) -> None:
+    with pytest.raises(ValueError, match="edge_weight on meta and the graph on cpu: move one of them"):
+        GCNConv(CHANNELS, 4)(dense(NODES, CHANNELS), edges, torch.ones(edges.shape[1], device="meta"))
+
+
+def test_a_graph_elsewhere_is_refused(edges) -> None:
+    with pytest.raises(ValueError, match=r"a graph on meta: .* use graph.cpu\(\) or graph.cuda\(\)"):
+        Graph(edges.to("meta"), NODES)
+
+
+def test_float64_is_for_the_cpu(edges) -> None:
+    layer = GCNConv(CHANNELS, 4)
+    with FakeTensorMode(), torch.no_grad():
+        del layer.lin.weight
+        layer.lin.weight = torch.zeros(4, CHANNELS).double().to(THERE)
+        with pytest.raises(TypeError, match="both must be float32, or both float64, on the CPU"):
+            layer(torch.zeros(NODES, CHANNELS).double().to(THERE), edges)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU that torch can use")
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers_on_a_gpu_are_those_of_the_cpu(edges, kind) -> None:
+    layer, x = LAYERS[kind](), dense(NODES, CHANNELS)
+    expected = trained(layer, x, Graph(edges, NODES))
+    assert_near(trained(layer.cuda(), x.cuda(), Graph(edges.cuda(), NODES)), expected)
