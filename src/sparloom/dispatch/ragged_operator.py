@@ -10,6 +10,7 @@ import numpy as np
 
 from sparloom.ragged import (
     LENGTHS,
+    PANEL,
     EncoderSchedule,
     EncoderShape,
     NormSchedule,
@@ -54,8 +55,8 @@ def encoder_operators(shape: EncoderShape) -> Mapping[str, RaggedOperator]:
     makers = {"encoder": scheduled_encoder_layer, "attention": scheduled_attention, "mixing": scheduled_mixing}
 
     def operator(name: str, made: Callable[[EncoderShape, EncoderSchedule], Program]) -> RaggedOperator:
-        return RaggedOperator(f"{name} {sizes}", EncoderSpace(name), lambda config: made(shape, EncoderSchedule(
-            **{name: int(value) for name, value in config.values})), _sequences, _some_sequences)
+        return RaggedOperator(f"{name} {sizes}", EncoderSpace(name, panel=PANEL), lambda config: made(
+            shape, EncoderSchedule(**{name: int(value) for name, value in config.values})), _sequences, _some_sequences)
 
     return {name: operator(name, made) for name, made in makers.items()}
 
@@ -79,7 +80,7 @@ def token_operators(width: int, epsilon: float = 1e-5) -> Mapping[str, RaggedOpe
 def product_operators() -> dict[str, RaggedOperator]:
     """Give vgemm and trmm."""
     def operator(name: str, made: Callable[..., Program]) -> RaggedOperator:
-        return RaggedOperator(name, RaggedProductSpace(name), lambda config: made(
+        return RaggedOperator(name, RaggedProductSpace(name, panel=PANEL), lambda config: made(
             **{name: int(value) for name, value in config.values}), _sizes, lambda structure: structure)
 
     return {"vgemm": operator("vgemm", tiled_vgemm), "trmm": operator("trmm", tiled_trmm)}

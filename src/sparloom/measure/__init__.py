@@ -1,7 +1,7 @@
 """Measurements, timing protocol, noise, metrics of rankings and choices, machine description."""
 
 from sparloom.measure.caches import cache_bytes_per_core, cache_levels
-from sparloom.measure.machine import describe_machine, usable_memory
+from sparloom.measure.machine import describe_machine, usable_memory, vector_lanes
 from sparloom.measure.measurement import Kind, Measurement, TimingProtocol
 from sparloom.measure.metrics import (
     DCE_COST,
@@ -32,4 +32,5 @@ __all__ = [
     "noise_floor",
     "ordered_pair_accuracy",
     "usable_memory",
+    "vector_lanes",
 ]

@@ -104,6 +104,7 @@ from sparloom.ragged.operation import (
     where,
 )
 from sparloom.ragged.pad import pad_loop, pad_storage
+from sparloom.ragged.panels import PANEL
 from sparloom.ragged.parts import Part, part
 from sparloom.ragged.pointers import pointer_steps
 from sparloom.ragged.program import Program
@@ -129,8 +130,8 @@ from sparloom.ragged.variable_gemm import scheduled_vgemm, tiled_vgemm, vgemm, v
 
 __all__ = [
     "ATTENTION_LOOPS", "ATTENTION_OPERATORS", "DATASETS", "KEPT", "LENGTHS", "PADDED_ATTENTION", "PADDING_CHANGES",
-    "PRELUDES", "SPLIT_ARMS", "SPLIT_OPERATORS", "Access", "At", "AuxiliaryTables", "Dataset", "DeviceProgram", "Dim",
-    "EncoderSchedule", "EncoderShape", "EncoderSizes", "Executable", "Layer", "Length", "LengthCorpus",
+    "PANEL", "PRELUDES", "SPLIT_ARMS", "SPLIT_OPERATORS", "Access", "At", "AuxiliaryTables", "Dataset", "DeviceProgram",
+    "Dim", "EncoderSchedule", "EncoderShape", "EncoderSizes", "Executable", "Layer", "Length", "LengthCorpus",
     "LengthStatistics", "LoopPadding", "Lowered", "NormSchedule", "Operation", "Part", "Prelude", "Program",
     "RaggedTensor", "Runner", "SequenceLengths", "SoftmaxSchedule", "StoragePadding", "Structure", "Tensor",
     "TileSizes", "TokenExtents", "Weight", "arranged", "attention", "attention_backward", "auxiliary_bytes",

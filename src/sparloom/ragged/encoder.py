@@ -40,6 +40,7 @@ from sparloom.ragged.operation import (
     sum_over,
     where,
 )
+from sparloom.ragged.panels import PANEL
 from sparloom.ragged.program import Program
 from sparloom.ragged.reorder import reorder
 from sparloom.ragged.split import split
@@ -98,7 +99,7 @@ class EncoderSchedule:
     """
 
     rows: int = 48
-    panel: int = 16
+    panel: int = PANEL
     depth: int = 512
     queries: int = 64
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from sparloom.measure import vector_lanes
 from sparloom.ragged.kinds import vectorise
 from sparloom.ragged.program import Program
 from sparloom.ragged.reorder import reorder
 from sparloom.ragged.split import split
 from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
 
-__all__ = ["copied_to_panels"]
+__all__ = ["PANEL", "copied_to_panels"]
+
+PANEL = max(16, 2 * vector_lanes())
+"""Columns of a panel: two vectors, so that every number of the left operand that is loaded meets both."""
 
 
 def copied_to_panels(given: Program, copy: str, *, panel: int, depth: int) -> Program:

@@ -11,7 +11,7 @@ from sparloom.ragged.kinds import parallel, unroll, vectorise
 from sparloom.ragged.offload import offload
 from sparloom.ragged.operation import compute, less, minimum, real, sum_over, where
 from sparloom.ragged.pad import pad_loop, pad_storage
-from sparloom.ragged.panels import copied_to_panels
+from sparloom.ragged.panels import PANEL, copied_to_panels
 from sparloom.ragged.program import Program
 from sparloom.ragged.remap import remap
 from sparloom.ragged.reorder import reorder
@@ -67,7 +67,7 @@ def balanced_trmm(*, rows: int = 8, cols: int = 32) -> Program:
     return remap(split_trmm(rows=rows, cols=cols), "out_main", "row_outer")
 
 
-def tiled_trmm(*, rows: int = 24, cols: int = 256, panel: int = 16, depth: int = 512) -> Program:
+def tiled_trmm(*, rows: int = 24, cols: int = 256, panel: int = PANEL, depth: int = 512) -> Program:
     """Multiply tiles of rows, up to where the triangle ends in their last row.
 
     A task is a block of columns, all of the same work. It copies its part of b into panels; the rows of a tile are

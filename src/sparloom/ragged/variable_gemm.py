@@ -13,7 +13,7 @@ from sparloom.ragged.kinds import parallel, unroll, vectorise
 from sparloom.ragged.offload import offload
 from sparloom.ragged.operation import Operation, compute, minimum, sum_over
 from sparloom.ragged.pad import pad_loop, pad_storage
-from sparloom.ragged.panels import copied_to_panels
+from sparloom.ragged.panels import PANEL, copied_to_panels
 from sparloom.ragged.program import Program
 from sparloom.ragged.remap import remap
 from sparloom.ragged.reorder import reorder
@@ -44,7 +44,7 @@ def vgemm() -> Program:
     return program("vgemm", [_product(*_operands())])
 
 
-def tiled_vgemm(*, rows: int = 48, cols: int = 256, panel: int = 16, depth: int = 512) -> Program:
+def tiled_vgemm(*, rows: int = 48, cols: int = 256, panel: int = PANEL, depth: int = 512) -> Program:
     """Schedule `vgemm` for a CPU with products of tiles; nothing is padded.
 
     A task is a block of columns of one product. It copies its part of b into panels, then runs through tiles of rows.

@@ -17,16 +17,24 @@ TOGETHER = Parameter("rows", (1, 4, 16, 64))  # tokens whose means are computed 
 TILES = Parameter("chunk", (1, 4, 16, 64, 256))  # of tokens, that a thread takes at a time
 
 
-def EncoderSpace(op: str) -> GridSpace:  # noqa: N802 (a constructor)
-    """Build the space of the encoder layer and of its attention: 144 points, all legal."""
-    return GridSpace(name="ragged", op=op, parameters=(ROWS, PANEL, DEPTH, QUERIES), defaults=(48, 16, 512, 64),
+def EncoderSpace(op: str, *, panel: int = 16) -> GridSpace:  # noqa: N802 (a constructor)
+    """Build the space of the encoder layer and of its attention: 144 points, all legal.
+
+    Args:
+        panel: of the default.
+    """
+    return GridSpace(name="ragged", op=op, parameters=(ROWS, PANEL, DEPTH, QUERIES), defaults=(48, panel, 512, 64),
                      meaning="ragged 1")
 
 
-def RaggedProductSpace(op: str) -> GridSpace:  # noqa: N802 (a constructor)
-    """Build the space of vgemm and trmm: 144 points, all legal."""
+def RaggedProductSpace(op: str, *, panel: int = 16) -> GridSpace:  # noqa: N802 (a constructor)
+    """Build the space of vgemm and trmm: 144 points, all legal.
+
+    Args:
+        panel: of the default.
+    """
     rows = 24 if op == "trmm" else 48
-    return GridSpace(name="ragged", op=op, parameters=(ROWS, COLS, PANEL, DEPTH), defaults=(rows, 256, 16, 512),
+    return GridSpace(name="ragged", op=op, parameters=(ROWS, COLS, PANEL, DEPTH), defaults=(rows, 256, panel, 512),
                      meaning="ragged 1")
 
 

@@ -1,11 +1,11 @@
 """Compiled programs: built in batches, each checked once against the float64 oracle, called with packed operands."""
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 import numpy as np
 
 from sparloom.jit import Function, aligned, compile_c
+from sparloom.measure import vector_lanes
 from sparloom.ops import Operands
 from sparloom.platforms.cpu.example import Example
 from sparloom.platforms.cpu.nest import lower
@@ -95,9 +95,7 @@ def unpack_result(op: str, packed: Packed, result: np.ndarray) -> np.ndarray:
 
 def register_columns() -> int:
     """Count the dense columns whose values fill about half of the vector registers: 256 with AVX-512, else 64."""
-    info = Path("/proc/cpuinfo")
-    wide = info.exists() and "avx512f" in info.read_text(encoding="utf-8").split()
-    return 256 if wide else 64
+    return 256 if vector_lanes() == 16 else 64
 
 
 def _bound(function: Function, given: Mapping[str, np.ndarray | int]) -> Callable[[], None]:
