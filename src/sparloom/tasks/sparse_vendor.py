@@ -13,7 +13,7 @@ import torch
 from sparloom.errors import Unsupported
 from sparloom.nn import device_csr
 from sparloom.ops import Op, Operands
-from sparloom.platforms import CupyGpu, DeviceMatrix, DevicePattern, cusparse_spmm
+from sparloom.platforms import CudaPlatform, CupyGpu, DeviceMatrix, DevicePattern, cusparse_spmm
 from sparloom.space import Config
 from sparloom.tasks.vendor import PRESET
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from sparloom.platforms import CudaPlatform
+    from sparloom.platforms import Platform
 
 __all__ = ["sparse_vendors"]
 
 
-def sparse_vendors(platform: "CudaPlatform", op: Op) -> Mapping[Config, "Callable[[Any, Any], Callable[[], None]]"]:
-    """Name cuSPARSE's algorithms for an operation; none where there are none, or no CuPy or GPU.
+def sparse_vendors(platform: "Platform", op: Op) -> Mapping[Config, "Callable[[Any, Any], Callable[[], None]]"]:
+    """Name cuSPARSE's algorithms for an operation; none where it has none, on other platforms, without CuPy or GPU.
 
     "vendor=cusparse" and, of SpMM, "vendor=cusparse_alg2"; SDDMM is torch's sampled_addmm, times A's values.
     """
     try:
-        there = op.name in VENDORS and isinstance(platform.gpu, CupyGpu)
+        gpu = platform.gpu if op.name in VENDORS and isinstance(platform, CudaPlatform) else None
     except Unsupported:
         return {}
-    return {Config(PRESET, (("vendor", name),)): partial(bind, platform.gpu)
-            for name, bind in VENDORS[op.name].items()} if there else {}
+    return {Config(PRESET, (("vendor", name),)): partial(bind, gpu)
+            for name, bind in VENDORS[op.name].items()} if isinstance(gpu, CupyGpu) else {}
 
 
 def _spmm(gpu: "Any", placed: "Any", result: "Any", *, algorithm: str) -> "Callable[[], None]":

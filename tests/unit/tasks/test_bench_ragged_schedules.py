@@ -8,7 +8,7 @@ from rich.console import Console
 
 from sparloom.dispatch import Effort, RaggedChoice, RaggedEffort, product_operators, token_operators
 from sparloom.measure import TimingProtocol
-from sparloom.ragged import LengthCorpus
+from sparloom.ragged import PANEL, LengthCorpus
 from sparloom.report import schedule_metrics, schedule_tables
 from sparloom.space import EncoderSpace
 from sparloom.tasks import BenchRaggedSchedules, chosen_schedules
@@ -36,7 +36,7 @@ def bench(tmp_path, **changes) -> BenchRaggedSchedules:
 
 def default_of(operator):
     if operator == "attention":
-        return EncoderSpace(operator).default().key
+        return EncoderSpace(operator, panel=PANEL).default().key
     return {**product_operators(), **token_operators(16)}[operator].space.default().key
 
 
