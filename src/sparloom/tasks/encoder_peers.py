@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from sparloom.tasks.flex_peer import device_flex, flex, frozen_flex
+from sparloom.tasks.flex_peer import device_flex, flex, frozen_flex, onednn_flex
 from sparloom.tasks.kernel_peers import peer_versions
 from sparloom.tasks.packed_inputs import PackedInputs
-from sparloom.tasks.packed_peers import fbgemm, nested, packed_loop, sdpa, varlen
+from sparloom.tasks.packed_peers import fbgemm, nested, onednn_loop, packed_loop, sdpa, varlen
 from sparloom.tasks.padded_peers import (
     compiled,
     fast_loop,
@@ -39,7 +39,7 @@ PADDED_PEERS: Mapping[str, Prepare] = MappingProxyType(
 
 RAGGED_PEERS: Mapping[str, Prepare] = MappingProxyType({
     "loop": loop, "loop_fast": fast_loop, "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested,
-    "fbgemm": fbgemm, "flex": flex, "flex_frozen": frozen_flex})
+    "fbgemm": fbgemm, "flex": flex, "flex_frozen": frozen_flex, "onednn_loop": onednn_loop, "onednn_flex": onednn_flex})
 """Without padding, or with padding in the attention alone."""
 
 DEVICE_PEERS: Mapping[str, Prepare] = MappingProxyType({

@@ -6,10 +6,10 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from sparloom.tasks.compilation import compilation
 from sparloom.tasks.document_mask import document_mask
 from sparloom.tasks.packed_inputs import Module, PackedInputs
-from sparloom.tasks.packed_peers import packed_forward, projected
+from sparloom.tasks.packed_peers import onednn_linear, packed_forward, projected
 from sparloom.tasks.peer import Peer, prepared
 
-__all__ = ["device_flex", "flex", "frozen_flex"]
+__all__ = ["device_flex", "flex", "frozen_flex", "onednn_flex"]
 
 BLOCK, DEVICE_BLOCK = 32, 128
 
@@ -36,6 +36,23 @@ def frozen_flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
     return _compiled(inputs, block, freeze=True)
 
 
+def onednn_flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
+    """Compile the attention alone; linear layers by oneDNN.
+
+    Raises:
+        Unsupported: there is no C++ compiler, or PyTorch was built without oneDNN.
+    """
+    linear, attention = onednn_linear(inputs), inputs.attention
+    mask = document_mask(inputs.lengths, block=block, causal=inputs.causal, device=inputs.device)
+    with compilation(freeze=False) as compile_later:
+        call = compile_later(_attended)
+
+        def attend(tokens: torch.Tensor) -> torch.Tensor:
+            return call(projected(attention, tokens, linear), mask)
+
+        return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend, linear))
+
+
 def _compiled(inputs: PackedInputs, block: int, *, freeze: bool) -> Peer:
     mask = document_mask(inputs.lengths, block=block, causal=inputs.causal, device=inputs.device)
     with compilation(freeze=freeze) as compile_later:
@@ -46,8 +63,9 @@ def _compiled(inputs: PackedInputs, block: int, *, freeze: bool) -> Peer:
 def _forward(module: Module, tokens: torch.Tensor, mask: BlockMask) -> torch.Tensor:
     attention = module if isinstance(module, torch.nn.MultiheadAttention) else module.self_attn
 
-    def attend(tokens: torch.Tensor) -> torch.Tensor:
-        queries, keys, values = projected(attention, tokens).permute(1, 2, 0, 3)[:, None]
-        return flex_attention(queries, keys, values, block_mask=mask)[0].transpose(0, 1).flatten(1)
+    return packed_forward(module, tokens, lambda tokens: _attended(projected(attention, tokens), mask))
 
-    return packed_forward(module, tokens, attend)
+
+def _attended(qkv: torch.Tensor, mask: BlockMask) -> torch.Tensor:
+    queries, keys, values = qkv.permute(1, 2, 0, 3)[:, None]
+    return flex_attention(queries, keys, values, block_mask=mask)[0].transpose(0, 1).flatten(1)

@@ -1,4 +1,4 @@
-"""Peers that keep tokens packed in all but the attention, as an expert writes it with PyTorch's public functions."""
+"""Peers that keep tokens packed in all but the attention, as an expert writes it with PyTorch."""
 
 import importlib
 from collections.abc import Callable
@@ -13,43 +13,82 @@ from sparloom.errors import Unsupported
 from sparloom.tasks.packed_inputs import Module, PackedInputs
 from sparloom.tasks.peer import Peer, prepared
 
-__all__ = ["fbgemm", "nested", "packed_forward", "packed_loop", "projected", "sdpa", "varlen"]
+__all__ = [
+    "fbgemm", "nested", "onednn_linear", "onednn_loop", "packed_forward", "packed_loop", "projected", "sdpa", "varlen",
+]
 
 HALF_TOLERANCE = 2e-2  # of bfloat16, as attention weighs values of about 1
 
 Attend = Callable[[torch.Tensor], torch.Tensor]
 """From tokens (tokens, width) to what the heads found, of the same shape: all of the attention but its last product."""
 
+Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""As torch.nn.functional.linear: tokens (tokens, in), weight (out, in) and bias (out,) give (tokens, out)."""
 
-def packed_forward(module: Module, tokens: torch.Tensor, attend: Attend) -> torch.Tensor:
+
+def packed_forward(module: Module, tokens: torch.Tensor, attend: Attend, linear: Linear = linear) -> torch.Tensor:
     """Compute a module on packed tokens; only `attend` knows of sequences."""
     attention = module if isinstance(module, nn.MultiheadAttention) else module.self_attn
-    result = attention.out_proj(attend(tokens))
+
+    def layer(given: torch.Tensor, of: nn.Linear) -> torch.Tensor:
+        return linear(given, of.weight, of.bias)
+
+    result = layer(attend(tokens), attention.out_proj)
     if isinstance(module, nn.MultiheadAttention):
         return result
     hidden = module.norm1(tokens + result)
-    return module.norm2(hidden + module.linear2(torch.relu(module.linear1(hidden))))
+    return module.norm2(hidden + layer(torch.relu(layer(hidden, module.linear1)), module.linear2))
 
 
-def projected(attention: nn.MultiheadAttention, tokens: torch.Tensor) -> torch.Tensor:
+def projected(attention: nn.MultiheadAttention, tokens: torch.Tensor, linear: Linear = linear) -> torch.Tensor:
     """Give queries, keys and values side by side: (tokens, 3, heads, width of a head)."""
     result = linear(tokens, attention.in_proj_weight, attention.in_proj_bias)
     return result.view(-1, 3, attention.num_heads, attention.head_dim)
 
 
-def packed_loop(inputs: PackedInputs) -> Peer:
+def onednn_linear(inputs: PackedInputs) -> Linear:
+    """Multiply by oneDNN, its weights laid out beforehand.
+
+    PyTorch leaves float32 to MKL, which keeps from AVX-512 on processors of other makers; oneDNN does not. Users reach
+    it by `torch.utils.mkldnn.to_mkldnn`, which converts tokens in every layer, or as here by what PyTorch's compiler
+    calls.
+
+    Raises:
+        Unsupported: this PyTorch was built without it.
+    """
+    if not torch.backends.mkldnn.is_available():
+        raise Unsupported("PyTorch was built without oneDNN")
+    laid_out = {weight: torch.ops.mkldnn._reorder_linear_weight(weight.detach(), len(inputs.tokens))
+                for weight in inputs.module.parameters() if weight.dim() == 2}
+
+    def product(tokens: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(tokens, laid_out[weight], bias, "none", [], "")
+
+    return product
+
+
+def onednn_loop(inputs: PackedInputs) -> Peer:
+    """Attend as `packed_loop`; linear layers by oneDNN.
+
+    Raises:
+        Unsupported: as `onednn_linear`.
+    """
+    return packed_loop(inputs, linear=onednn_linear(inputs))
+
+
+def packed_loop(inputs: PackedInputs, *, linear: Linear = linear) -> Peer:
     """Attend in one sequence after the other."""
     attention, found = inputs.attention, torch.empty_like(inputs.tokens)
     places = found.view(-1, attention.num_heads, attention.head_dim).split(inputs.lengths)
 
     def attend(tokens: torch.Tensor) -> torch.Tensor:
-        for sequence, place in zip(projected(attention, tokens).split(inputs.lengths), places, strict=True):
+        for sequence, place in zip(projected(attention, tokens, linear).split(inputs.lengths), places, strict=True):
             queries, keys, values = sequence.permute(1, 2, 0, 3)[:, None]
             result = scaled_dot_product_attention(queries, keys, values, is_causal=inputs.causal)
             place.copy_(result[0].transpose(0, 1))
         return found
 
-    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend, linear))
 
 
 def nested(inputs: PackedInputs) -> Peer:

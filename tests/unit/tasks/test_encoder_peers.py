@@ -22,7 +22,7 @@ from sparloom.tasks.packed_peers import fbgemm, nested
 from sparloom.tasks.padded_peers import compiled, frozen, micro_batch_sizes
 
 MODULES = {"encoder": encoder_layer(64, 4, 128, seed=1), "attention": attention_module(64, 4, seed=1)}
-COMPILED = ("compiled", "compiled_frozen", "flex", "flex_frozen")
+COMPILED = ("compiled", "compiled_frozen", "flex", "flex_frozen", "onednn_flex")
 NEVER_CAUSAL = ("nested", "nested_fast")
 RAGGED = (30, 1, 17, 9, 5, 40)
 
