@@ -12,7 +12,7 @@ from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimensio
 __all__ = ["PANEL", "copied_to_panels"]
 
 PANEL = max(16, 2 * vector_lanes())
-"""Columns of a panel: two vectors, and at least 16, so that every number of the left operand that is loaded meets two."""
+"""Columns of a panel: two vectors, at least 16: every number of the left operand that is loaded meets two."""
 
 
 def copied_to_panels(given: Program, copy: str, *, panel: int, depth: int) -> Program:

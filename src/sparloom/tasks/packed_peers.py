@@ -49,8 +49,8 @@ def projected(attention: nn.MultiheadAttention, tokens: torch.Tensor, linear: Li
 def onednn_linear(inputs: PackedInputs) -> Linear:
     """Multiply by oneDNN, its weights laid out beforehand.
 
-    PyTorch leaves float32 to MKL, which may be slower on processors of other makers than Intel. Users reach oneDNN by `torch.utils.mkldnn.to_mkldnn`, which converts tokens in every layer, or as here by what PyTorch's compiler
-    calls.
+    PyTorch leaves float32 to MKL, which may be slower on processors of other makers than Intel. Users reach oneDNN by
+    `torch.utils.mkldnn.to_mkldnn`, which converts tokens in every layer, or as here by what PyTorch's compiler calls.
 
     Raises:
         Unsupported: this PyTorch was built without it.
