@@ -137,7 +137,8 @@ def rows(part, data, size, **medians):
 
 def test_metrics_are_geometric_means_over_cases():
     frame = pd.DataFrame([
-        *rows("encoder", "race", 32, **{"sparloom": 1.0, "padded compiled": 4.0, "flex": 2.0, "onednn_loop": 1.5, "prelude": 0.06}),
+        *rows("encoder", "race", 32, **{
+            "sparloom": 1.0, "padded compiled": 4.0, "flex": 2.0, "onednn_loop": 1.5, "prelude": 0.06}),
         *rows("encoder", "cola", 32, **{"sparloom": 2.0, "padded padded_fast": 2.0, "flex": 3.0, "prelude": 0.24}),
         *rows("mha", "cola", 32, **{"sparloom": 1.0, "padded": 3.0, "micro_batches micro_batches_8": 2.0}),
         *rows("causal", "race", 32, sparloom=1.0, whole=1.75, unmasked=1.5)])
