@@ -2,7 +2,7 @@
 
 from sparloom.measure.caches import cache_bytes_per_core, cache_levels
 from sparloom.measure.machine import describe_machine, usable_memory, vector_lanes
-from sparloom.measure.measurement import Kind, Measurement, TimingProtocol
+from sparloom.measure.measurement import REPEATS, Kind, Measurement, TimingProtocol
 from sparloom.measure.metrics import (
     DCE_COST,
     ape_speedup,
@@ -17,6 +17,7 @@ from sparloom.measure.statistics import noise_floor
 
 __all__ = [
     "DCE_COST",
+    "REPEATS",
     "Kind",
     "Measurement",
     "TimingProtocol",

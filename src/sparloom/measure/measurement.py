@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Kind", "Measurement", "TimingProtocol"]
+__all__ = ["REPEATS", "Kind", "Measurement", "TimingProtocol"]
+
+REPEATS = 2
+"""Of the baseline in a round, beyond the first: they tell the drift (A/A)."""
 
 Kind = Literal["wall", "device", "simulated"]
 

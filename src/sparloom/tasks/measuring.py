@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparloom.errors import SparloomError
-from sparloom.measure import Measurement, TimingProtocol
+from sparloom.measure import REPEATS, Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.space import Config
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["measure_missing", "measure_presets"]
 
-REPEATS = 2  # of the baseline per round, beyond the first
 FAILURES = (SparloomError, ValueError, ArithmeticError, MemoryError, RuntimeError, AssertionError, OSError)
 logger = logging.getLogger(__name__)
 

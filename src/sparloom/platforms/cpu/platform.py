@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from sparloom.errors import IllegalSchedule, Unsupported
-from sparloom.measure import Measurement, TimingProtocol
+from sparloom.measure import REPEATS, Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.platforms.clock import keep_threads_awake
 from sparloom.platforms.cpu.kernels import Kernels, fresh_result, register_columns, unpack_result
@@ -105,7 +105,7 @@ class CpuPlatform:
         spot_check = SpotCheck(op, operands, seed=timing.seed)
         rng = np.random.default_rng(timing.seed)
         others = [job for job in jobs if job.config != baseline]
-        repeats = 2 if baseline in configs else 0
+        repeats = REPEATS if baseline in configs else 0
         visits: dict[Config, int] = {}
         for number in range(timing.rounds):
             shuffled = [others[index] for index in rng.permutation(len(others))]

@@ -6,7 +6,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from sparloom.errors import Unsupported
-from sparloom.measure import Measurement, TimingProtocol
+from sparloom.measure import REPEATS, Measurement, TimingProtocol
 from sparloom.ops import CsrAttention, Op
 from sparloom.platforms.clock import Stopwatch
 from sparloom.platforms.cuda.attention import AttentionKernels
@@ -24,7 +24,6 @@ __all__ = ["CudaPlatform"]
 
 SPACES = {"cuda": ("spmm", "sddmm"), "cuda_kernels": ("spmm", "spmm_mean", "spmm_max", "sddmm", "attention"),
           "triton": ("gemm",)}
-REPEATS = 2  # of the baseline per round, beyond the first
 KERNELS = {"spmm": SpmmKernels, "spmm_mean": SpmmKernels, "spmm_max": SpmmKernels, "sddmm": SddmmKernels,
            "attention": AttentionKernels}
 
