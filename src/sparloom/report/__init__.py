@@ -45,7 +45,7 @@ from sparloom.report.kernels import draw_kernels
 from sparloom.report.learnings import Learning, contrast, draw_learnings, learnings_table, slice_lead, verdict
 from sparloom.report.levels import draw_levels
 from sparloom.report.probe import draw_probe, probe_frame, probe_metrics, probe_tables
-from sparloom.report.ragged import case_seconds, draw_ragged, ragged_metrics, ragged_tables
+from sparloom.report.ragged import INTERNAL_PEERS, case_seconds, draw_ragged, ragged_metrics, ragged_tables
 from sparloom.report.ragged_breakdown import (
     PAPER_RACE,
     breakdown_frame,
@@ -81,23 +81,24 @@ from sparloom.report.tables import results_table
 from sparloom.report.written import latex_table, markdown_table
 
 __all__ = [
-    "DESIGN_METHODS", "MAKING", "PAPER_RACE", "RAGGED_PARTS", "Bars", "Choices", "Compared", "Curves", "GroupFigure",
-    "Learning", "Lines", "Matrices", "RaggedPart", "Run", "Scene", "Shares", "Truth", "bounded", "breakdown_frame",
-    "breakdown_metrics", "breakdown_tables", "case_seconds", "computation_metrics", "computation_tables", "contrast",
-    "data_title", "decision_regret", "design_gains", "design_metrics", "designs_table", "device_dispatch_metrics",
-    "dispatch_metrics", "dispatch_ratios", "dispatch_seconds", "dispatch_tables", "draw_amortisation", "draw_breakdown",
-    "draw_computation", "draw_curves", "draw_designs", "draw_dispatch", "draw_efficiencies", "draw_fused_methods",
-    "draw_fusion", "draw_gain", "draw_gcn", "draw_hoisting", "draw_jacobi", "draw_kernels", "draw_learnings",
-    "draw_levels", "draw_matrices", "draw_memory", "draw_memory_time", "draw_methods", "draw_pad_fusion",
-    "draw_padding", "draw_prelude", "draw_probe", "draw_ragged", "draw_rates", "draw_recommendations", "draw_reuse",
-    "draw_scaling", "draw_sensitivity", "draw_signs", "draw_splitting", "draw_spy", "draw_steps", "draw_storage",
-    "efficiencies", "efficiency_metrics", "efficiency_table", "fusion_metrics", "fusion_tables", "gcn_metrics",
-    "gcn_table", "hoisting_frame", "hoisting_metrics", "hoisting_tables", "jacobi_metrics", "jacobi_ratios",
-    "jacobi_table", "judge", "latex_table", "learnings_table", "loss_error_metrics", "loss_error_table",
-    "markdown_table", "op_title", "optimum", "over_ideal", "over_ragged", "pad_fusion_frame", "pad_fusion_metrics",
-    "pad_fusion_tables", "paired_metrics", "pareto", "per_design", "per_matrix", "prelude_frame", "prelude_metrics",
-    "prelude_tables", "probe_frame", "probe_metrics", "probe_tables", "ragged_metrics", "ragged_tables",
-    "random_choice", "ratio_bounds", "ratio_means", "ratios", "read_compared", "read_run", "read_runs", "results_table",
+    "DESIGN_METHODS", "INTERNAL_PEERS", "MAKING", "PAPER_RACE", "RAGGED_PARTS", "Bars", "Choices", "Compared",
+    "Curves", "GroupFigure", "Learning", "Lines", "Matrices", "RaggedPart", "Run", "Scene", "Shares", "Truth",
+    "bounded", "breakdown_frame", "breakdown_metrics", "breakdown_tables", "case_seconds", "computation_metrics",
+    "computation_tables", "contrast", "data_title", "decision_regret", "design_gains", "design_metrics",
+    "designs_table", "device_dispatch_metrics", "dispatch_metrics", "dispatch_ratios", "dispatch_seconds",
+    "dispatch_tables", "draw_amortisation", "draw_breakdown", "draw_computation", "draw_curves", "draw_designs",
+    "draw_dispatch", "draw_efficiencies", "draw_fused_methods", "draw_fusion", "draw_gain", "draw_gcn",
+    "draw_hoisting", "draw_jacobi", "draw_kernels", "draw_learnings", "draw_levels", "draw_matrices", "draw_memory",
+    "draw_memory_time", "draw_methods", "draw_pad_fusion", "draw_padding", "draw_prelude", "draw_probe",
+    "draw_ragged", "draw_rates", "draw_recommendations", "draw_reuse", "draw_scaling", "draw_sensitivity",
+    "draw_signs", "draw_splitting", "draw_spy", "draw_steps", "draw_storage", "efficiencies", "efficiency_metrics",
+    "efficiency_table", "fusion_metrics", "fusion_tables", "gcn_metrics", "gcn_table", "hoisting_frame",
+    "hoisting_metrics", "hoisting_tables", "jacobi_metrics", "jacobi_ratios", "jacobi_table", "judge",
+    "latex_table", "learnings_table", "loss_error_metrics", "loss_error_table", "markdown_table", "op_title",
+    "optimum", "over_ideal", "over_ragged", "pad_fusion_frame", "pad_fusion_metrics", "pad_fusion_tables",
+    "paired_metrics", "pareto", "per_design", "per_matrix", "prelude_frame", "prelude_metrics", "prelude_tables",
+    "probe_frame", "probe_metrics", "probe_tables", "ragged_metrics", "ragged_tables", "random_choice",
+    "ratio_bounds", "ratio_means", "ratios", "read_compared", "read_run", "read_runs", "results_table",
     "rival_choice", "row_label", "row_metrics", "row_statistics", "rows_cells", "rows_table", "schedule_metrics",
     "schedule_tables", "slice_lead", "splitting_frame", "splitting_metrics", "splitting_tables", "storage_frame",
     "storage_metrics", "storage_tables", "summary", "verdict",

@@ -11,7 +11,7 @@ from rich.table import Table
 from sparloom.report.figures import figure, save, styled
 from sparloom.report.ratio_bounds import ratio_bounds
 
-__all__ = ["case_seconds", "draw_ragged", "ragged_metrics", "ragged_tables"]
+__all__ = ["INTERNAL_PEERS", "case_seconds", "draw_ragged", "ragged_metrics", "ragged_tables"]
 
 OWN = "sparloom"
 MODULES: Mapping[str, str] = {"encoder": "Encoder layer", "mha": "Multi-head attention"}
@@ -22,7 +22,7 @@ PEERS: Mapping[str, str] = {
     "onednn_loop": "oneDNN, loop of SDPA", "onednn_flex": "oneDNN, FlexAttention",
     "sdpa": "packed, padded SDPA", "varlen": "varlen attention, bfloat16",
 }
-BY_ONEDNN = ("onednn_loop", "onednn_flex")  # through operators that PyTorch keeps for its compiler
+INTERNAL_PEERS = ("onednn_loop", "onednn_flex")  # call operators that PyTorch keeps for its compiler
 MASKED: Mapping[str, str] = {"unmasked": "over_unmasked", "whole": "over_masked_after"}
 ARMS: Mapping[str, str] = {"unmasked": "without a mask", "whole": "computed whole, then masked"}
 COLOURS: Mapping[str, str] = {
@@ -70,7 +70,7 @@ def ragged_metrics(frame: pd.DataFrame, *, layers: int, seed: int) -> dict[str, 
             continue
         for name in peers:
             found |= ratio_bounds(f"{part}/over_{name}", seconds[name] / seconds[OWN], seed=seed)
-        for name, among in (("peer", peers), ("public", [name for name in peers if name not in BY_ONEDNN])):
+        for name, among in (("peer", peers), ("public", [name for name in peers if name not in INTERNAL_PEERS])):
             found |= ratio_bounds(f"{part}/over_best_{name}", seconds[among].min(axis=1) / seconds[OWN], seed=seed)
         if "prelude" in seconds:
             share = seconds["prelude"] / layers / seconds[OWN]

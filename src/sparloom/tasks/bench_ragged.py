@@ -14,7 +14,7 @@ from sparloom.files import write_json
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.platforms import interleaved
 from sparloom.ragged import LengthCorpus
-from sparloom.report import draw_ragged, ragged_metrics, ragged_tables
+from sparloom.report import INTERNAL_PEERS, draw_ragged, ragged_metrics, ragged_tables
 from sparloom.tasks.case_journal import journal_folder
 from sparloom.tasks.encoder_peers import (
     COMPARED,
@@ -45,6 +45,7 @@ class BenchRagged:
     Every method has its inputs in the layout that it likes best, made before; results are compared with PyTorch's,
     sequence after sequence. Peers of which there are many forms (the padded batch; sizes of micro-batches) take part
     with the one that is fastest in a run or two; of the others those that are not far behind. All of these run in turn.
+    Nobody is left out for being far behind a peer that calls what PyTorch does not document (`INTERNAL_PEERS`).
 
     A run that is killed goes on at the case where it was, as long as commit and settings are the same; parts may be
     timed one after the other.
@@ -120,7 +121,8 @@ class BenchRagged:
     def _modules(self, part: str, batch: np.ndarray, about: Row) -> list[Row]:
         module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
         inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
-        found = prepare_peers(inputs, self._groups(len(batch)), always=COMPARED, rising=RISING)
+        found = prepare_peers(inputs, self._groups(len(batch)), always=COMPARED, rising=RISING,
+                              apart=INTERNAL_PEERS)
         own = OWN_MODULES[part](inputs, self.schedule)
         found.check("sparloom", own)
         calls: dict[str, Callable[[], object]] = {"sparloom": own.run, **found.calls()}

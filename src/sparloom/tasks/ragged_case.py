@@ -9,22 +9,26 @@ import pandas as pd
 
 from sparloom.files import atomic_path
 from sparloom.measure import Measurement
+from sparloom.ragged import DATASETS
 from sparloom.tasks.timed_cases import statistics_of, timed_cases
 
 __all__ = ["RaggedCase", "method_rows", "planned_cases", "ragged_frame"]
 
 
-class SizedCase(Protocol):
-    """What has a name in journals, and a size with which it takes longer."""
+PREPARING = 6_000.0  # tokens that are timed in as long as it takes to prepare and compile the peers of a batch
+
+
+class PricedCase(Protocol):
+    """What has a name in journals and an expected cost, in any unit."""
 
     @property
     def key(self) -> str: ...
 
     @property
-    def size(self) -> int: ...
+    def cost(self) -> float: ...
 
 
-Case = TypeVar("Case", bound=SizedCase)
+Case = TypeVar("Case", bound=PricedCase)
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,11 @@ class RaggedCase:
     def key(self) -> str:
         """Names the case in journals."""
         return f"{self.part} {self.data} {self.size} {self.number}"
+
+    @property
+    def cost(self) -> float:
+        """Expected cost in tokens; products of matrices have neither tokens nor much to prepare."""
+        return PREPARING + self.size * DATASETS[self.data].statistics.mean if self.data else PREPARING / 10
 
 
 def planned_cases(
@@ -79,7 +88,7 @@ def ragged_frame(
     """
     cases = {case.key: case for case in planned}
     frame = timed_cases(rows_of, cases, folder / "cases.jsonl", threads=threads,
-                        weights={key: float(case.size + 1) for key, case in cases.items()})
+                        weights={key: case.cost for key, case in cases.items()})
     with atomic_path(out / "per_case.parquet") as path:
         frame.to_parquet(path, compression="zstd")
     return frame

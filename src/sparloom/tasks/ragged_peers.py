@@ -66,7 +66,7 @@ class Contenders:
 
 def prepare_peers(
     inputs: PackedInputs, groups: Mapping[str, Mapping[str, Prepare]], *, always: Collection[str],
-    rising: Collection[str] = (), wait: Wait = _nothing,
+    rising: Collection[str] = (), apart: Collection[str] = (), wait: Wait = _nothing,
 ) -> Contenders:
     """Prepare, check and probe peers; those that do not run here are left out with the reason.
 
@@ -74,6 +74,7 @@ def prepare_peers(
         groups: by name, forms of which only the fastest takes part.
         always: groups that take part however slow they are.
         rising: groups whose forms are of rising size: two far behind end the group.
+        apart: groups beside which no other is far behind.
         wait: as for `Contenders`.
     """
     probes: dict[str, float] = {}
@@ -98,12 +99,12 @@ def prepare_peers(
         if peers:
             name = min(seconds, key=seconds.__getitem__)
             found.chosen[group] = (name, peers[name])
-            probes[_name(group, name)] = seconds[name]
+            probes[group] = seconds[name]
             found.left_out.update({_name(group, form): taken for form, taken in seconds.items() if form != name})
-    limit = HOPELESS * min(probes.values(), default=0.0)
     for group, (form, _) in list(found.chosen.items()):
-        if group not in always and probes[_name(group, form)] > limit:
-            found.left_out[_name(group, form)] = probes[_name(group, form)]
+        rivals = [seconds for other, seconds in probes.items() if group in apart or other not in apart]
+        if group not in always and probes[group] > HOPELESS * min(rivals):
+            found.left_out[_name(group, form)] = probes[group]
             del found.chosen[group]
     return found
 

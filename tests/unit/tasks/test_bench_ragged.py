@@ -1,6 +1,8 @@
 """Ragged programs beside their peers, on tiny cases: what is written, and that a killed run goes on."""
 
 import json
+import time
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -115,6 +117,26 @@ def test_of_a_group_the_fastest_form_takes_part():
     (call,) = found.calls()
     assert call == f"micro_batches {name}"
     assert set(found.left_out) < {f"micro_batches {form}" for form in forms}
+
+
+def test_nobody_is_far_behind_a_group_apart():
+    inputs = PackedInputs.drawn(attention_module(16, 2, seed=0), [5, 2, 3], seed=0)
+    right = padded(inputs)
+    groups = {name: {name: partial(delayed, right, seconds)}
+              for name, seconds in {"kept": 0.001, "public": 0.03, "slow": 0.3}.items()}
+    assert list(prepare_peers(inputs, groups, always=()).chosen) == ["kept"]
+    found = prepare_peers(inputs, groups, always=(), apart=("kept",))
+    assert list(found.chosen) == ["kept", "public"]
+    assert list(found.left_out) == ["slow"]
+    assert list(prepare_peers(inputs, groups, always=(), apart=("slow",)).chosen) == ["kept"]
+
+
+def delayed(peer: Peer, seconds: float, _) -> Peer:
+    def run():
+        time.sleep(seconds)
+        return peer.run()
+
+    return Peer(run, peer.unpack)
 
 
 def test_a_wrong_product_is_told(monkeypatch):
