@@ -44,4 +44,8 @@ class Platform(Protocol):
     def measure_many(
         self, op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
     ) -> Iterator[tuple[Config, int, Measurement]]:
-        """Measure configurations in interleaved rounds: configuration, round, measurement."""
+        """Measure configurations in interleaved rounds: configuration, round, measurement.
+
+        Platforms on which others' code can run between their own take it as a last argument, `rivals`: what binds it to
+        operands and a result, by the configuration that names it in sample tables.
+        """

@@ -77,7 +77,7 @@ def _guarded(
     waiting = {(config, turn) for config in configs for turn in range(timing.rounds)}
     own = [config for config in configs if config not in rivals]
     theirs = {config: rivals[config] for config in configs if config in rivals}
-    extra = (theirs,) if theirs else ()  # most platforms know none
+    extra = (theirs,) if theirs else ()  # see `Platform.measure_many`
     try:
         for config, turn, measurement in platform.measure_many(op, operands, own, timing, *extra):
             waiting.discard((config, turn))
