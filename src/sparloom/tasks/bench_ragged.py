@@ -121,8 +121,7 @@ class BenchRagged:
     def _modules(self, part: str, batch: np.ndarray, about: Row) -> list[Row]:
         module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
         inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
-        found = prepare_peers(inputs, self._groups(len(batch)), always=COMPARED, rising=RISING,
-                              apart=INTERNAL_PEERS)
+        found = prepare_peers(inputs, self._groups(len(batch)), always=COMPARED, rising=RISING, apart=INTERNAL_PEERS)
         own = OWN_MODULES[part](inputs, self.schedule)
         found.check("sparloom", own)
         calls: dict[str, Callable[[], object]] = {"sparloom": own.run, **found.calls()}

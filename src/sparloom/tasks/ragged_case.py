@@ -14,7 +14,6 @@ from sparloom.tasks.timed_cases import statistics_of, timed_cases
 
 __all__ = ["RaggedCase", "method_rows", "planned_cases", "ragged_frame"]
 
-
 PREPARING = 6_000.0  # tokens that are timed in as long as it takes to prepare and compile the peers of a batch
 
 
