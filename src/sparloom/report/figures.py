@@ -58,6 +58,8 @@ def figure(width: float, height: float, *, rows: int = 1, columns: int = 1) -> t
 
 def logarithmic(axes: Axes, *, both: bool = False) -> None:
     """Give the upright axis of speedups, or both, few round ticks, and a line at 1."""
+    # the line comes first: one bar from 0 leaves a logarithmic axis without a span, and any later drawing divides by it
+    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_yscale("log")
     if both:
         axes.set_xscale("log")
@@ -65,7 +67,6 @@ def logarithmic(axes: Axes, *, both: bool = False) -> None:
         axis.set_major_locator(FixedLocator(TICKS))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter("{x:g}")
-    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
 
 
 def width_bars(axes: Axes, found: Mapping[tuple[str, int], np.ndarray], colours: Mapping[str, str]) -> None:

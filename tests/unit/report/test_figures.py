@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from sparloom.report import draw_curves, draw_matrices, draw_methods, draw_spy, results_table, summary
+from sparloom.report.figures import figure, logarithmic, width_bars
 from sparloom.sparse import Pattern
 
 
@@ -26,6 +27,15 @@ def test_methods_are_drawn_equally_twice(frame, tmp_path):
 def test_matrices_are_drawn(frame, tmp_path):
     draw_matrices(frame, tmp_path / "matrices", title="each")
     assert both(tmp_path / "matrices")
+
+
+@pytest.mark.parametrize("value", [1.0, 6.555])
+def test_a_single_bar_gets_a_logarithmic_axis(value):
+    _, (axes,) = figure(3, 3)
+    width_bars(axes, {("ours", 64): np.array([value])}, {"ours": "C0"})
+    logarithmic(axes)
+    low, high = axes.get_ylim()
+    assert 0 < low <= 1 <= high
 
 
 @pytest.mark.parametrize("columns", [["train/prl", "train/opa"], ["train/prl", "train/opa", "validation/prl"]])
