@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,33 +14,40 @@ __all__ = ["append_lines", "atomic_path", "locked", "read_lines", "sha256", "wri
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, *, wait: bool = True) -> Iterator[Path]:
     """Yield a name beside `path` to write to; on success flush it to disk and rename it over `path`.
 
     The name is of this thread alone. On an exception the partial file is removed, and an existing `path` stays as it
     was.
+
+    Args:
+        wait: False: rename it at once and flush it in the background. Processes that are killed lose nothing by that; a
+            machine that loses power may, so who reads such a file must recognise one that is not whole.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.partial")
     try:
         yield partial
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
+        if wait:
+            _sync(partial)
         partial.replace(path)
-        _sync_folder(path.parent)
+        if wait:
+            _sync(path.parent)
+        else:
+            threading.Thread(target=_sync_late, args=(path,), daemon=True).start()
     finally:
         partial.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8, atomically."""
-    with atomic_path(path) as partial:
+def write_text(path: Path, text: str, *, wait: bool = True) -> None:
+    """Write `text` as UTF-8, atomically; `wait` as of `atomic_path`."""
+    with atomic_path(path, wait=wait) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, value: Mapping[str, Any] | list[Any]) -> None:
-    """Write `value` as indented JSON, atomically; NaN and infinity are refused."""
-    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+def write_json(path: Path, value: Mapping[str, Any] | list[Any], *, wait: bool = True) -> None:
+    """Write `value` as indented JSON, atomically; NaN and infinity are refused; `wait` as of `atomic_path`."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n", wait=wait)
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
@@ -80,8 +87,14 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync_late(path: Path) -> None:
+    with suppress(OSError):  # it may be gone by now
+        _sync(path)
+        _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

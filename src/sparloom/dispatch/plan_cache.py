@@ -41,7 +41,8 @@ class PlanCache:
     """A folder with a file for each decision, for each order that one needs, and for the rates of machine and GPU.
 
     Any number of processes may use it: a file is whole or absent, and who writes last wins. What is damaged, of another
-    version or for another key is left aside with a warning; so is a folder that cannot be written to.
+    version or for another key is left aside with a warning; so is a folder that cannot be written to. Nobody waits for
+    the disk, which takes longer than many runs of what was decided.
 
     Args:
         folder: made when the first decision is kept; None: nothing is kept, and rates are measured once per process.
@@ -160,7 +161,7 @@ def _rates_in_process(threads: int) -> Rates:
 
 
 def _write(path: Path | None, key: dict[str, Any], content: dict[str, Any]) -> None:
-    _keep(path, lambda place: write_json(place, {"version": VERSION, "key": key, **content}))
+    _keep(path, lambda place: write_json(place, {"version": VERSION, "key": key, **content}, wait=False))
 
 
 def _keep(path: Path | None, write: Callable[[Path], None]) -> None:

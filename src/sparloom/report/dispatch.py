@@ -103,11 +103,13 @@ def dispatch_metrics(
         `attention/over_composed` is attention/over_best, `sage_training/over_pyg` that of means over neighbours with
         their gradients. `attention/memory_share`, its peak over that of the baseline which needs least.
 
-        What deciding costs, of the same cases, any width: `probe_runs_max`, how many calls the first one of a program
-        takes beyond one, all in it: checks and hash of A, decision, keeping and logging it, binding the kernel; only
-        compiling and loading kernels and libraries, and the rates of the machine, are behind. `probe_share_median` and
-        `_p90`, this over 100 calls; all three where decisions have `first_seconds`. `measuring_share_median` and
-        `measuring_runs_max`, the same of the decision alone; `measured_share` of the decisions.
+        What deciding costs, of the same cases, any width: `probe_runs_max`, how many calls of what was chosen a program
+        could have made in the time that its calls until the decision took longer than as many of these, all in it:
+        checks and hash of A, candidates, what is measured beside calls, keeping and logging the decision, binding;
+        only compiling and loading kernels and libraries, and the rates of the machine, are behind.
+        `probe_share_median` and `_p90`, this over 100 calls; all three where decisions have `beyond_seconds`.
+        `measuring_share_median` and `measuring_runs_max`, the same of the decision alone; `calls_until_decided`, the
+        median; `measured_share` of the decisions.
 
         Of the explored cases `regret`, by operation, by way and by both, see `decision_regret`; what a decision alone
         takes, `ways/<way>/seconds_median`, and over one run of the best candidate, `ways/<way>/runs_median`;
@@ -173,11 +175,12 @@ def _costs(decided: pd.DataFrame, counted: pd.DataFrame) -> dict[str, float]:
     alone = known["decision_seconds"] / known[OWN]
     found = {"measuring_share_median": float(alone.median() / CALLS), "measuring_runs_max": float(alone.max()),
              "measured_share": float((known["origin"] == "measured").mean())}
-    if "first_seconds" not in known:
+    if "beyond_seconds" not in known:
         return found
-    first = known["first_seconds"] / known[OWN] - 1
-    return {"probe_share_median": float(first.median() / CALLS), "probe_share_p90": float(first.quantile(0.9) / CALLS),
-            "probe_runs_max": float(first.max()), **found}
+    beyond = known["beyond_seconds"] / known["call_seconds"]
+    return {"probe_share_median": float(beyond.median() / CALLS),
+            "probe_share_p90": float(beyond.quantile(0.9) / CALLS), "probe_runs_max": float(beyond.max()),
+            "calls_until_decided": float(known["calls"].median()), **found}
 
 
 def _regrets(candidates: pd.DataFrame, decisions: pd.DataFrame, seed: int) -> dict[str, float]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ __all__ = ["DispatchBench"]
 
 SERIAL = ("scipy",)
 FOLDER = "AUTOSAGE_CACHE_DIR"
+AFTERWARDS = 9  # calls after a decision, which say what as many calls as it took would have taken
 
 Row = dict[str, Any]
 _loaded: set[str] = set()
@@ -72,7 +74,7 @@ class DispatchBench:
     seed: int
 
     def decide(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Make the first call of a program; one row says what was decided, and what it took.
+        """Make the first calls of a program, until it is decided; one row says what was, and what it took.
 
         Kernels and libraries have been compiled and loaded before, on a small matrix, and the rates of the machine are
         known. What an attempt before that was killed has kept is gone.
@@ -81,7 +83,7 @@ class DispatchBench:
         self._load(case.op)
         kept = self._kept(case)
         shutil.rmtree(kept.folder, ignore_errors=True)
-        return [self._first(case.op, self._operands(case, matrix), kept, DecisionWay(self.policy))]
+        return [self._until_decided(case.op, self._operands(case, matrix), kept, DecisionWay(self.policy))]
 
     def score(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
         """Check every method and time all side by side; a row for each. What was decided is looked up.
@@ -176,32 +178,38 @@ class DispatchBench:
         operands = OPS[op](self.heads).operands(
             SparseMatrix(pattern, np.ones(pattern.nnz, np.float32)), 8 * self.heads, self.seed)
         policy = replace(self.policy, calibrate="full", effort=replace(self.policy.effort, seconds=0.05))
-        self._first(op, operands, PlanCache(None), DecisionWay(policy))
+        self._until_decided(op, operands, PlanCache(None), DecisionWay(policy))
 
     def _cold(self, case: DispatchCase, operands: Operands, way: DecisionWay) -> Row:
-        """Make the first call with nothing known but the rates of the machine."""
+        """Make the first calls with nothing known but the rates of the machine."""
         folder = Path(tempfile.mkdtemp(prefix="sparloom-plans-"))
         try:
-            return self._first(case.op, operands, PlanCache(folder), way)
+            return self._until_decided(case.op, operands, PlanCache(folder), way)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _first(self, op: str, operands: Operands, cache: PlanCache, way: DecisionWay) -> Row:
-        """Make a matrix ready and call an operation once: from reading the arrays of A to the result in its place.
+    def _until_decided(self, op: str, operands: Operands, cache: PlanCache, way: DecisionWay) -> Row:
+        """Make a matrix ready and call an operation until it is decided how it runs, then some times more.
 
-        Between them lie the hash of the pattern, the decision, keeping and logging it, and binding what was chosen.
+        All is timed from reading the arrays of A on: the hash of the pattern, calls of candidates, what is measured
+        beside them, keeping and logging the decision, binding what was chosen.
         """
         if cache.folder is not None:
             cache.keep_rates(self.threads, PlanCache(self.plans).rates(self.threads))
         given, out = operands.matrix.to_scipy(), CpuKernels(self.threads, operands.width).family(
             OPS[op](self.heads)).result(operands)
         out.fill(0)
-        start = time.perf_counter()
+        start, calls = time.perf_counter(), 0
         ready = prepare(given, threads=self.threads, libraries=self.libraries, cache=cache, policy=way.policy,
                         shortlist=way.shortlist, model=way.model)
-        user_call(ready, op, operands.dense)(out=out)
+        call = user_call(ready, op, operands.dense)
+        while not calls or not ready.decided(op, **operands.dense):
+            call(out=out)
+            calls += 1
         seconds = time.perf_counter() - start
-        return {**told(ready.plan(op, **operands.dense)), "first_seconds": seconds}
+        usual = median(_seconds(lambda: call(out=out)) for _ in range(AFTERWARDS))
+        return {**told(ready.plan(op, **operands.dense)), "calls": calls, "call_seconds": usual,
+                "beyond_seconds": seconds - calls * usual}
 
     def _kept(self, case: DispatchCase) -> PlanCache:
         """Where the decision of a case is kept, with nothing else."""
@@ -234,6 +242,12 @@ def _layers_keep_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         del os.environ[FOLDER]
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def _failures(failed: Mapping[str, str]) -> list[Row]:

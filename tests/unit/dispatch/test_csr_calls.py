@@ -14,7 +14,7 @@ from strategies import patterns
 
 import sparloom
 from sparloom.dispatch import Decision, PlanCache
-from sparloom.dispatch.csr import CsrChoice, CsrDecider
+from sparloom.dispatch.csr import CsrChoice, CsrDecider, CsrPolicy
 from sparloom.errors import NotDecided
 from sparloom.ops import SDDMM, CsrAttention, SpMM, SpmmMax, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
@@ -53,7 +53,7 @@ def test_the_places_of_maxima(tmp_path, monkeypatch, libraries):
     if libraries:
         monkeypatch.setattr(CsrDecider, "decide", lambda *_: (CsrChoice(library="other"), Decision("rule", "chosen")))
     a = matrix()
-    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), libraries=libraries)
+    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), libraries=libraries, policy=CsrPolicy())
     lengths = np.diff(a.indptr)
     for x, values in ((dense(200, 16), None), (dense(200, 16, seed=4), None), (dense(200, 16), -a.data)):
         result, places = ready.spmm_max(x, values=values)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.rivals import Library
@@ -12,7 +15,7 @@ from sparloom.dispatch.racing import Call
 from sparloom.ops import Op, Operands, assert_few_close, few_rows
 from sparloom.space import Config
 
-__all__ = ["Contest", "CsrChoice"]
+__all__ = ["Contest", "CsrChoice", "FewRows"]
 
 EPS: Mapping[str, float] = {"bfloat16": 2.0**-7}
 """Of types that are compared as float32."""
@@ -29,6 +32,46 @@ class CsrChoice:
 
     library: str = ""
     config: str = ""
+
+
+@dataclass(frozen=True)
+class FewRows:
+    """Some rows of a problem, in which results are compared."""
+
+    op: Op
+    where: Place
+    operands: Operands
+
+    def of(self, result: Any) -> np.ndarray:
+        """Take these rows of a result for all."""
+        pattern = self.operands.matrix.pattern
+        return self.where.some(result, pattern.nonzeros_of(self.rows) if self.op.name == "sddmm" else self.rows)
+
+    def difference(self, found: np.ndarray, expected: np.ndarray) -> str:
+        """Say where a result for them is other than the one of a baseline; "" if it is not."""
+        few = self.where.few(self.operands, self.rows, self.op.name)
+        eps = EPS.get(self.where.dtype(self.op.name, self.operands))
+        try:
+            assert_few_close(found, expected, self.op, few, eps=eps)
+        except AssertionError as error:
+            return f"other than the baseline: {error}"
+        return ""
+
+    def computed(self, choice: CsrChoice, libraries: Mapping[str, Library]) -> np.ndarray:
+        """Compute them alone."""
+        operands = self.where.take_rows(self.operands, self.rows, self.op.name)
+        if choice.library:
+            result = libraries[choice.library](operands.matrix, self.where.threads)(operands)
+        else:
+            family = self.where.kernels(self.op, operands.width)
+            result = family.result(operands)
+            family.bind(operands, Config.parse(family.space().name, choice.config), result)()
+        return self.where.some(result, np.arange(result.shape[0]))
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Which they are."""
+        return few_rows(self.operands.matrix.pattern)
 
 
 class Contest:
@@ -69,17 +112,9 @@ class Contest:
 
     def difference(self, winner: int, baseline: int) -> str:
         """Say where, in some rows, the winner computes something else than the baseline; "" if it does not."""
-        operands = self.parts[0]
-        pattern, op = operands.matrix.pattern, self._op
-        rows = few_rows(pattern)
-        places = pattern.nonzeros_of(rows) if op.name == "sddmm" else rows
-        expected, found = (self._where.some(self._computed(place, operands), places) for place in (baseline, winner))
-        try:
-            assert_few_close(found, expected, op, self._where.few(operands, rows, op.name),
-                             eps=EPS.get(self._where.dtype(op.name, operands)))
-        except AssertionError as error:
-            return f"other than the baseline: {error}"
-        return ""
+        few = FewRows(self._op, self._where, self.parts[0])
+        expected, found = (few.of(self._computed(place, self.parts[0])) for place in (baseline, winner))
+        return few.difference(found, expected)
 
     def _bound(self, place: int, part: int) -> Call:
         operands = self.parts[part]

@@ -20,6 +20,7 @@ from sparloom.jit import RESULTS, address
 from sparloom.ops import Op, Operands
 from sparloom.platforms import CpuKernels, Family
 from sparloom.space import Config, ConfigSpace
+from sparloom.sparse import Pattern
 
 __all__ = ["SOURCES", "CpuPlace"]
 
@@ -28,6 +29,7 @@ SAFE: Mapping[str, Mapping[str, str | int]] = {
     "spmm": {"balance": "nonzeros"}, "spmm_max": {"balance": "nonzeros"}, "sddmm": {"group": 4}, "attention": {}}
 """Operation -> what is other than in the default of the space, for SpMM and SDDMM chosen on the training matrices of
 data/samples/cpu_kernels_* whose best kernel takes less than 0.3 ms."""
+SORTED, COMPARED = (60e-9, 8e-9), (20e-9, 5e-9)  # seconds per row and per nonzero
 LONG_ROWS = 16  # nonzeros of a mean row that fill the largest group
 
 
@@ -86,6 +88,15 @@ class CpuPlace:
         """Take all."""
         return list(configs)
 
+    def binding_seconds(self, config: Config, pattern: Pattern) -> float:
+        """Guess from what sorting the rows takes, or looking for rows with equal columns."""
+        seconds = 0.0
+        if config["order"] != "natural":
+            seconds += SORTED[0] * pattern.rows + SORTED[1] * pattern.nnz
+        if "together" in config.names and int(config["together"]) > 1:
+            seconds += COMPARED[0] * pattern.rows + COMPARED[1] * pattern.nnz
+        return seconds
+
     def kind(self, config: Config) -> str:
         """Name the order of the rows."""
         return str(config["order"])
@@ -95,8 +106,8 @@ class CpuPlace:
         return CsrEstimate(cache.rates(self.threads), self.threads)
 
     def policy(self) -> CsrPolicy:
-        """Take the defaults."""
-        return CsrPolicy()
+        """Let the calls of a program be the race."""
+        return CsrPolicy(calibrate="online")
 
     def timer(self, clock: Clock) -> Timer:
         """Time by the clock."""

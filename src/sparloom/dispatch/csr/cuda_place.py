@@ -99,6 +99,10 @@ class CudaPlace:
             kept.append(config)
         return kept
 
+    def binding_seconds(self, config: Config, pattern: Pattern) -> float:
+        """Take all as cheap: what kernels need of a pattern is made once for all of them."""
+        return 0.0
+
     def kind(self, config: Config) -> str:
         """Name the way of sharing rows: all thresholds of hubs are one."""
         balance = str(config["balance"]) if "balance" in config.names else ""

@@ -3,6 +3,10 @@
     the safe one, on a sample -> shortlist -> race of these, on the sample -> duel of the winner with the best baseline,
     on parts of the sample in turn -> the winner, if it passes
 
+or, with calibrate="online", where the calls of the program are the race (`OnlineReplay`):
+
+    the safe one, as the first call -> shortlist, with the libraries that are not far behind it on a sample
+
 Baselines are a safe configuration of our own space and other libraries; the best of them is what runs if nothing
 passes. All of it takes no longer than some runs of the safe one on all rows, as its runs on the sample tell; where that
 is too short to measure anything, that is taken.
@@ -16,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -34,10 +39,16 @@ __all__ = ["CsrDecider", "CsrPolicy"]
 
 log = logging.getLogger(__name__)
 
+Calibration = Literal["sample", "full", "online"]
+CALIBRATIONS = get_args(Calibration)
+
 SLOW_FLOPS, SLOW_BYTES = 1e9, 4e9  # per second, of a thread and of the memory; hardly any kernel here is slower
 RUNS = 3  # of the safe configuration on the sample before all, unless one shows that there is no time for more
 ENOUGH = 10  # runs on the sample, with fewer left nothing is settled: two candidates twice, and the fewest pairs
 RACE = 0.6  # share of the time that is left which the race may take; the duel has the rest
+NEAR = 1.3  # times as long as the safe one on the sample, up to which a library computes calls of the program
+LOOKS = 2  # runs of each on the sample for that
+BINDING = 1.0  # runs that binding a candidate may take which computes such calls
 
 
 @dataclass(frozen=True)
@@ -48,9 +59,11 @@ class CsrPolicy:
         share: of the nonzeros in the sample; ...
         least_nonzeros: ... at least so many.
         parts: of the sample, on which the winner and the best baseline meet in turn: their spread is in the verdict.
-        calibrate: "sample", or "full": measure on all rows, however long that takes.
-        runs: of the safe configuration on all rows that all measurements may take, from beginning to end; ...
-        least_seconds: ... where that is less than this, or too few runs on the sample, nothing is measured.
+        calibrate: "sample"; "full": measure on all rows, however long that takes; "online": let candidates compute the
+            calls of the program in turn, until it is known which is the fastest.
+        runs: of the safe configuration on all rows that all measurements may take, from beginning to end; online, that
+            candidates may take longer than it; ...
+        least_seconds: ... where that is less than this, or too few runs on the sample, nothing is measured on one.
         effort: counted in runs on the sample: `executions` of the race and of the duel, each; twice `seconds` of both
             together.
         guardrail: what our kernels must pass.
@@ -60,7 +73,7 @@ class CsrPolicy:
     share: float = 0.05
     least_nonzeros: int = 20_000
     parts: int = 3
-    calibrate: str = "sample"
+    calibrate: Calibration = "sample"
     runs: float = 7.0
     least_seconds: float = 20e-3
     effort: Effort = field(default_factory=lambda: Effort(
@@ -69,8 +82,8 @@ class CsrPolicy:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.calibrate not in ("sample", "full"):
-            raise ValueError(f"calibrate={self.calibrate!r}: give \"sample\" or \"full\"")
+        if self.calibrate not in CALIBRATIONS:
+            raise ValueError(f"calibrate={self.calibrate!r}: give one of {', '.join(CALIBRATIONS)}")
         if not 0 < self.share <= 1:
             raise ValueError(f"share={self.share} of the nonzeros: give a number above 0, at most 1")
         if self.parts < 1:
@@ -147,6 +160,33 @@ class CsrDecider:
         rows = sum(part.matrix.pattern.rows for part in parts)
         return contest.choice(chosen), Decision("measured", f"{reason}; {rows} of {pattern.rows} rows", trials,
                                                 before + executions, watch.seconds)
+
+    def entrants(self, operands: Operands, run: float) -> tuple[list[CsrChoice], list[int]]:
+        """Choose what is worth to compute a call of the program.
+
+        Args:
+            run: seconds of the safe one, as the program has called it.
+
+        Returns:
+            Choices, a baseline first and then the most promising ones; which of them are baselines.
+        """
+        pattern, where = operands.matrix.pattern, self.where
+        safe = where.safe(self.op, operands)
+        listed = [config for config in self._candidates(self.model(), safe, operands, sampled=False)
+                  if config == safe or where.binding_seconds(config, pattern) <= BINDING * run]
+        own = [CsrChoice(config=config.key) for config in where.able(self.op, operands, listed)]
+        libraries = [CsrChoice(library=name) for name in self._near(operands, safe, run)]
+        return [own[0], *libraries, *own[1:]], list(range(1 + len(libraries)))
+
+    def _near(self, operands: Operands, safe: Config, run: float) -> list[str]:
+        """Name libraries that are not far behind the safe one on a sample, where there is time to ask."""
+        if not self.libraries or self.policy.runs * run < self.policy.least_seconds:
+            return []
+        contest = Contest(self.op, self.where, [safe], self.libraries, self._parts(operands)[:1])
+        timed = self.where.timer(self.clock)
+        taken = {name: min(timed(call, 1) for _ in range(LOOKS))
+                 for name, call in ((name, contest.call(place)) for place, name in enumerate(contest.names))}
+        return [name for name in self.libraries if taken[name] <= NEAR * taken[safe.key]]
 
     def _settled(
         self, contest: Contest, end: Callable[[float], float], sample_seconds: float,

@@ -14,6 +14,7 @@ from sparloom.dispatch.racing import Clock, Timer
 from sparloom.ops import Op, Operands
 from sparloom.platforms import Family
 from sparloom.space import Config, ConfigSpace
+from sparloom.sparse import Pattern
 
 if TYPE_CHECKING:
     from sparloom.dispatch.csr.decide import CsrPolicy
@@ -52,6 +53,9 @@ class Place(Protocol):
 
     def able(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
         """Compile kernels, and keep those that can start."""
+
+    def binding_seconds(self, config: Config, pattern: Pattern) -> float:
+        """Guess what it takes to bind a configuration beyond what binding any other takes."""
 
     def kind(self, config: Config) -> str:
         """Name what an estimate does not see: of each kind at least one is measured."""

@@ -16,9 +16,10 @@ import numpy as np
 from sparloom.dispatch.csr.contest import CsrChoice
 from sparloom.dispatch.csr.cpu_place import CpuPlace
 from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy
+from sparloom.dispatch.csr.online_replay import OnlineReplay
 from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.proposals import Given
-from sparloom.dispatch.csr.replay import LibraryReplay, NativeReplay, PlacesReplay, Replay
+from sparloom.dispatch.csr.replay import LibraryReplay, NativeReplay, PlacesReplay, Replay, TimedReplay
 from sparloom.dispatch.csr.rivals import Library
 from sparloom.dispatch.csr.switches import Switches
 from sparloom.dispatch.decision import Decision
@@ -75,7 +76,8 @@ class CsrPlan:
 class Prepared:
     """A sparse matrix, and what was decided about it.
 
-    The first call of an operation with a width decides how it runs, unless the cache knows; further ones run at once.
+    The first calls of an operation with a width decide how it runs, unless the cache knows: on a processor each of them
+    is computed by another candidate, on a GPU the first one measures. Further ones run at once.
     Threads may share it; their calls run one after the other. The arrays of the matrix are used as they are: its values
     may be changed in place between calls, its indices must not be.
 
@@ -112,7 +114,7 @@ class Prepared:
         self._replay_only = replay_only
         self._plans: dict[_Case, CsrPlan] = {}
         self._replays: dict[_Case, Replay] = {}
-        self._placing: dict[_Case, PlacesReplay] = {}
+        self._placing: dict[_Case, Replay] = {}  # of maxima with their places
         self._families: dict[str, Family] = {}  # what they run has any width
         self._lock = RLock()
 
@@ -164,9 +166,7 @@ class Prepared:
         with self._lock:
             replay = self._placing.get(case)
             if replay is None:
-                plan = self._plan(case, operands)
-                config = self.where.safe(OPS[case.op], operands) if plan.choice.library else plan.config
-                replay = self._placing[case] = PlacesReplay(self._family(case.op), config)
+                replay = self._placing[case] = self._begun(case, operands, places=True)
             return replay(operands)
 
     def sddmm(
@@ -215,10 +215,23 @@ class Prepared:
         return self._run("attention", Operands(self.matrix, given), out, (rows, *given["V"].shape[1:]))
 
     def plan(self, op: str, **dense: Any) -> CsrPlan:
-        """Decide for dense operands such as these, or find what was decided."""
+        """Decide for dense operands such as these, or find what was decided.
+
+        Where calls are the race, see `CsrPolicy`, it is run to its end.
+        """
         operands = Operands(self.matrix, dense)
+        case = self._case(op, operands)
         with self._lock:
-            return self._plan(self._case(op, operands), operands)
+            while case not in self._plans:
+                if case not in self._replays:
+                    self._replays[case] = self._begun(case, operands)
+                if case not in self._plans:
+                    self._replays[case](operands)
+            return self._plans[case]
+
+    def decided(self, op: str, **dense: Any) -> bool:
+        """Tell whether it is decided how calls with such dense operands run, without a run."""
+        return self._case(op, Operands(self.matrix, dense)) in self._plans
 
     def fits(self, pattern: Pattern) -> bool:
         """Tell whether this was made for such a pattern; reads all of it."""
@@ -251,28 +264,48 @@ class Prepared:
         with self._lock:
             replay = self._replays.get(case)
             if replay is None:
-                replay = self._replays[case] = self._made(op, self._plan(case, operands))
+                replay = self._replays[case] = self._begun(case, operands)
             return replay(operands, out)
 
     def _case(self, op: str, operands: Operands) -> _Case:
         shapes = tuple([array.shape[1:] for array in operands.dense.values()])
         return _Case(op, shapes, self.where.dtype(op, operands))
 
-    def _made(self, op: str, plan: CsrPlan) -> Replay:
-        if plan.choice.library:
-            library = self._libraries[op][plan.choice.library]
+    def _begun(self, case: _Case, operands: Operands, *, places: bool = False) -> Replay:
+        """Make what computes a case from now on: by what is known about it, or deciding meanwhile."""
+        if case not in self._plans:
+            plan = self._found(case) or self._unmeasured(case, operands)
+            if plan is None and self._policy.calibrate == "online":
+                return self._online(case, operands, places)
+            self._plans[case] = plan or self._decided(case, operands)
+        return self._made(case, operands, self._plans[case].choice, places)
+
+    def _made(self, case: _Case, operands: Operands, choice: CsrChoice, places: bool) -> TimedReplay:
+        """Make what runs a choice; places of maxima are found by our own kernels, whatever runs without them."""
+        space = self.where.space(_op_for(case), operands.width).name
+        if places:
+            safe = self.where.safe(OPS[case.op], operands)
+            return PlacesReplay(self._family(case.op), safe if choice.library else Config.parse(space, choice.config))
+        if choice.library:
+            library = self._libraries[case.op][choice.library]
             return LibraryReplay(library(self.matrix, self.threads), self.where)
-        return NativeReplay(self._family(op), plan.config)
+        return NativeReplay(self._family(case.op), Config.parse(space, choice.config))
+
+    def _online(self, case: _Case, operands: Operands, places: bool) -> OnlineReplay:
+        replays: dict[_Case, Any] = self._placing if places else self._replays
+
+        def settle(choice: CsrChoice, decision: Decision, replay: Replay) -> None:
+            self._keep(case, CsrPlan(choice, decision, space))
+            replays[case] = replay
+
+        space = self.where.space(_op_for(case), operands.width).name
+        return OnlineReplay(self._decider(case, {} if places else self._libraries.get(case.op, {})),
+                            lambda choice: self._made(case, operands, choice, places), settle)
 
     def _family(self, op: str) -> Family:
         if op not in self._families:
             self._families[op] = self.where.kernels(OPS[op], 1)
         return self._families[op]
-
-    def _plan(self, case: _Case, operands: Operands) -> CsrPlan:
-        if case not in self._plans:
-            self._plans[case] = self._found(case) or self._decided(case, operands)
-        return self._plans[case]
 
     def _found(self, case: _Case) -> CsrPlan | None:
         found, op = self._cache.find_schedule(self._key(case)), case.op
@@ -290,28 +323,39 @@ class Prepared:
             return None
         return plan
 
-    def _decided(self, case: _Case, operands: Operands) -> CsrPlan:
-        op, shapes, _ = case
+    def _unmeasured(self, case: _Case, operands: Operands) -> CsrPlan | None:
+        """Take the safe configuration where the environment allows no measurement."""
         if self._replay_only:
-            raise NotDecided(f"no plan for {op} with {self.matrix}, shapes {shapes}, {self.threads} threads: call it "
-                             "once without replay_only")
-        unmeasured, where, asked = self._switches.unmeasured(self.matrix.pattern), self.where, _op_for(case)
-        space = where.space(asked, operands.width).name
-        if unmeasured:
-            safe = where.safe(asked, operands)
-            return CsrPlan(CsrChoice(config=safe.key), Decision("rule", unmeasured), space)
-        decider = CsrDecider(
-            asked, where, self._libraries.get(op, {}), self._policy,
+            raise NotDecided(f"no plan for {case.op} with {self.matrix}, shapes {case.shapes}, {self.threads} threads: "
+                             "let it be decided once without replay_only")
+        reason, op = self._switches.unmeasured(self.matrix.pattern), _op_for(case)
+        if not reason:
+            return None
+        safe = self.where.safe(op, operands)
+        return CsrPlan(CsrChoice(config=safe.key), Decision("rule", reason), safe.space)
+
+    def _decided(self, case: _Case, operands: Operands) -> CsrPlan:
+        decider = self._decider(case, self._libraries.get(case.op, {}))
+        plan = CsrPlan(*decider.decide(operands), self.where.space(_op_for(case), operands.width).name)
+        self._keep(case, plan)
+        return plan
+
+    def _decider(self, case: _Case, libraries: Mapping[str, Library]) -> CsrDecider:
+        where = self.where
+        return CsrDecider(
+            _op_for(case), where, libraries, self._policy,
             lambda: self._proposals.scorer(lambda: where.model(self._cache), threads=self.threads),
             allows=self._switches.cuda.allows, apart=self._proposals.learned)
-        plan = CsrPlan(*decider.decide(operands), space)
+
+    def _keep(self, case: _Case, plan: CsrPlan) -> None:
+        """Take a decision, for later processes, too, and tell of it."""
+        self._plans[case] = plan
         self._cache.keep_schedule(self._key(case), {
             "choice": asdict(plan.choice), "decision": plan.decision.to_json()})
         if self._probes is not None:
             self._probes.add(self._key(case), plan.choice, plan.decision)
-        log.info("%s, %s, %s: %s; %s; %d runs, %.3f s", op, self.matrix, shapes, plan.choice.config or
+        log.info("%s, %s, %s: %s; %s; %d runs, %.3f s", case.op, self.matrix, case.shapes, plan.choice.config or
                  plan.choice.library, plan.decision.reason, plan.decision.executions, plan.decision.seconds)
-        return plan
 
     def _key(self, case: _Case) -> dict[str, Any]:
         return {

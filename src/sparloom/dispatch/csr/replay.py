@@ -6,11 +6,12 @@ from typing import Any, Protocol
 
 from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.rivals import Product
+from sparloom.dispatch.racing import Timer
 from sparloom.ops import Operands
 from sparloom.platforms import DeviceKernels, Family, SpmmMaxKernels
 from sparloom.space import Config
 
-__all__ = ["LibraryReplay", "NativeReplay", "PlacesReplay", "Replay"]
+__all__ = ["LibraryReplay", "NativeReplay", "PlacesReplay", "Replay", "TimedReplay"]
 
 
 class Replay(Protocol):
@@ -24,6 +25,13 @@ class Replay(Protocol):
         """
 
 
+class TimedReplay(Replay, Protocol):
+    """One that can say how long it computes."""
+
+    def timed(self, operands: Operands, out: Any | None, timer: Timer) -> tuple[Any, float]:
+        """Compute likewise; also gives the seconds, without those of what is done once."""
+
+
 class NativeReplay:
     """One of our kernels; bound at the first call, pointed to other arrays at each one after it."""
 
@@ -33,13 +41,24 @@ class NativeReplay:
 
     def __call__(self, operands: Operands, out: Any | None = None) -> Any:
         """Compute."""
+        result = self._pointed(operands, out)
+        self._call()
+        self._call.lent = ()
+        return result
+
+    def timed(self, operands: Operands, out: Any | None, timer: Timer) -> tuple[Any, float]:
+        """Compute, and time the kernel."""
+        result = self._pointed(operands, out)
+        seconds = timer(self._call, 1)
+        self._call.lent = ()
+        return result, seconds
+
+    def _pointed(self, operands: Operands, out: Any | None) -> Any:
         result = self._family.result(operands) if out is None else out
         if self._call is None:
             self._call = self._family.bind(operands, self._config, result)
         else:
             self._family.rebind(self._call, operands, result)
-        self._call()
-        self._call.lent = ()
         return result
 
 
@@ -50,20 +69,31 @@ class PlacesReplay:
         self._family, self._config = family, config
         self._call = None
 
-    def __call__(self, operands: Operands) -> tuple[Any, Any]:
+    def __call__(self, operands: Operands, out: None = None) -> tuple[Any, Any]:
         """Compute.
 
         Raises:
             ValueError: there are too many nonzeros to count them in int32.
         """
-        result, places = self._family.result(operands), self._family.places(operands)
-        if self._call is None:
-            self._call = self._family.bind(operands, self._config, result, places)
-        else:
-            self._family.rebind(self._call, operands, result, places)
+        both = self._pointed(operands)
         self._call()
         self._call.lent = ()
-        return result, places
+        return both
+
+    def timed(self, operands: Operands, out: None, timer: Timer) -> tuple[tuple[Any, Any], float]:
+        """Compute, and time the kernel."""
+        both = self._pointed(operands)
+        seconds = timer(self._call, 1)
+        self._call.lent = ()
+        return both, seconds
+
+    def _pointed(self, operands: Operands) -> tuple[Any, Any]:
+        both = self._family.result(operands), self._family.places(operands)
+        if self._call is None:
+            self._call = self._family.bind(operands, self._config, *both)
+        else:
+            self._family.rebind(self._call, operands, *both)
+        return both
 
 
 class LibraryReplay:
@@ -79,3 +109,9 @@ class LibraryReplay:
             return result
         self._where.copy(result, out)
         return out
+
+    def timed(self, operands: Operands, out: Any | None, timer: Timer) -> tuple[Any, float]:
+        """Compute, and time all of it."""
+        results: list[Any] = []
+        seconds = timer(lambda: results.append(self(operands, out)), 1)
+        return results[-1], seconds

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparloom.jit import address
-from sparloom.platforms.cpu_kernels.traversal import Traversal
+from sparloom.platforms.cpu_kernels.traversal import Pieces, Traversal
 from sparloom.sparse import Pattern
 
 __all__ = ["Bound", "Rows", "SparseRows"]
@@ -41,12 +41,13 @@ class Bound:
 
 
 class SparseRows:
-    """Binds patterns; traversals of the one seen last are kept, as configurations of one matrix share them."""
+    """Binds patterns; traversals of the one seen last, and their pieces, are kept: configurations share them."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self._pattern: Pattern | None = None
         self._traversals: dict[str, Traversal] = {}
+        self._pieces: dict[tuple[str, str], Pieces] = {}
 
     def bind(self, pattern: Pattern, *, order: str, balance: str, together: bool = False) -> Bound:
         """Fill the struct for one order of the rows and one way of sharing them.
@@ -55,7 +56,9 @@ class SparseRows:
             together: whether the kernel asks which rows have equal columns, which takes a while to find out.
         """
         walk = self._traversal(pattern, order)
-        pieces = walk.pieces(balance, self.threads)
+        if (order, balance) not in self._pieces:
+            self._pieces[order, balance] = walk.pieces(balance, self.threads)
+        pieces = self._pieces[order, balance]
         count = pieces.rows.size - 1
         arguments = Rows(
             indptr=address(walk.indptr, np.int64), indices=address(walk.indices, np.int32),
@@ -67,7 +70,7 @@ class SparseRows:
 
     def _traversal(self, pattern: Pattern, order: str) -> Traversal:
         if self._pattern is not pattern:
-            self._pattern, self._traversals = pattern, {}
+            self._pattern, self._traversals, self._pieces = pattern, {}, {}
         if order not in self._traversals:
             make = {"natural": Traversal.natural, "column": Traversal.by_column}[order]
             self._traversals[order] = make(pattern)

@@ -1,0 +1,134 @@
+"""A race that takes no runs of its own: each call of a program is computed by the candidate whose turn it is.
+
+    every candidate once, the most promising ones first -> rounds of those that are near the fastest, in turn ->
+    the fastest and the best baseline in turn -> the fastest, if it passes the guardrail
+
+What is measured is what runs: all rows, the operands of the program, the state in which it leaves the caches. What it
+costs is what candidates take longer than the baseline; that has a limit, in runs and in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from sparloom.dispatch.guardrail import Guardrail, Verdict
+from sparloom.dispatch.racing import Effort
+
+__all__ = ["OnlineRace"]
+
+FIRST = 1.0  # who is so much slower than the fastest in its first run, which meets cold caches, is not run again
+RACE = 0.6  # share of the limit which candidates may take before the two that are left meet
+
+
+class OnlineRace:
+    """Says whose turn it is, and who wins.
+
+    `winner` and `reason` say who was chosen and why, `rival` who the best baseline was; `seconds` those of all calls.
+
+    Args:
+        arms: candidates, by number: a baseline, then the more promising ones first.
+        baselines: which of them are baselines.
+        effort: `repetitions` and `tolerance` of the rounds, `pairs` of the last two; `seconds` is half of the limit.
+        guardrail: what the fastest one must pass, against the best baseline.
+        runs: of the first baseline, the limit of what others may take longer than it.
+    """
+
+    def __init__(
+        self, arms: int, *, baselines: Sequence[int] = (0,), effort: Effort, guardrail: Guardrail, runs: float,
+    ) -> None:
+        self.seconds: list[list[float]] = [[] for _ in range(arms)]
+        self.winner, self.rival, self.reason = 0, 0, ""
+        self._baselines, self._effort, self._guardrail, self._runs = tuple(baselines), effort, guardrail, runs
+        self._round, self._alive, self._duel = 0, list(range(arms)), False
+        self._order = list(self._alive)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known who wins, and why."""
+        return bool(self.reason)
+
+    @property
+    def turn(self) -> int:
+        """Whose it is; the winner's from the end on."""
+        return self.winner if self.settled else self._order[0]
+
+    def record(self, seconds: float) -> None:
+        """Take the seconds of the arm whose turn it was."""
+        self.seconds[self.turn].append(seconds)
+        if self.settled:
+            return
+        self._order.pop(0)
+        if self._spent() > (1.0 if self._duel else RACE):
+            self._limited()
+        elif not self._order:
+            self._next_round()
+
+    def _spent(self) -> float:
+        """Share of the limit."""
+        usual = median(self.seconds[0])
+        longer = sum(max(0.0, each - usual) for taken in self.seconds[1:] for each in taken)
+        return longer / min(self._runs * usual, 2 * self._effort.seconds)
+
+    def _limited(self) -> None:
+        if self._duel:
+            self._settle()
+        else:
+            self._alive = [arm for arm in self._alive if self.seconds[arm]]
+            self._begin_duel()
+
+    def _next_round(self) -> None:
+        self._round += 1
+        if self._duel:
+            self._judge()
+            return
+        tolerance = FIRST if self._round == 1 else self._effort.tolerance / (self._round - 1)
+        limit = (1 + tolerance) * min(map(self._least, self._alive))
+        self._alive = [arm for arm in self._alive if not arm or self._least(arm) <= limit]
+        if self._round > self._effort.repetitions or len(self._alive) <= 2:
+            self._begin_duel()
+        else:
+            self._turns()
+
+    def _begin_duel(self) -> None:
+        """Let the fastest meet the best baseline; where they are the same there is nothing to win."""
+        self._duel = True
+        self.winner = min(self._alive, key=self._least)
+        self.rival = min((arm for arm in self._baselines if self.seconds[arm]), key=self._least)
+        self._alive = [self.rival, self.winner]
+        if self.winner == self.rival:
+            self.reason = "no candidate was faster than the best baseline"
+        else:
+            self._judge()
+
+    def _judge(self) -> None:
+        least, most = self._effort.pairs
+        if self._pairs < most and (self._pairs < least or not self._verdict.sure):
+            self._turns()
+        else:
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._pairs < self._effort.pairs[0]:
+            self.reason = f"refused: {self._runs:g} runs were enough for {self._pairs} pairs only"
+        else:
+            self.reason = self._verdict.text
+        if self._pairs < self._effort.pairs[0] or not self._verdict.accepted:
+            self.winner = self.rival
+
+    @property
+    def _pairs(self) -> int:
+        """How often the last two ran, but for the first time, when caches were cold."""
+        return max(0, min(len(self.seconds[arm]) for arm in self._alive) - 1)
+
+    @property
+    def _verdict(self) -> Verdict:
+        rival, winner = (self.seconds[arm][1 : 1 + self._pairs] for arm in (self.rival, self.winner))
+        return self._guardrail.judge(winner, rival)
+
+    def _least(self, arm: int) -> float:
+        return min(self.seconds[arm])
+
+    def _turns(self) -> None:
+        shift = self._round % len(self._alive)
+        self._order = self._alive[shift:] + self._alive[:shift]

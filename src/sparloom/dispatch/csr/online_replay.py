@@ -1,0 +1,105 @@
+"""Calls of a program that decide how the calls after them run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from sparloom.dispatch.csr.contest import CsrChoice, FewRows
+from sparloom.dispatch.csr.decide import CsrDecider
+from sparloom.dispatch.csr.online import OnlineRace
+from sparloom.dispatch.csr.replay import Replay, TimedReplay
+from sparloom.dispatch.decision import Decision, Trial
+from sparloom.ops import Operands
+
+__all__ = ["OnlineReplay"]
+
+log = logging.getLogger(__name__)
+
+Settle = Callable[[CsrChoice, Decision, Replay], None]
+"""Takes what was decided, why, and what runs it."""
+
+
+class OnlineReplay:
+    """Computes each call by the candidate whose turn it is, until one is chosen.
+
+    The first call runs the safe configuration, as many programs make only one; it also says how long a call is. The
+    second one begins the race. A winner's result is compared with the baseline's before it is chosen.
+
+    Args:
+        make: what runs a choice.
+        settle: is called once.
+    """
+
+    def __init__(self, decider: CsrDecider, make: Callable[[CsrChoice], TimedReplay], settle: Settle) -> None:
+        self._decider, self._make, self._settle = decider, make, settle
+        self._timer = decider.where.timer(decider.clock)
+        self._first: tuple[TimedReplay, float] | None = None
+        self._choices: list[CsrChoice] = []
+        self._arms: dict[int, TimedReplay] = {}
+        self._race: OnlineRace | None = None
+        self._beside = 0.0  # seconds that were not those of calls
+
+    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
+        """Compute."""
+        start = self._decider.clock()
+        if self._first is None:
+            return self._begun(operands, out)
+        race = self._race or self._enter(operands)
+        turn = race.turn
+        result, seconds = self._arm(turn).timed(operands, out, self._timer)
+        race.record(seconds)
+        wrong = self._wrong(operands, result) if race.settled and turn == race.winner else ""
+        self._beside += self._decider.clock() - start - seconds
+        if race.settled and turn == race.winner:
+            self._end(wrong)
+        return result
+
+    def _begun(self, operands: Operands, out: Any | None) -> Any:
+        safe = CsrChoice(config=self._decider.where.safe(self._decider.op, operands).key)
+        arm = self._make(safe)
+        result, seconds = arm.timed(operands, out, self._timer)
+        if operands.matrix.pattern.nnz:
+            self._first = arm, seconds
+        else:
+            self._settle(safe, Decision("rule", "no nonzeros"), arm)
+        return result
+
+    def _enter(self, operands: Operands) -> OnlineRace:
+        self._arms[0], seconds = self._first
+        policy = self._decider.policy
+        self._choices, baselines = self._decider.entrants(operands, seconds)
+        self._race = OnlineRace(len(self._choices), baselines=baselines, effort=policy.effort,
+                                guardrail=policy.guardrail, runs=policy.runs)
+        return self._race
+
+    def _arm(self, place: int) -> TimedReplay:
+        if place not in self._arms:
+            self._arms[place] = self._make(self._choices[place])
+        return self._arms[place]
+
+    def _wrong(self, operands: Operands, result: Any) -> str:
+        """Say where the winner's result is another one than the best baseline's; "" if it is not."""
+        race, decider = self._race, self._decider
+        if race.winner == race.rival:
+            return ""
+        few = FewRows(decider.op, decider.where, operands)
+        choice = self._choices[race.rival]
+        return few.difference(few.of(result), few.computed(choice, decider.libraries))
+
+    def _end(self, wrong: str) -> None:
+        race, reason = self._race, self._race.reason
+        winner = race.rival if wrong else race.winner
+        if wrong:
+            log.error("%s by %s is refused: %s", self._decider.op.name, self._choices[race.winner], wrong)
+            reason = f"refused: {wrong}"
+        usual = median(race.seconds[winner])
+        longer = sum(seconds - usual for taken in race.seconds for seconds in taken)
+        trials = tuple(Trial(choice.config or choice.library, tuple(taken))
+                       for choice, taken in zip(self._choices, race.seconds, strict=True))
+        executions = 1 + sum(map(len, race.seconds))
+        decision = Decision("measured", f"{reason}; in {executions} calls", trials, executions,
+                            max(0.0, self._beside + longer))
+        self._settle(self._choices[winner], decision, self._arm(winner))
