@@ -22,9 +22,10 @@ pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
 def test_replay_measures_nothing(tmp_path):
     cache, x = PlanCache(tmp_path), dense(200, 8)
-    with pytest.raises(NotDecided, match=r"no plan for spmm with .* call it once without replay_only"):
+    with pytest.raises(NotDecided, match=r"no plan for spmm with .* call it without replay_only until"):
         Prepared(SparseMatrix(Pattern.from_scipy(matrix()), matrix().data), cache=cache, replay_only=True).spmm(x)
     first = sparloom.prepare(matrix(), cache=cache)
+    first.plan("spmm", B=x)
     expected = first.spmm(x)
     again = sparloom.prepare(matrix(), cache=cache, replay_only=True)
     assert np.array_equal(again.spmm(x), expected)
@@ -34,12 +35,14 @@ def test_replay_measures_nothing(tmp_path):
 
 def test_what_is_damaged_is_decided_anew(tmp_path, caplog):
     cache, x = PlanCache(tmp_path), dense(200, 8)
-    sparloom.prepare(matrix(), cache=cache).spmm(x)
+    sparloom.prepare(matrix(), cache=cache).plan("spmm", B=x)
     (kept,) = tmp_path.glob("schedule-*.json")
     for text in ("", "{", "[]", kept.read_text().replace("natural", "sideways").replace("column", "sideways")):
         kept.write_text(text)
         with caplog.at_level(logging.WARNING):
-            close(SpMM(), matrix(), {"B": x}, sparloom.prepare(matrix(), cache=cache).spmm(x))
+            ready = sparloom.prepare(matrix(), cache=cache)
+            close(SpMM(), matrix(), {"B": x}, ready.spmm(x))
+            ready.plan("spmm", B=x)
         assert "decided anew" in caplog.text
         caplog.clear()
 
@@ -48,13 +51,15 @@ def test_what_is_damaged_is_decided_anew(tmp_path, caplog):
     {"config": 5}, {"config": None}, {"config": ["natural"]}, {"library": 5}, {"library": {}}, {}, [], 5, "natural"])
 def test_what_was_chosen_has_another_type_and_is_decided_anew(tmp_path, caplog, choice):
     cache, x = PlanCache(tmp_path), dense(200, 8)
-    sparloom.prepare(matrix(), cache=cache).spmm(x)
+    sparloom.prepare(matrix(), cache=cache).plan("spmm", B=x)
     (path,) = tmp_path.glob("schedule-*.json")
     kept = json.loads(path.read_text())
     path.write_text(json.dumps(kept | {"choice": kept["choice"] | {"choice": choice}}))
-    close(SpMM(), matrix(), {"B": x}, sparloom.prepare(matrix(), cache=cache).spmm(x))
+    ready = sparloom.prepare(matrix(), cache=cache)
+    close(SpMM(), matrix(), {"B": x}, ready.spmm(x))
     assert "decided anew" in caplog.text
-    assert json.loads(path.read_text())["choice"]["choice"] == kept["choice"]["choice"]
+    chosen = ready.plan("spmm", B=x).choice
+    assert json.loads(path.read_text())["choice"]["choice"] == {"library": chosen.library, "config": chosen.config}
 
 
 def test_the_evidence_is_kept(tmp_path):

@@ -57,7 +57,8 @@ def test_a_pattern_is_prepared_once_for_all_values(op, name, tmp_path, monkeypat
 
     monkeypatch.setattr(CsrDecider, "decide", lambda *_: (CsrChoice(library="other"), Decision("rule", "chosen")))
     operands, rng = OPS[op].operands(matrix(), 8, seed=0), np.random.default_rng(1)
-    ready = Prepared(matrix(), threads=1, cache=PlanCache(tmp_path), libraries={op: {"other": library}})
+    ready = Prepared(matrix(), threads=1, cache=PlanCache(tmp_path), libraries={op: {"other": library}},
+                     policy=CsrPolicy())
     run = ready.spmm if op == "spmm" else ready.sddmm
     values = np.empty(matrix().pattern.nnz, np.float32)
     for given in (None, values, values, values.copy()):

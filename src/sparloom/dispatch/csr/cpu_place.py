@@ -107,7 +107,7 @@ class CpuPlace:
 
     def policy(self) -> CsrPolicy:
         """Let the calls of a program be the race."""
-        return CsrPolicy(calibrate="online")
+        return CsrPolicy.online()
 
     def timer(self, clock: Clock) -> Timer:
         """Time by the clock."""

@@ -17,10 +17,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -48,6 +48,7 @@ ENOUGH = 10  # runs on the sample, with fewer left nothing is settled: two candi
 RACE = 0.6  # share of the time that is left which the race may take; the duel has the rest
 NEAR = 1.3  # times as long as the safe one on the sample, up to which a library computes calls of the program
 LOOKS = 2  # runs of each on the sample for that
+ONLINE_SECONDS = 1.0  # half of what candidates may take longer than the safe one in calls of a program
 BINDING = 1.0  # runs that binding a candidate may take which computes such calls
 
 
@@ -88,6 +89,16 @@ class CsrPolicy:
             raise ValueError(f"share={self.share} of the nonzeros: give a number above 0, at most 1")
         if self.parts < 1:
             raise ValueError(f"parts={self.parts} of the sample: give at least 1")
+
+    @classmethod
+    def online(cls, **changes: Any) -> CsrPolicy:
+        """Let the calls of a program be the race.
+
+        Args:
+            changes: of these settings.
+        """
+        given = {"calibrate": "online", **changes}
+        return cls(**{"effort": replace(cls().effort, seconds=ONLINE_SECONDS), **given})
 
     def seconds(self, run: float) -> float:
         """How long the measurements may take where a run takes so many seconds; 0: none are made."""
@@ -151,7 +162,8 @@ class CsrDecider:
         with watch.apart():
             model = self.model()
         with watch.apart() if self.apart else nullcontext():
-            candidates = self._candidates(model, safe, operands, sampled=parts[0] is not operands)
+            configs = self.where.configs(self.op, operands, sampled=parts[0] is not operands)
+            candidates = self._candidates(model, safe, operands, configs)
         with watch.apart():
             able = self.where.able(self.op, parts[0], candidates)
         contest = Contest(self.op, self.where, able, self.libraries, parts)
@@ -172,9 +184,10 @@ class CsrDecider:
         """
         pattern, where = operands.matrix.pattern, self.where
         safe = where.safe(self.op, operands)
-        listed = [config for config in self._candidates(self.model(), safe, operands, sampled=False)
-                  if config == safe or where.binding_seconds(config, pattern) <= BINDING * run]
-        own = [CsrChoice(config=config.key) for config in where.able(self.op, operands, listed)]
+        configs = [config for config in where.configs(self.op, operands, sampled=False)
+                   if where.binding_seconds(config, pattern) <= BINDING * run]
+        candidates = self._candidates(self.model(), safe, operands, configs)
+        own = [CsrChoice(config=config.key) for config in where.able(self.op, operands, candidates)]
         libraries = [CsrChoice(library=name) for name in self._near(operands, safe, run)]
         return [own[0], *libraries, *own[1:]], list(range(1 + len(libraries)))
 
@@ -223,11 +236,11 @@ class CsrDecider:
         return winner if accepted else baseline, reason, trials, run.executions + last.executions
 
     def _candidates(
-        self, model: CsrCostModel, safe: Config, operands: Operands, *, sampled: bool,
+        self, model: CsrCostModel, safe: Config, operands: Operands, configs: Sequence[Config],
     ) -> list[Config]:
-        """Choose configurations of our kernels, the safe one first."""
-        configs = [each for each in self.where.configs(self.op, operands, sampled=sampled) if self.allows(each)]
-        listed = shortlist(model, self.op.name, operands, configs, count=self.policy.effort.candidates,
+        """Choose among configurations of our kernels, the safe one first."""
+        allowed = [config for config in configs if self.allows(config)]
+        listed = shortlist(model, self.op.name, operands, allowed, count=self.policy.effort.candidates,
                            kind=self.where.kind)
         return [safe, *(config for config in listed if config != safe)]
 

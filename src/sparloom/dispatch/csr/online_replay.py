@@ -18,6 +18,9 @@ __all__ = ["OnlineReplay"]
 
 log = logging.getLogger(__name__)
 
+ALONE = 2  # calls before the race
+SHORT = 10e-6  # seconds of a run, most of which are not the kernel's
+
 Settle = Callable[[CsrChoice, Decision, Replay], None]
 """Takes what was decided, why, and what runs it."""
 
@@ -25,8 +28,8 @@ Settle = Callable[[CsrChoice, Decision, Replay], None]
 class OnlineReplay:
     """Computes each call by the candidate whose turn it is, until one is chosen.
 
-    The first call runs the safe configuration, as many programs make only one; it also says how long a call is. The
-    second one begins the race. A winner's result is compared with the baseline's before it is chosen.
+    The first two run the safe configuration, as many programs make no more; they also say how long a call is. Then the
+    race begins. A winner's result is compared with the baseline's before it is chosen.
 
     Args:
         make: what runs a choice.
@@ -36,7 +39,7 @@ class OnlineReplay:
     def __init__(self, decider: CsrDecider, make: Callable[[CsrChoice], TimedReplay], settle: Settle) -> None:
         self._decider, self._make, self._settle = decider, make, settle
         self._timer = decider.where.timer(decider.clock)
-        self._first: tuple[TimedReplay, float] | None = None
+        self._alone: list[float] = []  # seconds of calls before the race
         self._choices: list[CsrChoice] = []
         self._arms: dict[int, TimedReplay] = {}
         self._race: OnlineRace | None = None
@@ -45,7 +48,7 @@ class OnlineReplay:
     def __call__(self, operands: Operands, out: Any | None = None) -> Any:
         """Compute."""
         start = self._decider.clock()
-        if self._first is None:
+        if len(self._alone) < ALONE:
             return self._begun(operands, out)
         race = self._race or self._enter(operands)
         turn = race.turn
@@ -58,19 +61,20 @@ class OnlineReplay:
         return result
 
     def _begun(self, operands: Operands, out: Any | None) -> Any:
-        safe = CsrChoice(config=self._decider.where.safe(self._decider.op, operands).key)
-        arm = self._make(safe)
+        """Run the safe configuration; where that is short, settle for it."""
+        if not self._choices:
+            self._choices = [CsrChoice(config=self._decider.where.safe(self._decider.op, operands).key)]
+        arm = self._arm(0)
         result, seconds = arm.timed(operands, out, self._timer)
-        if operands.matrix.pattern.nnz:
-            self._first = arm, seconds
-        else:
-            self._settle(safe, Decision("rule", "no nonzeros"), arm)
+        self._alone.append(seconds)
+        if seconds < SHORT:
+            reason = f"a run of {1e6 * seconds:.1f} us is too short for a race"
+            self._settle(self._choices[0], Decision("rule", reason, executions=len(self._alone)), arm)
         return result
 
     def _enter(self, operands: Operands) -> OnlineRace:
-        self._arms[0], seconds = self._first
         policy = self._decider.policy
-        self._choices, baselines = self._decider.entrants(operands, seconds)
+        self._choices, baselines = self._decider.entrants(operands, min(self._alone))
         self._race = OnlineRace(len(self._choices), baselines=baselines, effort=policy.effort,
                                 guardrail=policy.guardrail, runs=policy.runs)
         return self._race
@@ -85,9 +89,9 @@ class OnlineReplay:
         race, decider = self._race, self._decider
         if race.winner == race.rival:
             return ""
+        numbers = result[0] if isinstance(result, tuple) else result  # maxima without their places
         few = FewRows(decider.op, decider.where, operands)
-        choice = self._choices[race.rival]
-        return few.difference(few.of(result), few.computed(choice, decider.libraries))
+        return few.difference(few.of(numbers), few.computed(self._choices[race.rival], decider.libraries))
 
     def _end(self, wrong: str) -> None:
         race, reason = self._race, self._race.reason
@@ -99,7 +103,7 @@ class OnlineReplay:
         longer = sum(seconds - usual for taken in race.seconds for seconds in taken)
         trials = tuple(Trial(choice.config or choice.library, tuple(taken))
                        for choice, taken in zip(self._choices, race.seconds, strict=True))
-        executions = 1 + sum(map(len, race.seconds))
+        executions = ALONE + sum(map(len, race.seconds))
         decision = Decision("measured", f"{reason}; in {executions} calls", trials, executions,
                             max(0.0, self._beside + longer))
         self._settle(self._choices[winner], decision, self._arm(winner))

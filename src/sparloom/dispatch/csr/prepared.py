@@ -327,7 +327,7 @@ class Prepared:
         """Take the safe configuration where the environment allows no measurement."""
         if self._replay_only:
             raise NotDecided(f"no plan for {case.op} with {self.matrix}, shapes {case.shapes}, {self.threads} threads: "
-                             "let it be decided once without replay_only")
+                             "call it without replay_only until it is decided, or its plan once")
         reason, op = self._switches.unmeasured(self.matrix.pattern), _op_for(case)
         if not reason:
             return None

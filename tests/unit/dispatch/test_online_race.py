@@ -1,0 +1,91 @@
+"""The race whose runs are the calls of a program: who wins, what it costs, when it ends."""
+
+import numpy as np
+import pytest
+
+from sparloom.dispatch import Effort, Guardrail
+from sparloom.dispatch.csr.online import OnlineRace
+
+EFFORT = Effort(candidates=6, repetitions=3, pairs=(5, 12), executions=40, seconds=0.2, short_seconds=0.1e-3)
+
+
+def raced(usual, *, unit=1e-3, noise=0.0, cold=1.0, seed=0, **changes):
+    """Run a race of arms that take so many milliseconds each, a first time `cold` times as long."""
+    rng, settings = np.random.default_rng(seed), {
+        "baselines": (0,), "effort": EFFORT, "guardrail": Guardrail(alpha=0.95), "runs": 7.0} | changes
+    race = OnlineRace(len(usual), **settings)
+    while not race.settled:
+        first = not race.seconds[race.turn]
+        race.record(unit * usual[race.turn] * (cold if first else 1.0) * float(np.exp(noise * abs(rng.normal()))))
+        assert sum(map(len, race.seconds)) < 100
+    return race
+
+
+def longer(race):
+    """What all calls took beyond as many of the baseline, in runs of it."""
+    usual = np.median(race.seconds[0])
+    return sum(max(0.0, each - usual) for taken in race.seconds for each in taken) / usual
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+@pytest.mark.parametrize("fastest", range(6))
+def test_the_fastest_wins(fastest, noise):
+    usual = [1.0, 1.1, 1.05, 1.3, 1.0, 1.2]
+    usual[fastest] = 0.7
+    race = raced(usual, noise=noise, seed=fastest)
+    assert race.winner == fastest
+    assert ("accepted" in race.reason) is (fastest > 0)
+
+
+def test_who_is_not_faster_beyond_the_margin_does_not_win():
+    assert raced([1.0, 0.97, 1.2]).winner == 0
+    assert raced([1.0, 0.97, 1.2], guardrail=Guardrail(alpha=0.98)).winner == 1
+
+
+def test_who_is_faster_once_by_chance_does_not_win():
+    wins = sum(raced([1.0] * 4, noise=0.1, seed=seed).winner > 0 for seed in range(200))
+    assert wins <= 10
+
+
+@pytest.mark.parametrize("others", [[3.0] * 5, [30.0, 0.8], [1.15] * 20, [2.0, 1.5, 1.2, 1.1, 1.05] * 3])
+def test_what_candidates_take_longer_has_a_limit(others):
+    race = raced([1.0, *others])
+    assert longer(race) < 7 + max(others)
+
+
+def test_a_race_of_long_calls_has_a_limit_in_seconds():
+    race = raced([10.0, 13.0, 13.0, 8.0, 13.0], unit=1.0)  # of 0.4 s
+    assert sum(map(len, race.seconds)) <= 3
+    assert race.winner == 0
+    assert "no candidate" in race.reason
+
+
+def test_the_best_of_several_baselines_must_be_beaten():
+    assert raced([1.0, 0.8, 0.78], baselines=(0, 1)).winner == 1
+    race = raced([1.0, 0.8, 0.7], baselines=(0, 1))
+    assert (race.winner, race.rival) == (2, 1)
+    assert raced([1.0, 0.8, 0.9], baselines=(0, 1)).winner == 1
+
+
+def test_slow_ones_run_once_and_the_baseline_in_every_round():
+    race = raced([1.0, 2.5, 0.8, 0.85])
+    assert len(race.seconds[1]) == 1
+    assert len(race.seconds[0]) >= len(race.seconds[2]) - 1
+
+
+def test_cold_first_runs_do_not_decide():
+    usual = [1.0, 0.7, 0.9, 1.1]
+    assert raced(usual, cold=1.6).winner == 1
+
+
+def test_one_candidate_alone_is_chosen_at_once():
+    race = raced([1.0])
+    assert race.winner == 0
+    assert sum(map(len, race.seconds)) == 1
+
+
+def test_the_winner_has_all_turns_afterwards():
+    race = raced([1.0, 0.7])
+    race.record(0.7)
+    assert race.turn == race.winner == 1
+    assert race.settled
