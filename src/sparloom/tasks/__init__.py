@@ -23,6 +23,7 @@ _HOMES = {
     "CheckLearnings": "check_learnings",
     "CheckProbe": "check_probe",
     "CheckSpadeSigns": "check_spade_signs",
+    "ChooseKernels": "choose_kernels",
     "Checkpoints": "checkpoints",
     "Collect": "collect",
     "CollectGemm": "collect_gemm",

@@ -1,0 +1,98 @@
+"""Which few kernels of sparse operations are worth a measurement: those of which one is near the best everywhere."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sparloom import log
+from sparloom.dispatch.csr import CpuPlace
+from sparloom.files import atomic_path, write_json
+from sparloom.measure import TimingProtocol
+from sparloom.ops import Operands
+from sparloom.platforms import CpuKernels, interleaved, keep_threads_awake, reallocated
+from sparloom.report import portfolio_metrics, portfolio_seconds, portfolio_table
+from sparloom.search import portfolio
+from sparloom.sparse import Corpus, SparseMatrix
+from sparloom.tasks.case_journal import journal_folder
+from sparloom.tasks.dispatch_calls import OPS
+from sparloom.tasks.dispatch_cases import DispatchCase, dispatch_cases, spread_out
+from sparloom.tasks.provenance import commit
+from sparloom.tasks.timed_cases import statistics_of, timed_cases
+
+__all__ = ["ChooseKernels"]
+
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ChooseKernels:
+    """Time all kernels side by side, and choose a portfolio of each operation.
+
+    Kernels that take rows in another order are left out: to sort the rows takes longer than most of what it gains. A
+    run that is killed goes on where it was, as long as commit and settings are the same.
+
+    Args:
+        corpus: of matrices, none of which a decision is judged on.
+        count: of matrices that are timed, evenly over their nonzeros.
+        least_nonzeros: a matrix has more.
+        ops: "spmm", "sddmm", "attention", with the widths of dense operands, all heads together.
+        heads: of attention.
+        most: kernels of a portfolio.
+        timing: of the kernels side by side.
+        memory_bytes: cases that need more are left out.
+        journals: folder of what is under way; emptied when it is complete.
+        seed: of operands and of the bootstrap.
+    """
+
+    corpus: Corpus
+    count: int
+    least_nonzeros: int
+    ops: Mapping[str, Sequence[int]]
+    heads: int
+    most: int
+    timing: TimingProtocol
+    threads: int
+    memory_bytes: float
+    journals: str
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_case.parquet, a row for each kernel, and portfolios.json; returns what portfolios lose."""
+        keep_threads_awake()
+        large = [entry for entry in self.corpus.entries() if entry.nnz > self.least_nonzeros]
+        cases = dispatch_cases(spread_out(large, self.count), self.ops, memory_bytes=self.memory_bytes)
+        planned = {case.key: case for each in cases.values() for case in each}
+        nonzeros = {entry.name: entry.nnz for entry in large}
+        folder = journal_folder(self.journals, commit(), self.timing, self.heads, self.threads, self.seed)
+        rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
+        frame = timed_cases(rows_of, planned, folder / "cases.jsonl", threads=self.threads, weights={
+            key: float(nonzeros[case.matrix] * case.width) for key, case in planned.items()})
+        with atomic_path(out / "per_case.parquet") as path:
+            frame.to_parquet(path, compression="zstd")
+        write_json(out / "portfolios.json", {op: self._chosen(frame[frame["op"] == op]) for op in self.ops})
+        metrics = portfolio_metrics(frame, self._chosen, seed=self.seed)
+        log.console.print(portfolio_table(metrics))
+        shutil.rmtree(folder)
+        return metrics
+
+    def _chosen(self, rows: pd.DataFrame) -> list[str]:
+        """Name the kernels of a portfolio."""
+        seconds = portfolio_seconds(rows)
+        return [seconds.columns[place] for place in portfolio(seconds.to_numpy(), self.most)]
+
+    def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
+        op, place = OPS[case.op](self.heads), CpuPlace(self.threads)
+        operands: Operands = reallocated(op.operands(load(case.matrix), case.width, self.seed))
+        family, safe = CpuKernels(self.threads, case.width).family(op), place.safe(op, operands).key
+        result = family.result(operands)
+        calls = {config.key: family.bind(operands, config, result) for config in family.space()
+                 if config["order"] == "natural"}
+        taken = interleaved(calls, self.timing, threads=self.threads)
+        known = {"op": case.op, "matrix": case.matrix, "width": case.width, "nnz": operands.matrix.pattern.nnz}
+        return [{**known, "config": name, "safe": name == safe, **statistics_of(each)} for name, each in taken.items()]
