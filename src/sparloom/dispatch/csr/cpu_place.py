@@ -12,6 +12,7 @@ from sparloom.dispatch.caches import Caches
 from sparloom.dispatch.csr.decide import CsrPolicy
 from sparloom.dispatch.csr.estimate import CsrEstimate
 from sparloom.dispatch.csr.given import array_of, dense_of
+from sparloom.dispatch.csr.portfolio import PORTFOLIO
 from sparloom.dispatch.csr.rivals import LIBRARIES, Library
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.plan_key import machine_digest, sources_digest
@@ -102,8 +103,8 @@ class CpuPlace:
         return str(config["order"])
 
     def model(self, cache: PlanCache) -> CsrEstimate:
-        """Estimate by rates of this machine."""
-        return CsrEstimate(cache.rates(self.threads), self.threads)
+        """Estimate by rates of this machine, the kernels of the portfolio before all others."""
+        return CsrEstimate(cache.rates(self.threads), self.threads, PORTFOLIO)
 
     def policy(self) -> CsrPolicy:
         """Let the calls of a program be the race."""

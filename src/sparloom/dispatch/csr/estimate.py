@@ -8,7 +8,7 @@ Source: AutoSAGE's roofline-style estimate; its formula is not published, this o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -28,6 +28,7 @@ LOOKED_UP = 1.05  # likewise where rows are compared with those before
 SUMMED = 40  # columns whose products take as long as adding up the lanes of a group
 EXPOSED = 0.3  # share of the shorter one of gathering and computing that the other does not hide
 STRIP = 1.05  # how much longer all takes where indices are read again for every strip
+BEHIND = 1e3  # factor for what is not favoured
 ON_DEMAND = 0.97  # likewise where threads ask for their share: one that was held up does less
 
 
@@ -37,19 +38,26 @@ class CsrEstimate:
 
     Args:
         threads: of the kernels.
+        favoured: operation -> keys of configurations that come before all others; what is the difference between two
+            of them is seldom in the formula.
     """
 
     rates: Rates
     threads: int
+    favoured: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     @cached_property
     def _caches(self) -> Caches:
         return Caches(self.rates.near_bytes, self.rates.far_bytes, self.threads)
 
     def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> np.ndarray:
-        """Estimate seconds, (configs,)."""
+        """Estimate seconds, (configs,); of those that are not favoured, behind those of all that are."""
         facts = _Facts(op, operands.matrix.pattern, operands.width, self._caches)
-        return np.array([self._seconds(facts, config) for config in configs])
+        seconds = np.array([self._seconds(facts, config) for config in configs])
+        favoured = self.favoured.get(op)
+        if favoured:
+            seconds[[config.key not in favoured for config in configs]] *= BEHIND
+        return seconds
 
     def _seconds(self, facts: _Facts, config: Config) -> float:
         rates, passes = self.rates, 2 if facts.op == "attention" else 1
