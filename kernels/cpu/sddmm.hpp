@@ -59,11 +59,7 @@ class Held {
     [[gnu::always_inline]] std::array<Vec<float>, U> dots(const std::array<const float*, U>& right) const {
         std::array<Vec<float>, U> sums;
 #pragma GCC unroll 16
-        for (int u = 0; u < U; ++u) {
-            sums[u] = left_[0] * read(right[u], 0);
-#pragma GCC unroll 32
-            for (int v = 1; v < V; ++v) sums[u] = multiply_add<float>(left_[v], read(right[u], v), sums[u]);
-        }
+        for (int u = 0; u < U; ++u) sums[u] = dot(right[u]);
         return sums;
     }
 
@@ -128,11 +124,11 @@ class Long {
     const Factors& factors_;
 };
 
-// Dot products put aside until there are as many as a vector has lanes. How many there are is a variable of the loop, as
-// members stay in memory.
+// Dot products put aside until there are as many as a vector has lanes. How many there are is a variable of the loop,
+// as members stay in memory.
 struct Aside {
     std::array<Vec<float>, kGroup> sums{};
-    std::array<int64_t, 2 * kGroup> places;  // in the values and the result; used where they do not follow each other
+    std::array<int64_t, 2 * kGroup> places;  // in values and result; used where they do not follow each other
 
     // Those from `slot` on follow each other.
     void follow(int64_t slot, int64_t place) {

@@ -42,7 +42,7 @@ class Caches:
         return _dense_bytes(pattern, width) > NEAR_FILLS * self.near_bytes * self.threads
 
     def distant(self, pattern: Pattern, width: int) -> bool:
-        """Whether it is so much that rows come from afar and are better requested ahead, in any order of the columns."""
+        """Whether it is so much that most rows come from memory, and are better requested ahead."""
         return _dense_bytes(pattern, width) > FAR_SHARE * self.far_bytes
 
     def beyond(self, pattern: Pattern, width: int) -> bool:
