@@ -38,23 +38,32 @@ inline float share_left(const State& state, float peak) {
     return state.total == 0.0f ? 0.0f : exponential(state.peak - peak);
 }
 
-// scores[n] = what earlier strips gave + query . keys[columns[n]].
+// scores[n] = left . right[columns[n]], added to what earlier strips gave unless it is the first.
 template <int V, bool kPart>
-void dots(const int32_t* columns, int64_t count, const float* query, const sddmm::Strip& strip, float* scores) {
+void dots(const int32_t* columns, int64_t count, const sddmm::Factors& factors, bool first, float* scores) {
+    using Left = sddmm::Held<V, kPart>;
     constexpr int U = sddmm::group(sddmm::kGroup, V);
-    std::array<Vec<float>, V> left;
-#pragma GCC unroll 32
-    for (int v = 0; v < V; ++v) left[v] = sddmm::read<V, kPart>(query, v, strip.last);
+    const Left left(factors.left, factors);
+    const auto right_of = [&](int64_t n) { return factors.right + columns[n] * factors.width; };
+    const auto write = [&](int64_t n, int64_t some, auto sums) {
+        constexpr int kSums = sizeof(sums) / sizeof(float);
+        using Group = typename Floats<kSums>::unaligned;
+        if (some == kSums) {
+            Group& to = *reinterpret_cast<Group*>(scores + n);
+            if (!first) sums += to;
+            to = sums;
+        } else {
+            for (int64_t u = 0; u < some; ++u) scores[n + u] = first ? sums[u] : scores[n + u] + sums[u];
+        }
+    };
     int64_t n = 0;
     for (; n + U <= count; n += U) {
-        if (strip.ahead != 0) {
-            for (int64_t m = n + strip.ahead; m < n + strip.ahead + U; ++m) {
-                sddmm::prefetch<V>(strip.right + columns[m] * strip.lead);
-            }
+        if (factors.ahead != 0) {
+            for (int64_t m = n + factors.ahead; m < n + factors.ahead + U; ++m) Left::prefetch(right_of(m), factors);
         }
-        sddmm::dots<V, kPart, U>({columns + n, nullptr, scores + n}, U, left, strip);
+        sddmm::group_of<U>(left, right_of, n, U, write);
     }
-    if (n < count) sddmm::rest<V, kPart, U>({columns + n, nullptr, scores + n}, count - n, left, strip);
+    if (n < count) sddmm::rest_of<U>(left, right_of, n, count - n, write);
 }
 
 // out = addend + sum over n of weights[n] * values[columns[n]]; a null addend is none.
@@ -65,7 +74,7 @@ void mix(const int32_t* columns, int64_t count, int64_t ahead, const float* weig
 }
 
 struct Kernels {
-    void (*dots)(const int32_t*, int64_t, const float*, const sddmm::Strip&, float*);
+    void (*dots)(const int32_t*, int64_t, const sddmm::Factors&, bool, float*);
     void (*mix)(const int32_t*, int64_t, int64_t, const float*, const spmm::Strip<float>&, const float*, float*);
 };
 
@@ -105,8 +114,8 @@ struct Head {
 inline float score(const Head& head, const int32_t* columns, int64_t count, const float* query, int64_t ahead,
                    float peak, float* scores) {
     each_strip(head.width, [&](const Kernels& kernels, int64_t column, Lanes<float> last) {
-        const sddmm::Strip strip{query + column, head.keys + column, head.keys_lead, last, ahead, column == 0, false};
-        kernels.dots(columns, count, query + column, strip, scores);
+        const sddmm::Factors factors{query + column, head.keys + column, head.keys_lead, last, ahead};
+        kernels.dots(columns, count, factors, column == 0, scores);
     });
 #pragma omp simd reduction(max : peak)
     for (int64_t n = 0; n < count; ++n) {

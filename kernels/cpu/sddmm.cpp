@@ -2,16 +2,12 @@
 // C (cols, width) row-major without gaps; D as values in the order of those of A.
 //
 //   for pieces of the rows of A                                   in parallel, rows.hpp
-//     for blocks of 64 rows
-//       for strips of columns                                     as many as half of the registers hold
-//         for rows of the block, for groups of nonzeros           row kernel, sddmm.hpp
-//
-// Where one strip does not hold all columns, rows are not cut into strips: groups of nonzeros go over whole rows.
+//     for rows of the piece, for groups of nonzeros               row kernel, sddmm.hpp
 //
 // Preconditions (checked in Python): columns are in range; D overlaps nothing else; ahead >= 0; group is 1, 4
 // or 16.
 
-#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "sddmm.hpp"
@@ -31,59 +27,43 @@ struct Sddmm {
 namespace sparloom::sddmm {
 namespace {
 
-constexpr int64_t kBlock = 64;  // rows whose indices stay in the first cache from strip to strip
-constexpr int kGroups = 3;      // 1, 4, 16
+constexpr int kGroups = 3;  // 1, 4, 16
 
-using Kernel = void (*)(const Rows&, int64_t, int64_t, int64_t, int64_t, const Strip&, float*);
+using Kernel = void (*)(const Rows&, int64_t, int64_t, int64_t, int64_t, const Factors&, float*);
 
 struct Kernels {
-    Kernel whole[kGroups], part[kGroups];
+    std::array<Kernel, kGroups> whole, part;
 };
 
-template <int V, int... G>
-constexpr Kernels kernels(std::integer_sequence<int, G...>) {
-    return {{rows<V, false, 1 << 2 * G>...}, {rows<V, true, 1 << 2 * G>...}};
+template <typename Left, int V>
+constexpr std::array<Kernel, kGroups> by_group() {
+    return {rows_on<Left>, rows<Left, group(4, V)>, rows<Left, group(16, V)>};
 }
 
 struct Table {
     Kernels by_vectors[kVectors];
     template <int... V>
     constexpr explicit Table(std::integer_sequence<int, V...>)
-        : by_vectors{kernels<V + 1>(std::make_integer_sequence<int, kGroups>{})...} {}
+        : by_vectors{Kernels{by_group<Held<V + 1, false>, V + 1>(), by_group<Held<V + 1, true>, V + 1>()}...} {}
 };
 
 constexpr Table kTable{std::make_integer_sequence<int, kVectors>{}};
-
-using LongKernel = void (*)(const Rows&, int64_t, int64_t, int64_t, int64_t, const Long&, float*);
-
-constexpr LongKernel kLong[kGroups] = {long_rows<group(1, 0)>, long_rows<group(4, 0)>, long_rows<group(16, 0)>};
+constexpr std::array<Kernel, kGroups> kLong = by_group<Long, 0>();
 
 void piece(const Sddmm& s, int32_t p) {
     const Rows& rows = s.rows;
     const int wanted = __builtin_ctz(s.group) / 2;
-    const int64_t begin = rows.piece_nonzeros[p], end = rows.piece_nonzeros[p + 1], strip = kVectors * kLanes<float>;
+    const int64_t vectors = (s.width + kLanes<float> - 1) / kLanes<float>;
+    const Lanes<float> rest(s.width - (vectors - 1) * kLanes<float>);
+    const Factors factors{s.left, s.right, s.width, rest, rows_ahead(s.ahead, 4 * s.width)};
+    const int64_t begin = rows.piece_nonzeros[p], end = rows.piece_nonzeros[p + 1];
     const int64_t last = rows.piece_rows[p + 1] + (end > rows.indptr[rows.piece_rows[p + 1]]);  // one more if it is cut
-    if (s.width > strip) {
-        const Long factors{s.left, s.right, s.width, rows_ahead(s.ahead, 4 * s.width)};
-        kLong[wanted](rows, rows.piece_rows[p], last, begin, end, factors, s.result);
-        return;
+    Kernel kernel = kLong[wanted];
+    if (vectors <= kVectors) {
+        const Kernels& kernels = kTable.by_vectors[vectors - 1];
+        kernel = (s.width % kLanes<float> != 0 ? kernels.part : kernels.whole)[wanted];
     }
-    for (int64_t row = rows.piece_rows[p]; row < last; row += kBlock) {
-        for (int64_t column = 0; column < s.width; column += strip) {
-            const int64_t columns = std::min(strip, s.width - column);
-            const int64_t vectors = (columns + kLanes<float> - 1) / kLanes<float>;
-            const Strip at{s.left + column,
-                           s.right + column,
-                           s.width,
-                           Lanes<float>(columns - (vectors - 1) * kLanes<float>),
-                           rows_ahead(s.ahead, 4 * columns),
-                           column == 0,
-                           column + columns == s.width};
-            const Kernels& kernels = kTable.by_vectors[vectors - 1];
-            const Kernel kernel = (columns % kLanes<float> != 0 ? kernels.part : kernels.whole)[wanted];
-            kernel(rows, row, std::min(row + kBlock, last), begin, end, at, s.result);
-        }
-    }
+    kernel(rows, rows.piece_rows[p], last, begin, end, factors, s.result);
 }
 
 }  // namespace

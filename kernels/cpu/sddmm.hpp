@@ -1,7 +1,9 @@
-// Row kernels of SDDMM: a strip of the row's left factor stays in registers while the nonzeros of the row go by.
+// Row kernels of SDDMM: the left factor of a row stays in registers, where it fits, while its nonzeros go by.
 //
-// The dot products of a group of nonzeros are kept as vectors, whose lanes are then added up together. At the end of a
-// row smaller groups are taken; one that is not full repeats its last nonzero.
+// A dot product is a vector of partial sums first, whose lanes are added up together with those of other nonzeros.
+// `rows` takes groups in one row, smaller ones at its end; one that is not full repeats its last nonzero. `rows_on`
+// takes one nonzero at a time and puts the vector aside until a group is full, over the ends of rows: short ones waste
+// no lanes, and in long ones no more than one row of C is being read at once.
 
 #pragma once
 
@@ -15,203 +17,250 @@
 
 namespace sparloom::sddmm {
 
-constexpr int kVectors = kRegisters / 2;  // of the widest strip
-constexpr int kGroup = kLanes<float>;            // the largest
+constexpr int kVectors = kRegisters / 2;  // of the widest left factor in registers
+constexpr int kGroup = kLanes<float>;     // the largest
 constexpr int kRowsAhead = 2;             // whose left factor is prefetched
 
-// The largest group, up to `wanted`, for which strip and partial sums fit into the registers.
+// The largest group, up to `wanted`, for which left factor and partial sums fit into the registers.
 constexpr int group(int wanted, int vectors) {
     int size = wanted < kGroup ? wanted : kGroup;
     while (size > 1 && size + vectors + 2 > kRegisters) size /= 2;
     return size;
 }
 
-struct Strip {
-    const float *left, *right;  // from its first column on
-    int64_t lead;               // floats from one row to the next, of both
-    Lanes<float> last;                 // columns in the last vector
-    int64_t ahead;              // nonzeros between the one being multiplied and the one being prefetched; 0: none is
-    bool first_strip, last_strip;
+struct Factors {
+    const float *left, *right;
+    int64_t width;      // floats from one row to the next
+    Lanes<float> last;  // columns in the last vector
+    int64_t ahead;      // nonzeros between the one being multiplied and the one being prefetched; 0: none is
 };
 
-// Nonzeros of one row from some place on, and what belongs to them.
-struct Nonzeros {
-    const int32_t* columns;
-    const float* values;
-    float* result;
-};
-
+// A left factor of V vectors in registers.
 template <int V, bool kPart>
-[[gnu::always_inline]] inline Vec<float> read(const float* from, int v, const Lanes<float>& last) {
-    return kPart && v == V - 1 ? last.load(from + v * kLanes<float>) : load(from + v * kLanes<float>);
-}
-
-inline const float* left_of(const Rows& rows, int64_t row, const Strip& strip) {
-    return strip.left + rows.place[row] * strip.lead;
-}
-
-template <int V>
-[[gnu::always_inline]] inline void prefetch(const float* from) {
+class Held {
+   public:
+    [[gnu::always_inline]] Held(const float* left, const Factors& factors) : last_(factors.last) {
 #pragma GCC unroll 32
-    for (int c = 0; c < V * kLanes<float>; c += kLine<float>) __builtin_prefetch(from + c);
-}
+        for (int v = 0; v < V; ++v) left_[v] = read(left, v);
+    }
 
-// result[n] = (what earlier strips gave + left . right[columns[n]]) * values[n] for n < count <= U.
-template <int V, bool kPart, int U>
-[[gnu::always_inline]] inline void dots(const Nonzeros& at, int64_t count, const std::array<Vec<float>, V>& left,
-                                        const Strip& strip) {
-    using Group = typename Floats<U>::unaligned;
-    std::array<Vec<float>, U> parts;
+    // Even and odd vectors apart, so that additions do not wait for each other.
+    [[gnu::always_inline]] Vec<float> dot(const float* right) const {
+        Vec<float> even = left_[0] * read(right, 0), odd{};
+#pragma GCC unroll 32
+        for (int v = 1; v < V; ++v) {
+            Vec<float>& sum = v % 2 ? odd : even;
+            sum = v == 1 ? left_[v] * read(right, v) : multiply_add<float>(left_[v], read(right, v), sum);
+        }
+        return V == 1 ? even : even + odd;
+    }
+
+    template <int U>
+    [[gnu::always_inline]] std::array<Vec<float>, U> dots(const std::array<const float*, U>& right) const {
+        std::array<Vec<float>, U> sums;
 #pragma GCC unroll 16
-    for (int u = 0; u < U; ++u) {
-        const int64_t n = u < count ? u : count - 1;
-        const float* right = strip.right + at.columns[n] * strip.lead;
-        Vec<float> sum{};
+        for (int u = 0; u < U; ++u) sums[u] = dot(right[u]);
+        return sums;
+    }
+
+    [[gnu::always_inline]] static void prefetch(const float* from, const Factors&) {
 #pragma GCC unroll 32
-        for (int v = 0; v < V; ++v) sum += left[v] * read<V, kPart>(right, v, strip.last);
-        parts[u] = sum;
+        for (int c = 0; c < V * kLanes<float>; c += kLine<float>) __builtin_prefetch(from + c);
     }
-    auto sums = sum_lanes<U>(parts);
-    if (count == U) {
-        Group& result = *reinterpret_cast<Group*>(at.result);
-        if (!strip.first_strip) sums += result;
-        if (strip.last_strip) sums *= *reinterpret_cast<const Group*>(at.values);
-        result = sums;
-        return;
+
+   private:
+    [[gnu::always_inline]] Vec<float> read(const float* from, int v) const {
+        return kPart && v == V - 1 ? last_.load(from + v * kLanes<float>) : load(from + v * kLanes<float>);
     }
-    for (int64_t n = 0; n < count; ++n) {
-        const float sum = strip.first_strip ? sums[n] : at.result[n] + sums[n];
-        at.result[n] = strip.last_strip ? sum * at.values[n] : sum;
+
+    std::array<Vec<float>, V> left_;
+    Lanes<float> last_;
+};
+
+// A left factor that is too wide for the registers: it is read again for every group, from the first cache.
+class Long {
+   public:
+    Long(const float* left, const Factors& factors) : left_(left), factors_(factors) {}
+
+    [[gnu::always_inline]] Vec<float> dot(const float* right) const { return dots<1>({right})[0]; }
+
+    template <int U>
+    [[gnu::always_inline]] std::array<Vec<float>, U> dots(const std::array<const float*, U>& right) const {
+        constexpr int kChains = U < 8 ? 8 / U : 1;  // sums of a nonzero, so that additions do not wait for each other
+        Vec<float> parts[U][kChains] = {};
+        int64_t k = 0;
+        for (; k + kChains * kLanes<float> <= factors_.width; k += kChains * kLanes<float>) {
+#pragma GCC unroll 8
+            for (int c = 0; c < kChains; ++c) {
+                const Vec<float> strip = load(left_ + k + c * kLanes<float>);
+#pragma GCC unroll 16
+                for (int u = 0; u < U; ++u) {
+                    parts[u][c] = multiply_add<float>(strip, load(right[u] + k + c * kLanes<float>), parts[u][c]);
+                }
+            }
+        }
+        for (; k < factors_.width; k += kLanes<float>) {
+            const Lanes<float> rest(std::min<int64_t>(kLanes<float>, factors_.width - k));
+            const Vec<float> strip = rest.load(left_ + k);
+#pragma GCC unroll 16
+            for (int u = 0; u < U; ++u) parts[u][0] = multiply_add<float>(strip, rest.load(right[u] + k), parts[u][0]);
+        }
+        std::array<Vec<float>, U> sums;
+#pragma GCC unroll 16
+        for (int u = 0; u < U; ++u) {
+            sums[u] = parts[u][0];
+#pragma GCC unroll 8
+            for (int c = 1; c < kChains; ++c) sums[u] += parts[u][c];
+        }
+        return sums;
     }
+
+    static void prefetch(const float* from, const Factors& factors) {
+        for (int64_t k = 0; k < factors.width; k += kLine<float>) __builtin_prefetch(from + k);
+    }
+
+   private:
+    const float* left_;
+    const Factors& factors_;
+};
+
+// Dot products put aside until there are as many as a vector has lanes. How many there are is a variable of the loop,
+// as members stay in memory.
+struct Aside {
+    std::array<Vec<float>, kGroup> sums{};
+    std::array<int64_t, 2 * kGroup> places;  // in values and result; used where they do not follow each other
+
+    // Those from `slot` on follow each other.
+    void follow(int64_t slot, int64_t place) {
+        for (int64_t u = 0; u < kGroup; ++u) places[slot + u] = place + u;
+    }
+
+    // result[place] = sum of the lanes * values[place], as many as there can be, from one place on.
+    [[gnu::always_inline]] void write(const float* values, float* result) const {
+        store(result, sum_lanes<kGroup>(sums) * load(values));
+    }
+
+    void write_apart(int64_t count, const float* values, float* result) const {
+        const Vec<float> whole = sum_lanes<kGroup>(sums);
+        for (int64_t n = 0; n < count; ++n) result[places[n]] = whole[n] * values[places[n]];
+    }
+};
+
+// Gives the dot products of nonzeros n .. n + count <= U to write(n, count, sums), a vector of U.
+template <int U, typename Left, typename RightOf, typename Write>
+[[gnu::always_inline]] inline void group_of(const Left& left, const RightOf& right_of, int64_t n, int64_t count,
+                                            const Write& write) {
+    std::array<const float*, U> right;
+#pragma GCC unroll 16
+    for (int u = 0; u < U; ++u) right[u] = right_of(n + (u < count ? u : count - 1));
+    write(n, count, sum_lanes<U>(left.template dots<U>(right)));
 }
 
 // The last nonzeros of a row, at most U.
-template <int V, bool kPart, int U>
-[[gnu::always_inline]] inline void rest(const Nonzeros& at, int64_t count, const std::array<Vec<float>, V>& left,
-                                        const Strip& strip) {
+template <int U, typename Left, typename RightOf, typename Write>
+[[gnu::always_inline]] inline void rest_of(const Left& left, const RightOf& right_of, int64_t n, int64_t count,
+                                           const Write& write) {
     if constexpr (U == 1) {
-        dots<V, kPart, 1>(at, 1, left, strip);
+        group_of<1>(left, right_of, n, 1, write);
     } else if (count > U / 2) {
-        dots<V, kPart, U>(at, count, left, strip);
+        group_of<U>(left, right_of, n, count, write);
     } else {
-        rest<V, kPart, U / 2>(at, count, left, strip);
+        rest_of<U / 2>(left, right_of, n, count, write);
     }
 }
+
+// What the loops below need of Rows and Factors as variables, since the compiler believes that results may overwrite
+// members.
+struct Walk {
+    Walk(const Rows& rows, const Factors& factors)
+        : indptr(rows.indptr), source(rows.source), indices(rows.indices), place(rows.place), values(rows.values),
+          left(factors.left), right(factors.right), width(factors.width), ahead(factors.ahead), nnz(rows.nnz) {}
+
+    const float* left_of(int64_t row) const { return left + place[row] * width; }
+    const float* right_of(int64_t n) const { return right + indices[n] * width; }
+    int64_t shift(int64_t row) const { return source[row] - indptr[row]; }  // from nonzeros here to those of the matrix
+
+    // How far to prefetch in a row that ends there.
+    int64_t ahead_of(int64_t to) const { return to + ahead <= nnz ? ahead : 0; }
+
+    const int64_t *indptr, *source;
+    const int32_t *indices, *place;
+    const float *values, *left, *right;
+    int64_t width, ahead, nnz;
+};
 
 // Nonzeros begin .. end of the rows first .. last; the first and the last nonzero may lie inside a row.
-template <int V, bool kPart, int kWanted>
-void rows(const Rows& rows, int64_t first, int64_t last, int64_t begin, int64_t end, const Strip& strip,
+template <typename Left, int U>
+void rows(const Rows& given, int64_t first, int64_t last, int64_t begin, int64_t end, const Factors& factors,
           float* result) {
-    constexpr int U = group(kWanted, V);
+    const Walk walk(given, factors);
     for (int64_t row = first; row < last; ++row) {
-        const int64_t from = std::max(rows.indptr[row], begin), to = std::min(rows.indptr[row + 1], end);
-        if (strip.ahead != 0 && row + kRowsAhead < last) prefetch<V>(left_of(rows, row + kRowsAhead, strip));
-        std::array<Vec<float>, V> left;
-        const float* factor = left_of(rows, row, strip);
-#pragma GCC unroll 32
-        for (int v = 0; v < V; ++v) left[v] = read<V, kPart>(factor, v, strip.last);
-        const int64_t stored = rows.source[row] - rows.indptr[row];
-        const auto at = [&](int64_t n) {
-            return Nonzeros{rows.indices + n, rows.values + stored + n, result + stored + n};
+        const int64_t from = std::max(walk.indptr[row], begin), to = std::min(walk.indptr[row + 1], end);
+        const int64_t shift = walk.shift(row), ahead = walk.ahead_of(to);
+        if (walk.ahead != 0 && row + kRowsAhead < last) Left::prefetch(walk.left_of(row + kRowsAhead), factors);
+        const Left left(walk.left_of(row), factors);
+        const auto right_of = [&](int64_t n) { return walk.right_of(n); };
+        const auto write = [&](int64_t n, int64_t count, auto sums) {
+            constexpr int kSums = sizeof(sums) / sizeof(float);
+            using Group = typename Floats<kSums>::unaligned;
+            const float* values = walk.values + n + shift;
+            float* to = result + n + shift;
+            if (count == kSums) {
+                *reinterpret_cast<Group*>(to) = sums * *reinterpret_cast<const Group*>(values);
+            } else {
+                for (int64_t u = 0; u < count; ++u) to[u] = sums[u] * values[u];
+            }
         };
-        const int64_t ahead = to + strip.ahead <= rows.nnz ? strip.ahead : 0;
         for (int64_t n = from; n < to; n += U) {
             const int64_t count = std::min<int64_t>(U, to - n);
             if (ahead != 0) {
-                for (int64_t m = n + ahead; m < n + ahead + count; ++m) {
-                    prefetch<V>(strip.right + rows.indices[m] * strip.lead);
-                }
+                for (int64_t m = n + ahead; m < n + ahead + count; ++m) Left::prefetch(walk.right_of(m), factors);
             }
             if (count == U) {
-                dots<V, kPart, U>(at(n), U, left, strip);
+                group_of<U>(left, right_of, n, U, write);
             } else {
-                rest<V, kPart, U>(at(n), count, left, strip);
+                rest_of<U>(left, right_of, n, count, write);
             }
         }
     }
 }
 
-// Factors that are too wide for the registers: the left one is read again for every group, from the first cache, and
-// rows of the right one are read from end to end.
-struct Long {
-    const float *left, *right;
-    int64_t width;
-    int64_t ahead;  // as in Strip
-};
-
-// result[n] = (left . right[columns[n]]) * values[n] for n < count <= U.
-template <int U>
-[[gnu::always_inline]] inline void long_dots(const Nonzeros& at, int64_t count, const float* left, const Long& factors) {
-    constexpr int kChains = U < 8 ? 8 / U : 1;  // sums of a nonzero, so that additions do not wait for each other
-    std::array<const float*, U> right;
-    for (int u = 0; u < U; ++u) right[u] = factors.right + at.columns[u < count ? u : count - 1] * factors.width;
-    Vec<float> parts[U][kChains] = {};
-    int64_t k = 0;
-    for (; k + kChains * kLanes<float> <= factors.width; k += kChains * kLanes<float>) {
-#pragma GCC unroll 8
-        for (int c = 0; c < kChains; ++c) {
-            const Vec<float> strip = load(left + k + c * kLanes<float>);
-#pragma GCC unroll 16
-            for (int u = 0; u < U; ++u) {
-                parts[u][c] = multiply_add<float>(strip, load(right[u] + k + c * kLanes<float>), parts[u][c]);
-            }
-        }
-    }
-    for (; k < factors.width; k += kLanes<float>) {
-        const Lanes<float> last(std::min<int64_t>(kLanes<float>, factors.width - k));
-        const Vec<float> strip = last.load(left + k);
-#pragma GCC unroll 16
-        for (int u = 0; u < U; ++u) parts[u][0] = multiply_add<float>(strip, last.load(right[u] + k), parts[u][0]);
-    }
-    std::array<Vec<float>, U> whole;
-#pragma GCC unroll 16
-    for (int u = 0; u < U; ++u) {
-        whole[u] = parts[u][0];
-#pragma GCC unroll 8
-        for (int c = 1; c < kChains; ++c) whole[u] += parts[u][c];
-    }
-    const auto sums = sum_lanes<U>(whole);
-    for (int64_t n = 0; n < count; ++n) at.result[n] = sums[n] * at.values[n];
-}
-
-// The last nonzeros of a row, at most U.
-template <int U>
-[[gnu::always_inline]] inline void long_rest(const Nonzeros& at, int64_t count, const float* left,
-                                             const Long& factors) {
-    if constexpr (U == 1) {
-        long_dots<1>(at, 1, left, factors);
-    } else if (count > U / 2) {
-        long_dots<U>(at, count, left, factors);
-    } else {
-        long_rest<U / 2>(at, count, left, factors);
-    }
-}
-
-// Nonzeros begin .. end of the rows first .. last, as `rows`.
-template <int U>
-void long_rows(const Rows& rows, int64_t first, int64_t last, int64_t begin, int64_t end, const Long& factors,
-               float* result) {
+// As `rows`, with groups that go on over the ends of rows.
+template <typename Left>
+void rows_on(const Rows& given, int64_t first, int64_t last, int64_t begin, int64_t end, const Factors& factors,
+             float* result) {
+    const Walk walk(given, factors);
+    Aside aside;
+    int64_t waiting = 0;  // dot products put aside
+    int64_t next = 0;     // the place after the last of them
+    bool apart = false;   // whether they do not follow each other
     for (int64_t row = first; row < last; ++row) {
-        const int64_t from = std::max(rows.indptr[row], begin), to = std::min(rows.indptr[row + 1], end);
-        const float* left = factors.left + rows.place[row] * factors.width;
-        const int64_t stored = rows.source[row] - rows.indptr[row];
-        const int64_t ahead = to + factors.ahead <= rows.nnz ? factors.ahead : 0;
-        for (int64_t n = from; n < to; n += U) {
-            const int64_t count = std::min<int64_t>(U, to - n);
-            if (ahead != 0) {
-                for (int64_t m = n + ahead; m < n + ahead + count; ++m) {
-                    const float* next = factors.right + rows.indices[m] * factors.width;
-                    for (int64_t k = 0; k < factors.width; k += kLine<float>) __builtin_prefetch(next + k);
-                }
-            }
-            const Nonzeros at{rows.indices + n, rows.values + stored + n, result + stored + n};
-            if (count == U) {
-                long_dots<U>(at, U, left, factors);
+        const int64_t from = std::max(walk.indptr[row], begin), to = std::min(walk.indptr[row + 1], end);
+        const int64_t shift = walk.shift(row), ahead = walk.ahead_of(to);
+        if (walk.ahead != 0 && row + kRowsAhead < last) Left::prefetch(walk.left_of(row + kRowsAhead), factors);
+        const Left left(walk.left_of(row), factors);
+        if (waiting != 0 && from + shift != next) {
+            if (!apart) aside.follow(0, next - waiting);
+            aside.follow(waiting, from + shift);
+            apart = true;
+        }
+        next = to + shift;
+        for (int64_t n = from; n < to; ++n) {
+            if (ahead != 0) Left::prefetch(walk.right_of(n + ahead), factors);
+            aside.sums[waiting] = left.dot(walk.right_of(n));
+            if (++waiting < kGroup) continue;
+            if (apart) {
+                aside.write_apart(kGroup, walk.values, result);
             } else {
-                long_rest<U>(at, count, left, factors);
+                const int64_t place = n + shift + 1 - kGroup;
+                aside.write(walk.values + place, result + place);
             }
+            waiting = 0;
+            apart = false;
         }
     }
+    if (!apart) aside.follow(0, next - waiting);
+    aside.write_apart(waiting, walk.values, result);
 }
 
 }  // namespace sparloom::sddmm

@@ -24,8 +24,8 @@ SPMM = (
 SDDMM = (
     ORDER,
     BALANCE,
-    PREFETCH,
-    Parameter("group", (1, 4, 16)),  # nonzeros of a row whose lanes are added up together
+    PREFETCH,  # twice as many KiB
+    Parameter("group", (1, 4, 16)),  # nonzeros of a row whose lanes are added up together; 1: of several rows
 )
 
 BLOCK = 64  # rows whose strips are computed one after the other, kBlock of kernels/cpu/spmm.cpp

@@ -27,11 +27,13 @@ __all__ = ["SOURCES", "CpuPlace"]
 
 SOURCES = ("spmm.cpp", "spmm_max.cpp", "sddmm.cpp", "attention.cpp")
 SAFE: Mapping[str, Mapping[str, str | int]] = {
-    "spmm": {"balance": "nonzeros"}, "spmm_max": {"balance": "nonzeros"}, "sddmm": {"group": 4}, "attention": {}}
-"""Operation -> what is other than in the default of the space, for SpMM and SDDMM chosen on the training matrices of
-data/samples/cpu_kernels_* whose best kernel takes less than 0.3 ms."""
+    "spmm": {"balance": "nonzeros"}, "spmm_max": {"balance": "nonzeros"},
+    "sddmm": {"balance": "nonzeros", "group": 1}, "attention": {}}
+"""Operation -> what is other than in the default of the space: for SpMM chosen on the training matrices of
+data/samples/cpu_kernels_* whose best kernel takes less than 0.3 ms, for SDDMM on 20 of all sizes."""
+LONG_ROWS = 12  # nonzeros of a mean row, from which on SDDMM better takes groups of one row ...
+NARROW = 128  # ... unless dense rows have more columns
 SORTED, COMPARED = (60e-9, 8e-9), (20e-9, 5e-9)  # seconds per row and per nonzero
-LONG_ROWS = 16  # nonzeros of a mean row that fill the largest group
 
 
 class CpuPlace:
@@ -69,16 +71,19 @@ class CpuPlace:
         """Take the default, but for what measurements on training matrices say; O(1) in the nonzeros.
 
         Where dense rows come from afar, they are requested ahead, and results of SpMM are written past the caches;
-        rows are given to threads on demand then, which costs less than to wait for one that is held up.
+        rows are given to threads on demand then, which costs less than to wait for one that is held up. SDDMM gains by
+        that only where they do not fit the shared cache, as a thread finds its own rows there from call to call.
         """
         pattern, width, caches = operands.matrix.pattern, operands.width, Caches.here(self.threads)
         changed = dict(SAFE[op.name])
-        if caches.fetch(op.name, pattern, width):
-            changed |= {"prefetch": 4, "balance": "dynamic"}
+        if caches.distant(pattern, width):
+            changed["prefetch"] = 4
+            if op.name != "sddmm" or caches.beyond(pattern, width):
+                changed["balance"] = "dynamic"
         if op.name == "spmm":
             changed["stream"] = int(caches.overflow(pattern, width))
-        if op.name == "sddmm" and pattern.nnz >= LONG_ROWS * pattern.rows:
-            changed["group"] = 16
+        if op.name == "sddmm" and width <= NARROW and pattern.nnz >= LONG_ROWS * pattern.rows:
+            changed["group"] = 4
         return self.space(op, width).default().replace(**changed)
 
     def dtype(self, op: str, operands: Operands) -> str:

@@ -66,8 +66,8 @@ class CsrEstimate:
         gathered = passes * facts.pattern.nnz * facts.row_bytes
         if "together" in config.names and int(config["together"]) > 1:
             gathered *= LOOKED_UP * facts.apart
-        if bool(config["prefetch"]) != facts.fetch:
-            gathered *= LATE if facts.fetch else EARLY
+        if bool(config["prefetch"]) != facts.distant:
+            gathered *= LATE if facts.distant else EARLY
         flops = 2 * passes * facts.pattern.nnz * facts.width
         if "group" in config.names:
             group = int(config["group"])
@@ -104,10 +104,6 @@ class _Facts:
     @cached_property
     def overflow(self) -> bool:
         return self.caches.overflow(self.pattern, self.width)
-
-    @cached_property
-    def fetch(self) -> bool:
-        return self.caches.fetch(self.op, self.pattern, self.width)
 
     @property
     def row_bytes(self) -> int:

@@ -28,7 +28,7 @@ class SddmmKernels(SparseFamily):
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> SparseCall:
         """Bind the kernel of a legal configuration."""
         rows = self._rows.bind(operands.matrix.pattern, order=str(config["order"]), balance=str(config["balance"]))
-        arguments = _Arguments(rows=rows.arguments, width=operands.width, ahead=1024 * int(config["prefetch"]),
+        arguments = _Arguments(rows=rows.arguments, width=operands.width, ahead=2048 * int(config["prefetch"]),
                                group=config["group"])
         call = SparseCall(_library().sparloom_sddmm, arguments, kept=(rows,))
         self.rebind(call, operands, result)
