@@ -1,7 +1,7 @@
 // Attention of rows of a sparse matrix over their columns, a block of nonzeros at a time.
 //
 //   for blocks of a row's nonzeros
-//     scores     query . keys[column], sddmm.hpp
+//     scores     query . keys[column]
 //     weights    exp(score - peak); a higher peak scales down what there is already
 //     result     += weights * values[column], spmm.hpp
 //
@@ -11,6 +11,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -38,32 +39,76 @@ inline float share_left(const State& state, float peak) {
     return state.total == 0.0f ? 0.0f : exponential(state.peak - peak);
 }
 
-// scores[n] = left . right[columns[n]], added to what earlier strips gave unless it is the first.
+// A part of a query that stays in registers, and the keys that it meets.
+struct Keys {
+    const float* keys;  // from the first column of the part on
+    int64_t lead;       // floats from one key to the next
+    Lanes<float> last;  // columns in the last vector
+    int64_t ahead;      // nonzeros between the one being multiplied and the one being prefetched; 0: none is
+    bool first;         // part of the query
+};
+
 template <int V, bool kPart>
-void dots(const int32_t* columns, int64_t count, const sddmm::Factors& factors, bool first, float* scores) {
-    using Left = sddmm::Held<V, kPart>;
+[[gnu::always_inline]] inline Vec<float> read(const float* from, int v, const Lanes<float>& last) {
+    return kPart && v == V - 1 ? last.load(from + v * kLanes<float>) : load(from + v * kLanes<float>);
+}
+
+// scores[n] = what earlier parts gave + query . keys[columns[n]] for n < count <= U.
+template <int V, bool kPart, int U>
+[[gnu::always_inline]] inline void dots_of(const int32_t* columns, int64_t count,
+                                           const std::array<Vec<float>, V>& query, const Keys& at, float* scores) {
+    using Group = typename Floats<U>::unaligned;
+    std::array<Vec<float>, U> parts;
+#pragma GCC unroll 16
+    for (int u = 0; u < U; ++u) {
+        const float* key = at.keys + columns[u < count ? u : count - 1] * at.lead;
+        Vec<float> sum{};
+#pragma GCC unroll 32
+        for (int v = 0; v < V; ++v) sum += query[v] * read<V, kPart>(key, v, at.last);
+        parts[u] = sum;
+    }
+    auto sums = sum_lanes<U>(parts);
+    if (count == U) {
+        Group& to = *reinterpret_cast<Group*>(scores);
+        if (!at.first) sums += to;
+        to = sums;
+        return;
+    }
+    for (int64_t n = 0; n < count; ++n) scores[n] = at.first ? sums[n] : scores[n] + sums[n];
+}
+
+// The last nonzeros, at most U.
+template <int V, bool kPart, int U>
+[[gnu::always_inline]] inline void rest_of(const int32_t* columns, int64_t count,
+                                           const std::array<Vec<float>, V>& query, const Keys& at, float* scores) {
+    if constexpr (U == 1) {
+        dots_of<V, kPart, 1>(columns, 1, query, at, scores);
+    } else if (count > U / 2) {
+        dots_of<V, kPart, U>(columns, count, query, at, scores);
+    } else {
+        rest_of<V, kPart, U / 2>(columns, count, query, at, scores);
+    }
+}
+
+// scores[n] = what earlier parts gave + query . keys[columns[n]].
+template <int V, bool kPart>
+void dots(const int32_t* columns, int64_t count, const float* query, const Keys& at, float* scores) {
     constexpr int U = sddmm::group(sddmm::kGroup, V);
-    const Left left(factors.left, factors);
-    const auto right_of = [&](int64_t n) { return factors.right + columns[n] * factors.width; };
-    const auto write = [&](int64_t n, int64_t some, auto sums) {
-        constexpr int kSums = sizeof(sums) / sizeof(float);
-        using Group = typename Floats<kSums>::unaligned;
-        if (some == kSums) {
-            Group& to = *reinterpret_cast<Group*>(scores + n);
-            if (!first) sums += to;
-            to = sums;
-        } else {
-            for (int64_t u = 0; u < some; ++u) scores[n + u] = first ? sums[u] : scores[n + u] + sums[u];
-        }
-    };
+    std::array<Vec<float>, V> held;
+#pragma GCC unroll 32
+    for (int v = 0; v < V; ++v) held[v] = read<V, kPart>(query, v, at.last);
     int64_t n = 0;
     for (; n + U <= count; n += U) {
-        if (factors.ahead != 0) {
-            for (int64_t m = n + factors.ahead; m < n + factors.ahead + U; ++m) Left::prefetch(right_of(m), factors);
+        if (at.ahead != 0) {
+            for (int64_t m = n + at.ahead; m < n + at.ahead + U; ++m) {
+                const float* key = at.keys + columns[m] * at.lead;
+#pragma GCC unroll 32
+                for (int c = 0; c < V * kLanes<float>; c += kLine<float>) __builtin_prefetch(key + c);
+            }
         }
-        sddmm::group_of<U>(left, right_of, n, U, write);
+        dots_of<V, kPart, U>(columns + n, U, held, at, scores + n);
     }
-    if (n < count) sddmm::rest_of<U>(left, right_of, n, count - n, write);
+    if (n < count) rest_of<V, kPart, U>(columns + n, count - n, held, at, scores + n);
 }
 
 // out = addend + sum over n of weights[n] * values[columns[n]]; a null addend is none.
@@ -74,7 +119,7 @@ void mix(const int32_t* columns, int64_t count, int64_t ahead, const float* weig
 }
 
 struct Kernels {
-    void (*dots)(const int32_t*, int64_t, const sddmm::Factors&, bool, float*);
+    void (*dots)(const int32_t*, int64_t, const float*, const Keys&, float*);
     void (*mix)(const int32_t*, int64_t, int64_t, const float*, const spmm::Strip<float>&, const float*, float*);
 };
 
@@ -114,8 +159,8 @@ struct Head {
 inline float score(const Head& head, const int32_t* columns, int64_t count, const float* query, int64_t ahead,
                    float peak, float* scores) {
     each_strip(head.width, [&](const Kernels& kernels, int64_t column, Lanes<float> last) {
-        const sddmm::Factors factors{query + column, head.keys + column, head.keys_lead, last, ahead};
-        kernels.dots(columns, count, factors, column == 0, scores);
+        const Keys at{head.keys + column, head.keys_lead, last, ahead, column == 0};
+        kernels.dots(columns, count, query + column, at, scores);
     });
 #pragma omp simd reduction(max : peak)
     for (int64_t n = 0; n < count; ++n) {

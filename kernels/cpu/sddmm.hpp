@@ -50,7 +50,7 @@ class Held {
 #pragma GCC unroll 32
         for (int v = 1; v < V; ++v) {
             Vec<float>& sum = v % 2 ? odd : even;
-            sum = v == 1 ? left_[v] * read(right, v) : multiply_add<float>(left_[v], read(right, v), sum);
+            sum += left_[v] * read(right, v);
         }
         return V == 1 ? even : even + odd;
     }
@@ -59,7 +59,11 @@ class Held {
     [[gnu::always_inline]] std::array<Vec<float>, U> dots(const std::array<const float*, U>& right) const {
         std::array<Vec<float>, U> sums;
 #pragma GCC unroll 16
-        for (int u = 0; u < U; ++u) sums[u] = dot(right[u]);
+        for (int u = 0; u < U; ++u) {
+            sums[u] = left_[0] * read(right[u], 0);
+#pragma GCC unroll 32
+            for (int v = 1; v < V; ++v) sums[u] += left_[v] * read(right[u], v);
+        }
         return sums;
     }
 
