@@ -1,5 +1,6 @@
 """Files that are complete or absent, lines that are whole or gone; checksums; locks between processes."""
 
+import _thread
 import fcntl
 import hashlib
 import json
@@ -34,7 +35,7 @@ def atomic_path(path: Path, *, wait: bool = True) -> Iterator[Path]:
         if wait:
             _sync(path.parent)
         else:
-            threading.Thread(target=_sync_late, args=(path,), daemon=True).start()
+            _thread.start_new_thread(_sync_late, (path,))  # `Thread.start` would wait until it has a processor
     finally:
         partial.unlink(missing_ok=True)
 
@@ -45,9 +46,9 @@ def write_text(path: Path, text: str, *, wait: bool = True) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, value: Mapping[str, Any] | list[Any], *, wait: bool = True) -> None:
-    """Write `value` as indented JSON, atomically; NaN and infinity are refused; `wait` as of `atomic_path`."""
-    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n", wait=wait)
+def write_json(path: Path, value: Mapping[str, Any] | list[Any]) -> None:
+    """Write `value` as indented JSON, atomically; NaN and infinity are refused."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:

@@ -24,7 +24,7 @@ from sparloom.dispatch.plan_files import (
 from sparloom.dispatch.plan_key import PlanKey, kernels_digest, machine_digest
 from sparloom.dispatch.rates import Rates, measure_rates
 from sparloom.errors import SchemaError
-from sparloom.files import atomic_path, write_json
+from sparloom.files import atomic_path, write_text
 from sparloom.jit import cache_folder
 
 __all__ = ["PlanCache"]
@@ -156,12 +156,19 @@ def _rates_key(threads: int) -> dict[str, Any]:
 
 
 @cache
+def _clear_once(folder: Path) -> None:
+    """Look for what killed processes left, once in a process: a folder may hold many decisions."""
+    clear_orphans(folder, now=time.time())
+
+
+@cache
 def _rates_in_process(threads: int) -> Rates:
     return measure_rates(threads=threads)
 
 
 def _write(path: Path | None, key: dict[str, Any], content: dict[str, Any]) -> None:
-    _keep(path, lambda place: write_json(place, {"version": VERSION, "key": key, **content}, wait=False))
+    text = json.dumps({"version": VERSION, "key": key, **content}, allow_nan=False)  # indenting takes thrice as long
+    _keep(path, lambda place: write_text(place, text + "\n", wait=False))
 
 
 def _keep(path: Path | None, write: Callable[[Path], None]) -> None:
@@ -170,7 +177,7 @@ def _keep(path: Path | None, write: Callable[[Path], None]) -> None:
         return
     try:
         write(path)
-        clear_orphans(path.parent, now=time.time())
+        _clear_once(path.parent)
     except OSError as error:
         log.warning("%s: %s: the decision is not kept", path, error)
 

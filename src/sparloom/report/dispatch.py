@@ -104,12 +104,13 @@ def dispatch_metrics(
         their gradients. `attention/memory_share`, its peak over that of the baseline which needs least.
 
         What deciding costs, of the same cases, any width: `probe_runs_max`, how many calls of what was chosen a program
-        could have made in the time that its calls until the decision took longer than as many of these, all in it:
-        checks and hash of A, candidates, what is measured beside calls, keeping and logging the decision, binding;
-        only compiling and loading kernels and libraries, and the rates of the machine, are behind.
-        `probe_share_median` and `_p90`, this over 100 calls; all three where decisions have `beyond_seconds`.
-        `measuring_share_median` and `measuring_runs_max`, the same of the decision alone; `calls_until_decided`, the
-        median; `measured_share` of the decisions.
+        could have made in the time that its calls until the decision took longer than as many calls of a program that
+        finds it in the cache: candidates, what is measured beside calls, keeping and logging, binding; only compiling
+        and loading kernels and libraries, and the rates of the machine, are behind. `probe_share_median` and `_p90`,
+        this over 100 calls. `start_runs_median` and `_max`, the same beside as many calls of a prepared matrix: with
+        checks and hash of A, which programs need that find the decision, too. All of them where decisions have
+        `beyond_seconds`. `measuring_share_median` and `measuring_runs_max`, of what decisions say that they took;
+        `calls_until_decided`, the median; `measured_share` of the decisions.
 
         Of the explored cases `regret`, by operation, by way and by both, see `decision_regret`; what a decision alone
         takes, `ways/<way>/seconds_median`, and over one run of the best candidate, `ways/<way>/runs_median`;
@@ -177,8 +178,9 @@ def _costs(decided: pd.DataFrame, counted: pd.DataFrame) -> dict[str, float]:
              "measured_share": float((known["origin"] == "measured").mean())}
     if "beyond_seconds" not in known:
         return found
-    beyond = known["beyond_seconds"] / known["call_seconds"]
-    return {"probe_share_median": float(beyond.median() / CALLS),
+    beyond, start = (known[name] / known["call_seconds"] for name in ("beyond_seconds", "start_seconds"))
+    return {"start_runs_median": float(start.median()), "start_runs_max": float(start.max()),
+            "probe_share_median": float(beyond.median() / CALLS),
             "probe_share_p90": float(beyond.quantile(0.9) / CALLS), "probe_runs_max": float(beyond.max()),
             "calls_until_decided": float(known["calls"].median()), **found}
 

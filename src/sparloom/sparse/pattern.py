@@ -118,8 +118,8 @@ class Pattern:
     def digest(self) -> str:
         """Hash shape and content; 64 hexadecimal digits, the same on every machine."""
         content = hashlib.sha256(np.array(self.shape, dtype="<i8").tobytes())
-        content.update(self.indptr.astype("<i8", copy=False).tobytes())
-        content.update(self.indices.astype("<i4", copy=False).tobytes())
+        content.update(np.ascontiguousarray(self.indptr, "<i8"))
+        content.update(np.ascontiguousarray(self.indices, "<i4"))
         return content.hexdigest()
 
     def __eq__(self, other: object) -> bool:

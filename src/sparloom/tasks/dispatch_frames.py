@@ -11,8 +11,8 @@ TIMED = {"method": "str", "median": "float64", "p10": "float64", "p90": "float64
          "seconds": "object"}
 PER_CASE = {**CASE, **TIMED, "flops": "float64", "bytes": "float64", "peak_bytes": "float64", "failure": "str"}
 DECISIONS = {**CASE, "way": "str", "repeat": "int64", "choice": "str", "origin": "str", "reason": "str",
-             "calls": "int64", "call_seconds": "float64", "beyond_seconds": "float64", "decision_seconds": "float64",
-             "decision_executions": "int64"}
+             "calls": "int64", "call_seconds": "float64", "beyond_seconds": "float64", "start_seconds": "float64",
+             "decision_seconds": "float64", "decision_executions": "int64"}
 CANDIDATES = {**CASE, **TIMED}
 
 

@@ -39,7 +39,8 @@ __all__ = ["DispatchBench"]
 
 SERIAL = ("scipy",)
 FOLDER = "AUTOSAGE_CACHE_DIR"
-AFTERWARDS = 9  # calls after a decision, which say what as many calls as it took would have taken
+AFTERWARDS = 9  # calls after a decision, which say what one takes from then on
+PROGRAMS = 3  # that find a decision
 
 Row = dict[str, Any]
 _loaded: set[str] = set()
@@ -192,24 +193,32 @@ class DispatchBench:
         """Make a matrix ready and call an operation until it is decided how it runs, then some times more.
 
         All is timed from reading the arrays of A on: the hash of the pattern, calls of candidates, what is measured
-        beside them, keeping and logging the decision, binding what was chosen.
+        beside them, keeping and logging the decision, binding what was chosen. Then programs that find the decision
+        make as many calls.
         """
         if cache.folder is not None:
             cache.keep_rates(self.threads, PlanCache(self.plans).rates(self.threads))
         given, out = operands.matrix.to_scipy(), CpuKernels(self.threads, operands.width).family(
             OPS[op](self.heads)).result(operands)
         out.fill(0)
-        start, calls = time.perf_counter(), 0
-        ready = prepare(given, threads=self.threads, libraries=self.libraries, cache=cache, policy=way.policy,
-                        shortlist=way.shortlist, model=way.model)
-        call = user_call(ready, op, operands.dense)
-        while not calls or not ready.decided(op, **operands.dense):
-            call(out=out)
-            calls += 1
-        seconds = time.perf_counter() - start
+
+        def program(calls: int | None = None) -> tuple[float, int, Prepared]:
+            start, made = time.perf_counter(), 0
+            ready = prepare(given, threads=self.threads, libraries=self.libraries, cache=cache, policy=way.policy,
+                            shortlist=way.shortlist, model=way.model)
+            call = user_call(ready, op, operands.dense)
+            while made < calls if calls else not made or not ready.decided(op, **operands.dense):
+                call(out=out)
+                made += 1
+            return time.perf_counter() - start, made, ready
+
+        seconds, calls, ready = program()
+        call, known = user_call(ready, op, operands.dense), seconds
         usual = median(_seconds(lambda: call(out=out)) for _ in range(AFTERWARDS))
+        if cache.folder is not None:
+            known = median(program(calls)[0] for _ in range(PROGRAMS))
         return {**told(ready.plan(op, **operands.dense)), "calls": calls, "call_seconds": usual,
-                "beyond_seconds": seconds - calls * usual}
+                "beyond_seconds": seconds - known, "start_seconds": seconds - calls * usual}
 
     def _kept(self, case: DispatchCase) -> PlanCache:
         """Where the decision of a case is kept, with nothing else."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,10 @@ class CpuPlace:
         """Take all."""
         return list(configs)
 
+    def portfolio(self, op: Op) -> Sequence[Config]:
+        """List those that were chosen on training matrices."""
+        return _portfolio(op.name)
+
     def binding_seconds(self, config: Config, pattern: Pattern) -> float:
         """Guess from what sorting the rows takes, or looking for rows with equal columns."""
         seconds = 0.0
@@ -157,6 +161,11 @@ class CpuPlace:
         """Copy a result of a library."""
         address(out, written=True)
         np.copyto(out, result)
+
+
+@cache
+def _portfolio(op: str) -> list[Config]:
+    return [Config.parse(CpuKernels.name, key) for key in PORTFOLIO.get(op, ())]
 
 
 @lru_cache(64)

@@ -48,7 +48,8 @@ ENOUGH = 10  # runs on the sample, with fewer left nothing is settled: two candi
 RACE = 0.6  # share of the time that is left which the race may take; the duel has the rest
 NEAR = 1.3  # times as long as the safe one on the sample, up to which a library computes calls of the program
 LOOKS = 2  # runs of each on the sample for that
-ONLINE_SECONDS = 1.0  # half of what candidates may take longer than the safe one in calls of a program
+ONLINE = Effort(candidates=6, repetitions=2, pairs=(4, 8), seconds=1.0, tolerance=0.15)
+ASKING = 1e-3  # seconds of a run, from which on a model is asked, which takes about as long
 BINDING = 1.0  # runs that binding a candidate may take which computes such calls
 
 
@@ -97,8 +98,7 @@ class CsrPolicy:
         Args:
             changes: of these settings.
         """
-        given = {"calibrate": "online", **changes}
-        return cls(**{"effort": replace(cls().effort, seconds=ONLINE_SECONDS), **given})
+        return cls(**{"calibrate": "online", "runs": 3.0, "effort": ONLINE, **changes})
 
     def seconds(self, run: float) -> float:
         """How long the measurements may take where a run takes so many seconds; 0: none are made."""
@@ -182,14 +182,21 @@ class CsrDecider:
         Returns:
             Choices, a baseline first and then the most promising ones; which of them are baselines.
         """
-        pattern, where = operands.matrix.pattern, self.where
-        safe = where.safe(self.op, operands)
-        configs = [config for config in where.configs(self.op, operands, sampled=False)
-                   if where.binding_seconds(config, pattern) <= BINDING * run]
-        candidates = self._candidates(self.model(), safe, operands, configs)
-        own = [CsrChoice(config=config.key) for config in where.able(self.op, operands, candidates)]
+        safe = self.where.safe(self.op, operands)
+        able = self.where.able(self.op, operands, self._few(operands, safe, run))
+        own = [CsrChoice(config=config.key) for config in able]
         libraries = [CsrChoice(library=name) for name in self._near(operands, safe, run)]
         return [own[0], *libraries, *own[1:]], list(range(1 + len(libraries)))
+
+    def _few(self, operands: Operands, safe: Config, run: float) -> list[Config]:
+        """Choose configurations of our kernels, the safe one first; of short runs, without asking a model."""
+        where, pattern, first = self.where, operands.matrix.pattern, self.where.portfolio(self.op)
+        asked = self.apart or run >= ASKING or len(first) < self.policy.effort.candidates
+        configs = [config for config in (where.configs(self.op, operands, sampled=False) if asked else first)
+                   if where.binding_seconds(config, pattern) <= BINDING * run]
+        if asked:
+            return self._candidates(self.model(), safe, operands, configs)
+        return [safe, *(config for config in configs if config != safe)][: self.policy.effort.candidates]
 
     def _near(self, operands: Operands, safe: Config, run: float) -> list[str]:
         """Name libraries that are not far behind the safe one on a sample, where there is time to ask."""

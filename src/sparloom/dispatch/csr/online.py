@@ -17,7 +17,7 @@ from sparloom.dispatch.racing import Effort
 
 __all__ = ["OnlineRace"]
 
-FIRST = 1.0  # who is so much slower than the fastest in its first run, which meets cold caches, is not run again
+FIRST = 0.5  # who is so much slower than the fastest in its first run, which meets cold caches, is not run again
 RACE = 0.6  # share of the limit which candidates may take before the two that are left meet
 
 
@@ -42,6 +42,7 @@ class OnlineRace:
         self._baselines, self._effort, self._guardrail, self._runs = tuple(baselines), effort, guardrail, runs
         self._round, self._alive, self._duel = 0, list(range(arms)), False
         self._order = list(self._alive)
+        self._usual, self._longer = 0.0, 0.0  # seconds of the first baseline, and what all others took beyond them
 
     @property
     def settled(self) -> bool:
@@ -55,20 +56,19 @@ class OnlineRace:
 
     def record(self, seconds: float) -> None:
         """Take the seconds of the arm whose turn it was."""
-        self.seconds[self.turn].append(seconds)
+        turn = self.turn
+        self.seconds[turn].append(seconds)
         if self.settled:
             return
         self._order.pop(0)
-        if self._spent() > (1.0 if self._duel else RACE):
+        if turn == 0:
+            self._usual = median(self.seconds[0])
+        self._longer += max(0.0, seconds - self._usual)
+        limit = min(self._runs * self._usual, 2 * self._effort.seconds)
+        if self._longer > (1.0 if self._duel else RACE) * limit:
             self._limited()
         elif not self._order:
             self._next_round()
-
-    def _spent(self) -> float:
-        """Share of the limit."""
-        usual = median(self.seconds[0])
-        longer = sum(max(0.0, each - usual) for taken in self.seconds[1:] for each in taken)
-        return longer / min(self._runs * usual, 2 * self._effort.seconds)
 
     def _limited(self) -> None:
         if self._duel:

@@ -54,6 +54,9 @@ class Place(Protocol):
     def able(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
         """Compile kernels, and keep those that can start."""
 
+    def portfolio(self, op: Op) -> Sequence[Config]:
+        """List configurations of which one is near the fastest on most problems; none where that is not known."""
+
     def binding_seconds(self, config: Config, pattern: Pattern) -> float:
         """Guess what it takes to bind a configuration beyond what binding any other takes."""
 

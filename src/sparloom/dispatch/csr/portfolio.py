@@ -5,9 +5,36 @@ from collections.abc import Mapping
 __all__ = ["PORTFOLIO"]
 
 PORTFOLIO: Mapping[str, tuple[str, ...]] = {
-    "spmm": (),
-    "sddmm": (),
-    "attention": (),
+    "spmm": (
+        "order=natural,balance=nonzeros,prefetch=0,strip=all,together=1,stream=1",
+        "order=natural,balance=rows,prefetch=8,strip=all,together=4,stream=1",
+        "order=natural,balance=rows,prefetch=8,strip=all,together=1,stream=1",
+        "order=natural,balance=nonzeros,prefetch=0,strip=all,together=4,stream=1",
+        "order=natural,balance=nonzeros,prefetch=8,strip=all,together=1,stream=1",
+        "order=natural,balance=rows,prefetch=0,strip=all,together=1,stream=1",
+        "order=natural,balance=dynamic,prefetch=0,strip=all,together=1,stream=1",
+        "order=natural,balance=rows,prefetch=0,strip=all,together=4,stream=0",
+    ),
+    "sddmm": (
+        "order=natural,balance=nonzeros,prefetch=8,group=4",
+        "order=natural,balance=nonzeros,prefetch=0,group=4",
+        "order=natural,balance=nonzeros,prefetch=0,group=16",
+        "order=natural,balance=nonzeros,prefetch=8,group=1",
+        "order=natural,balance=rows,prefetch=4,group=4",
+        "order=natural,balance=dynamic,prefetch=0,group=4",
+        "order=natural,balance=nonzeros,prefetch=4,group=4",
+        "order=natural,balance=dynamic,prefetch=8,group=1",
+    ),
+    "attention": (
+        "order=natural,balance=nonzeros,prefetch=4",
+        "order=natural,balance=nonzeros,prefetch=0",
+        "order=natural,balance=dynamic,prefetch=8",
+        "order=natural,balance=dynamic,prefetch=4",
+        "order=natural,balance=rows,prefetch=0",
+        "order=natural,balance=dynamic,prefetch=0",
+        "order=natural,balance=rows,prefetch=4",
+        "order=natural,balance=nonzeros,prefetch=8",
+    ),
 }
 """Operation -> keys of configurations, each the one that helps most beside those before.
 

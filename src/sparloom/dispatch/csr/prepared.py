@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -282,14 +282,14 @@ class Prepared:
 
     def _made(self, case: _Case, operands: Operands, choice: CsrChoice, places: bool) -> TimedReplay:
         """Make what runs a choice; places of maxima are found by our own kernels, whatever runs without them."""
-        space = self.where.space(_op_for(case), operands.width).name
+        safe = self.where.safe(_op_for(case), operands)
+        config = _parsed(safe.space, choice.config) if choice.config else safe
         if places:
-            safe = self.where.safe(OPS[case.op], operands)
-            return PlacesReplay(self._family(case.op), safe if choice.library else Config.parse(space, choice.config))
+            return PlacesReplay(self._family(case.op), config)
         if choice.library:
             library = self._libraries[case.op][choice.library]
             return LibraryReplay(library(self.matrix, self.threads), self.where)
-        return NativeReplay(self._family(case.op), Config.parse(space, choice.config))
+        return NativeReplay(self._family(case.op), config)
 
     def _online(self, case: _Case, operands: Operands, places: bool) -> OnlineReplay:
         replays: dict[_Case, Any] = self._placing if places else self._replays
@@ -363,6 +363,9 @@ class Prepared:
             "dtype": case.dtype, **self.where.signature(),
             "libraries": sorted(self._libraries.get(case.op, {})), "calibrate": self._policy.calibrate,
             **self._proposals.key}
+
+
+_parsed = lru_cache(256)(Config.parse)
 
 
 def _op_for(case: _Case) -> Op:
