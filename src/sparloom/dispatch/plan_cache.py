@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 Read = TypeVar("Read")
 
+CLEARING_SECONDS = 60.0
+
 DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SchemaError)
 """What reading a file with any content may raise."""
 
@@ -155,10 +157,15 @@ def _rates_key(threads: int) -> dict[str, Any]:
     return {"machine": machine_digest(), "kernels": kernels_digest(), "threads": threads}
 
 
-@cache
-def _clear_once(folder: Path) -> None:
-    """Look for what killed processes left, once in a process: a folder may hold many decisions."""
-    clear_orphans(folder, now=time.time())
+_cleared: dict[Path, float] = {}  # folder -> when it was looked through last
+
+
+def _clear(folder: Path) -> None:
+    """Remove what killed processes left; not at every decision, as a folder may hold many."""
+    now = time.time()
+    if now - _cleared.get(folder, 0.0) >= CLEARING_SECONDS:
+        _cleared[folder] = now
+        clear_orphans(folder, now=now)
 
 
 @cache
@@ -177,7 +184,7 @@ def _keep(path: Path | None, write: Callable[[Path], None]) -> None:
         return
     try:
         write(path)
-        _clear_once(path.parent)
+        _clear(path.parent)
     except OSError as error:
         log.warning("%s: %s: the decision is not kept", path, error)
 

@@ -85,7 +85,8 @@ def test_where_a_probe_would_cost_too_much_nothing_is_measured(tmp_path):
 def test_no_rates_are_measured_where_nothing_is(tmp_path, monkeypatch):
     monkeypatch.setattr(PlanCache, "rates", None)
     small = scipy.sparse.eye_array(5, format="csr", dtype=np.float32)
-    ready = sparloom.prepare(small, cache=PlanCache(tmp_path))
+    sparloom.prepare(small, cache=PlanCache(tmp_path)).plan("spmm", B=dense(5, 3))
+    ready = sparloom.prepare(small, cache=PlanCache(tmp_path), policy=CsrPolicy())
     assert ready.plan("spmm", B=dense(5, 3)).decision.origin == "rule"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparloom.dispatch import Decision, PairChoice, PlanCache, PlanKey, Problem, Rates, Trial, plan_pair
+from sparloom.dispatch import Decision, PairChoice, PlanCache, PlanKey, Problem, Rates, Trial, plan_cache, plan_pair
 from sparloom.errors import NotDecided
 from sparloom.fusion import Variant
 from sparloom.ops import GemmSpmm, SpmmSpmm
@@ -63,7 +63,7 @@ def _damage(change):
 
 @pytest.mark.parametrize(("damage", "reason"), [
     (lambda path: path.write_bytes(b"\xff\x00"), "decode"),
-    (lambda path: path.write_text(path.read_text()[:40]), "Unterminated"),
+    (lambda path: path.write_text(path.read_text()[:40]), "line 1 column"),
     (lambda path: path.write_text("[]"), "not of version 1"),
     (_damage(lambda value: value.update(version=0)), "not of version 1"),
     (_damage(lambda value: value["key"].update(kernels="other")), "written for something else"),
@@ -92,7 +92,7 @@ SCHEDULE = {"op": "spmm", "pattern": "a" * 64, "shapes": [[8]], "threads": 2}
 @pytest.mark.parametrize(("damage", "reason"), [
     (lambda path: path.write_bytes(b""), "Expecting value"),
     (lambda path: path.write_bytes(b"\x7fELF\xff\x00"), "decode"),
-    (lambda path: path.write_bytes(path.read_bytes()[:-9]), "Unterminated"),
+    (lambda path: path.write_bytes(path.read_bytes()[:-9]), "line 1 column"),
     (lambda path: path.write_text("[" * 100_000), "recursion"),
     (_damage(lambda value: value.update(version=2)), "not of version 1"),
     (_damage(lambda value: value.update(key=None)), "written for something else"),
@@ -134,7 +134,8 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, caplog):
     assert cache.find(KEY) is None
 
 
-def test_a_writer_clears_away_what_killed_ones_left(tmp_path):
+def test_a_writer_clears_away_what_killed_ones_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan_cache, "CLEARING_SECONDS", 0.0)
     cache = PlanCache(tmp_path)
     gone, running = ended_process(), os.getppid()
     cache.keep_schedule(SCHEDULE, {})

@@ -12,7 +12,7 @@ import pytest
 from plan_storm import KILLS, PROCESSES, THREADS, decide_all, problems
 from test_dispatch_cache import RATES
 
-from sparloom.dispatch import PlanCache, list_plans
+from sparloom.dispatch import PlanCache, list_plans, plan_cache
 from sparloom.files import read_lines
 
 SCRIPT = Path(__file__).with_name("plan_storm.py")
@@ -58,7 +58,7 @@ def test_no_decision_that_was_kept_is_lost_or_torn(stormed, caplog):
 
 @pytest.mark.cc
 @pytest.mark.slow
-def test_what_killed_writers_leave_is_bounded_and_goes(stormed):
+def test_what_killed_writers_leave_is_bounded_and_goes(stormed, monkeypatch):
     folder, _ = stormed
     left = {plan.path for plan in list_plans(folder, now=time.time()) if plan.kind == "temporary"}
     assert len(left) <= KILLS
@@ -66,6 +66,7 @@ def test_what_killed_writers_leave_is_bounded_and_goes(stormed):
     assert {path.name for path in folder.iterdir()} == listed | {"probe_logs.jsonl"}
     for path in left:
         os.utime(path, (time.time() - FAR,) * 2)
+    monkeypatch.setattr(plan_cache, "CLEARING_SECONDS", 0.0)
     PlanCache(folder).keep_rates(THREADS, RATES)
     assert not [plan for plan in list_plans(folder, now=time.time()) if plan.kind == "temporary"]
 
@@ -88,17 +89,17 @@ from sparloom.dispatch import PlanCache
 cache = PlanCache(Path(sys.argv[1]))
 def kill(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
-setattr({"fsync": os, "replace": Path}[sys.argv[2]], sys.argv[2], kill)
+Path.replace = kill
 cache.keep_schedule({"op": "spmm"}, {"made": "later", "long": "x" * 100_000})
 """
 
 
-@pytest.mark.parametrize("place", ["fsync", "replace"])
-def test_who_is_killed_while_writing_leaves_what_there_was(tmp_path, place):
+def test_who_is_killed_while_writing_leaves_what_there_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan_cache, "CLEARING_SECONDS", 0.0)
     key, cache = {"op": "spmm"}, PlanCache(tmp_path)
     cache.keep_schedule(key, {"made": "before"})
     for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), place], capture_output=True, check=False)
+        done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, check=False)
         assert done.returncode == -9
         assert cache.find_schedule(key) == {"made": "before"}
         partial, = (plan for plan in list_plans(tmp_path, now=time.time() + FAR) if plan.kind == "temporary")
