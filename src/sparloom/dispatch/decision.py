@@ -34,8 +34,10 @@ class Decision:
         reason: in words.
         trials: a race of candidates, whether or not time sufficed to begin with each, then the duel of its winner with
             the best baseline.
-        executions: runs, on a sample where there is one, that the decision took, those of baselines included.
-        seconds: from beginning to end, with orders, schedules and estimates.
+        executions: runs, on a sample where there is one, that the decision took, those of baselines included; calls of
+            the program where these were the race.
+        seconds: from beginning to end, with orders, schedules and estimates; where calls were the race, what they took
+            beyond as many of what was chosen.
         from_cache: it was made before, by this or another process.
     """
 

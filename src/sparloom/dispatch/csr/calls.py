@@ -43,8 +43,9 @@ def spmm(
 ) -> Any:
     """Multiply a sparse matrix by a dense one, with the kernel that is fastest for both on this machine.
 
-    The first call for a matrix and a width measures a few kernels on some rows, unless it is too short for that;
-    what it decides is kept for all processes of this user. Matrices are known by the identity of their index arrays,
+    The first calls for a matrix and a width are computed by one kernel after the other, until it is known which is the
+    fastest (on a GPU the first call measures a few on some rows); that is kept for all processes of this user. Sums of
+    such calls may differ in their last bits. Matrices are known by the identity of their index arrays,
     which must not be changed in place between calls without `changed`; values may be. `prepare` what comes in new
     arrays each time.
 
