@@ -20,8 +20,9 @@ REDUCTIONS = get_args(Reduce)
 def spmm(A: Matrix, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Tensor:
     """Multiply a sparse matrix by a dense one: A X, with gradients of A's values and X, of any order.
 
-    The first calls for a pattern and a width, and the first gradients, are computed by one kernel after the other, until
-    it is known which is the fastest; on a GPU the first one measures a few on some rows. Patterns are found again by their index tensors, as long as these live; A's values may change from call to call. Within
+    The first calls for a pattern and a width, and the first gradients, are computed by one kernel after the other until
+    it is known which is the fastest; on a GPU the first one measures a few on some rows. Patterns are found again by
+    their index tensors, as long as these live; A's values may change from call to call. Within
     torch.compile(fullgraph=True), which takes no sparse tensors, give A as a tuple.
 
     Args:
