@@ -35,7 +35,8 @@ def atomic_path(path: Path, *, wait: bool = True) -> Iterator[Path]:
         if wait:
             _sync(path.parent)
         else:
-            _thread.start_new_thread(_sync_late, (path,))  # `Thread.start` would wait until it has a processor
+            with suppress(RuntimeError):  # no more threads: the system writes it when it likes
+                _thread.start_new_thread(_sync_late, (path,))  # `Thread.start` would wait until it has a processor
     finally:
         partial.unlink(missing_ok=True)
 

@@ -20,7 +20,7 @@ __all__ = ["KeptPlan", "State", "list_plans"]
 
 State = Literal["own", "foreign", "damaged", "writing", "orphaned"]
 
-HEAD = b'{\n  "version": '  # how our JSON begins
+HEADS = (b'{"version": ', b'{\n  "version": ')  # how our JSON begins, and began in earlier versions
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _json(plan: KeptPlan, file: PlanFile) -> KeptPlan | None:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        if file.kind == "pair" and content[:len(HEAD)] != HEAD[:len(content)]:
+        if file.kind == "pair" and not any(content[:len(head)] == head[:len(content)] for head in HEADS):
             return None  # a digest may be the name of anything
         return replace(plan, state="damaged", fault=str(error))
     if not isinstance(value, dict) or not {"version", "key"} <= value.keys():

@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 
 Read = TypeVar("Read")
 
-CLEARING_SECONDS = 60.0
-
 DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SchemaError)
 """What reading a file with any content may raise."""
 
@@ -43,8 +41,8 @@ class PlanCache:
     """A folder with a file for each decision, for each order that one needs, and for the rates of machine and GPU.
 
     Any number of processes may use it: a file is whole or absent, and who writes last wins. What is damaged, of another
-    version or for another key is left aside with a warning; so is a folder that cannot be written to. Nobody waits for
-    the disk, which takes longer than many runs of what was decided.
+    version or for another key is left aside with a warning; so is a folder that cannot be written to. With the first
+    file, what killed processes left is removed. Decisions do not wait for the disk, which takes longer than many runs.
 
     Args:
         folder: made when the first decision is kept; None: nothing is kept, and rates are measured once per process.
@@ -52,6 +50,7 @@ class PlanCache:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = None if folder is None else Path(folder)
+        self._cleared = False
 
     @classmethod
     def of_this_user(cls) -> "PlanCache":
@@ -65,7 +64,7 @@ class PlanCache:
 
     def keep(self, key: PlanKey, choice: PairChoice, decision: Decision) -> None:
         """Keep a decision in place of the one there was."""
-        _write(self._plan(key), asdict(key), {"choice": choice.to_json(), "decision": decision.to_json()})
+        self._write(self._plan(key), asdict(key), {"choice": choice.to_json(), "decision": decision.to_json()})
 
     def find_schedule(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """Find the choice of a schedule; None if there is none.
@@ -77,7 +76,7 @@ class PlanCache:
 
     def keep_schedule(self, key: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
         """Keep a choice in place of the one there was."""
-        _write(self._schedule(key), dict(key), {"choice": dict(choice)})
+        self._write(self._schedule(key), dict(key), {"choice": dict(choice)})
 
     def rates(self, threads: int) -> Rates:
         """Find the rates of this machine, or measure and keep them."""
@@ -96,7 +95,7 @@ class PlanCache:
 
     def keep_rates(self, threads: int, rates: Rates) -> None:
         """Keep the rates of this machine."""
-        _write(self._rates(threads), _rates_key(threads), {"rates": asdict(rates)})
+        self._write(self._rates(threads), _rates_key(threads), {"rates": asdict(rates)})
 
     def find_device_rates(self, key: Mapping[str, Any], parse: Callable[[dict[str, Any]], Read]) -> Read | None:
         """Find the rates of a GPU; None if they were not measured.
@@ -109,7 +108,7 @@ class PlanCache:
 
     def keep_device_rates(self, key: Mapping[str, Any], rates: Mapping[str, float]) -> None:
         """Keep the rates of a GPU."""
-        _write(self._device_rates(key), dict(key), {"rates": dict(rates)})
+        self._write(self._device_rates(key), dict(key), {"rates": dict(rates)})
 
     def find_order(self, pattern: str, name: str, rows: int) -> np.ndarray | None:
         """Find an order of the rows of a pattern, by its digest; None if none was kept."""
@@ -132,7 +131,23 @@ class PlanCache:
             with atomic_path(path) as partial, partial.open("wb") as file:
                 np.save(file, order)
 
-        _keep(self._order(pattern, name), save)
+        self._keep(self._order(pattern, name), save)
+
+    def _write(self, path: Path | None, key: dict[str, Any], content: dict[str, Any]) -> None:
+        text = json.dumps({"version": VERSION, "key": key, **content}, allow_nan=False)  # indents take thrice as long
+        self._keep(path, lambda place: write_text(place, text + "\n", wait=False))
+
+    def _keep(self, path: Path | None, write: Callable[[Path], None]) -> None:
+        """Write a file; what was decided is worth more than a disk that is full."""
+        if path is None:
+            return
+        try:
+            write(path)
+            if not self._cleared:
+                clear_orphans(path.parent, now=time.time())
+                self._cleared = True
+        except OSError as error:
+            log.warning("%s: %s: the decision is not kept", path, error)
 
     def _plan(self, key: PlanKey) -> Path | None:
         return self._file(pair_name(key.digest()))
@@ -157,36 +172,9 @@ def _rates_key(threads: int) -> dict[str, Any]:
     return {"machine": machine_digest(), "kernels": kernels_digest(), "threads": threads}
 
 
-_cleared: dict[Path, float] = {}  # folder -> when it was looked through last
-
-
-def _clear(folder: Path) -> None:
-    """Remove what killed processes left; not at every decision, as a folder may hold many."""
-    now = time.time()
-    if now - _cleared.get(folder, 0.0) >= CLEARING_SECONDS:
-        _cleared[folder] = now
-        clear_orphans(folder, now=now)
-
-
 @cache
 def _rates_in_process(threads: int) -> Rates:
     return measure_rates(threads=threads)
-
-
-def _write(path: Path | None, key: dict[str, Any], content: dict[str, Any]) -> None:
-    text = json.dumps({"version": VERSION, "key": key, **content}, allow_nan=False)  # indenting takes thrice as long
-    _keep(path, lambda place: write_text(place, text + "\n", wait=False))
-
-
-def _keep(path: Path | None, write: Callable[[Path], None]) -> None:
-    """Write a file; what was decided is worth more than a disk that is full."""
-    if path is None:
-        return
-    try:
-        write(path)
-        _clear(path.parent)
-    except OSError as error:
-        log.warning("%s: %s: the decision is not kept", path, error)
 
 
 def _read(path: Path | None, key: dict[str, Any], parse: Callable[[dict[str, Any]], Read]) -> Read | None:

@@ -39,8 +39,8 @@ def portfolio_metrics(per_case: pd.DataFrame, choose: Choose, *, seed: int) -> d
 
     Returns:
         By operation, with bounds as of `ratio_bounds`: `<op>/regret`, how many times as long the kernel of the
-        portfolio that was fastest in the even repetitions takes in the odd ones as the kernel that was fastest of all
-        there; `<op>/safe`, the same of the safe kernel; `<op>/kernels`, how many a portfolio has.
+        portfolio that was fastest in the even repetitions takes in the odd ones as the one of all that was fastest in
+        the even ones; `<op>/safe`, the same of the safe kernel; `<op>/kernels`, how many a portfolio has.
     """
     matrices = np.array(sorted(per_case["matrix"].unique()))
     part = dict(zip(matrices, np.arange(matrices.size) % PARTS, strict=True))

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 class BenchDispatch:
     """Time SpMM, SDDMM and attention on a sparse pattern, as users call them, beside other libraries.
 
-    First a process makes the first call of every case, which decides; another one finds the decisions in the cache,
+    First a process makes the first calls of every case, which decide; another one finds the decisions in the cache,
     checks every method against float64 and times all of them side by side. A third one explores some cases: it times
     every candidate, so that it is known what a decision could have won, and decides anew several times and in other
     ways. A run that is killed goes on where it was, as long as commit and settings are the same; other ways explore

@@ -1,15 +1,19 @@
 """Calls of a program that are the race: what they compute, when they end, what is kept of them."""
 
+import gc
 import json
+import weakref
 
 import numpy as np
 import pytest
 from csr_operands import close, dense, matrix
 
 import sparloom
-from sparloom.dispatch import Guardrail, PlanCache
+from sparloom.dispatch import Guardrail, PlanCache, list_plans
 from sparloom.dispatch.csr import CsrPolicy, Prepared
 from sparloom.dispatch.csr.contest import FewRows
+from sparloom.dispatch.csr.online import OnlineRace
+from sparloom.dispatch.csr.replay import NativeReplay
 from sparloom.ops import SDDMM, CsrAttention, SpMM, SpmmMax
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -43,8 +47,9 @@ def test_every_call_is_right_until_and_after_it_is_decided(tmp_path, policy, pla
     close(op, a, operands, call())
     decision = ready.plan(name, **operands).decision
     assert decision.origin == "measured"
-    assert sum(len(trial.seconds) for trial in decision.trials) == decision.executions - 2 == number - 2
-    assert len({trial.candidate for trial in decision.trials}) == len(decision.trials) > 2
+    arms = list({trial.candidate: trial for trial in reversed(decision.trials)}.values())
+    assert sum(len(trial.seconds) for trial in arms) == decision.executions - 2 == number - 2
+    assert len(arms) > 2
     (kept,) = tmp_path.glob("schedule-*.json")
     again = sparloom.prepare(a, cache=PlanCache(tmp_path), replay_only=True, policy=policy)
     assert again.plan(name, **operands).choice == ready.plan(name, **operands).choice
@@ -71,16 +76,89 @@ def test_calls_with_places_of_maxima_are_decided_on_their_own(tmp_path):
     close(SpmmMax(), a, {"B": x}, ready.spmm(x, reduce="max"))
 
 
-def test_a_winner_that_computes_something_else_is_refused(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(FewRows, "difference", lambda *_: "other than the baseline: element 3")
-    ready = sparloom.prepare(matrix(2000, 1500), cache=PlanCache(tmp_path), policy=LENIENT)
-    x = dense(1500, 16)
+@pytest.fixture
+def second_wins(monkeypatch):
+    """The first candidate seems to be the fastest by far."""
+    record = OnlineRace.record
+    monkeypatch.setattr(OnlineRace, "record", lambda race, seconds: record(race, 1e-3 / (1 + (race.turn == 1))))
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_winner_that_computes_something_else_is_refused(tmp_path, monkeypatch, caplog, second_wins, wrong):
+    a, x = matrix(2000, 1500), dense(1500, 16)
+    if wrong:
+        second = NativeReplay.timed
+        monkeypatch.setattr(NativeReplay, "timed", lambda replay, *given: (
+            (lambda found: (found[0] + ("prefetch=0,strip=all,together=1,stream=1" in replay._config.key), found[1]))(
+                second(replay, *given))))
+    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=LENIENT, libraries={})
+    while not ready.decided("spmm", B=x):
+        last = ready.spmm(x)
     plan = ready.plan("spmm", B=x)
-    if "no candidate was faster" in plan.decision.reason:
-        pytest.skip("the baseline was the fastest")
-    assert plan.choice.config == plan.decision.trials[0].candidate
-    assert "refused: other than the baseline: element 3" in plan.decision.reason
-    assert "is refused" in caplog.text
+    first, challenger = (plan.decision.trials[place].candidate for place in (0, 1))
+    assert plan.choice.config == (first if wrong else challenger)
+    assert ("refused: other than the baseline: element" in plan.decision.reason) is wrong
+    assert ("is refused" in caplog.text) is wrong
+    close(SpMM(), a, {"B": x}, last)
+    (kept,) = list_plans(tmp_path, now=0.0)
+    assert kept.speedup == pytest.approx(1.0 if wrong else 2.0)
+
+
+def test_a_candidate_that_fails_is_out_and_its_call_is_right(tmp_path, caplog):
+    def broken(matrix, threads):
+        def product(operands):
+            if operands.matrix.pattern.rows == 20000:
+                raise MemoryError("all rows")
+            return expected[: operands.matrix.pattern.rows]
+        return product
+
+    a, x = matrix(20000, 1500), dense(1500, 16)
+    expected = a @ x
+    policy = CsrPolicy.online(least_seconds=0, runs=1e6, least_nonzeros=1000)
+    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=policy, libraries={"spmm": {"broken": broken}})
+    while not ready.decided("spmm", B=x):
+        close(SpMM(), a, {"B": x}, ready.spmm(x))
+    assert ready.plan("spmm", B=x).choice.library == ""
+    assert caplog.text.count("fails: MemoryError('all rows')") == 1
+
+
+def test_operands_that_are_wrong_put_nobody_out(tmp_path):
+    a, x = matrix(2000, 1500), dense(1500, 16)
+    ready = sparloom.prepare(a, cache=PlanCache(tmp_path))
+    frozen = np.empty((2000, 16), np.float32)
+    frozen.flags.writeable = False
+    while not ready.decided("spmm", B=x):
+        with pytest.raises(ValueError, match="read-only"):
+            ready.spmm(x, out=frozen)
+        ready.spmm(x)
+    assert all(trial.seconds for trial in ready.plan("spmm", B=x).decision.trials)
+
+
+def test_nothing_of_the_first_operands_is_kept(tmp_path):
+    ready, x = sparloom.prepare(matrix(2000, 1500), cache=PlanCache(tmp_path)), dense(1500, 16)
+    seen = weakref.ref(x)
+    ready.spmm(x)
+    del x
+    gc.collect()
+    assert seen() is None
+
+
+def test_calls_with_and_without_places_come_to_one_decision(tmp_path):
+    ready, x = sparloom.prepare(matrix(2000, 1500), cache=PlanCache(tmp_path), policy=LENIENT), dense(1500, 16)
+    decided = set()
+    for _ in range(2 * MOST):
+        ready.spmm(x, reduce="max")
+        ready.spmm_max(x)
+        if ready.decided("spmm_max", B=x):
+            decided.add(ready.plan("spmm_max", B=x).choice)
+    assert len(decided) == 1
+
+
+def test_matrices_of_which_nothing_is_known_the_next_time_are_decided_at_once():
+    a, x = matrix(2000, 1500).tocoo(), dense(1500, 16)
+    sparloom.spmm(a, x)
+    (kept,) = (plan for plan in list_plans(PlanCache.of_this_user().folder, now=0.0) if plan.kind == "csr")
+    assert kept.state == "own"
 
 
 def test_wrong_results_are_told(tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparloom.dispatch import Decision, PairChoice, PlanCache, PlanKey, Problem, Rates, Trial, plan_cache, plan_pair
+from sparloom.dispatch import Decision, PairChoice, PlanCache, PlanKey, Problem, Rates, Trial, plan_pair
 from sparloom.errors import NotDecided
 from sparloom.fusion import Variant
 from sparloom.ops import GemmSpmm, SpmmSpmm
@@ -134,8 +134,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, caplog):
     assert cache.find(KEY) is None
 
 
-def test_a_writer_clears_away_what_killed_ones_left(tmp_path, monkeypatch):
-    monkeypatch.setattr(plan_cache, "CLEARING_SECONDS", 0.0)
+def test_a_writer_clears_away_what_killed_ones_left(tmp_path):
     cache = PlanCache(tmp_path)
     gone, running = ended_process(), os.getppid()
     cache.keep_schedule(SCHEDULE, {})
@@ -146,6 +145,8 @@ def test_a_writer_clears_away_what_killed_ones_left(tmp_path, monkeypatch):
         path.write_text("{")
         os.utime(path, (time.time() - age,) * 2)
     cache.keep_schedule(SCHEDULE, {})
+    assert left.exists()  # who has cleared once does not look again
+    PlanCache(tmp_path).keep_schedule(SCHEDULE, {})
     assert sorted(tmp_path.iterdir()) == sorted([kept, own, young])
 
 

@@ -78,6 +78,39 @@ def test_cold_first_runs_do_not_decide():
     assert raced(usual, cold=1.6).winner == 1
 
 
+def test_only_runs_that_were_taken_in_turn_are_compared():
+    drift = iter(range(10**6))  # the machine gets slower from run to run
+    race = OnlineRace(3, baselines=(0, 1), effort=EFFORT, guardrail=Guardrail(alpha=0.95), runs=70.0)
+    while not race.settled:
+        race.record(1e-3 * [2.0, 1.6, 1.0][race.turn] * 1.05 ** next(drift))
+    assert (race.winner, race.rival) == (2, 1)
+    ratios = np.divide(race.paired(2), race.paired(1))
+    assert np.abs(ratios * 1.6 - 1).max() < 0.06
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+@pytest.mark.parametrize("run", [0, 1, 2, 5])
+def test_who_fails_is_out(place, run):
+    usual = [1.0, 0.9, 0.6, 0.8]
+    race = OnlineRace(4, baselines=(0, 1), effort=EFFORT, guardrail=Guardrail(alpha=0.95), runs=7.0)
+    runs = 0
+    while not race.settled:
+        if race.turn == place and len(race.seconds[place]) == run:
+            race.fail()
+        else:
+            race.record(1e-3 * usual[race.turn])
+        runs += 1
+        assert runs < 100
+    failed = not race.seconds[place]
+    assert not failed or place not in (race.winner, race.rival)
+    assert race.seconds[race.winner]
+
+
+def test_runs_have_a_limit_whatever_they_take():
+    race = raced([1.0] * 40, effort=Effort(candidates=40, repetitions=30, pairs=(5, 12), executions=40, seconds=0.2))
+    assert sum(map(len, race.seconds)) <= 41
+
+
 def test_one_candidate_alone_is_chosen_at_once():
     race = raced([1.0])
     assert race.winner == 0

@@ -12,7 +12,7 @@ import pytest
 from plan_storm import KILLS, PROCESSES, THREADS, decide_all, problems
 from test_dispatch_cache import RATES
 
-from sparloom.dispatch import PlanCache, list_plans, plan_cache
+from sparloom.dispatch import PlanCache, list_plans
 from sparloom.files import read_lines
 
 SCRIPT = Path(__file__).with_name("plan_storm.py")
@@ -58,7 +58,7 @@ def test_no_decision_that_was_kept_is_lost_or_torn(stormed, caplog):
 
 @pytest.mark.cc
 @pytest.mark.slow
-def test_what_killed_writers_leave_is_bounded_and_goes(stormed, monkeypatch):
+def test_what_killed_writers_leave_is_bounded_and_goes(stormed):
     folder, _ = stormed
     left = {plan.path for plan in list_plans(folder, now=time.time()) if plan.kind == "temporary"}
     assert len(left) <= KILLS
@@ -66,7 +66,6 @@ def test_what_killed_writers_leave_is_bounded_and_goes(stormed, monkeypatch):
     assert {path.name for path in folder.iterdir()} == listed | {"probe_logs.jsonl"}
     for path in left:
         os.utime(path, (time.time() - FAR,) * 2)
-    monkeypatch.setattr(plan_cache, "CLEARING_SECONDS", 0.0)
     PlanCache(folder).keep_rates(THREADS, RATES)
     assert not [plan for plan in list_plans(folder, now=time.time()) if plan.kind == "temporary"]
 
@@ -94,8 +93,7 @@ cache.keep_schedule({"op": "spmm"}, {"made": "later", "long": "x" * 100_000})
 """
 
 
-def test_who_is_killed_while_writing_leaves_what_there_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(plan_cache, "CLEARING_SECONDS", 0.0)
+def test_who_is_killed_while_writing_leaves_what_there_was(tmp_path):
     key, cache = {"op": "spmm"}, PlanCache(tmp_path)
     cache.keep_schedule(key, {"made": "before"})
     for _ in range(2):
@@ -105,5 +103,5 @@ def test_who_is_killed_while_writing_leaves_what_there_was(tmp_path, monkeypatch
         partial, = (plan for plan in list_plans(tmp_path, now=time.time() + FAR) if plan.kind == "temporary")
         assert partial.state == "orphaned"
         os.utime(partial.path, (time.time() - FAR,) * 2)
-        cache.keep_schedule(key, {"made": "before"})
+        PlanCache(tmp_path).keep_schedule(key, {"made": "before"})
         assert [path.name for path in tmp_path.iterdir()] == [next(tmp_path.glob("schedule-*.json")).name]

@@ -9,7 +9,6 @@ def test_each_one_helps_most_where_those_before_do_not():
     seconds = np.array([[1.0, 9.0, 2.0], [9.0, 1.0, 2.0], [9.0, 1.0, 2.0]])
     assert portfolio(seconds, 1) == [2]
     assert portfolio(seconds, 3) == [2, 1, 0]
-    assert portfolio(seconds, 2, first=[0]) == [0, 1]
 
 
 def test_it_ends_where_another_one_would_not_help():

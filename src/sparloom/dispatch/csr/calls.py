@@ -10,8 +10,10 @@ import scipy.sparse
 
 from sparloom.dispatch.csr.cuda_given import Parts, cuda_matrix, cuda_parts
 from sparloom.dispatch.csr.cuda_place import CudaPlace
+from sparloom.dispatch.csr.decide import CsrPolicy
 from sparloom.dispatch.csr.given import array_of, matrix_of
 from sparloom.dispatch.csr.prepared import Prepared, Reduce
+from sparloom.dispatch.csr.switches import Switches
 from sparloom.fusion import IdentityCache
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -44,10 +46,10 @@ def spmm(
     """Multiply a sparse matrix by a dense one, with the kernel that is fastest for both on this machine.
 
     The first calls for a matrix and a width are computed by one kernel after the other, until it is known which is the
-    fastest (on a GPU the first call measures a few on some rows); that is kept for all processes of this user. Sums of
-    such calls may differ in their last bits. Matrices are known by the identity of their index arrays,
-    which must not be changed in place between calls without `changed`; values may be. `prepare` what comes in new
-    arrays each time.
+    fastest (on a GPU, and for a matrix that is not CSR of NumPy arrays, the first call measures a few on some rows);
+    that is kept for all processes of this user. Sums of such calls may differ in their last bits. Matrices are known by
+    the identity of their index arrays, which must not be changed in place between calls without `changed`; values may
+    be. `prepare` what comes in new arrays each time.
 
     Args:
         matrix: A (rows, cols): SciPy matrix, (indptr, indices, values[, shape]) of NumPy arrays or others that speak
@@ -143,7 +145,8 @@ def _known(matrix: Any, dense: Any, threads: int | None, changed: bool) -> tuple
         if placed is not None:
             return _known_there(placed, changed), placed[2]
         made = matrix_of(matrix, columns=columns)
-        return Prepared(made, threads=threads), made.values
+        at_once = Switches.from_environment().policy(CsrPolicy(), made.pattern)  # there is no next call to learn from
+        return Prepared(made, threads=threads, policy=at_once), made.values
     indptr, indices, values, shape = parts
 
     def make() -> _Entry:

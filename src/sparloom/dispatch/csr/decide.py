@@ -5,7 +5,7 @@
 
 or, with calibrate="online", where the calls of the program are the race (`OnlineReplay`):
 
-    the safe one, as the first call -> shortlist, with the libraries that are not far behind it on a sample
+    the safe one, as the first calls -> shortlist, with the libraries that are not far behind it on a sample
 
 Baselines are a safe configuration of our own space and other libraries; the best of them is what runs if nothing
 passes. All of it takes no longer than some runs of the safe one on all rows, as its runs on the sample tell; where that
@@ -193,7 +193,7 @@ class CsrDecider:
         where, pattern, first = self.where, operands.matrix.pattern, self.where.portfolio(self.op)
         asked = self.apart or run >= ASKING or len(first) < self.policy.effort.candidates
         configs = [config for config in (where.configs(self.op, operands, sampled=False) if asked else first)
-                   if where.binding_seconds(config, pattern) <= BINDING * run]
+                   if self.allows(config) and where.binding_seconds(config, pattern) <= BINDING * run]
         if asked:
             return self._candidates(self.model(), safe, operands, configs)
         return [safe, *(config for config in configs if config != safe)][: self.policy.effort.candidates]

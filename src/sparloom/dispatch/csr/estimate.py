@@ -26,6 +26,7 @@ LATE = 1.3  # how much longer gathering takes from afar where rows are not reque
 EARLY = 1.1  # likewise where rows are requested that come anyway
 LOOKED_UP = 1.05  # likewise where rows are compared with those before
 SUMMED = 40  # columns whose products take as long as adding up the lanes of a group
+LANES = 16  # of a vector; fewer without AVX-512
 EXPOSED = 0.3  # share of the shorter one of gathering and computing that the other does not hide
 STRIP = 1.05  # how much longer all takes where indices are read again for every strip
 BEHIND = 1e3  # factor for what is not favoured
@@ -51,7 +52,7 @@ class CsrEstimate:
         return Caches(self.rates.near_bytes, self.rates.far_bytes, self.threads)
 
     def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> np.ndarray:
-        """Estimate seconds, (configs,); of those that are not favoured, behind those of all that are."""
+        """Give estimated seconds, (configs,); those of what is not favoured are put behind all others."""
         facts = _Facts(op, operands.matrix.pattern, operands.width, self._caches)
         seconds = np.array([self._seconds(facts, config) for config in configs])
         favoured = self.favoured.get(op)
@@ -71,7 +72,10 @@ class CsrEstimate:
         flops = 2 * passes * facts.pattern.nnz * facts.width
         if "group" in config.names:
             group = int(config["group"])
-            flops *= facts.filled_up(group) * (1 + SUMMED / (group * facts.width))
+            if group == 1:  # whose lanes are added up with those of other rows, as many as a vector has
+                flops *= 1 + SUMMED / (LANES * facts.width)
+            else:
+                flops *= facts.filled_up(group) * (1 + SUMMED / (group * facts.width))
         both = gathered / rate, flops / rates.flops
         seconds = max(both) + EXPOSED * min(both) + self._streamed(facts, config) / rates.memory
         return seconds * facts.imbalance(str(config["balance"])) * (

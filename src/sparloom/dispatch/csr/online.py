@@ -29,7 +29,8 @@ class OnlineRace:
     Args:
         arms: candidates, by number: a baseline, then the more promising ones first.
         baselines: which of them are baselines.
-        effort: `repetitions` and `tolerance` of the rounds, `pairs` of the last two; `seconds` is half of the limit.
+        effort: `repetitions` and `tolerance` of the rounds, `pairs` of the last two; `seconds` is half of the limit,
+            `executions` that of all runs.
         guardrail: what the fastest one must pass, against the best baseline.
         runs: of the first baseline, the limit of what others may take longer than it.
     """
@@ -42,6 +43,8 @@ class OnlineRace:
         self._baselines, self._effort, self._guardrail, self._runs = tuple(baselines), effort, guardrail, runs
         self._round, self._alive, self._duel = 0, list(range(arms)), False
         self._order = list(self._alive)
+        self._executions = 0
+        self._since: dict[int, int] = {}  # the last two -> where their runs begin that were taken in turn
         self._usual, self._longer = 0.0, 0.0  # seconds of the first baseline, and what all others took beyond them
 
     @property
@@ -64,11 +67,30 @@ class OnlineRace:
         if turn == 0:
             self._usual = median(self.seconds[0])
         self._longer += max(0.0, seconds - self._usual)
+        self._executions += 1
         limit = min(self._runs * self._usual, 2 * self._effort.seconds)
-        if self._longer > (1.0 if self._duel else RACE) * limit:
+        share = max(self._longer / limit, self._executions / self._effort.executions)
+        if share > (1.0 if self._duel else RACE):
             self._limited()
         elif not self._order:
             self._next_round()
+
+    def fail(self) -> None:
+        """Put the arm out whose turn it was: it cannot compute."""
+        arm = self._order.pop(0)
+        self._alive.remove(arm)
+        self._baselines = tuple(each for each in self._baselines if each != arm)
+        self.seconds[arm] = []
+        if self._duel:
+            self.winner = self.rival = 0 if arm == self.rival else self.rival
+            self.reason = "refused: it failed"
+        elif not self._order:
+            self._next_round()
+
+    def paired(self, arm: int) -> list[float]:
+        """Give the seconds of one of the last two that are compared."""
+        begin = self._since[arm]
+        return self.seconds[arm][begin : begin + self._pairs]
 
     def _limited(self) -> None:
         if self._duel:
@@ -96,6 +118,8 @@ class OnlineRace:
         self.winner = min(self._alive, key=self._least)
         self.rival = min((arm for arm in self._baselines if self.seconds[arm]), key=self._least)
         self._alive = [self.rival, self.winner]
+        together = len(self.seconds[self.rival]) == len(self.seconds[self.winner])  # in every round so far
+        self._since = {arm: 1 if together else len(self.seconds[arm]) for arm in self._alive}
         if self.winner == self.rival:
             self.reason = "no candidate was faster than the best baseline"
         else:
@@ -118,13 +142,12 @@ class OnlineRace:
 
     @property
     def _pairs(self) -> int:
-        """How often the last two ran, but for the first time, when caches were cold."""
-        return max(0, min(len(self.seconds[arm]) for arm in self._alive) - 1)
+        """How often the last two ran in turn, but for the first time, when caches were cold."""
+        return max(0, min(len(self.seconds[arm]) - begin for arm, begin in self._since.items()))
 
     @property
     def _verdict(self) -> Verdict:
-        rival, winner = (self.seconds[arm][1 : 1 + self._pairs] for arm in (self.rival, self.winner))
-        return self._guardrail.judge(winner, rival)
+        return self._guardrail.judge(self.paired(self.winner), self.paired(self.rival))
 
     def _least(self, arm: int) -> float:
         return min(self.seconds[arm])

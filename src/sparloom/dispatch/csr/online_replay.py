@@ -29,7 +29,7 @@ class OnlineReplay:
     """Computes each call by the candidate whose turn it is, until one is chosen.
 
     The first two run the safe configuration, as many programs make no more; they also say how long a call is. Then the
-    race begins. A winner's result is compared with the baseline's before it is chosen.
+    race begins. A winner's result is compared with the baseline's before it is chosen. A candidate that fails is out.
 
     Args:
         make: what runs a choice.
@@ -52,13 +52,21 @@ class OnlineReplay:
             return self._begun(operands, out)
         race = self._race or self._enter(operands)
         turn = race.turn
-        result, seconds = self._arm(turn).timed(operands, out, self._timer)
+        try:
+            result, seconds = self._arm(turn).timed(operands, out, self._timer)
+        except Exception as error:
+            if turn == 0:
+                raise
+            result = self._arm(0)(operands, out)  # which raises where it is the operands that are wrong
+            log.warning("%s by %s fails: %r", self._decider.op.name, self._choices[turn], error)
+            race.fail()
+            return result
         race.record(seconds)
         wrong = self._wrong(operands, result) if race.settled and turn == race.winner else ""
         self._beside += self._decider.clock() - start - seconds
         if race.settled and turn == race.winner:
             self._end(wrong)
-        return result
+        return self._arm(race.rival)(operands, out) if wrong else result
 
     def _begun(self, operands: Operands, out: Any | None) -> Any:
         """Run the safe configuration; where that is short, settle for it."""
@@ -101,9 +109,11 @@ class OnlineReplay:
             reason = f"refused: {wrong}"
         usual = median(race.seconds[winner])
         longer = sum(seconds - usual for taken in race.seconds for seconds in taken)
-        trials = tuple(Trial(choice.config or choice.library, tuple(taken))
-                       for choice, taken in zip(self._choices, race.seconds, strict=True))
+        names = [choice.config or choice.library for choice in self._choices]
+        trials = [Trial(name, tuple(taken)) for name, taken in zip(names, race.seconds, strict=True)]
+        if race.winner != race.rival:
+            trials += [Trial(names[arm], tuple(race.paired(arm))) for arm in (race.winner, race.rival)]
         executions = ALONE + sum(map(len, race.seconds))
-        decision = Decision("measured", f"{reason}; in {executions} calls", trials, executions,
+        decision = Decision("measured", f"{reason}; in {executions} calls", tuple(trials), executions,
                             max(0.0, self._beside + longer))
         self._settle(self._choices[winner], decision, self._arm(winner))

@@ -76,8 +76,8 @@ class CsrPlan:
 class Prepared:
     """A sparse matrix, and what was decided about it.
 
-    The first calls of an operation with a width decide how it runs, unless the cache knows: on a processor each of them
-    is computed by another candidate, on a GPU the first one measures. Further ones run at once.
+    The first calls of an operation with a width decide how it runs, unless the cache knows: on a processor they
+    are computed by one candidate after the other, on a GPU the first one measures. Further ones run at once.
     Threads may share it; their calls run one after the other. The arrays of the matrix are used as they are: its values
     may be changed in place between calls, its indices must not be.
 
@@ -278,11 +278,10 @@ class Prepared:
             if plan is None and self._policy.calibrate == "online":
                 return self._online(case, operands, places)
             self._plans[case] = plan or self._decided(case, operands)
-        return self._made(case, operands, self._plans[case].choice, places)
+        return self._made(case, self.where.safe(_op_for(case), operands), self._plans[case].choice, places)
 
-    def _made(self, case: _Case, operands: Operands, choice: CsrChoice, places: bool) -> TimedReplay:
+    def _made(self, case: _Case, safe: Config, choice: CsrChoice, places: bool) -> TimedReplay:
         """Make what runs a choice; places of maxima are found by our own kernels, whatever runs without them."""
-        safe = self.where.safe(_op_for(case), operands)
         config = _parsed(safe.space, choice.config) if choice.config else safe
         if places:
             return PlacesReplay(self._family(case.op), config)
@@ -292,15 +291,19 @@ class Prepared:
         return NativeReplay(self._family(case.op), config)
 
     def _online(self, case: _Case, operands: Operands, places: bool) -> OnlineReplay:
+        """Let calls decide, but those that find places without libraries, which cannot."""
         replays: dict[_Case, Any] = self._placing if places else self._replays
+        safe, libraries = self.where.safe(_op_for(case), operands), self._libraries.get(case.op, {})
 
         def settle(choice: CsrChoice, decision: Decision, replay: Replay) -> None:
-            self._keep(case, CsrPlan(choice, decision, space))
             replays[case] = replay
+            if case in self._plans:  # decided meanwhile by calls without places, or with them
+                replays[case] = self._made(case, safe, self._plans[case].choice, places)
+            elif not (places and libraries):
+                self._keep(case, CsrPlan(choice, decision, safe.space))
 
-        space = self.where.space(_op_for(case), operands.width).name
-        return OnlineReplay(self._decider(case, {} if places else self._libraries.get(case.op, {})),
-                            lambda choice: self._made(case, operands, choice, places), settle)
+        return OnlineReplay(self._decider(case, {} if places else libraries),
+                            lambda choice: self._made(case, safe, choice, places), settle)
 
     def _family(self, op: str) -> Family:
         if op not in self._families:

@@ -6,10 +6,10 @@
 | `AUTOSAGE_CACHE` | 0, 1 | 1 | 0: nothing is read or kept on disk |
 | `AUTOSAGE_REPLAY_ONLY` | 0, 1 | 0 | 1: nothing is measured; what is not kept runs the baseline |
 | `AUTOSAGE_LOG_PROBES` | 0, 1 | 1 | a line per decision in probe_logs.jsonl beside the decisions |
-| `AUTOSAGE_PROBE_FRAC` | above 0, at most 1 | 0.05 | share of the nonzeros that is measured on |
-| `AUTOSAGE_PROBE_MIN_ROWS` | 1, 2, ... | 20,000 nonzeros | measured on at least so many rows of mean length |
-| `AUTOSAGE_PROBE_ITERS` | 1, 2, ... | 3 | repetitions of a candidate that stays to the end |
-| `AUTOSAGE_PROBE_CAP_MS` | above 0 | 200 | half of what a race and the duel after it may take together |
+| `AUTOSAGE_PROBE_FRAC` | above 0, at most 1 | 0.05 | share of the nonzeros in a sample |
+| `AUTOSAGE_PROBE_MIN_ROWS` | 1, 2, ... | 20,000 nonzeros | a sample has at least so many rows of mean length |
+| `AUTOSAGE_PROBE_ITERS` | 1, 2, ... | 2; 3 on a sample | repetitions of a candidate that stays to the end |
+| `AUTOSAGE_PROBE_CAP_MS` | above 0 | 1000; 200 on a sample | half of what a race and the duel after it may take |
 | `AUTOSAGE_SHORTLIST` | estimate, all, trees, model | estimate | which kernels are worth a measurement: `Proposals` |
 | `AUTOSAGE_SHORTLIST_MODEL` | paths, with `:` between | | files of the learned model, where one is asked for |
 | `AUTOSAGE_MIN_PROBE_ROWS` | 0, 1, ... | 0 | smaller matrices run the baseline, unmeasured; samples are as large |
