@@ -1,12 +1,14 @@
 """Files and lines that are whole or not there, whoever writes at the same time and whatever is killed."""
 
+import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from sparloom.files import append_lines, read_lines
+from sparloom.files import append_lines, read_lines, write_text
 
 WRITER = """
 import sys
@@ -20,6 +22,24 @@ for number in range(int(sys.argv[3])):
 
 def writer(path, name, lines):
     return subprocess.Popen([sys.executable, "-c", WRITER, str(path), name, str(lines)])
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_file_is_whole_when_it_has_its_name_and_comes_to_the_disk(tmp_path, monkeypatch, wait):
+    synced, done, sync = [], threading.Event(), os.fsync
+
+    def noted(descriptor):
+        sync(descriptor)
+        synced.append(descriptor)
+        if len(synced) == 2:
+            done.set()
+
+    monkeypatch.setattr(os, "fsync", noted)
+    path = tmp_path / "new" / "file"
+    write_text(path, "content", wait=wait)
+    assert path.read_text() == "content"
+    assert [each.name for each in path.parent.iterdir()] == ["file"]
+    assert done.wait(0 if wait else 60)
 
 
 def test_lines_are_appended_and_read(tmp_path):

@@ -189,6 +189,17 @@ def test_the_first_call_takes_longer_than_its_decision_and_is_timed_anew_after_a
     assert again["decision_seconds"] != first["decision_seconds"]  # what is kept would say the same
 
 
+def test_calls_are_made_until_it_is_decided_and_the_cost_is_what_programs_that_know_do_not_have(tmp_path):
+    corpus = SyntheticCorpus([3000], 1, 0, ["uniform"])
+    matrix, case = corpus.load(corpus.entries()[0].name), DispatchCase("spmm", "a/b", 32)
+    (row,) = scoring(tmp_path, policy=CsrPolicy.online()).decide(case, matrix)
+    assert row["origin"] == "measured"
+    assert row["calls"] == row["decision_executions"] > 3
+    assert row["start_seconds"] > row["beyond_seconds"]
+    (found,) = (tmp_path / "plans").glob("*/*/schedule-*.json")
+    assert row["choice"] in found.read_text()
+
+
 def test_a_wrong_method_of_ours_ends_the_run(tmp_path, monkeypatch):
     operands = OPS["spmm"].operands(ones(), 8, seed=0)
     known = KnownRows(OPS["spmm"], operands, CpuPlace(1))

@@ -1,7 +1,10 @@
 """Sparse kernels by hand: all configurations against the oracle, patterns of every kind, any number of threads."""
 
 import functools
+import platform as this
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 from strategies import patterns
 
 from sparloom.errors import IllegalSchedule
+from sparloom.jit import compile_cpp
 from sparloom.ops import SDDMM, CsrAttention, Op, SpMM, SpmmMax, assert_close
 from sparloom.platforms import CpuKernels
 from sparloom.sparse import Pattern, SparseMatrix
@@ -58,6 +62,19 @@ def check(op: Op, pattern: Pattern, *, width: int, threads: int, configs=None) -
 @pytest.mark.parametrize("width", [1, 15, 16, 33, 70, 128, 256, 300])
 def test_every_configuration_is_right(op, width):
     check(op, varied(), width=width, threads=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["haswell", "x86-64"])
+@pytest.mark.parametrize("op", [SDDMM(), CsrAttention()], ids=lambda op: op.name)
+def test_narrower_vectors_give_the_same(monkeypatch, op, machine):
+    if this.machine() != "x86_64" or (machine == "haswell" and "avx2" not in Path("/proc/cpuinfo").read_text("utf-8")):
+        pytest.skip(f"this machine does not run code for {machine}")
+    flags = ["-O2", f"-march={machine}", "-fno-loop-interchange", "-Wno-psabi", "-fopenmp"]
+    library = compile_cpp([f"cpu/{op.name}.cpp"], flags)
+    monkeypatch.setattr(import_module(f"sparloom.platforms.cpu_kernels.{op.name}"), "_library", lambda: library)
+    for width in (1, 7, 8, 33, 64, 128, 136, 300):
+        check(op, varied(), width=width, threads=2)
 
 
 @ops
