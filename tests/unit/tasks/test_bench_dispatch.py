@@ -332,6 +332,7 @@ def test_metrics_say_what_they_are_called():
     assert found["probe_runs_max"] == pytest.approx(12)
     assert found["start_runs_max"] == found["start_runs_median"] == pytest.approx(15)
     assert found["calls_until_decided"] == 20
+    assert found["probe_runs_repeated_max"] == found["probe_runs_repeated_median"] == pytest.approx(12)
     assert found["measuring_share_median"] == pytest.approx(0.09)
     assert found["measuring_runs_max"] == pytest.approx(9)
     assert found["regret"] == pytest.approx(1.5)
