@@ -39,8 +39,7 @@ inline float share_left(const State& state, float peak) {
     return state.total == 0.0f ? 0.0f : exponential(state.peak - peak);
 }
 
-// As the kernels of sddmm.hpp, but for one row, in parts, without values: kept apart, as with theirs attention is slower
-// by a tenth on some matrices.
+// As the kernels of sddmm.hpp, but for one row, in parts, without values: kept apart, as attention was slower with theirs.
 
 // A part of a query that stays in registers, and the keys that it meets.
 struct Keys {

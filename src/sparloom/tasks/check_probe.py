@@ -20,7 +20,7 @@ from sparloom.space import Config
 from sparloom.sparse import Corpus, Pattern, SparseMatrix
 from sparloom.tasks.case_journal import journal_folder
 from sparloom.tasks.dispatch_calls import OPS
-from sparloom.tasks.dispatch_cases import DispatchCase, dispatch_cases, spread_out
+from sparloom.tasks.dispatch_cases import DispatchCase, large_cases
 from sparloom.tasks.provenance import commit
 from sparloom.tasks.timed_cases import statistics_of, timed_cases
 
@@ -73,15 +73,12 @@ class CheckProbe:
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet, a row for each kernel and sample, and a figure; returns errors and regrets."""
         keep_threads_awake()
-        large = [entry for entry in self.corpus.entries() if entry.nnz > self.least_nonzeros]
-        cases = dispatch_cases(spread_out(large, self.count), self.ops, memory_bytes=self.memory_bytes)
-        nonzeros = {entry.name: entry.nnz for entry in large}
-        planned = {case.key: case for each in cases.values() for case in each}
+        planned, weights = large_cases(self.corpus.entries(), self.ops, least_nonzeros=self.least_nonzeros,
+                                       count=self.count, memory_bytes=self.memory_bytes)
         folder = journal_folder(self.journals, commit(), self.policy, self.timing, self.heads, self.kernels,
                                 self.shares, self.draws, self.threads, self.seed)
         rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
-        frame = timed_cases(rows_of, planned, folder / "cases.jsonl", threads=self.threads, weights={
-            key: float(nonzeros[case.matrix] * case.width) for key, case in planned.items()})
+        frame = timed_cases(rows_of, planned, folder / "cases.jsonl", threads=self.threads, weights=weights)
         with atomic_path(out / "per_case.parquet") as path:
             frame.to_parquet(path, compression="zstd")
         metrics = probe_metrics(frame, seed=self.seed)

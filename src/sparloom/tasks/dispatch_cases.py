@@ -7,7 +7,7 @@ import numpy as np
 
 from sparloom.sparse import MatrixEntry
 
-__all__ = ["TRAINING", "DispatchCase", "dispatch_cases", "spread_out"]
+__all__ = ["TRAINING", "DispatchCase", "dispatch_cases", "large_cases", "spread_out"]
 
 TRAINING = ("sage_training", "sage_steps")  # with gradients, on square patterns
 
@@ -46,6 +46,22 @@ def dispatch_cases(
         if cases:
             found[entry.name] = cases
     return found
+
+
+def large_cases(
+    entries: Sequence[MatrixEntry], ops: Mapping[str, Sequence[int]], *, least_nonzeros: int, count: int,
+    memory_bytes: float,
+) -> tuple[dict[str, DispatchCase], dict[str, float]]:
+    """List cases of matrices with more than so many nonzeros, by key, and what each may cost, in any unit.
+
+    Args:
+        count: of matrices, evenly over their nonzeros.
+        ops, memory_bytes: as of `dispatch_cases`.
+    """
+    chosen = spread_out([entry for entry in entries if entry.nnz > least_nonzeros], count)
+    cases = dispatch_cases(chosen, ops, memory_bytes=memory_bytes)
+    weights = {case.key: float(entry.nnz * case.width) for entry in chosen for case in cases.get(entry.name, ())}
+    return {case.key: case for each in cases.values() for case in each}, weights
 
 
 def spread_out(entries: Sequence[MatrixEntry], count: int | None) -> Sequence[MatrixEntry]:

@@ -31,7 +31,7 @@ from sparloom.tasks.known_rows import KnownRows
 from sparloom.tasks.own_calls import check_own, own_calls, user_call
 from sparloom.tasks.peak_memory import give_back, peak_bytes
 from sparloom.tasks.sage_training import sage_aggregations, sage_steps
-from sparloom.tasks.side_by_side import noted, side_by_side
+from sparloom.tasks.side_by_side import noted, seconds_of, side_by_side
 from sparloom.tasks.sparse_peers import GATHERING, SPARSE_PEERS, gathered_bytes
 from sparloom.tasks.timed_cases import statistics_of
 
@@ -214,7 +214,7 @@ class DispatchBench:
 
         seconds, calls, ready = program()
         call, known = user_call(ready, op, operands.dense), seconds
-        usual = median(_seconds(lambda: call(out=out)) for _ in range(AFTERWARDS))
+        usual = median(seconds_of(lambda: call(out=out)) for _ in range(AFTERWARDS))
         if cache.folder is not None:
             known = median(program(calls)[0] for _ in range(PROGRAMS))
         return {**told(ready.plan(op, **operands.dense)), "calls": calls, "call_seconds": usual,
@@ -251,12 +251,6 @@ def _layers_keep_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         del os.environ[FOLDER]
-
-
-def _seconds(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def _failures(failed: Mapping[str, str]) -> list[Row]:

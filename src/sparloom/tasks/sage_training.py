@@ -22,7 +22,7 @@ OWN = "sparloom"
 REFERENCE = "pyg_edge_index"  # gathers and scatters: the plainest way
 NEAR = 1e-3  # relative difference of losses after two steps
 CPU = torch.device("cpu")
-DECIDING = 60  # steps of ours after which all kernels are decided
+DECIDING = {"cpu": 60, "cuda": 1}  # device -> steps of ours after which all kernels are decided
 CLOSE = 1e-4  # of means and gradients, relative to the largest
 
 Step = Callable[[], object]
@@ -63,7 +63,7 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.
             expected = expected or found
             apart[name], peers[name] = max(map(_apart, found, expected)), step
     own = _Aggregation(partial(spmm, means), task.features, slopes)
-    for _ in range(DECIDING):
+    for _ in range(DECIDING[device.type]):
         found = own()
     apart[OWN] = max(map(_apart, found, expected or found))
     return _sorted_out(Steps({OWN: own}, peers, refused), apart, limit=CLOSE, what="means or gradients")
@@ -87,7 +87,7 @@ def sage_steps(pattern: Pattern, width: int, *, seed: int, device: torch.device 
     trained = {**peers, OWN: own}
     expected = next(iter(trained.values())).loss
     apart = {name: abs(trainee.loss / expected - 1) for name, trainee in trained.items()}
-    own.train(DECIDING)
+    own.train(DECIDING[device.type])
     steps = {name: partial(trainee.train, 1) for name, trainee in trained.items()}
     return _sorted_out(Steps({OWN: steps.pop(OWN)}, steps, refused), apart, limit=NEAR, what="losses")
 

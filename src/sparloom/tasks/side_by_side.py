@@ -11,7 +11,7 @@ from sparloom.errors import Unsupported
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.platforms import interleaved
 
-__all__ = ["noted", "side_by_side"]
+__all__ = ["noted", "seconds_of", "side_by_side"]
 
 Call = Callable[[], Any]
 FAILURES = (Unsupported, AssertionError, MemoryError, RuntimeError, ValueError)
@@ -46,11 +46,11 @@ def side_by_side(
     looks: dict[str, float] = {}
     for name, call in peers.items():
         with noted(name, failed):
-            looks[name] = _seconds(call)
+            looks[name] = seconds_of(call)
     limit, once = timing.slow_factor * min(looks.values(), default=math.inf), {}
     for name in [name for name, seconds in looks.items() if seconds > limit]:
         with noted(name, failed):
-            looks[name] = min(looks[name], _seconds(peers[name]))
+            looks[name] = min(looks[name], seconds_of(peers[name]))
             if looks[name] > limit:
                 once[name] = Measurement((looks[name],), "wall")
     timed = {name: call for name, call in peers.items() if name not in once and name not in failed}
@@ -58,7 +58,8 @@ def side_by_side(
     return {**taken, **once}
 
 
-def _seconds(call: Call) -> float:
+def seconds_of(call: Call) -> float:
+    """Time one run."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

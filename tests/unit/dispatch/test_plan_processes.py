@@ -88,16 +88,24 @@ from sparloom.dispatch import PlanCache
 cache = PlanCache(Path(sys.argv[1]))
 def kill(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
-Path.replace = kill
+def half(path, text, **options):
+    with path.open("w") as file:
+        file.write(text[: len(text) // 2])
+    kill()
+if sys.argv[2] == "write":
+    Path.write_text = half
+else:
+    Path.replace = kill
 cache.keep_schedule({"op": "spmm"}, {"made": "later", "long": "x" * 100_000})
 """
 
 
-def test_who_is_killed_while_writing_leaves_what_there_was(tmp_path):
+@pytest.mark.parametrize("place", ["write", "replace"])
+def test_who_is_killed_while_writing_leaves_what_there_was(tmp_path, place):
     key, cache = {"op": "spmm"}, PlanCache(tmp_path)
     cache.keep_schedule(key, {"made": "before"})
     for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, check=False)
+        done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), place], capture_output=True, check=False)
         assert done.returncode == -9
         assert cache.find_schedule(key) == {"made": "before"}
         partial, = (plan for plan in list_plans(tmp_path, now=time.time() + FAR) if plan.kind == "temporary")

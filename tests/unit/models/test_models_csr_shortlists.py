@@ -123,7 +123,7 @@ def measured_by(cache: PlanCache, **source: object) -> list[Config]:
 @pytest.mark.cc
 def test_trees_say_what_is_measured(saved_trees, tmp_path):
     by_formula = measured_by(PlanCache(tmp_path))
-    assert len({config["balance"] for config in by_formula}) > 1
+    assert "rows" not in {config["balance"] for config in by_formula}
     for favourite, folder in saved_trees.items():
         proposed = measured_by(PlanCache(tmp_path), shortlist="trees", model=folder)
         assert {config["balance"] for config in proposed} == {favourite}
@@ -141,7 +141,7 @@ def test_the_environment_chooses_a_model(saved_trees, tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOSAGE_SHORTLIST", "trees")
     monkeypatch.setenv("AUTOSAGE_SHORTLIST_MODEL", str(saved_trees["rows"] / "full"))
     assert {config["balance"] for config in measured_by(PlanCache(tmp_path))} == {"rows"}
-    assert len({config["balance"] for config in measured_by(PlanCache(tmp_path), shortlist="estimate")}) > 1
+    assert "rows" not in {config["balance"] for config in measured_by(PlanCache(tmp_path), shortlist="estimate")}
 
 
 @pytest.mark.cc

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from sparloom.dispatch.csr import CpuPlace, CsrPolicy
+from sparloom.dispatch.csr import CpuPlace, CsrDecider, CsrPolicy
 from sparloom.errors import Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, CsrAttention, SpMM, assert_rows_close
@@ -135,7 +135,6 @@ def test_every_step_is_written_and_reduced(tmp_path, caplog):
         assert methods >= {"sparloom", "sparloom_new", "sparloom_plain", *peers} - {"mkl"}
     assert (decided["calls"] == 1).all()
     assert (decided["start_seconds"] + decided["call_seconds"] > decided["decision_seconds"]).all()
-    assert (decided["start_seconds"] > decided["beyond_seconds"]).mean() > 0.8
     assert decided.groupby("way").size().to_dict() == {"": 6, "default": 6, "full": 3, "all": 3}
     assert "the way trees is left out: nowhere is not there" in caplog.text
     assert "python run.py experiment=fit_trees makes it" in caplog.text
@@ -189,13 +188,15 @@ def test_the_first_call_takes_longer_than_its_decision_and_is_timed_anew_after_a
     assert again["decision_seconds"] != first["decision_seconds"]  # what is kept would say the same
 
 
-def test_calls_are_made_until_it_is_decided_and_the_cost_is_what_programs_that_know_do_not_have(tmp_path):
+def test_calls_are_made_until_it_is_decided_and_the_cost_is_what_programs_that_know_do_not_have(tmp_path, monkeypatch):
     corpus = SyntheticCorpus([3000], 1, 0, ["uniform"])
     matrix, case = corpus.load(corpus.entries()[0].name), DispatchCase("spmm", "a/b", 32)
+    races, entrants = [], CsrDecider.entrants
+    monkeypatch.setattr(CsrDecider, "entrants", lambda *given: races.append(given) or entrants(*given))
     (row,) = scoring(tmp_path, policy=CsrPolicy.online()).decide(case, matrix)
     assert row["origin"] == "measured"
     assert row["calls"] == row["decision_executions"] > 3
-    assert row["start_seconds"] > row["beyond_seconds"]
+    assert len(races) == 1  # the programs after the first one find the decision
     (found,) = (tmp_path / "plans").glob("*/*/schedule-*.json")
     assert row["choice"] in found.read_text()
 

@@ -13,6 +13,7 @@ from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.rivals import Library
 from sparloom.dispatch.racing import Call
 from sparloom.ops import Op, Operands, assert_few_close, few_rows
+from sparloom.platforms import Family
 from sparloom.space import Config
 
 __all__ = ["Contest", "CsrChoice", "FewRows"]
@@ -60,12 +61,8 @@ class FewRows:
     def computed(self, choice: CsrChoice, libraries: Mapping[str, Library]) -> np.ndarray:
         """Compute them alone."""
         operands = self.where.take_rows(self.operands, self.rows, self.op.name)
-        if choice.library:
-            result = libraries[choice.library](operands.matrix, self.where.threads)(operands)
-        else:
-            family = self.where.kernels(self.op, operands.width)
-            result = family.result(operands)
-            family.bind(operands, Config.parse(family.space().name, choice.config), result)()
+        family = self.where.kernels(self.op, operands.width)
+        result = _computed(choice, operands, family, libraries, self.where.threads)
         return self.where.some(result, np.arange(result.shape[0]))
 
     @cached_property
@@ -87,7 +84,7 @@ class Contest:
     ) -> None:
         self.own, self.parts = own, parts
         self.names = [*(config.key for config in own), *libraries]
-        self._op, self._where, self._libraries = op, where, list(libraries.values())
+        self._op, self._where, self._libraries = op, where, libraries
         self._families = [where.kernels(op, part.width) for part in parts]
         self._results = [family.result(part) for family, part in zip(self._families, parts, strict=True)]
 
@@ -120,13 +117,19 @@ class Contest:
         operands = self.parts[part]
         if place < len(self.own):
             return self._families[part].bind(operands, self.own[place], self._results[part])
-        product = self._libraries[place - len(self.own)](operands.matrix, self._where.threads)
+        product = self._libraries[self.names[place]](operands.matrix, self._where.threads)
         return lambda: product(operands)
 
     def _computed(self, place: int, operands: Operands) -> Any:
-        if place >= len(self.own):
-            return self._libraries[place - len(self.own)](operands.matrix, self._where.threads)(operands)
-        family = self._families[0]
-        result = family.result(operands)
-        family.bind(operands, self.own[place], result)()
-        return result
+        return _computed(self.choice(place), operands, self._families[0], self._libraries, self._where.threads)
+
+
+def _computed(
+    choice: CsrChoice, operands: Operands, family: Family, libraries: Mapping[str, Library], threads: int,
+) -> Any:
+    """Run a choice once."""
+    if choice.library:
+        return libraries[choice.library](operands.matrix, threads)(operands)
+    result = family.result(operands)
+    family.bind(operands, Config.parse(family.space().name, choice.config), result)()
+    return result

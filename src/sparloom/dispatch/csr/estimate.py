@@ -29,7 +29,7 @@ SUMMED = 40  # columns whose products take as long as adding up the lanes of a g
 LANES = 16  # of a vector; fewer without AVX-512
 EXPOSED = 0.3  # share of the shorter one of gathering and computing that the other does not hide
 STRIP = 1.05  # how much longer all takes where indices are read again for every strip
-BEHIND = 1e3  # factor for what is not favoured
+BEHIND = 1.5  # how much longer something takes that is not favoured: no more than a bad share of the rows costs
 ON_DEMAND = 0.97  # likewise where threads ask for their share: one that was held up does less
 
 
@@ -39,8 +39,8 @@ class CsrEstimate:
 
     Args:
         threads: of the kernels.
-        favoured: operation -> keys of configurations that come before all others; what is the difference between two
-            of them is seldom in the formula.
+        favoured: operation -> keys of configurations that come before others unless the formula is strongly against
+            them; what makes the difference between two of them is seldom in it.
     """
 
     rates: Rates
@@ -52,7 +52,7 @@ class CsrEstimate:
         return Caches(self.rates.near_bytes, self.rates.far_bytes, self.threads)
 
     def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> np.ndarray:
-        """Give estimated seconds, (configs,); those of what is not favoured are put behind all others."""
+        """Give estimated seconds, (configs,), longer for what is not favoured."""
         facts = _Facts(op, operands.matrix.pattern, operands.width, self._caches)
         seconds = np.array([self._seconds(facts, config) for config in configs])
         favoured = self.favoured.get(op)

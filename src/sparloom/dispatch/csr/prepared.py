@@ -296,10 +296,9 @@ class Prepared:
         safe, libraries = self.where.safe(_op_for(case), operands), self._libraries.get(case.op, {})
 
         def settle(choice: CsrChoice, decision: Decision, replay: Replay) -> None:
-            replays[case] = replay
-            if case in self._plans:  # decided meanwhile by calls without places, or with them
-                replays[case] = self._made(case, safe, self._plans[case].choice, places)
-            elif not (places and libraries):
+            known = self._plans.get(case)  # by calls without places, or with them
+            replays[case] = replay if known is None else self._made(case, safe, known.choice, places)
+            if known is None and not (places and libraries):
                 self._keep(case, CsrPlan(choice, decision, safe.space))
 
         return OnlineReplay(self._decider(case, {} if places else libraries),
