@@ -33,8 +33,7 @@ Row = dict[str, Any]
 class ChooseKernels:
     """Time all kernels side by side, and choose a portfolio of each operation.
 
-    Kernels that take rows in another order are left out: to sort the rows takes longer than most of what it gains. A
-    run that is killed goes on where it was, as long as commit and settings are the same.
+    A run that is killed goes on where it was, as long as commit and settings are the same.
 
     Args:
         corpus: of matrices, none of which a decision is judged on.
@@ -87,8 +86,7 @@ class ChooseKernels:
         operands: Operands = reallocated(op.operands(load(case.matrix), case.width, self.seed))
         family, safe = CpuKernels(self.threads, case.width).family(op), place.safe(op, operands).key
         result = family.result(operands)
-        calls = {config.key: family.bind(operands, config, result) for config in family.space()
-                 if config["order"] == "natural"}
+        calls = {config.key: family.bind(operands, config, result) for config in family.space()}
         taken = interleaved(calls, self.timing, threads=self.threads)
         known = {"op": case.op, "matrix": case.matrix, "width": case.width, "nnz": operands.matrix.pattern.nnz}
         return [{**known, "config": name, "safe": name == safe, **statistics_of(each)} for name, each in taken.items()]

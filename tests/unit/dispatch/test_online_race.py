@@ -84,8 +84,20 @@ def test_only_runs_that_were_taken_in_turn_are_compared():
     while not race.settled:
         race.record(1e-3 * [2.0, 1.6, 1.0][race.turn] * 1.05 ** next(drift))
     assert (race.winner, race.rival) == (2, 1)
-    ratios = np.divide(race.paired(2), race.paired(1))
-    assert np.abs(ratios * 1.6 - 1).max() < 0.06
+    ratios = np.divide(race.paired(2), race.paired(1)) * 1.6
+    assert np.abs(ratios - 1).max() < 0.11  # two calls apart
+    assert ratios.min() < 1 < ratios.max()  # in both orders
+
+
+def test_what_a_call_leaves_in_the_caches_for_those_of_others_does_not_count():
+    usual, race, last = [1.0, 0.8, 1.2], OnlineRace(
+        3, effort=EFFORT, guardrail=Guardrail(alpha=0.95), runs=7.0), 0
+    while not race.settled:
+        turn = race.turn
+        race.record(1e-3 * usual[turn] * (1.0 if turn == last else 1.4))
+        last = turn
+    assert race.winner == 1
+    assert "0.800" in race.reason
 
 
 @pytest.mark.parametrize("place", [1, 2, 3])

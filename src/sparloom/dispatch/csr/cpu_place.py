@@ -33,7 +33,7 @@ SAFE: Mapping[str, Mapping[str, str | int]] = {
 data/samples/cpu_kernels_* whose best kernel takes less than 0.3 ms, for SDDMM on 20 of all sizes."""
 LONG_ROWS = 12  # nonzeros of a mean row, from which on SDDMM better takes groups of one row ...
 NARROW = 128  # ... unless dense rows have more columns
-SORTED, COMPARED = (60e-9, 8e-9), (20e-9, 5e-9)  # seconds per row and per nonzero
+SORTED, COMPARED = (10e-9, 1e-9), (3e-9, 0.3e-9)  # seconds per row and per nonzero
 
 
 class CpuPlace:

@@ -1,9 +1,10 @@
 """A race that takes no runs of its own: each call of a program is computed by the candidate whose turn it is.
 
-    every candidate once, the most promising ones first -> rounds of those that are near the fastest, in turn ->
+    all candidates, the most promising ones first -> rounds of those that are near the fastest, in turn ->
     the fastest and the best baseline in turn -> the fastest, if it passes the guardrail
 
-What is measured is what runs: all rows, the operands of the program, the state in which it leaves the caches. What it
+What is measured is what runs: all rows, the operands of the program, the state in which it leaves the caches. So a
+turn has two calls, and the second one counts, as the first meets what another candidate has left in the caches. What it
 costs is what candidates take longer than the baseline; that has a limit, in runs and in seconds.
 """
 
@@ -17,7 +18,7 @@ from sparloom.dispatch.racing import Effort
 
 __all__ = ["OnlineRace"]
 
-FIRST = 0.5  # who is so much slower than the fastest in its first run, which meets cold caches, is not run again
+FIRST = 0.5  # who is so much slower than the fastest in its very first call, which meets cold caches, has no other
 RACE = 0.6  # share of the limit which candidates may take before the two that are left meet
 
 
@@ -27,7 +28,8 @@ class OnlineRace:
     `winner` and `reason` say who was chosen and why, `rival` who the best baseline was; `seconds` those of all calls.
 
     Args:
-        arms: candidates, by number: a baseline, then the more promising ones first.
+        arms: candidates, by number: a baseline, which computed the call before the race, then the more promising ones
+            first.
         baselines: which of them are baselines.
         effort: `repetitions` and `tolerance` of the rounds, `pairs` of the last two; `seconds` is half of the limit,
             `executions` that of all runs.
@@ -40,6 +42,8 @@ class OnlineRace:
     ) -> None:
         self.seconds: list[list[float]] = [[] for _ in range(arms)]
         self.winner, self.rival, self.reason = 0, 0, ""
+        self._counted: list[list[float]] = [[] for _ in range(arms)]  # seconds of calls that follow one of the same arm
+        self._last = 0  # who computed the call before
         self._baselines, self._effort, self._guardrail, self._runs = tuple(baselines), effort, guardrail, runs
         self._round, self._alive, self._duel = 0, list(range(arms)), False
         self._order = list(self._alive)
@@ -63,9 +67,12 @@ class OnlineRace:
         self.seconds[turn].append(seconds)
         if self.settled:
             return
-        self._order.pop(0)
-        if turn == 0:
-            self._usual = median(self.seconds[0])
+        follows, self._last = turn == self._last, turn
+        if follows or self._hopeless(turn, seconds):
+            self._counted[turn].append(seconds)
+            self._order.pop(0)
+        if turn == 0 and follows:
+            self._usual = median(self._counted[0])
         self._longer += max(0.0, seconds - self._usual)
         self._executions += 1
         limit = min(self._runs * self._usual, 2 * self._effort.seconds)
@@ -76,11 +83,11 @@ class OnlineRace:
             self._next_round()
 
     def fail(self) -> None:
-        """Put the arm out whose turn it was: it cannot compute."""
+        """Put the arm out whose turn it was: it cannot compute, and the first baseline does so in its place."""
         arm = self._order.pop(0)
         self._alive.remove(arm)
         self._baselines = tuple(each for each in self._baselines if each != arm)
-        self.seconds[arm] = []
+        self.seconds[arm], self._counted[arm], self._last = [], [], 0
         if self._duel:
             self.winner = self.rival = 0 if arm == self.rival else self.rival
             self.reason = "refused: it failed"
@@ -90,13 +97,16 @@ class OnlineRace:
     def paired(self, arm: int) -> list[float]:
         """Give the seconds of one of the last two that are compared."""
         begin = self._since[arm]
-        return self.seconds[arm][begin : begin + self._pairs]
+        return self._counted[arm][begin : begin + self._pairs]
+
+    def _hopeless(self, arm: int, seconds: float) -> bool:
+        return not self._counted[arm] and seconds > (1 + FIRST) * min(map(min, filter(None, self._counted)))
 
     def _limited(self) -> None:
         if self._duel:
             self._settle()
         else:
-            self._alive = [arm for arm in self._alive if self.seconds[arm]]
+            self._alive = [arm for arm in self._alive if self._counted[arm]]
             self._begin_duel()
 
     def _next_round(self) -> None:
@@ -104,8 +114,7 @@ class OnlineRace:
         if self._duel:
             self._judge()
             return
-        tolerance = FIRST if self._round == 1 else self._effort.tolerance / (self._round - 1)
-        limit = (1 + tolerance) * min(map(self._least, self._alive))
+        limit = (1 + self._effort.tolerance / self._round) * min(map(self._least, self._alive))
         self._alive = [arm for arm in self._alive if not arm or self._least(arm) <= limit]
         if self._round > self._effort.repetitions or len(self._alive) <= 2:
             self._begin_duel()
@@ -116,10 +125,10 @@ class OnlineRace:
         """Let the fastest meet the best baseline; where they are the same there is nothing to win."""
         self._duel = True
         self.winner = min(self._alive, key=self._least)
-        self.rival = min((arm for arm in self._baselines if self.seconds[arm]), key=self._least)
+        self.rival = min((arm for arm in self._baselines if self._counted[arm]), key=self._least)
         self._alive = [self.rival, self.winner]
-        together = len(self.seconds[self.rival]) == len(self.seconds[self.winner])  # in every round so far
-        self._since = {arm: 1 if together else len(self.seconds[arm]) for arm in self._alive}
+        together = len(self._counted[self.rival]) == len(self._counted[self.winner])  # in every round so far
+        self._since = {arm: 0 if together else len(self._counted[arm]) for arm in self._alive}
         if self.winner == self.rival:
             self.reason = "no candidate was faster than the best baseline"
         else:
@@ -142,15 +151,15 @@ class OnlineRace:
 
     @property
     def _pairs(self) -> int:
-        """How often the last two ran in turn, but for the first time, when caches were cold."""
-        return max(0, min(len(self.seconds[arm]) - begin for arm, begin in self._since.items()))
+        """How often the last two had their turns after each other."""
+        return min(len(self._counted[arm]) - begin for arm, begin in self._since.items())
 
     @property
     def _verdict(self) -> Verdict:
         return self._guardrail.judge(self.paired(self.winner), self.paired(self.rival))
 
     def _least(self, arm: int) -> float:
-        return min(self.seconds[arm])
+        return min(self._counted[arm])
 
     def _turns(self) -> None:
         shift = self._round % len(self._alive)

@@ -1,10 +1,12 @@
 """In which order the rows of a pattern are processed, and how they are cut into pieces for threads."""
 
+import ctypes
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
+from sparloom.jit import address, compile_cpp
 from sparloom.sparse import Pattern
 
 __all__ = ["Pieces", "Traversal"]
@@ -59,14 +61,13 @@ class Traversal:
     @classmethod
     def by_column(cls, pattern: Pattern) -> "Traversal":
         """Take rows by their middle column, empty ones last: rows that read the same dense rows come together."""
-        lengths, starts = pattern.row_lengths(), pattern.indptr[:-1]
-        filled = lengths > 0
-        middle = np.full(pattern.rows, pattern.cols, dtype=np.int32)
-        middle[filled] = pattern.indices[(starts + lengths // 2)[filled]]
-        place = np.argsort(middle, kind="stable").astype(np.int32)
-        indptr = np.concatenate([[0], np.cumsum(lengths[place])])
-        shift = np.repeat(starts[place] - indptr[:-1], lengths[place])
-        return cls(indptr, pattern.indices[np.arange(pattern.nnz) + shift], starts[place], place)
+        walk = cls(np.empty(pattern.rows + 1, np.int64), np.empty(pattern.nnz, np.int32),
+                   np.empty(pattern.rows, np.int64), np.empty(pattern.rows, np.int32))
+        _library().sparloom_by_column(
+            ctypes.byref(_Unordered.of(pattern.indptr, pattern.indices, pattern.cols)),
+            ctypes.byref(_Ordered(*(address(array, array.dtype.type, written=True) for array in (
+                walk.indptr, walk.indices, walk.source, walk.place)))))
+        return walk
 
     @property
     def rows(self) -> int:
@@ -76,19 +77,9 @@ class Traversal:
     @cached_property
     def equal(self) -> np.ndarray:
         """Count the rows, from each one on and at most TOGETHER, that have its columns: (rows,) uint8, from 1."""
-        lengths = np.diff(self.indptr)
-        same = np.zeros(self.rows, dtype=bool)  # as the row before
-        same[1:] = (lengths[1:] == lengths[:-1]) & (lengths[1:] > 0)
-        candidates = np.flatnonzero(same)
-        back = np.repeat(lengths[candidates], lengths[candidates])
-        begins = np.concatenate([[0], np.cumsum(lengths[candidates])])
-        nonzeros = np.arange(back.size) + np.repeat(self.indptr[candidates] - begins[:-1], lengths[candidates])
-        differs = self.indices[nonzeros] != self.indices[nonzeros - back]
-        if candidates.size:
-            same[candidates[np.add.reduceat(differs, begins[:-1]) > 0]] = False
-        count = np.ones(self.rows, dtype=np.uint8)
-        for _ in range(TOGETHER - 1):
-            count[:-1] = np.where(same[1:], np.minimum(count[1:] + 1, TOGETHER), 1)
+        count = np.empty(self.rows, dtype=np.uint8)
+        _library().sparloom_equal_rows(ctypes.byref(_Unordered.of(self.indptr, self.indices, 0)),
+                                       ctypes.c_int64(TOGETHER), ctypes.c_void_p(address(count, np.uint8, written=True)))
         return count
 
     def pieces(self, balance: str, threads: int) -> Pieces:
@@ -119,3 +110,26 @@ class Traversal:
         nonzeros = np.where(np.minimum(past, left) <= slack, self.indptr[rows], nonzeros)
         rows, nonzeros = np.concatenate([[0], rows, [self.rows]]), np.concatenate([[0], nonzeros, self.indptr[-1:]])
         return Pieces(rows, nonzeros, cut=bool((nonzeros > self.indptr[rows]).any()), dynamic=False)
+
+
+class _Unordered(ctypes.Structure):
+    """The struct Unordered of kernels/cpu/traversal.cpp."""
+
+    _fields_ = (("indptr", ctypes.c_void_p), ("indices", ctypes.c_void_p), ("rows", ctypes.c_int64),
+                ("cols", ctypes.c_int64))
+
+    @classmethod
+    def of(cls, indptr: np.ndarray, indices: np.ndarray, cols: int) -> "_Unordered":
+        """Fill it."""
+        return cls(address(indptr, np.int64), address(indices, np.int32), indptr.size - 1, cols)
+
+
+class _Ordered(ctypes.Structure):
+    """The struct Ordered of the same file."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("indptr", "indices", "source", "place"))
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return compile_cpp(["cpu/traversal.cpp"])

@@ -1,0 +1,63 @@
+// Takes the rows of a pattern by their middle column, and finds rows that have the columns of the row before.
+//
+// Both read the pattern about once: a sort by counting, copies of whole rows, comparisons of neighbours.
+//
+// Preconditions (checked in Python): a valid pattern; results overlap nothing.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+extern "C" {
+
+struct Unordered {
+    const int64_t* indptr;   // (rows + 1)
+    const int32_t* indices;  // (nnz)
+    int64_t rows, cols;
+};
+
+struct Ordered {
+    int64_t* indptr;   // (rows + 1)
+    int32_t* indices;  // (nnz)
+    int64_t* source;   // (rows) where the nonzeros of each row were
+    int32_t* place;    // (rows) which row it was
+};
+
+}  // extern "C"
+
+// Sorts rows by their middle column; equal ones keep their order, empty ones come last.
+extern "C" void sparloom_by_column(const Unordered* from, const Ordered* to) {
+    const int64_t* indptr = from->indptr;
+    const auto middle = [&](int64_t row) -> int64_t {
+        const int64_t length = indptr[row + 1] - indptr[row];
+        return length == 0 ? from->cols : from->indices[indptr[row] + length / 2];
+    };
+    std::vector<int32_t> next(from->cols + 2);  // the place of the next row with each middle column
+    for (int64_t row = 0; row < from->rows; ++row) ++next[middle(row) + 1];
+    for (int64_t col = 0; col <= from->cols; ++col) next[col + 1] += next[col];
+    for (int64_t row = 0; row < from->rows; ++row) to->place[next[middle(row)]++] = static_cast<int32_t>(row);
+    int64_t begin = 0;
+    for (int64_t k = 0; k < from->rows; ++k) {
+        const int64_t source = indptr[to->place[k]], length = indptr[to->place[k] + 1] - source;
+        to->source[k] = source;
+        to->indptr[k] = begin;
+        std::copy_n(from->indices + source, length, to->indices + begin);
+        begin += length;
+    }
+    to->indptr[from->rows] = begin;
+}
+
+// Counts the rows, from each one on and at most `most`, that have its columns; a row without nonzeros is alone.
+extern "C" void sparloom_equal_rows(const Unordered* pattern, int64_t most, uint8_t* count) {
+    const int64_t* indptr = pattern->indptr;
+    for (int64_t row = pattern->rows - 1; row >= 0; --row) {
+        count[row] = 1;
+        if (row + 1 == pattern->rows) continue;
+        const int64_t length = indptr[row + 1] - indptr[row];
+        const int32_t* columns = pattern->indices + indptr[row];
+        if (length == 0 || indptr[row + 2] - indptr[row + 1] != length) continue;
+        if (std::memcmp(columns, columns + length, length * sizeof(int32_t)) != 0) continue;
+        count[row] = static_cast<uint8_t>(std::min<int64_t>(count[row + 1] + 1, most));
+    }
+}
