@@ -1,9 +1,9 @@
 """Whether something new may take the place of what is known to be good."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from statistics import median
 
 __all__ = ["Guardrail", "Verdict"]
 
@@ -51,10 +51,10 @@ class Guardrail:
         Args:
             challenger, reference: seconds, as many of each.
         """
-        ratios = np.asarray(challenger) / np.asarray(reference)
-        middle = float(np.median(ratios))
-        spread = NORMAL * float(np.median(np.abs(ratios - middle)))
-        noise = MEDIAN_ERROR * spread / float(np.sqrt(ratios.size))
+        ratios = [one / other for one, other in zip(challenger, reference, strict=True)]
+        middle = median(ratios)
+        spread = NORMAL * median(abs(ratio - middle) for ratio in ratios)
+        noise = MEDIAN_ERROR * spread / math.sqrt(len(ratios))
         ratio = max(middle, min(challenger) / min(reference))
         accepted = ratio + self.errors * noise <= self.alpha
         return Verdict(accepted, ratio, noise, sure=abs(ratio - self.alpha) > 2 * noise)

@@ -14,7 +14,7 @@ from sparloom.dispatch.csr import CsrPolicy, Prepared
 from sparloom.dispatch.csr.contest import FewRows
 from sparloom.dispatch.csr.online import OnlineRace
 from sparloom.dispatch.csr.replay import NativeReplay
-from sparloom.ops import SDDMM, CsrAttention, SpMM, SpmmMax
+from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
@@ -86,12 +86,15 @@ def second_wins(monkeypatch):
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_winner_that_computes_something_else_is_refused(tmp_path, monkeypatch, caplog, second_wins, wrong):
     a, x = matrix(2000, 1500), dense(1500, 16)
-    if wrong:
-        second = NativeReplay.timed
-        monkeypatch.setattr(NativeReplay, "timed", lambda replay, *given: (
-            (lambda found: (found[0] + ("prefetch=0,strip=all,together=1,stream=1" in replay._config.key), found[1]))(
-                second(replay, *given))))
     ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=LENIENT, libraries={})
+    if wrong:
+        safe, timed = ready.where.safe(SpMM(), Operands(ready.matrix, {"B": x})), NativeReplay.timed
+
+        def shifted(replay, *given):
+            result, seconds = timed(replay, *given)
+            return result + (replay._config != safe), seconds
+
+        monkeypatch.setattr(NativeReplay, "timed", shifted)
     while not ready.decided("spmm", B=x):
         last = ready.spmm(x)
     plan = ready.plan("spmm", B=x)

@@ -21,7 +21,6 @@ from sparloom.jit import RESULTS, address
 from sparloom.ops import Op, Operands
 from sparloom.platforms import CpuKernels, Family
 from sparloom.space import Config, ConfigSpace
-from sparloom.sparse import Pattern
 
 __all__ = ["SOURCES", "CpuPlace"]
 
@@ -33,7 +32,7 @@ SAFE: Mapping[str, Mapping[str, str | int]] = {
 data/samples/cpu_kernels_* whose best kernel takes less than 0.3 ms, for SDDMM on 20 of all sizes."""
 LONG_ROWS = 12  # nonzeros of a mean row, from which on SDDMM better takes groups of one row ...
 NARROW = 128  # ... unless dense rows have more columns
-SORTED, COMPARED = (10e-9, 1e-9), (3e-9, 0.3e-9)  # seconds per row and per nonzero
+SORTED, COMPARED = (8e-9, 0.6e-9), (3e-9, 0.3e-9)  # seconds per row and per nonzero
 
 
 class CpuPlace:
@@ -98,14 +97,22 @@ class CpuPlace:
         """List those that were chosen on training matrices."""
         return _portfolio(op.name)
 
-    def binding_seconds(self, config: Config, pattern: Pattern) -> float:
-        """Guess from what sorting the rows takes, or looking for rows with equal columns."""
-        seconds = 0.0
+    def worth_a_call(self, config: Config, op: Op, operands: Operands, run: float) -> bool:
+        """Leave out what takes longer than a run to bind, and orders of rows that are seldom faster and often slower.
+
+        Rows in the order of their columns reuse what caches hold; where dense rows come from afar that gains nothing,
+        and the rows of the other operand or of the result come from afar, too. Only SpMM gains by it again, on meshes
+        whose dense rows are more than the shared cache.
+        """
+        pattern, width, caches = operands.matrix.pattern, operands.width, Caches.here(self.threads)
+        binding = 0.0
         if config["order"] != "natural":
-            seconds += SORTED[0] * pattern.rows + SORTED[1] * pattern.nnz
+            if caches.distant(pattern, width) and not (op.name == "spmm" and caches.beyond(pattern, width)):
+                return False
+            binding += SORTED[0] * pattern.rows + SORTED[1] * pattern.nnz
         if "together" in config.names and int(config["together"]) > 1:
-            seconds += COMPARED[0] * pattern.rows + COMPARED[1] * pattern.nnz
-        return seconds
+            binding += COMPARED[0] * pattern.rows + COMPARED[1] * pattern.nnz
+        return binding <= run
 
     def kind(self, config: Config) -> str:
         """Name the order of the rows."""

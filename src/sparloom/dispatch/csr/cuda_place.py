@@ -103,9 +103,9 @@ class CudaPlace:
         """Give none: nothing was measured on a GPU."""
         return ()
 
-    def binding_seconds(self, config: Config, pattern: Pattern) -> float:
-        """Take all as cheap: what kernels need of a pattern is made once for all of them."""
-        return 0.0
+    def worth_a_call(self, config: Config, op: Op, operands: Operands, run: float) -> bool:
+        """Take all: what kernels need of a pattern is made once for all of them."""
+        return True
 
     def kind(self, config: Config) -> str:
         """Name the way of sharing rows: all thresholds of hubs are one."""

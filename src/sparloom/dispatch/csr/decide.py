@@ -48,9 +48,8 @@ ENOUGH = 10  # runs on the sample, with fewer left nothing is settled: two candi
 RACE = 0.6  # share of the time that is left which the race may take; the duel has the rest
 NEAR = 1.3  # times as long as the safe one on the sample, up to which a library computes calls of the program
 LOOKS = 2  # runs of each on the sample for that
-ONLINE = Effort(candidates=6, repetitions=2, pairs=(4, 8), executions=80, seconds=1.0, tolerance=0.15)
+ONLINE = Effort(candidates=6, repetitions=2, pairs=(3, 8), executions=80, seconds=1.0, tolerance=0.15)
 ASKING = 1e-3  # seconds of a run, from which on a model is asked, which takes about as long
-BINDING = 1.0  # runs that binding a candidate may take which computes such calls
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class CsrPolicy:
         Args:
             changes: of these settings.
         """
-        return cls(**{"calibrate": "online", "runs": 3.0, "effort": ONLINE, **changes})
+        return cls(**{"calibrate": "online", "runs": 4.0, "effort": ONLINE, **changes})
 
     def seconds(self, run: float) -> float:
         """How long the measurements may take where a run takes so many seconds; 0: none are made."""
@@ -190,10 +189,10 @@ class CsrDecider:
 
     def _few(self, operands: Operands, safe: Config, run: float) -> list[Config]:
         """Choose configurations of our kernels, the safe one first; of short runs, without asking a model."""
-        where, pattern, first = self.where, operands.matrix.pattern, self.where.portfolio(self.op)
+        where, first = self.where, self.where.portfolio(self.op)
         asked = self.apart or run >= ASKING or len(first) < self.policy.effort.candidates
         configs = [config for config in (where.configs(self.op, operands, sampled=False) if asked else first)
-                   if self.allows(config) and where.binding_seconds(config, pattern) <= BINDING * run]
+                   if self.allows(config) and where.worth_a_call(config, self.op, operands, run)]
         if asked:
             return self._candidates(self.model(), safe, operands, configs)
         return [safe, *(config for config in configs if config != safe)][: self.policy.effort.candidates]

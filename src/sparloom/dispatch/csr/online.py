@@ -18,7 +18,9 @@ from sparloom.dispatch.racing import Effort
 
 __all__ = ["OnlineRace"]
 
-FIRST = 0.5  # who is so much slower than the fastest in its very first call, which meets cold caches, has no other
+FIRST = 0.5  # who is so much slower than the fastest in its very first call, ...
+COLD = 0.1e-3  # ... and by so many seconds more, as that meets cold caches, has no other call
+LEAST = 0.5e-3  # seconds that candidates may take longer in any case
 RACE = 0.6  # share of the limit which candidates may take before the two that are left meet
 
 
@@ -34,7 +36,7 @@ class OnlineRace:
         effort: `repetitions` and `tolerance` of the rounds, `pairs` of the last two; `seconds` is half of the limit,
             `executions` that of all runs.
         guardrail: what the fastest one must pass, against the best baseline.
-        runs: of the first baseline, the limit of what others may take longer than it.
+        runs: of the first baseline, the limit of what others may take longer than it, or LEAST where that is more.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class OnlineRace:
             self._usual = median(self._counted[0])
         self._longer += max(0.0, seconds - self._usual)
         self._executions += 1
-        limit = min(self._runs * self._usual, 2 * self._effort.seconds)
+        limit = min(max(self._runs * self._usual, LEAST), 2 * self._effort.seconds)
         share = max(self._longer / limit, self._executions / self._effort.executions)
         if share > (1.0 if self._duel else RACE):
             self._limited()
@@ -100,7 +102,7 @@ class OnlineRace:
         return self._counted[arm][begin : begin + self._pairs]
 
     def _hopeless(self, arm: int, seconds: float) -> bool:
-        return not self._counted[arm] and seconds > (1 + FIRST) * min(map(min, filter(None, self._counted)))
+        return not self._counted[arm] and seconds > (1 + FIRST) * min(map(min, filter(None, self._counted))) + COLD
 
     def _limited(self) -> None:
         if self._duel:

@@ -14,7 +14,6 @@ from sparloom.dispatch.racing import Clock, Timer
 from sparloom.ops import Op, Operands
 from sparloom.platforms import Family
 from sparloom.space import Config, ConfigSpace
-from sparloom.sparse import Pattern
 
 if TYPE_CHECKING:
     from sparloom.dispatch.csr.decide import CsrPolicy
@@ -57,8 +56,8 @@ class Place(Protocol):
     def portfolio(self, op: Op) -> Sequence[Config]:
         """List configurations of which one is near the fastest on most problems; none where that is not known."""
 
-    def binding_seconds(self, config: Config, pattern: Pattern) -> float:
-        """Guess what it takes to bind a configuration beyond what binding any other takes."""
+    def worth_a_call(self, config: Config, op: Op, operands: Operands, run: float) -> bool:
+        """Guess whether a configuration may compute a call of a program, which takes `run` seconds by the safe one."""
 
     def kind(self, config: Config) -> str:
         """Name what an estimate does not see: of each kind at least one is measured."""
