@@ -39,7 +39,7 @@ def test_the_safe_kernel_follows_the_caches(small):
     place = CpuPlace(2)
     near, far = (place.safe(SpMM(), operands(SpMM(), banded(rows), 16)) for rows in (60, 900))
     assert (near["stream"], near["prefetch"], near["balance"]) == (0, 0, "nonzeros")
-    assert (far["stream"], far["prefetch"], far["balance"]) == (1, 4, "dynamic")
+    assert (far["stream"], far["prefetch"], far["balance"]) == (1, 8, "nonzeros")
 
 
 def test_sddmm_takes_groups_of_one_row_where_rows_are_long_and_narrow(small):
@@ -51,9 +51,18 @@ def test_sddmm_takes_groups_of_one_row_where_rows_are_long_and_narrow(small):
 
     assert [safe(30, width, long)["group"] for width in (16, 128, 129)] == [4, 4, 1]
     assert safe(30, 16)["group"] == 1
-    kernels = [safe(rows, 16) for rows in (60, 900, 1100)]  # 2 * rows * 16 * 4 bytes: 7.5, 112.5 and 137.5 KiB
-    assert [kernel["prefetch"] for kernel in kernels] == [0, 4, 4]
-    assert [kernel["balance"] for kernel in kernels] == ["nonzeros", "nonzeros", "dynamic"]
+    assert [safe(rows, 16)["prefetch"] for rows in (60, 900)] == [0, 8]  # 2 * rows * 16 * 4 bytes: 7.5 and 112.5 KiB
+
+
+@pytest.mark.parametrize(("op", "worth"), [(SpMM(), [True, False, True]), (SDDMM(), [True, False, False])])
+def test_rows_in_the_order_of_columns_are_tried_where_caches_hold_dense_rows(small, op, worth):
+    place = CpuPlace(2)
+    for rows, expected in zip((60, 900, 1100), worth, strict=True):  # 7.5, 112.5 and 137.5 KiB of 128 that are shared
+        given = operands(op, banded(rows), 16)
+        column, natural = (place.safe(op, given).replace(order=order) for order in ("column", "natural"))
+        assert place.worth_a_call(column, op, given, run=1.0) is expected
+        assert place.worth_a_call(natural, op, given, run=1.0)
+        assert not place.worth_a_call(column, op, given, run=1e-9)
 
 
 def test_a_sample_does_not_choose_what_it_cannot_show(small):

@@ -25,11 +25,7 @@ from sparloom.space import Config, ConfigSpace
 __all__ = ["SOURCES", "CpuPlace"]
 
 SOURCES = ("spmm.cpp", "spmm_max.cpp", "sddmm.cpp", "attention.cpp")
-SAFE: Mapping[str, Mapping[str, str | int]] = {
-    "spmm": {"balance": "nonzeros"}, "spmm_max": {"balance": "nonzeros"},
-    "sddmm": {"balance": "nonzeros", "group": 1}, "attention": {}}
-"""Operation -> what is other than in the default of the space: for SpMM chosen on the training matrices of
-data/samples/cpu_kernels_* whose best kernel takes less than 0.3 ms, for SDDMM on 20 of all sizes."""
+AHEAD = 8  # `prefetch` where dense rows come from afar
 LONG_ROWS = 12  # nonzeros of a mean row, from which on SDDMM better takes groups of one row ...
 NARROW = 128  # ... unless dense rows have more columns
 SORTED, COMPARED = (8e-9, 0.6e-9), (3e-9, 0.3e-9)  # seconds per row and per nonzero
@@ -67,22 +63,19 @@ class CpuPlace:
         return [config for config in listed if all(bool(config[name]) == bool(safe[name]) for name in beyond)]
 
     def safe(self, op: Op, operands: Operands) -> Config:
-        """Take the default, but for what measurements on training matrices say; O(1) in the nonzeros.
+        """Take the default, but for what the training matrices of results/choose_kernels say; O(1) in the nonzeros.
 
-        Where dense rows come from afar, they are requested ahead, and results of SpMM are written past the caches;
-        rows are given to threads on demand then, which costs less than to wait for one that is held up. SDDMM gains by
-        that only where they do not fit the shared cache, as a thread finds its own rows there from call to call.
+        Threads have equal shares, as each finds its own rows in its caches from call to call. Where dense rows come
+        from afar, they are requested ahead, and results of SpMM are written past the caches.
         """
         pattern, width, caches = operands.matrix.pattern, operands.width, Caches.here(self.threads)
-        changed = dict(SAFE[op.name])
+        changed: dict[str, str | int] = {"balance": "nonzeros"}
         if caches.distant(pattern, width):
-            changed["prefetch"] = 4
-            if op.name != "sddmm" or caches.beyond(pattern, width):
-                changed["balance"] = "dynamic"
+            changed["prefetch"] = AHEAD
         if op.name == "spmm":
             changed["stream"] = int(caches.overflow(pattern, width))
-        if op.name == "sddmm" and width <= NARROW and pattern.nnz >= LONG_ROWS * pattern.rows:
-            changed["group"] = 4
+        if op.name == "sddmm":
+            changed["group"] = 4 if width <= NARROW and pattern.nnz >= LONG_ROWS * pattern.rows else 1
         return self.space(op, width).default().replace(**changed)
 
     def dtype(self, op: str, operands: Operands) -> str:

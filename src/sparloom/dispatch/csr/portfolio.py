@@ -1,4 +1,4 @@
-"""The kernels that are worth a measurement: of these few, one is as fast in the mean as the fastest."""
+"""The kernels that are worth a measurement: of these few, one is nearly as fast in the mean as the fastest."""
 
 from collections.abc import Mapping
 

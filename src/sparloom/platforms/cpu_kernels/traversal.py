@@ -78,8 +78,9 @@ class Traversal:
     def equal(self) -> np.ndarray:
         """Count the rows, from each one on and at most TOGETHER, that have its columns: (rows,) uint8, from 1."""
         count = np.empty(self.rows, dtype=np.uint8)
-        _library().sparloom_equal_rows(ctypes.byref(_Unordered.of(self.indptr, self.indices, 0)),
-                                       ctypes.c_int64(TOGETHER), ctypes.c_void_p(address(count, np.uint8, written=True)))
+        rows = _Unordered.of(self.indptr, self.indices, 0)
+        _library().sparloom_equal_rows(ctypes.byref(rows), ctypes.c_int64(TOGETHER),
+                                       ctypes.c_void_p(address(count, np.uint8, written=True)))
         return count
 
     def pieces(self, balance: str, threads: int) -> Pieces:
