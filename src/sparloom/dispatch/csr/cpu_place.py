@@ -24,11 +24,11 @@ from sparloom.space import Config, ConfigSpace
 
 __all__ = ["SOURCES", "CpuPlace"]
 
-SOURCES = ("spmm.cpp", "spmm_max.cpp", "sddmm.cpp", "attention.cpp")
+SOURCES = ("spmm.cpp", "spmm_max.cpp", "sddmm.cpp", "attention.cpp", "traversal.cpp")
 AHEAD = 8  # `prefetch` where dense rows come from afar
 LONG_ROWS = 12  # nonzeros of a mean row, from which on SDDMM better takes groups of one row ...
 NARROW = 128  # ... unless dense rows have more columns
-SORTED, COMPARED = (8e-9, 0.6e-9), (3e-9, 0.3e-9)  # seconds per row and per nonzero
+SORTED, COMPARED = (8e-9, 1e-9, 0.6e-9), (3e-9, 0.0, 0.3e-9)  # seconds per row, column and nonzero
 
 
 class CpuPlace:
@@ -98,13 +98,13 @@ class CpuPlace:
         whose dense rows are more than the shared cache.
         """
         pattern, width, caches = operands.matrix.pattern, operands.width, Caches.here(self.threads)
-        binding = 0.0
+        sizes, binding = (*pattern.shape, pattern.nnz), 0.0
         if config["order"] != "natural":
             if caches.distant(pattern, width) and not (op.name == "spmm" and caches.beyond(pattern, width)):
                 return False
-            binding += SORTED[0] * pattern.rows + SORTED[1] * pattern.nnz
+            binding += float(np.dot(SORTED, sizes))
         if "together" in config.names and int(config["together"]) > 1:
-            binding += COMPARED[0] * pattern.rows + COMPARED[1] * pattern.nnz
+            binding += float(np.dot(COMPARED, sizes))
         return binding <= run
 
     def kind(self, config: Config) -> str:
