@@ -1,41 +1,42 @@
 // Takes the rows of a pattern by their middle column, and finds rows that have the columns of the row before.
 //
-// Both read the pattern about once: a sort by counting, copies of whole rows, comparisons of neighbours.
+// The pattern is read about once: a sort by counting, which takes a counter for each column; copies of whole rows;
+// comparisons of neighbours.
 //
 // Preconditions (checked in Python): a valid pattern; results overlap nothing.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <vector>
 
 extern "C" {
 
-struct Unordered {
+struct Pattern {
     const int64_t* indptr;   // (rows + 1)
     const int32_t* indices;  // (nnz)
-    int64_t rows, cols;
+    int64_t rows;
 };
 
-struct Ordered {
+struct Traversal {
     int64_t* indptr;   // (rows + 1)
     int32_t* indices;  // (nnz)
     int64_t* source;   // (rows) where the nonzeros of each row were
     int32_t* place;    // (rows) which row it was
+    int32_t* next;     // (cols + 2) zeros: becomes the place of the next row with each middle column
 };
 
 }  // extern "C"
 
 // Sorts rows by their middle column; equal ones keep their order, empty ones come last.
-extern "C" void sparloom_by_column(const Unordered* from, const Ordered* to) {
+extern "C" void sparloom_by_column(const Pattern* from, int64_t cols, const Traversal* to) {
     const int64_t* indptr = from->indptr;
     const auto middle = [&](int64_t row) -> int64_t {
         const int64_t length = indptr[row + 1] - indptr[row];
-        return length == 0 ? from->cols : from->indices[indptr[row] + length / 2];
+        return length == 0 ? cols : from->indices[indptr[row] + length / 2];
     };
-    std::vector<int32_t> next(from->cols + 2);  // the place of the next row with each middle column
+    int32_t* next = to->next;
     for (int64_t row = 0; row < from->rows; ++row) ++next[middle(row) + 1];
-    for (int64_t col = 0; col <= from->cols; ++col) next[col + 1] += next[col];
+    for (int64_t col = 0; col <= cols; ++col) next[col + 1] += next[col];
     for (int64_t row = 0; row < from->rows; ++row) to->place[next[middle(row)]++] = static_cast<int32_t>(row);
     int64_t begin = 0;
     for (int64_t k = 0; k < from->rows; ++k) {
@@ -49,7 +50,7 @@ extern "C" void sparloom_by_column(const Unordered* from, const Ordered* to) {
 }
 
 // Counts the rows, from each one on and at most `most`, that have its columns; a row without nonzeros is alone.
-extern "C" void sparloom_equal_rows(const Unordered* pattern, int64_t most, uint8_t* count) {
+extern "C" void sparloom_equal_rows(const Pattern* pattern, int64_t most, uint8_t* count) {
     const int64_t* indptr = pattern->indptr;
     for (int64_t row = pattern->rows - 1; row >= 0; --row) {
         count[row] = 1;

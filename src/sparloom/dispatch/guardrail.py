@@ -8,6 +8,7 @@ from statistics import median
 __all__ = ["Guardrail", "Verdict"]
 
 NORMAL = 1.4826  # standard deviations in a median absolute deviation of normal numbers
+TICK = 1e-9  # seconds; a clock that does not tell so little apart says 0
 MEDIAN_ERROR = 1.2533  # standard errors of the median in one of the mean, likewise
 
 
@@ -51,10 +52,10 @@ class Guardrail:
         Args:
             challenger, reference: seconds, as many of each.
         """
-        ratios = [one / other for one, other in zip(challenger, reference, strict=True)]
+        ratios = [one / max(other, TICK) for one, other in zip(challenger, reference, strict=True)]
         middle = median(ratios)
         spread = NORMAL * median(abs(ratio - middle) for ratio in ratios)
         noise = MEDIAN_ERROR * spread / math.sqrt(len(ratios))
-        ratio = max(middle, min(challenger) / min(reference))
+        ratio = max(middle, min(challenger) / max(min(reference), TICK))
         accepted = ratio + self.errors * noise <= self.alpha
         return Verdict(accepted, ratio, noise, sure=abs(ratio - self.alpha) > 2 * noise)

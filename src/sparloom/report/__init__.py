@@ -44,7 +44,7 @@ from sparloom.report.jacobi import draw_jacobi, jacobi_metrics, jacobi_ratios, j
 from sparloom.report.kernels import draw_kernels
 from sparloom.report.learnings import Learning, contrast, draw_learnings, learnings_table, slice_lead, verdict
 from sparloom.report.levels import draw_levels
-from sparloom.report.portfolio import portfolio_metrics, portfolio_seconds, portfolio_table
+from sparloom.report.portfolio import in_stored_order, portfolio_metrics, portfolio_seconds, portfolio_table
 from sparloom.report.probe import draw_probe, probe_frame, probe_metrics, probe_tables
 from sparloom.report.ragged import INTERNAL_PEERS, case_seconds, draw_ragged, ragged_metrics, ragged_tables
 from sparloom.report.ragged_breakdown import (
@@ -94,14 +94,14 @@ __all__ = [
     "draw_ragged", "draw_rates", "draw_recommendations", "draw_reuse", "draw_scaling", "draw_sensitivity",
     "draw_signs", "draw_splitting", "draw_spy", "draw_steps", "draw_storage", "efficiencies", "efficiency_metrics",
     "efficiency_table", "fusion_metrics", "fusion_tables", "gcn_metrics", "gcn_table", "hoisting_frame",
-    "hoisting_metrics", "hoisting_tables", "jacobi_metrics", "jacobi_ratios", "jacobi_table", "judge",
-    "latex_table", "learnings_table", "loss_error_metrics", "loss_error_table", "markdown_table", "op_title",
-    "optimum", "over_ideal", "over_ragged", "pad_fusion_frame", "pad_fusion_metrics", "pad_fusion_tables",
-    "paired_metrics", "pareto", "per_design", "per_matrix", "portfolio_metrics", "portfolio_seconds",
-    "portfolio_table", "prelude_frame", "prelude_metrics", "prelude_tables", "probe_frame", "probe_metrics",
-    "probe_tables", "ragged_metrics", "ragged_tables", "random_choice",
-    "ratio_bounds", "ratio_means", "ratios", "read_compared", "read_run", "read_runs", "results_table",
-    "rival_choice", "row_label", "row_metrics", "row_statistics", "rows_cells", "rows_table", "schedule_metrics",
-    "schedule_tables", "slice_lead", "splitting_frame", "splitting_metrics", "splitting_tables", "storage_frame",
-    "storage_metrics", "storage_tables", "summary", "verdict",
+    "hoisting_metrics", "hoisting_tables", "in_stored_order", "jacobi_metrics", "jacobi_ratios", "jacobi_table",
+    "judge", "latex_table", "learnings_table", "loss_error_metrics", "loss_error_table", "markdown_table",
+    "op_title", "optimum", "over_ideal", "over_ragged", "pad_fusion_frame", "pad_fusion_metrics",
+    "pad_fusion_tables", "paired_metrics", "pareto", "per_design", "per_matrix", "portfolio_metrics",
+    "portfolio_seconds", "portfolio_table", "prelude_frame", "prelude_metrics", "prelude_tables", "probe_frame",
+    "probe_metrics", "probe_tables", "ragged_metrics", "ragged_tables", "random_choice", "ratio_bounds",
+    "ratio_means", "ratios", "read_compared", "read_run", "read_runs", "results_table", "rival_choice", "row_label",
+    "row_metrics", "row_statistics", "rows_cells", "rows_table", "schedule_metrics", "schedule_tables",
+    "slice_lead", "splitting_frame", "splitting_metrics", "splitting_tables", "storage_frame", "storage_metrics",
+    "storage_tables", "summary", "verdict",
 ]

@@ -54,15 +54,12 @@ def test_sddmm_takes_groups_of_one_row_where_rows_are_long_and_narrow(small):
     assert [safe(rows, 16)["prefetch"] for rows in (60, 900)] == [0, 8]  # 2 * rows * 16 * 4 bytes: 7.5 and 112.5 KiB
 
 
-@pytest.mark.parametrize(("op", "worth"), [(SpMM(), [True, False, True]), (SDDMM(), [True, False, False])])
-def test_rows_in_the_order_of_columns_are_tried_where_caches_hold_dense_rows(small, op, worth):
-    place = CpuPlace(2)
-    for rows, expected in zip((60, 900, 1100), worth, strict=True):  # 7.5, 112.5 and 137.5 KiB of 128 that are shared
-        given = operands(op, banded(rows), 16)
-        column, natural = (place.safe(op, given).replace(order=order) for order in ("column", "natural"))
-        assert place.worth_a_call(column, op, given, run=1.0) is expected
-        assert place.worth_a_call(natural, op, given, run=1.0)
-        assert not place.worth_a_call(column, op, given, run=1e-9)
+def test_sorting_rows_takes_longer_than_taking_them_as_they_are(small):
+    place, given = CpuPlace(2), operands(SpMM(), banded(900), 16)
+    safe, pattern = place.safe(SpMM(), given), given.matrix.pattern
+    assert place.binding_seconds(safe, pattern) == 0
+    assert 1e-6 < place.binding_seconds(safe.replace(together=4), pattern) < 1e-4
+    assert 1e-6 < place.binding_seconds(safe.replace(order="column"), pattern) < 1e-4
 
 
 def test_a_sample_does_not_choose_what_it_cannot_show(small):

@@ -18,7 +18,7 @@ from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
-MOST = 130  # calls
+MOST = 100  # calls, fewer than a race may have
 LENIENT = CsrPolicy.online(guardrail=Guardrail(alpha=1e6, errors=0), runs=1e6)  # nearly any kernel wins
 
 
@@ -125,16 +125,18 @@ def test_a_candidate_that_fails_is_out_and_its_call_is_right(tmp_path, caplog):
     assert caplog.text.count("fails: MemoryError('all rows')") == 1
 
 
-def test_operands_that_are_wrong_put_nobody_out(tmp_path):
+@pytest.mark.parametrize("policy", [None, LENIENT], ids=["default", "lenient"])
+def test_operands_that_are_wrong_put_nobody_out(tmp_path, caplog, policy):
     a, x = matrix(2000, 1500), dense(1500, 16)
-    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=LENIENT)
+    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=policy)
     frozen = np.empty((2000, 16), np.float32)
     frozen.flags.writeable = False
     while not ready.decided("spmm", B=x):
         with pytest.raises(ValueError, match="read-only"):
             ready.spmm(x, out=frozen)
         ready.spmm(x)
-    assert all(trial.seconds for trial in ready.plan("spmm", B=x).decision.trials)
+    assert "fails" not in caplog.text
+    assert policy is None or all(trial.seconds for trial in ready.plan("spmm", B=x).decision.trials)
 
 
 def test_nothing_of_the_first_operands_is_kept(tmp_path):

@@ -26,21 +26,25 @@ def test_every_kernel_is_timed_and_some_are_chosen(tmp_path):
     metrics = task.run(tmp_path)
     frame = pd.read_parquet(tmp_path / "per_case.parquet")
     chosen = json.loads((tmp_path / "portfolios.json").read_text())
+    assert set(chosen) == {"any", "stored"}
+    assert all(name.startswith("order=natural,") for names in chosen["stored"].values() for name in names)
     for op, rows in frame.groupby("op"):
         expected = {config.key for config in CpuKernels(1, 8).space(OPS[op](2))}
         assert (rows.groupby("matrix")["config"].agg(set) == expected).all()
         assert (rows.groupby("matrix")["safe"].sum() == 1).all()
-        assert 1 <= len(chosen[op]) <= 3
-        assert set(chosen[op]) <= expected
-        assert metrics[f"{op}/kernels"] == len(chosen[op])
+        for lists in chosen.values():
+            assert 1 <= len(lists[op]) <= 3
+            assert set(lists[op]) <= expected
+        assert metrics[f"{op}/kernels"] == len(chosen["any"][op])
     assert all(np.isfinite(value) for value in metrics.values())
     assert not list((tmp_path / "journals").glob("*"))
 
 
 def test_a_portfolio_is_judged_on_matrices_that_it_was_not_chosen_on():
-    seconds = {"a": {"x": 1.0, "y": 3.0}, "b": {"x": 2.0, "y": 1.0}}  # of the first and the second part
+    safe, other = "order=natural,x", "order=column,y"
+    seconds = {"a": {safe: 1.0, other: 3.0}, "b": {safe: 2.0, other: 1.0}}  # of the first and the second part
     frame = pd.DataFrame([
-        {"op": "spmm", "matrix": matrix, "width": 32, "config": config, "safe": config == "x", "seconds": [taken] * 4}
+        {"op": "spmm", "matrix": matrix, "width": 32, "config": config, "safe": config == safe, "seconds": [taken] * 4}
         for matrix, row in seconds.items() for config, taken in row.items()])
 
     def fastest(rows):
@@ -51,3 +55,5 @@ def test_a_portfolio_is_judged_on_matrices_that_it_was_not_chosen_on():
     assert found["spmm/regret_min"] == pytest.approx(2)
     assert found["spmm/safe_max"] == pytest.approx(2)
     assert found["spmm/safe_min"] == pytest.approx(1)
+    assert found["spmm/stored/regret_max"] == pytest.approx(2)
+    assert found["spmm/stored/regret_min"] == pytest.approx(1)

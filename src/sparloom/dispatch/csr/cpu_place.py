@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -12,7 +12,7 @@ from sparloom.dispatch.caches import Caches
 from sparloom.dispatch.csr.decide import CsrPolicy
 from sparloom.dispatch.csr.estimate import CsrEstimate
 from sparloom.dispatch.csr.given import array_of, dense_of
-from sparloom.dispatch.csr.portfolio import PORTFOLIO
+from sparloom.dispatch.csr.portfolio import portfolios
 from sparloom.dispatch.csr.rivals import LIBRARIES, Library
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.plan_key import machine_digest, sources_digest
@@ -21,6 +21,7 @@ from sparloom.jit import RESULTS, address
 from sparloom.ops import Op, Operands
 from sparloom.platforms import CpuKernels, Family
 from sparloom.space import Config, ConfigSpace
+from sparloom.sparse import Pattern
 
 __all__ = ["SOURCES", "CpuPlace"]
 
@@ -28,7 +29,8 @@ SOURCES = ("spmm.cpp", "spmm_max.cpp", "sddmm.cpp", "attention.cpp", "traversal.
 AHEAD = 8  # `prefetch` where dense rows come from afar
 LONG_ROWS = 12  # nonzeros of a mean row, from which on SDDMM better takes groups of one row ...
 NARROW = 128  # ... unless dense rows have more columns
-SORTED, COMPARED = (8e-9, 1e-9, 0.6e-9), (3e-9, 0.0, 0.3e-9)  # seconds per row, column and nonzero
+SORTED, COMPARED = (8e-9, 1e-9, 0.6e-9), (3e-9, 0.0, 0.3e-9)
+"""Seconds per row, column and nonzero, by a trial on training matrices of 20,000 to 600,000 nonzeros on an AMD EPYC."""
 
 
 class CpuPlace:
@@ -86,34 +88,29 @@ class CpuPlace:
         """Take all."""
         return list(configs)
 
-    def portfolio(self, op: Op) -> Sequence[Config]:
-        """List those that were chosen on training matrices."""
-        return _portfolio(op.name)
+    def portfolios(self, op: Op, operands: Operands) -> Sequence[Sequence[Config]]:
+        """List those that were chosen on training matrices, see `portfolios`."""
+        return [_parsed(keys) for keys in portfolios(op.name, operands, Caches.here(self.threads))]
 
-    def worth_a_call(self, config: Config, op: Op, operands: Operands, run: float) -> bool:
-        """Leave out what takes longer than a run to bind, and orders of rows that are seldom faster and often slower.
-
-        Rows in the order of their columns reuse what caches hold; where dense rows come from afar that gains nothing,
-        and the rows of the other operand or of the result come from afar, too. Only SpMM gains by it again, on meshes
-        whose dense rows are more than the shared cache.
-        """
-        pattern, width, caches = operands.matrix.pattern, operands.width, Caches.here(self.threads)
-        sizes, binding = (*pattern.shape, pattern.nnz), 0.0
+    def binding_seconds(self, config: Config, pattern: Pattern) -> float:
+        """Guess from what sorting the rows takes, or looking for rows with equal columns."""
+        sizes, seconds = (*pattern.shape, pattern.nnz), 0.0
         if config["order"] != "natural":
-            if caches.distant(pattern, width) and not (op.name == "spmm" and caches.beyond(pattern, width)):
-                return False
-            binding += float(np.dot(SORTED, sizes))
+            seconds += float(np.dot(SORTED, sizes))
         if "together" in config.names and int(config["together"]) > 1:
-            binding += float(np.dot(COMPARED, sizes))
-        return binding <= run
+            seconds += float(np.dot(COMPARED, sizes))
+        return seconds
 
     def kind(self, config: Config) -> str:
-        """Name the order of the rows."""
-        return str(config["order"])
+        """Know of none: the portfolio has what the estimate does not see."""
+        return ""
 
     def model(self, cache: PlanCache) -> CsrEstimate:
         """Estimate by rates of this machine, the kernels of the portfolio before all others."""
-        return CsrEstimate(cache.rates(self.threads), self.threads, PORTFOLIO)
+        def favoured(op: str, operands: Operands) -> Collection[str]:
+            return next(iter(portfolios(op, operands, Caches.here(self.threads))), ())
+
+        return CsrEstimate(cache.rates(self.threads), self.threads, favoured)
 
     def policy(self) -> CsrPolicy:
         """Let the calls of a program be the race."""
@@ -164,8 +161,8 @@ class CpuPlace:
 
 
 @cache
-def _portfolio(op: str) -> list[Config]:
-    return [Config.parse(CpuKernels.name, key) for key in PORTFOLIO.get(op, ())]
+def _parsed(keys: tuple[str, ...]) -> list[Config]:
+    return [Config.parse(CpuKernels.name, key) for key in keys]
 
 
 @lru_cache(64)

@@ -99,13 +99,13 @@ class CudaPlace:
             kept.append(config)
         return kept
 
-    def portfolio(self, op: Op) -> Sequence[Config]:
+    def portfolios(self, op: Op, operands: Operands) -> Sequence[Sequence[Config]]:
         """Give none: nothing was measured on a GPU."""
         return ()
 
-    def worth_a_call(self, config: Config, op: Op, operands: Operands, run: float) -> bool:
-        """Take all: what kernels need of a pattern is made once for all of them."""
-        return True
+    def binding_seconds(self, config: Config, pattern: Pattern) -> float:
+        """Take all as cheap: what kernels need of a pattern is made once for all of them."""
+        return 0.0
 
     def kind(self, config: Config) -> str:
         """Name the way of sharing rows: all thresholds of hubs are one."""

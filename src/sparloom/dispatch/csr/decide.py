@@ -48,7 +48,8 @@ ENOUGH = 10  # runs on the sample, with fewer left nothing is settled: two candi
 RACE = 0.6  # share of the time that is left which the race may take; the duel has the rest
 NEAR = 1.3  # times as long as the safe one on the sample, up to which a library computes calls of the program
 LOOKS = 2  # runs of each on the sample for that
-ONLINE = Effort(candidates=6, repetitions=2, pairs=(3, 16), executions=120, seconds=1.0, tolerance=0.15)
+ONLINE = Effort(candidates=6, repetitions=2, pairs=(4, 16), executions=120, seconds=1.0, tolerance=0.15)
+BINDING = 1.0  # runs that binding a candidate may take which computes calls of a program
 ASKING = 1e-3  # seconds of a run, from which on a model is asked, which takes about as long
 
 
@@ -189,13 +190,17 @@ class CsrDecider:
 
     def _few(self, operands: Operands, safe: Config, run: float) -> list[Config]:
         """Choose configurations of our kernels, the safe one first; of short runs, without asking a model."""
-        where, first = self.where, self.where.portfolio(self.op)
-        asked = self.apart or run >= ASKING or len(first) < self.policy.effort.candidates
-        configs = [config for config in (where.configs(self.op, operands, sampled=False) if asked else first)
-                   if self.allows(config) and where.worth_a_call(config, self.op, operands, run)]
-        if asked:
+        where, pattern = self.where, operands.matrix.pattern
+
+        def quick(configs: Sequence[Config]) -> list[Config]:
+            return [config for config in configs
+                    if self.allows(config) and where.binding_seconds(config, pattern) <= BINDING * run]
+
+        first = max(map(quick, where.portfolios(self.op, operands)), key=len, default=[])
+        if self.apart or run >= ASKING or len(first) < self.policy.effort.candidates:
+            configs = quick(where.configs(self.op, operands, sampled=False))
             return self._candidates(self.model(), safe, operands, configs)
-        return [safe, *(config for config in configs if config != safe)][: self.policy.effort.candidates]
+        return [safe, *(config for config in first if config != safe)][: self.policy.effort.candidates]
 
     def _near(self, operands: Operands, safe: Config, run: float) -> list[str]:
         """Name libraries that are not far behind the safe one on a sample, where there is time to ask."""

@@ -8,7 +8,7 @@ Source: AutoSAGE's roofline-style estimate; its formula is not published, this o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -39,13 +39,13 @@ class CsrEstimate:
 
     Args:
         threads: of the kernels.
-        favoured: operation -> keys of configurations that come before others unless the formula is strongly against
-            them; what makes the difference between two of them is seldom in it.
+        favoured: gives keys of configurations that come before others, for an operation and operands, unless the
+            formula is strongly against them; what makes the difference between two of them is seldom in it.
     """
 
     rates: Rates
     threads: int
-    favoured: Mapping[str, Collection[str]] = field(default_factory=dict)
+    favoured: Callable[[str, Operands], Collection[str]] = lambda op, operands: ()
 
     @cached_property
     def _caches(self) -> Caches:
@@ -55,7 +55,7 @@ class CsrEstimate:
         """Give estimated seconds, (configs,), longer for what is not favoured."""
         facts = _Facts(op, operands.matrix.pattern, operands.width, self._caches)
         seconds = np.array([self._seconds(facts, config) for config in configs])
-        favoured = self.favoured.get(op)
+        favoured = self.favoured(op, operands)
         if favoured:
             seconds[[config.key not in favoured for config in configs]] *= BEHIND
         return seconds

@@ -4,8 +4,9 @@
     the fastest and the best baseline in turn -> the fastest, if it passes the guardrail
 
 What is measured is what runs: all rows, the operands of the program, the state in which it leaves the caches. So a
-turn has two calls, and the second one counts, as the first meets what another candidate has left in the caches. What it
-costs is what candidates take longer than the baseline; that has a limit, in runs and in seconds.
+call counts that follows one of the same candidate, as others meet what another one has left in the caches: a turn has
+two calls, or one after a turn of the same. What it costs is what candidates take longer than the baseline; that has a
+limit, in runs and in seconds.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class OnlineRace:
         self._round, self._alive, self._duel = 0, list(range(arms)), False
         self._order = list(self._alive)
         self._executions = 0
-        self._since: dict[int, int] = {}  # the last two -> where their runs begin that were taken in turn
+        self._since: dict[int, int] = {}  # the last two -> where those runs begin that both took in the same rounds
         self._usual, self._longer = 0.0, 0.0  # seconds of the first baseline, and what all others took beyond them
 
     @property
@@ -64,15 +65,18 @@ class OnlineRace:
         return self.winner if self.settled else self._order[0]
 
     def record(self, seconds: float) -> None:
-        """Take the seconds of the arm whose turn it was."""
+        """Take the seconds of a call by the arm whose turn it is."""
         turn = self.turn
         self.seconds[turn].append(seconds)
         if self.settled:
             return
         follows, self._last = turn == self._last, turn
-        if follows or self._hopeless(turn, seconds):
+        if follows:
             self._counted[turn].append(seconds)
             self._order.pop(0)
+        elif self._hopeless(turn, seconds):
+            self._order.pop(0)
+            self._alive.remove(turn)
         if turn == 0 and follows:
             self._usual = median(self._counted[0])
         self._longer += max(0.0, seconds - self._usual)
@@ -118,7 +122,7 @@ class OnlineRace:
             return
         limit = (1 + self._effort.tolerance / self._round) * min(map(self._least, self._alive))
         self._alive = [arm for arm in self._alive if not arm or self._least(arm) <= limit]
-        if self._round > self._effort.repetitions or len(self._alive) <= 2:
+        if self._round >= self._effort.repetitions or len(self._alive) <= 2:
             self._begin_duel()
         else:
             self._turns()
@@ -145,7 +149,7 @@ class OnlineRace:
 
     def _settle(self) -> None:
         if self._pairs < self._effort.pairs[0]:
-            self.reason = f"refused: {self._runs:g} runs were enough for {self._pairs} pairs only"
+            self.reason = f"refused: the limit left room for {self._pairs} pairs only"
         else:
             self.reason = self._verdict.text
         if self._pairs < self._effort.pairs[0] or not self._verdict.accepted:
@@ -153,7 +157,7 @@ class OnlineRace:
 
     @property
     def _pairs(self) -> int:
-        """How often the last two had their turns after each other."""
+        """How often the last two had their turns in the same round."""
         return min(len(self._counted[arm]) - begin for arm, begin in self._since.items())
 
     @property

@@ -14,6 +14,7 @@ from sparloom.dispatch.racing import Clock, Timer
 from sparloom.ops import Op, Operands
 from sparloom.platforms import Family
 from sparloom.space import Config, ConfigSpace
+from sparloom.sparse import Pattern
 
 if TYPE_CHECKING:
     from sparloom.dispatch.csr.decide import CsrPolicy
@@ -53,11 +54,15 @@ class Place(Protocol):
     def able(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
         """Compile kernels, and keep those that can start."""
 
-    def portfolio(self, op: Op) -> Sequence[Config]:
-        """List configurations of which one is near the fastest on most problems; none where that is not known."""
+    def portfolios(self, op: Op, operands: Operands) -> Sequence[Sequence[Config]]:
+        """List configurations of which one is near the fastest on most such problems.
 
-    def worth_a_call(self, config: Config, op: Op, operands: Operands, run: float) -> bool:
-        """Guess whether a configuration may compute a call of a program, which takes `run` seconds by the safe one."""
+        Returns:
+            Lists, the better ones first, others for where not all of one can be taken; none where that is not known.
+        """
+
+    def binding_seconds(self, config: Config, pattern: Pattern) -> float:
+        """Guess what it takes to bind a configuration beyond what binding any other takes."""
 
     def kind(self, config: Config) -> str:
         """Name what an estimate does not see: of each kind at least one is measured."""

@@ -53,7 +53,7 @@ class SparseRows:
         """Fill the struct for one order of the rows and one way of sharing them.
 
         Args:
-            together: whether the kernel asks which rows have equal columns, which takes a while to find out.
+            together: whether the kernel asks which rows have equal columns.
         """
         walk = self._traversal(pattern, order)
         if (order, balance) not in self._pieces:

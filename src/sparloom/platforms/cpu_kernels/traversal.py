@@ -63,10 +63,11 @@ class Traversal:
         """Take rows by their middle column, empty ones last: rows that read the same dense rows come together."""
         walk = cls(np.empty(pattern.rows + 1, np.int64), np.empty(pattern.nnz, np.int32),
                    np.empty(pattern.rows, np.int64), np.empty(pattern.rows, np.int32))
-        _library().sparloom_by_column(
-            ctypes.byref(_Unordered.of(pattern.indptr, pattern.indices, pattern.cols)),
-            ctypes.byref(_Ordered(*(address(array, array.dtype.type, written=True) for array in (
-                walk.indptr, walk.indices, walk.source, walk.place)))))
+        counters = np.zeros(pattern.cols + 2, np.int32)
+        result = _Traversal(*(address(array, array.dtype.type, written=True) for array in (
+            walk.indptr, walk.indices, walk.source, walk.place, counters)))
+        _library().sparloom_by_column(ctypes.byref(_Pattern.of(pattern.indptr, pattern.indices)),
+                                      ctypes.c_int64(pattern.cols), ctypes.byref(result))
         return walk
 
     @property
@@ -78,7 +79,7 @@ class Traversal:
     def equal(self) -> np.ndarray:
         """Count the rows, from each one on and at most TOGETHER, that have its columns: (rows,) uint8, from 1."""
         count = np.empty(self.rows, dtype=np.uint8)
-        rows = _Unordered.of(self.indptr, self.indices, 0)
+        rows = _Pattern.of(self.indptr, self.indices)
         _library().sparloom_equal_rows(ctypes.byref(rows), ctypes.c_int64(TOGETHER),
                                        ctypes.c_void_p(address(count, np.uint8, written=True)))
         return count
@@ -113,22 +114,21 @@ class Traversal:
         return Pieces(rows, nonzeros, cut=bool((nonzeros > self.indptr[rows]).any()), dynamic=False)
 
 
-class _Unordered(ctypes.Structure):
-    """The struct Unordered of kernels/cpu/traversal.cpp."""
+class _Pattern(ctypes.Structure):
+    """The struct Pattern of kernels/cpu/traversal.cpp."""
 
-    _fields_ = (("indptr", ctypes.c_void_p), ("indices", ctypes.c_void_p), ("rows", ctypes.c_int64),
-                ("cols", ctypes.c_int64))
+    _fields_ = (("indptr", ctypes.c_void_p), ("indices", ctypes.c_void_p), ("rows", ctypes.c_int64))
 
     @classmethod
-    def of(cls, indptr: np.ndarray, indices: np.ndarray, cols: int) -> "_Unordered":
+    def of(cls, indptr: np.ndarray, indices: np.ndarray) -> "_Pattern":
         """Fill it."""
-        return cls(address(indptr, np.int64), address(indices, np.int32), indptr.size - 1, cols)
+        return cls(address(indptr, np.int64), address(indices, np.int32), indptr.size - 1)
 
 
-class _Ordered(ctypes.Structure):
-    """The struct Ordered of the same file."""
+class _Traversal(ctypes.Structure):
+    """The struct Traversal of the same file."""
 
-    _fields_ = tuple((name, ctypes.c_void_p) for name in ("indptr", "indices", "source", "place"))
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("indptr", "indices", "source", "place", "next"))
 
 
 @cache

@@ -12,6 +12,23 @@ from sparloom.sparse import Pattern
 BALANCES = ("rows", "nonzeros", "dynamic")
 
 
+@pytest.mark.cc
+@given(pattern=patterns())
+def test_rows_come_by_their_middle_column_and_empty_ones_last(pattern):
+    def middle(row):
+        columns = pattern.indices[pattern.indptr[row] : pattern.indptr[row + 1]]
+        return columns[columns.size // 2] if columns.size else pattern.cols
+
+    assert Traversal.by_column(pattern).place.tolist() == sorted(range(pattern.rows), key=middle)
+
+
+@pytest.mark.cc
+def test_few_rows_of_many_columns_are_sorted():
+    pattern = Pattern.from_coo(np.array([0, 1, 3]), np.array([10**6, 0, 5]), (4, 10**6 + 1))
+    assert Traversal.by_column(pattern).place.tolist() == [1, 3, 0, 2]
+
+
+@pytest.mark.cc
 @given(pattern=patterns(), column=st.booleans())
 def test_orders_keep_every_row(pattern, column):
     walk = Traversal.by_column(pattern) if column else Traversal.natural(pattern)
@@ -23,6 +40,7 @@ def test_orders_keep_every_row(pattern, column):
         assert walk.source[place] == pattern.indptr[row]
 
 
+@pytest.mark.cc
 @given(pattern=patterns(), column=st.booleans())
 def test_equal_rows_have_equal_columns(pattern, column):
     walk = Traversal.by_column(pattern) if column else Traversal.natural(pattern)
