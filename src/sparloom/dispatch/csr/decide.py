@@ -196,11 +196,11 @@ class CsrDecider:
             return [config for config in configs
                     if self.allows(config) and where.binding_seconds(config, pattern) <= BINDING * run]
 
-        first = max(map(quick, where.portfolios(self.op, operands)), key=len, default=[])
-        if self.apart or run >= ASKING or len(first) < self.policy.effort.candidates:
+        portfolios, count = where.portfolios(self.op, operands), self.policy.effort.candidates
+        if self.apart or run >= ASKING or max(map(len, portfolios), default=0) < count:
             configs = quick(where.configs(self.op, operands, sampled=False))
             return self._candidates(self.model(), safe, operands, configs)
-        return [safe, *(config for config in first if config != safe)][: self.policy.effort.candidates]
+        return [safe, *(config for config in max(map(quick, portfolios), key=len) if config != safe)][:count]
 
     def _near(self, operands: Operands, safe: Config, run: float) -> list[str]:
         """Name libraries that are not far behind the safe one on a sample, where there is time to ask."""
