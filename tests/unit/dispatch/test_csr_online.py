@@ -103,7 +103,7 @@ def test_a_winner_that_computes_something_else_is_refused(tmp_path, monkeypatch,
     assert ("refused: other than the baseline: element" in plan.decision.reason) is wrong
     assert ("is refused" in caplog.text) is wrong
     close(SpMM(), a, {"B": x}, last)
-    (kept,) = list_plans(tmp_path, now=0.0)
+    (kept,) = (plan for plan in list_plans(tmp_path, now=0.0) if plan.kind == "csr")  # beside rates of the machine
     assert kept.speedup == pytest.approx(1.0 if wrong else 2.0)
 
 
