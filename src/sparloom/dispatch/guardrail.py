@@ -8,8 +8,8 @@ from statistics import median
 __all__ = ["Guardrail", "Verdict"]
 
 NORMAL = 1.4826  # standard deviations in a median absolute deviation of normal numbers
-TICK = 1e-9  # seconds; a clock that does not tell so little apart says 0
 MEDIAN_ERROR = 1.2533  # standard errors of the median in one of the mean, likewise
+TICK = 1e-9  # seconds; a clock that does not tell so little apart says 0
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def test_sddmm_takes_groups_of_one_row_where_rows_are_long_and_narrow(small):
     assert [safe(rows, 16)["prefetch"] for rows in (60, 900)] == [0, 8]  # 2 * rows * 16 * 4 bytes: 7.5 and 112.5 KiB
 
 
-def test_sorting_rows_takes_longer_than_taking_them_as_they_are(small):
+def test_what_reads_all_nonzeros_takes_longer_to_bind(small):
     place, given = CpuPlace(2), operands(SpMM(), banded(900), 16)
     safe, pattern = place.safe(SpMM(), given), given.matrix.pattern
     assert place.binding_seconds(safe, pattern) == 0

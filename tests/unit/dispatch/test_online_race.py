@@ -19,7 +19,7 @@ def raced(usual, *, unit=1e-3, noise=0.0, cold=1.0, seed=0, **changes):
     while not race.settled:
         first = not race.seconds[race.turn]
         race.record(unit * usual[race.turn] * (cold if first else 1.0) * float(np.exp(noise * abs(rng.normal()))))
-        assert sum(map(len, race.seconds)) < 130
+        assert sum(map(len, race.seconds)) <= settings["effort"].executions + 1
     return race
 
 
@@ -67,11 +67,11 @@ def test_short_calls_have_half_a_millisecond():
 
 
 def test_a_cold_first_call_is_no_reason_to_have_no_other():
-    for first, calls in ((0.9 * COLD, 2), (1.1 * COLD, 1)):
+    for beyond, again in ((0.9 * COLD, True), (1.1 * COLD, False)):
         race = OnlineRace(2, effort=USUAL.effort, guardrail=USUAL.guardrail, runs=USUAL.runs)
         race.record(1e-6)
-        race.record(1.5e-6 + first)
-        assert (race.turn == 1) is (calls == 2)
+        race.record(1.5e-6 + beyond)
+        assert (race.turn == 1) is again
 
 
 @pytest.mark.parametrize("others", [[3.0] * 5, [30.0, 0.8], [1.15] * 20, [2.0, 1.5, 1.2, 1.1, 1.05] * 3])
@@ -127,7 +127,8 @@ def test_what_a_call_leaves_in_the_caches_for_those_of_others_does_not_count():
     assert "0.800" in race.reason
 
 
-@pytest.mark.parametrize(("place", "run"), [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 5), (3, 0), (3, 1), (3, 2)])
+@pytest.mark.parametrize("place", [1, 2, 3])
+@pytest.mark.parametrize("run", [0, 1, 2, 5])
 def test_who_fails_is_out(place, run):
     usual = [1.0, 0.65, 0.6, 0.65]
     race = OnlineRace(4, baselines=(0, 1), effort=EFFORT, guardrail=Guardrail(alpha=0.95), runs=7.0)

@@ -50,7 +50,7 @@ def test_archive_without_a_matrix_is_refused(tmp_path):
         read_matrix(archive(tmp_path / "m.tar.gz", member("m/README", b"text")))
 
 
-@pytest.mark.parametrize("name", ["../m.mtx", "/tmp/m.mtx", "m/../../m.mtx", "..\\m.mtx", "../../.bashrc"])
+@pytest.mark.parametrize("name", ["../m.mtx", "/m.mtx", "m/../../m.mtx", "..\\m.mtx", "../../.bashrc"])
 def test_path_traversal_is_refused_and_nothing_is_written(tmp_path, name):
     inner = tmp_path / "inner"
     inner.mkdir()

@@ -74,11 +74,10 @@ class OnlineRace:
         if follows:
             self._counted[turn].append(seconds)
             self._order.pop(0)
+            self._usual = median(self._counted[0])
         elif self._hopeless(turn, seconds):
             self._order.pop(0)
             self._alive.remove(turn)
-        if turn == 0 and follows:
-            self._usual = median(self._counted[0])
         self._longer += max(0.0, seconds - self._usual)
         self._executions += 1
         limit = min(max(self._runs * self._usual, LEAST), 2 * self._effort.seconds)
