@@ -81,13 +81,13 @@ def shown(value: float, like: str) -> str:
 
 
 def texts(notebook: nbformat.NotebookNode) -> list[str]:
-    """What the code cells print and show, without pictures."""
+    """What the code cells print and show, without pictures; a slow machine may print it in several pieces."""
     found = []
     for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            data = output.get("data", {})
-            if "image/png" not in data:
-                found.append(output.get("text", data.get("text/plain")))
+        outputs = cell.get("outputs", [])
+        found.append("".join(output.text for output in outputs if output.output_type == "stream"))
+        found += [output.data["text/plain"] for output in outputs
+                  if output.output_type != "stream" and "image/png" not in output.data]
     return found
 
 

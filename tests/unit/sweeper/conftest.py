@@ -45,6 +45,11 @@ class Sweeps:
         with (self.folder / "sweep" / "trials.csv").open(encoding="utf-8") as file:
             return list(csv.DictReader(file))
 
+    def unfinished(self, trials: int) -> list[str]:
+        """Names of those of so many trials that have left no metrics."""
+        names = [f"trial_{number:04d}" for number in range(trials)]
+        return [name for name in names if not (self.folder / "sweep" / name / "metrics.json").exists()]
+
     def notes(self, word: str) -> list[str]:
         """Names of the trials about which the program noted `word`, in the order of time."""
         path = self.folder / "runs.txt"

@@ -55,6 +55,7 @@ def test_killed_sweep_goes_on_without_losing_or_repeating_a_trial(sweep, tmp_pat
     all_killed(sweep.start(*arguments), lambda: len(sweep.notes("end")) >= 7)
     before = [trial for trial in sweep.trials() if trial.state.name == "COMPLETE"]
     assert 6 <= len(before) < 20
+    rest, begun = sweep.unfinished(20), len(sweep.notes("begin"))
 
     resumed = sweep(*arguments)
     assert resumed.returncode == 0, resumed.stderr
@@ -64,7 +65,8 @@ def test_killed_sweep_goes_on_without_losing_or_repeating_a_trial(sweep, tmp_pat
     assert [(trial.params, trial.value, trial.datetime_complete) for trial in trials[:len(before)]] == [
         (trial.params, trial.value, trial.datetime_complete) for trial in before]
     assert len({(trial.params["x"], trial.params["n"]) for trial in trials}) == 20
-    assert sorted(sweep.notes("end")) == [f"trial_{number:04d}" for number in range(20)]
+    assert sorted(sweep.notes("begin")[begun:]) == rest
+    assert not sweep.unfinished(20)
 
     sweep.folder = tmp_path_factory.mktemp("whole")
     assert sweep(*arguments[:-1]).returncode == 0
@@ -79,13 +81,15 @@ def test_killed_batches_go_on_without_losing_or_repeating_a_trial(sweep):
     assert 9 <= len(sweep.notes("end")) < 20
     before = {trial.number: trial.value for trial in sweep.trials() if trial.state.name == "COMPLETE"}
     assert len(before) >= 8
+    rest, begun = sweep.unfinished(20), len(sweep.notes("begin"))
 
     resumed = sweep(*arguments)
     assert resumed.returncode == 0, resumed.stderr
     trials = sweep.trials()
     assert [trial.state.name for trial in trials] == ["COMPLETE"] * 20
     assert before.items() <= {trial.number: trial.value for trial in trials}.items()
-    assert sorted(sweep.notes("end")) == [f"trial_{number:04d}" for number in range(20)]
+    assert sorted(sweep.notes("begin")[begun:]) == rest
+    assert not sweep.unfinished(20)
 
 
 @SLOW
