@@ -74,6 +74,17 @@ def test_a_cold_first_call_is_no_reason_to_have_no_other():
         assert (race.turn == 1) is again
 
 
+@pytest.mark.parametrize("interrupted", range(5))
+def test_interruptions_neither_end_the_race_nor_put_out_the_fastest(interrupted):
+    usual, calls = [1.0, 1.1, 0.8, 1.2, 1.05, 1.3], 0
+    race = OnlineRace(6, effort=USUAL.effort, guardrail=USUAL.guardrail, runs=USUAL.runs)
+    while not race.settled:
+        race.record(50e-6 * usual[race.turn] + (0.25e-3 if calls % 5 == interrupted else 0.0))
+        calls += 1
+    assert race.winner == 2
+    assert len(race.paired(2)) >= USUAL.effort.pairs[0]
+
+
 @pytest.mark.parametrize("others", [[3.0] * 5, [30.0, 0.8], [1.15] * 20, [2.0, 1.5, 1.2, 1.1, 1.05] * 3])
 def test_what_candidates_take_longer_has_a_limit(others):
     race = raced([1.0, *others])

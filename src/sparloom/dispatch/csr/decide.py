@@ -48,7 +48,7 @@ ENOUGH = 10  # runs on the sample, with fewer left nothing is settled: two candi
 RACE = 0.6  # share of the time that is left which the race may take; the duel has the rest
 NEAR = 1.3  # times as long as the safe one on the sample, up to which a library computes calls of the program
 LOOKS = 2  # runs of each on the sample for that
-ONLINE = Effort(candidates=6, repetitions=2, pairs=(4, 16), executions=120, seconds=1.0, tolerance=0.15)
+ONLINE = Effort(candidates=6, repetitions=2, pairs=(4, 16), executions=120, seconds=1.0, tolerance=0.2)
 BINDING = 1.0  # runs that binding a candidate may take which computes calls of a program
 ASKING = 1e-3  # seconds of a run, from which on a model is asked, which takes about as long
 

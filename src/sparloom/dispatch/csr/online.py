@@ -5,8 +5,9 @@
 
 What is measured is what runs: all rows, the operands of the program, the state in which it leaves the caches. So a
 call counts that follows one of the same candidate, as others meet what another one has left in the caches: a turn has
-two calls, or one after a turn of the same. What it costs is what candidates take longer than the baseline; that has a
-limit, in runs and in seconds.
+two calls, or one after a turn of the same. What it costs is what candidates take longer than the baseline, each by its
+fastest call, as a call may be interrupted whoever computes it. That has a limit, in runs and in seconds, until two are
+left; as the second one was not slower then, their calls have one in number only.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from sparloom.dispatch.racing import Effort
 __all__ = ["OnlineRace"]
 
 FIRST = 0.5  # who is so much slower than the fastest in its very first call, ...
-COLD = 0.1e-3  # ... and by so many seconds more, as that meets cold caches, has no other call
+COLD = 0.3e-3  # ... and by so many seconds more, as that meets cold caches or is interrupted, has no other call
 LEAST = 0.5e-3  # seconds that candidates may take longer in any case
-RACE = 0.6  # share of the limit which candidates may take before the two that are left meet
+RACE = 0.6  # share of all calls that may be taken before the two that are left meet
 
 
 class OnlineRace:
@@ -34,10 +35,10 @@ class OnlineRace:
         arms: candidates, by number: a baseline, which computed the call before the race, then the more promising ones
             first.
         baselines: which of them are baselines.
-        effort: `repetitions` and `tolerance` of the rounds, `pairs` of the last two; `seconds` is half of the limit,
-            `executions` that of all runs.
+        effort: `repetitions` and `tolerance` of the rounds, `pairs` of the last two; twice `seconds` is a limit of what
+            others may take longer than the first baseline, `executions` that of all calls.
         guardrail: what the fastest one must pass, against the best baseline.
-        runs: of the first baseline, the limit of what others may take longer than it, or LEAST where that is more.
+        runs: of the first baseline, another limit of what others may take longer, or LEAST where that is more.
     """
 
     def __init__(
@@ -52,7 +53,6 @@ class OnlineRace:
         self._order = list(self._alive)
         self._executions = 0
         self._since: dict[int, int] = {}  # the last two -> where those runs begin that both took in the same rounds
-        self._usual, self._longer = 0.0, 0.0  # seconds of the first baseline, and what all others took beyond them
 
     @property
     def settled(self) -> bool:
@@ -74,15 +74,11 @@ class OnlineRace:
         if follows:
             self._counted[turn].append(seconds)
             self._order.pop(0)
-            self._usual = median(self._counted[0])
         elif self._hopeless(turn, seconds):
             self._order.pop(0)
             self._alive.remove(turn)
-        self._longer += max(0.0, seconds - self._usual)
         self._executions += 1
-        limit = min(max(self._runs * self._usual, LEAST), 2 * self._effort.seconds)
-        share = max(self._longer / limit, self._executions / self._effort.executions)
-        if share > (1.0 if self._duel else RACE):
+        if self._at_limit():
             self._limited()
         elif not self._order:
             self._next_round()
@@ -106,6 +102,14 @@ class OnlineRace:
 
     def _hopeless(self, arm: int, seconds: float) -> bool:
         return not self._counted[arm] and seconds > (1 + FIRST) * min(map(min, filter(None, self._counted))) + COLD
+
+    def _at_limit(self) -> bool:
+        if self._duel:
+            return self._executions >= self._effort.executions
+        usual = median(self._counted[0])
+        longer = sum(len(taken) * max(0.0, self._least(arm) - usual) for arm, taken in enumerate(self.seconds) if taken)
+        limit = min(max(self._runs * usual, LEAST), 2 * self._effort.seconds)
+        return longer > limit or self._executions >= RACE * self._effort.executions
 
     def _limited(self) -> None:
         if self._duel:
@@ -164,7 +168,8 @@ class OnlineRace:
         return self._guardrail.judge(self.paired(self.winner), self.paired(self.rival))
 
     def _least(self, arm: int) -> float:
-        return min(self._counted[arm])
+        """Of all its calls: so few count that one which is interrupted would put it out."""
+        return min(self.seconds[arm])
 
     def _turns(self) -> None:
         shift = self._round % len(self._alive)
