@@ -4,10 +4,11 @@
     the fastest and the best baseline in turn -> the fastest, if it passes the guardrail
 
 What is measured is what runs: all rows, the operands of the program, the state in which it leaves the caches. So a
-call counts that follows one of the same candidate, as others meet what another one has left in the caches: a turn has
-two calls, or one after a turn of the same. What it costs is what candidates take longer than the baseline, each by its
-fastest call, as a call may be interrupted whoever computes it. That has a limit, in runs and in seconds, until two are
-left; as the second one was not slower then, their calls have one in number only.
+call counts in the comparison of the last two that follows one of the same candidate, as others meet what another one
+has left in the caches: a turn has two calls, or one after a turn of the same. Who stays until then is told by the
+fastest of all calls of each, as a call may be interrupted whoever computes it, and so is what candidates cost: how much
+longer they take than the baseline. That has a limit, in runs and in seconds, until two are left; as the second one was
+not slower then, their calls have one in number only.
 """
 
 from __future__ import annotations
