@@ -28,14 +28,14 @@ from sparloom.data.sources import (
     write_statistics,
     write_walks,
 )
-from sparloom.data.split import Split, split_by_family
+from sparloom.data.split import ROLES, Split, split_by_family
 from sparloom.data.store import ensure_data
 from sparloom.data.sweeps import Problem, Sweeps
 from sparloom.data.table import SampleTable
 from sparloom.data.tiny import TinySamples
 
 __all__ = [
-    "Coverage", "CsvRules", "CsvSamples", "Facts", "Journal", "Manifest", "MatrixInput", "MatrixInputs",
+    "ROLES", "Coverage", "CsvRules", "CsvSamples", "Facts", "Journal", "Manifest", "MatrixInput", "MatrixInputs",
     "MatrixSamples", "Problem", "Random", "Sample", "SampleSource", "SampleTable", "Selection", "Split", "Spread",
     "StoredSamples", "Stratified", "Sweeps", "TinySamples", "Uncertainty", "cap", "compact", "draw_labels", "draw_more",
     "ensure_data", "matrix_samples", "read_csv", "read_statistics", "read_walks", "split_by_family", "write_csv",

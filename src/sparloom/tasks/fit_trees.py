@@ -68,7 +68,8 @@ class FitTrees:
         others: names of further targets that are compared with it: log, raw, bandwidth, latency.
         folds: of groups.
         coverage: of the interval of predictions.
-        roles: of the matrices of sparse operations; without "test" while anything is being chosen by the result.
+        roles: of the matrices of sparse operations; without "test" while anything is being chosen by the result. Models
+            of fewer roles are kept apart.
         base: folder of an earlier model of GEMM that is grown further, or None.
         more_trees: that each of its members gets.
         threads: of the predictions that are timed.
@@ -125,7 +126,7 @@ class FitTrees:
         asked = subject.take(~subject.unasked)
         model = self._trained(asked, None)
         scores = {"model": model_scores(asked, model)} | self._others(asked)
-        self._save(self.models.folder(self.sparse_platform, op, self.samples), model)
+        self._save(self.models.folder(self.sparse_platform, op, self.samples, self.roles), model)
         return self._judged(asked, model, scores, prefix=f"{op.name}/oof_")
 
     def _others(self, subject: TreeSubject) -> dict[str, np.ndarray]:

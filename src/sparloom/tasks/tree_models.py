@@ -1,12 +1,14 @@
 """Where performance models lie and what they are called: those trained here before those of the data store."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparloom.data import SampleSource, ensure_data
+from sparloom.data import ROLES, SampleSource, ensure_data
 from sparloom.errors import MissingArtifact
 from sparloom.ops import Op
+from sparloom.sparse import Role
 from sparloom.tasks.checkpoints import samples_name
 
 if TYPE_CHECKING:
@@ -22,7 +24,8 @@ class TreeModels:
     """Folders of performance models; each kind of samples has its own.
 
     A folder has `full`, the model that was scored, and maybe `small`, its distilled one, `interval` and a C header. The
-    data store, which every clone copies, has the distilled one alone.
+    data store, which every clone copies, has the distilled one alone. Models that may not know the matrices of some
+    roles lie beside those that know all, which alone are found unasked.
 
     Args:
         artifacts: folder for those trained here.
@@ -36,9 +39,12 @@ class TreeModels:
         """Name of the models of a platform with its preset."""
         return f"performance_{platform.name}_{platform.preset}_{op.name}"
 
-    def folder(self, platform: "Platform", op: Op, samples: SampleSource) -> Path:
-        """Where newly trained ones go."""
-        return Path(self.artifacts) / "checkpoints" / samples_name(samples) / self.name(platform, op)
+    def folder(
+        self, platform: "Platform", op: Op, samples: SampleSource, roles: Collection[Role] = ROLES
+    ) -> Path:
+        """Where newly trained ones go, which may know the matrices of these roles."""
+        name = "_without_".join([self.name(platform, op), *(role for role in ROLES if role not in roles)])
+        return Path(self.artifacts) / "checkpoints" / samples_name(samples) / name
 
     def find(self, platform: "Platform", op: Op, samples: SampleSource) -> Path:
         """Find the folder of trained ones; `best_in` names the best model in it.

@@ -23,12 +23,12 @@ def test_labels_are_those_of_the_width(tmp_path):
 def test_the_bench_looks_where_models_are_written(build, tmp_path):
     ways = build("bench_dispatch", folder=tmp_path).ways
     tuned = build("finetune_cpu_kernels", folder=tmp_path)
-    fitted = build("fit_trees", folder=tmp_path)
+    fitted = build("fit_trees", "task.roles=[train,validation]", folder=tmp_path)
     networks, trees = [], []
     for op in (SpMM(), SDDMM()):
         name = tuned.checkpoints.finetuned(tuned.target, op, tuned.recipe.module.net)
         networks.append(str(tuned.checkpoints.path(name, tuned.samples)))
-        trees.append(str(fitted.models.folder(fitted.sparse_platform, op, fitted.samples)))
+        trees.append(str(fitted.models.folder(fitted.sparse_platform, op, fitted.samples, fitted.roles)))
     assert ways["model"].model == networks
     assert ways["trees"].model == trees
     assert ways["all"].shortlist == "all"

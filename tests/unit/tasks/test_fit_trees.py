@@ -209,4 +209,6 @@ def test_matrices_of_other_roles_are_left_alone(build, sparse_fitted, tmp_path):
     subject = sparse_subject(task.samples, task.sparse_platform, SpMM(), judging=1, roles=task.roles)
     split = task.samples.split()
     assert {split[name] for name in subject.scene.about["matrix"]} == {"train"}
+    kept = task.models.folder(task.sparse_platform, SpMM(), task.samples, task.roles)
+    assert kept.name == "performance_cpu_kernels_t2_spmm_without_validation_without_test"
     assert subject.unasked.sum() == 2 * (split["made/empty"] == "train")

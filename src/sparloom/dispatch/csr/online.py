@@ -24,7 +24,7 @@ __all__ = ["OnlineRace"]
 FIRST = 0.5  # who is so much slower than the fastest in its very first call, ...
 COLD = 0.3e-3  # ... and by so many seconds more, as that meets cold caches or is interrupted, has no other call
 LEAST = 0.5e-3  # seconds that candidates may take longer in any case
-RACE = 0.6  # share of all calls that may be taken before the two that are left meet
+ROUNDS = 0.6  # share of all calls that the rounds may take; those of the last two have the rest
 
 
 class OnlineRace:
@@ -110,7 +110,7 @@ class OnlineRace:
         usual = median(self._counted[0])
         longer = sum(len(taken) * max(0.0, self._least(arm) - usual) for arm, taken in enumerate(self.seconds) if taken)
         limit = min(max(self._runs * usual, LEAST), 2 * self._effort.seconds)
-        return longer > limit or self._executions >= RACE * self._effort.executions
+        return longer > limit or self._executions >= ROUNDS * self._effort.executions
 
     def _limited(self) -> None:
         if self._duel:
