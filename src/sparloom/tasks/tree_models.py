@@ -39,9 +39,7 @@ class TreeModels:
         """Name of the models of a platform with its preset."""
         return f"performance_{platform.name}_{platform.preset}_{op.name}"
 
-    def folder(
-        self, platform: "Platform", op: Op, samples: SampleSource, roles: Collection[Role] = ROLES
-    ) -> Path:
+    def folder(self, platform: "Platform", op: Op, samples: SampleSource, roles: Collection[Role] = ROLES) -> Path:
         """Where newly trained ones go, which may know the matrices of these roles."""
         name = "_without_".join([self.name(platform, op), *(role for role in ROLES if role not in roles)])
         return Path(self.artifacts) / "checkpoints" / samples_name(samples) / name

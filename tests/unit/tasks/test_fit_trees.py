@@ -23,6 +23,7 @@ SMALL = (
     "task.sparse=[]", "task.others=[raw]", "task.folds=3", "growth.trees=20", "growth.leaves=15", "growth.threads=1",
     "growth.learning_rate=0.3", "distilled.trees=30", "distilled.threads=1", "task.distillation.shapes=100",
 )
+SPARSE = (*SMALL, "task.sparse=[{_target_: sparloom.ops.SpMM}]", "growth.rows_per_leaf=5")
 METRICS = {"mean_efficiency", "p10_efficiency", "min_efficiency", "noise_ceiling", "static_efficiency",
            "raw_mean_efficiency", "m1_mean_efficiency"}
 
@@ -175,8 +176,7 @@ def sparse_fitted(build, tmp_path_factory) -> tuple[Path, dict]:
     folder = tmp_path_factory.mktemp("sparse_trees")
     write_gemm_table(folder / "data", drawn_shapes(10), step=200)
     write_spmm_table(folder / "data", 16)
-    settings = [*SMALL, "task.sparse=[{_target_: sparloom.ops.SpMM}]", "growth.rows_per_leaf=5"]
-    return folder, dict(build("fit_trees", *settings, folder=folder).run(folder))
+    return folder, dict(build("fit_trees", *SPARSE, folder=folder).run(folder))
 
 
 @pytest.mark.cc
@@ -209,6 +209,20 @@ def test_matrices_of_other_roles_are_left_alone(build, sparse_fitted, tmp_path):
     subject = sparse_subject(task.samples, task.sparse_platform, SpMM(), judging=1, roles=task.roles)
     split = task.samples.split()
     assert {split[name] for name in subject.scene.about["matrix"]} == {"train"}
-    kept = task.models.folder(task.sparse_platform, SpMM(), task.samples, task.roles)
-    assert kept.name == "performance_cpu_kernels_t2_spmm_without_validation_without_test"
     assert subject.unasked.sum() == 2 * (split["made/empty"] == "train")
+
+
+@pytest.mark.cc
+def test_models_of_fewer_roles_lie_beside_those_of_all(build, sparse_fitted, tmp_path):
+    folder, _ = sparse_fitted
+    kept = folder / "artifacts" / "checkpoints" / "real"
+    usual = kept / "performance_cpu_kernels_t2_spmm" / "full"
+    before = load_performance(usual).folds
+    task = build("fit_trees", *SPARSE, "task.roles=[train]", "task.others=[]", folder=folder)
+    task.run(tmp_path)
+    split = task.samples.split()
+    unseen = load_performance(kept / "performance_cpu_kernels_t2_spmm_without_validation_without_test" / "full").folds
+    assert {split[name] for name in before} == {"train", "validation", "test"}
+    assert {split[name] for name in unseen} == {"train"}
+    assert load_performance(usual).folds == before
+    assert task.models.find(task.sparse_platform, SpMM(), task.samples) == usual.parent
