@@ -3,6 +3,7 @@
 import pytest
 
 from sparloom.dispatch import Effort, Guardrail, duel, race
+from sparloom.dispatch.csr import CsrPolicy
 from sparloom.dispatch.racing import Race
 
 
@@ -103,3 +104,20 @@ def test_the_guardrail_believes_least_seconds_too():
 
 def test_the_winner_is_among_those_measured_most_often():
     assert Race(((0.5,), (1.0, 1.1), (0.9, 1.2)), 5).winner == 2
+
+
+@pytest.mark.parametrize("policy", [CsrPolicy(), CsrPolicy.online()], ids=["sample", "online"])
+@pytest.mark.parametrize(("share", "accepted"), [(0.94, True), (0.96, False), (1.0, False), (1.04, False)])
+def test_a_sparse_kernel_must_be_a_twentieth_faster_than_the_baseline(policy, share, accepted):
+    """Without noise the margin alone decides."""
+    assert policy.guardrail.judge([share] * 8, [1.0] * 8).accepted is accepted
+
+
+def test_the_margin_is_kept_by_one_standard_error_of_the_median():
+    """Repetitions that scatter by a tenth, their median shifted to just inside and just outside of the limit."""
+    scattered = [0.85, 0.95, 1.05] * 9
+    standard_error = Guardrail().judge(scattered, [1.0] * 27).noise
+    assert standard_error == pytest.approx(1.2533 * 1.4826 * 0.1 / 27**0.5, rel=1e-6)
+    for distance, accepted in ((0.9, False), (1.1, True)):
+        shifted = [0.97 - distance * standard_error - 0.95 + each for each in scattered]
+        assert Guardrail().judge(shifted, [1.0] * 27).accepted is accepted

@@ -40,7 +40,8 @@ def test_features_say_what_they_say():
     expected = {
         "flops": 2 * 100 * 70 * 300, "bytes": 4 * (100 * 300 + 300 * 70 + 100 * 70), "blocks_m": 7, "blocks_n": 2,
         "blocks_k": 2, "tail_rows": 4, "tail_columns": 6, "vectors": 5, "micro_rows": 8, "micro_cols": 32, "packs_a": 0,
-        "packs_b": 1,
+        "packs_b": 1, "fill_m": 100 / 112, "fill_n": 70 / 128, "fill_k": 300 / 512, "tail_row_share": 4 / 100,
+        "tail_column_share": 6 / 70, "vector_fill": 70 / 80, "panels_m": 13, "panels_n": 3, "block_k": 256,
     }
     assert {name: found[name].item() for name in expected} == expected
 

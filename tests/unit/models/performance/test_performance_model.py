@@ -151,6 +151,16 @@ def test_growing_further_keeps_what_was_learned_and_writes_it_down(data, model):
     assert grown.members[0].model_to_string().startswith("tree")
 
 
+def test_growing_further_never_learns_the_fold_a_member_is_scored_on(data, model):
+    """Seconds of a fold that are changed change the new trees of every member but the one that is scored there."""
+    fold, growth = fold_of(data, model.folds).ravel(), GROWTH.with_trees(10)
+    changed = replace(data, seconds=np.where((fold == 1)[:, None], data.seconds[:, ::-1], data.seconds))
+    grown, again = (grow_further(model, given, spec=GEMM_FEATURES, growth=growth) for given in (data, changed))
+    same = [mine.model_to_string() == other.model_to_string()
+            for mine, other in zip(grown.members, again.members, strict=True)]
+    assert same == [False, True, False]
+
+
 def test_growing_further_refuses_other_features_and_single_models(data, model):
     more = replace(GEMM_FEATURES, version=2)
     with pytest.raises(SchemaError, match="the model to start from was trained on other features"):
@@ -168,6 +178,17 @@ def test_hardware_that_varies_is_read(data):
                              hardware=True)
     assert "l2_bytes" in made.names
     assert made.members[0].feature_importance()[made.names.index("l2_bytes")] > 0
+
+
+@pytest.mark.parametrize(("scale", "forward"), [("raw", 3.0), ("log", np.log(3.0)), ("log1p", np.log(4.0))])
+@pytest.mark.parametrize(("quantity", "seconds"), [("throughput", 2.0), ("bandwidth", 4.0), ("latency", 3e-6)])
+def test_targets_have_their_scale_in_both_directions(quantity, scale, forward, seconds):
+    """6e9 flops in 2 s, 12e9 bytes in 4 s and 3e-6 s are all 3, in GFLOP/s, GB/s and microseconds."""
+    target = Target(quantity, scale)
+    learned = target.of(np.array([seconds]), np.array([6e9]), np.array([12e9]))
+    assert learned == pytest.approx([forward], rel=1e-12)
+    assert target.restore(learned) == pytest.approx([3.0], rel=1e-12)
+    assert target.sign == (1 if quantity == "latency" else -1)
 
 
 @pytest.mark.parametrize("given", [("rate", "log"), ("latency", "square")])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cuda_emulator import Emulator
+from cuda_emulator import Emulator, skip_kernels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
@@ -80,6 +80,20 @@ def check(device: Emulator, operands: Operands, configs: list[Config]) -> None:
             assert_close(attend(device, operands, config), oracle, terms=terms, scale=op.scale(operands))
         except AssertionError as error:
             raise AssertionError(f"{config}: {error}") from error
+
+
+def test_a_row_that_just_reaches_the_threshold_is_computed_once(emulated, monkeypatch):
+    """Without the kernel of the hub rows, those rows stay unwritten: no other kernel computes them, too."""
+    lengths = np.array([2, 9, 3, 0, 3, 8, 3])
+    cols = np.concatenate([np.arange(length) for length in lengths])
+    operands = operands_of(Pattern.from_coo(np.repeat(np.arange(7), lengths), cols, (7, 20)))
+    config = next(config for config in listed() if config["balance"] == "q90")
+    whole = attend(emulated, operands, config)
+    skip_kernels(monkeypatch, "_hubs")
+    parts = attend(emulated, operands, config)
+    assert np.isfinite(whole).all()
+    assert np.isnan(parts[1]).all()
+    np.testing.assert_array_equal(np.delete(parts, 1, axis=0), np.delete(whole, 1, axis=0))
 
 
 def test_every_configuration_is_right(emulated):

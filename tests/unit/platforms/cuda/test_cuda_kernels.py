@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cuda_emulator import Emulator
+from cuda_emulator import Emulator, skip_kernels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
@@ -224,6 +224,27 @@ def test_hub_rows_are_those_beyond_the_quantile(emulated):
     assert found.rows.tolist() == [4]
     assert (hubs().row_lengths()[found.rows] >= found.degree).all()
     assert (np.delete(hubs().row_lengths(), found.rows) < found.degree).all()
+
+
+@cases
+def test_a_row_that_just_reaches_the_threshold_is_computed_once(emulated, monkeypatch, space, op):
+    """Without the kernel of the hub rows, those rows stay unwritten: no other kernel computes them, too."""
+    lengths = np.array([2, 9, 3, 0, 3, 8, 3])
+    cols = np.concatenate([np.arange(length) for length in lengths])
+    operands = operands_of(op, Pattern.from_coo(np.repeat(np.arange(7), lengths), cols, (7, 40)), WIDEST)
+    configs = [config for config in few(space, op) if "balance" in config.names and str(config["balance"])[0] == "q"]
+    assert configs or space == "cuda"
+    platform = CudaPlatform(space, "h200", WIDEST)
+    platform.gpu = emulated
+    for config in configs:
+        whole = platform.run(op, operands, config)
+        with monkeypatch.context() as patch:
+            skip_kernels(patch, "_hubs")
+            parts = platform.run(op, operands, config)
+        hub = np.repeat(np.arange(7), lengths) == 1 if op.name == "sddmm" else np.arange(7) == 1
+        assert np.isfinite(whole).all()
+        assert np.isnan(parts[hub]).all()
+        np.testing.assert_array_equal(parts[~hub], whole[~hub])
 
 
 def test_a_pattern_is_copied_to_the_device_once(emulated):
