@@ -1,37 +1,36 @@
-"""What a cache of decisions holds: one entry for each of its files."""
+"""What a cache of decisions holds, as a list."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from sparloom.dispatch.csr.cuda_place import cuda_machines_here
+from sparloom.dispatch.disk_cache import DiskCache, Entry
+from sparloom.dispatch.old_plans import old_plans
+from sparloom.dispatch.plan_cache import OtherVersion, disk_caches, entry_key, parsed_entry
 from sparloom.dispatch.plan_facts import outcome_of, subject_of
-from sparloom.dispatch.plan_files import VERSION, PlanFile, is_orphan, plan_files
-from sparloom.dispatch.plan_key import kernels_digest, machine_digests
+from sparloom.dispatch.plan_key import machine_digests
 from sparloom.errors import SchemaError
 
 __all__ = ["KeptPlan", "State", "list_plans"]
 
 State = Literal["own", "foreign", "damaged", "writing", "orphaned"]
 
-HEADS = (b'{"version": ', b'{\n  "version": ')  # how our JSON begins, and began in earlier versions
-
 
 @dataclass(frozen=True)
 class KeptPlan:
-    """One file.
+    """One entry.
 
     Args:
-        kind: "pair", "csr" (operations on one sparse matrix), "ragged", "rates", "order", or "temporary".
+        path: of its file.
+        kind: "pair", "csr" (operations on one sparse matrix), "ragged", "rates", "order", "temporary", or "old", of an
+            earlier version.
         state: "own": of this machine and these kernels; "foreign": of others, or of another version; "damaged";
             "writing": a process writes it; "orphaned": the process that was writing it has ended.
-        stamp: inode and time of the last change in nanoseconds: a file that was replaced has another one.
+        stamp: inode and time of the last change in nanoseconds: an entry that was replaced has another one.
         fault: what is foreign or damaged.
         op: operation, or name of an order.
         pattern: first digits of the digest of A's pattern.
@@ -58,77 +57,53 @@ class KeptPlan:
 
 
 def list_plans(folder: Path, *, now: float) -> list[KeptPlan]:
-    """Describe the files of a cache, by name; what other programs keep there is left out.
+    """Describe the entries of a cache, and the files of earlier versions; what other programs keep there is left out.
 
     Args:
         now: seconds since the epoch.
     """
-    return [plan for plan in (_described(file, now) for file in plan_files(folder)) if plan is not None]
+    old = [Entry.of(path) for path in old_plans(folder)]
+    plans = [replace(_undescribed(entry, now), kind="old", state="foreign", fault="of an earlier version")
+             for entry in old if entry is not None]
+    for place in disk_caches(folder):
+        plans += [plan for plan in (_described(place, entry, now) for entry in place.entries()) if plan is not None]
+    return plans
 
 
-def _described(file: PlanFile, now: float) -> KeptPlan | None:
-    """Describe a file; None if it is gone, or not ours."""
+def _described(place: DiskCache, entry: Entry, now: float) -> KeptPlan | None:
+    """Describe an entry; None if it is gone."""
+    plan = _undescribed(entry, now)
+    if entry.writer is not None:
+        state: State = "orphaned" if entry.orphaned(now=now) else "writing"
+        return replace(plan, kind="temporary", state=state, fault=f"process {entry.writer}")
     try:
-        status = file.path.stat()
-        plan = KeptPlan(file.path, "temporary" if file.writer is not None else file.kind, "own",
-                        max(0.0, now - status.st_mtime), status.st_size, (status.st_ino, status.st_mtime_ns))
-        if file.writer is not None:
-            orphaned = is_orphan(file, age_seconds=plan.age_seconds)
-            return replace(plan, state="orphaned" if orphaned else "writing", fault=f"process {file.writer}")
-        return _order(plan) if file.kind == "order" else _json(plan, file)
+        value = parsed_entry(entry.read())
+        plan = replace(plan, kind=str(value["kind"]))
+        return _decided(plan, place, value)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        return replace(plan, state="damaged", fault=str(error))
-
-
-def _json(plan: KeptPlan, file: PlanFile) -> KeptPlan | None:
-    content = plan.path.read_bytes()
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        if file.kind == "pair" and not any(content[:len(head)] == head[:len(content)] for head in HEADS):
-            return None  # a digest may be the name of anything
-        return replace(plan, state="damaged", fault=str(error))
-    if not isinstance(value, dict) or not {"version", "key"} <= value.keys():
-        return None
-    if value["version"] != VERSION:
-        return replace(plan, state="foreign", fault=f"of version {value['version']!r}, not {VERSION}")
-    try:
-        return _decided(plan, file, value)
-    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, SchemaError) as error:
+    except OtherVersion as error:
+        return replace(plan, state="foreign", fault=str(error))
+    except (ArithmeticError, AttributeError, KeyError, OSError, RecursionError, SchemaError, TypeError,
+            ValueError) as error:
         return replace(plan, state="damaged", fault=f"{type(error).__name__}: {error}")
 
 
-def _decided(plan: KeptPlan, file: PlanFile, value: Mapping[str, Any]) -> KeptPlan:
-    subject = subject_of(file.kind, value["key"])
+def _undescribed(entry: Entry, now: float) -> KeptPlan:
+    return KeptPlan(entry.path, "", "own", max(0.0, now - entry.seconds), entry.size_bytes, entry.stamp)
+
+
+def _decided(plan: KeptPlan, place: DiskCache, value: Mapping[str, Any]) -> KeptPlan:
+    subject = subject_of(value["kind"], value["key"])
     plan = replace(plan, kind=subject.kind, op=subject.op, pattern=subject.pattern, shapes=subject.shapes,
                    threads=subject.threads)
-    if subject.name != plan.path.name:
+    if place.path(entry_key(value["kind"], value["key"])) != plan.path:
         return replace(plan, state="damaged", fault="written for something else")
-    if subject.machine not in machine_digests() and subject.machine not in cuda_machines_here():
+    if subject.machine and subject.machine not in machine_digests() and subject.machine not in cuda_machines_here():
         return replace(plan, state="foreign", fault="of another machine")
     if subject.made_with != subject.kernels:
         return replace(plan, state="foreign", fault="of other kernels")
     outcome = outcome_of(subject.kind, value)
+    if subject.kind == "order":
+        return replace(plan, shapes=outcome.choice)
     return replace(plan, choice=outcome.choice, reason=outcome.reason, speedup=outcome.speedup)
-
-
-def _order(plan: KeptPlan) -> KeptPlan:
-    """Describe an order by its name and the head of its array."""
-    _, pattern, name, kernels = plan.path.stem.split("-")
-    plan = replace(plan, op=name, pattern=pattern[:12])
-    try:
-        with plan.path.open("rb") as file:
-            if np.lib.format.read_magic(file) != (1, 0):
-                raise ValueError("not as orders are written")
-            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-            held = plan.size_bytes - file.tell()
-        if dtype != np.int32 or len(shape) != 1 or held != 4 * shape[0]:
-            raise ValueError(f"{dtype} of shape {shape} in {held} bytes is no order")
-    except ValueError as error:
-        return replace(plan, state="damaged", fault=str(error))
-    plan = replace(plan, shapes=f"{shape[0]} rows")
-    if not kernels_digest().startswith(kernels):
-        return replace(plan, state="foreign", fault="of another inspector")
-    return plan

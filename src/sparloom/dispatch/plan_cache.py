@@ -2,47 +2,51 @@
 
 import json
 import logging
-import time
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from sparloom.dispatch.choice import PairChoice
 from sparloom.dispatch.decision import Decision
-from sparloom.dispatch.plan_files import (
-    VERSION,
-    clear_orphans,
-    order_name,
-    pair_name,
-    rates_name,
-    schedule_name,
-)
+from sparloom.dispatch.disk_cache import DiskCache
+from sparloom.dispatch.old_plans import remove_some
 from sparloom.dispatch.plan_key import PlanKey, kernels_digest, machine_digest
 from sparloom.dispatch.rates import Rates, measure_rates
 from sparloom.errors import SchemaError
-from sparloom.files import atomic_path, write_text
 from sparloom.jit import cache_folder
 
-__all__ = ["PlanCache"]
+__all__ = ["VERSION", "OtherVersion", "PlanCache", "PlanKind", "disk_caches", "entry_key", "parsed_entry"]
 
 log = logging.getLogger(__name__)
 
+PlanKind = Literal["pair", "schedule", "rates", "order"]
 Read = TypeVar("Read")
 
-DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SchemaError)
-"""What reading a file with any content may raise."""
+VERSION = 1  # of what stands in an entry
+ENTRIES, MEGABYTES = "SPARLOOM_PLANS_ENTRIES", "SPARLOOM_PLANS_MB"
+MOST_ENTRIES, MOST_MEGABYTES = 10_240, 128
+ORDERS = 64  # kept at most: each has 4 bytes for every row of a matrix
+
+DAMAGE = (ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SchemaError)
+"""What reading an entry with any content may raise."""
+
+
+class OtherVersion(SchemaError):
+    """An entry was written by an earlier or a later version."""
 
 
 class PlanCache:
-    """A folder with a file for each decision, for each order that one needs, and for the rates of machine and GPU.
+    """A folder of decisions, of the orders that they need, and of the rates of machine and GPU.
 
-    Any number of processes may use it: a file is whole or absent, and who writes last wins. What is damaged, of another
-    version or for another key is left aside with a warning; so is a folder that cannot be written to. With the first
-    file, what killed processes left is removed. Decisions do not wait for the disk, which takes longer than many runs.
+    Any number of processes may use it: an entry is whole or absent, and who writes last wins. A damaged entry, or one
+    of another version, counts as absent, with a warning. A folder that cannot be written to is read all the same, and
+    one warning says what helps. The cache is bounded: `SPARLOOM_PLANS_ENTRIES` decisions (10,240 unless set), and
+    `SPARLOOM_PLANS_MB` megabytes (128), half of them for orders; what was not used for longest goes first.
 
     Args:
         folder: made when the first decision is kept; None: nothing is kept, and rates are measured once per process.
@@ -50,7 +54,7 @@ class PlanCache:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = None if folder is None else Path(folder)
-        self._cleared = False
+        self._decisions, self._orders = (None, None) if folder is None else disk_caches(self.folder)
 
     @classmethod
     def of_this_user(cls) -> "PlanCache":
@@ -59,12 +63,12 @@ class PlanCache:
 
     def find(self, key: PlanKey) -> tuple[PairChoice, Decision] | None:
         """Find what was decided; None if nothing was."""
-        return _read(self._plan(key), asdict(key), lambda value: (
+        return self._read("pair", asdict(key), lambda value: (
             PairChoice.from_json(value["choice"]), Decision.from_json(value["decision"])))
 
     def keep(self, key: PlanKey, choice: PairChoice, decision: Decision) -> None:
         """Keep a decision in place of the one there was."""
-        self._write(self._plan(key), asdict(key), {"choice": choice.to_json(), "decision": decision.to_json()})
+        self._write("pair", asdict(key), {"choice": choice.to_json(), "decision": decision.to_json()})
 
     def find_schedule(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """Find the choice of a schedule; None if there is none.
@@ -72,11 +76,11 @@ class PlanCache:
         Args:
             key: all that it depends on, as JSON has it.
         """
-        return _read(self._schedule(key), dict(key), lambda value: dict(value["choice"]))
+        return self._read("schedule", dict(key), lambda value: dict(value["choice"]))
 
     def keep_schedule(self, key: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
         """Keep a choice in place of the one there was."""
-        self._write(self._schedule(key), dict(key), {"choice": dict(choice)})
+        self._write("schedule", dict(key), {"choice": dict(choice)})
 
     def rates(self, threads: int) -> Rates:
         """Find the rates of this machine, or measure and keep them."""
@@ -90,12 +94,11 @@ class PlanCache:
 
     def find_rates(self, threads: int) -> Rates | None:
         """Find the rates of this machine; None if they were not measured."""
-        key = _rates_key(threads)
-        return _read(self._rates(threads), key, lambda value: Rates.from_json(value["rates"]))
+        return self.find_device_rates(_rates_key(threads), Rates.from_json)
 
     def keep_rates(self, threads: int, rates: Rates) -> None:
         """Keep the rates of this machine."""
-        self._write(self._rates(threads), _rates_key(threads), {"rates": asdict(rates)})
+        self.keep_device_rates(_rates_key(threads), asdict(rates))
 
     def find_device_rates(self, key: Mapping[str, Any], parse: Callable[[dict[str, Any]], Read]) -> Read | None:
         """Find the rates of a GPU; None if they were not measured.
@@ -104,72 +107,122 @@ class PlanCache:
             key: what they depend on: machine, kernels, threads, which are 0, and the device in words.
             parse: reads them.
         """
-        return _read(self._device_rates(key), dict(key), lambda value: parse(value["rates"]))
+        return self._read("rates", dict(key), lambda value: parse(value["rates"]))
 
     def keep_device_rates(self, key: Mapping[str, Any], rates: Mapping[str, float]) -> None:
         """Keep the rates of a GPU."""
-        self._write(self._device_rates(key), dict(key), {"rates": dict(rates)})
+        self._write("rates", dict(key), {"rates": dict(rates)})
 
     def find_order(self, pattern: str, name: str, rows: int) -> np.ndarray | None:
         """Find an order of the rows of a pattern, by its digest; None if none was kept."""
-        path = self._order(pattern, name)
-        try:
-            if path is None or not path.exists():
-                return None
-            with path.open("rb") as file:
-                order = np.lib.format.read_array(file, allow_pickle=False)
-            if order.dtype != np.int32 or order.shape != (rows,) or not np.array_equal(np.sort(order), np.arange(rows)):
-                raise ValueError(f"{order.dtype} of shape {order.shape} is no order of {rows} rows")
-        except DAMAGE as error:
-            log.warning("%s: %s: it is made anew", path, error)
-            return None
-        return order
+        def parse(value: dict[str, Any]) -> np.ndarray:
+            order = value["numbers"]
+            if order.shape != (rows,) or not np.array_equal(np.sort(order), np.arange(rows)):
+                raise ValueError(f"{order.size} numbers are no order of {rows} rows")
+            return order
+
+        return self._read("order", _order_key(pattern, name), parse)
 
     def keep_order(self, pattern: str, name: str, order: np.ndarray) -> None:
-        """Keep an order: making it may take longer than many executions."""
-        def save(path: Path) -> None:
-            with atomic_path(path) as partial, partial.open("wb") as file:
-                np.save(file, order)
+        """Keep an order: making it may take longer than many executions.
 
-        self._keep(self._order(pattern, name), save)
+        Raises:
+            ValueError: it is not one axis of int32.
+        """
+        if order.dtype != np.int32 or order.ndim != 1:
+            raise ValueError(f"an order of {order.dtype} and {order.ndim} axes: give one axis of int32")
+        self._write("order", _order_key(pattern, name), {"rows": order.size}, order.astype("<i4").tobytes())
 
-    def _write(self, path: Path | None, key: dict[str, Any], content: dict[str, Any]) -> None:
-        text = json.dumps({"version": VERSION, "key": key, **content}, allow_nan=False)  # indents take thrice as long
-        self._keep(path, lambda place: write_text(place, text + "\n", wait=False))
+    def _read(self, kind: PlanKind, key: dict[str, Any], parse: Callable[[dict[str, Any]], Read]) -> Read | None:
+        place = self._place(kind)
+        if place is None:
+            return None
+        name = entry_key(kind, key)
+        try:
+            content = place.get(name)
+        except OSError as error:
+            _warn_once(self.folder, f"cannot be read: {error.strerror}: what is kept there is decided anew")
+            return None
+        except DAMAGE as error:
+            log.warning("%s: it is decided anew", error)
+            return None
+        if content is None:
+            return None
+        try:
+            value = parsed_entry(content)
+            if value.get("key") != key:
+                raise SchemaError("written for something else")
+            return parse(value)
+        except DAMAGE as error:
+            log.warning("%s: %s: it is decided anew", place.path(name), error)
+            return None
 
-    def _keep(self, path: Path | None, write: Callable[[Path], None]) -> None:
-        """Write a file; what was decided is worth more than a disk that is full."""
-        if path is None:
+    def _write(self, kind: PlanKind, key: dict[str, Any], content: dict[str, Any], blob: bytes = b"") -> None:
+        """Keep an entry; what was decided is worth more than a disk that is full."""
+        place = self._place(kind)
+        if place is None:
+            return
+        head = json.dumps({"version": VERSION, "kind": kind, "key": key, **content}, allow_nan=False)
+        try:
+            place.put(entry_key(kind, key), head.encode() + b"\n" + blob)
+        except OSError as error:
+            _warn_once(self.folder, f"cannot be written to: {error.strerror}: decisions are not kept for later "
+                                    "processes; set SPARLOOM_CACHE, or AUTOSAGE_CACHE_DIR, to a folder that can be")
             return
         try:
-            write(path)
-            if not self._cleared:
-                clear_orphans(path.parent, now=time.time())
-                self._cleared = True
+            remove_some(self.folder)
         except OSError as error:
-            log.warning("%s: %s: the decision is not kept", path, error)
+            log.debug("%s: %s", self.folder, error)
 
-    def _plan(self, key: PlanKey) -> Path | None:
-        return self._file(pair_name(key.digest()))
+    def _place(self, kind: PlanKind) -> DiskCache | None:
+        return self._orders if kind == "order" else self._decisions
 
-    def _schedule(self, key: Mapping[str, Any]) -> Path | None:
-        return self._file(schedule_name(key))
 
-    def _rates(self, threads: int) -> Path | None:
-        return self._file(rates_name(machine_digest(), threads))
+def disk_caches(folder: Path) -> tuple[DiskCache, DiskCache]:
+    """Open what a folder of decisions consists of: decisions with rates, and orders, which are fewer and larger."""
+    entries, size_bytes = _limit(ENTRIES, MOST_ENTRIES), _limit(MEGABYTES, MOST_MEGABYTES) * 1_000_000 // 2
+    return (DiskCache(folder / "decisions", entries=entries, size_bytes=size_bytes),
+            DiskCache(folder / "orders", entries=ORDERS, size_bytes=size_bytes, buckets=1))
 
-    def _device_rates(self, key: Mapping[str, Any]) -> Path | None:
-        return self._file(rates_name(key["machine"], key["threads"]))
 
-    def _order(self, pattern: str, name: str) -> Path | None:
-        return self._file(order_name(pattern, name, kernels_digest()))
+def entry_key(kind: PlanKind, key: Mapping[str, Any]) -> str:
+    """Name an entry by all that it depends on, as JSON has it."""
+    return f"{kind} {json.dumps(key, sort_keys=True)}"
 
-    def _file(self, name: str) -> Path | None:
-        return None if self.folder is None else self.folder / name
+
+def parsed_entry(content: bytes) -> dict[str, Any]:
+    """Read what stands in an entry: JSON, and the numbers of an order after it.
+
+    Raises:
+        ValueError, RecursionError: it is no JSON, or does not have as many numbers as it says.
+        SchemaError: it is of another version (OtherVersion), or something else.
+    """
+    head, _, blob = content.partition(b"\n")
+    value = json.loads(head.decode())
+    if not isinstance(value, dict):
+        raise SchemaError(f"not of version {VERSION}")
+    if value.get("version") != VERSION:
+        raise OtherVersion(f"of version {value.get('version')!r}, not {VERSION}")
+    if value.get("kind") == "order":
+        value["numbers"] = np.frombuffer(blob, "<i4").astype(np.int32)
+    return value
 
 
 def _rates_key(threads: int) -> dict[str, Any]:
     return {"machine": machine_digest(), "kernels": kernels_digest(), "threads": threads}
+
+
+def _order_key(pattern: str, name: str) -> dict[str, Any]:
+    return {"pattern": pattern, "order": name, "kernels": kernels_digest()}
+
+
+def _limit(variable: str, default: int) -> int:
+    given = os.environ.get(variable)
+    if not given:
+        return default
+    if not (given.isascii() and given.isdigit() and len(given) <= 12 and int(given) >= 1):
+        raise ValueError(f"{variable}={given!r}: give a whole number, at least 1, or unset it")
+    return int(given)
 
 
 @cache
@@ -177,16 +230,6 @@ def _rates_in_process(threads: int) -> Rates:
     return measure_rates(threads=threads)
 
 
-def _read(path: Path | None, key: dict[str, Any], parse: Callable[[dict[str, Any]], Read]) -> Read | None:
-    try:
-        if path is None or not path.exists():
-            return None
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(value, dict) or value.get("version") != VERSION:
-            raise SchemaError(f"not of version {VERSION}")
-        if value.get("key") != key:
-            raise SchemaError("written for something else")
-        return parse(value)
-    except DAMAGE as error:
-        log.warning("%s: %s: it is decided anew", path, error)
-        return None
+@cache
+def _warn_once(folder: Path, text: str) -> None:
+    log.warning("%s %s", folder, text)

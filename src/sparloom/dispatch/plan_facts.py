@@ -1,4 +1,4 @@
-"""What a kept file says: what was decided about what, and why."""
+"""What an entry of a cache of decisions says: what was decided about what, and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparloom.dispatch.csr.cuda_place import cuda_kernels_digest
 from sparloom.dispatch.csr.cuda_rates import CudaRates
 from sparloom.dispatch.csr.decide import CsrChoice
 from sparloom.dispatch.decision import Decision
-from sparloom.dispatch.plan_files import FileKind, pair_name, rates_name, schedule_name
+from sparloom.dispatch.plan_cache import PlanKind
 from sparloom.dispatch.plan_key import PlanKey, kernels_digest, ragged_kernels_digest, sources_digest
 from sparloom.dispatch.rates import Rates
 
@@ -26,15 +26,15 @@ DIGITS = 12  # of a digest, shown
 
 @dataclass(frozen=True)
 class Subject:
-    """What was decided about, from the key of a file.
+    """What was decided about, from the key of an entry.
 
     Args:
-        kind: pair, csr, ragged or rates.
+        kind: pair, csr, ragged, rates or order.
         op: operation; ragged operators with their sizes.
         pattern: first digits of the digest of A's pattern.
         shapes: widths of the dense operands, or what batches have in common.
-        name: of the file that the key belongs to.
-        kernels: digest of the sources today.
+        machine: digest of its description; "" where it does not matter.
+        made_with, kernels: digests of the sources when it was decided, and today.
     """
 
     kind: str
@@ -43,7 +43,6 @@ class Subject:
     shapes: str
     threads: int
     machine: str
-    name: str
     made_with: str
     kernels: str
 
@@ -61,15 +60,15 @@ class Outcome:
     speedup: float | None
 
 
-def subject_of(file: FileKind, key: Mapping[str, Any]) -> Subject:
+def subject_of(entry: PlanKind, key: Mapping[str, Any]) -> Subject:
     """Read a key.
 
     Raises:
         KeyError, TypeError, ValueError: it is none of ours.
     """
-    kind = {"pair": "pair", "rates": "rates"}.get(file, "ragged" if "operator" in key else "csr")
-    op, pattern, shapes, name, kernels = _READ[kind](key)
-    return Subject(kind, op, pattern[:DIGITS], shapes, int(key["threads"]), str(key["machine"]), name,
+    kind = ("ragged" if "operator" in key else "csr") if entry == "schedule" else entry
+    op, pattern, shapes, kernels = _READ[kind](key)
+    return Subject(kind, op, pattern[:DIGITS], shapes, int(key.get("threads", 0)), str(key.get("machine", "")),
                    str(key["kernels"]), kernels)
 
 
@@ -86,7 +85,7 @@ def _pair(key: Mapping[str, Any]) -> tuple[str, ...]:
     plan = PlanKey(**key)
     shapes = f"{plan.width}" + (f", inner {plan.inner}" if plan.inner else "") + f", {plan.dtype}"
     op = " ".join(filter(None, (plan.op, plan.form, f"fuse={plan.fuse}")))
-    return op, plan.pattern, shapes, pair_name(plan.digest()), kernels_digest()
+    return op, plan.pattern, shapes, kernels_digest()
 
 
 def _csr(key: Mapping[str, Any]) -> tuple[str, ...]:
@@ -94,21 +93,25 @@ def _csr(key: Mapping[str, Any]) -> tuple[str, ...]:
     kernels = cuda_kernels_digest() if "device" in key else sources_digest(SOURCES)
     source = str(key.get("shortlist", "")).split()
     op = ", shortlist=".join([str(key["op"]), *source[:1]])
-    return op, str(key["pattern"]), shapes, schedule_name(key), kernels
+    return op, str(key["pattern"]), shapes, kernels
 
 
 def _ragged(key: Mapping[str, Any]) -> tuple[str, ...]:
     alike = ", ".join(f"{name}={number}" for name, number in key["alike"].items())
-    return str(key["operator"]), "", alike, schedule_name(key), ragged_kernels_digest()
+    return str(key["operator"]), "", alike, ragged_kernels_digest()
 
 
 def _rates(key: Mapping[str, Any]) -> tuple[str, ...]:
     kernels = cuda_kernels_digest() if "device" in key else kernels_digest()
-    return "", "", "", rates_name(str(key["machine"]), int(key["threads"])), kernels
+    return "", "", "", kernels
+
+
+def _order(key: Mapping[str, Any]) -> tuple[str, ...]:
+    return str(key["order"]), str(key["pattern"]), "", kernels_digest()
 
 
 _READ: Mapping[str, Callable[[Mapping[str, Any]], tuple[str, ...]]] = {
-    "pair": _pair, "csr": _csr, "ragged": _ragged, "rates": _rates}
+    "pair": _pair, "csr": _csr, "ragged": _ragged, "rates": _rates, "order": _order}
 
 
 def _pair_decided(value: Mapping[str, Any]) -> Outcome:
@@ -138,8 +141,15 @@ def _rates_measured(value: Mapping[str, Any]) -> Outcome:
     return Outcome(f"{rates.flops / 1e9:.0f} GFLOP/s, {rates.memory / 1e9:.0f} GB/s from memory", "", None)
 
 
+def _ordered(value: Mapping[str, Any]) -> Outcome:
+    if value["numbers"].size != value["rows"]:
+        raise ValueError(f"{value['numbers'].size} numbers for {value['rows']} rows")
+    return Outcome(f"{value['rows']} rows", "", None)
+
+
 _DECIDED: Mapping[str, Callable[[Mapping[str, Any]], Outcome]] = {
-    "pair": _pair_decided, "csr": _csr_decided, "ragged": _ragged_decided, "rates": _rates_measured}
+    "pair": _pair_decided, "csr": _csr_decided, "ragged": _ragged_decided, "rates": _rates_measured,
+    "order": _ordered}
 
 
 def _speedup(chosen: str, decision: Decision) -> float | None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from sparloom.dispatch.disk_cache import Entry, is_entry
 from sparloom.dispatch.kept_plans import KeptPlan
-from sparloom.dispatch.plan_files import plan_file
+from sparloom.dispatch.old_plans import may_be_old_plan
 
 __all__ = ["Prune", "Pruning", "prune_plans"]
-
-log = logging.getLogger(__name__)
 
 Prune = Literal["none", "foreign", "all"]
 
@@ -57,7 +55,7 @@ class Pruning:
 
 
 def prune_plans(plans: Sequence[KeptPlan], pruning: Pruning) -> list[KeptPlan]:
-    """Delete files; a file that another process has replaced since it was listed stays.
+    """Delete entries; one that another process has replaced since it was listed stays.
 
     Args:
         plans: as `list_plans` gives them.
@@ -69,20 +67,10 @@ def prune_plans(plans: Sequence[KeptPlan], pruning: Pruning) -> list[KeptPlan]:
         ValueError: one has a name that no cache gives; nothing is deleted.
     """
     for plan in plans:
-        if plan_file(plan.path) is None:
+        if not is_entry(plan.path) and not may_be_old_plan(plan.path):
             raise ValueError(f"{plan.path} is no file of a cache of decisions: pass what list_plans gives")
-    return [plan for plan in plans if pruning.takes(plan) and _deleted(plan)]
+    return [plan for plan in plans if pruning.takes(plan) and _entry(plan).remove()]
 
 
-def _deleted(plan: KeptPlan) -> bool:
-    try:
-        status = plan.path.lstat()
-        if (status.st_ino, status.st_mtime_ns) != plan.stamp:
-            return False
-        plan.path.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        log.warning("%s is not deleted: %s", plan.path, error)
-        return False
-    return True
+def _entry(plan: KeptPlan) -> Entry:
+    return Entry(plan.path, plan.size_bytes, 0.0, plan.stamp)

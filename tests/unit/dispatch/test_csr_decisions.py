@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from csr_operands import close, dense, matrix
+from kept_files import kept_files, rewrite, text_of
 
 import sparloom
 from sparloom.dispatch import PlanCache
@@ -35,9 +36,9 @@ def test_replay_measures_nothing(tmp_path):
 def test_what_is_damaged_is_decided_anew(tmp_path, caplog):
     cache, x = PlanCache(tmp_path), dense(200, 8)
     sparloom.prepare(matrix(), cache=cache, policy=CsrPolicy()).spmm(x)
-    (kept,) = tmp_path.glob("schedule-*.json")
-    for text in ("", "{", "[]", kept.read_text().replace("natural", "sideways").replace("column", "sideways")):
-        kept.write_text(text)
+    (kept,) = kept_files(tmp_path, "schedule")
+    for text in ("", "{", "[]", text_of(kept).replace("natural", "sideways").replace("column", "sideways")):
+        rewrite(kept, text)
         with caplog.at_level(logging.WARNING):
             ready = sparloom.prepare(matrix(), cache=cache, policy=CsrPolicy())
             close(SpMM(), matrix(), {"B": x}, ready.spmm(x))
@@ -50,13 +51,13 @@ def test_what_is_damaged_is_decided_anew(tmp_path, caplog):
 def test_what_was_chosen_has_another_type_and_is_decided_anew(tmp_path, caplog, choice):
     cache, x = PlanCache(tmp_path), dense(200, 8)
     sparloom.prepare(matrix(), cache=cache, policy=CsrPolicy()).spmm(x)
-    (path,) = tmp_path.glob("schedule-*.json")
-    kept = json.loads(path.read_text())
-    path.write_text(json.dumps(kept | {"choice": kept["choice"] | {"choice": choice}}))
+    (path,) = kept_files(tmp_path, "schedule")
+    kept = json.loads(text_of(path))
+    rewrite(path, json.dumps(kept | {"choice": kept["choice"] | {"choice": choice}}))
     ready = sparloom.prepare(matrix(), cache=cache, policy=CsrPolicy())
     close(SpMM(), matrix(), {"B": x}, ready.spmm(x))
     assert "decided anew" in caplog.text
-    assert json.loads(path.read_text())["choice"]["choice"] == kept["choice"]["choice"]
+    assert json.loads(text_of(path))["choice"]["choice"] == kept["choice"]["choice"]
 
 
 def test_the_evidence_is_kept(tmp_path):

@@ -7,6 +7,7 @@ import weakref
 import numpy as np
 import pytest
 from csr_operands import close, dense, matrix
+from kept_files import kept_files, text_of
 
 import sparloom
 from sparloom.dispatch import Guardrail, PlanCache, list_plans
@@ -41,7 +42,7 @@ def test_every_call_is_right_until_and_after_it_is_decided(tmp_path, policy, pla
     name, op, operands, call = calls(ready, 2000, 1500, 16)[place]
     number = 0
     while not ready.decided(name, **operands):
-        assert not list(tmp_path.glob("schedule-*.json"))
+        assert not kept_files(tmp_path, "schedule")
         close(op, a, operands, call())
         number += 1
     assert 3 < number <= MOST
@@ -51,10 +52,10 @@ def test_every_call_is_right_until_and_after_it_is_decided(tmp_path, policy, pla
     arms = list({trial.candidate: trial for trial in reversed(decision.trials)}.values())
     assert sum(len(trial.seconds) for trial in arms) == decision.executions - 2 == number - 2
     assert len(arms) > 2
-    (kept,) = tmp_path.glob("schedule-*.json")
+    (kept,) = kept_files(tmp_path, "schedule")
     again = sparloom.prepare(a, cache=PlanCache(tmp_path), replay_only=True, policy=policy)
     assert again.plan(name, **operands).choice == ready.plan(name, **operands).choice
-    assert json.loads(kept.read_text())["key"]["calibrate"] == "online"
+    assert json.loads(text_of(kept))["key"]["calibrate"] == "online"
 
 
 def test_a_program_that_calls_once_measures_nothing_and_keeps_nothing(tmp_path, monkeypatch):
@@ -62,7 +63,7 @@ def test_a_program_that_calls_once_measures_nothing_and_keeps_nothing(tmp_path, 
     ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path))
     ready.spmm(dense(200, 8))
     assert not ready.decided("spmm", B=dense(200, 8))
-    assert not list(tmp_path.glob("schedule-*"))
+    assert not kept_files(tmp_path)
 
 
 def test_calls_with_places_of_maxima_are_decided_on_their_own(tmp_path):

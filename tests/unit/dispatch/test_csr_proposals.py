@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from kept_files import kept_files
 
 import sparloom
 from sparloom.dispatch import Effort, PlanCache, list_plans
@@ -61,7 +62,7 @@ def test_an_object_may_be_the_model_and_is_part_of_the_key(tmp_path):
         assert found.decision.from_cache is (number == 3)
         proposed = [trial.candidate for trial in found.decision.trials][1:3]
         assert all("balance=rows,prefetch=8" in key for key in proposed) is (model is not None)
-    assert len(list(tmp_path.glob("schedule-*.json"))) == 3
+    assert len(kept_files(tmp_path, "schedule")) == 3
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 8])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from emulated_gpu import EmulatedGpu
 from gpu_here import on_a_gpu
+from kept_files import kept_files, rewrite, text_of
 
 from sparloom.dispatch import PlanCache
 from sparloom.dispatch.csr import CudaPlace, cuda_rates
@@ -98,8 +99,8 @@ def test_without_a_folder_they_are_measured_once_in_a_process(tmp_path):
 def test_what_is_damaged_is_measured_anew(gpu, tmp_path, spoil, caplog):
     place, cache = CudaPlace(gpu), PlanCache(tmp_path)
     right = place.model(cache)
-    (path,) = tmp_path.iterdir()
-    path.write_text(spoil(path.read_text()))
+    (path,) = kept_files(tmp_path)
+    rewrite(path, spoil(text_of(path)))
     assert place.model(cache) == right
     assert "it is decided anew" in caplog.text
     assert cache.find_device_rates(place.signature(), CudaRates.from_json) == right.rates

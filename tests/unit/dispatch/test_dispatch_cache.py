@@ -1,6 +1,5 @@
 """Decisions on disk: what comes back, in this process and another, and what damaged files are answered with."""
 
-import json
 import logging
 import os
 import subprocess
@@ -12,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kept_files import changed, kept_files, rewrite, text_of
 
 from sparloom.dispatch import Decision, PairChoice, PlanCache, PlanKey, Problem, Rates, Trial, plan_pair
+from sparloom.dispatch.disk_cache import HEAD
 from sparloom.errors import NotDecided
 from sparloom.fusion import Variant
 from sparloom.ops import GemmSpmm, SpmmSpmm
@@ -52,34 +53,29 @@ def test_rates_and_orders_come_back(tmp_path):
     np.testing.assert_array_equal(cache.find_order("d" * 64, "metis", 3), order)
 
 
-def _damage(change):
-    def damage(path: Path) -> None:
-        value = json.loads(path.read_text())
-        change(value)
-        path.write_text(json.dumps(value))
-
-    return damage
-
-
 @pytest.mark.parametrize(("damage", "reason"), [
-    (lambda path: path.write_bytes(b"\xff\x00"), "decode"),
-    (lambda path: path.write_text(path.read_text()[:40]), "line 1 column"),
-    (lambda path: path.write_text("[]"), "not of version 1"),
-    (_damage(lambda value: value.update(version=0)), "not of version 1"),
-    (_damage(lambda value: value["key"].update(kernels="other")), "written for something else"),
-    (_damage(lambda value: value.pop("choice")), "choice"),
-    (_damage(lambda value: value["choice"].pop("fused")), "PairChoice has the fields"),
-    (_damage(lambda value: value["choice"].update(threads="2")), "threads of PairChoice is '2'"),
-    (_damage(lambda value: value["choice"].update(order="sideways")), "order 'sideways' is not one of natural"),
-    (_damage(lambda value: value["choice"].update(fused=False)), "fused is False, ct_size 8192"),
-    (_damage(lambda value: value["choice"].update(variant=None)), "Variant has the fields"),
-    (_damage(lambda value: value["decision"].update(origin="guess")), "origin 'guess' of a decision"),
-    (_damage(lambda value: value["decision"].update(trials=[[]])), "a decision does not have its fields"),
+    (lambda path: path.write_bytes(b"\xff\x00"), "does not begin as an entry does"),
+    (lambda path: path.write_bytes(path.read_bytes()[:40]), "its checksum is another one"),
+    (lambda path: path.write_bytes(path.read_bytes().replace(b"8192", b"8193")), "its checksum is another one"),
+    (lambda path: rewrite(path, b"\xff\x00"), "decode"),
+    (lambda path: rewrite(path, text_of(path)[:40]), "line 1 column"),
+    (lambda path: rewrite(path, "[]"), "not of version 1"),
+    (changed(lambda value: value.update(version=0)), "of version 0, not 1"),
+    (changed(lambda value: value["key"].update(kernels="other")), "written for something else"),
+    (changed(lambda value: value.pop("choice")), "choice"),
+    (changed(lambda value: value["choice"].pop("fused")), "PairChoice has the fields"),
+    (changed(lambda value: value["choice"].update(threads="2")), "threads of PairChoice is '2'"),
+    (changed(lambda value: value["choice"].update(order="sideways")), "order 'sideways' is not one of natural"),
+    (changed(lambda value: value["choice"].update(fused=False)), "fused is False, ct_size 8192"),
+    (changed(lambda value: value["choice"].update(variant=None)), "Variant has the fields"),
+    (changed(lambda value: value["decision"].update(origin="guess")), "origin 'guess' of a decision"),
+    (changed(lambda value: value["decision"].update(trials=[[]])), "a decision does not have its fields"),
 ])
 def test_damaged_and_foreign_files_are_left_aside_with_a_warning(damage, reason, tmp_path, caplog):
     cache = PlanCache(tmp_path)
     cache.keep(KEY, CHOICE, DECISION)
-    damage(tmp_path / f"{KEY.digest()}.json")
+    (path,) = kept_files(tmp_path)
+    damage(path)
     with caplog.at_level(logging.WARNING):
         assert cache.find(KEY) is None
     assert reason in caplog.text
@@ -90,21 +86,22 @@ SCHEDULE = {"op": "spmm", "pattern": "a" * 64, "shapes": [[8]], "threads": 2}
 
 
 @pytest.mark.parametrize(("damage", "reason"), [
-    (lambda path: path.write_bytes(b""), "Expecting value"),
-    (lambda path: path.write_bytes(b"\x7fELF\xff\x00"), "decode"),
-    (lambda path: path.write_bytes(path.read_bytes()[:-9]), "line 1 column"),
-    (lambda path: path.write_text("[" * 100_000), "recursion"),
-    (_damage(lambda value: value.update(version=2)), "not of version 1"),
-    (_damage(lambda value: value.update(key=None)), "written for something else"),
-    (_damage(lambda value: value["key"].update(threads=3)), "written for something else"),
-    (_damage(lambda value: value.update(choice=3)), "not iterable"),
-    (_damage(lambda value: value.pop("choice")), "choice"),
+    (lambda path: path.write_bytes(b""), "does not begin as an entry does"),
+    (lambda path: path.write_bytes(b"\x7fELF\xff\x00"), "does not begin as an entry does"),
+    (lambda path: path.write_bytes(path.read_bytes()[:-9]), "its checksum is another one"),
+    (lambda path: rewrite(path, b""), "Expecting value"),
+    (lambda path: rewrite(path, "[" * 100_000), "recursion"),
+    (changed(lambda value: value.update(version=2)), "of version 2, not 1"),
+    (changed(lambda value: value.update(key=None)), "written for something else"),
+    (changed(lambda value: value["key"].update(threads=3)), "written for something else"),
+    (changed(lambda value: value.update(choice=3)), "not iterable"),
+    (changed(lambda value: value.pop("choice")), "choice"),
 ])
 def test_damaged_and_foreign_schedules_are_left_aside_with_a_warning(damage, reason, tmp_path, caplog):
     cache = PlanCache(tmp_path)
     cache.keep_schedule(SCHEDULE, {"config": "a=1"})
     assert cache.find_schedule(SCHEDULE) == {"config": "a=1"}
-    (path,) = tmp_path.iterdir()
+    (path,) = kept_files(tmp_path)
     damage(path)
     assert cache.find_schedule(SCHEDULE) is None
     assert reason in caplog.text
@@ -130,7 +127,8 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, caplog):
     cache = PlanCache(tmp_path / "file")
     cache.keep(KEY, CHOICE, DECISION)
     cache.keep_order("d" * 64, "metis", np.arange(3, dtype=np.int32))
-    assert caplog.text.count("the decision is not kept") == 2
+    PlanCache(tmp_path / "file").keep(KEY, CHOICE, DECISION)
+    assert caplog.text.count("decisions are not kept for later processes; set SPARLOOM_CACHE") == 1
     assert cache.find(KEY) is None
 
 
@@ -138,16 +136,14 @@ def test_a_writer_clears_away_what_killed_ones_left(tmp_path):
     cache = PlanCache(tmp_path)
     gone, running = ended_process(), os.getppid()
     cache.keep_schedule(SCHEDULE, {})
-    (kept,) = tmp_path.iterdir()
-    left, own, young = (tmp_path / f".{name}.{process}-1.partial" for name, process in (
-        (kept.name, gone), (kept.name, running), ("b" * 64 + ".json", gone)))
+    (kept,) = kept_files(tmp_path)
+    left, own, young = (kept.with_name(f".{name}.{process}-{'1' * 8}.partial") for name, process in (
+        (kept.name, gone), (kept.name, running), ("b" * 64, gone)))
     for path, age in ((left, 100), (own, 100), (young, 1)):
         path.write_text("{")
         os.utime(path, (time.time() - age,) * 2)
     cache.keep_schedule(SCHEDULE, {})
-    assert left.exists()  # who has cleared once does not look again
-    PlanCache(tmp_path).keep_schedule(SCHEDULE, {})
-    assert sorted(tmp_path.iterdir()) == sorted([kept, own, young])
+    assert kept_files(tmp_path) == sorted([kept, own, young])
 
 
 def ended_process() -> int:
@@ -157,29 +153,28 @@ def ended_process() -> int:
     return process.pid
 
 
-HEAD = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({1 << 60},), }}".ljust(117) + "\n"
-HUGE = b"\x93NUMPY\x01\x00" + len(HEAD).to_bytes(2, "little") + HEAD.encode()
-
-
 @pytest.mark.parametrize("content", [
-    b"", b"\x93NUMPY", np.arange(3.0).tobytes(), b"PK\x03\x04" + bytes(60), HUGE,
+    b"", b"\x93NUMPY", np.arange(3.0).tobytes(), b"PK\x03\x04" + bytes(60),
 ])
 def test_damaged_orders_are_left_aside_with_a_warning(content, tmp_path, caplog):
     cache = PlanCache(tmp_path)
     cache.keep_order("d" * 64, "metis", np.array([0, 0, 1], np.int32))
     assert cache.find_order("d" * 64, "metis", 3) is None
-    (path,) = tmp_path.iterdir()
-    path.write_bytes(content)
-    assert cache.find_order("d" * 64, "metis", 3) is None
-    assert "made anew" in caplog.text
+    assert "numbers are no order of 3 rows" in caplog.text
+    (path,) = kept_files(tmp_path)
+    for damaged in (content, HEAD + content):
+        caplog.clear()
+        path.write_bytes(damaged)
+        assert cache.find_order("d" * 64, "metis", 3) is None
+        assert "decided anew" in caplog.text
 
 
 @pytest.mark.parametrize("numbers", [{}, {"flops": -1.0}, {"flops": "fast"}, 3])
 def test_damaged_rates_are_left_aside(numbers, tmp_path, caplog):
     cache = PlanCache(tmp_path)
     cache.keep_rates(2, RATES)
-    (path,) = tmp_path.iterdir()
-    _damage(lambda value: value.update(rates=numbers if not isinstance(numbers, dict) else value["rates"] | numbers
+    (path,) = kept_files(tmp_path)
+    changed(lambda value: value.update(rates=numbers if not isinstance(numbers, dict) else value["rates"] | numbers
                                        if numbers else {}))(path)
     assert cache.find_rates(2) is None
     assert "rates of a machine" in caplog.text
@@ -206,7 +201,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path):
         list(pool.map(_keep, range(40), [tmp_path] * 40))
     found = [PlanCache(tmp_path).find(replace(KEY, width=1 + place)) for place in range(4)]
     assert all(each is not None for each in found)
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(kept_files(tmp_path)) == 4
 
 
 def test_threads_that_write_at_the_same_time_do_not_meet(tmp_path, caplog):
@@ -215,7 +210,7 @@ def test_threads_that_write_at_the_same_time_do_not_meet(tmp_path, caplog):
         list(pool.map(lambda place: cache.keep_schedule(SCHEDULE, {"place": place, "long": long}), range(200)))
     assert caplog.text == ""
     assert cache.find_schedule(SCHEDULE)["long"] == long
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(kept_files(tmp_path)) == 1
 
 
 def test_nothing_is_measured_for_a_replay_that_is_not_there(tmp_path):
@@ -228,7 +223,7 @@ def test_nothing_is_measured_for_a_replay_that_is_not_there(tmp_path):
 REPLAY = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from test_dispatch_cache import band
 from sparloom.dispatch import PlanCache, plan_pair
 from sparloom.ops import GemmSpmm
@@ -243,7 +238,7 @@ def test_another_process_finds_what_this_one_decided(tmp_path):
     op = GemmSpmm()
     plan = plan_pair(op, op.operands(band(), 8, seed=0), threads=2, cache=PlanCache(tmp_path))
     assert not plan.decision.from_cache
-    script = REPLAY.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
+    script = REPLAY.format(tests=[str(Path(__file__).parent), str(Path(__file__).parents[2])], folder=str(tmp_path))
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert found.stdout == f"{plan.choice.key} True {plan.decision.executions}"
 
@@ -253,7 +248,7 @@ def test_a_decision_after_a_damaged_file_is_made_anew(tmp_path):
     op = GemmSpmm()
     operands, cache = op.operands(band(), 8, seed=0), PlanCache(tmp_path)
     plan_pair(op, operands, threads=2, cache=cache)
-    for path in tmp_path.glob("*.json"):
+    for path in kept_files(tmp_path):
         path.write_text("{")
     assert not plan_pair(op, operands, threads=2, cache=cache).decision.from_cache
     assert plan_pair(op, operands, threads=2, cache=cache).decision.from_cache

@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
+from kept_files import changed, kept_files, rewrite, text_of
 from test_dispatch_cache import CHOICE, DECISION, KEY, RATES, ended_process
 
 import sparloom
 from sparloom.dispatch import Decision, PlanCache, Pruning, Trial, list_plans, prune_plans
 from sparloom.dispatch.csr import CsrPolicy
-from sparloom.dispatch.plan_files import schedule_name
+from sparloom.dispatch.disk_cache import HEAD, HEAD_BYTES
+from sparloom.dispatch.plan_cache import disk_caches, entry_key
 from sparloom.dispatch.plan_key import kernels_digest, machine_digest, machine_digests, ragged_kernels_digest
 from sparloom.measure import describe_machine
 
@@ -83,14 +85,14 @@ def test_what_a_sparse_operation_keeps_is_its_own(tmp_path):
 
 
 def change(path: Path, **values) -> None:
-    value = json.loads(path.read_text())
-    value.update(values)
-    path.write_text(json.dumps(value))
+    changed(lambda value: value.update(values))(path)
 
 
 @pytest.mark.parametrize(("spoil", "state", "fault"), [
-    (lambda path: path.write_bytes(b""), "damaged", "Expecting value"),
-    (lambda path: path.write_bytes(path.read_bytes()[:100]), "damaged", "line"),
+    (lambda path: path.write_bytes(b""), "damaged", "does not begin as an entry does"),
+    (lambda path: path.write_bytes(path.read_bytes()[:100]), "damaged", "its checksum is another one"),
+    (lambda path: rewrite(path, text_of(path)[:100]), "damaged", "line"),
+    (lambda path: change(path, kind="pears"), "damaged", "KeyError: 'pears'"),
     (lambda path: change(path, version=2), "foreign", "of version 2, not 1"),
     (lambda path: change(path, key=asdict(replace(OWN, width=1))), "damaged", "written for something else"),
     (lambda path: change(path, key={"op": "spmm"}), "damaged", "TypeError"),
@@ -100,7 +102,7 @@ def change(path: Path, **values) -> None:
 ])
 def test_what_is_wrong_with_a_file_is_said(spoil, state, fault, tmp_path):
     PlanCache(tmp_path).keep(OWN, CHOICE, DECISION)
-    (path,) = tmp_path.iterdir()
+    (path,) = kept_files(tmp_path)
     spoil(path)
     plan = only(tmp_path)
     assert (plan.state, plan.path) == (state, path)
@@ -124,21 +126,28 @@ def test_a_process_with_fewer_processors_is_on_this_machine():
     assert len(machine_digests()) >= max(threads, os.cpu_count())
 
 
-@pytest.mark.parametrize(("order", "length"), [
-    (np.arange(4, dtype=np.int32), 0), (np.arange(4, dtype=np.int32), 9), (np.arange(4, dtype=np.int32), -1),
-    (np.arange(4.0), None), (np.zeros((2, 2), np.int32), None)])
-def test_damaged_orders_are_told_by_their_head(order, length, tmp_path):
-    PlanCache(tmp_path).keep_order("d" * 64, "metis", order)
-    (path,) = tmp_path.iterdir()
-    path.write_bytes(path.read_bytes()[:length])
+@pytest.mark.parametrize("damage", [
+    lambda value: value[:0], lambda value: value[:9], lambda value: value[:-1], lambda value: value[:-4],
+    lambda value: value + bytes(4)])
+def test_damaged_orders_are_told(damage, tmp_path):
+    PlanCache(tmp_path).keep_order("d" * 64, "metis", np.arange(4, dtype=np.int32))
+    (path,) = kept_files(tmp_path)
+    value = path.read_bytes()[HEAD_BYTES:]
+    path.write_bytes(HEAD + damage(value))
+    assert only(tmp_path).state == "damaged"
+    rewrite(path, damage(value))
     assert only(tmp_path).state == "damaged"
 
 
 def test_an_order_of_another_inspector_is_foreign(tmp_path):
     PlanCache(tmp_path).keep_order("d" * 64, "metis", np.arange(4, dtype=np.int32))
-    (path,) = tmp_path.iterdir()
-    path.rename(path.with_name(path.name[:-20] + "e" * 16 + ".npy"))
-    assert only(tmp_path).state == "foreign"
+    (path,) = kept_files(tmp_path)
+    head, _, numbers = path.read_bytes()[HEAD_BYTES:].partition(b"\n")
+    key = json.loads(head)["key"] | {"kernels": "e" * 64}
+    _, orders = disk_caches(tmp_path)
+    orders.clear()
+    orders.put(entry_key("order", key), json.dumps({**json.loads(head), "key": key}).encode() + b"\n" + numbers)
+    assert (only(tmp_path).state, only(tmp_path).fault) == ("foreign", "of other kernels")
 
 
 def strangers(folder: Path) -> dict[Path, bytes]:
@@ -157,8 +166,13 @@ def strangers(folder: Path) -> dict[Path, bytes]:
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
     PlanCache(elsewhere).keep(KEY, CHOICE, DECISION)
-    (folder / ("1" * 64 + ".json")).symlink_to(next(elsewhere.iterdir()))
-    return {path: path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
+    (folder / ("1" * 64 + ".json")).symlink_to(kept_files(elsewhere)[0])
+    bucket = folder / "decisions" / "0a"
+    bucket.mkdir(parents=True)
+    for name in ("mine", "a" * 63, "." + "a" * 64 + ".1-1.partial", "." + "a" * 64 + ".1-12345678.partial~"):
+        (bucket / name).write_bytes(b"mine")
+    (bucket / ("b" * 64)).symlink_to(kept_files(elsewhere)[0])
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_nothing_but_files_of_decisions_is_listed_or_deleted(tmp_path):
@@ -167,7 +181,7 @@ def test_nothing_but_files_of_decisions_is_listed_or_deleted(tmp_path):
     (kept,) = list_plans(tmp_path, now=time.time())
     assert prune_plans([kept], Pruning("foreign", older_days=1)) == []
     assert prune_plans([kept], Pruning("all")) == [kept]
-    assert {path: path.read_bytes() if path.is_file() else b"" for path in tmp_path.rglob("*")} == before
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_a_list_with_something_else_in_it_deletes_nothing(tmp_path):
@@ -176,13 +190,14 @@ def test_a_list_with_something_else_in_it_deletes_nothing(tmp_path):
     (tmp_path / "mine.json").write_text("{}")
     with pytest.raises(ValueError, match=r"mine\.json is no file of a cache of decisions: pass what list_plans gives"):
         prune_plans([plan, replace(plan, path=tmp_path / "mine.json")], Pruning("all"))
-    assert len(list(tmp_path.iterdir())) == 2
+    assert kept_files(tmp_path) == [plan.path]
+    assert (tmp_path / "mine.json").exists()
 
 
 def aged(folder: Path, key, days: float) -> Path:
-    before = set(folder.iterdir()) if folder.exists() else set()
+    before = set(kept_files(folder))
     PlanCache(folder).keep(key, CHOICE, DECISION)
-    (path,) = set(folder.iterdir()) - before
+    (path,) = set(kept_files(folder)) - before
     os.utime(path, (time.time() - days * DAY,) * 2)
     return path
 
@@ -203,7 +218,7 @@ def test_what_is_asked_for_is_deleted(pruning, left, tmp_path):
 def test_a_decision_that_was_replaced_meanwhile_stays(tmp_path):
     cache = PlanCache(tmp_path)
     cache.keep(OWN, CHOICE, DECISION)
-    (path,) = tmp_path.iterdir()
+    (path,) = kept_files(tmp_path)
     path.write_text("{")
     before = list_plans(tmp_path, now=time.time())
     cache.keep(OWN, CHOICE, DECISION)
@@ -216,7 +231,9 @@ def test_a_decision_that_was_replaced_meanwhile_stays(tmp_path):
 @pytest.mark.parametrize(("lives", "age", "state"), [
     (False, 100, "orphaned"), (False, 10, "writing"), (True, 100, "writing"), (True, 2 * DAY, "orphaned")])
 def test_only_what_nobody_writes_any_more_is_an_orphan(lives, age, state, tmp_path):
-    path = tmp_path / f".{schedule_name(RAGGED)}.{os.getpid() if lives else ended_process()}-1.partial"
+    bucket = tmp_path / "decisions" / "00"
+    bucket.mkdir(parents=True)
+    path = bucket / f".{'a' * 64}.{os.getpid() if lives else ended_process()}-12345678.partial"
     path.write_text("{")
     os.utime(path, (time.time() - age,) * 2)
     plan = only(tmp_path)

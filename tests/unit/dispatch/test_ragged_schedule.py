@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from kept_files import kept_files, rewrite, text_of
 
 from sparloom.dispatch import (
     Effort,
@@ -65,8 +66,8 @@ def test_what_is_not_faster_beyond_doubt_is_not_taken(tmp_path):
 def test_a_damaged_choice_is_made_anew(damage, tmp_path, caplog):
     operator, structure = encoder_operators(SHAPE)["mixing"], Structure({LENGTHS: [3]})
     choose_schedule(operator, structure, threads=1, effort=QUICK, plans=PlanCache(tmp_path))
-    (path,) = tmp_path.iterdir()
-    path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
+    (path,) = kept_files(tmp_path)
+    rewrite(path, damage(text_of(path)))
     assert not choose_schedule(operator, structure, threads=1, effort=QUICK, plans=PlanCache(tmp_path)).from_cache
     assert "it is decided anew" in caplog.text
 

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from kept_files import kept_files
 
 from sparloom.dispatch import Decision, PairChoice, PlanCache, PlanKey
 from sparloom.dispatch.plan_key import kernels_digest, machine_digest
@@ -24,8 +25,9 @@ def kept(tmp_path):
     names = {}
     for name, key in (("new", KEY), ("old", replace(KEY, width=32)), ("foreign", replace(KEY, machine="b" * 64)),
                       ("damaged", replace(KEY, width=16))):
+        before = kept_files(folder)
         PlanCache(folder).keep(key, CHOICE, DECISION)
-        names[name] = folder / f"{key.digest()}.json"
+        (names[name],) = set(kept_files(folder)) - set(before)
     os.utime(names["old"], (time.time() - 40 * 86400,) * 2)
     names["damaged"].write_bytes(b"")
     names["other"] = folder / "notes.json"
@@ -34,7 +36,7 @@ def kept(tmp_path):
 
 
 def run(build, kept, out, *overrides):
-    folder = kept["new"].parent
+    folder = kept["other"].parent
     metrics = build("plans", f"task.folder={folder}", *overrides, folder=out).run(out)
     return metrics, {name for name, path in kept.items() if path.exists()}
 
@@ -49,7 +51,7 @@ def test_all_that_is_kept_is_shown(build, kept, tmp_path, capsys):
     assert "40 d" in shown
     assert "aaaaaaaaaaaa" in shown
     assert "[2]" in shown
-    assert f"{kept['new'].parent}: 2 own, 1 foreign, 1 damaged; " in shown
+    assert f"{kept['other'].parent}: 2 own, 1 foreign, 1 damaged; " in shown
     written = json.loads((tmp_path / "plans.json").read_text())
     assert {entry["path"]: entry["state"] for entry in written} == {
         str(kept[name]): state for name, state in (
