@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -82,11 +83,35 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (created if absent) among all processes of this machine."""
+    """Hold an exclusive lock on `path` (created if absent) among all threads and processes of this machine.
+
+    A signal handler or finaliser that asks for a lock which the call it interrupts holds has it, too: that call cannot
+    go on, and give it back, before the handler returns.
+    """
+    here = _held_here()
+    if path in here.paths:
+        yield
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        try:
+            here.paths |= {path}
+            yield
+        finally:
+            here.paths -= {path}
+
+
+class _Held(threading.local):
+    """Locks that a thread holds."""
+
+    def __init__(self) -> None:
+        self.paths: frozenset[Path] = frozenset()
+
+
+@cache
+def _held_here() -> _Held:
+    return _Held()
 
 
 def _sync_late(path: Path) -> None:

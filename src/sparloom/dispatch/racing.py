@@ -1,5 +1,6 @@
 """A short measurement: of many candidates, where those that fall behind drop out; of two, in turn."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,8 @@ import numpy as np
 __all__ = ["Call", "Clock", "Effort", "Race", "Timer", "by_clock", "duel", "race"]
 
 HOPELESS = 5  # times as slow as the best in the first run: not run again; who is first of all bears what all need
+
+log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 """Wall seconds."""
@@ -82,6 +85,8 @@ def by_clock(clock: Clock) -> Timer:
 def race(calls: Sequence[Call], *, effort: Effort, clock: Clock, timer: Timer | None = None) -> Race:
     """Measure candidates in rounds, each in turn.
 
+    A call that fails is left out, unless it is the first.
+
     Args:
         calls: the more promising ones first: where time is short the last are not started.
         clock: by which the race ends.
@@ -95,9 +100,15 @@ def race(calls: Sequence[Call], *, effort: Effort, clock: Clock, timer: Timer | 
     for place, call in enumerate(calls):
         if place >= 2 and (clock() - start > effort.seconds / 3 or 2 * executions >= effort.executions):
             break
-        least[place] = timed(call, 1)
-        runs[place] = _runs(least[place], effort)
         executions += 1
+        try:
+            least[place] = timed(call, 1)
+        except Exception as error:
+            if not place:
+                raise
+            log.warning("candidate %d fails and is left out: %r", place, error)
+            continue
+        runs[place] = _runs(least[place], effort)
     limit = HOPELESS * min(least.values())
     running = [place for place in runs if not place or least[place] <= limit]
     for place in least.keys() - running:

@@ -1,18 +1,21 @@
 """Loops over rows of matrices as the kernels see them: the struct Fused, filled."""
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import RLock
+from typing import Any
 
 import numpy as np
 
 from sparloom.fusion.blas import blas_routine
 from sparloom.fusion.native import Csr, Fused, Tiles, fused_library
 from sparloom.fusion.schedule import TileSchedule
-from sparloom.jit import address, aligned
+from sparloom.jit import NativeCall, address, aligned
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm
 from sparloom.sparse import SparseMatrix
 
-__all__ = ["CsrRows", "Kept", "Loops", "Pair", "Variant", "Workspace", "fill"]
+__all__ = ["CsrRows", "Kept", "Loops", "Pair", "SharedCall", "Variant", "Workspace", "fill"]
 
 Pair = GemmSpmm | SpmmSpmm | SpmmGemm
 
@@ -95,9 +98,14 @@ class Loops:
 
 
 class Workspace:
-    """D1 and the buffers of threads, kept from call to call; one call at a time may use them."""
+    """D1 and the buffers of threads, kept from call to call.
+
+    Attributes:
+        turn: held by the one call at a time that uses them.
+    """
 
     def __init__(self) -> None:
+        self.turn = RLock()
         self._arrays: dict[str, np.ndarray] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -107,6 +115,18 @@ class Workspace:
             known = self._arrays[name] = aligned(shape, dtype.type)
             known.fill(0)
         return known
+
+
+class SharedCall(NativeCall):
+    """A call on a workspace that other calls use, too; calls by several threads run one after the other."""
+
+    def __init__(self, run: Any, arguments: ctypes.Structure, workspace: Workspace, *, kept: Sequence[Any]) -> None:
+        super().__init__(run, arguments, kept=kept)
+        self._turn = workspace.turn
+
+    def __call__(self) -> None:
+        with self._turn:
+            super().__call__()
 
 
 def fill(op: Pair, operands: Operands, result: np.ndarray, loops: Loops, workspace: Workspace) -> tuple[Fused, Kept]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sparloom.fusion.bind import CsrRows, Loops, Pair, Variant, Workspace, fill
+from sparloom.fusion.bind import CsrRows, Loops, Pair, SharedCall, Variant, Workspace, fill
 from sparloom.fusion.native import fused_library
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.jit import NativeCall, address, aligned
@@ -20,8 +20,8 @@ PLAIN = Variant()  # Algorithm 1 as in the paper
 class Executor:
     """Computes D by one schedule, for any operands on the pattern that it was made for.
 
-    D1 and the buffers of threads are allocated by the first `bind` and stay, so one call at a time may execute; when
-    shapes change they are allocated anew.
+    D1 and the buffers of threads are allocated by the first `bind` and stay, so calls by several threads run one after
+    the other; when shapes change they are allocated anew.
 
     Args:
         schedule: legal for the pattern of A, see `check_schedule`; with an `order`, for the pattern in that order.
@@ -29,7 +29,7 @@ class Executor:
         order: (n,) int32, iteration -> row of the matrices, which stay as they are. Not for SpMM-GeMM: its iterations
             depend on nothing but their own row.
         timed: `seconds` is filled by every call.
-        workspace: D1 and the buffers; executors of which one at a time executes may share one.
+        workspace: D1 and the buffers; executors may share one, and take turns.
     """
 
     op: Pair
@@ -79,7 +79,7 @@ class Executor:
         if self.timed:
             arguments.tiles.seconds = address(self.seconds, np.float64, written=True)
         kernel = getattr(fused_library(operands.matrix.dtype), f"sparloom_{self.op.name}")
-        return NativeCall(kernel, arguments, kept=(*kept, self.seconds))
+        return SharedCall(kernel, arguments, self.workspace, kept=(*kept, self.seconds))
 
     def rebind(self, call: NativeCall, operands: Operands, result: np.ndarray) -> None:
         """Point a call of `bind` to other arrays of the same shapes, for much less than binding costs.

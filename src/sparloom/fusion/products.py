@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import RLock
 from typing import Any, Literal
 
 import numpy as np
@@ -60,7 +60,7 @@ class Products:
         self._whole = whole
         self._matrices: IdentityCache[_Matrices | None] = IdentityCache(KEPT)
         self._workspace = Workspace()
-        self._turn = Lock()
+        self._turn = RLock()
 
     def run(self, arguments: Arguments, schedule: TileSchedule | None, *, threads: int) -> np.ndarray | None:
         """Run a call by a schedule, or one loop after the other without one.
@@ -75,8 +75,9 @@ class Products:
         operands = self._operands(arguments, matrices.patterns)
         op = self._op(str(operands.matrix.dtype))
         chosen = matrices.unfused(op, threads) if schedule is None else schedule
+        interrupts = self._turn._is_owned()  # a finaliser runs in the middle of another call of this thread
         with self._turn:
-            executor = Executor(op, chosen, threads, workspace=self._workspace)
+            executor = Executor(op, chosen, threads, workspace=Workspace() if interrupts else self._workspace)
             result = executor.result(operands)
             executor.bind(operands, result)()
         return result

@@ -1,7 +1,7 @@
 """A graph that layers share: where its edges are, and what was made of them for each normalisation and type."""
 
 from dataclasses import replace
-from threading import Lock
+from threading import RLock
 
 import torch
 
@@ -49,7 +49,7 @@ class Graph:
         self._structures: dict[bool, tuple[Structure, Propagation, Propagation]] = {}
         self._adjacencies: dict[tuple[Normalisation, torch.dtype], tuple[Unchanged, Adjacency | DeviceAdjacency]] = {}
         self._connections: Connections | None = None
-        self._lock = Lock()
+        self._lock = RLock()  # a finaliser may interrupt a call of the same thread
 
     @property
     def nodes(self) -> int:

@@ -1,7 +1,8 @@
 """Graphs of tensors that layers have seen: layers that get one tensor share what was made of it."""
 
+from contextlib import AbstractContextManager
 from functools import cache
-from threading import Lock
+from threading import RLock
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
@@ -30,5 +31,5 @@ def _graphs() -> WeakIdKeyDictionary:
 
 
 @cache
-def _lock() -> Lock:
-    return Lock()
+def _lock() -> AbstractContextManager[bool]:
+    return RLock()  # a finaliser may interrupt a call of the same thread

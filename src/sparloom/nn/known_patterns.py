@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
-from threading import Lock
+from threading import RLock
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ class KnownPatterns:
 
     def __init__(self) -> None:
         self._known: dict[Hashable, _Known] = {}
-        self._lock = Lock()
+        self._lock = RLock()  # a finaliser may interrupt a call of the same thread
 
     def __len__(self) -> int:
         return len(self._known)

@@ -1,8 +1,10 @@
 """Products of a graph convolution, fused, on tensors: what is planned for one matrix and kept."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from threading import Lock
+from threading import RLock
 
 import numpy as np
 import torch
@@ -32,7 +34,11 @@ class Planning:
 
 
 class Propagation:
-    """Multiplies by the matrices of one pattern A (nodes, nodes); plans are made at the first use and stay."""
+    """Multiplies by the matrices of one pattern A (nodes, nodes); plans are made at the first use and stay.
+
+    Threads may share it; their calls run one after the other. A call by a signal handler or a finaliser that interrupts
+    another call in the same thread has plans and workspaces of its own.
+    """
 
     def __init__(self, pattern: Pattern, planning: Planning, pool: ResultPool) -> None:
         self.pattern, self.planning = pattern, planning
@@ -41,7 +47,8 @@ class Propagation:
         self._pool = pool
         self._calls: dict[tuple[int, int, bool, str, int], NativeCall] = {}
         self._passes: dict[tuple[Hashable, ...], tuple[NativeCall, ...]] = {}
-        self._lock = Lock()
+        self._lock = RLock()
+        self._twin: Propagation | None = None
 
     def matrix(self, values: torch.Tensor) -> SparseMatrix:
         """Give the pattern values, (nnz,), without a copy."""
@@ -61,14 +68,15 @@ class Propagation:
         width, threads = op.width(operands), torch.get_num_threads()
         result = self.empty(width, b.dtype)
         key = (b.shape[1], width, c_transposed, op.dtype, threads)
-        with self._lock:
-            if key not in self._calls:
-                self.plans[key] = plan_pair(op, operands, fuse=self.planning.fuse, threads=threads,
-                                            cache=self.planning.cache)
-                self._calls[key] = self.plans[key].executor.bind(operands, result.numpy())
+        own = self._own()
+        with own._lock:
+            if key not in own._calls:
+                own.plans[key] = plan_pair(op, operands, fuse=self.planning.fuse, threads=threads,
+                                           cache=self.planning.cache)
+                own._calls[key] = own.plans[key].executor.bind(operands, result.numpy())
             else:
-                self.plans[key].executor.rebind(self._calls[key], operands, result.numpy())
-            self._calls[key]()
+                own.plans[key].executor.rebind(own._calls[key], operands, result.numpy())
+            own._calls[key]()
         return result
 
     def run(
@@ -83,13 +91,22 @@ class Propagation:
         given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         threads, dtype = torch.get_num_threads(), next(iter(given.values())).dtype
         key = (threads, dtype, matrix is None, c_transposed, *((name, tensor.shape) for name, tensor in given.items()))
-        with self._lock:
-            calls = self._passes.get(key)
+        own = self._own()
+        with own._lock:
+            calls = own._passes.get(key)
             if calls is None:
-                calls = self._passes[key] = self._bound(matrix, given, c_transposed, threads)
+                calls = own._passes[key] = own._bound(matrix, given, c_transposed, threads)
             for call in calls:
                 _point(call, matrix, given)
                 call()
+
+    def _own(self) -> Propagation:
+        """Give this, or a twin where this thread is in the middle of a call."""
+        if not self._lock._is_owned():
+            return self
+        if self._twin is None:
+            self._twin = Propagation(self.pattern, self.planning, self._pool)
+        return self._twin._own()
 
     def _bound(
         self, matrix: SparseMatrix | None, given: Mapping[str, torch.Tensor], c_transposed: bool, threads: int,

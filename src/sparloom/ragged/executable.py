@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -87,10 +88,19 @@ class Executable:
         return calls, bound
 
     def _on_threads(self, calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
+        turn, runs = RLock(), [0]  # how many runs have begun
+
         def run() -> None:
-            self.set_threads()
-            for call in calls:
-                call()
+            with turn:
+                while True:  # again where a signal handler or finaliser has run these calls in between
+                    mine = runs[0] = runs[0] + 1
+                    self.set_threads()
+                    for call in calls:
+                        call()
+                        if runs[0] != mine:
+                            break
+                    else:
+                        return
 
         return run
 

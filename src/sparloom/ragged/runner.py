@@ -95,12 +95,15 @@ class Runner:
         prepared = self._for(structure)
         addresses = {name: self._address(name, array, prepared) for name, array in arrays.items()}
         plan = self._plan(prepared, frozenset(self.program.outputs if wanted is None else wanted), frozenset(arrays))
-        begin = _memory().address(plan.total)
+        memory = _memory()
+        room = memory.taken(plan.total)
+        begin = room.ctypes.data
         addresses.update((name, begin + place) for name, place in plan.places.items())
         self._executable.set_threads()
         for number in plan.launches:
             self._executable.functions[number].at(
                 *(addresses[each] if isinstance(each, str) else each for each in prepared.arguments[number]))
+        memory.give(room)
 
     def _address(self, name: str, array: np.ndarray, prepared: _Prepared) -> int:
         wanted = prepared.elements.get(name)
@@ -151,16 +154,28 @@ class Runner:
 
 
 class _Memory(threading.local):
-    """Memory of a thread, as large as the largest run so far asked for."""
+    """Memory of a thread, as large as the largest run so far asked for.
+
+    A run takes it and gives it back: one by a signal handler or finaliser that interrupts another run finds none here,
+    and has its own.
+    """
 
     def __init__(self) -> None:
-        self._bytes = aligned((0,), np.uint8)
+        self._rooms: list[np.ndarray] = []  # one, or none while it is taken
 
-    def address(self, count: int) -> int:
-        if count > self._bytes.size:
-            self._bytes = aligned((0,), np.uint8)  # give it back first
-            self._bytes = aligned((count,), np.uint8)
-        return self._bytes.ctypes.data
+    def taken(self, count: int) -> np.ndarray:
+        try:
+            room = self._rooms.pop()
+        except IndexError:
+            room = None
+        if room is None or room.size < count:
+            del room  # give it back first
+            room = aligned((count,), np.uint8)
+        return room
+
+    def give(self, room: np.ndarray) -> None:
+        if not self._rooms:
+            self._rooms.append(room)
 
 
 @cache

@@ -208,9 +208,16 @@ class CsrDecider:
             return []
         contest = Contest(self.op, self.where, [safe], self.libraries, self._parts(operands)[:1])
         timed = self.where.timer(self.clock)
-        taken = {name: min(timed(call, 1) for _ in range(LOOKS))
-                 for name, call in ((name, contest.call(place)) for place, name in enumerate(contest.names))}
-        return [name for name in self.libraries if taken[name] <= NEAR * taken[safe.key]]
+        taken = {}
+        for place, name in enumerate(contest.names):
+            try:
+                call = contest.call(place)
+                taken[name] = min(timed(call, 1) for _ in range(LOOKS))
+            except Exception as error:
+                if not place:
+                    raise
+                log.warning("%s by %s fails: %r", self.op.name, name, error)
+        return [name for name in self.libraries if taken.get(name, math.inf) <= NEAR * taken[safe.key]]
 
     def _settled(
         self, contest: Contest, end: Callable[[float], float], sample_seconds: float,
@@ -222,7 +229,7 @@ class CsrDecider:
             sample_seconds: ... these, as far as they are known; the race tells better.
         """
         names, own, begin = contest.names, len(contest.own), self.clock()
-        run = race([contest.call(place) for place in range(len(names))], clock=self.clock,
+        run = race([_able(contest, place) for place in range(len(names))], clock=self.clock,
                    effort=self._until(begin + RACE * (end(sample_seconds) - begin)), timer=self.where.timer(self.clock))
         least = [min(seconds, default=math.inf) for seconds in run.seconds]
         winner = min(range(own), key=least.__getitem__)
@@ -291,6 +298,19 @@ class CsrDecider:
         ratios = np.divide(*last.seconds)
         by_part = ", ".join(f"{np.median(ratios[number::parts]):.3f}" for number in range(min(parts, ratios.size)))
         return verdict.accepted, f"{verdict.text}; by part {by_part}"
+
+
+def _able(contest: Contest, place: int) -> Call:
+    """Bind a candidate, or give what fails in its place: the race goes on without it."""
+    try:
+        return contest.call(place)
+    except Exception as error:
+        failure = error  # `error` is gone when the call runs
+
+        def fail() -> None:
+            raise failure
+
+        return fail
 
 
 class _Watch:

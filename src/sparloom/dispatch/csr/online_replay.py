@@ -30,6 +30,7 @@ class OnlineReplay:
 
     The first two run the safe configuration, as many programs make no more; they also say how long a call is. Then the
     race begins. A winner's result is compared with the baseline's before it is chosen. A candidate that fails is out.
+    Where an exception, such as Ctrl-C, comes while a call is counted, the next call begins the race anew.
 
     Args:
         make: what runs a choice.
@@ -39,14 +40,21 @@ class OnlineReplay:
     def __init__(self, decider: CsrDecider, make: Callable[[CsrChoice], TimedReplay], settle: Settle) -> None:
         self._decider, self._make, self._settle = decider, make, settle
         self._timer = decider.where.timer(decider.clock)
+        self._restart()
+
+    def _restart(self) -> None:
+        """Forget all calls."""
         self._alone: list[float] = []  # seconds of calls before the race
         self._choices: list[CsrChoice] = []
         self._arms: dict[int, TimedReplay] = {}
         self._race: OnlineRace | None = None
         self._beside = 0.0  # seconds that were not those of calls
+        self._counting = False  # whether some of the above is changed and some is not yet
 
     def __call__(self, operands: Operands, out: Any | None = None) -> Any:
         """Compute."""
+        if self._counting:  # the call before was abandoned by an exception
+            self._restart()
         start = self._decider.clock()
         if len(self._alone) < ALONE:
             return self._begun(operands, out)
@@ -59,13 +67,17 @@ class OnlineReplay:
                 raise
             result = self._arm(0)(operands, out)  # which raises where it is the operands that are wrong
             log.warning("%s by %s fails: %r", self._decider.op.name, self._choices[turn], error)
+            self._counting = True
             race.fail()
+            self._counting = False
             return result
+        self._counting = True
         race.record(seconds)
         wrong = self._wrong(operands, result) if race.settled and turn == race.winner else ""
         self._beside += self._decider.clock() - start - seconds
         if race.settled and turn == race.winner:
             self._end(wrong)
+        self._counting = False
         return self._arm(race.rival)(operands, out) if wrong else result
 
     def _begun(self, operands: Operands, out: Any | None) -> Any:
@@ -74,17 +86,22 @@ class OnlineReplay:
             self._choices = [CsrChoice(config=self._decider.where.safe(self._decider.op, operands).key)]
         arm = self._arm(0)
         result, seconds = arm.timed(operands, out, self._timer)
+        self._counting = True
         self._alone.append(seconds)
         if seconds < SHORT:
             reason = f"a run of {1e6 * seconds:.1f} us is too short for a race"
             self._settle(self._choices[0], Decision("rule", reason, executions=len(self._alone)), arm)
+        self._counting = False
         return result
 
     def _enter(self, operands: Operands) -> OnlineRace:
         policy = self._decider.policy
-        self._choices, baselines = self._decider.entrants(operands, min(self._alone))
-        self._race = OnlineRace(len(self._choices), baselines=baselines, effort=policy.effort,
+        choices, baselines = self._decider.entrants(operands, min(self._alone))
+        self._counting = True
+        self._choices = choices
+        self._race = OnlineRace(len(choices), baselines=baselines, effort=policy.effort,
                                 guardrail=policy.guardrail, runs=policy.runs)
+        self._counting = False
         return self._race
 
     def _arm(self, place: int) -> TimedReplay:

@@ -78,8 +78,9 @@ class Prepared:
 
     The first calls of an operation with a width decide how it runs, unless the cache knows: on a processor they
     are computed by one candidate after the other, on a GPU the first one measures. Further ones run at once.
-    Threads may share it; their calls run one after the other. The arrays of the matrix are used as they are: its values
-    may be changed in place between calls, its indices must not be.
+    Threads may share it; their calls run one after the other. A call by a signal handler or a finaliser that interrupts
+    another call in the same thread has arguments and workspaces of its own. The arrays of the matrix are used as they
+    are: its values may be changed in place between calls, its indices must not be.
 
     Args:
         matrix: A (rows, cols), in the memory of the processor, or of the device that `where` is.
@@ -117,6 +118,7 @@ class Prepared:
         self._placing: dict[_Case, Replay] = {}  # of maxima with their places
         self._families: dict[str, Family] = {}  # what they run has any width
         self._lock = RLock()
+        self._twin: Prepared | None = None
 
     def spmm(
         self, dense: Any, *, reduce: Reduce = "sum", values: Any | None = None, out: Any | None = None,
@@ -162,11 +164,11 @@ class Prepared:
         """
         given = self.where.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
         operands = Operands(self._with(values), {"B": given})
-        case = self._case("spmm_max", operands)
-        with self._lock:
-            replay = self._placing.get(case)
+        case, own = self._case("spmm_max", operands), self._own()
+        with own._lock:
+            replay = own._placing.get(case)
             if replay is None:
-                replay = self._placing[case] = self._begun(case, operands, places=True)
+                replay = own._placing[case] = own._begun(case, operands, places=True)
             return replay(operands)
 
     def sddmm(
@@ -220,14 +222,14 @@ class Prepared:
         Where calls are the race, see `CsrPolicy`, it is run to its end.
         """
         operands = Operands(self.matrix, dense)
-        case = self._case(op, operands)
-        with self._lock:
-            while case not in self._plans:
-                if case not in self._replays:
-                    self._replays[case] = self._begun(case, operands)
-                if case not in self._plans:
-                    self._replays[case](operands)
-            return self._plans[case]
+        case, own = self._case(op, operands), self._own()
+        with own._lock:
+            while case not in own._plans:
+                if case not in own._replays:
+                    own._replays[case] = own._begun(case, operands)
+                if case not in own._plans:
+                    own._replays[case](operands)
+            return own._plans[case]
 
     def decided(self, op: str, **dense: Any) -> bool:
         """Tell whether it is decided how calls with such dense operands run, without a run."""
@@ -261,11 +263,26 @@ class Prepared:
         case = self._case(op, operands)
         if out is not None:
             out = self.where.check_out(out, shape, operands)
-        with self._lock:
-            replay = self._replays.get(case)
+        own = self if not self._lock._is_owned() else self._own()
+        with own._lock:
+            replay = own._replays.get(case)
             if replay is None:
-                replay = self._replays[case] = self._begun(case, operands)
+                replay = own._replays[case] = own._begun(case, operands)
             return replay(operands, out)
+
+    def _own(self) -> Prepared:
+        """Give this, or a twin with the same decisions where this thread is in the middle of a call.
+
+        A signal handler or finaliser interrupts a call between pointing a kernel to its arrays and running it, or in
+        the middle of a decision. `RLock` tells whether its thread holds it in one step, so nothing can come between.
+        """
+        if not self._lock._is_owned():
+            return self
+        if self._twin is None:
+            twin = object.__new__(type(self))
+            twin.__dict__.update(self.__dict__, _lock=RLock(), _twin=None, _replays={}, _placing={}, _families={})
+            self._twin = twin
+        return self._twin._own()
 
     def _case(self, op: str, operands: Operands) -> _Case:
         shapes = tuple([array.shape[1:] for array in operands.dense.values()])
@@ -297,9 +314,10 @@ class Prepared:
 
         def settle(choice: CsrChoice, decision: Decision, replay: Replay) -> None:
             known = self._plans.get(case)  # by calls without places, or with them
-            replays[case] = replay if known is None else self._made(case, safe, known.choice, places)
             if known is None and not (places and libraries):
                 self._keep(case, CsrPlan(choice, decision, safe.space))
+            # last: an exception before it leaves the race, which is run again
+            replays[case] = replay if known is None else self._made(case, safe, known.choice, places)
 
         return OnlineReplay(self._decider(case, {} if places else libraries),
                             lambda choice: self._made(case, safe, choice, places), settle)
@@ -351,9 +369,9 @@ class Prepared:
 
     def _keep(self, case: _Case, plan: CsrPlan) -> None:
         """Take a decision, for later processes, too, and tell of it."""
-        self._plans[case] = plan
         self._cache.keep_schedule(self._key(case), {
             "choice": asdict(plan.choice), "decision": plan.decision.to_json()})
+        self._plans[case] = plan  # not before it is kept: where an exception comes between, it is decided anew
         if self._probes is not None:
             self._probes.add(self._key(case), plan.choice, plan.decision)
         log.info("%s, %s, %s: %s; %s; %d runs, %.3f s", case.op, self.matrix, case.shapes, plan.choice.config or

@@ -20,6 +20,7 @@ __all__ = ["ProbeLog"]
 log = logging.getLogger(__name__)
 
 NAME, OLDER = "probe_logs.jsonl", "probe_logs.1.jsonl"
+WAIT_SECONDS = 2.0  # for the lock
 LIMIT_BYTES = 10 << 20
 
 
@@ -57,7 +58,7 @@ class ProbeLog:
         while True:
             descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)  # among those that append: only one of them renames
+                _lock(descriptor)  # among those that append: only one of them renames
                 size = os.fstat(descriptor).st_size
                 if not self._is(descriptor):
                     continue
@@ -76,3 +77,21 @@ class ProbeLog:
             return os.path.samestat(os.fstat(descriptor), self.path.stat())
         except FileNotFoundError:
             return False
+
+
+def _lock(descriptor: int) -> None:
+    """Lock an open file.
+
+    Raises:
+        TimeoutError: another one holds the lock for too long. It may be a process that is stopped, or the call that the
+            caller has interrupted, which cannot go on before the caller returns.
+    """
+    end = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() > end:
+                raise TimeoutError(f"locked for {WAIT_SECONDS} s by somebody else") from error
+            time.sleep(1e-3)

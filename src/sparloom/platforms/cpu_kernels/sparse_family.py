@@ -20,6 +20,7 @@ class SparseCall(NativeCall):
     def point(self, values: np.ndarray) -> None:
         """Let it read other values of the same pattern."""
         if values is not self._values:
+            self._values = None  # an exception before the last line must not leave an address of other values
             self.arguments.rows.values = address(values)
             self._values = values
 
