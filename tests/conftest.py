@@ -11,6 +11,7 @@ from hypothesis import settings
 # times as long; processes that tests start inherit this. Those of libgomp, which reads it when
 # torch or a kernel is loaded, do not spin at all.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
+os.environ.setdefault("SPARLOOM_KEEP_BUSY", "1")  # what tests decide does not depend on what else runs
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))

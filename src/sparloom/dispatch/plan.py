@@ -12,6 +12,7 @@ from sparloom.dispatch.cost_model import PairCostModel
 from sparloom.dispatch.decide import Decided, Decider
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.estimate import Estimate
+from sparloom.dispatch.load import tell_busy, watch_load
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.plan_key import PlanKey
 from sparloom.dispatch.policy import Policy
@@ -105,17 +106,29 @@ def _replayed(problem: Problem, key: PlanKey, cache: PlanCache) -> PairPlan | No
 
 
 def _decide(decider: Decider, key: PlanKey, cache: PlanCache) -> Decided:
-    """Decide and keep it; "auto" rests on what "never" came to."""
+    """Decide, and keep it unless the machine was busy; "auto" rests on what "never" came to."""
     match key.fuse:
         case "always":
-            decided = decider.always()
+            decided, busy = _watched(decider.always, cache)
         case "never":
-            decided = decider.never()
+            decided, busy = _watched(decider.never, cache)
         case _:
             unfused = replace(key, fuse="never")
-            decided = decider.auto(cache.find(unfused) or _decide(decider, unfused, cache))
+            before = cache.find(unfused) or _decide(decider, unfused, cache)
+            decided, busy = _watched(lambda: decider.auto(before), cache)
     choice, decision = decided
+    if busy:
+        tell_busy()
+        return decided
     cache.keep(key, choice, decision)
     if choice.order != "natural":
         cache.keep_order(key.pattern, choice.order, decider.problem.order(choice.order))
     return decided
+
+
+def _watched(decide: Callable[[], Decided], cache: PlanCache) -> tuple[Decided, str]:
+    """Decide, and say why the machine was busy meanwhile; "" if it was not."""
+    watch = watch_load(keep_busy=cache.keep_busy)
+    with watch.over():
+        decided = decide()
+    return decided, watch.close()

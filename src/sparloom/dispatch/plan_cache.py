@@ -14,6 +14,7 @@ import numpy as np
 from sparloom.dispatch.choice import PairChoice
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.disk_cache import DiskCache
+from sparloom.dispatch.load import watch_load
 from sparloom.dispatch.old_plans import remove_some
 from sparloom.dispatch.plan_key import PlanKey, kernels_digest, machine_digest
 from sparloom.dispatch.rates import Rates, measure_rates
@@ -50,10 +51,12 @@ class PlanCache:
 
     Args:
         folder: made when the first decision is kept; None: nothing is kept, and rates are measured once per process.
+        keep_busy: of who uses this cache: decisions that were made on a busy machine are kept, too.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, *, keep_busy: bool = False) -> None:
         self.folder = None if folder is None else Path(folder)
+        self.keep_busy = keep_busy
         self._decisions, self._orders = (None, None) if folder is None else disk_caches(self.folder)
 
     @classmethod
@@ -83,14 +86,14 @@ class PlanCache:
         self._write("schedule", dict(key), {"choice": dict(choice)})
 
     def rates(self, threads: int) -> Rates:
-        """Find the rates of this machine, or measure and keep them."""
-        if self.folder is None:
-            return _rates_in_process(threads)
+        """Find the rates of this machine, or measure them, once in a process, and keep them if it was not busy."""
         found = self.find_rates(threads)
-        if found is None:
-            found = measure_rates(threads=threads)
-            self.keep_rates(threads, found)
-        return found
+        if found is not None:
+            return found
+        measured, busy = _rates_in_process(threads)
+        if not busy or self.keep_busy:
+            self.keep_rates(threads, measured)
+        return measured
 
     def find_rates(self, threads: int) -> Rates | None:
         """Find the rates of this machine; None if they were not measured."""
@@ -226,8 +229,11 @@ def _limit(variable: str, default: int) -> int:
 
 
 @cache
-def _rates_in_process(threads: int) -> Rates:
-    return measure_rates(threads=threads)
+def _rates_in_process(threads: int) -> tuple[Rates, str]:
+    watch = watch_load()
+    with watch.over():
+        measured = measure_rates(threads=threads)
+    return measured, watch.close()
 
 
 @cache

@@ -121,7 +121,7 @@ def _pair_decided(value: Mapping[str, Any]) -> Outcome:
 
 def _csr_decided(value: Mapping[str, Any]) -> Outcome:
     choice, decision = CsrChoice(**value["choice"]["choice"]), Decision.from_json(value["choice"]["decision"])
-    chosen = choice.library or choice.config
+    chosen = choice.name
     speedup = _speedup(chosen, decision)
     if speedup is None and decision.origin == "measured":
         speedup = 1.0  # nothing was faster than the best baseline, which runs

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparloom.dispatch import Decision, Effort, Fuse, PairPlan, PlanCache, PlanKey, Problem, Trial, plan_pair, race
+from sparloom.dispatch.load import tell_busy, watch_load
 from sparloom.errors import NotDecided
 from sparloom.jit import aligned
 from sparloom.ops import Operands, SpmmSpmm
@@ -78,13 +79,18 @@ class Planner:
             raise NotDecided(f"which sweeps of {self._matrix.pattern} are the fastest: plan once without replay_only")
         start = time.perf_counter()
         rivals = {name: self.planned(*name.split()) for name in _names(fuse)}
-        run = race([Sweeps(rival.plan.executor, rival.numbering.matrix, self._zeros[1]).advance
-                    for rival in rivals.values()], effort=Effort(), clock=time.perf_counter)
+        watch = watch_load(keep_busy=self._cache.keep_busy)
+        with watch.over():
+            run = race([Sweeps(rival.plan.executor, rival.numbering.matrix, self._zeros[1]).advance
+                        for rival in rivals.values()], effort=Effort(), clock=time.perf_counter)
         best, names = [min(seconds, default=np.inf) for seconds in run.seconds], list(rivals)
         winner = names[run.winner] if best[run.winner] < GUARD * best[0] or fuse != "auto" else names[0]
         trials = tuple(Trial(name, seconds) for name, seconds in zip(names, run.seconds, strict=True))
-        self._cache.keep(key, rivals[winner].plan.choice,
-                         Decision("measured", winner, trials, run.executions, time.perf_counter() - start))
+        if watch.close():
+            tell_busy()
+        else:
+            self._cache.keep(key, rivals[winner].plan.choice,
+                             Decision("measured", winner, trials, run.executions, time.perf_counter() - start))
         return rivals[winner]
 
     def _operands(self, numbering: Numbering) -> Operands:

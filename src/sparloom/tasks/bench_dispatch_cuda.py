@@ -91,7 +91,7 @@ class BenchDispatchCuda:
         folder = journal_folder(self.journals, commit(), [(entry.name, entry.nnz) for entry in entries.values()],
                                 self.timing, self.policy, self.heads, self.memory_bytes, signature, self.seed)
         bench = DeviceDispatchBench(where, torch.device(self.device), self.timing, self.heads, self.policy,
-                                    self.memory_bytes, PlanCache(folder / "plans"), self.seed)
+                                    self.memory_bytes, PlanCache(folder / "plans", keep_busy=True), self.seed)
         frame = timed_cases(
             partial(_case, bench, lru_cache(1)(self.corpus.load), entries), cases, folder / "cases.jsonl", threads=1,
             weights={key: float((entries[case.matrix].nnz + FIXED) * case.width) for key, case in cases.items()})

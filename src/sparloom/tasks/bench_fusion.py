@@ -95,7 +95,7 @@ class BenchFusion:
             matrix = corpus.load(name)
         except (OSError, ValueError, SparloomError) as error:
             return f"cannot be read: {error}"
-        bench = Bench({op.name: op for op in self.ops}, self.timing, PlanCache(self._folder / "plans"),
+        bench = Bench({op.name: op for op in self.ops}, self.timing, PlanCache(self._folder / "plans", keep_busy=True),
                       self.gemv_flops, self.seed)
         for case in missing:
             rows = (decide if step == "decide" else score)(bench, case, matrix)

@@ -79,9 +79,9 @@ class BenchGcn:
         probes = {name: self._probed(method) for name, method in peers.items()}
         form = min(probes, key=probes.__getitem__)
         with tempfile.TemporaryDirectory() as warm, tempfile.TemporaryDirectory() as fresh:
-            for method in own_methods(task, PlanCache(Path(warm)), seed=self.seed).values():
+            for method in own_methods(task, PlanCache(Path(warm), keep_busy=True), seed=self.seed).values():
                 self._probed(method)
-            methods = {"pyg": peers[form], **own_methods(task, PlanCache(Path(fresh)), seed=self.seed)}
+            methods = {"pyg": peers[form], **own_methods(task, PlanCache(Path(fresh), keep_busy=True), seed=self.seed)}
             rows = list(self._trained(methods))
         rest = rest_seconds(task, steps=self.block_steps)
         forms = {f"probe_{name}": seconds for name, seconds in probes.items()}

@@ -97,7 +97,7 @@ class BenchJacobi:
             self._journal(step).append(" ".join(place), [])
             return str(error)
         bench = JacobiBench(self.columns, self.threads, self.timing, self.tolerance, self.most_steps,
-                            PlanCache(self._folder / "plans"), self.seed)
+                            PlanCache(self._folder / "plans", keep_busy=True), self.seed)
         if step == "decide":
             rows = decide_jacobi(bench, matrix, definite=part == "definite")
         else:

@@ -93,7 +93,7 @@ class BenchRaggedSchedules:
 
     def _chosen(self, operator: RaggedOperator, structure: Structure) -> RaggedChoice:
         return choose_schedule(operator, structure, threads=self.threads, effort=self.effort,
-                               plans=PlanCache(self._folder / "plans"))
+                               plans=PlanCache(self._folder / "plans", keep_busy=True))
 
     def _timed(self, arms: Mapping[str, Callable[[], object]], timing: TimingProtocol) -> dict[str, Measurement]:
         with torch.inference_mode():

@@ -62,7 +62,7 @@ class CheckGcn:
 
     def _losses(self, task: Classification) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as folder:
-            own = own_methods(task, PlanCache(Path(folder)), seed=self.seed)
+            own = own_methods(task, PlanCache(Path(folder), keep_busy=True), seed=self.seed)
             peers = {f"pyg_{form}": method for form, method in peer_methods(task, seed=self.seed).items()}
             found = {name: self._loss(method) for name, method in (peers | own).items()}
         return found | {"float64": self._loss(peer_methods(task.double(), seed=self.seed)[REFERENCE])}

@@ -179,13 +179,13 @@ class DispatchBench:
         operands = OPS[op](self.heads).operands(
             SparseMatrix(pattern, np.ones(pattern.nnz, np.float32)), 8 * self.heads, self.seed)
         policy = replace(self.policy, calibrate="full", effort=replace(self.policy.effort, seconds=0.05))
-        self._until_decided(op, operands, PlanCache(None), DecisionWay(policy))
+        self._until_decided(op, operands, PlanCache(None, keep_busy=True), DecisionWay(policy))
 
     def _cold(self, case: DispatchCase, operands: Operands, way: DecisionWay) -> Row:
         """Make the first calls with nothing known but the rates of the machine."""
         folder = Path(tempfile.mkdtemp(prefix="sparloom-plans-"))
         try:
-            return self._until_decided(case.op, operands, PlanCache(folder), way)
+            return self._until_decided(case.op, operands, PlanCache(folder, keep_busy=True), way)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -197,7 +197,7 @@ class DispatchBench:
         make as many calls.
         """
         if cache.folder is not None:
-            cache.keep_rates(self.threads, PlanCache(self.plans).rates(self.threads))
+            cache.keep_rates(self.threads, PlanCache(self.plans, keep_busy=True).rates(self.threads))
         given, out = operands.matrix.to_scipy(), CpuKernels(self.threads, operands.width).family(
             OPS[op](self.heads)).result(operands)
         out.fill(0)
@@ -222,7 +222,7 @@ class DispatchBench:
 
     def _kept(self, case: DispatchCase) -> PlanCache:
         """Where the decision of a case is kept, with nothing else."""
-        return PlanCache(self.plans / case.key)
+        return PlanCache(self.plans / case.key, keep_busy=True)
 
     def _prepared(self, matrix: SparseMatrix, **options: Any) -> Prepared:
         return Prepared(matrix, threads=self.threads, libraries=self.libraries, **options)

@@ -209,7 +209,7 @@ def test_rows_out_of_order_are_right_each_time():
 @pytest.mark.parametrize("rows", [300, 20_000])
 def test_threads_may_share_what_is_prepared(rows):
     """Results of many rows take memory of others that are gone, never of those that are held."""
-    ready, xs = sparloom.prepare(matrix(rows)), [dense(200, 8, seed=seed) for seed in range(16)]
+    ready, xs = sparloom.prepare(matrix(rows), libraries={}), [dense(200, 8, seed=seed) for seed in range(16)]
     expected = [ready.spmm(x) for x in xs]
     copies = [each.copy() for each in expected]
 

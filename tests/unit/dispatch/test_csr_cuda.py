@@ -227,11 +227,11 @@ def test_without_cupy_the_remedy_is_named(monkeypatch):
 
 def test_kept_plans_are_told_apart(where, tmp_path, monkeypatch):
     prepared(where, tmp_path).spmm(Foreign(dense(COLS, WIDTH)))
-    rates, plan = list_plans(tmp_path, now=0.0)
+    plan, rates = sorted(list_plans(tmp_path, now=0.0), key=lambda kept: kept.kind)
     assert (plan.kind, plan.op, plan.state, plan.fault) == ("csr", "spmm", "foreign", "of another machine")
     assert (rates.kind, rates.threads, rates.state, rates.fault) == ("rates", 0, "foreign", "of another machine")
     monkeypatch.setattr("sparloom.platforms.cuda.gpu.CupyGpu.current", lambda: where.gpu)
-    rates, plan = list_plans(tmp_path, now=0.0)
+    plan, rates = sorted(list_plans(tmp_path, now=0.0), key=lambda kept: kept.kind)
     assert (plan.state, rates.state) == ("own", "own")
     assert rates.choice == "50688 GFLOP/s, 2970 GB/s from memory"
 

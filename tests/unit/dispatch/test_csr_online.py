@@ -88,7 +88,7 @@ def second_wins(monkeypatch):
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_winner_that_computes_something_else_is_refused(tmp_path, monkeypatch, caplog, second_wins, wrong):
     a, x = matrix(2000, 1500), dense(1500, 16)
-    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=LENIENT, libraries={})
+    ready = sparloom.prepare(a, threads=1, cache=PlanCache(tmp_path), policy=LENIENT, libraries={})
     if wrong:
         safe, timed = ready.where.safe(SpMM(), Operands(ready.matrix, {"B": x})), NativeReplay.timed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -29,10 +29,21 @@ class CsrChoice:
     Args:
         library: its name, "" for our own kernels.
         config: key of a point of the space, "" for a library.
+        threads: of the configuration; 0: all that the place has.
     """
 
     library: str = ""
     config: str = ""
+    threads: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Write as JSON values; threads only where they are not all."""
+        return {name: value for name, value in asdict(self).items() if value or name != "threads"}
+
+    @property
+    def name(self) -> str:
+        """Name it among trials."""
+        return self.library or (f"{self.config},threads={self.threads}" if self.threads else self.config)
 
 
 @dataclass(frozen=True)

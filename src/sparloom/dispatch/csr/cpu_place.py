@@ -49,6 +49,10 @@ class CpuPlace:
         """Give kernels of an operation."""
         return CpuKernels(self.threads, width, RESULTS.empty).family(op)
 
+    def with_threads(self, threads: int) -> CpuPlace:
+        """Take the same place with so many threads."""
+        return CpuPlace(threads, self.libraries)
+
     def space(self, op: Op, width: int) -> ConfigSpace:
         """Give the space of these kernels."""
         return CpuKernels(self.threads, width).space(op)

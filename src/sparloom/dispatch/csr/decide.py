@@ -50,6 +50,7 @@ NEAR = 1.3  # times as long as the safe one on the sample, up to which a library
 LOOKS = 2  # runs of each on the sample for that
 ONLINE = Effort(candidates=6, repetitions=2, pairs=(4, 16), executions=120, seconds=1.0, tolerance=0.2)
 BINDING = 1.0  # runs that binding a candidate may take which computes calls of a program
+STARTING = 0.5e-3  # seconds of all threads but one in a run, up to which starting them may take longer than they save
 ASKING = 1e-3  # seconds of a run, from which on a model is asked, which takes about as long
 
 
@@ -173,11 +174,12 @@ class CsrDecider:
         return contest.choice(chosen), Decision("measured", f"{reason}; {rows} of {pattern.rows} rows", trials,
                                                 before + executions, watch.seconds)
 
-    def entrants(self, operands: Operands, run: float) -> tuple[list[CsrChoice], list[int]]:
+    def entrants(self, operands: Operands, run: float, *, busy: bool = False) -> tuple[list[CsrChoice], list[int]]:
         """Choose what is worth to compute a call of the program.
 
         Args:
             run: seconds of the safe one, as the program has called it.
+            busy: the machine is, so that one thread may be faster than many.
 
         Returns:
             Choices, a baseline first and then the most promising ones; which of them are baselines.
@@ -186,7 +188,10 @@ class CsrDecider:
         able = self.where.able(self.op, operands, self._few(operands, safe, run))
         own = [CsrChoice(config=config.key) for config in able]
         libraries = [CsrChoice(library=name) for name in self._near(operands, safe, run)]
-        return [own[0], *libraries, *own[1:]], list(range(1 + len(libraries)))
+        others = self.where.threads - 1
+        alone = [replace(own[0], threads=1)] if others > 0 and (busy or others * run <= STARTING) else []
+        rest = own[1:max(1, self.policy.effort.candidates - len(alone))]
+        return [own[0], *libraries, *alone, *rest], list(range(1 + len(libraries)))
 
     def _few(self, operands: Operands, safe: Config, run: float) -> list[Config]:
         """Choose configurations of our kernels, the safe one first; of short runs, without asking a model."""

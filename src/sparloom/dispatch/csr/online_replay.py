@@ -12,6 +12,7 @@ from sparloom.dispatch.csr.decide import CsrDecider
 from sparloom.dispatch.csr.online import OnlineRace
 from sparloom.dispatch.csr.replay import Replay, TimedReplay
 from sparloom.dispatch.decision import Decision, Trial
+from sparloom.dispatch.load import LoadWatch
 from sparloom.ops import Operands
 
 __all__ = ["OnlineReplay"]
@@ -21,8 +22,8 @@ log = logging.getLogger(__name__)
 ALONE = 2  # calls before the race
 SHORT = 10e-6  # seconds of a run, most of which are not the kernel's
 
-Settle = Callable[[CsrChoice, Decision, Replay], None]
-"""Takes what was decided, why, and what runs it."""
+Settle = Callable[[CsrChoice, Decision, Replay, str], None]
+"""Takes what was decided, why, what runs it, and why the machine was busy meanwhile, "" where it was not."""
 
 
 class OnlineReplay:
@@ -30,15 +31,20 @@ class OnlineReplay:
 
     The first two run the safe configuration, as many programs make no more; they also say how long a call is. Then the
     race begins. A winner's result is compared with the baseline's before it is chosen. A candidate that fails is out.
+    On a busy machine no library is chosen: one with a single thread is less held up there than a kernel with all.
     Where an exception, such as Ctrl-C, comes while a call is counted, the next call begins the race anew.
 
     Args:
         make: what runs a choice.
         settle: is called once.
+        watch: makes what tells whether the machine is busy.
     """
 
-    def __init__(self, decider: CsrDecider, make: Callable[[CsrChoice], TimedReplay], settle: Settle) -> None:
-        self._decider, self._make, self._settle = decider, make, settle
+    def __init__(
+        self, decider: CsrDecider, make: Callable[[CsrChoice], TimedReplay], settle: Settle,
+        watch: Callable[[], LoadWatch],
+    ) -> None:
+        self._decider, self._make, self._settle, self._watching = decider, make, settle, watch
         self._timer = decider.where.timer(decider.clock)
         self._restart()
 
@@ -48,6 +54,7 @@ class OnlineReplay:
         self._choices: list[CsrChoice] = []
         self._arms: dict[int, TimedReplay] = {}
         self._race: OnlineRace | None = None
+        self._watch: LoadWatch | None = None  # from the second call on, when all threads have started
         self._beside = 0.0  # seconds that were not those of calls
         self._counting = False  # whether some of the above is changed and some is not yet
 
@@ -60,6 +67,7 @@ class OnlineReplay:
             return self._begun(operands, out)
         race = self._race or self._enter(operands)
         turn = race.turn
+        self._watch.begin()
         try:
             result, seconds = self._arm(turn).timed(operands, out, self._timer)
         except Exception as error:
@@ -71,6 +79,7 @@ class OnlineReplay:
             race.fail()
             self._counting = False
             return result
+        self._watch.end(seconds)
         self._counting = True
         race.record(seconds)
         wrong = self._wrong(operands, result) if race.settled and turn == race.winner else ""
@@ -85,18 +94,25 @@ class OnlineReplay:
         if not self._choices:
             self._choices = [CsrChoice(config=self._decider.where.safe(self._decider.op, operands).key)]
         arm = self._arm(0)
+        if self._watch is not None:
+            self._watch.begin()
         result, seconds = arm.timed(operands, out, self._timer)
+        if self._watch is not None:
+            self._watch.end(seconds)
         self._counting = True
         self._alone.append(seconds)
         if seconds < SHORT:
             reason = f"a run of {1e6 * seconds:.1f} us is too short for a race"
-            self._settle(self._choices[0], Decision("rule", reason, executions=len(self._alone)), arm)
+            self._settle(self._choices[0], Decision("rule", reason, executions=len(self._alone)), arm, "")
+        elif self._watch is None:
+            self._watch = self._watching()
         self._counting = False
         return result
 
     def _enter(self, operands: Operands) -> OnlineRace:
         policy = self._decider.policy
-        choices, baselines = self._decider.entrants(operands, min(self._alone))
+        choices, baselines = self._decider.entrants(
+            operands, min(self._alone), busy=bool(self._watch.reason()))
         self._counting = True
         self._choices = choices
         self._race = OnlineRace(len(choices), baselines=baselines, effort=policy.effort,
@@ -124,13 +140,16 @@ class OnlineReplay:
         if wrong:
             log.error("%s by %s is refused: %s", self._decider.op.name, self._choices[race.winner], wrong)
             reason = f"refused: {wrong}"
+        busy = self._watch.close()
+        if busy and self._choices[winner].library:
+            winner, reason = 0, f"{self._choices[winner].library} was the fastest on a busy machine"
         usual = median(race.seconds[winner])
         longer = sum(seconds - usual for taken in race.seconds for seconds in taken)
-        names = [choice.config or choice.library for choice in self._choices]
+        names = [choice.name for choice in self._choices]
         trials = [Trial(name, tuple(taken)) for name, taken in zip(names, race.seconds, strict=True)]
         if race.winner != race.rival:
             trials += [Trial(names[arm], tuple(race.paired(arm))) for arm in (race.winner, race.rival)]
         executions = ALONE + sum(map(len, race.seconds))
         decision = Decision("measured", f"{reason}; in {executions} calls", tuple(trials), executions,
                             max(0.0, self._beside + longer))
-        self._settle(self._choices[winner], decision, self._arm(winner))
+        self._settle(self._choices[winner], decision, self._arm(winner), busy)

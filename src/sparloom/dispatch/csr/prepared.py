@@ -6,9 +6,10 @@ import logging
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from threading import RLock
+from time import monotonic as clock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -19,10 +20,11 @@ from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy
 from sparloom.dispatch.csr.online_replay import OnlineReplay
 from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.proposals import Given
-from sparloom.dispatch.csr.replay import LibraryReplay, NativeReplay, PlacesReplay, Replay, TimedReplay
+from sparloom.dispatch.csr.replay import LibraryReplay, MeanwhileReplay, NativeReplay, PlacesReplay, Replay, TimedReplay
 from sparloom.dispatch.csr.rivals import Library
 from sparloom.dispatch.csr.switches import Switches
 from sparloom.dispatch.decision import Decision
+from sparloom.dispatch.load import LoadWatch, tell_busy, watch_load
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.errors import IllegalSchedule, NotDecided, SchemaError
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmMean
@@ -44,6 +46,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 OPS: Mapping[str, Op] = {
     "spmm": SpMM(), "spmm_mean": SpmmMean(), "spmm_max": SpmmMax(), "sddmm": SDDMM(), "attention": CsrAttention()}
+AGAIN, LATEST = 1.0, 600.0  # seconds after a decision on a busy machine until it is made anew, first and at most
 SHORT = 2  # bytes of a number that cannot hold one over the nonzeros of a long row: kernels divide the sums instead
 
 
@@ -116,7 +119,8 @@ class Prepared:
         self._plans: dict[_Case, CsrPlan] = {}
         self._replays: dict[_Case, Replay] = {}
         self._placing: dict[_Case, Replay] = {}  # of maxima with their places
-        self._families: dict[str, Family] = {}  # what they run has any width
+        self._families: dict[tuple[str, int], Family] = {}  # what they run has any width
+        self._unsure: dict[_Case, float] = {}  # decided on a busy machine -> seconds after which to decide anew
         self._lock = RLock()
         self._twin: Prepared | None = None
 
@@ -295,37 +299,67 @@ class Prepared:
             if plan is None and self._policy.calibrate == "online":
                 return self._online(case, operands, places)
             self._plans[case] = plan or self._decided(case, operands)
-        return self._made(case, self.where.safe(_op_for(case), operands), self._plans[case].choice, places)
+        made = self._made(case, self.where.safe(_op_for(case), operands), self._plans[case].choice, places)
+        return self._meanwhile(case, made, places) if case in self._unsure else made
 
     def _made(self, case: _Case, safe: Config, choice: CsrChoice, places: bool) -> TimedReplay:
         """Make what runs a choice; places of maxima are found by our own kernels, whatever runs without them."""
         config = _parsed(safe.space, choice.config) if choice.config else safe
         if places:
-            return PlacesReplay(self._family(case.op), config)
+            return PlacesReplay(self._family(case.op, choice.threads), config)
         if choice.library:
             library = self._libraries[case.op][choice.library]
             return LibraryReplay(library(self.matrix, self.threads), self.where)
-        return NativeReplay(self._family(case.op), config)
+        return NativeReplay(self._family(case.op, choice.threads), config)
+
+    def _meanwhile(self, case: _Case, replay: Replay, places: bool) -> MeanwhileReplay:
+        """Run a choice that was made on a busy machine until it is time to look again, each time twice as late."""
+        replays: dict[_Case, Any] = self._placing if places else self._replays
+
+        def anew(operands: Operands) -> Replay:
+            self._unsure[case] = min(2 * self._unsure.get(case, AGAIN), LATEST)
+            found = self._found(case)  # by another process
+            if found is not None:
+                self._sure(case, found)
+            elif self._policy.calibrate == "online":
+                replays[case] = self._online(case, operands, places)
+                return replays[case]
+            else:
+                self._plans[case] = self._decided(case, operands)
+            replays[case] = self._begun(case, operands, places=places)
+            return replays[case]
+
+        return MeanwhileReplay(replay, clock() + self._unsure.setdefault(case, AGAIN), anew, clock=clock)
+
+    def _sure(self, case: _Case, plan: CsrPlan) -> None:
+        self._plans[case] = plan
+        self._unsure.pop(case, None)
 
     def _online(self, case: _Case, operands: Operands, places: bool) -> OnlineReplay:
         """Let calls decide, but those that find places without libraries, which cannot."""
         replays: dict[_Case, Any] = self._placing if places else self._replays
         safe, libraries = self.where.safe(_op_for(case), operands), self._libraries.get(case.op, {})
 
-        def settle(choice: CsrChoice, decision: Decision, replay: Replay) -> None:
-            known = self._plans.get(case)  # by calls without places, or with them
+        def settle(choice: CsrChoice, decision: Decision, replay: Replay, busy: str) -> None:
+            known = None if case in self._unsure else self._plans.get(case)  # by calls without places, or with them
             if known is None and not (places and libraries):
-                self._keep(case, CsrPlan(choice, decision, safe.space))
+                self._keep(case, CsrPlan(choice, decision, safe.space), busy)
+            made = replay if known is None else self._made(case, safe, known.choice, places)
             # last: an exception before it leaves the race, which is run again
-            replays[case] = replay if known is None else self._made(case, safe, known.choice, places)
+            replays[case] = self._meanwhile(case, made, places) if busy and known is None else made
 
         return OnlineReplay(self._decider(case, {} if places else libraries),
-                            lambda choice: self._made(case, safe, choice, places), settle)
+                            lambda choice: self._made(case, safe, choice, places), settle, self._watch)
 
-    def _family(self, op: str) -> Family:
-        if op not in self._families:
-            self._families[op] = self.where.kernels(OPS[op], 1)
-        return self._families[op]
+    def _watch(self) -> LoadWatch:
+        """Watch the load of the processors, which a GPU does not wait for."""
+        return watch_load(keep_busy=self._cache.keep_busy or not self.threads)
+
+    def _family(self, op: str, threads: int = 0) -> Family:
+        if (op, threads) not in self._families:
+            where = self.where.with_threads(threads) if threads else self.where
+            self._families[op, threads] = where.kernels(OPS[op], 1)
+        return self._families[op, threads]
 
     def _found(self, case: _Case) -> CsrPlan | None:
         found, op = self._cache.find_schedule(self._key(case)), case.op
@@ -338,6 +372,8 @@ class Prepared:
                 raise SchemaError(f"library {plan.choice.library} is not here")
             if not plan.choice.library:
                 space.validate(plan.config)
+            if plan.choice.threads not in range(1 + self.threads):
+                raise SchemaError(f"threads={plan.choice.threads!r} of {self.threads}")
         except (AttributeError, KeyError, TypeError, ValueError, IllegalSchedule, SchemaError) as error:
             log.warning("what was decided about %s on %s: %s: it is decided anew", op, self.matrix, error)
             return None
@@ -355,9 +391,14 @@ class Prepared:
         return CsrPlan(CsrChoice(config=safe.key), Decision("rule", reason), safe.space)
 
     def _decided(self, case: _Case, operands: Operands) -> CsrPlan:
-        decider = self._decider(case, self._libraries.get(case.op, {}))
-        plan = CsrPlan(*decider.decide(operands), self.where.space(_op_for(case), operands.width).name)
-        self._keep(case, plan)
+        decider, watch = self._decider(case, self._libraries.get(case.op, {})), self._watch()
+        with watch.over():
+            choice, decision = decider.decide(operands)
+        busy = watch.close()
+        if busy and choice.library:
+            choice = CsrChoice(config=self.where.safe(_op_for(case), operands).key)
+        plan = CsrPlan(choice, decision, self.where.space(_op_for(case), operands.width).name)
+        self._keep(case, plan, busy)
         return plan
 
     def _decider(self, case: _Case, libraries: Mapping[str, Library]) -> CsrDecider:
@@ -367,15 +408,21 @@ class Prepared:
             lambda: self._proposals.scorer(lambda: where.model(self._cache), threads=self.threads),
             allows=self._switches.cuda.allows, apart=self._proposals.learned)
 
-    def _keep(self, case: _Case, plan: CsrPlan) -> None:
-        """Take a decision, for later processes, too, and tell of it."""
-        self._cache.keep_schedule(self._key(case), {
-            "choice": asdict(plan.choice), "decision": plan.decision.to_json()})
-        self._plans[case] = plan  # not before it is kept: where an exception comes between, it is decided anew
+    def _keep(self, case: _Case, plan: CsrPlan, busy: str = "") -> None:
+        """Take a decision, for later processes, too, unless the machine was busy, and tell of it."""
+        if busy:
+            self._unsure.setdefault(case, AGAIN)
+            self._plans[case] = plan
+            tell_busy()
+        else:
+            self._cache.keep_schedule(self._key(case), {
+                "choice": plan.choice.to_json(), "decision": plan.decision.to_json()})
+            self._sure(case, plan)  # not before it is kept: where an exception comes between, it is decided anew
         if self._probes is not None:
             self._probes.add(self._key(case), plan.choice, plan.decision)
-        log.info("%s, %s, %s: %s; %s; %d runs, %.3f s", case.op, self.matrix, case.shapes, plan.choice.config or
-                 plan.choice.library, plan.decision.reason, plan.decision.executions, plan.decision.seconds)
+        log.info("%s, %s, %s: %s; %s%s; %d runs, %.3f s", case.op, self.matrix, case.shapes, plan.choice.name,
+                 plan.decision.reason, f"; not kept: {busy}" if busy else "", plan.decision.executions,
+                 plan.decision.seconds)
 
     def _key(self, case: _Case) -> dict[str, Any]:
         return {

@@ -8,7 +8,6 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ class ProbeLog:
         Args:
             key: what the decision is kept by.
         """
-        line = json.dumps({"time": time.time(), "key": dict(key), "choice": asdict(choice),
+        line = json.dumps({"time": time.time(), "key": dict(key), "choice": choice.to_json(),
                            "decision": decision.to_json()})
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.rivals import Product
-from sparloom.dispatch.racing import Timer
+from sparloom.dispatch.racing import Clock, Timer
 from sparloom.ops import Operands
 from sparloom.platforms import DeviceKernels, Family, SpmmMaxKernels
 from sparloom.space import Config
 
-__all__ = ["LibraryReplay", "NativeReplay", "PlacesReplay", "Replay", "TimedReplay"]
+__all__ = ["LibraryReplay", "MeanwhileReplay", "NativeReplay", "PlacesReplay", "Replay", "TimedReplay"]
 
 
 class Replay(Protocol):
@@ -94,6 +95,24 @@ class PlacesReplay:
         else:
             self._family.rebind(self._call, operands, *both)
         return both
+
+
+class MeanwhileReplay:
+    """What runs until it is time to decide anew.
+
+    Args:
+        replay: computes until then.
+        until: by the clock.
+        anew: gives what computes from then on.
+    """
+
+    def __init__(self, replay: Replay, until: float, anew: Callable[[Operands], Replay], *, clock: Clock) -> None:
+        self._replay, self._until, self._anew, self._clock = replay, until, anew, clock
+
+    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
+        """Compute."""
+        replay = self._replay if self._clock() < self._until else self._anew(operands)
+        return replay(operands, out)
 
 
 class LibraryReplay:
