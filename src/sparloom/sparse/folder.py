@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from sparloom.log import track
 from sparloom.sparse.corpus import MatrixEntry, Role, entry_of, family_role, row_bin
 from sparloom.sparse.matrices import MATRIX_ENDINGS, matrix_stem, read_matrix
@@ -31,8 +33,8 @@ class FolderCorpus:
         return tuple(entry for entry, _ in self._files().values())
 
     def load(self, name: str) -> SparseMatrix:
-        """Read one matrix."""
-        return read_matrix(self._files()[entry_of(self.entries(), name).name][1])
+        """Read one matrix; its values are float32, beside the exact ones where these differ."""
+        return read_matrix(self._files()[entry_of(self.entries(), name).name][1]).astype(np.float32)
 
     def split(self) -> dict[str, Role]:
         """Give every matrix a role by the hash of its family."""

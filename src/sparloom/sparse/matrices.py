@@ -5,6 +5,8 @@ import io
 import tarfile
 from pathlib import Path
 
+from numpy.typing import DTypeLike
+
 from sparloom.files import atomic_path
 from sparloom.sparse.archive import read_gzip, read_tar
 from sparloom.sparse.arrays import read_arrays, write_arrays
@@ -17,11 +19,17 @@ __all__ = ["MATRIX_ENDINGS", "matrix_stem", "read_matrix", "write_matrix"]
 MATRIX_ENDINGS = (".tar.gz", ".tgz", ".mtx.gz", ".mtx", ".npz")
 
 
-def read_matrix(path: Path | str, *, limit_bytes: int = LIMIT_BYTES) -> SparseMatrix:
+def read_matrix(
+    path: Path | str, *, limit_bytes: int = LIMIT_BYTES, dtype: DTypeLike | None = None,
+) -> SparseMatrix:
     """Read a real matrix from .mtx, .mtx.gz, a SuiteSparse .tar.gz or .npz.
+
+    No digit of the file is lost: what float32 rounds is kept in `SparseMatrix.exact`, and `astype` gives it back.
 
     Args:
         limit_bytes: what the file may hold after unpacking.
+        dtype: of the values: numpy.float32, numpy.float64, or None: float32 unless that makes a number 0, then float64.
+            A number that is not finite in the type is an error, and if it is given, so is one that becomes 0.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -33,14 +41,14 @@ def read_matrix(path: Path | str, *, limit_bytes: int = LIMIT_BYTES) -> SparseMa
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     if ending == ".npz":
-        return read_arrays(path, limit_bytes)
+        return read_arrays(path, limit_bytes, dtype)
     if ending in (".tar.gz", ".tgz"):
         text, member = read_tar(path, limit_bytes)
-        return parse_market(text, f"{path}: member {member}", limit_bytes)
+        return parse_market(text, f"{path}: member {member}", limit_bytes, dtype)
     if ending == ".mtx.gz":
-        return parse_market(read_gzip(path, limit_bytes), str(path), limit_bytes)
+        return parse_market(read_gzip(path, limit_bytes), str(path), limit_bytes, dtype)
     check_size(path.stat().st_size, limit_bytes, f"{path}: holds")
-    return parse_market(path.read_bytes(), str(path), limit_bytes)
+    return parse_market(path.read_bytes(), str(path), limit_bytes, dtype)
 
 
 def write_matrix(path: Path | str, matrix: SparseMatrix) -> None:
