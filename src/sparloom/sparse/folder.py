@@ -46,7 +46,7 @@ class FolderCorpus:
             if not folder.is_dir():
                 raise NotADirectoryError(f"{folder}: no such folder: give one that holds {', '.join(MATRIX_ENDINGS)}")
             paths: dict[str, Path] = {}
-            for path in sorted(path for path in folder.rglob("*") if path.name.endswith(MATRIX_ENDINGS)):
+            for path in sorted(path for path in folder.rglob("*") if _is_matrix(path)):
                 name = f"{_group(path, folder)}/{matrix_stem(path)}"
                 if name in paths:
                     raise ValueError(f"{path} and {paths[name]} are both named {name}: rename one of them")
@@ -56,6 +56,11 @@ class FolderCorpus:
                 for name in track(sorted(paths), "matrix files")
             }
         return self._found
+
+
+def _is_matrix(path: Path) -> bool:
+    """Tell by the name; a Mac puts "._NAME", which holds attributes, beside every file on foreign disks."""
+    return path.name.endswith(MATRIX_ENDINGS) and not path.name.startswith("._")
 
 
 def _group(path: Path, folder: Path) -> str:

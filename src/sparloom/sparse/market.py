@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import DTypeLike
 
-from sparloom.sparse.limits import check_extents
+from sparloom.sparse.limits import check_extents, memory_for
 from sparloom.sparse.market_text import MarketStream, count_tokens, lines_of, vanishing_line, words_of
 from sparloom.sparse.pattern import INDEX_LIMIT, Pattern, SparseMatrix, unfit_value
 
@@ -19,6 +19,7 @@ FIELDS = ("real", "double", "integer", "unsigned-integer", "pattern")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 LONGEST_BANNER, LONGEST_SIZE_LINE, LONGEST_PREAMBLE = 1024, 1024, 16 << 20  # bytes; the preamble is all comments
 LONGEST_COUNT = 18  # digits
+ENTRY_BYTES, POINTER_BYTES = 64, 16  # wanted at the most while a matrix is read, per entry and per row
 SHOWN = 40  # characters of a token in a message
 INTEGER = re.compile(rb"[+-]?\d+")
 UNSIGNED = re.compile(rb"[+]?\d+")
@@ -57,6 +58,7 @@ def parse_market(text: bytes, place: str, limit_bytes: int, dtype: DTypeLike | N
     Raises:
         ValueError: the text breaks the format, is incomplete, or holds something other than finite real numbers that
             `dtype` has, each position once; the message names `place` and the line.
+        MemoryError: says how much was wanted.
     """
     if b"\n" not in text:
         text = text.replace(b"\r", b"\n")  # lines may end in carriage returns alone
@@ -64,6 +66,21 @@ def parse_market(text: bytes, place: str, limit_bytes: int, dtype: DTypeLike | N
     check_extents((header.rows, header.cols), limit_bytes, f"{place}: line {header.line}")
     if count_tokens(text, header.body, real=header.field == "real") != header.count * header.tokens:
         raise _fault(text, header, place)
+    wanted = ENTRY_BYTES * header.count + POINTER_BYTES * header.rows
+    with memory_for(f"{place}: {header.rows} x {header.cols} with {header.count} entries need about {wanted} bytes"):
+        return _matrix(text, header, place, dtype)
+
+
+def market_text(matrix: SparseMatrix) -> bytes:
+    """Write a matrix as coordinate, real, general; the digits bring every number back exactly, as float64 too."""
+    pattern = matrix.pattern
+    sink = io.BytesIO()
+    entries = (matrix.astype(np.float64).values, (pattern.row_ids(), pattern.indices))
+    fast_matrix_market.write_coo(sink, entries, pattern.shape, parallelism=1)
+    return sink.getvalue()
+
+
+def _matrix(text: bytes, header: _Header, place: str, dtype: DTypeLike | None) -> SparseMatrix:
     if header.count == 0:
         rows = cols = np.zeros(0, dtype=np.int32)
         values = np.zeros(0)
@@ -74,15 +91,6 @@ def parse_market(text: bytes, place: str, limit_bytes: int, dtype: DTypeLike | N
     csr = scipy.sparse.csr_array(coo)  # would add up repeated entries; _entry_fault refused them
     csr.sort_indices()
     return SparseMatrix.of_doubles(Pattern(csr.shape, csr.indptr, csr.indices), csr.data, dtype)
-
-
-def market_text(matrix: SparseMatrix) -> bytes:
-    """Write a matrix as coordinate, real, general; the digits bring every number back exactly, as float64 too."""
-    pattern = matrix.pattern
-    sink = io.BytesIO()
-    entries = (matrix.astype(np.float64).values, (pattern.row_ids(), pattern.indices))
-    fast_matrix_market.write_coo(sink, entries, pattern.shape, parallelism=1)
-    return sink.getvalue()
 
 
 def _read_header(text: bytes, place: str) -> _Header:
