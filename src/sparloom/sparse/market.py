@@ -10,7 +10,7 @@ import scipy.sparse
 from numpy.typing import DTypeLike
 
 from sparloom.sparse.limits import check_extents, memory_for
-from sparloom.sparse.market_text import MarketStream, count_tokens, lines_of, vanishing_line, words_of
+from sparloom.sparse.market_text import BLANKS, MarketStream, count_tokens, lines_of, vanishing_line, words_of
 from sparloom.sparse.pattern import INDEX_LIMIT, Pattern, SparseMatrix, unfit_value
 
 __all__ = ["market_text", "parse_market"]
@@ -131,9 +131,9 @@ def _size_line(text: bytes, place: str) -> tuple[bytes, int, int]:
     start, line = 0, 0
     for content in lines_of(text, 0):
         line, start = line + 1, start + len(content) + 1
-        if len(content) > LONGEST_SIZE_LINE and not content.lstrip().startswith(b"%"):
+        content = content.strip(BLANKS)
+        if len(content) > LONGEST_SIZE_LINE and not content.startswith(b"%"):
             raise ValueError(f"{place}: line {line}: {len(content)} characters where the size line must stand")
-        content = content.strip()
         if content and not content.startswith(b"%"):
             return content, min(start, len(text)), line
         if start > LONGEST_PREAMBLE:
@@ -215,43 +215,53 @@ def _parse(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Read rows, columns, counted from 0, and float64 values of the stored entries."""
     coordinate = header.layout == "coordinate"
-    sizes = (header.rows, header.cols, header.count)[: 3 if coordinate else 2]
-    banner = f"%%MatrixMarket matrix {header.layout} {header.field} {header.symmetry}\n{' '.join(map(str, sizes))}\n"
+    # an array is read as one column: the parser does not miss entries of symmetric ones
+    sizes = (header.rows, header.cols, header.count) if coordinate else (header.count, 1)
+    banner = f"%%MatrixMarket matrix {header.layout} {header.field} general\n{' '.join(map(str, sizes))}\n"
     source = MarketStream(banner.encode("ascii"), text, header.body)
     try:
         if coordinate:
-            (read, (rows, cols)), _ = fast_matrix_market.read_coo(source, parallelism=1, generalize_symmetry=False)
+            (read, (rows, cols)), _ = fast_matrix_market.read_coo(source, parallelism=1)
         else:
-            read = fast_matrix_market.read_array(source, parallelism=1)
+            read = fast_matrix_market.read_array(source, parallelism=1).ravel()
     except (ValueError, OverflowError) as error:
         raise _fault(text, header, place, str(error)) from error
     values = read.astype(np.float64, copy=False)
     if header.field == "real" and not values.all() and (vanishing := vanishing_line(text, header.body)):
         before, word = vanishing
         raise ValueError(f"{place}: line {header.line + 1 + before}: {_shown(word)} is too small for float64")
-    unfit = unfit_value(values.ravel(), dtype)
-    if unfit is not None:
-        entry, complaint = unfit
-        row, col = (int(rows[entry]), int(cols[entry])) if coordinate else divmod(entry, header.cols)
-        line = _line_of(text, header, entry if coordinate else _array_entry(row, col, header))
-        value = float(values.ravel()[entry])
-        raise ValueError(f"{place}: line {line}: value {value!r} at ({row + 1}, {col + 1}) {complaint}")
     if not coordinate:
-        rows, cols = np.nonzero(values if header.symmetry == "general" else np.tril(values))
-        return rows.astype(np.int32), cols.astype(np.int32), values[rows, cols]
-    fault = _entry_fault(rows, cols, header)
+        rows, cols = _array_positions(header)
+    fault = _value_fault(values, rows, cols, dtype=dtype) or (_entry_fault(rows, cols, header) if coordinate else None)
     if fault is not None:
         raise ValueError(f"{place}: line {_line_of(text, header, fault[0])}: {fault[1]}")
-    return rows, cols, values
+    if coordinate:
+        return rows, cols, values
+    stored = np.flatnonzero(values)
+    return rows[stored], cols[stored], values[stored]
 
 
-def _array_entry(row: int, col: int, header: _Header) -> int:
-    """Number the entry of an array file that holds a position; columns stand one after the other."""
-    if header.symmetry == "general":
-        return col * header.rows + row
-    row, col = max(row, col), min(row, col)
-    diagonal = header.symmetry != "skew-symmetric"
-    return sum(header.rows - above - (not diagonal) for above in range(col)) + row - col - (not diagonal)
+def _array_positions(header: _Header) -> tuple[np.ndarray, np.ndarray]:
+    """List rows and columns of the entries of an array file, column after column; of symmetric ones the lower part."""
+    starts = np.zeros(header.cols, np.int32)
+    if header.symmetry != "general":
+        starts = np.arange(header.cols, dtype=np.int32) + (header.symmetry == "skew-symmetric")
+    lengths = header.rows - starts
+    cols = np.repeat(np.arange(header.cols, dtype=np.int32), lengths)
+    before = np.cumsum(lengths, dtype=np.int64) - lengths
+    rows = (np.arange(header.count) - before[cols] + starts[cols]).astype(np.int32)
+    return rows, cols
+
+
+def _value_fault(
+    values: np.ndarray, rows: np.ndarray, cols: np.ndarray, *, dtype: DTypeLike | None,
+) -> tuple[int, str] | None:
+    unfit = unfit_value(values, dtype)
+    if unfit is None:
+        return None
+    entry, complaint = unfit
+    at = f"({int(rows[entry]) + 1}, {int(cols[entry]) + 1})"
+    return entry, f"value {float(values[entry])!r} at {at} {complaint}"
 
 
 def _entry_fault(rows: np.ndarray, cols: np.ndarray, header: _Header) -> tuple[int, str] | None:
@@ -282,7 +292,7 @@ def _line_of(text: bytes, header: _Header, entry: int) -> int:
     """Number the line of an entry; empty lines are legal, so they are counted."""
     seen = -1
     for line, content in enumerate(lines_of(text, header.body), start=header.line + 1):
-        seen += bool(content.strip())
+        seen += bool(content.strip(BLANKS))
         if seen == entry:
             return line
     raise AssertionError(f"entry {entry} is not in the text")

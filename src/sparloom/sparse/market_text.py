@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-__all__ = ["MarketStream", "count_tokens", "lines_of", "vanishing_line", "words_of"]
+__all__ = ["BLANKS", "MarketStream", "count_tokens", "lines_of", "vanishing_line", "words_of"]
 
 PIECE = 1 << 18  # bytes that are looked at together: they stay in the cache
 BLANKS = b" \t\r"
