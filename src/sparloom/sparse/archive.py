@@ -17,7 +17,7 @@ from sparloom.sparse.limits import check_size, memory_for
 __all__ = ["read_text"]
 
 GZIP = b"\x1f\x8b"
-PIECE = 1 << 18  # bytes that are unpacked at a time
+PACKED_PIECE, PIECE = 1 << 14, 1 << 18  # bytes that are read, and unpacked, at a time
 GZIP_MEMBERS = 1 << 18  # of one file, each with a header of its own
 KEPT_BYTES = 512 << 20  # so much is kept while it is not known whether the whole is within the limit
 BLOCK = 512  # bytes of a tar header; contents are padded to whole ones
@@ -117,20 +117,20 @@ class _Stream:
 
 def _unpacked(file: BinaryIO) -> Iterator[bytes]:
     """Unpack the members of a gzip file; zlib compares their checksums."""
-    data, members = file.read(PIECE), 0
+    data, members = file.read(PACKED_PIECE), 0
     while data:
         engine, members = zlib.decompressobj(wbits=31), members + 1
         if members > GZIP_MEMBERS:
             raise _Damaged(f"more than {GZIP_MEMBERS} gzip members")
         while not engine.eof:
-            data = data or file.read(PIECE)
+            data = data or file.read(PACKED_PIECE)
             if not data:
                 raise _Damaged("it ends within its data")
             if piece := engine.decompress(data, PIECE):
                 yield piece
             data = engine.unconsumed_tail
         data = engine.unused_data.lstrip(b"\0")  # padding
-        while not data and (more := file.read(PIECE)):
+        while not data and (more := file.read(PACKED_PIECE)):
             data = more.lstrip(b"\0")
 
 

@@ -10,17 +10,28 @@ import scipy.sparse
 from numpy.typing import DTypeLike
 
 from sparloom.sparse.limits import check_extents, memory_for
-from sparloom.sparse.market_text import BLANKS, MarketStream, count_tokens, lines_of, vanishing_line, words_of
+from sparloom.sparse.market_text import (
+    BLANKS,
+    MarketStream,
+    count_tokens,
+    entry_line,
+    line_begin,
+    lines_of,
+    odd_line,
+    vanishing_line,
+    words_of,
+)
 from sparloom.sparse.pattern import INDEX_LIMIT, Pattern, SparseMatrix, unfit_value
 
 __all__ = ["market_text", "parse_market"]
 
 FIELDS = ("real", "double", "integer", "unsigned-integer", "pattern")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
-LONGEST_BANNER, LONGEST_SIZE_LINE, LONGEST_PREAMBLE = 1024, 1024, 16 << 20  # bytes; the preamble is all comments
+LONGEST_BANNER, LONGEST_SIZE_LINE, LONGEST_PREAMBLE = 1024, 1024, 4 << 20  # bytes; the preamble is all comments
 LONGEST_COUNT = 18  # digits
 ENTRY_BYTES, POINTER_BYTES = 64, 16  # wanted at the most while a matrix is read, per entry and per row
 SHOWN = 40  # characters of a token in a message
+END = re.compile(rb"[ \t\r\n]*+\Z")
 INTEGER = re.compile(rb"[+-]?\d+")
 UNSIGNED = re.compile(rb"[+]?\d+")
 REAL = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -64,8 +75,11 @@ def parse_market(text: bytes, place: str, limit_bytes: int, dtype: DTypeLike | N
         text = text.replace(b"\r", b"\n")  # lines may end in carriage returns alone
     header = _read_header(text, place)
     check_extents((header.rows, header.cols), limit_bytes, f"{place}: line {header.line}")
-    if count_tokens(text, header.body, real=header.field == "real") != header.count * header.tokens:
-        raise _fault(text, header, place)
+    tokens, wrong = count_tokens(text, header.body, real=header.field == "real")
+    if wrong is not None:
+        raise _token_fault(text, header, place, wrong)
+    if tokens != header.count * header.tokens:
+        raise _fault(text, header, place, tokens=tokens)
     wanted = ENTRY_BYTES * header.count + POINTER_BYTES * header.rows
     with memory_for(f"{place}: {header.rows} x {header.cols} with {header.count} entries need about {wanted} bytes"):
         return _matrix(text, header, place, dtype)
@@ -153,31 +167,45 @@ def _array_count(rows: int, cols: int, symmetry: str) -> int:
     return rows * (rows - 1) // 2 if symmetry == "skew-symmetric" else rows * (rows + 1) // 2
 
 
-def _fault(text: bytes, header: _Header, place: str, reason: str = "") -> ValueError:
-    """Go through the lines of a body that is known to be wrong and say where.
+def _token_fault(text: bytes, header: _Header, place: str, wrong: int) -> ValueError:
+    """Say what is no number, at `wrong` or up to a piece behind it."""
+    begin = text.rfind(b"\n", header.body, wrong) + 1 or header.body
+    first = header.line + 1 + text.count(b"\n", header.body, begin)
+    for line, content in enumerate(lines_of(text, begin), start=first):
+        words = words_of(content)
+        if words and (complaint := _complaint(words, header)):
+            return ValueError(f"{place}: line {line}: {complaint}")
+    raise AssertionError(f"{place}: there is nothing wrong from byte {wrong} on")
+
+
+def _fault(text: bytes, header: _Header, place: str, *, tokens: int, reason: str = "") -> ValueError:
+    """Say what is wrong with a body of so many numbers.
 
     Args:
-        reason: what the parser says, for the case that all lines look right here.
+        reason: what the parser says, with "Line N" where it counts the two lines of its own header.
     """
-    seen = 0
-    for line, content in enumerate(lines_of(text, header.body), start=header.line + 1):
-        words = words_of(content)
-        if not words:
-            continue
-        complaint = _complaint(words, header, last=seen + 1 == header.count)
+    real = header.field == "real"
+    odd = odd_line(text, header.body, real=real, tokens=header.tokens)
+    entries, remainder = divmod(tokens, header.tokens)
+    if odd is None and not remainder and entries < header.count:
+        return ValueError(f"{place}: the file ends after {entries} of the {header.count} entries that line "
+                          f"{header.line} promises: truncated")
+    if odd is None and entries > header.count:
+        line = header.line + 1 + entry_line(text, header.body, real=real, entry=header.count)
+        return ValueError(f"{place}: line {line}: more entries than the {header.count} of line {header.line}")
+    named = re.search(r"Line (\d+)", reason)
+    before = odd if odd is not None else int(named[1]) - 3 if named else None
+    if before is not None:
+        begin = line_begin(text, header.body, before)
+        content = next(lines_of(text, begin))
+        complaint = _complaint(words_of(content), header)
         if complaint:
-            return ValueError(f"{place}: line {line}: {complaint}")
-        seen += 1
-        if seen > header.count:
-            return ValueError(f"{place}: line {line}: more entries than the {header.count} of line {header.line}")
-    if seen == header.count:
-        return ValueError(f"{place}: the entries cannot be read ({reason})")
-    return ValueError(
-        f"{place}: the file ends after {seen} of the {header.count} entries that line {header.line} promises: "
-        f"truncated")
+            cut = ": truncated" if odd is not None and END.match(text, begin + len(content)) else ""
+            return ValueError(f"{place}: line {header.line + 1 + before}: {complaint}{cut}")
+    return ValueError(f"{place}: the entries cannot be read ({reason})")
 
 
-def _complaint(words: list[bytes], header: _Header, *, last: bool) -> str | None:
+def _complaint(words: list[bytes], header: _Header) -> str | None:
     limits = (("row", header.rows), ("column", header.cols)) if header.layout == "coordinate" else ()
     for word, (axis, limit) in zip(words, limits, strict=False):
         if not INTEGER.fullmatch(word):
@@ -192,8 +220,7 @@ def _complaint(words: list[bytes], header: _Header, *, last: bool) -> str | None
         if header.field == "unsigned-integer" and not (UNSIGNED.fullmatch(word) and _integer(word) < 2**64):
             return f"{_shown(word)} is not an unsigned integer of 64 bits"
     if len(words) != header.tokens:
-        cut = ": truncated" if last and len(words) < header.tokens else ""
-        return f"{len(words)} numbers where a {header.field} {header.layout} file has {header.tokens}{cut}"
+        return f"{len(words)} numbers where a {header.field} {header.layout} file has {header.tokens}"
     return None
 
 
@@ -225,7 +252,7 @@ def _parse(
         else:
             read = fast_matrix_market.read_array(source, parallelism=1).ravel()
     except (ValueError, OverflowError) as error:
-        raise _fault(text, header, place, str(error)) from error
+        raise _fault(text, header, place, tokens=header.count * header.tokens, reason=str(error)) from error
     values = read.astype(np.float64, copy=False)
     if header.field == "real" and not values.all() and (vanishing := vanishing_line(text, header.body)):
         before, word = vanishing
@@ -234,7 +261,8 @@ def _parse(
         rows, cols = _array_positions(header)
     fault = _value_fault(values, rows, cols, dtype=dtype) or (_entry_fault(rows, cols, header) if coordinate else None)
     if fault is not None:
-        raise ValueError(f"{place}: line {_line_of(text, header, fault[0])}: {fault[1]}")
+        before = entry_line(text, header.body, real=header.field == "real", entry=fault[0])
+        raise ValueError(f"{place}: line {header.line + 1 + before}: {fault[1]}")
     if coordinate:
         return rows, cols, values
     stored = np.flatnonzero(values)
@@ -286,16 +314,6 @@ def _duplicate(rows: np.ndarray, cols: np.ndarray, header: _Header) -> tuple[int
     entry = int(order[repeats + 1].min())
     mirrored = " or its mirror image" if header.symmetry != "general" else ""
     return entry, f"position ({int(rows[entry]) + 1}, {int(cols[entry]) + 1}){mirrored} occurs a second time"
-
-
-def _line_of(text: bytes, header: _Header, entry: int) -> int:
-    """Number the line of an entry; empty lines are legal, so they are counted."""
-    seen = -1
-    for line, content in enumerate(lines_of(text, header.body), start=header.line + 1):
-        seen += bool(content.strip(BLANKS))
-        if seen == entry:
-            return line
-    raise AssertionError(f"entry {entry} is not in the text")
 
 
 def _expand(

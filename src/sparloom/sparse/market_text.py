@@ -11,7 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-__all__ = ["BLANKS", "MarketStream", "count_tokens", "lines_of", "vanishing_line", "words_of"]
+__all__ = [
+    "BLANKS", "MarketStream", "count_tokens", "entry_line", "line_begin", "lines_of", "odd_line", "vanishing_line",
+    "words_of",
+]
 
 PIECE = 1 << 18  # bytes that are looked at together: they stay in the cache
 BLANKS = b" \t\r"
@@ -23,26 +26,54 @@ START, START_POINT, POINT_AFTER_DIGIT, POINT_AFTER_SIGN, EXP, POINT_EXP, POINT_B
     1, 11)  # events
 
 
-def count_tokens(text: bytes, start: int, *, real: bool) -> int | None:
-    """Count the numbers from `start` on; None if something else is there.
+def count_tokens(text: bytes, start: int, *, real: bool) -> tuple[int, int | None]:
+    """Count the numbers from `start` on, up to something else.
 
     Args:
         real: the last number of every line may have a point and an exponent, [+-](D+ [. D*] | . D+) [(e|E) [+-] D+];
             others are integers [+-] D+.
+
+    Returns:
+        How many; and where to look for what is no number, at most `PIECE` before it, or None.
     """
-    events, dropped = _REAL if real else _INTEGER
-    tokens, last_class, last_event = 0, LINE, END
-    for offset in range(start, len(text) + 1, PIECE):
-        content = text[offset : offset + PIECE]
-        if offset + PIECE > len(text):
-            content += b"\n"  # the last line needs no end
-        classes = bytes((last_class,)) + content.translate(_CLASS_OF)
-        found = bytes((last_event,)) + _pairs(classes, shift=3).translate(events, dropped)
-        if _pairs(found, shift=4).translate(None, _ALLOWED):
-            return None
-        tokens += found.count(START, 1) + found.count(START_POINT, 1)
-        last_class, last_event = classes[-1], found[-1]
-    return tokens
+    tokens, last = 0, bytes((END,))
+    for offset, events in _events(text, start, real=real):
+        if _pairs(last + events, shift=4).translate(None, _ALLOWED):
+            return tokens, max(start, offset - 1)
+        tokens += events.count(START) + events.count(START_POINT)
+        last = events[-1:] or last
+    return tokens, None
+
+
+def odd_line(text: bytes, start: int, *, real: bool, tokens: int) -> int | None:
+    """Find a line with another number of tokens, none excepted; returns how many lines are before it."""
+    before = 0
+    for counts in _line_counts(text, start, real=real):
+        odd = np.flatnonzero((counts != 0) & (counts != tokens))
+        if odd.size:
+            return before + int(odd[0])
+        before += counts.size
+    return None
+
+
+def entry_line(text: bytes, start: int, *, real: bool, entry: int) -> int:
+    """Find the line of an entry: empty lines are legal, so they are counted; returns how many lines are before it."""
+    before = 0
+    for counts in _line_counts(text, start, real=real):
+        filled = np.flatnonzero(counts)
+        if filled.size > entry:
+            return before + int(filled[entry])
+        before, entry = before + counts.size, entry - filled.size
+    raise AssertionError("the text has no such entry")
+
+
+def line_begin(text: bytes, start: int, lines: int) -> int:
+    """Find where the line begins that has so many lines before it."""
+    while (passed := text.count(b"\n", start, start + PIECE)) < lines:
+        start, lines = start + PIECE, lines - passed
+    for _ in range(lines):
+        start = text.index(b"\n", start) + 1
+    return start
 
 
 class MarketStream:
@@ -97,6 +128,29 @@ def vanishing_line(text: bytes, start: int) -> tuple[int, bytes] | None:
     return None
 
 
+def _events(text: bytes, start: int, *, real: bool) -> Iterator[tuple[int, bytes]]:
+    """Give the events of every piece of a text, and where the piece begins; the last line needs no end."""
+    table, dropped = _REAL if real else _INTEGER
+    last = bytes((LINE,))
+    for offset in range(start, len(text) + 1, PIECE):
+        classes = text[offset : offset + PIECE].translate(_CLASS_OF)
+        if offset + PIECE > len(text):
+            classes += bytes((LINE,))
+        yield offset, _pairs(last + classes, shift=3).translate(table, dropped)
+        last = classes[-1:]
+
+
+def _line_counts(text: bytes, start: int, *, real: bool) -> Iterator[np.ndarray]:
+    """Count the tokens of every line, lines by lines, of a text whose tokens are right."""
+    carried = 0  # tokens of the line that goes on in the next piece
+    for _, found in _events(text, start, real=real):
+        events = np.frombuffer(found, np.uint8)
+        starts = np.cumsum((events == START) | (events == START_POINT)) + carried
+        ends = starts[(events == END) | (events == POINT_LINE)]
+        carried = int(starts[-1] if starts.size else carried) - int(ends[-1] if ends.size else 0)
+        yield np.diff(ends, prepend=0)
+
+
 def _pairs(codes: bytes, *, shift: int) -> bytes:
     """Join every code with its successor into one byte."""
     numbers = np.frombuffer(codes, np.uint8)
@@ -113,7 +167,7 @@ def _classes() -> bytes:
     return bytes(table)
 
 
-def _events(*, real: bool) -> tuple[bytes, bytes]:
+def _event_table(*, real: bool) -> tuple[bytes, bytes]:
     """Make the table from pairs of classes to events, and list the pairs that are none."""
     table = bytearray([WRONG]) * 256
     found = {
@@ -154,6 +208,6 @@ def _allowed() -> bytes:
 
 
 _CLASS_OF = _classes()
-_REAL, _INTEGER = _events(real=True), _events(real=False)
+_REAL, _INTEGER = _event_table(real=True), _event_table(real=False)
 _ALLOWED = _allowed()
 _SPACES = bytes.maketrans(b"\t\r", b"  ")
