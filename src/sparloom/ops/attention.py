@@ -37,7 +37,7 @@ class CsrAttention:
                              "of one")
         rng, each = np.random.default_rng(seed), (self.heads, width // self.heads)
         rows, cols = matrix.pattern.shape
-        return Operands(matrix, {name: uniform((count, width), rng).reshape(count, *each)
+        return Operands(matrix.astype(np.float32), {name: uniform((count, width), rng).reshape(count, *each)
                                  for name, count in (("Q", rows), ("K", cols), ("V", cols))})
 
     def oracle(self, operands: Operands) -> Float64[np.ndarray, "rows heads d"]:

@@ -24,7 +24,8 @@ class SDDMM:
         check_width(width)
         rng = np.random.default_rng(seed)
         pattern = matrix.pattern
-        return Operands(matrix, {"B": uniform((pattern.rows, width), rng), "C": uniform((pattern.cols, width), rng)})
+        dense = {"B": uniform((pattern.rows, width), rng), "C": uniform((pattern.cols, width), rng)}
+        return Operands(matrix.astype(np.float32), dense)
 
     def oracle(self, operands: Operands) -> Float64[np.ndarray, " nnz"]:
         """Form each dot product in float64."""

@@ -21,7 +21,7 @@ class SpMM:
         """Draw B from [-1, 1)."""
         check_width(width)
         rng = np.random.default_rng(seed)
-        return Operands(matrix, {"B": uniform((matrix.pattern.cols, width), rng)})
+        return Operands(matrix.astype(np.float32), {"B": uniform((matrix.pattern.cols, width), rng)})
 
     def oracle(self, operands: Operands) -> Float64[np.ndarray, "rows width"]:
         """Add up row by row in float64."""

@@ -1,98 +1,291 @@
-"""Compressed files read in memory: nothing is ever extracted, and what a file unpacks to is limited."""
+"""Packed files read in memory: nothing is extracted, and whatever a file claims is limited before it is believed.
 
-import gzip
+The archives are read here and not by tarfile, which parses headers of any length by expressions that take quadratic
+time, follows chains of them by recursion, and lists members without end.
+"""
+
 import io
-import tarfile
 import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
-from sparloom.sparse.limits import check_size
+from sparloom.sparse.limits import check_size, memory_for
 
-__all__ = ["read_gzip", "read_tar"]
+__all__ = ["read_text"]
 
-CHUNK = 1 << 20
+GZIP = b"\x1f\x8b"
+PACKED_PIECE, PIECE = 1 << 14, 1 << 18  # bytes that are read, and unpacked, at a time
+GZIP_MEMBERS = 1 << 18  # of one file, each with a header of its own
+KEPT_BYTES = 512 << 20  # so much is kept while it is not known whether the whole is within the limit
+BLOCK = 512  # bytes of a tar header; contents are padded to whole ones
+TAR_HEADERS = 10_000
+EXTRA_BYTES = 1 << 20  # of a header that belongs to the next one: long names, pax records
+LONGEST_NAME = 4096  # bytes, as of Linux
+DIGITS = frozenset(b"01234567")
 
 
-def read_gzip(path: Path, limit_bytes: int) -> bytes:
-    """Unpack a .gz file.
+class _Damaged(Exception):
+    """The bytes are no gzip file, or no archive."""
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A member of an archive; `kind` is the type flag of its header."""
+
+    name: str
+    size: int
+    kind: bytes
+    target: str
+    sparse: bool
+
+
+def read_text(path: Path, limit_bytes: int, stem: str) -> tuple[bytes, str | None]:
+    """Read a text, packed by gzip or not, or the matrix member STEM/STEM.mtx, or the only .mtx member, of an archive.
+
+    What the file is, is told from its bytes: browsers unpack what they download and keep the name. The whole file is
+    looked through, so that damage behind the matrix is found too.
+
+    Returns:
+        The text, and the name of the member or None.
 
     Raises:
-        ValueError: it is damaged, or unpacks to more than `limit_bytes`.
+        ValueError: the file is damaged, unpacks to more than `limit_bytes`, or has a member that points outside the
+            archive, a matrix that is no regular file, or no single matrix to choose.
+        MemoryError: says for what.
     """
-    try:
-        with gzip.open(path) as packed:
-            return _Limited(packed, limit_bytes, str(path)).read()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path}: damaged or truncated gzip file ({error}): fetch it again") from error
+    with path.open("rb") as file:
+        stream = _Stream(file, limit_bytes, str(path))
+        what = "gzip file" if stream.packed else "file"
+        try:
+            if not _is_header(stream.peek(BLOCK)):
+                return _whole(stream) if stream.packed else _content(file, path), None
+            what = "archive"
+            return _matrix(stream, path, PurePosixPath(stem, f"{stem}.mtx"))
+        except (_Damaged, zlib.error) as error:
+            raise ValueError(f"{path}: damaged or truncated {what} ({error}): fetch it again") from error
 
 
-def read_tar(path: Path, limit_bytes: int) -> tuple[bytes, str]:
-    """Read the matrix member NAME/NAME.mtx of NAME.tar.gz, or the only .mtx member; also its name.
+class _Stream:
+    """The bytes of a file, unpacked if gzip packed them; fails when there are more than `limit_bytes`."""
 
-    The whole archive is looked through, so that damage behind the member is found too.
+    def __init__(self, file: BinaryIO, limit_bytes: int, place: str) -> None:
+        self.limit, self.place, self._file = limit_bytes, place, file
+        self.packed = file.read(len(GZIP)) == GZIP
+        self.rewind()
 
-    Raises:
-        ValueError: it is damaged, unpacks to more than `limit_bytes`, has a member that points outside the archive,
-            a matrix that is no regular file, or no single matrix to choose.
-    """
-    stem = path.name.removesuffix(".tar.gz").removesuffix(".tgz")
-    wanted = PurePosixPath(stem, f"{stem}.mtx")
-    texts: dict[str, bytes] = {}
-    others: list[str] = []
-    try:
-        with gzip.open(path) as packed:
-            stream = _Limited(packed, limit_bytes, str(path))
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
-                for member in archive:
-                    name = _checked_name(member, path, limit_bytes)
-                    if name.suffix != ".mtx" or not member.isfile():
-                        continue
-                    if name == wanted or not texts:
-                        texts = {str(name): archive.extractfile(member).read()}
-                    others.append(str(name))
-            while stream.read(CHUNK):  # the checksum stands at the end
-                pass
-    except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError) as error:
-        raise ValueError(f"{path}: damaged or truncated archive ({error}): fetch it again") from error
-    if str(wanted) not in texts and len(others) != 1:
-        held = f"has {len(others)} matrices ({', '.join(others[:4])})" if others else "has no .mtx member"
-        raise ValueError(f"{path}: the archive {held}: it must hold {wanted}")
-    return next(iter(texts.items()))[::-1]
+    def rewind(self) -> None:
+        """Begin again."""
+        self._file.seek(0)
+        self._pieces = _unpacked(self._file) if self.packed else iter(partial(self._file.read, PIECE), b"")
+        self._ahead, self._count = memoryview(b""), 0
 
+    def peek(self, size: int) -> bytes:
+        """Look at the next bytes; fewer at the end."""
+        while len(self._ahead) < size and (piece := self._next()):
+            self._ahead = memoryview(bytes(self._ahead) + piece)
+        return bytes(self._ahead[:size])
 
-class _Limited(io.RawIOBase):
-    """A reader that fails when more than `limit_bytes` were read through it."""
+    def read(self, size: int) -> bytes:
+        """Take the next bytes; fewer at the end."""
+        sink = io.BytesIO()
+        with memory_for(f"up to {size} bytes of {self.place}"):
+            for piece in self._take(size):
+                sink.write(piece)
+            return sink.getvalue()
 
-    def __init__(self, source: gzip.GzipFile, limit_bytes: int, place: str) -> None:
-        self.source, self.left, self.limit, self.place = source, limit_bytes, limit_bytes, place
+    def skip(self, size: int | None = None) -> int:
+        """Go over the next bytes, or all; returns how many there were."""
+        return sum(map(len, self._take(self.limit + 1 if size is None else size)))
 
-    def readable(self) -> bool:
-        return True
+    def _take(self, size: int) -> Iterator[memoryview]:
+        while size and (piece := self._ahead or memoryview(self._next())):
+            self._ahead = piece[size:]
+            size -= len(piece) - len(self._ahead)
+            yield piece[: len(piece) - len(self._ahead)]
 
-    def read(self, size: int = -1) -> bytes:
-        if size is not None and size >= 0:
-            data = self.source.read(min(size, self.left + 1))
-            self._count(len(data))
-            return data
-        parts = []
-        while data := self.read(CHUNK):
-            parts.append(data)
-        return b"".join(parts)
-
-    def _count(self, size: int) -> None:
-        self.left -= size
-        if self.left < 0:
+    def _next(self) -> bytes:
+        piece = next(self._pieces, b"")
+        self._count += len(piece)
+        if self._count > self.limit:
             raise ValueError(
                 f"{self.place}: unpacks to more than {self.limit} bytes: raise limit_bytes if the file is trusted")
+        return piece
 
 
-def _checked_name(member: tarfile.TarInfo, path: Path, limit_bytes: int) -> PurePosixPath:
+def _unpacked(file: BinaryIO) -> Iterator[bytes]:
+    """Unpack the members of a gzip file; zlib compares their checksums."""
+    data, members = file.read(PACKED_PIECE), 0
+    while data:
+        engine, members = zlib.decompressobj(wbits=31), members + 1
+        if members > GZIP_MEMBERS:
+            raise _Damaged(f"more than {GZIP_MEMBERS} gzip members")
+        while not engine.eof:
+            data = data or file.read(PACKED_PIECE)
+            if not data:
+                raise _Damaged("it ends within its data")
+            if piece := engine.decompress(data, PIECE):
+                yield piece
+            data = engine.unconsumed_tail
+        data = engine.unused_data.lstrip(b"\0")  # padding
+        while not data and (more := file.read(PACKED_PIECE)):
+            data = more.lstrip(b"\0")
+
+
+def _content(file: BinaryIO, path: Path) -> bytes:
+    file.seek(0)
+    with memory_for(f"the {path.stat().st_size} bytes of {path}"):
+        return file.read()
+
+
+def _whole(stream: _Stream) -> bytes:
+    """Read everything, but only look through the rest of what is large until it is known to be within the limit."""
+    text = stream.read(KEPT_BYTES)
+    if not stream.peek(1):
+        return text
+    size = len(text)
+    del text
+    size += stream.skip()
+    stream.rewind()
+    return stream.read(size)
+
+
+def _matrix(stream: _Stream, path: Path, wanted: PurePosixPath) -> tuple[bytes, str]:
+    """Choose a member and read it; one that is large only after the whole archive was looked through."""
+    chosen: tuple[bytes | None, str, int] | None = None
+    others: list[str] = []
+    for place, member in enumerate(_members(stream)):
+        name, left = _checked_name(member, path, stream.limit), member.size
+        attributes = name.name.startswith("._") or "__MACOSX" in name.parts  # of a Mac, beside each file
+        if name.suffix == ".mtx" and not attributes and _is_file(member):
+            if name == wanted or chosen is None:
+                content = stream.read(left) if left <= KEPT_BYTES else None
+                if content is not None and len(content) < left:
+                    raise _Damaged(f"it ends within member {name}")
+                chosen = content, str(name), place
+                left = 0 if content is not None else left
+            others.append(str(name))
+        if stream.skip(left) < left:
+            raise _Damaged(f"it ends within member {name}")
+        stream.skip(-member.size % BLOCK)
+    stream.skip()  # the checksum stands at the end
+    if chosen is None or (chosen[1] != str(wanted) and len(others) != 1):
+        held = f"has {len(others)} matrices ({', '.join(others[:4])})" if others else "has no .mtx member"
+        raise ValueError(f"{path}: the archive {held}: it must hold {wanted}")
+    content, name, place = chosen
+    return (_again(stream, place) if content is None else content), name
+
+
+def _again(stream: _Stream, place: int) -> bytes:
+    """Read the content of a member from the beginning of the archive."""
+    stream.rewind()
+    for at, member in enumerate(_members(stream)):
+        if at == place:
+            return stream.read(member.size)
+        stream.skip(member.size + -member.size % BLOCK)
+    raise AssertionError(f"member {place} is gone")
+
+
+def _members(stream: _Stream) -> Iterator[_Member]:
+    """Go through the headers; who takes a member takes its content and the padding before the next."""
+    always: dict[str, bytes] = {}
+    once: dict[str, bytes] = {}
+    for _ in range(TAR_HEADERS):
+        header = stream.read(BLOCK)
+        if not header.strip(b"\0"):
+            return
+        if not _is_header(header):
+            raise _Damaged("a header is none")
+        kind, size = header[156:157], _number(header[124:136])
+        if kind in b"xXgLK":
+            content = _extra(stream, kind, size)
+            if kind in b"LK":
+                once["path" if kind == b"L" else "linkpath"] = content.partition(b"\0")[0]
+            else:
+                (always if kind == b"g" else once).update(_records(content))
+            continue
+        fields = {**always, **once}
+        yield _member(header, kind, size, fields)
+        once = {}
+    raise _Damaged(f"more than {TAR_HEADERS} headers")
+
+
+def _member(header: bytes, kind: bytes, size: int, fields: dict[str, bytes]) -> _Member:
+    name, target = (field.partition(b"\0")[0] for field in (header[:100], header[157:257]))
+    if header[257:263] == b"ustar\0" and (prefix := header[345:500].partition(b"\0")[0]):
+        name = prefix + b"/" + name
+    name, target = fields.get("path", name), fields.get("linkpath", target)
+    if max(len(name), len(target)) > LONGEST_NAME:
+        raise _Damaged(f"a name of {max(len(name), len(target))} bytes")
+    if "size" in fields:
+        if not (fields["size"].isdigit() and len(fields["size"]) < 20):
+            raise _Damaged("a size that is no number")
+        size = int(fields["size"])
+    if kind == b"\0" and name.endswith(b"/"):
+        kind = b"5"  # a folder, as old archives write it
+    sparse = kind == b"S" or any(key.startswith("GNU.sparse.") for key in fields)
+    return _Member(name.decode("utf-8", "replace"), 0 if kind in b"123456" else size, kind,
+                   target.decode("utf-8", "replace"), sparse)
+
+
+def _extra(stream: _Stream, kind: bytes, size: int) -> bytes:
+    if size > EXTRA_BYTES:
+        what = "a name" if kind in b"LK" else "a pax header"
+        raise _Damaged(f"{what} of {size} bytes, more than {EXTRA_BYTES}")
+    content = stream.read(size + -size % BLOCK)[:size]
+    if len(content) < size:
+        raise _Damaged("it ends within a header")
+    return content
+
+
+def _records(content: bytes) -> dict[str, bytes]:
+    """Split pax records "LENGTH KEY=VALUE\\n"; the length counts itself."""
+    found, start = {}, 0
+    while start < len(content) and content[start]:
+        blank = content.find(b" ", start, start + 8)
+        length = content[start:blank]
+        end = start + int(length) if blank >= 0 and length.isdigit() else 0
+        if not blank < end <= len(content) or content[end - 1 : end] != b"\n":
+            raise _Damaged("a pax header that is none")
+        key, _, value = content[blank + 1 : end - 1].partition(b"=")
+        found[key.decode("utf-8", "replace")] = value
+        start = end
+    return found
+
+
+def _is_header(block: bytes) -> bool:
+    """Compare the checksum, which is taken as if itself was blank; some programs add up signed bytes."""
+    if len(block) != BLOCK or not DIGITS.issuperset(block[148:156].strip(b" \0")):
+        return False
+    rest = block[:148] + b" " * 8 + block[156:]
+    total, high = sum(rest), sum(byte > 127 for byte in rest)
+    return int(block[148:156].strip(b" \0") or b"0", 8) in (total, total - 256 * high)
+
+
+def _number(field: bytes) -> int:
+    """Read octal digits, or a large number whose first byte says that it is binary."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    digits = field.partition(b"\0")[0].strip(b" ")
+    if not DIGITS.issuperset(digits):
+        raise _Damaged("a size that is no number")
+    return int(digits or b"0", 8)
+
+
+def _is_file(member: _Member) -> bool:
+    return member.kind in (b"0", b"\0", b"7")
+
+
+def _checked_name(member: _Member, path: Path, limit_bytes: int) -> PurePosixPath:
     name = PurePosixPath(member.name)
     if name.is_absolute() or ".." in name.parts or "\\" in member.name:
         raise ValueError(f"{path}: member {member.name!r} points outside the archive: refused")
-    if name.suffix == ".mtx" and (member.issym() or member.islnk()):
-        raise ValueError(f"{path}: member {member.name!r} is a link to {member.linkname!r}: refused")
-    if name.suffix == ".mtx" and not member.isdir() and (not member.isfile() or member.issparse()):
+    if name.suffix == ".mtx" and member.kind in b"12":
+        raise ValueError(f"{path}: member {member.name!r} is a link to {member.target!r}: refused")
+    odd = name.suffix == ".mtx" and member.kind != b"5" and (member.sparse or not _is_file(member))
+    if odd or member.kind == b"S":
         raise ValueError(f"{path}: member {member.name!r} is no regular file: refused")
     check_size(member.size, limit_bytes, f"{path}: member {member.name!r} claims")
     return name

@@ -3,18 +3,22 @@
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from sparloom.sparse.limits import check_extents
 from sparloom.sparse.npz import read_members
-from sparloom.sparse.pattern import Pattern, SparseMatrix
+from sparloom.sparse.pattern import Pattern, SparseMatrix, unfit_value
 
 __all__ = ["read_arrays", "write_arrays"]
 
 KEYS = ("shape", "format", "indptr", "indices", "row", "col", "data", "values")
 
 
-def read_arrays(path: Path, limit_bytes: int) -> SparseMatrix:
+def read_arrays(path: Path, limit_bytes: int, dtype: DTypeLike | None = None) -> SparseMatrix:
     """Read a matrix; without `data` or `values` every value is one. Nothing is unpickled.
+
+    Args:
+        dtype: of the values, as of `read_matrix`.
 
     Raises:
         ValueError: damaged, more than `limit_bytes`, arrays missing or inconsistent, values not finite, positions
@@ -33,7 +37,7 @@ def read_arrays(path: Path, limit_bytes: int) -> SparseMatrix:
     check_extents(shape, limit_bytes, f"{path}: member 'shape'")
     values = arrays.get("data", arrays.get("values"))
     try:
-        return _build(arrays, layout, shape, values)
+        return _build(arrays, layout, shape, values=values, dtype=dtype)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -44,7 +48,7 @@ def write_arrays(path: Path, matrix: SparseMatrix) -> None:
     with path.open("wb") as file:
         np.savez(
             file, format=np.array(b"csr"), shape=np.array(pattern.shape), indptr=pattern.indptr,
-            indices=pattern.indices, data=matrix.values)
+            indices=pattern.indices, data=matrix.values if matrix.exact is None else matrix.exact)
 
 
 def _text(value: np.ndarray, path: Path) -> str:
@@ -61,24 +65,25 @@ def _shape(value: np.ndarray, path: Path) -> tuple[int, int]:
 
 
 def _build(
-    arrays: dict[str, np.ndarray], layout: str, shape: tuple[int, int], values: np.ndarray | None,
+    arrays: dict[str, np.ndarray], layout: str, shape: tuple[int, int], *, values: np.ndarray | None,
+    dtype: DTypeLike | None,
 ) -> SparseMatrix:
     rows, cols, nnz = _coordinates(arrays, layout, shape)
     values = np.ones(nnz, dtype=np.float32) if values is None else values
     if values.shape != (nnz,) or values.dtype.kind not in "fiub":
         raise ValueError(f"values are {values.dtype} of shape {values.shape}: give {nnz} real numbers")
-    with np.errstate(over="ignore"):
-        narrow = values.astype(np.float32)
-    if not np.isfinite(narrow).all():
-        entry = int(np.argmin(np.isfinite(narrow)))
-        raise ValueError(f"value {float(values[entry])!r} of entry {entry} is not finite in float32")
+    values = values.astype(np.float64, copy=False)
+    unfit = unfit_value(values, dtype)
+    if unfit is not None:
+        entry, complaint = unfit
+        raise ValueError(f"value {float(values[entry])!r} of entry {entry} {complaint}")
     order = np.lexsort((cols, rows))
     rows, cols = rows[order], cols[order]
     twice = (rows[1:] == rows[:-1]) & (cols[1:] == cols[:-1])
     if twice.any():
         entry = int(np.argmax(twice))
         raise ValueError(f"position ({int(rows[entry])}, {int(cols[entry])}), counted from 0, occurs a second time")
-    return SparseMatrix(Pattern.from_coo(rows, cols, shape), narrow[order])
+    return SparseMatrix.of_doubles(Pattern.from_coo(rows, cols, shape), values[order], dtype)
 
 
 def _coordinates(

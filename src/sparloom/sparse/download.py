@@ -4,13 +4,17 @@ import email.message
 import http.client
 import logging
 import os
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -30,14 +34,16 @@ class Patience:
     """When to give up.
 
     Args:
-        attempts: tries in a row that bring no new byte.
-        timeout_seconds: silence after which a connection counts as broken.
+        attempts: tries in a row that bring nothing new, or less than the least speed.
+        timeout_seconds: silence after which a connection counts as broken; also the time in which it must answer.
+        least_bytes_per_second: a connection that is slower during `timeout_seconds` counts as broken.
         pause_seconds: pause before the second try; it doubles up to 64 times.
         limit_bytes: the largest file that is accepted.
     """
 
     attempts: int = 5
     timeout_seconds: float = 30.0
+    least_bytes_per_second: float = 1000.0
     pause_seconds: float = 0.5
     limit_bytes: int = 4 << 30
 
@@ -91,7 +97,7 @@ def fetch(
 
 def _fill(url: str, partial: Path, patience: Patience, advance: Callable[[int, int | None], None]) -> None:
     """Try until the partial file is complete."""
-    farthest, failures = _size(partial), 0
+    farthest, failures, began = _size(partial), 0, time.monotonic()
     while True:
         try:
             _attempt(url, partial, patience, advance)
@@ -102,8 +108,9 @@ def _fill(url: str, partial: Path, patience: Patience, advance: Callable[[int, i
             reason = f"the server answers {error.code} {error.reason}"
         except (OSError, http.client.HTTPException) as error:  # URLError, timeouts and resets are OSErrors
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
-        reached = _size(partial)
-        failures = 0 if reached > farthest else failures + 1
+        reached, now = _size(partial), time.monotonic()
+        fast = reached - farthest > patience.least_bytes_per_second * (now - began)  # with the pause before
+        failures, began = 0 if fast else failures + 1, now
         farthest = max(farthest, reached)
         if failures >= patience.attempts:
             raise ConnectionError(
@@ -119,12 +126,26 @@ def _attempt(url: str, partial: Path, patience: Patience, advance: Callable[[int
     Raises:
         OSError: the answer broke off or does not fit; what arrived is in the partial file.
     """
+    with _Watch(patience) as watch:
+        try:
+            _append(url, partial, patience, advance=advance, watch=watch)
+        except (OSError, http.client.HTTPException) as error:
+            if watch.found_slow:
+                raise TimeoutError(watch.found_slow) from error
+            raise
+    if watch.found_slow:  # an answer without length ends where the connection does
+        raise TimeoutError(watch.found_slow)
+
+
+def _append(
+    url: str, partial: Path, patience: Patience, *, advance: Callable[[int, int | None], None], watch: "_Watch",
+) -> None:
     start = _size(partial)
     request = urllib.request.Request(url, headers={"Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
     try:
-        answer = urllib.request.urlopen(request, timeout=patience.timeout_seconds)
+        answer = watch.opener().open(request, timeout=patience.timeout_seconds)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416:  # nothing follows: complete, or longer than the file on the server
@@ -148,12 +169,71 @@ def _attempt(url: str, partial: Path, patience: Patience, advance: Callable[[int
                 if reached > patience.limit_bytes:
                     break
                 file.write(data)
+                watch.received += len(data)
                 advance(reached, total)
     if reached > patience.limit_bytes:
         partial.unlink()
         raise ValueError(f"{url}: longer than {patience.limit_bytes} bytes: raise limit_bytes if the mirror is trusted")
     if total is not None and reached < total:
         raise OSError(f"the connection closed after {reached} of {total} bytes")
+
+
+class _Watch:
+    """Breaks connections that bring less than the least speed: timeouts of sockets begin anew with every byte."""
+
+    def __init__(self, patience: Patience) -> None:
+        self.received, self.found_slow = 0, ""
+        self._patience, self._sockets, self._ended = patience, [], threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> "_Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def opener(self) -> urllib.request.OpenerDirector:
+        """Open addresses by connections that are watched."""
+        plain, secure = urllib.request.HTTPHandler(), urllib.request.HTTPSHandler()
+        plain.http_open = partial(plain.do_open, partial(_Plain, self._sockets))
+        secure.https_open = partial(secure.do_open, partial(_Secure, self._sockets))
+        return urllib.request.build_opener(plain, secure)
+
+    def _look(self) -> None:
+        seconds, least, before = self._patience.timeout_seconds, self._patience.least_bytes_per_second, 0
+        while not self._ended.wait(seconds):
+            new, before = self.received - before, self.received
+            if new < least * seconds:
+                self.found_slow = f"{new} bytes in {seconds:g} s, the least is {least:g} bytes per second"
+                for each in tuple(self._sockets):
+                    with suppress(OSError):  # it is closed
+                        socket.socket.shutdown(each, socket.SHUT_RDWR)  # SSLSocket's would go on in plain bytes
+
+
+class _Plain(http.client.HTTPConnection):
+    """A connection that adds its socket to a list."""
+
+    def __init__(self, sockets: list[socket.socket], host: str, **options: Any) -> None:
+        super().__init__(host, **options)
+        self._sockets = sockets
+
+    def connect(self) -> None:
+        super().connect()
+        self._sockets.append(self.sock)
+
+
+class _Secure(http.client.HTTPSConnection):
+    """The same for https."""
+
+    def __init__(self, sockets: list[socket.socket], host: str, **options: Any) -> None:
+        super().__init__(host, **options)
+        self._sockets = sockets
+
+    def connect(self) -> None:
+        super().connect()
+        self._sockets.append(self.sock)
 
 
 def _size(path: Path) -> int:

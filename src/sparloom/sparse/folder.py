@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from sparloom.log import track
 from sparloom.sparse.corpus import MatrixEntry, Role, entry_of, family_role, row_bin
 from sparloom.sparse.matrices import MATRIX_ENDINGS, matrix_stem, read_matrix
@@ -31,8 +33,8 @@ class FolderCorpus:
         return tuple(entry for entry, _ in self._files().values())
 
     def load(self, name: str) -> SparseMatrix:
-        """Read one matrix."""
-        return read_matrix(self._files()[entry_of(self.entries(), name).name][1])
+        """Read one matrix; its values are float32, beside the exact ones where these differ."""
+        return read_matrix(self._files()[entry_of(self.entries(), name).name][1]).astype(np.float32)
 
     def split(self) -> dict[str, Role]:
         """Give every matrix a role by the hash of its family."""
@@ -44,7 +46,7 @@ class FolderCorpus:
             if not folder.is_dir():
                 raise NotADirectoryError(f"{folder}: no such folder: give one that holds {', '.join(MATRIX_ENDINGS)}")
             paths: dict[str, Path] = {}
-            for path in sorted(path for path in folder.rglob("*") if path.name.endswith(MATRIX_ENDINGS)):
+            for path in sorted(path for path in folder.rglob("*") if _is_matrix(path)):
                 name = f"{_group(path, folder)}/{matrix_stem(path)}"
                 if name in paths:
                     raise ValueError(f"{path} and {paths[name]} are both named {name}: rename one of them")
@@ -54,6 +56,11 @@ class FolderCorpus:
                 for name in track(sorted(paths), "matrix files")
             }
         return self._found
+
+
+def _is_matrix(path: Path) -> bool:
+    """Tell by the name; a Mac puts "._NAME", which holds attributes, beside every file on foreign disks."""
+    return path.name.endswith(MATRIX_ENDINGS) and not path.name.startswith("._")
 
 
 def _group(path: Path, folder: Path) -> str:

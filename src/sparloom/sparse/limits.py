@@ -1,6 +1,9 @@
 """What a file may make this process allocate, whatever it claims."""
 
-__all__ = ["LIMIT_BYTES", "check_extents", "check_size"]
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["LIMIT_BYTES", "check_extents", "check_size", "memory_for"]
 
 LIMIT_BYTES = 4 << 30
 POINTER_BYTES = 8  # int64
@@ -25,3 +28,12 @@ def check_extents(shape: tuple[int, int], limit_bytes: int, place: str) -> None:
     """
     for extent, axis in zip(shape, ("rows", "columns"), strict=True):
         check_size(POINTER_BYTES * (extent + 1), limit_bytes, f"{place}: {extent} {axis} need")
+
+
+@contextmanager
+def memory_for(what: str) -> Iterator[None]:
+    """Say in a `MemoryError` what the memory was wanted for."""
+    try:
+        yield
+    except MemoryError as error:
+        raise MemoryError(f"not enough memory for {what}") from error

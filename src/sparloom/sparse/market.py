@@ -7,18 +7,33 @@ from dataclasses import dataclass
 import fast_matrix_market
 import numpy as np
 import scipy.sparse
+from numpy.typing import DTypeLike
 
-from sparloom.sparse.limits import check_extents
-from sparloom.sparse.pattern import INDEX_LIMIT, Pattern, SparseMatrix
+from sparloom.sparse.limits import check_extents, memory_for
+from sparloom.sparse.market_text import (
+    BLANKS,
+    MarketStream,
+    count_tokens,
+    entry_line,
+    line_begin,
+    lines_of,
+    odd_line,
+    vanishing_line,
+    words_of,
+)
+from sparloom.sparse.pattern import INDEX_LIMIT, Pattern, SparseMatrix, unfit_value
 
 __all__ = ["market_text", "parse_market"]
 
 FIELDS = ("real", "double", "integer", "unsigned-integer", "pattern")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
-NUMBER_BYTES = b"0123456789+-.eE \t\r\n"
-INTEGER_BYTES = b"0123456789+- \t\r\n"
-TWO_POINTS = re.compile(rb"[.][0-9]*[.]")
+LONGEST_BANNER, LONGEST_SIZE_LINE, LONGEST_PREAMBLE = 1024, 1024, 4 << 20  # bytes; the preamble is all comments
+LONGEST_COUNT = 18  # digits
+ENTRY_BYTES, POINTER_BYTES = 64, 16  # wanted at the most while a matrix is read, per entry and per row
+SHOWN = 40  # characters of a token in a message
+END = re.compile(rb"[ \t\r\n]*+\Z")
 INTEGER = re.compile(rb"[+-]?\d+")
+UNSIGNED = re.compile(rb"[+]?\d+")
 REAL = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -41,7 +56,7 @@ class _Header:
         return 1 if self.layout == "array" else 2 if self.field == "pattern" else 3
 
 
-def parse_market(text: bytes, place: str, limit_bytes: int) -> SparseMatrix:
+def parse_market(text: bytes, place: str, limit_bytes: int, dtype: DTypeLike | None = None) -> SparseMatrix:
     """Read a real matrix from MatrixMarket text, symmetric ones expanded to both triangles.
 
     Entries that are stored as zero stay in the pattern of a coordinate file; an array file gives its nonzeros.
@@ -49,40 +64,51 @@ def parse_market(text: bytes, place: str, limit_bytes: int) -> SparseMatrix:
     Args:
         place: file, or file and member, that error messages start with.
         limit_bytes: what the row or column pointers may take: a short file can claim two billion rows.
+        dtype: of the values, as of `read_matrix`.
 
     Raises:
-        ValueError: the text breaks the format, is incomplete, or holds something other than finite real numbers, each
-            position once; the message names `place` and the line.
+        ValueError: the text breaks the format, is incomplete, or holds something other than finite real numbers that
+            `dtype` has, each position once; the message names `place` and the line.
+        MemoryError: says how much was wanted.
     """
+    if b"\n" not in text:
+        text = text.replace(b"\r", b"\n")  # lines may end in carriage returns alone
     header = _read_header(text, place)
     check_extents((header.rows, header.cols), limit_bytes, f"{place}: line {header.line}")
-    _check_body(text, header, place)
-    if header.count == 0:
-        rows = cols = np.zeros(0, dtype=np.int32)
-        values = np.zeros(0)
-    elif header.layout == "array":
-        rows, cols, values = _parse_array(text, header, place)
-    else:
-        rows, cols, values = _parse_coordinate(text, header, place)
-    rows, cols, values = _expand(rows, cols, values, header)
-    coo = scipy.sparse.coo_array((values.astype(np.float32), (rows, cols)), shape=(header.rows, header.cols))
-    csr = scipy.sparse.csr_array(coo)  # adds up repeated entries; _check_entries refused them
-    csr.sort_indices()
-    return SparseMatrix(Pattern(csr.shape, csr.indptr, csr.indices), csr.data)
+    tokens, wrong = count_tokens(text, header.body, real=header.field == "real")
+    if wrong is not None:
+        raise _token_fault(text, header, place, wrong)
+    if tokens != header.count * header.tokens:
+        raise _fault(text, header, place, tokens=tokens)
+    wanted = ENTRY_BYTES * header.count + POINTER_BYTES * header.rows
+    with memory_for(f"{place}: {header.rows} x {header.cols} with {header.count} entries need about {wanted} bytes"):
+        return _matrix(text, header, place, dtype)
 
 
 def market_text(matrix: SparseMatrix) -> bytes:
-    """Write a matrix as coordinate, real, general; the digits bring every float32 back exactly."""
+    """Write a matrix as coordinate, real, general; the digits bring every number back exactly, as float64 too."""
     pattern = matrix.pattern
     sink = io.BytesIO()
-    entries = (matrix.values, (pattern.row_ids(), pattern.indices))
+    entries = (matrix.astype(np.float64).values, (pattern.row_ids(), pattern.indices))
     fast_matrix_market.write_coo(sink, entries, pattern.shape, parallelism=1)
     return sink.getvalue()
 
 
+def _matrix(text: bytes, header: _Header, place: str, dtype: DTypeLike | None) -> SparseMatrix:
+    if header.count == 0:
+        rows = cols = np.zeros(0, dtype=np.int32)
+        values = np.zeros(0)
+    else:
+        rows, cols, values = _parse(text, header, place, dtype)
+    rows, cols, values = _expand(rows, cols, values, header)
+    coo = scipy.sparse.coo_array((values, (rows, cols)), shape=(header.rows, header.cols))
+    csr = scipy.sparse.csr_array(coo)  # would add up repeated entries; _entry_fault refused them
+    csr.sort_indices()
+    return SparseMatrix.of_doubles(Pattern(csr.shape, csr.indptr, csr.indices), csr.data, dtype)
+
+
 def _read_header(text: bytes, place: str) -> _Header:
-    end = text.find(b"\n")
-    words = text[: end if end >= 0 else len(text)][:1024].decode("ascii", "replace").lower().split()
+    words = text[:LONGEST_BANNER].partition(b"\n")[0].decode("ascii", "replace").lower().split()
     if len(words) != 5 or words[0] != "%%matrixmarket" or words[1] != "matrix":
         raise ValueError(
             f"{place}: line 1: no MatrixMarket header; it reads '%%MatrixMarket matrix coordinate real general'")
@@ -100,31 +126,39 @@ def _read_header(text: bytes, place: str) -> _Header:
         raise ValueError(f"{place}: line 1: 'pattern' cannot be {other!r}: its entries have no values")
     size, body, line = _size_line(text, place)
     expected = 2 if layout == "array" else 3
-    words_of_size = size.split()
+    words_of_size = words_of(size)
     if len(words_of_size) != expected or not all(word.isdigit() for word in words_of_size):
         shown = size[:60].decode("ascii", "replace")
         names = "rows, columns" if layout == "array" else "rows, columns, entries"
         raise ValueError(f"{place}: line {line}: {shown!r} is no size line; it holds {expected} counts: {names}")
-    rows, cols = int(words_of_size[0]), int(words_of_size[1])
+    rows, cols, *counts = (_count(word, f"{place}: line {line}") for word in words_of_size)
     if max(rows, cols) > INDEX_LIMIT:
         raise ValueError(f"{place}: line {line}: {rows} x {cols} exceeds the limit of {INDEX_LIMIT} rows or columns")
     if symmetry != "general" and rows != cols:
         raise ValueError(f"{place}: line {line}: {rows} x {cols} is not square, yet line 1 says {symmetry!r}")
-    count = _array_count(rows, cols, symmetry) if layout == "array" else int(words_of_size[2])
+    count = _array_count(rows, cols, symmetry) if layout == "array" else counts[0]
     return _Header(layout, "real" if field == "double" else field, symmetry, rows, cols, count, body, line)
 
 
 def _size_line(text: bytes, place: str) -> tuple[bytes, int, int]:
-    """Find the first line that is neither empty nor a comment; also its end and number."""
+    """Find the first line that is neither empty nor a comment; also the end and the number of it."""
     start, line = 0, 0
-    while start < len(text):
-        end = text.find(b"\n", start)
-        end = len(text) if end < 0 else end
-        content = text[start:end].strip()
-        line, start = line + 1, end + 1
+    for content in lines_of(text, 0):
+        line, start = line + 1, start + len(content) + 1
+        content = content.strip(BLANKS)
+        if len(content) > LONGEST_SIZE_LINE and not content.startswith(b"%"):
+            raise ValueError(f"{place}: line {line}: {len(content)} characters where the size line must stand")
         if content and not content.startswith(b"%"):
             return content, min(start, len(text)), line
+        if start > LONGEST_PREAMBLE:
+            raise ValueError(f"{place}: line {line}: {LONGEST_PREAMBLE} bytes of comments, and no size line among them")
     raise ValueError(f"{place}: line {line}: the file ends before its size line: truncated")
+
+
+def _count(digits: bytes, place: str) -> int:
+    if len(digits.lstrip(b"0")) > LONGEST_COUNT:
+        raise ValueError(f"{place}: {_shown(digits)} is too large: no file holds so much")
+    return int(digits.lstrip(b"0") or b"0")
 
 
 def _array_count(rows: int, cols: int, symmetry: str) -> int:
@@ -133,125 +167,137 @@ def _array_count(rows: int, cols: int, symmetry: str) -> int:
     return rows * (rows - 1) // 2 if symmetry == "skew-symmetric" else rows * (rows + 1) // 2
 
 
-def _check_body(text: bytes, header: _Header, place: str) -> None:
-    """Compare what the header promises with what is there, before anything is allocated for it."""
-    body = text[header.body :]
-    allowed = NUMBER_BYTES if header.field == "real" else INTEGER_BYTES
-    expected = header.count * header.tokens
-    if body.translate(None, allowed) or _count_tokens(body) != expected or _is_garbled(body):
-        raise _fault(body, header, place)
-
-
-def _is_garbled(body: bytes) -> bool:
-    """Find numbers such as 1.2.3 and 1-2, of which the reader takes the beginning."""
-    for sign in (b"-", b"+"):
-        signs = body.count(sign)
-        if signs:
-            fitting = sum(body.count(before + sign) for before in (b" ", b"\t", b"\n", b"e", b"E"))
-            if signs != fitting + body.startswith(sign):
-                return True
-    return TWO_POINTS.search(body) is not None
-
-
-def _count_tokens(body: bytes) -> int:
-    if not body:
-        return 0
-    inside = np.frombuffer(body, dtype=np.uint8) > 32
-    return int(inside[0]) + int(np.count_nonzero(inside[1:] & ~inside[:-1]))
-
-
-def _fault(body: bytes, header: _Header, place: str) -> ValueError:
-    """Go through the lines of a body that is known to be wrong and say where."""
-    seen = 0
-    for line, content in enumerate(body.split(b"\n"), start=header.line + 1):
-        words = content.split()
-        if not words:
-            continue
-        complaint = _complaint(words, header, last=seen + 1 == header.count)
-        if complaint:
+def _token_fault(text: bytes, header: _Header, place: str, wrong: int) -> ValueError:
+    """Say what is no number, at `wrong` or up to a piece behind it."""
+    begin = text.rfind(b"\n", header.body, wrong) + 1 or header.body
+    first = header.line + 1 + text.count(b"\n", header.body, begin)
+    for line, content in enumerate(lines_of(text, begin), start=first):
+        words = words_of(content)
+        if words and (complaint := _complaint(words, header)):
             return ValueError(f"{place}: line {line}: {complaint}")
-        seen += 1
-        if seen > header.count:
-            return ValueError(f"{place}: line {line}: more entries than the {header.count} of line {header.line}")
-    return ValueError(
-        f"{place}: the file ends after {seen} of the {header.count} entries that line {header.line} promises: "
-        f"truncated")
+    raise AssertionError(f"{place}: there is nothing wrong from byte {wrong} on")
 
 
-def _complaint(words: list[bytes], header: _Header, *, last: bool) -> str | None:
+def _fault(text: bytes, header: _Header, place: str, *, tokens: int, reason: str = "") -> ValueError:
+    """Say what is wrong with a body of so many numbers.
+
+    Args:
+        reason: what the parser says, with "Line N" where it counts the two lines of its own header.
+    """
+    real = header.field == "real"
+    odd = odd_line(text, header.body, real=real, tokens=header.tokens)
+    entries, remainder = divmod(tokens, header.tokens)
+    if odd is None and not remainder and entries < header.count:
+        return ValueError(f"{place}: the file ends after {entries} of the {header.count} entries that line "
+                          f"{header.line} promises: truncated")
+    if odd is None and entries > header.count:
+        line = header.line + 1 + entry_line(text, header.body, real=real, entry=header.count)
+        return ValueError(f"{place}: line {line}: more entries than the {header.count} of line {header.line}")
+    named = re.search(r"Line (\d+)", reason)
+    before = odd if odd is not None else int(named[1]) - 3 if named else None
+    if before is not None:
+        begin = line_begin(text, header.body, before)
+        content = next(lines_of(text, begin))
+        complaint = _complaint(words_of(content), header)
+        if complaint:
+            cut = ": truncated" if odd is not None and END.match(text, begin + len(content)) else ""
+            return ValueError(f"{place}: line {header.line + 1 + before}: {complaint}{cut}")
+    return ValueError(f"{place}: the entries cannot be read ({reason})")
+
+
+def _complaint(words: list[bytes], header: _Header) -> str | None:
     limits = (("row", header.rows), ("column", header.cols)) if header.layout == "coordinate" else ()
     for word, (axis, limit) in zip(words, limits, strict=False):
         if not INTEGER.fullmatch(word):
             return f"{_shown(word)} is not an index"
-        if not 1 <= int(word) <= limit:
-            return f"{axis} {int(word)} is outside 1 to {limit}"
+        if not 1 <= _integer(word) <= limit:
+            return f"{axis} {_shown(word, quoted=False)} is outside 1 to {limit}"
     for word in words[len(limits) : header.tokens]:
         if header.field == "real" and not REAL.fullmatch(word):
             return f"{_shown(word)} is not a finite number"
-        if header.field != "real" and not (INTEGER.fullmatch(word) and abs(int(word)) < 2**63):
+        if header.field == "integer" and not (INTEGER.fullmatch(word) and -(2**63) <= _integer(word) < 2**63):
             return f"{_shown(word)} is not an integer of 64 bits"
+        if header.field == "unsigned-integer" and not (UNSIGNED.fullmatch(word) and _integer(word) < 2**64):
+            return f"{_shown(word)} is not an unsigned integer of 64 bits"
     if len(words) != header.tokens:
-        wanted = f"a {header.field} {header.layout} file has {header.tokens}"
-        return f"{len(words)} numbers where {wanted}{': truncated' if last else ''}"
+        return f"{len(words)} numbers where a {header.field} {header.layout} file has {header.tokens}"
     return None
 
 
-def _shown(word: bytes) -> str:
-    return repr(word[:40].decode("ascii", "replace"))
+def _integer(word: bytes) -> int:
+    """Convert digits with a sign; those of more than 20 digits are all the same: larger than any limit here."""
+    digits = word.lstrip(b"+-").lstrip(b"0") or b"0"
+    size = int(digits) if len(digits) <= 20 else 10**20
+    return -size if word.startswith(b"-") else size
 
 
-def _parse_coordinate(
-    text: bytes, header: _Header, place: str,
+def _shown(word: bytes, *, quoted: bool = True) -> str:
+    shown = word[:SHOWN].decode("ascii", "replace")
+    shown = repr(shown) if quoted else shown.lstrip("+")
+    return shown if len(word) <= SHOWN else f"{shown} and so on, {len(word)} characters,"
+
+
+def _parse(
+    text: bytes, header: _Header, place: str, dtype: DTypeLike | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    source = io.BytesIO(_without_plus(text, header))
+    """Read rows, columns, counted from 0, and float64 values of the stored entries."""
+    coordinate = header.layout == "coordinate"
+    # an array is read as one column: the parser does not miss entries of symmetric ones
+    sizes = (header.rows, header.cols, header.count) if coordinate else (header.count, 1)
+    banner = f"%%MatrixMarket matrix {header.layout} {header.field} general\n{' '.join(map(str, sizes))}\n"
+    source = MarketStream(banner.encode("ascii"), text, header.body)
     try:
-        (values, (rows, cols)), _ = fast_matrix_market.read_coo(source, parallelism=1, generalize_symmetry=False)
+        if coordinate:
+            (read, (rows, cols)), _ = fast_matrix_market.read_coo(source, parallelism=1)
+        else:
+            read = fast_matrix_market.read_array(source, parallelism=1).ravel()
     except (ValueError, OverflowError) as error:
-        raise _fault(text[header.body :], header, place) from error
-    fault = _entry_fault(rows, cols, values, header)
+        raise _fault(text, header, place, tokens=header.count * header.tokens, reason=str(error)) from error
+    values = read.astype(np.float64, copy=False)
+    if header.field == "real" and not values.all() and (vanishing := vanishing_line(text, header.body)):
+        before, word = vanishing
+        raise ValueError(f"{place}: line {header.line + 1 + before}: {_shown(word)} is too small for float64")
+    if not coordinate:
+        rows, cols = _array_positions(header)
+    fault = _value_fault(values, rows, cols, dtype=dtype) or (_entry_fault(rows, cols, header) if coordinate else None)
     if fault is not None:
-        entry, message = fault
-        raise ValueError(f"{place}: line {_line_of(text, header, entry)}: {message}")
-    return rows, cols, values
+        before = entry_line(text, header.body, real=header.field == "real", entry=fault[0])
+        raise ValueError(f"{place}: line {header.line + 1 + before}: {fault[1]}")
+    if coordinate:
+        return rows, cols, values
+    stored = np.flatnonzero(values)
+    return rows[stored], cols[stored], values[stored]
 
 
-def _parse_array(text: bytes, header: _Header, place: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    source = io.BytesIO(_without_plus(text, header))
-    try:
-        dense = fast_matrix_market.read_array(source, parallelism=1)
-    except (ValueError, OverflowError) as error:
-        raise _fault(text[header.body :], header, place) from error
-    rows, cols = np.nonzero(dense if header.symmetry == "general" else np.tril(dense))
-    values = dense[rows, cols]
-    fault = _value_fault(values, rows, cols)
-    if fault is not None:
-        raise ValueError(f"{place}: {fault[1]}")
-    return rows.astype(np.int32), cols.astype(np.int32), values
+def _array_positions(header: _Header) -> tuple[np.ndarray, np.ndarray]:
+    """List rows and columns of the entries of an array file, column after column; of symmetric ones the lower part."""
+    starts = np.zeros(header.cols, np.int32)
+    if header.symmetry != "general":
+        starts = np.arange(header.cols, dtype=np.int32) + (header.symmetry == "skew-symmetric")
+    lengths = header.rows - starts
+    cols = np.repeat(np.arange(header.cols, dtype=np.int32), lengths)
+    before = np.cumsum(lengths, dtype=np.int64) - lengths
+    rows = (np.arange(header.count) - before[cols] + starts[cols]).astype(np.int32)
+    return rows, cols
 
 
-def _without_plus(text: bytes, header: _Header) -> bytes:
-    """Blank the signs of "+1.5", which the reader does not know; those of exponents stay."""
-    if text.find(b"+", header.body) < 0:
-        return text
-    return text[: header.body] + re.sub(rb"(?<![eE])\+", b" ", text[header.body :])
+def _value_fault(
+    values: np.ndarray, rows: np.ndarray, cols: np.ndarray, *, dtype: DTypeLike | None,
+) -> tuple[int, str] | None:
+    unfit = unfit_value(values, dtype)
+    if unfit is None:
+        return None
+    entry, complaint = unfit
+    at = f"({int(rows[entry]) + 1}, {int(cols[entry]) + 1})"
+    return entry, f"value {float(values[entry])!r} at {at} {complaint}"
 
 
-def _entry_fault(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, header: _Header) -> tuple[int, str] | None:
-    """Return entry and complaint of what the reader lets pass."""
+def _entry_fault(rows: np.ndarray, cols: np.ndarray, header: _Header) -> tuple[int, str] | None:
+    """Return entry and complaint of what the parser lets pass."""
     if header.symmetry == "skew-symmetric" and (rows == cols).any():
         entry = int(np.argmax(rows == cols))
         return entry, f"diagonal entry ({int(rows[entry]) + 1}, {int(cols[entry]) + 1}) in a skew-symmetric matrix"
-    return _value_fault(values, rows, cols) or _duplicate(rows, cols, header)
-
-
-def _value_fault(values: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> tuple[int, str] | None:
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(values.astype(np.float32))
-    if finite.all():
-        return None
-    entry = int(np.argmin(finite))
-    at = f"({int(rows[entry]) + 1}, {int(cols[entry]) + 1})"
-    return entry, f"value {float(values[entry])!r} at {at} is not finite in float32: scale or repair the matrix"
+    return _duplicate(rows, cols, header)
 
 
 def _duplicate(rows: np.ndarray, cols: np.ndarray, header: _Header) -> tuple[int, str] | None:
@@ -268,16 +314,6 @@ def _duplicate(rows: np.ndarray, cols: np.ndarray, header: _Header) -> tuple[int
     entry = int(order[repeats + 1].min())
     mirrored = " or its mirror image" if header.symmetry != "general" else ""
     return entry, f"position ({int(rows[entry]) + 1}, {int(cols[entry]) + 1}){mirrored} occurs a second time"
-
-
-def _line_of(text: bytes, header: _Header, entry: int) -> int:
-    """Number the line of an entry; empty lines are legal, so they are counted."""
-    seen = -1
-    for line, content in enumerate(text[header.body :].split(b"\n"), start=header.line + 1):
-        seen += bool(content.strip())
-        if seen == entry:
-            return line
-    raise AssertionError(f"entry {entry} is not in the text")
 
 
 def _expand(

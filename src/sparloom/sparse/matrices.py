@@ -5,8 +5,10 @@ import io
 import tarfile
 from pathlib import Path
 
+from numpy.typing import DTypeLike
+
 from sparloom.files import atomic_path
-from sparloom.sparse.archive import read_gzip, read_tar
+from sparloom.sparse.archive import read_text
 from sparloom.sparse.arrays import read_arrays, write_arrays
 from sparloom.sparse.limits import LIMIT_BYTES, check_size
 from sparloom.sparse.market import market_text, parse_market
@@ -15,32 +17,45 @@ from sparloom.sparse.pattern import SparseMatrix
 __all__ = ["MATRIX_ENDINGS", "matrix_stem", "read_matrix", "write_matrix"]
 
 MATRIX_ENDINGS = (".tar.gz", ".tgz", ".mtx.gz", ".mtx", ".npz")
+BANNER, GZIP, ZIP = b"%%matrixmarket", b"\x1f\x8b", b"PK\x03\x04"  # how files begin
 
 
-def read_matrix(path: Path | str, *, limit_bytes: int = LIMIT_BYTES) -> SparseMatrix:
-    """Read a real matrix from .mtx, .mtx.gz, a SuiteSparse .tar.gz or .npz.
+def read_matrix(
+    path: Path | str, *, limit_bytes: int = LIMIT_BYTES, dtype: DTypeLike | None = None,
+) -> SparseMatrix:
+    """Read a real matrix from .mtx, .mtx.gz, a SuiteSparse .tar.gz or .npz; a file that was unpacked is read as it is.
+
+    No digit of the file is lost: what float32 rounds is kept in `SparseMatrix.exact`, and `astype` gives it back.
 
     Args:
         limit_bytes: what the file may hold after unpacking.
+        dtype: of the values: numpy.float32, numpy.float64, or None: float32 unless that makes a number 0, then float64.
+            A number that is not finite in the type is an error, and if it is given, so is one that becomes 0.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: another ending, or a file that is damaged, too large or not a valid matrix; the message names the
             file and the line or member.
+        MemoryError: says for what.
     """
     path = Path(path)
     ending = _ending(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    if ending == ".npz":
-        return read_arrays(path, limit_bytes)
-    if ending in (".tar.gz", ".tgz"):
-        text, member = read_tar(path, limit_bytes)
-        return parse_market(text, f"{path}: member {member}", limit_bytes)
-    if ending == ".mtx.gz":
-        return parse_market(read_gzip(path, limit_bytes), str(path), limit_bytes)
-    check_size(path.stat().st_size, limit_bytes, f"{path}: holds")
-    return parse_market(path.read_bytes(), str(path), limit_bytes)
+    with path.open("rb") as file:
+        begin = file.read(len(BANNER))
+    is_text = begin.lower() == BANNER
+    if ending == ".npz" and not is_text and not begin.startswith(GZIP):
+        return read_arrays(path, limit_bytes, dtype)
+    if begin.startswith(ZIP):
+        raise ValueError(f"{path}: a zip archive, whatever its name says: unpack it, or name it .npz if NumPy wrote it")
+    if not begin.startswith(GZIP):
+        check_size(path.stat().st_size, limit_bytes, f"{path}: holds")
+    text, member = read_text(path, limit_bytes, matrix_stem(path))
+    if ending != ".mtx" and member is None and text[: len(BANNER)].lower() != BANNER:
+        expected = "gzip file" if ending == ".mtx.gz" else "archive"
+        raise ValueError(f"{path}: damaged or truncated {expected} (it holds {text[:20]!r}): fetch it again")
+    return parse_market(text, str(path) if member is None else f"{path}: member {member}", limit_bytes, dtype)
 
 
 def write_matrix(path: Path | str, matrix: SparseMatrix) -> None:

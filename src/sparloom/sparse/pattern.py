@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse
-from jaxtyping import Int32, Int64, Integer
+from jaxtyping import Float64, Int32, Int64, Integer
 from numpy.typing import DTypeLike
 
-__all__ = ["Pattern", "SparseMatrix"]
+__all__ = ["Pattern", "SparseMatrix", "unfit_value"]
 
 INDEX_LIMIT = 2**31 - 1  # rows and columns are int32
 ELEMENTS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -143,12 +143,19 @@ class SparseMatrix:
     """A pattern and a value for every nonzero, in the order of `pattern.indices`.
 
     Args:
-        dtype: float32 or float64; values are converted to it.
+        values: (nnz,) real numbers.
+        dtype: float32 or float64; values are rounded to it. What is too small for float32 becomes 0.
+        exact: (nnz,) float64, the numbers that float32 values were rounded from, as a file has them; None: the values
+            are all that is known.
+
+    Raises:
+        ValueError: values of another shape or type, or a finite one that float32 cannot hold.
     """
 
     pattern: Pattern
     values: np.ndarray
     dtype: DTypeLike = np.float32
+    exact: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         values, dtype = np.asarray(self.values), np.dtype(self.dtype)
@@ -156,16 +163,48 @@ class SparseMatrix:
             raise ValueError(f"values of shape {values.shape} for {self.pattern.nnz} nonzeros: give one per nonzero")
         if values.dtype.kind == "c":
             raise ValueError("complex values: only real matrices are supported")
+        if values.dtype.kind not in "fiub":
+            raise ValueError(f"values of type {values.dtype}: give real numbers")
         if dtype not in ELEMENTS:
             raise ValueError(f"values of type {dtype}: a matrix holds float32 or float64")
         if values.dtype != dtype or not values.flags.c_contiguous or not values.flags.aligned:
-            values = np.require(values, dtype, ["C", "A"])
+            values = _rounded(values, dtype)
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "values", values)
+        if self.exact is not None:
+            if dtype != np.float32 or self.exact.shape != values.shape or self.exact.dtype != np.float64:
+                raise ValueError("exact: give a float64 for each float32 value, or None")
+            object.__setattr__(self, "exact", np.require(self.exact, requirements=["C", "A"]))
+
+    @classmethod
+    def of_doubles(cls, pattern: Pattern, values: np.ndarray, dtype: DTypeLike | None) -> "SparseMatrix":
+        """Hold float64 numbers, all of which `unfit_value` lets pass.
+
+        Args:
+            dtype: float32 or float64; None: float32 beside the exact numbers, but float64 alone where float32 would
+                make one of them 0.
+        """
+        if dtype is not None:
+            return cls(pattern, values, dtype)
+        narrow = values.astype(np.float32)
+        if np.array_equal(narrow, values):
+            return cls(pattern, narrow)
+        if ((narrow == 0) & (values != 0)).any():
+            return cls(pattern, values, np.float64)
+        return cls(pattern, narrow, exact=values)
 
     def astype(self, dtype: DTypeLike) -> "SparseMatrix":
-        """Convert the values; the same matrix if they have that type."""
-        return self if self.dtype == dtype else SparseMatrix(self.pattern, self.values, dtype)
+        """Convert the values; the same matrix if they have that type.
+
+        Numbers that float32 rounds stay in `exact`, and come back when the type is float64 again.
+        """
+        if self.dtype == dtype:
+            return self
+        numbers = self.values if self.exact is None else self.exact
+        converted = SparseMatrix(self.pattern, numbers, dtype)
+        if converted.dtype == np.float64 or np.array_equal(converted.values, numbers):
+            return converted
+        return SparseMatrix(self.pattern, converted.values, exact=numbers)
 
     def with_values(self, values: np.ndarray) -> "SparseMatrix":
         """Put other values at the nonzeros."""
@@ -185,6 +224,42 @@ class SparseMatrix:
 
     def __repr__(self) -> str:
         return f"SparseMatrix({self.pattern.rows} x {self.pattern.cols}, {self.pattern.nnz} nonzeros)"
+
+
+def unfit_value(values: Float64[np.ndarray, " nnz"], dtype: DTypeLike | None) -> tuple[int, str] | None:
+    """Find the first number that a matrix cannot hold.
+
+    Args:
+        dtype: of the matrix, as of `SparseMatrix.of_doubles`.
+
+    Returns:
+        Its place, and what is wrong with it.
+    """
+    target = np.dtype(np.float32 if dtype is None else dtype)
+    with np.errstate(over="ignore"):
+        narrow = values.astype(target, copy=False)
+    finite = np.isfinite(narrow)
+    if not finite.all():
+        place = int(np.argmin(finite))
+        remedy = ", or read it with dtype=numpy.float64" if np.isfinite(values[place]) else ""
+        return place, f"is not finite in {target}: scale or repair the matrix{remedy}"
+    if dtype is not None and narrow is not values:
+        lost = (narrow == 0) & (values != 0)
+        if lost.any():
+            return int(np.argmax(lost)), f"becomes 0 in {target}: read it with dtype=numpy.float64"
+    return None
+
+
+def _rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        rounded = np.require(values, dtype, ["C", "A"])
+    if values.dtype != dtype and values.dtype.kind in "fiu":
+        lost = np.isinf(rounded) & np.isfinite(values)
+        if lost.any():
+            place = int(np.argmax(lost))
+            raise ValueError(f"value {float(values[place])!r} of nonzero {place} is beyond {dtype}: give "
+                             "dtype=numpy.float64, or scale the matrix")
+    return rounded
 
 
 def _csr(values: np.ndarray, pattern: Pattern) -> scipy.sparse.csr_array:

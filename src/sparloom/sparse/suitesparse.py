@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 from rich.progress import Progress
 
 from sparloom.files import locked, sha256
@@ -68,12 +69,14 @@ class SuiteSparseCorpus:
     def load(self, name: str) -> SparseMatrix:
         """Read one matrix, after fetching it when it is not in the cache.
 
+        Its values are float32, beside the exact ones where these differ.
+
         Raises:
             KeyError: the mirror has no such matrix.
             ValueError: the file is damaged, or its checksum differs from the catalogue.
             FileNotFoundError, ConnectionError: the mirror does not give it.
         """
-        return read_matrix(self.fetch((name,))[0])
+        return read_matrix(self.fetch((name,))[0]).astype(np.float32)
 
     def fetch(self, names: Iterable[str]) -> tuple[Path, ...]:
         """Bring the files of these matrices here, checksums compared, and return their paths."""
