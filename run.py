@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -42,8 +43,11 @@ def execute(
     overrides: Sequence[str] = (),
 ) -> dict[str, float]:
     """Run a task; what it lacks is made by the experiment that makes it, then it is tried again."""
-    record = cli.begin(out, root=ROOT, ledger=Path(cfg.paths.outputs) / "runs.jsonl", seed=cfg.seed,
-                       command=[*(command or sys.argv)], overrides=[*(overrides or given.overrides)])
+    try:
+        record = cli.begin(out, root=ROOT, ledger=Path(cfg.paths.outputs) / "runs.jsonl", seed=cfg.seed,
+                           command=[*(command or sys.argv)], overrides=[*(overrides or given.overrides)])
+    except OSError as error:
+        cli.fail(error, out, debug=cfg.debug)
     try:
         OmegaConf.save(cfg, out / "config.yaml", resolve=True)
         publish = publisher(cfg, out, given)
@@ -69,7 +73,10 @@ def execute(
         raise KeyboardInterrupt from None
     except Exception as error:
         fail(record, error, cfg)
-    record.finish(metrics)
+    try:
+        record.finish(metrics)
+    except OSError as error:
+        cli.fail(error, out, debug=cfg.debug)
     publish(metrics)
     log.console.print(f"results: {out}", markup=False)
     if metrics.get("failed_arms"):
@@ -79,7 +86,8 @@ def execute(
 
 def fail(record: cli.Record, error: Exception, cfg: DictConfig) -> None:
     """Note a failure and tell the user."""
-    record.fail(cli.reason(error))
+    with suppress(OSError):  # a full disk, of which the user is told
+        record.fail(cli.reason(error))
     cli.fail(error, record.out, debug=cfg.debug)
 
 
@@ -150,6 +158,10 @@ def known_keys() -> list[str]:
 
 def start() -> None:
     """Read the command line and hand it to Hydra."""
+    for name in [name for name, value in os.environ.items() if name.startswith("SPARLOOM_") and not value]:
+        del os.environ[name]  # as if it were not set: an empty folder would be that of the system
+    cli.check_places({"the current folder": str(Path.cwd()), **{
+        name: value for name, value in os.environ.items() if name.startswith("SPARLOOM_")}})
     sys.argv = cli.prepare(sys.argv, CONF)
     main()
 

@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,10 +28,11 @@ def start(out: Path) -> None:
     root.propagate = False
     for handler in list(root.handlers):
         root.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):  # a full disk
+            handler.close()
     shown = _Lines(logging.INFO)
     shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    kept = logging.FileHandler(out / "run.log", encoding="utf-8")
+    kept = _File(out / "run.log", encoding="utf-8")
     kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root.addHandler(shown)
     root.addHandler(kept)
@@ -43,6 +44,20 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         style = "bold yellow" if record.levelno >= logging.WARNING else None
         console.print(self.format(record), style=style, markup=False)
+
+
+class _File(logging.FileHandler):
+    """A log that ends with one line on stderr when its disk is full; the run goes on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802, the name that logging calls
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        logging.getLogger("sparloom").removeHandler(self)
+        with suppress(OSError):
+            self.close()
+        errors.print(f"warning: {self.baseFilename} is not written any more: {error.strerror}", markup=False)
 
 
 @contextmanager

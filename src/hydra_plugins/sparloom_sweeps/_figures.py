@@ -72,7 +72,7 @@ def _draw_slice(axes: Axes, trials: Sequence[Trial], key: str, best: int) -> Non
                  [trial.value for trial in trials if trial.number == best], s=60, facecolors="none", edgecolors=BEST,
                  linewidths=1.4)
     if choices:
-        axes.set_xticks(range(len(choices)), choices)
+        axes.set_xticks(range(len(choices)), choices, parse_math=False)
         axes.set_xlim(-0.5, len(choices) - 0.5)
     else:
         axes.set_xscale("log" if distribution.log else "linear")

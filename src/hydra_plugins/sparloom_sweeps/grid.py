@@ -1,5 +1,6 @@
 """The sweeper of grids: every combination of values, each a run of its own, compared at the end."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ from sparloom import log
 from sparloom.cli import Reported, UsageError, suggestion
 
 __all__ = ["GridSweeper"]
+
+
+LONGEST, DEEPEST = 240, 1000  # bytes of a folder's name, and of all names below the sweep's folder
+KEPT = 80                      # bytes of a name that is too long
 
 
 class GridSweeper(Sweeper):
@@ -82,7 +87,7 @@ class GridSweeper(Sweeper):
             whole = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
             with open_dict(whole):
                 whole.hydra.job.num = point.number
-            name, config = str(whole.hydra.sweep.subdir), plain(whole)
+            name, config = folder_name(str(whole.hydra.sweep.subdir)), plain(whole)
             job = Job(point, [*overrides, f"hydra.sweep.subdir={written(name)}"], folder / name,
                       OmegaConf.select(config, "objective"))
             if _finished(job.folder, config):
@@ -100,6 +105,19 @@ class GridSweeper(Sweeper):
             done = [error] * len(jobs)  # such as a worker that was killed
         for job, returned in zip(jobs, done, strict=True):
             _end(job, returned)
+
+
+def folder_name(changes: str) -> str:
+    """Name the folder of a run by what it changes; what is too long, or leads elsewhere, ends in a digest.
+
+    Args:
+        changes: key=value, joined by commas; slashes in values make folders in folders.
+    """
+    parts = changes.split("/")
+    if all(part not in (".", "..") and len(part.encode()) <= LONGEST for part in parts) and len(changes) <= DEEPEST:
+        return changes
+    digest = hashlib.sha256(changes.encode()).hexdigest()[:8]
+    return f"{changes.replace('/', '_').encode()[:KEPT].decode(errors='ignore')}_{digest}"
 
 
 def _finished(folder: Path, config: DictConfig) -> bool:

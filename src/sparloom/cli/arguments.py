@@ -1,20 +1,24 @@
 """Checks and repairs of the command line that need only the names of the files in conf/."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sparloom.cli.listing import show
 from sparloom.cli.nearest import suggestion
 
-__all__ = ["UsageError", "choices", "folders", "prepare"]
+__all__ = ["UsageError", "check_places", "choices", "folders", "prepare"]
 
 PATH_KEYS = ("matrix", "mirror", "folder", "file", "path", "checkpoint", "cache", "table", "pretrained", "manifest")
 PATH_GROUPS = ("paths.", "samples.files.")
+NEEDED = ("paths.root", "paths.data", "paths.artifacts", "paths.outputs", "paths.matrices")
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir",
                     "-cd", "--info", "-i", "--experimental-rerun")
+MOST_COMMAS = 9  # pieces between commas that are tried as one name
 _OVERRIDE = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)=(?P<value>.*)$", re.DOTALL)
 _PLAIN = re.compile(r"[A-Za-z0-9_./@+$-]*")  # what Hydra's grammar takes without quotes, all else is quoted
+_INTERPOLATION = re.compile(r"\$\{[\w.:/,-]+\}")
+_ELEMENT = re.compile(r"""'(?:[^'\\]|\\.)*'(?=,|$)|"(?:[^"\\]|\\.)*"(?=,|$)|[^,]+""")  # of a list of paths
 
 
 class UsageError(ValueError):
@@ -26,23 +30,45 @@ def prepare(argv: Sequence[str], conf: Path) -> list[str]:
 
     Without any argument, or with --help alone, prints what can be run and exits.
 
+    In a sweep, paths joined by commas are values of their own; a comma in a name is kept where such a file exists.
+
     Raises:
-        UsageError: an option or experiment does not exist, or no experiment is chosen.
+        UsageError: an option or experiment does not exist, no experiment is chosen, or a path cannot be told.
     """
     arguments = list(argv[1:])
+    for argument in arguments:
+        _check_text(argument, "argument")
     overrides = _overrides(arguments)
     asks_help = any(argument in ("-h", "--help") for argument in arguments)
     chosen = any(argument.startswith(("experiment=", "+experiment=", "task=", "+task=")) for argument in overrides)
     if not arguments or (asks_help and not chosen):
         show(conf)
         raise SystemExit(0)
-    swept = any(argument in ("-m", "--multirun") for argument in arguments)
+    swept = any(argument in ("-m", "--multirun", "hydra.mode=MULTIRUN")
+                or (argument.startswith("hparams=") and argument != "hparams=null") for argument in arguments)
     for argument in overrides:
         _check(argument, folders(arguments, conf), swept=swept)
     if not chosen and not any(argument.startswith(("--version", "-sc", "--shell")) for argument in arguments):
         names = ", ".join(path.stem for path in sorted((conf / "experiment").glob("*.yaml")))
         raise UsageError(f"no experiment chosen: give experiment=<name>, one of {names}")
-    return [argv[0], *(_quoted(argument) if argument in overrides else argument for argument in arguments)]
+    return [argv[0], *(_quoted(argument, swept=swept) if argument in overrides else argument
+                       for argument in arguments)]
+
+
+def check_places(places: Mapping[str, str]) -> None:
+    """Refuse folders whose names the configuration cannot hold.
+
+    Args:
+        places: what each is (a variable of the environment, the folder of the checkout) -> its path.
+
+    Raises:
+        UsageError: a path holds ${, or bytes that are no UTF-8.
+    """
+    for what, place in places.items():
+        _check_text(place, what)
+        if "${" in place:
+            raise UsageError(f"{what} is {place}: in a path ${{ begins a reference to another option; rename the "
+                             "folder, or go through a link with another name")
 
 
 def folders(arguments: Sequence[str], conf: Path) -> list[Path]:
@@ -102,28 +128,92 @@ def _check_group(key: str, conf: Path) -> None:
         raise UsageError(f"group {group!r} does not exist: {suggestion(group, known)}")
 
 
-def _quoted(argument: str) -> str:
+def _quoted(argument: str, *, swept: bool = False) -> str:
     """Quote the value of an override that is a path with characters of Hydra's grammar; expand a leading ~."""
     match = _OVERRIDE.match(argument)
-    if match is None:
+    if match is None or match["sign"] == "~":
         return argument
     key, value = match["key"], match["value"]
-    is_path = key.startswith(PATH_GROUPS) or key.rpartition(".")[2] in PATH_KEYS
-    if not is_path or not value or (value[0] in "'\"" and value[-1] == value[0] and len(value) > 1):
+    if not key.startswith(PATH_GROUPS) and key.rpartition(".")[2] not in PATH_KEYS:
         return argument
+    if key in NEEDED and value in ("", "null", "''", '""'):
+        raise UsageError(f"{key} is empty: give a folder, or leave it out for {key.partition('.')[2]}/ of the checkout")
+    values = _listed(value)
+    if not swept and len(values) > 1 and all(Path(name).expanduser().exists() for name in values):
+        raise UsageError(f"{key} names {len(values)} files: add -m for a run of each")
+    if not swept:
+        values = [value]
+    if key == "paths.outputs" and len(values) > 1:
+        raise UsageError(f"paths.outputs={value}: a sweep has one folder for all its runs; a comma in its name needs "
+                         "quotes within quotes, \"paths.outputs='a,b'\"")
+    return f"{match['sign'] or ''}{key}={','.join(_quoted_path(key, name) for name in values)}"
+
+
+def _quoted_path(key: str, value: str) -> str:
+    if not value or (value[0] in "'\"" and value[-1] == value[0] and len(value) > 1):
+        return value
     if value.startswith("~/"):
         value = str(Path(value).expanduser())
-    if not _PLAIN.fullmatch(value) and not _is_interpolation(value):
-        value = _escape(value)
-    return f"{match['sign'] or ''}{key}={value}"
+    if "${" in value and not _refers(value):
+        raise UsageError(f"{key}={value}: in a path ${{ begins a reference to another option; rename the file or "
+                         "folder, or go through a link with another name")
+    free = not key.startswith(PATH_GROUPS) and key != "matrix"  # such keys may take numbers as well
+    plain = _PLAIN.fullmatch(_without_references(value)) and (free or not _is_number(value))
+    return value if plain else _escape(value)
 
 
-def _is_interpolation(value: str) -> bool:
-    return value.startswith("${") and value.endswith("}")
+def _refers(value: str) -> bool:
+    """Tell references to options from names that hold ${: those are well formed, and there is no such file."""
+    places = (Path(value), *Path(value).parents)
+    named = any("${" in place.name and _exists(str(place)) for place in places)
+    return not named and "${" not in _without_references(value) and "\\${" not in value
+
+
+def _without_references(value: str) -> str:
+    before = None
+    while before != value:  # one may hold another
+        before, value = value, _INTERPOLATION.sub("", value)
+    return value
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return value.lower() in ("true", "false")
+    return True
+
+
+def _listed(value: str) -> list[str]:
+    """Split paths joined by commas; a comma belongs to a name if such a file exists, or if it is in quotes."""
+    choice = re.fullmatch(r"choice\((.*)\)", value, re.DOTALL)
+    if _exists(value) or not ("," in value or choice):
+        return [value]
+    parts, found = _ELEMENT.findall(choice[1] if choice else value), []
+    while parts:
+        size = next((size for size in range(min(len(parts), MOST_COMMAS), 1, -1) if _exists(",".join(parts[:size]))), 1)
+        name = ",".join(parts[:size])
+        found.append(name if _exists(name) else name.strip())
+        parts = parts[size:]
+    return found
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, RuntimeError):  # a name that is too long; no home
+        return False
 
 
 def _escape(value: str) -> str:
     """Write a string in single quotes: within them a backslash is special only in front of a quote."""
     escaped = re.sub(r"(\\*)'", lambda match: match[1] * 2 + r"\'", value)
     escaped = re.sub(r"(\\+)$", lambda match: match[1] * 2, escaped)
-    return f"'{escaped.replace('${', chr(92) + '${')}'"
+    return f"'{escaped}'"
+
+
+def _check_text(text: str, what: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{what} {text!a} holds bytes that are no UTF-8: rename the file or folder") from None

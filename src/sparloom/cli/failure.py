@@ -1,5 +1,6 @@
 """Errors of the user as one line with the remedy; the whole trace goes to the log of the run."""
 
+import errno
 import logging
 import os
 import re
@@ -15,6 +16,8 @@ from sparloom.errors import MissingArtifact, SparloomError
 
 __all__ = ["Reported", "explain", "fail", "guard", "reason"]
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 USER_ERRORS = (SparloomError, ValueError, OSError, ImportError, MemoryError)
 logger = logging.getLogger(__name__)
 
@@ -30,6 +33,8 @@ def fail(error: Exception, out: Path, *, debug: bool) -> None:
         Reported: always.
     """
     cause = _cause(error)
+    if isinstance(cause, OSError) and cause.filename is None and cause.errno in FULL:
+        cause.filename = str(out)
     trace = "".join(traceback.format_exception(error))
     logger.debug("failed\n%s", trace)
     if debug or os.environ.get("SPARLOOM_DEBUG"):
@@ -39,7 +44,8 @@ def fail(error: Exception, out: Path, *, debug: bool) -> None:
     else:
         log.errors.print(f"error: {type(cause).__name__}: {_one_line(cause)} (a value of the wrong kind, or a fault of "
                          "sparloom; debug=true shows the trace)", markup=False)
-    log.errors.print(f"       trace: {out / 'run.log'}", markup=False, style="dim")
+    if (out / "run.log").exists():
+        log.errors.print(f"       trace: {out / 'run.log'}", markup=False, style="dim")
     raise Reported(str(cause)) from None
 
 
@@ -57,7 +63,8 @@ def guard(main: Callable[[], object], keys: Callable[[], Iterable[str]]) -> int:
         log.errors.print("interrupted: finished parts are kept, the same command goes on from there", markup=False)
         return 130
     except Exception as error:
-        if os.environ.get("SPARLOOM_DEBUG") or not (isinstance(error, UsageError) or _is_hydra(error)):
+        users = isinstance(error, UsageError | OSError | UnicodeEncodeError) or _is_hydra(error)
+        if os.environ.get("SPARLOOM_DEBUG") or not users:
             raise
         log.errors.print(f"error: {explain(error, keys)}", markup=False)
         return 1
@@ -78,7 +85,8 @@ def explain(error: Exception, keys: Callable[[], Iterable[str]]) -> str:
         return f"launcher {launcher[1]} is not installed: pip install -e .[scale]"
     interpolation = re.search(r"Interpolation key '([^']+)' not found", text)
     if interpolation:
-        return f"the configuration refers to {interpolation[1]!r}, which does not exist"
+        return (f"the configuration refers to {interpolation[1]!r}, which does not exist (in a path, ${{ begins such a "
+                "reference: a file or folder with ${ in its name needs another name)")
     return reason(error)
 
 
@@ -108,10 +116,27 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, MissingArtifact):
         words = ("python", Path(sys.argv[0]).name, f"experiment={error.experiment}", *error.overrides)
         return f"{text}; make it with: {' '.join(words)}"
-    if isinstance(error, FileNotFoundError) and error.filename:
-        return f"{error.filename}: no such file: check the path"
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        what = "no such file" if error.errno == errno.ENOENT else error.strerror[0].lower() + error.strerror[1:]
+        return f"{error.filename}: {what}: {_remedy(error)}"
+    if isinstance(error, OSError) and error.errno in FULL:
+        return f"{text}: {_remedy(error)}"
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object!a} cannot be written as {error.encoding}: rename the file or folder of that name"
     if isinstance(error, ImportError):
         return f"{text}: install the extra that carries it (pip install -e .[...], see pyproject.toml)"
     if isinstance(error, MemoryError):
         return f"out of memory ({text}): use smaller matrices or fewer jobs"
     return text
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        return "check the path"
+    if error.errno == errno.ENAMETOOLONG:
+        return "choose a shorter name"
+    if error.errno in FULL:
+        return "free space, or write to another disk with paths.outputs=<folder> paths.artifacts=<folder>"
+    if error.errno in UNWRITABLE:
+        return "an input must be readable; outputs go to another folder with paths.outputs=<folder>"
+    return "check the path and its disk"

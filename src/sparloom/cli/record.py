@@ -78,8 +78,14 @@ def begin(
         root: the checkout, for its commit and the hash in data.dvc.
         ledger: where its end will be noted.
         command: as it was typed; `overrides`: what it means for this run, one of many in a sweep.
+
+    Raises:
+        OSError: the folder or the ledger cannot be written.
     """
     log.start(out)
+    ledger.parent.mkdir(parents=True, exist_ok=True)
+    with ledger.open("a"):
+        pass  # fails now rather than at the end of the run
     write_text(out / "command.txt", shlex.join(["python", Path(command[0]).name, *command[1:]]) + "\n")
     described = environment(root, seed)
     write_json(out / "environment.json", described)

@@ -36,7 +36,7 @@ def draw_spy(pattern: "Pattern", stem: Path, *, rows_step: int, cols_step: int, 
     axes.grid(visible=False)
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
-    axes.set_title(title, fontsize=9)
+    axes.set_title(title, fontsize=9, parse_math=False)  # a file's name may hold dollars
     axes.set_xlabel(f"tiles of {min(rows_step, height)} rows x {min(cols_step, width)} columns"
                     + ("" if len(drawn_rows) or height <= rows_step else "; rows too fine to draw"))
     save(drawn, stem)

@@ -7,6 +7,7 @@ pays.
 """
 
 import logging
+import operator
 import os
 from dataclasses import dataclass
 from typing import get_args
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from sparloom.dispatch import Fuse, PairPlan, PlanCache
-from sparloom.solvers.iteration import JacobiIteration
+from sparloom.solvers.exact import ExactResiduals
+from sparloom.solvers.iteration import JacobiIteration, real_numbers, solvable
 from sparloom.solvers.numbering import NUMBERINGS, Numbering
 from sparloom.solvers.planning import Planner
 from sparloom.solvers.sweeps import Sweeps
@@ -24,6 +26,10 @@ from sparloom.sparse import SparseMatrix
 __all__ = ["JacobiResult", "JacobiSolver", "jacobi"]
 
 DIVERGED = 1e6  # residual, relative to that of x = 0, beyond which a column is given up
+BARE = 0.4      # share of the exponents of a type within which squares in bare sweeps are safe
+MARGIN = 1e-3   # share of a type's range that a solution may come to before it is looked at for infinities
+PLAIN = 60      # powers of two below which products with them are taken as they are
+NEARER = 0.9    # share of its last residual at which a column is looked at again that had not converged after all
 WORTH = 0.75    # share of the columns that may be left before the arrays are narrowed
 LINE = 64       # bytes: rows are narrowed to whole cache lines
 
@@ -37,8 +43,10 @@ class JacobiResult:
     Args:
         solution: (n, columns).
         iterations: (columns,) int64, the steps from 0 to `solution`; even, since two are made at a time.
-        residuals: (columns,) ‖D⁻¹(b − A x)‖₂ / ‖D⁻¹b‖₂ of `solution`, D being the diagonal of A; 0 where b = 0.
-        converged: (columns,) bool, the residual is within the tolerance.
+        residuals: (columns,) ‖D⁻¹(b − A x)‖₂ / ‖D⁻¹b‖₂ of `solution`, D being the diagonal of A; 0 where b = 0. As
+            the iteration computed it, or, where rounding could hide that it is above the tolerance, in a wider type.
+        converged: (columns,) bool, the residual is within the tolerance. Where `dtype` is too coarse for the tolerance
+            this is false, however many steps are made.
         diverged: (columns,) bool, the residual grew without bounds: the method does not solve this system. A smaller
             relaxation may, if A is symmetric positive definite.
     """
@@ -62,13 +70,15 @@ class JacobiSolver:
             brings neighbours together, so that tiles are closed and caches hold what is needed; or what is faster
             ("auto", which for fuse="never" is "natural"). Arguments and results are always in the order of A.
         relaxation: w in x + w / D (b − A x); 1 is Jacobi's method itself. See `JacobiIteration`.
-        dtype: of all values, float64 or float32.
+        dtype: of the iterates and of M, float64 or float32; A and B are used as they are given.
         threads: all processors that this process may use unless given.
         cache: where decisions are kept; the folder of this user unless given.
         replay_only: decide nothing.
 
     Raises:
-        ValueError: A is not square, its diagonal holds a zero, or an argument is not one of the above.
+        TypeError: A is no `SparseMatrix`.
+        ValueError: A is not square, holds an infinity or NaN or a zero on its diagonal, or an argument is not one of
+            the above.
         NotDecided: `replay_only`, and the cache lacks a decision.
     """
 
@@ -77,6 +87,7 @@ class JacobiSolver:
         relaxation: float = 1.0, dtype: DTypeLike = "float64", threads: int | None = None,
         cache: PlanCache | None = None, replay_only: bool = False,
     ) -> None:
+        columns = operator.index(columns)
         if columns < 1:
             raise ValueError(f"{columns} right-hand sides: give at least 1")
         if fuse not in get_args(Fuse):
@@ -86,6 +97,7 @@ class JacobiSolver:
         matrix = matrix.astype(np.float64)  # from a file it may have more digits than its float32 values
         self.iteration = JacobiIteration.of(matrix, relaxation=relaxation, dtype=dtype)
         self.shape = (matrix.pattern.rows, columns)
+        self._exact = ExactResiduals(matrix, self.iteration)
         planner = Planner(
             self.iteration.matrix, columns, threads=len(os.sched_getaffinity(0)) if threads is None else threads,
             cache=PlanCache.of_this_user() if cache is None else cache, replay_only=replay_only)
@@ -111,15 +123,23 @@ class JacobiSolver:
             right_hand_sides: B (n, columns).
 
         Raises:
-            ValueError: B has another shape, or holds what is no number.
+            TypeError: B does not hold real numbers.
+            ValueError: B has another shape, holds an infinity or NaN, or is so large or small that the lengths that
+                `Sweeps.advance` gives would over- or underflow; `solve` takes such a B.
         """
-        b = np.asarray(right_hand_sides)
-        if b.shape != self.shape:
-            raise ValueError(f"right-hand sides of shape {b.shape}: this solver is for {self.shape}")
-        finite = np.isfinite(b).all(axis=0)
-        if not finite.all():
-            raise ValueError(f"right-hand side {int(np.argmin(finite))} holds a value that is no finite number")
-        constant = self.iteration.constant(b).astype(self.iteration.matrix.dtype, copy=False)
+        b = real_numbers(right_hand_sides, self.shape)
+        _, units = self.iteration.scaled_constant(b)
+        limit = int(BARE * np.finfo(self.iteration.matrix.dtype).maxexp)
+        outside = np.abs(units) > limit
+        if outside.any():
+            column = int(np.argmax(outside))
+            raise ValueError(f"right-hand side {column}, divided by the diagonal, is of size 2^{units[column]}: bare "
+                             f"sweeps in {self.iteration.matrix.dtype} take 2^-{limit} to 2^{limit}; scale it, or use "
+                             "solve")
+        return self._sweeps(self.iteration.constant(b))
+
+    def _sweeps(self, constant: np.ndarray) -> Sweeps:
+        constant = constant.astype(self.iteration.matrix.dtype, copy=False)
         return Sweeps(self.plan.executor, self.numbering.matrix, self.numbering.taken(constant))
 
     def solve(
@@ -137,39 +157,73 @@ class JacobiSolver:
             max_iterations: most steps of a column, rounded up to an even number.
 
         Raises:
-            ValueError: as by `sweeps`; the tolerance is not above 0, or there are no iterations.
+            TypeError: B does not hold real numbers.
+            ValueError: B has another shape, holds an infinity or NaN, or D⁻¹b does not fit into `dtype`; the tolerance
+                is not a finite number above 0, or there are no iterations.
         """
-        if not tolerance > 0 or max_iterations < 1:
-            raise ValueError(f"tolerance {tolerance} and {max_iterations} iterations: both must be above 0")
-        sweeps = self.sweeps(right_hand_sides)
+        _check_bounds(tolerance, max_iterations)
+        b = real_numbers(right_hand_sides, self.shape)
+        constant, units = self.iteration.scaled_constant(b)
+        self._check_fits(units)
+        sweeps = self._sweeps(constant)
+        del constant
         columns = self.shape[1]
         result = JacobiResult(np.zeros(self.shape, self.iteration.matrix.dtype), np.zeros(columns, np.int64),
                               np.zeros(columns), *(np.zeros(columns, bool) for _ in range(2)))
         places = np.arange(columns)  # column of B for each column in the arrays
-        moving = np.ones(columns, bool)  # those of them that do not rest
-        lengths = np.empty(0)
+        moving, goals, way = np.ones(columns, bool), np.full(columns, tolerance), np.zeros(columns)
         for steps in range(0, max_iterations + 2, 2):
             changes = sweeps.advance()
             if steps == 0:
                 lengths = np.where(changes > 0, changes, 1)  # x = 0: the change is g
             with np.errstate(invalid="ignore", over="ignore"):
                 residuals = changes / lengths[places]
-            converged, diverged = residuals <= tolerance, ~(residuals <= DIVERGED)
-            rests = moving & (converged | diverged | (steps >= max_iterations))
+            residuals[np.isnan(residuals)] = np.inf
+            way[places] += 2 * residuals  # bounds ‖x‖ / ‖g‖
+            rests = moving & ((residuals <= goals[places]) | (residuals > DIVERGED) | (steps >= max_iterations))
             if rests.any():
-                resting = places[rests]
-                result.solution[:, resting] = self.numbering.given_back(sweeps.now[:, rests])
-                result.iterations[resting], result.residuals[resting] = steps, residuals[rests]
-                result.converged[resting], result.diverged[resting] = converged[rests], diverged[rests]
-                moving &= ~rests
+                resting, found = places[rests], residuals[rests]
+                x = _in_units(self.numbering.given_back(sweeps.now[:, rests]), units[resting])
+                exact = self._exact_where_in_doubt(
+                    found, tolerance, b=b, x=x, columns=resting, way=way[resting], units=units[resting])
+                # where the residual is more than twice what the iteration sees, more steps lead no further
+                more = (found <= tolerance) & (exact > tolerance) & (exact <= 2 * found) & (steps < max_iterations)
+                goals[resting[more]] = NEARER * found[more]
+                result.solution[:, resting] = x
+                result.iterations[resting], result.residuals[resting] = steps, exact
+                result.converged[resting], result.diverged[resting] = exact <= tolerance, found > DIVERGED
+                moving[rests] = more
                 if not moving.any():
                     break
                 kept = self._worth_keeping(moving)
                 if kept is not None:
                     sweeps.keep(kept)
                     places, moving = places[kept], moving[kept]
-        _warn(result)
+        _warn(result, tolerance, max_iterations)
         return result
+
+    def _exact_where_in_doubt(
+        self, found: np.ndarray, tolerance: float, *, b: np.ndarray, x: np.ndarray, columns: np.ndarray,
+        way: np.ndarray, units: np.ndarray,
+    ) -> np.ndarray:
+        """Replace residuals of some columns of B where rounding counts; infinite where the solution overflows."""
+        doubted = np.flatnonzero(self._exact.doubts(found, tolerance, way=way, units=units))
+        exact = found.copy()
+        if doubted.size:
+            exact[doubted] = self._exact.of(b[:, columns[doubted]], x[:, doubted])
+        near_end = np.flatnonzero(np.exp2(units - float(np.finfo(x.dtype).maxexp)) * (1 + way) > MARGIN)
+        exact[near_end[~np.isfinite(x[:, near_end]).all(axis=0)]] = np.inf
+        return exact
+
+    def _check_fits(self, units: np.ndarray) -> None:
+        """Refuse B whose first iterate does not fit into the type."""
+        dtype = self.iteration.matrix.dtype
+        beyond = units > np.finfo(dtype).maxexp
+        if beyond.any():
+            column = int(np.argmax(beyond))
+            remedy = "give dtype=\"float64\", or scale it" if dtype.itemsize < 8 else "scale it"
+            raise ValueError(f"right-hand side {column}, divided by the diagonal, is of size 2^{units[column]}, which "
+                             f"{dtype} does not hold: {remedy}")
 
     def _worth_keeping(self, moving: np.ndarray) -> np.ndarray | None:
         """Name the columns to go on with, resting ones up to a whole cache line included; None for all."""
@@ -195,21 +249,50 @@ def jacobi(
         fuse, numbering, relaxation, dtype, threads, cache: as of `JacobiSolver`.
 
     Raises:
-        ValueError: A is not square, its diagonal holds a zero, shapes do not fit together, or B is not finite.
+        TypeError: A is no `SparseMatrix`, or B does not hold real numbers.
+        ValueError: A is not square, its diagonal holds a zero, A or B holds an infinity or NaN, or shapes do not fit
+            together.
     """
-    b = np.asarray(right_hand_sides)
-    if b.ndim != 2:
-        raise ValueError(f"right-hand sides of shape {b.shape}: give (n, columns), b[:, None] for one")
-    solver = JacobiSolver(matrix, b.shape[1], fuse=fuse, numbering=numbering, relaxation=relaxation, dtype=dtype,
+    shape = np.shape(right_hand_sides)
+    if len(shape) != 2:
+        raise ValueError(f"right-hand sides of shape {shape}: give (n, columns), b[:, None] for one")
+    _check_bounds(tolerance, max_iterations)
+    b = real_numbers(right_hand_sides, (solvable(matrix).size, shape[1]))
+    solver = JacobiSolver(matrix, shape[1], fuse=fuse, numbering=numbering, relaxation=relaxation, dtype=dtype,
                           threads=threads, cache=cache)
     return solver.solve(b, tolerance=tolerance, max_iterations=max_iterations)
 
 
-def _warn(result: JacobiResult) -> None:
-    """Say that columns diverged: their solution is none."""
+def _check_bounds(tolerance: float, max_iterations: int) -> None:
+    try:
+        positive = 0 < tolerance < np.inf and operator.index(max_iterations) > 0
+    except TypeError:
+        raise TypeError(f"tolerance {tolerance!r} and {max_iterations!r} iterations: give a number and an integer, "
+                        "both above 0") from None
+    if not positive:
+        raise ValueError(f"tolerance {tolerance} and {max_iterations} iterations: both must be above 0 and finite")
+
+
+def _in_units(x: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """Multiply columns by powers of two, in their own place where that is exact."""
+    if (np.abs(units) < PLAIN).all():
+        return np.multiply(x, np.ldexp(x.dtype.type(1), units), out=x)
+    with np.errstate(over="ignore"):
+        return np.ldexp(x, units)
+
+
+def _warn(result: JacobiResult, tolerance: float, max_iterations: int) -> None:
+    """Say which columns have no solution although steps are left."""
     if result.diverged.any():
         first = int(np.argmax(result.diverged))
         log.warning("Jacobi's method diverges in %d of %d columns, the first of them %d: its residual is %.1e times "
                     "that of x = 0 after %d steps. Give a smaller relaxation if the matrix is symmetric positive "
                     "definite, or take another method", result.diverged.sum(), result.diverged.size, first,
                     result.residuals[first], result.iterations[first])
+    stopped = ~result.converged & ~result.diverged & (result.iterations < max_iterations)
+    if stopped.any():
+        first = int(np.argmax(stopped))
+        log.warning("Jacobi's method comes no nearer in %s to %d of %d solutions, the first of them %d: its residual "
+                    "is %.1e after %d steps, and the tolerance is %.1e. Give a larger tolerance, dtype=\"float64\", or "
+                    "other units if the solution is near the ends of the type's range", result.solution.dtype,
+                    stopped.sum(), stopped.size, first, result.residuals[first], result.iterations[first], tolerance)

@@ -52,6 +52,8 @@ class Recommend:
         """Print the first five, the lead of the first and the familiarity of the matrix; draw the tiling."""
         if self.verify not in ("none", "top", "all"):
             raise ValueError(f"verify={self.verify!r} is not one of none, top, all")
+        if self.shape is not None and self.matrix is not None:
+            raise ValueError(f"matrix={self.matrix} and shape={self.shape}: give one of them")
         if self.shape is not None:
             return self.dense.run(self.shape, out)
         recommender = Recommender(self.op, self.platform, self.adviser)

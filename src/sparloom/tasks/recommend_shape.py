@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["RecommendShape"]
 
 GIGA = 1e9
+LARGEST_EXTENT = 2**31 - 1  # kernels count in int32
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,13 @@ class RecommendShape:
         return times
 
 
-def _read(shape: Sequence[int]) -> GemmShape:
-    if len(shape) != 3:
-        raise ValueError(f"shape={list(shape)} is not [m,n,k]: rows and columns of the result, length of the sums")
+def _read(shape: object) -> GemmShape:
+    if isinstance(shape, str | Mapping) or not isinstance(shape, Sequence) or len(shape) != 3:
+        raise ValueError(f"shape={shape} is not [m,n,k]: rows and columns of the result, length of the sums")
+    for name, extent in zip("mnk", shape, strict=True):
+        whole = isinstance(extent, int | float) and not isinstance(extent, bool) and extent % 1 == 0
+        if not whole or not 1 <= extent <= LARGEST_EXTENT:
+            raise ValueError(f"shape={list(shape)}: {name} is {extent!r}, give an integer from 1 to {LARGEST_EXTENT}")
     return GemmShape(*(int(extent) for extent in shape))
 
 

@@ -1,5 +1,7 @@
 """The command line before Hydra: names are checked, paths are quoted so that Hydra reads back what was written."""
 
+import itertools
+
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
@@ -118,3 +120,81 @@ def test_interpolations_and_quoted_values_stay(conf):
 def test_home_is_expanded(conf, monkeypatch):
     monkeypatch.setenv("HOME", "/home/someone")
     assert cli.prepare(["run.py", "experiment=collect_cpu", "matrix=~/a.mtx"], conf)[2] == "matrix=/home/someone/a.mtx"
+
+
+def swept(conf, *words: str) -> list[list[object]]:
+    """Values that Hydra reads for the last word of a sweep."""
+    argument = cli.prepare(["run.py", "-m", "experiment=collect_cpu", *words], conf)[-1]
+    override = OverridesParser.create().parse_override(argument)
+    values = list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]
+    return [getattr(value, "text", value) for value in values]
+
+
+def test_a_sweep_over_files_is_a_run_of_each(conf, tmp_path):
+    names = [tmp_path / name for name in ("one.mtx", "a,b.mtx", "a b.mtx", "c=(1).mtx", "it's, so.mtx")]
+    for path in names:
+        path.write_text("")
+    assert swept(conf, f"matrix={','.join(map(str, names))}") == [str(path) for path in names]
+    assert swept(conf, f"matrix=choice({names[0]},{names[1]})") == [str(path) for path in names[:2]]
+    assert swept(conf, f"matrix={names[0]}, {names[2]}") == [str(names[0]), str(names[2])]
+    assert swept(conf, "matrix='x,y.mtx',z.mtx") == ["x,y.mtx", "z.mtx"]
+    assert swept(conf, "matrix='q'.mtx,\"r\".mtx") == ["'q'.mtx", '"r".mtx']
+    assert swept(conf, f"matrix={names[1]}") == [str(names[1])]
+    assert swept(conf, "samples.files.spmm=a.csv,b c.csv") == ["a.csv", "b c.csv"]
+
+
+def test_files_of_a_sweep_without_its_flag_are_told(conf, tmp_path):
+    for name in ("one.mtx", "two.mtx"):
+        (tmp_path / name).write_text("")
+    files = f"matrix={tmp_path}/one.mtx,{tmp_path}/two.mtx"
+    with pytest.raises(cli.UsageError, match="matrix names 2 files: add -m for a run of each"):
+        cli.prepare(["run.py", "experiment=collect_cpu", files], conf)
+    (tmp_path / "hparams").mkdir()
+    assert len(swept(conf, files)) == 2
+    prepared = cli.prepare(["run.py", "experiment=collect_cpu", "hydra.mode=MULTIRUN", files], conf)
+    assert prepared[-1] == files
+
+
+def test_a_sweep_has_one_folder(conf):
+    with pytest.raises(cli.UsageError, match="a sweep has one folder for all its runs"):
+        cli.prepare(["run.py", "-m", "experiment=collect_cpu", "paths.outputs=a,b"], conf)
+
+
+@pytest.mark.parametrize("key", ["paths.outputs", "paths.data", "paths.artifacts"])
+@pytest.mark.parametrize("value", ["", "null", "''"])
+def test_an_empty_folder_is_refused(conf, key, value):
+    with pytest.raises(cli.UsageError, match=f"{key} is empty: give a folder, or leave it out"):
+        cli.prepare(["run.py", "experiment=collect_cpu", f"{key}={value}"], conf)
+
+
+@pytest.mark.parametrize("name", ["1e5", "007", "true", "False", "nan", "1_000"])
+def test_folders_named_like_numbers_stay_as_they_are_written(conf, name):
+    for key in ("paths.outputs", "matrix"):
+        argument = cli.prepare(["run.py", "experiment=collect_cpu", f"{key}={name}"], conf)[2]
+        assert read_back(argument) == name
+
+
+@pytest.mark.parametrize("name", ["${c}", "a${c}b", "${seed}", "${", "${a", "$${c}", "\\${c}"])
+def test_a_name_that_reads_as_a_reference_is_refused(conf, tmp_path, name):
+    (tmp_path / name).mkdir()
+    for key, path in itertools.product(("matrix", "paths.outputs"), (tmp_path / name, tmp_path / name / "x")):
+        with pytest.raises(cli.UsageError, match=r"in a path \$\{ begins a reference to another option; rename"):
+            cli.prepare(["run.py", "experiment=collect_cpu", f"{key}={path}"], conf)
+
+
+@pytest.mark.parametrize("value", ["${paths.root}/a.mtx", "${oc.env:HOME}", "${oc.env:A,${oc.env:B,/x}}/y",
+                                   "'${paths.root}/a b.mtx'"])
+def test_references_stay(conf, value):
+    assert cli.prepare(["run.py", "experiment=collect_cpu", f"matrix={value}"], conf)[2] == f"matrix={value}"
+
+
+def test_bytes_that_are_no_text_are_refused(conf):
+    with pytest.raises(cli.UsageError, match=r"holds bytes that are no UTF-8: rename the file or folder"):
+        cli.prepare(["run.py", "experiment=collect_cpu", "matrix=/a/\udcff.mtx"], conf)
+
+
+def test_places_that_the_configuration_cannot_hold_are_refused():
+    cli.check_places({"SPARLOOM_OUTPUTS": "/a b/(1)=,'x'"})
+    for place, text in (("/a/${c}", r"SPARLOOM_OUTPUTS is /a/\$\{c\}: in a path"), ("/\udcff", "no UTF-8")):
+        with pytest.raises(cli.UsageError, match=text):
+            cli.check_places({"SPARLOOM_OUTPUTS": place})

@@ -1,6 +1,10 @@
 """Errors of the user are one line; errors of ours are not hidden."""
 
 
+import errno
+import logging
+import os
+
 import pytest
 from hydra.errors import ConfigCompositionException, InstantiationException
 
@@ -85,3 +89,62 @@ def test_guard_gives_exit_statuses(capsys, monkeypatch):
     assert "error: no experiment" in capsys.readouterr().err
     with pytest.raises(ZeroDivisionError):
         cli.guard(raising(ZeroDivisionError()), keys)
+
+
+@pytest.mark.parametrize(("number", "text"), [
+    (errno.ENOTDIR, "/o/x: not a directory: an input must be readable; outputs go to another folder"),
+    (errno.EACCES, "/o/x: permission denied: an input must"), (errno.EROFS, "/o/x: read-only file system: an input"),
+    (errno.EISDIR, "/o/x: is a directory"), (errno.ENAMETOOLONG, "/o/x: file name too long: choose a shorter name"),
+    (errno.ENOSPC, "/o/x: no space left on device: free space, or write to another disk with paths.outputs=<folder>"),
+    (errno.EIO, "/o/x: input/output error: check the path and its disk")])
+def test_outputs_that_cannot_be_written_take_one_line(number, text, capsys):
+    def main():
+        raise OSError(number, os.strerror(number), "/o/x")
+
+    assert cli.guard(main, keys) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"error: {text}")
+    assert len(shown.splitlines()) == 1
+
+
+def test_a_full_disk_names_the_folder(tmp_path, capsys):
+    with pytest.raises(cli.Reported):
+        cli.fail(OSError(errno.ENOSPC, "No space left on device"), tmp_path / "out", debug=False)
+    assert capsys.readouterr().err == (f"error: {tmp_path / 'out'}: no space left on device: free space, or write to "
+                                       "another disk with paths.outputs=<folder> paths.artifacts=<folder>\n")
+
+
+def test_names_that_are_no_text_take_one_line(capsys):
+    def main():
+        "\udcff.mtx".encode()
+
+    assert cli.guard(main, keys) == 1
+    assert capsys.readouterr().err.startswith("error: '\\udcff.mtx' cannot be written as utf-8: rename the file")
+
+
+def test_faults_of_ours_keep_their_trace():
+    def main():
+        raise KeyError("bug")
+
+    with pytest.raises(KeyError):
+        cli.guard(main, keys)
+
+
+def test_a_log_on_a_full_disk_ends_with_one_line(tmp_path, capsys, monkeypatch):
+    log.start(tmp_path)
+    kept = next(handler for handler in logging.getLogger("sparloom").handlers
+                if isinstance(handler, logging.FileHandler))
+
+    def full(text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(kept.stream, "write", full)
+    for _ in range(2):
+        logging.getLogger("sparloom.x").warning("words")
+    shown = capsys.readouterr().err
+    assert shown == f"warning: {tmp_path / 'run.log'} is not written any more: No space left on device\n"
+
+
+def test_a_reference_that_does_not_exist_is_explained():
+    error = ConfigCompositionException("Interpolation key 'c' not found")
+    assert "a file or folder with ${ in its name needs another name" in cli.explain(error, keys)

@@ -3,6 +3,8 @@
 import json
 import subprocess
 
+import pytest
+
 from sparloom import cli
 
 
@@ -62,3 +64,16 @@ def test_run_elsewhere_is_named_by_its_whole_path(tmp_path):
                        command=["run.py"], overrides=[])
     record.finish({})
     assert json.loads((tmp_path / "outputs" / "runs.jsonl").read_text())["folder"] == str(tmp_path / "run")
+
+
+@pytest.mark.parametrize("blocked", ["x", "x/run", "runs.jsonl"])
+def test_what_cannot_be_written_is_known_before_the_run(tmp_path, blocked):
+    """A file lies where a folder is needed, or a folder where the ledger is."""
+    place = tmp_path / blocked
+    place.parent.mkdir(exist_ok=True)
+    if blocked == "runs.jsonl":
+        place.mkdir()
+    else:
+        place.write_text("")
+    with pytest.raises(OSError, match=blocked):
+        begun(tmp_path)

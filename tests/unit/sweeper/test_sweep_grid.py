@@ -8,6 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra_plugins.sparloom_sweeps._grid import read_grid
 from hydra_plugins.sparloom_sweeps._point import Point, State, best
 from hydra_plugins.sparloom_sweeps._table import shown
+from hydra_plugins.sparloom_sweeps.grid import folder_name
 from sparloom.cli import UsageError
 
 SLOW = pytest.mark.slow
@@ -105,3 +106,17 @@ def test_errors_of_the_user_are_one_line(sweep, arguments, message):
     assert "Traceback" not in done.stdout + done.stderr
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert message in error
+
+
+def test_folders_are_named_by_what_changes():
+    for changes in ("lr=0.1,seed=3", "matrix=/data/one.mtx,op=spmm", "matrix=../one.mtx,op=spmm"):
+        assert folder_name(changes) == changes
+
+
+@pytest.mark.parametrize("changes", ["matrix=/data/../one.mtx", "matrix=a/./b.mtx", f"matrix={'x' * 300}.mtx",
+                                     f"matrix={'ü' * 150}.mtx", f"matrix={'/x' * 800}.mtx"])
+def test_folders_that_lead_elsewhere_or_are_too_long_end_in_a_digest(changes):
+    name = folder_name(changes)
+    assert len(name.encode()) <= 90
+    assert "/" not in name
+    assert folder_name(changes.replace("mtx", "npz")) != name

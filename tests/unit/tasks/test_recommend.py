@@ -8,7 +8,9 @@ from small import SMALL
 
 from sparloom.errors import MissingArtifact, Unsupported
 from sparloom.models import MatrixView, Network
+from sparloom.ops import GemmShape
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
+from sparloom.tasks.recommend_shape import _read as read_shape
 
 FITTED = ("adviser=sparloom", "adviser.learning.selection.matrices=4",
           "adviser.learning.selection.configs_per_matrix=4")
@@ -135,3 +137,24 @@ def test_training_matrices_are_familiar_to_a_fitted_model(build, trained):
     assert len(known) == 4 <= len(adviser.learned_from & known)
     assert {nearest[name].percentile for name in known} == {0}
     assert {found.nearest for found in nearest.values()} <= known
+
+
+@pytest.mark.parametrize(("shape", "text"), [
+    ([512, 64.5, 512], r"n is 64.5, give an integer from 1 to 2147483647"), ([True, 64, 512], "m is True, give"),
+    ([0, 2, 3], "m is 0"), ([1, -2, 3], "n is -2"), ([1, 2, 2**31], "k is 2147483648"), ([1, 2, 10**30], "k is 1000"),
+    (["512", 2, 3], "m is '512'"), ([None, 2, 3], "m is None"), ([1, float("nan"), 2], "n is nan"),
+    ([1, [2], 3], "n is"),
+    ([1, 2], r"is not \[m,n,k\]"), ([1, 2, 3, 4], "is not"), (5, "shape=5 is not"), (True, "is not"), ("abc", "is not"),
+    ({"a": 1, "b": 2, "c": 3}, "is not")])
+def test_extents_are_integers_in_range(shape, text):
+    with pytest.raises(ValueError, match=text):
+        read_shape(shape)
+
+
+def test_whole_numbers_are_extents():
+    assert read_shape([1e3, 64, 512]) == GemmShape(1000, 64, 512)
+
+
+def test_a_matrix_and_a_shape_are_not_answered_at_once(build, trained, file, tmp_path):
+    with pytest.raises(ValueError, match=r"shape=\[64, 64, 64\]: give one of them"):
+        recommend(build, trained, file, "shape=[64,64,64]").run(tmp_path)
