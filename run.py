@@ -31,11 +31,26 @@ def main(cfg: DictConfig) -> float | None:
     settings = HydraConfig.get()
     given = cli.Given(list(settings.overrides.task), dict(settings.runtime.choices), cfg)
     try:
+        check(cfg, given, Path(settings.runtime.output_dir))
         return execute(cfg, Path(settings.runtime.output_dir), given).get(cfg.objective)
     except cli.Reported:
         if settings.mode == RunMode.RUN:
             sys.exit(1)
         raise  # a sweep notes the failure of this job
+
+
+def check(cfg: DictConfig, given: cli.Given, out: Path) -> None:
+    """Refuse options that would be ignored where they choose data, and name others that nothing reads."""
+    if "arms" in cfg.task:
+        return  # options go to the arms; those that reach none are refused there
+    tree = OmegaConf.to_container(cfg, resolve=False)
+    try:
+        cli.refuse_unseen_width(tree, OmegaConf.to_container(cfg, resolve=True), given.overrides)
+        cli.refuse_other_machines(tree, given.overrides)
+    except cli.UsageError as error:
+        cli.fail(error, out, debug=cfg.debug)
+    for text in cli.idle(tree, given.overrides):
+        log.errors.print(f"warning: {text} changes nothing: this experiment does not read it", markup=False)
 
 
 def execute(

@@ -197,7 +197,13 @@ def draw_labels(
     Returns:
         Rows of `labels`: `selection.matrices` matrices, `selection.configs_per_matrix` configurations each, or all
         there are. Equal seeds and labels give equal rows.
+
+    Raises:
+        ValueError: there are fewer labelled matrices than are to be chosen, or the budget is no count.
     """
+    budget = selection.configs_per_matrix
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+        raise ValueError(f"selection.configs_per_matrix={budget}: give an integer of at least 1")
     labelled = set(labels["matrix"])
     names = selection.choose(statistics, [name for name in candidates if name in labelled], selection.matrices, seed)
     parts = []

@@ -15,6 +15,7 @@ from sparloom.files import atomic_path
 from sparloom.measure import geomean, kendall_tau, noise_floor
 from sparloom.ops import Op
 from sparloom.tasks.failures import tell_failures
+from sparloom.tasks.labels import samples_of
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -38,7 +39,7 @@ class AuditLabels:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_matrix.parquet and print the distributions; returns their medians and quantiles."""
-        table = self.samples.table(self.platform.name, self.platform.preset, self.op.name)
+        table = samples_of(self.samples, self.platform, self.op)
         default = self.platform.space(self.op).default().key
         frame = audit(table, default)
         with atomic_path(out / "per_matrix.parquet") as partial:

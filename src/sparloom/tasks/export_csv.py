@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sparloom.data import SampleSource, write_csv
 from sparloom.ops import Op
+from sparloom.tasks.labels import samples_of
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -34,7 +35,7 @@ class ExportCsv:
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Write <platform>_<preset>_<op>.csv and .json; returns counts."""
-        table = self.samples.table(self.platform.name, self.platform.preset, self.op.name)
+        table = samples_of(self.samples, self.platform, self.op)
         frame = table.frame()
         path = out / f"{self.platform.name}_{self.platform.preset}_{self.op.name}.csv"
         write_csv(path, table, unit=self.unit, sidecar={

@@ -77,6 +77,7 @@ class Finetune:
         if not self.methods:
             raise ValueError(f"task.methods is empty: choose from {', '.join(METHODS)}")
         study = Study(self.target, self.op, self.samples, self.eval_role)
+        study.refuse_other_widths()
         beginning = None
         if set(self.methods) & set(SOURCED):
             beginning = begin(study, source=self.source, net=self.recipe.module.net, checkpoints=self.checkpoints,

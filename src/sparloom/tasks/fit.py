@@ -53,6 +53,7 @@ class Fit:
         """Learn, print and draw how well the choices are."""
         began = time.monotonic()
         study = Study(self.target, self.op, self.samples, self.eval_role)
+        study.refuse_other_widths()
         learning = Learning(self.selection, self.model, self.source, self.net, self.checkpoints, self.source_votes)
         beginning = learning.begin(study)
         if beginning is not None:

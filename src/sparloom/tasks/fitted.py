@@ -66,6 +66,7 @@ class Fitted:
 
     @cached_property
     def _beginning(self) -> Beginning | None:
+        self._study.refuse_other_widths()
         return self.learning.begin(self._study)
 
     @cached_property

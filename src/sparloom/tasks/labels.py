@@ -1,12 +1,35 @@
-"""Labels of a sample table with the noise that was measured beside them."""
+"""The samples that belong to a platform, and labels of them with the noise that was measured beside them."""
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from sparloom.data import SampleTable
+from sparloom.data import SampleSource, SampleTable
 from sparloom.measure import noise_floor
+from sparloom.ops import Op
 
-__all__ = ["labels_with_noise"]
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["labels_with_noise", "samples_of"]
+
+
+def samples_of(samples: SampleSource, platform: "Platform", op: Op) -> SampleTable:
+    """Read the samples of a platform at its own width: seconds of another width are those of another problem.
+
+    Raises:
+        ValueError: there are samples, but none of this width; the message names the widths that exist.
+        MissingArtifact: as by `SampleSource.table`.
+    """
+    table = samples.table(platform.name, platform.preset, op.name)
+    widths, width = table.widths(), getattr(platform, "width", None)
+    if width is None:
+        return table
+    if width not in widths:
+        raise ValueError(f"no samples of {op.name} on {platform.name} with {width} columns: give the platform a width "
+                         f"of {', '.join(map(str, widths))}, or collect them")
+    return table if len(widths) == 1 else table.filter(width=width)
 
 
 def labels_with_noise(table: SampleTable, baseline: str) -> pd.DataFrame:

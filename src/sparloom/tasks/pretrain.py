@@ -10,8 +10,9 @@ from sparloom.data import SampleSource, Split, draw_labels, matrix_samples
 from sparloom.models import load_encoder, swapped_accuracy
 from sparloom.ops import Op
 from sparloom.tasks.checkpoints import Checkpoints, samples_name
-from sparloom.tasks.labels import labels_with_noise
+from sparloom.tasks.labels import labels_with_noise, samples_of
 from sparloom.tasks.reports import Reports
+from sparloom.tasks.study import Study
 from sparloom.tasks.training import Recipe, ends, train, with_anchors, write_curves
 
 if TYPE_CHECKING:
@@ -43,11 +44,12 @@ class Pretrain:
         """Train, save checkpoint and curves; returns last and best losses, and how much the matrix counts."""
         space = self.platform.space(self.op)
         named = f"{self.platform.name}_{self.op.name}"
+        Study(self.platform, self.op, self.samples, "validation").refuse_other_widths()
         latent = self.checkpoints.find(self.checkpoints.latent(self.platform, self.op), self.samples,
                                        experiment=f"autoencode_{self.platform.name}",
                                        overrides=self.checkpoints.overrides(self.platform, self.op, "target"))
         encoder = load_encoder(latent, space)
-        table = self.samples.table(self.platform.name, self.platform.preset, self.op.name)
+        table = samples_of(self.samples, self.platform, self.op)
         labels = labels_with_noise(table, space.default().key)
         split, inputs = self.samples.split(), self.samples.inputs()
         roles = {role: sorted(name for name in split if split[name] == role) for role in ("train", "validation")}

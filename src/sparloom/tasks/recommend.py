@@ -87,7 +87,8 @@ class Recommend:
             return {}
         default = self.platform.baseline(self.op, matrix.pattern)
         asked = list(configs) if self.verify == "all" else list(dict.fromkeys([*chosen, default]))
-        operands = self.op.operands(matrix, self.width, self.timing.seed)
+        width = getattr(self.platform, "width", self.width)  # target.width alone may have been given
+        operands = self.op.operands(matrix, width, self.timing.seed)
         rounds = [asked] * self.timing.rounds
         seconds: dict[Config, list[float]] = {}
         for config, _, measurement in measure_missing(self.platform, self.op, operands, missing=rounds,

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from sparloom.ops import Op
 from sparloom.report import Truth
 from sparloom.space import ConfigSpace
 from sparloom.sparse import Role, WalkStatistics
+from sparloom.tasks.labels import samples_of
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -45,20 +47,12 @@ class Study:
 
     @cached_property
     def labels(self) -> pd.DataFrame:
-        """One row per matrix and configuration; those of the platform's width where there are several.
+        """One row per matrix and configuration, at the platform's width.
 
         Raises:
-            ValueError: there are several, and this is none of them.
+            ValueError: there are samples, but of other widths.
         """
-        table = self.samples.table(self.platform.name, self.platform.preset, self.op.name)
-        widths = table.widths()
-        if len(widths) > 1:
-            width = getattr(self.platform, "width", None)
-            if width not in widths:
-                raise ValueError(f"no samples of {self.op.name} on {self.platform.name} with {width} columns: give the "
-                                 f"platform a width of {', '.join(map(str, widths))}, or collect them")
-            table = table.filter(width=width)
-        return table.labels()
+        return samples_of(self.samples, self.platform, self.op).labels()
 
     @cached_property
     def inputs(self) -> MatrixInputs:
@@ -113,7 +107,7 @@ class Study:
         except MissingArtifact:
             return None
         width = getattr(self.platform, "width", None)
-        labels = (table if len(table.widths()) < 2 else table.filter(width=width)).labels()
+        labels = (table if width is None else table.filter(width=width)).labels()
         labels = labels[labels["config"].str.startswith(f"{VENDOR}=")]
         least = labels.groupby("matrix")["seconds"].min().reindex(list(self.truth.matrices))
         if least.isna().any():
@@ -121,6 +115,15 @@ class Study:
                            len(least))
             return None
         return least.to_numpy(np.float64)
+
+    def refuse_other_widths(self) -> None:
+        """Fail now if there are labels, but of other widths, rather than after training what an evaluation needs.
+
+        Raises:
+            ValueError: names the widths that there are.
+        """
+        with suppress(MissingArtifact):  # which is told when its turn comes
+            _ = self.labels
 
     def draw(self, selection: Selection, seed: int) -> pd.DataFrame:
         """Choose the labels that every method may learn from, among training matrices."""

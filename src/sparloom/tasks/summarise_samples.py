@@ -16,6 +16,7 @@ from sparloom.measure import bootstrap_interval, geomean
 from sparloom.ops import Op
 from sparloom.report import Truth
 from sparloom.space import Config, ConfigSpace
+from sparloom.tasks.labels import samples_of
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -60,7 +61,7 @@ class SummariseSamples:
     def _truth(self, platform: "Platform", op: Op) -> Truth:
         space = platform.space(op)
         roles, inputs = self.samples.split(), self.samples.inputs()
-        labels = self.samples.table(platform.name, platform.preset, op.name).labels()
+        labels = samples_of(self.samples, platform, op).labels()
         counts = labels.groupby("matrix").size()
         names = sorted(name for name in counts.index[counts == len(space)] if roles[name] in self.roles)
         return Truth.of(labels, space, {name: inputs[name].shape for name in names})

@@ -164,3 +164,11 @@ def test_doubt_prefers_disagreement_among_the_promising() -> None:
 def test_doubt_among_fewer_than_are_labelled_is_refused() -> None:
     with pytest.raises(ValueError, match="promising=5 at least configs_per_matrix=10"):
         Uncertainty(matrices=4, configs_per_matrix=10, first=0.5, rounds=2, promising=5)
+
+
+@pytest.mark.parametrize("budget", [0, -3, 2.5, True])
+def test_a_budget_is_a_count(budget):
+    labels = pd.DataFrame({"matrix": ["a"], "config": ["x=1"], "seconds": [1.0]})
+    with pytest.raises(ValueError, match=r"selection.configs_per_matrix=.*: give an integer of at least 1"):
+        draw_labels(Random(1, budget), labels, statistics=pd.DataFrame({"rows": [1]}, index=["a"]), candidates=["a"],
+                    seed=0)

@@ -1,0 +1,102 @@
+"""Options of the command line that the task of a run never sees, or that would not change what they name."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparloom.cli.arguments import UsageError
+
+__all__ = ["idle", "refuse_other_machines", "refuse_unseen_width"]
+
+USED = ("task", "experiment", "hparams", "paths", "logger", "objective", "prepare", "debug", "recommends", "seed",
+        "sweep", "local", "hydra")  # by run.py itself, or of no effect on results
+OTHER_MACHINES = ("sparloom.tasks.Autoencode", "sparloom.tasks.ExploreDesigns")  # tasks that need no stored seconds
+PLATFORMS = ("source", "target")
+NAMING = ("preset", "width", "readings", "level", "_target_")  # settings of a platform that are no part of its preset
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+
+
+def idle(tree: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """List the overrides that nothing reads which the task is made of.
+
+    Args:
+        tree: the configuration with its interpolations, not resolved.
+        overrides: of the command line.
+    """
+    reached = _reached(tree)
+    return [text for text in overrides if not _reads(reached, _path(text))]
+
+
+def refuse_unseen_width(tree: Mapping[str, Any], resolved: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse a width that does not reach the task, or not all platforms of it.
+
+    Raises:
+        UsageError: says who has a width of its own, and how that is given.
+    """
+    given = next((text for text in overrides if _path(text) == "width"), None)
+    if given is None:
+        return
+    reached = _reached(tree)
+    if not _reads(reached, "width"):
+        raise UsageError(f"{given} would change nothing: this experiment does not read width")
+    own = [name for name in PLATFORMS if _reads(reached, name) and isinstance(resolved.get(name), Mapping)
+           and resolved[name].get("width", resolved["width"]) != resolved["width"]]
+    if own and not any(_path(text) == f"{name}.width" for name in own for text in overrides):
+        raise UsageError(f"{given} does not reach the {own[0]} platform, which has a width of its own, "
+                         f"{resolved[own[0]]['width']}: give {own[0]}.width={resolved['width']}")
+
+
+def refuse_other_machines(tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse changed settings of a platform whose stored samples are those of its preset.
+
+    Raises:
+        UsageError: names the preset and the remedy.
+    """
+    task = tree["task"]
+    if not {"samples", "adviser"} & set(task) or task.get("_target_") in OTHER_MACHINES:
+        return
+    for text in overrides:
+        name, _, setting = _path(text).partition(".")
+        platform = tree.get(name) if name in PLATFORMS else None
+        if not isinstance(platform, Mapping) or "preset" not in platform or not setting or setting in NAMING:
+            continue
+        if setting in platform and f"{name}.preset" not in map(_path, overrides):
+            raise UsageError(f"{text} makes another machine, but samples of preset {platform['preset']} are those of "
+                             f"the machine as it was: give it a preset of its own, {name}.preset=<name>, and collect "
+                             "its samples")
+
+
+def _path(override: str) -> str:
+    """The place in the configuration that an override changes; platform@target is target."""
+    key = override.lstrip("+~").partition("=")[0]
+    return key.rpartition("@")[2].replace("/", ".")
+
+
+def _reads(reached: set[str], path: str) -> bool:
+    if path.partition(".")[0] in USED:
+        return True
+    return any(path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.") for other in reached)
+
+
+def _reached(tree: Mapping[str, Any]) -> set[str]:
+    """Follow references from the task; what another reference holds is reached as a whole."""
+    reached: set[str] = set()
+    waiting = [tree.get("task")]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Mapping):
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
+        elif isinstance(node, str):
+            for path in _REFERENCE.findall(node):
+                if path not in reached:
+                    reached.add(path)
+                    waiting.append(_at(tree, path))
+    return reached
+
+
+def _at(tree: Any, path: str) -> Any:
+    for name in path.split("."):
+        tree = tree.get(name) if isinstance(tree, Mapping) else None
+    return tree

@@ -1,0 +1,53 @@
+"""Options that the task of a run would not see are refused or named."""
+
+import pytest
+
+from sparloom import cli
+
+TREE = {
+    "width": 256, "seed": 0,
+    "op": {"_target_": "SpMM"}, "timing": {"rounds": 1}, "corpus": {"names": ["a"]},
+    "target": {"_target_": "Spade", "preset": "cognate32", "width": "${width}", "dram_gb_per_s": 58.6},
+    "source": {"_target_": "CpuKernels", "width": "${width}", "threads": 2},
+    "adviser": {"samples": {"data": "${paths.data}"}, "platform": "${target}"},
+    "task": {"op": "${op}", "platforms": ["${source}"], "adviser": "${adviser}", "steps": 3},
+}
+
+
+def resolved(**widths):
+    return TREE | {name: TREE[name] | {"width": widths.get(name, 64)} for name in ("source", "target")} | {"width": 64}
+
+
+def test_what_nothing_reads_is_listed():
+    overrides = ["experiment=x", "op=sddmm", "timing=quick", "corpus.names=[b]", "width=64", "target.width=64",
+                 "platform@target=spade", "+adviser.votes=3", "task.steps=4", "paths.outputs=/o",
+                 "hydra/launcher=local", "seed=1", "~timing.rounds"]
+    assert cli.idle(TREE, overrides) == ["timing=quick", "corpus.names=[b]", "~timing.rounds"]
+
+
+def test_a_width_that_reaches_all_platforms_is_taken():
+    cli.refuse_unseen_width(TREE, resolved(), ["experiment=x", "width=64"])
+    cli.refuse_unseen_width(TREE, resolved(target=128), ["experiment=x", "target.width=128"])
+    cli.refuse_unseen_width(TREE, resolved(target=128), ["width=64", "target.width=128"])
+
+
+@pytest.mark.parametrize("given", ["width=64", "+width=64", "++width=64"])
+def test_a_width_that_a_platform_does_not_see_is_refused(given):
+    with pytest.raises(cli.UsageError, match="width=64 does not reach the target platform, which has a width of its "
+                                             r"own, 128: give target.width=64"):
+        cli.refuse_unseen_width(TREE, resolved(target=128), [given])
+
+
+def test_a_width_that_nothing_reads_is_refused():
+    other = TREE | {"task": {"widths": [32, 64], "op": "${op}"}}
+    with pytest.raises(cli.UsageError, match="width=64 would change nothing: this experiment does not read width"):
+        cli.refuse_unseen_width(other, resolved(), ["width=64"])
+
+
+def test_settings_of_a_machine_need_a_preset_of_their_own():
+    with pytest.raises(cli.UsageError, match="dram_gb_per_s=5 makes another machine, but samples of preset cognate32"):
+        cli.refuse_other_machines(TREE, ["target.dram_gb_per_s=5"])
+    for allowed in (["target.dram_gb_per_s=5", "target.preset=slow"], ["target.width=64"], ["source.threads=1"]):
+        cli.refuse_other_machines(TREE, allowed)
+    collecting = TREE | {"task": {"platforms": ["${target}"]}}
+    cli.refuse_other_machines(collecting, ["target.dram_gb_per_s=5"])
