@@ -12,7 +12,7 @@ USED = ("task", "experiment", "hparams", "paths", "logger", "objective", "prepar
         "sweep", "local", "hydra")  # by run.py itself, or of no effect on results
 OTHER_MACHINES = ("sparloom.tasks.Autoencode", "sparloom.tasks.ExploreDesigns")  # tasks that need no stored seconds
 PLATFORMS = ("source", "target")
-NAMING = ("preset", "width", "readings", "level", "_target_")  # settings of a platform that are no part of its preset
+SAME_MACHINE = ("preset", "width", "readings", "level", "orders", "space")  # do not change the seconds of a program
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
@@ -58,7 +58,7 @@ def refuse_other_machines(tree: Mapping[str, Any], overrides: Sequence[str]) -> 
     for text in overrides:
         name, _, setting = _path(text).partition(".")
         platform = tree.get(name) if name in PLATFORMS else None
-        if not isinstance(platform, Mapping) or "preset" not in platform or not setting or setting in NAMING:
+        if not isinstance(platform, Mapping) or "preset" not in platform or not setting or setting in SAME_MACHINE:
             continue
         if setting in platform and f"{name}.preset" not in map(_path, overrides):
             raise UsageError(f"{text} makes another machine, but samples of preset {platform['preset']} are those of "

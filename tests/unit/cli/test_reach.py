@@ -47,7 +47,8 @@ def test_a_width_that_nothing_reads_is_refused():
 def test_settings_of_a_machine_need_a_preset_of_their_own():
     with pytest.raises(cli.UsageError, match="dram_gb_per_s=5 makes another machine, but samples of preset cognate32"):
         cli.refuse_other_machines(TREE, ["target.dram_gb_per_s=5"])
-    for allowed in (["target.dram_gb_per_s=5", "target.preset=slow"], ["target.width=64"], ["source.threads=1"]):
+    for allowed in (["target.dram_gb_per_s=5", "target.preset=slow"], ["target.width=64"], ["target.orders=waco"],
+                    ["source.threads=1"]):
         cli.refuse_other_machines(TREE, allowed)
     collecting = TREE | {"task": {"platforms": ["${target}"]}}
     cli.refuse_other_machines(collecting, ["target.dram_gb_per_s=5"])
