@@ -233,6 +233,8 @@ def _placed(made: Nest, into: Nest, ranges: dict[str, Range], *, around: set[str
         single = values is not None and values.first == values.last
         if single and loop.name in known and values.first == into.expanded(Ref(loop.name)):
             continue
+        if single and values.first == Const(0) and loop.name in used - known:
+            single = False  # a dimension of extent 1: a loop may share its name with a loop further inside
         if loop.name in (known | used if single else known):
             raise IllegalSchedule(f"{made.name} cannot be computed at a loop of {into.name}: its dimension {loop.name} "
                                   f"stands for something else there: give it another name in compute()")
