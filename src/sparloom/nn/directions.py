@@ -108,7 +108,9 @@ class Directions:
         return prepared, order.to(self._tensors.device)
 
     def _in_turn(self, values: torch.Tensor) -> torch.Tensor:
-        """Bring values into the order of the transposed pattern; those of the last call are kept."""
+        """Bring values into the order of the transposed pattern; on the CPU, those of the last call are kept."""
+        if values.device.type != "cpu":  # comparing them would wait for the device, and turning them is quick there
+            return values.index_select(0, self._turned[1])
         last = self._last_turned
         if last is None or not last[0].holds(values):
             last = self._last_turned = Unchanged.of(values), values.index_select(0, self._turned[1])

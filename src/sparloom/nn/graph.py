@@ -9,6 +9,7 @@ from sparloom.dispatch import Fuse, PlanCache
 from sparloom.jit import ResultPool
 from sparloom.nn.connections import Connections, connections_of
 from sparloom.nn.convolution import Adjacency
+from sparloom.nn.derivatives import is_followed
 from sparloom.nn.device_convolution import DeviceAdjacency
 from sparloom.nn.edges import Edges, edges_of
 from sparloom.nn.normalise import Normalisation, normalised
@@ -84,12 +85,15 @@ class Graph:
                                  "them")
             edges = replace(edges, weights=edge_weight.cpu())
         with self._lock:
+            if edges.weights is not None and is_followed(edges.weights):
+                with torch.inference_mode(False):
+                    return self._made(normalised(edges, normalisation, dtype), normalisation.self_loop != 0)
             unchanged, made = self._adjacencies.get((normalisation, dtype), (None, None))
             if unchanged is None or not unchanged.holds(edge_weight):
+                unchanged = Unchanged.of(edge_weight)
                 with torch.inference_mode(False):
                     made = self._made(normalised(edges, normalisation, dtype), normalisation.self_loop != 0)
-                if edges.weights is None or not edges.weights.requires_grad:
-                    self._adjacencies[normalisation, dtype] = Unchanged.of(edge_weight), made
+                self._adjacencies[normalisation, dtype] = unchanged, made
         return made
 
     def connections(self) -> Connections:

@@ -13,7 +13,7 @@ import torch
 
 from sparloom.nn.directions import Directions
 from sparloom.nn.tensor_place import tensors_on
-from sparloom.nn.unchanged import version_of
+from sparloom.nn.unchanged import indices_of
 from sparloom.sparse import Pattern
 
 __all__ = ["KnownPatterns", "known_patterns"]
@@ -25,11 +25,11 @@ class _Known:
 
     Args:
         storages: that they lie in.
-        versions: how often they had been written in place.
+        held: what they held, as `sparloom.nn.unchanged.indices_of` tells.
     """
 
     storages: tuple[weakref.ref, weakref.ref]
-    versions: tuple[int | None, int | None]
+    held: Hashable
     directions: Directions
 
 
@@ -37,8 +37,9 @@ class KnownPatterns:
     """Keeps what was prepared of index tensors for as long as their storages live.
 
     A CSR tensor gives new tensors for its indices each time, so they are known by the storage they lie in, and where.
-    They share one count of writes with its values: where that has risen, indices are compared with what they were. What
-    is written otherwise (`tensor.data`, NumPy, the tensors that A was made of) is not seen.
+    They share one count of writes with its values: where that has risen, or what is read of them each time is another,
+    indices are compared with what they were. Writes into long index tensors that torch does not count (`tensor.data`,
+    NumPy, the tensors that A was made of) may not be seen: see `sparloom.nn.unchanged.indices_of`.
     """
 
     def __init__(self) -> None:
@@ -59,19 +60,19 @@ class KnownPatterns:
             ValueError: they are no pattern with so many columns.
         """
         storages = crow.untyped_storage(), col.untyped_storage()
-        versions = version_of(crow), version_of(col)
+        held = indices_of(crow, col)
         threads = torch.get_num_threads()
         key = (*(_place(*pair) for pair in zip((crow, col), storages, strict=True)), cols, threads)
         with self._lock:
             known = self._known.get(key)
-            if known is not None and known.versions == versions and None not in versions:
+            if known is not None and known.held == held:
                 return known.directions
             if known is not None and _same(known.directions.pattern, crow, col):
-                known.versions = versions
+                known.held = held
                 return known.directions
             directions = Directions(_pattern(crow, col, cols), threads, tensors_on(crow.device))
             self._known[key] = _Known(tuple(weakref.ref(storage, lambda _: self._known.pop(key, None))
-                                            for storage in storages), versions, directions)
+                                            for storage in storages), held, directions)
         return directions
 
 

@@ -1,36 +1,51 @@
-"""Layers of ragged programs as functions of tensors, with gradients."""
+"""Layers of ragged programs as functions of tensors, with first gradients.
+
+Second derivatives, and those in forward mode, there are none of. The node that computes gradients refuses to be
+differentiated itself, so asking for them is an error wherever they would be needed: behind create_graph=True,
+in torch.autograd.functional and in torch.func.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from sparloom.nn.derivatives import asks_for_derivatives, in_transform, looped
 from sparloom.nn.tokens import Batch
-from sparloom.nn.weights import PackedWeights, Parameters
+from sparloom.nn.weights import PackedWeights, Parameters, packed_views
 from sparloom.ragged import Layer
 
 __all__ = ["call_layer"]
 
 GIVEN = 4  # arguments of _Trained before x and the parameters
+GIVEN_GRADIENTS = 4  # of _Gradients before tensors
+LAYERS = {"encoder": "TransformerEncoderLayer", "attention": "MultiheadAttention", "layer_norm": "LayerNorm",
+          "softmax": "ragged_softmax"}
+
+Tensors = tuple[torch.Tensor, ...]
 
 
 def call_layer(layer: Layer, batch: Batch, parameters: Parameters, packed: PackedWeights) -> torch.Tensor:
     """Compute a layer of a batch, (tokens, width).
 
-    Where a gradient may be asked for, intermediate results are kept for it; see `sparloom.ragged.Layer`.
+    Where a gradient may be asked for, intermediate results and the packed weights are kept for it, so gradients are
+    those of the weights that this call has seen, whoever writes into the parameters in between; writes that torch
+    counts are an error then, as for its own layers. See `sparloom.ragged.Layer`.
 
     Args:
         parameters: by the names of the layer.
         packed: of these parameters.
     """
-    asked = torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in (batch.x, *parameters.values()))
-    if asked:
-        return _Trained.apply(layer, batch.structure, packed, tuple(parameters), batch.x, *parameters.values())
+    tensors = (batch.x, *parameters.values())
+    given = (layer, batch.structure, packed, tuple(parameters), *tensors)
+    if in_transform():
+        return _Transformed.apply(*given)[0]
+    if asks_for_derivatives(tensors):
+        return _Trained.apply(*given)
+    weights = packed.inference(layer, parameters)
     out = torch.empty_like(batch.x)
-    layer.infer(batch.structure, batch.x.detach().numpy(), packed.forward(layer, parameters), out.numpy())
+    layer.infer(batch.structure, batch.x.detach().numpy(), weights.weights, out.numpy())
     return out
 
 
@@ -38,29 +53,115 @@ class _Trained(torch.autograd.Function):
     """The program that keeps what gradients need, and the program of the gradients."""
 
     @staticmethod
-    def forward(ctx: Any, layer: Layer, structure: Any, packed: PackedWeights, names: tuple[str, ...], x: torch.Tensor,
-                *parameters: torch.Tensor | None) -> torch.Tensor:
-        out = torch.empty_like(x)
-        kept = {name: x.new_empty(size) for name, size in layer.sizes(structure).items()}
-        weights = packed.forward(layer, dict(zip(names, parameters, strict=True)))
-        layer.train(structure, x.detach().numpy(), weights, out.numpy(),
-                    kept={name: tensor.numpy() for name, tensor in kept.items()})
-        ctx.save_for_backward(x, *parameters, *kept.values())
-        ctx.layer, ctx.structure, ctx.packed, ctx.names = layer, structure, packed, names
-        return out
+    def forward(ctx: Any, *given: Any) -> torch.Tensor:
+        output = _trained(*given)
+        _keep(ctx, given, output)
+        return output[0]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, *saved = ctx.saved_tensors
-        count = len(ctx.names)
-        parameters = dict(zip(ctx.names, saved[:count], strict=True))
-        kept = {name: tensor.numpy() for name, tensor in zip(ctx.layer.kept, saved[count:], strict=True)}
-        given = (x, *parameters.values())
-        grads = [torch.empty(tensor.shape) if wants else None
-                 for tensor, wants in zip(given, ctx.needs_input_grad[GIVEN:], strict=True)]
-        wanted = {name: grad.numpy() for name, grad in zip(("x", *ctx.names), grads, strict=True) if grad is not None}
-        weights = ctx.packed.backward(ctx.layer, parameters)
-        ctx.layer.differentiate(ctx.structure, x.detach().numpy(), weights, upstream.contiguous().numpy(), kept=kept,
-                                wanted=wanted)
-        return (*(None,) * GIVEN, *grads)
+        return _backward(ctx, upstream)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
+        _refuse(ctx)
+
+
+class _Transformed(torch.autograd.Function):
+    """The same for the transforms of torch.func, which give no context to `forward`: what is kept is a result there."""
+
+    @staticmethod
+    def forward(*given: Any) -> Tensors:
+        return _trained(*given)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        _keep(ctx, inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor | None, *_: Any) -> tuple[torch.Tensor | None, ...]:
+        return (None,) * len(ctx.needs_input_grad) if upstream is None else _backward(ctx, upstream)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
+        _refuse(ctx)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[Tensors, tuple[int | None, ...]]:
+        return looped(_Transformed, info, in_dims, given)
+
+
+class _Gradients(torch.autograd.Function):
+    """The program of the gradients as a node of the graph; of what needs a gradient itself, it is behind all of it."""
+
+    @staticmethod
+    def forward(*given: Any) -> Tensors:
+        return _gradients(*given)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        ctx.layer = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Any) -> NoReturn:
+        _refuse(ctx)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
+        _refuse(ctx)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[Tensors, tuple[int | None, ...]]:
+        return looped(_Gradients, info, in_dims, given)
+
+
+def _trained(layer: Layer, structure: Any, packed: PackedWeights, names: tuple[str, ...], x: torch.Tensor,
+             *parameters: torch.Tensor | None) -> Tensors:
+    """Compute the result, the weights packed for the gradients, and what the program keeps for them."""
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    kept = {name: x.new_empty(size) for name, size in layer.sizes(structure).items()}
+    forward, backward = packed.training(layer, dict(zip(names, parameters, strict=True)))
+    layer.train(structure, x.detach().numpy(), forward.weights, out.numpy(),
+                kept={name: tensor.numpy() for name, tensor in kept.items()})
+    return out, torch.from_numpy(backward.memory), *kept.values()
+
+
+def _keep(ctx: Any, given: tuple[Any, ...], output: Tensors) -> None:
+    """Keep parameters, too, though they are not read: so torch notices that they were written."""
+    ctx.layer, ctx.structure, _, ctx.names = given[:GIVEN]
+    ctx.save_for_backward(*given[GIVEN:], *output[1:])
+
+
+def _backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    wanted = ctx.needs_input_grad[GIVEN:]
+    given = (ctx.layer, ctx.structure, ctx.names, wanted, upstream, *ctx.saved_tensors)
+    apart = torch.is_grad_enabled() or in_transform()
+    found = iter(_Gradients.apply(*given) if apart else _gradients(*given))
+    return (*(None,) * GIVEN, *(next(found) if each else None for each in wanted))
+
+
+def _gradients(layer: Layer, structure: Any, names: tuple[str, ...], wanted: tuple[bool, ...], upstream: torch.Tensor,
+               x: torch.Tensor, *saved: torch.Tensor | None) -> Tensors:
+    """Compute the gradients that are wanted, of x and the parameters.
+
+    Args:
+        saved: parameters, the weights packed for this program, and what was kept.
+    """
+    parameters, packed, kept = saved[:len(names)], saved[len(names)], saved[len(names) + 1:]
+    called = zip(("x", *names), (x, *parameters), wanted, strict=True)
+    grads = {name: torch.empty(tensor.shape) for name, tensor, asked in called if asked}
+    layer.differentiate(
+        structure, x.detach().contiguous().numpy(), packed_views(layer.backward_weights, packed.numpy()),
+        upstream.detach().contiguous().numpy(),
+        kept={name: tensor.numpy() for name, tensor in zip(layer.kept, kept, strict=True)},
+        wanted={name: grad.numpy() for name, grad in grads.items()})
+    return tuple(grads.values())
+
+
+def _refuse(ctx: Any) -> NoReturn:
+    name = LAYERS.get(ctx.layer.inference.program.name, ctx.layer.inference.program.name)
+    raise RuntimeError(f"{name} is once_differentiable: it has neither second derivatives nor those in forward mode: "
+                       "take first ones by backward(), or use the layer of torch where gradients are differentiated")

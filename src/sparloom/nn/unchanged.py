@@ -1,44 +1,104 @@
-"""Whether a tensor is the one that it was, with the content that it had."""
+"""Whether tensors hold what they held when something was made of them: by their content, which no writer can pass by.
 
-import weakref
+Counts of writes cannot tell: fused optimisers, `tensor.data`, NumPy arrays on the same memory and others do not count.
+"""
+
+import ctypes
+import secrets
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
+import numpy as np
 import torch
 
-__all__ = ["Unchanged", "version_of"]
+from sparloom.jit import NativeCall, address, compile_cpp
+from sparloom.nn.bits import as_bits
+
+__all__ = ["Unchanged", "content_of", "fingerprint", "indices_of", "version_of"]
+
+KEY_WORDS = 276  # kKeyWords of kernels/cpu/fingerprint.cpp
+SAMPLE = 128  # blocks of 1 KiB of long index tensors that are read: a few microseconds
 
 
 @dataclass(frozen=True)
 class Unchanged:
-    """A tensor that was seen, or that there was none.
+    """What a tensor held when it was seen; None: there was no tensor."""
 
-    Args:
-        reference: to the tensor; None: there was none.
-        version: how often it had been written in place; None where torch does not count.
-    """
-
-    reference: weakref.ref | None
-    version: int | None
+    content: Hashable
 
     @classmethod
     def of(cls, tensor: torch.Tensor | None) -> "Unchanged":
-        """Remember a tensor, without keeping it alive."""
-        return cls(None, 0) if tensor is None else cls(weakref.ref(tensor), version_of(tensor))
+        """Remember the content of a dense tensor, as `content_of`, not the tensor."""
+        return cls(content_of(tensor))
 
     def holds(self, tensor: torch.Tensor | None) -> bool:
-        """Tell whether this is that tensor, unwritten since; False where that cannot be known.
+        """Tell whether a tensor, this one or another, has that content."""
+        return self.content == content_of(tensor)
 
-        What is written through `tensor.data` or a NumPy array on its memory is not seen.
-        """
-        if tensor is None or self.reference is None:
-            return tensor is None and self.reference is None
-        return self.reference() is tensor and self.version is not None and self.version == version_of(tensor)
+
+def fingerprint(arrays: Sequence[np.ndarray], *, sample: int = 0) -> tuple[int, int]:
+    """Compute a fingerprint of arrays: 122 bits that differ if the bytes do, but for a chance below 2^-50.
+
+    Fingerprints of two processes cannot be compared. It takes the time of reading the memory once, on one thread.
+
+    Args:
+        arrays: C-contiguous.
+        sample: read at most about so many blocks of 1 KiB of each array, evenly spaced; 0: all of it.
+    """
+    parts = (ctypes.c_void_p * len(arrays))(*(address(array, array.dtype.type) for array in arrays))
+    sizes = (ctypes.c_int64 * len(arrays))(*(array.nbytes for array in arrays))
+    result, key = (ctypes.c_uint64 * 2)(), _key()
+    arguments = _Arguments(parts=ctypes.addressof(parts), bytes=ctypes.addressof(sizes), key=address(key, np.uint32),
+                           result=ctypes.addressof(result), count=len(arrays), sample=sample)
+    NativeCall(_library().sparloom_fingerprint, arguments, kept=(arrays, parts, sizes, result))()
+    return result[0], result[1]
+
+
+def content_of(tensor: torch.Tensor | None) -> Hashable:
+    """Identify what a dense tensor holds now: equal for tensors of the same type, shape and bits, on any device.
+
+    All of it is read; a tensor on a GPU is copied for that.
+    """
+    if tensor is None:
+        return None
+    return tensor.dtype, tensor.shape, fingerprint([_array(tensor)])
+
+
+def indices_of(*tensors: torch.Tensor) -> Hashable:
+    """Identify what index tensors hold: by their counts of writes and, on the CPU, by up to 128 KiB of each.
+
+    So writes that torch counts are seen, and of those that it does not count, all in tensors of up to 128 KiB, and
+    the usual accident, a tensor that is filled anew, in longer ones. Tensors of inference mode have no count: all of
+    them is read.
+    """
+    versions = tuple(map(version_of, tensors))
+    if all(tensor.device.type == "cpu" for tensor in tensors) or None in versions:
+        return versions, fingerprint([_array(each) for each in tensors], sample=0 if None in versions else SAMPLE)
+    return versions
 
 
 def version_of(tensor: torch.Tensor) -> int | None:
-    """Count how often the content of a tensor was written in place; None where torch does not count."""
-    if tensor.is_inference():
-        return None
-    content = tensor if tensor.layout == torch.strided else tensor.values() if (
-        tensor.layout == torch.sparse_csr or tensor.is_coalesced()) else None
-    return None if content is None else content._version
+    """Count the writes into a dense tensor, as far as torch does; None where it does not count."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return np.require(as_bits(tensor.detach()).numpy(force=True), requirements=["C", "A"])
+
+
+class _Arguments(ctypes.Structure):
+    """The struct Fingerprint of kernels/cpu/fingerprint.cpp."""
+
+    _fields_ = (*((name, ctypes.c_void_p) for name in ("parts", "bytes", "key", "result")),
+                ("count", ctypes.c_int64), ("sample", ctypes.c_int64))
+
+
+@cache
+def _key() -> np.ndarray:
+    return np.frombuffer(secrets.token_bytes(4 * KEY_WORDS), np.uint32)
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return compile_cpp(["cpu/fingerprint.cpp"])

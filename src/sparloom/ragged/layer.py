@@ -17,11 +17,14 @@ from sparloom.ragged.encoder import (
     scheduled_encoder_layer,
 )
 from sparloom.ragged.encoder_backward import KEPT, scheduled_attention_backward, scheduled_encoder_backward
+from sparloom.ragged.evaluate import evaluate
 from sparloom.ragged.layer_norm import NormSchedule, scheduled_layer_norm, scheduled_layer_norm_backward
+from sparloom.ragged.layout import size
 from sparloom.ragged.program import Program
 from sparloom.ragged.runner import Runner
 from sparloom.ragged.softmax import SoftmaxSchedule, scheduled_softmax, scheduled_softmax_backward
 from sparloom.ragged.structure import Structure
+from sparloom.ragged.tables import Table
 from sparloom.ragged.tensor import Tensor
 
 __all__ = ["Layer", "Weight", "compiled_attention", "compiled_encoder_layer", "compiled_layer_norm", "compiled_softmax"]
@@ -41,6 +44,11 @@ class Weight:
     tensor: Tensor
     shape: tuple[int, ...]
     order: tuple[int, ...]
+
+    @cached_property
+    def elements(self) -> int:
+        """Number of elements of the storage, padding included."""
+        return int(evaluate(size(self.tensor), {}, _no_table))
 
     def packed(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Copy a parameter, of any shape with as many elements, to the storage of the program; see `arranged`."""
@@ -182,6 +190,10 @@ def _check(shape: EncoderShape) -> None:
     if min(shape.width, shape.heads, shape.hidden) < 1 or shape.width % shape.heads:
         raise ValueError(f"a layer of width {shape.width} with {shape.heads} heads and {shape.hidden} hidden columns: "
                          f"all are at least 1, and heads divide the width")
+
+
+def _no_table(table: Table) -> int:
+    raise ValueError(f"weights have constant extents, none of table {table}")
 
 
 def _weight(tensor: Tensor, last: list[Dim]) -> Weight:

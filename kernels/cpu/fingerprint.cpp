@@ -1,0 +1,95 @@
+// Fingerprints memory: 122 bits that differ, but for a chance below 2^-50, after any change of the bytes that are read, as
+// long as the key is drawn at random and not known to whoever changes them.
+//
+// Blocks of 1 KiB are hashed by NH (Black et al., UMAC: Fast and Secure Message Authentication, section 4), twice, with
+// shifted keys; the hashes of blocks are coefficients of two polynomials modulo 2^61 - 1, evaluated at random places.
+// One thread reads as fast as the memory gives; more would have to be woken up for it.
+// Preconditions (checked in Python): key holds kKeyWords random words.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+extern "C" {
+
+struct Fingerprint {
+    const void* const* parts;
+    const int64_t* bytes;   // of each part
+    const uint32_t* key;    // (kKeyWords)
+    uint64_t* result;       // (2)
+    int64_t count, sample;  // of parts; blocks of each part that are read, evenly spaced, or 0: all
+};
+
+}  // extern "C"
+
+namespace {
+
+constexpr int64_t kBlock = 1024, kVector = 64;  // bytes
+constexpr int64_t kVectors = kBlock / kVector, kVectorWords = kVector / 4;
+constexpr int64_t kKeyWords = (kVectors + 1) * kVectorWords + 4;
+constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
+
+typedef uint32_t Words __attribute__((vector_size(64)));
+typedef uint64_t Sums __attribute__((vector_size(64)));
+
+struct Pair {
+    uint64_t first, second;
+};
+
+uint64_t folded(uint64_t value) {
+    value = (value & kPrime) + (value >> 61);
+    return value >= kPrime ? value - kPrime : value;
+}
+
+uint64_t step(uint64_t hash, uint64_t at, uint64_t coefficient) {
+    const unsigned __int128 sum = static_cast<unsigned __int128>(hash) * at + folded(coefficient);
+    return folded((static_cast<uint64_t>(sum) & kPrime) + static_cast<uint64_t>(sum >> 61));
+}
+
+Pair block_hash(const char* block, const uint32_t* key) {
+    Sums first{}, second{};
+    for (int64_t v = 0; v < kVectors; ++v) {
+        Words words, here, next;
+        std::memcpy(&words, block + v * kVector, kVector);
+        std::memcpy(&here, key + v * kVectorWords, kVector);
+        std::memcpy(&next, key + (v + 1) * kVectorWords, kVector);
+        const Sums a = reinterpret_cast<Sums>(words + here), b = reinterpret_cast<Sums>(words + next);
+        first += (a & 0xffffffffu) * (a >> 32);
+        second += (b & 0xffffffffu) * (b >> 32);
+    }
+    Pair sum{0, 0};
+    for (int64_t lane = 0; lane < kVector / 8; ++lane) {
+        sum.first += first[lane];
+        sum.second += second[lane];
+    }
+    return sum;
+}
+
+}  // namespace
+
+extern "C" void sparloom_fingerprint(const void* arguments) {
+    const Fingerprint& f = *static_cast<const Fingerprint*>(arguments);
+    uint64_t at[2];
+    std::memcpy(at, f.key + kKeyWords - 4, sizeof at);
+    at[0] = folded(at[0]);
+    at[1] = folded(at[1]);
+    Pair hash{1, 1};
+    const auto add = [&](const Pair& value) {
+        hash = {step(hash.first, at[0], value.first), step(hash.second, at[1], value.second)};
+    };
+    for (int64_t p = 0; p < f.count; ++p) {
+        const char* part = static_cast<const char*>(f.parts[p]);
+        const int64_t whole = f.bytes[p] / kBlock, rest = f.bytes[p] % kBlock;
+        const int64_t stride = f.sample && whole > f.sample ? (whole + f.sample - 1) / f.sample : 1;
+        for (int64_t n = 0; n < whole; n += stride) add(block_hash(part + n * kBlock, f.key));
+        if (rest) {
+            char padded[kBlock] = {};
+            std::memcpy(padded, part + whole * kBlock, rest);
+            add(block_hash(padded, f.key));
+        }
+        const auto bytes = static_cast<uint64_t>(f.bytes[p]);  // where one part ends and the next begins counts
+        add({bytes, bytes});
+    }
+    f.result[0] = hash.first;
+    f.result[1] = hash.second;
+}
