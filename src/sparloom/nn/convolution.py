@@ -1,11 +1,15 @@
-"""The graph convolution on the CPU, with gradients: D = A X W^T + b, its products fused in either order."""
+"""The graph convolution on the CPU, with gradients of any order: D = A X W^T + b, its products fused in either order.
+
+What is differentiated again, in forward mode or by torch.func is made of products by A and by A^T, one by one.
+"""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from sparloom.nn.derivatives import check_batched, in_transform, looped, tangent_of
 from sparloom.nn.propagation import Propagation
 from sparloom.sparse import SparseMatrix
 
@@ -20,20 +24,29 @@ class Adjacency:
 
     Args:
         values: (nnz,), may need a gradient.
+        turned: (nnz,) int64, nonzero of A for each of its transpose.
         forward, backward: products by A and by its transpose.
-        matrix, transposed: A and its transpose, without gradient.
     """
 
     values: torch.Tensor
+    turned: torch.Tensor
     forward: Propagation
     backward: Propagation
-    matrix: SparseMatrix
-    transposed: SparseMatrix
+
+    @cached_property
+    def matrix(self) -> SparseMatrix:
+        """A, without gradient."""
+        return self.forward.matrix(self.values)
+
+    @cached_property
+    def transposed(self) -> SparseMatrix:
+        """A^T, without gradient."""
+        return self.backward.matrix(self.values.detach().index_select(0, self.turned))
 
     @property
     def nodes(self) -> int:
         """Rows and columns."""
-        return self.matrix.pattern.rows
+        return self.forward.pattern.rows
 
     @property
     def device(self) -> torch.device:
@@ -51,8 +64,70 @@ class Adjacency:
             bias: b, (out,).
             aggregate_first: (A X) W^T, else A (X W^T).
         """
+        followed = (x, weight, bias, self.values)
+        check_batched(x, "GCNConv")
+        if in_transform() or any(tangent_of(tensor) is not None for tensor in followed):
+            sent = x if aggregate_first else x @ weight.T
+            result = self.multiplied(sent, self.values)
+            result = result @ weight.T if aggregate_first else result
+            return result if bias is None else result + bias
         function = _AggregateFirst if aggregate_first else _TransformFirst
         return function.apply(x.contiguous(), weight.contiguous(), bias, self.values, self)
+
+    def multiplied(self, y: torch.Tensor, values: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
+        """Compute A Y or A^T Y, (nodes, width), with derivatives by Y and the values of A in both modes."""
+        check_batched(y, "GCNConv")
+        return _Product.apply(y, values, self, transposed)
+
+    def gradients(
+        self, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, values: torch.Tensor, *,
+        needed: tuple[bool, ...],
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Compute the gradients of X, W, b and values that are needed, by products with gradients of their own."""
+        turned = self.multiplied(grad, values, transposed=True) if needed[0] or needed[1] else None
+        return (turned @ weight if needed[0] else None, turned.T @ x if needed[1] else None,
+                grad.sum(0) if needed[2] else None, _at_nonzeros(grad, x @ weight.T, self) if needed[3] else None, None)
+
+
+class _Product(torch.autograd.Function):
+    """A Y or A^T Y."""
+
+    @staticmethod
+    def forward(y: torch.Tensor, values: torch.Tensor, adjacency: Adjacency, transposed: bool) -> torch.Tensor:
+        nodes = adjacency.backward if transposed else adjacency.forward
+        own = adjacency.values
+        if not torch._C._functorch.is_functorch_wrapped_tensor(own) and values.data_ptr() == own.data_ptr():
+            matrix = adjacency.transposed if transposed else adjacency.matrix
+        else:
+            matrix = nodes.matrix(values.index_select(0, adjacency.turned) if transposed else values)
+        result = nodes.empty(y.shape[1], y.dtype)
+        nodes.run(matrix, y=y.contiguous(), g=result)
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        y, values, ctx.adjacency, ctx.is_transposed = inputs
+        ctx.save_for_backward(y, values)
+        ctx.save_for_forward(y, values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        y, values = ctx.saved_tensors
+        wants_y, wants_values, *_ = ctx.needs_input_grad
+        ends = (y, grad) if ctx.is_transposed else (grad, y)
+        return (ctx.adjacency.multiplied(grad, values, transposed=not ctx.is_transposed) if wants_y else None,
+                _at_nonzeros(*ends, ctx.adjacency) if wants_values else None, None, None)
+
+    @staticmethod
+    def jvp(ctx: Any, slope: torch.Tensor | None, rise: torch.Tensor | None, *_: None) -> torch.Tensor:
+        y, values = ctx.saved_tensors
+        parts = [ctx.adjacency.multiplied(*pair, transposed=ctx.is_transposed)
+                 for pair in ((slope, values), (y, rise)) if pair[0] is not None and pair[1] is not None]
+        return sum(parts[1:], parts[0])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[torch.Tensor, int]:
+        return looped(_Product, info, in_dims, given)
 
 
 class _TransformFirst(torch.autograd.Function):
@@ -63,16 +138,19 @@ class _TransformFirst(torch.autograd.Function):
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, values: torch.Tensor,
         adjacency: Adjacency,
     ) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x, weight, values)
         ctx.adjacency = adjacency
         result = adjacency.forward.transform_first(adjacency.matrix, x, weight, c_transposed=True)
         return result if bias is None else result.add_(bias)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        adjacency, grad = ctx.adjacency, grad.contiguous()
+        x, weight, values = ctx.saved_tensors
+        adjacency = ctx.adjacency
+        check_batched(grad, "GCNConv")
+        if torch.is_grad_enabled() or in_transform():
+            return adjacency.gradients(grad, x, weight, values, needed=ctx.needs_input_grad)
+        grad = grad.contiguous()
         wants_x, wants_weight, wants_bias, wants_values, _ = ctx.needs_input_grad
         dx, dw, db = _wanted(x, weight, grad, adjacency, ctx.needs_input_grad)
         if wants_x or wants_weight:
@@ -81,7 +159,7 @@ class _TransformFirst(torch.autograd.Function):
                 s=dw, summed=grad if wants_bias else None, sums=db)
         elif wants_bias:
             adjacency.backward.run(summed=grad, sums=db)
-        return dx, dw, db, _values_gradient(grad, x, weight, adjacency) if wants_values else None, None
+        return dx, dw, db, _at_nonzeros(grad, x @ weight.T, adjacency) if wants_values else None, None
 
 
 class _AggregateFirst(torch.autograd.Function):
@@ -96,15 +174,18 @@ class _AggregateFirst(torch.autograd.Function):
         propagated = nodes.empty(x.shape[1], x.dtype) if ctx.needs_input_grad[1] else None
         result = nodes.empty(weight.shape[0], x.dtype)
         nodes.run(adjacency.matrix, y=x, g=propagated, c=weight, c_transposed=True, bias=bias, d=result)
-        ctx.save_for_backward(x, weight, propagated)
+        ctx.save_for_backward(x, weight, values, propagated)
         ctx.adjacency = adjacency
         return result
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight, propagated = ctx.saved_tensors
-        adjacency, grad = ctx.adjacency, grad.contiguous()
+        x, weight, values, propagated = ctx.saved_tensors
+        adjacency = ctx.adjacency
+        check_batched(grad, "GCNConv")
+        if torch.is_grad_enabled() or in_transform():
+            return adjacency.gradients(grad, x, weight, values, needed=ctx.needs_input_grad)
+        grad = grad.contiguous()
         wants_x, wants_weight, wants_bias, wants_values, _ = ctx.needs_input_grad
         dx, dw, db = _wanted(x, weight, grad, adjacency, ctx.needs_input_grad)
         if wants_x or wants_weight or wants_bias:
@@ -112,7 +193,7 @@ class _AggregateFirst(torch.autograd.Function):
                 adjacency.transposed if wants_x else None, y=grad if wants_x else None, c=weight if wants_x else None,
                 d=dx, left=grad if wants_weight else None, right=propagated, s=dw, summed=grad if wants_bias else None,
                 sums=db)
-        return dx, dw, db, _values_gradient(grad, x, weight, adjacency) if wants_values else None, None
+        return dx, dw, db, _at_nonzeros(grad, x @ weight.T, adjacency) if wants_values else None, None
 
 
 def _wanted(
@@ -124,12 +205,10 @@ def _wanted(
             grad.new_empty(grad.shape[1]) if needed[2] else None)
 
 
-def _values_gradient(
-    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, adjacency: Adjacency,
-) -> torch.Tensor:
-    """dA(i,j) = dD(i,:) . (X W^T)(j,:) at the nonzeros of A, (nnz,)."""
-    pattern, transformed = adjacency.forward.pattern, x @ weight.T
+def _at_nonzeros(left: torch.Tensor, right: torch.Tensor, adjacency: Adjacency) -> torch.Tensor:
+    """Compute L(i,:) . R(j,:) at the nonzeros of A, (nnz,)."""
+    pattern = adjacency.forward.pattern
     rows, cols = torch.from_numpy(pattern.row_ids()), torch.from_numpy(pattern.indices)
-    parts = [torch.einsum("ek,ek->e", grad[rows[part]], transformed[cols[part]])
+    parts = [torch.einsum("ek,ek->e", left[rows[part]], right[cols[part]])
              for part in (slice(start, start + BLOCK) for start in range(0, pattern.nnz, BLOCK))]
-    return torch.cat(parts) if parts else adjacency.values.new_zeros(0)
+    return torch.cat(parts) if parts else left.new_zeros(0)

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import torch
 
+from sparloom.nn.derivatives import outside_transforms
+
 __all__ = ["DEVICES", "Csr", "Matrix", "check_alike", "check_dense", "matrix_of"]
 
 Matrix = torch.Tensor | tuple[torch.Tensor | tuple[int, int] | torch.Size, ...]
@@ -45,10 +47,12 @@ def matrix_of(given: Matrix) -> Csr:
     if isinstance(given, torch.Tensor):
         if given.layout != torch.sparse_csr:
             raise TypeError(f"A has layout {given.layout}: pass A.to_sparse_csr()")
-        if given.dim() != 2 or given.dense_dim():
-            raise ValueError(f"A has shape {tuple(given.shape)} with {given.dense_dim()} dense dimensions: it must be "
-                             "(rows, cols) with one number per nonzero")
-        return _checked(given.crow_indices(), given.col_indices(), given.values(), tuple(given.shape))
+        with outside_transforms():  # which know no sparse tensors
+            if given.dim() != 2 or given.dense_dim():
+                raise ValueError(f"A has shape {tuple(given.shape)} with {given.dense_dim()} dense dimensions: it must "
+                                 "be (rows, cols) with one number per nonzero")
+            parts = given.crow_indices(), given.col_indices(), given.values()
+        return _checked(*parts, tuple(given.shape))
     if not isinstance(given, tuple) or len(given) not in (3, 4):
         what = f"a tuple of {len(given)}" if isinstance(given, tuple) else type(given).__name__
         raise TypeError(f"A is {what}: give a sparse CSR tensor, or (crow_indices, col_indices, values, shape)")

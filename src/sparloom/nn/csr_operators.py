@@ -11,13 +11,13 @@ here they look for the places of the maxima first, which is the product once mor
 `sparloom.nn.sparse`.
 """
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from sparloom.nn.csr_gradients import attention_gradients
 from sparloom.nn.known_patterns import known_patterns
-from sparloom.nn.max_operators import gradients_at, spmm_max
+from sparloom.nn.max_operators import gradients_at, largest_slope, spmm_max
 from sparloom.nn.registration import Gradients, define
 
 __all__ = ["csr_attention", "sddmm", "spmm"]
@@ -41,12 +41,22 @@ def _spmm_backward(ctx: Any, grad: torch.Tensor) -> Gradients:
             spmm_transposed(crow, col, values, grad, ctx.cols) if ctx.needs_input_grad[3] else None, None)
 
 
+def _spmm_slope(given: tuple[Any, ...], slopes: tuple[torch.Tensor | None, ...]) -> torch.Tensor:
+    """Derive the product in forward mode: linear in both factors, but that the places of maxima stay."""
+    crow, col, values, dense, reduce = given
+    if reduce == "max":
+        return largest_slope(given[:4], slopes[:4])[0]
+    parts = [spmm(crow, col, *pair, reduce) for pair in ((slopes[2], dense), (values, slopes[3])) if pair[0] is not None
+             and pair[1] is not None]
+    return sum(parts[1:], parts[0])
+
+
 spmm = define(
     "spmm", "(Tensor crow, Tensor col, Tensor values, Tensor dense, str reduce) -> Tensor",
     run=lambda crow, col, values, dense, reduce: known_patterns().find(crow, col, dense.shape[0]).spmm(
         values, dense, reduce),
     fake=lambda crow, col, values, dense, reduce: dense.new_empty(crow.shape[0] - 1, dense.shape[1]),
-    keep=_keep_spmm, backward=_spmm_backward)
+    keep=_keep_spmm, backward=_spmm_backward, tangent=_spmm_slope)
 
 
 def _keep_transposed(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -102,16 +112,16 @@ csr_attention = define(
     run=lambda crow, col, queries, keys, values: known_patterns().find(crow, col, keys.shape[0]).attention(
         queries, keys, values),
     fake=lambda crow, col, queries, keys, values: queries.new_empty(crow.shape[0] - 1, *values.shape[1:]),
-    keep=_keep_attention, backward=_attention_backward)
+    keep=_keep_attention, backward=_attention_backward, tangent=lambda given, slopes: _refuse())
 
 
 def _keep_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     pass
 
 
-def _refuse(ctx: Any, *grads: torch.Tensor) -> Gradients:
-    raise RuntimeError("csr_attention has no second derivatives: take first ones only, without create_graph, or make "
-                       "attention of sddmm, a softmax over the rows, and spmm, which have them")
+def _refuse(*_: Any) -> NoReturn:
+    raise RuntimeError("csr_attention has no second derivatives: take first ones only, without create_graph and not in "
+                       "forward mode, or make attention of sddmm, a softmax over the rows, and spmm, which have them")
 
 
 csr_attention_backward = define(
@@ -121,4 +131,4 @@ csr_attention_backward = define(
     run=lambda crow, col, queries, keys, values, result, grad: attention_gradients(
         known_patterns().find(crow, col, keys.shape[0]), queries, keys, values, result=result, grad=grad),
     fake=lambda crow, col, *given: tuple(tensor.new_empty(tensor.shape) for tensor in given[:3]),
-    keep=_keep_nothing, backward=_refuse)
+    keep=_keep_nothing, backward=_refuse, tangent=lambda given, slopes: _refuse())

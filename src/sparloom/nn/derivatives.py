@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["asks_for_derivatives", "in_transform", "is_followed", "looped", "tangent_of"]
+__all__ = ["asks_for_derivatives", "check_batched", "in_transform", "is_followed", "looped", "outside_transforms",
+           "tangent_of"]
 
 
 def in_transform() -> bool:
     """Whether a transform of torch.func is at work: its tensors hold no numbers that could be read."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def outside_transforms() -> AbstractContextManager[None]:
+    """Let operations on tensors that no transform follows be as if there were none; else results would be followed."""
+    return torch._C._DisableFuncTorch() if in_transform() else nullcontext()
+
+
+def check_batched(tensor: torch.Tensor, name: str) -> None:
+    """Refuse tensors of the older vmap, which torch.autograd uses by itself, and which functions cannot tell apart.
+
+    Raises:
+        RuntimeError: it is one; names the remedy.
+    """
+    if not torch.compiler.is_compiling() and torch._C._functorch.is_legacy_batchedtensor(tensor):
+        raise RuntimeError(f"{name} has no derivatives that are batched by is_grads_batched or vectorize=True, be they "
+                           "first or second ones: use torch.func.jacrev and the like, or neither of these options")
 
 
 def asks_for_derivatives(tensors: Iterable[Any]) -> bool:
@@ -25,28 +43,31 @@ def asks_for_derivatives(tensors: Iterable[Any]) -> bool:
 
 def is_followed(tensor: torch.Tensor) -> bool:
     """Whether derivatives by this tensor may be asked for, or are computed."""
-    return (tensor.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-            or tangent_of(tensor) is not None)
+    return (tensor.requires_grad or tangent_of(tensor) is not None
+            or (in_transform() and torch._C._functorch.is_functorch_wrapped_tensor(tensor)))
 
 
 def tangent_of(tensor: Any) -> torch.Tensor | None:
     """Give the derivative of a tensor in forward mode, if there is one."""
-    if not isinstance(tensor, torch.Tensor) or forward_ad._current_level < 0:
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0 or not isinstance(tensor, torch.Tensor):
         return None
+    check_batched(tensor, "this operation")
     return forward_ad.unpack_dual(tensor).tangent
 
 
 def looped(function: type[torch.autograd.Function], info: Any, in_dims: tuple[Any, ...], given: tuple[Any, ...]
-           ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
+           ) -> tuple[Any, Any]:
     """Compute for one element of a batch after the other: a rule of torch.func.vmap.
 
     Args:
-        function: returns a tuple of tensors.
+        function: returns a tensor, or a tuple of them.
         info, in_dims, given: as `torch.autograd.Function.vmap` gets them.
     """
     def element(number: int) -> tuple[Any, ...]:
-        return tuple(each if dim is None else each.select(dim, number)
+        return tuple(each.select(dim, number) if isinstance(dim, int) else each
                      for each, dim in zip(given, in_dims, strict=True))
 
     results = [function.apply(*element(number)) for number in range(info.batch_size)]
+    if isinstance(results[0], torch.Tensor):
+        return torch.stack(results), 0
     return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])

@@ -9,7 +9,7 @@ from sparloom.dispatch import Fuse, PlanCache
 from sparloom.jit import ResultPool
 from sparloom.nn.connections import Connections, connections_of
 from sparloom.nn.convolution import Adjacency
-from sparloom.nn.derivatives import is_followed
+from sparloom.nn.derivatives import is_followed, outside_transforms
 from sparloom.nn.device_convolution import DeviceAdjacency
 from sparloom.nn.edges import Edges, edges_of
 from sparloom.nn.normalise import Normalisation, normalised
@@ -89,11 +89,11 @@ class Graph:
                 with torch.inference_mode(False):
                     return self._made(normalised(edges, normalisation, dtype), normalisation.self_loop != 0)
             unchanged, made = self._adjacencies.get((normalisation, dtype), (None, None))
-            if unchanged is None or not unchanged.holds(edge_weight):
-                unchanged = Unchanged.of(edge_weight)
-                with torch.inference_mode(False):
+            with torch.inference_mode(False), outside_transforms():
+                if unchanged is None or not unchanged.holds(edge_weight):
+                    unchanged = Unchanged.of(edge_weight)
                     made = self._made(normalised(edges, normalisation, dtype), normalisation.self_loop != 0)
-                self._adjacencies[normalisation, dtype] = unchanged, made
+                    self._adjacencies[normalisation, dtype] = unchanged, made
         return made
 
     def connections(self) -> Connections:
@@ -101,7 +101,7 @@ class Graph:
         with self._lock:
             if self._connections is not None:
                 return self._connections
-            with torch.inference_mode(False):
+            with torch.inference_mode(False), outside_transforms():
                 made = connections_of(self.edges, self._parts(self.edges, looped=False)[0])
             if self.edges.weights is None or not self.edges.weights.requires_grad:
                 self._connections = made
@@ -112,13 +112,13 @@ class Graph:
         values = structure.values(edges.weights)
         if self.device.type not in FUSED:
             return DeviceAdjacency(structure.operand(values))
-        matrix, transposed = forward.matrix(values), backward.matrix(values.detach().index_select(0, structure.turned))
-        return Adjacency(values, forward, backward, matrix, transposed)
+        return Adjacency(values, structure.turned, forward, backward)
 
     def _parts(self, edges: Edges, *, looped: bool) -> tuple[Structure, Propagation, Propagation]:
         """Sort the edges of a normalised matrix, once."""
         if looped not in self._structures:
-            structure = structure_of(edges)
+            with outside_transforms():
+                structure = structure_of(edges)
             forward = Propagation(structure.pattern, self._planning, self._pool)
             same = structure.transposed is structure.pattern
             backward = forward if same else Propagation(structure.transposed, self._planning, self._pool)

@@ -8,6 +8,7 @@ from threading import RLock
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from sparloom.nn.derivatives import outside_transforms
 from sparloom.nn.graph import Graph
 from sparloom.nn.unchanged import content_of, indices_of
 
@@ -21,8 +22,8 @@ def graph_of(edges: torch.Tensor, nodes: int) -> Graph:
     """
     if not isinstance(edges, torch.Tensor) or edges.requires_grad:
         return Graph(edges, nodes)
-    held = _content(edges)
-    with _lock():
+    with outside_transforms(), _lock():
+        held = _content(edges)
         before, graph = _graphs().get(edges, (None, None))
         if graph is None or graph.nodes != nodes or before != held:
             graph = Graph(edges, nodes)

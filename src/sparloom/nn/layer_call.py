@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from sparloom.nn.derivatives import asks_for_derivatives, in_transform, looped
+from sparloom.nn.derivatives import asks_for_derivatives, check_batched, in_transform, looped
 from sparloom.nn.tokens import Batch
 from sparloom.nn.weights import PackedWeights, Parameters, packed_views
 from sparloom.ragged import Layer
@@ -136,6 +136,7 @@ def _keep(ctx: Any, given: tuple[Any, ...], output: Tensors) -> None:
 
 
 def _backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    check_batched(upstream, _name(ctx.layer))
     wanted = ctx.needs_input_grad[GIVEN:]
     given = (ctx.layer, ctx.structure, ctx.names, wanted, upstream, *ctx.saved_tensors)
     apart = torch.is_grad_enabled() or in_transform()
@@ -161,7 +162,12 @@ def _gradients(layer: Layer, structure: Any, names: tuple[str, ...], wanted: tup
     return tuple(grads.values())
 
 
+def _name(layer: Layer) -> str:
+    name = layer.training.program.name
+    return LAYERS.get(name, name)
+
+
 def _refuse(ctx: Any) -> NoReturn:
-    name = LAYERS.get(ctx.layer.inference.program.name, ctx.layer.inference.program.name)
-    raise RuntimeError(f"{name} is once_differentiable: it has neither second derivatives nor those in forward mode: "
-                       "take first ones by backward(), or use the layer of torch where gradients are differentiated")
+    raise RuntimeError(f"{_name(ctx.layer)} is once_differentiable: it has neither second derivatives nor those in "
+                       "forward mode: take first ones by backward(), or use the layer of torch where gradients are "
+                       "differentiated")

@@ -18,7 +18,7 @@ import torch
 from sparloom.nn.known_patterns import known_patterns
 from sparloom.nn.registration import Gradients, define
 
-__all__ = ["gradients_at", "spmm_max"]
+__all__ = ["gradients_at", "largest_slope", "spmm_max"]
 
 
 def gradients_at(
@@ -51,6 +51,15 @@ def _product_gradients(ctx: Any, grad: torch.Tensor) -> Gradients:
     return gradients_at(*ctx.saved_tensors, grad, cols=ctx.cols, wanted=ctx.needs_input_grad)
 
 
+def largest_slope(given: Sequence[torch.Tensor], slopes: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, None]:
+    """Derive the largest products in forward mode, of (crow, col, values, X): those at their places."""
+    crow, col, values, dense = given
+    _, places = spmm_max(crow, col, values, dense)
+    parts = [spmm_at(crow, col, *pair, places) for pair in ((slopes[2], dense), (values, slopes[3]))
+             if pair[0] is not None and pair[1] is not None]
+    return sum(parts[1:], parts[0]), None
+
+
 spmm_max = define(
     "spmm_max", "(Tensor crow, Tensor col, Tensor values, Tensor dense) -> (Tensor, Tensor)",
     run=lambda crow, col, values, dense: known_patterns().find(crow, col, dense.shape[0]).spmm_max(values, dense),
@@ -58,7 +67,7 @@ spmm_max = define(
         dense.new_empty(crow.shape[0] - 1, dense.shape[1]),
         dense.new_empty(crow.shape[0] - 1, dense.shape[1], dtype=torch.int32)),
     keep=lambda ctx, inputs, output: _keep_product(ctx, inputs, output[1]),
-    backward=lambda ctx, grad, _: _product_gradients(ctx, grad))
+    backward=lambda ctx, grad, _: _product_gradients(ctx, grad), tangent=largest_slope)
 
 spmm_at = define(
     "spmm_at", "(Tensor crow, Tensor col, Tensor values, Tensor dense, Tensor places) -> Tensor",

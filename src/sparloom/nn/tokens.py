@@ -77,7 +77,7 @@ def _vector(lengths: torch.Tensor | np.ndarray | Sequence[int]) -> np.ndarray:
     if isinstance(lengths, torch.Tensor):
         if lengths.device.type != "cpu":
             raise ValueError(f"lengths on {lengths.device}: this layer computes on the CPU: use .cpu()")
-        return lengths.detach().numpy()
+        return lengths.numpy(force=True)
     return np.asarray(lengths)
 
 

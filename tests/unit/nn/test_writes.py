@@ -81,7 +81,7 @@ def assigned(ours):
 
 
 def swapped(ours):
-    for name, parameter in list(ours.named_parameters()):
+    for parameter in list(ours.parameters()):
         torch.utils.swap_tensors(parameter, torch.nn.Parameter(torch.randn_like(parameter)))
 
 
