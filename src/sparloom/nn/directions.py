@@ -111,7 +111,7 @@ class Directions:
         """Bring values into the order of the transposed pattern; on the CPU, those of the last call are kept."""
         if values.device.type != "cpu":  # comparing them would wait for the device, and turning them is quick there
             return values.index_select(0, self._turned[1])
-        last = self._last_turned
-        if last is None or not last[0].holds(values):
-            last = self._last_turned = Unchanged.of(values), values.index_select(0, self._turned[1])
+        held, last = Unchanged.of(values), self._last_turned
+        if last is None or last[0] != held:
+            last = self._last_turned = held, values.index_select(0, self._turned[1])
         return last[1]

@@ -88,12 +88,12 @@ class Graph:
             if edges.weights is not None and is_followed(edges.weights):
                 with torch.inference_mode(False):
                     return self._made(normalised(edges, normalisation, dtype), normalisation.self_loop != 0)
-            unchanged, made = self._adjacencies.get((normalisation, dtype), (None, None))
+            before, made = self._adjacencies.get((normalisation, dtype), (None, None))
             with torch.inference_mode(False), outside_transforms():
-                if unchanged is None or not unchanged.holds(edge_weight):
-                    unchanged = Unchanged.of(edge_weight)
+                held = Unchanged.of(edge_weight)
+                if before != held:
                     made = self._made(normalised(edges, normalisation, dtype), normalisation.self_loop != 0)
-                    self._adjacencies[normalisation, dtype] = unchanged, made
+                    self._adjacencies[normalisation, dtype] = held, made
         return made
 
     def connections(self) -> Connections:

@@ -23,7 +23,7 @@ SAMPLE = 128  # blocks of 1 KiB of long index tensors that are read: a few micro
 
 @dataclass(frozen=True)
 class Unchanged:
-    """What a tensor held when it was seen; None: there was no tensor."""
+    """What a tensor held when it was seen: equal for tensors that hold the same; None: there was no tensor."""
 
     content: Hashable
 
@@ -31,10 +31,6 @@ class Unchanged:
     def of(cls, tensor: torch.Tensor | None) -> "Unchanged":
         """Remember the content of a dense tensor, as `content_of`, not the tensor."""
         return cls(content_of(tensor))
-
-    def holds(self, tensor: torch.Tensor | None) -> bool:
-        """Tell whether a tensor, this one or another, has that content."""
-        return self.content == content_of(tensor)
 
 
 def fingerprint(arrays: Sequence[np.ndarray], *, sample: int = 0) -> tuple[int, int]:
