@@ -1,7 +1,7 @@
 // Fingerprints memory: 122 bits that differ, but for a chance below 2^-50, after any change of the bytes that are read, as
 // long as the key is drawn at random and not known to whoever changes them.
 //
-// Blocks of 1 KiB are hashed by NH (Black et al., UMAC: Fast and Secure Message Authentication, section 4), twice, with
+// Blocks of 4 KiB are hashed by NH (Black et al., UMAC: Fast and Secure Message Authentication, section 4), twice, with
 // shifted keys; the hashes of blocks are coefficients of two polynomials modulo 2^61 - 1, evaluated at random places.
 // One thread reads as fast as the memory gives; more would have to be woken up for it.
 // Preconditions (checked in Python): key holds kKeyWords random words.
@@ -24,7 +24,7 @@ struct Fingerprint {
 
 namespace {
 
-constexpr int64_t kBlock = 1024, kVector = 64;  // bytes
+constexpr int64_t kBlock = 4096, kVector = 64;  // bytes
 constexpr int64_t kVectors = kBlock / kVector, kVectorWords = kVector / 4;
 constexpr int64_t kKeyWords = (kVectors + 1) * kVectorWords + 4;
 constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;

@@ -17,8 +17,8 @@ from sparloom.nn.bits import as_bits
 
 __all__ = ["Unchanged", "content_of", "fingerprint", "indices_of", "version_of"]
 
-KEY_WORDS = 276  # kKeyWords of kernels/cpu/fingerprint.cpp
-SAMPLE = 128  # blocks of 1 KiB of long index tensors that are read: a few microseconds
+KEY_WORDS = 1044  # kKeyWords of kernels/cpu/fingerprint.cpp
+SAMPLE = 32  # blocks of 4 KiB of long index tensors that are read: a few microseconds
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def fingerprint(arrays: Sequence[np.ndarray], *, sample: int = 0) -> tuple[int, 
 
     Args:
         arrays: C-contiguous.
-        sample: read at most about so many blocks of 1 KiB of each array, evenly spaced; 0: all of it.
+        sample: read at most about so many blocks of 4 KiB of each array, evenly spaced; 0: all of it.
     """
     parts = (ctypes.c_void_p * len(arrays))(*(address(array, array.dtype.type) for array in arrays))
     sizes = (ctypes.c_int64 * len(arrays))(*(array.nbytes for array in arrays))
