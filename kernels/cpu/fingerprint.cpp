@@ -10,18 +10,6 @@
 #include <cstdint>
 #include <cstring>
 
-extern "C" {
-
-struct Fingerprint {
-    const void* const* parts;
-    const int64_t* bytes;   // of each part
-    const uint32_t* key;    // (kKeyWords)
-    uint64_t* result;       // (2)
-    int64_t count, sample;  // of parts; blocks of each part that are read, evenly spaced, or 0: all
-};
-
-}  // extern "C"
-
 namespace {
 
 constexpr int64_t kBlock = 4096, kVector = 64;  // bytes
@@ -67,29 +55,31 @@ Pair block_hash(const char* block, const uint32_t* key) {
 
 }  // namespace
 
-extern "C" void sparloom_fingerprint(const void* arguments) {
-    const Fingerprint& f = *static_cast<const Fingerprint*>(arguments);
+// Writes the fingerprint to result (2). parts (2 * count) are the address and the bytes of each part, key (kKeyWords);
+// of a part with more than `sample` whole blocks about so many are read, evenly spaced; 0: all.
+extern "C" void sparloom_fingerprint(const int64_t* parts, int64_t count, int64_t sample, const uint32_t* key,
+                                     uint64_t* result) {
     uint64_t at[2];
-    std::memcpy(at, f.key + kKeyWords - 4, sizeof at);
+    std::memcpy(at, key + kKeyWords - 4, sizeof at);
     at[0] = folded(at[0]);
     at[1] = folded(at[1]);
     Pair hash{1, 1};
     const auto add = [&](const Pair& value) {
         hash = {step(hash.first, at[0], value.first), step(hash.second, at[1], value.second)};
     };
-    for (int64_t p = 0; p < f.count; ++p) {
-        const char* part = static_cast<const char*>(f.parts[p]);
-        const int64_t whole = f.bytes[p] / kBlock, rest = f.bytes[p] % kBlock;
-        const int64_t stride = f.sample && whole > f.sample ? (whole + f.sample - 1) / f.sample : 1;
-        for (int64_t n = 0; n < whole; n += stride) add(block_hash(part + n * kBlock, f.key));
+    for (int64_t p = 0; p < count; ++p) {
+        const char* part = reinterpret_cast<const char*>(parts[2 * p]);
+        const int64_t whole = parts[2 * p + 1] / kBlock, rest = parts[2 * p + 1] % kBlock;
+        const int64_t stride = sample && whole > sample ? (whole + sample - 1) / sample : 1;
+        for (int64_t n = 0; n < whole; n += stride) add(block_hash(part + n * kBlock, key));
         if (rest) {
             char padded[kBlock] = {};
             std::memcpy(padded, part + whole * kBlock, rest);
-            add(block_hash(padded, f.key));
+            add(block_hash(padded, key));
         }
-        const auto bytes = static_cast<uint64_t>(f.bytes[p]);  // where one part ends and the next begins counts
+        const auto bytes = static_cast<uint64_t>(parts[2 * p + 1]);  // where one part ends and the next begins counts
         add({bytes, bytes});
     }
-    f.result[0] = hash.first;
-    f.result[1] = hash.second;
+    result[0] = hash.first;
+    result[1] = hash.second;
 }

@@ -8,11 +8,12 @@ import secrets
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 
-from sparloom.jit import NativeCall, address, compile_cpp
+from sparloom.jit import address, compile_cpp
 from sparloom.nn.bits import as_bits
 
 __all__ = ["Unchanged", "content_of", "fingerprint", "indices_of", "version_of"]
@@ -42,12 +43,12 @@ def fingerprint(arrays: Sequence[np.ndarray], *, sample: int = 0) -> tuple[int, 
         arrays: C-contiguous.
         sample: read at most about so many blocks of 4 KiB of each array, evenly spaced; 0: all of it.
     """
-    parts = (ctypes.c_void_p * len(arrays))(*(address(array, array.dtype.type) for array in arrays))
-    sizes = (ctypes.c_int64 * len(arrays))(*(array.nbytes for array in arrays))
-    result, key = (ctypes.c_uint64 * 2)(), _key()
-    arguments = _Arguments(parts=ctypes.addressof(parts), bytes=ctypes.addressof(sizes), key=address(key, np.uint32),
-                           result=ctypes.addressof(result), count=len(arrays), sample=sample)
-    NativeCall(_library().sparloom_fingerprint, arguments, kept=(arrays, parts, sizes, result))()
+    places: list[int] = []
+    for array in arrays:
+        places += address(array, array.dtype.type), array.nbytes
+    result = (ctypes.c_uint64 * 2)()
+    function, key, kind = _function(), _key(), _places(len(places))
+    function(kind(*places), len(arrays), sample, key[0], result)
     return result[0], result[1]
 
 
@@ -80,21 +81,25 @@ def version_of(tensor: torch.Tensor) -> int | None:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    return np.require(as_bits(tensor.detach()).numpy(force=True), requirements=["C", "A"])
-
-
-class _Arguments(ctypes.Structure):
-    """The struct Fingerprint of kernels/cpu/fingerprint.cpp."""
-
-    _fields_ = (*((name, ctypes.c_void_p) for name in ("parts", "bytes", "key", "result")),
-                ("count", ctypes.c_int64), ("sample", ctypes.c_int64))
+    array = as_bits(tensor.detach()).numpy(force=True)
+    return array if array.flags.c_contiguous and array.flags.aligned else np.require(array, requirements=["C", "A"])
 
 
 @cache
-def _key() -> np.ndarray:
-    return np.frombuffer(secrets.token_bytes(4 * KEY_WORDS), np.uint32)
+def _key() -> tuple[int, np.ndarray]:
+    """Draw the key of this process; gives its address, too."""
+    key = np.frombuffer(secrets.token_bytes(4 * KEY_WORDS), np.uint32)
+    return address(key, np.uint32), key
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    return compile_cpp(["cpu/fingerprint.cpp"])
+def _places(count: int) -> type[ctypes.Array]:
+    return ctypes.c_int64 * count
+
+
+@cache
+def _function() -> Any:
+    function = compile_cpp(["cpu/fingerprint.cpp"]).sparloom_fingerprint
+    function.restype = None
+    function.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
+    return function

@@ -136,4 +136,5 @@ def _array(name: str, parameter: torch.Tensor | None) -> np.ndarray | None:
         raise ValueError(f"parameter {name} on {parameter.device}: this layer computes on the CPU: use .cpu()")
     if parameter.dtype != torch.float32:
         raise TypeError(f"parameter {name} of {parameter.dtype}: this layer computes in torch.float32: use .float()")
-    return np.require(parameter.numpy(force=True), requirements=["C", "A"])
+    array = parameter.numpy(force=True)
+    return array if array.flags.c_contiguous and array.flags.aligned else np.require(array, requirements=["C", "A"])
