@@ -43,9 +43,9 @@ def call_layer(layer: Layer, batch: Batch, parameters: Parameters, packed: Packe
         return _Transformed.apply(*given)[0]
     if asks_for_derivatives(tensors):
         return _Trained.apply(*given)
-    weights = packed.inference(layer, parameters)
+    weights = packed.inference(layer, parameters) if parameters else None  # held as long as the program reads it
     out = torch.empty_like(batch.x)
-    layer.infer(batch.structure, batch.x.detach().numpy(), weights.weights, out.numpy())
+    layer.infer(batch.structure, batch.x.detach().numpy(), weights.weights if weights else {}, out.numpy())
     return out
 
 

@@ -381,3 +381,28 @@ def test_compiled_models_call_the_layer_as_it_is():
                  for each in (call, compiled)]
         for one, other in zip(*grads, strict=True):
             torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("width", "heads", "hidden", "lengths"), [
+    (2, 2, 8, [5, 3]), (4, 4, 1, [5, 0, 3]), (1, 1, 1, [1]), (16, 16, 3, [70, 1]), (15, 3, 7, [2, 6]), (3, 3, 5, []),
+], ids=str)
+def test_heads_and_layers_of_few_columns(width, heads, hidden, lengths, causal):
+    theirs = torch.nn.TransformerEncoderLayer(width, heads, hidden, 0.0, batch_first=True).double()
+    attention = torch.nn.MultiheadAttention(width, heads, batch_first=True).double()
+    pairs = [(TransformerEncoderLayer(width, heads, hidden), theirs), (MultiheadAttention(width, heads), attention)]
+    for ours, reference in pairs:
+        ours.load_state_dict(reference.state_dict())
+        x = torch.randn(sum(lengths), width, requires_grad=True)
+        wide = x.detach().double().requires_grad_()
+        parts = [part for part in wide.split(lengths) if len(part)]
+        masks = [mask(len(part)).double() if causal else None for part in parts]
+        expected = [
+            theirs(part[None], src_mask=seen)[0] if reference is theirs else
+            attention(*[part[None]] * 3, need_weights=False, attn_mask=seen)[0][0]
+            for part, seen in zip(parts, masks, strict=True)]
+        results = ours(x, lengths, is_causal=causal), torch.cat([wide[:0], *expected])
+        slopes = torch.randn(results[0].shape)
+        torch.testing.assert_close(results[0].double(), results[1], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(torch.autograd.grad(results[0], x, slopes)[0].double(),
+                                   torch.autograd.grad(results[1], wide, slopes.double())[0], rtol=1e-3, atol=1e-4)
