@@ -7,6 +7,7 @@ from threading import RLock
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from sparloom.forks import forkable
 from sparloom.nn.graph import Graph
 from sparloom.nn.unchanged import Unchanged
 
@@ -32,4 +33,4 @@ def _graphs() -> WeakIdKeyDictionary:
 
 @cache
 def _lock() -> AbstractContextManager[bool]:
-    return RLock()  # a finaliser may interrupt a call of the same thread
+    return forkable(RLock())  # a finaliser may interrupt a call of the same thread
