@@ -285,7 +285,8 @@ class Prepared:
             return self
         if self._twin is None:
             twin = object.__new__(type(self))
-            twin.__dict__.update(self.__dict__, _lock=forkable(RLock()), _twin=None, _replays={}, _placing={}, _families={})
+            twin.__dict__.update(self.__dict__, _lock=forkable(RLock()), _twin=None, _replays={}, _placing={},
+                                 _families={})
             self._twin = twin
         return self._twin._own()
 
