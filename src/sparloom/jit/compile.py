@@ -3,14 +3,16 @@
 import ctypes
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 
 from sparloom.errors import CompileError
 from sparloom.files import write_text
 from sparloom.ir import Kernel, render_c
 from sparloom.jit.cache import FORMAT, Cache, build_folder, cache_folder, digest
+from sparloom.jit.cpp import compile_cpp
 from sparloom.jit.function import Function
 from sparloom.jit.products import set_products
 from sparloom.jit.source import Source
@@ -45,10 +47,13 @@ class Library:
         return self._functions[name]
 
     def set_threads(self, count: int) -> None:
-        """Let parallel loops that the calling thread starts from now on use `count` threads (all libraries)."""
+        """Let parallel loops that the calling thread starts from now on use `count` threads (all libraries).
+
+        They are fewer where the system does not let this process have so many.
+        """
         for handle in self._handles:
             if hasattr(handle, "omp_set_num_threads"):  # absent where nothing in the library is parallel
-                handle.omp_set_num_threads(ctypes.c_int(count))
+                handle.omp_set_num_threads(ctypes.c_int(_team()(count)))
 
 
 @dataclass(frozen=True)
@@ -95,12 +100,24 @@ def compile_c(kernels: Sequence[Kernel | Source], flags: Sequence[str] | None = 
     units = _units([item for item in items if found[item.key] is None])
     if units:
         started = time.perf_counter()
-        with ThreadPoolExecutor(jobs) as pool:
-            built = list(pool.map(lambda unit: _build(unit, toolchain, chosen, cache), units))
+        if min(jobs, len(units)) == 1:
+            built = [_build(unit, toolchain, chosen, cache) for unit in units]
+        else:
+            with ThreadPoolExecutor(jobs) as pool:
+                built = list(pool.map(lambda unit: _build(unit, toolchain, chosen, cache), units))
         for libraries in built:
             found |= libraries
         log.debug("compiled %d kernels in %.2f s", sum(map(len, units)), time.perf_counter() - started)
     return _library(items, found)
+
+
+@cache
+def _team() -> Callable[[int], int]:
+    """Give the function of kernels/cpu/team.hpp; without a compiler it may be missing, and is not needed to compute."""
+    try:
+        return compile_cpp(["cpu/team.cpp"]).sparloom_team
+    except CompileError:
+        return lambda wanted: wanted
 
 
 def _library(items: Sequence[_Item], found: Mapping[str, ctypes.CDLL]) -> Library:
