@@ -1,5 +1,6 @@
 // How many threads a parallel loop gets. OpenMP of GCC ends the process if a thread cannot be created, for want of
-// memory or by a limit of the system, so that is tried before.
+// memory or by a limit of the system, so that is tried before. And threads end before this process forks: a child would
+// wait for threads that it does not have. Python forks are looked after by sparloom.forks, with or without this.
 
 #pragma once
 
@@ -16,6 +17,15 @@ namespace sparloom {
 #if defined(_OPENMP) && defined(__linux__)
 
 namespace threads {
+
+// omp_pause_resource_all of omp.h, absent before GCC 9; 2 is omp_pause_hard.
+extern "C" int sparloom_pause(int kind) __asm__("omp_pause_resource_all") __attribute__((weak));
+
+inline void end_all() {
+    if (sparloom_pause != nullptr) sparloom_pause(2);
+}
+
+inline const int kForks = pthread_atfork(end_all, nullptr, nullptr);  // once, in whatever libraries this is
 
 constexpr int32_t kMost = 1024;          // threads that are created to try
 constexpr size_t kReserve = 100 * 1024;  // bytes that OpenMP may allocate for a loop, from the heap

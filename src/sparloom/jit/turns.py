@@ -15,7 +15,7 @@ from typing import IO
 __all__ = ["turn"]
 
 SILENT_SECONDS = 3.0  # waited before it is said for whom
-PATIENT_SECONDS = 45.0  # waited for a process that runs
+PATIENT_SECONDS = 120.0  # waited for a process that runs
 STOPPED_SECONDS = 6.0  # waited for one that is stopped (Ctrl-Z, a debugger)
 POLL_SECONDS = 0.05
 
