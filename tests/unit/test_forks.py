@@ -145,8 +145,9 @@ def test_all_parallel_calls_work_in_children_and_grandchildren(tmp_path):
 
 
 @pytest.mark.cc
-def test_a_child_that_imports_the_package_first_works(tmp_path):
-    assert "status 0" in _run(LATE, tmp_path)
+@pytest.mark.parametrize("before", ["", "import sparloom"], ids=["imported in the child", "imported in the parent"])
+def test_a_child_of_a_parent_that_has_called_torch_alone_works(tmp_path, before):
+    assert "status 0" in _run(f"{before}\n{LATE}", tmp_path)
 
 
 def test_locks_held_by_other_threads_are_free_in_children():

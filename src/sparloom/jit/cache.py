@@ -38,7 +38,8 @@ def cache_folder() -> Path:
     For a user without a home it is one among the temporary folders, to which nobody else has access.
     """
     if given := os.environ.get(VARIABLE):
-        return Path(given)
+        with suppress(RuntimeError):  # ~ without a home
+            return Path(given).expanduser()
     try:
         home = Path.home()
     except (RuntimeError, KeyError):  # no HOME, and no entry in the list of users

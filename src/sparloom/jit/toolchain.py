@@ -1,5 +1,6 @@
 """Which compiler, with which flags, for which processor."""
 
+import errno
 import functools
 import logging
 import os
@@ -69,6 +70,8 @@ class Toolchain:
             process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                        errors="replace", env=environment)
         except OSError as error:
+            if error.errno == errno.ENOMEM:
+                raise MemoryError(f"no memory to start {self.command[0]}: {source.name} is not compiled") from error
             problem = f"{self.command[0]} cannot be started ({error.strerror})"
             raise CompileError(f"{problem}: {source.name} is not compiled", source="", log=str(error)) from error
         with process:

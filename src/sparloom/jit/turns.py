@@ -42,15 +42,17 @@ def turn(path: Path, work: str) -> Iterator[None]:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
-        if not _lock(file):
-            _wait(file, path, work)
-        else:
+        held = _lock(file) or _wait(file, path, work)
+        if held:
             _sign(file)
         try:
             here.paths |= {path}
             yield
         finally:
             here.paths -= {path}
+            if held:
+                with suppress(OSError):
+                    file.truncate(0)
             fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a forked child has the file open, too
 
 
@@ -66,7 +68,8 @@ def _held_here() -> _Held:
     return _Held()
 
 
-def _wait(file: IO[str], path: Path, work: str) -> None:
+def _wait(file: IO[str], path: Path, work: str) -> bool:
+    """Wait for a lock; False: no longer."""
     begun, told = time.monotonic(), False
     while not _lock(file):
         waited, (holder, since) = time.monotonic() - begun, _holder(file)
@@ -74,13 +77,13 @@ def _wait(file: IO[str], path: Path, work: str) -> None:
         who = f"process {holder}{', which is stopped,' if stopped else ''}" if holder else "another process"
         if waited >= (STOPPED_SECONDS if stopped else PATIENT_SECONDS):
             log.warning("%s still holds %s after %.0f s: this process goes on by itself to %s", who, path, waited, work)
-            return
+            return False
         if waited >= SILENT_SECONDS and not told:
             told = True
             log.warning("waiting for %s to let go of %s, held since %s, to %s; after %.0f s this process goes on by "
                         "itself", who, path, since or "an unknown time", work, PATIENT_SECONDS)
         time.sleep(POLL_SECONDS)
-    _sign(file)
+    return True
 
 
 def _lock(file: IO[str]) -> bool:
