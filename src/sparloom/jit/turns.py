@@ -75,13 +75,14 @@ def _wait(file: IO[str], path: Path, work: str) -> bool:
         waited, (holder, since) = time.monotonic() - begun, _holder(file)
         stopped = holder is not None and _is_stopped(holder)
         who = f"process {holder}{', which is stopped,' if stopped else ''}" if holder else "another process"
-        if waited >= (STOPPED_SECONDS if stopped else PATIENT_SECONDS):
+        patience = STOPPED_SECONDS if stopped else PATIENT_SECONDS
+        if waited >= patience:
             log.warning("%s still holds %s after %.0f s: this process goes on by itself to %s", who, path, waited, work)
             return False
         if waited >= SILENT_SECONDS and not told:
             told = True
             log.warning("waiting for %s to let go of %s, held since %s, to %s; after %.0f s this process goes on by "
-                        "itself", who, path, since or "an unknown time", work, PATIENT_SECONDS)
+                        "itself", who, path, since or "an unknown time", work, patience)
         time.sleep(POLL_SECONDS)
     return True
 
