@@ -16,6 +16,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "team.hpp"
+
 extern "C" {
 
 struct AtPlaces {
@@ -51,7 +53,7 @@ bool is_far(const AtPlaces& s) { return s.cols * s.width * static_cast<int64_t>(
 template <typename Work, typename None>
 void each_row(const AtPlaces& s, const Work& work, const None& none) {
     const bool far = is_far(s);
-#pragma omp parallel for num_threads(s.threads) schedule(static) if (s.threads > 1)
+#pragma omp parallel for num_threads(sparloom::team(s.threads)) schedule(static) if (s.threads > 1)
     for (int64_t i = 0; i < s.rows; ++i) {
         if (far) prefetch(s, s.right, i + kAhead, 0, s.width);
         if (s.places[i * s.width] < 0) {
@@ -107,7 +109,7 @@ extern "C" void sparloom_spmm_transposed_at(const void* arguments) {
     constexpr int64_t line = sparloom::at_places::kLineFloats;
     const int64_t lines = (s.width + line - 1) / line, strips = std::min<int64_t>(s.threads, lines);
     const int64_t ranges = s.threads / strips;
-#pragma omp parallel for num_threads(s.threads) schedule(static, 1) collapse(2) if (s.threads > 1)
+#pragma omp parallel for num_threads(sparloom::team(s.threads)) schedule(static, 1) collapse(2) if (s.threads > 1)
     for (int64_t strip = 0; strip < strips; ++strip) {
         for (int64_t range = 0; range < ranges; ++range) {
             const sparloom::at_places::Part part{range * s.cols / ranges, (range + 1) * s.cols / ranges,

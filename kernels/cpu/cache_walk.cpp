@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "../spade/lru.hpp"
+#include "memory.hpp"
 
 extern "C" {
 
@@ -149,10 +150,7 @@ void wavefront(std::vector<std::unique_ptr<Thread>>& threads, int64_t tiles, boo
     }
 }
 
-}  // namespace
-
-extern "C" void sparloom_cache_walk(void* problem) {
-    Walk& walk = *static_cast<Walk*>(problem);
+void run(Walk& walk) {
     std::fill(walk.reads, walk.reads + 4, 0);
     spade::Sets shared;
     shared.build(walk.sets[2], static_cast<int>(walk.ways[2]));
@@ -164,4 +162,11 @@ extern "C" void sparloom_cache_walk(void* problem) {
         threads.push_back(std::make_unique<Thread>(walk, layout, shared, t, largest));
     wavefront(threads, walk.tiles[0], true);
     wavefront(threads, walk.tiles[1], false);
+}
+
+}  // namespace
+
+// Returns 1 if there was no memory for it, else 0.
+extern "C" int32_t sparloom_cache_walk(void* problem) {
+    return sparloom::out_of_memory([&] { run(*static_cast<Walk*>(problem)); });
 }

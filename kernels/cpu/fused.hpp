@@ -42,6 +42,8 @@ namespace sparloom::fused {
 using gemm::TallGemm;
 using spmm::ChosenRows;
 
+constexpr int64_t kAtomicRows = 64;  // entries that fused_baselines.hpp sums before they are added
+
 // Elements in front of which the second buffer of a thread begins.
 template <typename T>
 int64_t tile_size(const Fused& f, int64_t lead) {
@@ -51,7 +53,8 @@ int64_t tile_size(const Fused& f, int64_t lead) {
 template <typename T>
 int64_t buffer_size(const Fused& f, int64_t lead) {
     const int64_t gathered = TallGemm<T>::buffer_size(f.inner, f.dense_b != nullptr && f.read != nullptr);
-    return gemm::whole_vectors(tile_size<T>(f, lead) + gathered, 4096 / sizeof(T));
+    const int64_t summed = f.write != nullptr ? kAtomicRows * f.width : 0;
+    return gemm::whole_vectors(tile_size<T>(f, lead) + std::max(gathered, summed), 4096 / sizeof(T));
 }
 
 template <typename T, typename One, typename Two>

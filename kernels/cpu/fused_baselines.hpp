@@ -10,7 +10,6 @@
 #pragma once
 
 #include <algorithm>
-#include <vector>
 
 #include "fused.hpp"
 
@@ -29,8 +28,6 @@ struct Atomic {
 
 namespace sparloom::fused {
 
-constexpr int64_t kAtomicRows = 64;  // entries that are summed before they are added
-
 template <typename T>
 void add_atomically(const T* from, int64_t width, T* to) {
     for (int64_t column = 0; column < width; ++column) {
@@ -44,16 +41,15 @@ auto contributions(const Atomic& a) {
     const Fused& f = a.pair;
     const ChosenRows<T> whole(f.a, f.write, f.width, 0, f.together, f.stream);
     const ChosenRows<T> crossing(f.a, nullptr, f.width, 0, f.together, false);
-    return [=, &a, &f](const int32_t*, int64_t begin, int64_t end, const T* d1, bool near, T*) {
+    return [=, &a, &f](const int32_t*, int64_t begin, int64_t end, const T* d1, bool near, T* sums) {
         T* const d = static_cast<T*>(f.d);
         const int64_t middle = std::find(a.crossing + begin, a.crossing + end, 1) - a.crossing;
         whole.sum(nullptr, begin, middle, d1, d, near);
-        std::vector<T> sums(kAtomicRows * f.width);
         for (int64_t k = middle; k < end; k += kAtomicRows) {
             const int64_t last = std::min(k + kAtomicRows, end);
-            crossing.sum(nullptr, k, last, d1, tiles::without_rows_before(k, sums.data(), f.width), near);
+            crossing.sum(nullptr, k, last, d1, tiles::without_rows_before(k, sums, f.width), near);
             for (int64_t e = k; e < last; ++e) {
-                add_atomically(sums.data() + (e - k) * f.width, f.width, d + f.write[e] * f.width);
+                add_atomically(sums + (e - k) * f.width, f.width, d + f.write[e] * f.width);
             }
         }
     };
@@ -62,7 +58,7 @@ auto contributions(const Atomic& a) {
 template <typename T>
 void clear_shared(const Atomic& a) {
     T* const d = static_cast<T*>(a.pair.d);
-#pragma omp parallel for num_threads(a.pair.tiles.threads)
+#pragma omp parallel for num_threads(sparloom::team(a.pair.tiles.threads))
     for (int64_t n = 0; n < a.shared_rows; ++n) std::fill_n(d + a.shared[n] * a.pair.width, a.pair.width, T{0});
 }
 
@@ -83,7 +79,7 @@ template <typename T>
 void gemm_spmm_listing(const Fused& f) {
     const T *values = static_cast<const T*>(f.a.values), *b = static_cast<const T*>(f.dense_b);
     const T* __restrict c = static_cast<const T*>(f.c);
-#pragma omp parallel for num_threads(f.tiles.threads) schedule(dynamic, 64)
+#pragma omp parallel for num_threads(sparloom::team(f.tiles.threads)) schedule(dynamic, 64)
     for (int64_t i = 0; i < f.rows; ++i) {
         T* __restrict d = static_cast<T*>(f.d) + i * f.width;
         std::fill_n(d, f.width, T{0});
@@ -103,7 +99,7 @@ void gemm_spmm_blas_gemv(const Fused& f) {
     const auto gemv = reinterpret_cast<gemm::Gemv<T>>(f.blas);
     const int columns = static_cast<int>(f.width), depth = static_cast<int>(f.inner), step = 1;
     const T one = 1;
-#pragma omp parallel for num_threads(f.tiles.threads) schedule(dynamic, 64)
+#pragma omp parallel for num_threads(sparloom::team(f.tiles.threads)) schedule(dynamic, 64)
     for (int64_t i = 0; i < f.rows; ++i) {
         T* const d = static_cast<T*>(f.d) + i * f.width;
         std::fill_n(d, f.width, T{0});
@@ -157,7 +153,7 @@ template <typename T>
 void gemm_spmm_gemv(const Fused& f) {
     constexpr int widest = kRegisters / 4;
     constexpr int64_t strip = widest * kLanes<T>;
-#pragma omp parallel for num_threads(f.tiles.threads) schedule(dynamic, 64)
+#pragma omp parallel for num_threads(sparloom::team(f.tiles.threads)) schedule(dynamic, 64)
     for (int64_t row = 0; row < f.rows; ++row) {
         for (int64_t column = 0; column < f.width; column += strip) {
             gemv_strip<T>(f, row, column, std::min(strip, f.width - column), std::make_integer_sequence<int, widest>{});

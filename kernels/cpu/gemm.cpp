@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "gemm.hpp"
+#include "team.hpp"
 
 extern "C" {
 
@@ -165,7 +166,7 @@ void sparloom_gemm(const void* arguments) {
     const bool by_rows = g.m / g.rows >= g.n / g.columns;
     const int64_t step = by_rows ? g.rows : g.columns, extent = by_rows ? g.m : g.n;
     const int64_t share = round_up((extent + g.threads - 1) / g.threads, step);
-#pragma omp parallel for num_threads(g.threads) schedule(static, 1)
+#pragma omp parallel for num_threads(sparloom::team(g.threads)) schedule(static, 1)
     for (int32_t t = 0; t < g.threads; ++t) {
         const int64_t begin = std::min(extent, t * share), count = std::min(extent, begin + share) - begin;
         float* own = g.workspace + t * workspace(g);

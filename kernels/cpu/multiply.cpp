@@ -1,7 +1,7 @@
 // Dense products of tiles, which rendered loop nests call: C (rows, cols) = or += A (rows, depth) B (depth, cols).
 //
 // A is read at any strides; B and C have their columns side by side. Rows of A that are not contiguous, and panels of B
-// that many rows meet, are copied next to each other first.
+// that many rows meet, are copied next to each other first, if there is memory for that.
 //
 //   for blocks of k
 //     for chunks of rows                                            A packed, if its columns are not side by side
@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <new>
 
 #include "tall_gemm.hpp"
 
@@ -33,10 +34,11 @@ class Product {
             for (int64_t row = 0; row < rows; row += kChunk) {
                 const int64_t count = std::min(kChunk, rows - row);
                 const T* from = a + row * a_row + k * a_column;
-                if (a_column == 1) {
-                    panels(row, count, k, last, from, a_row, add || k > 0);
+                const T* const packed = a_column == 1 ? nullptr : side_by_side(from, count, last, a_row, a_column);
+                if (packed == nullptr) {
+                    panels(row, count, k, last, from, a_row, a_column, add || k > 0);
                 } else {
-                    panels(row, count, k, last, side_by_side(from, count, last, a_row, a_column), last, add || k > 0);
+                    panels(row, count, k, last, packed, last, 1, add || k > 0);
                 }
             }
         }
@@ -55,15 +57,17 @@ class Product {
     static constexpr std::array<Tile, kPanelVectors> kTiles = tiles(std::make_integer_sequence<int, kPanelVectors>{});
     static constexpr Borders<T, kPanelVectors> kBorders{};
 
-    // A buffer of this thread, one for each use.
+    // A buffer of this thread, one for each use; null if there is no memory.
     template <int Use>
     static T* buffer(int64_t size) {
-        static thread_local std::unique_ptr<T[]> kept(new T[static_cast<size_t>(size)]);
+        static thread_local std::unique_ptr<T[]> kept;
+        if (kept == nullptr) kept.reset(new (std::nothrow) T[static_cast<size_t>(size)]);
         return kept.get();
     }
 
     static const T* side_by_side(const T* a, int64_t rows, int64_t depth, int64_t a_row, int64_t a_column) {
         T* const to = buffer<0>(kChunk * kDepth);
+        if (to == nullptr) return nullptr;
         if (a_row == 1) {
             for (int64_t k = 0; k < depth; ++k) {
                 for (int64_t r = 0; r < rows; ++r) to[r * depth + k] = a[r + k * a_column];
@@ -76,35 +80,36 @@ class Product {
         return to;
     }
 
-    void panels(int64_t row, int64_t rows, int64_t k, int64_t depth, const T* a, int64_t a_row, bool add) const {
+    void panels(int64_t row, int64_t rows, int64_t k, int64_t depth, const T* a, int64_t a_row, int64_t a_column,
+                bool add) const {
         for (int64_t column = 0; column < cols_; column += kPanel) {
             const int64_t columns = std::min(kPanel, cols_ - column);
             const T* panel = b_ + k * b_row_ + column;
             int64_t lead = b_row_;
-            if (lead > kPanel && rows >= kPackRows) {
-                T* const to = buffer<1>(kDepth * kPanel);
+            T* const to = lead > kPanel && rows >= kPackRows ? buffer<1>(kDepth * kPanel) : nullptr;
+            if (to != nullptr) {
                 for (int64_t i = 0; i < depth; ++i) {
                     for (int64_t c = 0; c < columns; ++c) to[i * kPanel + c] = panel[i * b_row_ + c];
                 }
                 panel = to;
                 lead = kPanel;
             }
-            strip(rows, depth, a, a_row, panel, lead, columns, c_ + row * c_row_ + column, add);
+            strip(rows, depth, a, a_row, a_column, panel, lead, columns, c_ + row * c_row_ + column, add);
         }
     }
 
-    void strip(int64_t rows, int64_t depth, const T* a, int64_t a_row, const T* panel, int64_t lead, int64_t columns,
-               T* c, bool add) const {
+    void strip(int64_t rows, int64_t depth, const T* a, int64_t a_row, int64_t a_column, const T* panel, int64_t lead,
+               int64_t columns, T* c, bool add) const {
         const int64_t vectors = (columns + kLanes<T> - 1) / kLanes<T>, step = tall_rows(static_cast<int>(vectors));
         int64_t row = 0;
-        if (columns == vectors * kLanes<T>) {
+        if (a_column == 1 && columns == vectors * kLanes<T>) {
             const T* next = panel + depth * lead;
             for (; row + step <= rows; row += step, next += depth / kUnroll * kLine<T>) {
                 kTiles[vectors - 1](depth, a + row * a_row, a_row, panel, lead, c + row * c_row_, c_row_, add, next);
             }
         }
-        kBorders.cover(depth, rows - row, columns, a + row * a_row, a_row, 1, panel, lead, c + row * c_row_, c_row_,
-                       add);
+        kBorders.cover(depth, rows - row, columns, a + row * a_row, a_row, a_column, panel, lead, c + row * c_row_,
+                       c_row_, add);
     }
 
     const T* b_;

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <vector>
 
+#include "memory.hpp"
+
 namespace {
 
 constexpr int kIo = 0, kIi = 1, kJo = 2, kJi = 3, kLevels = 4;
@@ -124,8 +126,10 @@ int64_t distinct(int seen, int64_t nnz, const int64_t* keys, int64_t cols, int s
 
 extern "C" {
 
+// All of these return 1, sparloom_pack_count -2, if there was no memory, else what is said here or 0.
+
 // Writes the keys of a CSR pattern in row order, and keys and CSR indices in column order.
-void sparloom_pack_prepare(int64_t rows, int64_t cols, const int64_t* indptr, const int32_t* indices, int64_t* row_keys,
+int32_t sparloom_pack_prepare(int64_t rows, int64_t cols, const int64_t* indptr, const int32_t* indices, int64_t* row_keys,
                            int32_t* row_sources, int64_t* col_keys, int32_t* col_sources) {
     for (int64_t i = 0; i < rows; ++i) {
         for (int64_t n = indptr[i]; n < indptr[i + 1]; ++n) {
@@ -133,7 +137,8 @@ void sparloom_pack_prepare(int64_t rows, int64_t cols, const int64_t* indptr, co
             row_sources[n] = static_cast<int32_t>(n);
         }
     }
-    sort_by(kJo, cols, 0, indptr[rows], {row_keys, row_sources}, col_keys, col_sources);
+    return sparloom::out_of_memory(
+        [&] { sort_by(kJo, cols, 0, indptr[rows], {row_keys, row_sources}, col_keys, col_sources); });
 }
 
 // Writes the number of positions of each storage level; stops at the first above `limit` and returns its index, else -1.
@@ -144,7 +149,12 @@ int sparloom_pack_count(int64_t cols, int64_t nnz, const int64_t* row_keys, int 
     int seen = 0;
     for (int l = 0; l < kLevels; ++l) {
         seen |= 1 << order[l];
-        parents = compressed[l] ? distinct(seen, nnz, row_keys, cols, shift_i, shift_j) : parents * extents[l];
+        const auto count = [&] { parents = distinct(seen, nnz, row_keys, cols, shift_i, shift_j); };
+        if (!compressed[l]) {
+            parents *= extents[l];
+        } else if (sparloom::out_of_memory(count)) {
+            return -2;
+        }
         positions[l] = parents;
         if (parents > limits[l]) return l;
     }
@@ -153,7 +163,7 @@ int sparloom_pack_count(int64_t cols, int64_t nnz, const int64_t* row_keys, int 
 
 // Fills pos, crd (null where a level is dense), values and, unless null, `where`: CSR index -> position. Work arrays
 // hold nnz elements each. pos and values come zeroed.
-void sparloom_pack(int64_t nnz, const float* source_values, const int64_t* row_keys, const int32_t* row_sources,
+int32_t sparloom_pack(int64_t nnz, const float* source_values, const int64_t* row_keys, const int32_t* row_sources,
                    const int64_t* col_keys, const int32_t* col_sources, int shift_i, int shift_j, const int32_t* order,
                    const int32_t* compressed, const int64_t* extents, const int64_t* positions, int64_t* work_keys0,
                    int32_t* work_sources0, int64_t* work_keys1, int32_t* work_sources1, int32_t* const* pos,
@@ -182,8 +192,12 @@ void sparloom_pack(int64_t nnz, const float* source_values, const int64_t* row_k
         if (rows_inside && col_tiles == 1) break;  // already in order
         const bool by_rows = passes[pass] == kIo;
         if ((by_rows ? row_tiles : col_tiles) == 1) continue;
-        sort_by(passes[pass], by_rows ? row_tiles : col_tiles, by_rows ? shift_i : shift_j, nnz, now, keys[pass],
-                sources[pass]);
+        if (sparloom::out_of_memory([&] {
+                sort_by(passes[pass], by_rows ? row_tiles : col_tiles, by_rows ? shift_i : shift_j, nnz, now,
+                        keys[pass], sources[pass]);
+            })) {
+            return 1;
+        }
         now = {keys[pass], sources[pass]};
     }
     kBuild[mask](nnz, now, order, extents, shift_i, shift_j, source_values, pos, crd, values, where);
@@ -192,6 +206,7 @@ void sparloom_pack(int64_t nnz, const float* source_values, const int64_t* row_k
         const int64_t parents = l == 0 ? 1 : positions[l - 1];
         for (int64_t p = 0; p < parents; ++p) pos[l][p + 1] = std::max(pos[l][p + 1], pos[l][p]);
     }
+    return 0;
 }
 
 }  // extern "C"

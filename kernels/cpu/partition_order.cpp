@@ -17,6 +17,8 @@
 #include <numeric>
 #include <vector>
 
+#include "memory.hpp"
+
 extern "C" {
 
 struct PartitionProblem {
@@ -188,4 +190,7 @@ class Bisection {
 }  // namespace
 }  // namespace sparloom
 
-extern "C" void sparloom_partition_order(const PartitionProblem* problem) { sparloom::Bisection(*problem).run(); }
+// Returns 1 if there was no memory for it, else 0.
+extern "C" int32_t sparloom_partition_order(const PartitionProblem* problem) {
+    return sparloom::out_of_memory([&] { sparloom::Bisection(*problem).run(); });
+}

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "team.hpp"
+
 #if defined(__linux__)
 #include <sched.h>
 #endif
@@ -14,7 +16,7 @@ extern "C" {
 // Thread t runs on cpus[t] only; with `anywhere`, on any of the `count` processors. Does nothing but on Linux.
 void sparloom_pin(int32_t threads, const int32_t* cpus, int32_t count, int32_t anywhere) {
 #if defined(__linux__) && defined(_OPENMP)
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(sparloom::team(threads))
     {
         cpu_set_t chosen;
         CPU_ZERO(&chosen);

@@ -156,7 +156,7 @@ class Pass {
     }
 
     void run() const {
-#pragma omp parallel num_threads(p_.threads)
+#pragma omp parallel num_threads(sparloom::team(p_.threads))
         {
             T* const buffer = static_cast<T*>(p_.buffers) + tiles::thread_number() * buffer_size(p_);
 #pragma omp for schedule(dynamic, 1)

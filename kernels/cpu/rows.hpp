@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "team.hpp"
+
 extern "C" {
 
 struct Rows {
@@ -42,10 +44,10 @@ void each_piece(const Rows& rows, const Work& work) {
     if (rows.threads == 1) {
         for (int32_t p = 0; p < rows.pieces; ++p) work(p);
     } else if (rows.dynamic) {
-#pragma omp parallel for num_threads(rows.threads) schedule(dynamic, 1)
+#pragma omp parallel for num_threads(sparloom::team(rows.threads)) schedule(dynamic, 1)
         for (int32_t p = 0; p < rows.pieces; ++p) work(p);
     } else {
-#pragma omp parallel for num_threads(rows.threads) schedule(static, 1)
+#pragma omp parallel for num_threads(sparloom::team(rows.threads)) schedule(static, 1)
         for (int32_t p = 0; p < rows.pieces; ++p) work(p);
     }
 }

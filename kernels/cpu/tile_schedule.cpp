@@ -21,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "memory.hpp"
+#include "team.hpp"
 #include "tile_cost.hpp"
 
 extern "C" {
@@ -132,7 +134,7 @@ class Inspector {
     template <typename Keep>
     bool check(const Loop& loop, int64_t number, const Keep& keep) {
         int64_t fault = n_;
-#pragma omp parallel for num_threads(p_.threads) schedule(static) reduction(min : fault)
+#pragma omp parallel for num_threads(sparloom::team(p_.threads)) schedule(static) reduction(min : fault)
         for (int64_t r = 0; r < loop.iterations; ++r) {
             int32_t least = INT32_MAX, most = -1;
             const int64_t begin = loop.indptr[r], end = loop.indptr[r + 1];
@@ -186,14 +188,17 @@ class Inspector {
     template <typename Exceeds>
     Cut split_each(const Cut& ranges, const Exceeds& exceeds) const {
         std::vector<Cut> cuts(ranges.size());
-#pragma omp parallel num_threads(p_.threads)
+        int32_t missing = 0;  // an exception must not leave the threads
+#pragma omp parallel num_threads(sparloom::team(p_.threads)) reduction(| : missing)
         {
             TileCost cost(p_.one, p_.two, p_.cache_bytes);
 #pragma omp for schedule(dynamic, 1)
             for (size_t v = 0; v < ranges.size(); ++v) {
-                split(ranges[v], [&](Range range) { return exceeds(range, cost); }, cuts[v]);
+                missing |= out_of_memory(
+                    [&] { split(ranges[v], [&](Range range) { return exceeds(range, cost); }, cuts[v]); });
             }
         }
+        if (missing) throw std::bad_alloc();
         Cut all;
         for (const Cut& cut : cuts) all.insert(all.end(), cut.begin(), cut.end());
         return all;
@@ -204,7 +209,7 @@ class Inspector {
     int64_t write_wavefront_0(const Cut& tiles) {
         const int64_t count = tiles.size();
         r_.first[0] = r_.second_ptr[0] = 0;
-#pragma omp parallel for num_threads(p_.threads) schedule(static)
+#pragma omp parallel for num_threads(sparloom::team(p_.threads)) schedule(static)
         for (int64_t v = 0; v < count; ++v) {
             int64_t members = 0;
             inside_of(tiles[v], reach_)([&](int64_t) { ++members; });
@@ -213,7 +218,7 @@ class Inspector {
         }
         std::partial_sum(r_.second_ptr, r_.second_ptr + count + 1, r_.second_ptr);
         const int64_t fused = r_.second_ptr[count];
-#pragma omp parallel for num_threads(p_.threads) schedule(static)
+#pragma omp parallel for num_threads(sparloom::team(p_.threads)) schedule(static)
         for (int64_t v = 0; v < count; ++v) {
             const Range tile = tiles[v];
             int64_t now = r_.second_ptr[v], later = fused + tile.begin - now;  // tile.begin - now are unfused before it
@@ -226,7 +231,7 @@ class Inspector {
         std::fill_n(r_.needed, n_, 0);
         uint8_t* const needed = r_.needed;
         const int64_t rest = n_ - fused;
-#pragma omp parallel for num_threads(p_.threads) schedule(static)
+#pragma omp parallel for num_threads(sparloom::team(p_.threads)) schedule(static)
         for (int64_t t = 0; t < p_.threads; ++t) {
             const Range part{fused + t * rest / p_.threads, fused + (t + 1) * rest / p_.threads};
             each_run(p_.two, listed(part, r_.second), [=](const int32_t* i, const int32_t* end) {
@@ -244,6 +249,7 @@ class Inspector {
 }  // namespace
 }  // namespace sparloom
 
-extern "C" void sparloom_tile_schedule(const TileProblem* problem, TileResult* result) {
-    sparloom::Inspector(*problem, *result).run();
+// Returns 1 if there was no memory for it, else 0.
+extern "C" int32_t sparloom_tile_schedule(const TileProblem* problem, TileResult* result) {
+    return sparloom::out_of_memory([&] { sparloom::Inspector(*problem, *result).run(); });
 }

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "team.hpp"
 #include "vector.hpp"
 
 #if defined(_OPENMP)
@@ -92,7 +93,7 @@ struct Buffers {
 template <typename T, typename One, typename Two, typename Each>
 void run(const Tiles& tiles, T* d1, int64_t lead, const Each& buffers, const One& one, const Two& two) {
     const int64_t late = tiles.count[0], all = late + tiles.count[1];
-#pragma omp parallel num_threads(tiles.threads)
+#pragma omp parallel num_threads(sparloom::team(tiles.threads))
     {
         const Buffers<T> own = buffers(thread_number());
         Timer timer(tiles);

@@ -5,6 +5,8 @@
 #include "element.hpp"
 #include "memory.hpp"
 
+#include <exception>
+
 namespace spade {
 
 // Order of the double arguments; see t0.py. Nanoseconds and bytes per nanosecond.
@@ -316,13 +318,15 @@ private:
 
 extern "C" {
 
+// Returns -1 where there is no memory, which is all that can be thrown; else what is said here, or 0.
+
 // geometry: struct Geometry in units of lines; shape: struct LineShape; rates: struct LineRates. row, column, begin:
 // tiles; order, start: schedule. Out, all zero on entry: busy and waiting (pes,) nanoseconds; served (6,) as enum Served,
 // in lines; count (6,) as enum LineCount; result (2,): nanoseconds of the pass, and dirty lines left at its end.
-void spade_lines(const int64_t* geometry, const int64_t* shape, const double* rates, int64_t rows, int64_t cols,
-                 int64_t tile_count, const int32_t* row, const int32_t* column, const int64_t* begin, int64_t phases,
-                 const int32_t* order, const int64_t* start, double* busy, double* waiting, int64_t* served,
-                 int64_t* count, double* result) {
+int64_t spade_lines(const int64_t* geometry, const int64_t* shape, const double* rates, int64_t rows, int64_t cols,
+                    int64_t tile_count, const int32_t* row, const int32_t* column, const int64_t* begin, int64_t phases,
+                    const int32_t* order, const int64_t* start, double* busy, double* waiting, int64_t* served,
+                    int64_t* count, double* result) try {
     const auto& g = *reinterpret_cast<const spade::Geometry*>(geometry);
     const spade::Tiles tiles{tile_count, row, column, begin};
     const spade::Schedule schedule{phases, g.pes, order, start};
@@ -332,6 +336,9 @@ void spade_lines(const int64_t* geometry, const int64_t* shape, const double* ra
     std::copy_n(simulator.served(), static_cast<int>(spade::SERVED_COUNTS), served);
     std::copy_n(simulator.count(), static_cast<int>(spade::LINE_COUNTS), count);
     result[1] = static_cast<double>(simulator.flush());
+    return 0;
+} catch (const std::exception&) {
+    return -1;
 }
 
 }  // extern "C"

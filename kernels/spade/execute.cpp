@@ -6,10 +6,12 @@
 
 extern "C" {
 
+// Both return 0.
+
 // b (cols, width); result (rows, width), zero on entry.
-void spade_spmm(int64_t width, int64_t slice, int64_t tiles, const int32_t* row, const int32_t* column,
-                const int64_t* source, const int64_t* begin, const int32_t* order, const float* values, const float* b,
-                float* result) {
+int64_t spade_spmm(int64_t width, int64_t slice, int64_t tiles, const int32_t* row, const int32_t* column,
+                   const int64_t* source, const int64_t* begin, const int32_t* order, const float* values, const float* b,
+                   float* result) {
     for (int64_t first = 0; first < width; first += slice)
         for (int64_t t = 0; t < tiles; ++t)
             for (int64_t k = begin[order[t]]; k < begin[order[t] + 1]; ++k) {
@@ -18,12 +20,13 @@ void spade_spmm(int64_t width, int64_t slice, int64_t tiles, const int32_t* row,
                 float* out = result + row[k] * width + first;
                 for (int64_t lane = 0; lane < slice; ++lane) out[lane] += value * in[lane];
             }
+    return 0;
 }
 
 // b (rows, width), c (cols, width); result (nnz,) in CSR order, zero on entry.
-void spade_sddmm(int64_t width, int64_t slice, int64_t tiles, const int32_t* row, const int32_t* column,
-                 const int64_t* source, const int64_t* begin, const int32_t* order, const float* values, const float* b,
-                 const float* c, float* result) {
+int64_t spade_sddmm(int64_t width, int64_t slice, int64_t tiles, const int32_t* row, const int32_t* column,
+                    const int64_t* source, const int64_t* begin, const int32_t* order, const float* values, const float* b,
+                    const float* c, float* result) {
     for (int64_t first = 0; first < width; first += slice)
         for (int64_t t = 0; t < tiles; ++t)
             for (int64_t k = begin[order[t]]; k < begin[order[t] + 1]; ++k) {
@@ -33,6 +36,7 @@ void spade_sddmm(int64_t width, int64_t slice, int64_t tiles, const int32_t* row
                 for (int64_t lane = 0; lane < slice; ++lane) sum += left[lane] * right[lane];
                 result[source[k]] += values[source[k]] * sum;
             }
+    return 0;
 }
 
 }  // extern "C"

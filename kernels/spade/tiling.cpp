@@ -5,16 +5,19 @@
 #include "tiling.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <vector>
 
 extern "C" {
+
+// Returns -1 where there is no memory, which is all that can be thrown; else what is said here, or 0.
 
 // indptr (rows + 1,), indices (nnz,) sorted within each row. Out: row, column, source (nnz,): source is the position of
 // the nonzero in the CSR arrays; tile_row, tile_column (nnz,) panel numbers; begin (nnz + 1,). Returns the number of
 // tiles. source may be null.
 int64_t spade_tile(int64_t rows, int64_t cols, const int64_t* indptr, const int32_t* indices, int64_t row_panel,
                    int64_t column_panel, int32_t* row, int32_t* column, int64_t* source, int32_t* tile_row,
-                   int32_t* tile_column, int64_t* begin) {
+                   int32_t* tile_column, int64_t* begin) try {
     const int64_t panels = (cols + column_panel - 1) / column_panel;
     std::vector<int64_t> next(static_cast<size_t>(panels), 0);  // nonzeros, then write position, of a column panel
     std::vector<int32_t> touched;
@@ -53,6 +56,8 @@ int64_t spade_tile(int64_t rows, int64_t cols, const int64_t* indptr, const int3
     }
     begin[tiles] = indptr[rows];
     return tiles;
+} catch (const std::exception&) {
+    return -1;
 }
 
 // Deals tiles to PEs, in schedule order; by_panel keeps all tiles of a row panel on one PE. Both costs 0: in turn (panel
@@ -62,7 +67,7 @@ int64_t spade_tile(int64_t rows, int64_t cols, const int64_t* indptr, const int3
 // column panels. Returns the phases.
 int64_t spade_schedule(int64_t tiles, const int32_t* tile_row, const int32_t* tile_column, const int64_t* begin,
                        int64_t panels, int64_t pes, int64_t by_panel, int64_t barrier, int64_t nonzero_cost,
-                       int64_t tile_cost, int32_t* order, int64_t* start) {
+                       int64_t tile_cost, int32_t* order, int64_t* start) try {
     std::vector<int64_t> count(static_cast<size_t>(barrier ? panels : 1), 0);
     for (int64_t t = 0; t < tiles; ++t) ++count[barrier ? tile_column[t] : 0];
     std::vector<int64_t> phase_of(count.size(), 0), first(count.size(), 0);
@@ -96,6 +101,8 @@ int64_t spade_schedule(int64_t tiles, const int32_t* tile_row, const int32_t* ti
     std::vector<int64_t> next(start, start + phases * pes);
     for (int64_t t = 0; t < tiles; ++t) order[next[slot[t]]++] = static_cast<int32_t>(t);
     return phases;
+} catch (const std::exception&) {
+    return -1;
 }
 
 }  // extern "C"

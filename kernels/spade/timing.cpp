@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <vector>
 
 namespace spade {
@@ -120,15 +121,20 @@ private:
 
 extern "C" {
 
+// Returns -1 where there is no memory, which is all that can be thrown; else what is said here, or 0.
+
 // shape: see struct Shape. rates (machines, 15): see struct Rates. work (phases, pes, 6), served (phases, pes, 12) and
 // flush_rows as from spade_trace. Out: seconds (machines,).
-void spade_time(const int64_t* shape, int64_t machines, const double* rates, const int64_t* work, const int64_t* served,
-                int64_t flush_rows, double* seconds) {
+int64_t spade_time(const int64_t* shape, int64_t machines, const double* rates, const int64_t* work,
+                   const int64_t* served, int64_t flush_rows, double* seconds) try {
     const auto& given = *reinterpret_cast<const spade::Shape*>(shape);
     const auto* all = reinterpret_cast<const spade::Rates*>(rates);
     for (int64_t machine = 0; machine < machines; ++machine)
         seconds[machine] =
             spade::Timing(given, all[machine], work, served).total(static_cast<double>(flush_rows));
+    return 0;
+} catch (const std::exception&) {
+    return -1;
 }
 
 }  // extern "C"

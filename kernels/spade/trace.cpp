@@ -14,6 +14,7 @@
 #include "tiling.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <vector>
 
 namespace spade {
@@ -170,12 +171,14 @@ private:
 
 extern "C" {
 
+// Returns -1 where there is no memory, which is all that can be thrown; else what is said here, or 0.
+
 // geometry: see struct Geometry. row, column, begin: tiles; order, start: schedule. which: bit 0 traces rMatrix cached, bit
 // 1 bypassed. Out, all zero on entry: work (phases, pes, 6) as enum Work, cached and bypassed (phases, pes, 12) as enum
 // Served and the windows, flush (2,) dirty rows left at the end of the pass.
-void spade_trace(const int64_t* geometry, int64_t cols, int64_t tile_count, const int32_t* row, const int32_t* column,
-                 const int64_t* begin, int64_t phases, const int32_t* order, const int64_t* start, int64_t which,
-                 int64_t* work, int64_t* cached, int64_t* bypassed, int64_t* flush) {
+int64_t spade_trace(const int64_t* geometry, int64_t cols, int64_t tile_count, const int32_t* row,
+                    const int32_t* column, const int64_t* begin, int64_t phases, const int32_t* order, const int64_t* start, int64_t which,
+                    int64_t* work, int64_t* cached, int64_t* bypassed, int64_t* flush) try {
     const auto& g = *reinterpret_cast<const spade::Geometry*>(geometry);
     const spade::Tiles tiles{tile_count, row, column, begin};
     const spade::Schedule schedule{phases, g.pes, order, start};
@@ -188,6 +191,9 @@ void spade_trace(const int64_t* geometry, int64_t cols, int64_t tile_count, cons
     if (which == 1) tracer.run<true, false>(memories, work, counts);
     flush[0] = with_r.flush();
     flush[1] = without_r.flush();
+    return 0;
+} catch (const std::exception&) {
+    return -1;
 }
 
 }  // extern "C"

@@ -3,6 +3,8 @@
 import importlib
 from typing import Any
 
+from sparloom.forks import protect_forks
+
 __version__ = "0.1.0"
 
 _FUNCTIONS = ("csr_attention", "prepare", "sddmm", "spmm")
@@ -21,3 +23,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted((*globals(), *_FUNCTIONS, *_PACKAGES))
+
+
+protect_forks()

@@ -100,6 +100,7 @@ def locked(path: Path) -> Iterator[None]:
             yield
         finally:
             here.paths -= {path}
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a forked child has the file open, too
 
 
 class _Held(threading.local):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sparloom.forks import forkable
 from sparloom.fusion.blas import blas_routine
 from sparloom.fusion.native import Csr, Fused, Tiles, fused_library
 from sparloom.fusion.schedule import TileSchedule
@@ -105,7 +106,7 @@ class Workspace:
     """
 
     def __init__(self) -> None:
-        self.turn = RLock()
+        self.turn = forkable(RLock())
         self._arrays: dict[str, np.ndarray] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

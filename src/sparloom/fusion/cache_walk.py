@@ -11,7 +11,7 @@ import numpy as np
 from sparloom.errors import Unsupported
 from sparloom.fusion.bind import Pair, Variant
 from sparloom.fusion.schedule import TileSchedule
-from sparloom.jit import compile_cpp
+from sparloom.jit import check_memory, compile_cpp
 from sparloom.measure import cache_levels
 from sparloom.sparse import Pattern
 
@@ -75,7 +75,8 @@ def access_cycles(
         rows, rows if sparse else _Rows(None, None), schedule.tiles, threads, pattern.rows, pattern.cols,
         _lines(inner), _lines(width), tuple(level.bytes // (LINE * level.ways) for level in levels),
         tuple(level.ways for level in levels), variant.local, variant.stream)
-    _walk()(ctypes.byref(walk))
+    wanted = sum(4 * level.bytes // LINE for level in levels) * threads
+    check_memory(_walk()(ctypes.byref(walk)), f"simulate {len(levels)} levels of caches", wanted)
     return mean_cycles(walk.reads[:], levels, memory_cycles=memory_cycles)
 
 
@@ -113,5 +114,5 @@ class _Walk(ctypes.Structure):
 @cache
 def _walk() -> Any:
     function = compile_cpp(["cpu/cache_walk.cpp"]).sparloom_cache_walk
-    function.restype, function.argtypes = None, [ctypes.c_void_p]
+    function.restype, function.argtypes = ctypes.c_int32, [ctypes.c_void_p]
     return function

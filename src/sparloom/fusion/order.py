@@ -14,7 +14,7 @@ import scipy.sparse
 
 from sparloom.errors import Unsupported
 from sparloom.fusion.schedule import TileSchedule
-from sparloom.jit import compile_cpp
+from sparloom.jit import check_memory, compile_cpp
 from sparloom.sparse import Pattern, locality_order
 
 __all__ = ["LEAST_FUSED_RATIO", "Reordered", "bandwidth_order", "metis_order", "partition_order", "rescue_order"]
@@ -96,7 +96,7 @@ def partition_order(pattern: Pattern, *, parts: int) -> np.ndarray:
     indptr, indices = both.indptr.astype(np.int64), both.indices.astype(np.int32, copy=False)
     order = np.empty(pattern.rows, dtype=np.int32)
     problem = _Problem(indptr.ctypes.data, indices.ctypes.data, pattern.rows, parts, order.ctypes.data)
-    _bisect()(ctypes.byref(problem))
+    check_memory(_bisect()(ctypes.byref(problem)), f"number {pattern.rows} vertices", 72 * pattern.rows)
     return order
 
 
@@ -158,5 +158,5 @@ class _Problem(ctypes.Structure):
 @cache
 def _bisect() -> Any:
     function = compile_cpp(["cpu/partition_order.cpp"]).sparloom_partition_order
-    function.restype, function.argtypes = None, [ctypes.c_void_p]
+    function.restype, function.argtypes = ctypes.c_int32, [ctypes.c_void_p]
     return function

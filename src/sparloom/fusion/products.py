@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sparloom.forks import forkable
 from sparloom.fusion.bind import Pair, Workspace
 from sparloom.fusion.executor import Executor
 from sparloom.fusion.identity_cache import IdentityCache
@@ -60,7 +61,7 @@ class Products:
         self._whole = whole
         self._matrices: IdentityCache[_Matrices | None] = IdentityCache(KEPT)
         self._workspace = Workspace()
-        self._turn = RLock()
+        self._turn = forkable(RLock())
 
     def run(self, arguments: Arguments, schedule: TileSchedule | None, *, threads: int) -> np.ndarray | None:
         """Run a call by a schedule, or one loop after the other without one.

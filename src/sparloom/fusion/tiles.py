@@ -9,7 +9,7 @@ import numpy as np
 
 from sparloom.fusion.loops import FusedLoops, Loop
 from sparloom.fusion.schedule import TileSchedule
-from sparloom.jit import compile_cpp
+from sparloom.jit import check_memory, compile_cpp
 
 __all__ = ["coarse_tiles", "schedule_tiles"]
 
@@ -32,6 +32,7 @@ def schedule_tiles(loops: FusedLoops, *, threads: int, cache_bytes: int, ct_size
 
     Raises:
         ValueError: an argument is below 1, or an iteration reads a row that is out of range.
+        MemoryError: there is no memory to inspect the loops.
 
     Source: Algorithm 1. Readings and departures: docs/readings.md.
     """
@@ -45,7 +46,9 @@ def schedule_tiles(loops: FusedLoops, *, threads: int, cache_bytes: int, ct_size
     result = _Result(*(array.ctypes.data for array in (first, second, second_ptr, needed)))
     problem = _Problem(
         _Loop.of(loops.one), _Loop.of(loops.two), min(cache_bytes, UNLIMITED), min(ct_size, max(1, n)), threads)
-    _inspect()(ctypes.byref(problem), ctypes.byref(result))
+    wanted = 8 * n + threads * (problem.one.columns + problem.two.columns)
+    check_memory(_inspect()(ctypes.byref(problem), ctypes.byref(result)),
+                 f"cut loops of {n} iterations into tiles", wanted)
     if result.fault_loop:
         reads = (loops.one if result.fault_loop == 1 else loops.two).reads
         raise ValueError(f"iteration {result.fault_iteration} of loop {('one', 'two')[result.fault_loop - 1]} reads a "
@@ -99,5 +102,5 @@ class _Result(ctypes.Structure):
 @cache
 def _inspect() -> Any:
     function = compile_cpp(["cpu/tile_schedule.cpp"]).sparloom_tile_schedule
-    function.restype, function.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
+    function.restype, function.argtypes = ctypes.c_int32, [ctypes.c_void_p, ctypes.c_void_p]
     return function

@@ -6,11 +6,11 @@ from sparloom.jit.cpp import compile_cpp
 from sparloom.jit.cuda import check_cuda
 from sparloom.jit.cuda_text import cuda_text
 from sparloom.jit.function import Function
-from sparloom.jit.native import NativeCall, address, aligned
+from sparloom.jit.native import NativeCall, address, aligned, check_memory
 from sparloom.jit.result_pool import RESULTS, ResultPool
 from sparloom.jit.source import Source, kernel_source
 
 __all__ = [
     "RESULTS", "Function", "Library", "NativeCall", "ResultPool", "Source", "address", "aligned", "cache_folder",
-    "check_cuda", "compile_c", "compile_cpp", "cuda_text", "kernel_source",
+    "check_cuda", "check_memory", "compile_c", "compile_cpp", "cuda_text", "kernel_source",
 ]

@@ -2,21 +2,21 @@
 
 import ctypes
 import logging
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cache
 
 from sparloom.errors import CompileError
-from sparloom.files import locked, write_text
+from sparloom.files import write_text
 from sparloom.ir import Kernel, render_c
-from sparloom.jit.cache import Cache, cache_folder, digest
+from sparloom.jit.cache import FORMAT, Cache, build_folder, cache_folder, digest
+from sparloom.jit.cpp import compile_cpp
 from sparloom.jit.function import Function
 from sparloom.jit.products import set_products
 from sparloom.jit.source import Source
-from sparloom.jit.toolchain import Toolchain, default_flags, find_toolchain
+from sparloom.jit.toolchain import Toolchain, default_flags, find_toolchain, processor_signature
 
 __all__ = ["Library", "compile_c"]
 
@@ -47,16 +47,20 @@ class Library:
         return self._functions[name]
 
     def set_threads(self, count: int) -> None:
-        """Let parallel loops that the calling thread starts from now on use `count` threads (all libraries)."""
+        """Let parallel loops that the calling thread starts from now on use `count` threads (all libraries).
+
+        They are fewer where the system does not let this process have so many.
+        """
         for handle in self._handles:
             if hasattr(handle, "omp_set_num_threads"):  # absent where nothing in the library is parallel
-                handle.omp_set_num_threads(ctypes.c_int(count))
+                handle.omp_set_num_threads(ctypes.c_int(_team()(count)))
 
 
 @dataclass(frozen=True)
 class _Item:
     kernel: Kernel | Source
     key: str
+    without_compiler: str
 
     @property
     def symbol(self) -> str:
@@ -68,7 +72,8 @@ def compile_c(kernels: Sequence[Kernel | Source], flags: Sequence[str] | None = 
     """Compile kernels, or take them from the cache, and load them.
 
     Kernels not yet in the cache are compiled in units of at most 64, a Source in a unit of its own. The key of a
-    kernel is its C text, the compiler's version, the flags and the processor.
+    kernel is its C text, the compiler's version, the flags and the processor. Without a compiler, what any compiler
+    made of the same text for this processor is taken.
 
     Args:
         flags: in place of the default flags.
@@ -78,25 +83,48 @@ def compile_c(kernels: Sequence[Kernel | Source], flags: Sequence[str] | None = 
         CompileError: the compiler refused, or there is none.
         ValueError: two different kernels have the same name.
         IllegalSchedule: a kernel does not verify.
+        MemoryError: there is no memory for a library.
     """
-    toolchain = find_toolchain("c")
-    chosen = default_flags(toolchain) if flags is None else tuple(flags)
-    items = _items(kernels, toolchain, chosen)
     cache = Cache(cache_folder() / "jit")
-    found = {item.key: cache.find(item.key) for item in items}
+    try:
+        toolchain = find_toolchain("c")
+    except CompileError:
+        items = _items(kernels, None, None if flags is None else tuple(flags))
+        found = {item.key: cache.loaded(item.without_compiler, kind="any") for item in items}
+        if None in found.values():
+            raise
+        return _library(items, found)
+    chosen = default_flags(toolchain) if flags is None else tuple(flags)
+    items = _items(kernels, toolchain, None if flags is None else chosen)
+    found = {item.key: cache.loaded(item.key) for item in items}
     units = _units([item for item in items if found[item.key] is None])
     if units:
         started = time.perf_counter()
-        with ThreadPoolExecutor(jobs) as pool:
-            built = list(pool.map(lambda unit: _build(unit, toolchain, chosen, cache), units))
-        for unit, library in zip(units, built, strict=True):
-            found.update((item.key, library) for item in unit)
+        if min(jobs, len(units)) == 1:
+            built = [_build(unit, toolchain, chosen, cache) for unit in units]
+        else:
+            with ThreadPoolExecutor(jobs) as pool:
+                built = list(pool.map(lambda unit: _build(unit, toolchain, chosen, cache), units))
+        for libraries in built:
+            found |= libraries
         log.debug("compiled %d kernels in %.2f s", sum(map(len, units)), time.perf_counter() - started)
-    handles = {library: ctypes.CDLL(str(library)) for library in found.values() if library is not None}
-    for handle in handles.values():
+    return _library(items, found)
+
+
+@cache
+def _team() -> Callable[[int], int]:
+    """Give the function of kernels/cpu/team.hpp; without a compiler it may be missing, and is not needed to compute."""
+    try:
+        return compile_cpp(["cpu/team.cpp"]).sparloom_team
+    except CompileError:
+        return lambda wanted: wanted
+
+
+def _library(items: Sequence[_Item], found: Mapping[str, ctypes.CDLL]) -> Library:
+    handles = list({id(handle): handle for handle in found.values()}.values())
+    for handle in handles:
         set_products(handle)
-    functions = {item.kernel.name: _function(item, handles[found[item.key]]) for item in items}
-    return Library(functions, list(handles.values()))
+    return Library({item.kernel.name: _function(item, found[item.key]) for item in items}, handles)
 
 
 def _function(item: _Item, handle: ctypes.CDLL) -> Function:
@@ -107,11 +135,22 @@ def _function(item: _Item, handle: ctypes.CDLL) -> Function:
     return Function(item.kernel.name, item.kernel.params, getattr(handle, item.symbol))
 
 
-def _items(kernels: Sequence[Kernel | Source], toolchain: Toolchain, flags: tuple[str, ...]) -> list[_Item]:
+def _items(
+    kernels: Sequence[Kernel | Source], toolchain: Toolchain | None, flags: tuple[str, ...] | None,
+) -> list[_Item]:
+    """Name kernels by what they are made from; without a compiler by the rest.
+
+    Args:
+        flags: None: the default flags of the compiler.
+    """
     items: dict[str, _Item] = {}
     for kernel in kernels:
         text = kernel.text if isinstance(kernel, Source) else render_c(kernel)
-        item = _Item(kernel, digest("c", toolchain.version, toolchain.processor, " ".join(flags), text))
+        rest = digest("c", FORMAT, processor_signature(), "default" if flags is None else " ".join(flags), text)
+        key = rest if toolchain is None else digest(
+            "c", FORMAT, toolchain.version, toolchain.processor,
+            " ".join(default_flags(toolchain) if flags is None else flags), text)
+        item = _Item(kernel, key, rest)
         if items.setdefault(kernel.name, item).key != item.key:
             raise ValueError(f"two different kernels are named {kernel.name}: give each its own name")
     return list(items.values())
@@ -123,17 +162,21 @@ def _units(missing: Sequence[_Item]) -> list[list[_Item]]:
     return units + [[item] for item in missing if isinstance(item.kernel, Source)]
 
 
-def _build(unit: Sequence[_Item], toolchain: Toolchain, flags: tuple[str, ...], cache: Cache) -> Path:
-    key = digest(*(item.key for item in unit))
-    with locked(cache.lock(key)):
-        libraries = {cache.find(item.key) for item in unit}
-        if len(libraries) == 1 and None not in libraries:  # another process was faster
-            return libraries.pop()
-        with tempfile.TemporaryDirectory(prefix="sparloom-") as folder:
-            source, built = Path(folder) / "kernels.c", Path(folder) / "kernels.so"
+def _build(
+    unit: Sequence[_Item], toolchain: Toolchain, flags: tuple[str, ...], cache: Cache,
+) -> dict[str, ctypes.CDLL]:
+    """Compile a unit; returns the library of each key."""
+    names = unit[0].kernel.name + (f" and {len(unit) - 1} more kernels" if len(unit) > 1 else "")
+    with cache.turn(digest(*(item.key for item in unit)), f"compile {names}"):
+        found = {item.key: cache.loaded(item.key) for item in unit}
+        if None not in found.values():  # another process was faster
+            return found
+        with build_folder(cache.folder) as folder:
+            source, built = folder / "kernels.c", folder / "kernels.so"
             write_text(source, _text(unit))
             toolchain.compile(source, built, flags)
-            return cache.put(built, [item.key for item in unit])
+            library = cache.keep(built, {item.key: item.without_compiler for item in unit})
+            return {item.key: library for item in unit}
 
 
 def _text(unit: Sequence[_Item]) -> str:

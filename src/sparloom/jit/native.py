@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NativeCall", "address", "aligned"]
+__all__ = ["NativeCall", "address", "aligned", "check_memory"]
 
 HEADER = object.__basicsize__  # bytes of what every Python object begins with
 ALIGNMENT = 4096  # bytes: arrays start at a page, so that every allocation starts alike and vectors straddle no line
@@ -35,6 +35,22 @@ class NativeCall:
 
     def __call__(self) -> None:
         self.run(self._given)
+
+
+def check_memory(status: int, work: str, wanted: int) -> None:
+    """Tell what a compiled function got no memory for, if its status says so.
+
+    Args:
+        status: 0 where it got what it needed.
+        work: what it does: "cut the loops into tiles".
+        wanted: bytes that it takes, about.
+
+    Raises:
+        MemoryError: `status` is not 0.
+    """
+    if status:
+        raise MemoryError(f"no memory to {work}, which takes about {wanted / 2**20:.1f} MiB: free some, or raise the "
+                          f"limit of this process")
 
 
 def address(array: np.ndarray, dtype: type[np.generic] = np.float32, *, written: bool = False) -> int:

@@ -1,26 +1,32 @@
 """Which compiler, with which flags, for which processor."""
 
+import errno
 import functools
+import logging
 import os
 import platform
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from sparloom.errors import CompileError
 
-__all__ = ["Toolchain", "default_flags", "find_toolchain"]
+__all__ = ["Toolchain", "default_flags", "find_toolchain", "processor_signature"]
 
 Language = Literal["c", "c++"]
 
 _VARIABLE: dict[Language, str] = {"c": "CC", "c++": "CXX"}
 _CANDIDATES: dict[Language, tuple[str, ...]] = {"c": ("gcc", "clang", "cc"), "c++": ("g++", "clang++", "c++")}
 _STANDARD: dict[Language, str] = {"c": "gnu11", "c++": "gnu++17"}
+_SILENT_SECONDS = 2.0  # that a compiler runs before it is said what it does
 _SIGNATURE_FIELDS = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class Toolchain:
         return "clang" in self.version
 
     def compile(self, source: Path, library: Path, flags: tuple[str, ...], *more: Path) -> None:
-        """Compile and link `source` and `more` to a shared library.
+        """Compile and link `source` and `more` to a shared library; intermediate files go beside it.
 
         Raises:
             CompileError: with the text of `source` and the log; the message is the first error line.
@@ -51,11 +57,34 @@ class Toolchain:
         files = [str(path) for path in (source, *more)]
         language = f"-std={_STANDARD[self.language]}"
         arguments = [*self.command, language, *flags, "-shared", "-fPIC", "-o", str(library), *files, "-lm"]
-        done = subprocess.run(arguments, capture_output=True, text=True, errors="replace", check=False)
-        if done.returncode != 0:
-            text, log = source.read_text(encoding="utf-8"), done.stderr + done.stdout
-            first = next((line for line in log.splitlines() if "error" in line), f"exit status {done.returncode}")
-            raise CompileError(f"{self.command[0]} refused {source.name}: {first.strip()}", source=text, log=log)
+        status, printed = self._run(arguments, source, library.parent)
+        if status != 0:
+            text = source.read_text(encoding="utf-8")
+            first = next((line for line in printed.splitlines() if "error" in line), f"exit status {status}")
+            raise CompileError(f"{self.command[0]} refused {source.name}: {first.strip()}", source=text, log=printed)
+
+    def _run(self, arguments: Sequence[str], source: Path, folder: Path) -> tuple[int, str]:
+        """Run the compiler; says so once where it takes long."""
+        environment = os.environ | {"TMPDIR": str(folder), "LC_ALL": "C"}
+        try:
+            process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                       errors="replace", env=environment)
+        except OSError as error:
+            if error.errno == errno.ENOMEM:
+                raise MemoryError(f"no memory to start {self.command[0]}: {source.name} is not compiled") from error
+            problem = f"{self.command[0]} cannot be started ({error.strerror})"
+            raise CompileError(f"{problem}: {source.name} is not compiled", source="", log=str(error)) from error
+        with process:
+            try:
+                try:
+                    printed, _ = process.communicate(timeout=_SILENT_SECONDS)
+                except subprocess.TimeoutExpired:
+                    _say_slow()
+                    printed, _ = process.communicate()
+            except BaseException:
+                process.kill()
+                raise
+        return process.returncode, printed
 
 
 def find_toolchain(language: Language) -> Toolchain:
@@ -71,11 +100,11 @@ def find_toolchain(language: Language) -> Toolchain:
         if path is None:
             offender = f"{variable}={' '.join(given)!r} is not a program on PATH"
             raise CompileError(f"{offender}: set {variable} to a compiler or unset it", source="", log="")
-        return Toolchain(tuple(given), language, _version(tuple(given), _stamp(path)), _processor())
+        return Toolchain(tuple(given), language, _version(tuple(given), _stamp(path)), processor_signature())
     for name in _CANDIDATES[language]:
         path = shutil.which(name)
         if path is not None:
-            return Toolchain((path,), language, _version((path,), _stamp(path)), _processor())
+            return Toolchain((path,), language, _version((path,), _stamp(path)), processor_signature())
     kind = {"c": "C", "c++": "C++"}[language]
     offender = f"no {kind} compiler found among {', '.join(_CANDIDATES[language])}"
     remedy = "install gcc (apt-get install g++, conda install gxx, xcode-select --install)"
@@ -115,7 +144,12 @@ def _version(command: tuple[str, ...], stamp: tuple[str, int]) -> str:
 
 
 @functools.cache
-def _processor() -> str:
+def _say_slow() -> None:
+    log.info("compiling kernels takes some seconds the first time; they are kept, so that later runs start at once")
+
+
+@functools.cache
+def processor_signature() -> str:
     """Describe the processor finely enough that code for one is never run on another."""
     info = Path("/proc/cpuinfo")
     if not info.is_file():

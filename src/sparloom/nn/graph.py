@@ -6,6 +6,7 @@ from threading import RLock
 import torch
 
 from sparloom.dispatch import Fuse, PlanCache
+from sparloom.forks import forkable
 from sparloom.jit import ResultPool
 from sparloom.nn.connections import Connections, connections_of
 from sparloom.nn.convolution import Adjacency
@@ -50,7 +51,7 @@ class Graph:
         self._structures: dict[bool, tuple[Structure, Propagation, Propagation]] = {}
         self._adjacencies: dict[tuple[Normalisation, torch.dtype], tuple[Unchanged, Adjacency | DeviceAdjacency]] = {}
         self._connections: Connections | None = None
-        self._lock = RLock()  # a finaliser may interrupt a call of the same thread
+        self._lock = forkable(RLock())  # a finaliser may interrupt a call of the same thread
 
     @property
     def nodes(self) -> int:

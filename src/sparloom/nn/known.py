@@ -9,6 +9,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from sparloom.nn.derivatives import outside_transforms
+from sparloom.forks import forkable
 from sparloom.nn.graph import Graph
 from sparloom.nn.unchanged import content_of, indices_of
 
@@ -46,4 +47,4 @@ def _graphs() -> WeakIdKeyDictionary:
 
 @cache
 def _lock() -> AbstractContextManager[bool]:
-    return RLock()  # a finaliser may interrupt a call of the same thread
+    return forkable(RLock())  # a finaliser may interrupt a call of the same thread

@@ -11,6 +11,7 @@ from threading import RLock
 import numpy as np
 import torch
 
+from sparloom.forks import forkable
 from sparloom.nn.directions import Directions
 from sparloom.nn.tensor_place import tensors_on
 from sparloom.nn.unchanged import indices_of
@@ -44,7 +45,7 @@ class KnownPatterns:
 
     def __init__(self) -> None:
         self._known: dict[Hashable, _Known] = {}
-        self._lock = RLock()  # a finaliser may interrupt a call of the same thread
+        self._lock = forkable(RLock())  # a finaliser may interrupt a call of the same thread
 
     def __len__(self) -> int:
         return len(self._known)

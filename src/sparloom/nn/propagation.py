@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from sparloom.dispatch import Fuse, PairPlan, PlanCache, plan_pair
+from sparloom.forks import forkable
 from sparloom.fusion import RowPass, RowSteps
 from sparloom.jit import NativeCall, ResultPool
 from sparloom.ops import GemmSpmm, Operands
@@ -47,7 +48,7 @@ class Propagation:
         self._pool = pool
         self._calls: dict[tuple[int, int, bool, str, int], NativeCall] = {}
         self._passes: dict[tuple[Hashable, ...], tuple[NativeCall, ...]] = {}
-        self._lock = RLock()
+        self._lock = forkable(RLock())
         self._twin: Propagation | None = None
 
     def matrix(self, values: torch.Tensor) -> SparseMatrix:

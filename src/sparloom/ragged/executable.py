@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sparloom.forks import forkable
 from sparloom.ir import DTYPES, interpret, render_c, render_cuda, walk
 from sparloom.jit import aligned, compile_c
 from sparloom.ragged.layout import Access, offset_steps, size
@@ -88,7 +89,7 @@ class Executable:
         return calls, bound
 
     def _on_threads(self, calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
-        turn, runs = RLock(), [0]  # how many runs have begun
+        turn, runs = forkable(RLock()), [0]  # how many runs have begun
 
         def run() -> None:
             with turn:

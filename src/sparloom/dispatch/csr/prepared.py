@@ -27,6 +27,7 @@ from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.load import LoadWatch, tell_busy, watch_load
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.errors import IllegalSchedule, NotDecided, SchemaError
+from sparloom.forks import forkable
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmMean
 from sparloom.platforms import Family
 from sparloom.space import Config
@@ -121,7 +122,7 @@ class Prepared:
         self._placing: dict[_Case, Replay] = {}  # of maxima with their places
         self._families: dict[tuple[str, int], Family] = {}  # what they run has any width
         self._unsure: dict[_Case, float] = {}  # decided on a busy machine -> seconds after which to decide anew
-        self._lock = RLock()
+        self._lock = forkable(RLock())
         self._twin: Prepared | None = None
 
     def spmm(
@@ -284,7 +285,8 @@ class Prepared:
             return self
         if self._twin is None:
             twin = object.__new__(type(self))
-            twin.__dict__.update(self.__dict__, _lock=RLock(), _twin=None, _replays={}, _placing={}, _families={})
+            twin.__dict__.update(self.__dict__, _lock=forkable(RLock()), _twin=None, _replays={}, _placing={},
+                                 _families={})
             self._twin = twin
         return self._twin._own()
 

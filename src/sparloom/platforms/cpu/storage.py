@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from sparloom.errors import IllegalSchedule, Unsupported
-from sparloom.jit import aligned, compile_cpp
+from sparloom.jit import aligned, check_memory, compile_cpp
 from sparloom.sparse import SparseMatrix
 
 __all__ = ["FILL_LIMIT", "LEVELS", "Layout", "Packed", "Packer"]
@@ -104,6 +104,7 @@ class Packer:
         Raises:
             IllegalSchedule: more than FILL_LIMIT values per nonzero would be stored, or more than FILL_LIMIT positions
                 of another level per nonzero, row and column.
+            MemoryError: there is no memory to count in.
         """
         pattern = self.matrix.pattern
         inner = min(FILL_LIMIT * (pattern.nnz + pattern.rows + pattern.cols), POSITION_LIMIT)
@@ -112,6 +113,7 @@ class Packer:
         stopped = self._library.sparloom_pack_count(
             _i64(pattern.cols), _i64(pattern.nnz), _address(self._shared["row_keys"]), layout.row_shift,
             layout.col_shift, *(_address(part) for part in (*_describe(layout), limits, positions)))
+        check_memory(stopped == -2, f"count what stores {self.matrix}", 4 * pattern.cols)
         if stopped >= 0:
             what = "values" if stopped == 3 else f"positions of level {layout.order[stopped]}"
             raise IllegalSchedule(
@@ -123,7 +125,7 @@ class Packer:
         """Pack into freshly allocated arrays; `locate` also maps CSR indices to positions.
 
         Raises:
-            IllegalSchedule: as `count`.
+            IllegalSchedule, MemoryError: as `count`.
         """
         positions, nnz = self.count(layout), self.matrix.pattern.nnz
         parents = (1, *positions[:3])
@@ -137,11 +139,12 @@ class Packer:
         values = aligned((positions[3],), np.float32, zero=positions[3] != nnz)
         where = np.empty(nnz, dtype=np.int32) if locate else None
         shared, order, extents = self._shared, *_describe(layout)[::2]
-        self._library.sparloom_pack(
+        status = self._library.sparloom_pack(
             _i64(nnz), _address(self.matrix.values), *(_address(shared[name]) for name in KEYS), layout.row_shift,
             layout.col_shift, _address(order), _address(_describe(layout)[1]), _address(extents),
             _address(np.array(positions, dtype=np.int64)), *(_address(shared[name]) for name in WORK),
             _addresses(pos), _addresses(crd), _address(values), _address(where))
+        check_memory(status, f"sort {self.matrix}", 4 * max(layout.extents))
         arrays = {"values": values}
         for level, name in enumerate(layout.order):
             if pos[level] is not None:
@@ -157,9 +160,10 @@ class Packer:
         """Nonzeros in row order and in column order, and room to sort them in."""
         pattern = self.matrix.pattern
         arrays = {name: np.empty(pattern.nnz, np.int64 if "keys" in name else np.int32) for name in (*KEYS, *WORK)}
-        self._library.sparloom_pack_prepare(
+        status = self._library.sparloom_pack_prepare(
             _i64(pattern.rows), _i64(pattern.cols), _address(pattern.indptr), _address(pattern.indices),
             *(_address(arrays[name]) for name in KEYS))
+        check_memory(status, f"sort {self.matrix} by columns", 4 * pattern.cols)
         return arrays
 
 

@@ -23,6 +23,9 @@ def call(name: str, arguments: Sequence[np.ndarray | int | None]) -> int:
     """Call a C function of int64 values and pointers; None is a null pointer.
 
     Arrays must be C-contiguous; their element types are those that the source file states.
+
+    Raises:
+        MemoryError: there is no memory for what the function keeps besides.
     """
     function = getattr(library(), name)
     function.restype = ctypes.c_int64
@@ -35,4 +38,9 @@ def call(name: str, arguments: Sequence[np.ndarray | int | None]) -> int:
             converted.append(ctypes.c_void_p(argument.ctypes.data))
         else:
             converted.append(ctypes.c_int64(argument))
-    return function(*converted)
+    found = function(*converted)
+    if found < 0:
+        raise MemoryError(f"no memory to simulate {name.removeprefix('spade_')} on arrays of "
+                          f"{sum(each.nbytes for each in arguments if isinstance(each, np.ndarray)) / 2**20:.1f} MiB: "
+                          f"free some, or raise the limit of this process")
+    return found

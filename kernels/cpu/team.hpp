@@ -1,0 +1,73 @@
+// How many threads a parallel loop gets. OpenMP of GCC ends the process if a thread cannot be created, for want of
+// memory or by a limit of the system, so that is tried before. And threads end before this process forks: a child would
+// wait for threads that it does not have. Python forks are looked after by sparloom.forks, with or without this.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+
+#if defined(_OPENMP) && defined(__linux__)
+#include <pthread.h>
+#endif
+
+namespace sparloom {
+
+#if defined(_OPENMP) && defined(__linux__)
+
+namespace threads {
+
+// omp_pause_resource_all of omp.h, absent before GCC 9; 2 is omp_pause_hard.
+extern "C" int sparloom_pause(int kind) __asm__("omp_pause_resource_all") __attribute__((weak));
+
+inline void end_all() {
+    if (sparloom_pause != nullptr) sparloom_pause(2);
+}
+
+inline const int kForks = pthread_atfork(end_all, nullptr, nullptr);  // once, in whatever libraries this is
+
+constexpr int32_t kMost = 1024;          // threads that are created to try
+constexpr size_t kReserve = 100 * 1024;  // bytes that OpenMP may allocate for a loop, from the heap
+
+inline void* pass(void* gate) {
+    pthread_mutex_lock(static_cast<pthread_mutex_t*>(gate));
+    pthread_mutex_unlock(static_cast<pthread_mutex_t*>(gate));
+    return nullptr;
+}
+
+// How many of `wanted` threads can exist besides this one. Twice as many are created: some of those that have ended may
+// still count when OpenMP creates its own.
+[[gnu::noinline]] inline int32_t creatable(int32_t wanted) {
+    void* const reserve = std::malloc(kReserve);
+    if (reserve == nullptr) return 0;
+    std::free(reserve);
+    const int32_t tried = std::min(2 * std::min(wanted, kMost), kMost);
+    pthread_t made[kMost];
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&gate);
+    int32_t count = 0;
+    while (count < tried && pthread_create(&made[count], nullptr, pass, &gate) == 0) ++count;
+    pthread_mutex_unlock(&gate);
+    for (int32_t t = 0; t < count; ++t) pthread_join(made[t], nullptr);
+    return count == tried ? wanted : count / 2;
+}
+
+}  // namespace threads
+
+// As many threads as are wanted, or as can be created.
+inline int32_t team(int32_t wanted) {
+    static thread_local int32_t proven __attribute__((tls_model("initial-exec"))) = 1;
+    if (wanted <= proven) return wanted;
+    const int32_t found = 1 + threads::creatable(wanted - 1);
+    if (found == wanted) proven = wanted;
+    return found;
+}
+
+#else
+
+inline int32_t team(int32_t wanted) { return wanted; }
+
+#endif
+
+}  // namespace sparloom

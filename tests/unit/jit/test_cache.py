@@ -1,0 +1,350 @@
+"""Caches that cannot be written, are damaged, or belong to others; machines without a compiler or a home."""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import pwd
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sparloom.errors import CompileError
+from sparloom.jit import Source, cache_folder, compile_c, turns
+from sparloom.jit import cache as module
+from sparloom.jit import toolchain as tools
+from sparloom.jit.cache import Cache, build_folder, load
+from sparloom.jit.toolchain import Toolchain
+
+pytestmark = pytest.mark.cc
+
+OTHER = 54321  # number of a user that is not there
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+
+def source(value):
+    return Source("answer", (), f"void answer(void) {{}}\nint value(void) {{ return {value}; }}\n")
+
+
+def value(library):
+    (handle,) = library._handles
+    return handle.value()
+
+
+@pytest.fixture(autouse=True)
+def places(monkeypatch, tmp_path):
+    """Temporary files of their own, and nothing said yet."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    module._say_once.cache_clear()
+    tools._say_slow.cache_clear()
+    return folder
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The libraries that were compiled."""
+    done, compile_ = [], Toolchain.compile
+
+    def count(self, source, library, *rest):
+        done.append(library)
+        compile_(self, source, library, *rest)
+
+    monkeypatch.setattr(Toolchain, "compile", count)
+    return done
+
+
+def files(folder, pattern):
+    return sorted(path for path in (folder / "jit").glob(pattern) if path.is_file())
+
+
+def occupy(path):
+    """Put a folder where a file belongs, or a file where a folder belongs."""
+    if path.is_dir():
+        shutil.rmtree(path)
+        path.write_text("")
+    else:
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir()
+
+
+def test_a_cache_that_cannot_be_made_is_replaced_by_a_private_one(monkeypatch, tmp_path, places, runs, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path / "file" / "cache"))
+    assert [value(compile_c([source(number)])) for number in (1, 2, 1)] == [1, 2, 1]
+    assert len(runs) == 2, "what is there is used"
+    (private,) = places.iterdir()
+    assert private.stat().st_mode & 0o777 == 0o700
+    (told,) = caplog.messages
+    assert "Not a directory" in told
+    assert "set SPARLOOM_CACHE to a folder that can be written to" in told
+
+
+def test_without_any_place_kernels_are_compiled_and_not_kept(monkeypatch, tmp_path, places, runs, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path / "file"))
+    module._private_name().write_text("")
+    assert [value(compile_c([source(1)])) for _ in range(2)] == [1, 1]
+    assert len(runs) == 2
+    assert list(places.iterdir()) == [module._private_name()], "nothing is left"
+    assert len(caplog.messages) == 1
+    assert "SPARLOOM_CACHE" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["locks", "objects", "keys", "locks/*", "objects/*", "keys/*/*", "any"])
+def test_something_else_in_the_place_of_a_file_or_folder(cache, runs, where):
+    compile_c([source(1)])
+    for path in list((cache / "jit").glob(where)):
+        occupy(path)
+    assert [value(compile_c([source(number)])) for number in (1, 2, 1)] == [1, 2, 1]
+    assert len(runs) <= 3
+
+
+def test_a_filled_cache_is_used_without_a_compiler(cache, runs, monkeypatch, tmp_path):
+    compile_c([source(1)])
+    compile_c([source(2)], flags=["-O1"])
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert value(compile_c([source(1)])) == 1
+    assert value(compile_c([source(2)], flags=["-O1"])) == 2
+    for missing in ({"kernels": [source(3)]}, {"kernels": [source(1)], "flags": ["-O1"]}):
+        with pytest.raises(CompileError, match="no C compiler found"):
+            compile_c(**missing)
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert value(compile_c([source(1)])) == 1
+    with pytest.raises(CompileError, match="CC='no-such-compiler' is not a program on PATH"):
+        compile_c([source(3)])
+    assert len(runs) == 2
+
+
+def test_a_key_with_what_belongs_to_another_is_not_used(cache, runs):
+    compile_c([source(1)])
+    (first,) = files(cache, "keys/*/*")
+    compile_c([source(2)])
+    (second,) = set(files(cache, "keys/*/*")) - {first}
+    first.write_bytes(second.read_bytes())
+    assert value(compile_c([source(1)])) == 1
+    assert len(runs) == 3
+
+
+def test_a_user_without_a_home(monkeypatch, places, runs, caplog):
+    monkeypatch.delenv("SPARLOOM_CACHE")
+    monkeypatch.delenv("HOME", raising=False)
+
+    def missing(number):
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.setattr(pwd, "getpwuid", missing)
+    assert cache_folder() == places / f"sparloom-{os.geteuid()}"
+    assert cache_folder().stat().st_mode & 0o777 == 0o700
+    assert [value(compile_c([source(1)])) for _ in range(2)] == [1, 1]
+    assert len(runs) == 1
+    assert len(caplog.messages) == 1
+    assert "set SPARLOOM_CACHE" in caplog.text
+
+
+def test_a_home_that_is_no_place_is_none(monkeypatch, places):
+    monkeypatch.delenv("SPARLOOM_CACHE")
+    monkeypatch.setenv("HOME", "relative")
+    assert cache_folder().parent == places
+
+
+@pytest.mark.parametrize("way", ["open", "linked"])
+def test_a_private_folder_that_is_not_private_is_not_used(monkeypatch, tmp_path, way):
+    monkeypatch.setenv("SPARLOOM_CACHE", "/dev/null/cache")
+    folder = module._private_name()
+    if way == "linked":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    assert value(compile_c([source(1)])) == 1
+    assert not list(folder.iterdir())
+
+
+@as_root
+@pytest.mark.parametrize("pattern", ["objects/*", "keys/*/*"])
+def test_files_that_others_put_into_an_open_folder_are_not_used(cache, runs, caplog, pattern):
+    compile_c([source(1)])
+    (file,) = files(cache, pattern)
+    os.chown(file, OTHER, OTHER)
+    compile_c([source(1)])
+    assert len(runs) == 1, "nobody else can write there"
+    file.parent.chmod(0o1777)
+    assert value(compile_c([source(1)])) == 1
+    assert len(runs) == 2
+    assert "SPARLOOM_CACHE" in caplog.text
+
+
+@as_root
+def test_another_user_uses_a_cache_that_only_its_owner_can_write(monkeypatch, runs):
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        folder.chmod(0o755)
+        monkeypatch.setenv("SPARLOOM_CACHE", str(folder / "cache"))
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        compile_c([source(1)])
+        os.seteuid(OTHER)
+        try:
+            assert value(compile_c([source(1)])) == 1
+            monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+            assert value(compile_c([source(2)])) == 2
+            assert module._private_folder().stat().st_uid == OTHER
+        finally:
+            os.seteuid(0)
+        assert len(runs) == 2
+    finally:
+        shutil.rmtree(folder)
+        shutil.rmtree(f"/tmp/sparloom-{OTHER}", ignore_errors=True)
+
+
+def test_files_are_written_by_their_owner_alone_whatever_the_mask(cache):
+    mask = os.umask(0)
+    try:
+        compile_c([source(1)])
+    finally:
+        os.umask(mask)
+    (library,) = files(cache, "objects/*")
+    assert not library.stat().st_mode & 0o022
+
+
+def test_a_folder_from_which_nothing_may_run(cache, runs, monkeypatch):
+    compile_c([source(5)])
+    open_ = ctypes.CDLL
+
+    def refuse(name, *rest, **more):
+        if str(name).startswith(str(cache)):
+            raise OSError(f"{name}: failed to map segment from shared object: Operation not permitted")
+        return open_(name, *rest, **more)
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    assert value(compile_c([source(5)])) == 5
+    assert value(compile_c([source(6)])) == 6
+    assert len(runs) == 2
+
+
+def test_a_whole_library_that_does_not_load_is_compiled_anew(cache, runs, tmp_path, caplog):
+    compile_c([source(1)])
+    (key,) = files(cache, "keys/*/*")
+    other = tmp_path / "other.so"
+    other.write_bytes(b"made for another machine")
+    Cache(cache / "jit").put(other, {key.name: key.name})
+    assert value(compile_c([source(1)])) == 1
+    assert len(runs) == 2
+    assert "does not load" in caplog.text
+
+
+def test_no_memory_for_a_library_is_said(tmp_path, monkeypatch):
+    library = tmp_path / "library.so"
+    library.write_bytes(b"0" * 1000)
+    monkeypatch.setattr(module, "_has_memory", lambda size: False)
+    with pytest.raises(MemoryError, match=r"1000 bytes of compiled kernels, .*library\.so"):
+        load(library)
+
+
+def test_folders_of_killed_compilations_are_removed(places):
+    left, held, young = (places / f"sparloom-build-{name}" for name in ("left", "held", "young"))
+    for folder in (left, held, young, places / "another"):
+        folder.mkdir()
+    for folder in (left, held):
+        (folder / "held").write_text("")
+    with (held / "held").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with build_folder(places):
+            pass
+    assert {path.name for path in places.iterdir()} == {"sparloom-build-held", "sparloom-build-young", "another"}
+
+
+def test_the_cache_has_room_to_compile_in_if_nothing_else_has(cache, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/null")
+    assert value(compile_c([source(1)])) == 1
+    monkeypatch.setenv("SPARLOOM_CACHE", "/dev/null/cache")
+    with pytest.raises(CompileError, match="set TMPDIR, or SPARLOOM_CACHE, to a folder that can be written to"):
+        compile_c([source(2)])
+
+
+def test_a_slow_compiler_is_spoken_of_once(monkeypatch, caplog):
+    monkeypatch.setattr(tools, "_SILENT_SECONDS", 0.0)
+    with caplog.at_level("INFO"):
+        compile_c([source(1)])
+        compile_c([source(2)])
+    assert [record.message for record in caplog.records if "takes some seconds" in record.message] == [
+        "compiling kernels takes some seconds the first time; they are kept, so that later runs start at once"]
+
+
+def test_a_compiler_that_cannot_be_started(monkeypatch, tmp_path):
+    toolchain = Toolchain((str(tmp_path / "none"),), "c", "", "")
+    with pytest.raises(CompileError, match=r"none cannot be started \(No such file or directory\): k\.c is not comp"):
+        toolchain.compile(tmp_path / "k.c", tmp_path / "k.so", ())
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    monkeypatch.setattr(turns, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(turns, "PATIENT_SECONDS", 0.3)
+    monkeypatch.setattr(turns, "STOPPED_SECONDS", 0.1)
+    monkeypatch.setattr(turns, "POLL_SECONDS", 0.01)
+
+
+def test_who_holds_a_turn_is_named_and_not_waited_for_for_ever(tmp_path, hasty, caplog):
+    def take():
+        with turns.turn(tmp_path / "lock", "compile b"):
+            pass
+
+    with turns.turn(tmp_path / "lock", "compile a"):
+        with turns.turn(tmp_path / "lock", "compile by a signal handler"):
+            assert not caplog.messages
+        other = threading.Thread(target=take)
+        other.start()
+        other.join()
+    waiting, apart = caplog.messages
+    assert f"waiting for process {os.getpid()} to let go of {tmp_path / 'lock'}, held since 2" in waiting
+    assert "to compile b; after" in waiting
+    assert "this process goes on by itself to compile b" in apart
+    with turns.turn(tmp_path / "lock", "compile c"):
+        pass
+    assert len(caplog.messages) == 2
+
+
+def test_a_stopped_process_is_told_from_one_that_runs(tmp_path, hasty, caplog):
+    ready, begun = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException), turns.turn(tmp_path / "lock", "compile a"):
+            os.write(begun, b"1")
+            time.sleep(60)
+        os._exit(0)
+    try:
+        os.read(ready, 1)
+        os.kill(child, signal.SIGSTOP)
+        os.waitpid(child, os.WUNTRACED)
+        with turns.turn(tmp_path / "lock", "compile b"):
+            pass
+        assert f"process {child}, which is stopped, still holds" in caplog.messages[-1]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    caplog.clear()
+    with turns.turn(tmp_path / "lock", "compile c"):
+        pass
+    assert not caplog.messages, "that of a dead process is free at once"
+
+
+def test_a_whole_compilation_goes_on_beside_a_stopped_one(cache, hasty, runs, caplog):
+    compile_c([source(1)])
+    (lock,) = files(cache, "locks/*")
+    (key,) = files(cache, "keys/*/*")
+    key.unlink()
+    with lock.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert value(compile_c([source(1)])) == 1
+    assert len(runs) == 2
+    assert "goes on by itself to compile answer" in caplog.text
