@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from sparloom.data.frames import read_rows, write_rows
 from sparloom.data.sample import Sample
 from sparloom.errors import SchemaError
-from sparloom.files import atomic_path
 
 __all__ = ["SCHEMA", "SampleTable"]
 
@@ -33,6 +32,7 @@ PROBLEM = ("op", "platform", "preset", "matrix", "width")  # what is collected t
 DEFAULT_TIES: Mapping[str, float] = {"wall": 0.05, "device": 0.05, "simulated": 0.01}
 """Relative differences that carry no order, at least: measured pairs within 5 %, simulated pairs within 1 %."""
 
+REMEDY = "bring it back by `dvc pull --force`, or remove it and collect it again (experiment=collect_<platform>)"
 _METADATA = b"sparloom"
 _TEXTS = tuple(field.name for field in SCHEMA if pa.types.is_dictionary(field.type))
 
@@ -78,20 +78,18 @@ class SampleTable:
         """Write one compressed Parquet file, atomically; equal rows give an equal file, in whatever order they came."""
         metadata = json.dumps({"format": FORMAT, "provenance": list(self.provenance)}, allow_nan=False, sort_keys=True)
         rows = self._sorted().replace_schema_metadata({_METADATA: metadata.encode()})
-        with atomic_path(path) as partial:
-            pq.write_table(
-                rows,
-                partial,
-                compression="zstd",
-                compression_level=19,
-                use_dictionary=list(_TEXTS),
-                column_encoding={
-                    "seconds.list.element": "BYTE_STREAM_SPLIT",
-                    "cpu_seconds.list.element": "BYTE_STREAM_SPLIT",
-                    "started": "DELTA_BINARY_PACKED",
-                },
-                store_schema=True,
-            )
+        write_rows(
+            path,
+            rows,
+            compression_level=19,
+            use_dictionary=list(_TEXTS),
+            column_encoding={
+                "seconds.list.element": "BYTE_STREAM_SPLIT",
+                "cpu_seconds.list.element": "BYTE_STREAM_SPLIT",
+                "started": "DELTA_BINARY_PACKED",
+            },
+            store_schema=True,
+        )
 
     @classmethod
     def concat(cls, tables: "Sequence[SampleTable]") -> "SampleTable":
@@ -274,17 +272,26 @@ class SampleTable:
 
 
 def _read(path: Path) -> SampleTable:
-    try:
-        rows = pq.read_table(path, read_dictionary=list(_TEXTS))
-    except pa.ArrowInvalid as error:
-        raise SchemaError(f"{path} is not a Parquet file: {error}") from None
+    rows, checked = read_rows(path, REMEDY, read_dictionary=list(_TEXTS))
     stored = (rows.schema.metadata or {}).get(_METADATA)
     if stored is None:
         raise SchemaError(f"{path} is no sample table: its metadata is missing; write it with SampleTable.write")
-    metadata = json.loads(stored)
-    if metadata["format"] != FORMAT:
-        raise SchemaError(f"{path} has format {metadata['format']}, this version reads {FORMAT}: collect it again")
-    return SampleTable(_conform(rows, str(path)), metadata["provenance"])
+    try:
+        metadata = json.loads(stored)
+        found, provenance = metadata["format"], [dict(entry) for entry in metadata["provenance"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise SchemaError(f"{path} is damaged (metadata: {error}): {REMEDY}") from None
+    if found != FORMAT:
+        raise SchemaError(f"{path} has format {found}, this version reads {FORMAT}: collect it again")
+    if checked:
+        return SampleTable(_conform(rows, str(path)), provenance)
+    try:  # nothing vouches for the bytes, so the values must at least be possible
+        rows.validate(full=True)
+        table = SampleTable(_conform(rows, str(path)), provenance)
+        table.validate()
+    except (pa.ArrowException, ValueError, TypeError, LookupError, SchemaError) as error:
+        raise SchemaError(f"{path} is damaged ({str(error).splitlines()[0]}): {REMEDY}") from None
+    return table
 
 
 def _conform(rows: pa.Table, origin: str) -> pa.Table:

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch.csr import CsrPolicy
 from sparloom.errors import SparloomError
-from sparloom.files import atomic_path, write_json
+from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
 from sparloom.nn import SPARSE_LIBRARIES
 from sparloom.platforms import keep_threads_awake
@@ -107,8 +108,7 @@ class BenchDispatch:
                                    *(row for row in explored if "way" in row)], DECISIONS),
             "candidates": frame_of((row for row in explored if "way" not in row), CANDIDATES)}
         for name, frame in frames.items():
-            with atomic_path(out / f"{name}.parquet") as path:
-                frame.to_parquet(path, compression="zstd")
+            write_frame(out / f"{name}.parquet", frame)
         write_json(out / "peers.json", peer_versions())
         metrics = dispatch_metrics(**frames, seed=self.seed)
         for table in dispatch_tables(metrics):

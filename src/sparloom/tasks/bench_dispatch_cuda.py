@@ -15,10 +15,11 @@ import pandas as pd
 import torch
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch import PlanCache
 from sparloom.dispatch.csr import CsrPolicy, CudaPlace
 from sparloom.errors import SparloomError, Unsupported
-from sparloom.files import atomic_path, write_json
+from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
 from sparloom.nn import CUDA_SPARSE_LIBRARIES
 from sparloom.platforms import CupyGpu, Gpu
@@ -100,8 +101,7 @@ class BenchDispatchCuda:
             raise Unsupported(f"none of {len(cases)} cases could be timed, {next(iter(cases))}: {frame['failure'][0]}")
         tables = _tables(frame)
         for name, table in tables.items():
-            with atomic_path(out / f"{name}.parquet") as path:
-                table.to_parquet(path, compression="zstd")
+            write_frame(out / f"{name}.parquet", table)
         write_json(out / "peers.json", peer_versions(PACKAGES))
         write_json(out / "device.json", signature)
         metrics = device_dispatch_metrics(**tables, seed=self.seed)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch import PlanCache
 from sparloom.errors import SparloomError
-from sparloom.files import atomic_path
 from sparloom.fusion import Pair
 from sparloom.measure import TimingProtocol, cache_levels
 from sparloom.platforms import keep_threads_awake
@@ -77,8 +77,7 @@ class BenchFusion:
                     if reason:
                         logger.warning("%s is left out: %s", name, reason)
         frame = pd.DataFrame(self._rows(planned, entries))
-        with atomic_path(out / "per_matrix.parquet") as path:
-            frame.to_parquet(path, compression="zstd")
+        write_frame(out / "per_matrix.parquet", frame)
         metrics = fusion_metrics(frame, seed=self.seed)
         for table in fusion_tables(metrics):
             log.console.print(table)

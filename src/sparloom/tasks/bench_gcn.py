@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch import PlanCache
-from sparloom.files import atomic_path
 from sparloom.report import draw_gcn, gcn_metrics, gcn_table
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tasks.case_journal import journal_folder
@@ -61,8 +61,7 @@ class BenchGcn:
         planned = {f"{name} {width}": (entries[name], width) for width in self.widths for name in entries}
         frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=self.threads, weights={
             key: float(entry.nnz * width) for key, (entry, width) in planned.items()})
-        with atomic_path(out / "per_matrix.parquet") as partial:
-            frame.to_parquet(partial, compression="zstd")
+        write_frame(out / "per_matrix.parquet", frame)
         metrics = gcn_metrics(frame, seed=self.seed)
         log.console.print(gcn_table(metrics))
         draw_gcn(frame, out / "training")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch import PlanCache
 from sparloom.errors import SparloomError
-from sparloom.files import atomic_path
 from sparloom.measure import TimingProtocol
 from sparloom.platforms import keep_threads_awake
 from sparloom.report import draw_jacobi, jacobi_metrics, jacobi_table
@@ -77,8 +77,7 @@ class BenchJacobi:
                     if reason:
                         logger.info("%s is left out: %s", name, reason)
         frame = pd.DataFrame(self._rows(entries))
-        with atomic_path(out / "per_matrix.parquet") as path:
-            frame.to_parquet(path, compression="zstd")
+        write_frame(out / "per_matrix.parquet", frame)
         metrics = jacobi_metrics(frame, seed=self.seed)
         log.console.print(jacobi_table(frame))
         for key, value in metrics.items():

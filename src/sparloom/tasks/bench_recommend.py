@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom import log
-from sparloom.data import SampleSource
-from sparloom.files import atomic_path
+from sparloom.data import SampleSource, write_frame
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.ops import Op
 from sparloom.report import draw_recommendations, op_title
@@ -73,8 +72,7 @@ class BenchRecommend:
             rows = [self._measured(name, path, study, recommender=recommender, stem=Path(folder) / "spy")
                     for name, path in log.track(zip(names, paths, strict=True), "recommendations", total=len(names))]
         frame = pd.DataFrame(rows).merge(study.about(names), left_on="matrix", right_index=True)
-        with atomic_path(out / "per_matrix.parquet") as partial:
-            frame.to_parquet(partial, compression="zstd")
+        write_frame(out / "per_matrix.parquet", frame)
         metrics = {f"{self.role}/{key}": value for key, value in quality(frame, seed=self.seed).items()}
         metrics |= timings(frame) | {"load_seconds": loading}
         draw_recommendations(frame, out / "recommendations", title=f"{title}, {len(names)} {self.role} matrices")

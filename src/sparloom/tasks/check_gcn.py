@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch import PlanCache
-from sparloom.files import atomic_path
 from sparloom.fusion import pinned
 from sparloom.report import loss_error_metrics, loss_error_table
 from sparloom.sparse import Corpus
@@ -54,8 +54,7 @@ class CheckGcn:
                 rows += [{"matrix": entry.name, "width": width, "method": method, "loss": loss}
                          for method, loss in self._losses(task).items()]
         frame = pd.DataFrame(rows)
-        with atomic_path(out / "per_matrix.parquet") as partial:
-            frame.to_parquet(partial, compression="zstd")
+        write_frame(out / "per_matrix.parquet", frame)
         metrics = loss_error_metrics(frame)
         log.console.print(loss_error_table(metrics))
         return metrics

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch.csr import Contest, CpuPlace, CsrPolicy, sample_rows
-from sparloom.files import atomic_path
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.platforms import interleaved, keep_threads_awake
@@ -79,8 +79,7 @@ class CheckProbe:
                                 self.shares, self.draws, self.threads, self.seed)
         rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
         frame = timed_cases(rows_of, planned, folder / "cases.jsonl", threads=self.threads, weights=weights)
-        with atomic_path(out / "per_case.parquet") as path:
-            frame.to_parquet(path, compression="zstd")
+        write_frame(out / "per_case.parquet", frame)
         metrics = probe_metrics(frame, seed=self.seed)
         for table in probe_tables(metrics):
             log.console.print(table)

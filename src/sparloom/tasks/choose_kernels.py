@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch.csr import CpuPlace
-from sparloom.files import atomic_path, write_json
+from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
 from sparloom.ops import Operands
 from sparloom.platforms import CpuKernels, interleaved, keep_threads_awake, reallocated
@@ -71,8 +72,7 @@ class ChooseKernels:
         folder = journal_folder(self.journals, commit(), self.timing, self.heads, self.threads, self.seed)
         rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
         frame = timed_cases(rows_of, planned, folder / "cases.jsonl", threads=self.threads, weights=weights)
-        with atomic_path(out / "per_case.parquet") as path:
-            frame.to_parquet(path, compression="zstd")
+        write_frame(out / "per_case.parquet", frame)
         write_json(out / "portfolios.json", {
             order: {op: self._chosen(rows[rows["op"] == op]) for op in self.ops}
             for order, rows in (("any", frame), ("stored", in_stored_order(frame)))})
