@@ -28,7 +28,7 @@ CHECKSUM = f"{_BEFORE}{'0' * 64}{_AFTER}"
 The names on both sides are 64 bytes apart, so 64 zeroed bytes leave one of them: the file is seen to have had one.
 """
 SUMS = "SHA256SUMS"
-_SUMMED = (".json", ".parquet", ".csv")
+_SUMMED = (".json", ".csv")  # tables in Parquet carry their own
 _STAMPED = re.compile(f"{_BEFORE}([0-9a-f]{{64}}){_AFTER}".encode())
 _LEAVING = re.compile(r"\.(.+)\.([0-9]{1,7})-[0-9]+\.(partial|replaced)")
 _ZIP_END = 22  # bytes of the last record of a zip file, without its comment
@@ -196,7 +196,7 @@ def sha256(path: Path) -> str:
 
 
 def write_sums(folder: Path, texts: Mapping[str, str]) -> None:
-    """List the SHA-256 of the tables and JSON files in `folder` in its file SHA256SUMS, as `sha256sum -c` reads it.
+    """List the SHA-256 of the JSON and CSV files in `folder` in its file SHA256SUMS, as `sha256sum -c` reads it.
 
     Args:
         texts: content of files that are written next.
@@ -207,19 +207,20 @@ def write_sums(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def check_sum(path: Path, content: bytes) -> None:
-    """Compare the content of a file with SHA256SUMS beside it, where that lists it.
+    """Compare the content of a file with SHA256SUMS beside it or in the folder above, where that lists it.
 
     Raises:
         ValueError: it differs.
     """
-    sums = path.with_name(SUMS)
-    if not sums.exists():
-        return
-    listed = dict(reversed(line.split("  ", 1)) for line in sums.read_text(encoding="utf-8").splitlines()
-                  if "  " in line)
-    wanted = listed.get(path.name)
-    if wanted is not None and hashlib.sha256(content).hexdigest() != wanted:
-        raise ValueError(f"it is not what {SUMS} beside it says")
+    for folder in path.absolute().parents[:2]:
+        sums = folder / SUMS
+        if not sums.exists():
+            continue
+        pairs = (line.split("  ", 1) for line in sums.read_text(encoding="utf-8", errors="replace").splitlines())
+        listed = {pair[1]: pair[0] for pair in pairs if len(pair) == 2}
+        wanted = listed.get(path.absolute().relative_to(folder).as_posix())
+        if wanted is not None and hashlib.sha256(content).hexdigest() != wanted:
+            raise ValueError(f"it is not what {sums} says")
 
 
 def stamp(path: Path) -> None:

@@ -30,7 +30,7 @@ from sparloom.data.sources import (
     write_walks,
 )
 from sparloom.data.split import ROLES, Split, split_by_family
-from sparloom.data.store import ensure_data
+from sparloom.data.store import check_stored, ensure_data
 from sparloom.data.sweeps import Problem, Sweeps
 from sparloom.data.table import SampleTable
 from sparloom.data.tiny import TinySamples
@@ -38,7 +38,8 @@ from sparloom.data.tiny import TinySamples
 __all__ = [
     "ROLES", "Coverage", "CsvRules", "CsvSamples", "Facts", "Journal", "Manifest", "MatrixInput", "MatrixInputs",
     "MatrixSamples", "Problem", "Random", "Sample", "SampleSource", "SampleTable", "Selection", "Split", "Spread",
-    "StoredSamples", "Stratified", "Sweeps", "TinySamples", "Uncertainty", "cap", "compact", "draw_labels", "draw_more",
-    "ensure_data", "matrix_samples", "read_csv", "read_frame", "read_rows", "read_statistics", "read_walks",
-    "split_by_family", "write_csv", "write_frame", "write_rows", "write_statistics", "write_walks",
+    "StoredSamples", "Stratified", "Sweeps", "TinySamples", "Uncertainty", "cap", "check_stored", "compact",
+    "draw_labels", "draw_more", "ensure_data", "matrix_samples", "read_csv", "read_frame", "read_rows",
+    "read_statistics", "read_walks", "split_by_family", "write_csv", "write_frame", "write_rows",
+    "write_statistics", "write_walks",
 ]

@@ -11,7 +11,7 @@ import pandas as pd
 from sparloom.data.frames import read_frame, write_frame
 from sparloom.data.inputs import MatrixInputs
 from sparloom.data.split import Split
-from sparloom.data.store import ensure_data
+from sparloom.data.store import check_stored, ensure_data
 from sparloom.data.table import SampleTable
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.sparse import WALK, WALK_STATISTICS, Role, WalkStatistics
@@ -103,6 +103,7 @@ class StoredSamples:
                 experiment=experiment,
                 overrides=overrides,
             )
+        check_stored(Path(self.data), path)
         return path
 
 

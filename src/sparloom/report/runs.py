@@ -15,7 +15,8 @@ from sparloom.files import check_sum, read_lines
 
 __all__ = ["Run", "read_run", "read_runs"]
 
-REMEDY = "run it again, or bring a committed result back by `git checkout`"
+REMEDY = ("run it again, or bring a committed result back by `git checkout`; after results/ was changed on purpose: "
+          "(cd results && sha256sum */* > SHA256SUMS)")
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _content(path: Path) -> bytes:
     try:
         check_sum(path, content)
     except ValueError as error:
-        raise SchemaError(f"{path} is damaged or was changed ({error}): {REMEDY}") from None
+        raise SchemaError(f"{path} is damaged ({error}): {REMEDY}") from None
     return content
 
 
