@@ -4,6 +4,7 @@
 """
 
 from sparloom.data.batches import MatrixSamples, matrix_samples
+from sparloom.data.conditions import Conditions, plain
 from sparloom.data.csv_file import CsvRules, read_csv, write_csv
 from sparloom.data.csv_samples import CsvSamples
 from sparloom.data.frames import read_frame, read_rows, write_frame, write_rows
@@ -36,10 +37,10 @@ from sparloom.data.table import SampleTable
 from sparloom.data.tiny import TinySamples
 
 __all__ = [
-    "ROLES", "Coverage", "CsvRules", "CsvSamples", "Facts", "Journal", "Manifest", "MatrixInput", "MatrixInputs",
-    "MatrixSamples", "Problem", "Random", "Sample", "SampleSource", "SampleTable", "Selection", "Split", "Spread",
-    "StoredSamples", "Stratified", "Sweeps", "TinySamples", "Uncertainty", "cap", "check_stored", "compact",
-    "draw_labels", "draw_more", "ensure_data", "matrix_samples", "read_csv", "read_frame", "read_rows",
-    "read_statistics", "read_walks", "split_by_family", "write_csv", "write_frame", "write_rows",
+    "ROLES", "Conditions", "Coverage", "CsvRules", "CsvSamples", "Facts", "Journal", "Manifest", "MatrixInput",
+    "MatrixInputs", "MatrixSamples", "Problem", "Random", "Sample", "SampleSource", "SampleTable", "Selection",
+    "Split", "Spread", "StoredSamples", "Stratified", "Sweeps", "TinySamples", "Uncertainty", "cap", "check_stored",
+    "compact", "draw_labels", "draw_more", "ensure_data", "matrix_samples", "plain", "read_csv", "read_frame",
+    "read_rows", "read_statistics", "read_walks", "split_by_family", "write_csv", "write_frame", "write_rows",
     "write_statistics", "write_walks",
 ]

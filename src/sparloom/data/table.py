@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparloom.data.conditions import GROUP, Group, group_of, mixture
 from sparloom.data.frames import read_rows, write_rows
 from sparloom.data.sample import Sample
 from sparloom.errors import SchemaError
@@ -96,12 +97,14 @@ class SampleTable:
         """Join tables; a row that occurs twice is kept once.
 
         Raises:
-            SchemaError: the same configuration and round with different seconds.
+            SchemaError: the same configuration and round with different seconds, or rows of one preset that were made
+                under different conditions.
         """
         rows = pa.concat_tables([table._rows for table in tables]) if tables else SCHEMA.empty_table()
+        unknown = _unknown_groups(tables)
         provenance: list[Mapping[str, Any]] = []
         for entry in (entry for table in tables for entry in table.provenance):
-            if entry not in provenance:
+            if entry not in provenance and group_of(entry) not in unknown:
                 provenance.append(entry)
         return cls(_without_duplicates(rows.unify_dictionaries()), provenance)
 
@@ -117,6 +120,25 @@ class SampleTable:
 
     def widths(self) -> tuple[int, ...]:
         return tuple(sorted(self._unique("width")))
+
+    def conditions(self) -> dict[Group, str]:
+        """Digest of the conditions of every operation, platform and preset that has rows; "": nobody noted it."""
+        known = {group_of(entry): str(entry["conditions"]["digest"]) for entry in self.provenance
+                 if group_of(entry) is not None}
+        return {group: known.get(group, "") for group in self._groups()}
+
+    def settings(self, group: Group) -> Mapping[str, Any] | None:
+        """Give the settings behind the digest of a group; None where they are not known."""
+        found = [entry["conditions"].get("settings") for entry in self.provenance if group_of(entry) == group]
+        return found[-1] if found else None
+
+    def without(self, group: Group) -> "SampleTable":
+        """Drop all rows of one operation, platform and preset."""
+        mask = np.ones(len(self), bool)
+        for name, value in zip(GROUP, group, strict=True):
+            mask &= self._is_in(name, (value,))
+        kept = [entry for entry in self.provenance if group_of(entry) != group]
+        return SampleTable(self._rows.filter(pa.array(~mask)), kept)
 
     def frame(self) -> pd.DataFrame:
         """All rows as a pandas frame; text columns are categories."""
@@ -143,10 +165,20 @@ class SampleTable:
         return SampleTable(self._rows.filter(pa.array(mask)), self.provenance)
 
     def updated(self, fresh: "SampleTable") -> "SampleTable":
-        """Take all rows of a newer table; of this one keep the operations, presets, matrices and widths it lacks."""
+        """Take all rows of a newer table; of this one keep the operations, presets, matrices and widths it lacks.
+
+        Raises:
+            SchemaError: rows of one preset would be of different conditions, or of conditions that nobody noted.
+        """
         taken = fresh._problems().unique()
-        kept = self._rows.filter(pa.array(~self._problems().isin(taken)))
-        return SampleTable.concat([SampleTable(kept, self.provenance), fresh])
+        kept = SampleTable(self._rows.filter(pa.array(~self._problems().isin(taken))), self.provenance)
+        left, made = kept.conditions(), fresh.conditions()
+        for group in sorted(left.keys() & made.keys()):
+            if left[group] != made[group]:
+                raise SchemaError(mixture(group, left[group], made[group]))
+        present = {*left, *made, None}
+        kept.provenance = tuple(entry for entry in kept.provenance if group_of(entry) in present - made.keys())
+        return SampleTable.concat([kept, fresh])
 
     def labels(
         self, *, ties: Mapping[str, float] = DEFAULT_TIES, noise: Mapping[str, float] | None = None
@@ -247,6 +279,14 @@ class SampleTable:
             least[some] = np.minimum.reduceat(values[:end], offsets[:-1][some])
         return least
 
+    def _groups(self) -> list[Group]:
+        texts = [self._text(name) for name in GROUP]
+        codes = np.stack([text.codes for text in texts], axis=1).astype(np.int64)
+        sizes = [len(text.categories) for text in texts]
+        found = np.unique(np.ravel_multi_index(tuple(codes.T), sizes)) if len(self) else ()
+        return [tuple(str(text.categories[place]) for text, place in zip(texts, places, strict=True))
+                for places in zip(*np.unravel_index(found, sizes), strict=True)] if len(self) else []
+
     def _problems(self) -> pd.MultiIndex:
         columns = {name: self._text(name).astype(str) if name in _TEXTS else self._rows[name] for name in PROBLEM}
         return pd.MultiIndex.from_frame(pd.DataFrame(columns))
@@ -269,6 +309,24 @@ class SampleTable:
             if field.name in _TEXTS:
                 plain = plain.set_column(place, field.name, plain[field.name].cast(pa.string()))
         return _conform(plain.sort_by([(name, "ascending") for name in ORDER]).combine_chunks(), "sample table")
+
+
+def _unknown_groups(tables: Sequence[SampleTable]) -> set[Group]:
+    """Groups of which some rows do not say their conditions.
+
+    Raises:
+        SchemaError: two tables have rows of one group that were made under different conditions.
+    """
+    if len(tables) < 2 or not any(group_of(entry) for table in tables for entry in table.provenance):
+        return set()
+    found: dict[Group, str] = {}
+    unknown = set()
+    for group, digest in (item for table in tables for item in table.conditions().items()):
+        if not digest:
+            unknown.add(group)
+        elif found.setdefault(group, digest) != digest:
+            raise SchemaError(mixture(group, found[group], digest))
+    return unknown
 
 
 def _read(path: Path) -> SampleTable:
