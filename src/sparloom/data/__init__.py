@@ -40,7 +40,7 @@ __all__ = [
     "ROLES", "Conditions", "Coverage", "CsvRules", "CsvSamples", "Facts", "Journal", "Manifest", "MatrixInput",
     "MatrixInputs", "MatrixSamples", "Problem", "Random", "Sample", "SampleSource", "SampleTable", "Selection",
     "Split", "Spread", "StoredSamples", "Stratified", "Sweeps", "TinySamples", "Uncertainty", "cap", "check_stored",
-    "compact", "draw_labels", "draw_more", "ensure_data", "matrix_samples", "plain", "read_csv", "read_frame",
-    "read_rows", "read_statistics", "read_walks", "split_by_family", "write_csv", "write_frame", "write_rows",
-    "write_statistics", "write_walks",
+    "compact", "draw_labels", "draw_more", "ensure_data", "matrix_samples", "plain", "read_csv",
+    "read_frame", "read_rows", "read_statistics", "read_walks", "split_by_family", "write_csv",
+    "write_frame", "write_rows", "write_statistics", "write_walks",
 ]

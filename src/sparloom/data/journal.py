@@ -2,6 +2,7 @@
 
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from sparloom.files import append_lines, locked, read_lines, write_text
 
 __all__ = ["Journal", "compact"]
 
+_CRC_BYTES = len(', "crc": "00000000"}')
 _CONDITIONS = re.compile(rb'"conditions": "([0-9a-f:]+)"')
 
 
@@ -67,11 +69,11 @@ class Journal:
         """Remove the rows that name other conditions."""
         with locked(self.path):
             kept = [sample for sample in self.samples() if sample.conditions == conditions]
-            write_text(self.path, "".join(f"{_line(sample)}\n" for sample in kept))
+            write_text(self.path, "".join(f"{_line(sample.record())}\n" for sample in kept))
 
     def append(self, rows: Iterable[Sample]) -> None:
         """Write rows and wait until they are on disk."""
-        append_lines(self.path, map(_line, rows))
+        append_lines(self.path, (_line(row.record()) for row in rows))
 
 
 def compact(folder: Path, provenance: Sequence[Mapping[str, Any]]) -> SampleTable:
@@ -98,13 +100,30 @@ def compact(folder: Path, provenance: Sequence[Mapping[str, Any]]) -> SampleTabl
     return table
 
 
-def _line(sample: Sample) -> str:
-    return json.dumps(sample.record(), allow_nan=False)
+def _line(record: Mapping[str, Any]) -> str:
+    """Write a record as a line of JSON whose last entry is a checksum of the rest of the line."""
+    text = json.dumps(record, allow_nan=False)[:-1]
+    return f'{text}, "crc": "{zlib.crc32(text.encode()):08x}"}}'
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """Read a line of `line_of`, or one without checksum as older versions wrote them.
+
+    Raises:
+        ValueError: the line is damaged.
+    """
+    record = json.loads(line)
+    if not isinstance(record, dict):
+        raise ValueError("it is no object")
+    noted = record.pop("crc", None)
+    if noted is not None and noted != f"{zlib.crc32(line[:-_CRC_BYTES]):08x}":
+        raise ValueError("it is not what its checksum says")
+    return record
 
 
 def _complete(path: Path) -> Iterator[Sample]:
     for number, line in enumerate(read_lines(path), start=1):
         try:
-            yield Sample.from_record(json.loads(line))
+            yield Sample.from_record(_record(line))
         except (ValueError, TypeError, SchemaError) as error:
             raise SchemaError(f"{path}, line {number} is damaged ({error}): remove it to collect it again") from None

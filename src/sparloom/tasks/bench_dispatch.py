@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from sparloom import log
@@ -26,7 +26,6 @@ from sparloom.tasks.dispatch_score import DispatchBench
 from sparloom.tasks.fanout import run_apart
 from sparloom.tasks.kernel_peers import peer_versions
 from sparloom.tasks.processors import alone
-from sparloom.tasks.provenance import commit
 
 __all__ = ["BenchDispatch"]
 
@@ -159,7 +158,8 @@ class BenchDispatch:
         folder = journal_folder(str(self._folder), self.ways, self.repeats) if step == "explore" else self._folder
         return CaseJournal(folder / f"{step}.jsonl")
 
-    @property
+    @cached_property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        return journal_folder(self.journals, commit(), self.timing, self.policy, self.heads, self.threads, self.seed)
+        return journal_folder(self.journals, self.timing, self.policy, self.heads, self.threads, self.seed,
+                              corpora=[self.corpus])

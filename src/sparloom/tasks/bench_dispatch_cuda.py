@@ -29,7 +29,6 @@ from sparloom.tasks.case_journal import journal_folder
 from sparloom.tasks.dispatch_cases import DispatchCase, dispatch_cases, spread_out
 from sparloom.tasks.dispatch_device import DeviceDispatchBench
 from sparloom.tasks.kernel_peers import peer_versions
-from sparloom.tasks.provenance import commit
 from sparloom.tasks.timed_cases import timed_cases
 
 __all__ = ["BenchDispatchCuda"]
@@ -89,8 +88,9 @@ class BenchDispatchCuda:
         entries = {entry.name: entry for entry in spread_out(self.corpus.entries(), self.count)}
         planned = dispatch_cases(list(entries.values()), self.ops, memory_bytes=self.memory_bytes)
         cases = {case.key: case for each in planned.values() for case in each}
-        folder = journal_folder(self.journals, commit(), [(entry.name, entry.nnz) for entry in entries.values()],
-                                self.timing, self.policy, self.heads, self.memory_bytes, signature, self.seed)
+        folder = journal_folder(self.journals, [(entry.name, entry.nnz) for entry in entries.values()], self.timing,
+                                self.policy, self.heads, self.memory_bytes, signature, self.seed,
+                                corpora=[self.corpus])
         bench = DeviceDispatchBench(where, torch.device(self.device), self.timing, self.heads, self.policy,
                                     self.memory_bytes, PlanCache(folder / "plans", keep_busy=True), self.seed)
         frame = timed_cases(

@@ -4,7 +4,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import pandas as pd
@@ -23,7 +23,6 @@ from sparloom.tasks.fanout import run_apart
 from sparloom.tasks.fusion_cases import Block, Case, cases, fusion_set
 from sparloom.tasks.fusion_score import Bench, decide, score
 from sparloom.tasks.processors import alone
-from sparloom.tasks.provenance import commit
 
 __all__ = ["BenchFusion"]
 
@@ -136,10 +135,11 @@ class BenchFusion:
     def _journal(self, step: str) -> CaseJournal:
         return CaseJournal(self._folder / f"{step}.jsonl")
 
-    @property
+    @cached_property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        return journal_folder(self.journals, commit(), self.timing, self.gemv_flops, self.seed, self.ops)
+        return journal_folder(self.journals, self.timing, self.gemv_flops, self.seed, self.ops, self.blocks,
+                              corpora=[self.anchors, self.corpus])
 
 
 def _key(step: str, case: Case) -> str:

@@ -5,6 +5,7 @@ import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -18,7 +19,6 @@ from sparloom.tasks.case_journal import journal_folder
 from sparloom.tasks.gcn_graphs import GraphChoice
 from sparloom.tasks.gcn_methods import Method, own_methods, peer_methods
 from sparloom.tasks.gcn_training import Classification, Trainee, rest_seconds
-from sparloom.tasks.provenance import commit
 from sparloom.tasks.timed_cases import timed_cases
 
 __all__ = ["BenchGcn"]
@@ -109,8 +109,8 @@ class BenchGcn:
             yield {"method": name, "first_seconds": first[name], "step_seconds": step, "block_seconds": blocks[name],
                    "steps": steps, "seconds": first[name] + (steps - 1) * step, "loss": trainee.loss}
 
-    @property
+    @cached_property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        return journal_folder(self.journals, commit(), self.graphs, *self.widths, self.blocks, self.block_steps,
-                              self.probe_steps, self.threads, self.seed)
+        return journal_folder(self.journals, self.graphs, self.widths, self.blocks, self.block_steps, self.probe_steps,
+                              self.threads, self.seed, corpora=[self.corpus])

@@ -4,7 +4,7 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +22,6 @@ from sparloom.tasks.fanout import run_apart
 from sparloom.tasks.jacobi_cases import jacobi_set, system
 from sparloom.tasks.jacobi_score import JacobiBench, decide_jacobi, score_jacobi
 from sparloom.tasks.processors import alone
-from sparloom.tasks.provenance import commit
 
 __all__ = ["BenchJacobi"]
 
@@ -123,8 +122,8 @@ class BenchJacobi:
     def _journal(self, step: str) -> CaseJournal:
         return CaseJournal(self._folder / f"{step}.jsonl")
 
-    @property
+    @cached_property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        return journal_folder(self.journals, commit(), self.timing, self.columns, self.threads, self.tolerance,
-                              self.most_steps, self.seed)
+        return journal_folder(self.journals, self.timing, self.columns, self.threads, self.tolerance, self.most_steps,
+                              self.seed, corpora=[self.anchors, self.corpus])

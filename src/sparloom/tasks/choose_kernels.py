@@ -22,7 +22,6 @@ from sparloom.sparse import Corpus, SparseMatrix
 from sparloom.tasks.case_journal import journal_folder
 from sparloom.tasks.dispatch_calls import OPS
 from sparloom.tasks.dispatch_cases import DispatchCase, large_cases
-from sparloom.tasks.provenance import commit
 from sparloom.tasks.timed_cases import statistics_of, timed_cases
 
 __all__ = ["ChooseKernels"]
@@ -69,7 +68,7 @@ class ChooseKernels:
         keep_threads_awake()
         planned, weights = large_cases(self.corpus.entries(), self.ops, least_nonzeros=self.least_nonzeros,
                                        count=self.count, memory_bytes=self.memory_bytes)
-        folder = journal_folder(self.journals, commit(), self.timing, self.heads, self.threads, self.seed)
+        folder = journal_folder(self.journals, self.timing, self.heads, self.threads, self.seed, corpora=[self.corpus])
         rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
         frame = timed_cases(rows_of, planned, folder / "cases.jsonl", threads=self.threads, weights=weights)
         write_frame(out / "per_case.parquet", frame)

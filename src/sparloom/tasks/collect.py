@@ -25,7 +25,7 @@ from sparloom.tasks.measuring import measure_presets
 from sparloom.tasks.places import corpus_name, data_folder
 from sparloom.tasks.processors import alone
 from sparloom.tasks.provenance import commit
-from sparloom.tasks.resumed import Resumed, conditions_of, identity_of
+from sparloom.tasks.resumed import Resumed, conditions_of, identities_of
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -170,11 +170,9 @@ class Collect:
         for platform in self.platforms:
             rivals = {config.space for config in self._rivals(platform)}
             conditions |= dict.fromkeys(rivals, conditions[platform.preset])
-        names = (entry.name for entry in self.corpus.entries())
         return Resumed(
             op=self.op.name, platform=self.platforms[0].name, journals=self._folder, table=self._table,
-            conditions=conditions, identities={name: identity_of(self.corpus, name) for name in names},
-            overwrite=self.overwrite)
+            conditions=conditions, identities=identities_of(self.corpus), overwrite=self.overwrite)
 
     @property
     def _table(self) -> Path:

@@ -16,7 +16,7 @@ from sparloom.sparse import Corpus
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["Resumed", "conditions_of", "identity_of"]
+__all__ = ["Resumed", "conditions_of", "identities_of"]
 
 IRRELEVANT = ("width", "readings", "name", "preset", "kind")
 """Attributes of a platform that its seconds do not depend on, or that every row has in a column of its own."""
@@ -39,12 +39,12 @@ def conditions_of(platform: "Platform", op: Op, timing: TimingProtocol, **furthe
     return Conditions({"platform": own, "op": _attributes(op), "timing": protocol, **machine, **further})
 
 
-def identity_of(corpus: Corpus, name: str) -> str:
-    """Digest of a matrix, 16 digits: of what the corpus calls its identity, or of its size."""
-    if hasattr(corpus, "identity"):
-        return Conditions({"identity": corpus.identity(name)}).digest
-    entry = next(entry for entry in corpus.entries() if entry.name == name)
-    return Conditions({"rows": entry.rows, "cols": entry.cols, "nnz": entry.nnz}).digest
+def identities_of(corpus: Corpus) -> dict[str, str]:
+    """Digest every matrix by name, 16 digits: of what the corpus calls its identity, or of its size."""
+    named = getattr(corpus, "identity", None)
+    return {entry.name: Conditions({"identity": named(entry.name)} if named is not None else
+                                   {"rows": entry.rows, "cols": entry.cols, "nnz": entry.nnz}).digest
+            for entry in corpus.entries()}
 
 
 @dataclass(frozen=True)
