@@ -8,7 +8,9 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
@@ -17,19 +19,18 @@ from typing import IO, Any
 
 __all__ = [
     "CHECKSUM", "SUMS", "append_lines", "atomic_folder", "atomic_path", "check_sum", "json_text", "locked",
-    "read_checked", "read_json", "read_lines", "remove_leavings", "settle", "sha256", "stamp", "stamp_zip",
-    "write_checked_json", "write_json", "write_sums", "write_text",
+    "read_checked", "read_json", "read_lines", "remove_leavings", "scratch_folder", "settle", "sha256", "stamp",
+    "stamp_zip", "write_checked_json", "write_json", "write_sums", "write_text",
 ]
 
-_BEFORE, _AFTER = "sparloom-sha256-", "-sparloom-sha256"
-CHECKSUM = f"{_BEFORE}{'0' * 64}{_AFTER}"
+_BEFORE, _AFTER, _DIGITS = "sparloom-sha256-", "-sparloom-sha256", 64
+CHECKSUM = f"{_BEFORE}{'0' * _DIGITS}{_AFTER}"
 """What stands in a file for its own checksum until `stamp` fills it in: Parquet metadata, JSON, comment of a zip file.
 
 The names on both sides are 64 bytes apart, so 64 zeroed bytes leave one of them: the file is seen to have had one.
 """
 SUMS = "SHA256SUMS"
 _SUMMED = (".json", ".csv")  # tables in Parquet carry their own
-_STAMPED = re.compile(f"{_BEFORE}([0-9a-f]{{64}}){_AFTER}".encode())
 _LEAVING = re.compile(r"\.(.+)\.([0-9]{1,7})-[0-9]+\.(partial|replaced)")
 _ZIP_END = 22  # bytes of the last record of a zip file, without its comment
 _LISTED = 10_000  # entries of a folder that are looked at for leavings: the time is bounded
@@ -96,6 +97,21 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
         if folder.exists():
             shutil.rmtree(replaced, ignore_errors=True)
+        os.close(held)
+
+
+@contextmanager
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """Make a folder for temporary files and remove it in the end; those of killed processes are removed, too."""
+    parent = Path(tempfile.gettempdir())
+    _remove_once(str(parent), os.getpid())
+    folder = parent / f".sparloom-{purpose}.{os.getpid()}-{threading.get_native_id()}{time.time_ns()}.partial"
+    folder.mkdir(mode=0o700)
+    held = _hold(folder, os.O_RDONLY)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(held)
 
 
@@ -267,14 +283,15 @@ def read_checked(path: Path) -> tuple[bytes, bool]:
         OSError: the file cannot be read.
     """
     content = path.read_bytes()
-    places = [found.span(1) for found in _STAMPED.finditer(content)]
-    if not places:
-        if _BEFORE.encode() in content or _AFTER.encode() in content:
-            raise ValueError("its checksum is damaged")
+    before, after = _BEFORE.encode(), _AFTER.encode()
+    end = content.rfind(after)
+    start = end - _DIGITS
+    if end < 0 and before not in content:
         return content, False
-    start, end = places[-1]
+    if start < len(before) or content[start - len(before):start] != before:
+        raise ValueError("its checksum is damaged")
     whole = hashlib.sha256(memoryview(content)[:start])
-    whole.update(b"0" * (end - start))
+    whole.update(b"0" * _DIGITS)
     whole.update(memoryview(content)[end:])
     if whole.hexdigest().encode() != content[start:end]:
         raise ValueError("its content is not what its checksum says")

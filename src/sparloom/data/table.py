@@ -239,20 +239,23 @@ class SampleTable:
             SchemaError: an empty field, seconds that are not positive and finite, both or neither of seconds and
                 failure, an unknown kind, or contradicting duplicates.
         """
+        self._check_values()
+        failed = pc.is_valid(self._rows["failure"]).to_numpy()
+        self._refuse(np.isfinite(self._least()) == failed, "needs seconds or a failure, not both or neither")
+        _without_duplicates(self._rows)
+
+    def _check_values(self) -> None:
+        """Check what takes no time: nothing is empty, seconds are positive and finite, clocks are known."""
         for field in SCHEMA:
             missing = self._rows[field.name].null_count
             if missing and field.name != "failure":
                 raise SchemaError(f"column {field.name} is empty in {missing} of {len(self)} rows")
-        least = self._least()
-        failed = pc.is_valid(self._rows["failure"]).to_numpy()
-        self._refuse(np.isfinite(least) == failed, "needs seconds or a failure, not both or neither")
         values = self._rows["seconds"].combine_chunks().flatten().to_numpy()
         if not (np.isfinite(values) & (values > 0)).all():
             raise SchemaError("seconds must be finite and above 0; record a failure with its reason instead")
         kinds = set(self._unique("kind")) - set(DEFAULT_TIES)
         if kinds:
             raise SchemaError(f"unknown kind {', '.join(sorted(kinds))}; kinds are {', '.join(DEFAULT_TIES)}")
-        _without_duplicates(self._rows)
 
     def _compare(self, *names: str) -> None:
         for name in names:
@@ -346,7 +349,7 @@ def _read(path: Path) -> SampleTable:
     try:  # nothing vouches for the bytes, so the values must at least be possible
         rows.validate(full=True)
         table = SampleTable(_conform(rows, str(path)), provenance)
-        table.validate()
+        table._check_values()
     except (pa.ArrowException, ValueError, TypeError, LookupError, SchemaError) as error:
         raise SchemaError(f"{path} is damaged ({str(error).splitlines()[0]}): {REMEDY}") from None
     return table

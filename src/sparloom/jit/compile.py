@@ -2,7 +2,6 @@
 
 import ctypes
 import logging
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparloom.errors import CompileError
-from sparloom.files import locked, write_text
+from sparloom.files import locked, scratch_folder, write_text
 from sparloom.ir import Kernel, render_c
 from sparloom.jit.cache import Cache, cache_folder, digest
 from sparloom.jit.function import Function
@@ -129,7 +128,7 @@ def _build(unit: Sequence[_Item], toolchain: Toolchain, flags: tuple[str, ...], 
         libraries = {cache.find(item.key) for item in unit}
         if len(libraries) == 1 and None not in libraries:  # another process was faster
             return libraries.pop()
-        with tempfile.TemporaryDirectory(prefix="sparloom-") as folder:
+        with scratch_folder("compile") as folder:
             source, built = Path(folder) / "kernels.c", Path(folder) / "kernels.so"
             write_text(source, _text(unit))
             toolchain.compile(source, built, flags)

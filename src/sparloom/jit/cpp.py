@@ -1,11 +1,10 @@
 """Hand-written C++ under kernels/ as a shared library."""
 
 import ctypes
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparloom.files import locked
+from sparloom.files import locked, scratch_folder
 from sparloom.jit.cache import Cache, cache_folder, digest
 from sparloom.jit.source import kernel_folder, kernel_source
 from sparloom.jit.toolchain import default_flags, find_toolchain
@@ -36,7 +35,7 @@ def compile_cpp(relative_paths: Sequence[str], flags: Sequence[str] | None = Non
     with locked(cache.lock(key)):
         library = cache.find(key)
         if library is None:
-            with tempfile.TemporaryDirectory(prefix="sparloom-") as folder:
+            with scratch_folder("compile") as folder:
                 built = Path(folder) / "library.so"
                 toolchain.compile(sources[0], built, chosen, *sources[1:])
                 library = cache.put(built, [key])

@@ -2,7 +2,6 @@
 
 import shutil
 import statistics
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ import torch
 from sparloom import log
 from sparloom.data import write_frame
 from sparloom.dispatch import PlanCache
+from sparloom.files import scratch_folder
 from sparloom.report import draw_gcn, gcn_metrics, gcn_table
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tasks.case_journal import journal_folder
@@ -77,7 +77,7 @@ class BenchGcn:
         peers = peer_methods(task, seed=self.seed)
         probes = {name: self._probed(method) for name, method in peers.items()}
         form = min(probes, key=probes.__getitem__)
-        with tempfile.TemporaryDirectory() as warm, tempfile.TemporaryDirectory() as fresh:
+        with scratch_folder("cache") as warm, scratch_folder("cache") as fresh:
             for method in own_methods(task, PlanCache(Path(warm), keep_busy=True), seed=self.seed).values():
                 self._probed(method)
             methods = {"pyg": peers[form], **own_methods(task, PlanCache(Path(fresh), keep_busy=True), seed=self.seed)}

@@ -1,6 +1,5 @@
 """How much of a final loss is rounding: trainings in float32 beside the same training in float64."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from sparloom import log
 from sparloom.data import write_frame
 from sparloom.dispatch import PlanCache
+from sparloom.files import scratch_folder
 from sparloom.fusion import pinned
 from sparloom.report import loss_error_metrics, loss_error_table
 from sparloom.sparse import Corpus
@@ -60,7 +60,7 @@ class CheckGcn:
         return metrics
 
     def _losses(self, task: Classification) -> dict[str, float]:
-        with tempfile.TemporaryDirectory() as folder:
+        with scratch_folder("cache") as folder:
             own = own_methods(task, PlanCache(Path(folder), keep_busy=True), seed=self.seed)
             peers = {f"pyg_{form}": method for form, method in peer_methods(task, seed=self.seed).items()}
             found = {name: self._loss(method) for name, method in (peers | own).items()}
