@@ -90,6 +90,12 @@ class StoredSamples:
         """Featurizer inputs by matrix."""
         return MatrixInputs.read(self._path("inputs/inputs.npz", experiment="prepare_inputs"))
 
+    def origins(self, platform: str, op: str) -> list[Path]:
+        """List the files that learning on a platform reads."""
+        names = (f"samples/{platform}_{op}.parquet", "split.csv", "inputs/inputs.npz", "statistics/statistics.parquet",
+                 "statistics/walks.parquet")
+        return [path for name in names if (path := Path(self.data) / self.folder / name).exists()]
+
     def _split(self) -> Split:
         return Split.read(self._path("split.csv", experiment="prepare_inputs"))
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from sparloom import log
 from sparloom.data import write_frame
-from sparloom.files import write_json
+from sparloom.files import read_json, sha256, write_json
 from sparloom.measure import DCE_COST, dce
 from sparloom.report import Choices, draw_matrices, draw_methods, op_title, per_matrix, results_table, summary
 from sparloom.tasks.study import Study
@@ -70,13 +70,19 @@ class Comparison:
                 f"{'/'.join(map(str, sorted(labels)))} target labels, {len(self.drawn)} seeds")
 
     def _write_inputs(self, out: Path) -> None:
-        """Write which matrices did what, and the labels that were read."""
+        """Write which matrices did what, the labels that were read, and hashes of the files they were read from."""
         write_json(out / "split.json", {
             "fine_tuning": {str(seed): sorted(set(rows["matrix"])) for seed, rows in self.drawn.items()},
             "judged": list(self.study.truth.matrices),
             **{role: self.study.names(role) for role in ("train", "validation", "test")},
         })
         write_frame(out / "labels.parquet", pd.concat([rows.assign(seed=seed) for seed, rows in self.drawn.items()]))
+        origins = getattr(self.study.samples, "origins", None)
+        if origins is not None:  # a finished run is not taken for one with other samples
+            path = out / "made_from.json"
+            known = read_json(path) if path.exists() else {}
+            read = origins(self.study.platform.name, self.study.op.name)
+            write_json(path, known | {str(file): sha256(file) for file in read})
 
     def _costs(self) -> dict[str, float]:
         """Labels and matrices that each method read per seed, the cost of its data, how long it was trained."""
