@@ -16,7 +16,7 @@ from sparloom.sparse import Corpus
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["Resumed", "conditions_of", "identities_of"]
+__all__ = ["Resumed", "check_samples", "conditions_of", "identities_of"]
 
 IRRELEVANT = ("width", "readings", "name", "preset", "kind")
 """Attributes of a platform that its seconds do not depend on, or that every row has in a column of its own."""
@@ -45,6 +45,26 @@ def identities_of(corpus: Corpus) -> dict[str, str]:
     return {entry.name: Conditions({"identity": named(entry.name)} if named is not None else
                                    {"rows": entry.rows, "cols": entry.cols, "nnz": entry.nnz}).digest
             for entry in corpus.entries()}
+
+
+def check_samples(table: SampleTable, platform: "Platform", op: Op) -> None:
+    """Compare the machine that samples were simulated for with the one that a run is about.
+
+    Samples of older versions do not say it; measured ones are taken wherever they were measured.
+
+    Raises:
+        SchemaError: they are of a machine with other parameters; the message names them.
+    """
+    stored = table.settings((op.name, platform.name, platform.preset))
+    if stored is None or platform.kind != "simulated" or not hasattr(platform, "conditions"):
+        return
+    made, now = (Conditions({name: value for name, value in settings.items() if name != "simulator"})
+                 for settings in (stored["platform"], platform.conditions(op)))
+    if made.digest != now.digest:
+        raise SchemaError(
+            f"the samples of {op.name} on {platform.name} {platform.preset} are of another machine than this run "
+            f"({made.differences(now)}): leave its parameters as they were, or collect samples of it into another "
+            f"folder, experiment=collect_{platform.name} paths.data=...")
 
 
 @dataclass(frozen=True)

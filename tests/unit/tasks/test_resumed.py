@@ -8,6 +8,7 @@ import pytest
 from toy import SIMULATED, ToyCorpus, ToyPlatform
 
 from sparloom.data import Conditions, Journal, SampleTable
+from sparloom.data.conditions import conditions_entry
 from sparloom.errors import SchemaError
 from sparloom.ops import CsrAttention, GemmShapes, SpMM
 from sparloom.platforms import CpuKernels, NullPlatform, SpadePlatform
@@ -17,7 +18,7 @@ from sparloom.space import Readings
 from sparloom.sparse import AnchorCorpus, FolderCorpus
 from sparloom.tasks import Collect, CollectGemm, case_journal
 from sparloom.tasks.case_journal import CaseJournal, journal_folder
-from sparloom.tasks.resumed import conditions_of, identities_of
+from sparloom.tasks.resumed import check_samples, conditions_of, identities_of
 
 TABLE = Path("toy", "samples", "toy_spmm.parquet")
 GROUP = ("spmm", "toy", "only")
@@ -210,6 +211,15 @@ def test_damaged_lines_of_cases_are_named(tmp_path):
     journal.path.write_bytes(journal.path.read_bytes() + b'{"case": "b"}\n')
     with pytest.raises(SchemaError, match=r"cases.jsonl, line 2 is damaged .*: remove it"):
         journal.rows()
+
+
+def test_samples_of_a_machine_with_other_parameters_teach_nothing_about_this_one(spade):
+    entry = conditions_entry(("spmm", "spade", "cognate32"), "", conditions_of(spade, SpMM(), SIMULATED))
+    table = SampleTable.of([], [entry])
+    check_samples(table, replace(spade, readings=Readings(numbers="raw"), width=32), SpMM())
+    check_samples(SampleTable.of([]), replace(spade, dram_gb_per_s=5), SpMM())
+    with pytest.raises(SchemaError, match=r"another machine .* \(machine.dram_gb_per_s 58.6 -> 5\): .*collect"):
+        check_samples(table, replace(spade, dram_gb_per_s=5), SpMM())
 
 
 def test_conditions_that_a_run_left_are_read_again(tmp_path):
