@@ -1,14 +1,32 @@
 """Files and lines that are whole or not there, whoever writes at the same time and whatever is killed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
-from sparloom.files import append_lines, read_lines, write_text
+from sparloom import files
+from sparloom.files import (
+    append_lines,
+    atomic_folder,
+    atomic_path,
+    check_sum,
+    read_json,
+    read_lines,
+    remove_leavings,
+    scratch_folder,
+    settle,
+    write_checked_json,
+    write_sums,
+    write_text,
+)
 
 WRITER = """
 import sys
@@ -75,3 +93,117 @@ def test_writers_at_once_keep_their_lines_apart(tmp_path):
     for name in "abc":
         assert [line.split()[1] for line in lines if line.startswith(f"{name} ".encode())] == [
             str(number).encode() for number in range(count)]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from sparloom.files import atomic_folder, atomic_path, scratch_folder
+
+with atomic_path(Path(sys.argv[1]) / "file") as partial, atomic_folder(Path(sys.argv[1]) / "model") as made:
+    with scratch_folder("test") as scratch:
+        for path in (partial, made / "a", scratch / "a"):
+            path.write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_leavings_of_killed_processes_go_and_files_of_living_ones_stay(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (tmp_path / "tmp").mkdir()
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    assert len([path for path in tmp_path.rglob(".*.partial")]) == 3
+    files._remove_once.cache_clear()
+    with atomic_path(tmp_path / "other") as partial, scratch_folder("test") as scratch:
+        assert {path for path in tmp_path.rglob(".*.partial")} == {partial, scratch}
+        remove_leavings(tmp_path)
+        remove_leavings(tmp_path / "tmp")
+        assert partial.exists()
+        assert scratch.exists()
+        partial.write_text("whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "tmp"]
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_number_that_another_process_has_now_protects_no_leaving_and_a_lock_does(tmp_path):
+    left = tmp_path / f".file.{os.getpid()}-1.partial"
+    left.write_text("of this process, as far as anyone can tell")
+    remove_leavings(tmp_path)
+    assert left.exists()
+    os.utime(left, (time.time() - 1e6,) * 2)
+    held = files._hold(left, os.O_RDWR)
+    remove_leavings(tmp_path)
+    assert left.exists()
+    os.close(held)
+    remove_leavings(tmp_path)
+    assert not left.exists()
+
+
+def test_an_unfinished_folder_leaves_the_old_one(tmp_path):
+    with atomic_folder(tmp_path / "model") as made:
+        (made / "a").write_text("1")
+    with pytest.raises(IsADirectoryError), atomic_folder(tmp_path / "model") as made:
+        made.write_text("2")
+    assert (tmp_path / "model" / "a").read_text() == "1"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_a_folder_is_there_whenever_a_process_is_killed(tmp_path, monkeypatch, exchanged):
+    """A copy of what a kill before each change of a name would leave holds the old or the new folder."""
+    seen, rename, exchange = [], Path.rename, files._exchange
+
+    def snapshot() -> None:
+        copy = tmp_path / "copies" / str(len(seen))
+        shutil.copytree(tmp_path / "models", copy)
+        for path in copy.iterdir():  # their process is dead
+            rename(path, path.with_name(path.name.replace(f".{os.getpid()}-", ".3999999-")))
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", rename)
+            settle(copy / "model")
+        seen.append((copy / "model" / "a").read_text())
+
+    def renamed(self, target):
+        snapshot()
+        return rename(self, target)
+
+    def exchanges(first, second):
+        snapshot()
+        return exchanged and exchange(first, second)
+
+    with atomic_folder(tmp_path / "models" / "model") as made:
+        (made / "a").write_text("1")
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(files, "_exchange", exchanges)
+    with atomic_folder(tmp_path / "models" / "model") as made:
+        (made / "a").write_text("2")
+    snapshot()
+    assert seen == (["1", "2"] if exchanged else ["1", "1", "1", "2"])
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["model"]
+
+
+def test_json_with_a_checksum_is_read_without_it_and_not_if_it_was_changed(tmp_path):
+    path = tmp_path / "a.json"
+    write_checked_json(path, {"b": 1, "a": [0.5]})
+    assert read_json(path) == {"b": 1, "a": [0.5]}
+    path.write_text(path.read_text().replace("0.5", "0.7"))
+    with pytest.raises(ValueError, match="not what its checksum says"):
+        read_json(path)
+    path.write_text('{"old": 1}')
+    assert read_json(path) == {"old": 1}
+
+
+def test_sums_tell_a_changed_file_and_are_those_of_sha256sum(tmp_path):
+    (tmp_path / "run").mkdir()
+    write_text(tmp_path / "run" / "a.json", "{}")
+    write_sums(tmp_path / "run", {"metrics.json": "{1}"})
+    check_sum(tmp_path / "run" / "a.json", b"{}")
+    check_sum(tmp_path / "run" / "unlisted.json", b"{}")
+    for name in ("a.json", "metrics.json"):
+        with pytest.raises(ValueError, match="SHA256SUMS says"):
+            check_sum(tmp_path / "run" / name, b"{2}")
+    (tmp_path / "run" / "SHA256SUMS").rename(tmp_path / "SHA256SUMS")
+    (tmp_path / "SHA256SUMS").write_text((tmp_path / "SHA256SUMS").read_text().replace("  ", "  run/"))
+    with pytest.raises(ValueError, match="SHA256SUMS says"):
+        check_sum(tmp_path / "run" / "a.json", b"{2}")

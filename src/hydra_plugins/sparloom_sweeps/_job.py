@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Union
 from hydra.core.utils import JobReturn, JobStatus
 
 from sparloom.cli import Reported, UsageError, suggestion
+from sparloom.files import check_sum
 from sparloom.intermediate import REPORTED, STOP, STOPPED
 
 if TYPE_CHECKING:
@@ -101,10 +102,13 @@ class Job:
 
 
 def metrics(folder: Path) -> dict[str, Any]:
-    """Read what a run that ended well has written; empty if there is none."""
+    """Read what a run that ended well has written; empty if there is none, or if it is damaged: it runs again."""
+    path = folder / METRICS
     try:
-        return json.loads((folder / METRICS).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        content = path.read_bytes()
+        check_sum(path, content)
+        return json.loads(content)
+    except (FileNotFoundError, ValueError):
         return {}
 
 

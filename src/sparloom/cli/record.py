@@ -17,10 +17,11 @@ from typing import Any
 from sparloom import log
 from sparloom.checkout import revision
 from sparloom.cli.prerequisites import key_of
-from sparloom.files import append_lines, write_json, write_text
+from sparloom.files import append_lines, json_text, remove_leavings, write_json, write_sums, write_text
 
 __all__ = ["Record", "begin", "data_hash"]
 
+METRICS = "metrics.json"
 PACKAGES = ("numpy", "scipy", "pandas", "pyarrow", "torch", "lightning", "lightgbm", "scikit-learn", "hydra-core",
             "omegaconf")
 
@@ -44,9 +45,11 @@ class Record:
     began: float
 
     def finish(self, metrics: Mapping[str, float]) -> None:
-        """Write `metrics.json`: flat, numbers only, null for what is not a number."""
+        """Write `metrics.json`, flat, numbers only, null for what is not a number, after the checksums of all files."""
         numbers = {key: _number(value) for key, value in metrics.items()}
-        write_json(self.out / "metrics.json", numbers)
+        text = json_text(numbers)
+        write_sums(self.out, {METRICS: text})
+        write_text(self.out / METRICS, text)
         self._end("finished", metrics=numbers)
 
     def fail(self, reason: str) -> None:
@@ -86,6 +89,8 @@ def begin(
     ledger.parent.mkdir(parents=True, exist_ok=True)
     with ledger.open("a"):
         pass  # fails now rather than at the end of the run
+    for folder in (out, *out.parent.glob("*/")):  # of this run, and of earlier ones of its experiment that were killed
+        remove_leavings(folder)
     write_text(out / "command.txt", shlex.join(["python", Path(command[0]).name, *command[1:]]) + "\n")
     described = environment(root, seed)
     write_json(out / "environment.json", described)

@@ -1,6 +1,9 @@
 """What the featurizer reads of each matrix: sites on a grid coarse enough to be affordable, all in one file."""
 
+import io
 import json
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,12 +13,18 @@ from typing import Any
 import numpy as np
 
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.files import atomic_path
+from sparloom.files import atomic_path, read_checked, stamp_zip
 from sparloom.sparse import Pattern
 
 __all__ = ["MatrixInput", "MatrixInputs", "cap"]
 
 FORMAT = 1
+MEMBERS = ("conditions", "names", "digests", "shapes", "nnz", "quantum", "lengths", "row_steps", "cols", "counts")
+REMEDY = "run experiment=prepare_inputs"
+DAMAGES = (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, LookupError, TypeError, MemoryError,
+           NotImplementedError, RuntimeError, SyntaxError)
+"""What readers of archives raise where a file without checksum is damaged."""
+
 SITES = 4096
 FLOPS = 8e9
 """Limits of one forward and backward pass, which keep pre-training on two cores within minutes."""
@@ -100,8 +109,10 @@ class MatrixInputs:
 
     def write(self, path: Path) -> None:
         """Write one compressed .npz file, atomically."""
-        with atomic_path(path) as partial, partial.open("wb") as file:
-            np.savez_compressed(file, **self._arrays)
+        with atomic_path(path) as partial:
+            with partial.open("wb") as file:
+                np.savez_compressed(file, **self._arrays)
+            stamp_zip(partial)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -179,11 +190,29 @@ def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 def _open(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        content, checked = read_checked(path)
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
-    except (ValueError, EOFError, OSError) as error:
-        raise SchemaError(f"{path} does not hold featurizer inputs ({error}): run experiment=prepare_inputs") from None
+    except DAMAGES as error:
+        raise SchemaError(f"{path} does not hold featurizer inputs ({error}): {REMEDY}") from None
     if arrays.get("format") != FORMAT:
-        found = arrays.get("format")
-        raise SchemaError(f"{path} has format {found}, this version reads {FORMAT}: run experiment=prepare_inputs")
+        raise SchemaError(f"{path} has format {arrays.get('format')}, this version reads {FORMAT}: {REMEDY}")
+    fault = None if checked else _fault(arrays)
+    if fault is not None:
+        raise SchemaError(f"{path} is damaged ({fault}): {REMEDY}")
     return arrays
+
+
+def _fault(arrays: Mapping[str, np.ndarray]) -> str | None:
+    """Say what is impossible in the arrays of a file without checksum; None: nothing."""
+    missing = [name for name in MEMBERS if name not in arrays]
+    if missing:
+        return f"{missing[0]} is missing"
+    count, sites = len(arrays["names"]), int(arrays["lengths"].sum(dtype=np.int64))
+    for name in ("digests", "shapes", "nnz", "quantum", "lengths"):
+        if len(arrays[name]) != count:
+            return f"{name} of {len(arrays[name])} matrices, names of {count}"
+    for name in ("row_steps", "cols", "counts"):
+        if arrays[name].shape != (sites,):
+            return f"{name} has shape {arrays[name].shape} for {sites} sites"
+    return None

@@ -1,17 +1,24 @@
 """A collection in progress: rows on disk as soon as they exist, whatever kills the process."""
 
 import json
+import re
+import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
+from sparloom.data.conditions import Conditions, Group, conditions_entry
 from sparloom.data.sample import Sample
 from sparloom.data.table import SampleTable
 from sparloom.errors import SchemaError
-from sparloom.files import append_lines, read_lines
+from sparloom.files import append_lines, locked, read_lines, write_text
 
 __all__ = ["Journal", "compact"]
+
+_CRC_BYTES = len(', "crc": "00000000"}')
+_CONDITIONS = re.compile(rb'"conditions": "([0-9a-f:]+)"')
 
 
 class Journal:
@@ -26,7 +33,13 @@ class Journal:
     """
 
     def __init__(self, folder: Path, key: Sequence[str]) -> None:
+        self.key = tuple(key)
         self.path = Path(folder) / f"{','.join(quote(part, safe='') for part in key)}.jsonl"
+
+    @classmethod
+    def at(cls, path: Path) -> "Journal":
+        """Open a journal by the name of its file."""
+        return cls(path.parent, [unquote(part) for part in path.name.removesuffix(".jsonl").split(",")])
 
     def done(self, width: int | None = None) -> set[tuple[str, int]]:
         """(configuration key, round) of every row, failed ones included; of one width, or of all."""
@@ -40,24 +53,77 @@ class Journal:
         """
         return list(_complete(self.path))
 
+    def conditions(self) -> dict[str, int]:
+        """Count the rows by the conditions that they name; rows of older versions name "".
+
+        Raises:
+            SchemaError: as `samples`.
+        """
+        lines = read_lines(self.path)
+        first = _CONDITIONS.search(lines[0]) if lines else None
+        if first is not None and all(first[0] in line for line in lines):
+            return {first[1].decode(): len(lines)}  # the usual case, without a look at the rest of the rows
+        return dict(Counter(sample.conditions for sample in self.samples()))
+
+    def keep(self, conditions: str) -> None:
+        """Remove the rows that name other conditions."""
+        with locked(self.path):
+            kept = [sample for sample in self.samples() if sample.conditions == conditions]
+            write_text(self.path, "".join(f"{_line(sample.record())}\n" for sample in kept))
+
     def append(self, rows: Iterable[Sample]) -> None:
         """Write rows and wait until they are on disk."""
-        append_lines(self.path, (json.dumps(row.record(), allow_nan=False) for row in rows))
+        append_lines(self.path, (_line(row.record()) for row in rows))
 
 
 def compact(folder: Path, provenance: Sequence[Mapping[str, Any]]) -> SampleTable:
-    """Join all journals of a folder into one validated table."""
+    """Join all journals of a folder into one validated table.
+
+    Raises:
+        SchemaError: a journal is damaged, or rows of one preset were made under different conditions.
+    """
     samples: list[Sample] = []
     for path in sorted(Path(folder).glob("*.jsonl")):
         samples.extend(_complete(path))
-    table = SampleTable.concat([SampleTable.of(samples, provenance)])
+    found: dict[Group, set[str]] = {}
+    for sample in samples:
+        found.setdefault((sample.op, sample.platform, sample.preset), set()).add(sample.conditions.partition(":")[0])
+    known = []
+    for group, digests in sorted(found.items()):
+        if len(digests) > 1:
+            listed = ", ".join(digest or "none" for digest in sorted(digests))
+            raise SchemaError(f"{folder}: samples of {' '.join(group)} were made under different conditions "
+                              f"({listed}): collect them into different folders")
+        known += [conditions_entry(group, digest, Conditions.read(folder, digest)) for digest in digests if digest]
+    table = SampleTable.concat([SampleTable.of(samples, [*provenance, *known])])
     table.validate()
     return table
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    """Write a record as a line of JSON whose last entry is a checksum of the rest of the line."""
+    text = json.dumps(record, allow_nan=False)[:-1]
+    return f'{text}, "crc": "{zlib.crc32(text.encode()):08x}"}}'
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """Read a line of `line_of`, or one without checksum as older versions wrote them.
+
+    Raises:
+        ValueError: the line is damaged.
+    """
+    record = json.loads(line)
+    if not isinstance(record, dict):
+        raise ValueError("it is no object")
+    noted = record.pop("crc", None)
+    if noted is not None and noted != f"{zlib.crc32(line[:-_CRC_BYTES]):08x}":
+        raise ValueError("it is not what its checksum says")
+    return record
 
 
 def _complete(path: Path) -> Iterator[Sample]:
     for number, line in enumerate(read_lines(path), start=1):
         try:
-            yield Sample.from_record(json.loads(line))
+            yield Sample.from_record(_record(line))
         except (ValueError, TypeError, SchemaError) as error:
             raise SchemaError(f"{path}, line {number} is damaged ({error}): remove it to collect it again") from None

@@ -30,6 +30,8 @@ class Sample:
         machine: one line that describes it.
         commit: of the code that measured.
         started: UTC, ISO 8601, seconds.
+        conditions: digest of everything else that the seconds depend on, see `Conditions`, then ":" and a digest of
+            the matrix; "" in rows of older versions. Journals keep it in every row, tables once for all of a preset.
     """
 
     op: str
@@ -47,13 +49,14 @@ class Sample:
     machine: str
     commit: str
     started: str
+    conditions: str = ""
 
     @classmethod
     def of(cls, measurement: Measurement, config: Config, *, round: int, **conditions: Any) -> "Sample":
         """Make the row of one measurement.
 
         Args:
-            conditions: op, platform, preset, matrix, width, machine, commit, and started if it is not now.
+            conditions: op, platform, preset, matrix, width, machine, commit, conditions, and started if it is not now.
         """
         conditions.setdefault("started", datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
         return cls(

@@ -8,18 +8,20 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
+from sparloom.data.frames import read_frame, write_frame
 from sparloom.data.inputs import MatrixInputs
 from sparloom.data.split import Split
-from sparloom.data.store import ensure_data
+from sparloom.data.store import check_stored, ensure_data
 from sparloom.data.table import SampleTable
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.files import atomic_path
 from sparloom.sparse import WALK, WALK_STATISTICS, Role, WalkStatistics
 
 __all__ = ["SampleSource", "StoredSamples", "read_statistics", "read_walks", "write_statistics", "write_walks"]
 
 COLLECTED_BY: Mapping[str, str] = {"gemm": "collect_gemm"}
 """Operations whose problems are no sparse matrices have an experiment of their own."""
+
+REMEDY = "bring it back by `dvc pull --force`, or make it again (experiment=prepare_inputs)"
 
 
 class SampleSource(Protocol):
@@ -88,6 +90,12 @@ class StoredSamples:
         """Featurizer inputs by matrix."""
         return MatrixInputs.read(self._path("inputs/inputs.npz", experiment="prepare_inputs"))
 
+    def origins(self, platform: str, op: str) -> list[Path]:
+        """List the files that learning on a platform reads."""
+        names = (f"samples/{platform}_{op}.parquet", "split.csv", "inputs/inputs.npz", "statistics/statistics.parquet",
+                 "statistics/walks.parquet")
+        return [path for name in names if (path := Path(self.data) / self.folder / name).exists()]
+
     def _split(self) -> Split:
         return Split.read(self._path("split.csv", experiment="prepare_inputs"))
 
@@ -101,12 +109,13 @@ class StoredSamples:
                 experiment=experiment,
                 overrides=overrides,
             )
+        check_stored(Path(self.data), path)
         return path
 
 
 def read_statistics(path: Path) -> pd.DataFrame:
     """Read what `write_statistics` wrote."""
-    frame = pd.read_parquet(path)
+    frame = read_frame(path, REMEDY)
     if frame.index.name != "matrix":
         raise SchemaError(f"{path}: pattern statistics have the index matrix, not {frame.index.name}")
     return frame
@@ -116,8 +125,7 @@ def write_statistics(path: Path, frame: pd.DataFrame) -> None:
     """Write pattern statistics, one row per matrix and one column per statistic, atomically."""
     if frame.index.name != "matrix" or not frame.index.is_unique:
         raise SchemaError(f"pattern statistics need a unique index named matrix, not {frame.index.name}")
-    with atomic_path(path) as partial:
-        frame.sort_index().to_parquet(partial, compression="zstd")
+    write_frame(path, frame.sort_index())
 
 
 def read_walks(path: Path) -> dict[str, WalkStatistics]:
@@ -126,7 +134,7 @@ def read_walks(path: Path) -> dict[str, WalkStatistics]:
     Raises:
         SchemaError: written for other statistics.
     """
-    frame = pd.read_parquet(path)
+    frame = read_frame(path, REMEDY)
     if list(frame.columns) != ["matrix", *WALK, *WALK_STATISTICS]:
         raise SchemaError(f"{path} has other statistics of walks than this version: run experiment=prepare_inputs")
     keys = list(zip(*(frame[name].tolist() for name in WALK), strict=True))
@@ -146,5 +154,4 @@ def write_walks(path: Path, walks: Mapping[str, WalkStatistics]) -> None:
         pd.DataFrame({"matrix": names}), pd.DataFrame(keys, columns=WALK),
         pd.DataFrame(numbers.reshape(-1, len(WALK_STATISTICS)), columns=WALK_STATISTICS),
     ], axis=1)
-    with atomic_path(path) as partial:
-        frame.to_parquet(partial, compression="zstd")
+    write_frame(path, frame)

@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 from sparloom.errors import SchemaError
-from sparloom.files import write_json, write_text
+from sparloom.files import read_json, write_json, write_text
 from sparloom.sparse import Role
 
 __all__ = ["Split", "split_by_family"]
@@ -65,8 +64,11 @@ class Split:
             SchemaError: other columns, or a matrix listed twice.
         """
         if path.suffix == ".json":
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            return cls({name: role for role in ROLES for name in stored[role]}, stored["families"])
+            try:
+                stored = read_json(path)
+                return cls({name: role for role in ROLES for name in stored[role]}, stored["families"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise SchemaError(f"{path} is damaged, or no split ({error}): make it again") from None
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
             if not {"name", "family", "role"} <= set(rows.fieldnames or ()):

@@ -1,15 +1,20 @@
 """The data of a clone: data/ is fetched from the DVC store inside the repository, offline, at first use."""
 
+import hashlib
+import json
 import logging
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
-from sparloom.errors import MissingArtifact
+from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.files import locked, sha256, write_text
 
-__all__ = ["ensure_data"]
+__all__ = ["check_stored", "ensure_data"]
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +48,47 @@ def ensure_data(folder: Path) -> None:
                 f"{folder.name}/ could not be fetched from the data store ({fault}); run `dvc pull` in {folder.parent}",
                 experiment="collect_spade",
             )
+
+
+def check_stored(folder: Path, path: Path) -> None:
+    """Compare a file under `folder` with the one of the data store, which may carry no checksum of its own.
+
+    A file of another size was made anew here and is left to its reader: damage that keeps the size is found.
+
+    Raises:
+        SchemaError: as many bytes as the stored file has, but others.
+    """
+    pointer = Path(folder).absolute().with_name(f"{Path(folder).name}.dvc")
+    if pointer.exists() and path.is_file():
+        digest, size = _listed(pointer, sha256(pointer)).get(path.absolute().relative_to(folder.absolute()).as_posix(),
+                                                            ("", -1))
+        found = path.stat()
+        if found.st_size == size and _md5(path, found.st_mtime_ns) != digest:
+            raise SchemaError(f"{path} is damaged (it is not the file of the data store): "
+                              f"bring it back by `dvc pull --force`")
+
+
+@lru_cache(maxsize=8)
+def _listed(pointer: Path, version: str) -> Mapping[str, tuple[str, int]]:
+    """MD5 and size of the files that a pointer of `version` stands for; empty where their list is not at hand."""
+    found = re.search(r"md5:\s*([0-9a-f]{32})\.dir", pointer.read_text(encoding="utf-8"))
+    stores = (pointer.parent / ".dvc" / "cache" / "files" / "md5", pointer.parent / "dvc-store" / "files" / "md5")
+    for store in stores if found else ():
+        path = store / found[1][:2] / f"{found[1][2:]}.dir"
+        if path.exists():
+            files = {entry["relpath"]: entry["md5"] for entry in json.loads(path.read_text(encoding="utf-8"))}
+            return {name: (digest, _size(store / digest[:2] / digest[2:])) for name, digest in files.items()}
+    return {}
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else -1
+
+
+@lru_cache(maxsize=256)
+def _md5(path: Path, changed: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()
 
 
 def _pull(pointer: Path) -> str | None:

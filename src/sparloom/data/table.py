@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from sparloom.data.conditions import GROUP, Group, group_of, mixture
+from sparloom.data.frames import read_rows, write_rows
 from sparloom.data.sample import Sample
 from sparloom.errors import SchemaError
-from sparloom.files import atomic_path
 
 __all__ = ["SCHEMA", "SampleTable"]
 
@@ -33,6 +33,7 @@ PROBLEM = ("op", "platform", "preset", "matrix", "width")  # what is collected t
 DEFAULT_TIES: Mapping[str, float] = {"wall": 0.05, "device": 0.05, "simulated": 0.01}
 """Relative differences that carry no order, at least: measured pairs within 5 %, simulated pairs within 1 %."""
 
+REMEDY = "bring it back by `dvc pull --force`, or remove it and collect it again (experiment=collect_<platform>)"
 _METADATA = b"sparloom"
 _TEXTS = tuple(field.name for field in SCHEMA if pa.types.is_dictionary(field.type))
 
@@ -78,32 +79,32 @@ class SampleTable:
         """Write one compressed Parquet file, atomically; equal rows give an equal file, in whatever order they came."""
         metadata = json.dumps({"format": FORMAT, "provenance": list(self.provenance)}, allow_nan=False, sort_keys=True)
         rows = self._sorted().replace_schema_metadata({_METADATA: metadata.encode()})
-        with atomic_path(path) as partial:
-            pq.write_table(
-                rows,
-                partial,
-                compression="zstd",
-                compression_level=19,
-                use_dictionary=list(_TEXTS),
-                column_encoding={
-                    "seconds.list.element": "BYTE_STREAM_SPLIT",
-                    "cpu_seconds.list.element": "BYTE_STREAM_SPLIT",
-                    "started": "DELTA_BINARY_PACKED",
-                },
-                store_schema=True,
-            )
+        write_rows(
+            path,
+            rows,
+            compression_level=19,
+            use_dictionary=list(_TEXTS),
+            column_encoding={
+                "seconds.list.element": "BYTE_STREAM_SPLIT",
+                "cpu_seconds.list.element": "BYTE_STREAM_SPLIT",
+                "started": "DELTA_BINARY_PACKED",
+            },
+            store_schema=True,
+        )
 
     @classmethod
     def concat(cls, tables: "Sequence[SampleTable]") -> "SampleTable":
         """Join tables; a row that occurs twice is kept once.
 
         Raises:
-            SchemaError: the same configuration and round with different seconds.
+            SchemaError: the same configuration and round with different seconds, or rows of one preset that were made
+                under different conditions.
         """
         rows = pa.concat_tables([table._rows for table in tables]) if tables else SCHEMA.empty_table()
+        unknown = _unknown_groups(tables)
         provenance: list[Mapping[str, Any]] = []
         for entry in (entry for table in tables for entry in table.provenance):
-            if entry not in provenance:
+            if entry not in provenance and group_of(entry) not in unknown:
                 provenance.append(entry)
         return cls(_without_duplicates(rows.unify_dictionaries()), provenance)
 
@@ -119,6 +120,25 @@ class SampleTable:
 
     def widths(self) -> tuple[int, ...]:
         return tuple(sorted(self._unique("width")))
+
+    def conditions(self) -> dict[Group, str]:
+        """Digest of the conditions of every operation, platform and preset that has rows; "": nobody noted it."""
+        known = {group_of(entry): str(entry["conditions"]["digest"]) for entry in self.provenance
+                 if group_of(entry) is not None}
+        return {group: known.get(group, "") for group in self._groups()}
+
+    def settings(self, group: Group) -> Mapping[str, Any] | None:
+        """Give the settings behind the digest of a group; None where they are not known."""
+        found = [entry["conditions"].get("settings") for entry in self.provenance if group_of(entry) == group]
+        return found[-1] if found else None
+
+    def without(self, group: Group) -> "SampleTable":
+        """Drop all rows of one operation, platform and preset."""
+        mask = np.ones(len(self), bool)
+        for name, value in zip(GROUP, group, strict=True):
+            mask &= self._is_in(name, (value,))
+        kept = [entry for entry in self.provenance if group_of(entry) != group]
+        return SampleTable(self._rows.filter(pa.array(~mask)), kept)
 
     def frame(self) -> pd.DataFrame:
         """All rows as a pandas frame; text columns are categories."""
@@ -145,10 +165,20 @@ class SampleTable:
         return SampleTable(self._rows.filter(pa.array(mask)), self.provenance)
 
     def updated(self, fresh: "SampleTable") -> "SampleTable":
-        """Take all rows of a newer table; of this one keep the operations, presets, matrices and widths it lacks."""
+        """Take all rows of a newer table; of this one keep the operations, presets, matrices and widths it lacks.
+
+        Raises:
+            SchemaError: rows of one preset would be of different conditions, or of conditions that nobody noted.
+        """
         taken = fresh._problems().unique()
-        kept = self._rows.filter(pa.array(~self._problems().isin(taken)))
-        return SampleTable.concat([SampleTable(kept, self.provenance), fresh])
+        kept = SampleTable(self._rows.filter(pa.array(~self._problems().isin(taken))), self.provenance)
+        left, made = kept.conditions(), fresh.conditions()
+        for group in sorted(left.keys() & made.keys()):
+            if left[group] != made[group]:
+                raise SchemaError(mixture(group, left[group], made[group]))
+        present = {*left, *made, None}
+        kept.provenance = tuple(entry for entry in kept.provenance if group_of(entry) in present - made.keys())
+        return SampleTable.concat([kept, fresh])
 
     def labels(
         self, *, ties: Mapping[str, float] = DEFAULT_TIES, noise: Mapping[str, float] | None = None
@@ -209,20 +239,23 @@ class SampleTable:
             SchemaError: an empty field, seconds that are not positive and finite, both or neither of seconds and
                 failure, an unknown kind, or contradicting duplicates.
         """
+        self._check_values()
+        failed = pc.is_valid(self._rows["failure"]).to_numpy()
+        self._refuse(np.isfinite(self._least()) == failed, "needs seconds or a failure, not both or neither")
+        _without_duplicates(self._rows)
+
+    def _check_values(self) -> None:
+        """Check what takes no time: nothing is empty, seconds are positive and finite, clocks are known."""
         for field in SCHEMA:
             missing = self._rows[field.name].null_count
             if missing and field.name != "failure":
                 raise SchemaError(f"column {field.name} is empty in {missing} of {len(self)} rows")
-        least = self._least()
-        failed = pc.is_valid(self._rows["failure"]).to_numpy()
-        self._refuse(np.isfinite(least) == failed, "needs seconds or a failure, not both or neither")
         values = self._rows["seconds"].combine_chunks().flatten().to_numpy()
         if not (np.isfinite(values) & (values > 0)).all():
             raise SchemaError("seconds must be finite and above 0; record a failure with its reason instead")
         kinds = set(self._unique("kind")) - set(DEFAULT_TIES)
         if kinds:
             raise SchemaError(f"unknown kind {', '.join(sorted(kinds))}; kinds are {', '.join(DEFAULT_TIES)}")
-        _without_duplicates(self._rows)
 
     def _compare(self, *names: str) -> None:
         for name in names:
@@ -249,6 +282,14 @@ class SampleTable:
             least[some] = np.minimum.reduceat(values[:end], offsets[:-1][some])
         return least
 
+    def _groups(self) -> list[Group]:
+        texts = [self._text(name) for name in GROUP]
+        codes = np.stack([text.codes for text in texts], axis=1).astype(np.int64)
+        sizes = [len(text.categories) for text in texts]
+        found = np.unique(np.ravel_multi_index(tuple(codes.T), sizes)) if len(self) else ()
+        return [tuple(str(text.categories[place]) for text, place in zip(texts, places, strict=True))
+                for places in zip(*np.unravel_index(found, sizes), strict=True)] if len(self) else []
+
     def _problems(self) -> pd.MultiIndex:
         columns = {name: self._text(name).astype(str) if name in _TEXTS else self._rows[name] for name in PROBLEM}
         return pd.MultiIndex.from_frame(pd.DataFrame(columns))
@@ -273,18 +314,45 @@ class SampleTable:
         return _conform(plain.sort_by([(name, "ascending") for name in ORDER]).combine_chunks(), "sample table")
 
 
+def _unknown_groups(tables: Sequence[SampleTable]) -> set[Group]:
+    """Groups of which some rows do not say their conditions.
+
+    Raises:
+        SchemaError: two tables have rows of one group that were made under different conditions.
+    """
+    if len(tables) < 2 or not any(group_of(entry) for table in tables for entry in table.provenance):
+        return set()
+    found: dict[Group, str] = {}
+    unknown = set()
+    for group, digest in (item for table in tables for item in table.conditions().items()):
+        if not digest:
+            unknown.add(group)
+        elif found.setdefault(group, digest) != digest:
+            raise SchemaError(mixture(group, found[group], digest))
+    return unknown
+
+
 def _read(path: Path) -> SampleTable:
-    try:
-        rows = pq.read_table(path, read_dictionary=list(_TEXTS))
-    except pa.ArrowInvalid as error:
-        raise SchemaError(f"{path} is not a Parquet file: {error}") from None
+    rows, checked = read_rows(path, REMEDY, read_dictionary=list(_TEXTS))
     stored = (rows.schema.metadata or {}).get(_METADATA)
     if stored is None:
         raise SchemaError(f"{path} is no sample table: its metadata is missing; write it with SampleTable.write")
-    metadata = json.loads(stored)
-    if metadata["format"] != FORMAT:
-        raise SchemaError(f"{path} has format {metadata['format']}, this version reads {FORMAT}: collect it again")
-    return SampleTable(_conform(rows, str(path)), metadata["provenance"])
+    try:
+        metadata = json.loads(stored)
+        found, provenance = metadata["format"], [dict(entry) for entry in metadata["provenance"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise SchemaError(f"{path} is damaged (metadata: {error}): {REMEDY}") from None
+    if found != FORMAT:
+        raise SchemaError(f"{path} has format {found}, this version reads {FORMAT}: collect it again")
+    if checked:
+        return SampleTable(_conform(rows, str(path)), provenance)
+    try:  # nothing vouches for the bytes, so the values must at least be possible
+        rows.validate(full=True)
+        table = SampleTable(_conform(rows, str(path)), provenance)
+        table._check_values()
+    except (pa.ArrowException, ValueError, TypeError, LookupError, SchemaError) as error:
+        raise SchemaError(f"{path} is damaged ({str(error).splitlines()[0]}): {REMEDY}") from None
+    return table
 
 
 def _conform(rows: pa.Table, origin: str) -> pa.Table:

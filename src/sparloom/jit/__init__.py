@@ -8,9 +8,11 @@ from sparloom.jit.cuda_text import cuda_text
 from sparloom.jit.function import Function
 from sparloom.jit.native import NativeCall, address, aligned, check_memory
 from sparloom.jit.result_pool import RESULTS, ResultPool
-from sparloom.jit.source import Source, kernel_source
+from sparloom.jit.source import Source, kernel_folder, kernel_source, sources_digest
+from sparloom.jit.toolchain import compiler_version
 
 __all__ = [
     "RESULTS", "Function", "Library", "NativeCall", "ResultPool", "Source", "address", "aligned", "cache_folder",
-    "check_cuda", "check_memory", "compile_c", "compile_cpp", "cuda_text", "kernel_source",
+    "check_cuda", "check_memory", "compile_c", "compile_cpp", "compiler_version", "cuda_text", "kernel_folder",
+    "kernel_source", "sources_digest",
 ]

@@ -5,11 +5,11 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from sparloom.errors import CompileError, Unsupported
+from sparloom.files import scratch_folder
 
 __all__ = ["check_cuda"]
 
@@ -53,7 +53,7 @@ def _find_nvrtc() -> Path | None:
 
 
 def _check_nvcc(nvcc: str, source: str, architecture: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="sparloom-") as folder:
+    with scratch_folder("compile") as folder:
         path = Path(folder) / "kernel.cu"
         path.write_text(source, encoding="utf-8")
         out = str(path.with_suffix(".cubin"))

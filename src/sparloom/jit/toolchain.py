@@ -16,7 +16,7 @@ from typing import Literal
 
 from sparloom.errors import CompileError
 
-__all__ = ["Toolchain", "default_flags", "find_toolchain", "processor_signature"]
+__all__ = ["Toolchain", "compiler_version", "default_flags", "find_toolchain", "processor_signature"]
 
 Language = Literal["c", "c++"]
 
@@ -125,6 +125,14 @@ def default_flags(toolchain: Toolchain) -> tuple[str, ...]:
     if not (toolchain.is_clang and sys.platform == "darwin"):
         flags.append("-fopenmp")
     return tuple(flags)
+
+
+def compiler_version(language: Language) -> str:
+    """Give the first line of what the compiler says of itself; "none" where there is none."""
+    try:
+        return find_toolchain(language).version.partition("\n")[0]
+    except CompileError:
+        return "none"
 
 
 def _stamp(path: str) -> tuple[str, int]:

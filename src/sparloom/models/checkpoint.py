@@ -1,7 +1,9 @@
 """Checkpoints: plain tensors and JSON in one file that is loaded without running code and refuses a wrong use."""
 
+import io
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +14,16 @@ import torch
 from torch import Tensor
 
 from sparloom.errors import SchemaError
-from sparloom.files import atomic_path
+from sparloom.files import atomic_path, read_checked, stamp_zip
 
 __all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
 
 FORMAT = 1
+REMEDY = "train it again, or bring it back by `dvc pull --force`"
+DAMAGES = (RuntimeError, UnpicklingError, LookupError, TypeError, ValueError, AttributeError, OSError, EOFError,
+           MemoryError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+"""What readers of checkpoints raise where a file without checksum is damaged."""
+
 TEXTS = ("kind", "op", "platform", "space")
 
 
@@ -63,8 +70,10 @@ def save_checkpoint(
     header = {name: getattr(checkpoint, name) for name in TEXTS}
     header |= {"format": FORMAT, "settings": checkpoint.settings, "notes": checkpoint.notes}
     content = {"header": json.dumps(header, allow_nan=False, sort_keys=True), "weights": weights}
-    with atomic_path(path) as partial, partial.open("wb") as file:
-        torch.save(content, file)  # given a path, it would write the name of the file into the file
+    with atomic_path(path) as partial:
+        with partial.open("wb") as file:
+            torch.save(content, file)  # given a path, it would write the name of the file into the file
+        stamp_zip(partial)
 
 
 def load_checkpoint(path: Path, **expected: str) -> Checkpoint:
@@ -76,23 +85,38 @@ def load_checkpoint(path: Path, **expected: str) -> Checkpoint:
     Raises:
         SchemaError: no checkpoint, another format, or made for something else than expected; the message says which.
     """
-    if path.exists() and not zipfile.is_zipfile(path):
-        raise SchemaError(f"{path} is no checkpoint of sparloom (not a zip file): train it again")
     try:
-        stored = torch.load(path, map_location="cpu", weights_only=True)
-        header, weights = json.loads(stored["header"]), stored["weights"]
-    except (RuntimeError, UnpicklingError, KeyError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise SchemaError(f"{path} is no checkpoint of sparloom ({reason}): train it again") from None
+        content, checked = read_checked(path)
+        if not zipfile.is_zipfile(io.BytesIO(content)):
+            raise ValueError("not a zip file")
+        fault = None if checked else _damaged_member(content)
+        if fault is not None:
+            raise ValueError(f"its member {fault} is damaged")
+        stored = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        header, weights = json.loads(stored["header"]), dict(stored["weights"])
+    except FileNotFoundError:
+        raise
+    except DAMAGES as error:
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise SchemaError(f"{path} is no checkpoint of sparloom ({reason}): {REMEDY}") from None
     if header.get("format") != FORMAT:
         raise SchemaError(f"{path} has checkpoint format {header.get('format')}, this version reads {FORMAT}: "
                           "train it again")
+    lacking = [name for name in (*TEXTS, "settings", "notes") if name not in header]
+    if lacking:
+        raise SchemaError(f"{path} is damaged (its header has no {lacking[0]}): {REMEDY}")
     for name, wanted in expected.items():
         if header[name] != wanted:
             raise SchemaError(f"{path} was made for {name} {header[name]!r}, not {wanted!r}: {_remedy(name)}")
     floats = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
     return Checkpoint(weights=floats, settings=header["settings"], notes=header["notes"],
                       **{name: header[name] for name in TEXTS})
+
+
+def _damaged_member(content: bytes) -> str | None:
+    """Name a member of a zip file without checksum whose bytes differ from their CRC-32; None: there is none."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return archive.testzip()
 
 
 def _remedy(name: str) -> str:

@@ -1,8 +1,9 @@
 """A platform without hardware: results by the oracle, seconds by a formula."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,10 @@ class NullPlatform:
     def __init__(self, width: int, preset: str) -> None:
         self.width = width
         self.preset = preset
+
+    def conditions(self, op: Op) -> Mapping[str, Any]:
+        """Name the constants of the formula."""
+        return {"best_rows": BEST_ROWS, "flops_per_second": FLOPS_PER_SECOND, "step": STEP}
 
     def space(self, op: Op) -> ConfigSpace:
         """Schedules of the CPU under the name of this platform; operations it does not know are taken for SpMM."""

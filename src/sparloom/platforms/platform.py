@@ -17,7 +17,9 @@ class Platform(Protocol):
     """A machine that runs configurations of operations, or simulates them.
 
     Several presets of one platform may share their work in `measure_together`, which tasks use where a class has it;
-    see `SpadePlatform`.
+    see `SpadePlatform`. A class may also have `conditions(op)`, a mapping of plain values on which its seconds depend
+    beside the machine, the timing and what a row of a sample table names: samples that were made under other ones are
+    not added to. Where it has none, its public attributes are taken, without `width`.
 
     Args:
         name: of the platform, one for all presets.

@@ -8,12 +8,14 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
+from sparloom.data import read_frame, write_frame
 from sparloom.files import atomic_path
 from sparloom.report.figures import NAMES
 from sparloom.report.summary import draws, largest, lead, quality, speedups
 
 __all__ = ["Compared", "read_compared", "row_label", "row_metrics", "row_statistics", "rows_cells", "rows_table"]
 
+REMEDY = "compare the arms again, the finished ones are taken as they are"
 TEXTS = ("group", "row", "label", "arm", "note", "failure")
 HEADINGS: Mapping[str, tuple[str, float, int]] = {
     "ape_time": ("APE of time, %", 1, 2), "ape_speedup": ("APE of speedup, %", 1, 2), "dce": ("DCE/10⁶", 1e6, 2),
@@ -41,8 +43,7 @@ class Compared:
     def write(self, out: Path) -> None:
         """Write rows.parquet, per_matrix.parquet and, unless empty, curves.csv."""
         for name, frame in (("rows", self.rows), ("per_matrix", self.per_matrix)):
-            with atomic_path(out / f"{name}.parquet") as partial:
-                frame.to_parquet(partial, compression="zstd")
+            write_frame(out / f"{name}.parquet", frame)
         if len(self.curves):
             with atomic_path(out / "curves.csv") as partial:
                 self.curves.to_csv(partial, index=False)
@@ -67,8 +68,8 @@ class Compared:
 def read_compared(folder: Path) -> Compared:
     """Read what a comparison wrote."""
     curves = folder / "curves.csv"
-    return Compared(pd.read_parquet(folder / "rows.parquet"), pd.read_parquet(folder / "per_matrix.parquet"),
-                    pd.read_csv(curves) if curves.exists() else pd.DataFrame())
+    rows, per_matrix = (read_frame(folder / f"{name}.parquet", REMEDY) for name in ("rows", "per_matrix"))
+    return Compared(rows, per_matrix, pd.read_csv(curves) if curves.exists() else pd.DataFrame())
 
 
 def row_statistics(frame: pd.DataFrame, *, reference: str | None, seed: int) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sparloom.files import sha256
 from sparloom.log import track
 from sparloom.sparse.corpus import MatrixEntry, Role, entry_of, family_role, row_bin
 from sparloom.sparse.matrices import MATRIX_ENDINGS, matrix_stem, read_matrix
@@ -35,6 +36,10 @@ class FolderCorpus:
     def load(self, name: str) -> SparseMatrix:
         """Read one matrix; its values are float32, beside the exact ones where these differ."""
         return read_matrix(self._files()[entry_of(self.entries(), name).name][1]).astype(np.float32)
+
+    def identity(self, name: str) -> str:
+        """Hash the file of a matrix: files of one name in two folders may hold different matrices."""
+        return sha256(self._files()[entry_of(self.entries(), name).name][1])
 
     def split(self) -> dict[str, Role]:
         """Give every matrix a role by the hash of its family."""

@@ -10,8 +10,7 @@ import pandas as pd
 from rich.table import Table
 
 from sparloom import log
-from sparloom.data import SampleSource, SampleTable
-from sparloom.files import atomic_path
+from sparloom.data import SampleSource, SampleTable, write_frame
 from sparloom.measure import geomean, kendall_tau, noise_floor
 from sparloom.ops import Op
 from sparloom.tasks.failures import tell_failures
@@ -42,8 +41,7 @@ class AuditLabels:
         table = samples_of(self.samples, self.platform, self.op)
         default = self.platform.space(self.op).default().key
         frame = audit(table, default)
-        with atomic_path(out / "per_matrix.parquet") as partial:
-            frame.to_parquet(partial, compression="zstd")
+        write_frame(out / "per_matrix.parquet", frame)
         rows = table.frame()
         log.console.print(_distributions(frame), soft_wrap=False)
         tell_failures(table)

@@ -5,13 +5,14 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch.csr import CsrPolicy
 from sparloom.errors import SparloomError
-from sparloom.files import atomic_path, write_json
+from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
 from sparloom.nn import SPARSE_LIBRARIES
 from sparloom.platforms import keep_threads_awake
@@ -25,7 +26,6 @@ from sparloom.tasks.dispatch_score import DispatchBench
 from sparloom.tasks.fanout import run_apart
 from sparloom.tasks.kernel_peers import peer_versions
 from sparloom.tasks.processors import alone
-from sparloom.tasks.provenance import commit
 
 __all__ = ["BenchDispatch"]
 
@@ -107,8 +107,7 @@ class BenchDispatch:
                                    *(row for row in explored if "way" in row)], DECISIONS),
             "candidates": frame_of((row for row in explored if "way" not in row), CANDIDATES)}
         for name, frame in frames.items():
-            with atomic_path(out / f"{name}.parquet") as path:
-                frame.to_parquet(path, compression="zstd")
+            write_frame(out / f"{name}.parquet", frame)
         write_json(out / "peers.json", peer_versions())
         metrics = dispatch_metrics(**frames, seed=self.seed)
         for table in dispatch_tables(metrics):
@@ -159,7 +158,8 @@ class BenchDispatch:
         folder = journal_folder(str(self._folder), self.ways, self.repeats) if step == "explore" else self._folder
         return CaseJournal(folder / f"{step}.jsonl")
 
-    @property
+    @cached_property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        return journal_folder(self.journals, commit(), self.timing, self.policy, self.heads, self.threads, self.seed)
+        return journal_folder(self.journals, self.timing, self.policy, self.heads, self.threads, self.seed,
+                              corpora=[self.corpus])

@@ -15,10 +15,11 @@ import pandas as pd
 import torch
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch import PlanCache
 from sparloom.dispatch.csr import CsrPolicy, CudaPlace
 from sparloom.errors import SparloomError, Unsupported
-from sparloom.files import atomic_path, write_json
+from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
 from sparloom.nn import CUDA_SPARSE_LIBRARIES
 from sparloom.platforms import CupyGpu, Gpu
@@ -28,7 +29,6 @@ from sparloom.tasks.case_journal import journal_folder
 from sparloom.tasks.dispatch_cases import DispatchCase, dispatch_cases, spread_out
 from sparloom.tasks.dispatch_device import DeviceDispatchBench
 from sparloom.tasks.kernel_peers import peer_versions
-from sparloom.tasks.provenance import commit
 from sparloom.tasks.timed_cases import timed_cases
 
 __all__ = ["BenchDispatchCuda"]
@@ -88,8 +88,9 @@ class BenchDispatchCuda:
         entries = {entry.name: entry for entry in spread_out(self.corpus.entries(), self.count)}
         planned = dispatch_cases(list(entries.values()), self.ops, memory_bytes=self.memory_bytes)
         cases = {case.key: case for each in planned.values() for case in each}
-        folder = journal_folder(self.journals, commit(), [(entry.name, entry.nnz) for entry in entries.values()],
-                                self.timing, self.policy, self.heads, self.memory_bytes, signature, self.seed)
+        folder = journal_folder(self.journals, [(entry.name, entry.nnz) for entry in entries.values()], self.timing,
+                                self.policy, self.heads, self.memory_bytes, signature, self.seed,
+                                corpora=[self.corpus])
         bench = DeviceDispatchBench(where, torch.device(self.device), self.timing, self.heads, self.policy,
                                     self.memory_bytes, PlanCache(folder / "plans", keep_busy=True), self.seed)
         frame = timed_cases(
@@ -100,8 +101,7 @@ class BenchDispatchCuda:
             raise Unsupported(f"none of {len(cases)} cases could be timed, {next(iter(cases))}: {frame['failure'][0]}")
         tables = _tables(frame)
         for name, table in tables.items():
-            with atomic_path(out / f"{name}.parquet") as path:
-                table.to_parquet(path, compression="zstd")
+            write_frame(out / f"{name}.parquet", table)
         write_json(out / "peers.json", peer_versions(PACKAGES))
         write_json(out / "device.json", signature)
         metrics = device_dispatch_metrics(**tables, seed=self.seed)

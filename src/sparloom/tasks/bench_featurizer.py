@@ -13,8 +13,7 @@ import torch
 from rich.table import Table
 
 from sparloom import log
-from sparloom.data import MatrixInput, SampleSource
-from sparloom.files import atomic_path
+from sparloom.data import MatrixInput, SampleSource, write_frame
 from sparloom.models import Network, conv_flops, initialise, retain_memory
 
 __all__ = ["BenchFeaturizer"]
@@ -54,8 +53,7 @@ class BenchFeaturizer:
         for work in works:
             work.step()  # builds the map
         frame = pd.DataFrame([self._timed(work, turn) for turn in range(self.rounds) for work in works])
-        with atomic_path(out / "passes.parquet") as partial:
-            frame.to_parquet(partial, compression="zstd")
+        write_frame(out / "passes.parquet", frame)
         metrics = shares(frame)
         _show(metrics, [kind for kind in frame["inputs"].unique() if kind != PRODUCT])
         return metrics | {"threads": torch.get_num_threads()}

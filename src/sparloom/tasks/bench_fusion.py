@@ -4,15 +4,15 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import pandas as pd
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch import PlanCache
 from sparloom.errors import SparloomError
-from sparloom.files import atomic_path
 from sparloom.fusion import Pair
 from sparloom.measure import TimingProtocol, cache_levels
 from sparloom.platforms import keep_threads_awake
@@ -23,7 +23,6 @@ from sparloom.tasks.fanout import run_apart
 from sparloom.tasks.fusion_cases import Block, Case, cases, fusion_set
 from sparloom.tasks.fusion_score import Bench, decide, score
 from sparloom.tasks.processors import alone
-from sparloom.tasks.provenance import commit
 
 __all__ = ["BenchFusion"]
 
@@ -77,8 +76,7 @@ class BenchFusion:
                     if reason:
                         logger.warning("%s is left out: %s", name, reason)
         frame = pd.DataFrame(self._rows(planned, entries))
-        with atomic_path(out / "per_matrix.parquet") as path:
-            frame.to_parquet(path, compression="zstd")
+        write_frame(out / "per_matrix.parquet", frame)
         metrics = fusion_metrics(frame, seed=self.seed)
         for table in fusion_tables(metrics):
             log.console.print(table)
@@ -137,10 +135,11 @@ class BenchFusion:
     def _journal(self, step: str) -> CaseJournal:
         return CaseJournal(self._folder / f"{step}.jsonl")
 
-    @property
+    @cached_property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        return journal_folder(self.journals, commit(), self.timing, self.gemv_flops, self.seed, self.ops)
+        return journal_folder(self.journals, self.timing, self.gemv_flops, self.seed, self.ops, self.blocks,
+                              corpora=[self.anchors, self.corpus])
 
 
 def _key(step: str, case: Case) -> str:

@@ -2,23 +2,23 @@
 
 import shutil
 import statistics
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch import PlanCache
-from sparloom.files import atomic_path
+from sparloom.files import scratch_folder
 from sparloom.report import draw_gcn, gcn_metrics, gcn_table
 from sparloom.sparse import Corpus, MatrixEntry
 from sparloom.tasks.case_journal import journal_folder
 from sparloom.tasks.gcn_graphs import GraphChoice
 from sparloom.tasks.gcn_methods import Method, own_methods, peer_methods
 from sparloom.tasks.gcn_training import Classification, Trainee, rest_seconds
-from sparloom.tasks.provenance import commit
 from sparloom.tasks.timed_cases import timed_cases
 
 __all__ = ["BenchGcn"]
@@ -61,8 +61,7 @@ class BenchGcn:
         planned = {f"{name} {width}": (entries[name], width) for width in self.widths for name in entries}
         frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=self.threads, weights={
             key: float(entry.nnz * width) for key, (entry, width) in planned.items()})
-        with atomic_path(out / "per_matrix.parquet") as partial:
-            frame.to_parquet(partial, compression="zstd")
+        write_frame(out / "per_matrix.parquet", frame)
         metrics = gcn_metrics(frame, seed=self.seed)
         log.console.print(gcn_table(metrics))
         draw_gcn(frame, out / "training")
@@ -78,7 +77,7 @@ class BenchGcn:
         peers = peer_methods(task, seed=self.seed)
         probes = {name: self._probed(method) for name, method in peers.items()}
         form = min(probes, key=probes.__getitem__)
-        with tempfile.TemporaryDirectory() as warm, tempfile.TemporaryDirectory() as fresh:
+        with scratch_folder("cache") as warm, scratch_folder("cache") as fresh:
             for method in own_methods(task, PlanCache(Path(warm), keep_busy=True), seed=self.seed).values():
                 self._probed(method)
             methods = {"pyg": peers[form], **own_methods(task, PlanCache(Path(fresh), keep_busy=True), seed=self.seed)}
@@ -110,8 +109,8 @@ class BenchGcn:
             yield {"method": name, "first_seconds": first[name], "step_seconds": step, "block_seconds": blocks[name],
                    "steps": steps, "seconds": first[name] + (steps - 1) * step, "loss": trainee.loss}
 
-    @property
+    @cached_property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        return journal_folder(self.journals, commit(), self.graphs, *self.widths, self.blocks, self.block_steps,
-                              self.probe_steps, self.threads, self.seed)
+        return journal_folder(self.journals, self.graphs, self.widths, self.blocks, self.block_steps, self.probe_steps,
+                              self.threads, self.seed, corpora=[self.corpus])

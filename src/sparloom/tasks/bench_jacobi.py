@@ -4,15 +4,15 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import pandas as pd
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch import PlanCache
 from sparloom.errors import SparloomError
-from sparloom.files import atomic_path
 from sparloom.measure import TimingProtocol
 from sparloom.platforms import keep_threads_awake
 from sparloom.report import draw_jacobi, jacobi_metrics, jacobi_table
@@ -22,7 +22,6 @@ from sparloom.tasks.fanout import run_apart
 from sparloom.tasks.jacobi_cases import jacobi_set, system
 from sparloom.tasks.jacobi_score import JacobiBench, decide_jacobi, score_jacobi
 from sparloom.tasks.processors import alone
-from sparloom.tasks.provenance import commit
 
 __all__ = ["BenchJacobi"]
 
@@ -77,8 +76,7 @@ class BenchJacobi:
                     if reason:
                         logger.info("%s is left out: %s", name, reason)
         frame = pd.DataFrame(self._rows(entries))
-        with atomic_path(out / "per_matrix.parquet") as path:
-            frame.to_parquet(path, compression="zstd")
+        write_frame(out / "per_matrix.parquet", frame)
         metrics = jacobi_metrics(frame, seed=self.seed)
         log.console.print(jacobi_table(frame))
         for key, value in metrics.items():
@@ -124,8 +122,8 @@ class BenchJacobi:
     def _journal(self, step: str) -> CaseJournal:
         return CaseJournal(self._folder / f"{step}.jsonl")
 
-    @property
+    @cached_property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        return journal_folder(self.journals, commit(), self.timing, self.columns, self.threads, self.tolerance,
-                              self.most_steps, self.seed)
+        return journal_folder(self.journals, self.timing, self.columns, self.threads, self.tolerance, self.most_steps,
+                              self.seed, corpora=[self.anchors, self.corpus])

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.errors import Unsupported
-from sparloom.files import atomic_path, write_json
+from sparloom.files import write_json
 from sparloom.fusion import Executor, Variant, pinned, tall_gemm, unfused_schedule
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import GEMM, GemmShape, GemmSpmm, OracleBounds, SpMM
@@ -78,8 +79,7 @@ class BenchKernels:
                 rows += [{**problem, "method": method, **statistics_of(taken)}
                          for method, taken in measured.items()]
         frame = pd.DataFrame(rows)
-        with atomic_path(out / "per_matrix.parquet") as partial:
-            frame.to_parquet(partial, compression="zstd")
+        write_frame(out / "per_matrix.parquet", frame)
         write_json(out / "peers.json", peer_versions())
         metrics = kernel_metrics(frame, seed=self.seed)
         _show(metrics, self.widths)

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,6 @@ from sparloom.tasks.encoder_peers import (
     module_peer_versions,
 )
 from sparloom.tasks.packed_inputs import PackedInputs, attention_module, encoder_layer
-from sparloom.tasks.provenance import commit
 from sparloom.tasks.ragged_case import RaggedCase, method_rows, planned_cases, ragged_frame
 from sparloom.tasks.ragged_compilation import compile_seconds
 from sparloom.tasks.ragged_modules import OWN_MODULES, attention_kernels, prelude_seconds
@@ -145,8 +145,8 @@ class BenchRagged:
     def _products(self, about: Row, calls: Mapping[str, Callable[[], object]]) -> list[Row]:
         return method_rows(about, interleaved(calls, self.product_timing, threads=self.threads, settle=BLAS_SPINS))
 
-    @property
+    @cached_property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        return journal_folder(self.journals, commit(), self.schedule, self.lengths.folder, self.lengths.seed,
-                              self.timing, self.product_timing, self.threads, self.seed)
+        return journal_folder(self.journals, self.schedule, self.layers, self.timing, self.product_timing, self.threads,
+                              self.seed, lengths=self.lengths)

@@ -29,7 +29,6 @@ from sparloom.tasks.encoder_peers import (
     module_peer_versions,
 )
 from sparloom.tasks.packed_inputs import PackedInputs, attention_module, encoder_layer
-from sparloom.tasks.provenance import commit
 from sparloom.tasks.ragged_case import RaggedCase, method_rows, planned_cases, ragged_frame
 from sparloom.tasks.ragged_device import device_module, triangular_on_device, variable_on_device
 from sparloom.tasks.ragged_peers import prepare_peers
@@ -80,8 +79,8 @@ class BenchRaggedCuda:
         planned = planned_cases(self.parts, {
             **dict.fromkeys(("encoder", "mha"), (self.lengths.names, self.batches, self.count)),
             "vgemm": ([""], self.products, 1), "trmm": ([""], self.triangles, 1)})
-        folder = journal_folder(self.journals, commit(), self.lengths.folder, self.lengths.seed, self.timing,
-                                self.device, dict(gpu.signature()), self.seed)
+        folder = journal_folder(self.journals, self.timing, self.device, dict(gpu.signature()), self.seed,
+                                lengths=self.lengths)
         frame = ragged_frame(partial(self._case, gpu), planned, folder, out, threads=1)
         write_json(out / "peers.json", module_peer_versions())
         write_json(out / "device.json", dict(gpu.signature()))

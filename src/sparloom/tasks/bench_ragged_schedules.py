@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from sparloom.ragged import LengthCorpus, Structure
 from sparloom.report import schedule_metrics, schedule_tables
 from sparloom.tasks.case_journal import journal_folder
 from sparloom.tasks.chosen_schedules import MODULES, PRODUCTS, TOKENS, module_arms, product_arms, token_arms
-from sparloom.tasks.provenance import commit
 from sparloom.tasks.ragged_case import RaggedCase, method_rows, ragged_frame
 
 __all__ = ["BenchRaggedSchedules"]
@@ -99,8 +99,8 @@ class BenchRaggedSchedules:
         with torch.inference_mode():
             return interleaved(arms, timing, threads=self.threads)
 
-    @property
+    @cached_property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        return journal_folder(self.journals, commit(), self.lengths.folder, self.lengths.seed, self.effort, self.timing,
-                              self.product_timing, self.threads, self.seed)
+        return journal_folder(self.journals, self.effort, self.timing, self.product_timing, self.threads, self.seed,
+                              lengths=self.lengths)

@@ -1,7 +1,6 @@
 """How good and how quick a recommendation is, on matrix files that no training has seen."""
 
 import logging
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from sparloom import log
-from sparloom.data import SampleSource
-from sparloom.files import atomic_path
+from sparloom.data import SampleSource, write_frame
+from sparloom.files import scratch_folder
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.ops import Op
 from sparloom.report import draw_recommendations, op_title
@@ -69,12 +68,11 @@ class BenchRecommend:
         names = self._names(study)
         paths = self._files(names)
         logger.info("%s: %d training matrices, ready in %.2f s", title, len(self.adviser.learned_from), loading)
-        with tempfile.TemporaryDirectory() as folder:
+        with scratch_folder("cache") as folder:
             rows = [self._measured(name, path, study, recommender=recommender, stem=Path(folder) / "spy")
                     for name, path in log.track(zip(names, paths, strict=True), "recommendations", total=len(names))]
         frame = pd.DataFrame(rows).merge(study.about(names), left_on="matrix", right_index=True)
-        with atomic_path(out / "per_matrix.parquet") as partial:
-            frame.to_parquet(partial, compression="zstd")
+        write_frame(out / "per_matrix.parquet", frame)
         metrics = {f"{self.role}/{key}": value for key, value in quality(frame, seed=self.seed).items()}
         metrics |= timings(frame) | {"load_seconds": loading}
         draw_recommendations(frame, out / "recommendations", title=f"{title}, {len(names)} {self.role} matrices")

@@ -1,19 +1,43 @@
 """Rows of cases that are done, on disk as soon as they exist, so that a run that is killed goes on where it was."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sparloom.data import Conditions, plain
+from sparloom.errors import SchemaError
 from sparloom.files import append_lines, read_lines
+from sparloom.jit import compiler_version
+from sparloom.measure import describe_machine
+from sparloom.ragged import LengthCorpus
+from sparloom.sparse import Corpus
+from sparloom.tasks.provenance import code, versions
+from sparloom.tasks.resumed import identities_of
 
 __all__ = ["CaseJournal", "journal_folder"]
 
 
-def journal_folder(journals: str, *settings: object) -> Path:
-    """Name the folder of a run that is under way; other settings begin anew in another one."""
-    return Path(journals) / hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
+def journal_folder(
+    journals: str, *settings: object, corpora: Sequence[Corpus] = (), lengths: LengthCorpus | None = None,
+) -> Path:
+    """Name the folder of a run that is under way; whatever its rows depend on begins anew in another one.
+
+    Beside the settings that is the code, the machine, what the compiler and other packages are, and the content of the
+    matrices and lengths; not where they lie.
+    """
+    matrices = [identities_of(corpus) for corpus in corpora]
+    drawn = {} if lengths is None else {name: lengths.load(name).values.tolist() for name in lengths.names}
+    known = [code(), describe_machine()["name"], compiler_version("c++"), versions(), matrices, drawn,
+             [_plain(value) for value in settings]]
+    return Path(journals) / Conditions({"run": known}).digest
+
+
+def _plain(value: object) -> Any:
+    try:
+        return plain(value)
+    except TypeError:
+        return repr(value)
 
 
 class CaseJournal:
@@ -27,9 +51,20 @@ class CaseJournal:
         self.path = path
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Rows by case, in the order in which they were written."""
-        found = (json.loads(line) for line in read_lines(self.path))
-        return {line["case"]: line["rows"] for line in found}
+        """Rows by case, in the order in which they were written.
+
+        Raises:
+            SchemaError: a line is damaged; the message names file and line.
+        """
+        found = {}
+        for number, line in enumerate(read_lines(self.path), start=1):
+            try:
+                record = json.loads(line)
+                found[record["case"]] = record["rows"]
+            except (ValueError, TypeError, KeyError) as error:
+                raise SchemaError(f"{self.path}, line {number} is damaged ({error}): remove it to do the case "
+                                  "again") from None
+        return found
 
     def append(self, case: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the rows of a case and wait until they are on disk."""

@@ -1,6 +1,5 @@
 """How much of a final loss is rounding: trainings in float32 beside the same training in float64."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +8,9 @@ import pandas as pd
 import torch
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch import PlanCache
-from sparloom.files import atomic_path
+from sparloom.files import scratch_folder
 from sparloom.fusion import pinned
 from sparloom.report import loss_error_metrics, loss_error_table
 from sparloom.sparse import Corpus
@@ -54,14 +54,13 @@ class CheckGcn:
                 rows += [{"matrix": entry.name, "width": width, "method": method, "loss": loss}
                          for method, loss in self._losses(task).items()]
         frame = pd.DataFrame(rows)
-        with atomic_path(out / "per_matrix.parquet") as partial:
-            frame.to_parquet(partial, compression="zstd")
+        write_frame(out / "per_matrix.parquet", frame)
         metrics = loss_error_metrics(frame)
         log.console.print(loss_error_table(metrics))
         return metrics
 
     def _losses(self, task: Classification) -> dict[str, float]:
-        with tempfile.TemporaryDirectory() as folder:
+        with scratch_folder("cache") as folder:
             own = own_methods(task, PlanCache(Path(folder), keep_busy=True), seed=self.seed)
             peers = {f"pyg_{form}": method for form, method in peer_methods(task, seed=self.seed).items()}
             found = {name: self._loss(method) for name, method in (peers | own).items()}

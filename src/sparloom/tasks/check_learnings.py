@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom import log
-from sparloom.data import SampleSource
-from sparloom.files import atomic_path
+from sparloom.data import SampleSource, write_frame
 from sparloom.models.performance import Growth, Mining
 from sparloom.ops import GEMM
 from sparloom.report import Learning, contrast, draw_learnings, learnings_table, slice_lead
@@ -74,8 +73,7 @@ class CheckLearnings:
         learnings.sort(key=lambda test: test.number)
         table = pd.DataFrame([asdict(test) | {"verdict": test.verdict} for test in learnings])
         for name, frame in (("per_problem", rows), ("learnings", table)):
-            with atomic_path(out / f"{name}.parquet") as partial:
-                frame.to_parquet(partial, compression="zstd")
+            write_frame(out / f"{name}.parquet", frame)
         log.console.print(learnings_table(learnings), soft_wrap=False)
         draw_learnings(table, out / "learnings", title=f"GEMM, {len(subject)} shapes, {self.folds} folds")
         return _metrics(rows, learnings) | {"problems": len(subject), "seconds": time.monotonic() - began}

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch.csr import Contest, CpuPlace, CsrPolicy, sample_rows
-from sparloom.files import atomic_path
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.platforms import interleaved, keep_threads_awake
@@ -21,7 +21,6 @@ from sparloom.sparse import Corpus, Pattern, SparseMatrix
 from sparloom.tasks.case_journal import journal_folder
 from sparloom.tasks.dispatch_calls import OPS
 from sparloom.tasks.dispatch_cases import DispatchCase, large_cases
-from sparloom.tasks.provenance import commit
 from sparloom.tasks.timed_cases import statistics_of, timed_cases
 
 __all__ = ["CheckProbe"]
@@ -75,12 +74,11 @@ class CheckProbe:
         keep_threads_awake()
         planned, weights = large_cases(self.corpus.entries(), self.ops, least_nonzeros=self.least_nonzeros,
                                        count=self.count, memory_bytes=self.memory_bytes)
-        folder = journal_folder(self.journals, commit(), self.policy, self.timing, self.heads, self.kernels,
-                                self.shares, self.draws, self.threads, self.seed)
+        folder = journal_folder(self.journals, self.policy, self.timing, self.heads, self.kernels, self.shares,
+                                self.draws, self.threads, self.seed, corpora=[self.corpus])
         rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
         frame = timed_cases(rows_of, planned, folder / "cases.jsonl", threads=self.threads, weights=weights)
-        with atomic_path(out / "per_case.parquet") as path:
-            frame.to_parquet(path, compression="zstd")
+        write_frame(out / "per_case.parquet", frame)
         metrics = probe_metrics(frame, seed=self.seed)
         for table in probe_tables(metrics):
             log.console.print(table)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom import log
-from sparloom.files import atomic_path
+from sparloom.data import write_frame
 from sparloom.tasks.fanout import run_jobs
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ class CheckSpadeSigns:
         found = dict(run_jobs(self.simulate, jobs, weights=dict.fromkeys(jobs, 1.0), processes=self.jobs,
                               description="stand-ins"))
         frame = judged(pd.concat([found[name] for name in self.matrices], ignore_index=True))
-        with atomic_path(out / "signs.parquet") as partial:
-            frame.to_parquet(partial)
+        write_frame(out / "signs.parquet", frame)
         metrics: dict[str, float] = {"factor": self.factor}
         for table, rows in frame[frame["verdict"] != "base"].groupby("table", sort=False):
             counts = rows["verdict"].value_counts()

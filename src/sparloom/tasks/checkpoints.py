@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparloom.data import SampleSource, Selection, ensure_data
+from sparloom.data import SampleSource, Selection, check_stored, ensure_data
 from sparloom.errors import MissingArtifact
 from sparloom.models import LatentEncoder, Network
 from sparloom.ops import Op
@@ -89,6 +89,8 @@ class Checkpoints:
             places.append(Path(self.data) / "checkpoints" / f"{name}.pt")
         for place in places:
             if place.exists():
+                if place is not places[0]:
+                    check_stored(Path(self.data), place)
                 logger.info("checkpoint %s", place)
                 return place
         raise MissingArtifact(f"no checkpoint {name} of {samples_name(samples)} samples in "

@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 
 from sparloom import log
+from sparloom.data import write_frame
 from sparloom.dispatch.csr import CpuPlace
-from sparloom.files import atomic_path, write_json
+from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
 from sparloom.ops import Operands
 from sparloom.platforms import CpuKernels, interleaved, keep_threads_awake, reallocated
@@ -21,7 +22,6 @@ from sparloom.sparse import Corpus, SparseMatrix
 from sparloom.tasks.case_journal import journal_folder
 from sparloom.tasks.dispatch_calls import OPS
 from sparloom.tasks.dispatch_cases import DispatchCase, large_cases
-from sparloom.tasks.provenance import commit
 from sparloom.tasks.timed_cases import statistics_of, timed_cases
 
 __all__ = ["ChooseKernels"]
@@ -68,11 +68,10 @@ class ChooseKernels:
         keep_threads_awake()
         planned, weights = large_cases(self.corpus.entries(), self.ops, least_nonzeros=self.least_nonzeros,
                                        count=self.count, memory_bytes=self.memory_bytes)
-        folder = journal_folder(self.journals, commit(), self.timing, self.heads, self.threads, self.seed)
+        folder = journal_folder(self.journals, self.timing, self.heads, self.threads, self.seed, corpora=[self.corpus])
         rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
         frame = timed_cases(rows_of, planned, folder / "cases.jsonl", threads=self.threads, weights=weights)
-        with atomic_path(out / "per_case.parquet") as path:
-            frame.to_parquet(path, compression="zstd")
+        write_frame(out / "per_case.parquet", frame)
         write_json(out / "portfolios.json", {
             order: {op: self._chosen(rows[rows["op"] == op]) for op in self.ops}
             for order, rows in (("any", frame), ("stored", in_stored_order(frame)))})

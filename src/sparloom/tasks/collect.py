@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparloom.data import Journal, Sample, SampleTable, compact
+from sparloom.data import Journal, Sample, compact
 from sparloom.errors import SparloomError
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import Op, Operands
@@ -24,6 +25,7 @@ from sparloom.tasks.measuring import measure_presets
 from sparloom.tasks.places import corpus_name, data_folder
 from sparloom.tasks.processors import alone
 from sparloom.tasks.provenance import commit
+from sparloom.tasks.resumed import Resumed, conditions_of, identities_of
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -49,7 +51,8 @@ class Collect:
 
     Rows go to one journal per (platform, preset, op, matrix), each flushed to disk, so a run that is killed goes on
     where it was and loses at most the sample in flight. When every matrix is complete, all journals are put together
-    into one table. On a GPU cuSPARSE is timed between the kernels; its rows have the preset "vendor".
+    into one table. Journals and table say under which conditions their rows were made: other ones are refused. On a GPU
+    cuSPARSE is timed between the kernels; its rows have the preset "vendor".
 
     Args:
         platforms: one, or several presets of one platform, which may share their work.
@@ -61,6 +64,7 @@ class Collect:
         journals: folder of the journals, one folder in it per corpus.
         data: folder of the tables; see `data_folder`. Matrices that have no journal keep the rows they have there.
         partial: write the table even if matrices are missing.
+        overwrite: drop samples of these presets that were made under other conditions; else they are an error.
     """
 
     op: Op
@@ -77,6 +81,7 @@ class Collect:
     data: str
     partial: bool
     seed: int
+    overwrite: bool = False
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Collect what is missing; returns counts of matrices, rows and failures."""
@@ -84,6 +89,7 @@ class Collect:
         place, step = _shard(self.shard)
         planned = self._planned()
         mine = planned[place::step]
+        self._resumed.begin()
         costs = {entry.name: float(entry.nnz + 20_000) for entry in self.corpus.entries()}
         title = f"{self.platforms[0].name} {self.op.name}"
         logger.info("%s: %d of %d matrices, %s configurations each, %d processes", title, len(mine), len(planned),
@@ -155,6 +161,24 @@ class Collect:
             return list(space)
         return space.sample(int(self.configs), np.random.default_rng([self.seed, _digest(name)]))
 
+    @cached_property
+    def _resumed(self) -> Resumed:
+        """What is there to go on with; computed before other processes get a copy."""
+        drawn = {} if self.configs == "all" else {"seed": self.seed}
+        conditions = {platform.preset: conditions_of(platform, self.op, self.timing, **drawn)
+                      for platform in self.platforms}
+        for platform in self.platforms:
+            rivals = {config.space for config in self._rivals(platform)}
+            conditions |= dict.fromkeys(rivals, conditions[platform.preset])
+        return Resumed(
+            op=self.op.name, platform=self.platforms[0].name, journals=self._folder, table=self._table,
+            conditions=conditions, identities=identities_of(self.corpus), overwrite=self.overwrite)
+
+    @property
+    def _table(self) -> Path:
+        name = f"{self.platforms[0].name}_{self.op.name}.parquet"
+        return data_folder(self.data, self.corpus) / "samples" / name
+
     @property
     def _folder(self) -> Path:
         return Path(self.journals) / corpus_name(self.corpus)
@@ -200,7 +224,8 @@ class Collect:
             if (config.key, turn) in done[preset]:
                 continue
             done[preset].add((config.key, turn))
-            fresh.append(Sample.of(measurement, config, round=turn, preset=preset, **conditions))
+            fresh.append(Sample.of(measurement, config, round=turn, preset=preset,
+                                   conditions=self._resumed.name(preset, name), **conditions))
             if measurement.kind != "simulated" or time.monotonic() - written >= FLUSH_SECONDS:
                 yield _append(journals, fresh)
                 fresh, written = [], time.monotonic()
@@ -216,10 +241,10 @@ class Collect:
         provenance = {"machine": dict(describe_machine()), "commit": commit(), "seed": self.seed, "timing": timing,
                       "platform": self.platforms[0].name, "op": self.op.name}
         fresh = compact(self._folder, [provenance]).filter(op=self.op.name, platform=self.platforms[0].name)
-        path = data_folder(self.data, self.corpus) / "samples" / f"{self.platforms[0].name}_{self.op.name}.parquet"
-        table = SampleTable.read(path).updated(fresh) if path.exists() else fresh
-        table.write(path)
-        logger.info("%s: %d rows of %d matrices", path, len(table), len(table.matrices))
+        kept = self._resumed.kept()
+        table = fresh if kept is None else kept.updated(fresh)
+        table.write(self._table)
+        logger.info("%s: %d rows of %d matrices", self._table, len(table), len(table.matrices))
         tell_failures(table)
 
 

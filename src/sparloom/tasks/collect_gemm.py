@@ -6,16 +6,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparloom.data import Journal, Sample, SampleTable, compact
+from sparloom.data import Journal, Sample, compact
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import GEMM, GemmShape, GemmShapes
 from sparloom.tasks.failures import tell_failures
 from sparloom.tasks.fanout import run_jobs
 from sparloom.tasks.processors import alone, own_processor
 from sparloom.tasks.provenance import commit
+from sparloom.tasks.resumed import Resumed, conditions_of
 from sparloom.tasks.vendor import PRESET, vendor_rivals
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ class CollectGemm:
         alone_bytes: shapes with larger operands are measured by one process, as they share the last cache and memory.
         journals: folder of the journals.
         data: folder of the tables; shapes that have no journal keep the rows they have there.
+        overwrite: drop samples of this preset and of the vendor that were made under other conditions; else they are
+            an error.
     """
 
     platform: "CpuKernels | CudaPlatform"
@@ -71,12 +75,14 @@ class CollectGemm:
     alone_bytes: float
     journals: str
     data: str
+    overwrite: bool = False
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Collect what is missing; returns counts and rates, rows per second of the wall clock."""
         if self.jobs > 1 and not self._on_one_processor:
             raise ValueError(f"{self.jobs} jobs of preset {self.platform.preset} would disturb each other's times: "
                              "task.jobs=1")
+        self._resumed.begin()
         began, rows, failures, wrong = time.monotonic(), 0, 0, 0
         metrics: dict[str, float] = {}
         stages = self._stages()
@@ -110,7 +116,8 @@ class CollectGemm:
             operands = OP.operands(shape, seed=self.timing.seed)
             found = list(self.platform.measure_many(OP, operands, configs, once, rivals))
         conditions = {"op": OP.name, "platform": self.platform.name, "matrix": shape.matrix, "width": shape.width,
-                      "machine": str(describe_machine()["name"]), "commit": commit()}
+                      "machine": str(describe_machine()["name"]), "commit": commit(),
+                      "conditions": self._resumed.name(self.platform.preset)}
         samples = [Sample.of(measurement, config, round=turn, **conditions,
                              preset=PRESET if config in rivals else self.platform.preset)
                    for config, _, measurement in found]
@@ -154,6 +161,17 @@ class CollectGemm:
     def _journal(self, shape: GemmShape) -> Journal:
         return Journal(self._folder, (self.platform.name, self.platform.preset, OP.name, f"{shape.matrix}x{shape.n}"))
 
+    @cached_property
+    def _resumed(self) -> Resumed:
+        """What is there to go on with; computed before other processes get a copy."""
+        made = conditions_of(self.platform, OP, self.timing, alone_bytes=self.alone_bytes)
+        return Resumed(op=OP.name, platform=self.platform.name, journals=self._folder, table=self._table,
+                       conditions={self.platform.preset: made, PRESET: made}, identities={}, overwrite=self.overwrite)
+
+    @property
+    def _table(self) -> Path:
+        return Path(self.data) / "samples" / f"{self.platform.name}_{OP.name}.parquet"
+
     @property
     def _folder(self) -> Path:
         return Path(self.journals) / OP.name
@@ -163,11 +181,10 @@ class CollectGemm:
         provenance = {"machine": dict(describe_machine()), "commit": commit(), "seed": self.timing.seed,
                       "timing": timing, "platform": self.platform.name, "op": OP.name, "processes": self.jobs,
                       "processors": "one per process, claimed", "alone_bytes": self.alone_bytes}
-        path = Path(self.data) / "samples" / f"{self.platform.name}_{OP.name}.parquet"
-        fresh = compact(self._folder, [provenance])
-        table = SampleTable.read(path).updated(fresh) if path.exists() else fresh
-        table.write(path)
-        logger.info("%s: %d rows", path, len(table))
+        fresh, kept = compact(self._folder, [provenance]), self._resumed.kept()
+        table = fresh if kept is None else kept.updated(fresh)
+        table.write(self._table)
+        logger.info("%s: %d rows", self._table, len(table))
         tell_failures(table)
 
 

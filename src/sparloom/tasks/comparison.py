@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from sparloom import log
-from sparloom.files import atomic_path, write_json
+from sparloom.data import write_frame
+from sparloom.files import read_json, sha256, write_json
 from sparloom.measure import DCE_COST, dce
 from sparloom.report import Choices, draw_matrices, draw_methods, op_title, per_matrix, results_table, summary
 from sparloom.tasks.study import Study
@@ -48,8 +49,7 @@ class Comparison:
         """Write per_matrix.parquet, split.json, labels.parquet, the figures; print the table; return the metrics."""
         study = self.study
         frame = per_matrix(study.truth, self.choices, study.about(study.truth.matrices))
-        with atomic_path(out / "per_matrix.parquet") as partial:
-            frame.to_parquet(partial, compression="zstd")
+        write_frame(out / "per_matrix.parquet", frame)
         self._write_inputs(out)
         methods = [choice.method for choice in self.choices if choice.method != "optimum"]
         headline = "cognate" if "cognate" in methods else None
@@ -70,14 +70,19 @@ class Comparison:
                 f"{'/'.join(map(str, sorted(labels)))} target labels, {len(self.drawn)} seeds")
 
     def _write_inputs(self, out: Path) -> None:
-        """Write which matrices did what, and the labels that were read."""
+        """Write which matrices did what, the labels that were read, and hashes of the files they were read from."""
         write_json(out / "split.json", {
             "fine_tuning": {str(seed): sorted(set(rows["matrix"])) for seed, rows in self.drawn.items()},
             "judged": list(self.study.truth.matrices),
             **{role: self.study.names(role) for role in ("train", "validation", "test")},
         })
-        with atomic_path(out / "labels.parquet") as partial:
-            pd.concat([rows.assign(seed=seed) for seed, rows in self.drawn.items()]).to_parquet(partial)
+        write_frame(out / "labels.parquet", pd.concat([rows.assign(seed=seed) for seed, rows in self.drawn.items()]))
+        origins = getattr(self.study.samples, "origins", None)
+        if origins is not None:  # a finished run is not taken for one with other samples
+            path = out / "made_from.json"
+            known = read_json(path) if path.exists() else {}
+            read = origins(self.study.platform.name, self.study.op.name)
+            write_json(path, known | {str(file): sha256(file) for file in read})
 
     def _costs(self) -> dict[str, float]:
         """Labels and matrices that each method read per seed, the cost of its data, how long it was trained."""

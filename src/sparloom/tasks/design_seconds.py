@@ -1,7 +1,6 @@
 """Simulated seconds by matrix and machine, kept on disk: a killed run goes on where it was."""
 
-import hashlib
-import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparloom.files import write_json
+from sparloom.data import Conditions
+from sparloom.files import read_json, write_json
 from sparloom.space import Config
 from sparloom.sparse import Pattern
 
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["DesignSeconds"]
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class DesignSeconds:
     """Asks the simulator, level T1, for what no file has; one file per matrix and machine.
 
-    A file is found by the operation, the width, all parameters of the machine, and the content of the pattern. The
-    simulator's own version is not among them: remove the folder when that changes.
+    A file is found by the operation, the width, all parameters of the machine, the version of the simulator, and the
+    content of the pattern.
 
     Args:
         folder: of the files.
@@ -54,10 +56,18 @@ class DesignSeconds:
         return np.array([[found[config.key] for config in configs] for found in known])
 
     def _path(self, pattern: Pattern, machine: "Machine") -> Path:
-        made = {"machine": asdict(machine), "width": self.width}
-        digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16]
+        from sparloom.platforms.spade import simulator_digest
+
+        made = {"machine": asdict(machine), "width": self.width, "simulator": simulator_digest()}
+        digest = Conditions(made).digest
         return self.folder / f"{self.op}-{digest}" / f"{pattern.digest()[:24]}.json"
 
 
 def _read(path: Path) -> Mapping[str, float]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        return read_json(path)
+    except ValueError as error:
+        logger.warning("%s is damaged (%s): it is simulated again", path, error)
+        return {}

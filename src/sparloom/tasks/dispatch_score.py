@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ import torch
 from sparloom.dispatch import PlanCache
 from sparloom.dispatch.csr import CpuPlace, CsrPolicy, Library, Prepared, prepare
 from sparloom.errors import Unsupported
+from sparloom.files import scratch_folder
 from sparloom.fusion import pinned
 from sparloom.jit import RESULTS
 from sparloom.measure import TimingProtocol
@@ -183,11 +183,8 @@ class DispatchBench:
 
     def _cold(self, case: DispatchCase, operands: Operands, way: DecisionWay) -> Row:
         """Make the first calls with nothing known but the rates of the machine."""
-        folder = Path(tempfile.mkdtemp(prefix="sparloom-plans-"))
-        try:
+        with scratch_folder("plans") as folder:
             return self._until_decided(case.op, operands, PlanCache(folder, keep_busy=True), way)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _until_decided(self, op: str, operands: Operands, cache: PlanCache, way: DecisionWay) -> Row:
         """Make a matrix ready and call an operation until it is decided how it runs, then some times more.

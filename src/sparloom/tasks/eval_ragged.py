@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from sparloom.platforms import interleaved
 from sparloom.ragged import ATTENTION_LOOPS, ATTENTION_OPERATORS, SPLIT_OPERATORS, LengthCorpus
 from sparloom.report import RAGGED_PARTS
 from sparloom.tasks.case_journal import journal_folder
-from sparloom.tasks.provenance import commit
 from sparloom.tasks.ragged_breakdown import breakdown_arms
 from sparloom.tasks.ragged_case import method_rows, ragged_frame
 from sparloom.tasks.ragged_costs import activation_rows, computation_rows
@@ -160,8 +160,8 @@ class EvalRagged:
         with torch.inference_mode():
             return method_rows(about, interleaved(arms, self.timing, threads=threads or self.threads))
 
-    @property
+    @cached_property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
-        return journal_folder(self.journals, commit(), self.lengths.folder, self.lengths.seed, self.count, self.tokens,
-                              self.timing, self.threads, self.seed)
+        return journal_folder(self.journals, self.count, self.tokens, self.equal, self.timing, self.threads, self.seed,
+                              lengths=self.lengths)

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from sparloom import log
-from sparloom.data import SampleSource, Selection, Spread
-from sparloom.files import atomic_path, write_json
+from sparloom.data import SampleSource, Selection, Spread, write_frame
+from sparloom.files import write_json
 from sparloom.models import CostModel, Learner, MatrixView
 from sparloom.ops import Op
 from sparloom.report import design_metrics, designs_table, draw_designs, op_title, per_design
@@ -93,8 +93,7 @@ class ExploreDesigns:
         frame["speedup"] = frame["matrix"].map(first) / frame["seconds"]
         table = per_design(frame, costs).merge(self._parameters(), on="design")
         for name, rows in (("per_matrix", frame), ("designs", table)):
-            with atomic_path(out / f"{name}.parquet") as partial:
-                rows.to_parquet(partial, compression="zstd")
+            write_frame(out / f"{name}.parquet", rows)
         write_json(out / "split.json", {"judged": judged, "own_labels": {str(seed): sorted(draws)
                                                                          for seed, draws in drawn.items()}})
         title = (f"{op_title(self.op.name)} on {len(costs)} designs around {self.target.preset}, "

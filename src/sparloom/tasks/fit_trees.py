@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from sparloom import log
-from sparloom.data import SampleSource
-from sparloom.files import atomic_path, write_json
+from sparloom.data import SampleSource, write_frame
+from sparloom.files import write_json
 from sparloom.models.performance import (
     Grid,
     Growth,
@@ -103,8 +103,7 @@ class FitTrees:
             found, rows = self._sparse(op)
             metrics |= found
             frames.append(rows)
-        with atomic_path(out / "per_problem.parquet") as partial:
-            pd.concat(frames, ignore_index=True).to_parquet(partial, compression="zstd")
+        write_frame(out / "per_problem.parquet", pd.concat(frames, ignore_index=True))
         return metrics | {"seconds": time.monotonic() - began}
 
     def _dense(self) -> tuple[dict[str, float], pd.DataFrame]:

@@ -8,6 +8,7 @@ import pandas as pd
 from sparloom.data import SampleSource, SampleTable
 from sparloom.measure import noise_floor
 from sparloom.ops import Op
+from sparloom.tasks.resumed import check_samples
 
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
@@ -20,9 +21,11 @@ def samples_of(samples: SampleSource, platform: "Platform", op: Op) -> SampleTab
 
     Raises:
         ValueError: there are samples, but none of this width; the message names the widths that exist.
+        SchemaError: the samples are of a machine with other parameters.
         MissingArtifact: as by `SampleSource.table`.
     """
     table = samples.table(platform.name, platform.preset, op.name)
+    check_samples(table, platform, op)
     widths, width = table.widths(), getattr(platform, "width", None)
     if width is None:
         return table

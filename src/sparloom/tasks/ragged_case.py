@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import pandas as pd
 
-from sparloom.files import atomic_path
+from sparloom.data import write_frame
 from sparloom.measure import Measurement
 from sparloom.ragged import DATASETS
 from sparloom.tasks.timed_cases import statistics_of, timed_cases
@@ -88,8 +88,7 @@ def ragged_frame(
     cases = {case.key: case for case in planned}
     frame = timed_cases(rows_of, cases, folder / "cases.jsonl", threads=threads,
                         weights={key: case.cost for key, case in cases.items()})
-    with atomic_path(out / "per_case.parquet") as path:
-        frame.to_parquet(path, compression="zstd")
+    write_frame(out / "per_case.parquet", frame)
     return frame
 
 

@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
+from pathlib import Path
+
+from sparloom.files import scratch_folder
 
 __all__ = ["compile_seconds"]
 
@@ -29,7 +31,7 @@ def compile_seconds(repetitions: int) -> dict[str, list[float]]:
     """
     taken: dict[str, list[float]] = {"cold": [], "cached": [], "schedule": []}
     for _ in range(repetitions):
-        with tempfile.TemporaryDirectory() as cache:
+        with scratch_folder("cache") as cache:
             for name in ("cold", "cached"):
                 found = _fresh_process(cache)
                 taken[name].append(found["compile"])
@@ -37,7 +39,7 @@ def compile_seconds(repetitions: int) -> dict[str, list[float]]:
     return taken
 
 
-def _fresh_process(cache: str) -> Mapping[str, float]:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, "SPARLOOM_CACHE": cache}, check=True,
+def _fresh_process(cache: Path) -> Mapping[str, float]:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, "SPARLOOM_CACHE": str(cache)}, check=True,
                           stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout)

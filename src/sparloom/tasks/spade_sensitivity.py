@@ -9,7 +9,7 @@ import pandas as pd
 from rich.table import Table
 
 from sparloom import log
-from sparloom.files import atomic_path
+from sparloom.data import write_frame
 from sparloom.measure import geomean, kendall_tau
 from sparloom.ops import Op
 from sparloom.report import draw_sensitivity
@@ -63,8 +63,7 @@ class SpadeSensitivity:
         frame = pd.concat([found[name] for name in chosen], ignore_index=True)
         table = sensitivity(frame)
         for name, rows in (("per_matrix", frame), ("sensitivity", table)):
-            with atomic_path(out / f"{name}.parquet") as partial:
-                rows.to_parquet(partial)
+            write_frame(out / f"{name}.parquet", rows)
         title = f"SPADE {self.target.preset}, one constant changed, {len(chosen)} {self.role} matrices"
         log.console.print(_shown(table, title), soft_wrap=False)
         draw_sensitivity(table, out / "sensitivity", title=title)

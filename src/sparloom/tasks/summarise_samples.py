@@ -10,8 +10,7 @@ import pandas as pd
 from rich.table import Table
 
 from sparloom import log
-from sparloom.data import SampleSource
-from sparloom.files import atomic_path
+from sparloom.data import SampleSource, write_frame
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.ops import Op
 from sparloom.report import Truth
@@ -52,8 +51,7 @@ class SummariseSamples:
                 knobs.append(knob_effects(truth, space).assign(op=op.name, preset=platform.preset))
         effects = pd.concat(knobs, ignore_index=True)
         for name, frame in (("optimum", pd.DataFrame(optima)), ("knobs", effects)):
-            with atomic_path(out / f"{name}.parquet") as partial:
-                frame.to_parquet(partial)
+            write_frame(out / f"{name}.parquet", frame)
         log.console.print(_optimum_table(optima), soft_wrap=False)
         log.console.print(_knob_table(effects), soft_wrap=False)
         return metrics

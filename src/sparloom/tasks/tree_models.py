@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparloom.data import ROLES, SampleSource, ensure_data
+from sparloom.data import ROLES, SampleSource, check_stored, ensure_data
 from sparloom.errors import MissingArtifact
+from sparloom.files import settle
 from sparloom.ops import Op
 from sparloom.sparse import Role
 from sparloom.tasks.checkpoints import samples_name
@@ -55,7 +56,11 @@ class TreeModels:
             ensure_data(Path(self.data))
             places.append(Path(self.data) / "checkpoints" / self.name(platform, op))
         for place in places:
+            for name in (FULL, SMALL):
+                settle(place / name)
             if best_in(place).exists():
+                for path in sorted(place.rglob("*")) if place is not places[0] else ():
+                    check_stored(Path(self.data), path)
                 return place
         raise MissingArtifact(f"no performance model of {op.name} on {platform.name} {platform.preset} in "
                               f"{' or '.join(str(place.parent) for place in places)}", experiment="fit_trees")

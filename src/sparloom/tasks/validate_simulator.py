@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom import log
-from sparloom.files import atomic_path
+from sparloom.data import write_frame
 from sparloom.measure import geomean
 from sparloom.ops import Op
 from sparloom.sparse import Corpus
@@ -52,8 +52,7 @@ class ValidateSimulator:
                               description="both levels"))
         samples, table = (pd.concat([found[name][part] for name in weights], ignore_index=True) for part in (0, 1))
         for name, rows in (("samples", samples), ("per_matrix", table)):
-            with atomic_path(out / f"{name}.parquet") as partial:
-                rows.to_parquet(partial)
+            write_frame(out / f"{name}.parquet", rows)
         metrics = {"matrices": len(chosen), "points": len(samples)}
         for op, rows in table.groupby("op", sort=False):
             points = samples[samples["op"] == op]

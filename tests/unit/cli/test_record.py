@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from sparloom import cli
+from sparloom.files import check_sum
 
 
 def test_command_and_environment_are_written(tmp_path):
@@ -38,6 +39,22 @@ def test_outside_a_checkout_the_commit_is_null(tmp_path):
 def begun(folder, *overrides):
     return cli.begin(folder / "x" / "run", root=folder, ledger=folder / "runs.jsonl", seed=3, command=["run.py"],
                      overrides=overrides)
+
+
+def test_metrics_are_listed_with_their_checksum(tmp_path):
+    begun(tmp_path).finish({"a": 0.5})
+    folder = tmp_path / "x" / "run"
+    sums = (folder / "SHA256SUMS").read_text().splitlines()
+    assert [line.partition("  ")[2] for line in sums] == ["environment.json", "metrics.json"]
+    check_sum(folder / "metrics.json", (folder / "metrics.json").read_bytes())
+
+
+def test_a_run_removes_what_killed_runs_of_its_experiment_left(tmp_path):
+    for folder in (tmp_path / "x" / "run", tmp_path / "x" / "before"):
+        folder.mkdir(parents=True)
+        (folder / ".per_matrix.parquet.3999999-1.partial").write_text("half")
+    begun(tmp_path)
+    assert not list(tmp_path.rglob("*.partial"))
 
 
 def test_metrics_are_plain_numbers(tmp_path):

@@ -1,12 +1,16 @@
 """Finished runs are found and read."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from sparloom.errors import SchemaError
+from sparloom.files import sha256, write_sums
 from sparloom.report import read_run, read_runs
+
+RESULTS = Path(__file__).resolve().parents[3] / "results"
 
 
 def finished(folder, metrics):
@@ -18,6 +22,11 @@ def finished(folder, metrics):
     pd.DataFrame({"epoch": [1]}).to_csv(folder / "curves.csv", index=False)
 
 
+def everything(folder):
+    run = read_run(folder)
+    return run.environment, run.curves, run.per_matrix
+
+
 def test_finished_run_is_read(tmp_path):
     finished(tmp_path / "run", {"a": 2})
     run = read_run(tmp_path / "run")
@@ -27,6 +36,32 @@ def test_finished_run_is_read(tmp_path):
     assert list(run.per_matrix["matrix"]) == ["a"]
     assert list(run.table("per_matrix")["matrix"]) == ["a"]
     assert list(run.curves["epoch"]) == [1]
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "environment.json", "curves.csv"])
+def test_files_of_a_run_are_compared_with_its_sums(tmp_path, name):
+    folder = tmp_path / "run"
+    finished(folder, {"a": 2})
+    write_sums(folder, {})
+    path = folder / name
+    path.write_bytes(path.read_bytes().replace(b"1", b"3").replace(b"2", b"3").replace(b"abc", b"abd"))
+    with pytest.raises(SchemaError, match=rf"{name} is damaged \(it is not what .*SHA256SUMS says\): run it again"):
+        everything(folder)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff"])
+def test_damaged_metrics_are_one_line(tmp_path, content):
+    finished(tmp_path / "run", {"a": 2})
+    (tmp_path / "run" / "metrics.json").write_bytes(content)
+    with pytest.raises(SchemaError, match=r"metrics\.json is damaged \(.*\): run it again"):
+        read_run(tmp_path / "run")
+
+
+def test_committed_results_are_what_their_list_says():
+    for line in (RESULTS / "SHA256SUMS").read_text(encoding="utf-8").splitlines():
+        digest, name = line.split("  ", 1)
+        remedy = "after results/ was changed on purpose: (cd results && sha256sum */* > SHA256SUMS)"
+        assert sha256(RESULTS / name) == digest, f"{name}: {remedy}"
 
 
 def test_unfinished_run_is_refused(tmp_path):

@@ -7,6 +7,7 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from hydra_plugins.sparloom_sweeps._job import Job
 from sparloom.cli import Reported, UsageError
+from sparloom.files import write_sums
 from sparloom.intermediate import STOPPED
 
 
@@ -85,3 +86,12 @@ def test_clearing_keeps_what_a_worker_left_behind_may_just_have_written(job):
     (job.folder / STOPPED).touch()
     job.clear()
     assert [path.name for path in job.folder.iterdir()] == ["metrics.json"]
+
+
+@pytest.mark.parametrize("content", ['{"loss": 2.0', '{"loss": 3.0}'])
+def test_damaged_metrics_are_those_of_a_run_that_has_not_ended(job, content):
+    metrics(job.folder, loss=2.0)
+    write_sums(job.folder, {})
+    assert job.value() == 2.0
+    (job.folder / "metrics.json").write_text(content)
+    assert job.value() is None

@@ -36,6 +36,12 @@ def test_they_read_back_as_their_source(gathered):
     assert ours["seconds"].tolist() == pytest.approx(theirs["seconds"].tolist())
 
 
+def test_files_that_learning_reads_are_listed(gathered):
+    stored = StoredSamples(str(gathered), folder="", corpus="suitesparse")
+    assert [path.name for path in stored.origins("spade", "spmm")] == [
+        "spade_spmm.parquet", "split.csv", "inputs.npz", "statistics.parquet", "walks.parquet"]
+
+
 def test_gathering_what_was_gathered_changes_no_byte(gathered, build, tmp_path):
     again = tmp_path / "again"
     build("gather_samples", f"samples.data={gathered}", folder=tmp_path).run(again)

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 import lightgbm
 
 from sparloom.errors import SchemaError
-from sparloom.files import write_json, write_text
+from sparloom.files import atomic_folder, read_json, settle, write_checked_json, write_text
 from sparloom.models.performance.features import FeatureSpec
 from sparloom.models.performance.interval import PredictionInterval
 from sparloom.models.performance.model import Origin, PerformanceModel
@@ -24,21 +22,13 @@ FORMAT = 1
 HEADER = "model.json"
 INTERVAL = "interval.json"
 END = "end of trees"
+REMEDY = "run experiment=fit_trees, or bring it back by `dvc pull --force`"
 
 
 def save_performance(folder: Path, model: PerformanceModel) -> None:
-    """Write a model as `folder`/model.json and `folder`/trees_<i>.txt; an earlier one in its place is replaced."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        for place, member in enumerate(model.members):
-            write_text(made / _trees(place), _text(member))
-        write_json(made / HEADER, _header(model))
-        if folder.exists():
-            shutil.rmtree(folder)
-        made.rename(folder)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    """Write a model as `folder`/model.json and `folder`/trees_<i>.txt; it takes the place of an earlier one at once."""
+    with atomic_folder(folder) as made:
+        _write(made, model)
 
 
 def load_performance(
@@ -54,34 +44,27 @@ def load_performance(
     Raises:
         SchemaError: no such model, another format, damaged, or trained for something else than expected.
     """
+    settle(folder)
     try:
-        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+        header = read_json(folder / HEADER)
     except (OSError, ValueError) as error:
-        raise SchemaError(f"{folder} holds no performance model ({error}): run experiment=fit_trees") from None
+        raise SchemaError(f"{folder} holds no performance model ({error}): {REMEDY}") from None
     if header.get("format") != FORMAT:
         raise SchemaError(f"{folder} has format {header.get('format')}, this version reads {FORMAT}: "
                           "run experiment=fit_trees")
-    stored = FeatureSpec.from_record(header["spec"])
-    if spec is not None:
-        spec.check(stored, origin=str(folder))
-    for name, wanted in expected.items():
-        if header["origin"][name] != wanted:
-            raise SchemaError(f"{folder} was trained for {name} {header['origin'][name]!r}, not {wanted!r}: "
-                              "train it again, experiment=fit_trees")
-    members = tuple(_member(folder / _trees(place), header["names"], checksum)
-                    for place, checksum in enumerate(header["trees"]))
-    return PerformanceModel(
-        spec=stored, target=Target(**header["target"]), origin=Origin(**header["origin"]),
-        names=tuple(header["names"]), members=members, folds=header["folds"], lineage=tuple(header["lineage"]),
-        threads=threads,
-    )
+    try:
+        return _model(folder, header, spec, expected, threads)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise SchemaError(f"{folder / HEADER} is damaged ({type(error).__name__}: {error}): {REMEDY}") from None
 
 
 def save_interval(folder: Path, interval: PredictionInterval) -> None:
     """Write the models of both quantiles as folders in `folder`, beside interval.json."""
-    for name in ("low", "high"):
-        save_performance(folder / name, getattr(interval, name))
-    write_json(folder / INTERVAL, {"margin": interval.margin, "coverage": interval.coverage})
+    with atomic_folder(folder) as made:
+        for name in ("low", "high"):
+            (made / name).mkdir()
+            _write(made / name, getattr(interval, name))
+        write_checked_json(made / INTERVAL, {"margin": interval.margin, "coverage": interval.coverage})
 
 
 def load_interval(folder: Path, *, spec: FeatureSpec | None = None, threads: int = 1) -> PredictionInterval:
@@ -90,8 +73,12 @@ def load_interval(folder: Path, *, spec: FeatureSpec | None = None, threads: int
     Raises:
         SchemaError: as `load_performance`.
     """
+    settle(folder)
     low, high = (load_performance(folder / name, spec=spec, threads=threads) for name in ("low", "high"))
-    return PredictionInterval(low, high, **json.loads((folder / INTERVAL).read_text(encoding="utf-8")))
+    try:
+        return PredictionInterval(low, high, **read_json(folder / INTERVAL))
+    except (OSError, ValueError, TypeError) as error:
+        raise SchemaError(f"{folder / INTERVAL} is damaged ({error}): {REMEDY}") from None
 
 
 def digest(model: PerformanceModel) -> str:
@@ -109,11 +96,36 @@ def _header(model: PerformanceModel) -> Mapping[str, Any]:
     }
 
 
+def _write(folder: Path, model: PerformanceModel) -> None:
+    for place, member in enumerate(model.members):
+        write_text(folder / _trees(place), _text(member))
+    write_checked_json(folder / HEADER, _header(model))
+
+
+def _model(
+    folder: Path, header: Mapping[str, Any], spec: FeatureSpec | None, expected: Mapping[str, str], threads: int,
+) -> PerformanceModel:
+    stored = FeatureSpec.from_record(header["spec"])
+    if spec is not None:
+        spec.check(stored, origin=str(folder))
+    for name, wanted in expected.items():
+        if header["origin"][name] != wanted:
+            raise SchemaError(f"{folder} was trained for {name} {header['origin'][name]!r}, not {wanted!r}: "
+                              "train it again, experiment=fit_trees")
+    members = tuple(_member(folder / _trees(place), header["names"], checksum)
+                    for place, checksum in enumerate(header["trees"]))
+    return PerformanceModel(
+        spec=stored, target=Target(**header["target"]), origin=Origin(**header["origin"]),
+        names=tuple(header["names"]), members=members, folds=header["folds"], lineage=tuple(header["lineage"]),
+        threads=threads,
+    )
+
+
 def _member(path: Path, names: list[str], checksum: str) -> lightgbm.Booster:
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    if _checksum(text) != checksum:
+    content = path.read_bytes() if path.exists() else b""
+    if hashlib.sha256(content).hexdigest() != checksum:
         raise SchemaError(f"{path} is not the file that was saved with its model: run experiment=fit_trees")
-    member = lightgbm.Booster(model_str=text)
+    member = lightgbm.Booster(model_str=content.decode())
     if member.feature_name() != names:
         raise SchemaError(f"{path} reads the features {', '.join(member.feature_name())}, its model says "
                           f"{', '.join(names)}: run experiment=fit_trees")

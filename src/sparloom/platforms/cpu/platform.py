@@ -1,12 +1,13 @@
 """The CPU this runs on: schedules become C, C becomes kernels, kernels are timed in interleaved rounds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from sparloom.errors import IllegalSchedule, Unsupported
+from sparloom.jit import compiler_version, sources_digest
 from sparloom.measure import REPEATS, Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.platforms.clock import keep_threads_awake
@@ -19,6 +20,9 @@ from sparloom.space import Config, ConfigSpace, CpuSpace, Readings
 from sparloom.sparse import Pattern
 
 __all__ = ["CpuPlatform"]
+
+GENERATOR = 1
+"""Version of the generated code: raise it with every change after which the same schedule takes another time."""
 
 
 class CpuPlatform:
@@ -43,6 +47,11 @@ class CpuPlatform:
         self.orders = orders
         self.preset = preset
         self.readings = readings
+
+    def conditions(self, op: Op) -> Mapping[str, Any]:
+        """Name what seconds depend on beside the machine: threads, orders, compiler, generated and packing code."""
+        return {"threads": self.threads, "orders": self.orders, "generator": GENERATOR,
+                "compiler": compiler_version("c"), "packing": sources_digest(["cpu/pack.cpp"])}
 
     def space(self, op: Op) -> ConfigSpace:
         """List the schedules of `op`, not yet bound to a matrix."""

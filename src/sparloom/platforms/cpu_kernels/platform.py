@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from sparloom.errors import Unsupported
-from sparloom.jit import aligned
+from sparloom.jit import aligned, compiler_version, sources_digest
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Op
 from sparloom.platforms.arrays import reallocated
@@ -54,6 +55,12 @@ class CpuKernels:
     def preset(self) -> str:
         """Name of these settings in sample tables."""
         return f"t{self.threads}"
+
+    def conditions(self, op: Op) -> Mapping[str, Any]:
+        """Name what seconds depend on beside the machine: threads, compiler, sources of the kernels of `op`."""
+        self.family(op)  # refuses an operation without kernels
+        return {"threads": self.threads, "compiler": compiler_version("c++"),
+                "sources": sources_digest([f"cpu/{op.name}.cpp"])}
 
     def space(self, op: Op) -> ConfigSpace:
         """List the configurations of `op`.

@@ -1,6 +1,5 @@
 """The device as the platform uses it: memory, kernels and a clock, all through CuPy."""
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, cached_property
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sparloom.errors import CompileError
+from sparloom.files import scratch_folder
 from sparloom.platforms.clock import Repeat, Repetition
 from sparloom.platforms.cuda.device import CudaDevice, LaunchShape
 
@@ -161,7 +161,7 @@ class CupyGpu:
         """Load a kernel that was compiled ahead of time for this architecture."""
         import cupy
 
-        with tempfile.TemporaryDirectory(prefix="sparloom-") as folder:
+        with scratch_folder("compile") as folder:
             path = Path(folder) / "kernel.cubin"
             path.write_bytes(content)
             return _CupyKernel(cupy.RawModule(path=str(path)).get_function(name))

@@ -1,11 +1,15 @@
 """NVIDIA GPUs as a platform."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property, partial
+from importlib import metadata
+from typing import Any
 
 import numpy as np
 
 from sparloom.errors import Unsupported
+from sparloom.jit import sources_digest
 from sparloom.measure import REPEATS, Measurement, TimingProtocol
 from sparloom.ops import CsrAttention, Op
 from sparloom.platforms.clock import Stopwatch
@@ -26,6 +30,8 @@ SPACES = {"cuda": ("spmm", "sddmm"), "cuda_kernels": ("spmm", "spmm_mean", "spmm
           "triton": ("gemm",)}
 KERNELS = {"spmm": SpmmKernels, "spmm_mean": SpmmKernels, "spmm_max": SpmmKernels, "sddmm": SddmmKernels,
            "attention": AttentionKernels}
+SOURCES = {"spmm_mean": "spmm", "spmm_max": "spmm"}
+COMPILERS = ("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "triton")
 
 
 class CudaPlatform:
@@ -64,6 +70,13 @@ class CudaPlatform:
     def limits(self) -> CudaDevice:
         """What the device offers a launch."""
         return CudaDevice.here() if self.device == "here" else CudaDevice.named(self.device)
+
+    def conditions(self, op: Op) -> Mapping[str, Any]:
+        """Name what seconds depend on: the device, the sources of the kernels of `op`, and what compiles them."""
+        self.family(op)  # refuses an operation without kernels
+        compilers = {name: _version(name) for name in COMPILERS}
+        sources = "" if self.name == "triton" else sources_digest([f"cuda/{SOURCES.get(op.name, op.name)}.cu"])
+        return {"device": asdict(self.limits), "sources": sources, "compilers": compilers}
 
     def space(self, op: Op) -> ConfigSpace:
         """List the configurations of `op`.
@@ -169,6 +182,13 @@ class CudaPlatform:
             return TritonGemm(self.limits)
         make = CudaSpace if self.name == "cuda" else CudaKernelSpace
         return KERNELS[op](make(op, width=width))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _bound(calls: Mapping[Config, Callable[[], Call]]) -> tuple[list[Contender], dict[Config, str]]:

@@ -5,9 +5,9 @@ from sparloom.platforms.spade.designs import Prices, designs
 from sparloom.platforms.spade.machine import Machine
 from sparloom.platforms.spade.platform import SpadePlatform
 from sparloom.platforms.spade.signs import Sign, sign_records
-from sparloom.platforms.spade.simulate import simulate_many, simulate_ops
+from sparloom.platforms.spade.simulate import simulate_many, simulate_ops, simulator_digest
 
 __all__ = [
     "Agreement", "Machine", "Pair", "Prices", "Sign", "SpadePlatform", "both_levels", "designs", "sign_records",
-    "simulate_many", "simulate_ops", "stratified",
+    "simulate_many", "simulate_ops", "simulator_digest", "stratified",
 ]

@@ -1,8 +1,8 @@
 """SPADE as a platform: configurations are simulated, results are computed in the order of the simulated tiles."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from sparloom.ops import Op, Operands
 from sparloom.platforms.spade.execute import execute
 from sparloom.platforms.spade.machine import Machine
 from sparloom.platforms.spade.plan import plan
-from sparloom.platforms.spade.simulate import simulate_many
+from sparloom.platforms.spade.simulate import simulate_many, simulator_digest
 from sparloom.platforms.spade.t0 import simulate_each
 from sparloom.space import Config, ConfigSpace, Readings, SpadeSpace
 from sparloom.sparse import Pattern
@@ -43,6 +43,10 @@ class SpadePlatform(Machine):
     def machine(self) -> Machine:
         """The parameters alone."""
         return Machine(**{field.name: getattr(self, field.name) for field in fields(Machine)})
+
+    def conditions(self, op: Op) -> Mapping[str, Any]:
+        """Name what simulated seconds depend on: every parameter of the machine, the level, the simulator."""
+        return {"machine": vars(self.machine), "level": self.level, "simulator": simulator_digest()}
 
     def space(self, op: Op) -> ConfigSpace:
         """The 256 configurations of `op`, not yet bound to a matrix."""

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from sparloom.jit import kernel_folder, sources_digest
 from sparloom.platforms.spade.machine import Geometry, Machine
 from sparloom.platforms.spade.plan import Plan, plan
 from sparloom.platforms.spade.t1 import Counts, seconds, trace
@@ -14,10 +15,19 @@ from sparloom.platforms.spade.tiling import Tiling, deal, tile
 from sparloom.space import Config
 from sparloom.sparse import Pattern, locality_order, reorder
 
-__all__ = ["simulate_counts", "simulate_many", "simulate_ops"]
+__all__ = ["simulate_counts", "simulate_many", "simulate_ops", "simulator_digest"]
+
+VERSION = 1
+"""Of what this package does in Python: raise it with every change after which simulated seconds differ."""
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
+
+
+def simulator_digest() -> str:
+    """Identify the simulator: other sources under kernels/spade, or another version, may give other seconds."""
+    sources = sorted(f"spade/{path.name}" for path in (kernel_folder() / "spade").glob("*.cpp"))
+    return f"{VERSION}-{sources_digest(sources)}"
 
 
 def simulate_many(

@@ -137,6 +137,28 @@ def test_damaged_files_are_refused(model, tmp_path: Path):
         load_performance(tmp_path / "gemm")
 
 
+def test_a_model_is_there_until_its_successor_is_complete(model, tmp_path: Path, monkeypatch):
+    save_performance(tmp_path / "gemm", model)
+    monkeypatch.setattr("sparloom.models.performance.store.write_checked_json", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        save_performance(tmp_path / "gemm", model.member(0))
+    assert digest(load_performance(tmp_path / "gemm")) == digest(model)
+    assert [path.name for path in tmp_path.iterdir()] == ["gemm"]
+
+
+def test_headers_without_checksum_are_read_and_damage_is_one_line(model, tmp_path: Path):
+    save_performance(tmp_path / "gemm", model)
+    header = tmp_path / "gemm" / "model.json"
+    stored = json.loads(header.read_text())
+    del stored["checksum"]
+    header.write_text(json.dumps(stored))
+    assert digest(load_performance(tmp_path / "gemm")) == digest(model)
+    del stored["target"]
+    header.write_text(json.dumps(stored))
+    with pytest.raises(SchemaError, match=r"model\.json is damaged \(KeyError: 'target'\): run experiment=fit_trees"):
+        load_performance(tmp_path / "gemm")
+
+
 def test_growing_further_keeps_what_was_learned_and_writes_it_down(data, model):
     half = train_performance(data.take(np.arange(45) < 25), spec=GEMM_FEATURES, target=LOG1P, origin=origin(),
                              growth=GROWTH, folds=FOLDS)
