@@ -9,8 +9,9 @@ from sparloom.jit.function import Function
 from sparloom.jit.native import NativeCall, address, aligned
 from sparloom.jit.result_pool import RESULTS, ResultPool
 from sparloom.jit.source import Source, kernel_source
+from sparloom.jit.watch import Watch
 
 __all__ = [
-    "RESULTS", "Function", "Library", "NativeCall", "ResultPool", "Source", "address", "aligned", "cache_folder",
-    "check_cuda", "compile_c", "compile_cpp", "cuda_text", "kernel_source",
+    "RESULTS", "Function", "Library", "NativeCall", "ResultPool", "Source", "Watch", "address", "aligned",
+    "cache_folder", "check_cuda", "compile_c", "compile_cpp", "cuda_text", "kernel_source",
 ]
