@@ -12,6 +12,7 @@ from sparloom.fusion.blas import blas_routine
 from sparloom.fusion.native import Csr, Fused, Tiles, fused_library
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.jit import NativeCall, address, aligned
+from sparloom.measure import checked_threads
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm
 from sparloom.sparse import SparseMatrix
 
@@ -95,6 +96,9 @@ class Loops:
     a: CsrRows
     read: np.ndarray | None = None
     write: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        checked_threads(self.threads)
 
 
 class Workspace:

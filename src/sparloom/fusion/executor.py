@@ -8,6 +8,7 @@ from sparloom.fusion.bind import CsrRows, Loops, Pair, SharedCall, Variant, Work
 from sparloom.fusion.native import fused_library
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.jit import NativeCall, address, aligned
+from sparloom.measure import checked_threads
 from sparloom.ops import Operands
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -42,8 +43,7 @@ class Executor:
     _columns: tuple[Pattern, np.ndarray] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise ValueError(f"{self.threads} threads: give at least 1")
+        self.threads = checked_threads(self.threads)
         if self.op.name == "spmm_gemm" and (self.order is not None or not self.schedule.natural):
             raise ValueError("rows of spmm_gemm do not depend on each other: give a schedule in natural order, and no "
                              "order of rows")

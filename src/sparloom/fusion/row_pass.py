@@ -10,7 +10,7 @@ import numpy as np
 from sparloom.fusion.bind import CsrRows
 from sparloom.fusion.native import Csr
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
-from sparloom.measure import cache_bytes_per_core
+from sparloom.measure import cache_bytes_per_core, checked_threads
 from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["RowPass", "RowSteps"]
@@ -99,9 +99,7 @@ class RowPass:
     """
 
     def __init__(self, pattern: Pattern, *, threads: int, prefetch_bytes: int = 4096) -> None:
-        if threads < 1:
-            raise ValueError(f"{threads} threads: give at least 1")
-        self.pattern, self.threads, self.prefetch_bytes = pattern, threads, prefetch_bytes
+        self.pattern, self.threads, self.prefetch_bytes = pattern, checked_threads(threads), prefetch_bytes
         self._together = _repeats(pattern) >= TOGETHER_SHARE
 
     def __call__(self, steps: RowSteps) -> None:

@@ -16,6 +16,7 @@ from sparloom.dispatch.csr.origin import Origin, check_apart, origin_of
 from sparloom.dispatch.csr.prepared import Prepared, Reduce
 from sparloom.dispatch.csr.switches import Switches
 from sparloom.fusion import IdentityCache
+from sparloom.measure import checked_threads
 from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["csr_attention", "prepare", "sddmm", "spmm"]
@@ -145,6 +146,7 @@ def _known(
     matrix: Any, dense: Any, threads: int | None, changed: bool, out: Any | None = None,
 ) -> tuple[Prepared, Any]:
     """Find what was made for the index arrays of a matrix, and its values in the order of the pattern."""
+    threads = None if threads is None else checked_threads(threads)
     columns = dense.shape[0] if getattr(dense, "ndim", 0) else None
     parts = _parts(matrix, columns)
     if parts is None:

@@ -19,6 +19,7 @@ from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.plan_key import machine_digest, sources_digest
 from sparloom.dispatch.racing import Clock, Timer, by_clock
 from sparloom.jit import RESULTS, address
+from sparloom.measure import checked_threads
 from sparloom.ops import Op, Operands
 from sparloom.platforms import CpuKernels, Family
 from sparloom.space import Config, ConfigSpace
@@ -35,14 +36,19 @@ SORTED, COMPARED = (8e-9, 1e-9, 0.6e-9), (3e-9, 0.0, 0.3e-9)
 
 
 class CpuPlace:
-    """Arrays in the memory of the processor, kernels compiled for it, wall seconds; see `Place`."""
+    """Arrays in the memory of the processor, kernels compiled for it, wall seconds; see `Place`.
+
+    Args:
+        threads: of every call; all processors that this process may use for None.
+
+    Raises:
+        TypeError, ValueError: too many threads, or no number of them; see `checked_threads`.
+    """
 
     def __init__(
-        self, threads: int, libraries: Mapping[str, Mapping[str, Library]] = LIBRARIES,
+        self, threads: int | None, libraries: Mapping[str, Mapping[str, Library]] = LIBRARIES,
     ) -> None:
-        if threads < 1:
-            raise ValueError(f"threads={threads}: give at least 1")
-        self.threads, self.libraries = threads, libraries
+        self.threads, self.libraries = checked_threads(threads), libraries
 
     dense, array = staticmethod(dense_of), staticmethod(array_of)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -109,7 +108,7 @@ class Prepared:
     ) -> None:
         self.matrix = matrix
         self.origin = Origin() if origin is None else origin
-        self.where = CpuPlace(len(os.sched_getaffinity(0)) if threads is None else threads) if where is None else where
+        self.where = CpuPlace(threads) if where is None else where
         self.threads = self.where.threads
         self._switches = Switches.from_environment()
         self._switches.show_decisions()
