@@ -179,7 +179,21 @@ def _checked(steps: RowSteps, pattern: Pattern) -> np.dtype:
         address(arrays[name], dtype.type, written=name in WRITTEN or (name == "g" and steps.matrix is not None))
         if arrays[name].shape != shape:
             raise ValueError(f"{name} has shape {arrays[name].shape}, not {shape}")
+    _check_apart(steps, arrays)
     return dtype
+
+
+def _check_apart(steps: RowSteps, arrays: dict[str, np.ndarray]) -> None:
+    """Refuse results that lie in each other's memory, or in that of what is read."""
+    written = [name for name in arrays if name in WRITTEN or (name == "g" and steps.matrix is not None)]
+    read = {name: array for name, array in arrays.items() if name not in written}
+    if steps.matrix is not None:
+        pattern = steps.matrix.pattern
+        read |= {"values of A": steps.matrix.values, "indptr of A": pattern.indptr, "indices of A": pattern.indices}
+    for number, name in enumerate(written):
+        for other, array in (*read.items(), *((each, arrays[each]) for each in written[:number])):
+            if np.may_share_memory(arrays[name], array):
+                raise ValueError(f"{name} overlaps {other}: give an array of its own")
 
 
 def _shapes(steps: RowSteps, arrays: dict[str, np.ndarray], pattern: Pattern) -> dict[str, tuple[int, ...]]:
