@@ -1,5 +1,6 @@
 """Files and lines that are whole or not there, whoever writes at the same time and whatever is killed."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import threading
 
 import pytest
 
-from sparloom.files import append_lines, read_lines, write_text
+from sparloom.files import append_lines, locked, read_lines, write_text
 
 WRITER = """
 import sys
@@ -75,3 +76,23 @@ def test_writers_at_once_keep_their_lines_apart(tmp_path):
     for name in "abc":
         assert [line.split()[1] for line in lines if line.startswith(f"{name} ".encode())] == [
             str(number).encode() for number in range(count)]
+
+
+def test_a_lock_that_this_thread_holds_is_had_again(tmp_path):
+    """A signal handler that asks for it would wait for the call that it interrupts."""
+    lock, had = tmp_path / "lock", []
+
+    def other():
+        with locked(lock):
+            had.append(1)
+
+    waiting = threading.Thread(target=other)
+    with locked(lock):
+        with locked(lock), locked(tmp_path / "other"):
+            pass
+        waiting.start()
+        with lock.open("a") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert not had
+    waiting.join(20)
+    assert had
