@@ -32,7 +32,7 @@ POLICY = CsrPolicy.online(effort=EFFORT, runs=1e6)
 MOST = 40  # calls until a decision
 FILES = frozenset(str(Path(sparloom.__file__).parent / "dispatch" / name) for name in (
     "csr/online.py", "csr/online_replay.py", "csr/prepared.py", "csr/decide.py", "csr/contest.py", "csr/replay.py",
-    "csr/probe_log.py", "plan_cache.py"))
+    "csr/probe_log.py", "load.py", "plan_cache.py"))
 
 
 @pytest.fixture
