@@ -127,6 +127,7 @@ def publisher(cfg: DictConfig, out: Path, given: cli.Given) -> Callable[[Mapping
 
 def built(cfg: DictConfig, out: Path, given: cli.Given) -> Any:
     """Build the task; the arms of a comparison run before it, but for those whose finished runs are given."""
+    cli.check_threads(OmegaConf.to_container(cfg, resolve=True))
     task = instantiate(cfg.task)
     if "arms" not in cfg.task:
         return task

@@ -1,5 +1,6 @@
 """Files and lines that are whole or not there, whoever writes at the same time and whatever is killed."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ from sparloom.files import (
     atomic_folder,
     atomic_path,
     check_sum,
+    locked,
     read_json,
     read_lines,
     remove_leavings,
@@ -207,3 +209,21 @@ def test_sums_tell_a_changed_file_and_are_those_of_sha256sum(tmp_path):
     (tmp_path / "SHA256SUMS").write_text((tmp_path / "SHA256SUMS").read_text().replace("  ", "  run/"))
     with pytest.raises(ValueError, match="SHA256SUMS says"):
         check_sum(tmp_path / "run" / "a.json", b"{2}")
+def test_a_lock_that_this_thread_holds_is_had_again(tmp_path):
+    """A signal handler that asks for it would wait for the call that it interrupts."""
+    lock, had = tmp_path / "lock", []
+
+    def other():
+        with locked(lock):
+            had.append(1)
+
+    waiting = threading.Thread(target=other)
+    with locked(lock):
+        with locked(lock), locked(tmp_path / "other"):
+            pass
+        waiting.start()
+        with lock.open("a") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert not had
+    waiting.join(20)
+    assert had

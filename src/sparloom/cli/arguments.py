@@ -3,11 +3,13 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from sparloom.cli.listing import show
 from sparloom.cli.nearest import suggestion
+from sparloom.measure import checked_threads
 
-__all__ = ["UsageError", "check_places", "choices", "folders", "prepare"]
+__all__ = ["UsageError", "check_places", "check_threads", "choices", "folders", "prepare"]
 
 PATH_KEYS = ("matrix", "mirror", "folder", "file", "path", "checkpoint", "cache", "table", "pretrained", "manifest")
 PATH_GROUPS = ("paths.", "samples.files.")
@@ -69,6 +71,25 @@ def check_places(places: Mapping[str, str]) -> None:
         if "${" in place:
             raise UsageError(f"{what} is {place}: in a path ${{ begins a reference to another option; rename the "
                              "folder, or go through a link with another name")
+
+
+def check_threads(config: Any, path: str = "") -> None:
+    """Check all numbers of threads in a configuration before anything is begun: one that is too large ends the process.
+
+    Args:
+        path: of the configuration, in messages.
+
+    Raises:
+        TypeError, ValueError: see `checked_threads`; names the key.
+    """
+    items = config.items() if isinstance(config, Mapping) else enumerate(config) if isinstance(config, list) else ()
+    for key, value in items:
+        place = f"{path}.{key}" if path else str(key)
+        if key == "threads":
+            for given in value if isinstance(value, list) else [value]:
+                checked_threads(given, place)
+        else:
+            check_threads(value, place)
 
 
 def folders(arguments: Sequence[str], conf: Path) -> list[Path]:

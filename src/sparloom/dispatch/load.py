@@ -53,7 +53,8 @@ class ProcessLoad:
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        self._files = _open_files()
+        self._files: dict[int, int] = {}  # before any is open: an exception may end this at any point
+        _open_files(self._files)
 
     def waits(self) -> Mapping[int, float]:
         """Count for up to 16 threads, or for the whole process; some microseconds."""
@@ -73,7 +74,8 @@ class ProcessLoad:
     def refresh(self) -> None:
         """Open the counters of the threads that there are now."""
         self.close()
-        self._process, self._files = os.getpid(), _open_files()
+        self._process = os.getpid()
+        _open_files(self._files)
 
     def close(self) -> None:
         """Close the files."""
@@ -175,17 +177,15 @@ def tell_busy() -> None:
              KEEP_BUSY)
 
 
-def _open_files() -> dict[int, int]:
+def _open_files(files: dict[int, int]) -> None:
     """Open the counters of some threads: thread -> file."""
-    files = {}
     try:
         threads = sorted(map(int, os.listdir("/proc/self/task")))
     except OSError:
-        return {}
+        return
     for thread in [*threads[:1], *threads[1:][-(THREADS - 1):]]:
         with suppress(OSError):
             files[thread] = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-    return files
 
 
 def _stolen() -> float:

@@ -1,7 +1,6 @@
 """Plans: a choice, why it was made, and the executor of it."""
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from sparloom.dispatch.problem import Problem
 from sparloom.dispatch.workshop import Workshop
 from sparloom.errors import NotDecided, Unsupported
 from sparloom.fusion import Executor, Pair
-from sparloom.measure import cache_levels
+from sparloom.measure import cache_levels, checked_threads
 from sparloom.ops import Operands
 
 __all__ = ["Fuse", "PairPlan", "plan_pair"]
@@ -63,13 +62,13 @@ def plan_pair(
         clock: wall seconds.
 
     Raises:
-        ValueError: `fuse` is none of the three.
+        TypeError, ValueError: `fuse` is none of the three, or there are too many threads, or no number of them.
         Unsupported: fuse="always" for loops of different length.
         NotDecided: `replay_only`, and nothing is kept for these patterns, extents, threads and this machine.
     """
     if fuse not in get_args(Fuse):
         raise ValueError(f"fuse={fuse!r}: give \"auto\", \"never\" or \"always\"")
-    threads = len(os.sched_getaffinity(0)) if threads is None else threads
+    threads = checked_threads(threads)
     cache = PlanCache.of_this_user() if cache is None else cache
     problem = Problem.of(op, operands)
     key = PlanKey.of(problem, threads=threads, fuse=fuse)

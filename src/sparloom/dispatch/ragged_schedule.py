@@ -25,6 +25,7 @@ from sparloom.dispatch.plan_key import machine_digest, ragged_kernels_digest
 from sparloom.dispatch.racing import Effort, duel, race
 from sparloom.dispatch.ragged_operator import RaggedOperator
 from sparloom.errors import IllegalSchedule
+from sparloom.measure import checked_threads
 from sparloom.models import Static
 from sparloom.ragged import Executable, Structure
 from sparloom.search import Evolution, best
@@ -87,8 +88,10 @@ def choose_schedule(
 
     Raises:
         CompileError: no program compiles.
+        TypeError, ValueError: there are too many threads, or no number of them.
     """
     plans = plans or PlanCache.of_this_user()
+    threads = checked_threads(threads)
     key = _key(operator, structure, threads)
     kept = _kept(plans, key, operator)
     if kept is not None:

@@ -13,6 +13,7 @@ from sparloom.fusion.blas import blas_routine
 from sparloom.fusion.native import Csr, Fused, Tiles, fused_library
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.jit import NativeCall, address, aligned
+from sparloom.measure import checked_threads
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm
 from sparloom.sparse import SparseMatrix
 
@@ -97,6 +98,9 @@ class Loops:
     read: np.ndarray | None = None
     write: np.ndarray | None = None
 
+    def __post_init__(self) -> None:
+        checked_threads(self.threads)
+
 
 class Workspace:
     """D1 and the buffers of threads, kept from call to call.
@@ -108,6 +112,10 @@ class Workspace:
     def __init__(self) -> None:
         self.turn = forkable(RLock())
         self._arrays: dict[str, np.ndarray] = {}
+
+    def __reduce__(self) -> tuple[type["Workspace"], tuple[()]]:
+        """Let copies have arrays and turns of their own."""
+        return Workspace, ()
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Give the array of this name, anew if it had another shape; its pages are there before the first call."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from sparloom.fusion.program import Array, Program
 from sparloom.fusion.recognise import recognise
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.fusion.traffic import traffic
-from sparloom.ir import DTYPES, Kernel, render_c, render_cuda
+from sparloom.ir import DTYPES, Kernel, Param, render_c, render_cuda
 from sparloom.jit import Library, compile_c
 from sparloom.sparse import Pattern
 
@@ -179,9 +179,10 @@ class CompiledProgram:
         """Call a kernel with what it takes of the program, then `extra`."""
         own = kernel.params[: len(kernel.params) - len(extra)]
         sources = {each.name: each.source for each in (*self.program.scalars, *self.program.arrays)}
-        found = (made[param.name] if param.name in made else _find(arguments, sources[param.name]) for param in own)
-        values = (np.ascontiguousarray(value) if param.buffer and param.const else value
-                  for param, value in zip(own, found, strict=True))
+        found = [made[param.name] if param.name in made else _find(arguments, sources[param.name]) for param in own]
+        values = [np.ascontiguousarray(value) if param.buffer and param.const else value
+                  for param, value in zip(own, found, strict=True)]
+        _check_copied(kernel, own, found, values)
         self._library.function(kernel.name)(*values, *extra)
 
     def _made(self) -> list[Array]:
@@ -199,6 +200,17 @@ class CompiledProgram:
     @cached_property
     def _library(self) -> Library:
         return compile_c(self._kernels())
+
+
+def _check_copied(kernel: Kernel, params: Sequence[Param], found: Sequence[Any], values: Sequence[Any]) -> None:
+    """Refuse results in the memory of an argument that is read from a copy; of others `Function` does."""
+    written = [(param, value) for param, value in zip(params, values, strict=True) if param.buffer and not param.const]
+    for param, given, value in zip(params, found, values, strict=True):
+        if param.buffer and value is not given:
+            for other, result in written:
+                if np.may_share_memory(given, result):
+                    raise ValueError(f"arguments {other.name} and {param.name} of kernel {kernel.name} overlap: pass a "
+                                     "copy of one")
 
 
 def _rows(matrix: Csr, rows: int, extent: int) -> Reads:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from functools import partial, update_wrapper
+from contextlib import AbstractContextManager
+from functools import cache, partial, update_wrapper
+from threading import RLock
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -114,9 +116,10 @@ class FusedFunction:
 
         types = {name: _type(name, value) for name, value in arguments.items()}
         key = tuple((name, str(type)) for name, type in types.items())
-        if key not in self._compiled:
-            self._compiled[key] = CompiledProgram(read_program(self._function, types, _real(arguments.values())))
-        return self._compiled[key]
+        with _reading():
+            if key not in self._compiled:
+                self._compiled[key] = CompiledProgram(read_program(self._function, types, _real(arguments.values())))
+            return self._compiled[key]
 
     def _run(self, program: CompiledProgram, arguments: dict[str, Any], schedule: TileSchedule | None) -> Any:
         return program.run(arguments, schedule, threads=self.budget.threads, bodies=self.bodies)
@@ -128,6 +131,12 @@ class FusedFunction:
         return schedule_tiles(
             program.loops(arguments), threads=self.budget.threads, cache_bytes=self.budget.cache_bytes,
             ct_size=self.budget.ct_size)
+
+
+@cache
+def _reading() -> AbstractContextManager[bool]:
+    """The turn of reading a function: Numba reads one at a time."""
+    return RLock()
 
 
 def _operand(value: Any) -> Any:

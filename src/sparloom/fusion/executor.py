@@ -1,5 +1,6 @@
 """Products of three matrices by a tile schedule, computed by the kernels of kernels/cpu/fused.hpp."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,6 +9,7 @@ from sparloom.fusion.bind import CsrRows, Loops, Pair, SharedCall, Variant, Work
 from sparloom.fusion.native import fused_library
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.jit import NativeCall, address, aligned
+from sparloom.measure import checked_threads
 from sparloom.ops import Operands
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -42,8 +44,7 @@ class Executor:
     _columns: tuple[Pattern, np.ndarray] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise ValueError(f"{self.threads} threads: give at least 1")
+        self.threads = checked_threads(self.threads)
         if self.op.name == "spmm_gemm" and (self.order is not None or not self.schedule.natural):
             raise ValueError("rows of spmm_gemm do not depend on each other: give a schedule in natural order, and no "
                              "order of rows")
@@ -109,6 +110,9 @@ class Executor:
         shape = (self.schedule.tiles[0], self.op.width(operands))
         if changes.shape != shape:
             raise ValueError(f"changes have shape {changes.shape}, not {shape}: a row for each tile of wavefront 0")
+        for name, array in _read(operands):
+            if np.may_share_memory(array, changes):
+                raise ValueError(f"changes overlap {name}: give an array of their own")
         changes.fill(0)  # tiles without rows write nothing
 
     def _renumbered(self, matrix: SparseMatrix) -> np.ndarray | None:
@@ -135,9 +139,18 @@ def check_operands(op: Pair, operands: Operands, result: np.ndarray) -> None:
     if result.shape != (pattern.rows, width) or result.dtype != dtype:
         raise ValueError(f"the result is {result.dtype} of shape {result.shape}, not {dtype} of "
                          f"{(pattern.rows, width)}")
-    for name, array in operands.dense.items():
+    for name, array in _read(operands):
         if np.may_share_memory(array, result):
             raise ValueError(f"the result overlaps {name}: give an array of its own")
+
+
+def _read(operands: Operands) -> Iterator[tuple[str, np.ndarray]]:
+    """Name all arrays that a product reads."""
+    yield from operands.dense.items()
+    for side, matrix in (("A", operands.matrix), ("B", operands.right)):
+        if matrix is not None and (side == "A" or matrix is not operands.matrix):
+            yield from ((f"values of {side}", matrix.values), (f"indptr of {side}", matrix.pattern.indptr),
+                        (f"indices of {side}", matrix.pattern.indices))
 
 
 def potential_gain(seconds: np.ndarray) -> float:

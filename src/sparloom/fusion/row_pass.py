@@ -10,7 +10,7 @@ import numpy as np
 from sparloom.fusion.bind import CsrRows
 from sparloom.fusion.native import Csr
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
-from sparloom.measure import cache_bytes_per_core
+from sparloom.measure import cache_bytes_per_core, checked_threads
 from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["RowPass", "RowSteps"]
@@ -99,9 +99,7 @@ class RowPass:
     """
 
     def __init__(self, pattern: Pattern, *, threads: int, prefetch_bytes: int = 4096) -> None:
-        if threads < 1:
-            raise ValueError(f"{threads} threads: give at least 1")
-        self.pattern, self.threads, self.prefetch_bytes = pattern, threads, prefetch_bytes
+        self.pattern, self.threads, self.prefetch_bytes = pattern, checked_threads(threads), prefetch_bytes
         self._together = _repeats(pattern) >= TOGETHER_SHARE
 
     def __call__(self, steps: RowSteps) -> None:
@@ -181,7 +179,21 @@ def _checked(steps: RowSteps, pattern: Pattern) -> np.dtype:
         address(arrays[name], dtype.type, written=name in WRITTEN or (name == "g" and steps.matrix is not None))
         if arrays[name].shape != shape:
             raise ValueError(f"{name} has shape {arrays[name].shape}, not {shape}")
+    _check_apart(steps, arrays)
     return dtype
+
+
+def _check_apart(steps: RowSteps, arrays: dict[str, np.ndarray]) -> None:
+    """Refuse results that lie in each other's memory, or in that of what is read."""
+    written = [name for name in arrays if name in WRITTEN or (name == "g" and steps.matrix is not None)]
+    read = {name: array for name, array in arrays.items() if name not in written}
+    if steps.matrix is not None:
+        pattern = steps.matrix.pattern
+        read |= {"values of A": steps.matrix.values, "indptr of A": pattern.indptr, "indices of A": pattern.indices}
+    for number, name in enumerate(written):
+        for other, array in (*read.items(), *((each, arrays[each]) for each in written[:number])):
+            if np.may_share_memory(arrays[name], array):
+                raise ValueError(f"{name} overlaps {other}: give an array of its own")
 
 
 def _shapes(steps: RowSteps, arrays: dict[str, np.ndarray], pattern: Pattern) -> dict[str, tuple[int, ...]]:

@@ -10,6 +10,7 @@ import numpy as np
 from sparloom.fusion.loops import FusedLoops, Loop
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.jit import check_memory, compile_cpp
+from sparloom.measure import checked_threads
 
 __all__ = ["coarse_tiles", "schedule_tiles"]
 
@@ -37,8 +38,9 @@ def schedule_tiles(loops: FusedLoops, *, threads: int, cache_bytes: int, ct_size
     Source: Algorithm 1. Readings and departures: docs/readings.md.
     """
     for name, value in (("threads", threads), ("cache_bytes", cache_bytes), ("ct_size", ct_size)):
-        if value < 1:
+        if isinstance(value, int) and value < 1:
             raise ValueError(f"{name} is {value}: it must be at least 1")
+    threads = checked_threads(threads)
     start = time.perf_counter()
     n = loops.one.iterations
     first, second_ptr = np.empty(n + 1, np.int64), np.empty(2 * n + 1, np.int64)

@@ -23,5 +23,10 @@ class InterpretedLibrary:
         return lambda *values: interpret(
             kernel, **dict(zip((param.name for param in kernel.params), values, strict=True)))
 
+    @property
+    def threads(self) -> int:
+        """One."""
+        return 1
+
     def set_threads(self, count: int) -> None:
         """Iterations run one after the other."""

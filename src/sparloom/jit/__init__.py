@@ -10,9 +10,10 @@ from sparloom.jit.native import NativeCall, address, aligned, check_memory
 from sparloom.jit.result_pool import RESULTS, ResultPool
 from sparloom.jit.source import Source, kernel_folder, kernel_source, sources_digest
 from sparloom.jit.toolchain import compiler_version
+from sparloom.jit.watch import Watch
 
 __all__ = [
-    "RESULTS", "Function", "Library", "NativeCall", "ResultPool", "Source", "address", "aligned", "cache_folder",
-    "check_cuda", "check_memory", "compile_c", "compile_cpp", "compiler_version", "cuda_text", "kernel_folder",
-    "kernel_source", "sources_digest",
+    "RESULTS", "Function", "Library", "NativeCall", "ResultPool", "Source", "Watch", "address", "aligned",
+    "cache_folder", "check_cuda", "check_memory", "compile_c", "compile_cpp", "compiler_version", "cuda_text",
+    "kernel_folder", "kernel_source", "sources_digest",
 ]

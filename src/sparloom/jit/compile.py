@@ -17,6 +17,7 @@ from sparloom.jit.function import Function
 from sparloom.jit.products import set_products
 from sparloom.jit.source import Source
 from sparloom.jit.toolchain import Toolchain, default_flags, find_toolchain, processor_signature
+from sparloom.measure import checked_threads
 
 __all__ = ["Library", "compile_c"]
 
@@ -46,11 +47,21 @@ class Library:
             raise KeyError(f"no kernel {name!r} in the library; there are: {', '.join(self._functions)}")
         return self._functions[name]
 
+    @property
+    def threads(self) -> int:
+        """Threads of parallel loops that the calling thread starts, unless `set_threads` says otherwise."""
+        counts = (handle.omp_get_max_threads() for handle in self._handles if hasattr(handle, "omp_get_max_threads"))
+        return max(counts, default=1)
+
     def set_threads(self, count: int) -> None:
         """Let parallel loops that the calling thread starts from now on use `count` threads (all libraries).
 
         They are fewer where the system does not let this process have so many.
+
+        Raises:
+            TypeError, ValueError: too many, or no number; see `checked_threads`.
         """
+        count = checked_threads(count)
         for handle in self._handles:
             if hasattr(handle, "omp_set_num_threads"):  # absent where nothing in the library is parallel
                 handle.omp_set_num_threads(ctypes.c_int(_team()(count)))

@@ -14,6 +14,7 @@ from sparloom.measure.metrics import (
     ordered_pair_accuracy,
 )
 from sparloom.measure.statistics import noise_floor
+from sparloom.measure.threads import checked_threads
 
 __all__ = [
     "DCE_COST",
@@ -26,6 +27,7 @@ __all__ = [
     "bootstrap_interval",
     "cache_bytes_per_core",
     "cache_levels",
+    "checked_threads",
     "dce",
     "describe_machine",
     "geomean",

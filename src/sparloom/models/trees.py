@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from sparloom.measure import checked_threads
 from sparloom.models.cost_model import CostModel, view_of
 from sparloom.models.view import MatrixView
 from sparloom.models.walk_features import walk_features
@@ -60,7 +61,7 @@ class Trees:
         self.parameters: dict[str, Any] = {
             "learning_rate": learning_rate, "num_leaves": leaves, "min_data_in_leaf": rows_per_leaf,
             "lambda_l2": ridge, "bagging_fraction": row_share, "bagging_freq": 1, "feature_fraction": column_share,
-            "num_threads": threads, "deterministic": True, "force_row_wise": True, "verbosity": -1,
+            "num_threads": checked_threads(threads), "deterministic": True, "force_row_wise": True, "verbosity": -1,
         }
         self._prior: CostModel | None = None
         self._space: ConfigSpace | None = None

@@ -8,6 +8,7 @@ from sparloom.dispatch import encoder_operators
 from sparloom.nn.eager import eager
 from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
+from sparloom.nn.threads import torch_threads
 from sparloom.nn.tokens import Lengths, batch_of
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_attention
@@ -84,7 +85,7 @@ class MultiheadAttention(torch.nn.Module):
         """
         batch = batch_of(tokens, lengths, self.embed_dim)
         shape = EncoderShape(self.embed_dim, self.num_heads, causal=is_causal)
-        threads = torch.get_num_threads()
+        threads = torch_threads()
         schedule = schedule_of(self.schedule, EncoderSchedule, lambda: encoder_operators(shape)["attention"],
                                batch.structure, threads)
         layer = compiled_attention(shape, schedule, threads)

@@ -8,8 +8,8 @@ from threading import RLock
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from sparloom.nn.derivatives import outside_transforms
 from sparloom.forks import forkable
+from sparloom.nn.derivatives import outside_transforms
 from sparloom.nn.graph import Graph
 from sparloom.nn.unchanged import content_of, indices_of
 

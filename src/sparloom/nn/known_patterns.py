@@ -14,6 +14,7 @@ import torch
 from sparloom.forks import forkable
 from sparloom.nn.directions import Directions
 from sparloom.nn.tensor_place import tensors_on
+from sparloom.nn.threads import torch_threads
 from sparloom.nn.unchanged import indices_of
 from sparloom.sparse import Pattern
 
@@ -62,7 +63,7 @@ class KnownPatterns:
         """
         storages = crow.untyped_storage(), col.untyped_storage()
         held = indices_of(crow, col)
-        threads = torch.get_num_threads()
+        threads = torch_threads()
         key = (*(_place(*pair) for pair in zip((crow, col), storages, strict=True)), cols, threads)
         with self._lock:
             known = self._known.get(key)

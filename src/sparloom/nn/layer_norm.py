@@ -10,6 +10,7 @@ from sparloom.dispatch import token_operators
 from sparloom.nn.eager import eager
 from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
+from sparloom.nn.threads import torch_threads
 from sparloom.nn.tokens import Lengths, batch_of
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import NormSchedule, compiled_layer_norm
@@ -79,7 +80,7 @@ class LayerNorm(torch.nn.Module):
         """
         width, = self.normalized_shape
         batch = batch_of(tokens, lengths, width)
-        threads = torch.get_num_threads()
+        threads = torch_threads()
         schedule = schedule_of(self.schedule, NormSchedule, lambda: token_operators(width, self.eps)["norm"],
                                batch.structure, threads)
         layer = compiled_layer_norm(width, self.eps, schedule, threads)

@@ -13,6 +13,7 @@ from sparloom.dispatch import Fuse, PairPlan, PlanCache, plan_pair
 from sparloom.forks import forkable
 from sparloom.fusion import RowPass, RowSteps
 from sparloom.jit import NativeCall, ResultPool
+from sparloom.nn.threads import torch_threads
 from sparloom.ops import GemmSpmm, Operands
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -66,7 +67,7 @@ class Propagation:
         """
         op = GemmSpmm(dtype=matrix.dtype.name, c_transposed=c_transposed)
         operands = Operands(matrix, {"B": b.detach().numpy(), "C": c.detach().numpy()})
-        width, threads = op.width(operands), torch.get_num_threads()
+        width, threads = op.width(operands), torch_threads()
         result = self.empty(width, b.dtype)
         key = (b.shape[1], width, c_transposed, op.dtype, threads)
         own = self._own()
@@ -90,7 +91,7 @@ class Propagation:
             tensors: by the names of `RowSteps`, contiguous; those that are None are left out.
         """
         given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        threads, dtype = torch.get_num_threads(), next(iter(given.values())).dtype
+        threads, dtype = torch_threads(), next(iter(given.values())).dtype
         key = (threads, dtype, matrix is None, c_transposed, *((name, tensor.shape) for name, tensor in given.items()))
         own = self._own()
         with own._lock:

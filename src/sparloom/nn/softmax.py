@@ -8,6 +8,7 @@ from sparloom.dispatch import token_operators
 from sparloom.nn.eager import eager
 from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
+from sparloom.nn.threads import torch_threads
 from sparloom.nn.tokens import Lengths, batch_of
 from sparloom.nn.weights import PackedWeights
 from sparloom.ragged import SoftmaxSchedule, compiled_softmax
@@ -45,6 +46,6 @@ def ragged_softmax(tokens: torch.Tensor, lengths: Lengths | None = None, *, sche
     batch = batch_of(tokens, lengths, width)
     if not width:
         return tokens.clone()
-    threads = torch.get_num_threads()
+    threads = torch_threads()
     found = schedule_of(chosen, SoftmaxSchedule, lambda: token_operators(width)["softmax"], batch.structure, threads)
     return batch.like(call_layer(compiled_softmax(width, found, threads), batch, {}, PackedWeights()))

@@ -11,6 +11,7 @@ from sparloom.nn.attention import MultiheadAttention
 from sparloom.nn.eager import eager
 from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
+from sparloom.nn.threads import torch_threads
 from sparloom.nn.tokens import Lengths, batch_of
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer
@@ -88,7 +89,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         batch = batch_of(tokens, lengths, self.linear1.in_features)
         shape = EncoderShape(self.linear1.in_features, self.self_attn.num_heads, self.linear1.out_features,
                              self.norm1.eps, is_causal)
-        threads = torch.get_num_threads()
+        threads = torch_threads()
         schedule = schedule_of(self.schedule, EncoderSchedule, lambda: encoder_operators(shape)["encoder"],
                                batch.structure, threads)
         layer = compiled_encoder_layer(shape, schedule, threads)

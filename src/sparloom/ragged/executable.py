@@ -11,6 +11,7 @@ import numpy as np
 from sparloom.forks import forkable
 from sparloom.ir import DTYPES, interpret, render_c, render_cuda, walk
 from sparloom.jit import aligned, compile_c
+from sparloom.measure import checked_threads
 from sparloom.ragged.layout import Access, offset_steps, size
 from sparloom.ragged.lower import Lowered, lower
 from sparloom.ragged.prelude import closure
@@ -42,7 +43,9 @@ class Executable:
         self._library = compile_c([each.kernel for each in (*self.lowered, *tables)])
         self.prelude = Prelude(tables, self._library)
         self.functions = tuple(self._library.function(each.kernel.name) for each in self.lowered)
-        self._threads = threads
+        self._threads = None if threads is None else checked_threads(threads)
+        if threads is None:
+            checked_threads(self._library.threads, "OMP_NUM_THREADS")
 
     def __call__(self, structure: Structure, **arrays: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
         """Compute the outputs, flat, one array or one per output; see `bind`."""

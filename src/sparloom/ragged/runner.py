@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from sparloom.ir import DTYPES, Ref
-from sparloom.jit import aligned
+from sparloom.jit import address, aligned
 from sparloom.ragged.evaluate import evaluate
 from sparloom.ragged.executable import Executable
 from sparloom.ragged.layout import size
@@ -90,10 +90,12 @@ class Runner:
 
         Raises:
             TypeError: a tensor is missing or unknown.
-            ValueError: an array has the wrong size or type, or is not contiguous.
+            ValueError: an array has the wrong size or type, is not contiguous, or is read-only or overlaps another one
+                though it is written.
         """
         prepared = self._for(structure)
         addresses = {name: self._address(name, array, prepared) for name, array in arrays.items()}
+        self._check_apart(addresses, arrays)
         plan = self._plan(prepared, frozenset(self.program.outputs if wanted is None else wanted), frozenset(arrays))
         memory = _memory()
         room = memory.taken(plan.total)
@@ -113,7 +115,21 @@ class Runner:
         if array.size != wanted or array.dtype != self._types[name] or not array.flags.c_contiguous:
             raise ValueError(f"tensor {name} is an array of {array.size} {array.dtype} with strides {array.strides}: "
                              f"its storage is contiguous, {wanted} elements of {self._types[name]}")
-        return array.__array_interface__["data"][0]
+        return address(array, array.dtype.type, written=name not in self._inputs)
+
+    def _check_apart(self, addresses: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> None:
+        """Refuse arrays that are written and overlap others: in the order of memory, one begins before another ends."""
+        end, last, end_written, last_written = 0, "", 0, ""
+        for begin, name in sorted((place, name) for name, place in addresses.items() if arrays[name].size):
+            written = name not in self._inputs
+            if begin < (end if written else end_written):
+                raise ValueError(f"tensors {last if written else last_written} and {name} overlap: give the one that "
+                                 "is written an array of its own")
+            stop = begin + arrays[name].nbytes
+            if stop > end:
+                end, last = stop, name
+            if written and stop > end_written:
+                end_written, last_written = stop, name
 
     def _plan(self, prepared: _Prepared, wanted: Names, given: Names) -> _Plan:
         found = prepared.plans.get((wanted, given))

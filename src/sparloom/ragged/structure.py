@@ -135,4 +135,5 @@ def _entries(length: Length, value: Any) -> np.ndarray | int:
         raise ValueError(f"length function {length.name} is {array.dtype}: lengths are integers")
     if array.size and int(array.max()) >= 2**31:
         raise ValueError(f"length function {length.name} has the entry {array.max()}: lengths are below 2^31")
-    return array.reshape(-1).astype(np.int32) if length.axes else int(array)  # a copy: the caller may write its own
+    # a copy: tables are made of these lengths, and programs rely on both
+    return np.array(array.reshape(-1), dtype=np.int32) if length.axes else int(array)

@@ -8,7 +8,6 @@ pays.
 
 import logging
 import operator
-import os
 from dataclasses import dataclass
 from typing import get_args
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from sparloom.dispatch import Fuse, PairPlan, PlanCache
+from sparloom.measure import checked_threads
 from sparloom.solvers.exact import ExactResiduals
 from sparloom.solvers.iteration import JacobiIteration, real_numbers, solvable
 from sparloom.solvers.numbering import NUMBERINGS, Numbering
@@ -99,7 +99,7 @@ class JacobiSolver:
         self.shape = (matrix.pattern.rows, columns)
         self._exact = ExactResiduals(matrix, self.iteration)
         planner = Planner(
-            self.iteration.matrix, columns, threads=len(os.sched_getaffinity(0)) if threads is None else threads,
+            self.iteration.matrix, columns, threads=checked_threads(threads),
             cache=PlanCache.of_this_user() if cache is None else cache, replay_only=replay_only)
         if numbering == "auto" and fuse != "never":
             self._planned = planner.fastest(fuse)

@@ -36,6 +36,7 @@ def test_without_arguments_it_lists_what_can_be_run(tmp_path):
     (["experiment=recommend", "platform@target=spad"], "platform 'spad' does not exist: did you mean spade"),
     (["experiment=finetune_spade", "prepare=false", "samples=tiny"], "no checkpoint latent_spade_spmm"),
     (["experiment=collect_spade", "task.shard=9/4"], "shard '9/4' is not i/n"),
+    (["experiment=bench_kernels", "task.threads=40000"], "task.threads: 40000 threads: give at most"),
     (["experiment=collect_spade", "timing.rounds=0"], "rounds 0, repetitions 1, retakes 0: at least 1, 1 and 0"),
 ])
 def test_user_errors_are_one_line(tmp_path, arguments, message):

@@ -1,5 +1,6 @@
 """Executors against the float64 oracles: every variant, element type and order of rows, patterns of every kind."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -233,3 +234,48 @@ def test_schedules_of_the_inspector_are_executed(local):
         schedule = schedule_tiles(loops[op.name], threads=2, cache_bytes=30_000, ct_size=128)
         assert 0 < schedule.fused < 600
         check(op, Executor(op, schedule, threads=2, variant=Variant(local=local)), operands_of(op, pattern, 32), 32)
+
+
+def over(array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """A result in the memory of an array."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return array.view(np.uint8).reshape(-1)[:size].view(dtype).reshape(shape)
+
+
+@ops
+def test_a_result_in_the_memory_of_an_operand_is_refused(op):
+    pattern = varied()
+    operands = operands_of(op, pattern, 2)
+    graph = Pattern.identity(pattern.rows) if op.name == "spmm_gemm" else pattern
+    executor = Executor(op, unfused_schedule(graph, threads=1), 2)
+    call = executor.bind(operands, executor.result(operands))
+    shape = (pattern.rows, op.width(operands))
+    arrays = {**operands.dense, "values of A": operands.matrix.values, "indptr of A": pattern.indptr,
+              "indices of A": pattern.indices}
+    if operands.right is not None and operands.right is not operands.matrix:
+        arrays["indices of B"] = operands.right.pattern.indices
+    for where, array in arrays.items():
+        if array.nbytes >= 4 * shape[0] * shape[1]:
+            for bound in (executor.bind, lambda *given: executor.rebind(call, *given)):
+                with pytest.raises(ValueError, match=f"the result overlaps {where}: give an array of its own"):
+                    bound(operands, over(array, shape, op.dtype))
+
+
+def test_threads_may_execute_one_plan():
+    op, pattern = GemmSpmm(), varied(900)
+    executor = Executor(op, unfused_schedule(pattern, threads=2), 2)
+    several = [replace(operands_of(op, pattern, 32), dense={
+        "B": np.full((900, 8), value, np.float32), "C": np.ones((8, 32), np.float32)}) for value in range(1, 5)]
+
+    def run(operands):
+        wrong, result = 0, executor.result(operands)
+        call = executor.bind(operands, result)
+        expected = operands.matrix.to_scipy() @ (operands.dense["B"] @ operands.dense["C"])
+        for _ in range(100):
+            result.fill(0)
+            call()
+            wrong += not np.allclose(result, expected, atol=1e-3)
+        return wrong
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(run, several)) == 0

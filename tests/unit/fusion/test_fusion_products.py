@@ -194,3 +194,22 @@ def test_rows_that_no_loop_reaches_stay_zero(executed):
     A, B, C, n = operands(("A", "B", "C", "n"), n=9, real=np.float32, seed=0)
     _check(fuse(whole_only, budget=BUDGET), [A, B, C, n], executed, by_hand=True)
     _check(fuse(whole_only, budget=BUDGET), [A, B, C, n - 4], executed, by_hand=False)
+
+
+def test_a_call_in_the_middle_of_another_one_is_right(fused, monkeypatch):
+    function = fused["gemm_spmm"]
+    one, two = (operands(CASES["gemm_spmm"][1], n=45, real=np.float32, seed=seed) for seed in (0, 1))
+    expected = [function.__wrapped__(*arguments) for arguments in (one, two)]
+    function(*one)
+    inside, bind = [], Executor.bind
+
+    def interrupted(executor, *given, **options):
+        call = bind(executor, *given, **options)
+        if not inside:
+            inside.append(1)
+            np.testing.assert_allclose(function(*two), expected[1], atol=1e-3)
+            inside.clear()
+        return call
+
+    monkeypatch.setattr(Executor, "bind", interrupted)
+    np.testing.assert_allclose(function(*one), expected[0], atol=1e-3)

@@ -167,3 +167,16 @@ def test_what_does_not_fit_is_refused() -> None:
         run(replace(steps, matrix=SparseMatrix(grid(), steps.matrix.values)))
     with pytest.raises(ValueError, match="0 threads: give at least 1"):
         RowPass(steps.matrix.pattern, threads=0)
+
+
+def test_results_in_the_memory_of_others_are_refused():
+    steps = problem(grid(), 8, 8, 8)
+    run = RowPass(steps.matrix.pattern, threads=2)
+    read = {"y": steps.y, "c": steps.c, "summed": steps.summed, "indices of A": steps.matrix.pattern.indices,
+            "indptr of A": steps.matrix.pattern.indptr, "values of A": steps.matrix.values}
+    for name, array in read.items():
+        room = array.view(np.uint8).reshape(-1)[:32].view(np.float32)
+        with pytest.raises(ValueError, match=f"sums overlaps {name}: give an array of its own"):
+            run(replace(steps, sums=room))
+    with pytest.raises(ValueError, match="s overlaps d"):
+        run(replace(steps, s=steps.d[:8]))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from ragged_cases import batch, batches, inner, lengths, row
 
-from sparloom.ragged import Runner, Structure, Tensor, compute, program, real, sum_over
+from sparloom.jit import Function
+from sparloom.ragged import Executable, Runner, Structure, Tensor, compute, program, real, sum_over
 from sparloom.ragged.lifetimes import lifetimes, needed, placed
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -112,3 +113,74 @@ def test_a_runner_checks_arrays(runner):
     for wrong in (nine[:8], nine.astype(np.float64), np.zeros(18, np.float32)[::2]):
         with pytest.raises(ValueError, match=r"its storage is contiguous, 9 elements of float32"):
             runner(of, {"x": wrong, "d": nine}, ["d"])
+
+
+@pytest.mark.cc
+def test_arrays_that_are_written_lie_apart_and_can_be_written(runner):
+    of, room = Structure({lengths: [3]}), np.zeros(30, np.float32)
+    apart = {"x": room[:9], "d": room[9:18], "e": room[18:21]}
+    runner(of, apart)
+    for name, first in (("d", 8), ("d", 1), ("e", 9), ("e", 15), ("x", 17)):
+        wrong = room[first : first + apart[name].size]
+        with pytest.raises(ValueError, match="overlap: give the one that is written an array of its own"):
+            runner(of, {**apart, name: wrong})
+    frozen = np.zeros(9, np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        runner(of, {**apart, "d": frozen})
+    runner(of, {**apart, "x": frozen})
+
+
+@pytest.mark.cc
+def test_a_run_that_interrupts_another_one_has_memory_of_its_own(runner, monkeypatch):
+    """Each launch of a run is followed by a whole other run, larger ones and smaller ones."""
+    of, values = Structure({lengths: [3]}), np.arange(9, dtype=np.float32)
+    inside, at = [], Function.at
+
+    def interrupted(function, *arguments):
+        at(function, *arguments)
+        if not inside:
+            inside.append(1)
+            for size in (500, 1, 3):
+                larger = np.full(3 * size, 7, np.float32)
+                found = {"d": np.empty_like(larger), "e": np.empty(3, np.float32)}
+                runner(Structure({lengths: [size]}), {"x": larger, **found})
+                np.testing.assert_array_equal(found["d"], 125)
+            inside.clear()
+
+    monkeypatch.setattr(Function, "at", interrupted)
+    found = {"d": np.empty_like(values), "e": np.empty(3, np.float32)}
+    runner(of, {"x": values, **found})
+    np.testing.assert_array_equal(found["d"], 2 * values + 111)
+
+
+@pytest.mark.cc
+def test_a_bound_program_that_is_interrupted_by_itself_computes_once_more():
+    of, values = Structure({lengths: [3]}), np.arange(9, dtype=np.float32)
+    total = compute("total", token, x[batch, row, inner] + real(1.0))
+    twice = compute("twice", token, total[batch, row, inner] + total[batch, row, inner])
+    executable = Executable(program("again", [total, twice], [twice]))
+    calls, bound = executable._calls(of, {"x": values})
+    first, second = calls.values()
+    begun = []
+
+    def interrupted():
+        first()
+        if not begun:
+            begun.append(1)
+            values[:] += 1  # what the handler does is seen by both
+            run()
+
+    run = executable._on_threads([interrupted, second])
+    run()
+    np.testing.assert_array_equal(bound["twice"], 2 * (np.arange(9) + 2))
+
+
+@pytest.mark.cc
+def test_lengths_may_change_once_they_are_given(runner):
+    given = np.array([3], np.int32)
+    of, values = Structure({lengths: given}), np.ones(9, np.float32)
+    given[:] = 2**30
+    found = {"d": np.empty_like(values), "e": np.empty(3, np.float32)}
+    runner(of, {"x": values, **found})
+    np.testing.assert_array_equal(found["d"], 113)

@@ -12,9 +12,11 @@ from sparloom.dispatch.csr.cuda_given import Parts, cuda_matrix, cuda_parts
 from sparloom.dispatch.csr.cuda_place import CudaPlace
 from sparloom.dispatch.csr.decide import CsrPolicy
 from sparloom.dispatch.csr.given import array_of, matrix_of
+from sparloom.dispatch.csr.origin import Origin, check_apart, origin_of
 from sparloom.dispatch.csr.prepared import Prepared, Reduce
 from sparloom.dispatch.csr.switches import Switches
 from sparloom.fusion import IdentityCache
+from sparloom.measure import checked_threads
 from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["csr_attention", "prepare", "sddmm", "spmm"]
@@ -23,8 +25,9 @@ __all__ = ["csr_attention", "prepare", "sddmm", "spmm"]
 def prepare(matrix: Any, **options: Any) -> Prepared:
     """Make a sparse matrix ready for many calls.
 
-    Index arrays must not be changed in place afterwards. Values may be, between calls, where they are used as they are:
-    those of a CSR matrix of contiguous arrays whose columns rise in every row. What is prepared of others is a copy.
+    Index arrays must not be changed in place afterwards; they are copied, and calls notice most changes. Values may be,
+    between calls, where they are used as they are: those of a CSR matrix of contiguous arrays whose columns rise in
+    every row. What is prepared of others is a copy.
 
     Args:
         matrix: as in `spmm`, a tuple with its shape.
@@ -36,7 +39,7 @@ def prepare(matrix: Any, **options: Any) -> Prepared:
     placed = cuda_parts(matrix, None)
     if placed is not None:
         return _prepared_there(placed, **options)
-    return Prepared(matrix_of(matrix), **options)
+    return Prepared(*origin_of(matrix_of(matrix), matrix), **options)
 
 
 def spmm(
@@ -48,8 +51,9 @@ def spmm(
     The first calls for a matrix and a width are computed by one kernel after the other, until it is known which is the
     fastest (on a GPU, and for a matrix that is not CSR of NumPy arrays, the first call measures a few on some rows);
     that is kept for all processes of this user. Sums of such calls may differ in their last bits. Matrices are known by
-    the identity of their index arrays, which must not be changed in place between calls without `changed`; values may
-    be. `prepare` what comes in new arrays each time.
+    the identity of their index arrays, which must not be changed in place between calls without `changed`; most such
+    changes are noticed, those of a few elements within some calls. Values may be changed. `prepare` what comes in new
+    arrays each time.
 
     Args:
         matrix: A (rows, cols): SciPy matrix, (indptr, indices, values[, shape]) of NumPy arrays or others that speak
@@ -68,10 +72,11 @@ def spmm(
         (rows, width) of that type, a NumPy array, or for operands on a GPU one of CuPy there. Sums are float32.
 
     Raises:
-        TypeError, ValueError: an operand is none that can be multiplied; names it and the remedy.
+        TypeError, ValueError: an operand is none that can be multiplied, index arrays were changed without `changed`,
+            or `out` lies in the memory of an operand; names it and the remedy.
         Unsupported: operands are on a GPU and CuPy is missing, or there are no kernels for the operation there.
     """
-    prepared, values = _known(matrix, dense, threads, changed)
+    prepared, values = _known(matrix, dense, threads, changed, out)
     return prepared.spmm(dense, reduce=reduce, values=values, out=out)
 
 
@@ -130,14 +135,18 @@ class _Entry:
 
     def fits(self, pattern: Pattern, *, in_order: bool) -> bool:
         """Tell whether it was made for index arrays like these; reads all of them."""
-        return self.in_order == in_order and self.prepared.fits(pattern)
+        fits = self.in_order == in_order and self.prepared.fits(pattern)
+        return fits and (in_order or not self.prepared.origin.changed())
 
 
-_KNOWN: IdentityCache[_Entry] = IdentityCache(16)  # entries keep index arrays alive
+_KNOWN: IdentityCache[_Entry] = IdentityCache(16)  # entries have copies of index arrays
 
 
-def _known(matrix: Any, dense: Any, threads: int | None, changed: bool) -> tuple[Prepared, Any]:
+def _known(
+    matrix: Any, dense: Any, threads: int | None, changed: bool, out: Any | None = None,
+) -> tuple[Prepared, Any]:
     """Find what was made for the index arrays of a matrix, and its values in the order of the pattern."""
+    threads = None if threads is None else checked_threads(threads)
     columns = dense.shape[0] if getattr(dense, "ndim", 0) else None
     parts = _parts(matrix, columns)
     if parts is None:
@@ -146,12 +155,13 @@ def _known(matrix: Any, dense: Any, threads: int | None, changed: bool) -> tuple
             return _known_there(placed, changed), placed[2]
         made = matrix_of(matrix, columns=columns)
         at_once = Switches.from_environment().policy(CsrPolicy(), made.pattern)  # there is no next call to learn from
-        return Prepared(made, threads=threads, policy=at_once), made.values
+        made, origin = origin_of(made, matrix)
+        return Prepared(made, origin, threads=threads, policy=at_once), made.values
     indptr, indices, values, shape = parts
 
     def make() -> _Entry:
-        made = matrix_of(matrix, columns=columns)
-        return _Entry(Prepared(made, threads=threads), np.array_equal(made.pattern.indices, indices))
+        made, origin = origin_of(matrix_of(matrix, columns=columns), matrix)
+        return _Entry(Prepared(made, origin, threads=threads), np.array_equal(made.pattern.indices, indices))
 
     if changed:
         pattern = matrix_of(matrix, columns=columns).pattern
@@ -159,6 +169,7 @@ def _known(matrix: Any, dense: Any, threads: int | None, changed: bool) -> tuple
         _KNOWN.review((indptr, indices), lambda entry: entry.fits(pattern, in_order=in_order))
     entry = _KNOWN.find({"indptr": indptr, "indices": indices, "shape": shape, "threads": threads}, make)
     if not entry.in_order or values.dtype != np.float32:
+        check_apart(out, matrix)  # these values may be others than those that were prepared
         values = matrix_of(matrix, columns=columns).values
     return entry.prepared, array_of(values, "values")
 
@@ -176,7 +187,7 @@ def _known_there(parts: Parts, changed: bool) -> Prepared:
 
 def _prepared_there(parts: Parts, **options: Any) -> Prepared:
     where = options.pop("where", None) or CudaPlace.here()
-    return Prepared(cuda_matrix(where.gpu, parts), where=where, **options)
+    return Prepared(cuda_matrix(where.gpu, parts), Origin(parts[:3]), where=where, **options)
 
 
 def _parts(matrix: Any, columns: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]] | None:

@@ -12,12 +12,14 @@ from sparloom.dispatch.caches import Caches
 from sparloom.dispatch.csr.decide import CsrPolicy
 from sparloom.dispatch.csr.estimate import CsrEstimate
 from sparloom.dispatch.csr.given import array_of, dense_of
+from sparloom.dispatch.csr.origin import Origin
 from sparloom.dispatch.csr.portfolio import portfolios
 from sparloom.dispatch.csr.rivals import LIBRARIES, Library
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.plan_key import machine_digest, sources_digest
 from sparloom.dispatch.racing import Clock, Timer, by_clock
 from sparloom.jit import RESULTS, address
+from sparloom.measure import checked_threads
 from sparloom.ops import Op, Operands
 from sparloom.platforms import CpuKernels, Family
 from sparloom.space import Config, ConfigSpace
@@ -34,14 +36,19 @@ SORTED, COMPARED = (8e-9, 1e-9, 0.6e-9), (3e-9, 0.0, 0.3e-9)
 
 
 class CpuPlace:
-    """Arrays in the memory of the processor, kernels compiled for it, wall seconds; see `Place`."""
+    """Arrays in the memory of the processor, kernels compiled for it, wall seconds; see `Place`.
+
+    Args:
+        threads: of every call; all processors that this process may use for None.
+
+    Raises:
+        TypeError, ValueError: too many threads, or no number of them; see `checked_threads`.
+    """
 
     def __init__(
-        self, threads: int, libraries: Mapping[str, Mapping[str, Library]] = LIBRARIES,
+        self, threads: int | None, libraries: Mapping[str, Mapping[str, Library]] = LIBRARIES,
     ) -> None:
-        if threads < 1:
-            raise ValueError(f"threads={threads}: give at least 1")
-        self.threads, self.libraries = threads, libraries
+        self.threads, self.libraries = checked_threads(threads), libraries
 
     dense, array = staticmethod(dense_of), staticmethod(array_of)
 
@@ -148,14 +155,21 @@ class CpuPlace:
         """Multiply, into memory that results use."""
         return np.multiply(one, other, out=RESULTS.empty(one.shape, np.float32))
 
-    def check_out(self, out: np.ndarray, shape: tuple[int, ...], operands: Operands) -> np.ndarray:
+    def check_out(
+        self, out: np.ndarray, shape: tuple[int, ...], operands: Operands, inputs: Sequence[tuple[str, Any]],
+        origin: Origin,
+    ) -> np.ndarray:
         """Take an array for the result."""
         if not isinstance(out, np.ndarray) or out.shape != shape:
             given = out.shape if isinstance(out, np.ndarray) else type(out).__name__
             raise ValueError(f"out is {given}: it must be an array of shape {shape}")
-        for array in (operands.matrix.values, *operands.dense.values()):
-            if np.may_share_memory(out, array):
-                raise ValueError("out lies in the memory of an operand: give another array")
+        begin = address(out, written=True)  # which fails before anything is computed
+        shared = origin.at(begin, begin + out.nbytes) if out.size else ""
+        for name, array in (*inputs, *origin.elsewhere()):
+            if array is not None and np.may_share_memory(out, array_of(array, name)):
+                shared = name
+        if shared:
+            raise ValueError(f"out lies in the memory of an operand, {shared}: give another array")
         return out
 
     def copy(self, result: np.ndarray, out: np.ndarray) -> None:

@@ -20,6 +20,7 @@ from sparloom.dispatch.csr.cuda_given import cuda_dense
 from sparloom.dispatch.csr.cuda_rates import cuda_rates
 from sparloom.dispatch.csr.cuda_rivals import CUDA_LIBRARIES
 from sparloom.dispatch.csr.decide import CsrPolicy
+from sparloom.dispatch.csr.origin import Origin
 from sparloom.dispatch.csr.rivals import Library
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.racing import Call, Clock, Timer
@@ -193,14 +194,19 @@ class CudaPlace:
         """Multiply on the device."""
         return one * other
 
-    def check_out(self, out: Any, shape: tuple[int, ...], operands: Operands) -> Any:
+    def check_out(
+        self, out: Any, shape: tuple[int, ...], operands: Operands, inputs: Sequence[tuple[str, Any]], origin: Origin,
+    ) -> Any:
         """Take an array for the result."""
         ours = self.gpu.adopt(out, "out", copies=False)
         dtype = next(iter(operands.dense.values())).dtype
         if ours.shape != shape or ours.dtype != dtype:
             raise ValueError(f"out is {ours.dtype} of shape {ours.shape}: it must be {dtype} of shape {shape}")
-        if any(self.gpu.overlap(ours, array) for array in (operands.matrix.values, *operands.dense.values())):
-            raise ValueError("out lies in the memory of an operand: give another array")
+        placed = operands.matrix.placed
+        used = ("indptr of A", placed.indptr), ("indices of A", placed.indices), ("values", operands.matrix.values)
+        for name, array in (*inputs, *used, *origin.elsewhere()):
+            if array is not None and self.gpu.overlap(ours, self.gpu.adopt(array, name)):
+                raise ValueError(f"out lies in the memory of an operand, {name}: give another array")
         return ours
 
     def copy(self, result: Any, out: Any) -> None:

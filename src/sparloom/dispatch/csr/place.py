@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from sparloom.dispatch.csr.origin import Origin
 from sparloom.dispatch.csr.rivals import Library
 from sparloom.dispatch.csr.shortlist import CsrCostModel
 from sparloom.dispatch.plan_cache import PlanCache
@@ -120,11 +121,18 @@ class Place(Protocol):
     def times(self, one: Any, other: Any) -> Any:
         """Multiply two arrays of one shape that are here, element by element."""
 
-    def check_out(self, out: Any, shape: tuple[int, ...], operands: Operands) -> Any:
+    def check_out(
+        self, out: Any, shape: tuple[int, ...], operands: Operands, inputs: Sequence[tuple[str, Any]], origin: Origin,
+    ) -> Any:
         """Take an array for the result.
 
+        Args:
+            inputs: arrays of the call as its caller has them, or None, with the names that they have in messages.
+            origin: knows the arrays of A.
+
         Raises:
-            ValueError: it has another shape, or shares memory with an operand.
+            TypeError: no array, or of another type.
+            ValueError: it has another shape, is read-only, has gaps, or shares memory with an input.
         """
 
     def copy(self, result: Any, out: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -18,6 +17,7 @@ from sparloom.dispatch.csr.contest import CsrChoice
 from sparloom.dispatch.csr.cpu_place import CpuPlace
 from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy
 from sparloom.dispatch.csr.online_replay import OnlineReplay
+from sparloom.dispatch.csr.origin import Origin
 from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.proposals import Given
 from sparloom.dispatch.csr.replay import LibraryReplay, MeanwhileReplay, NativeReplay, PlacesReplay, Replay, TimedReplay
@@ -48,6 +48,7 @@ Shapes = tuple[tuple[int, ...], ...]
 OPS: Mapping[str, Op] = {
     "spmm": SpMM(), "spmm_mean": SpmmMean(), "spmm_max": SpmmMax(), "sddmm": SDDMM(), "attention": CsrAttention()}
 AGAIN, LATEST = 1.0, 600.0  # seconds after a decision on a busy machine until it is made anew, first and at most
+GIVEN = {"spmm": ("X", "values"), "sddmm": ("Q", "K", "values"), "attention": ("Q", "K", "V")}
 SHORT = 2  # bytes of a number that cannot hold one over the nonzeros of a long row: kernels divide the sums instead
 
 
@@ -88,6 +89,7 @@ class Prepared:
 
     Args:
         matrix: A (rows, cols), in the memory of the processor, or of the device that `where` is.
+        origin: the arrays that A was given in, where `matrix` has copies of its index arrays.
         threads: of every call on the processor; all processors that this process may use unless given.
         cache: where decisions are kept; what `Switches` say, or else the folder of this user, unless given.
         policy: how decisions are made; what `Switches` say unless given.
@@ -100,13 +102,14 @@ class Prepared:
     """
 
     def __init__(
-        self, matrix: SparseMatrix | DeviceMatrix, *, threads: int | None = None, cache: PlanCache | None = None,
-        policy: CsrPolicy | None = None, shortlist: str | None = None, model: Given = None,
-        libraries: Mapping[str, Mapping[str, Library]] | None = None, replay_only: bool = False,
+        self, matrix: SparseMatrix | DeviceMatrix, origin: Origin | None = None, *, threads: int | None = None,
+        cache: PlanCache | None = None, policy: CsrPolicy | None = None, shortlist: str | None = None,
+        model: Given = None, libraries: Mapping[str, Mapping[str, Library]] | None = None, replay_only: bool = False,
         where: Place | None = None,
     ) -> None:
         self.matrix = matrix
-        self.where = CpuPlace(len(os.sched_getaffinity(0)) if threads is None else threads) if where is None else where
+        self.origin = Origin() if origin is None else origin
+        self.where = CpuPlace(threads) if where is None else where
         self.threads = self.where.threads
         self._switches = Switches.from_environment()
         self._switches.show_decisions()
@@ -152,7 +155,7 @@ class Prepared:
         shared = reduce == "mean" and min(given.dtype.itemsize, matrix.values.dtype.itemsize) > SHORT
         op = "spmm" if shared or reduce == "sum" else f"spmm_{reduce}"
         operands = Operands(self._averaging(matrix) if shared else matrix, {"B": given})
-        return self._run(op, operands, out, (self.matrix.pattern.rows, given.shape[1]))
+        return self._run(op, operands, out, (self.matrix.pattern.rows, given.shape[1]), (dense, values))
 
     def spmm_max(self, dense: Any, *, values: Any | None = None) -> tuple[Any, Any]:
         """Take the largest products as `spmm` does, by the kernel that was decided for it, and find their places.
@@ -169,6 +172,9 @@ class Prepared:
         """
         given = self.where.dense(dense, "X", rows=self.matrix.pattern.cols, axes=2)
         operands = Operands(self._with(values), {"B": given})
+        changed = self.origin.changed()
+        if changed:
+            self.origin.refuse(changed)
         case, own = self._case("spmm_max", operands), self._own()
         with own._lock:
             replay = own._placing.get(case)
@@ -197,7 +203,7 @@ class Prepared:
         first, second = dense(left, "Q", rows=rows, axes=2), dense(right, "K", rows=cols, axes=2)
         _check_widths(first, second, "Q", "K")
         return self._run("sddmm", Operands(self._with(values), {"B": first, "C": second}), out,
-                         (self.matrix.pattern.nnz,))
+                         (self.matrix.pattern.nnz,), (left, right, values))
 
     def attention(self, queries: Any, keys: Any, values: Any, *, out: Any | None = None) -> Any:
         """Attend: softmax of Q KT / sqrt(d) over the columns of each row of A, times V; A's values are not read.
@@ -219,7 +225,8 @@ class Prepared:
         _check_widths(given["Q"], given["K"], "Q", "K")
         if given["V"].shape[1] != given["Q"].shape[1]:
             raise ValueError(f"V has {given['V'].shape[1]} heads and Q {given['Q'].shape[1]}: give as many")
-        return self._run("attention", Operands(self.matrix, given), out, (rows, *given["V"].shape[1:]))
+        return self._run("attention", Operands(self.matrix, given), out, (rows, *given["V"].shape[1:]),
+                         (queries, keys, values))
 
     def plan(self, op: str, **dense: Any) -> CsrPlan:
         """Decide for dense operands such as these, or find what was decided.
@@ -258,16 +265,25 @@ class Prepared:
         """Take the values of this call."""
         if values is None or values is self.matrix.values:
             return self.matrix
-        return self.matrix.with_values(self.where.array(values, "values"))
+        array = self.where.array(values, "values")
+        if array.dtype != self.matrix.dtype and isinstance(self.matrix, SparseMatrix):  # a GPU takes more types
+            raise TypeError(f"values are {array.dtype}: pass values.astype(numpy.{self.matrix.dtype})")
+        return self.matrix.with_values(array)
 
     def _averaging(self, matrix: SparseMatrix | DeviceMatrix) -> SparseMatrix | DeviceMatrix:
         """Take shares of the values of this call: they may not be those of the last call."""
         return matrix.with_values(self.where.times(matrix.values, self._shares))
 
-    def _run(self, op: str, operands: Operands, out: Any | None, shape: tuple[int, ...]) -> Any:
+    def _run(
+        self, op: str, operands: Operands, out: Any | None, shape: tuple[int, ...], given: tuple[Any, ...],
+    ) -> Any:
         case = self._case(op, operands)
+        changed = self.origin.changed()
+        if changed:
+            self.origin.refuse(changed)
         if out is not None:
-            out = self.where.check_out(out, shape, operands)
+            out = self.where.check_out(out, shape, operands, (*zip(GIVEN.get(op, GIVEN["spmm"]), given, strict=True),
+                                                              ("values of A", self.matrix.values)), self.origin)
         own = self if not self._lock._is_owned() else self._own()
         with own._lock:
             replay = own._replays.get(case)

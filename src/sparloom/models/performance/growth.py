@@ -7,6 +7,8 @@ import lightgbm
 import numpy as np
 from jaxtyping import Float
 
+from sparloom.measure import checked_threads
+
 __all__ = ["Growth", "Rows"]
 
 
@@ -60,6 +62,9 @@ class Growth:
     bins: int
     threads: int
     seed: int
+
+    def __post_init__(self) -> None:
+        checked_threads(self.threads)
 
     def with_trees(self, trees: int) -> "Growth":
         """The same with another number of trees."""

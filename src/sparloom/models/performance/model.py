@@ -9,6 +9,7 @@ import lightgbm
 import numpy as np
 from jaxtyping import Bool, Float
 
+from sparloom.measure import checked_threads
 from sparloom.models.performance.cross_fit import predict
 from sparloom.models.performance.features import FeatureSpec
 from sparloom.models.performance.target import Target
@@ -55,6 +56,9 @@ class PerformanceModel:
     folds: Mapping[str, int] = field(default_factory=dict)
     lineage: tuple[Mapping[str, Any], ...] = ()
     threads: int = 1
+
+    def __post_init__(self) -> None:
+        checked_threads(self.threads)
 
     def predict(self, problems: Columns, configs: Sequence[Config]) -> Float[np.ndarray, "problems configs"]:
         """Predict the quantity in its unit; see `Candidates`, which is quicker for the same configurations again."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from sparloom.errors import Unsupported
 from sparloom.jit import aligned, compiler_version, sources_digest
-from sparloom.measure import Measurement, TimingProtocol
+from sparloom.measure import Measurement, TimingProtocol, checked_threads
 from sparloom.ops import Op
 from sparloom.platforms.arrays import reallocated
 from sparloom.platforms.clock import Stopwatch, keep_threads_awake
@@ -43,7 +43,7 @@ class CpuKernels:
     kind = "wall"
 
     def __init__(self, threads: int, width: int, allocate: Allocate = aligned) -> None:
-        self.threads = threads
+        self.threads = checked_threads(threads)
         self.width = width
         self._allocate = allocate
 
