@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 KEEP_BUSY = "SPARLOOM_KEEP_BUSY"
 
+AGAIN, LATEST = 1.0, 600.0  # seconds after a decision on a busy machine until it is made anew, first and at most
 WAITED, TAKEN = 0.05, 0.05  # shares of the seconds measured, above which a machine is busy
 WAKING = 50e-6  # seconds that a thread may wait in one call: as long as it takes to wake it up
 SLICE = 3e-3  # seconds that a thread waits after an involuntary context switch, as far as they are not counted
