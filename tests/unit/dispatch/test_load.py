@@ -190,8 +190,9 @@ def run_until_decided(ready, x) -> int:
 
 
 @pytest.mark.cc
-@pytest.mark.parametrize("policy", [CsrPolicy.online(least_seconds=0, runs=1e6),
-                                    CsrPolicy(calibrate="full", effort=Effort(candidates=1, seconds=60.0))], ids=["online", "full"])
+@pytest.mark.parametrize("policy", [
+    CsrPolicy.online(least_seconds=0, runs=1e6),
+    CsrPolicy(calibrate="full", effort=Effort(candidates=1, seconds=60.0))], ids=["online", "full"])
 def test_on_a_busy_machine_nothing_is_kept_and_no_library_chosen(tmp_path, machine, policy, caplog):
     a, x = matrix(20000, 1500), dense(1500, 16)
 
