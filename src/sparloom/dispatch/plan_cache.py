@@ -33,6 +33,7 @@ Read = TypeVar("Read")
 VERSION = 1  # of what stands in an entry
 ENTRIES, MEGABYTES = "SPARLOOM_PLANS_ENTRIES", "SPARLOOM_PLANS_MB"
 MOST_ENTRIES, MOST_MEGABYTES = 10_240, 128
+REMOVING = "048c"  # last digits of the names of entries with which files of earlier versions are removed: a fourth
 REMEMBERED = 256  # decisions of a busy machine, by one process
 REPAID = 20.0  # times what such a decision took: so long it is used before it is made again
 ORDERS = 64  # kept at most: each has 4 bytes for every row of a matrix
@@ -197,10 +198,11 @@ class PlanCache:
             _warn_once(self.folder, f"cannot be written to: {error.strerror}: decisions are not kept for later "
                                     "processes; set SPARLOOM_CACHE, or AUTOSAGE_CACHE_DIR, to a folder that can be")
             return
-        try:
-            remove_some(self.folder)
-        except OSError as error:
-            log.debug("%s: %s", self.folder, error)
+        if place.path(entry_key(kind, key)).name[-1] in REMOVING:
+            try:
+                remove_some(self.folder)
+            except OSError as error:
+                log.debug("%s: %s", self.folder, error)
 
     def _place(self, kind: PlanKind) -> DiskCache | None:
         return self._orders if kind == "order" else self._decisions

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
@@ -107,16 +108,24 @@ def test_a_thread_that_waits_tells_a_busy_machine(before, after, seconds, reason
 
 
 def test_measurements_add_up_and_what_is_between_them_does_not_count():
-    watch = LoadWatch(Given({1: 0.0}, {1: 0.01}, {1: 7.0}, {1: 7.01}))
+    watch = LoadWatch(Given({1: 0.0}, {1: 0.01}, {1: 7.0}, {1: 7.01}), count().__next__)
     for _ in range(2):
         watch.begin()
         watch.end(1.0)
     assert watch.reason() == ""
-    watch = LoadWatch(Given({1: 0.0}, {1: 0.01}, {1: 7.0}, {1: 7.21}))
+    watch = LoadWatch(Given({1: 0.0}, {1: 0.01}, {1: 7.0}, {1: 7.21}), count().__next__)
     for _ in range(2):
         watch.begin()
         watch.end(1.0)
     assert "for 11 % of the time" in watch.reason()
+
+
+def test_where_one_measurement_follows_another_its_counts_are_not_read_twice():
+    watch = LoadWatch(Given({1: 0.0}, {1: 0.01}, {1: 0.3}), lambda: 5.0)
+    for _ in range(2):
+        watch.begin()
+        watch.end(1.0)
+    assert "for 15 % of the time" in watch.reason()
 
 
 @pytest.mark.parametrize(("taken", "reason"), [
@@ -167,10 +176,16 @@ def test_files_that_are_not_there_or_say_something_else_count_as_quiet(monkeypat
     group = tmp_path / "cpu.stat"
     monkeypatch.setattr(load, "GROUPS", (tmp_path / "none", group))
     assert load._throttled() == 0.0
-    for text, seconds in (("", 0.0), ("nr_throttled many\n", 0.0), ("throttled_usec x\n", 0.0),
-                          ("nr_periods 3\nthrottled_usec 1500000\n", 1.5), ("throttled_time 2500000000\n", 2.5)):
+    for text, seconds in (
+            ("", 0.0), ("nr_throttled many\n", 0.0), ("throttled_usec 7\n", 0.0),
+            ("nr_periods 0\nthrottled_usec 7\n", 0.0),
+            ("nr_periods 3\nthrottled_usec 1500000\n", 1.5), ("nr_periods 3\nthrottled_time 2500000000\n", 2.5)):
         group.write_text(text)
+        load._limited_groups.cache_clear()
         assert load._throttled() == seconds
+    group.unlink()
+    assert load._throttled() == 0.0
+    load._limited_groups.cache_clear()
 
 
 @pytest.mark.parametrize("text", ["2", "yes", "true"])
