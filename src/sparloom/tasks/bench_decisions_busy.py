@@ -183,7 +183,7 @@ def busy_metrics(frame: pd.DataFrame, cases: Mapping[str, BusyCase]) -> dict[str
     metrics = _reduced(frame[frame["case"].isin(cases)], "")
     for name, rows in frame.groupby("case", sort=False):
         metrics |= _reduced(rows, f"{name}/")
-    return metrics | {"scored_busy_share": float((frame["busy"] != "").mean())}
+    return metrics | {"scored_busy_share": float((frame["busy"] != "").sum() / max(1, len(frame)))}
 
 
 def _reduced(rows: pd.DataFrame, prefix: str) -> dict[str, float]:
