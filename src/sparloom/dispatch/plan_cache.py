@@ -167,7 +167,8 @@ class PlanCache:
         except DAMAGE as error:
             log.warning("%s: it is decided anew", error)
             return None
-        content = content or _MEANWHILE.find(str(place.path(name)))
+        if content is None:
+            content = _MEANWHILE.find(str(place.path(name)))
         if content is None:
             return None
         try:
