@@ -10,6 +10,7 @@ in /proc/stat and in the cpu.stat of the control group.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import resource
 import time
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 KEEP_BUSY = "SPARLOOM_KEEP_BUSY"
 
+AGAIN, LATEST = 1.0, 600.0  # seconds after a decision on a busy machine until it is made anew, first and at most
 WAITED, TAKEN = 0.05, 0.05  # shares of the seconds measured, above which a machine is busy
 WAKING = 50e-6  # seconds that a thread may wait in one call: as long as it takes to wake it up
 SLICE = 3e-3  # seconds that a thread waits after an involuntary context switch, as far as they are not counted
@@ -116,18 +118,21 @@ class LoadWatch:
         self._load, self._clock = load or ProcessLoad(), clock
         self._start, self._taken = clock(), self._load.taken()
         self._before: Mapping[int, float] = {}
+        self._ended = -math.inf  # when the last measurement did
         self._waited = self._measured = 0.0
 
     def begin(self) -> None:
-        """Begin a measurement."""
-        self._before = self._load.waits()
+        """Begin a measurement; the counts at the end of the last one do where it has just ended."""
+        if self._clock() - self._ended > WAKING:
+            self._before = self._load.waits()
 
     def end(self, seconds: float) -> None:
         """End a measurement that took so many seconds; the thread that waited longest held it up."""
-        before = self._before
-        waited = max((now - before.get(thread, 0.0) for thread, now in self._load.waits().items()), default=0.0)
+        before, after = self._before, self._load.waits()
+        waited = max((now - before.get(thread, 0.0) for thread, now in after.items()), default=0.0)
         self._waited += waited if waited > WAKING else 0.0
         self._measured += seconds
+        self._before, self._ended = after, self._clock()
 
     @contextmanager
     def over(self) -> Iterator[None]:
@@ -138,9 +143,14 @@ class LoadWatch:
         self._load.refresh()
         self.end(self._clock() - start)
 
+    @property
+    def held_up(self) -> bool:
+        """Whether threads had to wait for more than a small part of the time."""
+        return self._waited > WAITED * self._measured
+
     def reason(self) -> str:
         """Say why the machine was busy; "" if it was not."""
-        if self._waited > WAITED * self._measured:
+        if self.held_up:
             share = self._waited / max(self._measured, 1e-9)
             return f"threads waited for processors for {100 * min(1.0, share):.0f} % of the time"
         taken, elapsed = self._load.taken() - self._taken, max(self._clock() - self._start, 1e-9)
@@ -195,10 +205,19 @@ def _stolen() -> float:
 
 
 def _throttled() -> float:
-    for path in GROUPS:
-        with suppress(OSError, ValueError), path.open("rb") as file:
-            for line in file:
-                name, _, number = line.partition(b" ")
-                if name in (b"throttled_usec", b"throttled_time"):
-                    return int(number) * (1e-6 if name == b"throttled_usec" else 1e-9)
+    for path in _limited_groups():
+        figures = _figures(path)
+        return 1e-6 * figures.get("throttled_usec", 0) + 1e-9 * figures.get("throttled_time", 0)
     return 0.0
+
+
+@cache
+def _limited_groups() -> tuple[Path, ...]:
+    """Find the control group of this process, if its processors are limited."""
+    return tuple(path for path in GROUPS if _figures(path).get("nr_periods"))
+
+
+def _figures(path: Path) -> dict[str, int]:
+    with suppress(OSError, ValueError):
+        return {name: int(number) for name, number in map(str.split, path.read_text().splitlines())}
+    return {}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 __all__ = ["is_old_plan", "may_be_old_plan", "old_plans", "remove_some"]
 
-LOOKED_AT, REMOVED = 32, 8  # files in one go: a folder of 100,000 must not slow down who keeps one decision
+LOOKED_AT, REMOVED = 32, 4  # files in one go: a folder of 100,000 must not slow down who keeps one decision
 NAME = r"[0-9a-f]{64}\.json|schedule-[0-9a-f]{64}\.json|rates-[0-9a-f]{16}-[0-9]{1,7}\.json|" \
        r"order-[0-9a-f]{32}-[a-z]+-[0-9a-f]{16}\.npy"
 WHOLE, PARTIAL = re.compile(NAME), re.compile(rf"\.(?:{NAME})\.[0-9]{{1,7}}-[0-9]+\.partial")

@@ -11,7 +11,7 @@ from sparloom.dispatch.cost_model import PairCostModel
 from sparloom.dispatch.decide import Decided, Decider
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.estimate import Estimate
-from sparloom.dispatch.load import tell_busy, watch_load
+from sparloom.dispatch.load import watch_load
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.plan_key import PlanKey
 from sparloom.dispatch.policy import Policy
@@ -116,10 +116,7 @@ def _decide(decider: Decider, key: PlanKey, cache: PlanCache) -> Decided:
             before = cache.find(unfused) or _decide(decider, unfused, cache)
             decided, busy = _watched(lambda: decider.auto(before), cache)
     choice, decision = decided
-    if busy:
-        tell_busy()
-        return decided
-    cache.keep(key, choice, decision)
+    cache.keep(key, choice, decision, busy=busy)
     if choice.order != "natural":
         cache.keep_order(key.pattern, choice.order, decider.problem.order(choice.order))
     return decided

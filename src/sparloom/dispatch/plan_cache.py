@@ -4,9 +4,11 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from time import monotonic as clock
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from sparloom.dispatch.choice import PairChoice
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.disk_cache import DiskCache
-from sparloom.dispatch.load import watch_load
+from sparloom.dispatch.load import AGAIN, LATEST, tell_busy, watch_load
 from sparloom.dispatch.old_plans import remove_some
 from sparloom.dispatch.plan_key import PlanKey, kernels_digest, machine_digest
 from sparloom.dispatch.rates import Rates, measure_rates
@@ -31,6 +33,9 @@ Read = TypeVar("Read")
 VERSION = 1  # of what stands in an entry
 ENTRIES, MEGABYTES = "SPARLOOM_PLANS_ENTRIES", "SPARLOOM_PLANS_MB"
 MOST_ENTRIES, MOST_MEGABYTES = 10_240, 128
+REMOVING = "048c"  # last digits of the names of entries with which files of earlier versions are removed: a fourth
+REMEMBERED = 256  # decisions of a busy machine, by one process
+REPAID = 20.0  # times what such a decision took: so long it is used before it is made again
 ORDERS = 64  # kept at most: each has 4 bytes for every row of a matrix
 
 DAMAGE = (ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SchemaError)
@@ -69,9 +74,15 @@ class PlanCache:
         return self._read("pair", asdict(key), lambda value: (
             PairChoice.from_json(value["choice"]), Decision.from_json(value["decision"])))
 
-    def keep(self, key: PlanKey, choice: PairChoice, decision: Decision) -> None:
-        """Keep a decision in place of the one there was."""
-        self._write("pair", asdict(key), {"choice": choice.to_json(), "decision": decision.to_json()})
+    def keep(self, key: PlanKey, choice: PairChoice, decision: Decision, *, busy: str = "") -> None:
+        """Keep a decision in place of the one there was.
+
+        Args:
+            busy: why the machine was busy: this process alone finds it, and only for as long as 20 times what it took,
+                or a second; after that twice as long, and so on.
+        """
+        self._write("pair", asdict(key), {"choice": choice.to_json(), "decision": decision.to_json()},
+                    meanwhile=_seconds_of(decision.seconds) if busy else 0.0)
 
     def find_schedule(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """Find the choice of a schedule; None if there is none.
@@ -81,9 +92,16 @@ class PlanCache:
         """
         return self._read("schedule", dict(key), lambda value: dict(value["choice"]))
 
-    def keep_schedule(self, key: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
-        """Keep a choice in place of the one there was."""
-        self._write("schedule", dict(key), {"choice": dict(choice)})
+    def keep_schedule(
+        self, key: Mapping[str, Any], choice: Mapping[str, Any], *, busy: str = "", seconds: float = 0.0,
+    ) -> None:
+        """Keep a choice in place of the one there was.
+
+        Args:
+            busy: as of `keep`.
+            seconds: that the choice took.
+        """
+        self._write("schedule", dict(key), {"choice": dict(choice)}, meanwhile=_seconds_of(seconds) if busy else 0.0)
 
     def rates(self, threads: int) -> Rates:
         """Find the rates of this machine, or measure them, once in a process, and keep them if it was not busy."""
@@ -150,6 +168,8 @@ class PlanCache:
             log.warning("%s: it is decided anew", error)
             return None
         if content is None:
+            content = _MEANWHILE.find(str(place.path(name)))
+        if content is None:
             return None
         try:
             value = parsed_entry(content)
@@ -160,25 +180,57 @@ class PlanCache:
             log.warning("%s: %s: it is decided anew", place.path(name), error)
             return None
 
-    def _write(self, kind: PlanKind, key: dict[str, Any], content: dict[str, Any], blob: bytes = b"") -> None:
-        """Keep an entry; what was decided is worth more than a disk that is full."""
+    def _write(
+        self, kind: PlanKind, key: dict[str, Any], content: dict[str, Any], blob: bytes = b"", *,
+        meanwhile: float = 0.0,
+    ) -> None:
+        """Keep an entry, or, for so many seconds, only remember it; what was decided is worth more than a full disk."""
         place = self._place(kind)
         if place is None:
             return
         head = json.dumps({"version": VERSION, "kind": kind, "key": key, **content}, allow_nan=False)
+        if meanwhile:
+            tell_busy()
+            _MEANWHILE.remember(str(place.path(entry_key(kind, key))), head.encode() + b"\n" + blob, meanwhile)
+            return
         try:
             place.put(entry_key(kind, key), head.encode() + b"\n" + blob)
         except OSError as error:
             _warn_once(self.folder, f"cannot be written to: {error.strerror}: decisions are not kept for later "
                                     "processes; set SPARLOOM_CACHE, or AUTOSAGE_CACHE_DIR, to a folder that can be")
             return
-        try:
-            remove_some(self.folder)
-        except OSError as error:
-            log.debug("%s: %s", self.folder, error)
+        if place.path(entry_key(kind, key)).name[-1] in REMOVING:
+            try:
+                remove_some(self.folder)
+            except OSError as error:
+                log.debug("%s: %s", self.folder, error)
 
     def _place(self, kind: PlanKind) -> DiskCache | None:
         return self._orders if kind == "order" else self._decisions
+
+
+class _Meanwhile:
+    """What this process decided while the machine was busy, by file, each for some seconds; 256 at most."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[bytes, float, float]] = {}  # content, until when, for how long
+
+    def remember(self, path: str, content: bytes, seconds: float) -> None:
+        """Take a decision for so many seconds, or, where it was made again, for twice as long as before."""
+        _, _, before = self._known.pop(path, (b"", 0.0, 0.0))
+        seconds = min(max(seconds, 2 * before), LATEST)
+        self._known[path] = content, clock() + seconds, seconds
+        if len(self._known) > REMEMBERED:
+            with suppress(StopIteration, KeyError):  # another thread was faster
+                self._known.pop(next(iter(self._known)))
+
+    def find(self, path: str) -> bytes | None:
+        """Find a decision that is not too old."""
+        content, until, _ = self._known.get(path, (None, 0.0, 0.0))
+        return content if clock() < until else None
+
+
+_MEANWHILE = _Meanwhile()
 
 
 def disk_caches(folder: Path) -> tuple[DiskCache, DiskCache]:
@@ -217,6 +269,11 @@ def _rates_key(threads: int) -> dict[str, Any]:
 
 def _order_key(pattern: str, name: str) -> dict[str, Any]:
     return {"pattern": pattern, "order": name, "kernels": kernels_digest()}
+
+
+def _seconds_of(decision: float) -> float:
+    """Say for how long a decision that took so many seconds is to be used before it is made again."""
+    return max(AGAIN, REPAID * decision)
 
 
 def _limit(variable: str, default: int) -> int:

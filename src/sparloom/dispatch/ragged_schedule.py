@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom.dispatch.guardrail import Guardrail
-from sparloom.dispatch.load import tell_busy, watch_load
+from sparloom.dispatch.load import watch_load
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.dispatch.plan_key import machine_digest, ragged_kernels_digest
 from sparloom.dispatch.racing import Effort, duel, race
@@ -101,11 +101,8 @@ def choose_schedule(
     watch = watch_load(keep_busy=plans.keep_busy)
     with watch.over():
         choice = _searched(operator, operator.part(structure), threads, effort or RaggedEffort())
-    if watch.close():
-        tell_busy()
-    else:
-        plans.keep_schedule(key, {"config": choice.config.key, "ratio": choice.ratio, "measured": choice.measured,
-                                  "seconds": choice.seconds})
+    plans.keep_schedule(key, {"config": choice.config.key, "ratio": choice.ratio, "measured": choice.measured,
+                              "seconds": choice.seconds}, busy=watch.close(), seconds=choice.seconds)
     log.info("%s: %s, %.3f of the seconds of the default, chosen in %.1f s", operator.name, choice.config, choice.ratio,
              choice.seconds)
     return choice

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparloom.dispatch import Decision, Effort, Fuse, PairPlan, PlanCache, PlanKey, Problem, Trial, plan_pair, race
-from sparloom.dispatch.load import tell_busy, watch_load
+from sparloom.dispatch.load import watch_load
 from sparloom.errors import NotDecided
 from sparloom.jit import aligned
 from sparloom.ops import Operands, SpmmSpmm
@@ -86,11 +86,8 @@ class Planner:
         best, names = [min(seconds, default=np.inf) for seconds in run.seconds], list(rivals)
         winner = names[run.winner] if best[run.winner] < GUARD * best[0] or fuse != "auto" else names[0]
         trials = tuple(Trial(name, seconds) for name, seconds in zip(names, run.seconds, strict=True))
-        if watch.close():
-            tell_busy()
-        else:
-            self._cache.keep(key, rivals[winner].plan.choice,
-                             Decision("measured", winner, trials, run.executions, time.perf_counter() - start))
+        self._cache.keep(key, rivals[winner].plan.choice, Decision(
+            "measured", winner, trials, run.executions, time.perf_counter() - start), busy=watch.close())
         return rivals[winner]
 
     def _operands(self, numbering: Numbering) -> Operands:

@@ -204,12 +204,12 @@ def test_files_of_earlier_versions_go_little_by_little_and_others_stay(tmp_path)
     counts = []
     while len(list(tmp_path.iterdir())) > len(OTHERS) + 1:  # and decisions/
         before = len(list(tmp_path.iterdir()))
-        PlanCache(tmp_path).keep_schedule(SCHEDULE, {})
+        PlanCache(tmp_path).keep_schedule({**SCHEDULE, "number": len(counts)}, {})
         counts.append(before - len(list(tmp_path.iterdir())))
-        assert len(counts) < 100
+        assert len(counts) < 500
     assert max(counts) <= REMOVED < LOOKED_AT
     assert {path.name for path in tmp_path.iterdir()} == {*OTHERS, "decisions"}
-    assert PlanCache(tmp_path).find_schedule(SCHEDULE) == {}
+    assert PlanCache(tmp_path).find_schedule({**SCHEDULE, "number": 0}) == {}
 
 
 def test_a_put_looks_at_few_files_of_earlier_versions(tmp_path, monkeypatch):
@@ -217,5 +217,8 @@ def test_a_put_looks_at_few_files_of_earlier_versions(tmp_path, monkeypatch):
         (tmp_path / f"schedule-{number:064x}.json").write_text(PAIR)
     opened, open_path = [], Path.open
     monkeypatch.setattr(Path, "open", lambda path, *rest: opened.append(path) or open_path(path, *rest))
-    PlanCache(tmp_path).keep_schedule(SCHEDULE, {})
-    assert 0 < len(opened) <= REMOVED + 1
+    for number in range(40):
+        opened.clear()
+        PlanCache(tmp_path).keep_schedule({**SCHEDULE, "number": number}, {})
+        assert len(opened) <= REMOVED + 1
+    assert len([path for path in tmp_path.iterdir() if path.suffix]) < 300

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from kept_files import kept_files
 from model_parts import small_net
 
 import sparloom
@@ -149,11 +150,11 @@ def test_what_is_kept_is_found_through_its_own_model_only(saved_trees, tmp_path,
     cache, sources = PlanCache(tmp_path), [
         {}, {"shortlist": "all"}, *({"shortlist": "trees", "model": folder} for folder in saved_trees.values())]
     first = [measured_by(cache, **source) for source in sources]
-    kept = sorted(tmp_path.glob("schedule-*.json"))
+    kept = kept_files(tmp_path, "schedule")
     assert len(kept) == len(sources)
     monkeypatch.setattr(proposals, "_opened", None)  # what is kept runs without any model
     assert [measured_by(cache, **source) for source in sources] == first
-    assert sorted(tmp_path.glob("schedule-*.json")) == kept
+    assert kept_files(tmp_path, "schedule") == kept
 
 
 @pytest.mark.cc

@@ -174,7 +174,7 @@ class CsrDecider:
         return contest.choice(chosen), Decision("measured", f"{reason}; {rows} of {pattern.rows} rows", trials,
                                                 before + executions, watch.seconds)
 
-    def entrants(self, operands: Operands, run: float, *, busy: bool = False) -> tuple[list[CsrChoice], list[int]]:
+    def entrants(self, operands: Operands, run: float, busy: bool = False) -> tuple[list[CsrChoice], list[int]]:
         """Choose what is worth to compute a call of the program.
 
         Args:

@@ -111,8 +111,7 @@ class OnlineReplay:
 
     def _enter(self, operands: Operands) -> OnlineRace:
         policy = self._decider.policy
-        choices, baselines = self._decider.entrants(
-            operands, min(self._alone), busy=bool(self._watch.reason()))
+        choices, baselines = self._decider.entrants(operands, min(self._alone), self._watch.held_up)
         self._counting = True
         self._choices = choices
         self._race = OnlineRace(len(choices), baselines=baselines, effort=policy.effort,

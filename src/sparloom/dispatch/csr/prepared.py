@@ -24,7 +24,7 @@ from sparloom.dispatch.csr.replay import LibraryReplay, MeanwhileReplay, NativeR
 from sparloom.dispatch.csr.rivals import Library
 from sparloom.dispatch.csr.switches import Switches
 from sparloom.dispatch.decision import Decision
-from sparloom.dispatch.load import LoadWatch, tell_busy, watch_load
+from sparloom.dispatch.load import AGAIN, LATEST, LoadWatch, tell_busy, watch_load
 from sparloom.dispatch.plan_cache import PlanCache
 from sparloom.errors import IllegalSchedule, NotDecided, SchemaError
 from sparloom.forks import forkable
@@ -47,7 +47,6 @@ Shapes = tuple[tuple[int, ...], ...]
 
 OPS: Mapping[str, Op] = {
     "spmm": SpMM(), "spmm_mean": SpmmMean(), "spmm_max": SpmmMax(), "sddmm": SDDMM(), "attention": CsrAttention()}
-AGAIN, LATEST = 1.0, 600.0  # seconds after a decision on a busy machine until it is made anew, first and at most
 GIVEN = {"spmm": ("X", "values"), "sddmm": ("Q", "K", "values"), "attention": ("Q", "K", "V")}
 SHORT = 2  # bytes of a number that cannot hold one over the nonzeros of a long row: kernels divide the sums instead
 
