@@ -36,9 +36,24 @@ class Adjacency:
         return self.matrix.pattern.rows
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Type of its values."""
+        return self.values.dtype
+
+    @property
     def device(self) -> torch.device:
         """Where it is."""
         return self.values.device
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what copies and pickles hold: values as numbers, which torch copies only without their history."""
+        return {**self.__dict__, "values": self.values.detach()}
+
+    def to(self, dtype: torch.dtype) -> "Adjacency":
+        """Convert the values."""
+        values = self.values.to(dtype)
+        matrix = self.forward.matrix(values)
+        return Adjacency(values, self.forward, self.backward, matrix, self.transposed.astype(matrix.dtype))
 
     def convolve(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, aggregate_first: bool,
@@ -128,8 +143,10 @@ def _values_gradient(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, adjacency: Adjacency,
 ) -> torch.Tensor:
     """dA(i,j) = dD(i,:) . (X W^T)(j,:) at the nonzeros of A, (nnz,)."""
-    pattern, transformed = adjacency.forward.pattern, x @ weight.T
+    pattern = adjacency.forward.pattern
     rows, cols = torch.from_numpy(pattern.row_ids()), torch.from_numpy(pattern.indices)
-    parts = [torch.einsum("ek,ek->e", grad[rows[part]], transformed[cols[part]])
-             for part in (slice(start, start + BLOCK) for start in range(0, pattern.nnz, BLOCK))]
+    with torch.autocast(x.device.type, enabled=False):  # the user's may be on while gradients are computed
+        transformed = x @ weight.T
+        parts = [torch.einsum("ek,ek->e", grad[rows[part]], transformed[cols[part]])
+                 for part in (slice(start, start + BLOCK) for start in range(0, pattern.nnz, BLOCK))]
     return torch.cat(parts) if parts else adjacency.values.new_zeros(0)

@@ -11,13 +11,14 @@ from sparloom.nn.eager import eager
 from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
 from sparloom.nn.tokens import Lengths, batch_of
+from sparloom.nn.transforms import Layer
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import NormSchedule, compiled_layer_norm
 
 __all__ = ["LayerNorm"]
 
 
-class LayerNorm(torch.nn.Module):
+class LayerNorm(Layer):
     """(x - mean) / sqrt(variance + eps) * weight + bias of every token, takes the place of torch's on the CPU.
 
     Parameters have the names, shapes and initial values of torch.nn.LayerNorm, so state dicts fit; results and

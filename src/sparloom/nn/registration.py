@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from sparloom.nn.csr_given import DEVICES
+from sparloom.nn.transforms import refuse_forward_mode
 
 __all__ = ["Gradients", "define"]
 
@@ -46,19 +47,48 @@ def define(name: str, schema: str, *, run: Any, fake: Any, keep: Any, backward: 
         def backward(ctx: Any, *grads: torch.Tensor) -> Gradients:
             return backward(ctx, *grads)
 
+    class Transformed(torch.autograd.Function):
+        """The operator below one of torch.func's transforms, which is gone while `forward` and `vmap` run."""
+
+        @staticmethod
+        def forward(*given: Any) -> Any:
+            return call(*given)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            keep(ctx, inputs, output)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> Gradients:
+            return backward(ctx, *grads)
+
+        @staticmethod
+        def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Any, Any]:
+            results = [call(*(each if dim is None else each.select(dim, place)
+                              for each, dim in zip(given, in_dims, strict=True))) for place in range(info.batch_size)]
+            if isinstance(results[0], tuple):
+                return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0,) * len(results[0])
+            return torch.stack(results), 0
+
     def call(*given: Any) -> Any:
-        if torch.compiler.is_compiling() or _is_watched(given):
+        if torch.compiler.is_compiling():
             return seen(*given)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return Transformed.apply(*given)
+        if _is_watched(given):
+            return seen(*given)
+        refuse_forward_mode(name, given)
         if torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in given):
             return Direct.apply(*given)
         return run(*given)
 
-    Direct.__name__ = Direct.__qualname__ = f"sparloom_{name}"
+    for function in (Direct, Transformed):
+        function.__name__ = function.__qualname__ = f"sparloom_{name}"
     return call
 
 
 def _is_watched(given: tuple[Any, ...]) -> bool:
-    """Whether a mode, a transform or a subclass of tensors wants to see operators: tracing, vmap, counting of flops."""
-    return (torch._C._len_torch_dispatch_stack() > 0 or torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether a tracer, a mode or a subclass of tensors wants to see operators: torch.jit.trace, counting of flops."""
+    return (torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
             or torch._C._autograd._profiler_enabled()
             or not all(type(each) in PLAIN for each in given if isinstance(each, torch.Tensor)))
