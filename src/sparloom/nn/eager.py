@@ -9,7 +9,7 @@ import torch
 
 from sparloom.nn.transforms import refuse_tracing
 
-__all__ = ["accept_sparse_parts", "eager"]
+__all__ = ["accept_sparse_parts", "eager", "frames_are_compiled"]
 
 P, R = ParamSpec("P"), TypeVar("R")
 
@@ -17,19 +17,24 @@ P, R = ParamSpec("P"), TypeVar("R")
 def eager(function: Callable[P, R]) -> Callable[P, R]:
     """Keep a function out of the graphs of torch.compile, which cannot follow compiled programs.
 
-    As torch.compiler.disable, which would import the compiler, for seconds, where nobody compiles. torch.jit.trace is
-    refused.
+    As torch.compiler.disable, which would import the compiler, for seconds, where nobody compiles. Functions that it
+    calls are kept out, too. torch.jit.trace is refused.
     """
     apart = torch._disable_dynamo(function)
 
     @functools.wraps(function)
     def call(*arguments: P.args, **options: P.kwargs) -> R:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or frames_are_compiled():
             return apart(*arguments, **options)
         refuse_tracing()
         return function(*arguments, **options)
 
     return call
+
+
+def frames_are_compiled() -> bool:
+    """Tell whether torch.compile takes the frames of Python that run now, also where it does not trace this one."""
+    return torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None
 
 
 def accept_sparse_parts() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from sparloom.nn.csr_given import DEVICES
+from sparloom.nn.eager import frames_are_compiled
 from sparloom.nn.transforms import refuse_forward_mode
 
 __all__ = ["Gradients", "define"]
@@ -73,6 +74,9 @@ def define(name: str, schema: str, *, run: Any, fake: Any, keep: Any, backward: 
     def call(*given: Any) -> Any:
         if torch.compiler.is_compiling():
             return seen(*given)
+        return (apart if frames_are_compiled() else compute)(*given)
+
+    def compute(*given: Any) -> Any:
         if torch._C._functorch.peek_interpreter_stack() is not None:
             return Transformed.apply(*given)
         if _is_watched(given):
@@ -82,6 +86,7 @@ def define(name: str, schema: str, *, run: Any, fake: Any, keep: Any, backward: 
             return Direct.apply(*given)
         return run(*given)
 
+    apart = torch._disable_dynamo(compute)
     for function in (Direct, Transformed):
         function.__name__ = function.__qualname__ = f"sparloom_{name}"
     return call
