@@ -46,8 +46,14 @@ class Adjacency:
         return self.values.device
 
     def __getstate__(self) -> dict[str, Any]:
-        """Give what copies and pickles hold: values as numbers, which torch copies only without their history."""
-        return {**self.__dict__, "values": self.values.detach()}
+        """Give what copies and pickles hold: values as an array, without their history.
+
+        A tensor that is sent to another process moves to shared memory, away from the array that lies on it.
+        """
+        return {name: value for name, value in self.__dict__.items() if name != "values"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, values=torch.from_numpy(state["matrix"].values))
 
     def to(self, dtype: torch.dtype) -> "Adjacency":
         """Convert the values."""

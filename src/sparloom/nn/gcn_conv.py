@@ -91,8 +91,7 @@ class GCNConv(Layer):
             edge_weight: (edges,) beside edge_index; ones unless given.
 
         Returns:
-            (nodes, out_channels), a tensor of its own, of the type of x; float32 under torch.autocast, as by PyTorch
-            Geometric.
+            (nodes, out_channels), a tensor of its own, of the type of x; float32 under torch.autocast.
 
         Raises:
             TypeError, ValueError: x, graph and layer do not fit together; the message says how.

@@ -88,8 +88,8 @@ class LayerNorm(Layer):
 
     def weights(self) -> Parameters:
         """Parameters by the names of the program."""
-        gain = torch.ones(self.normalized_shape) if self.weight is None else self.weight
-        return {"gain_1": gain, "shift_1": self.bias}
+        weight = self.weight
+        return {"gain_1": torch.ones(self.normalized_shape) if weight is None else weight, "shift_1": self.bias}
 
     def extra_repr(self) -> str:
         """Show the arguments as PyTorch does."""
