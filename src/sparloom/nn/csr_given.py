@@ -51,11 +51,18 @@ def matrix_of(given: Matrix) -> Csr:
     if isinstance(given, torch.Tensor):
         if given.layout != torch.sparse_csr:
             raise TypeError(f"A has layout {given.layout}: pass A.to_sparse_csr()")
-        if given.dim() != 2 or given.dense_dim():
-            raise ValueError(f"A has shape {tuple(given.shape)} with {given.dense_dim()} dense dimensions: it must be "
-                             "(rows, cols) with one number per nonzero")
-        return _checked(given.crow_indices(), given.col_indices(), given.values(), tuple(given.shape),
-                        "pass A.to(torch.float32)")
+        if torch._C._is_tracing():
+            raise RuntimeError("torch.jit.trace does not record sparse tensors: give A as (crow_indices, col_indices, "
+                               "values, shape), taken before")
+        try:
+            dense, parts = given.dense_dim(), (given.crow_indices(), given.col_indices(), given.values())
+        except RuntimeError as error:  # "Sparse CSR tensors do not have strides"
+            raise RuntimeError("transforms of torch.func do not give the parts of a sparse tensor: give A as "
+                               "(crow_indices, col_indices, values, shape), taken before") from error
+        if given.dim() != 2 or dense:
+            raise ValueError(f"A has shape {tuple(given.shape)} with {dense} dense dimensions: it must be (rows, cols) "
+                             "with one number per nonzero")
+        return _checked(*parts, tuple(given.shape), "pass A.to(torch.float32)")
     if not isinstance(given, tuple) or len(given) not in (3, 4):
         what = f"a tuple of {len(given)}" if isinstance(given, tuple) else type(given).__name__
         raise TypeError(f"A is {what}: give a sparse CSR tensor, or (crow_indices, col_indices, values, shape)")
