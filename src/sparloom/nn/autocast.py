@@ -15,6 +15,11 @@ def autocast_operands(*given: Any) -> tuple[Any, ...]:
     Operands on a GPU that are all of one type keep it: kernels there read float16 and bfloat16. Everything else,
     float64 and what is no tensor included, is passed on as it is.
     """
+    for each in given:
+        if isinstance(each, torch.Tensor) and each.dtype in HALVES:
+            break
+    else:
+        return given  # as nearly always
     tensors = [each for each in given if isinstance(each, torch.Tensor)]
     devices = {each.device.type for each in tensors if each.dtype in HALVES}
     if not devices & {"cpu", "cuda"} or not torch.is_autocast_enabled(min(devices)):

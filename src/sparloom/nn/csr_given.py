@@ -114,8 +114,9 @@ def remedy(given: torch.Tensor, conversion: str) -> str:
 
 def _shape(given: Any) -> tuple[int, int] | None:
     """Take (rows, cols) as a tuple, a torch.Size, or None for a matrix whose columns were not said."""
-    if given is None:
-        return None
+    if given is None or (isinstance(given, tuple) and len(given) == 2
+                         and type(given[0]) is type(given[1]) is int and min(given) >= 0):
+        return given
     try:
         rows, cols = (extent if isinstance(extent, torch.SymInt) else operator.index(extent) for extent in given)
     except (TypeError, ValueError) as error:
@@ -146,9 +147,10 @@ def _checked(
     for part, name in ((crow, "crow_indices"), (col, "col_indices")):
         if part.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"{name} of A is {part.dtype}: it must be torch.int32 or torch.int64")
-    values, = autocast_operands(values)
     if values.dtype not in TYPES[values.device.type]:
-        raise TypeError(f"values of A are {values.dtype}: {remedy(values, conversion)}")
+        values, = autocast_operands(values)
+        if values.dtype not in TYPES[values.device.type]:
+            raise TypeError(f"values of A are {values.dtype}: {remedy(values, conversion)}")
     if values.shape != col.shape:
         raise ValueError(f"A has {values.shape[0]} values for {col.shape[0]} indices: give one for each")
     rows = crow.shape[0] - 1

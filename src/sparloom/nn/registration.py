@@ -65,18 +65,21 @@ def define(name: str, schema: str, *, run: Any, fake: Any, keep: Any, backward: 
 
         @staticmethod
         def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Any, Any]:
-            results = [call(*(each if dim is None else each.select(dim, place)
-                              for each, dim in zip(given, in_dims, strict=True))) for place in range(info.batch_size)]
+            def one(place: int) -> Any:
+                return call(*(each if dim is None else each.select(dim, place) if info.batch_size else each.sum(dim)
+                              for each, dim in zip(given, in_dims, strict=True)))
+
+            results = [one(place) for place in range(max(1, info.batch_size))]  # the shape, where the batch is empty
             if isinstance(results[0], tuple):
-                return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0,) * len(results[0])
-            return torch.stack(results), 0
+                stacked = tuple(torch.stack(parts)[:info.batch_size] for parts in zip(*results, strict=True))
+                return stacked, (0,) * len(stacked)
+            return torch.stack(results)[:info.batch_size], 0
 
     def call(*given: Any) -> Any:
         if torch.compiler.is_compiling():
             return seen(*given)
-        return (apart if frames_are_compiled() else compute)(*given)
-
-    def compute(*given: Any) -> Any:
+        if frames_are_compiled():
+            return apart(*given)
         if torch._C._functorch.peek_interpreter_stack() is not None:
             return Transformed.apply(*given)
         if _is_watched(given):
@@ -86,7 +89,7 @@ def define(name: str, schema: str, *, run: Any, fake: Any, keep: Any, backward: 
             return Direct.apply(*given)
         return run(*given)
 
-    apart = torch._disable_dynamo(compute)
+    apart = torch._disable_dynamo(call)
     for function in (Direct, Transformed):
         function.__name__ = function.__qualname__ = f"sparloom_{name}"
     return call

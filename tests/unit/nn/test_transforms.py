@@ -102,6 +102,7 @@ def test_transforms_of_operations(name) -> None:
     torch.testing.assert_close(torch.func.vmap(operation)(many), torch.stack([operation(each) for each in many]))
     torch.testing.assert_close(torch.func.vmap(operation, in_dims=2)(many.permute(1, 2, 0)),
                                torch.stack([operation(each) for each in many]))
+    assert torch.func.vmap(operation)(many[:0]).shape == (0, *operation(x).shape)
     torch.testing.assert_close(torch.func.grad(energy)(x), slope(x))
     torch.testing.assert_close(torch.func.vmap(torch.func.grad(energy))(many), torch.stack([*map(slope, many)]))
     with pytest.raises(NotImplementedError, match="jvp"):
