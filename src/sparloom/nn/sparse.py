@@ -24,13 +24,14 @@ def spmm(A: Matrix, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Tensor:
     The first calls for a pattern and a width, and the first gradients, are computed by one kernel after the other until
     it is known which is the fastest; on a GPU the first one measures a few on some rows. Patterns are found again by
     their index tensors, as long as these live; A's values may change from call to call. Within
-    torch.compile(fullgraph=True), which takes no sparse tensors, give A as a tuple.
+    torch.compile(fullgraph=True), which takes no sparse tensors, give A as a tuple. Under torch.autocast operands of
+    half precision are read as float32, on a GPU where their types differ.
 
     Args:
         A: (rows, cols), float32 values with int32 or int64 indices, columns rising in every row, on the CPU or,
             with CuPy and also with float16 or bfloat16 values, on an NVIDIA GPU: a CSR tensor or (crow_indices,
             col_indices, values[, shape]).
-        X: (cols, width), of the type of A's values, where A is.
+        X: (cols, width), of the type of A's values, where A is; of no columns the result has none.
         reduce: "sum"; "mean", divided by the nonzeros of each row; "max", the largest product of each, or NaN if one
             is NaN. All of an element's gradient goes to the nonzero that it comes from, of equal products
             the first one of the row. Which these are is kept, (rows, width) int32, where a gradient is wanted.
