@@ -108,6 +108,10 @@ class Workspace:
         self.turn = RLock()
         self._arrays: dict[str, np.ndarray] = {}
 
+    def __reduce__(self) -> tuple[type["Workspace"], tuple[()]]:
+        """Copy and pickle nothing: what copies need they allocate."""
+        return Workspace, ()
+
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Give the array of this name, anew if it had another shape; its pages are there before the first call."""
         known = self._arrays.get(name)

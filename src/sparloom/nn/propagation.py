@@ -50,7 +50,7 @@ class Propagation:
         self._lock = RLock()
         self._twin: Propagation | None = None
 
-    def __reduce__(self) -> tuple[type["Propagation"], tuple[Pattern, Planning, ResultPool]]:
+    def __reduce__(self) -> tuple[type[Propagation], tuple[Pattern, Planning, ResultPool]]:
         """Copy and pickle what plans are made of; they are made anew, by the decisions that are kept."""
         return Propagation, (self.pattern, self.planning, self._pool)
 
