@@ -114,7 +114,7 @@ class Workspace:
         self._arrays: dict[str, np.ndarray] = {}
 
     def __reduce__(self) -> tuple[type["Workspace"], tuple[()]]:
-        """Let copies have arrays and turns of their own."""
+        """Let copies have arrays and turns of their own, which they allocate when they need them."""
         return Workspace, ()
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

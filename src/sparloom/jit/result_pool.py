@@ -27,8 +27,12 @@ class ResultPool:
     """
 
     def __init__(self, share: float) -> None:
-        self._kept_bytes = share * usable_memory()
+        self._share, self._kept_bytes = share, share * usable_memory()
         self._rooms: dict[int, np.ndarray] = {}  # by id: all memory of one array each, in the order of use
+
+    def __reduce__(self) -> tuple[type["ResultPool"], tuple[float]]:
+        """Copy and pickle the share alone: results stay where they are."""
+        return ResultPool, (self._share,)
 
     def empty(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
         """Give a contiguous array at the start of a page, with any content, that nothing else refers to."""

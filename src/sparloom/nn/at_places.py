@@ -73,6 +73,8 @@ def _run(
     **given: torch.Tensor,
 ) -> None:
     rows, width = places.shape
+    if not width:
+        return
     at = _array(places)
     arrays = {operand: _array(tensor) for operand, tensor in given.items()}
     arguments = _Arguments(

@@ -6,17 +6,19 @@ import torch
 
 from sparloom.dispatch import encoder_operators
 from sparloom.nn.eager import eager
+from sparloom.nn.hooks import prepare_weights
 from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
 from sparloom.nn.threads import torch_threads
 from sparloom.nn.tokens import Lengths, batch_of
+from sparloom.nn.transforms import Layer
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_attention
 
 __all__ = ["MultiheadAttention"]
 
 
-class MultiheadAttention(torch.nn.Module):
+class MultiheadAttention(Layer):
     """softmax(q kT / sqrt(head width)) v in every head, with projections, takes the place of torch's on the CPU.
 
     Self-attention: queries, keys and values are of the same tokens. Parameters have the names, shapes and initial
@@ -84,6 +86,7 @@ class MultiheadAttention(torch.nn.Module):
             TypeError, ValueError: tokens, lengths and layer do not fit together; the message says how.
         """
         batch = batch_of(tokens, lengths, self.embed_dim)
+        prepare_weights(torch.nn.Linear, out_proj=self.out_proj)
         shape = EncoderShape(self.embed_dim, self.num_heads, causal=is_causal)
         threads = torch_threads()
         schedule = schedule_of(self.schedule, EncoderSchedule, lambda: encoder_operators(shape)["attention"],

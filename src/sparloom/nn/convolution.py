@@ -49,9 +49,30 @@ class Adjacency:
         return self.forward.pattern.rows
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Type of its values."""
+        return self.values.dtype
+
+    @property
     def device(self) -> torch.device:
         """Where it is."""
         return self.values.device
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what copies and pickles hold: values as an array, without their history.
+
+        A tensor that is sent to another process moves to shared memory, away from the array that lies on it.
+        """
+        return {"values": self.values.detach().numpy(), "turned": self.turned.numpy(), "forward": self.forward,
+                "backward": self.backward}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        tensors = {name: torch.from_numpy(state[name]) for name in ("values", "turned")}
+        self.__dict__.update(state | tensors)
+
+    def to(self, dtype: torch.dtype) -> "Adjacency":
+        """Convert the values."""
+        return Adjacency(self.values.to(dtype), self.turned, self.forward, self.backward)
 
     def convolve(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, aggregate_first: bool,
@@ -84,9 +105,11 @@ class Adjacency:
         needed: tuple[bool, ...],
     ) -> tuple[torch.Tensor | None, ...]:
         """Compute the gradients of X, W, b and values that are needed, by products with gradients of their own."""
-        turned = self.multiplied(grad, values, transposed=True) if needed[0] or needed[1] else None
-        return (turned @ weight if needed[0] else None, turned.T @ x if needed[1] else None,
-                grad.sum(0) if needed[2] else None, _at_nonzeros(grad, x @ weight.T, self) if needed[3] else None, None)
+        with torch.autocast(grad.device.type, enabled=False):
+            turned = self.multiplied(grad, values, transposed=True) if needed[0] or needed[1] else None
+            return (turned @ weight if needed[0] else None, turned.T @ x if needed[1] else None,
+                    grad.sum(0) if needed[2] else None,
+                    _values_gradient(grad, x, weight, self) if needed[3] else None, None)
 
 
 class _Product(torch.autograd.Function):
@@ -159,7 +182,7 @@ class _TransformFirst(torch.autograd.Function):
                 s=dw, summed=grad if wants_bias else None, sums=db)
         elif wants_bias:
             adjacency.backward.run(summed=grad, sums=db)
-        return dx, dw, db, _at_nonzeros(grad, x @ weight.T, adjacency) if wants_values else None, None
+        return dx, dw, db, _values_gradient(grad, x, weight, adjacency) if wants_values else None, None
 
 
 class _AggregateFirst(torch.autograd.Function):
@@ -193,7 +216,7 @@ class _AggregateFirst(torch.autograd.Function):
                 adjacency.transposed if wants_x else None, y=grad if wants_x else None, c=weight if wants_x else None,
                 d=dx, left=grad if wants_weight else None, right=propagated, s=dw, summed=grad if wants_bias else None,
                 sums=db)
-        return dx, dw, db, _at_nonzeros(grad, x @ weight.T, adjacency) if wants_values else None, None
+        return dx, dw, db, _values_gradient(grad, x, weight, adjacency) if wants_values else None, None
 
 
 def _wanted(
@@ -205,10 +228,19 @@ def _wanted(
             grad.new_empty(grad.shape[1]) if needed[2] else None)
 
 
+def _values_gradient(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, adjacency: Adjacency,
+) -> torch.Tensor:
+    """dA(i,j) = dD(i,:) . (X W^T)(j,:) at the nonzeros of A, (nnz,)."""
+    with torch.autocast(x.device.type, enabled=False):  # the user's may be on while gradients are computed
+        return _at_nonzeros(grad, x @ weight.T, adjacency)
+
+
 def _at_nonzeros(left: torch.Tensor, right: torch.Tensor, adjacency: Adjacency) -> torch.Tensor:
     """Compute L(i,:) . R(j,:) at the nonzeros of A, (nnz,)."""
     pattern = adjacency.forward.pattern
     rows, cols = torch.from_numpy(pattern.row_ids()), torch.from_numpy(pattern.indices)
-    parts = [torch.einsum("ek,ek->e", left[rows[part]], right[cols[part]])
-             for part in (slice(start, start + BLOCK) for start in range(0, pattern.nnz, BLOCK))]
+    with torch.autocast(left.device.type, enabled=False):
+        parts = [torch.einsum("ek,ek->e", left[rows[part]], right[cols[part]])
+                 for part in (slice(start, start + BLOCK) for start in range(0, pattern.nnz, BLOCK))]
     return torch.cat(parts) if parts else left.new_zeros(0)

@@ -64,10 +64,10 @@ def looped(function: type[torch.autograd.Function], info: Any, in_dims: tuple[An
         info, in_dims, given: as `torch.autograd.Function.vmap` gets them.
     """
     def element(number: int) -> tuple[Any, ...]:
-        return tuple(each.select(dim, number) if isinstance(dim, int) else each
-                     for each, dim in zip(given, in_dims, strict=True))
+        return tuple(each if not isinstance(dim, int) else each.select(dim, number) if info.batch_size
+                     else each.sum(dim) for each, dim in zip(given, in_dims, strict=True))
 
-    results = [function.apply(*element(number)) for number in range(info.batch_size)]
+    results = [function.apply(*element(number)) for number in range(max(1, info.batch_size))]
     if isinstance(results[0], torch.Tensor):
-        return torch.stack(results), 0
-    return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
+        return torch.stack(results)[:info.batch_size], 0  # of an empty batch the shape is kept
+    return tuple(torch.stack(parts)[:info.batch_size] for parts in zip(*results, strict=True)), (0,) * len(results[0])

@@ -1,12 +1,14 @@
 """What users call a graph, as rows, columns and weights of its adjacency matrix."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from sparloom.nn.csr_given import DEVICES
+from sparloom.nn.eager import eager
 
-__all__ = ["Edges", "edges_of"]
+__all__ = ["Edges", "check_weights", "edges_of"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,12 @@ class Edges:
     compressed: bool
     device: torch.device
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what copies and pickles hold: weights as numbers, which torch copies only without their history."""
+        return {**self.__dict__, "weights": None if self.weights is None else self.weights.detach()}
 
+
+@eager
 def edges_of(graph: torch.Tensor, nodes: int | None) -> Edges:
     """Copy a graph in either of the forms that PyTorch Geometric takes; views would keep the tensor alive.
 
@@ -72,6 +79,7 @@ def _stored(graph: torch.Tensor, nodes: int | None) -> Edges:
     if graph.dim() != 2 or graph.shape[0] != graph.shape[1] or nodes not in (None, graph.shape[0]):
         raise ValueError(f"an adjacency matrix of shape {tuple(graph.shape)}" + (
             ": it must be square" if nodes is None else f" for {nodes} nodes"))
+    check_weights(graph, "an adjacency matrix")
     if graph.layout == torch.sparse_coo:
         graph = graph.coalesce()
         rows, cols = _copied(graph.indices())
@@ -82,6 +90,19 @@ def _stored(graph: torch.Tensor, nodes: int | None) -> Edges:
         raise ValueError(f"an adjacency matrix in {graph.layout}: use to_sparse_csr()")
     return Edges(rows.long(), cols.long(), _copied(graph.values()), graph.shape[0], compressed=True,
                  device=graph.device)
+
+
+def check_weights(weights: torch.Tensor, name: str) -> None:
+    """Refuse weights of edges that are no real numbers.
+
+    Raises:
+        TypeError: they are complex, or no dense or sparse tensor.
+    """
+    if not isinstance(weights, torch.Tensor):
+        raise TypeError(f"{name} of type {type(weights).__name__}: give a tensor")
+    if weights.is_complex():
+        raise TypeError(f"{name} of {weights.dtype}: graphs have real weights: pass its real part, .real, if that is "
+                        "meant")
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -5,11 +5,16 @@ from typing import Literal, get_args
 
 import torch
 
+from sparloom.nn.autocast import autocast_operands
 from sparloom.nn.convolution import Adjacency
 from sparloom.nn.device_convolution import DeviceAdjacency
+from sparloom.nn.eager import eager
 from sparloom.nn.graph import Graph
+from sparloom.nn.hooks import is_plain
 from sparloom.nn.known import graph_of
+from sparloom.nn.neighbours import check_channels, check_features
 from sparloom.nn.normalise import Normalisation
+from sparloom.nn.transforms import Layer
 
 __all__ = ["GCNConv"]
 
@@ -17,7 +22,7 @@ First = Literal["auto", "transform", "aggregate"]
 TYPES = {"cpu": (torch.float32, torch.float64), "cuda": (torch.float32,)}  # of numbers, by device
 
 
-class GCNConv(torch.nn.Module):
+class GCNConv(Layer):
     """D^-1/2 (A + I) D^-1/2 X W^T + b, takes the place of torch_geometric.nn.GCNConv.
 
     Arguments, initial weights, names and shapes of parameters are those of PyTorch Geometric; results and gradients
@@ -36,7 +41,10 @@ class GCNConv(torch.nn.Module):
             where A X is kept and saves a sparse product backward; "auto": the latter unless the result has fewer
             columns than X.
 
+    Copies and pickles take the cached matrix with them, as numbers: weights of edges do not learn through it there.
+
     Raises:
+        TypeError: channels of two kinds of nodes.
         ValueError: channels below 1, self-loops without normalisation, or an unknown `first`.
 
     Source: Kipf and Welling, Semi-Supervised Classification with Graph Convolutional Networks; Loop Fusion in Matrix
@@ -48,8 +56,7 @@ class GCNConv(torch.nn.Module):
         add_self_loops: bool | None = None, normalize: bool = True, bias: bool = True, *, first: First = "auto",
     ) -> None:
         super().__init__()
-        if min(in_channels, out_channels) < 1:
-            raise ValueError(f"{in_channels} input and {out_channels} output channels: give at least 1 of each")
+        check_channels(in_channels, out_channels)
         if first not in get_args(First):
             raise ValueError(f"first={first!r} is not one of {', '.join(get_args(First))}")
         add_self_loops = normalize if add_self_loops is None else add_self_loops
@@ -71,23 +78,27 @@ class GCNConv(torch.nn.Module):
             torch.nn.init.zeros_(self.bias)
         self._cached: Adjacency | DeviceAdjacency | None = None
 
+    @eager
     def forward(
         self, x: torch.Tensor, edge_index: torch.Tensor | Graph, edge_weight: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Convolve features over a graph.
 
         Args:
-            x: (nodes, in_channels), float32 or, on the CPU, float64 as the weights.
+            x: (nodes, in_channels), float32 or, on the CPU, float64 as the weights; under torch.autocast also of half
+                precision.
             edge_index: a Graph, which layers share, or what one is made of, where x is.
             edge_weight: (edges,) beside edge_index; ones unless given.
 
         Returns:
-            (nodes, out_channels), a tensor of its own.
+            (nodes, out_channels), a tensor of its own, of the type of x; float32 under torch.autocast.
 
         Raises:
             TypeError, ValueError: x, graph and layer do not fit together; the message says how.
         """
-        _check_features(x, self.lin.weight)
+        check_features(x, self.in_channels)
+        x, weight = autocast_operands(x.resolve_neg(), self.lin.weight.resolve_neg())
+        _check_features(x, weight)
         adjacency = self._cached
         if adjacency is None:
             graph = edge_index if isinstance(edge_index, Graph) else graph_of(edge_index, x.shape[0])
@@ -99,7 +110,13 @@ class GCNConv(torch.nn.Module):
         if x.device != adjacency.device:
             raise ValueError(f"x on {x.device} and the graph on {adjacency.device}: make the graph of "
                              "edge_index.to(x.device)")
-        return adjacency.convolve(x, self.lin.weight, self.bias, aggregate_first=self.aggregate_first)
+        if adjacency.dtype != x.dtype:
+            adjacency = self._cached = adjacency.to(x.dtype)
+        aggregate_first = self.aggregate_first
+        if not is_plain(self.lin, torch.nn.Linear):  # a call may make the weight anew, or do more than multiply
+            x, = autocast_operands(self.lin(x))
+            weight, aggregate_first = torch.eye(x.shape[1], dtype=x.dtype, device=x.device), True
+        return adjacency.convolve(x, weight, self.bias, aggregate_first=aggregate_first)
 
     @property
     def normalisation(self) -> Normalisation:
@@ -112,8 +129,6 @@ class GCNConv(torch.nn.Module):
 
 
 def _check_features(x: torch.Tensor, weight: torch.Tensor) -> None:
-    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
-        raise TypeError(f"x of type {type(x).__name__}: give a dense tensor, (nodes, {weight.shape[1]})")
     if x.device != weight.device or x.device.type not in TYPES:
         raise ValueError(f"x on {x.device} and weights on {weight.device}: this layer computes where both are, on the "
                          "CPU or an NVIDIA GPU: move one of them")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from threading import RLock
+from typing import Any
 
 import torch
 
@@ -12,7 +13,7 @@ from sparloom.nn.connections import Connections, connections_of
 from sparloom.nn.convolution import Adjacency
 from sparloom.nn.derivatives import is_followed, outside_transforms
 from sparloom.nn.device_convolution import DeviceAdjacency
-from sparloom.nn.edges import Edges, edges_of
+from sparloom.nn.edges import Edges, check_weights, edges_of
 from sparloom.nn.normalise import Normalisation, normalised
 from sparloom.nn.propagation import Planning, Propagation
 from sparloom.nn.structure import Structure, structure_of
@@ -28,7 +29,7 @@ class Graph:
     """A graph, for layers of any widths; schedules are made at the first use and serve all of them.
 
     Layers compute on the device that it was given on. It is sorted and normalised on the CPU, once; weights that learn
-    travel there and back in every step.
+    travel there and back in every step. Copies and pickles hold the edges alone, weights as numbers that do not learn.
 
     Args:
         edges: edge_index, (2, edges) integers with senders above receivers, or a sparse matrix (nodes, nodes) in CSR or
@@ -47,6 +48,18 @@ class Graph:
     ) -> None:
         self.edges = edges_of(edges, nodes)
         self._planning = Planning(fuse, cache)
+        self._begin()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what copies and pickles hold; they make schedules and normalised matrices of their own."""
+        return {"edges": self.edges, "_planning": self._planning}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start with nothing made."""
         self._pool = ResultPool(KEPT_SHARE)
         self._structures: dict[bool, tuple[Structure, Propagation, Propagation]] = {}
         self._adjacencies: dict[tuple[Normalisation, torch.dtype], tuple[Unchanged, Adjacency | DeviceAdjacency]] = {}
@@ -76,6 +89,7 @@ class Graph:
         """
         edges = self.edges
         if edge_weight is not None:
+            check_weights(edge_weight, "edge_weight")
             if edges.compressed:
                 raise ValueError("edge_weight beside a sparse matrix: put the weights into the matrix")
             if edge_weight.shape != edges.rows.shape:

@@ -12,13 +12,14 @@ from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
 from sparloom.nn.threads import torch_threads
 from sparloom.nn.tokens import Lengths, batch_of
+from sparloom.nn.transforms import Layer
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import NormSchedule, compiled_layer_norm
 
 __all__ = ["LayerNorm"]
 
 
-class LayerNorm(torch.nn.Module):
+class LayerNorm(Layer):
     """(x - mean) / sqrt(variance + eps) * weight + bias of every token, takes the place of torch's on the CPU.
 
     Parameters have the names, shapes and initial values of torch.nn.LayerNorm, so state dicts fit; results and
@@ -88,8 +89,8 @@ class LayerNorm(torch.nn.Module):
 
     def weights(self) -> Parameters:
         """Parameters by the names of the program."""
-        gain = torch.ones(self.normalized_shape) if self.weight is None else self.weight
-        return {"gain_1": gain, "shift_1": self.bias}
+        weight = self.weight
+        return {"gain_1": torch.ones(self.normalized_shape) if weight is None else weight, "shift_1": self.bias}
 
     def extra_repr(self) -> str:
         """Show the arguments as PyTorch does."""

@@ -52,6 +52,10 @@ class Propagation:
         self._lock = forkable(RLock())
         self._twin: Propagation | None = None
 
+    def __reduce__(self) -> tuple[type[Propagation], tuple[Pattern, Planning, ResultPool]]:
+        """Copy and pickle what plans are made of; they are made anew, by the decisions that are kept."""
+        return Propagation, (self.pattern, self.planning, self._pool)
+
     def matrix(self, values: torch.Tensor) -> SparseMatrix:
         """Give the pattern values, (nnz,), without a copy."""
         array = values.detach().numpy()

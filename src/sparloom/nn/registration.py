@@ -7,6 +7,7 @@ from torch.autograd import forward_ad
 
 from sparloom.nn.csr_given import DEVICES
 from sparloom.nn.derivatives import check_batched, in_transform, looped, tangent_of
+from sparloom.nn.eager import frames_are_compiled
 
 __all__ = ["Gradients", "define"]
 
@@ -85,6 +86,8 @@ def define(name: str, schema: str, *, run: Any, fake: Any, keep: Any, backward: 
     def call(*given: Any) -> Any:
         if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
             return seen(*given)
+        if frames_are_compiled():
+            return apart(*given)
         if in_transform():
             return Transformed.apply(*given)
         in_forward_mode = any(tangent_of(each) is not None for each in given)
@@ -95,8 +98,10 @@ def define(name: str, schema: str, *, run: Any, fake: Any, keep: Any, backward: 
             return Direct.apply(*given)
         return run(*given)
 
+    apart = torch._disable_dynamo(call)
     Direct.jvp = Transformed.jvp = staticmethod(jvp)
-    Direct.__name__ = Direct.__qualname__ = Transformed.__name__ = Transformed.__qualname__ = f"sparloom_{name}"
+    for function in (Direct, Transformed):
+        function.__name__ = function.__qualname__ = f"sparloom_{name}"
     return call
 
 
@@ -113,6 +118,6 @@ def _sum_of_slopes(call: Any, given: tuple[Any, ...], tangents: tuple[torch.Tens
 
 
 def _is_watched(given: tuple[Any, ...]) -> bool:
-    """Whether the profiler or a subclass of tensors wants to see operators."""
-    return (torch._C._autograd._profiler_enabled()
+    """Whether a tracer, the profiler or a subclass of tensors wants to see operators: torch.jit.trace, say."""
+    return (torch._C._is_tracing() or torch._C._autograd._profiler_enabled()
             or not all(type(each) in PLAIN for each in given if isinstance(each, torch.Tensor)))

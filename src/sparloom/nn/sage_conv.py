@@ -4,15 +4,17 @@ import torch
 
 from sparloom.nn.connections import Connections
 from sparloom.nn.graph import Graph
+from sparloom.nn.hooks import is_plain
 from sparloom.nn.neighbours import check_channels, neighbours_of
 from sparloom.nn.sparse import spmm
+from sparloom.nn.transforms import Layer
 
 __all__ = ["SAGEConv"]
 
 AGGREGATIONS = ("mean", "sum", "add", "max")
 
 
-class SAGEConv(torch.nn.Module):
+class SAGEConv(Layer):
     """W1 x_i + W2 mean of x_j over the senders j of i, takes the place of torch_geometric.nn.SAGEConv.
 
     Arguments, initial weights, names and shapes of parameters are those of PyTorch Geometric; results and gradients
@@ -61,17 +63,17 @@ class SAGEConv(torch.nn.Module):
         """Aggregate features over a graph.
 
         Args:
-            x: (nodes, in_channels), float32.
+            x: (nodes, in_channels), float32; under torch.autocast also of half precision.
             edge_index: a Graph, which layers share, or what one is made of, where x is; values of a sparse matrix are
                 weights.
 
         Returns:
-            (nodes, out_channels).
+            (nodes, out_channels); under torch.autocast of its type, as by PyTorch Geometric.
 
         Raises:
             TypeError, ValueError: x, graph and layer do not fit together; the message says how.
         """
-        connections = neighbours_of(x, edge_index, self.in_channels)
+        connections = neighbours_of(x, edge_index, self.in_channels, self.lin_l)
         sent = self.lin(x).relu() if self.project else x
         result = self._largest(connections, sent) if self.aggr == "max" else self._linear(connections, sent)
         if self.root_weight:
@@ -87,10 +89,11 @@ class SAGEConv(torch.nn.Module):
 
     def _linear(self, connections: Connections, sent: torch.Tensor) -> torch.Tensor:
         matrix = connections.means if self.aggr == "mean" else connections.sums
-        if self.in_channels <= self.out_channels:
+        if self.in_channels <= self.out_channels or not is_plain(self.lin_l, torch.nn.Linear):
             return self.lin_l(spmm(matrix, sent))
-        result = spmm(matrix, sent @ self.lin_l.weight.T)
-        return result if self.lin_l.bias is None else result + self.lin_l.bias
+        transformed, bias = sent @ self.lin_l.weight.T, self.lin_l.bias
+        result = spmm(matrix, transformed)
+        return (result if bias is None else result + bias).to(transformed.dtype)
 
     def extra_repr(self) -> str:
         """Show the channels."""

@@ -45,7 +45,7 @@ def ragged_softmax(tokens: torch.Tensor, lengths: Lengths | None = None, *, sche
     width = tokens.shape[-1] if isinstance(tokens, torch.Tensor) and tokens.dim() else 0
     batch = batch_of(tokens, lengths, width)
     if not width:
-        return tokens.clone()
+        return batch.like(batch.x.clone())
     threads = torch_threads()
     found = schedule_of(chosen, SoftmaxSchedule, lambda: token_operators(width)["softmax"], batch.structure, threads)
     return batch.like(call_layer(compiled_softmax(width, found, threads), batch, {}, PackedWeights()))

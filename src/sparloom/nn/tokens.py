@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from sparloom.nn.autocast import autocast_operands
+from sparloom.nn.csr_given import remedy
 from sparloom.ragged import Structure, structure_of, tokens_of
 
 __all__ = ["Batch", "Lengths", "batch_of"]
@@ -44,9 +46,11 @@ def batch_of(tokens: torch.Tensor, lengths: Lengths | None, width: int) -> Batch
         TypeError: tokens are no float32 tensor, or lengths are missing.
         ValueError: they do not fit together or to the width, or are not on the CPU; the message says how.
     """
+    tokens, = autocast_operands(tokens)
     if not isinstance(tokens, torch.Tensor) or tokens.dtype != torch.float32:
         given = tokens.dtype if isinstance(tokens, torch.Tensor) else type(tokens).__name__
-        raise TypeError(f"tokens of {given}: this layer takes tensors of torch.float32: use .float()")
+        conversion = remedy(tokens, "use .float()") if isinstance(tokens, torch.Tensor) else "use .float()"
+        raise TypeError(f"tokens of {given}: this layer takes tensors of torch.float32: {conversion}")
     if tokens.device.type != "cpu":
         raise ValueError(f"tokens on {tokens.device}: this layer computes on the CPU: use .cpu()")
     if tokens.is_nested:
@@ -56,7 +60,7 @@ def batch_of(tokens: torch.Tensor, lengths: Lengths | None, width: int) -> Batch
                         f"a nested tensor")
     _check_shape(tokens, width)
     structure = lengths if isinstance(lengths, Structure) else structure_of(_vector(lengths))
-    return Batch(_checked(tokens, structure).contiguous(), structure)
+    return Batch(_checked(tokens, structure).resolve_neg().contiguous(), structure)
 
 
 def _nested(tokens: torch.Tensor, lengths: Lengths | None, width: int) -> Batch:
@@ -70,7 +74,7 @@ def _nested(tokens: torch.Tensor, lengths: Lengths | None, width: int) -> Batch:
     values, offsets = tokens.values(), tokens.offsets()
     _check_shape(values, width)
     structure = structure_of(np.diff(offsets.numpy()))
-    return Batch(_checked(values, structure).contiguous(), structure, offsets)
+    return Batch(_checked(values, structure).resolve_neg().contiguous(), structure, offsets)
 
 
 def _vector(lengths: torch.Tensor | np.ndarray | Sequence[int]) -> np.ndarray:
@@ -82,7 +86,9 @@ def _vector(lengths: torch.Tensor | np.ndarray | Sequence[int]) -> np.ndarray:
 
 
 def _check_shape(tokens: torch.Tensor, width: int) -> None:
-    if tokens.layout != torch.strided or tokens.dim() != 2 or tokens.shape[1] != width:
+    if tokens.layout != torch.strided:
+        raise TypeError(f"tokens of layout {tokens.layout}: this layer takes dense tensors: use .to_dense()")
+    if tokens.dim() != 2 or tokens.shape[1] != width:
         raise ValueError(f"tokens have shape {tuple(tokens.shape)}: this layer takes (tokens, {width})")
 
 

@@ -9,10 +9,12 @@ import torch
 from sparloom.dispatch import encoder_operators
 from sparloom.nn.attention import MultiheadAttention
 from sparloom.nn.eager import eager
+from sparloom.nn.hooks import prepare_weights
 from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
 from sparloom.nn.threads import torch_threads
 from sparloom.nn.tokens import Lengths, batch_of
+from sparloom.nn.transforms import Layer
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer
 
@@ -21,7 +23,7 @@ __all__ = ["TransformerEncoderLayer"]
 RELU = (torch.relu, torch.nn.functional.relu)
 
 
-class TransformerEncoderLayer(torch.nn.Module):
+class TransformerEncoderLayer(Layer):
     """Self-attention and a feed-forward network, each added to its tokens and normalised, takes the place of torch's.
 
     Parameters have the names, shapes and initial values of torch.nn.TransformerEncoderLayer, so state dicts fit;
@@ -86,6 +88,10 @@ class TransformerEncoderLayer(torch.nn.Module):
         Raises:
             TypeError, ValueError: tokens, lengths and layer do not fit together; the message says how.
         """
+        attention = self.self_attn
+        prepare_weights(torch.nn.Linear, linear1=self.linear1, linear2=self.linear2, out_proj=attention.out_proj)
+        prepare_weights(torch.nn.LayerNorm, norm1=self.norm1, norm2=self.norm2)
+        prepare_weights(MultiheadAttention, self_attn=attention)
         batch = batch_of(tokens, lengths, self.linear1.in_features)
         shape = EncoderShape(self.linear1.in_features, self.self_attn.num_heads, self.linear1.out_features,
                              self.norm1.eps, is_causal)

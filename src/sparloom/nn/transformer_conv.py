@@ -5,11 +5,12 @@ import torch
 from sparloom.nn.graph import Graph
 from sparloom.nn.neighbours import check_channels, neighbours_of
 from sparloom.nn.sparse import csr_attention
+from sparloom.nn.transforms import Layer
 
 __all__ = ["TransformerConv"]
 
 
-class TransformerConv(torch.nn.Module):
+class TransformerConv(Layer):
     """W1 x_i + attention of node i to its senders, takes the place of torch_geometric.nn.TransformerConv.
 
     Arguments, initial weights, names and shapes of parameters are those of PyTorch Geometric; results and gradients
@@ -61,27 +62,28 @@ class TransformerConv(torch.nn.Module):
         """Let nodes attend to those that send to them.
 
         Args:
-            x: (nodes, in_channels), float32.
+            x: (nodes, in_channels), float32; under torch.autocast also of half precision.
             edge_index: a Graph, which layers share, or what one is made of, where x is; no edge twice. Values of a
                 sparse matrix are not read.
             edge_attr: None.
 
         Returns:
-            (nodes, heads * out_channels), or (nodes, out_channels) without `concat`.
+            (nodes, heads * out_channels), or (nodes, out_channels) without `concat`; under torch.autocast of its type,
+            as by PyTorch Geometric.
 
         Raises:
             TypeError, ValueError: x, graph and layer do not fit together; the message says how.
         """
         if edge_attr is not None:
             raise ValueError("edge_attr: this layer has no edge features: leave it out, or use PyTorch Geometric's")
-        connections = neighbours_of(x, edge_index, self.in_channels)
+        connections = neighbours_of(x, edge_index, self.in_channels, self.lin_value)
         if connections.repeated is not None:
             sender, receiver = connections.repeated
             raise ValueError(f"the edge from {sender} to {receiver} is there more than once, and attention would weigh "
                              "it once: pass torch.unique(edge_index, dim=1)")
         query, key, value = (layer(x).unflatten(1, (self.heads, self.out_channels))
                              for layer in (self.lin_query, self.lin_key, self.lin_value))
-        result = csr_attention(connections.sums, query, key, value)
+        result = csr_attention(connections.sums, query, key, value).to(value.dtype)
         result = result.flatten(1) if self.concat else result.mean(1)
         return result + self.lin_skip(x) if self.root_weight else result
 

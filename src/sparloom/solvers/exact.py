@@ -32,6 +32,10 @@ class ExactResiduals:
         sums = np.bincount(m.pattern.row_ids(), np.abs(m.values), m.pattern.rows)
         self._growth = 1 + sums.max(initial=0)
 
+    def __reduce__(self) -> tuple[type["ExactResiduals"], tuple[SparseMatrix, JacobiIteration]]:
+        """Copy and pickle A and the iteration: NumPy does not pickle the limits of a type."""
+        return ExactResiduals, (self._a, self._iteration)
+
     def doubts(
         self, residuals: np.ndarray, tolerance: float, *, way: np.ndarray, units: np.ndarray,
     ) -> np.ndarray:

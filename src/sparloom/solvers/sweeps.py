@@ -1,5 +1,7 @@
 """Two steps of x -> M x + g at a time, for as many columns as are still wanted."""
 
+from typing import Any
+
 import numpy as np
 
 from sparloom.fusion import Executor
@@ -29,6 +31,14 @@ class Sweeps:
         self._shaped(self._constant)[...] = constant
         self._bind()
         self.restart()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what copies and pickles hold: the iterates, without calls bound to these arrays."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_calls", "_changes")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._bind()
 
     @property
     def now(self) -> np.ndarray:

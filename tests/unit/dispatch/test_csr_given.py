@@ -33,7 +33,7 @@ def parts(**arrays):
     (parts(indices=np.array([0, 2, 0, 3], np.int32)), ValueError, "indices of A run from 0 to 3: columns are 0 to 2"),
     (parts(values=np.ones((4, 1), np.float32)), ValueError, "A has 4 x 1 values for 4 indices"),
     (parts(values=np.ones(3, np.float32)), ValueError, "A has 3 values for 4 indices: give one for each"),
-    (parts(values=np.ones(4)), TypeError, r"values of A are float64: pass A.astype\(numpy.float32\)"),
+    (parts(values=np.ones(4)), TypeError, r"values of A are float64: pass values.astype\(numpy.float32\) in the tuple"),
     (parts(values=np.ma.masked_greater(np.ones(4, np.float32), 0)), TypeError,
      r"values is a masked array: pass values.filled\(0\)"),
     (parts(shape=(3, 3, 1)), TypeError, r"shape of A is \(3, 3, 1\): give \(rows, columns\)"),
@@ -107,3 +107,27 @@ def test_arrays_that_cannot_be_read_are_told_by_name(error):
 
     with pytest.raises(TypeError, match=rf"Q cannot be read by the processor \({error}\): move it there"):
         array_of(Elsewhere(), "Q")
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    (lambda: matrix().astype(np.float64), r"values of A are float64: pass A\.astype\(numpy\.float32\)"),
+    (lambda: parts(values=np.ones(4)), r"values of A are float64: pass values\.astype\(numpy\.float32\) in the tuple"),
+    (lambda: matrix().astype(np.complex64), "values of A are complex64: complex numbers are not computed with: give"),
+    (lambda: parts(values=np.ones(4, complex)), "values of A are complex128: complex numbers are not computed with"),
+])
+def test_types_are_explained_for_what_was_given(given, message):
+    with pytest.raises(TypeError, match=message):
+        matrix_of(given())
+
+
+def test_complex_dense_operands_are_not_sent_to_a_real_type():
+    with pytest.raises(TypeError, match=r"X is complex64: complex numbers are not computed with: give the real and"):
+        dense_of(np.ones((3, 2), np.complex64), "X", rows=3, axes=2)
+
+
+def test_tensors_that_numpy_cannot_have_are_told_why():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"X requires a gradient, which this call does not compute: pass X\.detach\(\)"):
+        array_of(torch.ones(3, 2, requires_grad=True), "X")
+    with pytest.raises(TypeError, match=r"X is bfloat16, which NumPy does not have: pass X\.float\(\)"):
+        array_of(torch.ones(3, 2, dtype=torch.bfloat16), "X")

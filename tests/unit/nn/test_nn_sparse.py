@@ -284,7 +284,6 @@ def test_matrices_that_are_none_are_refused(given, error, message) -> None:
 @pytest.mark.parametrize(("given", "error", "message"), [
     (dense(COLS - 1, 4), ValueError, r"X has shape \(29, 4\): it must be \(30, width\)"),
     (dense(COLS), ValueError, r"X has shape \(30,\)"),
-    (dense(COLS, 0), ValueError, r"X has shape \(30, 0\)"),
     (dense(COLS, 4).double(), TypeError, r"X is torch.float64: pass X.float\(\)"),
     (dense(COLS, 4).to("meta"), ValueError, "X is on meta"),
     (dense(COLS, 4).numpy(), TypeError, "X is ndarray: give a dense tensor"),
@@ -293,6 +292,57 @@ def test_matrices_that_are_none_are_refused(given, error, message) -> None:
 def test_dense_operands_that_do_not_fit_are_refused(given, error, message) -> None:
     with pytest.raises(error, match=message):
         spmm(sparse_tensor(), given)
+
+
+@pytest.mark.parametrize("rows", [0, ROWS])
+def test_no_columns_give_empty_results_and_gradients(rows) -> None:
+    """As torch.sparse.mm and torch.sparse.sampled_addmm do."""
+    a = sparse_tensor() if rows else torch.zeros(0, COLS).to_sparse_csr()
+    x, q = dense(COLS, 0).requires_grad_(), dense(rows, 0).requires_grad_()
+    values = a.values().clone().requires_grad_()
+    for reduce in ("sum", "mean", "max"):
+        result = spmm(parts(a, values), x, reduce=reduce)
+        assert result.shape == (rows, 0)
+        for gradient, given in zip(torch.autograd.grad(result.sum(), (x, values)), (x, values), strict=True):
+            assert torch.equal(gradient, torch.zeros_like(given))
+    result = sddmm(parts(a, values), q, x)
+    assert torch.equal(result, torch.zeros_like(values))
+    for gradient, given in zip(torch.autograd.grad(result.sum(), (q, x, values)), (q, x, values), strict=True):
+        assert torch.equal(gradient, torch.zeros_like(given))
+    q, k, v = (dense(count, 2, 3).requires_grad_() for count in (rows, COLS, COLS))
+    assert csr_attention(a, q, k, v[:, :, :0]).shape == (rows, 2, 0)
+    assert csr_attention(a, q[:, :0], k[:, :0], v[:, :0]).shape == (rows, 0, 3)
+    csr_attention(a, q, k, v[:, :, :0]).sum().backward()
+    assert not q.grad.any()
+    with pytest.raises(ValueError, match=r"Q has shape .*, 2, 0\): attention divides by the width of a head: give at"):
+        csr_attention(a, q[:, :, :0], k[:, :, :0], v)
+
+
+@pytest.mark.parametrize("shape", [(ROWS, -1), (-1, COLS)])
+def test_negative_shapes_are_refused(shape) -> None:
+    a = sparse_tensor()
+    with pytest.raises(ValueError, match=r"shape of A is \(.*\): rows and cols are at least 0"):
+        spmm((*parts(a, a.values())[:3], shape), dense(COLS, 4))
+
+
+@pytest.mark.parametrize("shape", [(ROWS, float(COLS)), "ab", 5, (1, 2, 3), (ROWS, None)])
+def test_what_is_no_shape_is_refused(shape) -> None:
+    a = sparse_tensor()
+    with pytest.raises(TypeError, match=r"shape of A is .*: give \(rows, cols\)"):
+        spmm((*parts(a, a.values())[:3], shape), dense(COLS, 4))
+    assert torch.equal(spmm((*parts(a, a.values())[:3], None), dense(COLS, 4)), spmm(a, dense(COLS, 4)))
+
+
+def test_messages_fit_what_was_given() -> None:
+    a, x = sparse_tensor(), dense(COLS, 4)
+    for values in (a.values().double(), a.values().half(), a.values().long()):
+        with pytest.raises(TypeError, match=rf"values of A are {values.dtype}: pass values.float\(\) in the tuple"):
+            spmm(parts(a, values), x)
+    for given in (a.to(torch.complex64), parts(a, a.values().to(torch.complex64))):
+        with pytest.raises(TypeError, match=r"values of A are torch\.complex64: complex numbers are not computed"):
+            spmm(given, x)
+    with pytest.raises(TypeError, match=r"X is torch\.complex64: complex numbers are not computed with: give the real"):
+        spmm(a, x.to(torch.complex64))
 
 
 def test_shapes_must_agree() -> None:

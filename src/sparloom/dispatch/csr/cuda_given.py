@@ -72,7 +72,7 @@ def cuda_dense(gpu: Gpu, given: Any, name: str, *, rows: int, axes: int, bits: b
     array = gpu.adopt(given, name)
     if array.dtype not in ELEMENTS or (array.dtype == BITS and not bits):
         raise TypeError(f"{name} is {array.dtype}: convert it to float32 or float16")
-    if array.ndim != axes or array.shape[0] != rows or 0 in array.shape[1:]:
+    if array.ndim != axes or array.shape[0] != rows:
         wanted = {2: f"({rows}, width)", 3: f"({rows}, heads, width)"}[axes]
         raise ValueError(f"{name} has shape {array.shape}: it must be {wanted}")
     return array

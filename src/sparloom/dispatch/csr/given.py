@@ -64,8 +64,8 @@ def dense_of(given: Any, name: str, *, rows: int, axes: int) -> np.ndarray:
     """
     array = array_of(given, name)
     if array.dtype != FLOAT:
-        raise TypeError(f"{name} is {array.dtype}: pass {name}.astype(numpy.float32)")
-    if array.ndim != axes or array.shape[0] != rows or 0 in array.shape[1:]:
+        raise TypeError(f"{name} is {array.dtype}: {_remedy(array.dtype, f'{name}.astype(numpy.float32)')}")
+    if array.ndim != axes or array.shape[0] != rows:
         wanted = {2: f"({rows}, width)", 3: f"({rows}, heads, width)"}[axes]
         raise ValueError(f"{name} has shape {array.shape}: it must be {wanted}")
     flags = array.flags
@@ -82,6 +82,11 @@ def array_of(given: Any, name: str) -> np.ndarray:
         raise TypeError(f"{name} is a masked array: pass {name}.filled(0), or what else shall stand there")
     if isinstance(given, np.ndarray):
         return np.asarray(given)
+    if getattr(given, "requires_grad", False):
+        raise TypeError(f"{name} requires a gradient, which this call does not compute: pass {name}.detach(), or call "
+                        "the function of this name in sparloom.nn")
+    if str(getattr(given, "dtype", "")).endswith("bfloat16"):
+        raise TypeError(f"{name} is bfloat16, which NumPy does not have: pass {name}.float()")
     if hasattr(given, "__dlpack__"):
         try:
             array = np.from_dlpack(given)
@@ -102,7 +107,7 @@ def _of_tuple(given: tuple[Any, ...], columns: int | None) -> scipy.sparse.csr_a
         raise ValueError("(indptr, indices, values) does not say how many columns A has: add the shape")
     indptr = array_of(given[0], "indptr")
     shape = given[3] if len(given) == 4 else (max(0, indptr.size - 1), columns)
-    return _csr(indptr, *given[1:3], shape=shape_of(shape))
+    return _csr(indptr, *given[1:3], shape=shape_of(shape), conversion="values.astype(numpy.float32) in the tuple")
 
 
 def _of_scipy(given: Any) -> scipy.sparse.csr_array:
@@ -123,12 +128,14 @@ def _of_scipy(given: Any) -> scipy.sparse.csr_array:
     return _csr(made.indptr, made.indices, made.data, shape=shape_of(made.shape))
 
 
-def _csr(indptr: Any, indices: Any, values: Any, *, shape: tuple[int, int]) -> scipy.sparse.csr_array:
+def _csr(
+    indptr: Any, indices: Any, values: Any, *, shape: tuple[int, int], conversion: str = "A.astype(numpy.float32)",
+) -> scipy.sparse.csr_array:
     """Check arrays, and make a matrix of them that does not trust what anybody said about their order."""
     indptr, indices, values = (np.require(array_of(part, name), requirements=["C", "A"]) for part, name in (
         (indptr, "indptr"), (indices, "indices"), (values, "values")))
     _check_compressed(indptr, indices, {"rows": shape[0], "columns": shape[1]}, values=values.shape)
-    _check_float(values.dtype)
+    _check_float(values.dtype, conversion)
     return scipy.sparse.csr_array((values, indices, indptr), shape=shape)
 
 
@@ -148,9 +155,15 @@ def shape_of(given: Any) -> tuple[int, int]:
     return rows, cols
 
 
-def _check_float(dtype: np.dtype) -> None:
+def _check_float(dtype: np.dtype, conversion: str = "A.astype(numpy.float32)") -> None:
     if dtype != FLOAT:
-        raise TypeError(f"values of A are {dtype}: pass A.astype(numpy.float32)")
+        raise TypeError(f"values of A are {dtype}: {_remedy(dtype, conversion)}")
+
+
+def _remedy(dtype: np.dtype, conversion: str) -> str:
+    """Say what to do with numbers of a type that operations do not take."""
+    return ("complex numbers are not computed with: give the real and the imaginary part, one after the other, as "
+            "float32" if dtype.kind == "c" else f"pass {conversion}")
 
 
 def _check_format(given: Any) -> None:

@@ -20,8 +20,16 @@ from sparloom.dispatch.csr.online_replay import OnlineReplay
 from sparloom.dispatch.csr.origin import Origin
 from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.proposals import Given
-from sparloom.dispatch.csr.replay import LibraryReplay, MeanwhileReplay, NativeReplay, PlacesReplay, Replay, TimedReplay
-from sparloom.dispatch.csr.rivals import Library
+from sparloom.dispatch.csr.replay import (
+    EmptyReplay,
+    LibraryReplay,
+    MeanwhileReplay,
+    NativeReplay,
+    PlacesReplay,
+    Replay,
+    TimedReplay,
+)
+from sparloom.dispatch.csr.rivals import LIBRARIES, Library
 from sparloom.dispatch.csr.switches import Switches
 from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.load import AGAIN, LATEST, LoadWatch, tell_busy, watch_load
@@ -127,6 +135,24 @@ class Prepared:
         self._lock = forkable(RLock())
         self._twin: Prepared | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle the matrix and the options; decisions are found again in the cache, or made anew.
+
+        Raises:
+            TypeError: the matrix is on a GPU.
+        """
+        if not isinstance(self.where, CpuPlace):
+            raise TypeError(f"{self.matrix} was prepared on a GPU and is neither copied nor pickled: prepare its "
+                            "arrays again where the copy is wanted")
+        proposals, libraries = self._proposals, None
+        if self._libraries is not LIBRARIES:
+            libraries = {op: dict(named) for op, named in self._libraries.items()}
+        return _prepared_again, (self.matrix, {
+            "threads": self.threads, "cache": self._cache, "policy": self._policy,
+            "shortlist": None if proposals.given is not None else proposals.kind,
+            "model": proposals.given or list(proposals.files), "libraries": libraries,
+            "replay_only": self._replay_only})
+
     def spmm(
         self, dense: Any, *, reduce: Reduce = "sum", values: Any | None = None, out: Any | None = None,
     ) -> Any:
@@ -224,6 +250,9 @@ class Prepared:
         _check_widths(given["Q"], given["K"], "Q", "K")
         if given["V"].shape[1] != given["Q"].shape[1]:
             raise ValueError(f"V has {given['V'].shape[1]} heads and Q {given['Q'].shape[1]}: give as many")
+        if given["Q"].shape[2] == 0:
+            raise ValueError(f"Q has shape {given['Q'].shape}: attention divides by the width of a head: give at "
+                             "least 1")
         return self._run("attention", Operands(self.matrix, given), out, (rows, *given["V"].shape[1:]),
                          (queries, keys, values))
 
@@ -233,7 +262,10 @@ class Prepared:
         Where calls are the race, see `CsrPolicy`, it is run to its end.
         """
         operands = Operands(self.matrix, dense)
-        case, own = self._case(op, operands), self._own()
+        case = self._case(op, operands)
+        if any(0 in shape for shape in case.shapes):
+            raise ValueError(f"{op} with operands of shapes {case.shapes} computes nothing: there is nothing to plan")
+        own = self._own()
         with own._lock:
             while case not in own._plans:
                 if case not in own._replays:
@@ -311,6 +343,8 @@ class Prepared:
 
     def _begun(self, case: _Case, operands: Operands, *, places: bool = False) -> Replay:
         """Make what computes a case from now on: by what is known about it, or deciding meanwhile."""
+        if any(0 in shape for shape in case.shapes):
+            return EmptyReplay(self._family(case.op), self.where, places=places)
         if case not in self._plans:
             plan = self._found(case) or self._unmeasured(case, operands)
             if plan is None and self._policy.calibrate == "online":
@@ -450,6 +484,11 @@ class Prepared:
 
 
 _parsed = lru_cache(256)(Config.parse)
+
+
+def _prepared_again(matrix: SparseMatrix, options: Mapping[str, Any]) -> Prepared:
+    """Make a copy of what was prepared."""
+    return Prepared(matrix, **options)
 
 
 def _op_for(case: _Case) -> Op:

@@ -12,7 +12,7 @@ from sparloom.ops import Operands
 from sparloom.platforms import DeviceKernels, Family, SpmmMaxKernels
 from sparloom.space import Config
 
-__all__ = ["LibraryReplay", "MeanwhileReplay", "NativeReplay", "PlacesReplay", "Replay", "TimedReplay"]
+__all__ = ["EmptyReplay", "LibraryReplay", "MeanwhileReplay", "NativeReplay", "PlacesReplay", "Replay", "TimedReplay"]
 
 
 class Replay(Protocol):
@@ -113,6 +113,24 @@ class MeanwhileReplay:
         """Compute."""
         replay = self._replay if self._clock() < self._until else self._anew(operands)
         return replay(operands, out)
+
+
+class EmptyReplay:
+    """The result for dense operands without columns, or without heads: without elements, or of empty sums."""
+
+    def __init__(self, family: Family, where: Place, *, places: bool) -> None:
+        self._family, self._where, self._places = family, where, places
+
+    def __call__(self, operands: Operands, out: Any | None = None) -> Any:
+        """Give it, and for a maximum its places where they are asked for."""
+        result = self._family.result(operands)
+        result.fill(0)
+        if self._places:
+            return result, self._family.places(operands)
+        if out is None:
+            return result
+        self._where.copy(result, out)
+        return out
 
 
 class LibraryReplay:
