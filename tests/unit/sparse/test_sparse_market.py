@@ -245,8 +245,8 @@ def test_case_and_blanks_of_the_banner_do_not_matter(tmp_path, banner):
     (f"{GENERAL}\n1 1 1\n{'1' * 5000} 1 1\n", "row 1{40} and so on, 5000 characters, is outside 1 to 1"),
     (f"{GENERAL}\n1 1 1\n1 1 {'1' * 5000}\n", "value inf at"),
     (f"{GENERAL.replace('real', 'pattern')}\n2 2 1\n1 1 1\n", "3 numbers where a pattern coordinate file has 2$"),
-], ids=["negative", "65 bits", "64 bits", "vertical tab", "form feed", "zero byte", "end of DOS", "long index", "long value",
-        "values in a pattern"])
+], ids=["negative", "65 bits", "64 bits", "vertical tab", "form feed", "zero byte", "end of DOS", "long index",
+        "long value", "values in a pattern"])
 def test_a_fault_is_named_with_its_line(tmp_path, text, message):
     with pytest.raises(ValueError, match=message) as caught:
         read(tmp_path, text)
