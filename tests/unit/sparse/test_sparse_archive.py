@@ -156,8 +156,8 @@ def record(key, value):
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 @pytest.mark.parametrize("folder", ["m", "x" * 90, "/".join(["long"] * 30), "/".join(["longer"] * 200), "mätrix"])
 def test_archives_of_every_format_are_read(tmp_path, form, folder):
-    if form == tarfile.USTAR_FORMAT and len(folder) > 200:
-        pytest.skip("the format has no names of this length")
+    if form == tarfile.USTAR_FORMAT:
+        folder = folder[:150]  # it has no longer names
     with tarfile.open(tmp_path / "m.tar.gz", "w:gz", format=form, encoding="utf-8") as tar:
         for name, content in ((f"{folder}/README", b"text" * 200), (f"{folder}/k.mtx", SMALL)):
             tar.addfile(*member(name, content, mtime=1.5, uid=10**7 if form != tarfile.USTAR_FORMAT else 0))
