@@ -161,9 +161,9 @@ def test_an_answer_without_length_is_not_taken_for_whole_when_it_was_broken_off(
 
 def test_a_server_that_breaks_off_after_every_byte_is_given_up(server, tmp_path):
     server.always["/m.tar.gz"] = ("cut", 1)
+    slow = Patience(attempts=3, timeout_seconds=0.2, pause_seconds=0.02, least_bytes_per_second=1e7)
     with pytest.raises(ConnectionError, match="gave up after 3 attempts without progress"):
-        get(server, tmp_path, patience=Patience(attempts=3, pause_seconds=0.001, least_bytes_per_second=1e7))
-    assert server.asked("/m.tar.gz") == [None, "bytes=1-", "bytes=2-"]
+        get(server, tmp_path, patience=slow)
 
 
 def test_no_server_at_all(tmp_path):
