@@ -94,7 +94,8 @@ class JacobiSolver:
             raise ValueError(f"fuse={fuse!r}: give \"auto\", \"never\" or \"always\"")
         if numbering not in ("auto", *NUMBERINGS):
             raise ValueError(f"numbering {numbering!r} is not one of auto, {', '.join(NUMBERINGS)}")
-        matrix = matrix.astype(np.float64)  # from a file it may have more digits than its float32 values
+        if isinstance(matrix, SparseMatrix):
+            matrix = matrix.astype(np.float64)  # from a file it may have more digits than its float32 values
         self.iteration = JacobiIteration.of(matrix, relaxation=relaxation, dtype=dtype)
         self.shape = (matrix.pattern.rows, columns)
         self._exact = ExactResiduals(matrix, self.iteration)

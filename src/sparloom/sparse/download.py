@@ -97,7 +97,8 @@ def fetch(
 
 def _fill(url: str, partial: Path, patience: Patience, advance: Callable[[int, int | None], None]) -> None:
     """Try until the partial file is complete."""
-    farthest, failures, began = _size(partial), 0, time.monotonic()
+    farthest, failures, slow = _size(partial), 0, 0
+    began, before = time.monotonic(), farthest  # of the time in which the speed is looked at, over all attempts in it
     while True:
         try:
             _attempt(url, partial, patience, advance)
@@ -109,13 +110,15 @@ def _fill(url: str, partial: Path, patience: Patience, advance: Callable[[int, i
         except (OSError, http.client.HTTPException) as error:  # URLError, timeouts and resets are OSErrors
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
         reached, now = _size(partial), time.monotonic()
-        fast = reached - farthest > patience.least_bytes_per_second * (now - began)  # with the pause before
-        failures, began = 0 if fast else failures + 1, now
+        failures = 0 if reached > farthest else failures + 1
         farthest = max(farthest, reached)
-        if failures >= patience.attempts:
+        if now - began >= patience.timeout_seconds:
+            slow = slow + 1 if reached - before < patience.least_bytes_per_second * (now - began) else 0
+            began, before = now, reached
+        if max(failures, slow) >= patience.attempts:
             raise ConnectionError(
-                f"{url}: gave up after {failures} attempts without progress ({reason}); the {reached} bytes that "
-                f"arrived are kept: run again to continue")
+                f"{url}: gave up after {max(failures, slow)} attempts without progress ({reason}); the {reached} bytes "
+                f"that arrived are kept: run again to continue")
         log.debug("%s: %s; %d bytes are there, trying again", url, reason, reached)
         time.sleep(patience.pause_seconds * 2 ** min(max(failures - 1, 0), 6))
 

@@ -198,9 +198,10 @@ def _fault(text: bytes, header: _Header, place: str, *, tokens: int, reason: str
     if before is not None:
         begin = line_begin(text, header.body, before)
         content = next(lines_of(text, begin))
-        complaint = _complaint(words_of(content), header)
+        words = words_of(content)
+        complaint = _complaint(words, header)
         if complaint:
-            cut = ": truncated" if odd is not None and END.match(text, begin + len(content)) else ""
+            cut = ": truncated" if len(words) < header.tokens and END.match(text, begin + len(content)) else ""
             return ValueError(f"{place}: line {header.line + 1 + before}: {complaint}{cut}")
     return ValueError(f"{place}: the entries cannot be read ({reason})")
 

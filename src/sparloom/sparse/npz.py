@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from sparloom.sparse.limits import check_size, memory_for
 
 __all__ = ["read_members"]
 
+MOST_MEMBERS = 1000
+END_BYTES = 22  # of the record at the end of a zip file, before its comment
 # What zipfile and its unpackers, and what NumPy's reader of headers raise for bytes that are no archive, no header
 BROKEN_ARCHIVE = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError, RuntimeError, OSError,
@@ -38,17 +41,29 @@ def read_members(path: Path, names: Collection[str], limit_bytes: int) -> dict[s
     with path.open("rb") as file:
         with _damage_of(path):
             archive = zipfile.ZipFile(file)
+            _check_count(archive, file)
         with archive:
+            if len(archive.infolist()) > MOST_MEMBERS:
+                raise ValueError(f"{path}: {len(archive.infolist())} members: at most {MOST_MEMBERS} are read")
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             total = sum(info.file_size for info in members.values())
             check_size(total, limit_bytes, f"{path}: unpacks to")
             for name, info in members.items():
-                if name in names:
-                    with memory_for(f"the {info.file_size} bytes of member {name!r} of {path}"):
-                        with _damage_of(path), archive.open(info) as member:
-                            content = member.read(info.file_size)  # no more than that is unpacked
+                with memory_for(f"the {info.file_size} bytes of member {name!r} of {path}"):
+                    # Others are opened, too: a name that was damaged in the directory differs from that of the member.
+                    with _damage_of(path), archive.open(info) as member:
+                        content = member.read(info.file_size) if name in names else None  # no more than it claims
+                    if content is not None:
                         arrays[name] = _array(content, path, name)
     return arrays
+
+
+def _check_count(archive: zipfile.ZipFile, file: BinaryIO) -> None:
+    """Compare the members with their number at the end of the file: a damaged entry may swallow the next."""
+    file.seek(-END_BYTES - len(archive.comment), io.SEEK_END)
+    signature, count = struct.unpack("<4s6xH10x", file.read(END_BYTES))
+    if signature != b"PK\5\6" or count not in (len(archive.infolist()), 0xFFFF):
+        raise zipfile.BadZipFile(f"{len(archive.infolist())} of {count} members are listed")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from strategies import patterns
 from sparloom.dispatch import PlanCache
 from sparloom.errors import NotDecided
 from sparloom.solvers import JacobiIteration, JacobiSolver, converging_relaxation, jacobi
-from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.sparse import Pattern, SparseMatrix, read_matrix, write_matrix
 
 pytestmark = pytest.mark.cc
 
@@ -228,3 +228,16 @@ def test_what_was_decided_once_is_found_again(fuse, tmp_path):
     assert again.plan.choice == first.plan.choice
     assert again.numbering.name == first.numbering.name
     assert first.plan.choice.fused or fuse == "auto"
+
+
+@pytest.mark.parametrize("ending", [".mtx", ".npz"])
+def test_the_matrix_of_a_file_is_solved_with_all_its_digits(tmp_path, ending):
+    matrix = dominant(Pattern.from_coo(*np.nonzero(np.ones((20, 20))), (20, 20)))
+    write_matrix(tmp_path / f"m{ending}", matrix)
+    b = np.random.default_rng(0).standard_normal((20, 2))
+    result = jacobi(read_matrix(tmp_path / f"m{ending}"), b, tolerance=1e-13, fuse="never", cache=PlanCache(None))
+    assert result.converged.all()
+    dense = matrix.to_scipy().toarray()
+    scaled = np.diag(dense)[:, None]
+    left = np.linalg.norm((b - dense @ result.solution) / scaled, axis=0) / np.linalg.norm(b / scaled, axis=0)
+    assert left.max() < 1e-12

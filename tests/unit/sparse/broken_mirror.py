@@ -4,6 +4,7 @@ import socket
 import struct
 import time
 from collections import defaultdict
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -14,9 +15,10 @@ class BrokenMirror(ThreadingHTTPServer):
     """Serve files from memory; `faults[path]` is a list of what goes wrong, one item per request.
 
     Faults: a number is a status; ("cut", n) closes after n bytes of the body; ("reset", n) resets the connection there;
-    ("stall", seconds) sends one byte and waits; "no_range" sends everything whatever is asked for; "from_zero" claims a
-    part and starts at 0; "rubbish" changes the bytes; "no_length" leaves the length out; ("short", n) sends n bytes and
-    says that these are all. A fault in `always[path]` stays.
+    ("stall", seconds) sends one byte and waits; ("trickle", seconds) sends the headers, ("trickle_headers", seconds)
+    half a header, then a byte after each pause until the client leaves; "no_range" sends everything whatever is asked
+    for; "from_zero" claims a part and starts at 0; "rubbish" changes the bytes; "no_length" leaves the length out;
+    ("short", n) sends n bytes and says that these are all. A fault in `always[path]` stays.
     """
 
     daemon_threads = True
@@ -71,6 +73,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
+        if name == "trickle_headers":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            self._trickle(b"x", size)
+            return
         start = 0 if name == "from_zero" else start
         part = body[start:]
         self.send_response(206 if asked else 200)
@@ -86,12 +92,21 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(0.05)  # let what was sent arrive before the reset discards it
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.connection.close()
+        elif name == "trickle":
+            self._trickle(part[:1], size)
         elif name == "stall":
             self.wfile.write(part[:1])
             self.wfile.flush()
             time.sleep(size)
         else:
             self.wfile.write(part)
+
+    def _trickle(self, byte: bytes, pause: float) -> None:
+        with suppress(OSError):  # the client has left
+            for _ in range(10_000):
+                self.wfile.write(byte)
+                self.wfile.flush()
+                time.sleep(pause)
 
     def log_message(self, *args: object) -> None:
         """Stay silent."""

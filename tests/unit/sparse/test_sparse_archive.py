@@ -2,10 +2,12 @@
 
 import gzip
 import io
+import itertools
 import tarfile
 
 import pytest
 
+from sparloom.sparse import archive as archive_module
 from sparloom.sparse import read_matrix, write_matrix
 
 SMALL = b"%%MatrixMarket matrix coordinate real general\n2 2 1\n1 2 3\n"
@@ -129,3 +131,168 @@ def test_a_plain_tar_is_not_taken_for_a_compressed_one(tmp_path):
     path.write_bytes(b"no gzip at all")
     with pytest.raises(ValueError, match="damaged or truncated archive"):
         read_matrix(path)
+
+
+def packed(path, *blocks):
+    """Write headers and contents as they are, each filled up to whole blocks."""
+    path.write_bytes(gzip.compress(b"".join(block + bytes(-len(block) % 512) for block in blocks)))
+    return path
+
+
+def header(name, size=0, kind=tarfile.REGTYPE):
+    """Make a header that claims a size."""
+    info, _ = member(name, type=kind)
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def record(key, value):
+    """Make a pax record, whose length counts its own digits."""
+    rest = f" {key}={value}\n"
+    length = len(rest) + len(str(len(rest)))
+    return f"{length + (len(str(length)) > len(str(len(rest))))}{rest}".encode()
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("folder", ["m", "x" * 90, "/".join(["long"] * 30), "/".join(["longer"] * 200), "mätrix"])
+def test_archives_of_every_format_are_read(tmp_path, form, folder):
+    if form == tarfile.USTAR_FORMAT:
+        folder = folder[:150]  # it has no longer names
+    with tarfile.open(tmp_path / "m.tar.gz", "w:gz", format=form, encoding="utf-8") as tar:
+        for name, content in ((f"{folder}/README", b"text" * 200), (f"{folder}/k.mtx", SMALL)):
+            tar.addfile(*member(name, content, mtime=1.5, uid=10**7 if form != tarfile.USTAR_FORMAT else 0))
+    assert read_matrix(tmp_path / "m.tar.gz").values.tolist() == [3]
+
+
+def test_members_that_give_their_size_otherwise_are_read(tmp_path):
+    info, _ = member("m.mtx", SMALL)
+    large = bytearray(info.tobuf())
+    large[124:136] = b"\x80" + len(SMALL).to_bytes(11, "big")
+    large[148:156] = b"%06o\0 " % (sum(large[:148]) + sum(large[156:]) + 8 * 32)
+    assert read_matrix(packed(tmp_path / "m.tar.gz", bytes(large), SMALL)).pattern.nnz == 1
+    fields = record("size", len(SMALL)) + record("path", "q/m.mtx")
+    path = packed(tmp_path / "m.tar.gz", header("x", len(fields), b"x"), fields, header("short"), SMALL)
+    assert read_matrix(path).pattern.nnz == 1
+
+
+@pytest.mark.parametrize("names", [("._m.mtx", "m.mtx"), ("m.mtx", "._m.mtx"), ("m/._m.mtx", "m/m.mtx"),
+                                   ("__MACOSX/m/m.mtx", "m/m.mtx"), ("./._m.mtx", "./m.mtx")])
+def test_attributes_of_a_mac_are_no_matrix(tmp_path, names):
+    contents = {name: SMALL if name.endswith("m.mtx") and "._" not in name else b"\0\5\x16\7" for name in names}
+    contents = {name: b"\0\5\x16\7" if "__MACOSX" in name else content for name, content in contents.items()}
+    path = archive(tmp_path / "m.tar.gz", *(member(name, content) for name, content in contents.items()))
+    assert read_matrix(path).values.tolist() == [3]
+
+
+@pytest.mark.parametrize("ending", [".mtx.gz", ".tar.gz", ".tgz", ".mtx", ".npz"])
+def test_a_file_is_what_its_bytes_say(tmp_path, ending):
+    plain = tmp_path / "plain.tar"
+    with tarfile.open(plain, "w") as tar:
+        tar.addfile(*member("m/m.mtx", SMALL))
+    contents = [SMALL, gzip.compress(SMALL)]
+    contents += [] if ending == ".npz" else [plain.read_bytes()]
+    contents += [gzip.compress(plain.read_bytes())]
+    for content in contents:
+        (tmp_path / f"m{ending}").write_bytes(content)
+        assert read_matrix(tmp_path / f"m{ending}").values.tolist() == [3]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("m.mtx.gz", b"PK\3\4rest", "a zip archive, whatever its name says"),
+    ("m.tar.gz", b"PK\3\4rest", "a zip archive, whatever its name says"),
+    ("m.mtx.gz", b"<html>404</html>", r"damaged or truncated gzip file \(it holds b'<html>404</html>'\)"),
+    ("m.tar.gz", b"", r"damaged or truncated archive \(it holds b''\)"),
+    ("m.tgz", gzip.compress(b"x" * 2000), r"damaged or truncated archive \(it holds b'xxx"),
+    ("m.mtx", b"", "line 1: no MatrixMarket header"),
+    ("m.mtx.gz", gzip.compress(SMALL) + b"rest", "damaged or truncated gzip file"),
+])
+def test_what_is_no_matrix_is_named(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_matrix(tmp_path / name)
+    assert str(tmp_path / name) in str(caught.value)
+
+
+def test_gzip_files_may_have_several_members_and_padding(tmp_path):
+    parts = [gzip.compress(SMALL[place : place + 7]) for place in range(0, len(SMALL), 7)]
+    (tmp_path / "m.mtx.gz").write_bytes(b"".join(parts[:3]) + bytes(40_000) + b"".join(parts[3:]) + bytes(3))
+    assert read_matrix(tmp_path / "m.mtx.gz").values.tolist() == [3]
+    (tmp_path / "m.mtx.gz").write_bytes(gzip.compress(b"") * 262_145)
+    with pytest.raises(ValueError, match="more than 262144 gzip members"):
+        read_matrix(tmp_path / "m.mtx.gz")
+
+
+@pytest.mark.parametrize(("blocks", "message"), [
+    ((header("x", 160_000, b"x"), b"9" * 160_000), "a pax header that is none"),
+    ((header("x", 1 << 30, b"x"), b"9" * 1000), "a pax header of 1073741824 bytes, more than 1048576"),
+    ((header("x", 1 << 30, b"g"),), "a pax header of 1073741824 bytes, more than 1048576"),
+    ((header("x", 1 << 30, b"L"), b"a" * 5000), "a name of 1073741824 bytes, more than 1048576"),
+    ((header("x", 1 << 30, b"K"),), "a name of 1073741824 bytes, more than 1048576"),
+    ((header("x", 100_000, b"L"), b"a" * 100_000, header("y")), "a name of 100000 bytes"),
+    ((header("x", 10_000, b"x"), record("path", "a" * 9985), header("y")), "a name of 9985 bytes"),
+    ((header("x", 30, b"x"), b"99999999999999999999999 a=bcd\n", header("y")), "a pax header that is none"),
+    ((header("x", 6, b"x"), b"0 a=b\n", header("y")), "a pax header that is none"),
+    ((header("x", 12, b"x"), b"7 a=bcdefgh\n", header("y")), "a pax header that is none"),
+    ((header("x", 12, b"x"), record("size", "1_0"), header("y")), "a size that is no number"),
+    ((header("x", 11, b"x"), record("size", "-9"), header("y")), "a size that is no number"),
+    ((header("x", 34, b"x"), record("size", "9" * 25), header("y")), "a size that is no number"),
+    ((header("x", 600, b"L") + b"a" * 600 + bytes(424),) * 10_001, "more than 10000 headers"),
+    (tuple(header(f"{place}") for place in range(10_001)), "more than 10000 headers"),
+    ((header("m.mtx", len(SMALL)), SMALL[:-3]), "it ends within member m.mtx"),
+    ((header("m.mtx", 10**6), SMALL), "it ends within member m.mtx"),
+    ((header("README", 10**6), SMALL), "it ends within member README"),
+    ((header("x", 5000, b"x"), b"9"), "it ends within a header"),
+    ((header("m.mtx", len(SMALL)), SMALL, b"rubbish" * 100), "a header is none"),
+    ((header("m.mtx"), header("m.mtx")[:300]), "a header is none"),
+], ids=itertools.count())
+def test_headers_are_limited_before_they_are_believed(tmp_path, blocks, message):
+    content = b"".join(block + bytes(-len(block) % 512) for block in blocks[:-1]) + blocks[-1]
+    (tmp_path / "m.tar.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(ValueError, match=rf"m\.tar\.gz: damaged or truncated archive \({message}"):
+        read_matrix(tmp_path / "m.tar.gz")
+
+
+def test_a_header_of_digits_takes_no_quadratic_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(tarfile, "open", None)  # which looks for a number in all of them, from each on
+    fields = record("comment", "9" * 900_000)
+    blocks = (header("x", len(fields), b"x"), fields, header("README")) * 20
+    path = packed(tmp_path / "m.tar.gz", *blocks, header("m.mtx", len(SMALL)), SMALL)
+    assert read_matrix(path).values.tolist() == [3]
+
+
+@pytest.mark.parametrize("kind", [b"S", b"0"])
+def test_sparse_members_are_refused(tmp_path, kind):
+    fields = record("GNU.sparse.major", 1)
+    first = () if kind == b"S" else (header("x", len(fields), b"x"), fields)
+    path = packed(tmp_path / "m.tar.gz", *first, header("m.mtx", len(SMALL), kind), SMALL)
+    with pytest.raises(ValueError, match=r"member 'm\.mtx' is no regular file: refused"):
+        read_matrix(path)
+
+
+@pytest.mark.parametrize("ending", [".mtx.gz", ".tar.gz"])
+@pytest.mark.parametrize("fits", [True, False])
+def test_large_contents_are_kept_only_when_they_are_within_the_limit(tmp_path, monkeypatch, ending, fits):
+    monkeypatch.setattr(archive_module, "KEPT_BYTES", 1 << 20)
+    largest, write = [0], io.BytesIO
+
+    class Watched(write):
+        def write(self, data):
+            largest[0] = max(largest[0], self.tell() + len(data))
+            return super().write(data)
+
+    monkeypatch.setattr(archive_module.io, "BytesIO", Watched)
+    text = SMALL + b" " * (3 << 20)
+    path = tmp_path / f"m{ending}"
+    rest = b"" if fits else bytes(1 << 20)
+    if ending == ".mtx.gz":
+        path.write_bytes(gzip.compress(text + rest))
+    else:
+        packed(path, header("README", 3), b"abc", header("m.mtx", len(text)), text, header("last", len(rest)), rest)
+    limit = len(text) + 4096
+    if fits:
+        assert read_matrix(path, limit_bytes=limit).values.tolist() == [3]
+        assert largest[0] == len(text)
+    else:
+        with pytest.raises(ValueError, match=f"unpacks to more than {limit} bytes"):
+            read_matrix(path, limit_bytes=limit)
+        assert largest[0] <= 1 << 20

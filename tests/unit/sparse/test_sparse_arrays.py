@@ -1,6 +1,8 @@
 """Matrices in .npz files: both layouts, and files that lie."""
 
 import io
+import random
+import struct
 import zipfile
 
 import numpy as np
@@ -120,3 +122,101 @@ def test_cuts_and_flipped_bytes_are_noticed(tmp_path):
     path.write_bytes(damaged)
     with pytest.raises(ValueError, match=r"m\.npz: "):
         read_matrix(path)
+
+
+def test_every_digit_is_kept(tmp_path):
+    matrix = read_matrix(save(tmp_path, **plain(values=[0.1, 2.0, -1e-40])))
+    assert matrix.values.dtype == np.float32
+    assert matrix.astype(np.float64).values.tolist() == [0.1, 2.0, -1e-40]
+    write_matrix(tmp_path / "copy.npz", matrix)
+    assert read_matrix(tmp_path / "copy.npz").astype(np.float64) == matrix.astype(np.float64)
+    assert read_matrix(tmp_path / "m.npz", dtype=np.float32).exact is None
+
+
+def test_a_number_that_float32_would_make_0_makes_the_matrix_float64(tmp_path):
+    path = save(tmp_path, **plain(values=[1e-50, 2.0, 3.0]))
+    assert read_matrix(path).values.tolist() == [1e-50, 2.0, 3.0]
+    with pytest.raises(ValueError, match="value 1e-50 of entry 0 becomes 0 in float32: read it with dtype=numpy"):
+        read_matrix(path, dtype=np.float32)
+    save(tmp_path, **plain(values=[1e39, 2.0, 3.0]))
+    assert read_matrix(path, dtype=np.float64).values.tolist() == [1e39, 2.0, 3.0]
+
+
+def test_whole_numbers_of_any_type_are_values(tmp_path):
+    for kind in (np.int8, np.uint64, np.int64, np.bool_, np.float16, np.longdouble):
+        matrix = read_matrix(save(tmp_path, **plain(values=np.array([1, 0, 1], kind))))
+        assert matrix.values.tolist() == [1, 0, 1]
+        assert matrix.exact is None
+
+
+def with_header(tmp_path, text, data=bytes(24), version=(1, 0)):
+    """Write an archive whose member `values` has this header."""
+    path = save(tmp_path, **plain(values=None))
+    text = text.encode("latin-1")
+    length = struct.pack("<H" if version == (1, 0) else "<I", len(text))
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("values.npy", b"\x93NUMPY" + bytes(version) + length + text + data)
+    return path
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0), (9, 9)])
+@pytest.mark.parametrize("header", [
+    "", "(" * 4000, "[" * 4000 + "\n", "-" * 9000 + "1", "'''", "{[]: 1}", "{1: 2}", "None", "1 + 1j", "\0",
+    "x" * 11_000,
+    "{'descr': ('<f8',), 'fortran_order': False, 'shape': (3,)}\n",
+    "{'descr': '|O', 'fortran_order': False, 'shape': (3,)}\n",
+    "{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (3,)}\n",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (-1, -3)}\n",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (4611686018427387904, 4, 0, 3)}\n",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (" + "9" * 5000 + ",)}\n",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (3" + ", 1" * 99 + ")}\n",
+    "{'descr': '<V0', 'fortran_order': False, 'shape': (1" + "0" * 25 + ",)}\n",
+], ids=range(19))
+def test_headers_that_are_none_give_one_line(tmp_path, header, version):
+    data = b"" if "V0" in header or "4611" in header else bytes(24)
+    with pytest.raises(ValueError, match=r"m\.npz: member 'values' is no valid array: .") as caught:
+        read_matrix(with_header(tmp_path, header, data, version))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_member_that_unpacks_to_more_than_it_claims_is_cut_there(tmp_path, monkeypatch):
+    path, taken = tmp_path / "m.npz", []
+    np.savez_compressed(path, **plain(values=np.zeros(100_000)))
+    content = bytearray(path.read_bytes())
+    place = content.rindex(b"PK\x01\x02")
+    content[place + 24 : place + 28] = struct.pack("<I", 500)  # the size in the directory
+    path.write_bytes(content)
+    read = zipfile.ZipExtFile.read
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", lambda file, n=-1: taken.append(n) or read(file, n))
+    with pytest.raises(ValueError, match=r"m\.npz: "):
+        read_matrix(path)
+    assert -1 not in taken
+
+
+def test_damage_anywhere_gives_one_line_or_the_matrix(tmp_path):
+    path, rng = tmp_path / "m.npz", random.Random(0)
+    wholes = []
+    for write in (np.savez, np.savez_compressed):
+        write(path, **plain())
+        wholes.append((path.read_bytes(), read_matrix(path)))
+    for _ in range(600):
+        whole, matrix = rng.choice(wholes)
+        damaged = bytearray(whole)
+        place = rng.randrange(len(whole))
+        change = rng.choice(["bit", "zeros", "cut", "rubbish"])
+        if change == "bit":
+            damaged[place] ^= 1 << rng.randrange(8)
+        elif change == "cut":
+            del damaged[place:]
+        else:
+            damaged[place : place + 16] = bytes(16) if change == "zeros" else rng.randbytes(16)
+        path.write_bytes(damaged)
+        try:
+            found = read_matrix(path)
+        except ValueError as error:
+            message = str(error)
+        else:
+            message = f"{path}: " if found == matrix else "read as another matrix"
+        assert message.startswith(f"{path}: "), (change, place, message)
+        assert "\n" not in message

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from broken_mirror import BrokenMirror
 
+from sparloom.sparse import download
 from sparloom.sparse.download import Patience, fetch
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
@@ -137,6 +138,32 @@ def test_silence_counts_as_a_broken_connection(server, tmp_path):
     server.faults["/m.tar.gz"] = [("stall", 1)]
     get(server, tmp_path, patience=Patience(attempts=3, timeout_seconds=0.2, pause_seconds=0.001))
     assert server.asked("/m.tar.gz") == [None, "bytes=1-"]
+
+
+@pytest.mark.parametrize("fault", ["trickle", "trickle_headers"])
+def test_a_server_that_is_slower_than_the_least_speed_is_given_up(server, tmp_path, fault):
+    server.always["/m.tar.gz"] = (fault, 0.002)
+    slow = Patience(attempts=2, timeout_seconds=0.3, pause_seconds=0.001, least_bytes_per_second=1e7)
+    with pytest.raises(ConnectionError, match=r"gave up after 2 attempts without progress \(\d+ bytes in 0\.3 s, the "
+                                              r"least is 1e\+07 bytes per second\); the \d+ bytes that arrived"):
+        get(server, tmp_path, patience=slow)
+    assert len(server.asked("/m.tar.gz")) == 2
+
+
+def test_an_answer_without_length_is_not_taken_for_whole_when_it_was_broken_off(server, tmp_path, monkeypatch):
+    server.always["/m.tar.gz"] = ("trickle", 0.002)
+    monkeypatch.setattr(download, "_content_length", lambda headers: None)
+    slow = Patience(attempts=1, timeout_seconds=0.3, pause_seconds=0.001, least_bytes_per_second=1e7)
+    with pytest.raises(ConnectionError, match="the least is"):
+        get(server, tmp_path, digest=None, patience=slow)
+    assert not (tmp_path / "m.tar.gz").exists()
+
+
+def test_a_server_that_breaks_off_after_every_byte_is_given_up(server, tmp_path):
+    server.always["/m.tar.gz"] = ("cut", 1)
+    slow = Patience(attempts=3, timeout_seconds=0.2, pause_seconds=0.02, least_bytes_per_second=1e7)
+    with pytest.raises(ConnectionError, match="gave up after 3 attempts without progress"):
+        get(server, tmp_path, patience=slow)
 
 
 def test_no_server_at_all(tmp_path):

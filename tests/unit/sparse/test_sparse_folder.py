@@ -59,3 +59,17 @@ def test_a_damaged_file_is_named(folder):
     (folder / "bad.mtx").write_text("hello")
     with pytest.raises(ValueError, match=r"bad\.mtx: line 1: no MatrixMarket header"):
         FolderCorpus(folder).entries()
+
+
+def test_attributes_of_a_mac_are_no_matrices(folder):
+    (folder / "._a.mtx").write_bytes(b"\0\5\x16\7")
+    (folder / "wing" / "._fine.mtx.gz").write_bytes(b"\0\5\x16\7")
+    assert len(FolderCorpus(str(folder)).entries()) == 4
+
+
+def test_values_are_float32_beside_the_exact_ones(folder):
+    text = "%%MatrixMarket matrix coordinate real general\n1 2 2\n1 1 1e-50\n1 2 0.1\n"
+    (folder / "a.mtx").write_text(text)
+    loaded = FolderCorpus(str(folder)).load("mine/a")
+    assert loaded.values.tolist() == [0, np.float32(0.1)]
+    assert loaded.astype(np.float64).values.tolist() == [1e-50, 0.1]

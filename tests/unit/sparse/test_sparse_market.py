@@ -224,3 +224,129 @@ def test_written_values_come_back_exactly(tmp_path):
     write_matrix(tmp_path / "copy.mtx", source)
     assert read_matrix(tmp_path / "copy.mtx") == source
     assert np.isfinite(source.values).all()
+
+
+@pytest.mark.parametrize("banner", [
+    "%%matrixmarket matrix coordinate real general", "%%MATRIXMARKET MATRIX COORDINATE REAL GENERAL",
+    "%%MatrixMarket\tmatrix  Coordinate DOUBLE General ", "%%MatrixMarket matrix coordinate unsigned-integer general",
+])
+def test_case_and_blanks_of_the_banner_do_not_matter(tmp_path, banner):
+    assert dense(tmp_path, f"{banner}\n1 1 1\n1 1 2\n") == [[2]]
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    (f"{GENERAL.replace('real', 'unsigned-integer')}\n1 1 1\n1 1 -2\n", "'-2' is not an unsigned integer of 64 bits"),
+    (f"{GENERAL.replace('real', 'unsigned-integer')}\n1 1 1\n1 1 18446744073709551616\n", "is not an unsigned integer"),
+    (f"{GENERAL.replace('real', 'integer')}\n1 1 1\n1 1 9223372036854775808\n", "is not an integer of 64 bits"),
+    (f"{GENERAL}\n2 2 1\n1 1\x0b1\n", r"'1\\x0b1' is not an index"),
+    (f"{GENERAL}\n2 2 1\n1 1\x0c1\n", r"'1\\x0c1' is not an index"),
+    (f"{GENERAL}\n2 2 1\n1\x001 1\n", r"'1\\x001' is not an index"),
+    (f"{GENERAL}\n1 1 1\n1 1 1 \x1a\n", "4 numbers where a real coordinate file has 3"),
+    (f"{GENERAL}\n1 1 1\n{'1' * 5000} 1 1\n", "row 1{40} and so on, 5000 characters, is outside 1 to 1"),
+    (f"{GENERAL}\n1 1 1\n1 1 {'1' * 5000}\n", "value inf at"),
+    (f"{GENERAL.replace('real', 'pattern')}\n2 2 1\n1 1 1\n", "3 numbers where a pattern coordinate file has 2$"),
+], ids=["negative", "65 bits", "64 bits", "vertical tab", "form feed", "zero byte", "end of DOS", "long index",
+        "long value", "values in a pattern"])
+def test_a_fault_is_named_with_its_line(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        read(tmp_path, text)
+    assert f"{tmp_path / 'm.mtx'}: line 3: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["int", "integer64", "long-integer", "signed-integer", "float", "complex"])
+def test_other_fields_are_refused(tmp_path, field):
+    with pytest.raises(ValueError, match=r"m\.mtx: line 1: (field '.*' is none of real, double, integer,|complex)"):
+        read(tmp_path, f"{GENERAL.replace('real', field)}\n1 1 1\n1 1 2\n")
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    (f"{GENERAL}\n{'1' * 5000} 1 1\n1 1 1\n", "line 2: 5003 characters|line 2: 5004 characters"),
+    (f"{GENERAL}\n{'1' * 500} 1 1\n1 1 1\n", "line 2: '1{40}' and so on, 500 characters, is too large"),
+    (f"{GENERAL}\n1 1 {'9' * 30}\n1 1 1\n", "line 2: '9{30}' is too large: no file holds so much"),
+    ("%%MatrixMarket matrix array real general\n99999999999 99999999999\n1\n", "exceeds the limit of 2147483647"),
+    (f"{GENERAL}\n" + "%\n" * 2_200_000 + "1 1 1\n1 1 1\n", "4194304 bytes of comments, and no size line"),
+    ("%%MatrixMarket" * 1000, "line 1: no MatrixMarket header"),
+], ids=["long rows", "many digits", "entries", "array", "comments", "banner"])
+def test_what_a_header_claims_is_limited(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        read(tmp_path, text)
+    assert str(tmp_path / "m.mtx") in str(caught.value)
+
+
+def test_zeros_in_front_do_not_count(tmp_path):
+    zeros = "0" * 5000
+    assert dense(tmp_path, f"{GENERAL}\n2 2 1\n{zeros}2 1 {zeros}.5\n") == [[0, 0], [0.5, 0]]
+
+
+def test_lines_may_end_in_carriage_returns_alone(tmp_path):
+    assert dense(tmp_path, f"{GENERAL}\r% c\r2 2 2\r1 1 1\r2 2 2\r") == [[1, 0], [0, 2]]
+
+
+def test_every_digit_of_the_file_is_kept(tmp_path):
+    matrix = read(tmp_path, f"{GENERAL}\n1 3 3\n1 1 0.1\n1 2 16777217\n1 3 1e-40\n")
+    assert (matrix.dtype, matrix.values.dtype) == (np.float32, np.float32)
+    assert matrix.astype(np.float64).values.tolist() == [0.1, 16777217, 1e-40]
+    again = matrix.astype(np.float64).astype(np.float32)
+    assert again == matrix
+    assert again.astype(np.float64) == matrix.astype(np.float64)
+    write_matrix(tmp_path / "copy.mtx", matrix)
+    assert read_matrix(tmp_path / "copy.mtx").astype(np.float64) == matrix.astype(np.float64)
+
+
+def test_what_float32_holds_is_kept_once(tmp_path):
+    assert read(tmp_path, f"{GENERAL}\n1 2 2\n1 1 0.5\n1 2 -3e5\n").exact is None
+
+
+@pytest.mark.parametrize("banner", [f"{GENERAL}\n1 2 2\n1 1 ", "%%MatrixMarket matrix array real general\n1 2\n"])
+def test_a_number_that_float32_would_make_0_makes_the_matrix_float64(tmp_path, banner):
+    text = f"{banner}1e-50\n{'1 2 ' if 'coordinate' in banner else ''}3\n"
+    matrix = read(tmp_path, text)
+    assert matrix.values.dtype == np.float64
+    assert matrix.values.tolist() == [1e-50, 3]
+    with pytest.raises(ValueError, match=r"line 3: value 1e-50 at \(1, 1\) becomes 0 in float32: read it with dtype="):
+        read_matrix(tmp_path / "m.mtx", dtype=np.float32)
+
+
+def test_the_type_may_be_chosen(tmp_path):
+    text = f"{GENERAL}\n1 2 2\n1 1 0.1\n1 2 1e39\n"
+    with pytest.raises(ValueError, match=r"not finite in float32: .*, or read it with dtype=numpy\.float64"):
+        read(tmp_path, text)
+    assert read_matrix(tmp_path / "m.mtx", dtype=np.float64).values.tolist() == [0.1, 1e39]
+    read(tmp_path, text.replace("1e39", "3"))
+    assert read_matrix(tmp_path / "m.mtx", dtype="float32").exact is None
+    with pytest.raises(ValueError, match="float16"):
+        read_matrix(tmp_path / "m.mtx", dtype=np.float16)
+
+
+@pytest.mark.parametrize("word", [
+    "1e-400", "-1e-324", "2.5E-0500", "1e-99999999999", pytest.param(f"0.{'0' * 330}1", id="without exponent"),
+    f".{'0' * 30}1e-299",
+])
+def test_a_number_that_float64_would_make_0_is_refused(tmp_path, word):
+    for dtype in (None, np.float64):
+        (tmp_path / "m.mtx").write_text(f"{GENERAL}\n2 2 2\n\n1 1 0.000e-999\n2 2 {word}\n")
+        with pytest.raises(ValueError, match=r"line 5: '.*' (and so on, \d+ characters, )?is too small for float64"):
+            read_matrix(tmp_path / "m.mtx", dtype=dtype)
+
+
+@pytest.mark.parametrize(("symmetry", "line"), [("general", 7), ("symmetric", 6), ("skew-symmetric", 4)])
+def test_a_fault_in_an_array_is_named_with_its_line(tmp_path, symmetry, line):
+    count = {"general": 9, "symmetric": 6, "skew-symmetric": 3}[symmetry]
+    values = ["1"] * count
+    values[line - 3] = "1e39"
+    text = f"%%MatrixMarket matrix array real {symmetry}\n3 3\n" + "\n".join(values)
+    position = {"general": r"\(2, 2\)", "symmetric": r"\(2, 2\)", "skew-symmetric": r"\(3, 1\)"}[symmetry]
+    with pytest.raises(ValueError, match=rf"line {line}: value 1e\+39 at {position}"):
+        read(tmp_path, text)
+
+
+def test_an_array_of_unsigned_integers_may_be_skew_symmetric(tmp_path):
+    text = "%%MatrixMarket matrix array unsigned-integer skew-symmetric\n3 3\n1\n0\n18446744073709551615\n"
+    assert dense(tmp_path, text) == [[0, -1, 0], [1, 0, -(2.0**64)], [0, 2.0**64, 0]]
+
+
+@pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric"])
+def test_two_values_in_a_line_of_an_array_are_refused(tmp_path, symmetry):
+    with pytest.raises(ValueError, match="line 3: 2 numbers where a real array file has 1"):
+        read(tmp_path, f"%%MatrixMarket matrix array real {symmetry}\n3 3\n1 2\n" + "3\n" * 7)

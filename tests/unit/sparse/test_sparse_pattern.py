@@ -1,5 +1,7 @@
 """Pattern and SparseMatrix: invariants, conversions, smallest inputs."""
 
+import copy
+import pickle
 import subprocess
 import sys
 
@@ -142,6 +144,36 @@ def test_values_are_float32_or_float64_on_request():
     assert fine.astype(np.float32) == SparseMatrix(EXAMPLE, np.full(4, 0.1)) != fine
     with pytest.raises(ValueError, match="values of type float16: a matrix holds float32 or float64"):
         SparseMatrix(EXAMPLE, np.zeros(4), np.float16)
+
+
+def test_numbers_that_float32_rounds_come_back():
+    fine = SparseMatrix(EXAMPLE, np.array([0.1, 1e-50, 3.0, 16777217.0]), np.float64)
+    narrow = fine.astype(np.float32)
+    assert narrow.values.dtype == np.float32
+    assert narrow.astype(np.float32) is narrow
+    assert narrow.astype(np.float64) == fine
+    for copied in (copy.deepcopy(narrow), pickle.loads(pickle.dumps(narrow))):
+        assert copied.astype(np.float64) == fine
+    assert SparseMatrix(EXAMPLE, np.ones(4), np.float64).astype(np.float32).exact is None
+    assert narrow.with_values(np.ones(4)).exact is None
+
+
+def test_what_float32_cannot_hold_is_refused():
+    with pytest.raises(ValueError, match=r"value 1e\+39 of nonzero 2 is beyond float32: give dtype=numpy\.float64"):
+        SparseMatrix(EXAMPLE, np.array([1, 2, 1e39, 4]))
+    assert np.isinf(SparseMatrix(EXAMPLE, np.array([1, 2, np.inf, 4])).values).sum() == 1
+
+
+@pytest.mark.parametrize("values", [["1", "2", "3", "4"], [1, 2, 3, None], [b"1"] * 4, [{}] * 4])
+def test_values_that_are_no_numbers_are_refused(values):
+    with pytest.raises(ValueError, match=r"values of type .*: give real numbers"):
+        SparseMatrix(EXAMPLE, np.array(values))
+
+
+def test_exact_numbers_belong_to_float32_values():
+    for exact, dtype in ((np.zeros(3), np.float32), (np.zeros(4, np.float32), np.float32), (np.zeros(4), np.float64)):
+        with pytest.raises(ValueError, match="exact: give a float64 for each float32 value"):
+            SparseMatrix(EXAMPLE, np.zeros(4), dtype, exact=exact)
 
 
 def test_matrix_goes_to_scipy_with_its_values():
