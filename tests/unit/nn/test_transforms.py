@@ -65,8 +65,7 @@ def test_traced_operations_compute_anew(name) -> None:
 def test_sparse_tensors_inside_of_transforms_and_traces() -> None:
     a, x = sparse_tensor(NODES, NODES), dense(NODES, WIDTH)
     torch.testing.assert_close(torch.func.vmap(lambda x: spmm(a, x))(x[None])[0], spmm(a, x))
-    with pytest.raises(RuntimeError, match=r"transforms of torch\.func do not give the parts of a sparse tensor"):
-        torch.func.grad(lambda x: spmm(a, x).sum())(x)
+    torch.testing.assert_close(torch.func.grad(lambda x: spmm(a, x).sum())(x), a.to_dense().T @ torch.ones_like(x))
     with pytest.raises(RuntimeError, match=r"torch\.jit\.trace does not record sparse tensors: give A as"):
         torch.jit.trace(lambda x: spmm(a, x), (x,))
 
@@ -105,8 +104,18 @@ def test_transforms_of_operations(name) -> None:
     assert torch.func.vmap(operation)(many[:0]).shape == (0, *operation(x).shape)
     torch.testing.assert_close(torch.func.grad(energy)(x), slope(x))
     torch.testing.assert_close(torch.func.vmap(torch.func.grad(energy))(many), torch.stack([*map(slope, many)]))
-    with pytest.raises(NotImplementedError, match="jvp"):
-        torch.func.jvp(operation, (x,), (x,))
+    check_tangent(lambda: torch.func.jvp(operation, (x,), (x,))[1], operation, x, refused=name == "attention")
+
+
+def check_tangent(found, function, x, *, refused):
+    """Compare the derivative in the direction of x with the product by the Jacobian, or see it refused."""
+    if refused:
+        with pytest.raises(RuntimeError, match=r"second|twice|forward mode"):
+            found()
+    else:
+        given = x.detach()
+        jacobian = torch.autograd.functional.jacobian(function, given)
+        torch.testing.assert_close(found(), torch.tensordot(jacobian, given, dims=2), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "max", "sddmm"])
@@ -137,29 +146,39 @@ def test_layers_of_operations_follow_transforms(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["GCNConv", *TOKEN_LAYERS])
-def test_layers_of_programs_refuse_transforms(kind) -> None:
+def test_layers_of_programs_follow_transforms(kind) -> None:
     layer, beside = layer_of(kind)
-    x = dense(NODES, WIDTH)
-    for call in (lambda: torch.func.vmap(lambda x: layer(x, beside))(x[None]),
-                 lambda: torch.func.grad(lambda x: layer(x, beside).sum())(x),
-                 lambda: torch.func.jvp(lambda x: layer(x, beside), (x,), (x,))):
-        with pytest.raises(RuntimeError, match=r"transforms of torch\.func .* do not see into this layer"):
-            call()
+    many = dense(3, NODES, WIDTH)
+
+    def slope(x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(layer(x, beside).square().sum(), x)[0]
+
+    torch.testing.assert_close(torch.func.vmap(lambda x: layer(x, beside))(many),
+                               torch.stack([layer(x, beside) for x in many]))
+    torch.testing.assert_close(torch.func.grad(lambda x: layer(x, beside).square().sum())(many[0]), slope(many[0]))
+    check_tangent(lambda: torch.func.jvp(lambda x: layer(x, beside), (many[0],), (many[0],))[1],
+                  lambda x: layer(x, beside), many[0], refused=kind != "GCNConv")
+
+
+FUNCTIONS = {**OPERATIONS, "softmax": lambda x: ragged_softmax(x, LENGTHS)}
 
 
 @pytest.mark.parametrize("grad", [True, False])
-def test_tangents_are_not_lost(grad) -> None:
+@pytest.mark.parametrize("name", [*FUNCTIONS, *GRAPH_LAYERS, *TOKEN_LAYERS])
+def test_tangents_are_not_lost(name, grad) -> None:
     x = dense(NODES, WIDTH)
-    calls = [*OPERATIONS.values(), lambda x: ragged_softmax(x, LENGTHS)]
-    for kind in GRAPH_LAYERS + TOKEN_LAYERS:
-        layer, beside = layer_of(kind)
-        calls.append(lambda x, layer=layer, beside=beside: layer(x, beside))
-    with forward_ad.dual_level(), torch.set_grad_enabled(grad):
-        dual = forward_ad.make_dual(x, torch.ones_like(x))
-        for call in calls:
-            with pytest.raises(NotImplementedError, match=r"no derivatives in forward mode: take those in backward"):
-                call(dual)
-            assert call(x).numel()
+    if name in FUNCTIONS:
+        function = FUNCTIONS[name]
+    else:
+        layer, beside = layer_of(name)
+        function = lambda x: layer(x, beside)  # noqa: E731
+
+    def tangent():
+        with forward_ad.dual_level(), torch.set_grad_enabled(grad):
+            return forward_ad.unpack_dual(function(forward_ad.make_dual(x, x.clone()))).tangent.detach()
+
+    check_tangent(tangent, function, x, refused=name in ("attention", "softmax", "TransformerConv", *TOKEN_LAYERS))
 
 
 def theirs_like(layer: nn.SAGEConv, x: torch.Tensor) -> torch.Tensor:

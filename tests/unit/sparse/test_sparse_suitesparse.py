@@ -262,7 +262,7 @@ def test_frozen_split_is_the_published_one(mirror):
     with (Path(mirror) / "split.csv").open() as file:
         published = {f"{row['group']}/{row['name']}": row["role"] for row in csv.DictReader(file)}
     assert whole(mirror, "cache").split() == published
-    assert Counter(published.values()) == {"train": 170, "validation": 34, "test": 152}
+    assert Counter(published.values()) == {"train": 202, "validation": 39, "test": 192}
 
 
 def test_no_family_of_the_real_corpus_has_two_roles(mirror, tmp_path):
