@@ -29,7 +29,7 @@ from sparloom.dispatch import (
     plan_cache,
     plan_pair,
 )
-from sparloom.dispatch.csr import CpuPlace, CsrDecider, CsrPolicy, prepared
+from sparloom.dispatch.csr import CpuPlace, CsrDecider, CsrPolicy, online_replay, prepared
 from sparloom.dispatch.csr.online_replay import OnlineReplay
 from sparloom.dispatch.csr.replay import MeanwhileReplay
 from sparloom.dispatch.load import AGAIN, LATEST, THREADS, LoadWatch, NoLoad, ProcessLoad, watch_load
@@ -68,6 +68,7 @@ def machine(monkeypatch):
     machine = Machine()
     monkeypatch.delenv("SPARLOOM_KEEP_BUSY")
     monkeypatch.setattr(load, "ProcessLoad", lambda: machine)
+    monkeypatch.setattr(online_replay, "SHORT", 0.0)  # a run that is too short for a race is so on every machine
     for module in (prepared, plan_cache):
         monkeypatch.setattr(module, "clock", lambda: machine.now)
     monkeypatch.setattr(plan_cache, "_MEANWHILE", plan_cache._Meanwhile())
