@@ -23,6 +23,7 @@ from sparloom.jit.toolchain import Toolchain
 
 pytestmark = pytest.mark.cc
 
+EVERYBODYS = "/tmp"  # where any user may write
 OTHER = 54321  # number of a user that is not there
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
@@ -186,8 +187,7 @@ def test_files_that_others_put_into_an_open_folder_are_not_used(cache, runs, cap
 
 @as_root
 def test_another_user_uses_a_cache_that_only_its_owner_can_write(monkeypatch, runs):
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))
-    usual = tempfile.gettempdir()
+    folder = Path(tempfile.mkdtemp(dir=EVERYBODYS))
     try:
         folder.chmod(0o755)
         monkeypatch.setenv("SPARLOOM_CACHE", str(folder / "cache"))
@@ -196,7 +196,7 @@ def test_another_user_uses_a_cache_that_only_its_owner_can_write(monkeypatch, ru
         os.seteuid(OTHER)
         try:
             assert value(compile_c([source(1)])) == 1
-            monkeypatch.setattr(tempfile, "tempdir", usual)
+            monkeypatch.setattr(tempfile, "tempdir", EVERYBODYS)
             assert value(compile_c([source(2)])) == 2
             assert module._private_folder().stat().st_uid == OTHER
         finally:
@@ -204,7 +204,7 @@ def test_another_user_uses_a_cache_that_only_its_owner_can_write(monkeypatch, ru
         assert len(runs) == 2
     finally:
         shutil.rmtree(folder)
-        shutil.rmtree(Path(usual) / f"sparloom-{OTHER}", ignore_errors=True)
+        shutil.rmtree(Path(EVERYBODYS) / f"sparloom-{OTHER}", ignore_errors=True)
 
 
 def test_files_are_written_by_their_owner_alone_whatever_the_mask(cache):
