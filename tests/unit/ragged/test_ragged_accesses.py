@@ -94,8 +94,8 @@ def test_what_cannot_is_refused_with_the_extent(extent, index, loop, below):
 
 @pytest.mark.parametrize("index", [row - 1, LONGEST - 1, col % 2, col + Const(-1)])
 def test_indices_that_may_be_negative_are_refused(index):
-    with pytest.raises(IllegalSchedule, match="y accesses x, dimension inner, at .*, which cannot be shown to be at "
-                                              "least 0: read it by a dimension of its own, or guard"):
+    with pytest.raises(IllegalSchedule, match=r"y accesses x, dimension inner, at .*, which cannot be shown to be at "
+                                              r"least 0: read it by a dimension of its own, or guard"):
         copied(100, index)
 
 
