@@ -171,9 +171,6 @@ def _limit(index: Expr, nest: Nest, guards: Mapping[str, Expr]) -> _Limit | None
         case Binary("+", a, Const(value)) if value >= 0:
             inner = _limit(a, nest, guards)
             return None if inner is None or inner.multiples else _Limit(simplify_expr(inner.extent + value))
-        case Binary("-", a, Const(value)) if value >= 0:
-            inner = _limit(a, nest, guards)
-            return None if inner is None else _Limit(simplify_expr(inner.extent - value), inner.multiples)
     return None
 
 

@@ -46,6 +46,8 @@ def test_equality_and_digest_are_those_of_the_arrays():
     other = _schedule(needed=np.ones(6, np.uint8))
     assert schedule != other
     assert schedule.digest() != other.digest()
+    assert hash(schedule) == hash(slower)
+    assert hash(schedule) != hash(other)
 
 
 @pytest.mark.parametrize(("changes", "message"), [

@@ -12,6 +12,8 @@ def test_table_6_has_the_papers_widths() -> None:
     mapper = ConfigurationMapper(width=64, depth=2)
     assert [tuple(layer.weight.shape) for layer in mapper.layers if hasattr(layer, "weight")] == [(64, 53), (64, 64)]
     assert len(ConfigurationMapper(width=64, depth=1).layers) == 1
+    again = ConfigurationMapper(**mapper.settings)
+    assert (again.width, len(again.layers)) == (mapper.width, len(mapper.layers)) == (64, 3)
     for fusion, total in (("concat", 256), ("sum", 192)):
         predictor = Predictor(matrix_width=128, config_width=64, latent_width=64, hidden=(128, 64), fusion=fusion)
         shapes = [tuple(layer.weight.shape) for layer in predictor.layers if hasattr(layer, "weight")]

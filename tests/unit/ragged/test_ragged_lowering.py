@@ -27,6 +27,13 @@ def test_a_tensor_stored_as_the_fused_loop_runs_is_accessed_at_it_alone():
     assert "y[batch_row * 4 + out]" in printed
 
 
+def test_programs_and_kernels_are_logged(caplog):
+    program = CASES["scaled"].program
+    with caplog.at_level("DEBUG", logger="sparloom.ragged.lower"):
+        lower(program)
+    assert caplog.messages == [str(program), text(program)]
+
+
 def test_maps_that_nothing_reads_are_not_built():
     (lowered,) = lower(fused_projection())
     assert [param.name for param in lowered.kernel.params] == ["x", "w", "bias", "y", "offsets", "batches"]

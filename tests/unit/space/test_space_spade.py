@@ -32,7 +32,7 @@ def test_barrier_puts_column_panels_outside_row_panels() -> None:
 
 
 def test_all_columns_need_a_bound_space() -> None:
-    with pytest.raises(ValueError, match=r"column_panel=all has no extent .* call bind\(shape\)"):
+    with pytest.raises(ValueError, match=r"^column_panel=all has no extent .* call bind\(shape\)"):
         SPACE.shared(SPACE.default())
     assert SPACE.bind((1000, 5000)).shared(SPACE.default()).J == 5000
 
@@ -114,7 +114,9 @@ def test_reading_counts_divides_the_matrix() -> None:
     space = SpadeSpace("spmm", readings=Readings(panel_values="counts"))
     shared = space.bind((1000, 4096)).shared(EXAMPLE)
     assert (shared.I, shared.J) == (250, 4)
-    with pytest.raises(ValueError, match="a number of panels has no extent"):
+    assert space.bind((1001, 4096)).shared(EXAMPLE).I == 251
+    assert isinstance(space.bind((1001, 4096)).shared(EXAMPLE).I, int)
+    with pytest.raises(ValueError, match=r"^a number of panels has no extent"):
         space.shared(EXAMPLE)
 
 
@@ -122,6 +124,7 @@ def test_reading_passes_divides_the_width() -> None:
     space = SpadeSpace("spmm", readings=Readings(split="passes"))
     assert space.shared(EXAMPLE).K == 256 // 32
     assert space.shared(EXAMPLE.replace(split=256)).K == 1
+    assert SpadeSpace("spmm", width=100, readings=Readings(split="passes")).shared(EXAMPLE).K == 3
 
 
 def test_readings_of_the_barrier() -> None:
@@ -137,6 +140,7 @@ def test_reading_config_encodes_every_parameter() -> None:
     space = SpadeSpace("spmm", readings=Readings(latent="config"))
     vectors = np.array([space.heterogeneous(config) for config in space])
     assert len(np.unique(vectors, axis=0)) == len(space.heterogeneous_codes()) == 256
+    assert space.heterogeneous(EXAMPLE)[:2].tolist() == [2 / 16, 10 / 16]  # as encode() writes extents
 
 
 def test_reading_raw_reaches_the_vectors() -> None:
@@ -154,3 +158,16 @@ def test_digest_changes_with_op_width_and_reading() -> None:
 def test_unknown_reading_is_refused() -> None:
     with pytest.raises(ValueError, match="reading panels='rows' is not one of rows_to_i, literal"):
         Readings(panels="rows")  # type: ignore[arg-type]
+
+
+def test_panels_of_exactly_the_matrix_are_those_of_all() -> None:
+    bound = SPACE.bind((32, 1024))
+    canonical = bound.canonical(SPACE.config(row_panel=2048, column_panel=1024, barrier=1))
+    assert (canonical["row_panel"], canonical["column_panel"], canonical["barrier"]) == (32, "all", 0)
+    assert SpadeSpace("spmm", width=32).bind((32, 1024)).canonical(SPACE.config(split=256))["split"] == 32
+
+
+def test_walks_say_what_the_parameters_say() -> None:
+    space = SpadeSpace("spmm", width=128)
+    assert space.walk(SPACE.config(row_panel=4, column_panel=1024, split=32, reorder=1)) == (1, 4, 1024, 0, 32)
+    assert space.walk(SPACE.config(row_panel=32, split=256, barrier=1)) == (0, 32, 0, 1, 128)

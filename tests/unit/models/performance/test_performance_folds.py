@@ -33,3 +33,15 @@ def test_seed_decides():
 def test_too_few_groups_are_refused(count):
     with pytest.raises(ValueError, match=f"{count} folds of 17 groups"):
         assign_folds(GROUPS, count, seed=0)
+
+
+def test_new_groups_go_to_the_folds_with_fewer_problems():
+    """Known groups count by their problems, not by one."""
+    groups = ["large"] * 5 + ["small", "third", "third", "new", "newer"]
+    known = {"large": 0, "small": 0, "third": 1, "gone": 2}
+    folds = assign_folds(groups, 3, seed=0, known=known)
+    assert folds == {"large": 0, "small": 0, "third": 1, "new": 2, "newer": 2}
+
+
+def test_two_folds_of_two_groups_are_enough():
+    assert set(assign_folds(["a", "b"], 2, seed=0).values()) == {0, 1}

@@ -187,7 +187,9 @@ def test_growing_further_refuses_other_features_and_single_models(data, model):
     more = replace(GEMM_FEATURES, version=2)
     with pytest.raises(SchemaError, match="the model to start from was trained on other features"):
         grow_further(model, data, spec=more, growth=GROWTH)
-    with pytest.raises(SchemaError, match="the model to start from is a single one without folds"):
+    with pytest.raises(SchemaError, match=(
+            r"^the model to start from is a single one without folds, such as a distilled one: start from the one that "
+            "experiment=fit_trees saves$")):
         grow_further(model.member(0), data, spec=GEMM_FEATURES, growth=GROWTH)
 
 

@@ -1,0 +1,190 @@
+"""What every member of a model learns from: which rows, how they weigh, and what it is asked for."""
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from gemm_cases import GROWTH, LOG1P, MACHINE, efficiency, measured, origin
+
+from sparloom.models.performance import (
+    GEMM_FEATURES,
+    Grid,
+    Growth,
+    Mining,
+    Target,
+    assign_folds,
+    cross_fit,
+    grow_each,
+    grow_further,
+    mine_hard_examples,
+    out_of_fold,
+    train_performance,
+)
+
+PROBLEMS, CONFIGS = 12, 3
+FOLDS = np.arange(PROBLEMS)[:, None] % 3
+SMALL = Growth(trees=3, patience=2, leaves=4, depth=-1, rows_per_leaf=1, learning_rate=0.5, lasso=0.0, ridge=0.0,
+               row_share=1.0, column_share=1.0, bins=63, threads=1, seed=7)
+
+
+@pytest.fixture
+def grid() -> Grid:
+    """Targets name the problem and the configuration that they belong to."""
+    features = np.random.default_rng(0).uniform(size=(PROBLEMS, CONFIGS, 2))
+    targets = np.arange(1.0, PROBLEMS + 1)[:, None] + np.arange(CONFIGS) / 10
+    return Grid(("x", "y"), features, targets)
+
+
+@pytest.fixture
+def grown(monkeypatch):
+    """Record what models are grown from; they are grown nevertheless."""
+    found = []
+    grow, best_size = Growth.grow, Growth.best_size
+
+    def recorded(self, rows, names, *, base=None, quantile=None):
+        found.append(("grow", rows, None, quantile))
+        return grow(self, rows, names, base=base, quantile=quantile)
+
+    def sized(self, rows, held, names, *, quantile=None):
+        found.append(("size", rows, held, quantile))
+        return best_size(self, rows, held, names, quantile=quantile)
+
+    monkeypatch.setattr(Growth, "grow", recorded)
+    monkeypatch.setattr(Growth, "best_size", sized)
+    return found
+
+
+def folds_of(rows) -> set[int]:
+    """Folds whose problems are among the rows."""
+    return {int(target - 1) % 3 for target in rows.targets}
+
+
+def weights_by_problem(rows) -> dict[int, float]:
+    return {int(target) - 1: weight for target, weight in zip(rows.targets, rows.weights, strict=True)}
+
+
+def test_cross_fit_sizes_and_grows_without_the_scored_fold(grid, grown):
+    weights = np.arange(1.0, PROBLEMS + 1)[:, None]
+    members = cross_fit(grid, SMALL, FOLDS, weights=weights, quantile=0.25)
+    assert len(members) == 3
+    for fold in range(3):
+        (kind, rows, held, asked), (then, all_rows, _, again) = grown[2 * fold : 2 * fold + 2]
+        assert (kind, then, asked, again) == ("size", "grow", 0.25, 0.25)
+        assert folds_of(held) == {(fold + 1) % 3}
+        assert folds_of(rows) == {(fold + 2) % 3}
+        assert folds_of(all_rows) == {0, 1, 2} - {fold}
+        for each in (rows, all_rows):
+            assert weights_by_problem(each) == {place: place + 1.0 for place in weights_by_problem(each)}
+
+
+def test_cross_fit_of_two_folds_is_refused(grid):
+    with pytest.raises(ValueError, match=r"2 folds leave nothing to learn from, .*: take at least 3$"):
+        cross_fit(grid, SMALL, FOLDS % 2)
+
+
+def test_grow_each_leaves_out_its_fold_and_what_is_not_kept(grid, grown):
+    assert len(grow_each(grid, SMALL, FOLDS)) == 3
+    assert [folds_of(rows) for _, rows, _, _ in grown] == [{1, 2}, {0, 2}, {0, 1}]
+    assert [len(rows) for _, rows, _, _ in grown] == [8 * CONFIGS] * 3
+    grown.clear()
+    kept, weights = np.arange(PROBLEMS)[:, None] >= 6, np.full((PROBLEMS, 1), 2.0)
+    grow_each(grid, SMALL, FOLDS, weights=weights, kept=kept)
+    assert [len(rows) for _, rows, _, _ in grown] == [4 * CONFIGS] * 3
+    assert all((rows.weights == 2).all() and rows.targets.min() > 6 for _, rows, _, _ in grown)
+
+
+def test_hard_examples_are_found_without_the_scored_fold_and_weigh_more(grid, grown):
+    """A judge that calls problem p worth p: the least of the training part are hard, in every round the same."""
+    judged = []
+
+    def judge(learned):
+        judged.append(learned)
+        return np.arange(float(PROBLEMS))
+
+    mining = Mining(rounds=2, share=2 / 7, factor=2.0, most=3.0)
+    assert len(list(mine_hard_examples(grid, SMALL, FOLDS, mining=mining, judge=judge))) == 3
+    turn = 3 + 3 * 2  # a member for each fold, then for each pair of folds
+    assert len(grown) == 2 * turn + 3
+    for fold in range(3):
+        inside = [place for place in range(PROBLEMS) if place % 3 != fold]
+        hard = inside[:3]  # the quantile is the third of eight
+        for round_, factor in enumerate((1.0, 2.0, 3.0)):  # the limit is 3
+            expected = {place: factor if place in hard else 1.0 for place in inside}
+            rows = grown[round_ * turn + fold][1]
+            assert weights_by_problem(rows) == expected
+            if round_ < 2:
+                for pair, other in enumerate(each for each in range(3) if each != fold):
+                    rows = grown[round_ * turn + 3 + 2 * fold + pair][1]
+                    assert folds_of(rows) == {0, 1, 2} - {fold, other}
+                    assert weights_by_problem(rows).items() <= expected.items()
+        assert (judged[fold][(fold == FOLDS).ravel()] == 0).all()
+        assert (judged[fold][(fold != FOLDS).ravel()] > 0).all()
+
+
+def test_what_is_held_out_within_a_fold_is_predicted_by_the_member_without_it(grid):
+    judged = []
+
+    def judge(learned):
+        judged.append(learned)
+        return learned[:, 0]
+
+    list(mine_hard_examples(grid, SMALL, FOLDS, mining=Mining(1, 0.5, 2.0, 4.0), judge=judge))
+    for fold, learned in enumerate(judged):
+        for other in {0, 1, 2} - {fold}:
+            member = SMALL.grow(grid.rows((fold != FOLDS) & (other != FOLDS), np.ones((PROBLEMS, 1))), grid.names)
+            asked = (other == FOLDS).ravel()
+            wanted = [member.predict(features) for features in grid.features[asked]]
+            np.testing.assert_allclose(learned[asked], wanted)
+
+
+@pytest.fixture
+def tokyo(monkeypatch):
+    """Set a local time that is not UTC."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("tokyo")
+def test_a_model_says_how_it_was_trained():
+    data = measured(30)
+    growth = GROWTH.with_trees(8)
+    before = datetime.now(UTC).replace(microsecond=0)
+    model = train_performance(data, spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=growth, folds=3)
+    assert model.folds == assign_folds(data.groups, 3, seed=growth.seed)
+    assert model.threads == growth.threads
+    (entry,) = model.lineage
+    assert entry["trees"] == entry["new_trees"] == model.trees == sum(each.num_trees() for each in model.members)
+    made = datetime.strptime(entry["date"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    assert before <= made <= before + timedelta(minutes=10)
+
+
+def test_growing_further_keeps_all_but_trees_and_folds():
+    """The base reads features of hardware, so what is grown on top of it reads them too."""
+    data = measured(30)
+    varied = np.where(np.arange(30) % 2, 1.0, 2.0) * MACHINE["l2_bytes"]
+    data = replace(data, problems={**data.problems, "l2_bytes": varied})
+    growth, target = replace(GROWTH, trees=5, threads=2), Target("latency", "log")
+    base = train_performance(data.take(np.arange(30) < 20), spec=GEMM_FEATURES, target=target, origin=origin(),
+                             growth=growth, folds=3, hardware=True)
+    model = grow_further(base, data, spec=GEMM_FEATURES, growth=growth)
+    assert model.names == base.names == GEMM_FEATURES.names(hardware=True)
+    assert (model.spec, model.origin, model.target) == (base.spec, base.origin, target)
+    assert model.threads == growth.threads
+    assert model.folds == assign_folds(data.groups, 3, seed=growth.seed, known=base.folds)
+    learned = out_of_fold(Grid.of(GEMM_FEATURES, data, target=target, hardware=True), model.members,
+                          np.array([[model.folds[group]] for group in data.groups]), threads=1)
+    assert efficiency(data, learned).mean() > 0.5
+
+
+@pytest.mark.parametrize(("quantity", "scale", "message"), [
+    ("speed", "log", "quantity 'speed' of a target is not one of throughput, bandwidth, latency$"),
+    ("latency", "log2", "^scale 'log2' of a target is not one of raw, log, log1p$"),
+])
+def test_unknown_targets_are_refused_with_those_that_exist(quantity, scale, message):
+    with pytest.raises(ValueError, match=message):
+        Target(quantity, scale)
