@@ -135,6 +135,8 @@ def test_initial_parameters_are_those_of_pytorch():
 def test_arguments_are_checked():
     x = torch.randn(6, WIDTH)
     for call in (ragged_softmax, LayerNorm(WIDTH)):
+        with pytest.raises(TypeError, match=r"lengths of layout torch\.sparse_coo: give a dense tensor"):
+            call(x, torch.tensor([6]).to_sparse())
         with pytest.raises(TypeError, match=r"tokens of torch\.float64: this layer takes tensors of torch\.float32"):
             call(x.double(), [6])
         with pytest.raises(TypeError, match="tokens of ndarray: this layer takes tensors"):
