@@ -28,7 +28,7 @@ from sparloom.ops import Operands
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["Case", "Fuzz", "main"]
+__all__ = ["POLICY", "THREADS", "Case", "Fuzz", "expected_of", "main"]
 
 THREADS = 2
 WIDTHS = (2, 3, 8, 17)
@@ -109,10 +109,10 @@ class Fuzz:
 
     def __init__(self) -> None:
         model = _Shuffled(np.random.default_rng(0))
-        self._ready = [Prepared(SparseMatrix(Pattern(*pattern), self._values(pattern)), threads=THREADS, policy=POLICY,
+        self.ready = [Prepared(SparseMatrix(Pattern(*pattern), self._values(pattern)), threads=THREADS, policy=POLICY,
                                 model=model) for pattern in PATTERNS]
         self.kernels = {(op, ready.plan(op, **dense).choice.config)
-                        for ready, (shape, _, _) in zip(self._ready, PATTERNS, strict=True)
+                        for ready, (shape, _, _) in zip(self.ready, PATTERNS, strict=True)
                         for op, dense in _asked(*shape)}
 
     def draw(self, seed: int) -> Case:
@@ -127,7 +127,7 @@ class Fuzz:
         values = self._values(PATTERNS[number]) if prepared else _special(rng, self._values(PATTERNS[number]))
         matrix = Matrix((values, indices.copy(), indptr.copy()), shape=shape)
         dense = _dense(rng, operation, shape)
-        expected, error = (None, None) if wrong else _expected(operation, matrix, dense)
+        expected, error = (None, None) if wrong else expected_of(operation, matrix, dense)
         forms = {name: _any(rng, ARRAYS) for name in dense}
         given = {name: ARRAYS[form](rng, dense[name]) for name, form in forms.items()}
         fault, text = None, "ready"
@@ -137,7 +137,7 @@ class Fuzz:
             given[fault] = WRONG_ARRAYS[forms[fault]](rng, dense[fault])
             fault = r"\b[QKV]\b" if flat else rf"\b{fault}\b"  # which of three has too many axes is open
         if prepared:
-            a = self._ready[number]
+            a = self.ready[number]
         else:
             known = WRONG_MATRICES if wrong == "matrix" else MATRICES
             text = _any(rng, known, ("tuple, no shape",) if wrong == "array" else ())
@@ -215,7 +215,7 @@ def _dense(rng: np.random.Generator, operation: str, shape: tuple[int, int]) -> 
             "V": _special(rng, drawn(cols, *each, value_width))}
 
 
-def _expected(operation: str, matrix: Matrix, dense: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def expected_of(operation: str, matrix: Matrix, dense: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Compute row by row in float64: the result, and by how much one in float32 may differ."""
     wide = {name: array.astype(np.float64) for name, array in dense.items()}
     rows = [slice(begin, end) for begin, end in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True)]

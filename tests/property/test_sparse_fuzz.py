@@ -1,4 +1,4 @@
-"""Ten thousand calls of sparse operations, with right and wrong operands: right numbers, or an error that says why.
+"""Calls of operations, layers, solvers and programs, with right and wrong operands: right numbers, or an error.
 
 They run in a process of their own: one that dies of a call is a failure that names the seed.
 """
@@ -19,6 +19,7 @@ from sparloom.dispatch.csr.given import dense_of, matrix_of
 pytestmark = pytest.mark.cc
 
 FUZZ = Path(__file__).with_name("sparse_fuzz.py")
+CALLS = Path(__file__).with_name("call_fuzz.py")
 LARGE = range(5, len(PATTERNS))
 
 
@@ -40,6 +41,11 @@ def told(arguments, environment, progress):
 @pytest.mark.slow
 def test_ten_thousand_calls_are_right_or_refused(environment, tmp_path):
     assert not told([FUZZ, 0, 10_000], environment, tmp_path / "progress")
+
+
+def test_layers_solvers_and_programs_are_right_or_refuse(environment, tmp_path):
+    pytest.importorskip("torch_geometric", reason="torch_geometric is not installed")
+    assert not told([CALLS, 0, 285], environment, tmp_path / "progress")
 
 
 def test_a_crash_is_told_with_its_seed(environment, tmp_path):

@@ -11,7 +11,7 @@ from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
 from sparloom.nn.threads import torch_threads
 from sparloom.nn.tokens import Lengths, batch_of
-from sparloom.nn.transforms import Layer
+from sparloom.nn.transforms import Layer, check_counts
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_attention
 
@@ -49,7 +49,8 @@ class MultiheadAttention(Layer):
             raise ValueError(f"dropout={dropout}: this layer has none: give 0, and drop outside of it")
         if not batch_first:
             raise ValueError("batch_first=False: the sequences of a batch follow each other here: give True")
-        if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
+        check_counts(embed_dim=embed_dim, num_heads=num_heads)
+        if embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} and num_heads={num_heads}: heads divide the width")
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.schedule = checked_schedule(schedule, EncoderSchedule)

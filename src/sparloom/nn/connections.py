@@ -30,7 +30,10 @@ class Connections:
 
 def connections_of(edges: Edges, structure: Structure) -> Connections:
     """Give the nonzeros of a structure the weights of its edges, as float32, on the device of the edges."""
-    weights = torch.ones(edges.rows.numel()) if edges.weights is None else edges.weights.to(torch.float32)
+    if edges.weights is None:
+        weights = torch.ones(edges.rows.numel(), dtype=torch.float32, device="cpu")
+    else:
+        weights = edges.weights.to(torch.float32)
     sums = structure.values(weights)
     degrees = torch.bincount(edges.rows, minlength=edges.nodes).clamp(min=1)
     means = sums / degrees.repeat_interleave(torch.from_numpy(structure.pattern.row_lengths()))

@@ -1,5 +1,6 @@
 """What users call a graph, as rows, columns and weights of its adjacency matrix."""
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ from sparloom.nn.csr_given import DEVICES
 from sparloom.nn.eager import eager
 
 __all__ = ["Edges", "check_weights", "edges_of"]
+
+MOST = 2**31 - 1  # nodes, which schedules and kernels number by 32 bits
 
 
 @dataclass(frozen=True)
@@ -48,20 +51,35 @@ def edges_of(graph: torch.Tensor, nodes: int | None) -> Edges:
         nodes: one more than the largest number unless given.
 
     Raises:
-        TypeError: not a tensor, or not of integers.
-        ValueError: another shape or layout, neither on the CPU nor on an NVIDIA GPU, or a node that there is not.
+        TypeError: not a tensor, or not of integers; or `nodes` is no whole number.
+        ValueError: another shape or layout, too many nodes, neither on the CPU nor on an NVIDIA GPU, or a node that
+            there is not.
     """
     if not isinstance(graph, torch.Tensor):
         raise TypeError(f"a graph of type {type(graph).__name__}: give edge_index, a sparse tensor or a Graph")
     if graph.device.type not in DEVICES:
         raise ValueError(f"a graph on {graph.device}: these layers compute on the CPU and on NVIDIA GPUs: use "
                          "graph.cpu() or graph.cuda()")
+    if nodes is not None:
+        nodes = _checked_nodes(nodes)
     edges = _listed(graph, nodes) if graph.layout == torch.strided else _stored(graph, nodes)
     for name, numbers in (("receiver", edges.rows), ("sender", edges.cols)):
         if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < edges.nodes:
             raise ValueError(f"{name}s run from {int(numbers.min())} to {int(numbers.max())}: they must lie in 0 to "
                              f"{edges.nodes - 1}")
     return edges
+
+
+def _checked_nodes(nodes: Any) -> int:
+    try:
+        if isinstance(nodes, bool):
+            raise TypeError("a bool")
+        count = operator.index(nodes)
+    except TypeError:
+        raise TypeError(f"nodes={nodes!r}: give their number, a whole one") from None
+    if not 0 <= count <= MOST:
+        raise ValueError(f"nodes={count}: give 0 to {MOST}")
+    return count
 
 
 def _listed(graph: torch.Tensor, nodes: int | None) -> Edges:
@@ -72,6 +90,9 @@ def _listed(graph: torch.Tensor, nodes: int | None) -> Edges:
     cols, rows = graph.to("cpu", torch.int64, copy=True)
     if nodes is None:
         nodes = int(graph.max()) + 1 if graph.numel() else 0
+        if nodes > MOST:
+            raise ValueError(f"the largest number in edge_index is {nodes - 1}: nodes are 0 to {MOST - 1}: number them "
+                             "anew")
     return Edges(rows, cols, None, nodes, compressed=False, device=graph.device)
 
 

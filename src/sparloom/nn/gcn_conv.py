@@ -116,7 +116,14 @@ class GCNConv(Layer):
         if not is_plain(self.lin, torch.nn.Linear):  # a call may make the weight anew, or do more than multiply
             x, = autocast_operands(self.lin(x))
             weight, aggregate_first = torch.eye(x.shape[1], dtype=x.dtype, device=x.device), True
-        return adjacency.convolve(x, weight, self.bias, aggregate_first=aggregate_first)
+        bias = self.bias
+        if bias is not None:
+            _, bias = autocast_operands(x, bias)
+            if bias.dtype != x.dtype:
+                raise TypeError(f"bias of {bias.dtype} and x of {x.dtype}: both must be of one type")
+            if bias.shape != (self.out_channels,):
+                raise ValueError(f"bias has shape {tuple(bias.shape)}: it must be ({self.out_channels},)")
+        return adjacency.convolve(x, weight, bias, aggregate_first=aggregate_first)
 
     @property
     def normalisation(self) -> Normalisation:

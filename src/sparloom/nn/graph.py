@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from threading import RLock
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -46,6 +46,8 @@ class Graph:
     def __init__(
         self, edges: torch.Tensor, nodes: int | None = None, *, fuse: Fuse = "auto", cache: PlanCache | None = None,
     ) -> None:
+        if fuse not in get_args(Fuse):
+            raise ValueError(f"fuse={fuse!r}: give one of {', '.join(get_args(Fuse))}")
         self.edges = edges_of(edges, nodes)
         self._planning = Planning(fuse, cache)
         self._begin()
@@ -95,6 +97,8 @@ class Graph:
             if edge_weight.shape != edges.rows.shape:
                 raise ValueError(f"edge_weight has shape {tuple(edge_weight.shape)} for {edges.rows.numel()} edges: "
                                  f"give one per edge")
+            if edge_weight.layout != torch.strided:
+                raise TypeError(f"edge_weight of layout {edge_weight.layout}: give a dense tensor, one number per edge")
             if edge_weight.device != self.device:
                 raise ValueError(f"edge_weight on {edge_weight.device} and the graph on {self.device}: move one of "
                                  "them")

@@ -153,7 +153,8 @@ def _gradients(layer: Layer, structure: Any, names: tuple[str, ...], wanted: tup
     """
     parameters, packed, kept = saved[:len(names)], saved[len(names)], saved[len(names) + 1:]
     called = zip(("x", *names), (x, *parameters), wanted, strict=True)
-    grads = {name: torch.empty(tensor.shape) for name, tensor, asked in called if asked}
+    grads = {name: torch.empty(tensor.shape, dtype=torch.float32, device="cpu")
+             for name, tensor, asked in called if asked}
     layer.differentiate(
         structure, x.detach().contiguous().numpy(), packed_views(layer.backward_weights, packed.numpy()),
         upstream.detach().contiguous().numpy(),

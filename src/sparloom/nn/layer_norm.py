@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 
@@ -12,7 +13,7 @@ from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
 from sparloom.nn.threads import torch_threads
 from sparloom.nn.tokens import Lengths, batch_of
-from sparloom.nn.transforms import Layer
+from sparloom.nn.transforms import Layer, check_counts
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import NormSchedule, compiled_layer_norm
 
@@ -45,10 +46,13 @@ class LayerNorm(Layer):
         schedule: Schedule[NormSchedule] = None,
     ) -> None:
         super().__init__()
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        if len(shape) != 1 or shape[0] < 1:
+        shape = tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+        if len(shape) != 1 or shape[0] == 0:
             raise ValueError(f"normalized_shape={normalized_shape}: tokens have one dimension: give their width, at "
                              f"least 1")
+        check_counts(normalized_shape=shape[0])
+        if isinstance(eps, bool) or not isinstance(eps, Real):
+            raise TypeError(f"eps={eps!r}: give a number")
         self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
         self.schedule = checked_schedule(schedule, NormSchedule)
         made = {"device": device, "dtype": dtype}
@@ -90,7 +94,9 @@ class LayerNorm(Layer):
     def weights(self) -> Parameters:
         """Parameters by the names of the program."""
         weight = self.weight
-        return {"gain_1": torch.ones(self.normalized_shape) if weight is None else weight, "shift_1": self.bias}
+        if weight is None:
+            weight = torch.ones(self.normalized_shape, dtype=torch.float32, device="cpu")
+        return {"gain_1": weight, "shift_1": self.bias}
 
     def extra_repr(self) -> str:
         """Show the arguments as PyTorch does."""

@@ -21,9 +21,9 @@ def check_channels(in_channels: int, out_channels: int) -> None:
         TypeError: a tuple, for two kinds of nodes.
         ValueError: below 1.
     """
-    if not isinstance(in_channels, Integral):
+    if isinstance(in_channels, bool) or not isinstance(in_channels, Integral):
         raise TypeError(f"in_channels={in_channels!r}: this layer has one kind of nodes: give an int")
-    if not isinstance(out_channels, Integral):
+    if isinstance(out_channels, bool) or not isinstance(out_channels, Integral):
         raise TypeError(f"out_channels={out_channels!r}: give an int")
     if min(in_channels, out_channels) < 1:
         raise ValueError(f"{in_channels} input and {out_channels} output channels: give at least 1 of each")

@@ -81,6 +81,8 @@ def _vector(lengths: torch.Tensor | np.ndarray | Sequence[int]) -> np.ndarray:
     if isinstance(lengths, torch.Tensor):
         if lengths.device.type != "cpu":
             raise ValueError(f"lengths on {lengths.device}: this layer computes on the CPU: use .cpu()")
+        if lengths.layout != torch.strided:
+            raise TypeError(f"lengths of layout {lengths.layout}: give a dense tensor: use .to_dense()")
         return lengths.numpy(force=True)
     return np.asarray(lengths)
 

@@ -14,7 +14,7 @@ from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
 from sparloom.nn.threads import torch_threads
 from sparloom.nn.tokens import Lengths, batch_of
-from sparloom.nn.transforms import Layer
+from sparloom.nn.transforms import Layer, check_counts
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer
 
@@ -60,8 +60,7 @@ class TransformerEncoderLayer(Layer):
             raise ValueError(f"activation={activation!r}: this layer has relu only")
         if norm_first:
             raise ValueError("norm_first=True: norms of this layer are behind the sums: give False")
-        if dim_feedforward < 1:
-            raise ValueError(f"dim_feedforward={dim_feedforward}: give at least 1")
+        check_counts(dim_feedforward=dim_feedforward)
         made = {"device": device, "dtype": dtype}
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first, schedule=schedule, **made)
         self.linear1 = torch.nn.Linear(d_model, dim_feedforward, bias=bias, **made)
@@ -92,6 +91,9 @@ class TransformerEncoderLayer(Layer):
         prepare_weights(torch.nn.Linear, linear1=self.linear1, linear2=self.linear2, out_proj=attention.out_proj)
         prepare_weights(torch.nn.LayerNorm, norm1=self.norm1, norm2=self.norm2)
         prepare_weights(MultiheadAttention, self_attn=attention)
+        if self.norm1.eps != self.norm2.eps:
+            raise ValueError(f"norm1 has eps {self.norm1.eps} and norm2 {self.norm2.eps}: this layer has one for both: "
+                             "set them alike")
         batch = batch_of(tokens, lengths, self.linear1.in_features)
         shape = EncoderShape(self.linear1.in_features, self.self_attn.num_heads, self.linear1.out_features,
                              self.norm1.eps, is_causal)

@@ -5,7 +5,7 @@ import torch
 from sparloom.nn.graph import Graph
 from sparloom.nn.neighbours import check_channels, neighbours_of
 from sparloom.nn.sparse import csr_attention
-from sparloom.nn.transforms import Layer
+from sparloom.nn.transforms import Layer, check_counts
 
 __all__ = ["TransformerConv"]
 
@@ -39,8 +39,7 @@ class TransformerConv(Layer):
     ) -> None:
         super().__init__()
         check_channels(in_channels, out_channels)
-        if heads < 1:
-            raise ValueError(f"heads={heads}: give at least 1")
+        check_counts(heads=heads)
         for name, given, only in (("beta", beta, False), ("dropout", dropout, 0), ("edge_dim", edge_dim, None)):
             if given != only:
                 raise ValueError(f"{name}={given}: this layer has neither gate, dropout nor edge features: give {only}")

@@ -1,10 +1,11 @@
-"""Refuse TorchScript, which cannot record compiled programs."""
+"""What layers have in common: they refuse TorchScript, which cannot record compiled programs, and check sizes."""
 
-from typing import NoReturn
+from numbers import Integral
+from typing import Any, NoReturn
 
 import torch
 
-__all__ = ["Layer", "refuse_tracing"]
+__all__ = ["Layer", "check_counts", "refuse_tracing"]
 
 
 class Layer(torch.nn.Module):
@@ -18,6 +19,20 @@ class Layer(torch.nn.Module):
         """
         raise RuntimeError(f"{type(self).__name__} cannot be scripted: TorchScript does not call the compiled programs "
                            "of sparloom.nn: use torch.compile, or script the modules around this one")
+
+
+def check_counts(**given: Any) -> None:
+    """Refuse arguments of a layer, by name, that do not count anything.
+
+    Raises:
+        TypeError: one is no whole number.
+        ValueError: one is below 1.
+    """
+    for name, count in given.items():
+        if isinstance(count, bool) or not isinstance(count, Integral):
+            raise TypeError(f"{name}={count!r}: give a whole number, at least 1")
+        if count < 1:
+            raise ValueError(f"{name}={count}: give at least 1")
 
 
 def refuse_tracing() -> None:

@@ -65,7 +65,7 @@ class Executable:
             A call that computes, and the storage of every tensor.
 
         Raises:
-            TypeError: a tensor is missing or unknown.
+            TypeError: a tensor is missing or unknown, or no NumPy array.
             ValueError: an array has the wrong size or type.
         """
         calls, bound = self._calls(structure, arrays)
@@ -166,6 +166,8 @@ def bound_arrays(program: Program, structure: Structure, arrays: Mapping[str, np
         array = arrays.get(name)
         if array is None:
             array = aligned((elements,), dtype.type, zero=True)
+        elif not isinstance(array, np.ndarray):
+            raise TypeError(f"tensor {name} is a {type(array).__name__}: give a NumPy array of {elements} {dtype}")
         elif array.size != elements or array.dtype != dtype:
             raise ValueError(f"tensor {name} is an array of {array.size} {array.dtype}: its storage has {elements} "
                              f"elements of {dtype}")

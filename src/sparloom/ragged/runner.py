@@ -89,7 +89,7 @@ class Runner:
             wanted: results, by default the outputs of the program.
 
         Raises:
-            TypeError: a tensor is missing or unknown.
+            TypeError: a tensor is missing or unknown, or no NumPy array.
             ValueError: an array has the wrong size or type, is not contiguous, or is read-only or overlaps another one
                 though it is written.
         """
@@ -112,6 +112,9 @@ class Runner:
         if wanted is None:
             raise TypeError(f"program {self.program.name} has no tensor {name} that could be given; there are: "
                             f"{', '.join(prepared.elements)}")
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"tensor {name} is a {type(array).__name__}: give a NumPy array of {wanted} "
+                            f"{self._types[name]}")
         if array.size != wanted or array.dtype != self._types[name] or not array.flags.c_contiguous:
             raise ValueError(f"tensor {name} is an array of {array.size} {array.dtype} with strides {array.strides}: "
                              f"its storage is contiguous, {wanted} elements of {self._types[name]}")

@@ -37,13 +37,12 @@ class JacobiIteration:
             dtype: of M.
 
         Raises:
-            TypeError: A is no `SparseMatrix`.
+            TypeError: A is no `SparseMatrix`, or the relaxation no number.
             ValueError: A is not square or holds an infinity or NaN, its diagonal holds a zero or nothing, M does not
                 fit into its type, or the relaxation is not a finite number above 0.
         """
         diagonal = solvable(matrix)
-        if not 0 < relaxation < np.inf:
-            raise ValueError(f"relaxation {relaxation}: give a finite number above 0, 1 for Jacobi's method itself")
+        _check_relaxation(relaxation)
         pattern, dtype = matrix.pattern, np.dtype(dtype)
         rows = pattern.row_ids()
         on_diagonal = rows == pattern.indices
@@ -175,6 +174,16 @@ def real_numbers(right_hand_sides: np.ndarray, shape: tuple[int, int]) -> np.nda
 def _largest(columns: np.ndarray) -> np.ndarray:
     """Give the largest magnitude of every column, 0 where there are no rows; without a copy of the array."""
     return np.maximum(columns.max(axis=0, initial=0), -columns.min(axis=0, initial=0))
+
+
+def _check_relaxation(relaxation: float) -> None:
+    remedy = "give a finite number above 0, 1 for Jacobi's method itself"
+    try:
+        positive = 0 < relaxation < np.inf
+    except TypeError:
+        raise TypeError(f"relaxation {relaxation!r}: {remedy}") from None
+    if not positive:
+        raise ValueError(f"relaxation {relaxation}: {remedy}")
 
 
 def _check_range(values: np.ndarray, rows: np.ndarray, dtype: np.dtype) -> None:

@@ -105,8 +105,14 @@ def test_what_out_must_be_is_said_before_anything_is_computed():
     ready, x = sparloom.prepare(full(), libraries={}), dense(SIDE, 8)
     ready.where.kernels = None  # nothing can run
     for out in (np.zeros((SIDE, 8)), np.zeros((8, SIDE), np.float32).T, np.zeros((SIDE, 16), np.float32)[:, ::2]):
-        with pytest.raises(ValueError, match="no contiguous array of float32"):
+        with pytest.raises(ValueError, match=r"out cannot be written: .* no contiguous array of float32"):
             ready.spmm(x, out=out)
+    frozen = np.zeros((SIDE, 8), np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="out cannot be written: the result is read-only"):
+        ready.spmm(x, out=frozen)
+    with pytest.raises(TypeError, match="out is a masked array"):
+        ready.spmm(x, out=np.ma.masked_array(np.zeros((SIDE, 8), np.float32), mask=True))
 
 
 CHANGES = {

@@ -190,6 +190,8 @@ def test_attention_over_repeated_edges_is_refused() -> None:
     (lambda: SAGEConv((3, 4), 4), TypeError, r"in_channels=\(3, 4\): this layer has one kind of nodes"),
     (lambda: SAGEConv(3, 4, "min"), ValueError, "aggr='min': this layer has mean, sum, add, max"),
     (lambda: TransformerConv(3, 4, heads=0), ValueError, "heads=0: give at least 1"),
+    (lambda: TransformerConv(3, 4, heads=1.5), TypeError, r"heads=1\.5: give a whole number"),
+    (lambda: SAGEConv(3, True), TypeError, "out_channels=True: give an int"),
     (lambda: TransformerConv(3, 4, beta=True), ValueError, "beta=True: this layer has neither gate"),
     (lambda: TransformerConv(3, 4, dropout=0.5), ValueError, "dropout=0.5: .*: give 0"),
     (lambda: TransformerConv(3, 4, edge_dim=2), ValueError, "edge_dim=2: .*nor edge features: give None"),
@@ -199,3 +201,15 @@ def test_attention_over_repeated_edges_is_refused() -> None:
 def test_options_are_checked(make, error, message) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("layer", [SAGEConv(3, 4), SAGEConv(3, 4, "max"), TransformerConv(3, 4)], ids=str)
+def test_edges_have_float32_weights_whatever_the_default(edges, layer) -> None:
+    x, edges = torch.randn(NODES, 3), torch.unique(edges, dim=1)
+    expected = layer(x, edges)
+    torch.set_default_dtype(torch.float64)
+    try:
+        result = layer(x, edges.clone())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(result, expected)

@@ -256,3 +256,59 @@ def test_channels_and_options_are_checked() -> None:
         GCNConv(-1, 4)
     with pytest.raises(ValueError, match="add_self_loops without normalize"):
         GCNConv(4, 4, add_self_loops=True, normalize=False)
+
+
+@pytest.mark.parametrize("channels", [(4, 9), (9, 4)], ids=str)
+def test_a_bias_is_read_as_it_lies(edges, generator, channels) -> None:
+    layer, x = GCNConv(*channels), torch.randn(NODES, channels[0], generator=generator)
+    numbers = torch.randn(2 * channels[1], generator=generator)
+    for bias in (numbers[: channels[1]], numbers[::2], numbers[:1].expand(channels[1]),
+                 torch.complex(numbers, numbers)[::2].conj().imag):
+        layer.bias = torch.nn.Parameter(bias)
+        for _ in range(2):
+            assert_near(layer(x, edges), dense_convolution(layer, x, edges, None))
+    for wrong in (numbers[::2].double(), numbers[::2].half(), numbers[::2] * 1j):
+        layer.bias = torch.nn.Parameter(wrong)
+        with pytest.raises(TypeError, match=r"bias of .* both must be of one type"):
+            layer(x, edges)
+    layer.bias = torch.nn.Parameter(numbers[:1])
+    with pytest.raises(ValueError, match=r"bias has shape \(1,\): it must be"):
+        layer(x, edges)
+
+
+@pytest.mark.parametrize("channels", [(4, 9), (9, 4)], ids=str)
+def test_a_bias_of_half_precision_counts_under_autocast(edges, generator, channels) -> None:
+    layer, x = GCNConv(*channels), torch.randn(NODES, channels[0], generator=generator)
+    torch.nn.init.normal_(layer.bias, generator=generator)
+    layer = layer.bfloat16()
+    expected = dense_convolution(copy.deepcopy(layer).float(), x, edges, None)
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(2):
+            assert_near(layer(x, edges), expected)
+
+
+@pytest.mark.parametrize("channels", [(4, 9), (9, 4)], ids=str)
+def test_gradients_come_in_any_layout(edges, generator, channels) -> None:
+    layer, x = GCNConv(*channels), torch.randn(NODES, channels[0], generator=generator)
+    upstream = torch.randn(NODES, channels[1], generator=generator)
+    for form in (upstream, upstream.T.contiguous().T, upstream[:1].expand(NODES, -1),
+                 torch.complex(upstream, upstream).conj().imag):
+        found, expected = (torch.autograd.grad(call(x), [*layer.parameters()], form) for call in (
+            lambda x: layer(x, edges), lambda x: dense_convolution(layer, x, edges, None)))
+        for own, theirs in zip(found, expected, strict=True):
+            assert_near(own, theirs)
+
+
+def test_what_is_no_graph_is_said_when_it_is_made(edges) -> None:
+    for wrong in (1.5, "60", True):
+        with pytest.raises(TypeError, match=r"nodes=.*: give their number"):
+            Graph(edges, wrong)
+    for wrong in (-1, 2**31):
+        with pytest.raises(ValueError, match=r"nodes=.*: give 0 to 2147483647"):
+            Graph(edges, wrong)
+    with pytest.raises(ValueError, match="the largest number in edge_index is 1099511627776"):
+        Graph(torch.tensor([[0], [2**40]]))
+    with pytest.raises(ValueError, match="fuse='sometimes': give one of auto, never, always"):
+        Graph(edges, fuse="sometimes")
+    with pytest.raises(TypeError, match=r"edge_weight of layout .*: give a dense tensor"):
+        GCNConv(2, 2)(torch.ones(NODES, 2), edges, torch.ones(EDGES).to_sparse())

@@ -135,6 +135,8 @@ def test_initial_parameters_are_those_of_pytorch():
 def test_arguments_are_checked():
     x = torch.randn(6, WIDTH)
     for call in (ragged_softmax, LayerNorm(WIDTH)):
+        with pytest.raises(TypeError, match=r"lengths of layout torch\.sparse_coo: give a dense tensor"):
+            call(x, torch.tensor([6]).to_sparse())
         with pytest.raises(TypeError, match=r"tokens of torch\.float64: this layer takes tensors of torch\.float32"):
             call(x.double(), [6])
         with pytest.raises(TypeError, match="tokens of ndarray: this layer takes tensors"):
@@ -148,3 +150,24 @@ def test_arguments_are_checked():
     for shape in (0, [2, 3], []):
         with pytest.raises(ValueError, match=r"normalized_shape=.*: tokens have one dimension: give their width"):
             LayerNorm(shape)
+
+
+def test_gradients_and_norms_without_weights_are_float32_whatever_the_default():
+    x = torch.randn(6, WIDTH, requires_grad=True)
+    norm = LayerNorm(WIDTH, elementwise_affine=False)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found, = torch.autograd.grad(norm(ragged_softmax(x, [4, 2]), [4, 2]).square().sum() + norm(x, [6])[0, 0], x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    wanted, = torch.autograd.grad(norm(ragged_softmax(x, [4, 2]), [4, 2]).square().sum() + norm(x, [6])[0, 0], x)
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize(("options", "named"), [
+    ({"normalized_shape": 1.5}, "normalized_shape"), ({"normalized_shape": True}, "normalized_shape"),
+    ({"normalized_shape": None}, "normalized_shape"), ({"normalized_shape": 8, "eps": "1"}, "eps"),
+    ({"normalized_shape": 8, "eps": None}, "eps")], ids=str)
+def test_sizes_and_eps_are_numbers(options, named):
+    with pytest.raises(TypeError, match=f"{named}=.*: give a"):
+        LayerNorm(**options)

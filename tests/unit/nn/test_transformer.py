@@ -362,6 +362,8 @@ def test_arguments_of_layers_are_checked():
     refused(ValueError, "norm_first=True: norms of this layer are behind the sums: give False", TransformerEncoderLayer,
             WIDTH, HEADS, norm_first=True)
     refused(ValueError, "dim_feedforward=0: give at least 1", TransformerEncoderLayer, WIDTH, HEADS, 0)
+    refused(TypeError, r"dim_feedforward=1\.5: give a whole number", TransformerEncoderLayer, WIDTH, HEADS, 1.5)
+    refused(TypeError, "num_heads=True: give a whole number", MultiheadAttention, WIDTH, True)
     for activation in ("relu", torch.relu, torch.nn.functional.relu, torch.nn.ReLU()):
         TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, activation=activation)
 
@@ -406,3 +408,12 @@ def test_heads_and_layers_of_few_columns(width, heads, hidden, lengths, causal):
         torch.testing.assert_close(results[0].double(), results[1], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(torch.autograd.grad(results[0], x, slopes)[0].double(),
                                    torch.autograd.grad(results[1], wide, slopes.double())[0], rtol=1e-3, atol=1e-4)
+
+
+def test_norms_of_two_eps_are_refused():
+    layer = TransformerEncoderLayer(WIDTH, HEADS, HIDDEN)
+    layer.norm2.eps = 3.0
+    with pytest.raises(ValueError, match=r"norm1 has eps 1e-05 and norm2 3\.0"):
+        layer(torch.randn(4, WIDTH), [4])
+    layer.norm1.eps = 3.0
+    assert layer(torch.randn(4, WIDTH), [4]).shape == (4, WIDTH)

@@ -113,6 +113,9 @@ def test_a_runner_checks_arrays(runner):
     for wrong in (nine[:8], nine.astype(np.float64), np.zeros(18, np.float32)[::2]):
         with pytest.raises(ValueError, match=r"its storage is contiguous, 9 elements of float32"):
             runner(of, {"x": wrong, "d": nine}, ["d"])
+    for run in (runner, lambda of, arrays: Executable(runner.program)(of, **arrays)):
+        with pytest.raises(TypeError, match="tensor x is a list: give a NumPy array of 9 float32"):
+            run(of, {"x": nine.tolist(), "d": nine.copy(), "e": np.zeros(3, np.float32)})
 
 
 @pytest.mark.cc

@@ -204,6 +204,12 @@ def test_a_relaxation_is_a_finite_number_above_0(relaxation):
         jacobi(matrix(), B, relaxation=relaxation)
 
 
+@pytest.mark.parametrize("relaxation", [None, "1", 1j])
+def test_a_relaxation_that_is_no_real_number_is_named(relaxation):
+    with pytest.raises(TypeError, match=r"relaxation .*: give a finite number above 0"):
+        jacobi(matrix(), B, relaxation=relaxation)
+
+
 @pytest.mark.parametrize("relaxation", [1.0, 0.7])
 def test_systems_without_unknowns_are_solved(relaxation):
     nothing = SparseMatrix(Pattern((0, 0), [0], []), [], np.float64)

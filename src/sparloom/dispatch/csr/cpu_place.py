@@ -163,7 +163,12 @@ class CpuPlace:
         if not isinstance(out, np.ndarray) or out.shape != shape:
             given = out.shape if isinstance(out, np.ndarray) else type(out).__name__
             raise ValueError(f"out is {given}: it must be an array of shape {shape}")
-        begin = address(out, written=True)  # which fails before anything is computed
+        if isinstance(out, np.ma.MaskedArray):
+            raise TypeError("out is a masked array, whose mask would not be looked at: give out.data")
+        try:
+            begin = address(out, written=True)  # which fails before anything is computed
+        except ValueError as error:
+            raise ValueError(f"out cannot be written: {error}") from error
         shared = origin.at(begin, begin + out.nbytes) if out.size else ""
         for name, array in (*inputs, *origin.elsewhere()):
             if array is not None and np.may_share_memory(out, array_of(array, name)):
