@@ -47,6 +47,7 @@ def check(cfg: DictConfig, given: cli.Given, out: Path) -> None:
     try:
         cli.refuse_unseen_width(tree, OmegaConf.to_container(cfg, resolve=True), given.overrides)
         cli.refuse_other_machines(tree, given.overrides)
+        cli.refuse_beside_shape(tree, given.overrides)
     except cli.UsageError as error:
         cli.fail(error, out, debug=cfg.debug)
     for text in cli.idle(tree, given.overrides):

@@ -6,11 +6,12 @@ from typing import Any
 
 from sparloom.cli.arguments import UsageError
 
-__all__ = ["idle", "refuse_other_machines", "refuse_unseen_width"]
+__all__ = ["idle", "refuse_beside_shape", "refuse_other_machines", "refuse_unseen_width"]
 
 USED = ("task", "experiment", "hparams", "paths", "logger", "objective", "prepare", "debug", "recommends", "seed",
         "sweep", "local", "hydra")  # by run.py itself, or of no effect on results
 OTHER_MACHINES = ("sparloom.tasks.Autoencode", "sparloom.tasks.ExploreDesigns")  # tasks that need no stored seconds
+OF_MATRICES = ("op", "target", "adviser", "width")  # what recommendations for a shape do not read
 PLATFORMS = ("source", "target")
 SAME_MACHINE = ("preset", "width", "readings", "level", "orders", "space")  # do not change the seconds of a program
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
@@ -44,6 +45,20 @@ def refuse_unseen_width(tree: Mapping[str, Any], resolved: Mapping[str, Any], ov
     if own and not any(_path(text) == f"{name}.width" for name in own for text in overrides):
         raise UsageError(f"{given} does not reach the {own[0]} platform, which has a width of its own, "
                          f"{resolved[own[0]]['width']}: give {own[0]}.width={resolved['width']}")
+
+
+def refuse_beside_shape(tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse options that choose how a matrix is answered where a shape of GEMM is asked for.
+
+    Raises:
+        UsageError: names the option and what to give instead.
+    """
+    if tree.get("shape") is None or tree.get("matrix", "") is not None:
+        return
+    for text in overrides:
+        if _path(text).partition(".")[0] in OF_MATRICES and text != "op=gemm":
+            raise UsageError(f"{text} would change nothing beside shape=: a shape is that of a GEMM, m, n and k, on "
+                             "the platform named single; leave it out, or give matrix=<path> in place of shape")
 
 
 def refuse_other_machines(tree: Mapping[str, Any], overrides: Sequence[str]) -> None:

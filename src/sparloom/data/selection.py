@@ -1,6 +1,7 @@
 """Which few matrices and configurations a method may look at on the target: the same for every method."""
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ __all__ = ["Coverage", "Random", "Selection", "Spread", "Stratified", "Uncertain
 SEEN = 0.75
 AGAIN = 4.0  # weight of a configuration tried before, against values that occur once too often
 CHANCE = 0.3  # breaks ties at random
+
+logger = logging.getLogger(__name__)
 
 
 class Selection(Protocol):
@@ -213,6 +216,10 @@ def draw_labels(
         rng = np.random.default_rng([seed, int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")])
         parts.append(rows.iloc[selection.configs(rows["config"].tolist(), taken, rng)])
         taken.update(parts[-1]["config"])
+    fewest = min(map(len, parts), default=budget)
+    if fewest < budget:
+        logger.warning("selection.configs_per_matrix=%d: a matrix has samples of only %d configurations, so %d of %d "
+                       "rows are used", budget, fewest, sum(map(len, parts)), budget * len(parts))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["JacobiIteration", "real_numbers", "solvable"]
+__all__ = ["JacobiIteration", "positive", "real_numbers", "solvable"]
 
 LARGE = 2.0 ** 900  # the reciprocal is the least size of a column of g whose large entries are surely not subnormal
 
@@ -42,7 +42,8 @@ class JacobiIteration:
                 fit into its type, or the relaxation is not a finite number above 0.
         """
         diagonal = solvable(matrix)
-        _check_relaxation(relaxation)
+        if not positive(relaxation, "relaxation"):
+            raise ValueError(f"relaxation {relaxation}: give a finite number above 0, 1 for Jacobi's method itself")
         pattern, dtype = matrix.pattern, np.dtype(dtype)
         rows = pattern.row_ids()
         on_diagonal = rows == pattern.indices
@@ -148,7 +149,7 @@ def real_numbers(right_hand_sides: np.ndarray, shape: tuple[int, int]) -> np.nda
 
     Raises:
         TypeError: B holds complex numbers, objects or strings, is sparse, or has masked entries.
-        ValueError: B has another shape, or holds an infinity or NaN.
+        ValueError: B has another shape, holds an infinity or NaN, or a number that is 0 in float64.
     """
     if scipy.sparse.issparse(right_hand_sides):
         raise TypeError(f"the right-hand sides are a {type(right_hand_sides).__name__}: give a dense array, .toarray()")
@@ -163,27 +164,35 @@ def real_numbers(right_hand_sides: np.ndarray, shape: tuple[int, int]) -> np.nda
     if b.shape != shape:
         raise ValueError(f"right-hand sides of shape {b.shape}: this solver is for {shape}")
     if b.dtype not in (np.float32, np.float64):
-        with np.errstate(over="ignore"):
-            b = b.astype(np.float64)
+        with np.errstate(over="ignore", under="ignore"):
+            wide, b = b, b.astype(np.float64)
+        vanished = ((b == 0) & (wide != 0)).any(axis=0)
+        if vanished.any():
+            raise ValueError(f"right-hand side {int(np.argmax(vanished))} holds a value that is too small for float64: "
+                             "scale it")
     finite = np.isfinite(b).all(axis=0)
     if not finite.all():
         raise ValueError(f"right-hand side {int(np.argmin(finite))} holds a value that is no finite number")
     return b
 
 
+def positive(value: float, name: str) -> bool:
+    """Tell whether a number is finite, as float64 too, and above 0.
+
+    Raises:
+        TypeError: it is no real number.
+    """
+    try:
+        return bool(0 < value < np.inf and float(value) < np.inf)
+    except OverflowError:  # an integer
+        return False
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} {value!r}: give one real number above 0") from None
+
+
 def _largest(columns: np.ndarray) -> np.ndarray:
     """Give the largest magnitude of every column, 0 where there are no rows; without a copy of the array."""
     return np.maximum(columns.max(axis=0, initial=0), -columns.min(axis=0, initial=0))
-
-
-def _check_relaxation(relaxation: float) -> None:
-    remedy = "give a finite number above 0, 1 for Jacobi's method itself"
-    try:
-        positive = 0 < relaxation < np.inf
-    except TypeError:
-        raise TypeError(f"relaxation {relaxation!r}: {remedy}") from None
-    if not positive:
-        raise ValueError(f"relaxation {relaxation}: {remedy}")
 
 
 def _check_range(values: np.ndarray, rows: np.ndarray, dtype: np.dtype) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 from sparloom.dispatch import Fuse, PairPlan, PlanCache
 from sparloom.measure import checked_threads
 from sparloom.solvers.exact import ExactResiduals
-from sparloom.solvers.iteration import JacobiIteration, real_numbers, solvable
+from sparloom.solvers.iteration import JacobiIteration, positive, real_numbers, solvable
 from sparloom.solvers.numbering import NUMBERINGS, Numbering
 from sparloom.solvers.planning import Planner
 from sparloom.solvers.sweeps import Sweeps
@@ -266,11 +266,11 @@ def jacobi(
 
 def _check_bounds(tolerance: float, max_iterations: int) -> None:
     try:
-        positive = 0 < tolerance < np.inf and operator.index(max_iterations) > 0
+        fit = positive(tolerance, "tolerance") and operator.index(max_iterations) > 0
     except TypeError:
         raise TypeError(f"tolerance {tolerance!r} and {max_iterations!r} iterations: give a number and an integer, "
                         "both above 0") from None
-    if not positive:
+    if not fit:
         raise ValueError(f"tolerance {tolerance} and {max_iterations} iterations: both must be above 0 and finite")
 
 

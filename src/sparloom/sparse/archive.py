@@ -23,6 +23,7 @@ KEPT_BYTES = 512 << 20  # so much is kept while it is not known whether the whol
 BLOCK = 512  # bytes of a tar header; contents are padded to whole ones
 TAR_HEADERS = 10_000
 EXTRA_BYTES = 1 << 20  # of a header that belongs to the next one: long names, pax records
+SHOWN_NAME = 100  # characters of a name in a message
 LONGEST_NAME = 4096  # bytes, as of Linux
 DIGITS = frozenset(b"01234567")
 
@@ -163,19 +164,20 @@ def _matrix(stream: _Stream, path: Path, wanted: PurePosixPath) -> tuple[bytes, 
             if name == wanted or chosen is None:
                 content = stream.read(left) if left <= KEPT_BYTES else None
                 if content is not None and len(content) < left:
-                    raise _Damaged(f"it ends within member {name}")
+                    raise _Damaged(f"it ends within member {_shown(str(name))}")
                 chosen = content, str(name), place
                 left = 0 if content is not None else left
             others.append(str(name))
         if stream.skip(left) < left:
-            raise _Damaged(f"it ends within member {name}")
+            raise _Damaged(f"it ends within member {_shown(str(name))}")
         stream.skip(-member.size % BLOCK)
     stream.skip()  # the checksum stands at the end
     if chosen is None or (chosen[1] != str(wanted) and len(others) != 1):
-        held = f"has {len(others)} matrices ({', '.join(others[:4])})" if others else "has no .mtx member"
+        names = ", ".join(map(_shown, others[:4]))
+        held = f"has {len(others)} matrices ({names})" if others else "has no .mtx member"
         raise ValueError(f"{path}: the archive {held}: it must hold {wanted}")
     content, name, place = chosen
-    return (_again(stream, place) if content is None else content), name
+    return (_again(stream, place) if content is None else content), _shown(name)
 
 
 def _again(stream: _Stream, place: int) -> bytes:
@@ -274,6 +276,12 @@ def _number(field: bytes) -> int:
     return int(digits or b"0", 8)
 
 
+def _shown(name: str) -> str:
+    """Write a name on one line, and not all of a long one."""
+    name = name if name.isprintable() else repr(name)
+    return name if len(name) <= SHOWN_NAME else f"{name[:SHOWN_NAME]} ..."
+
+
 def _is_file(member: _Member) -> bool:
     return member.kind in (b"0", b"\0", b"7")
 
@@ -281,11 +289,11 @@ def _is_file(member: _Member) -> bool:
 def _checked_name(member: _Member, path: Path, limit_bytes: int) -> PurePosixPath:
     name = PurePosixPath(member.name)
     if name.is_absolute() or ".." in name.parts or "\\" in member.name:
-        raise ValueError(f"{path}: member {member.name!r} points outside the archive: refused")
+        raise ValueError(f"{path}: member {_shown(member.name)!r} points outside the archive: refused")
     if name.suffix == ".mtx" and member.kind in b"12":
-        raise ValueError(f"{path}: member {member.name!r} is a link to {member.target!r}: refused")
+        raise ValueError(f"{path}: member {_shown(member.name)!r} is a link to {_shown(member.target)!r}: refused")
     odd = name.suffix == ".mtx" and member.kind != b"5" and (member.sparse or not _is_file(member))
     if odd or member.kind == b"S":
-        raise ValueError(f"{path}: member {member.name!r} is no regular file: refused")
-    check_size(member.size, limit_bytes, f"{path}: member {member.name!r} claims")
+        raise ValueError(f"{path}: member {_shown(member.name)!r} is no regular file: refused")
+    check_size(member.size, limit_bytes, f"{path}: member {_shown(member.name)!r} claims")
     return name

@@ -108,7 +108,8 @@ def _matrix(text: bytes, header: _Header, place: str, dtype: DTypeLike | None) -
 
 
 def _read_header(text: bytes, place: str) -> _Header:
-    words = text[:LONGEST_BANNER].partition(b"\n")[0].decode("ascii", "replace").lower().split()
+    banner = text[:LONGEST_BANNER].partition(b"\n")[0]
+    words = [word.decode("ascii", "replace").lower() for word in words_of(banner)]
     if len(words) != 5 or words[0] != "%%matrixmarket" or words[1] != "matrix":
         raise ValueError(
             f"{place}: line 1: no MatrixMarket header; it reads '%%MatrixMarket matrix coordinate real general'")

@@ -19,6 +19,7 @@ from sparloom.sparse.limits import check_size, memory_for
 __all__ = ["read_members"]
 
 MOST_MEMBERS = 1000
+LONGEST_REASON = 120  # characters
 END_BYTES = 22  # of the record at the end of a zip file, before its comment
 # What zipfile and its unpackers, and what NumPy's reader of headers raise for bytes that are no archive, no header
 BROKEN_ARCHIVE = (
@@ -71,7 +72,7 @@ def _damage_of(path: Path) -> Iterator[None]:
     try:
         yield
     except BROKEN_ARCHIVE as error:
-        raise ValueError(f"{path}: damaged or truncated .npz file ({error}): write it again") from error
+        raise ValueError(f"{path}: damaged or truncated .npz file ({_reason(error)}): write it again") from error
 
 
 def _array(content: bytes, path: Path, name: str) -> np.ndarray:
@@ -86,8 +87,13 @@ def _array(content: bytes, path: Path, name: str) -> np.ndarray:
         file.seek(0)
         return np.lib.format.read_array(file, allow_pickle=False)
     except (ValueError, TypeError, OverflowError) as error:
-        reason = str(error).partition("\n")[0][:200]
-        raise ValueError(f"{path}: member {name!r} is no valid array: {reason}") from error
+        raise ValueError(f"{path}: member {name!r} is no valid array: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """Shorten what readers say: it may quote kilobytes of the file."""
+    text = str(error).partition("\n")[0]
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} ..."
 
 
 def _header(file: io.BytesIO) -> tuple[tuple[int, ...], np.dtype]:

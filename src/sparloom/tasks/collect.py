@@ -87,6 +87,7 @@ class Collect:
         """Collect what is missing; returns counts of matrices, rows and failures."""
         began = time.monotonic()
         place, step = _shard(self.shard)
+        self._check()
         planned = self._planned()
         mine = planned[place::step]
         self._resumed.begin()
@@ -127,6 +128,18 @@ class Collect:
             failures += sum(sample.failure is not None for sample in samples)
         return Outcome(rows, failures)
 
+    def _check(self) -> None:
+        """Refuse a count that is none, and platforms whose configurations are for another width than the operands."""
+        size = len(self.platforms[0].space(self.op))
+        whole = isinstance(self.configs, int) and not isinstance(self.configs, bool)
+        if self.configs != "all" and not (whole and 1 <= self.configs <= size):
+            raise ValueError(f"configs={self.configs!r} per matrix: give all, or an integer from 1 to {size}")
+        for platform in self.platforms:
+            width = getattr(platform, "width", self.width)
+            if width != self.width:
+                raise ValueError(f"platform {platform.name} {platform.preset} is for {width} columns, and the dense "
+                                 f"operands have {self.width}: give width={width} alone")
+
     def _alone(self) -> AbstractContextManager[None]:
         """Let nothing else of ours be timed on this machine meanwhile; simulations need no such care."""
         if self.platforms[0].kind == "simulated":
@@ -159,7 +172,7 @@ class Collect:
         space = self.platforms[0].space(self.op).bind((entry.rows, entry.cols))
         if self.configs == "all":
             return list(space)
-        return space.sample(int(self.configs), np.random.default_rng([self.seed, _digest(name)]))
+        return space.sample(self.configs, np.random.default_rng([self.seed, _digest(name)]))
 
     @cached_property
     def _resumed(self) -> Resumed:

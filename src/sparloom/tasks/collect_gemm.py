@@ -82,10 +82,10 @@ class CollectGemm:
         if self.jobs > 1 and not self._on_one_processor:
             raise ValueError(f"{self.jobs} jobs of preset {self.platform.preset} would disturb each other's times: "
                              "task.jobs=1")
+        stages = self._stages()
         self._resumed.begin()
         began, rows, failures, wrong = time.monotonic(), 0, 0, 0
         metrics: dict[str, float] = {}
-        stages = self._stages()
         with alone():
             for turn in range(self.timing.rounds):
                 for stage in stages:
@@ -131,7 +131,11 @@ class CollectGemm:
 
     def _stages(self) -> list[Stage]:
         """Shapes in the order of a hash, so that any prefix is a fair sample; small, large and memory-bound ones."""
-        shapes = sorted((problem.shape for problem in self.shapes.problems()), key=_digest)[: self.count]
+        shapes = sorted((problem.shape for problem in self.shapes.problems()), key=_digest)
+        count = len(shapes) if self.count is None else self.count
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= len(shapes):
+            raise ValueError(f"count={count!r} shapes: give an integer from 1 to {len(shapes)}, or null for all")
+        shapes = shapes[:count]
         bound = tuple(shape for shape in shapes if shape.bytes > self.alone_bytes)
         small = tuple(shape for shape in shapes if shape not in bound and shape.flops < SMALL_FLOPS)
         rest = tuple(shape for shape in shapes if shape not in bound and shape not in small)

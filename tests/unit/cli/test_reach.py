@@ -52,3 +52,13 @@ def test_settings_of_a_machine_need_a_preset_of_their_own():
         cli.refuse_other_machines(TREE, allowed)
     collecting = TREE | {"task": {"platforms": ["${target}"]}}
     cli.refuse_other_machines(collecting, ["target.dram_gb_per_s=5"])
+
+
+@pytest.mark.parametrize("given", ["op=sddmm", "platform@target=cpu", "target.preset=x", "adviser=sparloom",
+                                   "width=64"])
+def test_what_answers_for_matrices_is_refused_beside_a_shape(given):
+    tree = TREE | {"matrix": None, "shape": [512, 64, 512]}
+    with pytest.raises(cli.UsageError, match=f"{given} would change nothing beside shape=.*matrix=<path>"):
+        cli.refuse_beside_shape(tree, ["experiment=recommend", "shape=[512,64,512]", given])
+    cli.refuse_beside_shape(tree, ["experiment=recommend", "shape=[512,64,512]", "op=gemm", "verify=top"])
+    cli.refuse_beside_shape(tree | {"matrix": "m.mtx", "shape": None}, [given])

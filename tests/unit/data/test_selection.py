@@ -131,6 +131,15 @@ def test_fewer_labels_than_wanted_are_all_taken() -> None:
     assert drawn.groupby("matrix").size().tolist() == [12, 12]
 
 
+def test_a_budget_above_the_samples_is_told_and_one_within_is_not(caplog) -> None:
+    draw_labels(Random(2, 61), labels(), statistics=STATISTICS, candidates=NAMES, seed=0)
+    most = labels().groupby("matrix").size().min()
+    assert f"a matrix has samples of only {most} configurations" in caplog.text
+    caplog.clear()
+    draw_labels(Random(2, int(most)), labels(), statistics=STATISTICS, candidates=NAMES, seed=0)
+    assert not caplog.records
+
+
 def grid_labels(names: list[str]) -> pd.DataFrame:
     keys = [f"tile={tile},flag={flag}" for tile in (4, 8, 16, 32) for flag in (0, 1)]
     return pd.DataFrame([{"matrix": name, "config": key, "seconds": 1.0} for name in names for key in keys])

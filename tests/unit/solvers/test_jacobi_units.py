@@ -177,6 +177,29 @@ def test_right_hand_sides_of_other_numbers_are_taken_as_they_are(kind):
     np.testing.assert_allclose(PLAIN @ found.solution, b.astype(np.float64), atol=1e-6)
 
 
+def test_right_hand_sides_that_vanish_in_float64_are_refused():
+    b = B.astype(np.longdouble)
+    b[3, 1] *= np.longdouble("1e-4000")
+    with pytest.raises(ValueError, match="right-hand side 1 holds a value that is too small for float64: scale it"):
+        jacobi(matrix(), b)
+
+
+@pytest.mark.parametrize("wrong", [None, "1", 1j, np.ones(2), [1.0], np.array([])])
+def test_tolerance_and_relaxation_are_one_number(wrong):
+    with pytest.raises(TypeError, match=r"tolerance .*above 0"):
+        jacobi(matrix(), B, tolerance=wrong)
+    with pytest.raises(TypeError, match=r"relaxation .*: give one real number above 0"):
+        jacobi(matrix(), B, relaxation=wrong)
+
+
+@pytest.mark.parametrize("wrong", [10**400, -(10**400), np.longdouble("1e4000")])
+def test_tolerance_and_relaxation_fit_into_float64(wrong):
+    with pytest.raises(ValueError, match="above 0"):
+        jacobi(matrix(), B, tolerance=wrong)
+    with pytest.raises(ValueError, match="above 0"):
+        jacobi(matrix(), B, relaxation=wrong)
+
+
 @pytest.mark.parametrize("given", [PLAIN, scipy.sparse.coo_matrix(PLAIN), PLAIN.toarray(), None])
 def test_another_matrix_is_refused_by_name(given):
     for refused in (lambda a: jacobi(a, B), lambda a: JacobiSolver(a, 3), converging_relaxation):
@@ -206,7 +229,7 @@ def test_a_relaxation_is_a_finite_number_above_0(relaxation):
 
 @pytest.mark.parametrize("relaxation", [None, "1", 1j])
 def test_a_relaxation_that_is_no_real_number_is_named(relaxation):
-    with pytest.raises(TypeError, match=r"relaxation .*: give a finite number above 0"):
+    with pytest.raises(TypeError, match=r"relaxation .*: give one real number above 0"):
         jacobi(matrix(), B, relaxation=relaxation)
 
 

@@ -1,8 +1,10 @@
 """Archives: what is read, and what is refused, without anything being extracted."""
 
+import bz2
 import gzip
 import io
 import itertools
+import lzma
 import tarfile
 
 import pytest
@@ -200,7 +202,17 @@ def test_a_file_is_what_its_bytes_say(tmp_path, ending):
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("m.mtx.gz", b"PK\3\4rest", "a zip archive, whatever its name says"),
     ("m.tar.gz", b"PK\3\4rest", "a zip archive, whatever its name says"),
-    ("m.mtx.gz", b"<html>404</html>", r"damaged or truncated gzip file \(it holds b'<html>404</html>'\)"),
+    ("m.mtx.gz", b"<html>404</html>", "no matrix but a web page or XML: check the address"),
+    ("m.mtx", b"\n <!DOCTYPE html>", "no matrix but a web page or XML: check the address"),
+    ("m.npz", b"<?xml", "no matrix but a web page or XML: check the address"),
+    ("m.tar.gz", lzma.compress(SMALL), "no matrix but an xz file: unpack it"),
+    ("m.mtx.gz", bz2.compress(SMALL), "no matrix but a bzip2 file: unpack it"),
+    ("m.npz", b"\x93NUMPY", "no matrix but a dense NumPy array"),
+    ("m.mtx", b"\xef\xbb\xbf" + SMALL, "no matrix but text behind a byte order mark: save it without one"),
+    ("m.mtx", SMALL.decode().encode("utf-16"), "no matrix but text in UTF-16: save it as ASCII"),
+    ("m.mtx.gz", gzip.compress(gzip.compress(SMALL)), "no matrix but a gzip file within another: unpack it once"),
+    ("m.mtx.gz", b"row,col\n1,2\n", r"gzip file, or something else .*: it begins with b'row,col"),
+    ("m.tgz", bytes(2000), r"archive, or something else .*: it begins with b'\\x00"),
     ("m.tar.gz", b"", r"damaged or truncated archive \(it holds b''\)"),
     ("m.tgz", gzip.compress(b"x" * 2000, mtime=0), r"damaged or truncated archive \(it holds b'xxx"),
     ("m.mtx", b"", "line 1: no MatrixMarket header"),
@@ -211,6 +223,24 @@ def test_what_is_no_matrix_is_named(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message) as caught:
         read_matrix(tmp_path / name)
     assert str(tmp_path / name) in str(caught.value)
+    assert ("fetch it again" in str(caught.value)) == ("damaged" in message)  # where that may help
+
+
+def test_a_folder_is_no_file(tmp_path):
+    (tmp_path / "m.mtx").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"m\.mtx: a folder, not a file"):
+        read_matrix(tmp_path / "m.mtx")
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[2J", "a" * 3000])
+@pytest.mark.parametrize("content", [b"", b"%%MatrixMarket matrix array real general\n1 1\nx\n"])
+def test_messages_are_one_short_line_whatever_members_are_called(tmp_path, name, content):
+    fields = record("path", f"{name}.mtx")
+    path = packed(tmp_path / "m.tar.gz", header("x", len(fields), b"x"), fields, header("y", len(content)), content)
+    with pytest.raises(ValueError, match=r"m\.tar\.gz: member ") as caught:
+        read_matrix(path)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
 
 
 def test_gzip_files_may_have_several_members_and_padding(tmp_path):

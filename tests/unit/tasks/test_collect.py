@@ -15,7 +15,7 @@ from toy import SIMULATED, ToyCorpus, ToyPlatform
 from sparloom.data import SampleTable
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import CsrAttention, SpMM
-from sparloom.platforms import CudaPlatform
+from sparloom.platforms import CudaPlatform, NullPlatform
 from sparloom.platforms.cuda.attention import AttentionProgram
 from sparloom.tasks import Collect
 from sparloom.tasks.collect import FLUSH_SECONDS
@@ -53,6 +53,19 @@ def test_draws_the_same_configurations_again(tmp_path):
     metrics = collect(tmp_path, configs=10).run(tmp_path)
     assert metrics["new_rows"] == 40
     assert collect(tmp_path, configs=10).run(tmp_path)["new_rows"] == 0
+
+
+@pytest.mark.parametrize("configs", [0, -1, 257, 2.5, True, "many", "10", None])
+def test_a_count_that_is_none_is_refused_before_any_work(tmp_path, configs):
+    with pytest.raises(ValueError, match=r"configs=.* per matrix: give all, or an integer from 1 to 256"):
+        collect(tmp_path, configs=configs).run(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_platform_for_another_width_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"null .* is for 64 columns, and the dense operands have 16: give width=64"):
+        collect(tmp_path, platforms=[NullPlatform(64, "formula")]).run(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_rounds_are_resumed_one_by_one(tmp_path):

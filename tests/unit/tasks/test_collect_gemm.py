@@ -108,6 +108,13 @@ def test_shapes_without_journal_keep_their_rows(collected, tmp_path):
     assert len(read(collected)) == 2 * 2 * (CONFIGS + 1)
 
 
+@pytest.mark.parametrize("count", [0, -1, 3, 1.5, True, "all"])
+def test_a_count_that_is_none_is_refused_before_any_work(tmp_path, count):
+    with pytest.raises(ValueError, match=r"count=.* shapes: give an integer from 1 to 2, or null for all"):
+        collect(tmp_path, count=count).run(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_processes_collect_the_same_rows(tmp_path):
     metrics = collect(tmp_path, jobs=2, alone_bytes=1e9).run(tmp_path)
     assert metrics["new_rows"] == len(read(tmp_path)) == 2 * 2 * (CONFIGS + 1)
