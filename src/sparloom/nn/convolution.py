@@ -93,6 +93,7 @@ class Adjacency:
             result = result @ weight.T if aggregate_first else result
             return result if bias is None else result + bias
         function = _AggregateFirst if aggregate_first else _TransformFirst
+        bias = None if bias is None else bias.resolve_neg().contiguous()
         return function.apply(x.contiguous(), weight.contiguous(), bias, self.values, self)
 
     def multiplied(self, y: torch.Tensor, values: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
