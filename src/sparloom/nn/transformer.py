@@ -86,12 +86,16 @@ class TransformerEncoderLayer(Layer):
             As tokens.
 
         Raises:
-            TypeError, ValueError: tokens, lengths and layer do not fit together; the message says how.
+            TypeError, ValueError: tokens, lengths and layer do not fit together, or its norms add different eps; the
+                message says how.
         """
         attention = self.self_attn
         prepare_weights(torch.nn.Linear, linear1=self.linear1, linear2=self.linear2, out_proj=attention.out_proj)
         prepare_weights(torch.nn.LayerNorm, norm1=self.norm1, norm2=self.norm2)
         prepare_weights(MultiheadAttention, self_attn=attention)
+        if self.norm1.eps != self.norm2.eps:
+            raise ValueError(f"norm1 adds {self.norm1.eps} and norm2 {self.norm2.eps} to variances: this layer adds "
+                             "the same in both: set both eps alike")
         batch = batch_of(tokens, lengths, self.linear1.in_features)
         shape = EncoderShape(self.linear1.in_features, self.self_attn.num_heads, self.linear1.out_features,
                              self.norm1.eps, is_causal)
@@ -105,5 +109,10 @@ class TransformerEncoderLayer(Layer):
         """Parameters by the names of the program."""
         return {**self.self_attn.weights(), "w_in": self.linear1.weight, "b_in": self.linear1.bias,
                 "w_back": self.linear2.weight, "b_back": self.linear2.bias,
-                "gain_1": self.norm1.weight, "shift_1": self.norm1.bias,
-                "gain_2": self.norm2.weight, "shift_2": self.norm2.bias}
+                "gain_1": _gain(self.norm1), "shift_1": self.norm1.bias,
+                "gain_2": _gain(self.norm2), "shift_2": self.norm2.bias}
+
+
+def _gain(norm: torch.nn.LayerNorm) -> torch.Tensor:
+    """Give the weight of a norm; ones for a norm without one."""
+    return torch.ones(norm.normalized_shape) if norm.weight is None else norm.weight
