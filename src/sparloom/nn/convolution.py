@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from sparloom.nn.derivatives import check_batched, in_transform, looped, tangent_of
 from sparloom.nn.propagation import Propagation
@@ -85,15 +86,16 @@ class Adjacency:
             bias: b, (out,).
             aggregate_first: (A X) W^T, else A (X W^T).
         """
-        followed = (x, weight, bias, self.values)
         check_batched(x, "GCNConv")
-        if in_transform() or any(tangent_of(tensor) is not None for tensor in followed):
+        if in_transform() or (forward_ad._current_level >= 0 and any(
+                tangent_of(tensor) is not None for tensor in (x, weight, bias, self.values))):
             sent = x if aggregate_first else x @ weight.T
             result = self.multiplied(sent, self.values)
             result = result @ weight.T if aggregate_first else result
             return result if bias is None else result + bias
         function = _AggregateFirst if aggregate_first else _TransformFirst
-        return function.apply(x.contiguous(), weight.contiguous(), bias, self.values, self)
+        bias = None if bias is None else bias.resolve_neg().contiguous()
+        return function.apply(x.resolve_neg().contiguous(), weight.resolve_neg().contiguous(), bias, self.values, self)
 
     def multiplied(self, y: torch.Tensor, values: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
         """Compute A Y or A^T Y, (nodes, width), with derivatives by Y and the values of A in both modes."""
@@ -124,7 +126,7 @@ class _Product(torch.autograd.Function):
         else:
             matrix = nodes.matrix(values.index_select(0, adjacency.turned) if transposed else values)
         result = nodes.empty(y.shape[1], y.dtype)
-        nodes.run(matrix, y=y.contiguous(), g=result)
+        nodes.run(matrix, y=y.resolve_neg().contiguous(), g=result)
         return result
 
     @staticmethod
@@ -173,7 +175,7 @@ class _TransformFirst(torch.autograd.Function):
         check_batched(grad, "GCNConv")
         if torch.is_grad_enabled() or in_transform():
             return adjacency.gradients(grad, x, weight, values, needed=ctx.needs_input_grad)
-        grad = grad.contiguous()
+        grad = grad.resolve_neg().contiguous()
         wants_x, wants_weight, wants_bias, wants_values, _ = ctx.needs_input_grad
         dx, dw, db = _wanted(x, weight, grad, adjacency, ctx.needs_input_grad)
         if wants_x or wants_weight:
@@ -208,7 +210,7 @@ class _AggregateFirst(torch.autograd.Function):
         check_batched(grad, "GCNConv")
         if torch.is_grad_enabled() or in_transform():
             return adjacency.gradients(grad, x, weight, values, needed=ctx.needs_input_grad)
-        grad = grad.contiguous()
+        grad = grad.resolve_neg().contiguous()
         wants_x, wants_weight, wants_bias, wants_values, _ = ctx.needs_input_grad
         dx, dw, db = _wanted(x, weight, grad, adjacency, ctx.needs_input_grad)
         if wants_x or wants_weight or wants_bias:

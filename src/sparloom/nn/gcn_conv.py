@@ -97,8 +97,8 @@ class GCNConv(Layer):
             TypeError, ValueError: x, graph and layer do not fit together; the message says how.
         """
         check_features(x, self.in_channels)
-        x, weight = autocast_operands(x.resolve_neg(), self.lin.weight.resolve_neg())
-        _check_features(x, weight)
+        x, weight, bias = autocast_operands(x.resolve_neg(), self.lin.weight.resolve_neg(), self.bias)
+        _check_features(x, weight, bias)
         adjacency = self._cached
         if adjacency is None:
             graph = edge_index if isinstance(edge_index, Graph) else graph_of(edge_index, x.shape[0])
@@ -116,13 +116,6 @@ class GCNConv(Layer):
         if not is_plain(self.lin, torch.nn.Linear):  # a call may make the weight anew, or do more than multiply
             x, = autocast_operands(self.lin(x))
             weight, aggregate_first = torch.eye(x.shape[1], dtype=x.dtype, device=x.device), True
-        bias = self.bias
-        if bias is not None:
-            _, bias = autocast_operands(x, bias)
-            if bias.dtype != x.dtype:
-                raise TypeError(f"bias of {bias.dtype} and x of {x.dtype}: both must be of one type")
-            if bias.shape != (self.out_channels,):
-                raise ValueError(f"bias has shape {tuple(bias.shape)}: it must be ({self.out_channels},)")
         return adjacency.convolve(x, weight, bias, aggregate_first=aggregate_first)
 
     @property
@@ -135,7 +128,7 @@ class GCNConv(Layer):
         return f"{self.in_channels}, {self.out_channels}"
 
 
-def _check_features(x: torch.Tensor, weight: torch.Tensor) -> None:
+def _check_features(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
     if x.device != weight.device or x.device.type not in TYPES:
         raise ValueError(f"x on {x.device} and weights on {weight.device}: this layer computes where both are, on the "
                          "CPU or an NVIDIA GPU: move one of them")
@@ -144,3 +137,8 @@ def _check_features(x: torch.Tensor, weight: torch.Tensor) -> None:
     if x.dtype != weight.dtype or x.dtype not in TYPES[x.device.type]:
         raise TypeError(f"x of {x.dtype} and weights of {weight.dtype}: both must be float32, or both float64"
                         f"{'' if x.device.type == 'cpu' else ', on the CPU'}")
+    if bias is not None and (bias.dtype != x.dtype or bias.device != x.device):
+        raise TypeError(f"bias of {bias.dtype} on {bias.device} and x of {x.dtype} on {x.device}: both must be of one "
+                        f"type, on one device: use layer.to({x.dtype})")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias has shape {tuple(bias.shape)}: it must be ({weight.shape[0]},)")

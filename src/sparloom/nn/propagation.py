@@ -92,17 +92,17 @@ class Propagation:
 
         Args:
             matrix, c_transposed: see `RowSteps`.
-            tensors: by the names of `RowSteps`, of one type; those that are read in any layout, those that are written
-                contiguous. Those that are None are left out.
+            tensors: by the names of `RowSteps`, contiguous; those that are None are left out.
 
         Raises:
-            TypeError: they differ in type.
+            ValueError: one is not contiguous, or of another type than the first one.
         """
-        given = {name: tensor.resolve_neg().contiguous() for name, tensor in tensors.items() if tensor is not None}
+        given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         threads, dtype = torch_threads(), next(iter(given.values())).dtype
-        for name, tensor in given.items():  # calls that are found again are pointed to addresses without a check
-            if tensor.dtype != dtype:
-                raise TypeError(f"{name} is {tensor.dtype} beside tensors of {dtype}: convert it")
+        for name, tensor in given.items():
+            if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.is_neg():
+                raise ValueError(f"{name} of {tensor.dtype} with strides {tensor.stride()}: kernels read contiguous "
+                                 f"tensors of {dtype}: pass {name}.to({dtype}).resolve_neg().contiguous()")
         key = (threads, dtype, matrix is None, c_transposed, *((name, tensor.shape) for name, tensor in given.items()))
         own = self._own()
         with own._lock:
