@@ -45,7 +45,7 @@ def test_ten_thousand_calls_are_right_or_refused(environment, tmp_path):
 
 def test_layers_solvers_and_programs_are_right_or_refuse(environment, tmp_path):
     pytest.importorskip("torch_geometric", reason="torch_geometric is not installed")
-    assert not told([CALLS, 0, 285], environment, tmp_path / "progress")
+    assert not told([CALLS, 0, 228], environment, tmp_path / "progress")
 
 
 def test_a_crash_is_told_with_its_seed(environment, tmp_path):
