@@ -138,5 +138,6 @@ def _remedy(error: OSError) -> str:
     if error.errno in FULL:
         return "free space, or write to another disk with paths.outputs=<folder> paths.artifacts=<folder>"
     if error.errno in UNWRITABLE:
-        return "an input must be readable; outputs go to another folder with paths.outputs=<folder>"
+        return ("an input must be readable; outputs go to another folder with paths.outputs=<folder>, models and "
+                "journals with paths.artifacts=<folder>")
     return "check the path and its disk"

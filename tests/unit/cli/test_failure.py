@@ -148,3 +148,7 @@ def test_a_log_on_a_full_disk_ends_with_one_line(tmp_path, capsys, monkeypatch):
 def test_a_reference_that_does_not_exist_is_explained():
     error = ConfigCompositionException("Interpolation key 'c' not found")
     assert "a file or folder with ${ in its name needs another name" in cli.explain(error, keys)
+
+
+def test_remedies_of_unwritable_folders_name_those_of_models_too():
+    assert "paths.artifacts=<folder>" in cli.reason(NotADirectoryError(20, "Not a directory", "/file/checkpoints"))
