@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from sparloom.nn.autocast import autocast_operands
 from sparloom.nn.derivatives import asks_for_derivatives, check_batched, in_transform, looped
 from sparloom.nn.tokens import Batch
 from sparloom.nn.weights import PackedWeights, Parameters, packed_views
@@ -37,7 +38,8 @@ def call_layer(layer: Layer, batch: Batch, parameters: Parameters, packed: Packe
         parameters: by the names of the layer.
         packed: of these parameters.
     """
-    tensors = (batch.x, *parameters.values())
+    tensors = autocast_operands(batch.x, *parameters.values())
+    parameters = dict(zip(parameters, tensors[1:], strict=True))
     given = (layer, batch.structure, packed, tuple(parameters), *tensors)
     if in_transform():
         return _Transformed.apply(*given)[0]

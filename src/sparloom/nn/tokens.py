@@ -10,6 +10,7 @@ import torch
 
 from sparloom.nn.autocast import autocast_operands
 from sparloom.nn.csr_given import remedy
+from sparloom.nn.derivatives import outside_transforms
 from sparloom.ragged import Structure, structure_of, tokens_of
 
 __all__ = ["Batch", "Lengths", "batch_of"]
@@ -83,7 +84,8 @@ def _vector(lengths: torch.Tensor | np.ndarray | Sequence[int]) -> np.ndarray:
             raise ValueError(f"lengths on {lengths.device}: this layer computes on the CPU: use .cpu()")
         if lengths.layout != torch.strided:
             raise TypeError(f"lengths of layout {lengths.layout}: give a dense tensor: use .to_dense()")
-        return lengths.numpy(force=True)
+        with outside_transforms():
+            return lengths.numpy(force=True)
     return np.asarray(lengths)
 
 
