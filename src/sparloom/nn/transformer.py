@@ -85,7 +85,8 @@ class TransformerEncoderLayer(Layer):
             As tokens.
 
         Raises:
-            TypeError, ValueError: tokens, lengths and layer do not fit together; the message says how.
+            TypeError, ValueError: tokens, lengths and layer do not fit together, or its norms add different eps; the
+                message says how.
         """
         attention = self.self_attn
         prepare_weights(torch.nn.Linear, linear1=self.linear1, linear2=self.linear2, out_proj=attention.out_proj)
@@ -107,5 +108,10 @@ class TransformerEncoderLayer(Layer):
         """Parameters by the names of the program."""
         return {**self.self_attn.weights(), "w_in": self.linear1.weight, "b_in": self.linear1.bias,
                 "w_back": self.linear2.weight, "b_back": self.linear2.bias,
-                "gain_1": self.norm1.weight, "shift_1": self.norm1.bias,
-                "gain_2": self.norm2.weight, "shift_2": self.norm2.bias}
+                "gain_1": _gain(self.norm1), "shift_1": self.norm1.bias,
+                "gain_2": _gain(self.norm2), "shift_2": self.norm2.bias}
+
+
+def _gain(norm: torch.nn.LayerNorm) -> torch.Tensor:
+    """Give the weight of a norm; ones for a norm without one."""
+    return torch.ones(norm.normalized_shape, dtype=torch.float32, device="cpu") if norm.weight is None else norm.weight

@@ -133,6 +133,24 @@ def test_values_and_weights_of_half_precision(edges, half) -> None:
         assert layer(x.to(half), edges).dtype == torch.float32
 
 
+@pytest.mark.parametrize("make", [
+    lambda: nn.GCNConv(WIDTH, 8), lambda: nn.GCNConv(WIDTH, 32), lambda: nn.LayerNorm(WIDTH),
+    lambda: nn.MultiheadAttention(WIDTH, 2), lambda: nn.TransformerEncoderLayer(WIDTH, 2, 32)])
+def test_parameters_of_half_precision(edges, half, make) -> None:
+    layer, x = make(), dense(NODES, WIDTH).to(half)
+    beside = edges if isinstance(layer, nn.GCNConv) else LENGTHS
+    layer(x.float(), beside)  # binds kernels to float32
+    layer.to(half)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    with torch.autocast("cpu", half):
+        result = layer(x, beside)
+    expected = copy.deepcopy(layer).float()(x.float(), beside)
+    torch.testing.assert_close(result, expected)
+    result.sum().backward()
+    assert all(parameter.grad.dtype == half for parameter in layer.parameters())
+
+
 def test_the_gradient_of_edge_weights_ignores_autocast_that_is_on_behind(edges, half) -> None:
     layer, x = nn.GCNConv(WIDTH, 8), dense(NODES, WIDTH)
     found = []

@@ -251,6 +251,29 @@ def test_what_does_not_fit_is_refused(edges, given, error, message) -> None:
         layer(**{"x": torch.zeros(NODES, 8), "edge_index": edges, **given})
 
 
+@pytest.mark.parametrize("channels", [(8, 4), (4, 8)])
+@pytest.mark.parametrize("form", [
+    lambda given: torch.stack([given, given], -1)[..., 0], lambda given: given[..., :1].expand_as(given),
+    lambda given: torch.complex(given, -given).conj().imag], ids=["strided", "expanded", "negated"])
+def test_parameters_of_any_form(edges, channels, form) -> None:
+    layer, x = GCNConv(*channels), torch.randn(NODES, channels[0])
+    torch.nn.init.normal_(layer.bias)
+    layer(x, edges)  # binds kernels to plain ones
+    parameters = {name: form(parameter.detach()) for name, parameter in layer.named_parameters()}
+    plain = {name: parameter.clone().contiguous() for name, parameter in parameters.items()}
+    results = [torch.func.functional_call(layer, given, (x, edges)) for given in (parameters, plain)]
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64])
+def test_biases_of_another_type_are_refused(edges, dtype) -> None:
+    layer = GCNConv(4, 8)
+    layer(torch.zeros(NODES, 4), edges)  # binds a kernel to a bias that fits
+    layer.bias = torch.nn.Parameter(torch.ones(8, dtype=dtype), requires_grad=False)
+    with pytest.raises(TypeError, match=rf"bias of {dtype} and x of torch\.float32"):
+        layer(torch.zeros(NODES, 4), edges)
+
+
 def test_channels_and_options_are_checked() -> None:
     with pytest.raises(ValueError, match="-1 input and 4 output channels: give at least 1 of each"):
         GCNConv(-1, 4)

@@ -161,6 +161,16 @@ def test_layers_of_programs_follow_transforms(kind) -> None:
                   lambda x: layer(x, beside), many[0], refused=kind != "GCNConv")
 
 
+@pytest.mark.parametrize("kind", TOKEN_LAYERS)
+def test_lengths_of_a_tensor_inside_of_transforms(kind) -> None:
+    layer, _ = layer_of(kind)
+    x, lengths = dense(NODES, WIDTH), torch.tensor(LENGTHS)
+    found = torch.func.grad(lambda x: layer(x, lengths).square().sum())(x)
+    given = x.clone().requires_grad_()
+    layer(given, LENGTHS).square().sum().backward()
+    torch.testing.assert_close(found, given.grad)
+
+
 FUNCTIONS = {**OPERATIONS, "softmax": lambda x: ragged_softmax(x, LENGTHS)}
 
 

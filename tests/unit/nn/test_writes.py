@@ -209,6 +209,16 @@ def test_parameters_of_any_strides():
     assert_same(ours, theirs, reference)
 
 
+def test_norms_of_other_kinds_are_computed_or_refused():
+    ours, theirs, reference = encoder()
+    for layer in (ours, theirs):
+        layer.norm1 = torch.nn.LayerNorm(WIDTH, elementwise_affine=False)
+    assert_same(ours, theirs, reference)
+    ours.norm2.eps = 0.5
+    with pytest.raises(ValueError, match=r"norm1 has eps 1e-05 and norm2 0\.5"):
+        ours(torch.randn(8, WIDTH), SEQUENCES)
+
+
 def test_lengths_that_are_written_later_are_those_of_before():
     lengths = np.array(SEQUENCES, np.int32)
     structure, x, ours = Structure({LENGTHS: lengths}), torch.randn(8, WIDTH), encoder()[0]
