@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from sparloom.nn.derivatives import check_batched, in_transform, looped, tangent_of
 from sparloom.nn.propagation import Propagation
@@ -85,9 +86,9 @@ class Adjacency:
             bias: b, (out,).
             aggregate_first: (A X) W^T, else A (X W^T).
         """
-        followed = (x, weight, bias, self.values)
         check_batched(x, "GCNConv")
-        if in_transform() or any(tangent_of(tensor) is not None for tensor in followed):
+        if in_transform() or (forward_ad._current_level >= 0 and any(
+                tangent_of(tensor) is not None for tensor in (x, weight, bias, self.values))):
             sent = x if aggregate_first else x @ weight.T
             result = self.multiplied(sent, self.values)
             result = result @ weight.T if aggregate_first else result

@@ -22,6 +22,7 @@ from sparloom.nn.unchanged import Unchanged
 __all__ = ["Graph"]
 
 FUSED = ("cpu",)  # devices on which the products of a convolution are
+NO_WEIGHTS = Unchanged.of(None)
 KEPT_SHARE = 1 / 8  # of the memory of the machine, for products of one graph that are no more
 
 
@@ -108,6 +109,8 @@ class Graph:
                 with torch.inference_mode(False):
                     return self._made(normalised(edges, normalisation, dtype), normalisation.self_loop != 0)
             before, made = self._adjacencies.get((normalisation, dtype), (None, None))
+            if before == NO_WEIGHTS and edge_weight is None:
+                return made
             with torch.inference_mode(False), outside_transforms():
                 held = Unchanged.of(edge_weight)
                 if before != held:

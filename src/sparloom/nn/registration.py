@@ -90,7 +90,7 @@ def define(name: str, schema: str, *, run: Any, fake: Any, keep: Any, backward: 
             return apart(*given)
         if in_transform():
             return Transformed.apply(*given)
-        in_forward_mode = any(tangent_of(each) is not None for each in given)
+        in_forward_mode = forward_ad._current_level >= 0 and any(tangent_of(each) is not None for each in given)
         if _is_watched(given) and not in_forward_mode:
             return seen(*given)
         if in_forward_mode or (torch.is_grad_enabled() and any(

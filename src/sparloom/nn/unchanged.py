@@ -5,7 +5,7 @@ Counts of writes cannot tell: fused optimisers, `tensor.data`, NumPy arrays on t
 
 import ctypes
 import secrets
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,9 +16,11 @@ import torch
 from sparloom.jit import address, compile_cpp
 from sparloom.nn.bits import as_bits
 
-__all__ = ["Unchanged", "content_of", "fingerprint", "indices_of", "version_of"]
+__all__ = ["Unchanged", "content_of", "fingerprint", "fingerprint_of", "indices_of"]
 
 KEY_WORDS = 1044  # kKeyWords of kernels/cpu/fingerprint.cpp
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+RESULT = ctypes.c_uint64 * 2
 SAMPLE = 32  # blocks of 4 KiB of long index tensors that are read: a few microseconds
 
 
@@ -46,10 +48,25 @@ def fingerprint(arrays: Sequence[np.ndarray], *, sample: int = 0) -> tuple[int, 
     places: list[int] = []
     for array in arrays:
         places += address(array, array.dtype.type), array.nbytes
-    result = (ctypes.c_uint64 * 2)()
-    function, key, kind = _function(), _key(), _places(len(places))
-    function(kind(*places), len(arrays), sample, key[0], result)
-    return result[0], result[1]
+    return _fingerprint(places, sample)
+
+
+def fingerprint_of(tensors: Iterable[torch.Tensor], *, sample: int = 0) -> tuple[int, int]:
+    """Compute a fingerprint of what dense tensors hold, as `fingerprint` does of arrays.
+
+    Most calls of operations on small operands need one, so memory is read where it lies, without a view as an array.
+    """
+    places: list[int] = []
+    arrays: list[np.ndarray] = []
+    for tensor in tensors:
+        if type(tensor) in PLAIN and tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg():
+            place, size = tensor.data_ptr(), tensor.nbytes
+            if place or not size:
+                places += place, size
+                continue
+        arrays.append(_array(tensor))
+        places += address(arrays[-1], arrays[-1].dtype.type), arrays[-1].nbytes
+    return _fingerprint(places, sample)
 
 
 def content_of(tensor: torch.Tensor | None) -> Hashable:
@@ -59,7 +76,7 @@ def content_of(tensor: torch.Tensor | None) -> Hashable:
     """
     if tensor is None:
         return None
-    return tensor.dtype, tensor.shape, fingerprint([_array(tensor)])
+    return tensor.dtype, tensor.shape, fingerprint_of((tensor,))
 
 
 def indices_of(*tensors: torch.Tensor) -> Hashable:
@@ -69,15 +86,18 @@ def indices_of(*tensors: torch.Tensor) -> Hashable:
     the usual accident, a tensor that is filled anew, in longer ones. Tensors of inference mode have no count: all of
     them is read.
     """
-    versions = tuple(map(version_of, tensors))
-    if all(tensor.device.type == "cpu" for tensor in tensors) or None in versions:
-        return versions, fingerprint([_array(each) for each in tensors], sample=0 if None in versions else SAMPLE)
-    return versions
+    versions = tuple([None if tensor.is_inference() else tensor._version for tensor in tensors])
+    counted = None not in versions
+    if counted and not all([tensor.is_cpu for tensor in tensors]):
+        return versions
+    return versions, fingerprint_of(tensors, sample=SAMPLE if counted else 0)
 
 
-def version_of(tensor: torch.Tensor) -> int | None:
-    """Count the writes into a dense tensor, as far as torch does; None where it does not count."""
-    return None if tensor.is_inference() else tensor._version
+def _fingerprint(places: list[int], sample: int) -> tuple[int, int]:
+    """Compute the fingerprint of parts of the memory: address and bytes of each."""
+    result = RESULT()
+    _function()(_places(len(places))(*places), len(places) // 2, sample, _key()[0], result)
+    return tuple(result)
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sparloom.nn import GCNConv, LayerNorm, MultiheadAttention, SAGEConv, TransformerEncoderLayer, spmm
-from sparloom.nn.unchanged import KEY_WORDS, content_of, fingerprint, indices_of
+from sparloom.nn.unchanged import KEY_WORDS, content_of, fingerprint, fingerprint_of, indices_of
 from sparloom.nn.weights import PackedWeights
 from sparloom.ragged import LENGTHS, EncoderSchedule, EncoderShape, Structure, compiled_encoder_layer
 
@@ -307,6 +307,15 @@ def test_fingerprints_differ_by_any_bit_and_by_where_arrays_end():
     blocks = rng.integers(0, 256, (2, 4096), np.uint8)
     assert fingerprint([blocks]) != fingerprint([blocks[::-1].copy()])
     assert KEY_WORDS == 65 * 16 + 4
+
+
+def test_fingerprints_of_tensors_are_those_of_what_they_show():
+    plain = torch.randn(6, 4)
+    for tensor in (plain, plain.T, plain[:, ::2], plain[1:], plain[:0], plain[:1].expand(6, 4), plain.bfloat16(),
+                   torch.complex(plain, plain).conj().imag, torch.nn.Parameter(plain)):
+        shown = tensor.detach().resolve_neg().clone(memory_format=torch.contiguous_format)
+        bits = shown.view(torch.int16) if shown.dtype == torch.bfloat16 else shown
+        assert fingerprint_of((tensor, plain)) == fingerprint([bits.numpy(), plain.numpy()])
 
 
 def test_contents_differ_by_type_and_shape():

@@ -170,8 +170,9 @@ class CpuPlace:
         except ValueError as error:
             raise ValueError(f"out cannot be written: {error}") from error
         shared = origin.at(begin, begin + out.nbytes) if out.size else ""
-        for name, array in (*inputs, *origin.elsewhere()):
-            if array is not None and np.may_share_memory(out, array_of(array, name)):
+        for name, array in inputs if origin.is_here else (*inputs, *origin.elsewhere()):
+            if array is not None and np.may_share_memory(
+                    out, array if type(array) is np.ndarray else array_of(array, name)):
                 shared = name
         if shared:
             raise ValueError(f"out lies in the memory of an operand, {shared}: give another array")

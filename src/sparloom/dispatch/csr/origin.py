@@ -29,6 +29,8 @@ class Origin:
     def __init__(self, given: Any = None) -> None:
         arrays = dict(_arrays(given))
         self._spans = {name: _span(array) for name, array in arrays.items() if isinstance(array, np.ndarray)}
+        self.is_here = len(self._spans) == len(arrays)
+        """Whether all of them are NumPy arrays."""
         self._references = {name: self._reference(name, array) for name, array in arrays.items()}
         indices = {name: array for name, array in arrays.items() if name in ("indptr", "indices")
                    and isinstance(array, np.ndarray)}
