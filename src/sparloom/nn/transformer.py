@@ -114,4 +114,4 @@ class TransformerEncoderLayer(Layer):
 
 def _gain(norm: torch.nn.LayerNorm) -> torch.Tensor:
     """Give the weight of a norm; ones for a norm without one."""
-    return torch.ones(norm.normalized_shape) if norm.weight is None else norm.weight
+    return torch.ones(norm.normalized_shape, dtype=torch.float32, device="cpu") if norm.weight is None else norm.weight
