@@ -139,7 +139,7 @@ class BenchFusion:
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
         return journal_folder(self.journals, self.timing, self.gemv_flops, self.seed, self.ops, self.blocks,
-                              corpora=[self.anchors, self.corpus])
+                              corpora=[self.anchors if part == "anchors" else self.corpus for part in self.parts])
 
 
 def _key(step: str, case: Case) -> str:

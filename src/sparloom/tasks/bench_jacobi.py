@@ -125,5 +125,6 @@ class BenchJacobi:
     @cached_property
     def _folder(self) -> Path:
         """Where this run is under way: another commit or other settings begin anew."""
+        corpora = [self.anchors if part == "anchors" else self.corpus for part in self.parts]
         return journal_folder(self.journals, self.timing, self.columns, self.threads, self.tolerance, self.most_steps,
-                              self.seed, corpora=[self.anchors, self.corpus])
+                              self.seed, corpora=corpora)
