@@ -149,10 +149,11 @@ def test_the_system_is_asked_for_threads_and_files_are_closed():
 
 
 def test_of_many_threads_the_first_and_the_newest_are_looked_at(monkeypatch):
-    opened = []
+    opened, files = [], {}
     monkeypatch.setattr(os, "listdir", lambda path: [str(thread) for thread in range(100, 20, -1)])
     monkeypatch.setattr(os, "open", lambda path, flags: opened.append(int(path.split("/")[4])) or len(opened))
-    assert list(load._open_files()) == opened == [21, *range(100 - THREADS + 2, 101)]
+    load._open_files(files)
+    assert list(files) == opened == [21, *range(100 - THREADS + 2, 101)]
 
 
 @pytest.mark.parametrize("missing", ["listdir", "open", "pread", "zero", "process"])

@@ -160,7 +160,7 @@ def test_drawn_configurations_of_another_seed_are_refused_and_the_whole_space_ha
 
 
 def test_rows_of_the_vendor_under_other_threads_are_refused(tmp_path, sample_row):
-    task = CollectGemm(platform=CpuKernels(1, 32), shapes=GemmShapes({"tiny": 1}, flops=1, bytes=1, seed=0),
+    task = CollectGemm(platform=CpuKernels(1, 32), shapes=GemmShapes({"tiny": 1}, flops=1e6, bytes=1e6, seed=0),
                        timing=SIMULATED, count=None, jobs=1, alone_bytes=1, journals=str(tmp_path), data=str(tmp_path))
     Journal(tmp_path / "gemm", ("cpu_kernels", "t2", "gemm", "dense/8x8x8")).append(
         [replace(sample_row, preset="vendor", conditions="1" * 16 + ":")])

@@ -11,12 +11,13 @@ import numpy as np
 
 from sparloom.dispatch.csr.place import Place
 from sparloom.dispatch.csr.rivals import Library
+from sparloom.dispatch.decision import Decision
 from sparloom.dispatch.racing import Call
 from sparloom.ops import Op, Operands, assert_few_close, few_rows
 from sparloom.platforms import Family
 from sparloom.space import Config
 
-__all__ = ["Contest", "CsrChoice", "FewRows"]
+__all__ = ["Contest", "CsrChoice", "CsrPlan", "FewRows"]
 
 EPS: Mapping[str, float] = {"bfloat16": 2.0**-7}
 """Of types that are compared as float32."""
@@ -44,6 +45,24 @@ class CsrChoice:
     def name(self) -> str:
         """Name it among trials."""
         return self.library or (f"{self.config},threads={self.threads}" if self.threads else self.config)
+
+
+@dataclass(frozen=True)
+class CsrPlan:
+    """How one operation on one matrix runs from now on.
+
+    Args:
+        space: name of that of our kernels.
+    """
+
+    choice: CsrChoice
+    decision: Decision
+    space: str = "cpu_kernels"
+
+    @cached_property
+    def config(self) -> Config:
+        """Configuration of our kernels, where they were chosen."""
+        return Config.parse(self.space, self.choice.config)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from threading import RLock
 from time import monotonic as clock
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from sparloom.dispatch.csr.contest import CsrChoice
+from sparloom.dispatch.csr.contest import CsrChoice, CsrPlan
 from sparloom.dispatch.csr.cpu_place import CpuPlace
 from sparloom.dispatch.csr.decide import CsrDecider, CsrPolicy
 from sparloom.dispatch.csr.online_replay import OnlineReplay
@@ -44,7 +43,7 @@ from sparloom.sparse import Pattern, SparseMatrix
 if TYPE_CHECKING:
     from sparloom.platforms import DeviceMatrix
 
-__all__ = ["CsrPlan", "Prepared"]
+__all__ = ["Prepared"]
 
 log = logging.getLogger(__name__)
 
@@ -65,24 +64,6 @@ class _Case(NamedTuple):
     op: str
     shapes: Shapes
     dtype: str
-
-
-@dataclass(frozen=True)
-class CsrPlan:
-    """How one operation on one matrix runs from now on.
-
-    Args:
-        space: name of that of our kernels.
-    """
-
-    choice: CsrChoice
-    decision: Decision
-    space: str = "cpu_kernels"
-
-    @cached_property
-    def config(self) -> Config:
-        """Configuration of our kernels, where they were chosen."""
-        return Config.parse(self.space, self.choice.config)
 
 
 class Prepared:
