@@ -70,11 +70,13 @@ def test_faults_of_a_file_are_told_with_their_place(tmp_path, text, message):
         Manifest.read(tmp_path / "manifest.csv")
 
 
-def test_the_real_matrices_are_those_of_the_frozen_split():
+def test_the_real_matrices_have_roles_of_the_frozen_split():
+    """Samples were taken of 356 matrices; the 77 that joined the split later have roles and no samples yet."""
     with (PACKAGE / "suitesparse_split.csv").open(encoding="utf-8", newline="") as file:
         frozen = {f"{row['group']}/{row['name']}" for row in csv.DictReader(file)}
     listed = Manifest.read(PACKAGE / "suitesparse.csv").matrices
-    assert set(listed) == frozen
+    assert set(listed) <= frozen
+    assert (len(listed), len(frozen)) == (356, 433)
     assert all(facts.digest for facts in listed.values())
 
 
