@@ -1,5 +1,6 @@
 """Decisions on disk: what comes back, in this process and another, and what damaged files are answered with."""
 
+import functools
 import logging
 import os
 import subprocess
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from kept_files import changed, kept_files, rewrite, text_of
 
-from sparloom.dispatch import Decision, PairChoice, PlanCache, PlanKey, Problem, Rates, Trial, plan_pair
+from sparloom.dispatch import Decision, PairChoice, PlanCache, PlanKey, Problem, Rates, Trial, plan_cache, plan_pair
 from sparloom.dispatch.disk_cache import HEAD
 from sparloom.errors import NotDecided
 from sparloom.fusion import Variant
@@ -112,7 +113,8 @@ def test_damaged_and_foreign_schedules_are_left_aside_with_a_warning(damage, rea
 
 def test_without_a_folder_nothing_is_kept(monkeypatch):
     calls = []
-    monkeypatch.setattr("sparloom.dispatch.plan_cache.measure_rates", lambda threads: calls.append(threads) or RATES)
+    monkeypatch.setattr(plan_cache, "measure_rates", lambda threads: calls.append(threads) or RATES)
+    monkeypatch.setattr(plan_cache, "_rates_in_process", functools.cache(plan_cache._rates_in_process.__wrapped__))
     cache, order = PlanCache(None), np.arange(3, dtype=np.int32)
     cache.keep(KEY, CHOICE, DECISION)
     cache.keep_schedule(SCHEDULE, {})

@@ -1,5 +1,6 @@
 """Busy machines: how they are told, and that what is decided on them is neither kept nor final."""
 
+import functools
 import json
 import logging
 import os
@@ -73,6 +74,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(module, "clock", lambda: machine.now)
     monkeypatch.setattr(plan_cache, "_MEANWHILE", plan_cache._Meanwhile())
     load.tell_busy.cache_clear()
+    monkeypatch.setattr(plan_cache, "_rates_in_process", functools.cache(plan_cache._rates_in_process.__wrapped__))
     return machine
 
 
@@ -383,7 +385,6 @@ def test_rates_are_measured_once_in_a_process_and_kept_where_it_was_quiet(tmp_pa
         assert [PlanCache(tmp_path).rates(threads) for _ in range(3)] == [RATES] * 3
         assert len(kept_files(tmp_path, "rates")) == kept
     assert measured == [1001, 1002]
-    plan_cache._rates_in_process.cache_clear()
 
 
 @pytest.mark.parametrize(("threads", "run", "busy", "there"), [
