@@ -58,6 +58,15 @@ def test_a_key_names_what_the_problem_is():
     assert differs(key(), key(threads=3)) == {"threads"}
     assert differs(key(), key(fuse="never")) == {"fuse"}
     assert {"op", "right"} <= differs(key(), key(SpmmSpmm()))
+
+
+def test_a_sparse_right_operand_is_named_by_its_own_pattern():
+    same = problem(SpmmSpmm())
+    other = Pattern.from_coo(np.arange(20), np.arange(20)[::-1], (20, 20))
+    keys = [PlanKey.of(replace(same, right=right), threads=2, fuse="auto") for right in (same.pattern, other)]
+    assert [each.right for each in keys] == [same.pattern.digest(), other.digest()]
+    assert {each.pattern for each in keys} == {same.pattern.digest()}
+    assert differs(*keys) == {"right"}
     assert key().right == ""
     assert key(SpmmSpmm()).right != key(SpmmSpmm(), rows=21).right
     assert key(SpmmSpmm(addends=True)).form == "addends"
