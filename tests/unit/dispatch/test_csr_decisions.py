@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from kept_files import kept_files, rewrite, text_of
 
 import sparloom
 from sparloom.dispatch import PlanCache
-from sparloom.dispatch.csr import CsrPolicy, Prepared, sample_rows
+from sparloom.dispatch.csr import CsrPolicy, Prepared, decide, sample_rows
 from sparloom.dispatch.csr.contest import Contest
 from sparloom.errors import NotDecided
 from sparloom.ops import SpMM
@@ -82,9 +83,10 @@ def test_where_a_probe_would_cost_too_much_nothing_is_measured(tmp_path):
 
 def test_no_rates_are_measured_where_nothing_is(tmp_path, monkeypatch):
     monkeypatch.setattr(PlanCache, "rates", None)
+    monkeypatch.setattr(decide, "ASKING", math.inf)  # a run may be held up, however short it is
     small = scipy.sparse.eye_array(5, format="csr", dtype=np.float32)
     sparloom.prepare(small, cache=PlanCache(tmp_path)).plan("spmm", B=dense(5, 3))
-    ready = sparloom.prepare(small, cache=PlanCache(tmp_path), policy=CsrPolicy())
+    ready = sparloom.prepare(small, cache=PlanCache(tmp_path), policy=CsrPolicy(least_seconds=1e9))
     assert ready.plan("spmm", B=dense(5, 3)).decision.origin == "rule"
 
 
