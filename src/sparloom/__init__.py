@@ -8,15 +8,16 @@ from sparloom.forks import protect_forks
 __version__ = "0.1.0"
 
 _FUNCTIONS = ("csr_attention", "prepare", "sddmm", "spmm")
-_PACKAGES = ("data", "dispatch", "files", "fusion", "ir", "jit", "log", "measure", "models", "nn", "ops",
-             "platforms", "ragged", "report", "search", "solvers", "space", "sparse", "tasks")
+_PACKAGES = ("data", "experiments", "files", "fusion", "ir", "jit", "log", "measure", "models", "nn", "ops",
+             "platforms", "ragged", "report", "solvers", "space", "sparse", "tuning")
+_OLD_PACKAGES = ("dispatch", "search", "tasks")  # their names are listed in `sparloom.renamed`
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
+    if name in _PACKAGES or name in _OLD_PACKAGES:
         return importlib.import_module(f"sparloom.{name}")
     if name in _FUNCTIONS:
-        return getattr(importlib.import_module("sparloom.dispatch.csr"), name)
+        return getattr(importlib.import_module("sparloom.tuning.sparse"), name)
     raise AttributeError(f"module 'sparloom' has no attribute {name!r}; functions: {', '.join(_FUNCTIONS)}; packages: "
                          f"{', '.join(_PACKAGES)}")
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from sparloom.renamed import RENAMED, resolve
+
 __all__ = ["on_demand"]
 
 
@@ -23,6 +25,8 @@ def on_demand(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], 
 
     def find(name: str) -> Any:
         if name not in places:
+            if f"{package}.{name}" in RENAMED:
+                return resolve(package, name)
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(places))}")
         return getattr(import_module(places[name]), name)
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparloom.data import TinySamples
-from sparloom.tasks import Gather
+from sparloom.experiments import Gather
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["collect", "pretrain", "finetune", "evaluate", "tables"]

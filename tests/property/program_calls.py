@@ -14,7 +14,6 @@ from sparse_fuzz import POLICY
 from sparse_inputs import read_only
 
 import sparloom
-from sparloom.dispatch import PairPlan, plan_pair
 from sparloom.errors import Unfusable
 from sparloom.fusion import FusedFunction, fuse
 from sparloom.fusion.operands import csr
@@ -22,6 +21,7 @@ from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm
 from sparloom.ragged import Executable, Runner
 from sparloom.solvers import JacobiResult, JacobiSolver, jacobi
 from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning import PairPlan, plan_pair
 
 __all__ = ["draw_fused", "draw_jacobi", "draw_pair", "draw_solver_steps", "draw_threads"]
 

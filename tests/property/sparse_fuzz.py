@@ -20,13 +20,13 @@ import scipy.sparse
 from sparse_inputs import ARRAYS, MATRICES, MATRIX_FAULT, PATTERNS, WRONG_ARRAYS, WRONG_MATRICES
 
 import sparloom
-from sparloom.dispatch import Guardrail
-from sparloom.dispatch.csr import CsrPolicy, Prepared
-from sparloom.dispatch.csr.prepared import Reduce
-from sparloom.dispatch.racing import Effort
 from sparloom.ops import Operands
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning import Guardrail
+from sparloom.tuning.racing import Effort
+from sparloom.tuning.sparse import CsrPolicy, Prepared
+from sparloom.tuning.sparse.prepared import Reduce
 
 __all__ = ["POLICY", "THREADS", "Case", "Fuzz", "expected_of", "main"]
 

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
 
-from sparloom.dispatch import ORDERS, Estimate, PairChoice, Problem, Rates, Workshop
-from sparloom.dispatch.orders import metis_is_installed
 from sparloom.fusion import check_schedule
 from sparloom.ops import GemmSpmm, SpmmGemm, SpmmSpmm, assert_close
 from sparloom.space import TileFusionSpace
 from sparloom.sparse import SparseMatrix
+from sparloom.tuning import ORDERS, Estimate, PairChoice, Problem, Rates, Workshop
+from sparloom.tuning.orders import metis_is_installed
 
 OPS = [GemmSpmm(), GemmSpmm(inner=3, c_transposed=True), SpmmSpmm(), SpmmSpmm(dtype="float64", addends=True),
        SpmmGemm()]

@@ -15,7 +15,7 @@ SCRIPT = """
 import ctypes, os, sys, threading, time
 import numpy as np, torch
 import sparloom, sparloom.nn as nn
-from sparloom.dispatch import PlanCache, plan_pair
+from sparloom.tuning import PlanCache, plan_pair
 from sparloom.ops import GemmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.solvers import jacobi

@@ -74,8 +74,8 @@ print("alive")
 """
 
 NO_THREADS = BEGIN + """
-from sparloom.dispatch.csr.cpu_place import CpuPlace
-from sparloom.dispatch.csr.replay import NativeReplay
+from sparloom.tuning.sparse.cpu_place import CpuPlace
+from sparloom.tuning.sparse.replay import NativeReplay
 from sparloom.ir import I64, For, Kernel, Param, Ref, Store
 from sparloom.jit import compile_c
 from sparloom.ops import Operands, SpMM

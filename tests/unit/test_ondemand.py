@@ -9,7 +9,7 @@ import pytest
 from sparloom.ondemand import on_demand
 
 
-@pytest.mark.parametrize("package", ["sparloom.dispatch", "sparloom.platforms", "sparloom.models", "sparloom.tasks"])
+@pytest.mark.parametrize("package", ["sparloom.tuning", "sparloom.platforms", "sparloom.models", "sparloom.experiments"])
 def test_every_name_is_there(package):
     module = importlib.import_module(package)
     assert all(getattr(module, name) is not None for name in module.__all__)
@@ -19,9 +19,9 @@ def test_every_name_is_there(package):
 
 
 def test_nothing_is_imported_before_it_is_asked_for():
-    code = ("import sys, sparloom.dispatch, sparloom.models, sparloom.platforms, sparloom.tasks; "
-            "assert not {'numpy', 'torch', 'sparloom.dispatch.plan'} & set(sys.modules); "
-            "sparloom.dispatch.Guardrail; assert 'sparloom.dispatch.plan' not in sys.modules")
+    code = ("import sys, sparloom.tuning, sparloom.models, sparloom.platforms, sparloom.experiments; "
+            "assert not {'numpy', 'torch', 'sparloom.tuning.plan'} & set(sys.modules); "
+            "sparloom.tuning.Guardrail; assert 'sparloom.tuning.plan' not in sys.modules")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -33,4 +33,4 @@ def test_a_module_that_fails_to_import_says_so():
 
 def test_a_name_that_its_module_would_hide_is_refused():
     with pytest.raises(ValueError, match=r"race of sparloom\.dispatch would be hidden by modules of the same name"):
-        on_demand("sparloom.dispatch", {"race": "sparloom.dispatch.race", "duel": "sparloom.dispatch.race"})
+        on_demand("sparloom.tuning", {"race": "sparloom.tuning.race", "duel": "sparloom.tuning.race"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from sparloom.dispatch import encoder_operators
 from sparloom.nn.eager import eager
 from sparloom.nn.hooks import prepare_weights
 from sparloom.nn.layer_call import call_layer
@@ -14,6 +13,7 @@ from sparloom.nn.tokens import Lengths, batch_of
 from sparloom.nn.transforms import Layer, check_counts
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_attention
+from sparloom.tuning import encoder_operators
 
 __all__ = ["MultiheadAttention"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from sparloom.dispatch.csr import CUDA_LIBRARIES, Library, Product
 from sparloom.nn.bits import as_bits, as_tensor
 from sparloom.nn.rivals import gather_dot
 from sparloom.nn.torch_matrix import device_csr, with_values
 from sparloom.ops import Operands
 from sparloom.platforms import DeviceMatrix
+from sparloom.tuning.sparse import CUDA_LIBRARIES, Library, Product
 
 __all__ = ["CUDA_SPARSE_LIBRARIES"]
 

@@ -4,13 +4,13 @@ from functools import cached_property
 
 import torch
 
-from sparloom.dispatch.csr import Prepared
 from sparloom.nn import at_places
 from sparloom.nn.device_places import DevicePlaces
 from sparloom.nn.structure import turn
 from sparloom.nn.tensor_place import CpuTensors, TensorPlace
 from sparloom.nn.unchanged import Unchanged
 from sparloom.sparse import Pattern
+from sparloom.tuning.sparse import Prepared
 
 __all__ = ["Directions"]
 

@@ -37,7 +37,7 @@ class GCNConv(Layer):
         add_self_loops: as `normalize` unless given.
         normalize: otherwise the matrix is taken as it is.
         bias: whether there is b.
-        first: "transform": A (X W^T), on the CPU planned by `sparloom.dispatch.plan_pair`; "aggregate": (A X) W^T,
+        first: "transform": A (X W^T), on the CPU planned by `sparloom.tuning.plan_pair`; "aggregate": (A X) W^T,
             where A X is kept and saves a sparse product backward; "auto": the latter unless the result has fewer
             columns than X.
 

@@ -6,7 +6,6 @@ from typing import Any, get_args
 
 import torch
 
-from sparloom.dispatch import Fuse, PlanCache
 from sparloom.forks import forkable
 from sparloom.jit import ResultPool
 from sparloom.nn.connections import Connections, connections_of
@@ -18,6 +17,7 @@ from sparloom.nn.normalise import Normalisation, normalised
 from sparloom.nn.propagation import Planning, Propagation
 from sparloom.nn.structure import Structure, structure_of
 from sparloom.nn.unchanged import Unchanged
+from sparloom.tuning import Fuse, PlanCache
 
 __all__ = ["Graph"]
 
@@ -36,7 +36,7 @@ class Graph:
         edges: edge_index, (2, edges) integers with senders above receivers, or a sparse matrix (nodes, nodes) in CSR or
             COO with a row for each receiver; on the CPU or an NVIDIA GPU. What is changed in it later is not seen.
         nodes: one more than the largest number in edge_index unless given.
-        fuse: "auto", "never" or "always", see `sparloom.dispatch.plan_pair`; "never" keeps all products apart, as they
+        fuse: "auto", "never" or "always", see `sparloom.tuning.plan_pair`; "never" keeps all products apart, as they
             are on a GPU.
         cache: where decisions about fusion are kept; the folder of this user unless given.
 

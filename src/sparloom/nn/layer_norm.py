@@ -7,7 +7,6 @@ from numbers import Real
 
 import torch
 
-from sparloom.dispatch import token_operators
 from sparloom.nn.eager import eager
 from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
@@ -16,6 +15,7 @@ from sparloom.nn.tokens import Lengths, batch_of
 from sparloom.nn.transforms import Layer, check_counts
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import NormSchedule, compiled_layer_norm
+from sparloom.tuning import token_operators
 
 __all__ = ["LayerNorm"]
 

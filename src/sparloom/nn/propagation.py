@@ -9,13 +9,13 @@ from threading import RLock
 import numpy as np
 import torch
 
-from sparloom.dispatch import Fuse, PairPlan, PlanCache, plan_pair
 from sparloom.forks import forkable
 from sparloom.fusion import RowPass, RowSteps
 from sparloom.jit import NativeCall, ResultPool
 from sparloom.nn.threads import torch_threads
 from sparloom.ops import GemmSpmm, Operands
 from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning import Fuse, PairPlan, PlanCache, plan_pair
 
 __all__ = ["Planning", "Propagation"]
 

@@ -9,11 +9,11 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from sparloom.dispatch import csr
-from sparloom.dispatch.csr import Library, Product, gathered_pieces
 from sparloom.nn.torch_matrix import torch_csr, with_values
 from sparloom.ops import Operands
 from sparloom.sparse import SparseMatrix
+from sparloom.tuning import sparse as csr
+from sparloom.tuning.sparse import Library, Product, gathered_pieces
 
 __all__ = ["SPARSE_LIBRARIES"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
-from sparloom.dispatch import RaggedOperator, choose_schedule
 from sparloom.ragged import Structure
+from sparloom.tuning import RaggedOperator, choose_schedule
 
 __all__ = ["Schedule", "checked_schedule", "schedule_of"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from sparloom.dispatch import token_operators
 from sparloom.nn.eager import eager
 from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
@@ -12,6 +11,7 @@ from sparloom.nn.threads import torch_threads
 from sparloom.nn.tokens import Lengths, batch_of
 from sparloom.nn.weights import PackedWeights
 from sparloom.ragged import SoftmaxSchedule, compiled_softmax
+from sparloom.tuning import token_operators
 
 __all__ = ["ragged_softmax"]
 
@@ -29,7 +29,7 @@ def ragged_softmax(tokens: torch.Tensor, lengths: Lengths | None = None, *, sche
         lengths: of the sequences, which may be 0: a tensor, any sequence, or a Structure, which calls share; None
             beside a nested tensor.
         schedule: of the programs; that of `SoftmaxSchedule` unless given; "auto": searched, see
-            `sparloom.dispatch.choose_schedule`, when batches like one are met for the first time on a machine.
+            `sparloom.tuning.choose_schedule`, when batches like one are met for the first time on a machine.
 
     Returns:
         As tokens.

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from sparloom.dispatch.csr import CudaPlace, Prepared
 from sparloom.nn.bits import as_bits, as_tensor
 from sparloom.nn.cuda_rivals import CUDA_SPARSE_LIBRARIES
 from sparloom.nn.device_places import DevicePlaces
 from sparloom.nn.rivals import SPARSE_LIBRARIES
 from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning.sparse import CudaPlace, Prepared
 
 __all__ = ["CpuTensors", "CudaTensors", "TensorPlace", "tensors_on"]
 

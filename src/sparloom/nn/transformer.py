@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import torch
 
-from sparloom.dispatch import encoder_operators
 from sparloom.nn.attention import MultiheadAttention
 from sparloom.nn.eager import eager
 from sparloom.nn.hooks import prepare_weights
@@ -17,6 +16,7 @@ from sparloom.nn.tokens import Lengths, batch_of
 from sparloom.nn.transforms import Layer, check_counts
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer
+from sparloom.tuning import encoder_operators
 
 __all__ = ["TransformerEncoderLayer"]
 
@@ -40,7 +40,7 @@ class TransformerEncoderLayer(Layer):
         norm_first: False: norms are behind the sums.
         bias: whether projections and norms have one.
         schedule: of the programs; that of `EncoderSchedule` unless given; "auto": searched, see
-            `sparloom.dispatch.choose_schedule`, when batches like one are met for the first time on a machine.
+            `sparloom.tuning.choose_schedule`, when batches like one are met for the first time on a machine.
 
     Raises:
         ValueError: an argument that this layer cannot follow; the message says which.

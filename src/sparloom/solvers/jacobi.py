@@ -14,7 +14,6 @@ from typing import get_args
 import numpy as np
 from numpy.typing import DTypeLike
 
-from sparloom.dispatch import Fuse, PairPlan, PlanCache
 from sparloom.measure import checked_threads
 from sparloom.solvers.exact import ExactResiduals
 from sparloom.solvers.iteration import JacobiIteration, positive, real_numbers, solvable
@@ -22,6 +21,7 @@ from sparloom.solvers.numbering import NUMBERINGS, Numbering
 from sparloom.solvers.planning import Planner
 from sparloom.solvers.sweeps import Sweeps
 from sparloom.sparse import SparseMatrix
+from sparloom.tuning import Fuse, PairPlan, PlanCache
 
 __all__ = ["JacobiResult", "JacobiSolver", "jacobi"]
 

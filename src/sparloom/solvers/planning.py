@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparloom.dispatch import Decision, Effort, Fuse, PairPlan, PlanCache, PlanKey, Problem, Trial, plan_pair, race
-from sparloom.dispatch.load import watch_load
 from sparloom.errors import NotDecided
 from sparloom.jit import aligned
 from sparloom.ops import Operands, SpmmSpmm
 from sparloom.solvers.numbering import NUMBERINGS, Numbering
 from sparloom.solvers.sweeps import Sweeps
 from sparloom.sparse import SparseMatrix
+from sparloom.tuning import Decision, Effort, Fuse, PairPlan, PlanCache, PlanKey, Problem, Trial, plan_pair, race
+from sparloom.tuning.load import watch_load
 
 __all__ = ["Planned", "Planner"]
 

@@ -82,7 +82,7 @@ def test_configuration_is_shown_without_heavy_imports(tmp_path):
             "sys.exit(f'imports {heavy}' if heavy else 0)")
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
-    assert "_target_: sparloom.tasks.Finetune" in shown.stdout
+    assert "_target_: sparloom.experiments.Finetune" in shown.stdout
 
 
 def test_package_imports_fast_and_without_torch():

@@ -7,7 +7,6 @@ import torch
 
 import sparloom
 from sparloom import nn
-from sparloom.dispatch import plan_pair
 from sparloom.fusion import Budget, Executor, RowPass, fprange, fuse, unfused_schedule
 from sparloom.jit import compile_c
 from sparloom.measure import checked_threads
@@ -16,6 +15,7 @@ from sparloom.platforms import CpuKernels
 from sparloom.ragged import NormSchedule, compiled_layer_norm
 from sparloom.solvers import JacobiSolver
 from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning import plan_pair
 
 A = SparseMatrix(Pattern.identity(8), np.full(8, 2.0, np.float32))
 X = np.ones((8, 4), np.float32)

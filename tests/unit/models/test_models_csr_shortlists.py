@@ -12,9 +12,8 @@ from model_parts import small_net
 
 import sparloom
 from sparloom.data import cap
-from sparloom.dispatch import Effort, PlanCache
-from sparloom.dispatch.csr import CsrPolicy, proposals
 from sparloom.errors import SchemaError, Unsupported
+from sparloom.experiments.decision_way import DecisionWay, ready_ways
 from sparloom.models import (
     Autoencoder,
     CognateModel,
@@ -39,7 +38,8 @@ from sparloom.models.performance import (
 from sparloom.ops import CsrAttention, SpMM
 from sparloom.space import Config, SddmmSpace, SpmmSpace
 from sparloom.sparse import STATISTICS, MatrixEntry, Pattern, SparseMatrix, statistics
-from sparloom.tasks.decision_way import DecisionWay, ready_ways
+from sparloom.tuning import Effort, PlanCache
+from sparloom.tuning.sparse import CsrPolicy, proposals
 
 GROWTH = Growth(trees=60, patience=10, leaves=15, depth=-1, rows_per_leaf=5, learning_rate=0.15, lasso=0.0, ridge=1.0,
                 row_share=1.0, column_share=1.0, bins=255, threads=1, seed=0)

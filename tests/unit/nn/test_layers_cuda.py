@@ -10,8 +10,6 @@ from emulated_gpu import SharedMemory
 from sparse_tensors import dense
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sparloom.dispatch.csr import CsrPolicy, CudaPlace
-from sparloom.dispatch.csr.cuda_rates import CudaRates
 from sparloom.nn import GCNConv, Graph, SAGEConv, TransformerConv, tensor_place
 from sparloom.nn import graph as graphs
 from sparloom.nn.connections import Connections
@@ -19,6 +17,8 @@ from sparloom.nn.device_convolution import DeviceAdjacency
 from sparloom.nn.normalise import Normalisation
 from sparloom.nn.tensor_place import CudaTensors
 from sparloom.nn.unchanged import Unchanged
+from sparloom.tuning.sparse import CsrPolicy, CudaPlace
+from sparloom.tuning.sparse.cuda_rates import CudaRates
 
 pytestmark = [
     pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"),
@@ -44,7 +44,7 @@ def emulated(where, monkeypatch) -> contextlib.AbstractContextManager[CudaPlace]
     def taken() -> Iterator[CudaPlace]:
         with monkeypatch.context() as patch:
             patch.setattr(CudaPlace, "policy", lambda self: CsrPolicy(least_seconds=1e9))
-            patch.setattr("sparloom.dispatch.csr.cuda_rates.measure_cuda_rates",
+            patch.setattr("sparloom.tuning.sparse.cuda_rates.measure_cuda_rates",
                           lambda gpu: CudaRates.of_data_sheet(gpu.device))
             patch.setattr(tensor_place, "CUDA_SPARSE_LIBRARIES", {})
             patch.setattr(graphs, "FUSED", ())

@@ -19,16 +19,16 @@ from sparse_tensors import (
     with_gradients,
 )
 
-from sparloom.dispatch import Effort, PlanCache, Race
-from sparloom.dispatch.csr import CsrPolicy, CudaPlace, Prepared, decide
-from sparloom.dispatch.csr.contest import Contest
-from sparloom.dispatch.csr.cuda_rates import CudaRates
 from sparloom.errors import Unsupported
 from sparloom.nn import csr_attention, csr_given, cuda_rivals, sddmm, spmm, tensor_place
 from sparloom.nn.bits import as_bits, as_tensor
 from sparloom.nn.tensor_place import CudaTensors, tensors_on
 from sparloom.ops import SDDMM, Operands, SpMM, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning import Effort, PlanCache, Race
+from sparloom.tuning.sparse import CsrPolicy, CudaPlace, Prepared, decide
+from sparloom.tuning.sparse.contest import Contest
+from sparloom.tuning.sparse.cuda_rates import CudaRates
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"), pytest.mark.filterwarnings("ignore:Sparse")]
 
@@ -45,7 +45,7 @@ def where(tmp_path_factory) -> CudaPlace:
 def on_gpu(where, monkeypatch) -> CudaPlace:
     """Take the CPU for the emulated GPU, on which nothing is measured: see test_csr_cuda.py for that."""
     monkeypatch.setattr(CudaPlace, "policy", lambda self: CsrPolicy(least_seconds=1e9))
-    monkeypatch.setattr("sparloom.dispatch.csr.cuda_rates.measure_cuda_rates",
+    monkeypatch.setattr("sparloom.tuning.sparse.cuda_rates.measure_cuda_rates",
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
     monkeypatch.setattr(tensor_place, "CUDA_SPARSE_LIBRARIES", LIBRARIES)
     monkeypatch.setattr("sparloom.nn.known_patterns.tensors_on", lambda device: CudaTensors(device, where, lambda: 0))
@@ -218,7 +218,7 @@ def test_products_of_torch_take_short_numbers(where, monkeypatch, op, name, dtyp
 
 
 def test_bfloat16_is_decided_about_and_checked(where, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("sparloom.dispatch.csr.cuda_rates.measure_cuda_rates",
+    monkeypatch.setattr("sparloom.tuning.sparse.cuda_rates.measure_cuda_rates",
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
     monkeypatch.setattr(decide, "race", lambda calls, **_: Race(
         tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))

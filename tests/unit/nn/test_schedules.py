@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from sparloom.dispatch import Effort, PlanCache, RaggedEffort, choose_schedule
 from sparloom.nn import LayerNorm, TransformerEncoderLayer, ragged_softmax, schedules
 from sparloom.ragged import NormSchedule
+from sparloom.tuning import Effort, PlanCache, RaggedEffort, choose_schedule
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 

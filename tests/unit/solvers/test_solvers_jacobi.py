@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import patterns
 
-from sparloom.dispatch import PlanCache
 from sparloom.errors import NotDecided
 from sparloom.solvers import JacobiIteration, JacobiSolver, converging_relaxation, jacobi
 from sparloom.sparse import Pattern, SparseMatrix, read_matrix, write_matrix
+from sparloom.tuning import PlanCache
 
 pytestmark = pytest.mark.cc
 

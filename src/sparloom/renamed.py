@@ -1,0 +1,42 @@
+"""Old public names: packages and names that were moved or renamed still resolve, listed here and nowhere else."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+__all__ = ["PACKAGES", "RENAMED", "old_package", "resolve"]
+
+PACKAGES = {  # old package -> package that has its names now
+    "sparloom.dispatch": "sparloom.tuning",
+    "sparloom.dispatch.csr": "sparloom.tuning.sparse",
+    "sparloom.search": "sparloom.tuning",
+    "sparloom.tasks": "sparloom.experiments",
+}
+RENAMED: dict[str, str] = {  # old full name, with its package of today -> new full name
+}
+
+
+def resolve(package: str, name: str) -> Any:
+    """Find what an old name of a package means today.
+
+    Args:
+        package: full name of the package of today, such as "sparloom.tuning".
+
+    Raises:
+        AttributeError: the package never had such a name.
+    """
+    target = RENAMED.get(f"{package}.{name}")
+    if target is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    home, _, renamed = target.rpartition(".")
+    return getattr(import_module(home), renamed)
+
+
+def old_package(package: str) -> Callable[[str], Any]:
+    """Make the function __getattr__ of a package that only old code and stored configurations name."""
+    def find(name: str) -> Any:
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(PACKAGES[package]), name)
+
+    return find

@@ -1,0 +1,365 @@
+"""Input-aware operations beside their peers, on tiny cases: what is written, and that a killed run goes on."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from kept_files import kept_files, text_of
+
+from sparloom.errors import Unsupported
+from sparloom.experiments import BenchDispatch, DecisionWay, bench_dispatch, dispatch_score, sage_training
+from sparloom.experiments.dispatch_cases import DispatchCase
+from sparloom.experiments.known_rows import KnownRows
+from sparloom.experiments.own_calls import OwnCall, check_own
+from sparloom.experiments.peak_memory import peak_bytes
+from sparloom.experiments.side_by_side import side_by_side
+from sparloom.experiments.sparse_peers import SPARSE_PEERS, gathered_bytes
+from sparloom.measure import TimingProtocol
+from sparloom.ops import SDDMM, CsrAttention, SpMM, assert_rows_close
+from sparloom.platforms import CpuKernels
+from sparloom.report import MAKING, decision_regret, dispatch_metrics
+from sparloom.sparse import Pattern, SparseMatrix, SyntheticCorpus
+from sparloom.tuning.sparse import CpuPlace, CsrDecider, CsrPolicy
+
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
+TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
+                        retakes=0, seed=0)
+OPS = {"spmm": SpMM(), "sddmm": SDDMM(), "attention": CsrAttention(2)}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def ones(rows=70, cols=50):
+    dense = np.random.default_rng(0).random((rows, cols)) < 0.1
+    dense[[0, 3]] = False
+    pattern = Pattern.from_coo(*np.nonzero(dense), dense.shape)
+    return SparseMatrix(pattern, np.ones(pattern.nnz, np.float32))
+
+
+@pytest.mark.parametrize(("op", "name"), [(op, name) for op, peers in SPARSE_PEERS.items() for name in peers])
+def test_peers_compute_what_we_do(op, name):
+    operands = OPS[op].operands(ones(), 24, seed=0)
+    try:
+        call = SPARSE_PEERS[op][name](operands, 1)
+    except Unsupported as error:
+        pytest.skip(str(error))
+    expected = CpuKernels(1, 24).run(OPS[op], operands, CpuKernels(1, 24).baseline(OPS[op], None))
+    assert_rows_close(np.asarray(call()), expected, OPS[op], operands)
+
+
+@pytest.mark.parametrize(("op", "name"), [(op, name) for op, peers in SPARSE_PEERS.items() for name in peers])
+def test_peers_that_are_said_to_make_their_results_do_and_others_write_to_one_array(op, name):
+    operands = OPS[op].operands(ones(), 24, seed=0)
+    try:
+        call = SPARSE_PEERS[op][name](operands, 1)
+    except Unsupported as error:
+        pytest.skip(str(error))
+    first, second = np.asarray(call()), np.asarray(call())
+    assert np.may_share_memory(first, second) == (name not in MAKING)
+    assert name in MAKING or first.ctypes.data % 4096 == 0
+
+
+def test_results_that_differ_are_told_apart():
+    operands = OPS["spmm"].operands(ones(), 8, seed=0)
+    kernels = CpuKernels(1, 8)
+    right = kernels.run(OPS["spmm"], operands, kernels.baseline(OPS["spmm"], None))
+    wrong = right.copy()
+    wrong[-1, 2] += 1e-3
+    with pytest.raises(AssertionError, match="element"):
+        assert_rows_close(wrong, right, OPS["spmm"], operands)
+    wrong[-1, 2] = np.nan
+    with pytest.raises(AssertionError, match="infinite or NaN"):
+        assert_rows_close(wrong, right, OPS["spmm"], operands)
+    assert_rows_close(wrong, wrong.copy(), OPS["spmm"], operands)
+
+
+def test_a_peak_is_what_a_call_takes():
+    assert 30e6 < peak_bytes(lambda: np.ones(40 << 20, np.uint8)) < 60e6
+
+
+def test_a_peak_is_the_same_where_freed_memory_is_kept():
+    script = """
+import numpy as np
+from sparloom.models import retain_memory
+from sparloom.experiments.peak_memory import peak_bytes
+assert retain_memory()
+for _ in range(3):
+    np.ones(80 << 20, np.uint8)
+print(peak_bytes(lambda: np.ones(40 << 20, np.uint8)))
+"""  # of a process of its own: memory is retained for good
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert 30e6 < int(told.stdout) < 60e6
+
+
+def test_memory_that_something_else_gives_back_meanwhile_does_not_hide_a_peak():
+    others = [np.ones(80 << 20, np.uint8)]
+
+    def call():
+        others.clear()
+        np.ones(40 << 20, np.uint8)
+
+    assert 30e6 < peak_bytes(call) < 60e6
+
+
+def bench(tmp_path, **changes) -> BenchDispatch:
+    policy = CsrPolicy(least_seconds=0.0, runs=1e6)
+    settings = {
+        "corpus": SyntheticCorpus([200], 1, 0, ["uniform", "hub_rows", "nearest"]), "count": 2,
+        "ops": {op: [8] for op in ("spmm", "sddmm", "attention")}, "heads": 2, "explored": 1, "explored_widths": [8],
+        "repeats": 2,
+        "ways": {"full": DecisionWay(CsrPolicy(calibrate="full")), "all": DecisionWay(policy, "all"),
+                 "trees": DecisionWay(policy, "trees", ["nowhere"])}, "policy": policy, "timing": TIMING, "threads": 1,
+        "memory_bytes": 1e9, "journals": str(tmp_path / "journals"), "seed": 0}
+    return BenchDispatch(**settings | changes)
+
+
+def test_every_step_is_written_and_reduced(tmp_path, caplog):
+    out = tmp_path / "out"
+    out.mkdir()
+    metrics = bench(tmp_path).run(out)
+    scored, decided, candidates = (pd.read_parquet(out / f"{name}.parquet")
+                                   for name in ("per_case", "decisions", "candidates"))
+    assert scored.groupby("op")["matrix"].nunique().to_dict() == {"spmm": 2, "sddmm": 2, "attention": 2}
+    for op, peers in SPARSE_PEERS.items():
+        methods = set(scored.loc[(scored["op"] == op) & scored["median"].notna(), "method"])
+        assert methods >= {"sparloom", "sparloom_new", "sparloom_plain", *peers} - {"mkl"}
+    assert (decided["calls"] == 1).all()
+    assert (decided["start_seconds"] + decided["call_seconds"] > decided["decision_seconds"]).all()
+    assert decided.groupby("way").size().to_dict() == {"": 6, "default": 6, "full": 3, "all": 3}
+    assert "the way trees is left out: nowhere is not there" in caplog.text
+    assert "python run.py experiment=fit_trees makes it" in caplog.text
+    assert set(candidates["method"]) >= set(decided["choice"])
+    assert {"spmm/small/over_best", "replay_overhead_us", "attention/memory_share", "regret", "spmm/regret",
+            "ways/full/regret", "ways/all/sddmm/regret", "ways/all/seconds_median", "ways/all/runs_median",
+            "stable_share"} <= metrics.keys()
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert (out / "regret.png").stat().st_size > 0
+    assert not list((tmp_path / "journals").glob("*"))
+
+
+@pytest.mark.parametrize(("changes", "rows"), [
+    ({"ops": {"spmm": [8]}, "explored": 0}, {"per_case": True, "decisions": True, "candidates": False}),
+    ({"ops": {"sage_training": [8]}}, {"per_case": True, "decisions": False, "candidates": False}),
+], ids=["nothing_explored", "only_training"])
+def test_tables_without_rows_have_their_columns(tmp_path, changes, rows):
+    if "sage_training" in changes["ops"]:
+        pytest.importorskip("torch_geometric")
+    out = tmp_path / "out"
+    out.mkdir()
+    metrics = bench(tmp_path, ways={}, **changes).run(out)
+    for name, some in rows.items():
+        table = pd.read_parquet(out / f"{name}.parquet")
+        assert {"op", "matrix", "width", "nnz"} <= set(table)
+        assert bool(len(table)) == some
+    assert metrics
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
+def test_variables_that_change_decisions_are_refused_before_all_work(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOSAGE_PROBE_FRAC", "0.5")
+    with pytest.raises(ValueError, match=r"AUTOSAGE_PROBE_FRAC: .* unset"):
+        bench(tmp_path).run(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def scoring(tmp_path, **changes) -> dispatch_score.DispatchBench:
+    settings = {"timing": TIMING, "threads": 1, "heads": 2, "policy": CsrPolicy(), "libraries": {},
+                "memory_bytes": 1e9, "ways": {}, "repeats": 1, "plans": tmp_path / "plans", "seed": 0}
+    return dispatch_score.DispatchBench(**settings | changes)
+
+
+def test_the_first_call_takes_longer_than_its_decision_and_is_timed_anew_after_a_kill(tmp_path):
+    matrix = SyntheticCorpus([3000], 1, 0, ["uniform"])
+    matrix, case = matrix.load(matrix.entries()[0].name), DispatchCase("spmm", "a/b", 8)
+    (first,), (again,) = (scoring(tmp_path).decide(case, matrix) for _ in range(2))
+    for row in (first, again):
+        assert row["calls"] == 1
+        assert row["start_seconds"] + row["call_seconds"] > row["decision_seconds"] > 0
+    assert again["decision_seconds"] != first["decision_seconds"]  # what is kept would say the same
+
+
+def test_calls_are_made_until_it_is_decided_and_the_cost_is_what_programs_that_know_do_not_have(tmp_path, monkeypatch):
+    corpus = SyntheticCorpus([3000], 1, 0, ["uniform"])
+    matrix, case = corpus.load(corpus.entries()[0].name), DispatchCase("spmm", "a/b", 32)
+    races, entrants = [], CsrDecider.entrants
+    monkeypatch.setattr(CsrDecider, "entrants", lambda *given: races.append(given) or entrants(*given))
+    (row,) = scoring(tmp_path, policy=CsrPolicy.online()).decide(case, matrix)
+    assert row["origin"] == "measured"
+    assert row["calls"] == row["decision_executions"] > 3
+    assert len(races) == 1  # the programs after the first one find the decision
+    (found,) = kept_files(tmp_path / "plans", "schedule")
+    assert row["choice"] in text_of(found)
+
+
+def test_a_wrong_method_of_ours_ends_the_run(tmp_path, monkeypatch):
+    operands = OPS["spmm"].operands(ones(), 8, seed=0)
+    known = KnownRows(OPS["spmm"], operands, CpuPlace(1))
+    right = OPS["spmm"].oracle(operands).astype(np.float32)
+    out = np.zeros_like(right)
+    check_own({"new": OwnCall(right.copy), "into": OwnCall(lambda: out.__setitem__(..., right), out)}, known)
+    with pytest.raises(AssertionError, match="idle is wrong: infinite or NaN"):
+        check_own({"idle": OwnCall(lambda: out, out)}, known)
+    with pytest.raises(AssertionError, match="kernel is wrong: element"):
+        check_own({"kernel": OwnCall(lambda: right + np.float32(1e-3))}, known)
+
+    case, bench_of = DispatchCase("spmm", "a", 8), scoring(tmp_path)
+    bench_of.decide(case, ones())
+    monkeypatch.setattr(OPS["spmm"].__class__, "oracle", lambda self, given: np.zeros((given.matrix.pattern.rows, 8)))
+    with pytest.raises(AssertionError, match="sparloom is wrong"):
+        bench_of.score(case, ones())
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError, ValueError])
+def test_a_peer_that_fails_is_noted_and_the_others_are_timed(tmp_path, monkeypatch, error):
+    def broken(operands, threads):
+        raise error("no memory")
+
+    monkeypatch.setattr(dispatch_score, "SPARSE_PEERS", {"spmm": {**SPARSE_PEERS["spmm"], "torch": broken}})
+    case, bench_of = DispatchCase("spmm", "a", 8), scoring(tmp_path)
+    bench_of.decide(case, ones())
+    rows = {row["method"]: row for row in bench_of.score(case, ones())}
+    assert rows["torch"] == {"method": "torch", "failure": f"{error.__name__}: no memory"}
+    assert all("median" in rows[name] for name in ("sparloom", "sparloom_plain", "sparloom_new", "kernel", "scipy"))
+
+
+def test_what_gathering_holds_at_once_is_counted():
+    operands = OPS["sddmm"].operands(ones(), 1 << 15, seed=0)
+    held = peak_bytes(SPARSE_PEERS["sddmm"]["gather_dot"](operands, 1))
+    assert held == pytest.approx(gathered_bytes(operands), rel=0.2)
+
+
+def test_only_peers_far_slower_than_the_fastest_peer_are_not_timed_in_turn():
+    calls, spent = {"own": 0, "fast": 0, "near": 0, "slow": 0, "late": 0}, {"fast": 2e-3, "near": 6e-3, "slow": 0.1}
+
+    def call(name):
+        def run():
+            calls[name] += 1
+            if name == "late":
+                raise RuntimeError("out of memory")
+            end = time.perf_counter() + spent.get(name, 0)
+            while time.perf_counter() < end:
+                pass
+        return run
+
+    failed = {}
+    taken = side_by_side({"own": call("own")}, {name: call(name) for name in ("slow", "near", "fast", "late")}, failed,
+                         replace(TIMING, slow_factor=6.0), threads=1)
+    assert {name: len(each.seconds) for name, each in taken.items()} == {"own": 2, "near": 2, "fast": 2, "slow": 1}
+    assert calls["slow"] == 2
+    assert taken["slow"].seconds[0] == pytest.approx(0.1, rel=0.5)
+    assert failed == {"late": "RuntimeError: out of memory"}
+
+
+def test_training_keeps_its_decisions_with_those_of_the_run(tmp_path, monkeypatch):
+    pytest.importorskip("torch_geometric")
+    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path / "user"))
+    corpus = SyntheticCorpus([200], 1, 0, ["uniform"])
+    rows = scoring(tmp_path).score(DispatchCase("sage_training", "a", 8), corpus.load(corpus.entries()[0].name))
+    assert {"sparloom", "pyg_edge_index"} <= {row["method"] for row in rows if "median" in row}
+    assert kept_files(tmp_path / "plans")
+    assert not (tmp_path / "user" / "plans").exists()
+    assert "AUTOSAGE_CACHE_DIR" not in os.environ
+
+
+def test_training_that_differs_raises_where_it_is_ours_and_is_noted_where_it_is_not(monkeypatch):
+    pytest.importorskip("torch_geometric")
+    corpus = SyntheticCorpus([200], 1, 0, ["uniform"])
+    pattern, propagated = corpus.load(corpus.entries()[0].name).pattern, sage_training._propagated
+
+    def failing(layer, graph, features):
+        if isinstance(graph, torch.Tensor) and graph.layout == torch.strided:
+            raise MemoryError("of edges")
+        return propagated(layer, graph, features)
+
+    monkeypatch.setattr(sage_training, "_propagated", failing)
+    steps = sage_training.sage_aggregations(pattern, 8, seed=0)
+    assert steps.refused["pyg_edge_index"] == "MemoryError: of edges"
+    assert list(steps.own) == ["sparloom"]
+    assert "pyg_csr" in steps.peers
+    monkeypatch.undo()
+    monkeypatch.setattr(sage_training, "spmm", lambda means, features: 2 * features)
+    with pytest.raises(AssertionError, match=r"sparloom is wrong: means or gradients .* pyg_edge_index"):
+        sage_training.sage_aggregations(pattern, 8, seed=0)
+
+
+def test_a_killed_run_goes_on(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    out.mkdir()
+    given = bench(tmp_path, ops={"spmm": [8]})
+    monkeypatch.setattr(bench_dispatch, "dispatch_metrics", lambda **_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        given.run(out)
+    monkeypatch.undo()
+    before = pd.read_parquet(out / "per_case.parquet")
+    given.run(out)
+    pd.testing.assert_frame_equal(pd.read_parquet(out / "per_case.parquet"), before)
+
+
+def rows(values):
+    return pd.DataFrame([{"op": "spmm", "matrix": matrix, "width": 64, "nnz": 1, "method": method, "median": seconds,
+                          "seconds": [seconds] * 4} for matrix, method, seconds in values])
+
+
+def decided(choices):
+    return pd.DataFrame([{"op": "spmm", "matrix": "a", "width": 64, "way": way, "repeat": repeat, "choice": choice,
+                          "origin": "measured", "decision_seconds": 9e-3, "beyond_seconds": 12e-3,
+                          "start_seconds": 15e-3, "call_seconds": 1e-3, "calls": 20}
+                         for way, repeat, choice in choices])
+
+
+def test_metrics_say_what_they_are_called():
+    scored = rows([("a", "sparloom", 1e-3), ("a", "sparloom_new", 2e-3), ("a", "kernel", 1e-3), ("a", "mkl", 2e-3),
+                   ("a", "torch", 3e-3), ("b", "sparloom", 1e-4), ("b", "sparloom_new", 1e-4), ("b", "kernel", 0.9e-4),
+                   ("b", "mkl", 0.5e-4), ("b", "torch", 4e-4)])
+    told = decided([("", 0, "x"), *(("default", repeat, "x" if repeat else "y") for repeat in range(10))])
+    found = dispatch_metrics(scored, told, rows([("a", "x", 1.0), ("a", "y", 1.5)]), seed=0)
+    assert found["spmm/cases"] == 1
+    assert found["spmm/over_best"] == pytest.approx(2)
+    assert found["spmm/over_torch"] == pytest.approx(3)
+    assert found["spmm/new_over_best"] == pytest.approx(1)
+    assert found["spmm/small/over_best"] == pytest.approx(0.5)
+    assert found["replay_overhead_us"] == pytest.approx(10)
+    assert found["probe_share_median"] == pytest.approx(0.12)
+    assert found["probe_runs_max"] == pytest.approx(12)
+    assert found["start_runs_max"] == found["start_runs_median"] == pytest.approx(15)
+    assert found["calls_until_decided"] == 20
+    assert found["probe_runs_repeated_max"] == found["probe_runs_repeated_median"] == pytest.approx(12)
+    assert found["measuring_share_median"] == pytest.approx(0.09)
+    assert found["measuring_runs_max"] == pytest.approx(9)
+    assert found["regret"] == pytest.approx(1.5)
+    assert found["stable_share"] == 1
+    shaken = decided([("default", repeat, "xy"[repeat % 2]) for repeat in range(10)])
+    assert dispatch_metrics(scored, pd.concat([told.iloc[:1], shaken]), rows([("a", "x", 1.0), ("a", "y", 1.5)]),
+                            seed=0)["stable_share"] == 0
+
+
+def test_peers_that_make_their_result_are_compared_with_our_call_that_does():
+    scored = rows([("a", "sparloom", 1e-3), ("a", "sparloom_new", 2e-3), ("a", "sparloom_plain", 1.5e-3),
+                   ("a", "mkl", 3e-3), ("a", "torch_reduce", 2.4e-3), ("b", "sparloom", 1e-3),
+                   ("b", "sparloom_new", 2e-3), ("b", "sparloom_plain", 3e-3), ("b", "mkl", 6e-3)])
+    found = dispatch_metrics(scored, decided([("", 0, "x")]), rows([]).reindex(columns=[*scored]), seed=0)
+    assert found["spmm/over_mkl_min"] == pytest.approx(3)
+    assert found["spmm/over_torch_reduce"] == pytest.approx(1.2)
+    assert (found["spmm/over_best_min"], found["spmm/over_best_max"]) == pytest.approx((1.2, 6))
+    assert (found["spmm/new_over_best_min"], found["spmm/new_over_best_max"]) == pytest.approx((1.2, 3))
+    assert (found["spmm/plain_over_best_min"], found["spmm/plain_over_best_max"]) == pytest.approx((1.2, 2))
+    assert found["spmm/slower_share"] == 0
+
+
+@pytest.mark.parametrize("kept", [list, np.array], ids=["in_memory", "as_parquet_gives_it"])
+def test_the_best_candidate_is_chosen_by_other_repetitions_than_it_is_judged_by(kept):
+    candidates = rows([("a", "x", 1.0), ("a", "y", 1.0)])
+    candidates["seconds"] = [kept([0.5, 2.0, 0.5, 2.0]), kept([1.0, 1.0, 1.0, 1.0])]
+    judged = decision_regret(candidates, decided([("default", 0, "y")]))
+    assert judged["regret"].tolist() == [0.5]

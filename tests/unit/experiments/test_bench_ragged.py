@@ -1,0 +1,176 @@
+"""Ragged programs beside their peers, on tiny cases: what is written, and that a killed run goes on."""
+
+import json
+import time
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from sparloom.errors import Unsupported
+from sparloom.experiments import BenchRagged, bench_ragged
+from sparloom.experiments.encoder_peers import RAGGED_PEERS, micro_batch_peers
+from sparloom.experiments.packed_inputs import PackedInputs, attention_module
+from sparloom.experiments.padded_peers import padded
+from sparloom.experiments.peer import Peer
+from sparloom.experiments.ragged_peers import prepare_peers
+from sparloom.experiments.ragged_products import ProductSizes, triangular_methods
+from sparloom.measure import TimingProtocol
+from sparloom.ragged import LengthCorpus
+from sparloom.report import ragged_metrics
+
+pytestmark = pytest.mark.cc
+TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
+                        retakes=0, seed=0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory):
+    before = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def few_peers(monkeypatch):
+    """Those that nothing is compiled for."""
+    monkeypatch.setattr(bench_ragged, "PADDED_PEERS", {"padded": padded})
+    monkeypatch.setattr(bench_ragged, "RAGGED_PEERS", {"packed_loop": RAGGED_PEERS["packed_loop"]})
+
+
+def bench(tmp_path, **changes) -> BenchRagged:
+    settings = {
+        "lengths": LengthCorpus(None, ["cola", "mnli"], 0), "batches": [4],
+        "parts": ["encoder", "mha", "causal", "vgemm", "trmm", "compile"],
+        "count": 1, "products": [1], "triangles": [50], "causal": ["cola"], "layers": 6,
+        "schedule": None, "timing": TIMING, "product_timing": TIMING, "threads": 1,
+        "journals": str(tmp_path / "journals"), "seed": 0}
+    return BenchRagged(**settings | changes)
+
+
+def test_every_part_is_timed_and_reduced(tmp_path, few_peers):
+    out = tmp_path / "out"
+    out.mkdir()
+    metrics = bench(tmp_path).run(out)
+    frame = pd.read_parquet(out / "per_case.parquet")
+    methods = frame[frame["median"].notna()].groupby("part")["method"].agg(lambda names: {
+        name.split(" ")[0] for name in names}).to_dict()
+    assert methods["vgemm"] == {"sparloom", "loop", "padded"}
+    assert methods["trmm"] == {"sparloom", "balanced", "split", "unsplit", "blas", "dense"}
+    assert methods["causal"] == {"sparloom", "whole", "unmasked"}
+    assert methods["encoder"] >= {"sparloom", "padded", "micro_batches", "prelude"}
+    assert {"encoder/over_padded", "encoder/over_best_peer", "encoder/over_best_peer_min", "mha/over_microbatch",
+            "vgemm/over_loop", "vgemm/over_padded", "trmm/over_blas", "causal/cola/over_unmasked",
+            "causal/cola/over_masked_after", "prelude_share", "compile/cold_seconds",
+            "compile/cached_seconds"} <= metrics.keys()
+    assert metrics["compile/cold_seconds"] > metrics["compile/cached_seconds"] > 0
+    assert not {"causal/over_unmasked", "causal/over_masked_after"} & metrics.keys()
+    assert all(np.isfinite(value) for value in metrics.values())
+    for name in ("encoder", "mha", "vgemm", "trmm"):
+        assert (out / f"{name}.png").stat().st_size > 0
+    assert "torch" in json.loads((out / "peers.json").read_text(encoding="utf-8"))
+    assert not list((tmp_path / "journals").glob("*"))
+
+
+def test_a_killed_run_goes_on(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    out.mkdir()
+    given = bench(tmp_path, parts=["causal", "trmm"])
+    monkeypatch.setattr(bench_ragged, "triangular_methods", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        given.run(out)
+    monkeypatch.undo()
+    monkeypatch.setattr(bench_ragged, "attention_kernels", None)
+    given.run(out)
+    assert len(pd.read_parquet(out / "per_case.parquet")) == 3 + 6
+
+
+def test_an_unknown_part_is_named(tmp_path):
+    with pytest.raises(ValueError, match="part 'decoder' of bench_ragged: there are encoder, mha, causal"):
+        bench(tmp_path, parts=["decoder"]).run(tmp_path)
+
+
+def test_peers_that_do_not_run_or_compute_something_else():
+    inputs = PackedInputs.drawn(attention_module(16, 2, seed=0), [5, 2, 3], seed=0)
+
+    def refuses(_):
+        raise Unsupported("not here")
+
+    found = prepare_peers(inputs, {"padded": {"padded": padded}, "none": {"none": refuses}}, always=("padded",))
+    assert list(found.chosen) == ["padded"]
+    right = padded(inputs)
+    wrong = Peer(right.run, lambda result: right.unpack(result) + 1)
+    with pytest.raises(AssertionError, match=r"wrong computes something else: 1\.0e"):
+        found.check("wrong", wrong)
+
+
+def test_of_a_group_the_fastest_form_takes_part():
+    inputs = PackedInputs.drawn(attention_module(16, 2, seed=0), [5, 2, 3, 9, 1, 4, 4, 2], seed=0)
+    forms = micro_batch_peers(8)
+    found = prepare_peers(inputs, {"micro_batches": forms}, always=("micro_batches",), rising=("micro_batches",))
+    ((name, _),) = found.chosen.values()
+    assert name in forms
+    (call,) = found.calls()
+    assert call == f"micro_batches {name}"
+    assert set(found.left_out) < {f"micro_batches {form}" for form in forms}
+
+
+def test_nobody_is_far_behind_a_group_apart():
+    inputs = PackedInputs.drawn(attention_module(16, 2, seed=0), [5, 2, 3], seed=0)
+    right = padded(inputs)
+    groups = {name: {name: partial(delayed, right, seconds)}
+              for name, seconds in {"kept": 0.001, "public": 0.03, "slow": 0.3}.items()}
+    assert list(prepare_peers(inputs, groups, always=()).chosen) == ["kept"]
+    found = prepare_peers(inputs, groups, always=(), apart=("kept",))
+    assert list(found.chosen) == ["kept", "public"]
+    assert list(found.left_out) == ["slow"]
+    assert list(prepare_peers(inputs, groups, always=(), apart=("slow",)).chosen) == ["kept"]
+
+
+def delayed(peer: Peer, seconds: float, _) -> Peer:
+    def run():
+        time.sleep(seconds)
+        return peer.run()
+
+    return Peer(run, peer.unpack)
+
+
+def test_a_wrong_product_is_told(monkeypatch):
+    monkeypatch.setattr("sparloom.experiments.ragged_products.TOLERANCE", 0.0)
+    with pytest.raises(AssertionError, match="sparloom computes something else"):
+        triangular_methods(20, threads=1, seed=0)
+
+
+def test_products_are_drawn_as_in_the_paper():
+    sizes = ProductSizes.drawn(500, seed=0)
+    values = np.concatenate([sizes.rows, sizes.cols, sizes.inners])
+    assert set(values) == set(range(512, 1409, 128))
+    assert sizes.flops == sum(2 * m * n * k for m, n, k in zip(sizes.rows, sizes.cols, sizes.inners, strict=True))
+
+
+def rows(part, data, size, **medians):
+    return [{"part": part, "data": data, "size": size, "number": 0, "method": name, "median": seconds}
+            for name, seconds in medians.items()]
+
+
+def test_metrics_are_geometric_means_over_cases():
+    frame = pd.DataFrame([
+        *rows("encoder", "race", 32, **{
+            "sparloom": 1.0, "padded compiled": 4.0, "flex": 2.0, "onednn_loop": 1.5, "prelude": 0.06}),
+        *rows("encoder", "cola", 32, **{"sparloom": 2.0, "padded padded_fast": 2.0, "flex": 3.0, "prelude": 0.24}),
+        *rows("mha", "cola", 32, **{"sparloom": 1.0, "padded": 3.0, "micro_batches micro_batches_8": 2.0}),
+        *rows("causal", "race", 32, sparloom=1.0, whole=1.75, unmasked=1.5)])
+    metrics = ragged_metrics(frame, layers=6, seed=0)
+    assert metrics["encoder/over_padded"] == pytest.approx(2.0)
+    assert metrics["encoder/over_best_public"] == pytest.approx(2.0**0.5)
+    assert metrics["encoder/over_best_peer"] == pytest.approx(1.5**0.5)
+    assert metrics["encoder/over_best_peer_min"] == pytest.approx(1.0)
+    assert metrics["mha/over_microbatch"] == pytest.approx(2.0)
+    assert metrics["causal/over_unmasked"] == metrics["causal/race/over_unmasked"] == pytest.approx(1.5)
+    assert metrics["causal/over_masked_after"] == metrics["causal/race/over_masked_after_low"] == pytest.approx(1.75)
+    assert metrics["prelude_share"] == pytest.approx(0.015)
+    assert metrics["prelude_share_max"] == pytest.approx(0.02)

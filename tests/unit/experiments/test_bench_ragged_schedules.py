@@ -1,0 +1,129 @@
+"""Chosen schedules of ragged operators beside the default ones, on tiny cases; ratios from made-up rows."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from rich.console import Console
+
+from sparloom.experiments import BenchRaggedSchedules, chosen_schedules
+from sparloom.experiments.packed_inputs import attention_module, encoder_layer
+from sparloom.measure import TimingProtocol
+from sparloom.ragged import PANEL, LengthCorpus
+from sparloom.report import schedule_metrics, schedule_tables
+from sparloom.space import EncoderSpace
+from sparloom.tuning import Effort, RaggedChoice, RaggedEffort, product_operators, token_operators
+
+TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
+                        retakes=0, seed=0)
+QUICK = RaggedEffort(sample=1, proposed=1, race=Effort(repetitions=1, seconds=0.2, pairs=(2, 2)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def bench(tmp_path, **changes) -> BenchRaggedSchedules:
+    settings = {
+        "lengths": LengthCorpus(None, ["cola"], 0), "operators": ["attention", "softmax", "norm", "vgemm", "trmm"],
+        "batches": [2], "products": [1], "triangles": [50], "effort": QUICK, "timing": TIMING, "product_timing": TIMING,
+        "threads": 1, "journals": str(tmp_path / "journals"), "seed": 0}
+    return BenchRaggedSchedules(**settings | changes)
+
+
+def default_of(operator):
+    if operator == "attention":
+        return EncoderSpace(operator, panel=PANEL).default().key
+    return {**product_operators(), **token_operators(16)}[operator].space.default().key
+
+
+@pytest.mark.cc
+def test_every_operator_is_timed_by_both_schedules(tmp_path, monkeypatch):
+    monkeypatch.setattr(chosen_schedules, "attention_module", lambda *, seed: attention_module(16, 2, seed=seed))
+    monkeypatch.setattr(chosen_schedules, "WIDTH", 16)
+    metrics = bench(tmp_path).run(tmp_path)
+    frame = pd.read_parquet(tmp_path / "per_case.parquet")
+    assert set(frame["part"]) == {"attention", "softmax", "norm", "vgemm", "trmm"}
+    for operator, rows in frame.groupby("part"):
+        other = rows["schedule"].iloc[-1] != default_of(operator)
+        assert rows["method"].tolist() == (["default", "chosen", "search"] if other else ["default", "search"])
+        assert metrics[f"schedules/{operator}/other_share"] == other
+        assert (metrics[f"schedules/{operator}/over_default"] != 1) == other
+        assert metrics[f"schedules/{operator}/search_seconds"] > 0
+    searches = frame[frame["method"] == "search"]
+    assert searches["measured"].between(2, 3).all()
+    assert all("panel=" in schedule or "chunk=" in schedule for schedule in searches["schedule"])
+    assert not list((tmp_path / "journals").glob("*"))
+    assert schedule_metrics(frame, seed=0) == pytest.approx(dict(metrics))
+
+
+def chosen(operator, structure):
+    config = operator.space.default().replace(rows=96)
+    return RaggedChoice(config, ratio=0.9, measured=5, seconds=1.0)
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize(("operator", "size"), [("vgemm", 1), ("trmm", 100)])
+def test_what_is_chosen_stands_beside_the_default(operator, size):
+    arms, choice = chosen_schedules.product_arms(operator, size, chosen, threads=1, seed=0)
+    assert list(arms) == ["default", "chosen"]
+    assert choice.config["rows"] == 96
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize(("operator", "changed"), [("softmax", {"lanes": "tokens"}), ("norm", {"rows": 4})])
+def test_chosen_operators_on_tokens_stand_beside_the_default(operator, changed, monkeypatch):
+    monkeypatch.setattr(chosen_schedules, "WIDTH", 16)
+    arms, choice = chosen_schedules.token_arms(
+        operator, np.array([5, 2]), lambda found, structure: RaggedChoice(
+            found.space.default().replace(**changed), ratio=0.9, measured=5, seconds=1.0), threads=1, seed=0)
+    assert list(arms) == ["default", "chosen"]
+    assert choice.config[next(iter(changed))] == changed[next(iter(changed))]
+
+
+@pytest.mark.cc
+def test_a_chosen_module_computes_the_same(monkeypatch):
+    monkeypatch.setattr(chosen_schedules, "encoder_layer", lambda *, seed: encoder_layer(16, 2, 32, seed=seed))
+    arms, _ = chosen_schedules.module_arms("encoder", np.array([5, 2]), chosen, seed=0)
+    with torch.inference_mode():
+        torch.testing.assert_close(arms["chosen"](), arms["default"]())
+
+
+@pytest.mark.cc
+def test_schedules_that_compute_different_things_are_told(monkeypatch):
+    monkeypatch.setattr("sparloom.experiments.ragged_products.TOLERANCE", 0.0)
+    with pytest.raises(AssertionError, match="chosen computes something else"):
+        chosen_schedules.product_arms("trmm", 20, chosen, threads=1, seed=0)
+
+
+def test_an_unknown_operator_is_named(tmp_path):
+    with pytest.raises(ValueError, match="operator 'gemm' of bench_ragged_schedules: there are encoder, attention"):
+        bench(tmp_path, operators=["gemm"]).run(tmp_path)
+
+
+def test_gains_are_geometric_means_over_cases():
+    rows = [{"part": "encoder", "data": data, "size": 32, "number": 0, "method": method, "median": seconds,
+             "schedule": "rows=48" if method == "search" else None}
+            for data, default, search in (("race", 4.0, 30.0), ("mydata", 3.0, 10.0))
+            for method, seconds in (("default", default), ("chosen", 1.0), ("search", search))
+            if data == "race" or method != "chosen"]
+    frame = pd.DataFrame(rows)
+    metrics = schedule_metrics(frame, seed=0)
+    assert metrics["schedules/encoder/over_default"] == pytest.approx(2.0)
+    assert metrics["schedules/encoder/over_default_min"] == 1.0
+    assert metrics["schedules/encoder/search_seconds"] == 20.0
+    assert metrics["schedules/encoder/other_share"] == 0.5
+    assert schedule_metrics(frame[frame["data"] == "mydata"], seed=0)["schedules/encoder/over_default"] == 1.0
+    assert not [key for key in metrics if "vgemm" in key]
+    table, = schedule_tables(frame)
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(table)
+    text = captured.get()
+    assert "RACE" in text
+    assert "mydata" in text
+    assert text.count("rows=48") == 2
+    assert text.count("4.00") == 1

@@ -1,0 +1,136 @@
+"""The benchmark of recommendations on made-up samples whose matrices lie as files in a mirror."""
+
+import csv
+
+import numpy as np
+import pandas as pd
+import pytest
+from small import SMALL
+
+from sparloom import files
+from sparloom.data import TinySamples
+from sparloom.experiments.bench_recommend import quality, timings
+from sparloom.sparse import Pattern, SparseMatrix, write_matrix
+
+COLUMNS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")
+SAMPLES = TinySamples(matrices=24, configs=256, seed=0)
+ROLES = SAMPLES.split()
+TEST = sorted(name for name, role in ROLES.items() if role == "test")
+
+
+def write_mirror(home, patterns):
+    rows = []
+    for name, pattern in patterns.items():
+        path = home / f"{name}.tar.gz"
+        write_matrix(path, SparseMatrix(pattern, np.ones(pattern.nnz, np.float32)))
+        rows.append((*name.split("/"), name, *pattern.shape, pattern.nnz, 0, "toy", files.sha256(path)))
+    with (home / "index.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([COLUMNS, *rows])
+    return home
+
+
+@pytest.fixture(scope="module")
+def files_of_tiny(tmp_path_factory):
+    return write_mirror(tmp_path_factory.mktemp("mirror"), SAMPLES._patterns)
+
+
+def bench(build, trained, mirror, *overrides):
+    return build("bench_recommend", *SMALL, f"paths.mirror={mirror}", *overrides, folder=trained)
+
+
+@pytest.fixture(scope="module")
+def finished(build, trained, files_of_tiny, tmp_path_factory):
+    out = tmp_path_factory.mktemp("bench")
+    return out, bench(build, trained, files_of_tiny).run(out)
+
+
+def test_every_test_matrix_is_judged_once(finished):
+    out, metrics = finished
+    frame = pd.read_parquet(out / "per_matrix.parquet")
+    assert frame["matrix"].tolist() == TEST
+    assert metrics["test/matrices"] == len(TEST)
+    assert (frame["best_seconds"] <= frame["top5_seconds"]).all()
+    assert (frame["top5_seconds"] <= frame["top1_seconds"]).all()
+    assert (frame[["read_seconds", "rank_seconds", "draw_seconds"]] > 0).all().all()
+    assert frame["nnz"].tolist() == [SAMPLES._patterns[name].nnz for name in TEST]
+    assert (out / "recommendations.png").stat().st_size > 1000
+
+
+def test_metrics_can_be_made_again_from_the_rows(finished):
+    out, metrics = finished
+    frame = pd.read_parquet(out / "per_matrix.parquet")
+    assert {f"test/{key}": value for key, value in quality(frame, seed=0).items()}.items() <= metrics.items()
+    assert timings(frame).items() <= metrics.items()
+    assert metrics["load_seconds"] > 0
+    assert all("/" not in key.removeprefix("test/") for key in metrics)
+
+
+def test_choices_are_those_of_recommend(build, trained, files_of_tiny, finished, tmp_path):
+    first = pd.read_parquet(finished[0] / "per_matrix.parquet").iloc[0]
+    path = files_of_tiny / f"{first['matrix']}.tar.gz"
+    build("recommend", *SMALL, f"matrix='{path}'", folder=trained).run(tmp_path)
+    written = pd.read_json(tmp_path / "recommendation.json", typ="series")
+    assert written["configurations"][0]["config"] == first["config"]
+
+
+def test_a_limit_spreads_over_the_sizes(build, trained, files_of_tiny, tmp_path):
+    bench(build, trained, files_of_tiny, "task.limit=2").run(tmp_path)
+    sizes = [SAMPLES._patterns[name].nnz for name in TEST]
+    assert sorted(pd.read_parquet(tmp_path / "per_matrix.parquet")["nnz"]) == [min(sizes), max(sizes)]
+
+
+def test_matrices_of_the_training_are_refused(build, trained, files_of_tiny, tmp_path):
+    message = (r"finetuned_spade_cognate32_spmm_cognate-\w+\.pt was trained on 12 of the 12 matrices "
+               r"\(tiny/.*, \.\.\.\), so its choices for them say nothing: task\.role=test")
+    with pytest.raises(ValueError, match=message):
+        bench(build, trained, files_of_tiny, "task.role=train").run(tmp_path)
+
+
+def test_a_matrix_of_another_role_is_refused(build, trained, files_of_tiny, tmp_path):
+    other = next(name for name, role in ROLES.items() if role == "validation")
+    with pytest.raises(ValueError, match=f"{other}: no test matrix with seconds for all configurations"):
+        bench(build, trained, files_of_tiny, f"task.matrices=[{other}]").run(tmp_path)
+
+
+def test_no_matrix_at_all_is_refused(build, trained, files_of_tiny, tmp_path):
+    with pytest.raises(ValueError, match=r"task\.limit=0 leaves no matrix: give at least 1, or null for all"):
+        bench(build, trained, files_of_tiny, "task.limit=0").run(tmp_path)
+
+
+def test_another_version_of_a_matrix_is_refused(build, trained, tmp_path):
+    other = Pattern.from_coo(np.arange(9), np.arange(9), (9, 9))
+    write_mirror(tmp_path, {**SAMPLES._patterns, TEST[0]: other})
+    with pytest.raises(ValueError, match=f"{TEST[0]}.tar.gz has another pattern than {TEST[0]} had when it was samp"):
+        bench(build, trained, tmp_path, f"task.matrices=[{TEST[0]}]").run(tmp_path)
+
+
+def test_a_corpus_without_files_is_refused(build, trained, files_of_tiny, tmp_path):
+    with pytest.raises(ValueError, match="SyntheticCorpus has no matrix files: choose corpus=suitesparse"):
+        bench(build, trained, files_of_tiny, "corpus=tiny").run(tmp_path)
+
+
+def choices(**changes):
+    frame = pd.DataFrame({
+        "top1_seconds": [2.0, 3.0], "top5_seconds": [1.0, 3.0], "best_seconds": [1.0, 1.5],
+        "baseline_seconds": [4.0, 3.0], "nnz": [10, 2_000_000], "read_seconds": [0.1, 0.4],
+        "rank_seconds": [1.0, 0.2], "draw_seconds": [0.5, 0.1]})
+    return frame.assign(**changes)
+
+
+def test_quality_by_hand():
+    found = quality(choices(), seed=0)
+    assert (found["regret"], found["regret_max"]) == pytest.approx((2.0, 2.0))
+    assert found["regret_top5"] == pytest.approx(2**0.5)
+    assert found["regret_top5_p90"] == pytest.approx(1.9)
+    assert found["speedup"] == pytest.approx(2**0.5)
+    assert (found["of_optimum"], found["top5_of_optimum"]) == pytest.approx((0.5, 0.5**0.5))
+    assert found["regret_top5_low"] == pytest.approx(1.0)
+    assert found["regret_top5_high"] == pytest.approx(2.0)
+
+
+def test_timings_by_hand():
+    found = timings(choices())
+    assert found["first_seconds"] == pytest.approx(1.6)
+    assert (found["after_seconds_median"], found["after_seconds_max"]) == pytest.approx((0.9, 1.5))
+    assert (found["large_matrices"], found["after_seconds_max_large"]) == (1, pytest.approx(0.3))
+    assert "seconds_max_large" not in timings(choices(nnz=[10, 20]))

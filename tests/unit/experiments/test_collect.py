@@ -1,0 +1,258 @@
+"""Collection: complete, resumable after kill -9, failures as rows, shards."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cuda_emulator import Emulator
+from toy import SIMULATED, ToyCorpus, ToyPlatform
+
+from sparloom.data import SampleTable
+from sparloom.experiments import Collect
+from sparloom.experiments.collect import FLUSH_SECONDS
+from sparloom.experiments.failures import failure_reasons
+from sparloom.measure import Measurement, TimingProtocol
+from sparloom.ops import CsrAttention, SpMM
+from sparloom.platforms import CudaPlatform, NullPlatform
+from sparloom.platforms.cuda.attention import AttentionProgram
+
+TABLE = Path("toy", "samples", "toy_spmm.parquet")
+
+
+def read(folder: Path) -> SampleTable:
+    return SampleTable.read(folder / TABLE)
+
+
+def collect(folder: Path, **changes) -> Collect:
+    fields = {
+        "op": SpMM(), "platforms": [ToyPlatform()], "corpus": ToyCorpus(), "timing": SIMULATED, "width": 16,
+        "configs": "all", "roles": ["train", "validation", "test"], "matrices": [], "shard": "0/1", "jobs": 1,
+        "journals": str(folder / "journals"), "data": str(folder), "partial": False, "seed": 0,
+    }
+    return Collect(**{**fields, **changes})
+
+
+def test_collects_every_configuration_of_every_matrix(tmp_path):
+    metrics = collect(tmp_path).run(tmp_path)
+    table = read(tmp_path)
+    assert metrics["new_rows"] == len(table) == 4 * 256
+    assert table.matrices == ("toy/m10", "toy/m11", "toy/m8", "toy/m9")
+
+
+def test_second_run_measures_nothing(tmp_path):
+    collect(tmp_path).run(tmp_path)
+    assert collect(tmp_path).run(tmp_path)["new_rows"] == 0
+
+
+def test_draws_the_same_configurations_again(tmp_path):
+    metrics = collect(tmp_path, configs=10).run(tmp_path)
+    assert metrics["new_rows"] == 40
+    assert collect(tmp_path, configs=10).run(tmp_path)["new_rows"] == 0
+
+
+@pytest.mark.parametrize("configs", [0, -1, 257, 2.5, True, "many", "10", None])
+def test_a_count_that_is_none_is_refused_before_any_work(tmp_path, configs):
+    with pytest.raises(ValueError, match=r"configs=.* per matrix: give all, or an integer from 1 to 256"):
+        collect(tmp_path, configs=configs).run(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_platform_for_another_width_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"null .* is for 64 columns, and the dense operands have 16: give width=64"):
+        collect(tmp_path, platforms=[NullPlatform(64, "formula")]).run(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_rounds_are_resumed_one_by_one(tmp_path):
+    collect(tmp_path, configs=10).run(tmp_path)
+    twice = collect(tmp_path, configs=10, timing=replace(SIMULATED, rounds=2)).run(tmp_path)
+    assert twice["new_rows"] == 40
+    assert set(read(tmp_path).frame()["round"]) == {0, 1}
+
+
+def test_every_width_is_collected_and_kept(tmp_path):
+    collect(tmp_path, configs=10).run(tmp_path)
+    assert collect(tmp_path, configs=10, width=32).run(tmp_path)["new_rows"] == 40
+    assert collect(tmp_path, configs=10, width=16).run(tmp_path)["new_rows"] == 0
+    assert read(tmp_path).frame()["width"].value_counts().to_dict() == {16: 40, 32: 40}
+
+
+def test_training_matrices_come_first(tmp_path):
+    split = ToyCorpus().split()
+    order = [split[name] for name in collect(tmp_path)._planned()]
+    assert order == ["train", "train", "validation", "test"]
+
+
+def test_shards_are_disjoint_and_complete(tmp_path):
+    for shard in ("0/2", "1/2"):
+        assert not (tmp_path / TABLE).exists()
+        collect(tmp_path, shard=shard).run(tmp_path)
+    assert len(read(tmp_path)) == 4 * 256
+
+
+def test_bad_shard_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"shard '4/4' is not i/n with 0 <= i < n: write task.shard=0/4"):
+        collect(tmp_path, shard="4/4").run(tmp_path)
+
+
+def test_failed_sample_is_a_row_with_its_reason(tmp_path):
+    metrics = collect(tmp_path, platforms=[ToyPlatform(fails="bypass=1")]).run(tmp_path)
+    failures = read(tmp_path).failures()
+    assert metrics["new_failures"] == len(failures) == 4 * 128
+    assert set(failures["failure"]) == {"does not fit"}
+
+
+def test_failures_are_told_by_reason(tmp_path, capsys):
+    class Spilling(ToyPlatform):
+        def measure_many(self, op, operands, configs, timing):
+            for place, config in enumerate(configs):
+                failed = Measurement.failed(f"{place} values exceed {2.5 * place} bytes", self.kind)
+                yield config, 0, failed if config["reorder"] else Measurement((1e-3,), self.kind)
+
+    collect(tmp_path, platforms=[Spilling()]).run(tmp_path)
+    assert failure_reasons(read(tmp_path)).to_dict() == {"# values exceed # bytes": 512}
+    told = capsys.readouterr().out
+    assert "512 of 1,024 samples failed (50.0%):\n      512  # values exceed # bytes\n" in told
+
+
+def test_only_what_raises_fails(tmp_path):
+    class Broken(ToyPlatform):
+        def measure_many(self, op, operands, configs, timing):
+            for config, turn, measurement in super().measure_many(op, operands, configs, timing):
+                if config["bypass"] and config["reorder"]:
+                    raise RuntimeError("lost the device")
+                yield config, turn, measurement
+
+    collect(tmp_path, platforms=[Broken()], matrices=["toy/m8"]).run(tmp_path)
+    table = read(tmp_path)
+    assert (len(table), len(table.failures())) == (256, 64)
+    assert set(table.failures()["failure"]) == {"RuntimeError: lost the device"}
+
+
+def test_repeats_of_the_baseline_keep_their_rounds(tmp_path):
+    class Repeating(ToyPlatform):
+        def measure_many(self, op, operands, configs, timing):
+            for turn in range(timing.rounds):
+                for config, _, measurement in super().measure_many(op, operands, configs, timing):
+                    yield config, turn, measurement
+                for extra in range(2):
+                    yield configs[0], timing.rounds + 2 * turn + extra, measurement
+
+    twice = replace(SIMULATED, rounds=2)
+    collect(tmp_path / "once", platforms=[Repeating()], timing=twice, configs=5).run(tmp_path)
+    frame = read(tmp_path / "once").frame()
+    assert frame["round"].value_counts().to_dict() == {0: 20, 1: 20, 2: 4, 3: 4, 4: 4, 5: 4}
+
+
+def test_unreadable_matrix_is_left_out_and_tried_again(tmp_path):
+    metrics = collect(tmp_path, corpus=ToyCorpus(broken="toy/m9")).run(tmp_path)
+    assert (metrics["matrices"], metrics["left_out"]) == (3, 1)
+    assert collect(tmp_path).run(tmp_path)["new_rows"] == 256
+
+
+def test_timing_in_several_processes_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"2 jobs would disturb each other's times on platform toy: task.jobs=1"):
+        collect(tmp_path, platforms=[ToyPlatform(kind="wall")], jobs=2).run(tmp_path)
+
+
+def test_matrices_without_journal_keep_their_rows(tmp_path):
+    collect(tmp_path, matrices=["toy/m8"]).run(tmp_path)
+    collect(tmp_path, matrices=["toy/m9"], journals=str(tmp_path / "other")).run(tmp_path)
+    assert read(tmp_path).matrices == ("toy/m8", "toy/m9")
+    assert len(read(tmp_path)) == 512
+
+
+def test_unknown_matrix_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"no matrix toy/m99 in the corpus of 4: check task.matrices"):
+        collect(tmp_path, matrices=["toy/m99"]).run(tmp_path)
+
+
+def test_processes_give_the_same_table(tmp_path):
+    collect(tmp_path / "one").run(tmp_path)
+    collect(tmp_path / "two", jobs=2).run(tmp_path)
+    first, second = (read(tmp_path / name).frame() for name in ("one", "two"))
+    volatile = ["started", "commit"]  # the checkout may change while tests run
+    assert first.drop(columns=volatile).equals(second.drop(columns=volatile))
+
+
+HERE = [str(Path(__file__).parents[up]) for up in (0, 2)]  # of this file, and of what all tests share
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path[:0] = {here!r}
+from test_collect import collect
+from toy import ToyPlatform
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    collect(folder, jobs=int(sys.argv[2]), configs=20,
+            platforms=[ToyPlatform(calls=str(folder / "calls"), sleep_seconds={seconds}, kind={kind!r})]).run(folder)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("jobs", "kind", "seconds"), [
+    (1, "device", 0.01),
+    (2, "simulated", FLUSH_SECONDS + 0.01),  # so slow that no two are written together
+])
+def test_killed_again_and_again_it_loses_at_most_the_sample_in_flight(tmp_path, jobs, kind, seconds):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(here=HERE, kind=kind, seconds=seconds))
+    kills = 0
+    for _ in range(30):
+        before = _rows(tmp_path)
+        process = subprocess.Popen([sys.executable, str(script), str(tmp_path), str(jobs)], start_new_session=True)
+        while process.poll() is None and _rows(tmp_path) < before + 20:
+            time.sleep(0.003)
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        _wait_for_orphans(process.pid)
+    assert process.returncode == 0
+    assert kills >= 3
+    table = read(tmp_path)
+    measured = len((tmp_path / "calls").read_text().splitlines())
+    assert len(table) == 80
+    assert measured - 80 <= kills * jobs
+
+
+@pytest.mark.cc
+def test_attention_on_a_gpu_is_collected(tmp_path):
+    """A head has 4 columns: 36 configurations are legal; the baseline is repeated twice."""
+    op, platform = CsrAttention(4), CudaPlatform("cuda_kernels", "h200", 16)
+    texts = {AttentionProgram.of(config, 4).text for config in platform.space(op)}
+    platform.gpu = Emulator(sorted(texts), tmp_path)
+    timing = TimingProtocol(rounds=1, repetitions=1, short_seconds=0.0, most_repetitions=1, slow_factor=4.0,
+                            steal_ratio=1.5, retakes=0, seed=0)
+    metrics = collect(tmp_path, op=op, platforms=[platform], timing=timing).run(tmp_path)
+    table = SampleTable.read(tmp_path / "toy" / "samples" / "cuda_kernels_attention.parquet")
+    assert metrics["new_rows"] == len(table) == 4 * (36 + 2)
+    assert metrics["new_failures"] == 0
+
+
+def _rows(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in (folder / "journals").rglob("*.jsonl"))
+
+
+def _wait_for_orphans(session: int) -> None:
+    """Processes of a killed collector must end by themselves."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        alive = [pid for pid in os.listdir("/proc") if pid.isdigit() and _session(pid) == session]
+        if not alive:
+            return
+        time.sleep(0.02)
+    pytest.fail(f"processes {alive} outlive the collector")
+
+
+def _session(pid: str) -> int:
+    try:
+        return os.getsid(int(pid))
+    except OSError:
+        return -1

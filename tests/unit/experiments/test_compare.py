@@ -1,0 +1,210 @@
+"""A comparison from its command line to its figures, on made-up samples: arms run, are shared, fail alone."""
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import hydra
+import pandas as pd
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+from run_loggers import forget_loggers
+from small import SMALL
+
+from sparloom import cli
+from sparloom.experiments import Arm
+from sparloom.experiments.arm import ArmResult, refuse_unequal
+from sparloom.report import read_compared, read_run
+
+ROOT = Path(__file__).parents[3]
+COMMON = ("'op=spmm'", "'recommends=false'", "'task.seeds=[0]'", "'selection.configs_per_matrix=40'")
+TREES = ("+task.arms.trees={_target_:sparloom.experiments.Arm,group:spmm,experiment:finetune_spade,"
+         "overrides:['task.methods=[trees]'],rows:{trees:trees},note:no network}")
+BROKEN = ("+task.arms.broken={_target_:sparloom.experiments.Arm,group:spmm,experiment:finetune_spade,"
+          "overrides:['task.methods=[magic]'],rows:{cognate:magic}}")
+
+
+@pytest.fixture(scope="module")
+def evaluate(tmp_path_factory) -> Callable[..., Path]:
+    """Run a comparison in this process as run.py does; returns its folder."""
+    found = importlib.util.spec_from_file_location("run", ROOT / "run.py")
+    run = importlib.util.module_from_spec(found)
+    found.loader.exec_module(run)
+    folder = tmp_path_factory.mktemp("evaluated")
+
+    def evaluated(experiment: str, *more: str) -> Path:
+        places = [f"paths.{name}={folder / name}" for name in ("artifacts", "data", "outputs")]
+        given = [f"experiment={experiment}", f"task.common=[{','.join(COMMON)}]", *SMALL, *places, *more]
+        out = folder / experiment / f"{len(list(folder.glob('*/*')))}"
+        GlobalHydra.instance().clear()
+        with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            cfg = hydra.compose("config", given)
+            choices = hydra.compose("config", given, return_hydra_config=True).hydra.runtime.choices
+            try:
+                run.execute(cfg, out, cli.Given(given, OmegaConf.to_container(choices), cfg))
+            except cli.Reported as error:
+                (out / "reported").write_text(str(error))
+        return out
+
+    yield evaluated
+    forget_loggers()
+
+
+@pytest.fixture(scope="module")
+def predictors(evaluate) -> Path:
+    """Figure 8 with two of its arms, one that fails, and one without network."""
+    return evaluate("eval_figure08", "~task.arms.gru", "~task.arms.transformer", BROKEN, TREES)
+
+
+def kept(out: Path) -> list[Path]:
+    return sorted(path for path in (out.parents[1] / "artifacts" / "runs").iterdir() if path.is_dir())
+
+
+def test_finished_arms_are_compared_and_the_failed_one_is_told(predictors):
+    assert (predictors / "reported").read_text() == "1 arms failed"
+    rows = read_compared(predictors).rows.set_index("row")
+    assert rows.index.tolist() == ["cognate", "lstm", "magic", "trees", "optimum"]
+    assert rows.loc["magic", "failure"].startswith("no method magic: task.methods knows static")
+    assert rows.loc[["cognate", "lstm", "optimum"], "failure"].tolist() == ["", "", ""]
+    assert rows.loc["cognate", "label"] == "MLP"
+    assert rows.loc["cognate", "paper_top1_speedup"] == 1.4
+    assert rows.loc[["lstm", "trees"], "note"].tolist() == ["2 epochs of pre-training", "no network"]
+
+
+def test_metrics_have_the_promised_keys(predictors):
+    metrics = read_run(predictors).metrics
+    bounded = ("top1_speedup", "top5_speedup", "top1_of_optimum", "top5_of_optimum", "opa", "kendall_tau", "ape_time",
+               "ape_speedup")
+    for row in ("cognate", "lstm"):
+        for key in bounded:
+            name = f"spmm/{row}/{key}"
+            assert metrics[f"{name}_low"] <= metrics[name] <= metrics[f"{name}_high"]
+        exact = {"target_labels": 200, "target_matrices": 5, "epochs": 2, "steps": 10, "seeds": 1, "source_epochs": 2}
+        assert {key: metrics[f"spmm/{row}/{key}"] for key in exact} == exact
+        assert metrics[f"spmm/{row}/source_labels"] > 0
+        assert metrics[f"spmm/{row}/dce"] == 200_000 + metrics[f"spmm/{row}/source_labels"]
+        assert metrics[f"spmm/{row}/top1_max"] >= metrics[f"spmm/{row}/top1_speedup"]
+    assert metrics["spmm/optimum/top1_speedup"] >= metrics["spmm/cognate/top5_speedup"]
+    assert "spmm/lstm/top1_over_cognate_low" in metrics
+    assert "spmm/cognate/top1_over_cognate" not in metrics
+    assert (metrics["arms"], metrics["failed_arms"]) == (4, 1)
+    assert metrics["spmm/trees/target_labels"] == 200
+    assert not {"spmm/trees/epochs", "spmm/trees/train_prl"} & set(metrics)
+
+
+def test_rows_agree_with_the_runs_they_come_from(predictors):
+    arms = json.loads((predictors / "arms.json").read_text())
+    run = read_run(predictors.parents[1] / "artifacts" / "runs" / arms["lstm"]["run"])
+    metrics = read_run(predictors).metrics
+    for key in ("top1_speedup", "top5_of_optimum_low", "ape_time_high", "kendall_tau"):
+        assert metrics[f"spmm/lstm/{key}"] == run.metrics[f"test/{key}"]
+    assert arms["lstm"]["command"].startswith("python run.py experiment=finetune_spade predictor=lstm")
+    assert arms["lstm"]["commit"] == read_run(predictors).environment["commit"]
+
+
+def test_rows_matrices_curves_and_figures_are_written(predictors):
+    frame = pd.read_parquet(predictors / "per_matrix.parquet")
+    assert set(frame["row"]) == {"cognate", "lstm", "trees", "optimum"}
+    assert len(frame) == 4 * frame["matrix"].nunique()
+    assert set(pd.read_csv(predictors / "curves.csv")["row"]) == {"cognate", "lstm"}
+    for ending in (".png", ".svg"):
+        assert (predictors / "figure_spmm").with_suffix(ending).stat().st_size > 1000
+
+
+def test_arms_do_not_replace_the_network_that_recommends(predictors):
+    names = [path.name for path in (predictors.parents[1] / "artifacts" / "checkpoints" / "tiny").iterdir()]
+    assert any(name.startswith("source_") for name in names)
+    assert not any(name.startswith("finetuned_") for name in names)
+
+
+def test_other_comparisons_take_the_runs_of_equal_arms(predictors, evaluate):
+    before = kept(predictors)
+    times = [(path / "metrics.json").stat().st_mtime_ns for path in before if (path / "metrics.json").exists()]
+    again = evaluate("eval_figure08", "~task.arms.gru", "~task.arms.transformer")
+    curves = evaluate("eval_figure06")
+    assert not (again / "reported").exists()
+    assert kept(again) == before
+    assert times == [(path / "metrics.json").stat().st_mtime_ns for path in before if (path / "metrics.json").exists()]
+    assert "is finished and is taken as it is" in (again / "run.log").read_text()
+    same = read_run(predictors).metrics
+    assert {key: value for key, value in read_run(curves).metrics.items() if key.startswith("spmm/cognate/top1_s")} == {
+        key: value for key, value in same.items() if key.startswith("spmm/cognate/top1_s")}
+    assert set(pd.read_csv(curves / "curves.csv")["row"]) == {"cognate", "no_transfer"}
+    metrics = read_run(curves).metrics
+    assert metrics["spmm/cognate/validation_prl"] > 0
+    assert (metrics["spmm/no_transfer/target_labels"], metrics["spmm/no_transfer/source_labels"]) == (200, 0)
+
+
+def test_a_finished_run_stands_for_its_arm(predictors, evaluate):
+    arms = json.loads((predictors / "arms.json").read_text())
+    run = predictors.parents[1] / "artifacts" / "runs" / arms["mlp"]["run"]
+    before = kept(predictors)
+    moved = run.parents[1] / "moved"
+    shutil.copytree(run, moved, ignore=shutil.ignore_patterns("environment.json", "checkpoints", "training"))
+    fewer = [f"~task.arms.finetune.rows.{method}" for method in ("static", "trees", "zero_shot", "no_transfer")]
+    out = evaluate("eval_pipeline", f"+task.runs.finetune={moved}", *fewer)
+    assert kept(out) == before
+    arms = json.loads((out / "arms.json").read_text())
+    assert (arms["finetune"]["run"], arms["finetune"]["commit"]) == ("moved", None)
+    assert read_run(out).metrics["spmm/cognate/top1_speedup"] == read_run(moved).metrics["test/top1_speedup"]
+
+
+def test_a_run_of_no_arm_is_refused(evaluate):
+    out = evaluate("eval_pipeline", "+task.runs.finetune=artifacts", "+task.runs.other=artifacts")
+    assert "task.runs names other, which is no arm: arms are finetune" in (out / "reported").read_text()
+
+
+def test_a_comparison_of_failures_alone_fails(evaluate):
+    out = evaluate("eval_figure06", "~task.arms.cognate", BROKEN)
+    assert "no arm has finished (broken: no method magic" in (out / "reported").read_text()
+    assert not (out / "metrics.json").exists()
+
+
+def test_a_method_that_the_run_lacks_is_named(predictors, evaluate):
+    out = evaluate("eval_figure06", "+task.arms.cognate.rows.recommended=x")
+    assert "the run of arm cognate has no method recommended: it has random, " in (out / "reported").read_text()
+
+
+def test_without_run_py_there_are_no_runs(build, tmp_path):
+    with pytest.raises(ValueError, match=r"no run of arm cognate: start the comparison with run\.py"):
+        build("eval_figure06", folder=tmp_path).run(tmp_path)
+
+
+def result(name: str, row: str, *, group: str = "spmm", config: str = "a", matrices: str = "xy",
+           seconds: float = 1.0) -> ArmResult:
+    judged = pd.DataFrame({"row": "optimum", "matrix": list(matrices), "best_seconds": seconds,
+                           "baseline_seconds": 2.0})
+    return ArmResult(name, Arm(group, "finetune_spade", {"cognate": row}), read_run_of(name), judged, pd.DataFrame(),
+                     {0: frozenset({("m", config)})})
+
+
+def read_run_of(name: str):
+    from sparloom.report import Run
+
+    return Run(Path(name), {})
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"row": "one"}, "both have a row one"),
+    ({"matrices": "xz"}, "are judged by 2 and 2 matrices, which are not the same"),
+    ({"seconds": 1.5}, "are judged by different seconds of the same matrices"),
+    ({"config": "b"}, "drew different labels with seed 0"),
+])
+def test_arms_that_do_not_compare_are_refused_by_name(changes, message):
+    first, other = result("first", "one"), result("other", **{"row": "two", **changes})
+    with pytest.raises(ValueError, match=f"arms first and other {message}: compare their runs, first and other, or"):
+        refuse_unequal([first, other], same_labels=True)
+    refuse_unequal([first, replace(other, arm=replace(other.arm, group="sddmm"))], same_labels=True)
+
+
+def test_arms_with_other_budgets_may_draw_other_labels():
+    more = replace(result("more", "two"), labels={0: frozenset({("m", "b"), ("m", "c")})})
+    refuse_unequal([result("first", "one"), more], same_labels=True)
+
+
+def test_arms_that_compare_choices_of_labels_may_draw_other_labels():
+    refuse_unequal([result("first", "one"), result("other", "two", config="b")], same_labels=False)

@@ -1,0 +1,232 @@
+"""Ways of others to compute an encoder layer on sequences of several lengths: all compute the same."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from sparloom.errors import Unsupported
+from sparloom.experiments.document_mask import document_mask
+from sparloom.experiments.encoder_peers import (
+    PADDED_PEERS,
+    RAGGED_PEERS,
+    encoder_peers,
+    micro_batch_peers,
+    module_peer_versions,
+)
+from sparloom.experiments.flex_peer import flex, frozen_flex
+from sparloom.experiments.packed_inputs import PackedInputs, attention_module, encoder_layer, fast_path, reference
+from sparloom.experiments.packed_peers import fbgemm, nested
+from sparloom.experiments.padded_peers import compiled, frozen, micro_batch_sizes
+
+MODULES = {"encoder": encoder_layer(64, 4, 128, seed=1), "attention": attention_module(64, 4, seed=1)}
+COMPILED = ("compiled", "compiled_frozen", "flex", "flex_frozen", "onednn_flex")
+NEVER_CAUSAL = ("nested", "nested_fast")
+RAGGED = (30, 1, 17, 9, 5, 40)
+
+
+def inputs(module: str, lengths: tuple[int, ...] = RAGGED, *, causal: bool = False) -> PackedInputs:
+    return PackedInputs.drawn(MODULES[module], lengths, seed=0, causal=causal)
+
+
+def assert_agrees(prepare, given: PackedInputs) -> None:
+    found = prepare(given).packed()
+    assert found.shape == given.tokens.shape
+    torch.testing.assert_close(found, reference(given.double()).float(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize("lengths", [RAGGED, (12,) * 4, (33,), (1,), (1, 1)], ids=str)
+def test_peers_agree_with_one_sequence_after_the_other(module, causal, lengths):
+    given = inputs(module, lengths, causal=causal)
+    for name, prepare in encoder_peers(given).items():
+        if name not in COMPILED and not (causal and name in NEVER_CAUSAL):
+            try:
+                assert_agrees(prepare, given)
+            except AssertionError as error:
+                raise AssertionError(f"{name}: {error}") from error
+            except Unsupported:
+                assert name == "fbgemm", name
+
+
+@pytest.mark.cc
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_compiled_peers_agree_with_one_sequence_after_the_other(module, causal):
+    given = inputs(module, causal=causal)
+    for name in COMPILED:
+        assert_agrees(encoder_peers(given)[name], given)
+
+
+@pytest.mark.cc
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this PyTorch is without MKL")
+def test_frozen_and_other_programs_are_not_taken_for_each_other():
+    given = inputs("encoder", (7, 3))
+    peers = {prepare: prepare(given) for prepare in (frozen, compiled, frozen_flex, flex)}
+    for prepare, peer in peers.items():
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            peer.run()
+        names = {event.key for event in seen.key_averages()}
+        assert ("mkl::_mkl_linear" in names) == (prepare in (frozen, frozen_flex))
+
+
+@pytest.mark.cc
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("lengths", [(40,) * 3, (1,), (130,)], ids=str)
+def test_flex_takes_any_lengths(lengths):
+    assert_agrees(flex, inputs("attention", lengths))
+
+
+@pytest.mark.parametrize("lengths", [(150, 23, 17, 9, 5, 1), (40,) * 4, (1,), (300,), (64, 64, 3)], ids=str)
+@pytest.mark.parametrize("block", [16, 128])
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_blocks_of_a_mask_are_those_with_pairs_that_attend(lengths, block, causal):
+    total = sum(lengths)
+    sequence = torch.repeat_interleave(torch.tensor(lengths))
+    attends = sequence[:, None] == sequence
+    if causal:
+        attends = attends.tril()
+    size = -(-total // block) * block
+    padded = torch.zeros(size, size, dtype=torch.bool)
+    padded[:total, :total] = attends
+    counts = padded.view(size // block, block, size // block, block).sum((1, 3))
+    mask = document_mask(lengths, block=block, causal=causal)
+    some, full = (_dense(*each) for each in ((mask.kv_num_blocks, mask.kv_indices),
+                                             (mask.full_kv_num_blocks, mask.full_kv_indices)))
+    assert not (some & full).any()
+    torch.testing.assert_close(some | full, counts > 0)
+    rows = (total - torch.arange(0, size, block)).clamp(max=block)
+    torch.testing.assert_close(full, counts == rows[:, None] * block)
+    places = torch.arange(total)
+    torch.testing.assert_close(mask.mask_mod(None, None, places[:, None], places), attends)
+
+
+def _dense(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    found = torch.zeros(indices.shape[-2:], dtype=torch.bool)
+    for row, count in enumerate(counts[0, 0].tolist()):
+        found[row, indices[0, 0, row, :count].long()] = True
+    return found
+
+
+@pytest.mark.parametrize(("batch", "sizes"), [(1, []), (2, []), (3, [2]), (32, [2, 4, 8, 16]), (33, [2, 4, 8, 16, 32])])
+def test_micro_batches_are_powers_of_two_below_the_batch(batch, sizes):
+    assert micro_batch_sizes(batch) == sizes
+    assert list(micro_batch_peers(batch)) == [
+        f"{name}_{size}" for size in sizes for name in ("micro_batches", "micro_batches_fast")]
+
+
+@pytest.mark.parametrize("name", [name for name in (*PADDED_PEERS, *RAGGED_PEERS) if name not in COMPILED])
+def test_peers_leave_the_fast_path_as_it_was(name):
+    given = inputs("encoder")
+    for enabled in (False, True):
+        with fast_path(enabled):
+            try:
+                encoder_peers(given)[name](given).run()
+            except Unsupported:
+                assert name == "fbgemm"
+            assert torch.backends.mha.get_fastpath_enabled() == enabled
+
+
+def test_calls_keep_no_gradient():
+    given = inputs("encoder")
+    for name, prepare in encoder_peers(given).items():
+        if name not in (*COMPILED, "fbgemm"):
+            assert not prepare(given).packed().requires_grad, name
+
+
+@pytest.mark.parametrize("name", NEVER_CAUSAL)
+def test_nested_tensors_are_not_causal(name):
+    given = inputs("encoder", causal=True)
+    with pytest.raises(Unsupported, match=r"no causal attention in nested|no mask with nested"):
+        encoder_peers(given)[name](given)
+
+
+def test_without_fbgemm_its_peer_names_the_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fbgemm_gpu", None)
+    with pytest.raises(Unsupported, match=r"fbgemm_gpu is not installed, .* install sparloom\[peers\]"):
+        fbgemm(inputs("encoder"))
+
+
+def test_what_pytorch_refuses_is_unsupported(monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise RuntimeError("No viable backend\nand more")
+
+    monkeypatch.setattr("sparloom.experiments.packed_peers.scaled_dot_product_attention", refuse)
+    with pytest.raises(Unsupported, match=rf"PyTorch {torch.__version__.split('+')[0]}.* here: No viable backend$"):
+        nested(inputs("encoder"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("peer", ["padded_peers.compiled", "flex_peer.flex"])
+def test_without_a_compiler_compiled_peers_are_unsupported(tmp_path, peer):
+    module, name = peer.split(".")
+    program = f"""if True:
+        from sparloom.errors import Unsupported
+        from sparloom.experiments.packed_inputs import PackedInputs, encoder_layer
+        from sparloom.experiments.{module} import {name}
+        try:
+            {name}(PackedInputs.drawn(encoder_layer(8, 2, 8, seed=0), [3, 2], seed=0))
+        except Unsupported as error:
+            print("unsupported:", error)
+    """
+    environment = {**os.environ, "CXX": "/nowhere/c++", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("unsupported: PyTorch "), ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize(("lengths", "message"), [
+    ((), "0 sequences, the shortest of 0 tokens: take at least one"),
+    ((3, 0), "2 sequences, the shortest of 0 tokens: take at least one sequence, and leave empty ones out")])
+def test_empty_sequences_are_refused(lengths, message):
+    with pytest.raises(ValueError, match=message):
+        inputs("encoder", lengths)
+
+
+def test_tokens_have_to_fit():
+    with pytest.raises(ValueError, match=r"tokens of shape \(4, 64\): these lengths and the module need \(5, 64\)"):
+        PackedInputs(MODULES["encoder"], torch.zeros(4, 64), (3, 2))
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"norm_first": True}, "norm_first=True or without ReLU"),
+    ({"activation": "gelu"}, "norm_first=True or without ReLU"),
+    ({"batch_first": False}, "attention without batch_first=True"),
+    ({"bias": False}, "attention without batch_first=True, .*without bias")])
+def test_modules_that_not_all_can_compute_are_refused(change, message):
+    options = {"batch_first": True, **change}
+    with pytest.raises(ValueError, match=message):
+        PackedInputs.drawn(torch.nn.TransformerEncoderLayer(8, 2, 8, **options).eval(), [2], seed=0)
+
+
+def test_modules_in_training_are_refused():
+    with pytest.raises(ValueError, match="module in training mode"):
+        PackedInputs.drawn(torch.nn.MultiheadAttention(8, 2, batch_first=True), [2], seed=0)
+
+
+def test_seeds_draw_the_same_module_and_leave_the_global_generator_alone():
+    state = torch.random.get_rng_state()
+    first, again, other = (encoder_layer(8, 2, 8, seed=seed).self_attn.in_proj_bias for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert first.abs().min() > 0
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_versions_name_torch():
+    assert module_peer_versions()["torch"] == torch.__version__

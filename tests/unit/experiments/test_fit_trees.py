@@ -1,0 +1,228 @@
+"""Performance models as a task: trained, scored on what they have not seen, saved, exported."""
+
+import ctypes
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from gemm_table import drawn_shapes, write_gemm_table
+from sparse_table import patterns, write_spmm_table
+
+from sparloom.errors import MissingArtifact, SchemaError
+from sparloom.experiments.tree_subject import sparse_subject
+from sparloom.models import KernelCosts
+from sparloom.models.performance import GEMM_FEATURES, SPMM_FEATURES, load_interval, load_performance
+from sparloom.ops import SpMM
+from sparloom.space import SpmmSpace
+from sparloom.tuning import top_k
+
+SMALL = (
+    "task.sparse=[]", "task.others=[raw]", "task.folds=3", "growth.trees=20", "growth.leaves=15", "growth.threads=1",
+    "growth.learning_rate=0.3", "distilled.trees=30", "distilled.threads=1", "task.distillation.shapes=100",
+)
+SPARSE = (*SMALL, "task.sparse=[{_target_: sparloom.ops.SpMM}]", "growth.rows_per_leaf=5")
+METRICS = {"mean_efficiency", "p10_efficiency", "min_efficiency", "noise_ceiling", "static_efficiency",
+           "raw_mean_efficiency", "m1_mean_efficiency"}
+
+
+@pytest.fixture(scope="module")
+def fitted(build, tmp_path_factory) -> tuple[Path, dict]:
+    """Folder with everything, metrics of the run."""
+    folder = tmp_path_factory.mktemp("trees")
+    write_gemm_table(folder / "data", drawn_shapes(32), step=16)
+    out = folder / "out"
+    out.mkdir()
+    return folder, dict(build("fit_trees", *SMALL, folder=folder).run(out))
+
+
+def models(folder: Path) -> Path:
+    return folder / "artifacts" / "checkpoints" / "real" / "performance_cpu_kernels_t1_gemm"
+
+
+@pytest.mark.cc
+def test_metrics_have_the_names_that_were_agreed(fitted):
+    _, metrics = fitted
+    assert {f"oof/{name}" for name in METRICS} <= set(metrics)
+    assert metrics["oof/problems"] == 30
+    assert metrics["oof/unasked_problems"] == 2
+    assert metrics["oof/rows"] == 30 * 33
+    assert 0 < metrics["oof/min_efficiency"] <= metrics["oof/p10_efficiency"] <= metrics["oof/noise_ceiling"] <= 1
+    assert metrics["oof/mean_efficiency_low"] < metrics["oof/mean_efficiency"] < metrics["oof/mean_efficiency_high"]
+    share = metrics["oof/mean_efficiency"] / metrics["oof/noise_ceiling"]
+    assert metrics["oof/of_noise_ceiling"] == pytest.approx(share)
+
+
+@pytest.mark.cc
+def test_trees_choose_better_than_one_configuration_and_random_ones(fitted):
+    _, metrics = fitted
+    assert metrics["oof/mean_efficiency"] > metrics["oof/static_efficiency"] > metrics["oof/random_efficiency"]
+    assert metrics["oof/speedup_over_vendor"] == pytest.approx(1.3 * metrics["oof/mean_efficiency"], rel=0.1)
+    assert metrics["oof/lead_over_static_low"] <= metrics["oof/lead_over_static"]
+
+
+@pytest.mark.cc
+def test_every_choice_is_written(fitted):
+    folder, metrics = fitted
+    rows = pd.read_parquet(folder / "out" / "per_problem.parquet")
+    model = rows[rows["method"] == "model"]
+    assert len(model) == 30
+    assert model["efficiency"].mean() == pytest.approx(metrics["oof/mean_efficiency"])
+    assert set(rows["method"]) == {"model", "distilled", "raw", "static", "noise_ceiling", "random",
+                                   "vendor"}
+    assert set(model["slice"]) <= {"m1", "tiny", "medium", "large"}
+    assert model.groupby("fold").size().tolist() == [10, 10, 10]
+
+
+@pytest.mark.cc
+def test_the_saved_model_is_the_scored_one(fitted):
+    folder, metrics = fitted
+    model = load_performance(models(folder) / "full", spec=GEMM_FEATURES, platform="cpu_kernels", preset="t1")
+    assert model.trees == metrics["oof/trees"]
+    assert len(model.members) == len(set(model.folds.values())) == 3
+    lineage = json.loads((models(folder) / "lineage.json").read_text())
+    assert [entry["base"] for entry in lineage] == [None]
+    interval = load_interval(models(folder) / "interval", spec=GEMM_FEATURES)
+    assert interval.coverage == metrics["interval/meant"] == 0.9
+    assert metrics["interval/coverage"] > 0.75
+
+
+@pytest.mark.cc
+def test_the_header_stands_alone_and_was_compared(fitted, tmp_path):
+    folder, metrics = fitted
+    assert metrics["predict/c_error"] < 1e-6
+    assert metrics["predict/c_milliseconds"] < metrics["predict/distilled_milliseconds"]
+    user = tmp_path / "user.c"
+    user.write_text('#include "sparloom_gemm.h"\nint best(double m, double n, double k) '
+                    "{ return sparloom_gemm_best(m, n, k); }\n")
+    subprocess.run(["gcc", "-std=c99", "-Wall", "-Werror", "-shared", "-fPIC", f"-I{models(folder)}", "-o",
+                    tmp_path / "user.so", user, "-lm"], check=True)
+    library = ctypes.CDLL(str(tmp_path / "user.so"))
+    library.best.argtypes = [ctypes.c_double] * 3
+    assert 0 <= library.best(64, 64, 64) < 33
+
+
+@pytest.mark.cc
+def test_kernels_are_recommended_for_a_shape(fitted, build, tmp_path, capsys):
+    folder, _ = fitted
+    metrics = build("recommend", "shape=[48,64,80]", "verify=top", "kernels.rounds=1", folder=folder).run(tmp_path)
+    written = json.loads((tmp_path / "recommendation.json").read_text())
+    rates = [entry["gflops"] for entry in written["configurations"]]
+    assert rates == sorted(rates, reverse=True)
+    assert len({entry["config"] for entry in written["configurations"]}) == 5
+    assert all(entry["low"] <= entry["high"] for entry in written["configurations"])
+    assert written["configurations"][0]["seconds"] > 0
+    assert metrics["regret"] >= 1
+    assert metrics["gflops"] == rates[0]
+    shown = capsys.readouterr().out
+    assert "90% interval" in shown
+    assert "measured" in shown
+
+
+@pytest.mark.cc
+def test_the_distilled_model_alone_recommends_without_intervals(fitted, build, tmp_path, capsys):
+    folder = tmp_path / "fitted"
+    shutil.copytree(fitted[0], folder)
+    for name in ("full", "interval"):
+        shutil.rmtree(models(folder) / name)
+    build("recommend", "shape=[48,64,80]", folder=folder).run(tmp_path)
+    written = json.loads((tmp_path / "recommendation.json").read_text())["configurations"]
+    assert len({entry["config"] for entry in written}) == 5
+    assert "low" not in written[0]
+    assert "interval" not in capsys.readouterr().out
+
+
+@pytest.mark.cc
+def test_degenerate_shapes_are_left_to_the_default(fitted, build, tmp_path, capsys):
+    metrics = build("recommend", "shape=[64,1,64]", folder=fitted[0]).run(tmp_path)
+    assert metrics == {"fallback": 1}
+    assert "no model is asked, take tile_m=240" in capsys.readouterr().out
+
+
+def test_a_shape_has_three_extents(build, tmp_path):
+    with pytest.raises(ValueError, match=r"shape=\[64, 64\] is not \[m,n,k\]: rows and columns of the result"):
+        build("recommend", "shape=[64,64]", folder=tmp_path).run(tmp_path)
+
+
+def test_without_a_model_the_experiment_that_makes_it_is_named(build, tmp_path):
+    with pytest.raises(MissingArtifact, match="no performance model of gemm on cpu_kernels t1") as error:
+        build("recommend", "shape=[64,64,64]", folder=tmp_path).run(tmp_path)
+    assert error.value.experiment == "fit_trees"
+
+
+@pytest.mark.cc
+def test_a_model_grows_further_on_more_shapes(fitted, build, tmp_path):
+    folder, _ = fitted
+    write_gemm_table(tmp_path / "data", drawn_shapes(32) + drawn_shapes(40, seed=1)[:8], step=16)
+    task = build("fit_trees", *SMALL, f"task.base={models(folder) / 'full'}", "task.more_trees=10",
+                 folder=tmp_path)
+    metrics = task.run(tmp_path)
+    lineage = json.loads((models(tmp_path) / "lineage.json").read_text())
+    assert [entry["problems"] for entry in lineage] == [30, 38]
+    assert lineage[1]["trees"] == metrics["oof/trees"] == lineage[0]["trees"] + 3 * 10
+
+
+def test_the_sweep_that_judges_must_be_there(build, tmp_path):
+    write_gemm_table(tmp_path / "data", drawn_shapes(8), step=100)
+    task = build("fit_trees", *SMALL, "task.judging_sweep=2", folder=tmp_path)
+    with pytest.raises(SchemaError, match=r"sweep 2 shall judge .* the table has 2: collect with timing\.rounds=3"):
+        task.run(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def sparse_fitted(build, tmp_path_factory) -> tuple[Path, dict]:
+    folder = tmp_path_factory.mktemp("sparse_trees")
+    write_gemm_table(folder / "data", drawn_shapes(10), step=200)
+    write_spmm_table(folder / "data", 16)
+    return folder, dict(build("fit_trees", *SPARSE, folder=folder).run(folder))
+
+
+@pytest.mark.cc
+def test_sparse_kernels_are_chosen_out_of_families_that_are_known(sparse_fitted):
+    folder, metrics = sparse_fitted
+    assert metrics["spmm/oof_problems"] == 32
+    assert metrics["spmm/oof_rows"] == 16 * (72 + 90)
+    assert metrics["spmm/oof_mean_efficiency"] > metrics["spmm/oof_static_efficiency"]
+    assert {"spmm/oof_width_32_mean_efficiency", "spmm/oof_width_128_mean_efficiency"} <= set(metrics)
+    rows = pd.read_parquet(folder / "per_problem.parquet")
+    narrow = rows[(rows["op"] == "spmm") & (rows["width"] == 32) & (rows["config"] != "")]
+    assert not narrow["config"].str.contains("strip=64").any()
+
+
+@pytest.mark.cc
+def test_the_model_of_spmm_ranks_kernels_for_a_pattern(sparse_fitted):
+    folder, _ = sparse_fitted
+    name = folder / "artifacts" / "checkpoints" / "real" / "performance_cpu_kernels_t2_spmm" / "full"
+    costs = KernelCosts(load_performance(name, spec=SPMM_FEATURES), width=128)
+    uneven = patterns(2)["made/uneven1"]
+    first = top_k(costs, uneven, SpmmSpace(128), 1)[0].config
+    assert first["balance"] != "rows"
+    assert first["stream"] == 1
+
+
+@pytest.mark.cc
+def test_matrices_of_other_roles_are_left_alone(build, sparse_fitted, tmp_path):
+    folder, _ = sparse_fitted
+    task = build("fit_trees", *SMALL, "task.roles=[train]", folder=folder)
+    subject = sparse_subject(task.samples, task.sparse_platform, SpMM(), judging=1, roles=task.roles)
+    split = task.samples.split()
+    assert {split[name] for name in subject.scene.about["matrix"]} == {"train"}
+    assert subject.unasked.sum() == 2 * (split["made/empty"] == "train")
+
+
+@pytest.mark.cc
+def test_models_of_fewer_roles_lie_beside_those_of_all(build, sparse_fitted, tmp_path):
+    folder, _ = sparse_fitted
+    kept = folder / "artifacts" / "checkpoints" / "real"
+    usual = kept / "performance_cpu_kernels_t2_spmm" / "full"
+    before = load_performance(usual).folds
+    task = build("fit_trees", *SPARSE, "task.roles=[train]", "task.others=[]", folder=folder)
+    task.run(tmp_path)
+    split = task.samples.split()
+    unseen = load_performance(kept / "performance_cpu_kernels_t2_spmm_without_validation_without_test" / "full").folds
+    assert {split[name] for name in before} == {"train", "validation", "test"}
+    assert {split[name] for name in unseen} == {"train"}
+    assert load_performance(usual).folds == before
+    assert task.models.find(task.sparse_platform, SpMM(), task.samples) == usual.parent

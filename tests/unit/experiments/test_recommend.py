@@ -1,0 +1,160 @@
+"""Recommendations for a matrix file."""
+
+import json
+
+import numpy as np
+import pytest
+from small import SMALL
+
+from sparloom.errors import MissingArtifact, Unsupported
+from sparloom.experiments.recommend_shape import _read as read_shape
+from sparloom.models import MatrixView, Network
+from sparloom.ops import GemmShape
+from sparloom.sparse import Pattern, SparseMatrix, write_matrix
+
+FITTED = ("adviser=sparloom", "adviser.learning.selection.matrices=4",
+          "adviser.learning.selection.configs_per_matrix=4")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    pattern = Pattern.from_coo(rng.integers(0, 400, 3000), rng.integers(0, 300, 3000), (400, 300))
+    path = tmp_path_factory.mktemp("matrix") / "my matrix, (1).mtx"
+    write_matrix(path, SparseMatrix(pattern, np.ones(pattern.nnz, np.float32)))
+    return path
+
+
+def recommend(build, trained, path, *overrides):
+    return build("recommend", *SMALL, f"matrix='{path}'", *overrides, folder=trained)
+
+
+def test_five_different_programs_are_written(build, trained, file, tmp_path, capsys):
+    metrics = recommend(build, trained, file).run(tmp_path)
+    written = json.loads((tmp_path / "recommendation.json").read_text())
+    keys = [entry["config"] for entry in written["configurations"]]
+    assert len(set(keys)) == 5
+    behind = [entry["behind"] for entry in written["configurations"]]
+    assert behind[0] == 0
+    assert behind == sorted(behind)
+    assert metrics["lead"] == behind[1]
+    assert 0 <= metrics["familiarity_percentile"] <= 100
+    assert (tmp_path / "spy.png").exists()
+    assert (tmp_path / "spy.svg").exists()
+    shown = capsys.readouterr().out
+    assert "lead of the first" in shown
+    assert "familiarity" in shown
+    assert "regret" not in shown
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize(("verify", "line"), [("top", "regret_top5 "), ("all", "regret ")])
+def test_verified_choices_print_their_regret(build, trained, file, tmp_path, capsys, verify, line):
+    metrics = recommend(build, trained, file, f"verify={verify}").run(tmp_path)
+    lines = [text for text in capsys.readouterr().out.splitlines() if text.startswith(line)]
+    assert float(lines[0].split()[1]) == pytest.approx(metrics[line.strip()], abs=1e-4)
+    assert float(lines[0].split()[1]) >= 1
+    assert metrics["speedup"] > 0
+    assert json.loads((tmp_path / "recommendation.json").read_text())["configurations"][0]["seconds"] > 0
+
+
+def test_equal_matrices_get_equal_advice(build, trained, file, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        recommend(build, trained, file).run(tmp_path / name)
+    assert (tmp_path / "one" / "recommendation.json").read_bytes() == (
+        tmp_path / "two" / "recommendation.json").read_bytes()
+
+
+def test_matrix_is_embedded_once(build, trained, file, tmp_path, monkeypatch):
+    seen, embed = [], Network.embed
+    monkeypatch.setattr(Network, "embed", lambda net, inputs: seen.append(inputs) or embed(net, inputs))
+    recommend(build, trained, file).run(tmp_path)
+    assert [len(inputs) for inputs in seen] == [1]
+
+
+def test_matrix_without_nonzeros_is_refused(build, trained, tmp_path):
+    empty = tmp_path / "empty.mtx"
+    empty.write_text("%%MatrixMarket matrix coordinate real general\n3 3 0\n")
+    with pytest.raises(ValueError, match="has no nonzeros"):
+        recommend(build, trained, empty).run(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["%%MatrixMarket matrix coordinate real general\n3 3 2\n1 1 1.0\n", "garbage"])
+def test_broken_file_is_named(build, trained, tmp_path, text):
+    broken = tmp_path / "broken.mtx"
+    broken.write_text(text)
+    with pytest.raises(ValueError, match=r"broken.mtx"):
+        recommend(build, trained, broken).run(tmp_path)
+
+
+def test_no_matrix_is_refused(build, trained, tmp_path):
+    with pytest.raises(ValueError, match=r"no matrix given: add matrix=<path of a file that ends in .tar.gz"):
+        build("recommend", *SMALL, folder=trained).run(tmp_path)
+
+
+def test_unknown_verification_is_refused(build, trained, file, tmp_path):
+    with pytest.raises(ValueError, match="verify='some' is not one of none, top, all"):
+        recommend(build, trained, file, "verify=some").run(tmp_path)
+
+
+def test_platform_without_fine_tuned_model_is_refused(build, trained, file, tmp_path):
+    with pytest.raises(Unsupported, match=r"no fine-tuned model: choose a target such as platform@target=spade"):
+        recommend(build, trained, file, "platform@target=cpu").run(tmp_path)
+
+
+def test_other_preset_needs_its_own_model(build, trained, file, tmp_path):
+    with pytest.raises(MissingArtifact, match="finetuned_spade_cognate32_205_spmm"):
+        recommend(build, trained, file, "platform@target=spade_205").run(tmp_path)
+
+
+def test_other_network_is_not_taken(build, trained, file, tmp_path):
+    with pytest.raises(MissingArtifact, match=r"no checkpoint finetuned_spade_cognate32_spmm_cognate-\w+ of tiny"):
+        recommend(build, trained, file, "model.net.featurizer.pooling=multiscale").run(tmp_path)
+
+
+def test_model_that_learns_at_the_call_advises_alike_twice(build, trained, file, tmp_path, capsys):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        metrics = recommend(build, trained, file, *FITTED).run(tmp_path / name)
+        assert 0 <= metrics["familiarity_percentile"] <= 100
+    one, two = (json.loads((tmp_path / name / "recommendation.json").read_text()) for name in ("one", "two"))
+    assert one == two
+    assert one["adviser"] == "sparloom, 16 labels of 4 matrices, seed 0"
+    assert len({entry["config"] for entry in one["configurations"]}) == 5
+    assert "lead of the first" in capsys.readouterr().out
+
+
+def test_training_matrices_are_familiar_to_a_fitted_model(build, trained):
+    """The statistics of the four matrices that it has learned from are at distance 0 from themselves."""
+    adviser = build("recommend", *SMALL, *FITTED, folder=trained).adviser
+    inputs, statistics, walks = adviser.samples.inputs(), adviser.samples.statistics(), adviser.samples.walks()
+    nearest = {}
+    for name in inputs.names:
+        view = MatrixView.stored(inputs[name], statistics.loc[name].to_dict(), lambda name=name: walks[name])
+        nearest[name] = adviser.advise(view, list(adviser.platform.space(adviser.op).bind(view.shape))).familiarity
+    known = {name for name, found in nearest.items() if found.nearest == name}
+    assert len(known) == 4 <= len(adviser.learned_from & known)
+    assert {nearest[name].percentile for name in known} == {0}
+    assert {found.nearest for found in nearest.values()} <= known
+
+
+@pytest.mark.parametrize(("shape", "text"), [
+    ([512, 64.5, 512], r"n is 64.5, give an integer from 1 to 2147483647"), ([True, 64, 512], "m is True, give"),
+    ([0, 2, 3], "m is 0"), ([1, -2, 3], "n is -2"), ([1, 2, 2**31], "k is 2147483648"), ([1, 2, 10**30], "k is 1000"),
+    (["512", 2, 3], "m is '512'"), ([None, 2, 3], "m is None"), ([1, float("nan"), 2], "n is nan"),
+    ([1, [2], 3], "n is"),
+    ([1, 2], r"is not \[m,n,k\]"), ([1, 2, 3, 4], "is not"), (5, "shape=5 is not"), (True, "is not"), ("abc", "is not"),
+    ({"a": 1, "b": 2, "c": 3}, "is not")])
+def test_extents_are_integers_in_range(shape, text):
+    with pytest.raises(ValueError, match=text):
+        read_shape(shape)
+
+
+def test_whole_numbers_are_extents():
+    assert read_shape([1e3, 64, 512]) == GemmShape(1000, 64, 512)
+
+
+def test_a_matrix_and_a_shape_are_not_answered_at_once(build, trained, file, tmp_path):
+    with pytest.raises(ValueError, match=r"shape=\[64, 64, 64\]: give one of them"):
+        recommend(build, trained, file, "shape=[64,64,64]").run(tmp_path)

@@ -1,0 +1,43 @@
+"""An emulated GPU to decide on, and decisions whose outcome is known."""
+
+import pytest
+from device_operands import LIBRARIES, POLICY
+from emulated_gpu import EmulatedGpu
+
+from sparloom.tuning import Race
+from sparloom.tuning.sparse import CudaPlace, decide
+from sparloom.tuning.sparse.cuda_rates import CudaRates
+
+
+@pytest.fixture
+def second_wins(monkeypatch):
+    """Seconds of races in which the second candidate is fastest, and of duels that it wins."""
+    monkeypatch.setattr(decide, "race", lambda calls, **_: Race(
+        tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))
+    monkeypatch.setattr(decide, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
+
+
+@pytest.fixture
+def sheet_rates(monkeypatch):
+    """Rates as measured: the emulator is far too slow for that."""
+    monkeypatch.setattr("sparloom.tuning.sparse.cuda_rates.measure_cuda_rates",
+                        lambda gpu: CudaRates.of_data_sheet(gpu.device))
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory) -> EmulatedGpu:
+    return EmulatedGpu(tmp_path_factory.mktemp("gpu"))
+
+
+@pytest.fixture(scope="module")
+def where(gpu) -> CudaPlace:
+    return CudaPlace(gpu, LIBRARIES)
+
+
+@pytest.fixture
+def here(where, monkeypatch, tmp_path) -> CudaPlace:
+    """The device that calls find, with a cache of its own."""
+    monkeypatch.setattr(CudaPlace, "here", lambda: where)
+    monkeypatch.setattr(CudaPlace, "policy", lambda self: POLICY)
+    monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
+    return where

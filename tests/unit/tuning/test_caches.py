@@ -1,0 +1,71 @@
+"""Whether caches hold dense rows, and what follows for kernels."""
+
+import numpy as np
+import pytest
+
+from sparloom.ops import SDDMM, SpMM
+from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning.caches import Caches
+from sparloom.tuning.sparse.cpu_place import CpuPlace
+
+SMALL = Caches(near_bytes=1 << 12, far_bytes=1 << 17, threads=2)
+
+
+def pattern(rows, columns):
+    return Pattern((rows, rows), np.arange(rows + 1) * columns.shape[1], np.sort(columns, axis=1).ravel())
+
+
+def banded(rows):
+    return pattern(rows, np.clip(np.arange(rows)[:, None], 4, rows - 4) + np.arange(-4, 4))
+
+
+@pytest.mark.parametrize(("rows", "overflow", "distant"), [
+    (96, False, False), (97, True, False), (128, True, False), (129, True, True)])
+def test_sizes_decide(rows, overflow, distant):
+    assert SMALL.overflow(banded(rows), 32) is overflow  # 2 * rows * 32 * 4 bytes > 3 * 2 * 4 KiB
+    assert SMALL.distant(banded(rows), 32) is distant  # ... > 128 KiB / 4
+
+
+def operands(op, found, width):
+    return op.operands(SparseMatrix(found, np.ones(found.nnz, np.float32)), width, 0)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(Caches, "here", classmethod(lambda cls, threads: SMALL))
+
+
+def test_the_safe_kernel_follows_the_caches(small):
+    place = CpuPlace(2)
+    near, far = (place.safe(SpMM(), operands(SpMM(), banded(rows), 16)) for rows in (60, 900))
+    assert (near["stream"], near["prefetch"], near["balance"]) == (0, 0, "nonzeros")
+    assert (far["stream"], far["prefetch"], far["balance"]) == (1, 8, "nonzeros")
+
+
+def test_sddmm_takes_groups_of_one_row_where_rows_are_long_and_narrow(small):
+    def safe(rows, width, found=banded):
+        return CpuPlace(2).safe(SDDMM(), operands(SDDMM(), found(rows), width))
+
+    def long(rows):
+        return pattern(rows, np.tile(np.arange(30), (rows, 1)))
+
+    assert [safe(30, width, long)["group"] for width in (16, 128, 129)] == [4, 4, 1]
+    assert safe(30, 16)["group"] == 1
+    assert [safe(rows, 16)["prefetch"] for rows in (60, 900)] == [0, 8]  # 2 * rows * 16 * 4 bytes: 7.5 and 112.5 KiB
+
+
+def test_what_reads_all_nonzeros_takes_longer_to_bind(small):
+    place, given = CpuPlace(2), operands(SpMM(), banded(900), 16)
+    safe, pattern = place.safe(SpMM(), given), given.matrix.pattern
+    assert place.binding_seconds(safe, pattern) == 0
+    assert 1e-6 < place.binding_seconds(safe.replace(together=4), pattern) < 1e-4
+    assert 1e-6 < place.binding_seconds(safe.replace(order="column"), pattern) < 1e-4
+
+
+def test_a_sample_does_not_choose_what_it_cannot_show(small):
+    place, given = CpuPlace(2), operands(SpMM(), banded(900), 16)
+    assert {config["stream"] for config in place.configs(SpMM(), given, sampled=True)} == {1}
+    assert {config["prefetch"] for config in place.configs(SpMM(), given, sampled=True)} == {4, 8}
+    assert {config["stream"] for config in place.configs(SpMM(), given, sampled=False)} == {0, 1}
+    given = operands(SpMM(), banded(60), 16)
+    assert {config["prefetch"] for config in place.configs(SpMM(), given, sampled=True)} == {0, 4, 8}

@@ -1,0 +1,246 @@
+"""spmm, sddmm and csr_attention as users call them: results, operands of every kind, what is refused."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import scipy.sparse
+from csr_operands import close, dense, matrix
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kept_files import kept_files
+from strategies import patterns
+
+import sparloom
+from sparloom.errors import NotDecided
+from sparloom.ops import SDDMM, CsrAttention, SpMM, SpmmMax, assert_close
+from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning import Decision, PlanCache
+from sparloom.tuning.sparse import CsrChoice, CsrDecider, CsrPolicy
+
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
+
+
+@pytest.mark.parametrize("width", [1, 32, 100])
+def test_results_are_right(width):
+    a, x, q = matrix(), dense(200, width), dense(300, width)
+    for _ in range(2):
+        close(SpMM(), a, {"B": x}, sparloom.spmm(a, x))
+        close(SDDMM(), a, {"B": q, "C": x}, sparloom.sddmm(a, q, x))
+    heads = {"Q": q.reshape(300, 1, width), "K": x.reshape(200, 1, width), "V": dense(200, 1, 17)}
+    found = sparloom.csr_attention(a, *heads.values())
+    close(CsrAttention(), a, heads, found)
+    flat = sparloom.csr_attention(a, *(array[:, 0] for array in heads.values()))
+    assert np.array_equal(flat, found[:, 0])
+
+
+def test_mean_divides_by_what_a_row_has():
+    a, x = matrix(), dense(200, 16)
+    lengths = np.maximum(np.diff(a.indptr), 1)[:, None]
+    np.testing.assert_allclose(sparloom.spmm(a, x, reduce="mean"), sparloom.spmm(a, x) / lengths, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [0, 300])
+def test_no_columns_give_empty_results(rows):
+    """As SciPy does; nothing is decided about them."""
+    a = matrix()[:rows]
+    ready, x, q = sparloom.prepare(a), np.zeros((200, 0), np.float32), np.zeros((rows, 0), np.float32)
+    for _ in range(2):
+        for reduce in ("sum", "mean", "max"):
+            assert sparloom.spmm(a, x, reduce=reduce).shape == (rows, 0)
+            assert ready.spmm(x, reduce=reduce, out=np.empty((rows, 0), np.float32)).shape == (rows, 0)
+        assert [each.shape for each in ready.spmm_max(x)] == [(rows, 0)] * 2
+        out = np.ones(a.nnz, np.float32)
+        assert ready.sddmm(q, x, out=out) is out
+        assert not out.any()
+        assert not sparloom.sddmm(a, q, x).any()
+        heads = dense(rows, 2, 3), dense(200, 2, 3)
+        assert sparloom.csr_attention(a, *heads, np.zeros((200, 2, 0), np.float32)).shape == (rows, 2, 0)
+    with pytest.raises(ValueError, match="attention divides by the width of a head: give at least 1"):
+        sparloom.csr_attention(a, q, x, dense(200, 4))
+    with pytest.raises(ValueError, match=r"spmm with operands of shapes \(\(0,\),\) computes nothing"):
+        ready.plan("spmm", B=x)
+
+
+def test_the_maximum_is_taken_of_what_a_row_has():
+    a, x = matrix(), dense(200, 16)
+    close(SpmmMax(), a, {"B": x}, sparloom.spmm(a, x, reduce="max"))
+
+
+@pytest.mark.parametrize("libraries", [{}, {"spmm_max": {"other": lambda matrix, threads: None}}],
+                         ids=["own", "library"])
+def test_the_places_of_maxima(tmp_path, monkeypatch, libraries):
+    """Those of our own kernel, whoever else was chosen for the maxima alone."""
+    if libraries:
+        monkeypatch.setattr(CsrDecider, "decide", lambda *_: (CsrChoice(library="other"), Decision("rule", "chosen")))
+    a = matrix()
+    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), libraries=libraries, policy=CsrPolicy())
+    lengths = np.diff(a.indptr)
+    for x, values in ((dense(200, 16), None), (dense(200, 16, seed=4), None), (dense(200, 16), -a.data)):
+        result, places = ready.spmm_max(x, values=values)
+        products = (a.data if values is None else values)[:, None] * x[a.indices]
+        assert (places[lengths == 0] == -1).all()
+        assert (result[lengths == 0] == 0).all()
+        filled = places[lengths > 0]
+        assert np.array_equal(result[lengths > 0], products[filled, np.arange(16)])
+        assert np.array_equal(result[lengths > 0], np.maximum.reduceat(products, a.indptr[:-1][lengths > 0]))
+        assert (np.searchsorted(a.indptr, filled, side="right") - 1 == np.flatnonzero(lengths)[:, None]).all()
+    assert ready.plan("spmm_max", B=x).choice.library == ("other" if libraries else "")
+
+
+def test_places_are_not_found_without_a_decision(tmp_path):
+    ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), replay_only=True)
+    with pytest.raises(NotDecided, match="no plan for spmm_max"):
+        ready.spmm_max(dense(200, 8))
+    with pytest.raises(ValueError, match=r"X has shape \(199, 8\): it must be \(200, width\)"):
+        ready.spmm_max(dense(199, 8))
+
+
+def test_other_values_on_the_same_pattern_need_no_new_decision():
+    cache = PlanCache.of_this_user()
+    a, x = matrix(seed=5), dense(200, 24)
+    for _ in range(80):
+        sparloom.spmm(a, x)
+    kept = kept_files(cache.folder)
+    other = scipy.sparse.csr_array((2 * a.data, a.indices, a.indptr), shape=a.shape)
+    close(SpMM(), other, {"B": x}, sparloom.spmm(other, x))
+    assert kept_files(cache.folder, "schedule")
+    assert kept_files(cache.folder) == kept
+
+
+def test_operands_of_every_kind():
+    a, x = matrix(), dense(200, 8)
+    expected = sparloom.spmm(a, x)
+    wide = scipy.sparse.csr_array((a.data, a.indices.astype(np.int64), a.indptr.astype(np.int64)), shape=a.shape)
+    shuffled = a.copy()
+    shuffled.indices[:2], shuffled.data[:2] = a.indices[1::-1], a.data[1::-1]
+    shuffled.has_sorted_indices = shuffled.has_canonical_format = False
+    for each in (wide, a.tocsc(), a.tocoo(), scipy.sparse.csr_matrix(a), shuffled, (a.indptr, a.indices, a.data),
+                  (wide.indptr, wide.indices, a.data, a.shape), SparseMatrix(Pattern.from_scipy(a), a.data)):
+        assert_close(sparloom.spmm(each, x), expected.astype(np.float64), terms=40)
+    for each in (np.asfortranarray(x), np.repeat(x, 2, axis=0)[::2], memoryless(x)):
+        assert np.array_equal(sparloom.spmm(a, each), expected)
+
+
+def memoryless(array):
+    """An object that speaks DLPack and nothing else."""
+    class Foreign:
+        ndim, shape = array.ndim, array.shape
+
+        def __dlpack__(self, **options):
+            return array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return array.__dlpack_device__()
+
+    return Foreign()
+
+
+@pytest.mark.parametrize(("given", "error", "message"), [
+    (lambda a: a.toarray(), TypeError, "A is ndarray: give a SciPy matrix"),
+    (lambda a: a.astype(np.float64), TypeError, r"values of A are float64: pass A.astype\(numpy.float32\)"),
+    (lambda a: (a.indptr, a.indices), TypeError, "A is a tuple of 2"),
+    (lambda a: (a.indptr, a.indices.astype(float), a.data), TypeError, "indices of A is float64"),
+    (lambda a: (a.indptr, a.indices + 150, a.data), ValueError, "indices of A run from .* columns are 0 to 199"),
+    (lambda a: (a.indptr[::-1].copy(), a.indices, a.data), ValueError, "indptr of A must be 301 numbers that rise"),
+    (lambda a: (a.indptr[:-1], a.indices, a.data), ValueError, "indptr of A must be 300 numbers"),
+    (lambda a: (a.indptr, a.indices, a.data[1:]), ValueError, "values for .* indices"),
+    (lambda a: (a.indptr[None], a.indices, a.data), ValueError, "indptr of A has shape"),
+])
+def test_matrices_that_are_none_are_refused(given, error, message):
+    with pytest.raises(error, match=message):
+        sparloom.spmm(given(matrix()), dense(200, 8))
+
+
+@pytest.mark.parametrize(("given", "error", "message"), [
+    (dense(199, 8), ValueError, r"X has shape \(199, 8\): it must be \(200, width\)"),
+    (dense(200), ValueError, r"X has shape \(200,\)"),
+    (dense(200, 8).astype(np.float64), TypeError, "X is float64"),
+    ([[1.0]], TypeError, "X is list: give a NumPy array"),
+])
+def test_dense_operands_that_do_not_fit_are_refused(given, error, message):
+    with pytest.raises(error, match=message):
+        sparloom.spmm(matrix(), given)
+
+
+def test_shapes_must_agree():
+    a = matrix()
+    with pytest.raises(ValueError, match=r"Q has shape \(300, 8\) and K \(200, 9\)"):
+        sparloom.sddmm(a, dense(300, 8), dense(200, 9))
+    with pytest.raises(ValueError, match="V has 3 heads and Q 2"):
+        sparloom.csr_attention(a, dense(300, 2, 8), dense(200, 2, 8), dense(200, 3, 8))
+    with pytest.raises(ValueError, match="reduce='min': give one of sum, mean, max"):
+        sparloom.spmm(a, dense(200, 8), reduce="min")
+
+
+@settings(max_examples=30, deadline=None)
+@given(pattern=patterns(max_rows=40), width=st.integers(1, 40), threads=st.integers(1, 3))
+def test_any_pattern_is_right(pattern, width, threads):
+    values = np.random.default_rng(0).uniform(-1, 1, pattern.nnz).astype(np.float32)
+    ready = sparloom.prepare(SparseMatrix(pattern, values), threads=threads)
+    x, q = dense(pattern.cols, width), dense(pattern.rows, width)
+    a = ready.matrix.to_scipy()
+    close(SpMM(), a, {"B": x}, ready.spmm(x))
+    close(SDDMM(), a, {"B": q, "C": x}, ready.sddmm(q, x))
+
+
+def test_torch_is_not_imported():
+    code = ("import sys, numpy, scipy.sparse, sparloom; a = scipy.sparse.eye_array(5, format='csr', dtype='float32'); "
+            "x = numpy.ones((5, 3), 'float32'); assert (sparloom.spmm(a, x) == x).all(); "
+            "assert 'torch' not in sys.modules")
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_results_go_where_the_caller_wants_them():
+    a, x = matrix(), dense(200, 12)
+    expected = sparloom.spmm(a, x)
+    out = np.full((300, 12), 7, np.float32)
+    assert sparloom.spmm(a, x, out=out) is out
+    assert np.array_equal(out, expected)
+    ready = sparloom.prepare(a)
+    scores = np.empty(a.nnz, np.float32)
+    assert ready.sddmm(dense(300, 12), x, out=scores) is scores
+    with pytest.raises(ValueError, match=r"out is \(300, 11\): it must be an array of shape \(300, 12\)"):
+        sparloom.spmm(a, x, out=out[:, :11])
+    square = matrix(200, 200)
+    with pytest.raises(ValueError, match="out lies in the memory of an operand"):
+        sparloom.spmm(square, x, out=x)
+    frozen = out.copy()
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="the result is read-only"):
+        sparloom.spmm(a, x, out=frozen)
+
+
+def test_rows_out_of_order_are_right_each_time():
+    a, x = matrix(seed=3), dense(200, 8)
+    expected = sparloom.spmm(a, x)
+    row = int(np.argmax(np.diff(a.indptr)))
+    shuffled = (a.indptr, a.indices.copy(), a.data.copy())
+    there = slice(a.indptr[row], a.indptr[row + 1])
+    for array in shuffled[1:]:
+        array[there] = array[there][::-1]
+    for _ in range(2):
+        assert_close(sparloom.spmm(shuffled, x), expected.astype(np.float64), terms=40)
+    shuffled[2][there] *= 2
+    assert not np.allclose(sparloom.spmm(shuffled, x)[row], expected[row])
+
+
+@pytest.mark.parametrize("rows", [300, 20_000])
+def test_threads_may_share_what_is_prepared(rows):
+    """Results of many rows take memory of others that are gone, never of those that are held."""
+    ready, xs = sparloom.prepare(matrix(rows), libraries={}), [dense(200, 8, seed=seed) for seed in range(16)]
+    expected = [ready.spmm(x) for x in xs]
+    copies = [each.copy() for each in expected]
+
+    def held(place):
+        found = [ready.spmm(xs[place]) for _ in range(3)]
+        del found[0]
+        found.append(ready.spmm(xs[place]))
+        return all(np.array_equal(each, expected[place]) for each in found)
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            assert all(pool.map(held, range(len(xs))))
+    assert all(map(np.array_equal, expected, copies))

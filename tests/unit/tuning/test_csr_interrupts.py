@@ -1,0 +1,243 @@
+"""Calls that are interrupted: by an exception at any point, by another call of the same thread, by other threads."""
+
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from csr_operands import close, dense, matrix
+
+import sparloom
+from sparloom.jit import NativeCall, ResultPool
+from sparloom.ops import SpMM
+from sparloom.platforms.cpu_kernels.sparse_family import SparseCall
+from sparloom.platforms.cpu_kernels.spmm import SpmmKernels
+from sparloom.tuning import PlanCache, Rates
+from sparloom.tuning.sparse import CpuPlace, CsrDecider, CsrPolicy, Prepared, ProbeLog
+from sparloom.tuning.sparse.online import OnlineRace
+from sparloom.tuning.sparse.online_replay import OnlineReplay
+
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
+
+A, X = matrix(), dense(200, 16)
+EFFORT = replace(CsrPolicy.online().effort, candidates=3, repetitions=2, pairs=(2, 3))
+POLICY = CsrPolicy.online(effort=EFFORT, runs=1e6)
+MOST = 40  # calls until a decision
+FILES = frozenset(str(Path(sparloom.__file__).parent / "dispatch" / name) for name in (
+    "csr/online.py", "csr/online_replay.py", "csr/prepared.py", "csr/decide.py", "csr/contest.py", "csr/replay.py",
+    "csr/probe_log.py", "load.py", "plan_cache.py"))
+
+
+@pytest.fixture
+def paced(monkeypatch):
+    """Runs that take a millisecond, the more the earlier their candidate is listed: decisions are always the same."""
+    def timed(call, runs):
+        call()
+        return 1e-3
+
+    monkeypatch.setattr(CpuPlace, "timer", lambda self, clock: timed)
+
+
+@pytest.fixture(scope="module")
+def rates(tmp_path_factory) -> Rates:
+    """Rates of this machine, measured once."""
+    return PlanCache(tmp_path_factory.mktemp("rates")).rates(2)
+
+
+@pytest.fixture
+def cache(tmp_path, rates) -> PlanCache:
+    """A folder in which nothing is decided, and nothing has to be measured but candidates."""
+    return with_rates(tmp_path, rates)
+
+
+def with_rates(folder: Path, rates: Rates) -> PlanCache:
+    made = PlanCache(folder)
+    made.keep_rates(2, rates)
+    return made
+
+
+class Points:
+    """The points of calls at which the interpreter runs signal handlers, and an exception at one of them.
+
+    These are the beginning of a Python function, and where a function, or one in C, has returned.
+    """
+
+    def __init__(self, at: int, exception: type[BaseException]) -> None:
+        self.passed: list[str] = []
+        self._at, self._exception = at, exception
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        sys.setprofile(self._step)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def _step(self, frame: FrameType, event: str, argument: Any) -> None:
+        code: CodeType = frame.f_code
+        if event in ("call", "return", "c_return") and code.co_filename in FILES:
+            called = getattr(argument, "__name__", "") if event == "c_return" else ""
+            self.passed.append(f"{code.co_qualname}:{frame.f_lineno} {event} {called}")
+            if len(self.passed) == self._at:
+                sys.setprofile(None)
+                raise self._exception
+
+
+def run(calls: int, call: Callable[[], Any], at: int, exception: type[BaseException]) -> Points:
+    """Call so often, or until the exception comes."""
+    points = Points(at, exception)
+    try:
+        with points.watched():
+            for _ in range(calls):
+                call()
+    except exception:
+        pass
+    return points
+
+
+@pytest.mark.parametrize(("exception", "step"), [(KeyboardInterrupt, 3), (MemoryError, 30)])
+def test_an_exception_at_any_point_leaves_a_matrix_that_computes_and_decides(tmp_path, rates, paced, exception, step):
+    def prepared(name: str) -> Prepared:
+        return sparloom.prepare(A, cache=with_rates(tmp_path / name, rates), policy=POLICY, threads=2)
+
+    ready = prepared("all")
+    passed = run(30, lambda: ready.spmm(X), 0, exception).passed
+    assert ready.decided("spmm", B=X)
+    first = {point: at for at, point in reversed(list(enumerate(passed, 1)))}
+    last = {point: at for at, point in enumerate(passed, 1)}
+    assert len(first) > 200
+    for at in sorted({*first.values(), *last.values()})[::step]:
+        ready = prepared(str(at))
+        points = run(30, lambda ready=ready: ready.spmm(X), at, exception)
+        for _ in range(MOST):
+            result = ready.spmm(X)
+            if ready.decided("spmm", B=X) and not isinstance(next(iter(ready._replays.values())), OnlineReplay):
+                break
+        else:
+            pytest.fail(f"{points.passed[-1]}: no decision after {MOST} calls")
+        close(SpMM(), A, {"B": X}, result)
+        close(SpMM(), A, {"B": X}, ready.spmm(X))
+
+
+def test_a_library_that_fails_on_a_sample_is_left_out(tmp_path, rates, caplog):
+    def broken(matrix, threads):
+        raise RuntimeError("no such format")
+
+    a, x = matrix(20000, 1500), dense(1500, 16)
+    for policy in (CsrPolicy.online(runs=1e6), CsrPolicy(calibrate="full")):
+        ready = sparloom.prepare(a, cache=with_rates(tmp_path / policy.calibrate, rates), policy=policy, threads=2,
+                                 libraries={"spmm": {"broken": broken}})
+        while not ready.decided("spmm", B=x):
+            result = ready.spmm(x)
+        assert ready.plan("spmm", B=x).choice.config
+        close(SpMM(), a, {"B": x}, result)
+    assert "no such format" in caplog.text
+
+
+def interrupting(monkeypatch, owner: type, name: str, call: Callable[[], None]) -> list[int]:
+    """Run a call, but not within itself, at the beginning and the end of a method: what a signal handler may do.
+
+    Returns:
+        A list that grows with every run.
+    """
+    method, runs, running = getattr(owner, name), [], []
+
+    def interrupt() -> None:
+        if not running:
+            running.append(1)
+            call()
+            running.clear()
+            runs.append(1)
+
+    def wrapped(self, *args, **kwargs):
+        interrupt()
+        result = method(self, *args, **kwargs)
+        interrupt()
+        return result
+
+    monkeypatch.setattr(owner, name, wrapped)
+    return runs
+
+
+PLACES = {
+    "allocation": (ResultPool, "empty"), "rooms": (ResultPool, "_room"), "pointing": (SpmmKernels, "rebind"),
+    "run": (NativeCall, "__call__"), "counting": (OnlineRace, "record"), "decision": (Prepared, "_keep"),
+    "lines": (ProbeLog, "_append"), "binding": (SpmmKernels, "bind"), "choosing": (CsrDecider, "entrants"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_call_that_interrupts_another_one_is_right_and_so_is_the_other(cache, monkeypatch, place):
+    a, one, two = matrix(5000, 200), dense(200, 16), dense(200, 16, seed=2)
+    ready = sparloom.prepare(a, cache=cache, threads=2, libraries={}, policy=POLICY)
+    wanted = [a.astype(np.float64) @ x for x in (one, two)]
+    inner = []
+
+    def call() -> None:
+        inner[:] = [ready.spmm(two)]
+        if ready.decided("spmm", B=one):
+            inner.append(ready.spmm(two))
+
+    runs = interrupting(monkeypatch, *PLACES[place], call)
+    for _ in range(25):
+        outer = ready.spmm(one)
+        np.testing.assert_allclose(outer, wanted[0], atol=1e-4)
+        for result in inner:
+            np.testing.assert_allclose(result, wanted[1], atol=1e-4)
+    assert runs
+    while not ready.decided("spmm", B=one):
+        ready.spmm(one)
+
+
+@pytest.mark.parametrize("place", ["pointing", "run", "counting"])
+def test_a_plan_that_is_asked_for_in_the_middle_of_a_call_is_made(cache, monkeypatch, place):
+    ready = sparloom.prepare(matrix(5000, 200), cache=cache, threads=2, libraries={}, policy=POLICY)
+    x = dense(200, 16)
+    plans = []
+    interrupting(monkeypatch, *PLACES[place], lambda: plans.append(ready.plan("spmm", B=x)))
+    for _ in range(4):
+        ready.spmm(x)
+    assert plans[0] is ready.plan("spmm", B=x)
+
+
+def test_threads_that_share_a_matrix_get_their_own_results(cache):
+    a = matrix(5000, 200)
+    ready = sparloom.prepare(a, cache=cache, threads=2)
+    operands = [dense(200, 16, seed=seed) for seed in range(4)]
+
+    def several(x):
+        return [ready.spmm(x) for _ in range(30)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for x, results in zip(operands, pool.map(several, operands), strict=True):
+            for result in results[::10]:
+                close(SpMM(), a, {"B": x}, result)
+
+
+def test_values_of_a_call_that_was_abandoned_are_not_read(monkeypatch):
+    a, x = matrix(), dense(200, 16)
+    ready = sparloom.prepare(a, cache=PlanCache(None), threads=1, libraries={}, policy=POLICY)
+    own = np.ones(a.nnz, np.float32)
+    while not ready.decided("spmm", B=x):
+        ready.spmm(x, values=own)
+    set_attribute = SparseCall.__setattr__
+
+    def abandoned(call, name, value):
+        if name == "_values" and value is not None:
+            raise KeyboardInterrupt
+        set_attribute(call, name, value)
+
+    monkeypatch.setattr(SparseCall, "__setattr__", abandoned)
+    with pytest.raises(KeyboardInterrupt):
+        ready.spmm(x, values=np.zeros(a.nnz, np.float32))
+    monkeypatch.undo()
+    ones = scipy.sparse.csr_array((own, a.indices, a.indptr), shape=a.shape)
+    close(SpMM(), ones, {"B": x}, ready.spmm(x, values=own))

@@ -1,0 +1,218 @@
+"""Calls of a program that are the race: what they compute, when they end, what is kept of them."""
+
+import gc
+import json
+import weakref
+
+import numpy as np
+import pytest
+from csr_operands import close, dense, matrix
+from kept_files import kept_files, text_of
+
+import sparloom
+from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax
+from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning import Guardrail, PlanCache, list_plans
+from sparloom.tuning.sparse import CsrPolicy, Prepared
+from sparloom.tuning.sparse.contest import FewRows
+from sparloom.tuning.sparse.online import OnlineRace
+from sparloom.tuning.sparse.replay import NativeReplay
+
+pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
+EFFORT = CsrPolicy.online().effort
+MOST = 2 + 2 * EFFORT.repetitions * EFFORT.candidates + 3 * (EFFORT.pairs[1] - EFFORT.repetitions)  # calls
+LENIENT = CsrPolicy.online(guardrail=Guardrail(alpha=1e6, errors=0), runs=1e6)  # nearly any kernel wins
+
+
+def calls(ready, rows, cols, width):
+    """Each operation, with its operands and what calls it."""
+    x, q = dense(cols, width), dense(rows, width)
+    heads = {"Q": q.reshape(rows, 2, -1), "K": x.reshape(cols, 2, -1), "V": dense(cols, 2, 3)}
+    return [("spmm", SpMM(), {"B": x}, lambda: ready.spmm(x)),
+            ("spmm_max", SpmmMax(), {"B": x}, lambda: ready.spmm(x, reduce="max")),
+            ("sddmm", SDDMM(), {"B": q, "C": x}, lambda: ready.sddmm(q, x)),
+            ("attention", CsrAttention(2), heads, lambda: ready.attention(*heads.values()))]
+
+
+@pytest.mark.parametrize("policy", [None, LENIENT], ids=["default", "lenient"])
+@pytest.mark.parametrize("place", range(4), ids=["spmm", "spmm_max", "sddmm", "attention"])
+def test_every_call_is_right_until_and_after_it_is_decided(tmp_path, policy, place):
+    a = matrix(2000, 1500)
+    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=policy)
+    name, op, operands, call = calls(ready, 2000, 1500, 16)[place]
+    number = 0
+    while not ready.decided(name, **operands):
+        assert not kept_files(tmp_path, "schedule")
+        close(op, a, operands, call())
+        number += 1
+    assert 3 < number <= MOST
+    close(op, a, operands, call())
+    decision = ready.plan(name, **operands).decision
+    assert decision.origin == "measured"
+    arms = list({trial.candidate: trial for trial in reversed(decision.trials)}.values())
+    assert sum(len(trial.seconds) for trial in arms) == decision.executions - 2 == number - 2
+    assert len(arms) > 2
+    (kept,) = kept_files(tmp_path, "schedule")
+    again = sparloom.prepare(a, cache=PlanCache(tmp_path), replay_only=True, policy=policy)
+    assert again.plan(name, **operands).choice == ready.plan(name, **operands).choice
+    assert json.loads(text_of(kept))["key"]["calibrate"] == "online"
+
+
+def test_a_program_that_calls_once_measures_nothing_and_keeps_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(PlanCache, "rates", None)
+    ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path))
+    ready.spmm(dense(200, 8))
+    assert not ready.decided("spmm", B=dense(200, 8))
+    assert not kept_files(tmp_path)
+
+
+def test_calls_with_places_of_maxima_are_decided_on_their_own(tmp_path):
+    a, x = matrix(2000, 1500), dense(1500, 16)
+    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=LENIENT)
+    filled = np.diff(a.indptr) > 0
+    for _ in range(MOST):
+        result, places = ready.spmm_max(x)
+        assert result.shape == places.shape == (2000, 16)
+        assert np.array_equal(result[filled], (a.data[:, None] * x[a.indices])[places[filled], np.arange(16)])
+    assert ready.decided("spmm_max", B=x)
+    close(SpmmMax(), a, {"B": x}, ready.spmm(x, reduce="max"))
+
+
+@pytest.fixture
+def second_wins(monkeypatch):
+    """The first candidate seems to be the fastest by far."""
+    record = OnlineRace.record
+    monkeypatch.setattr(OnlineRace, "record", lambda race, seconds: record(race, 1e-3 / (1 + (race.turn == 1))))
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_winner_that_computes_something_else_is_refused(tmp_path, monkeypatch, caplog, second_wins, wrong):
+    a, x = matrix(2000, 1500), dense(1500, 16)
+    ready = sparloom.prepare(a, threads=1, cache=PlanCache(tmp_path), policy=LENIENT, libraries={})
+    if wrong:
+        safe, timed = ready.where.safe(SpMM(), Operands(ready.matrix, {"B": x})), NativeReplay.timed
+
+        def shifted(replay, *given):
+            result, seconds = timed(replay, *given)
+            return result + (replay._config != safe), seconds
+
+        monkeypatch.setattr(NativeReplay, "timed", shifted)
+    while not ready.decided("spmm", B=x):
+        last = ready.spmm(x)
+    plan = ready.plan("spmm", B=x)
+    first, challenger = (plan.decision.trials[place].candidate for place in (0, 1))
+    assert plan.choice.config == (first if wrong else challenger)
+    assert ("refused: other than the baseline: element" in plan.decision.reason) is wrong
+    assert ("is refused" in caplog.text) is wrong
+    close(SpMM(), a, {"B": x}, last)
+    (kept,) = (plan for plan in list_plans(tmp_path, now=0.0) if plan.kind == "csr")  # beside rates of the machine
+    assert kept.speedup == pytest.approx(1.0 if wrong else 2.0)
+
+
+def test_a_candidate_that_fails_is_out_and_its_call_is_right(tmp_path, caplog):
+    def broken(matrix, threads):
+        def product(operands):
+            if operands.matrix.pattern.rows == 20000:
+                raise MemoryError("all rows")
+            return expected[: operands.matrix.pattern.rows]
+        return product
+
+    a, x = matrix(20000, 1500), dense(1500, 16)
+    expected = a @ x
+    policy = CsrPolicy.online(least_seconds=0, runs=1e6, least_nonzeros=1000)
+    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=policy, libraries={"spmm": {"broken": broken}})
+    while not ready.decided("spmm", B=x):
+        close(SpMM(), a, {"B": x}, ready.spmm(x))
+    assert ready.plan("spmm", B=x).choice.library == ""
+    assert caplog.text.count("fails: MemoryError('all rows')") == 1
+
+
+@pytest.mark.parametrize("policy", [None, LENIENT], ids=["default", "lenient"])
+def test_operands_that_are_wrong_put_nobody_out(tmp_path, caplog, policy):
+    a, x = matrix(2000, 1500), dense(1500, 16)
+    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=policy)
+    frozen = np.empty((2000, 16), np.float32)
+    frozen.flags.writeable = False
+    while not ready.decided("spmm", B=x):
+        with pytest.raises(ValueError, match="read-only"):
+            ready.spmm(x, out=frozen)
+        ready.spmm(x)
+    assert "fails" not in caplog.text
+    assert policy is None or all(trial.seconds for trial in ready.plan("spmm", B=x).decision.trials)
+
+
+def test_nothing_of_the_first_operands_is_kept(tmp_path):
+    ready, x = sparloom.prepare(matrix(2000, 1500), cache=PlanCache(tmp_path)), dense(1500, 16)
+    seen = weakref.ref(x)
+    ready.spmm(x)
+    del x
+    gc.collect()
+    assert seen() is None
+
+
+def test_calls_with_and_without_places_come_to_one_decision(tmp_path):
+    ready, x = sparloom.prepare(matrix(2000, 1500), cache=PlanCache(tmp_path), policy=LENIENT), dense(1500, 16)
+    decided = set()
+    for _ in range(2 * MOST):
+        ready.spmm(x, reduce="max")
+        ready.spmm_max(x)
+        if ready.decided("spmm_max", B=x):
+            decided.add(ready.plan("spmm_max", B=x).choice)
+    assert len(decided) == 1
+
+
+def test_matrices_of_which_nothing_is_known_the_next_time_are_decided_at_once():
+    a, x = matrix(2000, 1500).tocoo(), dense(1500, 16)
+    sparloom.spmm(a, x)
+    (kept,) = (plan for plan in list_plans(PlanCache.of_this_user().folder, now=0.0) if plan.kind == "csr")
+    assert kept.state == "own"
+
+
+def test_wrong_results_are_told(tmp_path):
+    a, x = matrix(2000, 1500), dense(1500, 16)
+    operands = SpMM().operands(SparseMatrix(Pattern.from_scipy(a), a.data), 16, seed=0)
+    ready = Prepared(operands.matrix, cache=PlanCache(tmp_path))
+    few = FewRows(SpMM(), ready.where, operands)
+    choice = ready.plan("spmm", B=x).choice
+    found = few.of(ready.spmm(operands.dense["B"]))
+    assert few.difference(found, few.computed(choice, ready.where.libraries["spmm"])) == ""
+    found[2, 5] += 1e-2
+    assert "element (2, 5)" in few.difference(found, few.computed(choice, ready.where.libraries["spmm"]))
+
+
+def test_a_library_that_is_far_behind_computes_no_call(tmp_path):
+    asked = []
+
+    def library(name, repeats):
+        def bind(matrix, threads):
+            csr = matrix.to_scipy()
+
+            def product(operands):
+                asked.append((name, csr.shape[0]))
+                for _ in range(repeats):
+                    result = csr @ operands.dense["B"]
+                return result
+            return product
+        return bind
+
+    a, x = matrix(4000, 4000), dense(4000, 32)
+    policy = CsrPolicy.online(least_seconds=0, least_nonzeros=2000, runs=1e6)
+    ready = sparloom.prepare(a, threads=1, cache=PlanCache(tmp_path), policy=policy,
+                             libraries={"spmm": {"slow": library("slow", 30)}})
+    plan = ready.plan("spmm", B=x)
+    assert plan.choice.library == ""
+    assert asked
+    assert all(rows < 4000 for _, rows in asked)
+
+
+def test_a_library_that_is_fastest_is_chosen(tmp_path):
+    a, x = matrix(20000, 1500), dense(1500, 16)
+
+    def instant(matrix, threads):
+        result = matrix.to_scipy() @ x
+        return lambda operands: result
+
+    policy = CsrPolicy.online(least_seconds=0, runs=1e6)
+    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=policy, libraries={"spmm": {"instant": instant}})
+    assert ready.plan("spmm", B=x).choice.library == "instant"
+    assert "no candidate was faster than the best baseline" in ready.plan("spmm", B=x).decision.reason

@@ -1,0 +1,156 @@
+"""Rates of a GPU, an emulated one: what is timed, how often, what is kept, and what estimates make of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from emulated_gpu import EmulatedGpu
+from gpu_here import on_a_gpu
+from kept_files import kept_files, rewrite, text_of
+
+from sparloom.errors import SchemaError, Unsupported
+from sparloom.jit import cuda_text
+from sparloom.ops import Operands
+from sparloom.platforms import CudaDevice
+from sparloom.platforms.clock import Repetition
+from sparloom.platforms.cuda import LaunchShape
+from sparloom.space import CudaKernelSpace
+from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning import PlanCache
+from sparloom.tuning.sparse import CudaPlace, cuda_rates
+from sparloom.tuning.sparse.cuda_estimate import CudaEstimate
+from sparloom.tuning.sparse.cuda_rates import CudaRates, measure_cuda_rates
+
+pytestmark = pytest.mark.cc
+
+TINY = replace(CudaDevice.named("h200"), name="tiny", multiprocessors=1)
+SECONDS = 0.5
+
+
+class TimedGpu(EmulatedGpu):
+    """A device on which the first run of a call takes 2 seconds and further ones half a second."""
+
+    repeats = 0
+
+    def repeat(self, call):
+        self.repeats += 1
+        seconds = iter([2.0, *[SECONDS] * 100])
+
+        def timed(_: float) -> Repetition:
+            call()
+            return Repetition(*[next(seconds)] * 2)
+
+        return timed
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory) -> TimedGpu:
+    return TimedGpu(tmp_path_factory.mktemp("gpu"), TINY)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(cuda_rates, "COPIED", 1 << 12)
+    monkeypatch.setattr(cuda_rates, "STEPS", 3)
+
+
+def test_what_is_timed_copies_and_multiplies(gpu):
+    text = cuda_text("cuda/rates.cu", {"THREADS": cuda_rates.THREADS, "CHAINS": cuda_rates.CHAINS})
+    shape, count = LaunchShape((3, 1), cuda_rates.THREADS), 4 * 3 * cuda_rates.THREADS + 400
+    source = gpu.upload(np.random.default_rng(0).random(count + 4, np.float32))
+    result = gpu.upload(np.full(count + 4, 7, np.float32))
+    gpu.kernel(text, "rates_copy")(shape, (source, result, np.int64(count)))
+    np.testing.assert_array_equal(result[:count], source[:count])
+    assert (result[count:] == 7).all()
+    a, b, steps, chains = np.float32(0.5), np.float32(1), 5, np.arange(cuda_rates.CHAINS, dtype=np.float32)
+    gpu.kernel(text, "rates_multiply")(shape, (result, np.int32(steps), a, b))
+    for _ in range(steps):
+        chains = a * chains + b
+    threads = 3 * cuda_rates.THREADS
+    np.testing.assert_array_equal(result[:threads], np.full(threads, chains.sum(), np.float32))
+    np.testing.assert_array_equal(result[threads:count], source[threads:count])
+
+
+def test_rates_are_those_of_the_fastest_runs(gpu):
+    found = measure_cuda_rates(gpu)
+    assert found.memory == 8 * (1 << 12) / SECONDS
+    assert found.flops == 2 * cuda_rates.CHAINS * 3 * 2048 / SECONDS
+
+
+def test_they_are_measured_once_for_a_device(gpu, tmp_path):
+    place, repeats = CudaPlace(gpu), gpu.repeats
+    first = place.model(PlanCache(tmp_path)).rates
+    assert first == place.model(PlanCache(tmp_path)).rates == measure_cuda_rates(gpu)
+    assert gpu.repeats == repeats + 4  # two when they are kept, two without asking
+    other = TimedGpu(tmp_path / "other", TINY, driver=13000)
+    CudaPlace(other).model(PlanCache(tmp_path))
+    assert other.repeats == 2
+
+
+def test_without_a_folder_they_are_measured_once_in_a_process(tmp_path):
+    gpu = TimedGpu(tmp_path, TINY)
+    models = [CudaPlace(gpu).model(PlanCache(None)) for _ in range(2)]
+    assert models[0] == models[1] == CudaEstimate(measure_cuda_rates(gpu))
+    assert gpu.repeats == 4
+
+
+@pytest.mark.parametrize("spoil", [lambda text: "", lambda text: text.replace("memory", "speed"),
+                                   lambda text: text.replace("\"memory\": ", "\"memory\": -")])
+def test_what_is_damaged_is_measured_anew(gpu, tmp_path, spoil, caplog):
+    place, cache = CudaPlace(gpu), PlanCache(tmp_path)
+    right = place.model(cache)
+    (path,) = kept_files(tmp_path)
+    rewrite(path, spoil(text_of(path)))
+    assert place.model(cache) == right
+    assert "it is decided anew" in caplog.text
+    assert cache.find_device_rates(place.signature(), CudaRates.from_json) == right.rates
+
+
+@pytest.mark.parametrize("error", [MemoryError("2 GiB"), Unsupported("no kernels")])
+def test_without_a_measurement_those_of_data_sheets_are_taken(gpu, tmp_path, monkeypatch, error, caplog):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr(cuda_rates, "measure_cuda_rates", fail)
+    assert CudaPlace(gpu).model(PlanCache(tmp_path)) == CudaEstimate(CudaRates.of_data_sheet(TINY))
+    assert not list(tmp_path.iterdir())
+    assert f"rates of tiny are not measured: {error}: those of data sheets are taken" in caplog.text
+
+
+def test_data_sheets_say_what_gpus_of_this_size_do():
+    sheet = CudaRates.of_data_sheet(CudaDevice.named("h200"))
+    assert 1e12 < sheet.memory < 1e13
+    assert 1e13 < sheet.flops < 1e14
+
+
+@pytest.mark.parametrize("value", [{"memory": 1.0}, {"memory": 1.0, "flops": 0.0}, {"memory": 1.0, "flops": "fast"}, 3])
+def test_what_is_no_pair_of_rates_is_refused(value):
+    with pytest.raises(SchemaError, match="rates of a GPU"):
+        CudaRates.from_json(value)
+
+
+def operands(dtype) -> Operands:
+    pattern = Pattern.from_coo(*np.nonzero(np.random.default_rng(0).random((200, 100)) < 0.2), (200, 100))
+    return Operands(SparseMatrix(pattern, np.ones(pattern.nnz)), {"B": np.ones((100, 128), dtype)})
+
+
+def test_estimates_follow_the_rates():
+    space = CudaKernelSpace("spmm", width=128)
+    one, four = (space.config(lanes=8, vector=vector) for vector in (1, 4))
+    moving, computing = CudaEstimate(CudaRates(1e6, 1e20)), CudaEstimate(CudaRates(1e20, 1e6))
+    loads = computing.score("spmm", operands(np.float32), [one, four])
+    assert loads[1] < loads[0]  # fewer instructions
+    bytes_ = {dtype: moving.score("spmm", operands(dtype), [four])[0] for dtype in (np.float32, np.float16)}
+    assert bytes_[np.float16] == pytest.approx(bytes_[np.float32] * (2 * 128 + 6 * 4) / (4 * 128 + 8 * 4))
+    twice = CudaEstimate(CudaRates(2e6, 1e20)).score("spmm", operands(np.float32), [four])[0]
+    assert twice == pytest.approx(bytes_[np.float32] / 2)
+
+
+@pytest.mark.gpu
+@on_a_gpu
+def test_a_gpu_is_about_as_fast_as_its_data_sheet(monkeypatch):
+    monkeypatch.undo()
+    place = CudaPlace.here()
+    found, sheet = measure_cuda_rates(place.gpu), CudaRates.of_data_sheet(place.gpu.device)
+    assert 0.2 < found.memory / sheet.memory < 5
+    assert 0.2 < found.flops / sheet.flops < 5

@@ -1,0 +1,256 @@
+"""Decisions on disk: what comes back, in this process and another, and what damaged files are answered with."""
+
+import functools
+import logging
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kept_files import changed, kept_files, rewrite, text_of
+
+from sparloom.errors import NotDecided
+from sparloom.fusion import Variant
+from sparloom.ops import GemmSpmm, SpmmSpmm
+from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning import Decision, PairChoice, PlanCache, PlanKey, Problem, Rates, Trial, plan_cache, plan_pair
+from sparloom.tuning.disk_cache import HEAD
+
+KEY = PlanKey("gemm_spmm", "", "a" * 64, "", inner=32, width=64, dtype="float32", threads=2, fuse="auto",
+              machine="b" * 64, kernels="c" * 64)
+CHOICE = PairChoice(True, 8192, 16 << 20, "partition", Variant(local=True, prefetch_bytes=4096), 2)
+DECISION = Decision("measured", "accepted", (Trial(CHOICE.key, (0.5, 0.25)),), executions=3, seconds=1.5)
+RATES = Rates(1e11, 2e11, 1e11, 5e10, 1 << 20, 1 << 25)
+
+
+def band(rows: int = 60) -> SparseMatrix:
+    row, column = np.indices((rows, rows))
+    pattern = Pattern.from_coo(*np.nonzero(np.abs(row - column) < 3), (rows, rows))
+    return SparseMatrix(pattern, np.random.default_rng(1).uniform(-1, 1, pattern.nnz))
+
+
+def test_a_decision_comes_back_as_it_was(tmp_path):
+    cache = PlanCache(tmp_path / "new")
+    assert cache.find(KEY) is None
+    cache.keep(KEY, CHOICE, DECISION)
+    assert cache.find(KEY) == (CHOICE, replace(DECISION, from_cache=True))
+    assert cache.find(replace(KEY, width=32)) is None
+    assert CHOICE.key == "ct_size=8192,cache=16384,order=partition,local=1,stream=0,stream_first=0,prefetch=4"
+
+
+def test_rates_and_orders_come_back(tmp_path):
+    cache, order = PlanCache(tmp_path), np.array([2, 0, 1], np.int32)
+    assert cache.find_rates(2) is None
+    assert cache.find_order("d" * 64, "metis", 3) is None
+    cache.keep_rates(2, RATES)
+    cache.keep_order("d" * 64, "metis", order)
+    assert cache.find_rates(2) == RATES
+    assert cache.find_rates(1) is None
+    np.testing.assert_array_equal(cache.find_order("d" * 64, "metis", 3), order)
+
+
+@pytest.mark.parametrize(("damage", "reason"), [
+    (lambda path: path.write_bytes(b"\xff\x00"), "does not begin as an entry does"),
+    (lambda path: path.write_bytes(path.read_bytes()[:40]), "its checksum is another one"),
+    (lambda path: path.write_bytes(path.read_bytes().replace(b"8192", b"8193")), "its checksum is another one"),
+    (lambda path: rewrite(path, b"\xff\x00"), "decode"),
+    (lambda path: rewrite(path, text_of(path)[:40]), "line 1 column"),
+    (lambda path: rewrite(path, "[]"), "not of version 1"),
+    (changed(lambda value: value.update(version=0)), "of version 0, not 1"),
+    (changed(lambda value: value["key"].update(kernels="other")), "written for something else"),
+    (changed(lambda value: value.pop("choice")), "choice"),
+    (changed(lambda value: value["choice"].pop("fused")), "PairChoice has the fields"),
+    (changed(lambda value: value["choice"].update(threads="2")), "threads of PairChoice is '2'"),
+    (changed(lambda value: value["choice"].update(order="sideways")), "order 'sideways' is not one of natural"),
+    (changed(lambda value: value["choice"].update(fused=False)), "fused is False, ct_size 8192"),
+    (changed(lambda value: value["choice"].update(variant=None)), "Variant has the fields"),
+    (changed(lambda value: value["decision"].update(origin="guess")), "origin 'guess' of a decision"),
+    (changed(lambda value: value["decision"].update(trials=[[]])), "a decision does not have its fields"),
+])
+def test_damaged_and_foreign_files_are_left_aside_with_a_warning(damage, reason, tmp_path, caplog):
+    cache = PlanCache(tmp_path)
+    cache.keep(KEY, CHOICE, DECISION)
+    (path,) = kept_files(tmp_path)
+    damage(path)
+    with caplog.at_level(logging.WARNING):
+        assert cache.find(KEY) is None
+    assert reason in caplog.text
+    assert "decided anew" in caplog.text
+
+
+SCHEDULE = {"op": "spmm", "pattern": "a" * 64, "shapes": [[8]], "threads": 2}
+
+
+@pytest.mark.parametrize(("damage", "reason"), [
+    (lambda path: path.write_bytes(b""), "does not begin as an entry does"),
+    (lambda path: path.write_bytes(b"\x7fELF\xff\x00"), "does not begin as an entry does"),
+    (lambda path: path.write_bytes(path.read_bytes()[:-9]), "its checksum is another one"),
+    (lambda path: rewrite(path, b""), "Expecting value"),
+    (lambda path: rewrite(path, "[" * 100_000), "recursion"),
+    (changed(lambda value: value.update(version=2)), "of version 2, not 1"),
+    (changed(lambda value: value.update(key=None)), "written for something else"),
+    (changed(lambda value: value["key"].update(threads=3)), "written for something else"),
+    (changed(lambda value: value.update(choice=3)), "not iterable"),
+    (changed(lambda value: value.pop("choice")), "choice"),
+])
+def test_damaged_and_foreign_schedules_are_left_aside_with_a_warning(damage, reason, tmp_path, caplog):
+    cache = PlanCache(tmp_path)
+    cache.keep_schedule(SCHEDULE, {"config": "a=1"})
+    assert cache.find_schedule(SCHEDULE) == {"config": "a=1"}
+    (path,) = kept_files(tmp_path)
+    damage(path)
+    assert cache.find_schedule(SCHEDULE) is None
+    assert reason in caplog.text
+    assert "decided anew" in caplog.text
+    cache.keep_schedule(SCHEDULE, {"config": "a=2"})
+    assert cache.find_schedule(SCHEDULE) == {"config": "a=2"}
+
+
+def test_without_a_folder_nothing_is_kept(monkeypatch):
+    calls = []
+    monkeypatch.setattr(plan_cache, "measure_rates", lambda threads: calls.append(threads) or RATES)
+    monkeypatch.setattr(plan_cache, "_rates_in_process", functools.cache(plan_cache._rates_in_process.__wrapped__))
+    cache, order = PlanCache(None), np.arange(3, dtype=np.int32)
+    cache.keep(KEY, CHOICE, DECISION)
+    cache.keep_schedule(SCHEDULE, {})
+    cache.keep_order("d" * 64, "metis", order)
+    assert (cache.find(KEY), cache.find_schedule(SCHEDULE), cache.find_order("d" * 64, "metis", 3)) == (None,) * 3
+    assert [cache.rates(1001), PlanCache(None).rates(1001), cache.rates(1002)] == [RATES] * 3
+    assert calls == [1001, 1002]
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    cache = PlanCache(tmp_path / "file")
+    cache.keep(KEY, CHOICE, DECISION)
+    cache.keep_order("d" * 64, "metis", np.arange(3, dtype=np.int32))
+    PlanCache(tmp_path / "file").keep(KEY, CHOICE, DECISION)
+    assert caplog.text.count("decisions are not kept for later processes; set SPARLOOM_CACHE") == 1
+    assert cache.find(KEY) is None
+
+
+def test_a_writer_clears_away_what_killed_ones_left(tmp_path):
+    cache = PlanCache(tmp_path)
+    gone, running = ended_process(), os.getppid()
+    cache.keep_schedule(SCHEDULE, {})
+    (kept,) = kept_files(tmp_path)
+    left, own, young = (kept.with_name(f".{name}.{process}-{'1' * 8}.partial") for name, process in (
+        (kept.name, gone), (kept.name, running), ("b" * 64, gone)))
+    for path, age in ((left, 100), (own, 100), (young, 1)):
+        path.write_text("{")
+        os.utime(path, (time.time() - age,) * 2)
+    cache.keep_schedule(SCHEDULE, {})
+    assert kept_files(tmp_path) == sorted([kept, own, young])
+
+
+def ended_process() -> int:
+    """Number of a process that is no more."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"\x93NUMPY", np.arange(3.0).tobytes(), b"PK\x03\x04" + bytes(60),
+])
+def test_damaged_orders_are_left_aside_with_a_warning(content, tmp_path, caplog):
+    cache = PlanCache(tmp_path)
+    cache.keep_order("d" * 64, "metis", np.array([0, 0, 1], np.int32))
+    assert cache.find_order("d" * 64, "metis", 3) is None
+    assert "numbers are no order of 3 rows" in caplog.text
+    (path,) = kept_files(tmp_path)
+    for damaged in (content, HEAD + content):
+        caplog.clear()
+        path.write_bytes(damaged)
+        assert cache.find_order("d" * 64, "metis", 3) is None
+        assert "decided anew" in caplog.text
+
+
+@pytest.mark.parametrize("numbers", [{}, {"flops": -1.0}, {"flops": "fast"}, 3])
+def test_damaged_rates_are_left_aside(numbers, tmp_path, caplog):
+    cache = PlanCache(tmp_path)
+    cache.keep_rates(2, RATES)
+    (path,) = kept_files(tmp_path)
+    changed(lambda value: value.update(rates=numbers if not isinstance(numbers, dict) else value["rates"] | numbers
+                                       if numbers else {}))(path)
+    assert cache.find_rates(2) is None
+    assert "rates of a machine" in caplog.text
+
+
+def test_keys_tell_problems_apart():
+    op, matrix = GemmSpmm(), band()
+    problem = Problem.of(op, op.operands(matrix, 8, seed=0))
+    keys = {PlanKey.of(problem, threads=2, fuse="auto")}
+    for other in (GemmSpmm(c_transposed=True), GemmSpmm(inner=3), GemmSpmm(dtype="float64"), SpmmSpmm(),
+                  SpmmSpmm(addends=True)):
+        keys.add(PlanKey.of(Problem.of(other, other.operands(matrix, 8, seed=0)), threads=2, fuse="auto"))
+    keys |= {PlanKey.of(problem, threads=1, fuse="auto"), PlanKey.of(problem, threads=2, fuse="never")}
+    assert len({key.digest() for key in keys}) == 8
+
+
+def _keep(place: int, folder: Path) -> None:
+    PlanCache(folder).keep(replace(KEY, width=1 + place % 4), CHOICE, DECISION)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path):
+    with ProcessPoolExecutor(4) as pool:
+        list(pool.map(_keep, range(40), [tmp_path] * 40))
+    found = [PlanCache(tmp_path).find(replace(KEY, width=1 + place)) for place in range(4)]
+    assert all(each is not None for each in found)
+    assert len(kept_files(tmp_path)) == 4
+
+
+def test_threads_that_write_at_the_same_time_do_not_meet(tmp_path, caplog):
+    cache, long = PlanCache(tmp_path), "x" * 10_000
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda place: cache.keep_schedule(SCHEDULE, {"place": place, "long": long}), range(200)))
+    assert caplog.text == ""
+    assert cache.find_schedule(SCHEDULE)["long"] == long
+    assert len(kept_files(tmp_path)) == 1
+
+
+def test_nothing_is_measured_for_a_replay_that_is_not_there(tmp_path):
+    op = GemmSpmm()
+    with pytest.raises(NotDecided, match=r"no plan for gemm_spmm .*width 8.*fuse='auto' in .*plan once without replay"):
+        plan_pair(op, op.operands(band(), 8, seed=0), threads=2, cache=PlanCache(tmp_path), replay_only=True)
+    assert not any(tmp_path.iterdir())
+
+
+REPLAY = """
+import sys
+from pathlib import Path
+sys.path[:0] = {tests!r}
+from test_dispatch_cache import band
+from sparloom.tuning import PlanCache, plan_pair
+from sparloom.ops import GemmSpmm
+op = GemmSpmm()
+plan = plan_pair(op, op.operands(band(), 8, seed=1), threads=2, cache=PlanCache(Path({folder!r})), replay_only=True)
+sys.stdout.write(f"{{plan.choice.key}} {{plan.decision.from_cache}} {{plan.decision.executions}}")
+"""
+
+
+@pytest.mark.cc
+def test_another_process_finds_what_this_one_decided(tmp_path):
+    op = GemmSpmm()
+    plan = plan_pair(op, op.operands(band(), 8, seed=0), threads=2, cache=PlanCache(tmp_path))
+    assert not plan.decision.from_cache
+    script = REPLAY.format(tests=[str(Path(__file__).parent), str(Path(__file__).parents[2])], folder=str(tmp_path))
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout == f"{plan.choice.key} True {plan.decision.executions}"
+
+
+@pytest.mark.cc
+def test_a_decision_after_a_damaged_file_is_made_anew(tmp_path):
+    op = GemmSpmm()
+    operands, cache = op.operands(band(), 8, seed=0), PlanCache(tmp_path)
+    plan_pair(op, operands, threads=2, cache=cache)
+    for path in kept_files(tmp_path):
+        path.write_text("{")
+    assert not plan_pair(op, operands, threads=2, cache=cache).decision.from_cache
+    assert plan_pair(op, operands, threads=2, cache=cache).decision.from_cache

@@ -1,0 +1,115 @@
+"""Decisions on a clock of our own: the rule, the shortlist, the guardrail, and what it all is said to have taken."""
+
+import numpy as np
+import pytest
+
+from sparloom.ops import GemmSpmm, SpmmGemm
+from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning import Effort, PairChoice, Policy, Problem
+from sparloom.tuning.decide import Decider
+
+N = 4000
+
+
+def problem(reach: int, op=None, width: int = 64) -> Problem:
+    """Every row reads 5 columns within reach, around its own."""
+    columns = np.clip(np.arange(N)[:, None] + np.array([-reach, -1, 0, 1, reach]), 0, N - 1)
+    pattern = Pattern.from_coo(np.repeat(np.arange(N), 5), columns.ravel(), (N, N))
+    op = GemmSpmm() if op is None else op
+    return Problem.of(op, op.operands(SparseMatrix(pattern, np.ones(pattern.nnz)), width, seed=0))
+
+
+class Machine:
+    """Takes so many seconds for fused and for unfused loops, a little more for variants that do not stream D."""
+
+    def __init__(self, fused: float, unfused: float) -> None:
+        self.seconds = {True: fused, False: unfused}
+        self.now, self.runs = 0.0, 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def bind(self, choices):
+        return [lambda choice=choice: self._run(choice) for choice in choices]
+
+    def _run(self, choice: PairChoice) -> None:
+        self.runs += 1
+        self.now += self.seconds[choice.fused] * (1.0 if choice.variant.stream else 1.1)
+
+
+class Model:
+    """Likes large tiles, and variants that stream D."""
+
+    def score(self, problem, configs):
+        return np.array([-config["ct_size"] - config["cache"] - config["stream"] for config in configs], np.float64)
+
+
+def decider(problem: Problem, machine: Machine, **policy) -> Decider:
+    return Decider(problem, machine.bind, 2, Policy(**policy), Model, 1e5, machine.clock)
+
+
+def test_fused_loops_that_are_faster_are_taken():
+    machine = Machine(fused=0.008, unfused=0.010)
+    deciding = decider(problem(10), machine)
+    unfused = deciding.never()
+    choice, decision = deciding.auto(unfused)
+    assert not unfused[0].fused
+    assert unfused[0].variant.stream
+    assert choice.fused
+    assert choice.variant.stream
+    assert decision.reason.startswith("accepted: 0.800")
+
+
+@pytest.mark.parametrize("fused", [0.0098, 0.012])
+def test_fused_loops_that_are_not_faster_are_refused(fused):
+    deciding = decider(problem(10), Machine(fused=fused, unfused=0.010))
+    unfused = deciding.never()
+    choice, decision = deciding.auto(unfused)
+    assert choice == unfused[0]
+    assert decision.origin == "measured"
+    assert decision.reason.startswith("refused")
+
+
+def test_every_run_is_counted_and_bounded():
+    machine = Machine(fused=0.008, unfused=0.010)
+    deciding = decider(problem(10), machine, effort=Effort(executions=30))
+    _, decision = deciding.auto(deciding.never())
+    assert decision.executions == machine.runs <= 3 * 30
+    assert decision.seconds == pytest.approx(machine.now)
+    assert sum(len(trial.seconds) for trial in decision.trials) < decision.executions
+
+
+def test_nothing_is_measured_where_next_to_nothing_can_be_fused():
+    machine = Machine(fused=0.001, unfused=0.010)
+    deciding = decider(problem(1999), machine)
+    unfused = deciding.never()
+    before = machine.runs
+    choice, decision = deciding.auto(unfused)
+    assert choice == unfused[0]
+    assert machine.runs == before
+    assert decision.origin == "rule"
+    assert decision.reason == "0.1% of loop two could be fused (orders: natural)"
+
+
+def test_nothing_is_measured_where_all_lies_in_caches():
+    machine = Machine(fused=0.001, unfused=0.010)
+    small = Decider(problem(10), machine.bind, 2, Policy(), Model, 1e9, machine.clock)
+    choice, decision = small.auto(small.never())
+    assert not choice.fused
+    assert "lie in the caches of the cores" in decision.reason
+
+
+def test_always_takes_a_fused_candidate():
+    choice, decision = decider(problem(10), Machine(fused=0.012, unfused=0.010)).always()
+    assert choice.fused
+    assert choice.ct_size == 16384
+    assert len(decision.trials) <= Effort().candidates
+
+
+def test_other_orders_are_tried_where_they_may_pay():
+    narrow, wide = problem(1500), problem(1500, width=256)
+    assert Policy().orders(narrow, threads=2) == ("natural",)
+    assert "partition" in Policy().orders(wide, threads=2)
+    assert Policy().orders(problem(10, width=256), threads=2) == ("natural",)
+    assert Policy(order_seconds=1e-6).orders(wide, threads=2) == ("natural",)
+    assert Policy().orders(problem(1500, SpmmGemm(), 256), threads=2) == ("natural",)

@@ -1,0 +1,151 @@
+"""A decision made for something else, on another machine or with other kernels is not found."""
+
+import re
+import shutil
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sparloom.fusion import Variant
+from sparloom.jit import kernel_source
+from sparloom.measure import describe_machine
+from sparloom.ops import GemmSpmm, SpmmSpmm
+from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning import Decision, PairChoice, PlanCache, PlanKey, Problem, Rates, plan_cache, plan_key
+from sparloom.tuning import ragged_schedule as ragged
+from sparloom.tuning.sparse import cpu_place
+from sparloom.tuning.sparse.cpu_place import CpuPlace
+
+CHOICE = PairChoice(True, 8192, 16 << 20, "partition", Variant(local=True, prefetch_bytes=4096), 2)
+DECISION = Decision("measured", "accepted", (), executions=3, seconds=1.5)
+
+
+def problem(op, rows: int = 20) -> Problem:
+    pattern = Pattern.from_coo(np.arange(rows), np.arange(rows), (rows, rows))
+    return Problem.of(op, op.operands(SparseMatrix(pattern, np.ones(rows)), 8, seed=0))
+
+
+def key(op=None, *, rows: int = 20, threads: int = 2, fuse: str = "auto") -> PlanKey:
+    return PlanKey.of(problem(op or GemmSpmm(), rows), threads=threads, fuse=fuse)
+
+
+def changed(value):
+    return value + 1 if isinstance(value, int) else value + "x"
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(PlanKey)])
+def test_a_decision_of_a_key_that_differs_in_one_field_is_not_found(name, tmp_path):
+    cache, made = PlanCache(tmp_path), key()
+    cache.keep(made, CHOICE, DECISION)
+    assert cache.find(made) == (CHOICE, replace(DECISION, from_cache=True))
+    other = replace(made, **{name: changed(getattr(made, name))})
+    assert other.digest() != made.digest()
+    assert cache.find(other) is None
+
+
+def differs(one: PlanKey, other: PlanKey) -> set[str]:
+    return {field.name for field in fields(PlanKey) if getattr(one, field.name) != getattr(other, field.name)}
+
+
+def test_a_key_names_what_the_problem_is():
+    assert differs(key(), key(rows=21)) == {"pattern"}
+    assert differs(key(), key(GemmSpmm(inner=3))) == {"inner"}
+    assert differs(key(), key(GemmSpmm(dtype="float64"))) == {"dtype"}
+    assert differs(key(), key(GemmSpmm(c_transposed=True))) == {"form"}
+    assert differs(key(), key(threads=3)) == {"threads"}
+    assert differs(key(), key(fuse="never")) == {"fuse"}
+    assert {"op", "right"} <= differs(key(), key(SpmmSpmm()))
+
+
+def test_a_sparse_right_operand_is_named_by_its_own_pattern():
+    same = problem(SpmmSpmm())
+    other = Pattern.from_coo(np.arange(20), np.arange(20)[::-1], (20, 20))
+    keys = [PlanKey.of(replace(same, right=right), threads=2, fuse="auto") for right in (same.pattern, other)]
+    assert [each.right for each in keys] == [same.pattern.digest(), other.digest()]
+    assert {each.pattern for each in keys} == {same.pattern.digest()}
+    assert differs(*keys) == {"right"}
+    assert key().right == ""
+    assert key(SpmmSpmm()).right != key(SpmmSpmm(), rows=21).right
+    assert key(SpmmSpmm(addends=True)).form == "addends"
+
+
+@pytest.mark.parametrize("name", ["machine", "kernels"])
+def test_a_key_names_the_machine_and_the_kernels(name, monkeypatch):
+    before = key()
+    monkeypatch.setattr(plan_key, f"{name}_digest", lambda: "another")
+    assert differs(before, key()) == {name}
+
+
+@pytest.mark.parametrize("name", plan_key.MACHINE)
+def test_the_machine_is_all_that_describes_it(name, monkeypatch):
+    here = plan_key.machine_digest.__wrapped__()
+    assert here == plan_key.machine_digest.__wrapped__()
+    machine = describe_machine()
+    monkeypatch.setattr(plan_key, "describe_machine", lambda: machine | {name: changed(machine[name])})
+    assert plan_key.machine_digest.__wrapped__() != here
+
+
+@pytest.mark.parametrize("source", ["fused.hpp", *plan_key.SOURCES, *plan_key.RAGGED_SOURCES])
+def test_kernels_are_all_sources(source, tmp_path, monkeypatch):
+    """A change of any source changes the digest; headers belong to all."""
+    folder = tmp_path / "cpu"
+    shutil.copytree(kernel_source("cpu/fused.hpp").parent, folder)
+    monkeypatch.setattr(plan_key, "kernel_source", lambda name: tmp_path / name)
+
+    def digests() -> tuple[str, str]:
+        return plan_key.sources_digest.__wrapped__(plan_key.SOURCES), plan_key.ragged_kernels_digest.__wrapped__()
+
+    fused, products = digests()
+    assert (fused, products) == digests()
+    (folder / source).write_text((folder / source).read_text(encoding="utf-8") + "// changed\n", encoding="utf-8")
+    now_fused, now_products = digests()
+    assert (now_fused != fused) is (source in plan_key.SOURCES or Path(source).suffix == ".hpp")
+    assert (now_products != products) is (source in plan_key.RAGGED_SOURCES)
+
+
+@pytest.mark.parametrize("name", ["machine_digest", "sources_digest"])
+def test_sparse_kernels_are_decided_anew_elsewhere(name, monkeypatch):
+    before = CpuPlace(2).signature()
+    assert before != CpuPlace(1).signature()
+    monkeypatch.setattr(cpu_place, name, lambda *_: "another")
+    assert before != CpuPlace(2).signature()
+    assert {each for each, value in CpuPlace(2).signature().items() if value != before[each]} == {
+        {"machine_digest": "machine", "sources_digest": "kernels"}[name]}
+
+
+@pytest.mark.parametrize("name", ["machine_digest", "kernels_digest"])
+def test_rates_are_measured_anew_elsewhere(name, tmp_path, monkeypatch):
+    cache = PlanCache(tmp_path)
+    cache.keep_rates(2, Rates(1e11, 2e11, 1e11, 5e10, 1 << 20, 1 << 25))
+    monkeypatch.setattr(plan_cache, name, lambda: "another")
+    assert cache.find_rates(2) is None
+
+
+def test_orders_are_made_anew_with_other_kernels(tmp_path, monkeypatch):
+    cache = PlanCache(tmp_path)
+    cache.keep_order("d" * 64, "metis", np.array([2, 0, 1], np.int32))
+    assert cache.find_order("e" * 64, "metis", 3) is None
+    assert cache.find_order("d" * 64, "rcm", 3) is None
+    monkeypatch.setattr(plan_cache, "kernels_digest", lambda: "another")
+    assert cache.find_order("d" * 64, "metis", 3) is None
+
+
+@pytest.mark.parametrize("change", ["name", "space", "alike", "threads", "machine_digest", "ragged_kernels_digest"])
+def test_ragged_schedules_are_chosen_anew_elsewhere(change, monkeypatch):
+    facts = {"name": "encoder", "space": "s", "alike": {"rows": 3}, "threads": 2}
+
+    def made() -> dict:
+        operator = SimpleNamespace(name=facts["name"], space=SimpleNamespace(digest=lambda: facts["space"]),
+                                   alike=lambda _: facts["alike"])
+        return dict(ragged._key(operator, None, facts["threads"]))
+
+    before = made()
+    if change in facts:
+        facts[change] = {"rows": 4} if change == "alike" else changed(facts[change])
+    else:
+        monkeypatch.setattr(ragged, change, lambda: "another")
+    assert sum(value != before[name] for name, value in made().items()) == 1
+    assert re.fullmatch("[0-9a-f]{64}", before["machine"])

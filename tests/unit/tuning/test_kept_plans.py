@@ -1,0 +1,258 @@
+"""What is listed of a cache of decisions, and what of it may be deleted."""
+
+import json
+import os
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+from kept_files import changed, kept_files, rewrite, text_of
+from test_dispatch_cache import CHOICE, DECISION, KEY, RATES, ended_process
+
+import sparloom
+from sparloom.measure import describe_machine
+from sparloom.tuning import Decision, PlanCache, Pruning, Trial, list_plans, prune_plans
+from sparloom.tuning.disk_cache import HEAD, HEAD_BYTES
+from sparloom.tuning.plan_cache import disk_caches, entry_key
+from sparloom.tuning.plan_key import kernels_digest, machine_digest, machine_digests, ragged_kernels_digest
+from sparloom.tuning.sparse import CsrPolicy
+
+HOUR, DAY = 3600.0, 86400.0
+OWN = replace(KEY, machine=machine_digest(), kernels=kernels_digest())
+RAGGED = {"operator": "mixing width=32", "space": "s", "alike": {"tokens": 64, "longest": 9}, "threads": 1,
+          "machine": machine_digest(), "kernels": ragged_kernels_digest()}
+UNFUSED = replace(CHOICE, fused=False, ct_size=0, cache_bytes=0, order="natural")
+DUEL = (Trial(CHOICE.key, (1.0,)), Trial(UNFUSED.key, (2.0,)), Trial(CHOICE.key, (1.0, 1.0, 2.0)),
+        Trial(UNFUSED.key, (3.0, 2.0, 9.0)))
+
+
+def only(folder: Path):
+    (plan,) = list_plans(folder, now=time.time())
+    return plan
+
+
+def test_a_pair_says_what_was_decided_and_why(tmp_path):
+    PlanCache(tmp_path).keep(OWN, CHOICE, Decision("measured", "accepted", DUEL))
+    plan = list_plans(tmp_path, now=time.time() + HOUR)[0]
+    assert (plan.kind, plan.state, plan.fault, plan.threads) == ("pair", "own", "", 2)
+    assert (plan.op, plan.pattern, plan.shapes) == ("gemm_spmm fuse=auto", "a" * 12, "64, inner 32, float32")
+    assert (plan.choice, plan.reason, plan.speedup) == (CHOICE.key, "accepted", 3.0)
+    assert plan.age_seconds == pytest.approx(HOUR, abs=60)
+    assert plan.size_bytes == plan.path.stat().st_size
+
+
+@pytest.mark.parametrize(("choice", "decision", "speedup"), [
+    (UNFUSED, Decision("measured", "refused", DUEL), 1.0),
+    (UNFUSED, Decision("measured", "fastest of 2", DUEL[:2]), None),
+    (UNFUSED, Decision("rule", "too small"), None),
+])
+def test_a_speedup_is_told_where_it_was_measured(choice, decision, speedup, tmp_path):
+    PlanCache(tmp_path).keep(OWN, choice, decision)
+    assert only(tmp_path).speedup == speedup
+
+
+def test_ragged_operators_rates_and_orders_are_listed(tmp_path):
+    cache = PlanCache(tmp_path)
+    cache.keep_schedule(RAGGED, {"config": "tile=4", "ratio": 0.5, "measured": 7, "seconds": 1.25})
+    cache.keep_rates(2, RATES)
+    cache.keep_order("d" * 64, "metis", np.array([2, 0, 1], np.int32))
+    order, ragged, rates = sorted(list_plans(tmp_path, now=0.0), key=lambda plan: plan.kind)
+    assert (order.kind, order.op, order.pattern, order.shapes) == ("order", "metis", "d" * 12, "3 rows")
+    assert (ragged.kind, ragged.op, ragged.shapes) == ("ragged", "mixing width=32", "tokens=64, longest=9")
+    assert (ragged.choice, ragged.reason, ragged.speedup) == ("tile=4", "7 measured in 1.2 s", 2.0)
+    assert (rates.kind, rates.threads, rates.choice) == ("rates", 2, "100 GFLOP/s, 50 GB/s from memory")
+    assert {plan.state for plan in (order, rates, ragged)} == {"own"}
+    assert ragged.age_seconds == 0  # a clock that is behind
+
+
+@pytest.mark.cc
+def test_what_a_sparse_operation_keeps_is_its_own(tmp_path):
+    cache = PlanCache(tmp_path / "plans")
+    cache.keep_rates(2, RATES)
+    matrix = scipy.sparse.random_array((300, 200), density=0.05, format="csr", dtype=np.float32,
+                                       rng=np.random.default_rng(0))
+    ready = sparloom.prepare(matrix, cache=cache, threads=2, policy=CsrPolicy(least_seconds=0, runs=1e6))
+    ready.spmm(np.ones((200, 8), np.float32))
+    plan = next(plan for plan in list_plans(cache.folder, now=time.time()) if plan.kind == "csr")
+    made = ready.plan("spmm", B=np.ones((200, 8), np.float32))
+    assert (plan.state, plan.op, plan.shapes, plan.threads) == ("own", "spmm", "8", 2)
+    assert plan.pattern == ready.matrix.pattern.digest()[:12]
+    assert (plan.choice, plan.reason) == (made.choice.library or made.choice.config, made.decision.reason)
+    assert plan.speedup >= 1
+
+
+def change(path: Path, **values) -> None:
+    changed(lambda value: value.update(values))(path)
+
+
+@pytest.mark.parametrize(("spoil", "state", "fault"), [
+    (lambda path: path.write_bytes(b""), "damaged", "does not begin as an entry does"),
+    (lambda path: path.write_bytes(path.read_bytes()[:100]), "damaged", "its checksum is another one"),
+    (lambda path: rewrite(path, text_of(path)[:100]), "damaged", "line"),
+    (lambda path: change(path, kind="pears"), "damaged", "KeyError: 'pears'"),
+    (lambda path: change(path, version=2), "foreign", "of version 2, not 1"),
+    (lambda path: change(path, key=asdict(replace(OWN, width=1))), "damaged", "written for something else"),
+    (lambda path: change(path, key={"op": "spmm"}), "damaged", "TypeError"),
+    (lambda path: change(path, key=3), "damaged", "TypeError"),
+    (lambda path: change(path, choice=[]), "damaged", "Variant has the fields"),
+    (lambda path: change(path, decision={}), "damaged", "a decision does not have its fields"),
+])
+def test_what_is_wrong_with_a_file_is_said(spoil, state, fault, tmp_path):
+    PlanCache(tmp_path).keep(OWN, CHOICE, DECISION)
+    (path,) = kept_files(tmp_path)
+    spoil(path)
+    plan = only(tmp_path)
+    assert (plan.state, plan.path) == (state, path)
+    assert fault in plan.fault
+    assert prune_plans([plan], Pruning("foreign")) == [plan]
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("key", "fault"), [
+    (replace(OWN, machine="e" * 64), "of another machine"), (replace(OWN, kernels="e" * 64), "of other kernels")])
+def test_what_others_decided_is_foreign(key, fault, tmp_path):
+    PlanCache(tmp_path).keep(key, CHOICE, DECISION)
+    plan = only(tmp_path)
+    assert (plan.state, plan.fault, plan.op) == ("foreign", fault, "gemm_spmm fuse=auto")
+
+
+def test_a_process_with_fewer_processors_is_on_this_machine():
+    machine = describe_machine()
+    threads = int(machine["threads"])
+    assert machine_digest() in machine_digests()
+    assert len(machine_digests()) >= max(threads, os.cpu_count())
+
+
+@pytest.mark.parametrize("damage", [
+    lambda value: value[:0], lambda value: value[:9], lambda value: value[:-1], lambda value: value[:-4],
+    lambda value: value + bytes(4)])
+def test_damaged_orders_are_told(damage, tmp_path):
+    PlanCache(tmp_path).keep_order("d" * 64, "metis", np.arange(4, dtype=np.int32))
+    (path,) = kept_files(tmp_path)
+    value = path.read_bytes()[HEAD_BYTES:]
+    path.write_bytes(HEAD + damage(value))
+    assert only(tmp_path).state == "damaged"
+    rewrite(path, damage(value))
+    assert only(tmp_path).state == "damaged"
+
+
+def test_an_order_of_another_inspector_is_foreign(tmp_path):
+    PlanCache(tmp_path).keep_order("d" * 64, "metis", np.arange(4, dtype=np.int32))
+    (path,) = kept_files(tmp_path)
+    head, _, numbers = path.read_bytes()[HEAD_BYTES:].partition(b"\n")
+    key = json.loads(head)["key"] | {"kernels": "e" * 64}
+    _, orders = disk_caches(tmp_path)
+    orders.clear()
+    orders.put(entry_key("order", key), json.dumps({**json.loads(head), "key": key}).encode() + b"\n" + numbers)
+    assert (only(tmp_path).state, only(tmp_path).fault) == ("foreign", "of other kernels")
+
+
+def strangers(folder: Path) -> dict[Path, bytes]:
+    """What other programs may keep in a folder, names like ours among it."""
+    contents = {
+        "notes.txt": b"mine", "plan.json": b"{}", "A" * 64 + ".json": b"{", "a" * 63 + ".json": b"{",
+        "a" * 64 + ".json": b"{}", "b" * 64 + ".json": b'{"sha": 3}', "c" * 64 + ".json": b"\x00\x01binary",
+        "d" * 64 + ".json": b"[]", "schedule-" + "e" * 64 + ".json": b'{"days": []}', "schedule-mine.json": b"{",
+        "rates-2026.json": b"{", "order-1.npy": b"", "probe_logs.jsonl": b"{}\n", ".notes.txt.1-1.partial": b"",
+        "." + "a" * 64 + ".json.12-1.partial.bak": b"", "a" * 64 + ".json~": b"",
+    }
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+        os.utime(folder / name, (0, 0))
+    (folder / ("f" * 64 + ".json")).mkdir()
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    PlanCache(elsewhere).keep(KEY, CHOICE, DECISION)
+    (folder / ("1" * 64 + ".json")).symlink_to(kept_files(elsewhere)[0])
+    bucket = folder / "decisions" / "0a"
+    bucket.mkdir(parents=True)
+    for name in ("mine", "a" * 63, "." + "a" * 64 + ".1-1.partial", "." + "a" * 64 + ".1-12345678.partial~"):
+        (bucket / name).write_bytes(b"mine")
+    (bucket / ("b" * 64)).symlink_to(kept_files(elsewhere)[0])
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_nothing_but_files_of_decisions_is_listed_or_deleted(tmp_path):
+    before = strangers(tmp_path)
+    PlanCache(tmp_path).keep(OWN, CHOICE, DECISION)
+    (kept,) = list_plans(tmp_path, now=time.time())
+    assert prune_plans([kept], Pruning("foreign", older_days=1)) == []
+    assert prune_plans([kept], Pruning("all")) == [kept]
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_list_with_something_else_in_it_deletes_nothing(tmp_path):
+    PlanCache(tmp_path).keep(OWN, CHOICE, DECISION)
+    plan = only(tmp_path)
+    (tmp_path / "mine.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"mine\.json is no file of a cache of decisions: pass what list_plans gives"):
+        prune_plans([plan, replace(plan, path=tmp_path / "mine.json")], Pruning("all"))
+    assert kept_files(tmp_path) == [plan.path]
+    assert (tmp_path / "mine.json").exists()
+
+
+def aged(folder: Path, key, days: float) -> Path:
+    before = set(kept_files(folder))
+    PlanCache(folder).keep(key, CHOICE, DECISION)
+    (path,) = set(kept_files(folder)) - before
+    os.utime(path, (time.time() - days * DAY,) * 2)
+    return path
+
+
+@pytest.mark.parametrize(("pruning", "left"), [
+    (Pruning("none"), "fresh old foreign"), (Pruning("foreign"), "fresh old"), (Pruning("all"), ""),
+    (Pruning("none", older_days=30), "fresh foreign"), (Pruning("foreign", older_days=30), "fresh"),
+    (Pruning("none", older_days=0.5), "foreign"),
+])
+def test_what_is_asked_for_is_deleted(pruning, left, tmp_path):
+    paths = {"fresh": aged(tmp_path, OWN, 1), "old": aged(tmp_path, replace(OWN, width=1), 31),
+             "foreign": aged(tmp_path, KEY, 0)}
+    gone = prune_plans(list_plans(tmp_path, now=time.time()), pruning)
+    assert {name for name, path in paths.items() if path.exists()} == set(left.split())
+    assert {plan.path for plan in gone} == {path for name, path in paths.items() if name not in left.split()}
+
+
+def test_a_decision_that_was_replaced_meanwhile_stays(tmp_path):
+    cache = PlanCache(tmp_path)
+    cache.keep(OWN, CHOICE, DECISION)
+    (path,) = kept_files(tmp_path)
+    path.write_text("{")
+    before = list_plans(tmp_path, now=time.time())
+    cache.keep(OWN, CHOICE, DECISION)
+    assert prune_plans(before, Pruning("all")) == []
+    assert cache.find(OWN) is not None
+    path.unlink()
+    assert prune_plans(before, Pruning("all")) == []
+
+
+@pytest.mark.parametrize(("lives", "age", "state"), [
+    (False, 100, "orphaned"), (False, 10, "writing"), (True, 100, "writing"), (True, 2 * DAY, "orphaned")])
+def test_only_what_nobody_writes_any_more_is_an_orphan(lives, age, state, tmp_path):
+    bucket = tmp_path / "decisions" / "00"
+    bucket.mkdir(parents=True)
+    path = bucket / f".{'a' * 64}.{os.getpid() if lives else ended_process()}-12345678.partial"
+    path.write_text("{")
+    os.utime(path, (time.time() - age,) * 2)
+    plan = only(tmp_path)
+    assert (plan.kind, plan.state) == ("temporary", state)
+    assert prune_plans([plan], Pruning("all", None)) == ([plan] if state == "orphaned" else [])
+
+
+@pytest.mark.parametrize(("which", "days", "message"), [
+    ("old", None, "prune='old' is not one of none, foreign, all"), (None, None, "prune=None is not one"),
+    ("none", 0, "older_days=0: give a number above 0"), ("none", -1, "older_days=-1"),
+    ("none", True, "older_days=True"),
+    ("none", float("nan"), "older_days=nan"), ("foreign", "30", "older_days='30'"),
+    ("all", 30, "prune=all asks for no age and older_days=30 for one"),
+])
+def test_what_cannot_be_meant_is_refused(which, days, message):
+    with pytest.raises(ValueError, match=message):
+        Pruning(which, days)
+
+
+def test_a_folder_that_is_not_there_holds_nothing(tmp_path):
+    assert list_plans(tmp_path / "none", now=0.0) == []
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,425 @@
+"""Busy machines: how they are told, and that what is decided on them is neither kept nor final."""
+
+import functools
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from csr_operands import close, dense, matrix
+from kept_files import kept_files, rewrite, text_of
+from test_dispatch_cache import RATES, band
+
+import sparloom
+from sparloom.fusion import Variant
+from sparloom.ops import GemmSpmm, Operands, SpMM
+from sparloom.ragged import LENGTHS, EncoderShape, Structure
+from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning import (
+    Decision,
+    Effort,
+    Guardrail,
+    PairChoice,
+    PlanCache,
+    PlanKey,
+    RaggedEffort,
+    choose_schedule,
+    encoder_operators,
+    load,
+    plan_cache,
+    plan_pair,
+)
+from sparloom.tuning.load import AGAIN, LATEST, THREADS, LoadWatch, NoLoad, ProcessLoad, watch_load
+from sparloom.tuning.sparse import CpuPlace, CsrDecider, CsrPolicy, online_replay, prepared
+from sparloom.tuning.sparse.online_replay import OnlineReplay
+from sparloom.tuning.sparse.replay import MeanwhileReplay
+
+EASY = CsrPolicy.online(guardrail=Guardrail(alpha=1e6, errors=0), runs=1e6)  # nearly any kernel wins
+
+
+class Machine:
+    """A machine on which every thread waits for so many seconds between two looks at it; and a clock."""
+
+    def __init__(self) -> None:
+        self.wait = self.taken_away = self.now = 0.0
+        self._waited, self._looks = 0.0, 0
+
+    def waits(self) -> Mapping[int, float]:
+        self._waited += self.wait
+        return {1: self._waited, 2: 0.0}
+
+    def taken(self) -> float:
+        self._looks += 1
+        return self._looks * self.taken_away
+
+    def refresh(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    machine = Machine()
+    monkeypatch.delenv("SPARLOOM_KEEP_BUSY")
+    monkeypatch.setattr(load, "ProcessLoad", lambda: machine)
+    monkeypatch.setattr(online_replay, "SHORT", 0.0)  # a run that is too short for a race is so on every machine
+    for module in (prepared, plan_cache):
+        monkeypatch.setattr(module, "clock", lambda: machine.now)
+    monkeypatch.setattr(plan_cache, "_MEANWHILE", plan_cache._Meanwhile())
+    load.tell_busy.cache_clear()
+    monkeypatch.setattr(plan_cache, "_rates_in_process", functools.cache(plan_cache._rates_in_process.__wrapped__))
+    return machine
+
+
+class Given(NoLoad):
+    """Figures that are given one after the other."""
+
+    def __init__(self, *waits: Mapping[int, float], taken: tuple[float, ...] = ()) -> None:
+        self._waits, self._taken = list(waits), list(taken)
+
+    def waits(self) -> Mapping[int, float]:
+        return self._waits.pop(0)
+
+    def taken(self) -> float:
+        return self._taken.pop(0) if self._taken else 0.0
+
+
+@pytest.mark.parametrize(("before", "after", "seconds", "reason"), [
+    ({1: 5.0}, {1: 5.0}, 1.0, ""),
+    ({1: 5.0}, {1: 5.04}, 1.0, ""),
+    ({1: 5.0}, {1: 5.06}, 1.0, "threads waited for processors for 6 % of the time"),
+    ({1: 5.0, 2: 1.0}, {1: 5.0, 2: 1.5}, 1.0, "threads waited for processors for 50 % of the time"),
+    ({1: 5.0, 2: 1.0}, {1: 5.03, 2: 1.03}, 1.0, ""),  # the one that waited longest counts
+    ({1: 5.0}, {1: 5.00004}, 1e-4, ""),  # as long as waking it up takes
+    ({1: 5.0}, {1: 5.003}, 1e-4, "threads waited for processors for 100 % of the time"),
+    ({1: 5.0}, {1: 5.0, 9: 0.5}, 1.0, "threads waited for processors for 50 % of the time"),  # it was started meanwhile
+    ({1: 5.0, 2: 1.0}, {1: 5.0}, 1.0, ""),  # it has ended
+    ({}, {}, 1.0, ""),
+])
+def test_a_thread_that_waits_tells_a_busy_machine(before, after, seconds, reason):
+    watch = LoadWatch(Given(before, after))
+    watch.begin()
+    watch.end(seconds)
+    assert watch.close() == reason
+
+
+def test_measurements_add_up_and_what_is_between_them_does_not_count():
+    watch = LoadWatch(Given({1: 0.0}, {1: 0.01}, {1: 7.0}, {1: 7.01}), count().__next__)
+    for _ in range(2):
+        watch.begin()
+        watch.end(1.0)
+    assert watch.reason() == ""
+    watch = LoadWatch(Given({1: 0.0}, {1: 0.01}, {1: 7.0}, {1: 7.21}), count().__next__)
+    for _ in range(2):
+        watch.begin()
+        watch.end(1.0)
+    assert "for 11 % of the time" in watch.reason()
+
+
+def test_where_one_measurement_follows_another_its_counts_are_not_read_twice():
+    watch = LoadWatch(Given({1: 0.0}, {1: 0.01}, {1: 0.3}), lambda: 5.0)
+    for _ in range(2):
+        watch.begin()
+        watch.end(1.0)
+    assert "for 15 % of the time" in watch.reason()
+
+
+@pytest.mark.parametrize(("taken", "reason"), [
+    ((3.0, 3.09), ""), ((3.0, 3.3), "processors were taken away for 300 ms of 2000")])
+def test_processors_that_are_taken_away_tell_it_too(taken, reason):
+    now = iter((10.0, 12.0))
+    assert LoadWatch(Given(taken=taken), lambda: next(now)).reason() == reason
+
+
+def test_the_system_is_asked_for_threads_and_files_are_closed():
+    found = ProcessLoad()
+    before = found.waits()
+    assert 1 <= len(before) <= THREADS
+    assert all(seconds >= 0 for seconds in [*before.values(), found.taken()])
+    found.refresh()
+    assert all(found.waits().get(thread, seconds) >= seconds for thread, seconds in before.items())
+    found.close()
+    found.close()
+    assert found.waits().keys() == {0}
+
+
+def test_of_many_threads_the_first_and_the_newest_are_looked_at(monkeypatch):
+    opened, files = [], {}
+    monkeypatch.setattr(os, "listdir", lambda path: [str(thread) for thread in range(100, 20, -1)])
+    monkeypatch.setattr(os, "open", lambda path, flags: opened.append(int(path.split("/")[4])) or len(opened))
+    load._open_files(files)
+    assert list(files) == opened == [21, *range(100 - THREADS + 2, 101)]
+
+
+@pytest.mark.parametrize("missing", ["listdir", "open", "pread", "zero", "process"])
+def test_without_figures_of_threads_involuntary_switches_count(monkeypatch, missing):
+    def absent(*arguments):
+        raise FileNotFoundError
+
+    with monkeypatch.context() as patched:
+        if missing == "zero":
+            patched.setattr(os, "pread", lambda *arguments: b"0 0 12\n")
+        elif missing != "process":
+            patched.setattr(os, missing, absent)
+        found = ProcessLoad()
+        if missing == "process":
+            patched.setattr(os, "getpid", lambda: -1)  # a forked child
+        patched.setattr(load.resource, "getrusage", lambda who: SimpleNamespace(ru_nivcsw=7))
+        assert found.waits() == {0: 7 * load.SLICE}
+    found.close()
+
+
+def test_files_that_are_not_there_or_say_something_else_count_as_quiet(monkeypatch, tmp_path):
+    group = tmp_path / "cpu.stat"
+    monkeypatch.setattr(load, "GROUPS", (tmp_path / "none", group))
+    assert load._throttled() == 0.0
+    for text, seconds in (
+            ("", 0.0), ("nr_throttled many\n", 0.0), ("throttled_usec 7\n", 0.0),
+            ("nr_periods 0\nthrottled_usec 7\n", 0.0),
+            ("nr_periods 3\nthrottled_usec 1500000\n", 1.5), ("nr_periods 3\nthrottled_time 2500000000\n", 2.5)):
+        group.write_text(text)
+        load._limited_groups.cache_clear()
+        assert load._throttled() == seconds
+    group.unlink()
+    assert load._throttled() == 0.0
+    load._limited_groups.cache_clear()
+
+
+@pytest.mark.parametrize("text", ["2", "yes", "true"])
+def test_what_cannot_be_meant_is_refused(monkeypatch, text):
+    monkeypatch.setenv("SPARLOOM_KEEP_BUSY", text)
+    with pytest.raises(ValueError, match=f"SPARLOOM_KEEP_BUSY='{text}': give 0 or 1, or unset it"):
+        watch_load()
+
+
+def run_until_decided(ready, x) -> int:
+    calls = 0
+    while not ready.decided("spmm", B=x):
+        ready.spmm(x)
+        calls += 1
+        assert calls < 500
+    return calls
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize("policy", [
+    CsrPolicy.online(least_seconds=0, runs=1e6),
+    CsrPolicy(calibrate="full", effort=Effort(candidates=1, seconds=60.0))], ids=["online", "full"])
+def test_on_a_busy_machine_nothing_is_kept_and_no_library_chosen(tmp_path, machine, policy, caplog):
+    a, x = matrix(20000, 1500), dense(1500, 16)
+
+    def instant(matrix, threads):
+        result = matrix.to_scipy() @ x
+        return lambda operands: result
+
+    def decided(folder):
+        ready = sparloom.prepare(a, cache=PlanCache(folder), policy=policy, libraries={"spmm": {"instant": instant}})
+        run_until_decided(ready, x)
+        close(SpMM(), a, {"B": x}, ready.spmm(x))
+        return ready.plan("spmm", B=x).choice.library, len(kept_files(folder, "schedule"))
+
+    assert decided(tmp_path / "quiet") == ("instant", 1)
+    machine.wait = 10.0
+    with caplog.at_level(logging.INFO, "sparloom.tuning"):
+        assert decided(tmp_path / "busy") == ("", 0)
+        assert decided(tmp_path / "busy again") == ("", 0)
+    assert caplog.text.count("the machine is busy: decisions are used by this process alone") == 1
+    assert caplog.text.count("; not kept: threads waited for processors") == 2
+    machine.wait, machine.taken_away = 0.0, 1e6
+    assert decided(tmp_path / "stolen") == ("", 0)
+
+
+@pytest.mark.cc
+def test_a_cache_and_the_environment_may_ask_for_decisions_of_a_busy_machine(tmp_path, machine, monkeypatch):
+    machine.wait, x = 10.0, dense(200, 8)
+    kept = PlanCache(tmp_path / "kept", keep_busy=True)
+    run_until_decided(sparloom.prepare(matrix(), cache=kept, policy=EASY), x)
+    assert kept_files(tmp_path / "kept", "schedule")
+    monkeypatch.setenv("SPARLOOM_KEEP_BUSY", "1")
+    run_until_decided(sparloom.prepare(matrix(), cache=PlanCache(tmp_path / "set"), policy=EASY), x)
+    assert kept_files(tmp_path / "set", "schedule")
+
+
+@pytest.fixture
+def races(monkeypatch):
+    """Counts the races that are begun."""
+    begun, begin = [], OnlineReplay.__init__
+    monkeypatch.setattr(OnlineReplay, "__init__", lambda self, *given: begun.append(self) or begin(self, *given))
+    return begun
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize("places", [False, True])
+def test_it_is_decided_anew_each_time_twice_as_late_until_the_machine_is_quiet(tmp_path, machine, races, places):
+    a, x = matrix(), dense(200, 8)
+    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=EASY, libraries={})
+    op, call = ("spmm_max", lambda: ready.spmm_max(x)) if places else ("spmm", lambda: ready.spmm(x))
+    machine.wait, expected = 10.0, call()
+    begun = []
+    for _ in range(2000):
+        machine.now += 0.02
+        found = call()
+        assert all(map(np.array_equal, found, expected)) if places else np.allclose(found, expected, atol=1e-5)
+        if len(begun) < len(races):
+            begun.append(machine.now)
+    assert len(races) == 6  # in 40 seconds
+    gaps = np.diff(begun)
+    assert (gaps[1:] > 1.5 * gaps[:-1]).all()
+    assert not kept_files(tmp_path, "schedule")
+    machine.wait = 0.0
+    machine.now += 100.0
+    for _ in range(200):
+        call()
+    assert len(kept_files(tmp_path, "schedule")) == 1
+    assert ready.decided(op, B=x)
+    replays = ready._placing if places else ready._replays
+    assert not any(isinstance(replay, MeanwhileReplay | OnlineReplay) for replay in replays.values())
+    machine.now += 1e6
+    call()
+    assert len(races) == 7
+
+
+@pytest.mark.cc
+def test_there_is_a_longest_time_and_no_race_before_it(tmp_path, machine, races):
+    machine.wait, x = 10.0, dense(200, 8)
+    ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=EASY, libraries={})
+    for _ in range(12):
+        machine.now += LATEST
+        for _ in range(100):
+            ready.spmm(x)
+    assert len(races) == 12
+    for _ in range(300):
+        ready.spmm(x)
+    assert len(races) == 12
+
+
+@pytest.mark.cc
+def test_what_another_process_has_kept_meanwhile_is_taken(tmp_path, machine, races):
+    a, x = matrix(), dense(200, 8)
+    machine.wait = 10.0
+    ready = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=EASY)
+    run_until_decided(ready, x)
+    machine.wait = 0.0
+    other = sparloom.prepare(a, cache=PlanCache(tmp_path), policy=EASY)
+    run_until_decided(other, x)
+    machine.now += 2 * AGAIN
+    close(SpMM(), a, {"B": x}, ready.spmm(x))
+    assert len(races) == 2
+    assert ready.plan("spmm", B=x).decision.from_cache
+    assert ready.plan("spmm", B=x).choice == other.plan("spmm", B=x).choice
+
+
+@pytest.mark.cc
+def test_a_plan_that_is_asked_for_ends_and_a_measurement_on_a_sample_is_repeated(tmp_path, machine):
+    machine.wait, x = 10.0, dense(200, 8)
+    online = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=EASY)
+    assert online.plan("spmm", B=x) is online.plan("spmm", B=x)
+    sampled = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=CsrPolicy(least_seconds=0, runs=1e6))
+    first = sampled.plan("spmm", B=x)
+    sampled.spmm(x)
+    assert sampled.plan("spmm", B=x) is first
+    machine.wait, machine.now = 0.0, 2 * AGAIN
+    sampled.spmm(x)
+    assert sampled.plan("spmm", B=x) is not first
+    assert len(kept_files(tmp_path, "schedule")) == 1
+
+
+@pytest.mark.cc
+def test_pairs_of_products_are_remembered_for_a_while(tmp_path, machine):
+    op, machine.wait = GemmSpmm(), 1e6
+    operands, cache = op.operands(band(), 8, seed=0), PlanCache(tmp_path)
+    assert not plan_pair(op, operands, threads=1, cache=cache).decision.from_cache
+    assert plan_pair(op, operands, threads=1, cache=PlanCache(tmp_path)).decision.from_cache
+    assert not kept_files(tmp_path, "pair")
+    assert not plan_pair(op, operands, threads=1, cache=PlanCache(tmp_path / "other")).decision.from_cache
+    machine.wait, machine.now = 0.0, 1e4
+    assert not plan_pair(op, operands, threads=1, cache=cache).decision.from_cache
+    assert len(kept_files(tmp_path / "decisions", "pair")) == 2  # "auto", and "never", on which it rests
+    assert plan_pair(op, operands, threads=1, cache=cache, replay_only=True).decision.from_cache
+
+
+def test_they_are_remembered_twice_as_long_each_time_and_not_too_many(tmp_path, machine):
+    key = PlanKey("gemm_spmm", "", "a" * 64, "", 32, 64, "float32", 2, "auto", "b" * 64, "c" * 64)
+    choice, cache = PairChoice(True, 8192, 16 << 20, "natural", Variant(), 2), PlanCache(tmp_path)
+    for seconds in (20.0, 40.0, 80.0, 160.0, 320.0, LATEST, LATEST):
+        cache.keep(key, choice, Decision("measured", "", seconds=1.0), busy="busy")
+        machine.now += 0.99 * seconds
+        assert cache.find(key)[0] == choice
+        machine.now += 0.02 * seconds
+        assert cache.find(key) is None
+    for width in range(1000):
+        cache.keep(replace(key, width=width + 1), choice, Decision("rule", ""), busy="busy")
+    assert len(plan_cache._MEANWHILE._known) == plan_cache.REMEMBERED
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.cc
+def test_schedules_of_ragged_operators_are_not_kept(tmp_path, machine):
+    operator, structure = encoder_operators(EncoderShape(width=32, heads=2, hidden=32))["mixing"], Structure(
+        {LENGTHS: [5, 3]})
+    effort = RaggedEffort(sample=2, proposed=1, race=Effort(repetitions=1, seconds=0.1, pairs=(1, 1)))
+
+    def chosen(folder):
+        return choose_schedule(operator, structure, threads=1, effort=effort, plans=PlanCache(folder)).from_cache
+
+    machine.wait = 1e6
+    assert [chosen(tmp_path / "busy") for _ in range(2)] == [False, True]
+    assert not kept_files(tmp_path)
+    machine.wait = 0.0
+    assert [chosen(tmp_path / "quiet") for _ in range(2)] == [False, True]
+    assert len(kept_files(tmp_path, "schedule")) == 1
+
+
+def test_rates_are_measured_once_in_a_process_and_kept_where_it_was_quiet(tmp_path, machine, monkeypatch):
+    measured = []
+    monkeypatch.setattr(plan_cache, "measure_rates", lambda threads: measured.append(threads) or RATES)
+    for threads, wait, kept in ((1001, 1e6, 0), (1002, 0.0, 1)):
+        machine.wait = wait
+        assert [PlanCache(tmp_path).rates(threads) for _ in range(3)] == [RATES] * 3
+        assert len(kept_files(tmp_path, "rates")) == kept
+    assert measured == [1001, 1002]
+
+
+@pytest.mark.parametrize(("threads", "run", "busy", "there"), [
+    (2, 50e-6, False, True), (2, 0.6e-3, False, False), (2, 1.0, True, True), (16, 20e-6, False, True),
+    (16, 50e-6, False, False), (1, 20e-6, False, False), (1, 20e-6, True, False)])
+def test_one_thread_is_tried_where_many_may_not_pay(monkeypatch, threads, run, busy, there):
+    operands, library = Operands(ones(), {"B": dense(200, 8)}), {"other": None}
+    monkeypatch.setattr(CsrDecider, "_few", lambda self, operands, safe, run: [
+        safe, *(config for config in self.where.configs(self.op, operands, sampled=False) if config != safe)][:6])
+    monkeypatch.setattr(CsrDecider, "_near", lambda *given: list(library))
+    decider = CsrDecider(SpMM(), CpuPlace(threads), library, CsrPolicy.online(), model=None)
+    choices, baselines = decider.entrants(operands, run, busy=busy)
+    assert [choice.threads for choice in choices] == ([0, 0, 1] + 4 * [0] if there else 7 * [0])
+    assert len(set(choices)) == len(choices)
+    assert baselines == [0, 1]
+
+
+def ones() -> SparseMatrix:
+    pattern = Pattern.from_scipy(matrix())
+    return SparseMatrix(pattern, np.ones(pattern.nnz, np.float32))
+
+
+@pytest.mark.cc
+def test_one_thread_that_was_chosen_is_found_again_and_computes_the_same(tmp_path, caplog):
+    a, x, cache = matrix(), dense(200, 8), PlanCache(tmp_path)
+    run_until_decided(sparloom.prepare(a, threads=2, cache=cache, libraries={}), x)
+    (path,) = kept_files(tmp_path, "schedule")
+    kept = json.loads(text_of(path))
+    config = CpuPlace(2).safe(SpMM(), Operands(ones(), {"B": x})).key
+    for threads, right in ((1, True), (2, True), (3, False), (-1, False), ("1", False), (None, False)):
+        choice = {"library": "", "config": config, "threads": threads}
+        rewrite(path, json.dumps(kept | {"choice": kept["choice"] | {"choice": choice}}))
+        ready = sparloom.prepare(a, threads=2, cache=cache, libraries={})
+        close(SpMM(), a, {"B": x}, ready.spmm(x))
+        assert ready.decided("spmm", B=x) is right
+        assert not right or ready.plan("spmm", B=x).choice.threads == threads
+        assert ("it is decided anew" in caplog.text) is not right
+        caplog.clear()

@@ -1,0 +1,117 @@
+"""One cache, many processes: nothing is lost, torn or left behind, whoever is killed; all replay the same."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kept_files import kept_files
+from plan_storm import KILLS, PROCESSES, THREADS, decide_all, problems
+from test_dispatch_cache import RATES
+
+from sparloom.files import read_lines
+from sparloom.tuning import PlanCache, list_plans
+
+SCRIPT = Path(__file__).with_name("plan_storm.py")
+FAR = 1e3  # seconds: later than any writer that is alive takes
+
+
+def ran(*arguments: object) -> str:
+    """Run the script; what it logs as a warning is an error."""
+    done = subprocess.run([sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True,
+                          check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def stormed(tmp_path_factory):
+    """A folder on which processes decided and were killed, and the keys that they reported as kept."""
+    folder, reports = tmp_path_factory.mktemp("plans"), tmp_path_factory.mktemp("reports")
+    PlanCache(folder).keep_rates(THREADS, RATES)
+    warm = PlanCache(tmp_path_factory.mktemp("warm"))  # compiles the kernels
+    warm.keep_rates(THREADS, RATES)
+    decide_all(warm, random.Random(0))
+    ran("storm", folder, reports)
+    told = [line for path in reports.glob("*.jsonl") for line in read_lines(path)]
+    return folder, [json.loads(line) for line in told]
+
+
+@pytest.mark.cc
+@pytest.mark.slow
+def test_no_decision_that_was_kept_is_lost_or_torn(stormed, caplog):
+    folder, keys = stormed
+    distinct = {json.dumps(key, sort_keys=True) for key in keys}
+    assert len(distinct) == len(list(problems()))
+    assert len(keys) >= PROCESSES * len(distinct)  # who is not killed makes them all
+    kept = [PlanCache(folder).find_schedule(json.loads(key)) for key in distinct]
+    assert sum(plan["decision"]["origin"] == "measured" for plan in kept) > len(kept) / 2
+    assert PlanCache(folder).find_rates(THREADS) == RATES
+    assert caplog.text == ""
+    plans = [plan for plan in list_plans(folder, now=time.time()) if plan.kind != "temporary"]
+    assert {plan.state for plan in plans} == {"own"}
+    assert sorted(plan.kind for plan in plans) == ["csr"] * len(distinct) + ["rates"]
+
+
+@pytest.mark.cc
+@pytest.mark.slow
+def test_what_killed_writers_leave_is_bounded_and_goes(stormed):
+    folder, keys = stormed
+    left = {plan.path for plan in list_plans(folder, now=time.time()) if plan.kind == "temporary"}
+    assert len(left) <= KILLS
+    listed = {plan.path for plan in list_plans(folder, now=time.time())}
+    assert {path for path in folder.rglob("*") if path.is_file()} == listed | {folder / "probe_logs.jsonl"}
+    for path in left:
+        os.utime(path, (time.time() - FAR,) * 2)
+    for key in keys:  # who writes next into a bucket clears it
+        PlanCache(folder).keep_schedule(key, PlanCache(folder).find_schedule(key))
+    assert not [plan for plan in list_plans(folder, now=time.time()) if plan.kind == "temporary"]
+
+
+@pytest.mark.cc
+@pytest.mark.slow
+def test_processes_that_replay_measure_nothing_and_compute_the_same(stormed):
+    folder, _ = stormed
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    first, second = json.loads(ran("replay", folder)), json.loads(ran("replay", folder))
+    assert len(first) == len(list(problems()))
+    assert first == second
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from sparloom.tuning import PlanCache
+cache = PlanCache(Path(sys.argv[1]))
+def kill(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+def half(descriptor, content, write=os.write):
+    write(descriptor, content[: len(content) // 2])
+    kill()
+if sys.argv[2] == "write":
+    os.write = half
+else:
+    os.replace = kill
+cache.keep_schedule({"op": "spmm"}, {"made": "later", "long": "x" * 100_000})
+"""
+
+
+@pytest.mark.parametrize("place", ["write", "replace"])
+def test_who_is_killed_while_writing_leaves_what_there_was(tmp_path, place):
+    key, cache = {"op": "spmm"}, PlanCache(tmp_path)
+    cache.keep_schedule(key, {"made": "before"})
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), place], capture_output=True, check=False)
+        assert done.returncode == -9
+        assert cache.find_schedule(key) == {"made": "before"}
+        partial, = (plan for plan in list_plans(tmp_path, now=time.time() + FAR) if plan.kind == "temporary")
+        assert partial.state == "orphaned"
+        os.utime(partial.path, (time.time() - FAR,) * 2)
+        PlanCache(tmp_path).keep_schedule(key, {"made": "before"})
+        assert kept_files(tmp_path) == kept_files(tmp_path, "schedule")
+        assert len(kept_files(tmp_path)) == 1
