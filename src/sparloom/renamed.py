@@ -37,6 +37,8 @@ def old_package(package: str) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         if name.startswith("__") and name != "__all__":
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if f"{package}.{name}" in PACKAGES:
+            return import_module(f"{package}.{name}")
         return getattr(import_module(PACKAGES[package]), name)
 
     return find

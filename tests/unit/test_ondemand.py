@@ -9,7 +9,8 @@ import pytest
 from sparloom.ondemand import on_demand
 
 
-@pytest.mark.parametrize("package", ["sparloom.tuning", "sparloom.platforms", "sparloom.models", "sparloom.experiments"])
+@pytest.mark.parametrize(
+    "package", ["sparloom.tuning", "sparloom.platforms", "sparloom.models", "sparloom.experiments"])
 def test_every_name_is_there(package):
     module = importlib.import_module(package)
     assert all(getattr(module, name) is not None for name in module.__all__)
@@ -32,5 +33,5 @@ def test_a_module_that_fails_to_import_says_so():
 
 
 def test_a_name_that_its_module_would_hide_is_refused():
-    with pytest.raises(ValueError, match=r"race of sparloom\.dispatch would be hidden by modules of the same name"):
+    with pytest.raises(ValueError, match=r"race of sparloom\.tuning would be hidden by modules of the same name"):
         on_demand("sparloom.tuning", {"race": "sparloom.tuning.race", "duel": "sparloom.tuning.race"})

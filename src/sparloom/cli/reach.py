@@ -10,7 +10,8 @@ __all__ = ["idle", "refuse_beside_shape", "refuse_other_machines", "refuse_unsee
 
 USED = ("task", "experiment", "hparams", "paths", "logger", "objective", "prepare", "debug", "recommends", "seed",
         "sweep", "local", "hydra")  # by run.py itself, or of no effect on results
-OTHER_MACHINES = ("sparloom.experiments.Autoencode", "sparloom.experiments.ExploreDesigns")  # tasks that need no stored seconds
+OTHER_MACHINES = (  # tasks that need no stored seconds
+    "sparloom.experiments.Autoencode", "sparloom.experiments.ExploreDesigns")
 OF_MATRICES = ("op", "target", "adviser", "width")  # what recommendations for a shape do not read
 PLATFORMS = ("source", "target")
 SAME_MACHINE = ("preset", "width", "readings", "level", "orders", "space")  # do not change the seconds of a program

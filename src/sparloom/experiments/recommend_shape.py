@@ -18,8 +18,7 @@ from sparloom.measure import TimingProtocol
 from sparloom.models.performance import GEMM_FEATURES, gemm_problems, load_interval, load_performance
 from sparloom.ops import GEMM, GemmShape
 from sparloom.space import Config, GridSpace
-from sparloom.tuning import search as best
-from sparloom.tuning.search_names import Evolution
+from sparloom.tuning import Evolution, best
 
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels

@@ -23,14 +23,14 @@ from sparloom.measure import checked_threads
 from sparloom.models import Static
 from sparloom.ragged import Executable, Structure
 from sparloom.space import Config
-from sparloom.tuning import search as best
+from sparloom.tuning import Evolution
 from sparloom.tuning.guardrail import Guardrail
 from sparloom.tuning.load import watch_load
 from sparloom.tuning.plan_cache import PlanCache
 from sparloom.tuning.plan_key import machine_digest, ragged_kernels_digest
 from sparloom.tuning.racing import Effort, duel, race
 from sparloom.tuning.ragged_operator import RaggedOperator
-from sparloom.tuning.search_names import Evolution
+from sparloom.tuning.search import best
 
 __all__ = ["RaggedChoice", "RaggedEffort", "choose_schedule"]
 

@@ -3,10 +3,10 @@
 from collections import Counter
 
 from sparloom.space import Config, GridSpace
-from sparloom.tuning import search as best
+from sparloom.tuning import Evolution
 from sparloom.tuning.cost_model import PairCostModel
 from sparloom.tuning.problem import Problem
-from sparloom.tuning.search_names import Evolution
+from sparloom.tuning.search import best
 
 __all__ = ["shortlist", "unfused_configs"]
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from sparloom.space import Config, GridSpace, Parameter
-from sparloom.tuning import search as best
-from sparloom.tuning import Evolution
+from sparloom.tuning import Evolution, best
 
 SEARCH = Evolution(population=32, generations=60, patience=15, mutation=0.2, tournament=2, seed=0)
 

@@ -1,0 +1,50 @@
+"""Old public names of packages, classes and functions."""
+
+import importlib
+
+import pytest
+
+from sparloom.renamed import PACKAGES, RENAMED
+
+OLD_NAMES = {  # what each package of old offered before it was moved
+    "sparloom.dispatch": [
+        "ORDERS", "Decision", "Effort", "Estimate", "Fuse", "Guardrail", "KeptPlan", "LearnedPairCosts", "PairChoice",
+        "PairCostModel", "PairPlan", "PlanCache", "PlanKey", "Policy", "Problem", "Pruning", "Race", "RaggedChoice",
+        "RaggedEffort", "RaggedOperator", "Rates", "Trial", "Verdict", "Workshop", "choose_schedule", "duel",
+        "encoder_operators", "list_plans", "measure_rates", "pair_numbers", "plan_pair", "product_operators",
+        "prune_plans", "race", "token_operators"],
+    "sparloom.dispatch.csr": [
+        "CUDA_LIBRARIES", "LIBRARIES", "SHORTLISTS", "Contest", "CpuPlace", "CsrChoice", "CsrCostModel", "CsrDecider",
+        "CsrEstimate", "CsrPlan", "CsrPolicy", "CudaPlace", "CudaSwitches", "Library", "Place", "Prepared", "ProbeLog",
+        "Product", "Proposals", "Sample", "Switches", "csr_attention", "gathered_pieces", "prepare", "sample_rows",
+        "sddmm", "spmm"],
+    "sparloom.search": ["Evolution", "Ranked", "best", "portfolio", "top_k"],
+    "sparloom.tasks": [
+        "Arm", "AuditLabels", "Autoencode", "BenchDecisionsBusy", "BenchDispatch", "BenchDispatchCuda",
+        "BenchFeaturizer", "BenchFusion", "BenchGcn", "BenchJacobi", "BenchKernels", "BenchRagged", "BenchRaggedCuda",
+        "BenchRaggedSchedules", "BenchRecommend", "BenchSimulator", "Block", "BusyCase", "CheckGcn", "CheckLearnings",
+        "CheckProbe", "CheckSpadeSigns", "Checkpoints", "ChooseKernels", "Collect", "CollectGemm", "Compare",
+        "DecisionWay", "Distillation", "EvalRagged", "ExploreDesigns", "ExportCsv", "FineTuned", "Finetune", "Fit",
+        "FitTrees", "Fitted", "Gather", "GraphChoice", "Learning", "Plans", "PrepareInputs", "Pretrain", "Recipe",
+        "Recommend", "RecommendShape", "SpadeSensitivity", "SummariseSamples", "Tabulate", "TensorBoard",
+        "TreeModels", "ValidateSimulator", "Wandb"],
+}
+
+
+@pytest.mark.parametrize("package", sorted(OLD_NAMES))
+def test_old_packages_have_their_names(package):
+    module = importlib.import_module(package)
+    assert [name for name in OLD_NAMES[package] if getattr(module, name, None) is None] == []
+    assert set(OLD_NAMES) == set(PACKAGES)
+
+
+@pytest.mark.parametrize("old", sorted(RENAMED))
+def test_a_renamed_name_is_the_new_one(old):
+    package, _, name = old.rpartition(".")
+    home, _, renamed = RENAMED[old].rpartition(".")
+    assert getattr(importlib.import_module(package), name) is getattr(importlib.import_module(home), renamed)
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        importlib.import_module("sparloom.dispatch").Nothing  # noqa: B018
