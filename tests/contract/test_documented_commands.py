@@ -1,0 +1,71 @@
+"""Commands of docs/gpu_status.md and targets of stored configurations: what is written down can still be run."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import hydra
+import pytest
+from binding import faults, locate
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = [shlex.split(command) for command in
+            re.findall(r"`python ((?:-m pytest|run\.py)[^`]*)`", (ROOT / "docs/gpu_status.md").read_text("utf-8"))]
+TESTS = [command[2:] for command in COMMANDS if command[0] == "-m"]
+RUNS = [command[1:] for command in COMMANDS if command[0] == "run.py"]
+STORED = [ROOT / "dvc.lock", *sorted((ROOT / "results").glob("*/config.yaml"))]
+COLLECT = """
+import contextlib, io, json, sys, pytest
+class Count:
+    items = None
+    def pytest_collection_finish(self, session):
+        self.items = len(session.items)
+for arguments in json.loads(sys.argv[1]):
+    count = Count()
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        pytest.main([*arguments, "--collect-only", "-q", "-p", "no:cacheprovider"], plugins=[count])
+    assert count.items is not None, printed.getvalue()
+    print(count.items, flush=True)
+"""
+
+
+def test_the_page_has_commands():
+    assert len(TESTS) >= 10
+    assert len(RUNS) >= 5
+
+
+def test_every_test_command_for_a_gpu_selects_tests():
+    done = subprocess.run([sys.executable, "-c", COLLECT, json.dumps(TESTS)], cwd=ROOT, capture_output=True, text=True,
+                          check=False)
+    counts = [int(line) for line in done.stdout.split()]
+    assert len(counts) == len(TESTS), done.stdout + done.stderr
+    assert [" ".join(command) for command, count in zip(TESTS, counts, strict=True) if not count] == []
+
+
+@pytest.mark.parametrize("command", RUNS, ids=" ".join)
+def test_every_run_for_a_gpu_composes(command, monkeypatch, tmp_path):
+    GlobalHydra.instance().clear()
+    for name in ("SPARLOOM_DATA", "SPARLOOM_ARTIFACTS", "SPARLOOM_OUTPUTS", "SPARLOOM_MIRROR", "SPARLOOM_SEQLENS"):
+        monkeypatch.setenv(name, str(tmp_path))
+    given = [each for each in command if each != "-m"]
+    swept = {override.input_line: list(override.sweep_string_iterator())
+             for override in OverridesParser.create().parse_overrides(given) if override.is_sweep_override()}
+    with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        for position in range(max([1, *map(len, swept.values())])):
+            overrides = [f"{each.partition('=')[0]}={swept[each][position % len(swept[each])]}" if each in swept
+                         else each for each in given]
+            tree = OmegaConf.to_container(hydra.compose("config", overrides), resolve=True)
+            assert list(faults(tree)) == []
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_targets_of_stored_configurations_resolve(path):
+    targets = set(re.findall(r"_target_: (sparloom\.[\w.]+)", path.read_text(encoding="utf-8")))
+    for target in targets:
+        assert locate(target) is not None

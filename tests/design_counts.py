@@ -1,0 +1,210 @@
+"""Count what the design rules limit: files, lines, cycles, and the files that one call runs through.
+
+    python tests/design_counts.py             # prints the table
+    python tests/design_counts.py --recommend # also traces `python run.py experiment=recommend` (needs stored models)
+
+A call is traced in a process of its own with empty caches. A file counts if one of its functions is called; code
+that runs while a module is imported does not count.
+"""
+
+import argparse
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import mean, median
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src"
+LIMITS = {  # name -> largest value, or for a mean the smallest
+    "files in src": 300, "mean lines": 180, "longest file": 500, "lines in src": 58_000, "cycles": 0,
+    "files in conf": 155, "first spmm": 15, "deciding spmm": 20, "replayed spmm": 8, "lowering vgemm": 18,
+    "plan_pair": 15, "recommend": 35,
+}
+CALLS = {  # name -> code; `trace(f)` calls f and returns the number of files that it ran through
+    "spmm": """
+        import numpy as np, scipy.sparse as sp, sparloom
+        A = sp.random(4000, 4000, density=0.005, format="csr", random_state=0, dtype=np.float32)
+        x = np.ones((4000, 32), np.float32)
+        counts = [trace(lambda: sparloom.spmm(A, x)) for _ in range(300)]
+        result = {"first spmm": counts[0], "deciding spmm": max(counts[1:]), "replayed spmm": counts[-1]}
+    """,
+    "lowering": """
+        from sparloom.ir import render_c
+        from sparloom.ragged import lower, tiled_vgemm
+        result = {"lowering vgemm": trace(lambda: [render_c(each.kernel) for each in lower(tiled_vgemm())])}
+    """,
+    "pairs": """
+        import numpy as np, scipy.sparse as sp
+        from sparloom.ops import GemmSpmm
+        from sparloom.sparse import Pattern, SparseMatrix
+        from sparloom.tuning import plan_pair
+        pattern = Pattern.from_scipy(sp.random(4000, 4000, density=0.005, format="csr", random_state=0))
+        op, matrix = GemmSpmm(), SparseMatrix(pattern, np.ones(pattern.nnz, np.float32))
+        operands = op.operands(matrix, width=64, seed=0)
+        result = {"plan_pair": trace(lambda: plan_pair(op, operands))}
+    """,
+    "recommend": """
+        import runpy, scipy.io, scipy.sparse as sp
+        scipy.io.mmwrite("matrix.mtx", sp.random(3000, 3000, density=0.003, random_state=0))
+        here = "paths.outputs=" + os.getcwd()
+        sys.argv = ["run.py", "experiment=recommend", "matrix=matrix.mtx", "logger=none", here]
+        result = {"recommend": trace(lambda: runpy.run_path(ROOT + "/run.py", run_name="__main__"))}
+    """,
+}
+TRACER = '''
+import json, os, sys, threading
+ROOT = {root!r}
+SOURCE = os.path.join(ROOT, "src", "sparloom") + os.sep
+found = set()
+
+def of_an_import(frame):
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+def profile(frame, event, argument):
+    if event == "call":
+        name = frame.f_code.co_filename
+        if name.startswith(SOURCE) and name not in found and not of_an_import(frame):
+            found.add(name)
+
+def trace(function):
+    found.clear()
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        function()
+    except SystemExit as error:
+        if error.code:
+            raise
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    if os.environ.get("SHOW_FILES"):
+        print(*sorted(found), sep="\\n", file=sys.stderr)
+    return len(found)
+'''
+
+
+def source_files() -> list[Path]:
+    """List all Python files of src."""
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def length(path: Path) -> int:
+    """Count the lines of a file."""
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Map each module of the package to the modules that it imports, lazily or for type checking alike."""
+    modules = {_module(path): path for path in source_files() if path.is_relative_to(SOURCE / "sparloom")}
+    return {name: set(_imports(path, modules)) - {name} for name, path in modules.items()}
+
+
+def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Find the strongly connected components of more than one module.
+
+    A package's `__init__` offers the names of its files, so imports of it from within the package are no cycles of
+    files: those edges are left out.
+    """
+    inner = {name: {other for other in others if not (name + ".").startswith(other + ".")}
+             for name, others in graph.items()}
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in sorted(inner[name]):
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            component = []
+            while component[-1:] != [name]:
+                component.append(stack.pop())
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    sys.setrecursionlimit(10_000)
+    for name in sorted(inner):
+        if name not in index:
+            visit(name)
+    return sorted(found)
+
+
+def count_files(call: str, *, show: bool = False) -> dict[str, int]:
+    """Trace one of `CALLS` in a new process with empty caches.
+
+    Args:
+        show: print the files to stderr.
+    """
+    code = "\n".join(line.removeprefix("        ") for line in CALLS[call].splitlines())
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "SPARLOOM_CACHE": folder + "/kernels", "AUTOSAGE_CACHE_DIR": folder + "/decisions",
+                       "PYTHONPATH": str(SOURCE), **({"SHOW_FILES": "1"} if show else {})}
+        program = TRACER.format(root=str(ROOT)) + code + "\nprint(json.dumps(result))\n"
+        done = subprocess.run([sys.executable, "-c", program], cwd=folder, env=environment, text=True, check=True,
+                              stdout=subprocess.PIPE)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def sizes() -> dict[str, float]:
+    """Count files, lines and cycles."""
+    lines = [length(path) for path in source_files()]
+    return {"files in src": len(lines), "mean lines": round(mean(lines)), "median lines": median(lines),
+            "longest file": max(lines), "lines in src": sum(lines), "cycles": len(cycles(import_graph())),
+            "files in conf": sum(1 for path in (ROOT / "conf").rglob("*.yaml"))}
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imports(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for each in node.names:
+                inner = f"{node.module}.{each.name}"
+                if inner in modules:
+                    yield inner
+                elif node.module in modules:
+                    yield node.module
+
+
+def main() -> None:
+    """Print the counts beside their limits."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recommend", action="store_true", help="trace experiment=recommend too")
+    parser.add_argument("--show", action="store_true", help="print the files of each call and the cycles")
+    arguments = parser.parse_args()
+    counts = sizes()
+    for call in CALLS:
+        if call != "recommend" or arguments.recommend:
+            counts |= count_files(call, show=arguments.show)
+    if arguments.show:
+        for component in cycles(import_graph()):
+            sys.stdout.write(f"cycle: {' '.join(component)}\n")
+    for name, value in counts.items():
+        limit = f"{LIMITS[name]:>8,}" if name in LIMITS else ""
+        sys.stdout.write(f"{name:<18}{value:>8,}{limit}\n")
+
+
+if __name__ == "__main__":
+    main()
