@@ -5,7 +5,7 @@ from ragged_cases import CASES, row
 
 from sparloom.ir import pretty
 from sparloom.ragged import Executable, Tensor, fuse, lower, pad_loop, pad_storage, parallel, split, vectorise
-from sparloom.ragged.prelude import closure
+from sparloom.ragged.table_code import closure
 
 
 def padded_projection():

@@ -1,7 +1,5 @@
 """Ragged tensors: a language of named dimensions and length functions, schedules, and kernels with minimal padding."""
 
-from sparloom.ragged.activations import StoragePadding, dense_activations, ragged_activations
-from sparloom.ragged.arrange import arranged
 from sparloom.ragged.attention_loops import ATTENTION_LOOPS
 from sparloom.ragged.attention_operators import (
     ATTENTION_OPERATORS,
@@ -12,13 +10,8 @@ from sparloom.ragged.attention_operators import (
 )
 from sparloom.ragged.attention_padding import PADDED_ATTENTION, PADDING_CHANGES
 from sparloom.ragged.attention_splits import SPLIT_ARMS, SPLIT_OPERATORS
-from sparloom.ragged.auxiliary import PRELUDES, AuxiliaryTables, TileSizes, auxiliary_bytes
 from sparloom.ragged.batch import structure_of, tokens_of
-from sparloom.ragged.compute_at import compute_at
-from sparloom.ragged.compute_with import compute_with
-from sparloom.ragged.decompose import decompose_reduction
-from sparloom.ragged.define import program
-from sparloom.ragged.device_program import DeviceProgram
+from sparloom.ragged.definition import Part, part, program
 from sparloom.ragged.device_schedules import (
     device_attention,
     device_encoder_layer,
@@ -27,7 +20,6 @@ from sparloom.ragged.device_schedules import (
     device_vgemm,
 )
 from sparloom.ragged.dimensions import Dim, dims
-from sparloom.ragged.divide import split_operation
 from sparloom.ragged.encoder import (
     LENGTHS,
     EncoderSchedule,
@@ -46,29 +38,6 @@ from sparloom.ragged.encoder_backward import (
     scheduled_attention_backward,
     scheduled_encoder_backward,
 )
-from sparloom.ragged.encoder_flops import (
-    EncoderSizes,
-    LoopPadding,
-    dense_flops,
-    partial_flops,
-    ragged_flops,
-    with_bulk_sequence,
-)
-from sparloom.ragged.executable import Executable, interpreted
-from sparloom.ragged.fuse import fuse
-from sparloom.ragged.hfuse import hfuse
-from sparloom.ragged.inline import inline
-from sparloom.ragged.iterations import iterations
-from sparloom.ragged.kernel_preludes import kernel_preludes
-from sparloom.ragged.kinds import bind_threads, parallel, unroll, vectorise
-from sparloom.ragged.layer import (
-    Layer,
-    Weight,
-    compiled_attention,
-    compiled_encoder_layer,
-    compiled_layer_norm,
-    compiled_softmax,
-)
 from sparloom.ragged.layer_norm import (
     NormSchedule,
     layer_norm,
@@ -76,21 +45,20 @@ from sparloom.ragged.layer_norm import (
     scheduled_layer_norm,
     scheduled_layer_norm_backward,
 )
-from sparloom.ragged.layout import Access, offset_steps
-from sparloom.ragged.lengths import (
-    DATASETS,
-    Dataset,
-    LengthCorpus,
-    LengthStatistics,
-    SequenceLengths,
-    generated_lengths,
-    read_lengths,
+from sparloom.ragged.layers.layer import (
+    Layer,
+    Weight,
+    arranged,
+    compiled_attention,
+    compiled_encoder_layer,
+    compiled_layer_norm,
+    compiled_softmax,
 )
-from sparloom.ragged.lower import Lowered, lower
-from sparloom.ragged.narrow import narrow
-from sparloom.ragged.offload import offload
-from sparloom.ragged.operation import (
+from sparloom.ragged.layout import Access, offset_steps, pointer_steps
+from sparloom.ragged.lowering import Lowered, lower
+from sparloom.ragged.program import (
     Operation,
+    Program,
     compute,
     exp,
     less,
@@ -103,15 +71,18 @@ from sparloom.ragged.operation import (
     sum_over,
     where,
 )
-from sparloom.ragged.pad import pad_loop, pad_storage
-from sparloom.ragged.panels import PANEL
-from sparloom.ragged.parts import Part, part
-from sparloom.ragged.pointers import pointer_steps
-from sparloom.ragged.program import Program
-from sparloom.ragged.ragged_tensor import RaggedTensor
-from sparloom.ragged.remap import remap
-from sparloom.ragged.reorder import reorder
-from sparloom.ragged.runner import Runner
+from sparloom.ragged.runtime import DeviceProgram, Executable, Runner, interpreted, kernel_preludes
+from sparloom.ragged.schedule.compute import compute_at, compute_with
+from sparloom.ragged.schedule.loops import bind_threads, fuse, parallel, remap, reorder, split, unroll, vectorise
+from sparloom.ragged.schedule.operations import decompose_reduction, hfuse, inline, narrow, offload, split_operation
+from sparloom.ragged.schedule.storage import (
+    PANEL,
+    fuse_dimensions,
+    pad_loop,
+    pad_storage,
+    reorder_dimensions,
+    split_dimension,
+)
 from sparloom.ragged.softmax import (
     SoftmaxSchedule,
     scheduled_softmax,
@@ -119,14 +90,32 @@ from sparloom.ragged.softmax import (
     softmax,
     softmax_backward,
 )
-from sparloom.ragged.split import split
-from sparloom.ragged.structure import Prelude, Structure
-from sparloom.ragged.tables import At, Length
-from sparloom.ragged.tensor import Tensor
-from sparloom.ragged.tensor_dimensions import fuse_dimensions, reorder_dimensions, split_dimension
-from sparloom.ragged.told_lengths import jagged_length
+from sparloom.ragged.structure import Prelude, RaggedTensor, Structure, iterations, jagged_length
+from sparloom.ragged.tensor import At, Length, Tensor
 from sparloom.ragged.triangular import balanced_trmm, split_trmm, tiled_trmm, trmm, trmm_structure, unsplit_trmm
 from sparloom.ragged.variable_gemm import scheduled_vgemm, tiled_vgemm, vgemm, vgemm_structure
+from sparloom.ragged.workloads import (
+    DATASETS,
+    PRELUDES,
+    AuxiliaryTables,
+    Dataset,
+    EncoderSizes,
+    LengthCorpus,
+    LengthStatistics,
+    LoopPadding,
+    SequenceLengths,
+    StoragePadding,
+    TileSizes,
+    auxiliary_bytes,
+    dense_activations,
+    dense_flops,
+    generated_lengths,
+    partial_flops,
+    ragged_activations,
+    ragged_flops,
+    read_lengths,
+    with_bulk_sequence,
+)
 
 __all__ = [
     "ATTENTION_LOOPS", "ATTENTION_OPERATORS", "DATASETS", "KEPT", "LENGTHS", "PADDED_ATTENTION", "PADDING_CHANGES",

@@ -17,21 +17,14 @@ Source: FlashAttention-2 (Dao 2023) §3.1, algorithm 2. Departure: tiles are of 
 from __future__ import annotations
 
 from sparloom.ir import Expr
-from sparloom.ragged.compute_at import compute_at
-from sparloom.ragged.compute_with import compute_with
-from sparloom.ragged.decompose import decompose_reduction
+from sparloom.ragged.definition import Part
+from sparloom.ragged.definition import part as part_of
 from sparloom.ragged.dimensions import dims
 from sparloom.ragged.encoder import BATCHES, LENGTHS, TOKENS, EncoderShape, batch, col, dim, head, part, pos, seen_by
-from sparloom.ragged.fuse import fuse
-from sparloom.ragged.kinds import parallel, vectorise
-from sparloom.ragged.narrow import narrow
-from sparloom.ragged.offload import offload
-from sparloom.ragged.operation import Operation, compute, exp, less, real, sum_over, where
-from sparloom.ragged.parts import Part
-from sparloom.ragged.parts import part as part_of
-from sparloom.ragged.program import Program
-from sparloom.ragged.reorder import reorder
-from sparloom.ragged.split import split
+from sparloom.ragged.program import Operation, Program, compute, exp, less, real, sum_over, where
+from sparloom.ragged.schedule.compute import compute_at, compute_with
+from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split, vectorise
+from sparloom.ragged.schedule.operations import decompose_reduction, narrow, offload
 from sparloom.ragged.tensor import Tensor
 
 __all__ = ["mix_backward", "scheduled_mix_backward"]

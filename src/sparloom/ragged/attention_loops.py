@@ -18,10 +18,8 @@ from types import MappingProxyType
 from sparloom.ragged.attention_operators import ATTENTION_OPERATORS, ragged_tokens
 from sparloom.ragged.attention_splits import SPLIT_OPERATORS
 from sparloom.ragged.encoder import EncoderShape
-from sparloom.ragged.fuse import fuse
-from sparloom.ragged.kinds import parallel, vectorise
 from sparloom.ragged.program import Program
-from sparloom.ragged.reorder import reorder
+from sparloom.ragged.schedule.loops import fuse, parallel, reorder, vectorise
 
 __all__ = ["ATTENTION_LOOPS"]
 

@@ -17,20 +17,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from sparloom.ir import Const, Expr
-from sparloom.ragged.compute_at import compute_at
-from sparloom.ragged.define import program
+from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.encoder import BATCHES, LENGTHS, EncoderShape
-from sparloom.ragged.fuse import fuse
-from sparloom.ragged.kinds import parallel, vectorise
-from sparloom.ragged.offload import offload
-from sparloom.ragged.operation import compute, exp, max_over, real, sum_over
-from sparloom.ragged.pad import pad_loop, pad_storage
-from sparloom.ragged.program import Program
-from sparloom.ragged.reorder import reorder
-from sparloom.ragged.split import split
+from sparloom.ragged.program import Program, compute, exp, max_over, real, sum_over
+from sparloom.ragged.schedule.compute import compute_at
+from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split, vectorise
+from sparloom.ragged.schedule.operations import offload
+from sparloom.ragged.schedule.storage import pad_loop, pad_storage, reorder_dimensions, split_dimension
 from sparloom.ragged.tensor import Tensor
-from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
 
 __all__ = ["ATTENTION_OPERATORS", "TokenExtents", "equal_tokens", "ragged_tokens", "stored_densely"]
 

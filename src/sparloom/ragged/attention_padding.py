@@ -19,21 +19,15 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from sparloom.ir import Expr
-from sparloom.ragged.compute_at import compute_at
-from sparloom.ragged.define import program
+from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.encoder import BATCHES, LENGTHS, EncoderShape
-from sparloom.ragged.fuse import fuse
-from sparloom.ragged.inline import inline
-from sparloom.ragged.kinds import parallel, unroll, vectorise
-from sparloom.ragged.offload import offload
-from sparloom.ragged.operation import compute, exp, less, max_over, real, sum_over, where
-from sparloom.ragged.pad import pad_loop, pad_storage
-from sparloom.ragged.program import Program
-from sparloom.ragged.reorder import reorder
-from sparloom.ragged.split import split
+from sparloom.ragged.program import Program, compute, exp, less, max_over, real, sum_over, where
+from sparloom.ragged.schedule.compute import compute_at
+from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split, unroll, vectorise
+from sparloom.ragged.schedule.operations import inline, offload
+from sparloom.ragged.schedule.storage import pad_loop, pad_storage, reorder_dimensions, split_dimension
 from sparloom.ragged.tensor import Tensor
-from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
 
 __all__ = ["PADDED_ATTENTION", "PADDING_CHANGES"]
 

@@ -16,19 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from sparloom.ragged.define import program
+from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim, dims
-from sparloom.ragged.divide import split_operation
 from sparloom.ragged.encoder import BATCHES, LENGTHS, EncoderShape
-from sparloom.ragged.fuse import fuse
-from sparloom.ragged.hfuse import hfuse
-from sparloom.ragged.kinds import parallel
-from sparloom.ragged.offload import offload
-from sparloom.ragged.operation import compute, sum_over
-from sparloom.ragged.pad import pad_loop, pad_storage
-from sparloom.ragged.program import Program
-from sparloom.ragged.reorder import reorder
-from sparloom.ragged.split import split
+from sparloom.ragged.program import Program, compute, sum_over
+from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split
+from sparloom.ragged.schedule.operations import hfuse, offload, split_operation
+from sparloom.ragged.schedule.storage import pad_loop, pad_storage
 from sparloom.ragged.tensor import Tensor
 
 __all__ = ["SPLIT_ARMS", "SPLIT_OPERATORS"]

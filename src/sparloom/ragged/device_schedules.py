@@ -14,10 +14,9 @@ memory: these schedules are made to be right on any GPU, and to be improved on o
 from __future__ import annotations
 
 from sparloom.ragged.encoder import EncoderShape, attention, encoder_layer, mixing
-from sparloom.ragged.fuse import fuse_neighbours
-from sparloom.ragged.inline import inline
-from sparloom.ragged.kinds import bind_threads, parallel
 from sparloom.ragged.program import Program
+from sparloom.ragged.schedule.loops import bind_threads, fuse_neighbours, parallel
+from sparloom.ragged.schedule.operations import inline
 from sparloom.ragged.triangular import trmm
 from sparloom.ragged.variable_gemm import vgemm
 

@@ -21,14 +21,11 @@ from dataclasses import dataclass, replace
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Expr
-from sparloom.ragged.compute_at import compute_at
-from sparloom.ragged.define import program
+from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim, dims
-from sparloom.ragged.fuse import fuse
-from sparloom.ragged.kinds import parallel, vectorise
-from sparloom.ragged.offload import offload
-from sparloom.ragged.operation import (
+from sparloom.ragged.program import (
     Operation,
+    Program,
     compute,
     exp,
     less,
@@ -40,17 +37,16 @@ from sparloom.ragged.operation import (
     sum_over,
     where,
 )
-from sparloom.ragged.panels import PANEL
-from sparloom.ragged.program import Program
-from sparloom.ragged.reorder import reorder
-from sparloom.ragged.split import split
-from sparloom.ragged.tables import Length
-from sparloom.ragged.tensor import Tensor
-from sparloom.ragged.tensor_dimensions import reorder_dimensions, split_dimension
+from sparloom.ragged.schedule.compute import compute_at
+from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split, vectorise
+from sparloom.ragged.schedule.operations import offload
+from sparloom.ragged.schedule.storage import PANEL, reorder_dimensions, split_dimension
+from sparloom.ragged.tensor import Length, Tensor
 
-__all__ = ["LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "linear", "mixing", "norm",
-           "scheduled_attention", "scheduled_encoder_layer", "scheduled_mixing", "scheduled_norm", "seen_by",
-           "stepped"]
+__all__ = [
+    "LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "encoder_layer", "linear", "mixing", "norm",
+    "scheduled_attention", "scheduled_encoder_layer", "scheduled_mixing", "scheduled_norm", "seen_by", "stepped",
+]
 
 batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
 along = Dim("along")  # queries and keys in their product, so that no tile of it is taken for one of values

@@ -21,7 +21,7 @@ Source: CoRa compiles the forward pass only; this is its derivative, with the sa
 from __future__ import annotations
 
 from sparloom.ragged.attention_backward import mix_backward, scheduled_mix_backward
-from sparloom.ragged.define import program
+from sparloom.ragged.definition import Part, program
 from sparloom.ragged.encoder import (
     TOKENS,
     EncoderSchedule,
@@ -37,16 +37,15 @@ from sparloom.ragged.encoder import (
     pos,
     stepped,
 )
-from sparloom.ragged.fuse import fuse
 from sparloom.ragged.linear_backward import scheduled_sum, scheduled_weights, summed
 from sparloom.ragged.norm_backward import norm_backward, scheduled_norm_backward
-from sparloom.ragged.operation import Operation, compute, less, real, sum_over, where
-from sparloom.ragged.parts import Part
-from sparloom.ragged.program import Program
+from sparloom.ragged.program import Operation, Program, compute, less, real, sum_over, where
+from sparloom.ragged.schedule.loops import fuse
 from sparloom.ragged.tensor import Tensor
 
-__all__ = ["KEPT", "attention_backward", "encoder_backward", "scheduled_attention_backward",
-           "scheduled_encoder_backward"]
+__all__ = [
+    "KEPT", "attention_backward", "encoder_backward", "scheduled_attention_backward", "scheduled_encoder_backward",
+]
 
 KEPT = ("peak", "total", "mean_1", "spread_1", "mean_2", "spread_2")
 """What the forward pass stores for the gradients beside what it stores anyway."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sparloom.ragged.define import program
+from sparloom.ragged.definition import program
 from sparloom.ragged.encoder import TOKENS, model, norm, scheduled_norm
 from sparloom.ragged.norm_backward import norm_backward, scheduled_norm_backward
 from sparloom.ragged.program import Program

@@ -13,22 +13,44 @@ Example: scores[batch, row(batch), head, col(batch)] has one table A[batch] = su
 8 A[batch] + 8 row length(batch) + head length(batch) + col.
 
 Source: CoRa §5.3, Figure 8. Departure: an extent may depend on any number of dimensions, so a table may have several.
+
+Where elements lie, found as formats of sparse tensors find it (CSF): by a table of pointers for every level.
+
+    position of (x_0 .. x_k) = position of (x_0 .. x_{k-1}) * e_k + x_k                where e_k reads no dimension
+                             = pointers_k[position of (x_0 .. x_{k-1})] + x_k          else
+    pointers_k[p]            = sum of e_k over all positions before p
+
+The offset is the last position: elements lie where the dimension graph puts them. But a level takes its extents for a
+function of everything around it, so it has an entry for every slice, and is read at what the level before has given.
+Rows that pointers lead to are not known to be evenly spaced, so their tiles cannot be left to a routine for products.
+
+Example: scores[batch, row(batch), head, col(batch)] has offsets[batch], which all its kind share, and
+pointers[(offsets[batch] + row) * 8 + head], one entry for every row of every head.
+
+Source: CoRa §5.3, §7.4 (the scheme of past work). Departure: slices that only one dimension stands around have the
+table of the dimension graph, which is the same, so what is known of fused loops holds.
+
+Values of integer expressions, for numbers and for arrays of coordinates at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import Const, Expr, simplify_expr, walk
+from sparloom.ir import Binary, Const, Expr, Ref, simplify_expr, walk
 from sparloom.ragged.dimensions import Axis, Dim, canonical, free, replaced, round_up
-from sparloom.ragged.rearrange import Stored
-from sparloom.ragged.tables import At, Largest, Offsets, asked_for
-from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tensor import At, Largest, Offsets, Pointers, Stored, Table, Tensor, asked_for
 
-__all__ = ["Access", "Step", "largest", "merged", "offset_steps", "size", "stored", "table_steps", "volume"]
+__all__ = [
+    "Access", "Step", "evaluate", "largest", "merged", "offset_steps", "place", "pointer_steps", "size", "stored",
+    "table_steps", "volume",
+]
 
 
 @dataclass(frozen=True)
@@ -199,3 +221,88 @@ def _product(factors: Sequence[Expr]) -> Expr:
     return simplify_expr(total)
 
 
+@lru_cache(maxsize=1024)
+def pointer_steps(tensor: Tensor) -> tuple[Step, ...]:
+    """Give the steps whose sum is the offset of an element, by pointers; see `offset_steps`, as which local tensors go.
+
+    Raises:
+        IllegalSchedule: bulk padding inside of more than one dimension: there is no position in it.
+    """
+    found = offset_steps(tensor)
+    if tensor.local is not None:
+        return found
+    axes = stored(tensor).axes
+    for dim, _ in tensor.bulk:
+        if axes[1][0] != dim:
+            raise IllegalSchedule(f"tensor {tensor.name}: bulk padding of {dim.name} inside of several dimensions has "
+                                  f"no positions: pad the slices instead, or access it by offsets")
+    names = canonical(dim for dim, _ in axes)
+    extents = tuple(replaced(extent, names) for _, extent in axes)
+    steps: tuple[Step, ...] = ()
+    count: Expr = Const(1)
+    for number, (dim, extent) in enumerate(axes):
+        if free(extent):
+            table = (Offsets(extents[:1], extents[1]) if number == 1
+                     else Pointers(extents[:number], extents[number], count))
+            steps, count = (Step((), At(table, (_sum(steps),))), Step((), dim)), At(table, (count,))
+        else:
+            steps = (*(Step(merged((*step.rest, extent)), step.position) for step in steps), Step((), dim))
+            count = simplify_expr(count * extent)
+    return steps
+
+
+def _sum(steps: tuple[Step, ...]) -> Expr:
+    total: Expr = Const(0)
+    for step in steps:
+        term = step.position
+        for factor in step.rest:
+            term = term * factor
+        total = total + term
+    return simplify_expr(total)
+
+
+TableEntries = Callable[[Table], Any]  # an array, or a number where the table has no axes
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "//": np.floor_divide, "%": np.remainder, "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+def evaluate(expr: Expr, values: Mapping[str, Any], entries: TableEntries) -> Any:
+    """Evaluate an extent or offset; operands of // and % are at least 0, as extents are.
+
+    Args:
+        values: int64 numbers or arrays of one shape by dimension.
+        entries: gives a table.
+
+    Raises:
+        TypeError: a part is no integer expression.
+    """
+    match expr:
+        case Const(value):
+            return np.int64(value)
+        case Ref(name):
+            return values[name]
+        case At(table, args):
+            found = entries(table)
+            if not table.axes:
+                return np.int64(found)
+            given = [evaluate(arg, values, entries) for arg in args]
+            index = place(table_steps(table.axes), dict(zip((dim.name for dim, _ in table.axes), given, strict=True)),
+                          entries)
+            return found[index].astype(np.int64)
+        case Binary(op, a, b) if op in _OPERATORS:
+            return _OPERATORS[op](evaluate(a, values, entries), evaluate(b, values, entries))
+    raise TypeError(f"{expr!r} is no integer expression of dimensions")
+
+
+def place(steps: tuple[Step, ...], values: Mapping[str, Any], entries: TableEntries) -> Any:
+    """Add up the steps of an offset."""
+    total: Any = np.int64(0)
+    for step in steps:
+        term = evaluate(step.position, values, entries)
+        for factor in step.rest:
+            term = term * evaluate(factor, values, entries)
+        total = total + term
+    return total

@@ -14,13 +14,9 @@ from collections.abc import Mapping
 from sparloom.ir import Expr
 from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.encoder import TOKENS
-from sparloom.ragged.fuse import fuse, fuse_neighbours
-from sparloom.ragged.kinds import parallel, vectorise
-from sparloom.ragged.offload import offload
-from sparloom.ragged.operation import Operation, compute, sum_over
-from sparloom.ragged.program import Program
-from sparloom.ragged.reorder import reorder
-from sparloom.ragged.split import split
+from sparloom.ragged.program import Operation, Program, compute, sum_over
+from sparloom.ragged.schedule.loops import fuse, fuse_neighbours, parallel, reorder, split, vectorise
+from sparloom.ragged.schedule.operations import offload
 
 __all__ = ["scheduled_sum", "scheduled_weights", "summed"]
 

@@ -1,4 +1,17 @@
-"""Programs that schedules change: operations as loop nests, in order of execution.
+"""Definitions of tensors by expression: element-wise, or with one reduction.
+
+    operation := Operation(output tensor, value)
+    value     := an expression of the loop IR over dims, with Read(tensor, index*) and at most one
+                 Reduce(op, dim*, extent*, value);  op := sum | max | min
+
+`compute("scores", {...}, sum_over({inner: 64}, query[batch, row, head, inner] * key[batch, col, head, inner]))` defines
+every element of `scores`. Dimensions are i64 in values; `real` makes them numbers of the tensor's type.
+
+Source: CoRa §4, Listing 1.
+
+Programs as text for people: loops as they are scheduled, accesses by dimension.
+
+Programs that schedules change: operations as loop nests, in order of execution.
 
     program := Program(name, launch*, output*)
     launch  := Launch(nest*)                   one kernel; several nests run at once (horizontal fusion)
@@ -14,18 +27,290 @@ begin adds to what is stored; one that does not end stores what is reduced so fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import Binary, Expr, Ref, Select
-from sparloom.ragged.dimensions import Axis, expanded
-from sparloom.ragged.operation import Operation, Read, rewritten
-from sparloom.ragged.show import show
-from sparloom.ragged.tensor import Tensor
+from sparloom.ir import F32, Binary, Call, Cast, Const, Expr, Ref, Select, Type, pretty_expr, rebuild, walk
+from sparloom.ragged.dimensions import Axis, Dim, checked_axes, expanded, free, integer, replaced
+from sparloom.ragged.layout import stored
+from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Largest, Offsets, Order, Read, Tensor
 
-__all__ = ["Kind", "Launch", "Loop", "Nest", "Program"]
+__all__ = [
+    "Combine", "Kind", "Launch", "Loop", "Nest", "Operation", "Program", "Reduce", "compute", "exp", "less", "max_over",
+    "maximum", "min_over", "minimum", "printable", "real", "rewritten", "show", "sqrt", "sum_over", "where",
+]
+
+Combine = Literal["sum", "max", "min"]
+
+
+@dataclass(frozen=True)
+class Reduce(Expr, tuples=("dims", "extents")):
+    """The sum, maximum or minimum of a value over dimensions; 0, -inf, inf where there is none."""
+
+    op: Combine
+    dims: tuple[Expr, ...]
+    extents: tuple[Expr, ...]
+    value: Expr
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        return tuple(zip(self.dims, self.extents, strict=True))
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Defines every element of `output`, or those at some coordinates.
+
+    Args:
+        at: dimensions of which only one coordinate is defined, a constant.
+
+    Raises:
+        IllegalSchedule: the value reads a name that is no dimension, reads the output itself, has two reductions, or
+            an index reads a tensor.
+    """
+
+    output: Tensor
+    value: Expr
+    at: tuple[tuple[Dim, Expr], ...] = ()
+
+    def __post_init__(self) -> None:
+        name = self.output.name
+        reductions = [node for node in walk(self.value) if isinstance(node, Reduce)]
+        if len(reductions) > 1:
+            raise IllegalSchedule(f"{name} has {len(reductions)} reductions: compute all but one as tensors of their "
+                                  "own")
+        known = {dim.name for dim, _ in (*self.axes, *self.reduced)}
+        unknown = sorted(free(self.value) - known)
+        if unknown:
+            raise IllegalSchedule(f"{name} reads {unknown[0]}, which is none of its dimensions: "
+                                  f"{', '.join(sorted(known))}")
+        checked_axes(f"operation {name}", (*self.axes, *self.reduced))
+        for read in self.reads:
+            if read.tensor.name == name:
+                raise IllegalSchedule(f"{name} reads itself: give the result another name")
+            if any(isinstance(node, (Read, Reduce)) for index in read.indices for node in walk(index)):
+                raise IllegalSchedule(f"{name} reads {read.tensor.name} at an index that is read from a tensor: "
+                                      f"indices are made of dimensions, constants and length functions")
+
+    def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Read:
+        return self.output[indices]
+
+    @property
+    def name(self) -> str:
+        return self.output.name
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """Dimensions of the result that vary."""
+        fixed = {dim.name: number for dim, number in self.at}
+        return tuple((dim, replaced(extent, fixed)) for dim, extent in self.output.axes if dim.name not in fixed)
+
+    @property
+    def written(self) -> Read:
+        """The element that is defined, over `axes`."""
+        fixed = dict(self.at)
+        return self.output[tuple(fixed.get(dim, dim) for dim, _ in self.output.axes)]
+
+    @cached_property
+    def reduction(self) -> Reduce | None:
+        return next((node for node in walk(self.value) if isinstance(node, Reduce)), None)
+
+    @property
+    def reduced(self) -> tuple[Axis, ...]:
+        return () if self.reduction is None else self.reduction.axes
+
+    @cached_property
+    def reads(self) -> tuple[Read, ...]:
+        return tuple(node for node in walk(self.value) if isinstance(node, Read))
+
+
+def compute(name: str, axes: Mapping[Dim, Expr | int], value: Expr, type: Type = F32) -> Operation:
+    """Define a tensor; its storage is not padded until a schedule says so."""
+    return Operation(Tensor(name, axes, type), value)
+
+
+def sum_over(axes: Mapping[Dim, Expr | int], value: Expr) -> Reduce:
+    """Add up over dimensions; inner extents may read outer dimensions."""
+    return _reduce("sum", axes, value)
+
+
+def max_over(axes: Mapping[Dim, Expr | int], value: Expr) -> Reduce:
+    """Take the maximum over dimensions."""
+    return _reduce("max", axes, value)
+
+
+def min_over(axes: Mapping[Dim, Expr | int], value: Expr) -> Reduce:
+    """Take the minimum over dimensions."""
+    return _reduce("min", axes, value)
+
+
+def real(value: Expr | float, type: Type = F32) -> Expr:
+    """Make a number of an element type from a Python number, a dimension or a length."""
+    return Cast(type, value) if isinstance(value, Expr) else Const(float(value), type)
+
+
+def exp(value: Expr) -> Expr:
+    return Call("exp", (value,))
+
+
+def sqrt(value: Expr) -> Expr:
+    return Call("sqrt", (value,))
+
+
+def maximum(a: Expr, b: Expr) -> Expr:
+    return Binary("max", a, b)
+
+
+def minimum(a: Expr, b: Expr) -> Expr:
+    return Binary("min", a, b)
+
+
+def less(a: Expr, b: Expr | int) -> Expr:
+    """Compare dimensions or values, for `where`."""
+    return Binary("<", a, b)
+
+
+def where(cond: Expr, a: Expr, b: Expr) -> Expr:
+    """Choose a or b; the other is not evaluated."""
+    return Select(cond, a, b)
+
+
+def rewritten(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+    """Put `change(node)` in place of the outermost nodes for which it is not None."""
+    found = change(expr)
+    if found is not None:
+        return found
+    return rebuild(expr, expr=lambda inner: rewritten(inner, change), body=lambda inner: inner)
+
+
+def _reduce(op: Combine, axes: Mapping[Dim, Expr | int], value: Expr) -> Reduce:
+    if not axes:
+        raise IllegalSchedule("a reduction over no dimension: name at least one, with its extent")
+    return Reduce(op, tuple(axes), tuple(integer(extent) for extent in axes.values()), value)
+
+
+_SUMMARY = {"sum": "+=", "max": "max=", "min": "min="}
+
+
+def show(program: Program) -> str:
+    """Print a program: tensors with their storage, then every launch with its loops."""
+    tensors = program.tensors()
+    roles = {name: "given" if name in program.inputs() else "kept" if name in program.outputs else "made"
+             for name in tensors}
+    lines = [f"program {program.name}"]
+    lines += [f"    {roles[name]} {_tensor(tensor)}" for name, tensor in tensors.items()]
+    for launch in program.launches:
+        lines.append(f"launch {launch.name}:")
+        for nest in launch.nests:
+            lines += [f"    at once {nest.name}:"] if len(launch.nests) > 1 else []
+            lines += ["    " + line for line in _nest(nest, set())]
+    return "\n".join(lines) + "\n"
+
+
+def printable(expr: Expr) -> Expr:
+    """Put names that can be printed in place of what only ragged programs have."""
+    inner = rebuild(expr, expr=printable, body=lambda body: body)
+    match inner:
+        case At(table, args):
+            return Ref(_entry(table, ", ".join(map(pretty_expr, args))))
+        case Read(tensor, indices):
+            return Ref(f"{tensor.name}[{', '.join(map(pretty_expr, indices))}]")
+        case Reduce(op, dims, extents, value):
+            over = ", ".join(f"{pretty_expr(dim)} in 0 .. {pretty_expr(extent)}"
+                             for dim, extent in zip(dims, extents, strict=True))
+            return Ref(f"{op}({over}: {pretty_expr(value)})")
+    return inner
+
+
+def _text(expr: Expr) -> str:
+    return pretty_expr(printable(expr))
+
+
+def _entry(table: object, args: str) -> str:
+    match table:
+        case Offsets(_, summand):
+            return f"offsets<{_text(summand)}>({args})"
+        case Largest(_, value):
+            return f"largest<{_text(value)}>"
+        case FusedOuter(extent, inner) | FusedInner(extent, inner):
+            return f"{table.label}<{_text(extent)}, {_text(inner)}>({args})"
+        case Order(_, work):
+            return f"order<{_text(work)}>({args})"
+    return f"{table.label}({args})"
+
+
+def _tensor(tensor: Tensor) -> str:
+    notes = [f"{dim.name} to {multiple}" for dim, multiple in tensor.padding]
+    notes += [f"{dim.name} full" for dim in tensor.full]
+    notes += [f"sum of {dim.name} to {multiple}" for dim, multiple in tensor.bulk]
+    if tensor.local is not None:
+        return _local(tensor, notes)
+    axes = ", ".join(f"{dim.name}: {_text(extent)}" for dim, extent in tensor.axes)
+    text = f"{tensor.name}: {tensor.type}[{axes}]" + (f" padded {', '.join(notes)}" if notes else "")
+    return text + (f" stored as [{_stored(tensor)}]" if tensor.changes else "")
+
+
+def _local(tensor: Tensor, notes: list[str]) -> str:
+    axes = ", ".join(f"{dim.name} in {_text(first)} ..: {_text(extent)}" for dim, first, extent in tensor.local or ())
+    text = f"{tensor.name}: local {tensor.type}[{axes}]" + (f" padded {', '.join(notes)}" if notes else "")
+    return text + (f" stored as [{_stored(tensor)}]" if tensor.changes else "")
+
+
+def _stored(tensor: Tensor) -> str:
+    return ", ".join(f"{dim.name}: {_text(extent)}" for dim, extent in stored(tensor).axes)
+
+
+def _nest(nest: Nest, outside: set[str]) -> Iterator[str]:
+    indent, known, waiting = "", set(outside), list(nest.defined)
+
+    def definitions() -> Iterator[str]:
+        for name, expr in list(waiting):
+            if free(expr) <= known:
+                waiting.remove((name, expr))
+                known.add(name)
+                yield f"{indent}{name} = {_text(expr)}"
+                yield from definitions()
+                return
+
+    yield from definitions()
+    after: str | None = None  # the indentation behind the reduction
+    for loop in nest.loops:
+        after = indent if loop.reduces and after is None else after
+        yield f"{indent}{_head(loop)}"
+        indent += "    "
+        known.add(loop.name)
+        yield from definitions()
+        for at, each in nest.attached:
+            if at == loop.name:
+                yield from (indent + line for line in _nest(each, known))
+    first, *last = _statements(nest)
+    yield indent + first
+    yield from ((after or "") + line for line in last)
+
+
+def _head(loop: Loop) -> str:
+    kind = "" if loop.kind == "serial" else f"{loop.kind} "
+    note = " (reduction)" if loop.reduces else f" chunk {loop.chunk}" if loop.chunk > 1 else ""
+    return f"{kind}for {loop.name} in 0 .. {_text(loop.extent)}{note}:"
+
+
+def _statements(nest: Nest) -> list[str]:
+    """What the innermost loop does, and what is done behind the reduction."""
+    operation: Operation = nest.operation
+    target = _text(operation.written)
+    reduction = operation.reduction
+    if reduction is None:
+        return [f"{target} = {_text(operation.value)}"]
+    notes = ("" if nest.begins else " (on top of what is stored)") + ("" if nest.ends else " (not finished)")
+    lines = [f"{target} {_SUMMARY[reduction.op]} {_text(nest.added)}{notes}"]
+    if nest.ends and reduction != operation.value:
+        whole = rewritten(operation.value, lambda node: Ref(target) if node == reduction else None)
+        lines.append(f"{target} = {_text(whole)}")
+    return lines
+
 
 Kind = Literal["serial", "parallel", "shared", "simd", "unrolled", "dense"]
 

@@ -15,19 +15,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparloom.ir import Expr
-from sparloom.ragged.compute_at import compute_at
-from sparloom.ragged.define import program
+from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.encoder import BATCHES, LENGTHS, TOKENS, batch, model, pos
-from sparloom.ragged.fuse import fuse_neighbours
-from sparloom.ragged.inline import inline
-from sparloom.ragged.kinds import parallel, vectorise
-from sparloom.ragged.operation import compute, exp, max_over, real, sum_over
-from sparloom.ragged.program import Program
-from sparloom.ragged.reorder import reorder
-from sparloom.ragged.split import split
+from sparloom.ragged.program import Program, compute, exp, max_over, real, sum_over
+from sparloom.ragged.schedule.compute import compute_at
+from sparloom.ragged.schedule.loops import fuse_neighbours, parallel, reorder, split, vectorise
+from sparloom.ragged.schedule.operations import inline
+from sparloom.ragged.schedule.storage import reorder_dimensions
 from sparloom.ragged.tensor import Tensor
-from sparloom.ragged.tensor_dimensions import reorder_dimensions
 
 __all__ = ["SoftmaxSchedule", "scheduled_softmax", "scheduled_softmax_backward", "softmax", "softmax_backward"]
 

@@ -1,21 +1,34 @@
-"""The raggedness of one batch: lengths, and every table built from them so far."""
+"""The raggedness of one batch: lengths, and every table built from them so far.
+
+All elements of a tensor at once: their coordinates, and where they are stored.
+
+How often the innermost statements of a program run.
+
+Lengths that come with values: as the mask of a padded array, or as cu_seqlens of a packed one.
+
+Values of a ragged tensor, and the forms in which others keep them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from sparloom.ir import DTYPES, Expr, Kernel
+from sparloom.ir import DTYPES, Const, Expr, Kernel, Ref
 from sparloom.jit import compile_c
-from sparloom.ragged.evaluate import evaluate
-from sparloom.ragged.layout import size, volume
-from sparloom.ragged.prelude import TableKernel, closure
-from sparloom.ragged.tables import At, Length, Order, Table
-from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.dimensions import Axis, expanded, free
+from sparloom.ragged.layout import evaluate, largest, offset_steps, place, size, stored, volume
+from sparloom.ragged.program import Loop, Nest, Program
+from sparloom.ragged.table_code import TableKernel, closure
+from sparloom.ragged.tensor import At, Length, Order, Table, Tensor
 
-__all__ = ["Prelude", "Structure"]
+__all__ = [
+    "Prelude", "RaggedTensor", "Structure", "checked_mask", "checked_starts", "coordinates", "iterations",
+    "jagged_length", "places", "told_length",
+]
 
 
 class _Library(Protocol):
@@ -137,3 +150,322 @@ def _entries(length: Length, value: Any) -> np.ndarray | int:
         raise ValueError(f"length function {length.name} has the entry {array.max()}: lengths are below 2^31")
     # a copy: tables are made of these lengths, and programs rely on both
     return np.array(array.reshape(-1), dtype=np.int32) if length.axes else int(array)
+
+
+def coordinates(axes: Sequence[Axis], structure: Structure) -> dict[str, np.ndarray]:
+    """List the coordinates of all elements, in order: an int64 array per dimension; padding is left out."""
+    found: dict[str, np.ndarray] = {}
+    count = 1
+    for dim, extent in axes:
+        extents = np.broadcast_to(np.asarray(evaluate(extent, found, structure.table), dtype=np.int64), (count,))
+        ends = np.cumsum(extents)
+        count = int(ends[-1]) if ends.size else 0
+        found = {name: np.repeat(values, extents) for name, values in found.items()}
+        found[dim.name] = np.arange(count) - np.repeat(ends - extents, extents)
+    return found
+
+
+def places(tensor: Tensor, structure: Structure) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Give coordinates and flat index of all elements."""
+    found = coordinates(tensor.axes, structure)
+    count = next(iter(found.values())).size if found else 1
+    kept = stored(tensor)
+    at = {dim.name: evaluate(expr, found, structure.table)
+          for (dim, _), expr in zip(kept.axes, kept.places, strict=True)}
+    flat = place(offset_steps(tensor), at, structure.table)
+    return found, np.broadcast_to(np.asarray(flat, dtype=np.int64), (count,))
+
+
+def iterations(program: Program, structure: Structure) -> dict[str, int]:
+    """Count the iterations of every nest as it is scheduled, padding and what is computed again included.
+
+    Returns:
+        By name of the nest; of a reduction, how often something is added.
+    """
+    found: dict[str, int] = {}
+    for launch in program.launches:
+        for nest in launch.nests:
+            _count(nest, (), {}, structure=structure, found=found)
+    return found
+
+
+def _count(nest: Nest, around: tuple[Loop, ...], defined: Mapping[str, Expr], *, structure: Structure,
+           found: dict[str, int]) -> None:
+    known = {**defined, **dict(nest.defined)}
+    axes = [(Ref(loop.name), expanded(loop.extent, known)) for loop in (*around, *nest.loops)]
+    found[nest.name] = _volume(axes, structure)
+    for at, each in nest.attached:
+        _count(each, (*around, *nest.loops[: nest.position(at) + 1]), known, structure=structure, found=found)
+
+
+def _volume(axes: Sequence[Axis], structure: Structure) -> int:
+    """Add up over the loops that others depend on; the rest are factors."""
+    read = {name for _, extent in axes for name in free(extent)}
+    found = coordinates([axis for axis in axes if axis[0].name in read], structure)
+    counts = np.ones(next((values.size for values in found.values()), 1), dtype=np.int64)
+    for dim, extent in axes:
+        if dim.name not in read:
+            counts = counts * evaluate(extent, found, structure.table)
+    return int(counts.sum())
+
+
+def jagged_length(tensor: Tensor) -> Length | None:
+    """Find the length function of a tensor [batch, row(batch), constant extents..]; None if it has another form."""
+    match tensor.axes:
+        case ((batch, _), (_, At(Length() as length, args)), *behind) if args == (batch,):
+            if all(isinstance(extent, Const) for _, extent in behind):
+                return length
+    return None
+
+
+def told_length(tensor: Tensor, *, told_by: str, told: bool) -> Length:
+    """Find the length function whose entries a mask or cu_seqlens tell.
+
+    Args:
+        told_by: "a mask" or "cu_seqlens".
+        told: whether there are any.
+
+    Raises:
+        ValueError: there are none, or the tensor has another form than [batch, row(batch), constant extents..].
+    """
+    length = jagged_length(tensor)
+    if length is None:
+        raise ValueError(f"tensor {tensor.name} without a structure: {told_by} would tell the lengths of "
+                         f"[batch, row(batch), constant extents..] only: give a structure")
+    if not told:
+        raise ValueError(f"tensor {tensor.name} without a structure: give one, or {told_by}, from which lengths follow")
+    return length
+
+
+def checked_mask(tensor: Tensor, mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Check that the elements of every slice of the last dimension are its first ones.
+
+    Args:
+        mask: true where there is an element.
+        shape: that it has to have.
+
+    Raises:
+        ValueError: it is not bool, or has another shape; names a slice in which an element follows one that is missing.
+    """
+    if mask.dtype != bool or mask.shape != shape:
+        raise ValueError(f"tensor {tensor.name} from a mask of {mask.dtype} and shape {mask.shape}: it takes bool of "
+                         f"shape {shape}, true where there is an element")
+    slices = np.atleast_1d(mask)
+    holes = np.argwhere(slices[..., 1:] & ~slices[..., :-1]).tolist()
+    if holes:
+        *at, missing = holes[0]
+        raise ValueError(f"tensor {tensor.name} from a mask whose slice {tuple(at)} has element {missing + 1}, but not "
+                         f"{missing}: a slice has its first elements, without holes")
+    return mask
+
+
+def checked_starts(tensor: Tensor, cu_seqlens: np.ndarray | Sequence[int]) -> np.ndarray:
+    """Check that slices begin at 0, each where the one before ends: int64.
+
+    Raises:
+        ValueError: names the entry that is wrong.
+    """
+    given = np.asarray(cu_seqlens)
+    if given.ndim != 1 or not given.size or given.dtype.kind not in "iu":
+        raise ValueError(f"tensor {tensor.name} from cu_seqlens of {given.dtype} and shape {given.shape}: they are "
+                         f"integers, one more than there are slices")
+    starts = given.astype(np.int64)
+    if starts[0] != 0:
+        raise ValueError(f"tensor {tensor.name} from cu_seqlens that start with {starts[0]}: they start with 0")
+    falls = np.flatnonzero(starts[1:] < starts[:-1])
+    if falls.size:
+        entry = int(falls[0]) + 1
+        raise ValueError(f"tensor {tensor.name} from cu_seqlens whose entry {entry} is {starts[entry]}, after "
+                         f"{starts[entry - 1]}: they do not fall")
+    return starts
+
+
+@dataclass(frozen=True, eq=False)
+class RaggedTensor:
+    """The storage of a tensor for one structure.
+
+    Args:
+        data: (structure.size(tensor),) of the tensor's type; what is in padding has no meaning.
+
+    Raises:
+        ValueError: data has another size or type.
+    """
+
+    tensor: Tensor
+    structure: Structure
+    data: np.ndarray
+
+    def __post_init__(self) -> None:
+        wanted, dtype = self.structure.size(self.tensor), np.dtype(DTYPES[self.tensor.type.scalar])
+        if self.data.size != wanted or self.data.dtype != dtype:
+            raise ValueError(f"tensor {self.tensor.name} from {self.data.size} {self.data.dtype}: its storage has "
+                             f"{wanted} elements of {dtype}")
+        object.__setattr__(self, "data", self.data.reshape(-1))
+
+    @classmethod
+    def zeros(cls, tensor: Tensor, structure: Structure) -> RaggedTensor:
+        """Make one whose elements, and padding, are 0."""
+        return cls(tensor, structure, np.zeros(structure.size(tensor), DTYPES[tensor.type.scalar]))
+
+    @classmethod
+    def from_padded(cls, tensor: Tensor, structure: Structure | None, padded: np.ndarray, *,
+                    mask: np.ndarray | None = None) -> RaggedTensor:
+        """Take elements out of a dense array.
+
+        Args:
+            structure: None to make one of the lengths that the mask tells, for tensors [batch, row(batch), constant
+                extents..].
+            padded: as many dimensions as the tensor, each at least as long as its largest slice.
+            mask: where there is an element, as `to_padded` gives it, but of the extents of `padded`.
+
+        Raises:
+            ValueError: an extent is too small; a slice of the mask has holes, or it has not the elements of the
+                structure; or there is neither structure nor mask.
+        """
+        if padded.ndim != len(tensor.axes):
+            raise ValueError(f"tensor {tensor.name} from an array of shape {padded.shape}: it has {len(tensor.axes)} "
+                             f"dimensions")
+        if mask is not None:
+            checked_mask(tensor, mask, padded.shape[: _varying(tensor)])
+        if structure is None:
+            length = told_length(tensor, told_by="a mask", told=mask is not None)
+            structure = Structure({length: mask.sum(axis=1)})
+        result = cls.zeros(tensor, structure)
+        found, flat = places(tensor, structure)
+        shape = result._largest()
+        if any(has < needs for has, needs in zip(padded.shape, shape, strict=True)):
+            raise ValueError(f"tensor {tensor.name} from an array of shape {padded.shape}: it needs at least {shape}")
+        if mask is not None:
+            _check_elements(tensor, mask, found)
+        result.data[flat] = padded[tuple(found.values())]
+        return result
+
+    def to_padded(self, fill: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        """Make a dense array and its mask.
+
+        Args:
+            fill: where there is no element.
+
+        Returns:
+            Array of the largest extents, and bool array that is true where there is an element; the mask has the
+            dimensions up to the last that varies, and is to be broadcast over those behind.
+        """
+        found, flat = places(self.tensor, self.structure)
+        shape = self._largest()
+        padded = np.full(shape, fill, self.data.dtype)
+        padded[tuple(found.values())] = self.data[flat]
+        return padded, _mask(found, shape[: _varying(self.tensor)])
+
+    @classmethod
+    def from_packed(cls, tensor: Tensor, structure: Structure | None, packed: np.ndarray, *,
+                    cu_seqlens: np.ndarray | Sequence[int] | None = None) -> RaggedTensor:
+        """Take the elements in order, without padding: (tokens, ..) of FlashAttention's varlen form, or flat.
+
+        Args:
+            structure: None to make one of the lengths that cu_seqlens tell, for tensors [batch, row(batch), constant
+                extents..].
+            cu_seqlens: where slices begin, and the number of tokens, as `to_packed` gives them.
+
+        Raises:
+            ValueError: there are not as many elements as the tensor has; cu_seqlens do not rise from 0, end elsewhere
+                than the tokens, or are not those of the structure; or there are neither structure nor cu_seqlens.
+        """
+        starts = None if cu_seqlens is None else checked_starts(tensor, cu_seqlens)
+        if structure is None:
+            length = told_length(tensor, told_by="cu_seqlens", told=starts is not None)
+            structure = Structure({length: np.diff(starts)})
+        result = cls.zeros(tensor, structure)
+        _, flat = places(tensor, structure)
+        if starts is not None:
+            _check_starts(tensor, starts, result._starts())
+        if packed.size != flat.size:
+            end = "" if starts is None else f", as cu_seqlens end with {starts[-1]} tokens"
+            raise ValueError(f"tensor {tensor.name} from {packed.size} packed elements: it has {flat.size}{end}")
+        result.data[flat] = packed.reshape(-1)
+        return result
+
+    def to_packed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Give the elements in order, without padding.
+
+        Returns:
+            Array (slices of the last varying dimension, constant extents behind..), and cu_seqlens: int32, where the
+            slices of each coordinate before begin, one entry more than there are of those.
+        """
+        flat = places(self.tensor, self.structure)[1]
+        behind = [int(self.structure.number(extent)) for _, extent in self.tensor.axes[_varying(self.tensor):]]
+        packed = self.data[flat].reshape(-1, *behind) if flat.size else np.empty((0, *behind), self.data.dtype)
+        return packed, self._starts()
+
+    def slice(self, *coordinate: int) -> np.ndarray:
+        """Copy what belongs to coordinates of the first dimensions, as a dense array over the others.
+
+        Raises:
+            ValueError: slices inside vary among themselves, or the coordinate does not exist.
+        """
+        fixed = {dim.name: value for (dim, _), value in zip(self.tensor.axes, coordinate, strict=False)}
+        shape = []
+        for number, (dim, extent) in enumerate(self.tensor.axes):
+            if free(extent) - set(fixed):
+                raise ValueError(f"tensor {self.tensor.name} has no dense slice at {coordinate}: the extent of "
+                                 f"{dim.name} varies inside: use to_padded()")
+            length = int(evaluate(extent, fixed, self.structure.table))
+            if number >= len(coordinate):
+                shape.append(length)
+            elif not 0 <= coordinate[number] < length:
+                raise ValueError(f"tensor {self.tensor.name} has no slice at {coordinate}: {dim.name} has {length}")
+        found, flat = places(self.tensor, self.structure)
+        chosen = np.ones(flat.size, dtype=bool)
+        for name, value in fixed.items():
+            chosen &= found[name] == value
+        return self.data[flat[chosen]].reshape(shape)
+
+    def stored_as(self, tensor: Tensor) -> RaggedTensor:
+        """Move the elements to another storage of the same tensor."""
+        result = RaggedTensor.zeros(tensor, self.structure)
+        result.data[places(tensor, self.structure)[1]] = self.data[places(self.tensor, self.structure)[1]]
+        return result
+
+    def _largest(self) -> tuple[int, ...]:
+        axes = self.tensor.axes
+        return tuple(self.structure.number(largest(extent, axes)) for _, extent in axes)
+
+    def _starts(self) -> np.ndarray:
+        """Where slices of the last varying dimension begin."""
+        varying = _varying(self.tensor)
+        if varying == 0:
+            return np.zeros(1, dtype=np.int32)
+        before = coordinates(self.tensor.axes[: varying - 1], self.structure)
+        extents = evaluate(self.tensor.axes[varying - 1][1], before, self.structure.table)
+        return np.concatenate(([0], np.cumsum(extents))).astype(np.int32)
+
+
+def _varying(tensor: Tensor) -> int:
+    """Count the dimensions up to the last that varies with another."""
+    return max((place + 1 for place, (_, extent) in enumerate(tensor.axes) if free(extent)), default=0)
+
+
+def _mask(found: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """Mark the coordinates of all elements in the first dimensions."""
+    mask = np.zeros(shape, dtype=bool)
+    mask[tuple(found.values())[: len(shape)]] = True
+    return mask
+
+
+def _check_elements(tensor: Tensor, mask: np.ndarray, found: Mapping[str, np.ndarray]) -> None:
+    """Let a mask have the elements of a structure."""
+    wrong = np.argwhere(mask != _mask(found, mask.shape)).tolist()
+    if wrong:
+        at = tuple(wrong[0])
+        raise ValueError(f"tensor {tensor.name} from a mask that is {bool(mask[at])} at {at}: the structure has "
+                         f"{'no' if mask[at] else 'an'} element there")
+
+
+def _check_starts(tensor: Tensor, starts: np.ndarray, own: np.ndarray) -> None:
+    """Let cu_seqlens be those of a structure."""
+    if starts.size != own.size:
+        raise ValueError(f"tensor {tensor.name} from {starts.size} cu_seqlens: the structure has {own.size}")
+    wrong = np.flatnonzero(starts != own)
+    if wrong.size:
+        entry = int(wrong[0])
+        raise ValueError(f"tensor {tensor.name} from cu_seqlens whose entry {entry} is {starts[entry]}: the structure "
+                         f"has {own[entry]} there")

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from sparloom.ir import Binary, Const
-from sparloom.ragged.compute_at import compute_at
-from sparloom.ragged.define import program
+from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import dims
-from sparloom.ragged.divide import split_operation
-from sparloom.ragged.kinds import parallel, unroll, vectorise
-from sparloom.ragged.offload import offload
-from sparloom.ragged.operation import compute, less, minimum, real, sum_over, where
-from sparloom.ragged.pad import pad_loop, pad_storage
-from sparloom.ragged.panels import PANEL, copied_to_panels
-from sparloom.ragged.program import Program
-from sparloom.ragged.remap import remap
-from sparloom.ragged.reorder import reorder
-from sparloom.ragged.split import split
+from sparloom.ragged.program import Program, compute, less, minimum, real, sum_over, where
+from sparloom.ragged.schedule.compute import compute_at
+from sparloom.ragged.schedule.loops import parallel, remap, reorder, split, unroll, vectorise
+from sparloom.ragged.schedule.operations import offload, split_operation
+from sparloom.ragged.schedule.storage import PANEL, copied_to_panels, pad_loop, pad_storage
 from sparloom.ragged.structure import Structure
-from sparloom.ragged.tables import Length
-from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tensor import Length, Tensor
 
 __all__ = ["balanced_trmm", "split_trmm", "tiled_trmm", "trmm", "trmm_structure", "unsplit_trmm"]
 

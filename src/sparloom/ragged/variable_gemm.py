@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparloom.ir import Const
-from sparloom.ragged.compute_at import compute_at
-from sparloom.ragged.define import program
+from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim, dims
-from sparloom.ragged.fuse import fuse
-from sparloom.ragged.kinds import parallel, unroll, vectorise
-from sparloom.ragged.offload import offload
-from sparloom.ragged.operation import Operation, compute, minimum, sum_over
-from sparloom.ragged.pad import pad_loop, pad_storage
-from sparloom.ragged.panels import PANEL, copied_to_panels
-from sparloom.ragged.program import Program
-from sparloom.ragged.remap import remap
-from sparloom.ragged.reorder import reorder
-from sparloom.ragged.split import split
+from sparloom.ragged.program import Operation, Program, compute, minimum, sum_over
+from sparloom.ragged.schedule.compute import compute_at
+from sparloom.ragged.schedule.loops import fuse, parallel, remap, reorder, split, unroll, vectorise
+from sparloom.ragged.schedule.operations import offload
+from sparloom.ragged.schedule.storage import PANEL, copied_to_panels, pad_loop, pad_storage
 from sparloom.ragged.structure import Structure
-from sparloom.ragged.tables import Length
-from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tensor import Length, Tensor
 
 __all__ = ["scheduled_vgemm", "tiled_vgemm", "vgemm", "vgemm_structure"]
 

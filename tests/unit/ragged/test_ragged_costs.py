@@ -20,7 +20,7 @@ from sparloom.ragged import (
     read_lengths,
     with_bulk_sequence,
 )
-from sparloom.ragged.auxiliary import (
+from sparloom.ragged.workloads import (
     fused_maps,
     fused_tile_maps,
     score_offsets,

@@ -21,7 +21,7 @@ from sparloom.ragged import (
     split_operation,
     unroll,
 )
-from sparloom.ragged.executable import arguments, bound_arrays
+from sparloom.ragged.runtime import arguments, bound_arrays
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 

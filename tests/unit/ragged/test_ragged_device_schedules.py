@@ -27,7 +27,7 @@ from sparloom.ragged import (
     vgemm,
     vgemm_structure,
 )
-from sparloom.ragged.executable import arguments, bound_arrays
+from sparloom.ragged.runtime import arguments, bound_arrays
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 

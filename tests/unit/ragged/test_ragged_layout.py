@@ -8,10 +8,10 @@ from ragged_cases import batch, batches, col, head, inner, item, lengths, row, w
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import walk
 from sparloom.ragged import Length, Structure, Tensor, dims
-from sparloom.ragged.coordinates import places
 from sparloom.ragged.layout import offset_steps
-from sparloom.ragged.prelude import closure
-from sparloom.ragged.tables import At, Offsets
+from sparloom.ragged.structure import places
+from sparloom.ragged.table_code import closure
+from sparloom.ragged.tensor import At, Offsets
 
 LENGTHS = [3, 0, 5, 1]
 WIDTHS = [2, 0, 1, 4, 1, 1, 0, 3, 2]

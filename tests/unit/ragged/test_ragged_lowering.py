@@ -8,9 +8,9 @@ from ragged_cases import CASES, batches, col, lengths, operands, row
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import For, Load, Ref, interpret, pretty, walk
 from sparloom.ragged import Structure, Tensor, fuse, interpreted, lower, pad_loop, pad_storage, parallel, reorder, split
-from sparloom.ragged.executable import arguments, bound_arrays
-from sparloom.ragged.identities import simplify_map
-from sparloom.ragged.tables import At, FusedInner, FusedOuter
+from sparloom.ragged.runtime import arguments, bound_arrays
+from sparloom.ragged.table_code import simplify_map
+from sparloom.ragged.tensor import At, FusedInner, FusedOuter
 
 
 def text(program, **options):
@@ -29,7 +29,7 @@ def test_a_tensor_stored_as_the_fused_loop_runs_is_accessed_at_it_alone():
 
 def test_programs_and_kernels_are_logged(caplog):
     program = CASES["scaled"].program
-    with caplog.at_level("DEBUG", logger="sparloom.ragged.lower"):
+    with caplog.at_level("DEBUG", logger="sparloom.ragged.lowering"):
         lower(program)
     assert caplog.messages == [str(program), text(program)]
 

@@ -20,7 +20,7 @@ from sparloom.ragged import (
     vgemm,
     vgemm_structure,
 )
-from sparloom.ragged.tables import Order
+from sparloom.ragged.tensor import Order
 
 row, col, inner = dims("row col inner")
 

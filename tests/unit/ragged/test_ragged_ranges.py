@@ -9,10 +9,10 @@ from ragged_cases import batches, lengths
 
 from sparloom.ir import Binary, Const, Expr, Ref, Select, pretty_expr, simplify_expr
 from sparloom.ragged import Structure
-from sparloom.ragged.evaluate import evaluate
-from sparloom.ragged.ranges import index_range
-from sparloom.ragged.show import printable
-from sparloom.ragged.tables import At, FusedInner, FusedOuter
+from sparloom.ragged.layout import evaluate
+from sparloom.ragged.program import printable
+from sparloom.ragged.schedule.compute import index_range
+from sparloom.ragged.tensor import At, FusedInner, FusedOuter
 
 i, j, o = Ref("i"), Ref("j"), Ref("o")
 EXTENTS = {"i": Const(4), "j": simplify_expr(Binary("min", Const(3), o + 2))}

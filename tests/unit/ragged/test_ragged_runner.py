@@ -8,7 +8,7 @@ from ragged_cases import batch, batches, inner, lengths, row
 
 from sparloom.jit import Function
 from sparloom.ragged import Executable, Runner, Structure, Tensor, compute, program, real, sum_over
-from sparloom.ragged.lifetimes import lifetimes, needed, placed
+from sparloom.ragged.runtime import lifetimes, needed, placed
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 token = {batch: batches(), row: lengths(batch), inner: 3}

@@ -23,10 +23,10 @@ from sparloom.ragged import (
     program,
     reorder,
 )
-from sparloom.ragged.auxiliary import sparse_score_offsets
-from sparloom.ragged.prelude import closure
 from sparloom.ragged.structure import Prelude
-from sparloom.ragged.tables import Pointers
+from sparloom.ragged.table_code import closure
+from sparloom.ragged.tensor import Pointers
+from sparloom.ragged.workloads import sparse_score_offsets
 
 SCORES = CASES["scores"].program
 

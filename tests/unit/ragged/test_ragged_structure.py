@@ -7,7 +7,7 @@ from ragged_cases import CASES, batch, batches, lengths, row, structure, widths
 
 from sparloom.ir import Ref
 from sparloom.ragged import Executable, Length, Structure, Tensor, fuse, interpreted
-from sparloom.ragged.tables import At, FusedInner, FusedOuter, Largest, Offsets, Order
+from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Largest, Offsets, Order
 
 
 def interpreted_structure(given):

@@ -1,4 +1,8 @@
-"""Whether every access of a nest stays inside its tensor, also where loops are padded.
+"""Tensors of which several operations define a part each.
+
+Reads that a condition keeps inside.
+
+Whether every access of a nest stays inside its tensor, also where loops are padded.
 
 An index stays inside when its largest value can be shown to lie below the extent that the tensor has there: the two
 are equal expressions, constants that compare, or become so when dimensions are put at their largest values and length
@@ -7,23 +11,115 @@ only then ceil(length, loop) <= ceil(length, storage) for every length. What is 
 `dimension < extent` is bounded by that extent instead, so a change of padding can be a part of another operation.
 
 Source: CoRa §4.1 (storage padding at least loop padding). Departure: the prototype does not check.
+
+From operations to a program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir import Binary, Const, Expr, Ref, pretty_expr, simplify_expr, walk
-from sparloom.ragged.dimensions import Dim, free, replaced
-from sparloom.ragged.guards import guarded_reads
-from sparloom.ragged.program import Nest
-from sparloom.ragged.show import printable
-from sparloom.ragged.tables import At, Length, asked_for
-from sparloom.ragged.tensor import Read
+from sparloom.ir import Binary, Const, Expr, Ref, Select, is_name, pretty_expr, rebuild, simplify_expr, walk
+from sparloom.ragged.dimensions import Dim, free, integer, replaced
+from sparloom.ragged.program import Launch, Loop, Nest, Operation, Program, printable
+from sparloom.ragged.tensor import At, Length, Read, Tensor, asked_for
 
-__all__ = ["check_accesses"]
+__all__ = ["Part", "check_accesses", "check_parts", "guarded_reads", "guards_of", "part", "program", "whole"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Defines the elements of a tensor that have some coordinates.
+
+    Args:
+        name: of its loop nest.
+    """
+
+    name: str
+    operation: Operation
+
+    @property
+    def at(self) -> tuple[tuple[Dim, Expr], ...]:
+        """Dimensions with the coordinate that it has."""
+        return self.operation.at
+
+
+def part(name: str, tensor: Tensor, at: Mapping[Dim, int], value: Expr) -> Part:
+    """Define the elements at constant coordinates: `for i: t[0, i] = f(i)` beside `for i: t[1, i] = g(i)`.
+
+    `part("d_key", d_qkv, {which: 1}, ..)` is a nest named d_key, which has no loop over `which`. The parts of a tensor
+    fix the same dimensions, and define it whole.
+
+    Raises:
+        IllegalSchedule: a dimension is unknown, of variable extent, or does not have the coordinate.
+    """
+    extents = dict(tensor.axes)
+    for dim, coordinate in at.items():
+        extent = extents.get(dim)
+        if not isinstance(extent, Const) or not 0 <= coordinate < extent.value:
+            there = ", ".join(f"{each.name}: {found.value}" for each, found in tensor.axes if isinstance(found, Const))
+            raise IllegalSchedule(f"part {name} of {tensor.name} at {dim.name} = {coordinate}: take a coordinate of a "
+                                  f"dimension of constant extent: {there or 'none'}")
+    return Part(name, Operation(tensor, value, tuple((dim, integer(number)) for dim, number in at.items())))
+
+
+def whole(operation: Operation) -> Part:
+    """See a whole tensor as its only part."""
+    return Part(operation.name, operation)
+
+
+def check_parts(program: str, parts: Sequence[Part]) -> None:
+    """Check that every tensor is defined once, whole.
+
+    Raises:
+        IllegalSchedule: names the tensor, and what is missing or defined twice.
+    """
+    names = [each.name for each in parts]
+    outputs = {each.operation.name for each in parts if each.at}
+    if not names or len(set(names)) < len(names) or outputs & set(names):
+        raise IllegalSchedule(f"program {program} defines {', '.join(names) or 'nothing'}: define every tensor once")
+    for name in outputs:
+        own = [each for each in parts if each.operation.name == name]
+        dims = [dim for dim, _ in own[0].at]
+        extents = dict(own[0].operation.output.axes)
+        wanted = set(itertools.product(*(range(extents[dim].value) for dim in dims)))
+        found = [tuple(number.value for _, number in each.at) for each in own if [dim for dim, _ in each.at] == dims]
+        if len(found) < len(own) or len(set(found)) < len(found) or set(found) != wanted:
+            raise IllegalSchedule(f"program {program} defines {name} in parts {', '.join(each.name for each in own)}: "
+                                  f"they must fix the same dimensions, and have every coordinate once")
+
+
+def guarded_reads(value: Expr, guards: Mapping[str, Expr] | None = None) -> Iterator[tuple[Read, Mapping[str, Expr]]]:
+    """Yield every read of a value with what it stays below: extents by dimension, of the conditions around it.
+
+    In `where(less(row, lengths(batch)), x[batch, row], real(0.0))` x is read where row is below lengths(batch) only.
+    """
+    guards = guards or {}
+    match value:
+        case Read():
+            yield value, guards
+        case Select(cond, a, b):
+            yield from guarded_reads(cond, guards)
+            yield from guarded_reads(a, {**guards, **guards_of(cond)})
+            yield from guarded_reads(b, guards)
+        case _:
+            parts: list[Expr] = []
+            rebuild(value, expr=lambda part: parts.append(part) or part, body=lambda body: body)
+            for part in parts:
+                yield from guarded_reads(part, guards)
+
+
+def guards_of(cond: Expr) -> dict[str, Expr]:
+    """Extents that hold where a condition does."""
+    match cond:
+        case Binary("<", Ref(name), extent):
+            return {name: extent}
+        case Binary("and", a, b):
+            return {**guards_of(a), **guards_of(b)}
+    return {}
 
 
 @dataclass(frozen=True)
@@ -215,3 +311,49 @@ def _extents(nest: Nest) -> list[tuple[str, Expr]]:
 
 def _text(expr: Expr) -> str:
     return pretty_expr(printable(expr))
+
+
+def program(name: str, operations: Sequence[Operation | Part],
+            outputs: Sequence[str | Operation] | None = None) -> Program:
+    """Make a program that runs operations one after the other, unscheduled.
+
+    Args:
+        operations: an operation stands after those whose results it reads; all parts of a tensor before it is read.
+        outputs: what is kept, by default the last result.
+
+    Raises:
+        IllegalSchedule: a result is read before it is computed, is defined twice or has two forms; two things have one
+            name; an access may leave its tensor.
+    """
+    if not is_name(name):
+        raise IllegalSchedule(f"program {name!r}: take letters, digits and single _ after a first letter, no word of C")
+    parts = [each if isinstance(each, Part) else whole(each) for each in operations]
+    check_parts(name, parts)
+    operations = [each.operation for each in parts]
+    names = [operation.name for operation in operations]
+    forms: dict[str, Tensor] = {}
+    for number, operation in enumerate(operations):
+        for tensor in (operation.output, *(read.tensor for read in operation.reads)):
+            if forms.setdefault(tensor.name, tensor) != tensor:
+                raise IllegalSchedule(f"program {name} has two tensors named {tensor.name}: give each its own name")
+            if tensor is not operation.output and tensor.name in names[number + 1:]:
+                raise IllegalSchedule(f"{operation.name} reads {tensor.name} before it is computed: put {tensor.name} "
+                                      f"first")
+    loops = {dim.name for operation in operations for dim, _ in (*operation.output.axes, *operation.reduced)}
+    both = sorted(set(forms) & loops)
+    if both:
+        raise IllegalSchedule(f"program {name} has a tensor and a dimension named {both[0]}: give each its own name")
+    chosen = tuple(each if isinstance(each, str) else each.name for each in (outputs or names[-1:]))
+    unknown = [each for each in chosen if each not in names]
+    if unknown:
+        raise IllegalSchedule(f"program {name} computes no {unknown[0]}; it computes: {', '.join(names)}")
+    nests = [_unscheduled(each) for each in parts]
+    for nest in nests:
+        check_accesses(nest)
+    return Program(name, tuple(Launch((nest,)) for nest in nests), chosen)
+
+
+def _unscheduled(given: Part) -> Nest:
+    space = [Loop(dim.name, extent) for dim, extent in given.operation.axes]
+    reduction = [Loop(dim.name, extent, reduces=True) for dim, extent in given.operation.reduced]
+    return Nest(given.name, given.operation, (*space, *reduction))

@@ -1,11 +1,27 @@
-"""The statements of one nest."""
+"""The product of tiles that three loops are.
+
+The statements of one nest.
+
+Programs to kernels of the loop IR, one per launch.
+
+    for o: for r (reduction): for s: S[o, r, s]
+    ->  for o: acc[s] = 0 for all s;  for r: for s: acc[s] += S[o, r, s];  result[o, s] = acc[s] for all s
+
+acc is a variable where no loop of the result stands inside the reduction, an array where those that do have constant
+extents, and else the result itself. Defined names become Let as soon as they are known. Reduction loops that are
+padded add the neutral element beyond the end.
+
+Source: CoRa §5.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from sparloom.errors import IllegalSchedule
 from sparloom.ir import (
     BOOL,
     I64,
@@ -17,24 +33,83 @@ from sparloom.ir import (
     Expr,
     For,
     If,
+    Kernel,
     Let,
     Load,
+    Multiply,
+    Param,
     Ref,
     Select,
     Stmt,
     Store,
     View,
+    pretty,
+    simplify,
+    simplify_expr,
 )
-from sparloom.ragged.dimensions import free
-from sparloom.ragged.layout import size
-from sparloom.ragged.lookups import Lookups
-from sparloom.ragged.operation import Reduce, rewritten
-from sparloom.ragged.product import product
-from sparloom.ragged.program import Loop, Nest
-from sparloom.ragged.tensor import Tensor
-from sparloom.ragged.tiling import constant_limit
+from sparloom.ragged.definition import check_accesses
+from sparloom.ragged.dimensions import Polynomial, constant_limit, expanded, free
+from sparloom.ragged.layout import Access, offset_steps, size
+from sparloom.ragged.program import Launch, Loop, Nest, Program, Reduce, rewritten
+from sparloom.ragged.table_code import Lookups, hoist, prune
+from sparloom.ragged.tensor import Read, Table, Tensor
 
-__all__ = ["NEUTRAL", "NestCode"]
+__all__ = ["NEUTRAL", "Lowered", "NestCode", "lower", "lower_launch", "product"]
+
+ZERO, ONE = Const(0), Const(1)
+Strides = dict[str, Expr]
+
+
+def product(nest: Nest, lookups: Lookups, meanings: Mapping[str, Expr], *, written: Read, loops: tuple[Loop, ...],
+            add: Expr) -> Multiply:
+    """Write the loops of rows, columns and the reduction as one statement.
+
+    Args:
+        written: the element that the nest computes.
+        add: whether to add to what is stored.
+
+    Raises:
+        IllegalSchedule: the loops are no product of tiles, and why.
+    """
+    rows, cols, depth = (loop.name for loop in loops)
+    inside = {name: expr for name, expr in meanings.items() if free(expanded(expr, meanings)) & {rows, cols, depth}}
+    match nest.added:
+        case Binary("*", Read() as a, Read() as b):
+            pass
+        case _:
+            raise _refused(nest, "the reduction does not add up products of two tensors: move the rest out of it")
+    padded = [dim.name for dim, _ in nest.operation.reduced if dim.name in dict(nest.padded)]
+    if padded:
+        raise _refused(nest, f"loop {padded[0]} of the reduction is padded: products need no padding")
+
+    def strides(read: Read) -> tuple[Expr, Strides]:
+        place = expanded(lookups.offset(read.tensor, read.indices, meanings), inside)
+        found = Polynomial.of(place).joined().split((rows, cols, depth))
+        if found is None:
+            raise _refused(nest, f"elements of {read.tensor.name} are not evenly spaced along {rows}, {cols} and "
+                                 f"{depth}: store the dimensions that these loops run along as the loops run")
+        base, steps = found
+        return simplify_expr(lookups.expr(base, meanings)), steps
+
+    (a_at, left), (b_at, right), (c_at, result) = strides(a), strides(b), strides(written)
+    if left[rows] == ZERO:
+        a, a_at, left, b, b_at, right = b, b_at, right, a, a_at, left
+    for read, steps, still in ((a, left, cols), (b, right, rows), (written, result, depth)):
+        if steps[still] != ZERO:
+            raise _refused(nest, f"{read.tensor.name} varies with loop {still}: it would not be a product of matrices")
+    for read, steps in ((b, right), (written, result)):
+        if steps[cols] != ONE:
+            raise _refused(nest, f"elements of {read.tensor.name} do not lie side by side along loop {cols}: reorder "
+                                 f"its dimensions")
+    extents = [simplify_expr(lookups.expr(loop.extent, meanings)) for loop in loops]
+    return Multiply(View(written.tensor.name, c_at, result[rows], ONE),
+                    View(a.tensor.name, a_at, left[rows], left[depth]),
+                    View(b.tensor.name, b_at, right[depth], ONE), extents[0], extents[1], extents[2], add)
+
+
+def _refused(nest: Nest, why: str) -> IllegalSchedule:
+    return IllegalSchedule(f"{nest.name} cannot be offloaded: {why}")
+
 
 LOCAL_ELEMENTS = 4096  # of an accumulator array; threads have small stacks
 
@@ -233,3 +308,72 @@ class NestCode:
 def _runs(loop: Loop) -> bool:
     """Whether a loop is known to have iterations."""
     return isinstance(loop.extent, Const) and loop.extent.value > 0
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel, and what its parameters are: a tensor or a table for each."""
+
+    kernel: Kernel
+    meaning: Mapping[str, Tensor | Table]
+
+
+def lower(program: Program, *, hoisted: bool = True, access: Access = offset_steps) -> tuple[Lowered, ...]:
+    """Make the kernels of a program, in order.
+
+    Args:
+        hoisted: loads from tables stand as far outside as they can.
+        access: how elements of tensors are found: `offset_steps` or, for comparisons, `pointer_steps`.
+
+    Raises:
+        IllegalSchedule: an access may leave its storage, or cannot be made that way.
+    """
+    log.debug("%s", program)
+    for nest in program.nests():
+        check_accesses(nest)
+    lowered = tuple(lower_launch(program, launch, hoisted=hoisted, access=access) for launch in program.launches)
+    if log.isEnabledFor(logging.DEBUG):
+        for each in lowered:
+            log.debug("%s", pretty(each.kernel))
+    return lowered
+
+
+def lower_launch(program: Program, launch: Launch, *, hoisted: bool = True, access: Access = offset_steps) -> Lowered:
+    """Make the kernel of one launch; see `lower`."""
+    nests = [each for nest in launch.nests for each in nest.tree()]
+    tensors = {each.name: each for nest in nests for each in (
+        *(read.tensor for read in nest.operation.reads), nest.operation.output)}
+    written = {nest.operation.output.name for nest in nests}
+    name = f"{program.name}_{launch.name}"
+    taken = {name, *tensors, *(each for nest in nests for each in nest.names())}
+    lookups = Lookups(taken, access)
+    bodies = [NestCode(nest, lookups).body() for nest in launch.nests]
+    body = bodies[0] if len(bodies) == 1 else _at_once(bodies, lookups)
+    buffers = [Param(each.name, each.type, True, each.name not in written) for each in tensors.values()
+               if each.local is None]
+    tables = lookups.params()
+    kernel = prune(Kernel(name, (*buffers, *tables), tuple(body)), {param.name for param in tables})
+    if hoisted:
+        kernel = hoist(kernel, {param.name for param in tables if param.buffer})
+    meaning = {**tensors, **{given: table for table, given in lookups.names.items()}}
+    return Lowered(simplify(kernel), {param.name: meaning[param.name] for param in kernel.params})
+
+
+def _at_once(bodies: list[list[Stmt]], lookups: Lookups) -> list[Stmt]:
+    """parallel for i in 0 .. n: S; parallel for j in 0 .. m: T  ->  parallel for k in 0 .. n + m: S if k < n, else T"""
+    chosen = lookups.fresh("at_once")
+    loops = [body[0] for body in bodies]
+    lines: list[Stmt] = []
+    ends: list[str] = []
+    for loop in loops:
+        ends.append(lookups.fresh(f"{loop.var}_end"))
+        lines.append(Let(ends[-1], I64, loop.hi if len(ends) == 1 else Ref(ends[-2]) + loop.hi))
+    branch: tuple[Stmt, ...] = ()
+    for number in reversed(range(len(loops))):
+        place = Ref(chosen) if number == 0 else Ref(chosen) - Ref(ends[number - 1])
+        own = (Let(loops[number].var, I64, place), *loops[number].body)
+        branch = own if not branch else (If(Binary("<", Ref(chosen), Ref(ends[number])), own, branch),)
+    return [*lines, replace(loops[0], var=chosen, hi=Ref(ends[-1]), body=branch)]

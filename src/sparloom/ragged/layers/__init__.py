@@ -1,0 +1,1 @@
+"""Operators and layers written in the language of ragged programs, with their schedules."""

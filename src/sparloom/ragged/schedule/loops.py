@@ -1,0 +1,451 @@
+"""Change the order of loops.
+
+Cut loops into tiles.
+
+Make one loop of two.
+
+Say how iterations of a loop run.
+
+Balance load: give the iterations of a loop another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+
+from sparloom.errors import IllegalSchedule
+from sparloom.ir import Binary, Const, Expr, Ref, fresh, simplify_expr, walk
+from sparloom.ragged.definition import check_accesses
+from sparloom.ragged.dimensions import constant_limit, free, replaced, round_up, without_inner
+from sparloom.ragged.program import Kind, Loop, Nest, Program
+from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Length, Order
+
+__all__ = [
+    "bind_threads", "divides", "fuse", "fuse_neighbours", "parallel", "remap", "reorder", "split", "unroll",
+    "vectorise",
+]
+
+
+def reorder(program: Program, nest: str, order: Sequence[str]) -> Program:
+    """Put loops into another order; those that are not named keep their places.
+
+    `for i: for j: for k: S`, order (k, i)  ->  `for k: for j: for i: S`
+
+    Legal when every vloop stays inside of the loops that its extent depends on, parallel loops stay outside of
+    reductions, a simd loop stays innermost, and what is computed at a loop keeps the loops around it. Iterations of the
+    result are independent; a reduction adds in another order.
+
+    Raises:
+        IllegalSchedule: names the loops and the remedy.
+
+    Source: CoRa §4.1 (a vloop is not moved out of a loop that it depends on).
+    """
+    found = program.nest(nest)
+    if len(set(order)) < len(order):
+        raise IllegalSchedule(f"{nest}: order {', '.join(order)} names a loop twice")
+    places = sorted(found.position(name) for name in order)
+    loops = list(found.loops)
+    for place, name in zip(places, order, strict=True):
+        loops[place] = found.loop(name)
+    changed = replace(found, loops=tuple(loops))
+    for at, each in found.attached:
+        before, after = (set(_names(nest_)[: nest_.position(at) + 1]) for nest_ in (found, changed))
+        if before != after:
+            moved = min(before ^ after)
+            raise IllegalSchedule(f"{nest}: loop {moved} cannot cross loop {at}, at which {each.name} is computed: "
+                                  f"reorder before compute_at")
+    check_order(changed)
+    if any(len(launch.nests) > 1 and found in launch.nests for launch in program.launches):
+        first = changed.loops[0]
+        if first.kind != "parallel":
+            raise IllegalSchedule(f"{nest}: loop {first.name} cannot be outermost, since {nest} runs at once with "
+                                  f"others by its parallel loop: keep that outside")
+    return program.with_nest(changed)
+
+
+def check_order(nest: Nest) -> None:
+    """Check the order of loops.
+
+    Raises:
+        IllegalSchedule: it breaks a dependence of extents, or a rule of the kinds of loops.
+    """
+    names = _names(nest)
+    dense = [loop for loop in nest.loops if loop.kind == "dense"]
+    if dense and (dense != list(nest.loops[-3:]) or [loop.reduces for loop in dense] != [False, False, True]):
+        raise IllegalSchedule(f"{nest.name}: loops {', '.join(loop.name for loop in dense)} are one product of tiles, "
+                              f"which stays innermost and whole: offload last")
+    _check_carried(nest)
+    for place, loop in enumerate(nest.loops):
+        late = sorted(free(nest.expanded(loop.extent)) & set(names[place:]))
+        if late:
+            raise IllegalSchedule(f"{nest.name}: vloop {loop.name} cannot stand outside of loop {late[0]}, on which "
+                                  f"its extent depends: keep {late[0]} outside, or fuse the two")
+        outer = [each.name for each in nest.loops[:place] if each.reduces]
+        if loop.kind == "parallel" and (loop.reduces or outer):
+            raise IllegalSchedule(f"{nest.name}: parallel loop {loop.name} cannot stand inside the reduction "
+                                  f"{outer[0] if outer else loop.name}: move it outside")
+        if loop.kind == "shared":
+            _check_shared(nest, place)
+        if loop.kind == "simd" and place < len(names) - 1:
+            raise IllegalSchedule(f"{nest.name}: simd loop {loop.name} cannot stand outside of loop {names[-1]}: only "
+                                  f"the innermost loop is vectorised")
+        if loop.kind == "simd" and loop.name in dict(nest.attached):
+            raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be vectorised, since "
+                                  f"{dict(nest.attached)[loop.name].name} is computed at it: split it first")
+        if loop.kind == "simd" and loop.reduces and _crossed(nest):
+            raise IllegalSchedule(f"{nest.name}: simd loop {loop.name} of the reduction cannot stand inside loop "
+                                  f"{_crossed(nest)}: move {_crossed(nest)} out of the reduction, or vectorise it")
+
+
+def _check_carried(nest: Nest) -> None:
+    """Iterations that a nest inside adds up run one after the other."""
+    for _, each in nest.attached:
+        carried = {name for dim, _ in each.operation.reduced for name in free(nest.expanded(each.expanded(dim)))}
+        for loop in nest.loops:
+            if loop.name in carried - {own.name for own in each.loops} and loop.kind != "serial":
+                raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be {loop.kind}, since {each.name}, "
+                                      f"computed in it, adds up over its iterations: leave it serial")
+
+
+def _check_shared(nest: Nest, place: int) -> None:
+    loop, around = nest.loops[place], nest.loops[place - 1] if place else None
+    if loop.reduces or around is None or around.kind != "parallel":
+        raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be shared by the threads of a block, since it is "
+                              f"not a loop of the result directly in a parallel one: make the loop around parallel "
+                              "first")
+    for at, each in nest.attached:
+        if at == around.name:
+            raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be shared by the threads of a block, since "
+                                  f"{each.name} is computed at loop {at}: compute it at {loop.name}")
+
+
+def _crossed(nest: Nest) -> str | None:
+    """A loop of the result inside the reduction."""
+    first = next((place for place, loop in enumerate(nest.loops) if loop.reduces), len(nest.loops))
+    return next((loop.name for loop in nest.loops[first:] if not loop.reduces), None)
+
+
+def _names(nest: Nest) -> list[str]:
+    return [loop.name for loop in nest.loops]
+
+
+def split(program: Program, nest: str, loop: str, factor: int) -> Program:
+    """Cut a constant or variable loop into tiles of `factor` iterations.
+
+    `for i in 0 .. n: S  ->
+    for i_outer in 0 .. ceil(n / factor): for i_inner in 0 .. min(factor, n - i_outer * factor): S`, with
+    i = i_outer * factor + i_inner. Where factor is known to divide n, because n is a constant or padded, the inner loop
+    has exactly `factor` iterations, which `unroll` needs. Extents that are the same throughout a tile no longer depend
+    on i_inner.
+
+    Always legal: the order stays; only a parallel loop with one inside that is shared stays whole. Of a parallel or
+    shared loop the outer one is, of a simd or unrolled one the inner one. What was computed at the loop is computed at
+    the inner one.
+
+    Raises:
+        IllegalSchedule: there is no such loop, factor is below 1, or a shared loop would lose its parallel one.
+
+    Source: CoRa §4.1.
+    """
+    found = program.nest(nest)
+    old = found.loop(loop)
+    if not isinstance(factor, int) or factor < 1:
+        raise IllegalSchedule(f"{nest}: loop {loop} cannot be cut into tiles of {factor!r}: take a positive int")
+    taken = taken_names(program, nest)
+    outer, inner = fresh(f"{loop}_outer", taken), fresh(f"{loop}_inner", taken)
+    if divides(old.extent, factor):
+        tiles = _quotient(old.extent, factor)
+        extent: Expr = Const(factor)
+    else:
+        tiles = simplify_expr(Binary("//", old.extent + (factor - 1), Const(factor)))
+        extent = Binary("min", Const(factor), simplify_expr(old.extent - Ref(outer) * factor))
+    outside = old.kind in ("parallel", "shared")
+    loops = (Loop(outer, tiles, old.kind if outside else "serial", old.reduces, old.chunk),
+             Loop(inner, extent, "serial" if outside else old.kind, old.reduces))
+    value = simplify_expr(Ref(outer) * factor + Ref(inner))
+    changed = replaced_loops(found, (loop,), loops, defined=((loop, value),))
+    changed = replace(changed, loops=tuple(
+        each if each in loops else _same_in_tile(each, {loop: value}, inner, factor) for each in changed.loops))
+    check_order(changed)
+    return program.with_nest(changed)
+
+
+def divides(extent: Expr, factor: int) -> bool:
+    """Tell whether an extent is known to be a multiple of `factor`."""
+    match extent:
+        case Const(value):
+            return value % factor == 0
+        case Binary("*", a, b):
+            return divides(a, factor) or divides(b, factor)
+        case Binary("+" | "-" | "min" | "max", a, b):
+            return divides(a, factor) and divides(b, factor)
+    return factor == 1
+
+
+def replaced_loops(nest: Nest, old: tuple[str, ...], new: tuple[Loop, ...],
+                   *, defined: tuple[tuple[str, Expr], ...]) -> Nest:
+    """Put loops in place of neighbouring ones, which become defined names; what is attached moves to the last."""
+    start = nest.position(old[0])
+    loops = (*nest.loops[:start], *new, *nest.loops[start + len(old):])
+    attached = tuple((new[-1].name if at in old else at, each) for at, each in nest.attached)
+    return replace(nest, loops=loops, defined=(*nest.defined, *defined), attached=attached)
+
+
+def taken_names(program: Program, nest: str) -> set[str]:
+    """Names that a new loop of a nest cannot have: those of tensors, of nests, and of loops in the same tree."""
+    trees = [list(each.tree()) for launch in program.launches for each in launch.nests]
+    near = [each for tree in trees if any(other.name == nest for other in tree) for each in tree]
+    own = {name for each in near for name in each.names()}
+    return {*program.tensors(), *(each.name for each in program.nests()), *own}
+
+
+def _same_in_tile(loop: Loop, values: dict[str, Expr], inner: str, factor: int) -> Loop:
+    """Write the extent by the outer loop alone, if that is possible."""
+    extent = without_inner(replaced(loop.extent, values), inner, factor)
+    return loop if inner in free(extent) or not free(loop.extent) & set(values) else replace(loop, extent=extent)
+
+
+def _quotient(extent: Expr, factor: int) -> Expr:
+    match extent:
+        case Binary("*", a, Const(value)) if value % factor == 0:
+            return simplify_expr(a * (value // factor))
+    return simplify_expr(Binary("//", extent, Const(factor)))
+
+
+def fuse(program: Program, nest: str, outer: str, inner: str, *, padding: int = 1) -> Program:
+    """Make one loop of a loop and the one directly inside of it.
+
+    `for o in 0 .. n: for i in 0 .. l(o): S  ->  for f in 0 .. F: S`, F = sum of l(o), with o = outer(f) and i =
+    inner(f) from tables of the prelude. Where l does not depend on o, o = f // l and i = f % l need no table. Tensors
+    stored in the same order are then accessed at f alone.
+
+    Legal when the loops are neighbours, both of the result or both of the reduction, both serial, and l depends on no
+    third loop. With bulk padding F is rounded up; then both loops must run along whole dimensions of the result, no
+    other extent may read them, and every tensor that reads them must store them next to each other with bulk padding to
+    a multiple of `padding`.
+
+    Args:
+        padding: multiple that F is rounded up to.
+
+    Raises:
+        IllegalSchedule: names what is in the way, and the remedy.
+
+    Source: CoRa §5.1, Figure 6; bulk padding §7.2. Departure: no padding sequence is appended to the batch; the maps
+    have entries for it.
+    """
+    found = program.nest(nest)
+    first, second = found.loop(outer), found.loop(inner)
+    _check_pair(found, first, second)
+    extent, size = found.expanded(second.extent), found.expanded(first.extent)
+    fused = fresh(f"{outer}_{inner}", taken_names(program, nest))
+    if outer not in free(extent):
+        if padding != 1:
+            raise IllegalSchedule(f"{nest}: loops {outer} and {inner} need no bulk padding, since {inner} does not "
+                                  f"vary with {outer}: pad a loop before fusing")
+        total = simplify_expr(first.extent * second.extent)
+        values = (Binary("//", Ref(fused), second.extent), Binary("%", Ref(fused), second.extent))
+    else:
+        others = sorted((free(extent) | free(size)) - {outer})
+        if others:
+            raise IllegalSchedule(f"{nest}: loops {outer} and {inner} cannot be fused, since {others[0]} decides about "
+                                  f"them too: fuse {others[0]} and {outer} first")
+        names = {outer: Ref("x0")}
+        maps = [each(size, replaced(extent, names), padding) for each in (FusedOuter, FusedInner)]
+        total = round_up(maps[0].total, padding)
+        values = tuple(At(each, (Ref(fused),)) for each in maps)
+    loop = Loop(fused, total, reduces=first.reduces)
+    changed = replaced_loops(found, (outer, inner), (loop,), defined=((outer, values[0]), (inner, values[1])))
+    if padding != 1:
+        _check_bulk(found, first, second)
+        changed = replace(changed, bulk=(*changed.bulk, (outer, inner, padding)))
+        check_accesses(changed)
+    check_order(changed)
+    return program.with_nest(changed)
+
+
+def fuse_neighbours(program: Program, nest: str, first: int, count: int) -> tuple[Program, str]:
+    """Make one loop of `count` loops, from number `first` on; gives its name, too.
+
+    Raises:
+        IllegalSchedule: as by `fuse`.
+    """
+    for _ in range(count - 1):
+        outer, inner = (loop.name for loop in program.nest(nest).loops[first : first + 2])
+        program = fuse(program, nest, outer, inner)
+    return program, program.nest(nest).loops[first].name
+
+
+def _check_pair(nest: Nest, first: Loop, second: Loop) -> None:
+    names = [loop.name for loop in nest.loops]
+    if nest.position(second.name) != nest.position(first.name) + 1:
+        raise IllegalSchedule(f"{nest.name}: loop {second.name} is not directly inside of {first.name} in "
+                              f"{', '.join(names)}: reorder them first")
+    if first.reduces != second.reduces:
+        raise IllegalSchedule(f"{nest.name}: loops {first.name} and {second.name} cannot be fused, since one is of the "
+                              f"result and one of the reduction")
+    for loop in (first, second):
+        if loop.kind != "serial":
+            raise IllegalSchedule(f"{nest.name}: loop {loop.name} is {loop.kind}: fuse before that")
+    for at, each in nest.attached:
+        if at == first.name:
+            raise IllegalSchedule(f"{nest.name}: loop {first.name} cannot be fused, since {each.name} is computed at "
+                                  f"it: fuse before compute_at")
+
+
+def _check_bulk(nest: Nest, first: Loop, second: Loop) -> None:
+    if nest.attached:
+        raise IllegalSchedule(f"{nest.name}: loops {first.name} and {second.name} cannot be padded in bulk, since "
+                              f"{nest.attached[0][1].name} is computed in the nest: keep it apart")
+    extents = {dim.name: extent for dim, extent in nest.axes}
+    for loop in (first, second):
+        if loop.reduces or extents.get(loop.name) != loop.extent:
+            raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be padded in bulk: it is no whole dimension "
+                                  f"of the result")
+    for loop in nest.loops:
+        if loop not in (first, second) and free(nest.expanded(loop.extent)) & {first.name, second.name}:
+            raise IllegalSchedule(f"{nest.name}: loops {first.name} and {second.name} cannot be padded in bulk, since "
+                                  f"the extent of loop {loop.name} reads them: it is not defined in the padding")
+
+
+MAX_UNROLLED = 64
+
+
+def parallel(program: Program, nest: str, loop: str, *, chunk: int = 1) -> Program:
+    """Let iterations run at once: `for i: S  ->  parallel for i: S`, threads on a CPU, CUDA threads on a GPU.
+
+    Legal when the loop is one of the result and in no reduction, no other loop around or inside is parallel, and the
+    nest is not computed at a loop of another. Iterations write different elements, and what is computed at a loop
+    around is complete before they begin.
+
+    Args:
+        chunk: iterations that a thread takes at a time, on a CPU.
+
+    Raises:
+        IllegalSchedule: names the loop that is in the way, or chunk is below 1.
+    """
+    if chunk < 1:
+        raise IllegalSchedule(f"{nest}: parallel loop {loop} in chunks of {chunk}: take at least 1")
+    found = program.nest(nest)
+    for tree in (each.tree() for launch in program.launches for each in launch.nests):
+        nests = list(tree)
+        if found in nests:
+            busy = [(each.name, other.name) for each in nests for other in each.loops
+                    if other.kind == "parallel" and (each.name, other.name) != (nest, loop)]
+            if busy:
+                raise IllegalSchedule(f"{nest}: loop {loop} cannot be parallel beside the parallel loop {busy[0][1]} "
+                                      f"of {busy[0][0]}: fuse the two, or make one serial")
+            if nests[0] is not found:
+                raise IllegalSchedule(f"{nest}: loop {loop} cannot be parallel, since {nest} is computed at a loop of "
+                                      f"{nests[0].name}: make a loop of {nests[0].name} parallel")
+    return _with_kind(program, nest, loop, "parallel", chunk=chunk)
+
+
+def bind_threads(program: Program, nest: str, loop: str) -> Program:
+    """Deal a loop out to the threads of a GPU's block: `parallel for i: for j: S  ->  parallel for i: shared for j: S`.
+
+    Iterations of the parallel loop are blocks then. On a CPU the loop runs as before.
+
+    Legal when the loop stands directly in the parallel one and is of the result, nothing is computed at the parallel
+    loop, and the nest does not run at once with others.
+
+    Raises:
+        IllegalSchedule: names what is in the way.
+
+    Source: CoRa §4.1 (`bind`).
+    """
+    if any(len(launch.nests) > 1 and program.nest(nest) in launch.nests for launch in program.launches):
+        raise IllegalSchedule(f"{nest}: loop {loop} cannot be shared by the threads of a block, since {nest} runs at "
+                              f"once with others: bind threads to one that runs alone")
+    return _with_kind(program, nest, loop, "shared")
+
+
+def vectorise(program: Program, nest: str, loop: str) -> Program:
+    """Let iterations run side by side in vector lanes: `for i: S  ->  simd for i: S`.
+
+    Legal when the loop is innermost, and, if it is of the reduction, when no loop of the result stands inside of the
+    reduction. A reduction then adds in another order.
+
+    Raises:
+        IllegalSchedule: names what is in the way.
+    """
+    return _with_kind(program, nest, loop, "simd")
+
+
+def unroll(program: Program, nest: str, loop: str) -> Program:
+    """Write iterations out: `for i in 0 .. 4: S  ->  S[i := 0]; ..; S[i := 3]`, by the C or CUDA compiler.
+
+    Legal when the extent is a constant up to 64: split first, with a factor that divides the extent or after padding.
+
+    Raises:
+        IllegalSchedule: it is not.
+    """
+    extent = program.nest(nest).loop(loop).extent
+    if not isinstance(extent, Const) or extent.value > MAX_UNROLLED:
+        most = constant_limit(extent)
+        given = str(extent.value) if isinstance(extent, Const) else "variable" if most is None else f"up to {most}"
+        raise IllegalSchedule(f"{nest}: loop {loop} has {given} iterations, unrolled ones a constant number up to "
+                              f"{MAX_UNROLLED}: split it by a factor that divides its extent, or pad it first")
+    return _with_kind(program, nest, loop, "unrolled")
+
+
+def _with_kind(program: Program, nest: str, loop: str, kind: Kind, *, chunk: int = 1) -> Program:
+    found = program.nest(nest)
+    old = found.loop(loop)
+    if old.kind not in ("serial", kind):
+        raise IllegalSchedule(f"{nest}: loop {loop} is {old.kind} already: split it to have both")
+    changed = replace(found, loops=tuple(
+        replace(each, kind=kind, chunk=chunk) if each is old else each for each in found.loops))
+    check_order(changed)
+    return program.with_nest(changed)
+
+
+def remap(program: Program, nest: str, loop: str, work: Expr | None = None) -> Program:
+    """Run the iterations with the most work first.
+
+    `parallel for i in 0 .. n: S(i)  ->  parallel for i_th in 0 .. n: S(order(i_th))`, where order sorts iterations by
+    falling work; the prelude builds it. Threads take iterations in turn, so the large ones are not left to the end.
+
+    Legal when the extent of the loop depends on no other loop: iterations of the result are independent, and a
+    reduction adds in another order. Remap before splitting, or split first and remap the outer loop; loops of a product
+    of tiles stay.
+
+    Args:
+        work: of iteration i, over `i` alone, any unit; by default how often the loops inside of it run, as far as `i`
+            decides.
+
+    Raises:
+        IllegalSchedule: the extent, or the work given, depends on another loop, or is not defined in bulk padding; the
+            loop is dense.
+
+    Source: CoRa §4.1 (thread remapping), §7.1. Departure: the order is by work and the same for any number of threads.
+    """
+    found = program.nest(nest)
+    old = found.loop(loop)
+    if old.kind == "dense":
+        raise IllegalSchedule(f"{nest}: loop {loop} cannot be remapped, since it is one of a product of tiles, whose "
+                              f"elements lie evenly spaced: remap a loop outside of it")
+    extent = found.expanded(old.extent)
+    measure = _trips(found, loop) if work is None else found.expanded(work)
+    for what, expr, allowed in (("extent", extent, set()), ("work", measure, {loop})):
+        others = sorted(free(expr) - allowed)
+        if others:
+            raise IllegalSchedule(f"{nest}: loop {loop} cannot be remapped, since its {what} depends on {others[0]}: "
+                                  f"fuse the two first, or give a work of {loop} alone")
+    beyond = [node for node in walk(measure) if isinstance(node, At) and isinstance(node.table, Length) and node.args]
+    if beyond and found.bulk:
+        raise IllegalSchedule(f"{nest}: loop {loop} cannot be remapped by {beyond[0].table.name}, which has no entry "
+                              f"in bulk padding: fuse without")
+    place = fresh(f"{loop}_th", taken_names(program, nest))
+    order = Order(extent, simplify_expr(replaced(measure, {loop: Ref("x0")})))
+    changed = replaced_loops(found, (loop,), (replace(old, name=place),),
+                             defined=((loop, At(order, (Ref(place),))),))
+    return program.with_nest(changed)
+
+
+def _trips(nest: Nest, loop: str) -> Expr:
+    """Multiply the extents of the loops inside that depend on this one alone."""
+    inside = [nest.expanded(each.extent) for each in nest.loops[nest.position(loop) + 1:]]
+    own = [extent for extent in inside if free(extent) == {loop}]
+    return reduce(lambda total, extent: total * extent, own) if own else Const(1)

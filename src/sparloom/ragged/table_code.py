@@ -1,0 +1,424 @@
+"""What is known of the maps of a fused loop f over o and i(o).
+
+    starts(outer(f)) + inner(f)  ->  f          outer(starts(o) + i)  ->  o          inner(starts(o) + i)  ->  i
+
+Source: CoRa §5.1 and §5.2. With the first, a tensor stored as the fused loop runs is accessed at f alone.
+
+Tables and tensors as kernels see them: flat buffers and numbers.
+
+Load hoisting: entries of tables are read as far outside as their index is known.
+
+Leave out what a kernel does not use.
+
+Kernels that build tables: the prelude.
+
+Offsets are running sums, the maps of a fused loop are written by running the loops that it fuses, and the largest
+extent is a running maximum.
+
+Source: CoRa §5.1 and §5.3; one pass over the coordinates of each table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sparloom.ir import (
+    I32,
+    I64,
+    Alloc,
+    Assign,
+    Binary,
+    Cast,
+    Const,
+    Declare,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Param,
+    Ref,
+    Select,
+    Stmt,
+    Store,
+    Type,
+    fresh,
+    rebuild,
+    simplify_expr,
+    walk,
+)
+from sparloom.ragged.dimensions import Axis, Dim, difference, expanded, quotient, replaced, round_up
+from sparloom.ragged.layout import Access, Step, offset_steps, stored, table_steps, volume
+from sparloom.ragged.tensor import (
+    At,
+    FusedInner,
+    FusedOuter,
+    Largest,
+    Length,
+    Offsets,
+    Order,
+    Pointers,
+    Read,
+    Table,
+    Tensor,
+)
+
+__all__ = ["Lookups", "TableKernel", "closure", "hoist", "prune", "simplify_map", "sum_of_positions", "table_kernel"]
+
+
+def sum_of_positions(positions: Sequence[Expr], defined: Mapping[str, Expr]) -> Expr:
+    """Add up, with the first identity; `defined` says which names are entries of maps."""
+    left = list(positions)
+    for start in positions:
+        for inner in positions:
+            fused = _fused(start, inner, defined)
+            if fused is not None and start in left and inner in left:
+                left.remove(start)
+                left[left.index(inner)] = fused
+    total: Expr = Const(0)
+    for position in left:
+        total = position if total == Const(0) else total + position
+    return total
+
+
+def simplify_map(expr: Expr) -> Expr:
+    """Apply the second and third identity to an entry of a map."""
+    match expr:
+        case At(FusedOuter() | FusedInner() as table, (Binary("+", At(Offsets() as starts, (o,)), i),)) if (
+                starts == table.starts):
+            return o if isinstance(table, FusedOuter) else i
+    return expr
+
+
+def _fused(start: Expr, inner: Expr, defined: Mapping[str, Expr]) -> Expr | None:
+    """The f of starts(outer(f)) and inner(f)."""
+    if not isinstance(start, At) or not isinstance(start.table, Offsets) or len(start.args) != 1:
+        return None
+    match _meaning(start.args[0], defined), _meaning(inner, defined):
+        case At(FusedOuter() as outers, (f,)), At(FusedInner() as inners, (g,)):
+            same = f == g and outers.starts == inners.starts == start.table and outers.multiple == inners.multiple
+            return f if same else None
+    return None
+
+
+def _meaning(expr: Expr, defined: Mapping[str, Expr]) -> Expr:
+    while isinstance(expr, Ref) and expr.name in defined:
+        expr = defined[expr.name]
+    return expr
+
+
+class Lookups:
+    """Gives every table that a kernel reads a parameter.
+
+    Args:
+        taken: names that the kernel uses for something else.
+        access: how elements of tensors are found.
+    """
+
+    def __init__(self, taken: Iterable[str], access: Access = offset_steps) -> None:
+        self._taken = set(taken)
+        self._access = access
+        self.limits: dict[str, int] = {}  # constants that loops stay below
+        self.arrays: set[str] = set()  # local tensors that have one
+        self.names: dict[Table, str] = {}
+
+    def expr(self, expr: Expr, defined: Mapping[str, Expr] | None = None) -> Expr:
+        """Lower an expression: entries of tables and elements of tensors become loads.
+
+        Args:
+            defined: what names stand for, for identities of fused loops.
+        """
+        defined = defined or {}
+        match expr:
+            case Read(tensor, indices):
+                return Load(tensor.name, self.offset(tensor, indices, defined))
+            case At():
+                known = simplify_map(expr)
+                return self._entry(expr.table, expr.args, defined) if known == expr else self.expr(known, defined)
+        return simplify_expr(rebuild(expr, expr=lambda inner: self.expr(inner, defined), body=lambda body: body))
+
+    def offset(self, tensor: Tensor, indices: Sequence[Expr], defined: Mapping[str, Expr] | None = None) -> Expr:
+        """Give the flat index of an element, in its own storage."""
+        kept, defined = stored(tensor), defined or {}
+        values = {dim.name: index for (dim, _), index in zip(tensor.axes, indices, strict=True)}
+        plain = tensor.local is None and not tensor.changes
+        places = [values[dim.name] if plain else self._coordinate(place, values, defined)
+                  for (dim, _), place in zip(kept.axes, kept.places, strict=True)]
+        return self._place(self._access(tensor), [dim for dim, _ in kept.axes], places, defined=defined)
+
+    def _coordinate(self, place: Expr, values: Mapping[str, Expr], defined: Mapping[str, Expr]) -> Expr:
+        """Put indices into a coordinate of rearranged storage; blocks that loops run along need no division."""
+        match place:
+            case Binary("//" | "%" as op, whole, Const(factor)):
+                inner = expanded(self._coordinate(whole, values, defined), defined)
+                parts = quotient(inner, int(factor), self.limits)
+                if parts is not None:
+                    return parts[0] if op == "//" else parts[1]
+                return Binary(op, inner, Const(factor))
+            case Binary("-", dim, first):
+                return difference(expanded(replaced(dim, values), defined), expanded(first, defined))
+            case Binary("+", a, b):
+                return sum_of_positions([self._coordinate(part, values, defined) for part in (a, b)], defined)
+        return replaced(place, values)
+
+    def fresh(self, name: str) -> str:
+        """Make a name that nothing in the kernel has."""
+        return fresh(name, self._taken)
+
+    def params(self) -> tuple[Param, ...]:
+        """Declare the tables read so far, in order of first use."""
+        return tuple(Param(name, table.type if table.axes else I64, bool(table.axes))
+                     for table, name in self.names.items())
+
+    def _entry(self, table: Table, args: Sequence[Expr], defined: Mapping[str, Expr]) -> Expr:
+        name = self._name(table)
+        if not table.axes:
+            return Ref(name)
+        place = self.table_place(table, args, defined)
+        load = Load(name, place)
+        return load if table.type == I64 else Cast(I64, load)
+
+    def table_place(self, table: Table, args: Sequence[Expr], defined: Mapping[str, Expr] | None = None) -> Expr:
+        """Give the flat index of an entry."""
+        dims = [dim for dim, _ in table.axes]
+        return self._place(table_steps(table.axes), dims, args, defined=defined or {})
+
+    def _name(self, table: Table) -> str:
+        if table not in self.names:
+            self.names[table] = fresh(table.label, self._taken)
+        return self.names[table]
+
+    def _place(self, steps: Sequence[Step], dims: Sequence[Dim], indices: Sequence[Expr], *,
+               defined: Mapping[str, Expr]) -> Expr:
+        values = {dim.name: index for dim, index in zip(dims, indices, strict=True)}
+        groups: dict[tuple[Expr, ...], list[Expr]] = {}
+        for step in steps:
+            rest = tuple(replaced(factor, values) for factor in step.rest)
+            groups.setdefault(rest, []).append(replaced(step.position, values))
+        total: Expr = Const(0)
+        for rest, positions in groups.items():
+            term = self.expr(sum_of_positions(positions, defined), defined)
+            for factor in reversed(rest):
+                term = term * self.expr(factor, defined)
+            total = term if total == Const(0) else total + term
+        return simplify_expr(total)
+
+
+Body = tuple[Stmt, ...]
+
+
+def hoist(kernel: Kernel, tables: Collection[str]) -> Kernel:
+    """Read entries of tables outside of loops that do not change their index.
+
+    `for i: S[table[x]]  ->  let entry = table[x]; for i: S[entry]`, from the outermost loop inwards. Always legal:
+    tables are not written, and an index that no name of the loop is in is one of an iteration around it, for which the
+    table has an entry. Indices that a condition of a Select decides about stay inside of it.
+
+    Args:
+        tables: names of the buffers that are tables.
+
+    Source: CoRa §7.4 (load hoisting).
+    """
+    types = {param.name: param.type for param in kernel.params}
+    taken = {param.name for param in kernel.params} | {name for node in walk(kernel) for name in _declared(node)}
+
+    def in_body(body: Body) -> Body:
+        lines: list[Stmt] = []
+        for stmt in body:
+            if isinstance(stmt, For):
+                lets, stmt = _outside(stmt, tables, types=types, taken=taken)
+                lines += lets
+                lines.append(replace(stmt, body=in_body(stmt.body)))
+            elif isinstance(stmt, If):
+                lines.append(replace(stmt, body=in_body(stmt.body), orelse=in_body(stmt.orelse)))
+            else:
+                lines.append(stmt)
+        return tuple(lines)
+
+    return replace(kernel, body=in_body(kernel.body))
+
+
+def _outside(loop: For, tables: Collection[str], *, types: dict[str, Type], taken: set[str]) -> tuple[list[Let], For]:
+    """Lets to stand before a loop, and the loop that uses them."""
+    inside = {loop.var} | {name for node in walk(loop.body) for name in _declared(node)}
+    found: dict[Expr, str] = {}
+    lets: list[Let] = []
+    decided: list[set[str]] = []  # names that the conditions around keep small enough
+
+    def in_expr(expr: Expr) -> Expr:
+        if isinstance(expr, Select):
+            decided.append(_decided(expr.cond))
+            guarded = replace(expr, a=in_expr(expr.a))
+            decided.pop()
+            return replace(guarded, cond=in_expr(expr.cond), b=in_expr(expr.b))
+        expr = rebuild(expr, expr=in_expr, body=lambda body: body)
+        if not isinstance(expr, Load) or expr.buffer not in tables or _names(expr.index) & inside.union(*decided):
+            return expr
+        if expr not in found:
+            found[expr] = fresh(f"{expr.buffer}_entry", taken)
+            lets.append(Let(found[expr], types[expr.buffer], expr))
+        return Ref(found[expr])
+
+    def in_body(body: Body) -> Body:
+        return tuple(rebuild(stmt, expr=in_expr, body=in_body) for stmt in body)
+
+    body = in_body(loop.body)
+    return lets, replace(loop, lo=in_expr(loop.lo), hi=in_expr(loop.hi), body=body)
+
+
+def _decided(cond: Expr) -> set[str]:
+    match cond:
+        case Binary("<", Ref(name), _):
+            return {name}
+        case Binary("and", a, b):
+            return _decided(a) | _decided(b)
+    return _names(cond)
+
+
+def _names(expr: Expr) -> set[str]:
+    return {node.name for node in walk(expr) if isinstance(node, Ref)} | {
+        node.buffer for node in walk(expr) if isinstance(node, Load)}
+
+
+def _declared(node: Stmt | Expr) -> tuple[str, ...]:
+    if isinstance(node, For):
+        return (node.var,)
+    return (node.name,) if isinstance(node, (Let, Declare, Alloc)) else ()
+
+
+def prune(kernel: Kernel, tables: Collection[str]) -> Kernel:
+    """Drop values and tables that are never read.
+
+    `let a = S; T  ->  T` where T does not read a. So the prelude does not build the maps of a fused loop where all
+    accesses are at the fused variable. Always legal: expressions change nothing.
+
+    Args:
+        tables: names of the parameters that are tables.
+    """
+    while True:
+        used = {node.name for node in walk(kernel) if isinstance(node, Ref)}
+        body = _kept(kernel.body, used)
+        if body == kernel.body:
+            break
+        kernel = replace(kernel, body=body)
+    read = used | {node.buffer for node in walk(kernel) if hasattr(node, "buffer")}
+    params = tuple(param for param in kernel.params if param.name in read or param.name not in tables)
+    return replace(kernel, params=params)
+
+
+def _kept(body: tuple[Stmt, ...], used: set[str]) -> tuple[Stmt, ...]:
+    kept: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, Let) and stmt.name not in used:
+            continue
+        if isinstance(stmt, For):
+            stmt = replace(stmt, body=_kept(stmt.body, used))
+        elif isinstance(stmt, If):
+            stmt = replace(stmt, body=_kept(stmt.body, used), orelse=_kept(stmt.orelse, used))
+        kept.append(stmt)
+    return tuple(kept)
+
+
+OUT = "entries"
+
+
+@dataclass(frozen=True)
+class TableKernel:
+    """Builds one table from others: `reads` are its parameters, `entries` is the last."""
+
+    table: Table
+    kernel: Kernel
+    reads: tuple[Table, ...]
+
+
+def closure(tables: Iterable[Table]) -> tuple[TableKernel, ...]:
+    """Give the kernels of tables and of all that they are built from, in an order in which they can run."""
+    found: dict[Table, TableKernel] = {}
+
+    def add(table: Table) -> None:
+        if table in found or isinstance(table, Length):
+            return
+        made = table_kernel(table)
+        sizes = [node.table for node in walk(volume(table.axes)) if isinstance(node, At)]
+        for each in (*made.reads, *sizes):
+            add(each)
+        found[table] = made
+
+    for table in tables:
+        add(table)
+    return tuple(found.values())
+
+
+def table_kernel(table: Table) -> TableKernel:
+    """Write the kernel of a table that is not given; an Order gets the work of every iteration, to be sorted."""
+    axes = table.around if isinstance(table, Pointers) else table.axes
+    lookups = Lookups((OUT, "sum_so_far", "place", "most", "start", "f", "x0", "x1", *(dim.name for dim, _ in axes)))
+    match table:
+        case Offsets():
+            body = _offsets(table, lookups)
+        case Pointers():
+            body = _pointers(table, lookups)
+        case Largest(extents, value):
+            most = Assign("most", Binary("max", Ref("most"), lookups.expr(value)))
+            loops = _loops([(Ref(f"x{number}"), extent) for number, extent in enumerate(extents)], [most], lookups)
+            body = [Declare("most", I64, Const(0)), *loops, Store(OUT, 0, Ref("most"))]
+        case FusedOuter() | FusedInner():
+            body = _fused_map(table, lookups)
+        case Order(extent, work):
+            body = _loops([(Ref("x0"), extent)], [Store(OUT, Ref("x0"), lookups.expr(work))], lookups)
+        case _:
+            raise TypeError(f"{table!r} is not built by a kernel")
+    entries = Param(OUT, I64 if isinstance(table, Order) else table.type, buffer=True, const=False)
+    name = f"{table.label}_{hashlib.sha256(repr(table).encode()).hexdigest()[:12]}"
+    return TableKernel(table, Kernel(name, (*lookups.params(), entries), tuple(body)), tuple(lookups.names))
+
+
+def _offsets(table: Offsets, lookups: Lookups) -> list[Stmt]:
+    """for x..: sum = 0; for last: entries[x.., last] = sum; sum += summand; entries[x.., end] = sum"""
+    *before, (last, _) = table.axes
+    end, outer = table.extents[-1], [dim for dim, _ in before]
+    running = Ref("sum_so_far")
+    inside = [
+        Store(OUT, lookups.table_place(table, [*outer, last]), running),
+        Assign("sum_so_far", running + lookups.expr(table.summand)),
+    ]
+    body = [
+        Declare("sum_so_far", I64, Const(0)),
+        *_loops([(last, end)], inside, lookups),
+        Store(OUT, lookups.table_place(table, [*outer, end]), running),
+    ]
+    return _loops(before, body, lookups)
+
+
+def _pointers(table: Pointers, lookups: Lookups) -> list[Stmt]:
+    """sum = 0; place = 0; for x..: entries[place] = sum; sum += summand; place += 1;  then entries[place] = sum"""
+    place, running = Ref("place"), Ref("sum_so_far")
+    store = Store(OUT, place, running)
+    inside = [store, Assign("sum_so_far", running + lookups.expr(table.summand)), Assign("place", place + 1)]
+    loops = _loops(table.around, inside, lookups)
+    return [Declare("sum_so_far", I64, Const(0)), Declare("place", I64, Const(0)), *loops, store]
+
+
+def _fused_map(table: FusedOuter | FusedInner, lookups: Lookups) -> list[Stmt]:
+    """for x0: for x1 < inner(x0): entries[start + x1] = x0 or x1; beyond the total: extent, or how far beyond"""
+    is_outer = isinstance(table, FusedOuter)
+    x0, x1, f = Ref("x0"), Ref("x1"), Ref("f")
+    start = Let("start", I64, lookups.expr(At(table.starts, (x0,))))
+    store = Store(OUT, Ref("start") + x1, Cast(I32, x0 if is_outer else x1))
+    lines = _loops([(x0, table.extent)], [start, *_loops([(x1, table.inner)], [store], lookups)], lookups)
+    if table.multiple > 1:
+        total = lookups.expr(table.total)
+        beyond = lookups.expr(table.extent) if is_outer else f - total
+        end = lookups.expr(round_up(table.total, table.multiple))
+        lines.append(For("f", total, end, [Store(OUT, f, Cast(I32, beyond))]))
+    return lines
+
+
+def _loops(axes: Sequence[Axis], inside: Sequence[Stmt], lookups: Lookups) -> list[Stmt]:
+    body = list(inside)
+    for dim, extent in reversed(axes):
+        body = [For(dim.name, 0, lookups.expr(extent), body)]
+    return body

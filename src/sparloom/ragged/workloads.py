@@ -1,0 +1,506 @@
+"""Lengths of the sequences of eight data sets, from files or generated with the same statistics.
+
+Source: CoRa §7.2 and its table of data sets, which the first 1,280 entries of the authors' files give exactly: 10
+batches of 128. The whole files have other statistics.
+
+How much an encoder layer computes on a batch: without padding, with a little of it, with all of it.
+
+Counted as in the paper: a multiplication with its addition is one operation, an element of a softmax is 5, of a layer
+norm 4; biases, residuals and ReLU are one each.
+
+Source: CoRa §7.4, Figures 2 and 22; `intro_study/flops.py` of its benchmarks.
+
+How much the forward pass of an encoder layer keeps for the backward one: padded against ragged.
+
+Source: CoRa §7.2 (memory consumption). Its list of tensors is lost; we count what its kernels write. Sequences that are
+shorter than the multiple of their storage take more than padded ones: CoLA with the paper's 64.
+
+What a prelude builds for an encoder layer, by three degrees of sharing and two ways to store ragged tensors.
+
+The dimension graph knows on what a length depends, so that scores[batch, row, head, col] need one table by batch; the
+scheme of sparse tensors (CSF) takes every length for a function of all dimensions before it, and has an entry for
+every row of every head. These are the tables of the paper's programs, as arms of a comparison; `Structure` builds ours.
+
+Source: CoRa §5.1, §5.3, §7.4; `prelude_overheads_breakdown` of its benchmarks.
+"""
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+
+__all__ = [
+    "DATASETS", "PRELUDES", "AuxiliaryTables", "Dataset", "EncoderSizes", "LengthCorpus", "LengthStatistics",
+    "LoopPadding", "SequenceLengths", "StoragePadding", "TileSizes", "all_padded", "auxiliary_bytes",
+    "dense_activations", "dense_flops", "fused_maps", "fused_tile_maps", "generated_lengths", "partial_flops",
+    "ragged_activations", "ragged_flops", "read_lengths", "rounded_up", "score_offsets", "sparse_qkv_offsets",
+    "sparse_score_offsets", "token_offsets", "with_bulk_sequence",
+]
+
+ENTRIES = 1280
+CONCENTRATION = 3.0  # of the beta distribution; those that fit the real lengths best are 0.7 to 6.8
+
+
+@dataclass(frozen=True)
+class LengthStatistics:
+    """Least, mean (truncated) and greatest number of tokens."""
+
+    least: int
+    mean: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A row of the paper's table.
+
+    Args:
+        title: what figures call it.
+    """
+
+    title: str
+    statistics: LengthStatistics
+
+
+DATASETS: Mapping[str, Dataset] = MappingProxyType({
+    name: Dataset(title, LengthStatistics(*statistics)) for name, title, statistics in (
+        ("race", "RACE", (80, 364, 512)), ("wiki512", "Wiki512", (12, 371, 512)), ("squadv2", "SQuAD", (39, 192, 384)),
+        ("wiki128", "Wiki128", (14, 117, 128)), ("mnli", "MNLI", (9, 43, 128)), ("xnli", "XNLI", (9, 70, 128)),
+        ("mrpc", "MRPC", (21, 59, 102)), ("cola", "CoLA", (6, 13, 37)))})
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceLengths:
+    """The lengths of one data set.
+
+    Args:
+        values: (1280,) int64, in the order of the data set.
+        real: they were read; else they are generated.
+    """
+
+    name: str
+    values: np.ndarray
+    real: bool
+
+    @property
+    def statistics(self) -> LengthStatistics:
+        """What the paper's table says of them."""
+        return LengthStatistics(int(self.values.min()), int(self.values.mean()), int(self.values.max()))
+
+    def batches(self, size: int, *, count: int = 10) -> list[np.ndarray]:
+        """Give the first batches, each of `size` lengths in descending order.
+
+        Batch k holds entries k * size to (k + 1) * size, so smaller batches see less of the data set.
+
+        Raises:
+            ValueError: there are not as many entries.
+
+        Source: CoRa §7.2; `run_utils.py` of its benchmarks cuts and sorts like this.
+        """
+        if size < 1 or count < 1 or size * count > self.values.size:
+            raise ValueError(f"{count} batches of {size} lengths of {self.name}: there are {self.values.size} entries, "
+                             f"take at most {self.values.size // max(1, size)} batches of this size, and at least one")
+        return [np.sort(batch)[::-1].copy() for batch in self.values[: size * count].reshape(count, size)]
+
+
+@dataclass(frozen=True)
+class LengthCorpus:
+    """Data sets by name.
+
+    Args:
+        folder: holds <name>.txt.gz; None or empty: lengths are generated.
+        names: keys of `DATASETS`.
+        seed: of generated lengths.
+    """
+
+    folder: str | None
+    names: Sequence[str]
+    seed: int
+
+    def load(self, name: str) -> SequenceLengths:
+        """Read or generate the lengths of one data set.
+
+        Raises:
+            ValueError: it is not one of `names`, or as by `read_lengths`.
+            FileNotFoundError: as by `read_lengths`.
+        """
+        if name not in self.names:
+            raise ValueError(f"data set {name!r} is not in this choice of lengths: {', '.join(self.names)}")
+        if not self.folder:
+            return generated_lengths(name, seed=self.seed)
+        return read_lengths(name, Path(self.folder))
+
+
+def read_lengths(name: str, folder: Path) -> SequenceLengths:
+    """Read the first 1,280 lengths of <folder>/<name>.txt.gz, one decimal number a line.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the data set is unknown, or the file is damaged, too short or holds something else.
+    """
+    _known(name)
+    path = folder / f"{name}.txt.gz"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file: paths.seqlens (SPARLOOM_SEQLENS) is a folder of lengths, one "
+                                f"NAME.txt.gz for each data set; without it lengths are generated")
+    try:
+        with gzip.open(path, "rt", encoding="ascii") as lines:
+            entries = [_entry(path, number, line) for number, line in enumerate(islice(lines, ENTRIES), start=1)]
+    except (gzip.BadGzipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a gzip file of decimal numbers ({error}): fetch it again") from error
+    if len(entries) < ENTRIES:
+        raise ValueError(f"{path}: {len(entries)} lengths, {ENTRIES} are needed: the file is cut off")
+    return SequenceLengths(name, np.array(entries, dtype=np.int64), real=True)
+
+
+def generated_lengths(name: str, *, seed: int) -> SequenceLengths:
+    """Draw 1,280 lengths with least, truncated mean and greatest of the data set's real ones.
+
+    Raises:
+        ValueError: the data set is unknown.
+
+    Departure: beta-distributed, the same spread for all data sets; the real ones have modes at their limits.
+    """
+    wanted = _known(name).statistics
+    rng = np.random.default_rng([seed, *name.encode()])
+    span, share = wanted.most - wanted.least, (wanted.mean + 0.5 - wanted.least) / (wanted.most - wanted.least)
+    drawn = rng.beta(CONCENTRATION * share, CONCENTRATION * (1 - share), size=ENTRIES)
+    values = wanted.least + np.rint(span * drawn).astype(np.int64)
+    low, high = values.argmin(), values.argmax()
+    values[low], values[high] = wanted.least, wanted.most
+    missing = wanted.mean * ENTRIES + ENTRIES // 2 - int(values.sum())
+    while missing:
+        step = 1 if missing > 0 else -1
+        moved = values + step
+        free = (moved >= wanted.least) & (moved <= wanted.most)
+        free[[low, high]] = False
+        chosen = rng.permutation(np.flatnonzero(free))[: abs(missing)]
+        values[chosen] += step
+        missing -= step * chosen.size
+    return SequenceLengths(name, values, real=False)
+
+
+def _known(name: str) -> Dataset:
+    if name not in DATASETS:
+        raise ValueError(f"no data set {name!r}: there are {', '.join(DATASETS)}")
+    return DATASETS[name]
+
+
+def _entry(path: Path, number: int, line: str) -> int:
+    text = line.strip()
+    if not text.isdecimal() or not 0 < int(text) < 2**31:
+        raise ValueError(f"{path}, line {number}: {text[:20]!r} is no length: a line holds a number from 1 to 2^31 - 1")
+    return int(text)
+
+
+@dataclass(frozen=True)
+class EncoderSizes:
+    """Extents that are the same for all batches; defaults are the paper's.
+
+    Args:
+        head: width of a head.
+    """
+
+    heads: int = 8
+    head: int = 64
+    feedforward: int = 2048
+
+    @property
+    def width(self) -> int:
+        """Features of a token."""
+        return self.heads * self.head
+
+
+@dataclass(frozen=True)
+class LoopPadding:
+    """Multiples to which loops are padded; defaults are the paper's on its GPU.
+
+    Args:
+        tokens: the loop over all tokens, in all kernels but the attention's.
+        scores, softmax, values: rows and columns of a sequence's matrix; those of `values` are its reduction.
+    """
+
+    tokens: int = 64
+    scores: tuple[int, int] = (64, 64)
+    softmax: tuple[int, int] = (1, 32)
+    values: tuple[int, int] = (64, 16)
+
+
+UNPADDED = LoopPadding(1, (1, 1), (1, 1), (1, 1))
+
+
+def dense_flops(lengths: np.ndarray, sizes: EncoderSizes, *, padded: int | None = None) -> dict[str, int]:
+    """Count with all sequences padded to one length; keys as by `partial_flops`.
+
+    Args:
+        padded: that length; None: the longest of the batch.
+    """
+    return ragged_flops(all_padded(lengths, padded), sizes)
+
+
+def ragged_flops(lengths: np.ndarray, sizes: EncoderSizes) -> dict[str, int]:
+    """Count what has to be computed; keys as by `partial_flops`."""
+    return partial_flops(lengths, sizes, UNPADDED)
+
+
+def partial_flops(lengths: np.ndarray, sizes: EncoderSizes, padding: LoopPadding) -> dict[str, int]:
+    """Count what loops with partial padding compute.
+
+    The paper's own count takes `with_bulk_sequence(lengths, 64)`: what is added goes through the attention, too.
+
+    Args:
+        lengths: (sequences,) integers.
+
+    Returns:
+        By kernel: qkv, scores, softmax, values, projection, norm1, ff1, ff2, norm2.
+    """
+    tokens, width, forward = int(rounded_up(lengths.sum(), padding.tokens)), sizes.width, sizes.feedforward
+    return {
+        "qkv": 3 * tokens * width * (width + 1),
+        "scores": sizes.width * _areas(lengths, padding.scores),
+        "softmax": 5 * sizes.heads * _areas(lengths, padding.softmax),
+        "values": sizes.width * _areas(lengths, padding.values),
+        "projection": tokens * width * (width + 1),
+        "norm1": 4 * tokens * width,
+        "ff1": tokens * forward * (width + 2),
+        "ff2": tokens * width * (forward + 1),
+        "norm2": 4 * tokens * width,
+    }
+
+
+def with_bulk_sequence(lengths: np.ndarray, multiple: int) -> np.ndarray:
+    """Append a sequence that makes the sum a multiple: of 1 to `multiple` tokens, as the paper's programs do.
+
+    Source: CoRa §7.2 (bulk padding). Where the sum is a multiple already, they add a whole one.
+    """
+    return np.append(lengths, multiple - lengths.sum() % multiple)
+
+
+def rounded_up(values: np.ndarray, multiple: int) -> np.ndarray:
+    """Round to multiples from above."""
+    return -(-np.asarray(values, dtype=np.int64) // multiple) * multiple
+
+
+def all_padded(lengths: np.ndarray, padded: int | None) -> np.ndarray:
+    """Give every sequence the same length, the longest unless another is given.
+
+    Raises:
+        ValueError: a sequence is longer.
+    """
+    longest = int(lengths.max())
+    if padded is not None and padded < longest:
+        raise ValueError(f"sequences padded to {padded}: the longest has {longest} tokens, take at least as many")
+    return np.full_like(lengths, padded or longest)
+
+
+def _areas(lengths: np.ndarray, multiples: tuple[int, int]) -> int:
+    rows, cols = (rounded_up(lengths, multiple) for multiple in multiples)
+    return int((rows * cols).sum())
+
+
+@dataclass(frozen=True)
+class StoragePadding:
+    """Multiples to which ragged storage is padded; defaults are the paper's.
+
+    Args:
+        sequence: tokens of a sequence in queries, keys, values and what the heads found.
+        scores: rows and columns of a sequence's scores and probabilities.
+        tokens: of a batch, elsewhere.
+    """
+
+    sequence: int = 64
+    scores: int = 64
+    tokens: int = 1
+
+
+def dense_activations(lengths: np.ndarray, sizes: EncoderSizes, *, padded: int | None = None) -> dict[str, int]:
+    """Count elements with all sequences padded to one length; keys as by `ragged_activations`.
+
+    Args:
+        padded: that length; None: the longest of the batch.
+    """
+    return ragged_activations(all_padded(lengths, padded), sizes, StoragePadding(1, 1, 1))
+
+
+def ragged_activations(lengths: np.ndarray, sizes: EncoderSizes, padding: StoragePadding) -> dict[str, int]:
+    """Count elements of what the nine kernels write; the layer's input is what another layer wrote.
+
+    Returns:
+        By tensor: qkv (queries, keys and values), scores, probabilities (after the softmax), attention (what the heads
+        found), projection (with the residual), norm1, ff1 (after ReLU), ff2 (with the residual), norm2.
+    """
+    tokens = int(rounded_up(lengths.sum(), padding.tokens)) * sizes.width
+    padded = int(rounded_up(lengths, padding.sequence).sum()) * sizes.width
+    scores = int((rounded_up(lengths, padding.scores) ** 2).sum()) * sizes.heads
+    return {
+        "qkv": 3 * padded, "scores": scores, "probabilities": scores, "attention": padded, "projection": tokens,
+        "norm1": tokens, "ff1": tokens // sizes.width * sizes.feedforward, "ff2": tokens, "norm2": tokens,
+    }
+
+
+Arrays = tuple[np.ndarray, ...]
+ENTRY_BYTES = 4
+
+TENSORS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # that a kernel reads, then writes; each time it does
+    "qkv": ("input", "qkv"), "scores": ("qkv", "qkv", "scores"), "softmax": ("scores", "probabilities"),
+    "values": ("probabilities", "qkv", "attention"), "projection": ("attention", "input", "projection"),
+    "norm1": ("projection", "norm1"), "ff1": ("norm1", "ff1"), "ff2": ("ff1", "norm1", "ff2"),
+    "norm2": ("ff2", "input")})  # which is the next layer's
+
+
+@dataclass(frozen=True)
+class TileSizes:
+    """Multiples in the tables; defaults are the paper's.
+
+    Args:
+        storage: of a sequence in queries, keys, values, scores, probabilities and what the heads found.
+        scores: rows and columns of a tile of scores; all tiles of a batch are one loop.
+        values: rows of a tile of what the heads found.
+    """
+
+    storage: int = 64
+    scores: int = 64
+    values: int = 32
+
+
+@dataclass(frozen=True, eq=False)
+class AuxiliaryTables:
+    """Arrays for one tensor's storage or one fused loop.
+
+    Args:
+        subject: the tensor, or the kernel whose loops are fused.
+        entries: of all its arrays.
+        build: makes them, int32.
+    """
+
+    subject: str
+    purpose: Literal["storage", "fusion"]
+    entries: int
+    build: Callable[[], Arrays]
+
+
+def token_offsets(lengths: np.ndarray, multiple: int) -> Arrays:
+    """Where sequences begin in [batch, token(batch), ..]: sequences + 1 entries."""
+    return (_running(rounded_up(lengths, multiple)),)
+
+
+def score_offsets(lengths: np.ndarray, multiple: int) -> Arrays:
+    """Where sequences begin in [batch, row(batch), head, col(batch)], in units of heads: sequences + 1 entries."""
+    return (_running(rounded_up(lengths, multiple) ** 2),)
+
+
+def sparse_qkv_offsets(lengths: np.ndarray, multiple: int) -> Arrays:
+    """Sparse storage of [part, batch, token(batch), ..], part one of three: 3 * sequences + 1 entries."""
+    return (_running(np.tile(rounded_up(lengths, multiple), 3)),)
+
+
+def sparse_score_offsets(lengths: np.ndarray, multiple: int, heads: int) -> Arrays:
+    """Sparse storage of scores: where rows of sequences begin, and columns of rows of heads.
+
+    Returns:
+        sequences + 1 and heads * (sum of lengths) + 1 entries.
+    """
+    padded = rounded_up(lengths, multiple)
+    return _running(padded), _running(np.repeat(padded, heads * padded))
+
+
+def fused_maps(counts: np.ndarray) -> Arrays:
+    """Maps of the loop that `for x0: for x1 in 0 .. counts[x0]` becomes: to x0, to x1, and where each x0 begins.
+
+    Returns:
+        F, F and len(counts) entries, F the sum of counts.
+    """
+    starts = _running(counts)[:-1]
+    outer = np.repeat(np.arange(counts.size, dtype=np.int32), counts)
+    return outer, np.arange(outer.size, dtype=np.int32) - starts[outer], starts
+
+
+def fused_tile_maps(counts: np.ndarray) -> Arrays:
+    """Like `fused_maps`, of tiles of sequences: with the end behind the last, as in the paper's programs."""
+    outer, inner, _ = fused_maps(counts)
+    return outer, inner, _running(counts)
+
+
+def redundant_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
+    """Every kernel builds what it needs, for each of its tensors."""
+    storage = [_stored(tensor, lengths, tiles) for tensors in TENSORS.values() for tensor in tensors]
+    return storage + [_fused(kernel, lengths, tiles) for kernel in TENSORS]
+
+
+def tensor_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
+    """Once for every tensor, and once for every way to fuse loops: the paper's CoRa-Optimized."""
+    return ([_stored(tensor, lengths, tiles) for tensor in _tensors()]
+            + [_fused(kernel, lengths, tiles) for kernel in ("qkv", "scores", "values")])
+
+
+def shared_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
+    """Once for all tensors of the same layout: what a `Structure` shares."""
+    return ([_stored(tensor, lengths, tiles) for tensor in ("input", "qkv", "scores")]
+            + [_fused(kernel, lengths, tiles) for kernel in ("qkv", "scores", "values")])
+
+
+def sparse_redundant_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
+    """Sparse storage for each tensor of each kernel; loops are not fused."""
+    return [_sparse(tensor, lengths, sizes, tiles) for tensors in TENSORS.values() for tensor in tensors]
+
+
+def sparse_tensor_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
+    """Sparse storage, once for every tensor; loops are not fused."""
+    return [_sparse(tensor, lengths, sizes, tiles) for tensor in _tensors()]
+
+
+PRELUDES: Mapping[str, Callable[[np.ndarray, EncoderSizes, TileSizes], list[AuxiliaryTables]]] = MappingProxyType({
+    "redundant": redundant_tables, "by_tensor": tensor_tables, "shared": shared_tables,
+    "sparse_redundant": sparse_redundant_tables, "sparse_by_tensor": sparse_tensor_tables})
+"""From lengths, with the paper's bulk padding `with_bulk_sequence(lengths, 64)`, to all tables of a prelude."""
+
+
+def auxiliary_bytes(tables: Iterable[AuxiliaryTables], purpose: Literal["storage", "fusion"]) -> int:
+    """Add up what tables of one purpose take."""
+    return ENTRY_BYTES * sum(table.entries for table in tables if table.purpose == purpose)
+
+
+def _tensors() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(tensor for tensors in TENSORS.values() for tensor in tensors))
+
+
+def _stored(tensor: str, lengths: np.ndarray, tiles: TileSizes) -> AuxiliaryTables:
+    multiple = tiles.storage if tensor in ("qkv", "attention") else 1
+    if tensor in ("scores", "probabilities"):
+        return AuxiliaryTables(tensor, "storage", lengths.size + 1, lambda: score_offsets(lengths, tiles.storage))
+    return AuxiliaryTables(tensor, "storage", lengths.size + 1, lambda: token_offsets(lengths, multiple))
+
+
+def _sparse(tensor: str, lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> AuxiliaryTables:
+    if tensor == "qkv":
+        return AuxiliaryTables(tensor, "storage", 3 * lengths.size + 1,
+                               lambda: sparse_qkv_offsets(lengths, tiles.storage))
+    if tensor in ("scores", "probabilities"):
+        rows = int(rounded_up(lengths, tiles.storage).sum())
+        return AuxiliaryTables(tensor, "storage", lengths.size + 1 + sizes.heads * rows + 1,
+                               lambda: sparse_score_offsets(lengths, tiles.storage, sizes.heads))
+    return _stored(tensor, lengths, tiles)
+
+
+def _fused(kernel: str, lengths: np.ndarray, tiles: TileSizes) -> AuxiliaryTables:
+    """Tokens are one loop; tiles of scores, and of what the heads found, are others."""
+    if kernel not in ("scores", "values"):
+        return AuxiliaryTables(kernel, "fusion", 2 * int(lengths.sum()) + lengths.size, lambda: fused_maps(lengths))
+    tile = tiles.scores if kernel == "scores" else tiles.values
+    along = rounded_up(lengths, tile) // tile
+    counts = along**2 if kernel == "scores" else along
+    return AuxiliaryTables(kernel, "fusion", 2 * int(counts.sum()) + lengths.size + 1, lambda: fused_tile_maps(counts))
+
+
+def _running(counts: np.ndarray) -> np.ndarray:
+    """Sums of all before, and of all: one entry more."""
+    sums = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+    if sums[-1] >= 2**31:
+        raise ValueError(f"offsets up to {sums[-1]}: tables of 32 bits end at 2^31 - 1, take fewer sequences")
+    return sums.astype(np.int32)
