@@ -16,14 +16,9 @@ from sparloom.ragged.device_schedules import (
     device_attention,
     device_encoder_layer,
     device_mixing,
-    device_trmm,
-    device_vgemm,
 )
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.encoder import (
-    LENGTHS,
-    EncoderSchedule,
-    EncoderShape,
     attention,
     encoder_layer,
     mixing,
@@ -92,8 +87,17 @@ from sparloom.ragged.softmax import (
 )
 from sparloom.ragged.structure import Prelude, RaggedTensor, Structure, iterations, jagged_length
 from sparloom.ragged.tensor import At, Length, Tensor
-from sparloom.ragged.triangular import balanced_trmm, split_trmm, tiled_trmm, trmm, trmm_structure, unsplit_trmm
-from sparloom.ragged.variable_gemm import scheduled_vgemm, tiled_vgemm, vgemm, vgemm_structure
+from sparloom.ragged.tokens import LENGTHS, EncoderSchedule, EncoderShape
+from sparloom.ragged.triangular import (
+    balanced_trmm,
+    device_trmm,
+    split_trmm,
+    tiled_trmm,
+    trmm,
+    trmm_structure,
+    unsplit_trmm,
+)
+from sparloom.ragged.variable_gemm import device_vgemm, scheduled_vgemm, tiled_vgemm, vgemm, vgemm_structure
 from sparloom.ragged.workloads import (
     DATASETS,
     PRELUDES,

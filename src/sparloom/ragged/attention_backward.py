@@ -20,12 +20,13 @@ from sparloom.ir import Expr
 from sparloom.ragged.definition import Part
 from sparloom.ragged.definition import part as part_of
 from sparloom.ragged.dimensions import dims
-from sparloom.ragged.encoder import BATCHES, LENGTHS, TOKENS, EncoderShape, batch, col, dim, head, part, pos, seen_by
+from sparloom.ragged.encoder import seen_by
 from sparloom.ragged.program import Operation, Program, compute, exp, less, real, sum_over, where
 from sparloom.ragged.schedule.compute import compute_at, compute_with
 from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split, vectorise
 from sparloom.ragged.schedule.operations import decompose_reduction, narrow, offload
 from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tokens import BATCHES, LENGTHS, TOKENS, EncoderShape, batch, col, dim, head, part, pos
 
 __all__ = ["mix_backward", "scheduled_mix_backward"]
 

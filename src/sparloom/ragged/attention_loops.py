@@ -17,9 +17,9 @@ from types import MappingProxyType
 
 from sparloom.ragged.attention_operators import ATTENTION_OPERATORS, ragged_tokens
 from sparloom.ragged.attention_splits import SPLIT_OPERATORS
-from sparloom.ragged.encoder import EncoderShape
 from sparloom.ragged.program import Program
 from sparloom.ragged.schedule.loops import fuse, parallel, reorder, vectorise
+from sparloom.ragged.tokens import EncoderShape
 
 __all__ = ["ATTENTION_LOOPS"]
 

@@ -18,18 +18,17 @@ from types import MappingProxyType
 
 from sparloom.ir import Const, Expr
 from sparloom.ragged.definition import program
-from sparloom.ragged.dimensions import Dim, dims
-from sparloom.ragged.encoder import BATCHES, LENGTHS, EncoderShape
+from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.program import Program, compute, exp, max_over, real, sum_over
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split, vectorise
 from sparloom.ragged.schedule.operations import offload
 from sparloom.ragged.schedule.storage import pad_loop, pad_storage, reorder_dimensions, split_dimension
 from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tokens import BATCHES, LENGTHS, EncoderShape, batch, channel, col, dim, head, model, part, pos
 
 __all__ = ["ATTENTION_OPERATORS", "TokenExtents", "equal_tokens", "ragged_tokens", "stored_densely"]
 
-batch, pos, col, model, part, head, dim, channel = dims("batch pos col model part head dim channel")
 TILE = 64  # tokens
 PANEL = 16  # columns of weights that lie side by side
 

@@ -20,18 +20,17 @@ from types import MappingProxyType
 
 from sparloom.ir import Expr
 from sparloom.ragged.definition import program
-from sparloom.ragged.dimensions import Dim, dims
-from sparloom.ragged.encoder import BATCHES, LENGTHS, EncoderShape
+from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.program import Program, compute, exp, less, max_over, real, sum_over, where
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split, unroll, vectorise
 from sparloom.ragged.schedule.operations import inline, offload
 from sparloom.ragged.schedule.storage import pad_loop, pad_storage, reorder_dimensions, split_dimension
 from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tokens import BATCHES, LENGTHS, EncoderShape, batch, channel, col, dim, head, model, part, pos
 
 __all__ = ["PADDED_ATTENTION", "PADDING_CHANGES"]
 
-batch, pos, col, model, part, head, dim, channel = dims("batch pos col model part head dim channel")
 TILE = 64
 PANEL = 16  # columns of weights that lie side by side
 REGISTERS = (8, 32)  # rows and columns that a compiler keeps in registers

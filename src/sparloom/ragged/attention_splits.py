@@ -17,17 +17,16 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from sparloom.ragged.definition import program
-from sparloom.ragged.dimensions import Dim, dims
-from sparloom.ragged.encoder import BATCHES, LENGTHS, EncoderShape
+from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.program import Program, compute, sum_over
 from sparloom.ragged.schedule.loops import fuse, parallel, reorder, split
 from sparloom.ragged.schedule.operations import hfuse, offload, split_operation
 from sparloom.ragged.schedule.storage import pad_loop, pad_storage
 from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tokens import BATCHES, LENGTHS, EncoderShape, batch, col, dim, head, pos
 
 __all__ = ["SPLIT_ARMS", "SPLIT_OPERATORS"]
 
-batch, pos, col, head, dim = dims("batch pos col head dim")
 TILE = 64
 
 Schedule = Callable[[Program], Program]

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from sparloom.ragged.encoder import LENGTHS
 from sparloom.ragged.structure import Structure
+from sparloom.ragged.tokens import LENGTHS
 
 __all__ = ["structure_of", "tokens_of"]
 

@@ -13,14 +13,13 @@ memory: these schedules are made to be right on any GPU, and to be improved on o
 
 from __future__ import annotations
 
-from sparloom.ragged.encoder import EncoderShape, attention, encoder_layer, mixing
+from sparloom.ragged.encoder import attention, encoder_layer, mixing
 from sparloom.ragged.program import Program
-from sparloom.ragged.schedule.loops import bind_threads, fuse_neighbours, parallel
+from sparloom.ragged.schedule.loops import one_block_per_row
 from sparloom.ragged.schedule.operations import inline
-from sparloom.ragged.triangular import trmm
-from sparloom.ragged.variable_gemm import vgemm
+from sparloom.ragged.tokens import EncoderShape
 
-__all__ = ["device_attention", "device_encoder_layer", "device_mixing", "device_trmm", "device_vgemm"]
+__all__ = ["device_attention", "device_encoder_layer", "device_mixing"]
 
 
 def device_mixing(shape: EncoderShape) -> Program:
@@ -38,17 +37,7 @@ def device_encoder_layer(shape: EncoderShape) -> Program:
     return _all(_unstored(encoder_layer(shape)))
 
 
-def device_vgemm() -> Program:
-    """Schedule `vgemm`."""
-    return _rows(vgemm(), "c", 2)
-
-
-def device_trmm() -> Program:
-    """Schedule `trmm`."""
-    return _rows(trmm(), "out", 1)
-
-
-ROWS = {"scores": 3, "peak": 3, "weights": 3, "total": 3}
+ROW_DIMENSIONS = {"scores": 3, "peak": 3, "weights": 3, "total": 3}
 """Dimensions that name a row; of the others two, batch and pos."""
 
 
@@ -58,16 +47,5 @@ def _unstored(given: Program) -> Program:
 
 def _all(given: Program) -> Program:
     for nest in [nest.name for nest in given.nests()]:
-        given = _rows(given, nest, ROWS.get(nest, 2))
+        given = one_block_per_row(given, nest, ROW_DIMENSIONS.get(nest, 2))
     return given
-
-
-def _rows(given: Program, nest: str, count: int) -> Program:
-    """Make the first dimensions one parallel loop, and the others of the result one that threads of a block share."""
-    inside = sum(not loop.reduces for loop in given.nest(nest).loops) - count
-    given, row = fuse_neighbours(given, nest, 0, count)
-    given = parallel(given, nest, row)
-    if not inside:
-        return given
-    given, column = fuse_neighbours(given, nest, 1, inside)
-    return bind_threads(given, nest, column)

@@ -22,7 +22,13 @@ from __future__ import annotations
 
 from sparloom.ragged.attention_backward import mix_backward, scheduled_mix_backward
 from sparloom.ragged.definition import Part, program
-from sparloom.ragged.encoder import (
+from sparloom.ragged.encoder import stepped
+from sparloom.ragged.linear_backward import scheduled_sum, scheduled_weights, summed
+from sparloom.ragged.norm_backward import norm_backward, scheduled_norm_backward
+from sparloom.ragged.program import Operation, Program, compute, less, real, sum_over, where
+from sparloom.ragged.schedule.loops import fuse
+from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tokens import (
     TOKENS,
     EncoderSchedule,
     EncoderShape,
@@ -35,13 +41,7 @@ from sparloom.ragged.encoder import (
     model,
     part,
     pos,
-    stepped,
 )
-from sparloom.ragged.linear_backward import scheduled_sum, scheduled_weights, summed
-from sparloom.ragged.norm_backward import norm_backward, scheduled_norm_backward
-from sparloom.ragged.program import Operation, Program, compute, less, real, sum_over, where
-from sparloom.ragged.schedule.loops import fuse
-from sparloom.ragged.tensor import Tensor
 
 __all__ = [
     "KEPT", "attention_backward", "encoder_backward", "scheduled_attention_backward", "scheduled_encoder_backward",

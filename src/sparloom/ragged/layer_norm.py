@@ -6,10 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from sparloom.ragged.definition import program
-from sparloom.ragged.encoder import TOKENS, model, norm, scheduled_norm
 from sparloom.ragged.norm_backward import norm_backward, scheduled_norm_backward
 from sparloom.ragged.program import Program
 from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tokens import TOKENS, model, norm, scheduled_norm
 
 __all__ = ["NormSchedule", "layer_norm", "layer_norm_backward", "scheduled_layer_norm", "scheduled_layer_norm_backward"]
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 from sparloom.ir import Expr
 from sparloom.ragged.dimensions import Dim
-from sparloom.ragged.encoder import TOKENS
 from sparloom.ragged.program import Operation, Program, compute, sum_over
 from sparloom.ragged.schedule.loops import fuse, fuse_neighbours, parallel, reorder, split, vectorise
 from sparloom.ragged.schedule.operations import offload
+from sparloom.ragged.tokens import TOKENS
 
 __all__ = ["scheduled_sum", "scheduled_weights", "summed"]
 

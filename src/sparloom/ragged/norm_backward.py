@@ -10,12 +10,12 @@ With e = d_out gain and n = (in - mean) spread, and means over the channels of a
 from __future__ import annotations
 
 from sparloom.ragged.dimensions import Dim
-from sparloom.ragged.encoder import TOKENS, batch, pos
 from sparloom.ragged.linear_backward import scheduled_sum, summed
 from sparloom.ragged.program import Operation, Program, compute, real, sum_over
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import fuse, parallel, vectorise
 from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tokens import TOKENS, batch, pos
 
 __all__ = ["norm_backward", "scheduled_norm_backward"]
 

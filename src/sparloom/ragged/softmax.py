@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from sparloom.ir import Expr
 from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim
-from sparloom.ragged.encoder import BATCHES, LENGTHS, TOKENS, batch, model, pos
 from sparloom.ragged.program import Program, compute, exp, max_over, real, sum_over
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import fuse_neighbours, parallel, reorder, split, vectorise
 from sparloom.ragged.schedule.operations import inline
 from sparloom.ragged.schedule.storage import reorder_dimensions
 from sparloom.ragged.tensor import Tensor
+from sparloom.ragged.tokens import BATCHES, LENGTHS, TOKENS, batch, model, pos
 
 __all__ = ["SoftmaxSchedule", "scheduled_softmax", "scheduled_softmax_backward", "softmax", "softmax_backward"]
 

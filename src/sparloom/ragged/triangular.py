@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from sparloom.ir import Binary, Const
 from sparloom.ragged.definition import program
-from sparloom.ragged.dimensions import dims
 from sparloom.ragged.program import Program, compute, less, minimum, real, sum_over, where
 from sparloom.ragged.schedule.compute import compute_at
-from sparloom.ragged.schedule.loops import parallel, remap, reorder, split, unroll, vectorise
+from sparloom.ragged.schedule.loops import one_block_per_row, parallel, remap, reorder, split, unroll, vectorise
 from sparloom.ragged.schedule.operations import offload, split_operation
 from sparloom.ragged.schedule.storage import PANEL, copied_to_panels, pad_loop, pad_storage
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Length, Tensor
+from sparloom.ragged.variable_gemm import col, inner, row
 
-__all__ = ["balanced_trmm", "split_trmm", "tiled_trmm", "trmm", "trmm_structure", "unsplit_trmm"]
+__all__ = ["balanced_trmm", "device_trmm", "split_trmm", "tiled_trmm", "trmm", "trmm_structure", "unsplit_trmm"]
 
-row, col, inner = dims("row col inner")
 EXTENT = Length("extent")
 
 
@@ -88,6 +87,11 @@ def tiled_trmm(*, rows: int = 24, cols: int = 256, panel: int = PANEL, depth: in
     tile = ("row_inner", "col_inner_inner", "inner_inner")
     given = offload(reorder(given, "out", ("inner_outer", "col_inner_outer", *tile)), "out", *tile)
     return parallel(given, "out", "col_outer")
+
+
+def device_trmm() -> Program:
+    """Schedule `trmm`."""
+    return one_block_per_row(trmm(), "out", 1)
 
 
 def _padded(rows: int, cols: int) -> Program:

@@ -9,13 +9,13 @@ from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.program import Operation, Program, compute, minimum, sum_over
 from sparloom.ragged.schedule.compute import compute_at
-from sparloom.ragged.schedule.loops import fuse, parallel, remap, reorder, split, unroll, vectorise
+from sparloom.ragged.schedule.loops import fuse, one_block_per_row, parallel, remap, reorder, split, unroll, vectorise
 from sparloom.ragged.schedule.operations import offload
 from sparloom.ragged.schedule.storage import PANEL, copied_to_panels, pad_loop, pad_storage
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Length, Tensor
 
-__all__ = ["scheduled_vgemm", "tiled_vgemm", "vgemm", "vgemm_structure"]
+__all__ = ["device_vgemm", "scheduled_vgemm", "tiled_vgemm", "vgemm", "vgemm_structure"]
 
 item, row, col, inner = dims("item row col inner")
 PRODUCTS = Length("products")
@@ -83,6 +83,11 @@ def scheduled_vgemm(*, rows: int = 8, cols: int = 32) -> Program:
     tiled = reorder(tiled, "c", ("item", "row_outer", "col_outer", "inner", "row_inner", "col_inner"))
     fused = remap(fuse(tiled, "c", "item", "row_outer"), "c", "item_row_outer")
     return vectorise(unroll(parallel(fused, "c", "item_row_outer_th"), "c", "row_inner"), "c", "col_inner")
+
+
+def device_vgemm() -> Program:
+    """Schedule `vgemm`."""
+    return one_block_per_row(vgemm(), "c", 2)
 
 
 def _operands() -> tuple[Tensor, Tensor]:

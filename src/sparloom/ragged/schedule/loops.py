@@ -23,8 +23,8 @@ from sparloom.ragged.program import Kind, Loop, Nest, Program
 from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Length, Order
 
 __all__ = [
-    "bind_threads", "divides", "fuse", "fuse_neighbours", "parallel", "remap", "reorder", "split", "unroll",
-    "vectorise",
+    "bind_threads", "divides", "fuse", "fuse_neighbours", "one_block_per_row", "parallel", "remap", "reorder", "split",
+    "unroll", "vectorise",
 ]
 
 
@@ -388,6 +388,17 @@ def unroll(program: Program, nest: str, loop: str) -> Program:
         raise IllegalSchedule(f"{nest}: loop {loop} has {given} iterations, unrolled ones a constant number up to "
                               f"{MAX_UNROLLED}: split it by a factor that divides its extent, or pad it first")
     return _with_kind(program, nest, loop, "unrolled")
+
+
+def one_block_per_row(given: Program, nest: str, count: int) -> Program:
+    """Make the first dimensions one parallel loop, and the others of the result one that threads of a block share."""
+    inside = sum(not loop.reduces for loop in given.nest(nest).loops) - count
+    given, row = fuse_neighbours(given, nest, 0, count)
+    given = parallel(given, nest, row)
+    if not inside:
+        return given
+    given, column = fuse_neighbours(given, nest, 1, inside)
+    return bind_threads(given, nest, column)
 
 
 def _with_kind(program: Program, nest: str, loop: str, kind: Kind, *, chunk: int = 1) -> Program:
