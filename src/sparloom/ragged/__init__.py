@@ -1,44 +1,22 @@
 """Ragged tensors: a language of named dimensions and length functions, schedules, and kernels with minimal padding."""
 
-from sparloom.ragged.attention_loops import ATTENTION_LOOPS
-from sparloom.ragged.attention_operators import (
-    ATTENTION_OPERATORS,
-    TokenExtents,
-    equal_tokens,
-    ragged_tokens,
-    stored_densely,
-)
-from sparloom.ragged.attention_padding import PADDED_ATTENTION, PADDING_CHANGES
-from sparloom.ragged.attention_splits import SPLIT_ARMS, SPLIT_OPERATORS
-from sparloom.ragged.batch import structure_of, tokens_of
 from sparloom.ragged.definition import Part, part, program
-from sparloom.ragged.device_schedules import (
+from sparloom.ragged.dimensions import Dim, dims
+from sparloom.ragged.layers.encoder import (
+    KEPT,
+    attention,
+    attention_backward,
     device_attention,
     device_encoder_layer,
     device_mixing,
-)
-from sparloom.ragged.dimensions import Dim, dims
-from sparloom.ragged.encoder import (
-    attention,
+    encoder_backward,
     encoder_layer,
     mixing,
     scheduled_attention,
-    scheduled_encoder_layer,
-    scheduled_mixing,
-)
-from sparloom.ragged.encoder_backward import (
-    KEPT,
-    attention_backward,
-    encoder_backward,
     scheduled_attention_backward,
     scheduled_encoder_backward,
-)
-from sparloom.ragged.layer_norm import (
-    NormSchedule,
-    layer_norm,
-    layer_norm_backward,
-    scheduled_layer_norm,
-    scheduled_layer_norm_backward,
+    scheduled_encoder_layer,
+    scheduled_mixing,
 )
 from sparloom.ragged.layers.layer import (
     Layer,
@@ -48,6 +26,49 @@ from sparloom.ragged.layers.layer import (
     compiled_encoder_layer,
     compiled_layer_norm,
     compiled_softmax,
+)
+from sparloom.ragged.layers.operators import (
+    ATTENTION_LOOPS,
+    ATTENTION_OPERATORS,
+    PADDED_ATTENTION,
+    PADDING_CHANGES,
+    SPLIT_ARMS,
+    SPLIT_OPERATORS,
+    TokenExtents,
+    equal_tokens,
+    ragged_tokens,
+    stored_densely,
+)
+from sparloom.ragged.layers.products import (
+    balanced_trmm,
+    device_trmm,
+    device_vgemm,
+    scheduled_vgemm,
+    split_trmm,
+    tiled_trmm,
+    tiled_vgemm,
+    trmm,
+    trmm_structure,
+    unsplit_trmm,
+    vgemm,
+    vgemm_structure,
+)
+from sparloom.ragged.layers.tokens import (
+    LENGTHS,
+    EncoderSchedule,
+    EncoderShape,
+    NormSchedule,
+    SoftmaxSchedule,
+    layer_norm,
+    layer_norm_backward,
+    scheduled_layer_norm,
+    scheduled_layer_norm_backward,
+    scheduled_softmax,
+    scheduled_softmax_backward,
+    softmax,
+    softmax_backward,
+    structure_of,
+    tokens_of,
 )
 from sparloom.ragged.layout import Access, offset_steps, pointer_steps
 from sparloom.ragged.lowering import Lowered, lower
@@ -78,26 +99,8 @@ from sparloom.ragged.schedule.storage import (
     reorder_dimensions,
     split_dimension,
 )
-from sparloom.ragged.softmax import (
-    SoftmaxSchedule,
-    scheduled_softmax,
-    scheduled_softmax_backward,
-    softmax,
-    softmax_backward,
-)
 from sparloom.ragged.structure import Prelude, RaggedTensor, Structure, iterations, jagged_length
 from sparloom.ragged.tensor import At, Length, Tensor
-from sparloom.ragged.tokens import LENGTHS, EncoderSchedule, EncoderShape
-from sparloom.ragged.triangular import (
-    balanced_trmm,
-    device_trmm,
-    split_trmm,
-    tiled_trmm,
-    trmm,
-    trmm_structure,
-    unsplit_trmm,
-)
-from sparloom.ragged.variable_gemm import device_vgemm, scheduled_vgemm, tiled_vgemm, vgemm, vgemm_structure
 from sparloom.ragged.workloads import (
     DATASETS,
     PRELUDES,

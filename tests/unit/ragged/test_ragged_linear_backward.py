@@ -8,8 +8,7 @@ from sparloom.ir import Const, Ref, pretty
 from sparloom.ops import assert_close
 from sparloom.ragged import LENGTHS, Structure, Tensor, dims, interpreted, lower, program
 from sparloom.ragged.dimensions import Polynomial
-from sparloom.ragged.linear_backward import scheduled_sum, scheduled_weights, summed
-from sparloom.ragged.tokens import TOKENS, batch, pos
+from sparloom.ragged.layers.tokens import TOKENS, batch, pos, scheduled_sum, scheduled_weights, summed
 
 part, head, dim, model, more = dims("part head dim model more")
 OUTS, INS = {part: 3, head: 2, dim: 5}, {model: 4, more: 2}

@@ -13,16 +13,28 @@ import numpy as np
 
 from sparloom.ir import DTYPES, Const
 from sparloom.ragged.dimensions import Dim
-from sparloom.ragged.encoder import scheduled_attention, scheduled_encoder_layer
-from sparloom.ragged.encoder_backward import KEPT, scheduled_attention_backward, scheduled_encoder_backward
-from sparloom.ragged.layer_norm import NormSchedule, scheduled_layer_norm, scheduled_layer_norm_backward
+from sparloom.ragged.layers.encoder import (
+    KEPT,
+    scheduled_attention,
+    scheduled_attention_backward,
+    scheduled_encoder_backward,
+    scheduled_encoder_layer,
+)
+from sparloom.ragged.layers.tokens import (
+    EncoderSchedule,
+    EncoderShape,
+    NormSchedule,
+    SoftmaxSchedule,
+    scheduled_layer_norm,
+    scheduled_layer_norm_backward,
+    scheduled_softmax,
+    scheduled_softmax_backward,
+)
 from sparloom.ragged.layout import evaluate, size, stored
 from sparloom.ragged.program import Program
 from sparloom.ragged.runtime import Runner
-from sparloom.ragged.softmax import SoftmaxSchedule, scheduled_softmax, scheduled_softmax_backward
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Change, FusedDims, SplitDim, Stored, Table, Tensor
-from sparloom.ragged.tokens import EncoderSchedule, EncoderShape
 
 __all__ = [
     "Layer", "Weight", "arranged", "compiled_attention", "compiled_encoder_layer", "compiled_layer_norm",
