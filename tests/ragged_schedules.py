@@ -31,7 +31,7 @@ from sparloom.ragged import (
     unroll,
     vectorise,
 )
-from sparloom.ragged.layout import stored
+from sparloom.ragged.layout import stored_dims
 
 __all__ = ["STEPS", "scheduled"]
 
@@ -216,7 +216,7 @@ def _offload(draw, program):
 def _stored(draw, program):
     """A tensor and dimensions that it is stored in."""
     name = draw(st.sampled_from(sorted(program.tensors())))
-    return name, [dim.name for dim, _ in stored(program.tensors()[name]).axes]
+    return name, [dim.name for dim, _ in stored_dims(program.tensors()[name]).axes]
 
 
 def _split_dimension(draw, program):

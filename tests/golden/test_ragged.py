@@ -5,7 +5,7 @@ from ragged_cases import CASES, row
 
 from sparloom.ir import pretty
 from sparloom.ragged import Executable, Tensor, fuse, lower, pad_loop, pad_storage, parallel, split, vectorise
-from sparloom.ragged.table_code import closure
+from sparloom.ragged.table_code import prelude_kernels
 
 
 def padded_projection():
@@ -33,7 +33,7 @@ def test_the_loops(name, golden):
 def test_the_kernels_and_their_prelude(name, golden):
     lowered = lower(PROGRAMS[name])
     tables = [each for kernel in lowered for each in kernel.meaning.values() if not isinstance(each, Tensor)]
-    kernels = [each.kernel for each in (*lowered, *closure(tables))]
+    kernels = [each.kernel for each in (*lowered, *prelude_kernels(tables))]
     golden(f"ragged/{name}.ir", "\n".join(map(pretty, kernels)))
 
 

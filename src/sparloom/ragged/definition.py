@@ -1,18 +1,12 @@
-"""Tensors of which several operations define a part each.
+"""Define programs from operations, and check that every access stays in bounds.
 
-Reads that a condition keeps inside.
-
-Whether every access of a nest stays inside its tensor, also where loops are padded.
-
-An index stays inside when its largest value can be shown to lie below the extent that the tensor has there: the two
-are equal expressions, constants that compare, or become so when dimensions are put at their largest values and length
-functions at their limits. Where loops are padded, storage must be padded to a multiple of what they are padded to:
-only then ceil(length, loop) <= ceil(length, storage) for every length. What is read under a condition
-`dimension < extent` is bounded by that extent instead, so a change of padding can be a part of another operation.
+An index is in bounds if its upper bound can be proved to be at most the extent of the tensor: the two are equal
+expressions or comparable constants, perhaps after dimensions are replaced by their largest values and length functions
+by their limits. If loops are padded, storage must be padded to a multiple of the same number: only then is
+ceil(length, loop) <= ceil(length, storage) for every length. A read under a condition `dimension < extent` is bounded
+by that extent instead, so another operation may contain a change of padding.
 
 Source: CoRa §4.1 (storage padding at least loop padding). Departure: the prototype does not check.
-
-From operations to a program.
 """
 
 from __future__ import annotations
@@ -23,19 +17,17 @@ from dataclasses import dataclass
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Binary, Const, Expr, Ref, Select, is_name, pretty_expr, rebuild, simplify_expr, walk
-from sparloom.ragged.dimensions import Dim, free, integer, replaced
+from sparloom.ragged.dimensions import NAME_RULE, Dim, as_index, free_names, substitute
 from sparloom.ragged.program import Launch, Loop, Nest, Operation, Program, printable
-from sparloom.ragged.tensor import At, Length, Read, Tensor, asked_for
-
-__all__ = ["Part", "check_accesses", "check_parts", "guarded_reads", "guards_of", "part", "program", "whole"]
+from sparloom.ragged.tensor import At, Length, Read, Tensor, length_indexed_by
 
 
 @dataclass(frozen=True)
 class Part:
-    """Defines the elements of a tensor that have some coordinates.
+    """Definition of the elements of a tensor at some coordinates.
 
     Args:
-        name: of its loop nest.
+        name: name of its loop nest.
     """
 
     name: str
@@ -43,36 +35,36 @@ class Part:
 
     @property
     def at(self) -> tuple[tuple[Dim, Expr], ...]:
-        """Dimensions with the coordinate that it has."""
+        """Fixed dimensions with their coordinates."""
         return self.operation.at
 
 
 def part(name: str, tensor: Tensor, at: Mapping[Dim, int], value: Expr) -> Part:
-    """Define the elements at constant coordinates: `for i: t[0, i] = f(i)` beside `for i: t[1, i] = g(i)`.
+    """Define the elements at constant coordinates: `for i: t[0, i] = f(i)` besides `for i: t[1, i] = g(i)`.
 
-    `part("d_key", d_qkv, {which: 1}, ..)` is a nest named d_key, which has no loop over `which`. The parts of a tensor
-    fix the same dimensions, and define it whole.
+    `part("d_key", d_qkv, {which: 1}, ..)` is a nest named d_key without a loop over `which`. All parts of a tensor fix
+    the same dimensions, and together define the whole tensor.
 
     Raises:
-        IllegalSchedule: a dimension is unknown, of variable extent, or does not have the coordinate.
+        IllegalSchedule: a dimension is unknown, has no constant extent, or does not have the coordinate.
     """
     extents = dict(tensor.axes)
     for dim, coordinate in at.items():
         extent = extents.get(dim)
         if not isinstance(extent, Const) or not 0 <= coordinate < extent.value:
             there = ", ".join(f"{each.name}: {found.value}" for each, found in tensor.axes if isinstance(found, Const))
-            raise IllegalSchedule(f"part {name} of {tensor.name} at {dim.name} = {coordinate}: take a coordinate of a "
+            raise IllegalSchedule(f"part {name} of {tensor.name} at {dim.name} = {coordinate}: use a coordinate of a "
                                   f"dimension of constant extent: {there or 'none'}")
-    return Part(name, Operation(tensor, value, tuple((dim, integer(number)) for dim, number in at.items())))
+    return Part(name, Operation(tensor, value, tuple((dim, as_index(number)) for dim, number in at.items())))
 
 
-def whole(operation: Operation) -> Part:
-    """See a whole tensor as its only part."""
+def as_part(operation: Operation) -> Part:
+    """Treat a whole tensor as its only part."""
     return Part(operation.name, operation)
 
 
 def check_parts(program: str, parts: Sequence[Part]) -> None:
-    """Check that every tensor is defined once, whole.
+    """Check that every tensor is defined exactly once, completely.
 
     Raises:
         IllegalSchedule: names the tensor, and what is missing or defined twice.
@@ -93,9 +85,9 @@ def check_parts(program: str, parts: Sequence[Part]) -> None:
 
 
 def guarded_reads(value: Expr, guards: Mapping[str, Expr] | None = None) -> Iterator[tuple[Read, Mapping[str, Expr]]]:
-    """Yield every read of a value with what it stays below: extents by dimension, of the conditions around it.
+    """Yield every read of a value with the upper bounds that surrounding conditions imply, by dimension.
 
-    In `where(less(row, lengths(batch)), x[batch, row], real(0.0))` x is read where row is below lengths(batch) only.
+    In `where(less(row, lengths(batch)), x[batch, row], real(0.0))` x is read only where row is below lengths(batch).
     """
     guards = guards or {}
     match value:
@@ -113,7 +105,7 @@ def guarded_reads(value: Expr, guards: Mapping[str, Expr] | None = None) -> Iter
 
 
 def guards_of(cond: Expr) -> dict[str, Expr]:
-    """Extents that hold where a condition does."""
+    """Return the upper bounds that a condition implies, by dimension."""
     match cond:
         case Binary("<", Ref(name), extent):
             return {name: extent}
@@ -123,18 +115,18 @@ def guards_of(cond: Expr) -> dict[str, Expr]:
 
 
 @dataclass(frozen=True)
-class _Limit:
-    """What a value stays below: `extent` rounded up to each of `multiples`, one after the other in some order."""
+class _UpperBound:
+    """Exclusive upper bound: `extent` rounded up to each of `multiples`, in some order."""
 
     extent: Expr
     multiples: frozenset[int] = frozenset()
 
 
 def check_accesses(nest: Nest) -> None:
-    """Check all accesses of a nest, not those of nests attached to it.
+    """Check all accesses of a nest, without those of attached nests.
 
     Raises:
-        IllegalSchedule: names tensor, dimension, what cannot be shown, and the remedy.
+        IllegalSchedule: names tensor, dimension, what cannot be proved, and the remedy.
     """
     reads = [(nest.operation.written, {}), *guarded_reads(nest.operation.value)]
     for name, _ in nest.padded:
@@ -142,25 +134,25 @@ def check_accesses(nest: Nest) -> None:
     for read, guards in reads:
         values = {dim.name: index for (dim, _), index in zip(read.tensor.axes, read.indices, strict=True)}
         for (dim, extent), index in zip(read.tensor.axes, read.indices, strict=True):
-            _check(nest, read, dim, index=index, extent=simplify_expr(replaced(extent, values)), guards=guards)
+            _check(nest, read, dim, index=index, extent=simplify_expr(substitute(extent, values)), guards=guards)
         for outer, inner, multiple in nest.bulk:
             _check_bulk(nest, read, (outer, inner), multiple)
     for node in walk(nest.operation.value):
-        asked = isinstance(node, At) and free(node) & {name for *pair, _ in nest.bulk for name in pair}
+        asked = isinstance(node, At) and free_names(node) & {name for *pair, _ in nest.bulk for name in pair}
         if asked:
             raise IllegalSchedule(f"{nest.name} reads {_text(node)}, which is not defined in bulk padding: fuse "
-                                  "without")
+                                  "without padding")
 
 
 def _check_lengths(nest: Nest, reads: list[Read], padded: str) -> None:
-    """No length function is asked for a dimension beyond its end."""
+    """Check that no length function is read at a dimension beyond its end."""
     exprs = [(extent, padded) for _, extent in nest.axes] + [(nest.operation.value, padded)]
     for read in reads:
         for (dim, _), index in zip(read.tensor.axes, read.indices, strict=True):
-            if padded in free(index):
+            if padded in free_names(index):
                 exprs += [(extent, dim.name) for _, extent in read.tensor.axes]
     for expr, name in exprs:
-        asked = asked_for(expr, name)
+        asked = length_indexed_by(expr, name)
         if asked is not None:
             raise IllegalSchedule(f"{nest.name}: loop {padded} cannot be padded, since length function {asked.name} "
                                   f"has no entry beyond its end: fuse it with the loop inside and pad that (bulk "
@@ -168,26 +160,26 @@ def _check_lengths(nest: Nest, reads: list[Read], padded: str) -> None:
 
 
 def _check_bulk(nest: Nest, read: Read, pair: tuple[str, str], multiple: int) -> None:
-    """Let a tensor be read in the padding of a fused loop only where it has storage for it."""
+    """Check that a tensor read in the padding of a fused loop has storage for it."""
     tensor, indices = read.tensor, read.indices
     extents = dict(_extents(nest))
-    place = 0
-    while place < len(indices):
-        if not free(indices[place]) & set(pair):
-            place += 1
+    padded = (*dict(tensor.padding), *tensor.full)
+    position = 0
+    while position < len(indices):
+        if not free_names(indices[position]) & set(pair):
+            position += 1
             continue
-        names = tuple(index.name for index in indices[place : place + 2] if isinstance(index, Ref))
-        dim = tensor.axes[min(place + 1, len(indices) - 1)][0]
-        plain = tensor.axes[place][0] not in (*dict(tensor.padding), *tensor.full) and dim not in (
-            *dict(tensor.padding), *tensor.full)
+        names = tuple(index.name for index in indices[position : position + 2] if isinstance(index, Ref))
+        dim = tensor.axes[min(position + 1, len(indices) - 1)][0]
+        plain = tensor.axes[position][0] not in padded and dim not in padded
         values = {each.name: index for (each, _), index in zip(tensor.axes, indices, strict=True)}
-        alike = names == pair and replaced(dict(tensor.axes)[dim], values) == extents[pair[1]]
+        alike = names == pair and substitute(dict(tensor.axes)[dim], values) == extents[pair[1]]
         if not (plain and alike and dict(tensor.bulk).get(dim, 1) % multiple == 0):
             raise IllegalSchedule(
-                f"{nest.name} accesses {tensor.name} at {_text(indices[place])} in a fused loop padded to multiples of "
-                f"{multiple}: {tensor.name} must store {pair[0]} and {pair[1]} next to each other, unpadded but for "
+                f"{nest.name} accesses {tensor.name} at {_text(indices[position])} in a fused loop padded to multiples "
+                f"of {multiple}: {tensor.name} must store {pair[0]} and {pair[1]} next to each other, unpadded but for "
                 f"bulk padding of {dim.name} to a multiple of {multiple}: pad_storage(bulk=...) first")
-        place += 2
+        position += 2
 
 
 def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guards: Mapping[str, Expr]) -> None:
@@ -197,12 +189,12 @@ def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guard
         return
     tensor = read.tensor
     stored = dict(tensor.padding).get(dim, 1)
-    place = f"{nest.name} accesses {tensor.name}, dimension {dim.name}, at {_text(index)}"
-    if not _at_least_zero(index):
-        raise IllegalSchedule(f"{place}, which cannot be shown to be at least 0: read it by a dimension of its own, or "
-                              f"guard another index by where()")
+    access = f"{nest.name} accesses {tensor.name}, dimension {dim.name}, at {_text(index)}"
+    if not _is_nonnegative(index):
+        raise IllegalSchedule(f"{access}, which cannot be shown to be at least 0: read it by a dimension of its own, "
+                              "or guard another index by where()")
     wrong: list[int] = []
-    for limit in (_limit(index, nest, guards), _limit(index, nest, {})):
+    for limit in (_upper_bound(index, nest, guards), _upper_bound(index, nest, {})):
         while limit is not None:
             if _fits(limit.extent, extent):
                 wrong = [multiple for multiple in sorted(limit.multiples) if stored % multiple
@@ -210,11 +202,11 @@ def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guard
                 if not wrong:
                     return
                 break
-            limit = _wider(limit, nest, keep=free(extent))
+            limit = _relax(limit, nest, keep=free_names(extent))
     if wrong:
-        raise IllegalSchedule(f"{place}, whose loops are padded to multiples of {wrong[-1]}, but its storage is padded "
-                              f"to multiples of {stored}: pad the storage to a multiple of {wrong[-1]} first")
-    raise IllegalSchedule(f"{place}, which cannot be shown to stay below {_text(extent)}: read it by a dimension of "
+        raise IllegalSchedule(f"{access}, whose loops are padded to multiples of {wrong[-1]}, but its storage is "
+                              f"padded to multiples of {stored}: pad the storage to a multiple of {wrong[-1]} first")
+    raise IllegalSchedule(f"{access}, which cannot be shown to stay below {_text(extent)}: read it by a dimension of "
                           f"that extent, or give the length function a limit")
 
 
@@ -226,26 +218,26 @@ def _fits(below: Expr, extent: Expr) -> bool:
             if below in (base, simplify_expr(base + 1)):  # x < (x // m + 1) * m
                 return True
     if isinstance(below, Const):
-        least = _least(extent)
-        return least is not None and below.value <= least
+        lowest = _lower_bound(extent)
+        return lowest is not None and below.value <= lowest
     return below == extent
 
 
-def _least(extent: Expr) -> int | None:
-    """A number that an extent does not fall below; dimensions and lengths are at least 0."""
+def _lower_bound(extent: Expr) -> int | None:
+    """Return a constant lower bound of an extent; dimensions and lengths are at least 0."""
     match extent:
         case Const(value):
             return int(value)
         case Ref() | At():
             return 0
         case Binary("+", a, b):
-            parts = (_least(a), _least(b))
+            parts = (_lower_bound(a), _lower_bound(b))
             return None if None in parts else sum(parts)
     return None
 
 
-def _constant_fits(limit: _Limit, extent: Expr, stored: int) -> bool:
-    """Whether constants fit though the multiples do not divide each other."""
+def _constant_fits(limit: _UpperBound, extent: Expr, stored: int) -> bool:
+    """Check whether constants fit although neither multiple divides the other."""
     if not isinstance(limit.extent, Const) or not isinstance(extent, Const):
         return False
     top = limit.extent.value
@@ -254,52 +246,52 @@ def _constant_fits(limit: _Limit, extent: Expr, stored: int) -> bool:
     return len(limit.multiples) == 1 and top <= -(-extent.value // stored) * stored
 
 
-def _limit(index: Expr, nest: Nest, guards: Mapping[str, Expr]) -> _Limit | None:
-    """Bound an index by the extents of the dimensions that it reads, or by the conditions around it."""
+def _upper_bound(index: Expr, nest: Nest, guards: Mapping[str, Expr]) -> _UpperBound | None:
+    """Bound an index by the extents of the dimensions that it reads, or by surrounding conditions."""
     extents, padded = dict(_extents(nest)), dict(nest.padded)
     match index:
         case Const(value):
-            return _Limit(Const(value + 1))
+            return _UpperBound(Const(value + 1))
         case Ref(name) if name in guards:
-            return _Limit(guards[name])
+            return _UpperBound(guards[name])
         case Ref(name) if name in extents:
-            return _Limit(extents[name], frozenset({padded[name]} if name in padded else ()))
+            return _UpperBound(extents[name], frozenset({padded[name]} if name in padded else ()))
         case Binary("+", a, Const(value)) if value >= 0:
-            inner = _limit(a, nest, guards)
-            return None if inner is None or inner.multiples else _Limit(simplify_expr(inner.extent + value))
+            inner = _upper_bound(a, nest, guards)
+            return None if inner is None or inner.multiples else _UpperBound(simplify_expr(inner.extent + value))
     return None
 
 
-def _wider(limit: _Limit, nest: Nest, *, keep: set[str]) -> _Limit | None:
-    """Put a dimension that the extent reads at its largest value, or a length function at its limit."""
+def _relax(limit: _UpperBound, nest: Nest, *, keep: set[str]) -> _UpperBound | None:
+    """Replace a dimension that the bound reads by its largest value, or a length function by its limit."""
     extents, padded = dict(_extents(nest)), dict(nest.padded)
     extent = limit.extent
     for name in reversed(extents):
-        if name in free(extent) - keep and _rises(extent, name):
-            top = simplify_expr(replaced(extent, {name: extents[name] - 1}))
+        if name in free_names(extent) - keep and _is_nondecreasing(extent, name):
+            top = simplify_expr(substitute(extent, {name: extents[name] - 1}))
             if name in padded and top != extents[name]:
                 return None
-            return _Limit(top, limit.multiples | ({padded[name]} if name in padded else set()))
+            return _UpperBound(top, limit.multiples | ({padded[name]} if name in padded else set()))
     if isinstance(extent, At) and isinstance(extent.table, Length) and extent.table.limit is not None:
-        return _Limit(extent.table.limit, limit.multiples)
+        return _UpperBound(extent.table.limit, limit.multiples)
     return None
 
 
-def _rises(extent: Expr, name: str) -> bool:
-    """Whether an extent is known not to fall when a dimension grows."""
+def _is_nondecreasing(extent: Expr, name: str) -> bool:
+    """Check whether an extent provably does not decrease when a dimension grows."""
     match extent:
         case Ref():
             return True
         case Binary("+" | "min" | "max", a, b):
-            return all(name not in free(each) or _rises(each, name) for each in (a, b))
+            return all(name not in free_names(each) or _is_nondecreasing(each, name) for each in (a, b))
         case Binary("*" | "//", a, Const(value)) if value > 0:
-            return _rises(a, name)
+            return _is_nondecreasing(a, name)
         case Binary("-", a, Const()):
-            return _rises(a, name)
+            return _is_nondecreasing(a, name)
     return False
 
 
-def _at_least_zero(index: Expr) -> bool:
+def _is_nonnegative(index: Expr) -> bool:
     if any(isinstance(node, Binary) and node.op in ("-", "%") for node in walk(index)):
         return False
     return not any(isinstance(node, Const) and node.value < 0 for node in walk(index))
@@ -315,19 +307,20 @@ def _text(expr: Expr) -> str:
 
 def program(name: str, operations: Sequence[Operation | Part],
             outputs: Sequence[str | Operation] | None = None) -> Program:
-    """Make a program that runs operations one after the other, unscheduled.
+    """Make an unscheduled program that runs operations one after the other.
 
     Args:
-        operations: an operation stands after those whose results it reads; all parts of a tensor before it is read.
-        outputs: what is kept, by default the last result.
+        operations: every operation comes after those whose results it reads, and all parts of a tensor before its
+            readers.
+        outputs: results to keep, by default the last one.
 
     Raises:
-        IllegalSchedule: a result is read before it is computed, is defined twice or has two forms; two things have one
-            name; an access may leave its tensor.
+        IllegalSchedule: a result is read before it is computed, defined twice or in two forms; two things share a
+            name; or an access may be out of bounds.
     """
     if not is_name(name):
-        raise IllegalSchedule(f"program {name!r}: take letters, digits and single _ after a first letter, no word of C")
-    parts = [each if isinstance(each, Part) else whole(each) for each in operations]
+        raise IllegalSchedule(f"program {name!r} has an invalid name: {NAME_RULE}")
+    parts = [each if isinstance(each, Part) else as_part(each) for each in operations]
     check_parts(name, parts)
     operations = [each.operation for each in parts]
     names = [operation.name for operation in operations]
@@ -347,13 +340,13 @@ def program(name: str, operations: Sequence[Operation | Part],
     unknown = [each for each in chosen if each not in names]
     if unknown:
         raise IllegalSchedule(f"program {name} computes no {unknown[0]}; it computes: {', '.join(names)}")
-    nests = [_unscheduled(each) for each in parts]
+    nests = [_unscheduled_nest(each) for each in parts]
     for nest in nests:
         check_accesses(nest)
     return Program(name, tuple(Launch((nest,)) for nest in nests), chosen)
 
 
-def _unscheduled(given: Part) -> Nest:
-    space = [Loop(dim.name, extent) for dim, extent in given.operation.axes]
-    reduction = [Loop(dim.name, extent, reduces=True) for dim, extent in given.operation.reduced]
-    return Nest(given.name, given.operation, (*space, *reduction))
+def _unscheduled_nest(part: Part) -> Nest:
+    space = [Loop(dim.name, extent) for dim, extent in part.operation.axes]
+    reduction = [Loop(dim.name, extent, reduces=True) for dim, extent in part.operation.reduced]
+    return Nest(part.name, part.operation, (*space, *reduction))

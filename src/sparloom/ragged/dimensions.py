@@ -1,17 +1,14 @@
-"""Named dimensions, and integer expressions over them.
+"""Named dimensions, and arithmetic on integer expressions over them.
 
-Integer expressions as sums of products, to tell what they are in terms of loops.
+Expressions are compared as sums of products (`Polynomial`), and extents that are equal for all iterations of a tile
+are written without the loop inside the tile (`without_inner`):
 
     row_outer * 64 + row_inner - row_outer * 64  ->  row_inner
-    offset = base + row * lead + col                              strides of loops, for products of tiles
+    (outer * m + inner + c) // m                 ->  outer + c // m            if 0 <= inner < factor, and the tile does
+    (outer * m + inner + c) // (k m)             ->  (outer + c // m) // k     not cross a multiple of m
 
-Extents that are the same for all iterations of a tile.
-
-    (outer * m + inner + c) // m  ->  outer + c // m          where 0 <= inner < factor and no multiple of m is crossed
-    (outer * m + inner + c) // (k m)  ->  (outer + c // m) // k                                               likewise
-
-So a vloop whose extent is rounded to the tile no longer depends on the loop inside of the tile, and may stand outside
-of it: for k in 0 .. row // 8 * 8 becomes for k in 0 .. row_outer * 8, row being row_outer * 8 + row_inner.
+A vloop whose extent is rounded to the tile may therefore stand outside the loop inside the tile: with row =
+row_outer * 8 + row_inner, `for k in 0 .. row // 8 * 8` becomes `for k in 0 .. row_outer * 8`.
 
 Source: CoRa §5.2 (simplification of extents), §7.1 (trmm).
 """
@@ -23,90 +20,83 @@ from collections.abc import Collection, Iterable, Mapping
 
 from sparloom.ir import I64, Binary, Const, Expr, Ref, is_name, rebuild, simplify_expr, walk
 
-__all__ = [
-    "Axis", "Dim", "Polynomial", "canonical", "checked_axes", "constant_limit", "difference", "dims", "expanded",
-    "free", "integer", "normal", "quotient", "replaced", "round_up", "without_inner",
-]
-
-Dim = Ref  # the name of a loop, and of the tensor dimensions that it runs along
+Dim = Ref  # name of a loop, and of the tensor dimensions along which it runs
 Axis = tuple[Dim, Expr]
+Factors = tuple[Expr, ...]  # sorted; none is a sum, a product or a constant
+NAME_RULE = "use letters, digits and single underscores after a letter, and no C keyword"
 
 
 def dims(names: str) -> tuple[Dim, ...]:
-    """Make named dimensions from names with spaces between.
+    """Make named dimensions from space-separated names.
 
     Raises:
-        ValueError: a name is unusable.
+        ValueError: a name is not a valid identifier.
     """
     for name in names.split():
         if not is_name(name):
-            raise ValueError(f"dimension {name!r}: take letters, digits and single _ after a first letter, no word of "
-                             "C")
+            raise ValueError(f"dimension {name!r} is not a valid name: {NAME_RULE}")
     return tuple(Ref(name) for name in names.split())
 
 
-def integer(value: Expr | int) -> Expr:
-    """Give an int its i64 constant."""
+def as_index(value: Expr | int) -> Expr:
+    """Convert an int to an i64 constant."""
     return Const(value, I64) if isinstance(value, int) else value
 
 
 def checked_axes(owner: str, axes: Mapping[Dim, Expr | int] | Iterable[tuple[Dim, Expr | int]]) -> tuple[Axis, ...]:
-    """Check that every extent reads only axes before it; ints become constants.
+    """Check that every extent reads only earlier axes; ints become constants.
 
     Raises:
-        ValueError: it does not, an extent is negative, or a dimension occurs twice.
+        ValueError: an extent reads a later axis, an extent is negative, or a dimension occurs twice.
     """
     found: dict[str, Axis] = {}
     for dim, extent in axes.items() if isinstance(axes, Mapping) else axes:
-        expr = simplify_expr(integer(extent))
-        late = sorted(free(expr) - set(found))
+        expr = simplify_expr(as_index(extent))
+        late = sorted(free_names(expr) - set(found))
         if late:
-            raise ValueError(f"{owner}: the extent of {dim.name} depends on {late[0]}, which does not stand before it: "
+            raise ValueError(f"{owner}: the extent of {dim.name} depends on {late[0]}, which does not come before it: "
                              f"put {late[0]} first")
         if isinstance(expr, Const) and expr.value < 0:
             raise ValueError(f"{owner}: the extent of {dim.name} is {expr.value}: extents are at least 0")
         if dim.name in found:
-            raise ValueError(f"{owner}: dimension {dim.name} occurs twice: make another name by dims()")
+            raise ValueError(f"{owner}: dimension {dim.name} occurs twice: make a second name with dims()")
         found[dim.name] = (dim, expr)
     return tuple(found.values())
 
 
-def free(expr: Expr) -> set[str]:
-    """Name the dimensions and variables that an expression reads."""
+def free_names(expr: Expr) -> set[str]:
+    """Return the names of the dimensions and variables that an expression reads."""
     return {node.name for node in walk(expr) if isinstance(node, Ref)}
 
 
-def replaced(expr: Expr, values: Mapping[str, Expr]) -> Expr:
-    """Put expressions in place of names, all at once."""
+def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
+    """Replace names by expressions, all at once."""
     if isinstance(expr, Ref):
         return values.get(expr.name, expr)
-    return rebuild(expr, expr=lambda inner: replaced(inner, values), body=lambda inner: inner)
+    return rebuild(expr, expr=lambda inner: substitute(inner, values), body=lambda inner: inner)
 
 
-def expanded(expr: Expr, defined: Mapping[str, Expr]) -> Expr:
-    """Put what they are defined as in place of names, until none is left."""
-    while free(expr) & defined.keys():
-        expr = replaced(expr, defined)
+def expand(expr: Expr, defined: Mapping[str, Expr]) -> Expr:
+    """Replace names by their definitions until no defined name is left."""
+    while free_names(expr) & defined.keys():
+        expr = substitute(expr, defined)
     return expr
 
 
-def canonical(chosen: Iterable[Dim]) -> dict[str, Expr]:
-    """Number dimensions x0, x1, ... in the order given."""
+def canonical_names(chosen: Iterable[Dim]) -> dict[str, Expr]:
+    """Map dimensions to x0, x1, ... in order."""
     return {dim.name: Ref(f"x{number}") for number, dim in enumerate(chosen)}
 
 
 def round_up(expr: Expr, multiple: int) -> Expr:
-    """Make the least multiple of `multiple` that is at least `expr`."""
+    """Round an expression up to a multiple of `multiple`."""
     if multiple == 1:
         return expr
     return simplify_expr(Binary("//", expr + (multiple - 1), Const(multiple)) * multiple)
 
 
-Factors = tuple[Expr, ...]  # sorted; none is a sum, a product or a constant
-
-
 class Polynomial:
-    """Coefficients of products of factors."""
+    """Sum of products with integer coefficients."""
 
     def __init__(self, terms: Mapping[Factors, int]) -> None:
         self.terms = {factors: count for factors, count in terms.items() if count}
@@ -131,7 +121,7 @@ class Polynomial:
                 return cls(product)
         return cls({(expr,): 1})
 
-    def joined(self) -> Polynomial:
+    def cancel_divisions(self) -> Polynomial:
         """Undo divisions: n * (x // n) + x % n  ->  x."""
         terms = dict(self.terms)
         for factors, count in self.terms.items():
@@ -144,11 +134,11 @@ class Polynomial:
                             del terms[factors], terms[left]
                             for whole, times in Polynomial.of(_product((*rest, x), count // n)).terms.items():
                                 terms[whole] = terms.get(whole, 0) + times
-                            return Polynomial(terms).joined()
+                            return Polynomial(terms).cancel_divisions()
         return self
 
     def expr(self) -> Expr:
-        """Write the sum."""
+        """Convert back to an expression."""
         total: Expr | None = None
         for factors, count in sorted(self.terms.items(), key=lambda term: (len(term[0]) == 0, term[1] < 0)):
             term = _product(factors, abs(count))
@@ -158,16 +148,16 @@ class Polynomial:
                 total = total + term if count > 0 else total - term
         return simplify_expr(total or Const(0))
 
-    def split(self, names: Collection[str]) -> tuple[Expr, dict[str, Expr]] | None:
-        """Write it as base + sum of name * stride; None if it is no such sum.
+    def strides(self, names: Collection[str]) -> tuple[Expr, dict[str, Expr]] | None:
+        """Write as base + sum of name * stride; None if the sum has another form.
 
         Args:
-            names: of which base and strides are free.
+            names: names that must not occur in base or strides.
         """
         base: dict[Factors, int] = {}
         strides: dict[str, dict[Factors, int]] = {name: {} for name in names}
         for factors, count in self.terms.items():
-            inside = [factor for factor in factors if free(factor) & strides.keys()]
+            inside = [factor for factor in factors if free_names(factor) & strides.keys()]
             if not inside:
                 base[factors] = count
                 continue
@@ -180,46 +170,46 @@ class Polynomial:
 
 
 def difference(a: Expr, b: Expr) -> Expr:
-    """Subtract, and leave out what cancels."""
+    """Subtract and cancel equal terms."""
     return (Polynomial.of(a - b)).expr()
 
 
-def normal(expr: Expr) -> Expr:
-    """Write sums of minima as the minimum of sums, each once: o * 64 + min(64, n - o * 64)  ->  min(o * 64 + 64, n)."""
+def min_of_sums(expr: Expr) -> Expr:
+    """Move minima outwards, without duplicates: o * 64 + min(64, n - o * 64)  ->  min(o * 64 + 64, n)."""
     if not any(isinstance(node, Binary) and node.op == "min" for node in walk(expr)):
         return expr
-    *first, last = sorted((Polynomial(dict(terms)).expr() for terms in _sums(expr)), key=repr)
+    *first, last = sorted((Polynomial(dict(terms)).expr() for terms in _min_terms(expr)), key=repr)
     total = last
     for each in reversed(first):
         total = Binary("min", each, total)
     return total
 
 
-def _sums(expr: Expr) -> set[frozenset[tuple[Factors, int]]]:
-    """Sums of which an expression is the minimum."""
+def _min_terms(expr: Expr) -> set[frozenset[tuple[Factors, int]]]:
+    """Return the sums whose minimum the expression is."""
     match expr:
         case Binary("min", a, b):
-            return _sums(a) | _sums(b)
+            return _min_terms(a) | _min_terms(b)
         case Binary("+" | "-" as op, a, b):
-            rights = _sums(b) if op == "+" else {_key(Polynomial.of(b))}
+            rights = _min_terms(b) if op == "+" else {_key(Polynomial.of(b))}
             return {_key(Polynomial.of(Binary(op, Polynomial(dict(left)).expr(), Polynomial(dict(right)).expr())))
-                    for left in _sums(a) for right in rights}
+                    for left in _min_terms(a) for right in rights}
     return {_key(Polynomial.of(expr))}
 
 
-def _key(given: Polynomial) -> frozenset[tuple[Factors, int]]:
-    return frozenset(given.terms.items())
+def _key(polynomial: Polynomial) -> frozenset[tuple[Factors, int]]:
+    return frozenset(polynomial.terms.items())
 
 
 def quotient(expr: Expr, factor: int, limits: Mapping[str, int]) -> tuple[Expr, Expr] | None:
-    """Find q and r with expr = q * factor + r and 0 <= r < factor; None if that cannot be shown.
+    """Find q and r with expr = q * factor + r and 0 <= r < factor; None if no such pair can be proved.
 
     Args:
-        limits: constants that loops stay below.
+        limits: constants that loop variables stay below.
     """
     whole: dict[Factors, int] = {}
     rest: dict[Factors, int] = {}
-    most = 0
+    largest = 0  # value that the remainder can take
     for factors, count in Polynomial.of(expr).terms.items():
         if count % factor == 0:
             whole[factors] = count // factor
@@ -227,12 +217,12 @@ def quotient(expr: Expr, factor: int, limits: Mapping[str, int]) -> tuple[Expr, 
         rest[factors] = count
         match factors:
             case () if count >= 0:
-                most += count
+                largest += count
             case (Ref(name),) if name in limits and count > 0:
-                most += count * (limits[name] - 1)
+                largest += count * (limits[name] - 1)
             case _:
                 return None
-    return (Polynomial(whole).expr(), Polynomial(rest).expr()) if most < factor else None
+    return (Polynomial(whole).expr(), Polynomial(rest).expr()) if largest < factor else None
 
 
 def _product(factors: Factors, count: int) -> Expr:
@@ -245,10 +235,10 @@ def _product(factors: Factors, count: int) -> Expr:
 
 
 def without_inner(expr: Expr, inner: str, factor: int) -> Expr:
-    """Simplify by the rule above, wherever it applies.
+    """Simplify divisions by the rules of the module docstring.
 
     Args:
-        inner: a name for numbers from 0 to factor - 1.
+        inner: name of a variable in 0 .. factor.
     """
     expr = simplify_expr(rebuild(expr, expr=lambda part: without_inner(part, inner, factor), body=lambda body: body))
     match expr:
@@ -257,32 +247,32 @@ def without_inner(expr: Expr, inner: str, factor: int) -> Expr:
     return expr
 
 
-def constant_limit(extent: Expr) -> int | None:
-    """Give a constant that an extent does not exceed, if one is plain."""
+def constant_bound(extent: Expr) -> int | None:
+    """Return a constant upper bound of an extent if one is obvious."""
     match extent:
         case Const(value):
             return int(value)
         case Binary("min", a, b):
-            known = [limit for limit in (constant_limit(a), constant_limit(b)) if limit is not None]
+            known = [limit for limit in (constant_bound(a), constant_bound(b)) if limit is not None]
             return min(known, default=None)
     return None
 
 
 def _quotient(total: Expr, multiple: int, *, inner: str, factor: int) -> Expr | None:
     whole: list[tuple[Expr, int]] = []
-    constant = places = 0
+    constant = occurrences = 0
     for term in _terms(total):
         match term:
             case Const(value):
                 constant += int(value)
             case Ref(name) if name == inner:
-                places += 1
+                occurrences += 1
             case Binary("*", base, Const(value)):
                 whole.append((base, int(value)))
             case _:
                 return None
     step = math.gcd(multiple, *(count for _, count in whole))
-    if places != 1 or constant // step != (constant + factor - 1) // step:
+    if occurrences != 1 or constant // step != (constant + factor - 1) // step:
         return None
     result: Expr = Const(constant // step)
     for base, count in whole:

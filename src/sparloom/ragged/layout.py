@@ -1,36 +1,32 @@
-"""Where elements lie: O(1) offsets into ragged storage by the dimension graph.
+"""Offsets of elements in ragged storage, in O(1), by the dimension graph or by pointers.
 
 With dimensions 0 .. n-1 of extents e, the volume of a slice at dimension k is the sum over x < e_k of the volume at
-k + 1. Volumes are kept as products; factors that do not depend on x stay outside of the sum:
+k + 1. Volumes are kept as products; factors that do not depend on x are moved out of the sum:
 
     V_n = 1;   V_k = rest * e_k                  if no factor of V_{k+1} depends on x_k
-               V_k = rest * A[.., e_k]           else, A[.., x] = sum over y < x of those that do
+               V_k = rest * A[.., e_k]           otherwise; A[.., x] = sum over y < x of the factors that do
     offset  = sum over k of rest_k * (x_k or A[.., x_k])
 
-So a table has only the axes on which its slices depend, and none is made for slices of one size.
+A table therefore has only the axes on which its slices depend, and slices of one size need no table.
 
 Example: scores[batch, row(batch), head, col(batch)] has one table A[batch] = sum of length(batch)^2, and its offset is
 8 A[batch] + 8 row length(batch) + head length(batch) + col.
 
-Source: CoRa §5.3, Figure 8. Departure: an extent may depend on any number of dimensions, so a table may have several.
+Formats of sparse tensors (CSF) have a table of pointers per level instead (`pointer_steps`):
 
-Where elements lie, found as formats of sparse tensors find it (CSF): by a table of pointers for every level.
-
-    position of (x_0 .. x_k) = position of (x_0 .. x_{k-1}) * e_k + x_k                where e_k reads no dimension
-                             = pointers_k[position of (x_0 .. x_{k-1})] + x_k          else
+    position of (x_0 .. x_k) = position of (x_0 .. x_{k-1}) * e_k + x_k                if e_k reads no dimension
+                             = pointers_k[position of (x_0 .. x_{k-1})] + x_k          otherwise
     pointers_k[p]            = sum of e_k over all positions before p
 
-The offset is the last position: elements lie where the dimension graph puts them. But a level takes its extents for a
-function of everything around it, so it has an entry for every slice, and is read at what the level before has given.
-Rows that pointers lead to are not known to be evenly spaced, so their tiles cannot be left to a routine for products.
+The offset is the last position, the same as that of the dimension graph. But a level treats its extents as a function
+of all dimensions around it, so it has an entry for every slice, and depends on the position of the level before.
+Compilers cannot prove that rows found by pointers are evenly spaced, so their tiles cannot be offloaded. In the example
+there are offsets[batch], shared by all heads, and pointers[(offsets[batch] + row) * 8 + head], one entry for every row
+of every head.
 
-Example: scores[batch, row(batch), head, col(batch)] has offsets[batch], which all its kind share, and
-pointers[(offsets[batch] + row) * 8 + head], one entry for every row of every head.
-
-Source: CoRa §5.3, §7.4 (the scheme of past work). Departure: slices that only one dimension stands around have the
-table of the dimension graph, which is the same, so what is known of fused loops holds.
-
-Values of integer expressions, for numbers and for arrays of coordinates at once.
+Source: CoRa §5.3, Figure 8; §7.4 (pointers). Departures: an extent may depend on any number of dimensions, so a table
+may have several axes; slices inside exactly one dimension use the equal table of the dimension graph for pointers, too,
+so that identities of fused loops hold.
 """
 
 from __future__ import annotations
@@ -44,61 +40,56 @@ import numpy as np
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Binary, Const, Expr, Ref, simplify_expr, walk
-from sparloom.ragged.dimensions import Axis, Dim, canonical, free, replaced, round_up
-from sparloom.ragged.tensor import At, Largest, Offsets, Pointers, Stored, Table, Tensor, asked_for
-
-__all__ = [
-    "Access", "Step", "evaluate", "largest", "merged", "offset_steps", "place", "pointer_steps", "size", "stored",
-    "table_steps", "volume",
-]
+from sparloom.ragged.dimensions import Axis, Dim, canonical_names, free_names, round_up, substitute
+from sparloom.ragged.tensor import At, Largest, Offsets, Pointers, StoredDims, Table, Tensor, length_indexed_by
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one dimension adds to an offset: the product of `rest`, times `position`; both read the dimensions."""
+    """Contribution of one dimension to an offset: the product of `rest` times `position`; both read dimensions."""
 
     rest: tuple[Expr, ...]
     position: Expr
 
 
 Access = Callable[[Tensor], tuple[Step, ...]]
-"""How elements are found: from a tensor to steps, over the dimensions that are stored."""
+"""Rule for offsets: from a tensor to steps over the stored dimensions."""
 
 
 @lru_cache(maxsize=1024)
-def stored(tensor: Tensor) -> Stored:
-    """Give the dimensions as they are stored: padded, where dense those of the largest slice, and rearranged."""
+def stored_dims(tensor: Tensor) -> StoredDims:
+    """Return the stored dimensions: padded, with dense ones as large as the largest slice, and rearranged."""
     multiples = dict(tensor.padding)
     axes: list[Axis] = []
-    places: list[Expr] = []
+    coordinates: list[Expr] = []
     if tensor.local is None:
         for dim, extent in tensor.axes:
-            whole = largest(extent, tensor.axes) if dim in tensor.full else extent
+            whole = largest_extent(extent, tensor.axes) if dim in tensor.full else extent
             axes.append((dim, round_up(whole, multiples.get(dim, 1))))
-            places.append(dim)
+            coordinates.append(dim)
     else:
         for dim, first, extent in tensor.local:
             axes.append((dim, round_up(extent, multiples.get(dim, 1))))
-            places.append(simplify_expr(dim - first))
-    found = Stored(tuple(axes), tuple(places))
+            coordinates.append(simplify_expr(dim - first))
+    found = StoredDims(tuple(axes), tuple(coordinates))
     for change in tensor.changes:
         found = change.applied(tensor.name, found)
     return found
 
 
-def largest(extent: Expr, axes: Sequence[Axis]) -> Expr:
-    """Give the maximum of an extent over all coordinates that it reads."""
-    chosen = _closure(free(extent), axes)
+def largest_extent(extent: Expr, axes: Sequence[Axis]) -> Expr:
+    """Return the maximum of an extent over all coordinates that it reads."""
+    chosen = _closure(free_names(extent), axes)
     if not chosen:
         return extent
-    names = canonical(dim for dim, _ in chosen)
-    extents = tuple(replaced(each, names) for _, each in chosen)
-    return At(Largest(extents, replaced(extent, names)), ())
+    names = canonical_names(dim for dim, _ in chosen)
+    extents = tuple(substitute(each, names) for _, each in chosen)
+    return At(Largest(extents, substitute(extent, names)), ())
 
 
 @lru_cache(maxsize=1024)
 def offset_steps(tensor: Tensor) -> tuple[Step, ...]:
-    """Give the steps whose sum is the offset of an element, over the dimensions that are stored.
+    """Return the steps whose sum is the offset of an element, over the stored dimensions.
 
     Raises:
         IllegalSchedule: bulk padding of a dimension whose slices are not all that varies.
@@ -107,102 +98,102 @@ def offset_steps(tensor: Tensor) -> tuple[Step, ...]:
 
 
 @lru_cache(maxsize=1024)
-def size(tensor: Tensor) -> Expr:
-    """Give the number of elements of its storage."""
+def storage_size(tensor: Tensor) -> Expr:
+    """Return the number of elements of the storage."""
     return _product(_steps(tensor)[1])
 
 
 @lru_cache(maxsize=1024)
 def volume(axes: tuple[Axis, ...]) -> Expr:
-    """Give the number of coordinates."""
+    """Return the number of coordinates."""
     return _product(_walk(axes, {})[1])
 
 
 def table_steps(axes: Sequence[Axis]) -> tuple[Step, ...]:
-    """Give the steps whose sum is the place of an entry of a table."""
+    """Return the steps whose sum is the index of a table entry."""
     return _walk(axes, {})[0]
 
 
 def _steps(tensor: Tensor) -> tuple[tuple[Step, ...], tuple[Expr, ...]]:
     for dim in (*dict(tensor.padding), *tensor.full):
         for inner, extent in tensor.axes:
-            asked = asked_for(extent, dim.name)
+            asked = length_indexed_by(extent, dim.name)
             if asked is not None:
                 raise IllegalSchedule(f"tensor {tensor.name}: {dim.name} cannot be padded, since the extent of "
-                                      f"{inner.name} asks length function {asked.name} for it, which has no entry "
+                                      f"{inner.name} reads length function {asked.name} at it, which has no entry "
                                       f"beyond its end")
-    axes = stored(tensor).axes
+    axes = stored_dims(tensor).axes
     if tensor.bulk and tensor.changes:
-        raise IllegalSchedule(f"tensor {tensor.name}: dimensions with bulk padding cannot be rearranged: take one of "
+        raise IllegalSchedule(f"tensor {tensor.name}: dimensions with bulk padding cannot be rearranged: use one of "
                               "the two")
     order = [dim for dim, _ in axes]
     sums = {order[order.index(dim) - 1]: (dim, multiple) for dim, multiple in tensor.bulk if order.index(dim) > 0}
     if len(sums) < len(tensor.bulk):
-        raise _bulk(tensor, order[0])
+        raise _bulk_error(tensor, order[0])
     steps, total, summed = _walk(axes, {dim: multiple for dim, (_, multiple) in sums.items()})
     extents = dict(axes)
     for dim, (inner, _) in sums.items():
         if summed.get(dim) != (extents[inner],):
-            raise _bulk(tensor, inner)
+            raise _bulk_error(tensor, inner)
     return steps, total
 
 
-def _bulk(tensor: Tensor, dim: Dim) -> IllegalSchedule:
+def _bulk_error(tensor: Tensor, dim: Dim) -> IllegalSchedule:
     return IllegalSchedule(f"bulk padding of {dim.name} in tensor {tensor.name}: slices of {dim.name} must vary with "
                            f"the dimension before it, and nothing inside them may vary; pad the slices instead")
 
 
 def _walk(axes: Sequence[Axis], bulk: dict[Dim, int]) -> tuple[
         tuple[Step, ...], tuple[Expr, ...], dict[Dim, tuple[Expr, ...]]]:
-    """Steps, volume of the whole, and by dimension the factors that are summed over it."""
+    """Return steps, volume of the whole, and for each dimension the factors summed over it."""
     factors: tuple[Expr, ...] = ()
     steps: list[Step] = []
     summed: dict[Dim, tuple[Expr, ...]] = {}
     for number in reversed(range(len(axes))):
         dim, extent = axes[number]
-        varying = tuple(factor for factor in factors if dim.name in free(factor))
-        rest = tuple(factor for factor in factors if dim.name not in free(factor))
+        varying = tuple(factor for factor in factors if dim.name in free_names(factor))
+        rest = tuple(factor for factor in factors if dim.name not in free_names(factor))
         if varying:
             summed[dim] = varying
             position = _offsets(axes[: number + 1], _product(varying))
             steps.append(Step(rest, position))
-            whole = round_up(replaced(position, {dim.name: extent}), bulk.get(dim, 1))
+            whole = round_up(substitute(position, {dim.name: extent}), bulk.get(dim, 1))
         else:
             steps.append(Step(rest, dim))
             whole = extent
-        factors = merged((*rest, whole))
+        factors = merge_constants((*rest, whole))
     return tuple(reversed(steps)), factors, summed
 
 
 def _offsets(axes: Sequence[Axis], summand: Expr) -> At:
-    """Read the table of sums of `summand` along the last axis, over no more axes than it needs.
+    """Read the table of sums of `summand` along the last axis, with no more axes than it needs.
 
-    The extent of an axis may vary with one that is left out: then it is the largest.
+    If the extent of an axis depends on one that is left out, the largest extent is taken.
     """
     last = axes[-1][0]
-    chosen = [axis for axis in axes if axis[0].name in free(summand)]
-    left_out = any(free(extent) - {dim.name for dim, _ in chosen} for dim, extent in chosen)
+    chosen = [axis for axis in axes if axis[0].name in free_names(summand)]
+    left_out = any(free_names(extent) - {dim.name for dim, _ in chosen} for dim, extent in chosen)
     if left_out and any(isinstance(node, At) and len(node.args) > 1 for node in walk(summand)):
-        chosen = _closure(free(summand), axes)  # a table of several axes has no entry outside of them
-    names = canonical(dim for dim, _ in chosen)
+        chosen = _closure(free_names(summand), axes)  # a table of several axes has no entry outside them
+    names = canonical_names(dim for dim, _ in chosen)
     inside = {dim.name for dim, _ in chosen}
-    extents = [extent if free(extent) <= inside else largest(extent, axes) for _, extent in chosen]
-    table = Offsets(tuple(replaced(extent, names) for extent in extents), replaced(summand, names))
+    extents = [extent if free_names(extent) <= inside else largest_extent(extent, axes) for _, extent in chosen]
+    table = Offsets(tuple(substitute(extent, names) for extent in extents), substitute(summand, names))
     assert chosen[-1][0] == last
     return At(table, tuple(dim for dim, _ in chosen))
 
 
 def _closure(names: set[str], axes: Sequence[Axis]) -> list[Axis]:
-    """Pick the axes named, and all that their extents depend on."""
+    """Select the axes with these names and all axes that their extents depend on."""
     wanted = set(names)
     for dim, extent in reversed(axes):
         if dim.name in wanted:
-            wanted |= free(extent)
+            wanted |= free_names(extent)
     return [axis for axis in axes if axis[0].name in wanted]
 
 
-def merged(factors: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """Bring constants together, in front; leave out 1."""
+def merge_constants(factors: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Multiply constants and put them first; drop 1."""
     constant, others = 1, []
     for factor in factors:
         if isinstance(factor, Const):
@@ -223,30 +214,31 @@ def _product(factors: Sequence[Expr]) -> Expr:
 
 @lru_cache(maxsize=1024)
 def pointer_steps(tensor: Tensor) -> tuple[Step, ...]:
-    """Give the steps whose sum is the offset of an element, by pointers; see `offset_steps`, as which local tensors go.
+    """Return the steps whose sum is the offset of an element, by pointers; local tensors are accessed as by
+    `offset_steps`.
 
     Raises:
-        IllegalSchedule: bulk padding inside of more than one dimension: there is no position in it.
+        IllegalSchedule: bulk padding inside more than one dimension: it has no position.
     """
     found = offset_steps(tensor)
     if tensor.local is not None:
         return found
-    axes = stored(tensor).axes
+    axes = stored_dims(tensor).axes
     for dim, _ in tensor.bulk:
         if axes[1][0] != dim:
-            raise IllegalSchedule(f"tensor {tensor.name}: bulk padding of {dim.name} inside of several dimensions has "
-                                  f"no positions: pad the slices instead, or access it by offsets")
-    names = canonical(dim for dim, _ in axes)
-    extents = tuple(replaced(extent, names) for _, extent in axes)
+            raise IllegalSchedule(f"tensor {tensor.name}: bulk padding of {dim.name} inside several dimensions has no "
+                                  "positions: pad the slices instead, or access it by offsets")
+    names = canonical_names(dim for dim, _ in axes)
+    extents = tuple(substitute(extent, names) for _, extent in axes)
     steps: tuple[Step, ...] = ()
     count: Expr = Const(1)
     for number, (dim, extent) in enumerate(axes):
-        if free(extent):
+        if free_names(extent):
             table = (Offsets(extents[:1], extents[1]) if number == 1
                      else Pointers(extents[:number], extents[number], count))
             steps, count = (Step((), At(table, (_sum(steps),))), Step((), dim)), At(table, (count,))
         else:
-            steps = (*(Step(merged((*step.rest, extent)), step.position) for step in steps), Step((), dim))
+            steps = (*(Step(merge_constants((*step.rest, extent)), step.position) for step in steps), Step((), dim))
             count = simplify_expr(count * extent)
     return steps
 
@@ -261,7 +253,7 @@ def _sum(steps: tuple[Step, ...]) -> Expr:
     return simplify_expr(total)
 
 
-TableEntries = Callable[[Table], Any]  # an array, or a number where the table has no axes
+TableEntries = Callable[[Table], Any]  # an array, or a number for a table without axes
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "+": np.add, "-": np.subtract, "*": np.multiply, "//": np.floor_divide, "%": np.remainder, "min": np.minimum,
@@ -273,11 +265,11 @@ def evaluate(expr: Expr, values: Mapping[str, Any], entries: TableEntries) -> An
     """Evaluate an extent or offset; operands of // and % are at least 0, as extents are.
 
     Args:
-        values: int64 numbers or arrays of one shape by dimension.
-        entries: gives a table.
+        values: int64 numbers or arrays of one shape, by dimension.
+        entries: returns the entries of a table.
 
     Raises:
-        TypeError: a part is no integer expression.
+        TypeError: a part is not an integer expression.
     """
     match expr:
         case Const(value):
@@ -288,16 +280,15 @@ def evaluate(expr: Expr, values: Mapping[str, Any], entries: TableEntries) -> An
             found = entries(table)
             if not table.axes:
                 return np.int64(found)
-            given = [evaluate(arg, values, entries) for arg in args]
-            index = place(table_steps(table.axes), dict(zip((dim.name for dim, _ in table.axes), given, strict=True)),
-                          entries)
-            return found[index].astype(np.int64)
+            coordinates = {dim.name: evaluate(arg, values, entries)
+                           for (dim, _), arg in zip(table.axes, args, strict=True)}
+            return found[evaluate_offset(table_steps(table.axes), coordinates, entries)].astype(np.int64)
         case Binary(op, a, b) if op in _OPERATORS:
             return _OPERATORS[op](evaluate(a, values, entries), evaluate(b, values, entries))
-    raise TypeError(f"{expr!r} is no integer expression of dimensions")
+    raise TypeError(f"{expr!r} is not an integer expression of dimensions")
 
 
-def place(steps: tuple[Step, ...], values: Mapping[str, Any], entries: TableEntries) -> Any:
+def evaluate_offset(steps: tuple[Step, ...], values: Mapping[str, Any], entries: TableEntries) -> Any:
     """Add up the steps of an offset."""
     total: Any = np.int64(0)
     for step in steps:

@@ -1,32 +1,28 @@
-"""Definitions of tensors by expression: element-wise, or with one reduction.
+"""Operations and programs: what is computed, as scheduled loop nests in order of execution.
 
     operation := Operation(output tensor, value)
     value     := an expression of the loop IR over dims, with Read(tensor, index*) and at most one
                  Reduce(op, dim*, extent*, value);  op := sum | max | min
 
-`compute("scores", {...}, sum_over({inner: 64}, query[batch, row, head, inner] * key[batch, col, head, inner]))` defines
-every element of `scores`. Dimensions are i64 in values; `real` makes them numbers of the tensor's type.
-
-Source: CoRa §4, Listing 1.
-
-Programs as text for people: loops as they are scheduled, accesses by dimension.
-
-Programs that schedules change: operations as loop nests, in order of execution.
-
     program := Program(name, launch*, output*)
-    launch  := Launch(nest*)                   one kernel; several nests run at once (horizontal fusion)
+    launch  := Launch(nest*)                   one kernel; several nests run concurrently (horizontal fusion)
     nest    := Nest(name, operation, loop*, defined*, padded*, attached*, begins, ends, bulk*, narrowed*)
     loop    := Loop(name, extent, kind, reduces, chunk)
-    defined := (name, expression)              what a transformed dimension is, by the loops that took its place
-    attached:= (loop, nest)                    a producer computed in every iteration of a loop, before what is inside
-    kind    := serial | parallel | shared | simd | unrolled | dense      three dense loops are one product of tiles
+    defined := (name, expression)              a transformed dimension in terms of the loops that replaced it
+    attached:= (loop, nest)                    producer computed in every iteration of a loop, before the loop's body
+    kind    := serial | parallel | shared | simd | unrolled | dense      three dense loops are one tile product
 
-Nests of operations that are not scheduled run their dimensions in order, reductions innermost. A nest that does not
-begin adds to what is stored; one that does not end stores what is reduced so far.
+`compute("scores", {...}, sum_over({inner: 64}, query[batch, row, head, inner] * key[batch, col, head, inner]))` defines
+every element of `scores`. Dimensions are i64 in values; `real` converts them to the tensor's type. Unscheduled nests
+loop over their dimensions in order, reductions innermost. A nest that does not begin its reduction adds to what is
+stored; one that does not end it stores the partial result.
+
+Source: CoRa §4, Listing 1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,21 +30,19 @@ from typing import Literal
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import F32, Binary, Call, Cast, Const, Expr, Ref, Select, Type, pretty_expr, rebuild, walk
-from sparloom.ragged.dimensions import Axis, Dim, checked_axes, expanded, free, integer, replaced
-from sparloom.ragged.layout import stored
+from sparloom.ragged.dimensions import Axis, Dim, as_index, checked_axes, expand, free_names, substitute
+from sparloom.ragged.layout import stored_dims
 from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Largest, Offsets, Order, Read, Tensor
 
-__all__ = [
-    "Combine", "Kind", "Launch", "Loop", "Nest", "Operation", "Program", "Reduce", "compute", "exp", "less", "max_over",
-    "maximum", "min_over", "minimum", "printable", "real", "rewritten", "show", "sqrt", "sum_over", "where",
-]
-
 Combine = Literal["sum", "max", "min"]
+Kind = Literal["serial", "parallel", "shared", "simd", "unrolled", "dense"]
+NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
+_UPDATE = {"sum": "+=", "max": "max=", "min": "min="}
 
 
 @dataclass(frozen=True)
 class Reduce(Expr, tuples=("dims", "extents")):
-    """The sum, maximum or minimum of a value over dimensions; 0, -inf, inf where there is none."""
+    """Sum, maximum or minimum of a value over dimensions; 0, -inf or inf over an empty range."""
 
     op: Combine
     dims: tuple[Expr, ...]
@@ -62,14 +56,14 @@ class Reduce(Expr, tuples=("dims", "extents")):
 
 @dataclass(frozen=True)
 class Operation:
-    """Defines every element of `output`, or those at some coordinates.
+    """Definition of every element of `output`, or of those at fixed coordinates.
 
     Args:
-        at: dimensions of which only one coordinate is defined, a constant.
+        at: dimensions of which only one coordinate, a constant, is defined.
 
     Raises:
-        IllegalSchedule: the value reads a name that is no dimension, reads the output itself, has two reductions, or
-            an index reads a tensor.
+        IllegalSchedule: the value reads a name that is not a dimension, reads the output itself, or has two
+            reductions; or an index reads a tensor.
     """
 
     output: Tensor
@@ -80,12 +74,11 @@ class Operation:
         name = self.output.name
         reductions = [node for node in walk(self.value) if isinstance(node, Reduce)]
         if len(reductions) > 1:
-            raise IllegalSchedule(f"{name} has {len(reductions)} reductions: compute all but one as tensors of their "
-                                  "own")
+            raise IllegalSchedule(f"{name} has {len(reductions)} reductions: compute all but one as separate tensors")
         known = {dim.name for dim, _ in (*self.axes, *self.reduced)}
-        unknown = sorted(free(self.value) - known)
+        unknown = sorted(free_names(self.value) - known)
         if unknown:
-            raise IllegalSchedule(f"{name} reads {unknown[0]}, which is none of its dimensions: "
+            raise IllegalSchedule(f"{name} reads {unknown[0]}, which is not one of its dimensions: "
                                   f"{', '.join(sorted(known))}")
         checked_axes(f"operation {name}", (*self.axes, *self.reduced))
         for read in self.reads:
@@ -106,11 +99,11 @@ class Operation:
     def axes(self) -> tuple[Axis, ...]:
         """Dimensions of the result that vary."""
         fixed = {dim.name: number for dim, number in self.at}
-        return tuple((dim, replaced(extent, fixed)) for dim, extent in self.output.axes if dim.name not in fixed)
+        return tuple((dim, substitute(extent, fixed)) for dim, extent in self.output.axes if dim.name not in fixed)
 
     @property
     def written(self) -> Read:
-        """The element that is defined, over `axes`."""
+        """Element that is defined, over `axes`."""
         fixed = dict(self.at)
         return self.output[tuple(fixed.get(dim, dim) for dim, _ in self.output.axes)]
 
@@ -128,27 +121,27 @@ class Operation:
 
 
 def compute(name: str, axes: Mapping[Dim, Expr | int], value: Expr, type: Type = F32) -> Operation:
-    """Define a tensor; its storage is not padded until a schedule says so."""
+    """Define a tensor; its storage is not padded until a schedule pads it."""
     return Operation(Tensor(name, axes, type), value)
 
 
 def sum_over(axes: Mapping[Dim, Expr | int], value: Expr) -> Reduce:
-    """Add up over dimensions; inner extents may read outer dimensions."""
+    """Sum over dimensions; inner extents may read outer dimensions."""
     return _reduce("sum", axes, value)
 
 
 def max_over(axes: Mapping[Dim, Expr | int], value: Expr) -> Reduce:
-    """Take the maximum over dimensions."""
+    """Maximum over dimensions."""
     return _reduce("max", axes, value)
 
 
 def min_over(axes: Mapping[Dim, Expr | int], value: Expr) -> Reduce:
-    """Take the minimum over dimensions."""
+    """Minimum over dimensions."""
     return _reduce("min", axes, value)
 
 
 def real(value: Expr | float, type: Type = F32) -> Expr:
-    """Make a number of an element type from a Python number, a dimension or a length."""
+    """Convert a Python number, a dimension or a length to an element type."""
     return Cast(type, value) if isinstance(value, Expr) else Const(float(value), type)
 
 
@@ -169,34 +162,190 @@ def minimum(a: Expr, b: Expr) -> Expr:
 
 
 def less(a: Expr, b: Expr | int) -> Expr:
-    """Compare dimensions or values, for `where`."""
+    """Compare dimensions or values, as a condition of `where`."""
     return Binary("<", a, b)
 
 
 def where(cond: Expr, a: Expr, b: Expr) -> Expr:
-    """Choose a or b; the other is not evaluated."""
+    """Select a or b; the other one is not evaluated."""
     return Select(cond, a, b)
 
 
-def rewritten(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
-    """Put `change(node)` in place of the outermost nodes for which it is not None."""
+def rewrite(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+    """Replace the outermost nodes for which `change(node)` is not None."""
     found = change(expr)
     if found is not None:
         return found
-    return rebuild(expr, expr=lambda inner: rewritten(inner, change), body=lambda inner: inner)
+    return rebuild(expr, expr=lambda inner: rewrite(inner, change), body=lambda inner: inner)
 
 
 def _reduce(op: Combine, axes: Mapping[Dim, Expr | int], value: Expr) -> Reduce:
     if not axes:
         raise IllegalSchedule("a reduction over no dimension: name at least one, with its extent")
-    return Reduce(op, tuple(axes), tuple(integer(extent) for extent in axes.values()), value)
+    return Reduce(op, tuple(axes), tuple(as_index(extent) for extent in axes.values()), value)
 
 
-_SUMMARY = {"sum": "+=", "max": "max=", "min": "min="}
+@dataclass(frozen=True)
+class Loop:
+    """Loop from 0 to an extent, which may read outer loops and names they define.
+
+    Args:
+        reduces: it runs along dimensions of the reduction.
+        chunk: iterations that a thread takes at a time, if parallel.
+    """
+
+    name: str
+    extent: Expr
+    kind: Kind = "serial"
+    reduces: bool = False
+    chunk: int = 1
 
 
-def show(program: Program) -> str:
-    """Print a program: tensors with their storage, then every launch with its loops."""
+@dataclass(frozen=True)
+class Nest:
+    """Loop nest of one operation, or of a part of it.
+
+    Args:
+        padded: multiples to which loops along dimensions are padded.
+        begins: the reduction starts from the neutral element.
+        ends: the value is completed; otherwise the partial reduction is stored.
+        bulk: pairs of dimensions whose fused loop is padded, with the multiple.
+        narrowed: dimensions whose loop ends where the reduction has nothing left to add.
+    """
+
+    name: str
+    operation: Operation
+    loops: tuple[Loop, ...]
+    defined: tuple[tuple[str, Expr], ...] = ()
+    padded: tuple[tuple[str, int], ...] = ()
+    attached: tuple[tuple[str, Nest], ...] = ()
+    begins: bool = True
+    ends: bool = True
+    bulk: tuple[tuple[str, str, int], ...] = ()
+    narrowed: tuple[str, ...] = ()
+
+    def loop(self, name: str) -> Loop:
+        """Look up a loop.
+
+        Raises:
+            IllegalSchedule: no loop has this name.
+        """
+        for loop in self.loops:
+            if loop.name == name:
+                return loop
+        there = ", ".join(loop.name for loop in self.loops) or "none"
+        raise IllegalSchedule(f"{self.name} has no loop {name}; there are: {there}")
+
+    def position(self, name: str) -> int:
+        """Return the index of a loop, 0 for the outermost."""
+        return self.loops.index(self.loop(name))
+
+    def expanded(self, expr: Expr) -> Expr:
+        """Replace defined names until only loops, and names defined outside, are left."""
+        return expand(expr, dict(self.defined))
+
+    def names(self) -> set[str]:
+        """Return all names that are defined in the nest."""
+        axes = {dim.name for dim, _ in self.axes}
+        return axes | {loop.name for loop in self.loops} | {name for name, _ in self.defined}
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (*self.operation.axes, *self.operation.reduced)
+
+    @property
+    def added(self) -> Expr | None:
+        """Reduced value without the conditions that narrowed loops replace."""
+        value = None if self.operation.reduction is None else self.operation.reduction.value
+        while isinstance(value, Select) and isinstance(value.cond, Binary) and value.cond.a in map(Ref, self.narrowed):
+            value = value.a
+        return value
+
+    def tree(self) -> Iterator[Nest]:
+        """Yield the nest and all attached ones, inner ones last."""
+        yield self
+        for _, each in self.attached:
+            yield from each.tree()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Nests that run concurrently, as one kernel."""
+
+    nests: tuple[Nest, ...]
+
+    @property
+    def name(self) -> str:
+        return "_".join(nest.name for nest in self.nests)
+
+
+@dataclass(frozen=True)
+class Program:
+    """List of launches; printing a program shows its loops."""
+
+    name: str
+    launches: tuple[Launch, ...]
+    outputs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return format_program(self)
+
+    def nests(self) -> tuple[Nest, ...]:
+        """Return all nests; attached ones follow the one they are attached to."""
+        return tuple(each for launch in self.launches for nest in launch.nests for each in nest.tree())
+
+    def nest(self, name: str) -> Nest:
+        """Look up a nest.
+
+        Raises:
+            IllegalSchedule: no nest has this name.
+        """
+        for nest in self.nests():
+            if nest.name == name:
+                return nest
+        there = ", ".join(nest.name for nest in self.nests())
+        raise IllegalSchedule(f"program {self.name} has no operation {name}; there are: {there}")
+
+    def with_nest(self, changed: Nest) -> Program:
+        """Replace the nest of the same name."""
+        return self.each_nest(lambda nest: changed if nest.name == changed.name else nest)
+
+    def each_nest(self, change: Callable[[Nest], Nest]) -> Program:
+        """Apply a change to all nests, attached ones first."""
+
+        def deep(nest: Nest) -> Nest:
+            return change(replace(nest, attached=tuple((at, deep(each)) for at, each in nest.attached)))
+
+        launches = tuple(Launch(tuple(deep(nest) for nest in launch.nests)) for launch in self.launches)
+        return replace(self, launches=launches)
+
+    def with_tensor(self, changed: Tensor) -> Program:
+        """Replace the tensor of the same name wherever it is read or defined."""
+
+        def read(node: Expr) -> Expr | None:
+            return changed[node.indices] if isinstance(node, Read) and node.tensor.name == changed.name else None
+
+        def change(nest: Nest) -> Nest:
+            operation = nest.operation
+            output = changed if operation.output.name == changed.name else operation.output
+            return replace(nest, operation=replace(operation, output=output, value=rewrite(operation.value, read)))
+
+        return self.each_nest(change)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors by name: inputs in order of use, then results in order."""
+        made = {nest.operation.output.name: nest.operation.output for nest in self.nests()}
+        read = {each.tensor.name: each.tensor for nest in self.nests() for each in nest.operation.reads}
+        return {**{name: each for name, each in read.items() if name not in made}, **made}
+
+    def inputs(self) -> tuple[str, ...]:
+        """Return the names of the tensors that no operation computes."""
+        made = {nest.operation.output.name for nest in self.nests()}
+        return tuple(name for name in self.tensors() if name not in made)
+
+
+def format_program(program: Program) -> str:
+    """Format a program: tensors with their storage, then every launch with its loops."""
     tensors = program.tensors()
     roles = {name: "given" if name in program.inputs() else "kept" if name in program.outputs else "made"
              for name in tensors}
@@ -211,7 +360,7 @@ def show(program: Program) -> str:
 
 
 def printable(expr: Expr) -> Expr:
-    """Put names that can be printed in place of what only ragged programs have."""
+    """Replace nodes that only ragged programs have by names that the IR printer accepts."""
     inner = rebuild(expr, expr=printable, body=lambda body: body)
     match inner:
         case At(table, args):
@@ -260,7 +409,7 @@ def _local(tensor: Tensor, notes: list[str]) -> str:
 
 
 def _stored(tensor: Tensor) -> str:
-    return ", ".join(f"{dim.name}: {_text(extent)}" for dim, extent in stored(tensor).axes)
+    return ", ".join(f"{dim.name}: {_text(extent)}" for dim, extent in stored_dims(tensor).axes)
 
 
 def _nest(nest: Nest, outside: set[str]) -> Iterator[str]:
@@ -268,7 +417,7 @@ def _nest(nest: Nest, outside: set[str]) -> Iterator[str]:
 
     def definitions() -> Iterator[str]:
         for name, expr in list(waiting):
-            if free(expr) <= known:
+            if free_names(expr) <= known:
                 waiting.remove((name, expr))
                 known.add(name)
                 yield f"{indent}{name} = {_text(expr)}"
@@ -276,7 +425,7 @@ def _nest(nest: Nest, outside: set[str]) -> Iterator[str]:
                 return
 
     yield from definitions()
-    after: str | None = None  # the indentation behind the reduction
+    after: str | None = None  # indentation after the reduction
     for loop in nest.loops:
         after = indent if loop.reduces and after is None else after
         yield f"{indent}{_head(loop)}"
@@ -298,177 +447,15 @@ def _head(loop: Loop) -> str:
 
 
 def _statements(nest: Nest) -> list[str]:
-    """What the innermost loop does, and what is done behind the reduction."""
+    """Return the innermost statement, and the one after the reduction."""
     operation: Operation = nest.operation
     target = _text(operation.written)
     reduction = operation.reduction
     if reduction is None:
         return [f"{target} = {_text(operation.value)}"]
     notes = ("" if nest.begins else " (on top of what is stored)") + ("" if nest.ends else " (not finished)")
-    lines = [f"{target} {_SUMMARY[reduction.op]} {_text(nest.added)}{notes}"]
+    lines = [f"{target} {_UPDATE[reduction.op]} {_text(nest.added)}{notes}"]
     if nest.ends and reduction != operation.value:
-        whole = rewritten(operation.value, lambda node: Ref(target) if node == reduction else None)
+        whole = rewrite(operation.value, lambda node: Ref(target) if node == reduction else None)
         lines.append(f"{target} = {_text(whole)}")
     return lines
-
-
-Kind = Literal["serial", "parallel", "shared", "simd", "unrolled", "dense"]
-
-
-@dataclass(frozen=True)
-class Loop:
-    """Runs from 0; the extent reads loops outside and names they define.
-
-    Args:
-        reduces: it runs along dimensions of the reduction.
-        chunk: iterations that a thread takes at a time, where it is parallel.
-    """
-
-    name: str
-    extent: Expr
-    kind: Kind = "serial"
-    reduces: bool = False
-    chunk: int = 1
-
-
-@dataclass(frozen=True)
-class Nest:
-    """One operation, or a part of it.
-
-    Args:
-        padded: multiples that loops along dimensions are padded to.
-        begins: the reduction starts anew.
-        ends: the value is finished; else what is reduced so far is stored.
-        bulk: pairs of dimensions whose fused loop is padded, with the multiple.
-        narrowed: dimensions whose loop ends where the reduction ceases to add anything.
-    """
-
-    name: str
-    operation: Operation
-    loops: tuple[Loop, ...]
-    defined: tuple[tuple[str, Expr], ...] = ()
-    padded: tuple[tuple[str, int], ...] = ()
-    attached: tuple[tuple[str, Nest], ...] = ()
-    begins: bool = True
-    ends: bool = True
-    bulk: tuple[tuple[str, str, int], ...] = ()
-    narrowed: tuple[str, ...] = ()
-
-    def loop(self, name: str) -> Loop:
-        """Look up a loop.
-
-        Raises:
-            IllegalSchedule: there is none of that name.
-        """
-        for loop in self.loops:
-            if loop.name == name:
-                return loop
-        there = ", ".join(loop.name for loop in self.loops) or "none"
-        raise IllegalSchedule(f"{self.name} has no loop {name}; there are: {there}")
-
-    def position(self, name: str) -> int:
-        """Count the loops outside of a loop."""
-        return self.loops.index(self.loop(name))
-
-    def expanded(self, expr: Expr) -> Expr:
-        """Put what they are defined as in place of defined names, until only loops (and names outside) are left."""
-        return expanded(expr, dict(self.defined))
-
-    def names(self) -> set[str]:
-        """All names that stand for something in the nest."""
-        axes = {dim.name for dim, _ in self.axes}
-        return axes | {loop.name for loop in self.loops} | {name for name, _ in self.defined}
-
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        return (*self.operation.axes, *self.operation.reduced)
-
-    @property
-    def added(self) -> Expr | None:
-        """What the reduction adds up, without the conditions that narrowed loops stand for."""
-        value = None if self.operation.reduction is None else self.operation.reduction.value
-        while isinstance(value, Select) and isinstance(value.cond, Binary) and value.cond.a in map(Ref, self.narrowed):
-            value = value.a
-        return value
-
-    def tree(self) -> Iterator[Nest]:
-        """Yield the nest and all that are attached, inner ones last."""
-        yield self
-        for _, each in self.attached:
-            yield from each.tree()
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Nests that run at once."""
-
-    nests: tuple[Nest, ...]
-
-    @property
-    def name(self) -> str:
-        return "_".join(nest.name for nest in self.nests)
-
-
-@dataclass(frozen=True)
-class Program:
-    """A list of launches; printing it shows the loops as they stand."""
-
-    name: str
-    launches: tuple[Launch, ...]
-    outputs: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return show(self)
-
-    def nests(self) -> tuple[Nest, ...]:
-        """All nests, those attached after the one they are attached to."""
-        return tuple(each for launch in self.launches for nest in launch.nests for each in nest.tree())
-
-    def nest(self, name: str) -> Nest:
-        """Look up a nest.
-
-        Raises:
-            IllegalSchedule: there is none of that name.
-        """
-        for nest in self.nests():
-            if nest.name == name:
-                return nest
-        there = ", ".join(nest.name for nest in self.nests())
-        raise IllegalSchedule(f"program {self.name} has no operation {name}; there are: {there}")
-
-    def with_nest(self, changed: Nest) -> Program:
-        """Put a nest in place of the one of its name."""
-        return self.each_nest(lambda nest: changed if nest.name == changed.name else nest)
-
-    def each_nest(self, change: Callable[[Nest], Nest]) -> Program:
-        """Change all nests, attached ones first."""
-
-        def deep(nest: Nest) -> Nest:
-            return change(replace(nest, attached=tuple((at, deep(each)) for at, each in nest.attached)))
-
-        launches = tuple(Launch(tuple(deep(nest) for nest in launch.nests)) for launch in self.launches)
-        return replace(self, launches=launches)
-
-    def with_tensor(self, changed: Tensor) -> Program:
-        """Put a tensor in place of the one of its name, wherever it is read or defined."""
-
-        def read(node: Expr) -> Expr | None:
-            return changed[node.indices] if isinstance(node, Read) and node.tensor.name == changed.name else None
-
-        def change(nest: Nest) -> Nest:
-            operation = nest.operation
-            output = changed if operation.output.name == changed.name else operation.output
-            return replace(nest, operation=replace(operation, output=output, value=rewritten(operation.value, read)))
-
-        return self.each_nest(change)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name: those that are given in order of use, then those that are computed, in order."""
-        made = {nest.operation.output.name: nest.operation.output for nest in self.nests()}
-        read = {each.tensor.name: each.tensor for nest in self.nests() for each in nest.operation.reads}
-        return {**{name: each for name, each in read.items() if name not in made}, **made}
-
-    def inputs(self) -> tuple[str, ...]:
-        """Names of the tensors that are given."""
-        made = {nest.operation.output.name for nest in self.nests()}
-        return tuple(name for name in self.tensors() if name not in made)

@@ -1,13 +1,4 @@
-"""The raggedness of one batch: lengths, and every table built from them so far.
-
-All elements of a tensor at once: their coordinates, and where they are stored.
-
-How often the innermost statements of a program run.
-
-Lengths that come with values: as the mask of a padded array, or as cu_seqlens of a packed one.
-
-Values of a ragged tensor, and the forms in which others keep them.
-"""
+"""Batches: lengths with the tables built from them (`Structure`), and values of ragged tensors (`RaggedTensor`)."""
 
 from __future__ import annotations
 
@@ -19,16 +10,19 @@ import numpy as np
 
 from sparloom.ir import DTYPES, Const, Expr, Kernel, Ref
 from sparloom.jit import compile_c
-from sparloom.ragged.dimensions import Axis, expanded, free
-from sparloom.ragged.layout import evaluate, largest, offset_steps, place, size, stored, volume
+from sparloom.ragged.dimensions import Axis, expand, free_names
+from sparloom.ragged.layout import (
+    evaluate,
+    evaluate_offset,
+    largest_extent,
+    offset_steps,
+    storage_size,
+    stored_dims,
+    volume,
+)
 from sparloom.ragged.program import Loop, Nest, Program
-from sparloom.ragged.table_code import TableKernel, closure
+from sparloom.ragged.table_code import TableKernel, prelude_kernels
 from sparloom.ragged.tensor import At, Length, Order, Table, Tensor
-
-__all__ = [
-    "Prelude", "RaggedTensor", "Structure", "checked_mask", "checked_starts", "coordinates", "iterations",
-    "jagged_length", "places", "told_length",
-]
 
 
 class _Library(Protocol):
@@ -39,30 +33,30 @@ class Prelude:
     """Compiled kernels of tables, for any structure.
 
     Args:
-        kernels: as `closure` gives them.
-        library: has them all.
+        kernels: result of `prelude_kernels`.
+        library: compiled library that contains them.
     """
 
     def __init__(self, kernels: Sequence[TableKernel], library: _Library) -> None:
         self.kernels = tuple(kernels)
         self._functions = {each.table: library.function(each.kernel.name) for each in kernels}
 
-    def run(self, made: TableKernel, arguments: Sequence[Any]) -> None:
+    def run(self, kernel: TableKernel, arguments: Sequence[Any]) -> None:
         """Build one table."""
-        self._functions[made.table](*arguments)
+        self._functions[kernel.table](*arguments)
 
 
 class Structure:
-    """Lengths of one batch and the tables that operators need of it, each built once.
+    """Lengths of one batch and the tables that operators derive from them, each built once.
 
-    Keep it as long as batches have these lengths: all operators and layers share its tables.
+    Reuse it as long as batches have these lengths: all operators and layers share its tables.
 
-    `Structure({lengths: [5, 2, 7]})`; a length without axes that is the extent of another, such as the number of
-    batch entries, is taken from the size of that one.
+    `Structure({lengths: [5, 2, 7]})`; a length without axes that is the extent of another one, such as the number of
+    batch items, is inferred from the size of that one.
 
     Args:
-        given: by length function, a number or the entries in order of the coordinates, flat.
-        compiler: of the kernels that build tables; `sparloom.ir.InterpretedLibrary` needs none.
+        lengths: for each length function a number, or its entries as a flat array in order of the coordinates.
+        compiler: compiles the kernels that build tables; `sparloom.ir.InterpretedLibrary` needs no compiler.
 
     Raises:
         ValueError: a length function is missing, of the wrong size, negative, or over its limit.
@@ -71,44 +65,44 @@ class Structure:
     per operator.
     """
 
-    def __init__(self, given: Mapping[Length, Any],
+    def __init__(self, lengths: Mapping[Length, Any],
                  compiler: Callable[[Sequence[Kernel]], _Library] = compile_c) -> None:
         self._compiler = compiler
-        self._given = {length: _entries(length, value) for length, value in given.items()}
-        for length, value in list(self._given.items()):
+        self._lengths = {length: _entries(length, value) for length, value in lengths.items()}
+        for length, value in list(self._lengths.items()):
             if len(length.axes) == 1 and isinstance(length.axes[0][1], At):
                 count = length.axes[0][1].table
                 if isinstance(count, Length) and not count.axes:
-                    self._given.setdefault(count, value.size)
+                    self._lengths.setdefault(count, value.size)
         self._tables: dict[Table, np.ndarray | int] = {}
-        for length, value in self._given.items():
+        for length, value in self._lengths.items():
             self._check(length, value)
 
     def given(self) -> dict[Length, np.ndarray | int]:
-        """Lengths that were given, or follow from those, by function."""
-        return dict(self._given)
+        """Return the lengths by function, including inferred ones."""
+        return dict(self._lengths)
 
     def table(self, table: Table) -> np.ndarray | int:
-        """Give the entries of a table, flat; a number if it has no axes. It is built if it was not yet.
+        """Return the entries of a table as a flat array, or a number if it has no axes; build it if necessary.
 
         Raises:
-            ValueError: a length function that it needs was not given.
+            ValueError: it needs a length function that was not given.
         """
         if isinstance(table, Length):
-            if table not in self._given:
-                there = ", ".join(length.name for length in self._given) or "none"
+            if table not in self._lengths:
+                there = ", ".join(length.name for length in self._lengths) or "none"
                 raise ValueError(f"length function {table.name} was not given to the structure; there are: {there}")
-            return self._given[table]
+            return self._lengths[table]
         if table not in self._tables:
-            kernels = closure((table,))
+            kernels = prelude_kernels((table,))
             self.prepare(Prelude(kernels, self._compiler([each.kernel for each in kernels])))
         return self._tables[table]
 
     def prepare(self, prelude: Prelude) -> None:
-        """Build the tables of a prelude that are not there yet."""
-        for made in prelude.kernels:
-            if made.table not in self._tables:
-                self._tables[made.table] = self._built(prelude, made)
+        """Build the tables of a prelude that do not exist yet."""
+        for kernel in prelude.kernels:
+            if kernel.table not in self._tables:
+                self._tables[kernel.table] = self._build(prelude, kernel)
 
     def number(self, expr: Expr) -> int:
         """Evaluate an extent that reads no dimension."""
@@ -116,25 +110,25 @@ class Structure:
 
     def size(self, tensor: Tensor) -> int:
         """Count the elements of a tensor's storage."""
-        return self.number(size(tensor))
+        return self.number(storage_size(tensor))
 
     def table_bytes(self) -> int:
-        """Count the bytes of the tables that were built, given lengths left out."""
+        """Count the bytes of the tables built so far, without the given lengths."""
         return sum(each.nbytes for each in self._tables.values() if isinstance(each, np.ndarray))
 
-    def _built(self, prelude: Prelude, made: TableKernel) -> np.ndarray | int:
-        entries = self.number(volume(made.table.axes)) if made.table.axes else 1
-        built = np.zeros(entries, DTYPES[made.kernel.params[-1].type.scalar])
-        prelude.run(made, (*map(self.table, made.reads), built))
-        if isinstance(made.table, Order):
+    def _build(self, prelude: Prelude, kernel: TableKernel) -> np.ndarray | int:
+        entries = self.number(volume(kernel.table.axes)) if kernel.table.axes else 1
+        built = np.zeros(entries, DTYPES[kernel.kernel.params[-1].type.scalar])
+        prelude.run(kernel, (*map(self.table, kernel.reads), built))
+        if isinstance(kernel.table, Order):
             return np.argsort(-built, kind="stable").astype(np.int32)
-        return built if made.table.axes else int(built[0])
+        return built if kernel.table.axes else int(built[0])
 
     def _check(self, length: Length, value: np.ndarray | int) -> None:
-        wanted = self.number(volume(length.axes)) if length.axes else 1
-        if np.size(value) != wanted:
-            raise ValueError(f"length function {length.name} has {np.size(value)} entries: it takes {wanted}, one for "
-                             f"every coordinate of {', '.join(dim.name for dim, _ in length.axes) or 'none'}")
+        expected = self.number(volume(length.axes)) if length.axes else 1
+        if np.size(value) != expected:
+            raise ValueError(f"length function {length.name} has {np.size(value)} entries: it takes {expected}, one "
+                             f"for every coordinate of {', '.join(dim.name for dim, _ in length.axes) or 'none'}")
         if np.size(value) and np.min(value) < 0:
             raise ValueError(f"length function {length.name} has the entry {np.min(value)}: lengths are at least 0")
         if length.limit is not None and np.size(value) and np.max(value) > self.number(length.limit):
@@ -148,144 +142,16 @@ def _entries(length: Length, value: Any) -> np.ndarray | int:
         raise ValueError(f"length function {length.name} is {array.dtype}: lengths are integers")
     if array.size and int(array.max()) >= 2**31:
         raise ValueError(f"length function {length.name} has the entry {array.max()}: lengths are below 2^31")
-    # a copy: tables are made of these lengths, and programs rely on both
+    # copy: programs rely on lengths and tables that agree
     return np.array(array.reshape(-1), dtype=np.int32) if length.axes else int(array)
-
-
-def coordinates(axes: Sequence[Axis], structure: Structure) -> dict[str, np.ndarray]:
-    """List the coordinates of all elements, in order: an int64 array per dimension; padding is left out."""
-    found: dict[str, np.ndarray] = {}
-    count = 1
-    for dim, extent in axes:
-        extents = np.broadcast_to(np.asarray(evaluate(extent, found, structure.table), dtype=np.int64), (count,))
-        ends = np.cumsum(extents)
-        count = int(ends[-1]) if ends.size else 0
-        found = {name: np.repeat(values, extents) for name, values in found.items()}
-        found[dim.name] = np.arange(count) - np.repeat(ends - extents, extents)
-    return found
-
-
-def places(tensor: Tensor, structure: Structure) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Give coordinates and flat index of all elements."""
-    found = coordinates(tensor.axes, structure)
-    count = next(iter(found.values())).size if found else 1
-    kept = stored(tensor)
-    at = {dim.name: evaluate(expr, found, structure.table)
-          for (dim, _), expr in zip(kept.axes, kept.places, strict=True)}
-    flat = place(offset_steps(tensor), at, structure.table)
-    return found, np.broadcast_to(np.asarray(flat, dtype=np.int64), (count,))
-
-
-def iterations(program: Program, structure: Structure) -> dict[str, int]:
-    """Count the iterations of every nest as it is scheduled, padding and what is computed again included.
-
-    Returns:
-        By name of the nest; of a reduction, how often something is added.
-    """
-    found: dict[str, int] = {}
-    for launch in program.launches:
-        for nest in launch.nests:
-            _count(nest, (), {}, structure=structure, found=found)
-    return found
-
-
-def _count(nest: Nest, around: tuple[Loop, ...], defined: Mapping[str, Expr], *, structure: Structure,
-           found: dict[str, int]) -> None:
-    known = {**defined, **dict(nest.defined)}
-    axes = [(Ref(loop.name), expanded(loop.extent, known)) for loop in (*around, *nest.loops)]
-    found[nest.name] = _volume(axes, structure)
-    for at, each in nest.attached:
-        _count(each, (*around, *nest.loops[: nest.position(at) + 1]), known, structure=structure, found=found)
-
-
-def _volume(axes: Sequence[Axis], structure: Structure) -> int:
-    """Add up over the loops that others depend on; the rest are factors."""
-    read = {name for _, extent in axes for name in free(extent)}
-    found = coordinates([axis for axis in axes if axis[0].name in read], structure)
-    counts = np.ones(next((values.size for values in found.values()), 1), dtype=np.int64)
-    for dim, extent in axes:
-        if dim.name not in read:
-            counts = counts * evaluate(extent, found, structure.table)
-    return int(counts.sum())
-
-
-def jagged_length(tensor: Tensor) -> Length | None:
-    """Find the length function of a tensor [batch, row(batch), constant extents..]; None if it has another form."""
-    match tensor.axes:
-        case ((batch, _), (_, At(Length() as length, args)), *behind) if args == (batch,):
-            if all(isinstance(extent, Const) for _, extent in behind):
-                return length
-    return None
-
-
-def told_length(tensor: Tensor, *, told_by: str, told: bool) -> Length:
-    """Find the length function whose entries a mask or cu_seqlens tell.
-
-    Args:
-        told_by: "a mask" or "cu_seqlens".
-        told: whether there are any.
-
-    Raises:
-        ValueError: there are none, or the tensor has another form than [batch, row(batch), constant extents..].
-    """
-    length = jagged_length(tensor)
-    if length is None:
-        raise ValueError(f"tensor {tensor.name} without a structure: {told_by} would tell the lengths of "
-                         f"[batch, row(batch), constant extents..] only: give a structure")
-    if not told:
-        raise ValueError(f"tensor {tensor.name} without a structure: give one, or {told_by}, from which lengths follow")
-    return length
-
-
-def checked_mask(tensor: Tensor, mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Check that the elements of every slice of the last dimension are its first ones.
-
-    Args:
-        mask: true where there is an element.
-        shape: that it has to have.
-
-    Raises:
-        ValueError: it is not bool, or has another shape; names a slice in which an element follows one that is missing.
-    """
-    if mask.dtype != bool or mask.shape != shape:
-        raise ValueError(f"tensor {tensor.name} from a mask of {mask.dtype} and shape {mask.shape}: it takes bool of "
-                         f"shape {shape}, true where there is an element")
-    slices = np.atleast_1d(mask)
-    holes = np.argwhere(slices[..., 1:] & ~slices[..., :-1]).tolist()
-    if holes:
-        *at, missing = holes[0]
-        raise ValueError(f"tensor {tensor.name} from a mask whose slice {tuple(at)} has element {missing + 1}, but not "
-                         f"{missing}: a slice has its first elements, without holes")
-    return mask
-
-
-def checked_starts(tensor: Tensor, cu_seqlens: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Check that slices begin at 0, each where the one before ends: int64.
-
-    Raises:
-        ValueError: names the entry that is wrong.
-    """
-    given = np.asarray(cu_seqlens)
-    if given.ndim != 1 or not given.size or given.dtype.kind not in "iu":
-        raise ValueError(f"tensor {tensor.name} from cu_seqlens of {given.dtype} and shape {given.shape}: they are "
-                         f"integers, one more than there are slices")
-    starts = given.astype(np.int64)
-    if starts[0] != 0:
-        raise ValueError(f"tensor {tensor.name} from cu_seqlens that start with {starts[0]}: they start with 0")
-    falls = np.flatnonzero(starts[1:] < starts[:-1])
-    if falls.size:
-        entry = int(falls[0]) + 1
-        raise ValueError(f"tensor {tensor.name} from cu_seqlens whose entry {entry} is {starts[entry]}, after "
-                         f"{starts[entry - 1]}: they do not fall")
-    return starts
 
 
 @dataclass(frozen=True, eq=False)
 class RaggedTensor:
-    """The storage of a tensor for one structure.
+    """Storage of a tensor for one structure.
 
     Args:
-        data: (structure.size(tensor),) of the tensor's type; what is in padding has no meaning.
+        data: (structure.size(tensor),) of the tensor's type; values in padding are undefined.
 
     Raises:
         ValueError: data has another size or type.
@@ -296,31 +162,30 @@ class RaggedTensor:
     data: np.ndarray
 
     def __post_init__(self) -> None:
-        wanted, dtype = self.structure.size(self.tensor), np.dtype(DTYPES[self.tensor.type.scalar])
-        if self.data.size != wanted or self.data.dtype != dtype:
+        expected, dtype = self.structure.size(self.tensor), np.dtype(DTYPES[self.tensor.type.scalar])
+        if self.data.size != expected or self.data.dtype != dtype:
             raise ValueError(f"tensor {self.tensor.name} from {self.data.size} {self.data.dtype}: its storage has "
-                             f"{wanted} elements of {dtype}")
+                             f"{expected} elements of {dtype}")
         object.__setattr__(self, "data", self.data.reshape(-1))
 
     @classmethod
     def zeros(cls, tensor: Tensor, structure: Structure) -> RaggedTensor:
-        """Make one whose elements, and padding, are 0."""
+        """Make a tensor whose elements and padding are 0."""
         return cls(tensor, structure, np.zeros(structure.size(tensor), DTYPES[tensor.type.scalar]))
 
     @classmethod
     def from_padded(cls, tensor: Tensor, structure: Structure | None, padded: np.ndarray, *,
                     mask: np.ndarray | None = None) -> RaggedTensor:
-        """Take elements out of a dense array.
+        """Copy the elements of a dense array.
 
         Args:
-            structure: None to make one of the lengths that the mask tells, for tensors [batch, row(batch), constant
-                extents..].
-            padded: as many dimensions as the tensor, each at least as long as its largest slice.
-            mask: where there is an element, as `to_padded` gives it, but of the extents of `padded`.
+            structure: None to infer the lengths from the mask, for tensors [batch, row(batch), constant extents..].
+            padded: array with the tensor's number of dimensions, each at least as long as its largest slice.
+            mask: true where there is an element, as returned by `to_padded`, but with the extents of `padded`.
 
         Raises:
-            ValueError: an extent is too small; a slice of the mask has holes, or it has not the elements of the
-                structure; or there is neither structure nor mask.
+            ValueError: an extent is too small; the mask has holes or does not match the structure; or neither
+                structure nor mask is given.
         """
         if padded.ndim != len(tensor.axes):
             raise ValueError(f"tensor {tensor.name} from an array of shape {padded.shape}: it has {len(tensor.axes)} "
@@ -328,10 +193,10 @@ class RaggedTensor:
         if mask is not None:
             checked_mask(tensor, mask, padded.shape[: _varying(tensor)])
         if structure is None:
-            length = told_length(tensor, told_by="a mask", told=mask is not None)
+            length = infer_length(tensor, source="a mask", available=mask is not None)
             structure = Structure({length: mask.sum(axis=1)})
         result = cls.zeros(tensor, structure)
-        found, flat = places(tensor, structure)
+        found, flat = element_offsets(tensor, structure)
         shape = result._largest()
         if any(has < needs for has, needs in zip(padded.shape, shape, strict=True)):
             raise ValueError(f"tensor {tensor.name} from an array of shape {padded.shape}: it needs at least {shape}")
@@ -344,13 +209,13 @@ class RaggedTensor:
         """Make a dense array and its mask.
 
         Args:
-            fill: where there is no element.
+            fill: value where there is no element.
 
         Returns:
             Array of the largest extents, and bool array that is true where there is an element; the mask has the
-            dimensions up to the last that varies, and is to be broadcast over those behind.
+            dimensions up to the last that varies, to be broadcast over the remaining ones.
         """
-        found, flat = places(self.tensor, self.structure)
+        found, flat = element_offsets(self.tensor, self.structure)
         shape = self._largest()
         padded = np.full(shape, fill, self.data.dtype)
         padded[tuple(found.values())] = self.data[flat]
@@ -359,23 +224,23 @@ class RaggedTensor:
     @classmethod
     def from_packed(cls, tensor: Tensor, structure: Structure | None, packed: np.ndarray, *,
                     cu_seqlens: np.ndarray | Sequence[int] | None = None) -> RaggedTensor:
-        """Take the elements in order, without padding: (tokens, ..) of FlashAttention's varlen form, or flat.
+        """Copy elements given in order without padding: (tokens, ..) of FlashAttention's varlen form, or flat.
 
         Args:
-            structure: None to make one of the lengths that cu_seqlens tell, for tensors [batch, row(batch), constant
-                extents..].
-            cu_seqlens: where slices begin, and the number of tokens, as `to_packed` gives them.
+            structure: None to infer the lengths from cu_seqlens, for tensors [batch, row(batch), constant extents..].
+            cu_seqlens: starts of the slices followed by the number of tokens, as returned by `to_packed`.
 
         Raises:
-            ValueError: there are not as many elements as the tensor has; cu_seqlens do not rise from 0, end elsewhere
-                than the tokens, or are not those of the structure; or there are neither structure nor cu_seqlens.
+            ValueError: the number of elements differs from the tensor's; cu_seqlens decrease, do not start with 0, do
+                not end with the number of tokens, or do not match the structure; or neither structure nor cu_seqlens
+                are given.
         """
-        starts = None if cu_seqlens is None else checked_starts(tensor, cu_seqlens)
+        starts = None if cu_seqlens is None else checked_cu_seqlens(tensor, cu_seqlens)
         if structure is None:
-            length = told_length(tensor, told_by="cu_seqlens", told=starts is not None)
+            length = infer_length(tensor, source="cu_seqlens", available=starts is not None)
             structure = Structure({length: np.diff(starts)})
         result = cls.zeros(tensor, structure)
-        _, flat = places(tensor, structure)
+        _, flat = element_offsets(tensor, structure)
         if starts is not None:
             _check_starts(tensor, starts, result._starts())
         if packed.size != flat.size:
@@ -385,19 +250,19 @@ class RaggedTensor:
         return result
 
     def to_packed(self) -> tuple[np.ndarray, np.ndarray]:
-        """Give the elements in order, without padding.
+        """Return the elements in order without padding.
 
         Returns:
-            Array (slices of the last varying dimension, constant extents behind..), and cu_seqlens: int32, where the
-            slices of each coordinate before begin, one entry more than there are of those.
+            Array (slices of the last varying dimension, constant extents..), and cu_seqlens: int32 starts of the
+            slices of the last varying dimension, followed by their total.
         """
-        flat = places(self.tensor, self.structure)[1]
-        behind = [int(self.structure.number(extent)) for _, extent in self.tensor.axes[_varying(self.tensor):]]
-        packed = self.data[flat].reshape(-1, *behind) if flat.size else np.empty((0, *behind), self.data.dtype)
+        flat = element_offsets(self.tensor, self.structure)[1]
+        trailing = [int(self.structure.number(extent)) for _, extent in self.tensor.axes[_varying(self.tensor):]]
+        packed = self.data[flat].reshape(-1, *trailing) if flat.size else np.empty((0, *trailing), self.data.dtype)
         return packed, self._starts()
 
     def slice(self, *coordinate: int) -> np.ndarray:
-        """Copy what belongs to coordinates of the first dimensions, as a dense array over the others.
+        """Copy the elements at coordinates of the first dimensions, as a dense array over the others.
 
         Raises:
             ValueError: slices inside vary among themselves, or the coordinate does not exist.
@@ -405,7 +270,7 @@ class RaggedTensor:
         fixed = {dim.name: value for (dim, _), value in zip(self.tensor.axes, coordinate, strict=False)}
         shape = []
         for number, (dim, extent) in enumerate(self.tensor.axes):
-            if free(extent) - set(fixed):
+            if free_names(extent) - set(fixed):
                 raise ValueError(f"tensor {self.tensor.name} has no dense slice at {coordinate}: the extent of "
                                  f"{dim.name} varies inside: use to_padded()")
             length = int(evaluate(extent, fixed, self.structure.table))
@@ -413,24 +278,25 @@ class RaggedTensor:
                 shape.append(length)
             elif not 0 <= coordinate[number] < length:
                 raise ValueError(f"tensor {self.tensor.name} has no slice at {coordinate}: {dim.name} has {length}")
-        found, flat = places(self.tensor, self.structure)
+        found, flat = element_offsets(self.tensor, self.structure)
         chosen = np.ones(flat.size, dtype=bool)
         for name, value in fixed.items():
             chosen &= found[name] == value
         return self.data[flat[chosen]].reshape(shape)
 
     def stored_as(self, tensor: Tensor) -> RaggedTensor:
-        """Move the elements to another storage of the same tensor."""
+        """Copy the elements to another storage of the same tensor."""
         result = RaggedTensor.zeros(tensor, self.structure)
-        result.data[places(tensor, self.structure)[1]] = self.data[places(self.tensor, self.structure)[1]]
+        target, source = (element_offsets(each, self.structure)[1] for each in (tensor, self.tensor))
+        result.data[target] = self.data[source]
         return result
 
     def _largest(self) -> tuple[int, ...]:
         axes = self.tensor.axes
-        return tuple(self.structure.number(largest(extent, axes)) for _, extent in axes)
+        return tuple(self.structure.number(largest_extent(extent, axes)) for _, extent in axes)
 
     def _starts(self) -> np.ndarray:
-        """Where slices of the last varying dimension begin."""
+        """Return the starts of the slices of the last varying dimension."""
         varying = _varying(self.tensor)
         if varying == 0:
             return np.zeros(1, dtype=np.int32)
@@ -439,9 +305,137 @@ class RaggedTensor:
         return np.concatenate(([0], np.cumsum(extents))).astype(np.int32)
 
 
+def jagged_length(tensor: Tensor) -> Length | None:
+    """Find the length function of a tensor [batch, row(batch), constant extents..]; None for any other form."""
+    match tensor.axes:
+        case ((batch, _), (_, At(Length() as length, args)), *trailing) if args == (batch,):
+            if all(isinstance(extent, Const) for _, extent in trailing):
+                return length
+    return None
+
+
+def infer_length(tensor: Tensor, *, source: str, available: bool) -> Length:
+    """Find the length function whose entries a mask or cu_seqlens determine.
+
+    Args:
+        source: "a mask" or "cu_seqlens".
+        available: whether it was given.
+
+    Raises:
+        ValueError: it was not given, or the tensor is not of the form [batch, row(batch), constant extents..].
+    """
+    length = jagged_length(tensor)
+    if length is None:
+        raise ValueError(f"tensor {tensor.name} without a structure: {source} determines the lengths of "
+                         f"[batch, row(batch), constant extents..] only: give a structure")
+    if not available:
+        raise ValueError(f"tensor {tensor.name} without a structure: give one, or {source} to infer the lengths")
+    return length
+
+
+def checked_mask(tensor: Tensor, mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Check that the elements of every slice of the last dimension are its first ones.
+
+    Args:
+        mask: true where there is an element.
+        shape: expected shape.
+
+    Raises:
+        ValueError: the mask is not bool, has another shape, or has a hole; names the slice.
+    """
+    if mask.dtype != bool or mask.shape != shape:
+        raise ValueError(f"tensor {tensor.name} from a mask of {mask.dtype} and shape {mask.shape}: give bool of "
+                         f"shape {shape}, true where there is an element")
+    slices = np.atleast_1d(mask)
+    holes = np.argwhere(slices[..., 1:] & ~slices[..., :-1]).tolist()
+    if holes:
+        *at, missing = holes[0]
+        raise ValueError(f"tensor {tensor.name} from a mask whose slice {tuple(at)} has element {missing + 1}, but not "
+                         f"{missing}: the elements of a slice are its first ones, without holes")
+    return mask
+
+
+def checked_cu_seqlens(tensor: Tensor, cu_seqlens: np.ndarray | Sequence[int]) -> np.ndarray:
+    """Check that slices begin at 0, each at the end of the one before; convert to int64.
+
+    Raises:
+        ValueError: names the wrong entry.
+    """
+    given = np.asarray(cu_seqlens)
+    if given.ndim != 1 or not given.size or given.dtype.kind not in "iu":
+        raise ValueError(f"tensor {tensor.name} from cu_seqlens of {given.dtype} and shape {given.shape}: give a "
+                         "vector of integers, one more than there are slices")
+    starts = given.astype(np.int64)
+    if starts[0] != 0:
+        raise ValueError(f"tensor {tensor.name} from cu_seqlens that start with {starts[0]}: they start with 0")
+    falls = np.flatnonzero(starts[1:] < starts[:-1])
+    if falls.size:
+        entry = int(falls[0]) + 1
+        raise ValueError(f"tensor {tensor.name} from cu_seqlens whose entry {entry} is {starts[entry]}, after "
+                         f"{starts[entry - 1]}: they must not decrease")
+    return starts
+
+
+def coordinates(axes: Sequence[Axis], structure: Structure) -> dict[str, np.ndarray]:
+    """List the coordinates of all elements in order, without padding: an int64 array per dimension."""
+    found: dict[str, np.ndarray] = {}
+    count = 1
+    for dim, extent in axes:
+        extents = np.broadcast_to(np.asarray(evaluate(extent, found, structure.table), dtype=np.int64), (count,))
+        ends = np.cumsum(extents)
+        count = int(ends[-1]) if ends.size else 0
+        found = {name: np.repeat(values, extents) for name, values in found.items()}
+        found[dim.name] = np.arange(count) - np.repeat(ends - extents, extents)
+    return found
+
+
+def element_offsets(tensor: Tensor, structure: Structure) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return coordinates and flat indices of all elements."""
+    found = coordinates(tensor.axes, structure)
+    count = next(iter(found.values())).size if found else 1
+    kept = stored_dims(tensor)
+    at = {dim.name: evaluate(expr, found, structure.table)
+          for (dim, _), expr in zip(kept.axes, kept.coordinates, strict=True)}
+    flat = evaluate_offset(offset_steps(tensor), at, structure.table)
+    return found, np.broadcast_to(np.asarray(flat, dtype=np.int64), (count,))
+
+
+def iterations(program: Program, structure: Structure) -> dict[str, int]:
+    """Count the iterations of every nest as scheduled, including padding and recomputation.
+
+    Returns:
+        Iterations by name of the nest; for a reduction, the number of updates.
+    """
+    found: dict[str, int] = {}
+    for launch in program.launches:
+        for nest in launch.nests:
+            _count(nest, (), {}, structure=structure, found=found)
+    return found
+
+
+def _count(nest: Nest, around: tuple[Loop, ...], defined: Mapping[str, Expr], *, structure: Structure,
+           found: dict[str, int]) -> None:
+    known = {**defined, **dict(nest.defined)}
+    axes = [(Ref(loop.name), expand(loop.extent, known)) for loop in (*around, *nest.loops)]
+    found[nest.name] = _volume(axes, structure)
+    for at, each in nest.attached:
+        _count(each, (*around, *nest.loops[: nest.position(at) + 1]), known, structure=structure, found=found)
+
+
+def _volume(axes: Sequence[Axis], structure: Structure) -> int:
+    """Sum over the loops on which other extents depend; the remaining extents are factors."""
+    read = {name for _, extent in axes for name in free_names(extent)}
+    found = coordinates([axis for axis in axes if axis[0].name in read], structure)
+    counts = np.ones(next((values.size for values in found.values()), 1), dtype=np.int64)
+    for dim, extent in axes:
+        if dim.name not in read:
+            counts = counts * evaluate(extent, found, structure.table)
+    return int(counts.sum())
+
+
 def _varying(tensor: Tensor) -> int:
-    """Count the dimensions up to the last that varies with another."""
-    return max((place + 1 for place, (_, extent) in enumerate(tensor.axes) if free(extent)), default=0)
+    """Count the dimensions up to the last one that varies with another."""
+    return max((number + 1 for number, (_, extent) in enumerate(tensor.axes) if free_names(extent)), default=0)
 
 
 def _mask(found: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
@@ -452,7 +446,7 @@ def _mask(found: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray
 
 
 def _check_elements(tensor: Tensor, mask: np.ndarray, found: Mapping[str, np.ndarray]) -> None:
-    """Let a mask have the elements of a structure."""
+    """Check that a mask has the elements of a structure."""
     wrong = np.argwhere(mask != _mask(found, mask.shape)).tolist()
     if wrong:
         at = tuple(wrong[0])
@@ -461,7 +455,7 @@ def _check_elements(tensor: Tensor, mask: np.ndarray, found: Mapping[str, np.nda
 
 
 def _check_starts(tensor: Tensor, starts: np.ndarray, own: np.ndarray) -> None:
-    """Let cu_seqlens be those of a structure."""
+    """Check that cu_seqlens are those of a structure."""
     if starts.size != own.size:
         raise ValueError(f"tensor {tensor.name} from {starts.size} cu_seqlens: the structure has {own.size}")
     wrong = np.flatnonzero(starts != own)

@@ -1,21 +1,15 @@
-"""What is known of the maps of a fused loop f over o and i(o).
+"""Code that reads tables in kernels (`Lookups`, `hoist`, `prune`) and code that builds them, the prelude
+(`table_kernel`).
+
+Lookups know three identities of a fused loop f over o and i(o). By the first, a tensor stored in the order of the fused
+loop is accessed at f alone:
 
     starts(outer(f)) + inner(f)  ->  f          outer(starts(o) + i)  ->  o          inner(starts(o) + i)  ->  i
 
-Source: CoRa §5.1 and §5.2. With the first, a tensor stored as the fused loop runs is accessed at f alone.
+Table kernels make one pass over the coordinates: offsets are running sums, the maps of a fused loop are written by the
+two loops that it replaces, and the largest extent is a running maximum.
 
-Tables and tensors as kernels see them: flat buffers and numbers.
-
-Load hoisting: entries of tables are read as far outside as their index is known.
-
-Leave out what a kernel does not use.
-
-Kernels that build tables: the prelude.
-
-Offsets are running sums, the maps of a fused loop are written by running the loops that it fuses, and the largest
-extent is a running maximum.
-
-Source: CoRa §5.1 and §5.3; one pass over the coordinates of each table.
+Source: CoRa §5.1 to §5.3; §7.4 (load hoisting).
 """
 
 from __future__ import annotations
@@ -50,8 +44,8 @@ from sparloom.ir import (
     simplify_expr,
     walk,
 )
-from sparloom.ragged.dimensions import Axis, Dim, difference, expanded, quotient, replaced, round_up
-from sparloom.ragged.layout import Access, Step, offset_steps, stored, table_steps, volume
+from sparloom.ragged.dimensions import Axis, Dim, difference, expand, quotient, round_up, substitute
+from sparloom.ragged.layout import Access, Step, offset_steps, stored_dims, table_steps, volume
 from sparloom.ragged.tensor import (
     At,
     FusedInner,
@@ -66,70 +60,30 @@ from sparloom.ragged.tensor import (
     Tensor,
 )
 
-__all__ = ["Lookups", "TableKernel", "closure", "hoist", "prune", "simplify_map", "sum_of_positions", "table_kernel"]
-
-
-def sum_of_positions(positions: Sequence[Expr], defined: Mapping[str, Expr]) -> Expr:
-    """Add up, with the first identity; `defined` says which names are entries of maps."""
-    left = list(positions)
-    for start in positions:
-        for inner in positions:
-            fused = _fused(start, inner, defined)
-            if fused is not None and start in left and inner in left:
-                left.remove(start)
-                left[left.index(inner)] = fused
-    total: Expr = Const(0)
-    for position in left:
-        total = position if total == Const(0) else total + position
-    return total
-
-
-def simplify_map(expr: Expr) -> Expr:
-    """Apply the second and third identity to an entry of a map."""
-    match expr:
-        case At(FusedOuter() | FusedInner() as table, (Binary("+", At(Offsets() as starts, (o,)), i),)) if (
-                starts == table.starts):
-            return o if isinstance(table, FusedOuter) else i
-    return expr
-
-
-def _fused(start: Expr, inner: Expr, defined: Mapping[str, Expr]) -> Expr | None:
-    """The f of starts(outer(f)) and inner(f)."""
-    if not isinstance(start, At) or not isinstance(start.table, Offsets) or len(start.args) != 1:
-        return None
-    match _meaning(start.args[0], defined), _meaning(inner, defined):
-        case At(FusedOuter() as outers, (f,)), At(FusedInner() as inners, (g,)):
-            same = f == g and outers.starts == inners.starts == start.table and outers.multiple == inners.multiple
-            return f if same else None
-    return None
-
-
-def _meaning(expr: Expr, defined: Mapping[str, Expr]) -> Expr:
-    while isinstance(expr, Ref) and expr.name in defined:
-        expr = defined[expr.name]
-    return expr
+Body = tuple[Stmt, ...]
+OUT = "entries"  # parameter of a table kernel: the table it builds
 
 
 class Lookups:
-    """Gives every table that a kernel reads a parameter.
+    """Parameters of a kernel for the tables it reads, and loads from tables and tensors.
 
     Args:
-        taken: names that the kernel uses for something else.
-        access: how elements of tensors are found.
+        taken: names that the kernel already uses.
+        access: rule for offsets of elements.
     """
 
     def __init__(self, taken: Iterable[str], access: Access = offset_steps) -> None:
         self._taken = set(taken)
         self._access = access
         self.limits: dict[str, int] = {}  # constants that loops stay below
-        self.arrays: set[str] = set()  # local tensors that have one
+        self.arrays: set[str] = set()  # local tensors that are allocated
         self.names: dict[Table, str] = {}
 
     def expr(self, expr: Expr, defined: Mapping[str, Expr] | None = None) -> Expr:
-        """Lower an expression: entries of tables and elements of tensors become loads.
+        """Lower an expression: table entries and tensor elements become loads.
 
         Args:
-            defined: what names stand for, for identities of fused loops.
+            defined: definitions of names, for identities of fused loops.
         """
         defined = defined or {}
         match expr:
@@ -141,31 +95,31 @@ class Lookups:
         return simplify_expr(rebuild(expr, expr=lambda inner: self.expr(inner, defined), body=lambda body: body))
 
     def offset(self, tensor: Tensor, indices: Sequence[Expr], defined: Mapping[str, Expr] | None = None) -> Expr:
-        """Give the flat index of an element, in its own storage."""
-        kept, defined = stored(tensor), defined or {}
+        """Return the flat index of an element in the storage of its tensor."""
+        kept, defined = stored_dims(tensor), defined or {}
         values = {dim.name: index for (dim, _), index in zip(tensor.axes, indices, strict=True)}
         plain = tensor.local is None and not tensor.changes
-        places = [values[dim.name] if plain else self._coordinate(place, values, defined)
-                  for (dim, _), place in zip(kept.axes, kept.places, strict=True)]
-        return self._place(self._access(tensor), [dim for dim, _ in kept.axes], places, defined=defined)
+        coordinates = [values[dim.name] if plain else self._coordinate(each, values, defined)
+                       for (dim, _), each in zip(kept.axes, kept.coordinates, strict=True)]
+        return self._index(self._access(tensor), [dim for dim, _ in kept.axes], coordinates, defined=defined)
 
-    def _coordinate(self, place: Expr, values: Mapping[str, Expr], defined: Mapping[str, Expr]) -> Expr:
-        """Put indices into a coordinate of rearranged storage; blocks that loops run along need no division."""
-        match place:
+    def _coordinate(self, coordinate: Expr, values: Mapping[str, Expr], defined: Mapping[str, Expr]) -> Expr:
+        """Substitute indices in a stored coordinate; blocks along which loops run need no division."""
+        match coordinate:
             case Binary("//" | "%" as op, whole, Const(factor)):
-                inner = expanded(self._coordinate(whole, values, defined), defined)
+                inner = expand(self._coordinate(whole, values, defined), defined)
                 parts = quotient(inner, int(factor), self.limits)
                 if parts is not None:
                     return parts[0] if op == "//" else parts[1]
                 return Binary(op, inner, Const(factor))
             case Binary("-", dim, first):
-                return difference(expanded(replaced(dim, values), defined), expanded(first, defined))
+                return difference(expand(substitute(dim, values), defined), expand(first, defined))
             case Binary("+", a, b):
                 return sum_of_positions([self._coordinate(part, values, defined) for part in (a, b)], defined)
-        return replaced(place, values)
+        return substitute(coordinate, values)
 
     def fresh(self, name: str) -> str:
-        """Make a name that nothing in the kernel has."""
+        """Make a name that is unused in the kernel."""
         return fresh(name, self._taken)
 
     def params(self) -> tuple[Param, ...]:
@@ -177,27 +131,26 @@ class Lookups:
         name = self._name(table)
         if not table.axes:
             return Ref(name)
-        place = self.table_place(table, args, defined)
-        load = Load(name, place)
+        load = Load(name, self.table_index(table, args, defined))
         return load if table.type == I64 else Cast(I64, load)
 
-    def table_place(self, table: Table, args: Sequence[Expr], defined: Mapping[str, Expr] | None = None) -> Expr:
-        """Give the flat index of an entry."""
+    def table_index(self, table: Table, args: Sequence[Expr], defined: Mapping[str, Expr] | None = None) -> Expr:
+        """Return the flat index of a table entry."""
         dims = [dim for dim, _ in table.axes]
-        return self._place(table_steps(table.axes), dims, args, defined=defined or {})
+        return self._index(table_steps(table.axes), dims, args, defined=defined or {})
 
     def _name(self, table: Table) -> str:
         if table not in self.names:
             self.names[table] = fresh(table.label, self._taken)
         return self.names[table]
 
-    def _place(self, steps: Sequence[Step], dims: Sequence[Dim], indices: Sequence[Expr], *,
+    def _index(self, steps: Sequence[Step], dims: Sequence[Dim], indices: Sequence[Expr], *,
                defined: Mapping[str, Expr]) -> Expr:
         values = {dim.name: index for dim, index in zip(dims, indices, strict=True)}
         groups: dict[tuple[Expr, ...], list[Expr]] = {}
         for step in steps:
-            rest = tuple(replaced(factor, values) for factor in step.rest)
-            groups.setdefault(rest, []).append(replaced(step.position, values))
+            rest = tuple(substitute(factor, values) for factor in step.rest)
+            groups.setdefault(rest, []).append(substitute(step.position, values))
         total: Expr = Const(0)
         for rest, positions in groups.items():
             term = self.expr(sum_of_positions(positions, defined), defined)
@@ -207,15 +160,53 @@ class Lookups:
         return simplify_expr(total)
 
 
-Body = tuple[Stmt, ...]
+def sum_of_positions(positions: Sequence[Expr], defined: Mapping[str, Expr]) -> Expr:
+    """Add up positions, using the first identity; `defined` tells which names are entries of maps."""
+    left = list(positions)
+    for start in positions:
+        for inner in positions:
+            fused = _fused_variable(start, inner, defined)
+            if fused is not None and start in left and inner in left:
+                left.remove(start)
+                left[left.index(inner)] = fused
+    total: Expr = Const(0)
+    for position in left:
+        total = position if total == Const(0) else total + position
+    return total
+
+
+def simplify_map(expr: Expr) -> Expr:
+    """Apply the second and third identity to a table entry."""
+    match expr:
+        case At(FusedOuter() | FusedInner() as table, (Binary("+", At(Offsets() as starts, (o,)), i),)) if (
+                starts == table.starts):
+            return o if isinstance(table, FusedOuter) else i
+    return expr
+
+
+def _fused_variable(start: Expr, inner: Expr, defined: Mapping[str, Expr]) -> Expr | None:
+    """Return f for starts(outer(f)) and inner(f)."""
+    if not isinstance(start, At) or not isinstance(start.table, Offsets) or len(start.args) != 1:
+        return None
+    match _definition(start.args[0], defined), _definition(inner, defined):
+        case At(FusedOuter() as outers, (f,)), At(FusedInner() as inners, (g,)):
+            same = f == g and outers.starts == inners.starts == start.table and outers.multiple == inners.multiple
+            return f if same else None
+    return None
+
+
+def _definition(expr: Expr, defined: Mapping[str, Expr]) -> Expr:
+    while isinstance(expr, Ref) and expr.name in defined:
+        expr = defined[expr.name]
+    return expr
 
 
 def hoist(kernel: Kernel, tables: Collection[str]) -> Kernel:
-    """Read entries of tables outside of loops that do not change their index.
+    """Move loads from tables out of loops that do not change their index.
 
     `for i: S[table[x]]  ->  let entry = table[x]; for i: S[entry]`, from the outermost loop inwards. Always legal:
-    tables are not written, and an index that no name of the loop is in is one of an iteration around it, for which the
-    table has an entry. Indices that a condition of a Select decides about stay inside of it.
+    tables are not written, and the table has an entry for an index that does not depend on the loop. Loads whose index
+    is guarded by the condition of a Select stay inside it.
 
     Args:
         tables: names of the buffers that are tables.
@@ -223,13 +214,13 @@ def hoist(kernel: Kernel, tables: Collection[str]) -> Kernel:
     Source: CoRa §7.4 (load hoisting).
     """
     types = {param.name: param.type for param in kernel.params}
-    taken = {param.name for param in kernel.params} | {name for node in walk(kernel) for name in _declared(node)}
+    taken = {param.name for param in kernel.params} | {name for node in walk(kernel) for name in _declared_names(node)}
 
     def in_body(body: Body) -> Body:
         lines: list[Stmt] = []
         for stmt in body:
             if isinstance(stmt, For):
-                lets, stmt = _outside(stmt, tables, types=types, taken=taken)
+                lets, stmt = _hoist_loads(stmt, tables, types=types, taken=taken)
                 lines += lets
                 lines.append(replace(stmt, body=in_body(stmt.body)))
             elif isinstance(stmt, If):
@@ -241,21 +232,22 @@ def hoist(kernel: Kernel, tables: Collection[str]) -> Kernel:
     return replace(kernel, body=in_body(kernel.body))
 
 
-def _outside(loop: For, tables: Collection[str], *, types: dict[str, Type], taken: set[str]) -> tuple[list[Let], For]:
-    """Lets to stand before a loop, and the loop that uses them."""
-    inside = {loop.var} | {name for node in walk(loop.body) for name in _declared(node)}
+def _hoist_loads(loop: For, tables: Collection[str], *, types: dict[str, Type], taken: set[str]
+                 ) -> tuple[list[Let], For]:
+    """Return the lets that precede a loop, and the loop that uses them."""
+    inside = {loop.var} | {name for node in walk(loop.body) for name in _declared_names(node)}
     found: dict[Expr, str] = {}
     lets: list[Let] = []
-    decided: list[set[str]] = []  # names that the conditions around keep small enough
+    guarded: list[set[str]] = []  # names bounded by surrounding conditions
 
     def in_expr(expr: Expr) -> Expr:
         if isinstance(expr, Select):
-            decided.append(_decided(expr.cond))
-            guarded = replace(expr, a=in_expr(expr.a))
-            decided.pop()
-            return replace(guarded, cond=in_expr(expr.cond), b=in_expr(expr.b))
+            guarded.append(_guarded_names(expr.cond))
+            selected = replace(expr, a=in_expr(expr.a))
+            guarded.pop()
+            return replace(selected, cond=in_expr(expr.cond), b=in_expr(expr.b))
         expr = rebuild(expr, expr=in_expr, body=lambda body: body)
-        if not isinstance(expr, Load) or expr.buffer not in tables or _names(expr.index) & inside.union(*decided):
+        if not isinstance(expr, Load) or expr.buffer not in tables or _names(expr.index) & inside.union(*guarded):
             return expr
         if expr not in found:
             found[expr] = fresh(f"{expr.buffer}_entry", taken)
@@ -269,12 +261,13 @@ def _outside(loop: For, tables: Collection[str], *, types: dict[str, Type], take
     return lets, replace(loop, lo=in_expr(loop.lo), hi=in_expr(loop.hi), body=body)
 
 
-def _decided(cond: Expr) -> set[str]:
+def _guarded_names(cond: Expr) -> set[str]:
+    """Return the names that a condition bounds."""
     match cond:
         case Binary("<", Ref(name), _):
             return {name}
         case Binary("and", a, b):
-            return _decided(a) | _decided(b)
+            return _guarded_names(a) | _guarded_names(b)
     return _names(cond)
 
 
@@ -283,7 +276,7 @@ def _names(expr: Expr) -> set[str]:
         node.buffer for node in walk(expr) if isinstance(node, Load)}
 
 
-def _declared(node: Stmt | Expr) -> tuple[str, ...]:
+def _declared_names(node: Stmt | Expr) -> tuple[str, ...]:
     if isinstance(node, For):
         return (node.var,)
     return (node.name,) if isinstance(node, (Let, Declare, Alloc)) else ()
@@ -292,8 +285,8 @@ def _declared(node: Stmt | Expr) -> tuple[str, ...]:
 def prune(kernel: Kernel, tables: Collection[str]) -> Kernel:
     """Drop values and tables that are never read.
 
-    `let a = S; T  ->  T` where T does not read a. So the prelude does not build the maps of a fused loop where all
-    accesses are at the fused variable. Always legal: expressions change nothing.
+    `let a = S; T  ->  T` if T does not read a. Always legal: expressions have no side effects. The prelude therefore
+    does not build the maps of a fused loop if all accesses use the fused variable.
 
     Args:
         tables: names of the parameters that are tables.
@@ -322,20 +315,17 @@ def _kept(body: tuple[Stmt, ...], used: set[str]) -> tuple[Stmt, ...]:
     return tuple(kept)
 
 
-OUT = "entries"
-
-
 @dataclass(frozen=True)
 class TableKernel:
-    """Builds one table from others: `reads` are its parameters, `entries` is the last."""
+    """Kernel that builds one table from others: `reads` are its parameters, `entries` is the last one."""
 
     table: Table
     kernel: Kernel
     reads: tuple[Table, ...]
 
 
-def closure(tables: Iterable[Table]) -> tuple[TableKernel, ...]:
-    """Give the kernels of tables and of all that they are built from, in an order in which they can run."""
+def prelude_kernels(tables: Iterable[Table]) -> tuple[TableKernel, ...]:
+    """Return the kernels of tables and of everything they are built from, in an order in which they can run."""
     found: dict[Table, TableKernel] = {}
 
     def add(table: Table) -> None:
@@ -353,7 +343,7 @@ def closure(tables: Iterable[Table]) -> tuple[TableKernel, ...]:
 
 
 def table_kernel(table: Table) -> TableKernel:
-    """Write the kernel of a table that is not given; an Order gets the work of every iteration, to be sorted."""
+    """Write the kernel of a derived table; for an Order it computes the work of every iteration, to be sorted."""
     axes = table.around if isinstance(table, Pointers) else table.axes
     lookups = Lookups((OUT, "sum_so_far", "place", "most", "start", "f", "x0", "x1", *(dim.name for dim, _ in axes)))
     match table:
@@ -366,7 +356,7 @@ def table_kernel(table: Table) -> TableKernel:
             loops = _loops([(Ref(f"x{number}"), extent) for number, extent in enumerate(extents)], [most], lookups)
             body = [Declare("most", I64, Const(0)), *loops, Store(OUT, 0, Ref("most"))]
         case FusedOuter() | FusedInner():
-            body = _fused_map(table, lookups)
+            body = _fused_maps(table, lookups)
         case Order(extent, work):
             body = _loops([(Ref("x0"), extent)], [Store(OUT, Ref("x0"), lookups.expr(work))], lookups)
         case _:
@@ -382,13 +372,13 @@ def _offsets(table: Offsets, lookups: Lookups) -> list[Stmt]:
     end, outer = table.extents[-1], [dim for dim, _ in before]
     running = Ref("sum_so_far")
     inside = [
-        Store(OUT, lookups.table_place(table, [*outer, last]), running),
+        Store(OUT, lookups.table_index(table, [*outer, last]), running),
         Assign("sum_so_far", running + lookups.expr(table.summand)),
     ]
     body = [
         Declare("sum_so_far", I64, Const(0)),
         *_loops([(last, end)], inside, lookups),
-        Store(OUT, lookups.table_place(table, [*outer, end]), running),
+        Store(OUT, lookups.table_index(table, [*outer, end]), running),
     ]
     return _loops(before, body, lookups)
 
@@ -402,8 +392,9 @@ def _pointers(table: Pointers, lookups: Lookups) -> list[Stmt]:
     return [Declare("sum_so_far", I64, Const(0)), Declare("place", I64, Const(0)), *loops, store]
 
 
-def _fused_map(table: FusedOuter | FusedInner, lookups: Lookups) -> list[Stmt]:
-    """for x0: for x1 < inner(x0): entries[start + x1] = x0 or x1; beyond the total: extent, or how far beyond"""
+def _fused_maps(table: FusedOuter | FusedInner, lookups: Lookups) -> list[Stmt]:
+    """for x0: for x1 < inner(x0): entries[start + x1] = x0 or x1; after the total: extent, or the number of entries
+    since the total"""
     is_outer = isinstance(table, FusedOuter)
     x0, x1, f = Ref("x0"), Ref("x1"), Ref("f")
     start = Let("start", I64, lookups.expr(At(table.starts, (x0,))))

@@ -1,27 +1,23 @@
-"""Integers that are known before any tensor is computed: lengths that the user gives, and what the prelude derives.
+"""Length functions, the tables derived from them, and ragged tensors with their storage.
 
-    table := Length(name, axis*, limit)        given with every batch pattern; without axes it is one number
-           | Offsets(extent*, summand)         sums of `summand` along the last axis, exclusive, one entry more than it
-           | Pointers(extent*, summand, count)   the same over all coordinates, which are counted: one axis
-           | Largest(extent*, value)           one number: the maximum over all axes, 0 if there is no entry
+    table := Length(name, axis*, limit)          given with every batch; a single number if it has no axes
+           | Offsets(extent*, summand)           exclusive sums of `summand` along the last axis, one extra entry
+           | Pointers(extent*, summand, count)   exclusive sums over all coordinates, numbered: one axis
+           | Largest(extent*, value)             one number: maximum over all axes, 0 without entries
            | FusedOuter(extent, inner, multiple)
            | FusedInner(extent, inner, multiple)
-           | Order(extent, work)               iterations by falling work
-    axis  := (dim, extent)                     extents may read the axes before
+           | Order(extent, work)                 iterations by falling work
+    axis  := (dim, extent)                       extents may read earlier axes
 
-All but lengths call their axes x0, x1, ...: tables that mean the same are equal, and are built once and shared.
+The prelude builds all tables but lengths. Their axes are called x0, x1, ..., so that tables with the same meaning are
+equal, built once and shared. A tensor may be stored in other dimensions than its own:
 
-Source: CoRa §4, §5.1, §5.3. Departure: a table may have any number of axes, each of variable extent.
+    change := split(dim, factor)                 i  ->  i_block = i // factor, i_within = i % factor
+            | fuse(outer, inner)                 o, i  ->  o_i = o * n + i, or starts(o) + i if the extent of i varies
+            | order(dim*)
 
-Storage in other dimensions than those of a tensor: split, fused, in another order.
-
-    dimensions  := split(dim, factor)        i  ->  i_block = i // factor, i_within = i % factor
-                 | fuse(outer, inner)        o, i  ->  o_i = o * n + i, or where i varies with o: starts(o) + i
-                 | order(dim*)
-
-Source: CoRa §4.1 (tensor dimension scheduling), §5.1.
-
-Ragged tensors: extents of their dimensions, and how they are stored.
+Source: CoRa §4, §4.1 (tensor dimension scheduling), §5.1, §5.3. Departure: a table may have any number of axes, each of
+variable extent.
 """
 
 from __future__ import annotations
@@ -29,25 +25,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import F32, F64, I32, I64, Binary, Const, Expr, Ref, Type, is_name, simplify_expr, walk
-from sparloom.ragged.dimensions import Axis, Dim, canonical, checked_axes, free, integer, replaced, round_up
-
-__all__ = [
-    "At", "Change", "FusedDims", "FusedInner", "FusedOuter", "Largest", "Length", "Offsets", "Order", "OrderedDims",
-    "Pointers", "Read", "SplitDim", "Stored", "Table", "Tensor", "asked_for",
-]
+from sparloom.ragged.dimensions import (
+    NAME_RULE,
+    Axis,
+    Dim,
+    as_index,
+    canonical_names,
+    checked_axes,
+    free_names,
+    round_up,
+    substitute,
+)
 
 
 class Table(Protocol):
-    """A function of coordinates to integers, stored as an array; O(1) to read.
+    """Function from coordinates to integers, stored as an array and read in O(1).
 
     Args:
-        label: what a kernel calls it.
+        label: its name in kernels.
         axes: its coordinates, outermost first.
-        type: of the entries.
+        type: type of the entries.
     """
 
     @property
@@ -62,7 +63,7 @@ class Table(Protocol):
 
 @dataclass(frozen=True)
 class At(Expr, tuples=("args",)):
-    """An entry of a table, an i64."""
+    """Entry of a table, an i64."""
 
     table: Table
     args: tuple[Expr, ...]
@@ -70,18 +71,18 @@ class At(Expr, tuples=("args",)):
 
 @dataclass(frozen=True)
 class Length:
-    """A length function: the extents of a variable loop or dimension, one per coordinate; an uninterpreted function.
+    """Length function: extents of a variable loop or dimension, one per coordinate; an uninterpreted function.
 
-    `batches = Length("batches")` is a number, `lengths = Length("lengths", {batch: batches()})` one per batch entry,
-    `widths = Length("widths", {batch: batches(), row: lengths(batch)})` one per row of each. Calling it gives an
-    expression.
+    `batches = Length("batches")` is a number, `lengths = Length("lengths", {batch: batches()})` has one entry per batch
+    item, `widths = Length("widths", {batch: batches(), row: lengths(batch)})` one per row of each. Calling a length
+    function gives an expression.
 
     Args:
-        axes: what it depends on, with extents, outermost first.
-        limit: what no entry exceeds; checked when a Structure is made, and used to show that accesses stay inside.
+        axes: dimensions it depends on, with extents, outermost first.
+        limit: upper bound of all entries; checked when a Structure is made, and used to prove accesses in bounds.
 
     Raises:
-        ValueError: the name is unusable, or an extent reads an axis that is not before it.
+        ValueError: the name is invalid, or an extent reads a later axis.
 
     Source: CoRa §4 (length functions over named dimensions).
     """
@@ -90,15 +91,16 @@ class Length:
     axes: tuple[Axis, ...] | Mapping[Dim, Expr | int] = ()
     limit: Expr | int | None = None
 
+    type: ClassVar[Type] = I32
+
     def __post_init__(self) -> None:
         if not is_name(self.name):
-            raise ValueError(f"length function {self.name!r}: take letters, digits and single _ after a first letter, "
-                             "no word of C")
+            raise ValueError(f"length function {self.name!r} has an invalid name: {NAME_RULE}")
         object.__setattr__(self, "axes", checked_axes(f"length function {self.name}", self.axes))
-        limit = None if self.limit is None else integer(self.limit)
-        if limit is not None and free(limit):
-            raise ValueError(f"length function {self.name}: its limit reads {min(free(limit))}: take a constant or a "
-                             f"length without axes")
+        limit = None if self.limit is None else as_index(self.limit)
+        if limit is not None and free_names(limit):
+            raise ValueError(f"length function {self.name}: its limit reads {min(free_names(limit))}: use a constant "
+                             "or a length without axes")
         object.__setattr__(self, "limit", limit)
 
     def __call__(self, *args: Expr | int) -> At:
@@ -106,20 +108,16 @@ class Length:
             names = ", ".join(dim.name for dim, _ in self.axes)
             raise ValueError(f"length function {self.name} takes {len(self.axes)} coordinates ({names}), "
                              f"got {len(args)}")
-        return At(self, tuple(integer(arg) for arg in args))
+        return At(self, tuple(as_index(arg) for arg in args))
 
     @property
     def label(self) -> str:
         return self.name
 
-    @property
-    def type(self) -> Type:
-        return I32
-
 
 @dataclass(frozen=True)
 class Offsets:
-    """Where slices begin: entry (.., x) is the sum of `summand` over (.., y), y < x.
+    """Starts of slices: entry (.., x) is the sum of `summand` over (.., y), y < x.
 
     Source: CoRa §5.3. Departure: the summand may depend on any of the axes.
     """
@@ -127,28 +125,23 @@ class Offsets:
     extents: tuple[Expr, ...]
     summand: Expr
 
-    @property
-    def label(self) -> str:
-        return "offsets"
+    label: ClassVar[str] = "offsets"
+    type: ClassVar[Type] = I64
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
         *before, last = _numbered(self.extents)
         return (*before, (last[0], simplify_expr(last[1] + 1)))
 
-    @property
-    def type(self) -> Type:
-        return I64
-
 
 @dataclass(frozen=True)
 class Pointers:
-    """Where slices begin in sparse storage: entry p is the sum of `summand` over all coordinates before the p-th.
+    """Starts of slices in sparse storage: entry p is the sum of `summand` over the first p coordinates.
 
     Args:
-        extents: of the dimensions around a slice, outermost first.
+        extents: extents of the dimensions around a slice, outermost first.
         summand: extent of a slice.
-        count: of coordinates along `extents`.
+        count: number of coordinates along `extents`.
 
     Source: CoRa §5.3 (the scheme of past work).
     """
@@ -157,56 +150,45 @@ class Pointers:
     summand: Expr
     count: Expr
 
-    @property
-    def label(self) -> str:
-        return "pointers"
+    label: ClassVar[str] = "pointers"
+    type: ClassVar[Type] = I64
 
     @property
     def around(self) -> tuple[Axis, ...]:
-        """The dimensions around."""
+        """Axes of the dimensions around a slice."""
         return _numbered(self.extents)
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
         return ((Ref("x0"), simplify_expr(self.count + 1)),)
 
-    @property
-    def type(self) -> Type:
-        return I64
-
 
 @dataclass(frozen=True)
 class Largest:
-    """The maximum of `value` over all coordinates."""
+    """Maximum of `value` over all coordinates."""
 
     extents: tuple[Expr, ...]
     value: Expr
 
-    @property
-    def label(self) -> str:
-        return "largest"
-
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        return ()
-
-    @property
-    def type(self) -> Type:
-        return I64
+    label: ClassVar[str] = "largest"
+    axes: ClassVar[tuple[Axis, ...]] = ()
+    type: ClassVar[Type] = I64
 
 
 @dataclass(frozen=True)
 class _Fused:
-    """A map of the loop f that `for x0 in 0 .. extent: for x1 in 0 .. inner` becomes.
+    """Map from the fused loop f back to `for x0 in 0 .. extent: for x1 in 0 .. inner`.
 
     Args:
-        inner: over x0.
-        multiple: of which the number of iterations of f is made; those added have x0 = extent.
+        inner: extent of the inner loop, over x0.
+        multiple: the number of iterations of f is rounded up to it; padding iterations have x0 = extent.
     """
 
     extent: Expr
     inner: Expr
     multiple: int = 1
+
+    type: ClassVar[Type] = I32
 
     @property
     def starts(self) -> Offsets:
@@ -215,60 +197,48 @@ class _Fused:
 
     @property
     def total(self) -> Expr:
-        """Iterations of f, not padded."""
+        """Number of iterations of f without padding."""
         return At(self.starts, (self.extent,))
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
         return ((Ref("x0"), round_up(self.total, self.multiple)),)
 
-    @property
-    def type(self) -> Type:
-        return I32
-
 
 @dataclass(frozen=True)
 class FusedOuter(_Fused):
-    """Entry f is the x0 of f. Source: CoRa §5.1, Figure 6."""
+    """Entry f is x0. Source: CoRa §5.1, Figure 6."""
 
-    @property
-    def label(self) -> str:
-        return "fused_outer"
+    label: ClassVar[str] = "fused_outer"
 
 
 @dataclass(frozen=True)
 class FusedInner(_Fused):
-    """Entry f is the x1 of f. Source: CoRa §5.1, Figure 6."""
+    """Entry f is x1. Source: CoRa §5.1, Figure 6."""
 
-    @property
-    def label(self) -> str:
-        return "fused_inner"
+    label: ClassVar[str] = "fused_inner"
 
 
 @dataclass(frozen=True)
 class Order:
-    """A permutation of 0 .. extent: entry 0 is the x0 of the most `work`; equal work keeps its order."""
+    """Permutation of 0 .. extent by falling `work` of x0; equal work keeps its order."""
 
     extent: Expr
     work: Expr
 
-    @property
-    def label(self) -> str:
-        return "order"
+    label: ClassVar[str] = "order"
+    type: ClassVar[Type] = I32
 
     @property
     def axes(self) -> tuple[Axis, ...]:
         return ((Ref("x0"), self.extent),)
 
-    @property
-    def type(self) -> Type:
-        return I32
 
-
-def asked_for(expr: Expr, name: str) -> Length | None:
-    """Find a length function that an expression asks for a dimension."""
+def length_indexed_by(expr: Expr, name: str) -> Length | None:
+    """Find a length function that is read at an index with a given dimension."""
     for node in walk(expr):
-        if isinstance(node, At) and isinstance(node.table, Length) and any(name in free(arg) for arg in node.args):
+        if isinstance(node, At) and isinstance(node.table, Length) and any(name in free_names(arg)
+                                                                           for arg in node.args):
             return node.table
     return None
 
@@ -278,126 +248,128 @@ def _numbered(extents: tuple[Expr, ...]) -> tuple[Axis, ...]:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """Dimensions as they are stored.
+class StoredDims:
+    """Dimensions in which a tensor is stored.
 
     Args:
-        axes: with extents.
-        places: coordinates along them, over the dimensions of the tensor.
+        axes: dimensions with extents.
+        coordinates: coordinates along them, over the dimensions of the tensor.
     """
 
     axes: tuple[Axis, ...]
-    places: tuple[Expr, ...]
+    coordinates: tuple[Expr, ...]
 
-    def position(self, owner: str, name: str) -> int:
-        """Count the dimensions outside of one.
+    def index(self, owner: str, name: str) -> int:
+        """Look up the position of a dimension.
 
         Raises:
-            IllegalSchedule: there is none of that name.
+            IllegalSchedule: no dimension has this name.
         """
         names = [dim.name for dim, _ in self.axes]
         if name not in names:
             raise IllegalSchedule(f"tensor {owner} stores no dimension {name}; there are: {', '.join(names)}")
         return names.index(name)
 
-    def put(self, place: int, count: int, axes: Sequence[Axis], places: Sequence[Expr]) -> Stored:
-        """Put dimensions in place of others."""
-        return Stored((*self.axes[:place], *axes, *self.axes[place + count:]),
-                      (*self.places[:place], *places, *self.places[place + count:]))
+    def with_dims(self, at: int, count: int, axes: Sequence[Axis], coordinates: Sequence[Expr]) -> StoredDims:
+        """Replace `count` dimensions from position `at` on."""
+        return StoredDims((*self.axes[:at], *axes, *self.axes[at + count:]),
+                          (*self.coordinates[:at], *coordinates, *self.coordinates[at + count:]))
 
-    def asking(self, values: dict[str, Expr]) -> Stored:
-        """Let extents read other names."""
-        return Stored(tuple((dim, simplify_expr(replaced(extent, values))) for dim, extent in self.axes), self.places)
+    def substitute(self, values: dict[str, Expr]) -> StoredDims:
+        """Substitute names in all extents."""
+        axes = tuple((dim, simplify_expr(substitute(extent, values))) for dim, extent in self.axes)
+        return StoredDims(axes, self.coordinates)
 
 
 @dataclass(frozen=True)
 class SplitDim:
-    """Cut a stored dimension into blocks of `factor`; slices are rounded up to whole blocks."""
+    """Split a stored dimension into blocks of `factor`; slices are rounded up to whole blocks."""
 
     name: str
     factor: int
 
-    def applied(self, owner: str, stored: Stored) -> Stored:
-        """Give the dimensions afterwards.
+    def applied(self, owner: str, stored: StoredDims) -> StoredDims:
+        """Return the dimensions after the change.
 
         Raises:
-            IllegalSchedule: a table, such as a length function, is asked for the dimension: it has no entry in padding.
+            IllegalSchedule: a table, such as a length function, is indexed by the dimension: it has no entry for
+                padding.
         """
-        at = stored.position(owner, self.name)
-        extent, place, factor = stored.axes[at][1], stored.places[at], Const(self.factor)
+        at = stored.index(owner, self.name)
+        extent, place, factor = stored.axes[at][1], stored.coordinates[at], Const(self.factor)
         asked = [node.table.label for _, each in stored.axes for node in walk(each)
-                 if isinstance(node, At) and self.name in free(node)]
+                 if isinstance(node, At) and self.name in free_names(node)]
         if asked and self.factor > 1:
-            raise IllegalSchedule(f"tensor {owner}: dimension {self.name} cannot be cut into blocks, since {asked[0]} "
-                                  f"has no entry beyond its end: cut another dimension")
+            raise IllegalSchedule(f"tensor {owner}: dimension {self.name} cannot be split into blocks, since "
+                                  f"{asked[0]} has no entry beyond its end: split another dimension")
         outer, inner = Ref(f"{self.name}_block"), Ref(f"{self.name}_within")
         blocks = simplify_expr(Binary("//", round_up(extent, self.factor), factor))
         axes = ((outer, blocks), (inner, factor))
-        return stored.asking({self.name: outer * self.factor + inner}).put(
+        return stored.substitute({self.name: outer * self.factor + inner}).with_dims(
             at, 1, axes, (Binary("//", place, factor), Binary("%", place, factor)))
 
 
 @dataclass(frozen=True)
 class FusedDims:
-    """Make one dimension of two neighbours."""
+    """Store two neighbouring dimensions as one."""
 
     outer: str
     inner: str
 
-    def applied(self, owner: str, stored: Stored) -> Stored:
-        """Give the dimensions afterwards.
+    def applied(self, owner: str, stored: StoredDims) -> StoredDims:
+        """Return the dimensions after the change.
 
         Raises:
             IllegalSchedule: they are not neighbours, or an extent depends on more than the outer one.
         """
-        at = stored.position(owner, self.outer)
-        if stored.position(owner, self.inner) != at + 1:
+        at = stored.index(owner, self.outer)
+        if stored.index(owner, self.inner) != at + 1:
             raise IllegalSchedule(f"tensor {owner}: {self.inner} is not stored directly inside {self.outer}: reorder "
                                   "dimensions first")
         (outer, count), (_, extent) = stored.axes[at : at + 2]
-        o, i = stored.places[at : at + 2]
+        o, i = stored.coordinates[at : at + 2]
         fused = Ref(f"{self.outer}_{self.inner}")
-        deep = [dim.name for dim, each in stored.axes if self.inner in free(each)]
-        if deep or free(extent) - {self.outer}:
+        deep = [dim.name for dim, each in stored.axes if self.inner in free_names(each)]
+        if deep or free_names(extent) - {self.outer}:
             raise IllegalSchedule(f"tensor {owner}: {self.outer} and {self.inner} cannot be fused, since the extent of "
                                   f"{deep[0] if deep else self.inner} depends on more than {self.outer}")
         if isinstance(extent, Const):
             axis: Axis = (fused, simplify_expr(count * extent.value))
             values: dict[str, Expr] = {self.outer: Binary("//", fused, extent)}
-            return stored.asking(values).put(at, 2, (axis,), (o * extent.value + i,))
-        if free(count):
+            return stored.substitute(values).with_dims(at, 2, (axis,), (o * extent.value + i,))
+        if free_names(count):
             raise IllegalSchedule(f"tensor {owner}: {self.outer} and {self.inner} cannot be fused, since the extent of "
-                                  f"{self.outer} varies, too: fuse it with what it varies with first")
-        inner = replaced(extent, canonical([outer]))
+                                  f"{self.outer} varies too: fuse it first with the dimension that it depends on")
+        inner = substitute(extent, canonical_names([outer]))
         starts = Offsets((count,), inner)
         values = {self.outer: At(FusedOuter(count, inner), (fused,))}
-        return stored.asking(values).put(at, 2, ((fused, At(starts, (count,))),), (At(starts, (o,)) + i,))
+        return stored.substitute(values).with_dims(at, 2, ((fused, At(starts, (count,))),), (At(starts, (o,)) + i,))
 
 
 @dataclass(frozen=True)
 class OrderedDims:
-    """Store dimensions in another order; those that are not named keep their places."""
+    """Store dimensions in another order; those not named keep their positions."""
 
     names: tuple[str, ...]
 
-    def applied(self, owner: str, stored: Stored) -> Stored:
-        """Give the dimensions afterwards.
+    def applied(self, owner: str, stored: StoredDims) -> StoredDims:
+        """Return the dimensions after the change.
 
         Raises:
-            IllegalSchedule: a dimension would stand outside of one that its extent depends on.
+            IllegalSchedule: a dimension would stand outside one that its extent depends on.
         """
-        here = [stored.position(owner, name) for name in self.names]
+        here = [stored.index(owner, name) for name in self.names]
         if len(set(here)) < len(here):
             raise IllegalSchedule(f"tensor {owner}: order {', '.join(self.names)} names a dimension twice")
-        axes, places = list(stored.axes), list(stored.places)
+        axes, coordinates = list(stored.axes), list(stored.coordinates)
         for to, at in zip(sorted(here), here, strict=True):
-            axes[to], places[to] = stored.axes[at], stored.places[at]
+            axes[to], coordinates[to] = stored.axes[at], stored.coordinates[at]
         for number, (dim, extent) in enumerate(axes):
-            late = sorted(free(extent) & {other.name for other, _ in axes[number:]})
+            late = sorted(free_names(extent) & {other.name for other, _ in axes[number:]})
             if late:
-                raise IllegalSchedule(f"tensor {owner}: dimension {dim.name} cannot be stored outside of {late[0]}, on "
+                raise IllegalSchedule(f"tensor {owner}: dimension {dim.name} cannot be stored outside {late[0]}, on "
                                       f"which its extent depends: keep {late[0]} outside")
-        return Stored(tuple(axes), tuple(places))
+        return StoredDims(tuple(axes), tuple(coordinates))
 
 
 Change = SplitDim | FusedDims | OrderedDims
@@ -405,7 +377,7 @@ Change = SplitDim | FusedDims | OrderedDims
 
 @dataclass(frozen=True)
 class Read(Expr, tuples=("indices",)):
-    """An element of a tensor."""
+    """Element of a tensor."""
 
     tensor: Tensor
     indices: tuple[Expr, ...]
@@ -413,27 +385,27 @@ class Read(Expr, tuples=("indices",)):
 
 @dataclass(frozen=True)
 class Tensor:
-    """A dense or ragged tensor, stored densely packed, last dimension innermost.
+    """Dense or ragged tensor, stored without gaps, last dimension innermost.
 
     `Tensor("scores", {batch: batches(), row: lengths(batch), head: 8, col: lengths(batch)})` has two constant
     dimensions and two vdims; `scores[batch, row, head, col]` is an expression.
 
     Args:
-        axes: dimensions with their extents, which may read any dimensions before.
+        axes: dimensions with extents, which may read earlier dimensions.
         type: f32 or f64.
-        padding: storage padding: the multiple that slices of a dimension are rounded up to.
-        full: dimensions of which every slice is as large as the largest (dense storage).
-        bulk: of a dimension, the multiple that the sum of its slices over the dimension before is rounded up to.
-        changes: how the stored dimensions are made of these, one after the other; names are those of `rearrange`.
-        local: if one iteration of a loop has storage of its own: dimensions that vary there, each with the first
-            coordinate and the extent, over names that stand around.
+        padding: storage padding: slices of a dimension are rounded up to this multiple.
+        full: dimensions whose slices all get the size of the largest (dense storage).
+        bulk: multiple to which the sum of the slices of a dimension over the dimension before it is rounded up.
+        changes: how stored dimensions are made from `axes`, in order of application.
+        local: storage of one loop iteration, if it has its own: varying dimensions, each with its first coordinate and
+            extent, over names defined around it.
 
     Raises:
-        ValueError: an extent reads a dimension that is not before it, or name or type are unusable.
-        IllegalSchedule: padding of an unknown dimension, or to multiples below 1.
+        ValueError: an extent reads a later dimension, or name or type are invalid.
+        IllegalSchedule: padding of an unknown dimension, or a multiple below 1.
 
-    Source: CoRa §3, §4. Departure: the prototype allows a vdim to depend on one dimension only, and leaves sizes of
-    allocations to the user; here they are derived.
+    Source: CoRa §3, §4. Departure: in the prototype a vdim depends on one dimension only, and the user gives the sizes
+    of allocations; here they are derived.
     """
 
     name: str
@@ -447,8 +419,7 @@ class Tensor:
 
     def __post_init__(self) -> None:
         if not is_name(self.name):
-            raise ValueError(f"tensor {self.name!r}: take letters, digits and single _ after a first letter, no word "
-                             "of C")
+            raise ValueError(f"tensor {self.name!r} has an invalid name: {NAME_RULE}")
         if self.type not in (F32, F64):
             raise ValueError(f"tensor {self.name} of {self.type}: elements are f32 or f64")
         object.__setattr__(self, "axes", checked_axes(f"tensor {self.name}", self.axes))
@@ -458,27 +429,28 @@ class Tensor:
         object.__setattr__(self, "full", tuple(dim for dim, _ in self.axes if dim in self.full))
 
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Read:
-        given = indices if isinstance(indices, tuple) else (indices,)
-        if len(given) != len(self.axes):
+        indices = indices if isinstance(indices, tuple) else (indices,)
+        if len(indices) != len(self.axes):
             names = ", ".join(dim.name for dim, _ in self.axes)
-            raise ValueError(f"tensor {self.name} has {len(self.axes)} dimensions ({names}), read with {len(given)}")
-        return Read(self, tuple(integer(index) for index in given))
+            raise ValueError(f"tensor {self.name} has {len(self.axes)} dimensions ({names}), indexed with "
+                             f"{len(indices)}")
+        return Read(self, tuple(as_index(index) for index in indices))
 
     def stored(self, *, padding: Mapping[Dim, int] | None = None, full: Iterable[Dim] = (),
                bulk: Mapping[Dim, int] | None = None) -> Tensor:
-        """Change how it is stored; dimensions that are not named keep what they have."""
+        """Change the storage; dimensions not named keep what they have."""
         return replace(self, padding={**dict(self.padding), **(padding or {})}, full=(*self.full, *full),
                        bulk={**dict(self.bulk), **(bulk or {})})
 
-    def _multiples(self, given: Iterable[tuple[Dim, int]] | Mapping[Dim, int]) -> tuple[tuple[Dim, int], ...]:
-        """Check padding and order it by dimension; multiples of 1 are left out."""
-        multiples = dict(given.items() if isinstance(given, Mapping) else given)
+    def _multiples(self, padding: Iterable[tuple[Dim, int]] | Mapping[Dim, int]) -> tuple[tuple[Dim, int], ...]:
+        """Check padding and sort it by dimension; multiples of 1 are dropped."""
+        multiples = dict(padding.items() if isinstance(padding, Mapping) else padding)
         names = [dim for dim, _ in self.axes]
         for dim, multiple in multiples.items():
             if dim not in names:
                 there = ", ".join(each.name for each in names)
                 raise IllegalSchedule(f"tensor {self.name} has no dimension {dim.name} to pad; there are: {there}")
             if not isinstance(multiple, int) or isinstance(multiple, bool) or multiple < 1:
-                raise IllegalSchedule(f"tensor {self.name}: padding of {dim.name} to multiples of {multiple!r}: take "
-                                      f"a positive int")
+                raise IllegalSchedule(f"tensor {self.name}: padding of {dim.name} to multiples of {multiple!r}: use "
+                                      "a positive int")
         return tuple((dim, multiples[dim]) for dim in names if multiples.get(dim, 1) > 1)

@@ -35,14 +35,6 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = [
-    "DATASETS", "PRELUDES", "AuxiliaryTables", "Dataset", "EncoderSizes", "LengthCorpus", "LengthStatistics",
-    "LoopPadding", "SequenceLengths", "StoragePadding", "TileSizes", "all_padded", "auxiliary_bytes",
-    "dense_activations", "dense_flops", "fused_maps", "fused_tile_maps", "generated_lengths", "partial_flops",
-    "ragged_activations", "ragged_flops", "read_lengths", "rounded_up", "score_offsets", "sparse_qkv_offsets",
-    "sparse_score_offsets", "token_offsets", "with_bulk_sequence",
-]
-
 ENTRIES = 1280
 CONCENTRATION = 3.0  # of the beta distribution; those that fit the real lengths best are 0.7 to 6.8
 
@@ -105,7 +97,7 @@ class SequenceLengths:
         """
         if size < 1 or count < 1 or size * count > self.values.size:
             raise ValueError(f"{count} batches of {size} lengths of {self.name}: there are {self.values.size} entries, "
-                             f"take at most {self.values.size // max(1, size)} batches of this size, and at least one")
+                             f"use at most {self.values.size // max(1, size)} batches of this size, and at least one")
         return [np.sort(batch)[::-1].copy() for batch in self.values[: size * count].reshape(count, size)]
 
 
@@ -295,7 +287,7 @@ def all_padded(lengths: np.ndarray, padded: int | None) -> np.ndarray:
     """
     longest = int(lengths.max())
     if padded is not None and padded < longest:
-        raise ValueError(f"sequences padded to {padded}: the longest has {longest} tokens, take at least as many")
+        raise ValueError(f"sequences padded to {padded}: the longest has {longest} tokens, use at least as many")
     return np.full_like(lengths, padded or longest)
 
 

@@ -160,7 +160,7 @@ def test_launches_are_neighbours():
     given = program("p", [twice, total, square], [twice, total, square])
     refused("twice cannot be computed with square: they are not launches of their own that follow each other in twice, "
             "total, square", compute_with, given, "twice", "square", "row")
-    refused("which is vectorised or in a reduction: take a loop outside of it", compute_with, given, "twice", "total",
+    refused("which is vectorised or in a reduction: use a loop outside of it", compute_with, given, "twice", "total",
             "inner")
     kept = program("p", [square, compute("y", token, sum_over({inner: 3}, square[batch, row, inner])), total],
                    ["y", "total"])
@@ -249,5 +249,5 @@ def test_loops_of_a_product_are_not_remapped():
 def test_a_local_array_varies_with_loops_around_or_inside():
     s, t = (nest.operation for nest in CASES["causal"].program.nests())
     refused("s cannot be local: the extent of col varies with row inside of the array, and the array with batch: store "
-            "it whole, or take a loop further inside", compute_at, program("p", [s, t]), "s", "t", "batch", local=True)
+            "it whole, or use a loop further inside", compute_at, program("p", [s, t]), "s", "t", "batch", local=True)
     compute_at(program("p", [s, t]), "s", "t", "row", local=True)

@@ -43,7 +43,7 @@ def test_computation_without_padding():
 def test_computation_with_full_padding_is_that_of_equal_lengths():
     assert dense_flops(LENGTHS, SMALL) == ragged_flops(np.array([3, 3]), SMALL)
     assert dense_flops(LENGTHS, SMALL, padded=4) == ragged_flops(np.array([4, 4]), SMALL)
-    with pytest.raises(ValueError, match="sequences padded to 2: the longest has 3 tokens, take at least as many"):
+    with pytest.raises(ValueError, match="sequences padded to 2: the longest has 3 tokens, use at least as many"):
         dense_flops(LENGTHS, SMALL, padded=2)
 
 

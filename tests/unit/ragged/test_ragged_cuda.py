@@ -21,7 +21,7 @@ from sparloom.ragged import (
     split_operation,
     unroll,
 )
-from sparloom.ragged.runtime import arguments, bound_arrays
+from sparloom.ragged.runtime import bind_arrays, kernel_arguments
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
@@ -57,9 +57,9 @@ def test_the_text_on_the_host_computes_what_numpy_does(name, tmp_path):
     run = run_on_host([each.kernel for each in lowered], tmp_path)
     of = structure([3, 0, 5, 1], compiler=compile_c)
     inputs = operands(program, of, seed=4)
-    tensors = bound_arrays(program, of, {each: value.data for each, value in inputs.items()})
+    tensors = bind_arrays(program, of, {each: value.data for each, value in inputs.items()})
     for each in lowered:
-        run(each.kernel, arguments(each, of, tensors))
+        run(each.kernel, kernel_arguments(each, of, tensors))
     for output, oracle in expected(case, of, inputs).items():
         packed = RaggedTensor(program.tensors()[output], of, tensors[output]).to_packed()[0]
         assert_close(packed.reshape(-1), oracle, terms=16, scale=8.0)

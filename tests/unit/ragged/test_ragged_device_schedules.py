@@ -27,7 +27,7 @@ from sparloom.ragged import (
     vgemm,
     vgemm_structure,
 )
-from sparloom.ragged.runtime import arguments, bound_arrays
+from sparloom.ragged.runtime import bind_arrays, kernel_arguments
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
@@ -51,11 +51,11 @@ def test_the_text_on_the_host_computes_what_the_definition_does(name, tmp_path):
     given = {each: rng.standard_normal(of.size(tensors[each]), dtype=np.float32) for each in program.inputs()}
     wanted = Executable(definition).bind(of, **given)
     wanted[0]()
-    arrays = bound_arrays(program, of, given)
+    arrays = bind_arrays(program, of, given)
     lowered = lower(program)
     run = run_on_host([each.kernel for each in lowered], tmp_path)
     for each in lowered:
-        run(each.kernel, arguments(each, of, arrays))
+        run(each.kernel, kernel_arguments(each, of, arrays))
     for output in program.outputs:
         assert_close(arrays[output], wanted[1][output], terms=64, scale=8.0)
 

@@ -110,7 +110,7 @@ def test_causal_attention_computes_triangles_of_tiles():
 
 
 def test_the_step_of_causal_attention_is_whole_tiles():
-    with pytest.raises(IllegalSchedule, match="in steps of 6 with 4 queries in a tile: take a multiple of 4"):
+    with pytest.raises(IllegalSchedule, match="in steps of 6 with 4 queries in a tile: use a multiple of 4"):
         scheduled_mixing(EncoderShape(width=8, heads=2, causal=True, step=6), SMALL)
 
 

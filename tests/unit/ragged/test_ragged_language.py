@@ -12,7 +12,7 @@ token = {batch: batches(), row: lengths(batch)}
 
 
 def test_an_extent_reads_only_dimensions_before_it():
-    with pytest.raises(ValueError, match="tensor t: the extent of row depends on batch, which does not stand before "
+    with pytest.raises(ValueError, match="tensor t: the extent of row depends on batch, which does not come before "
                                          "it: put batch first"):
         Tensor("t", {row: lengths(batch), batch: batches()})
     with pytest.raises(ValueError, match="length function w: the extent of row depends on batch"):
@@ -22,13 +22,13 @@ def test_an_extent_reads_only_dimensions_before_it():
 def test_a_negative_extent_and_a_dimension_twice_are_refused():
     with pytest.raises(ValueError, match="the extent of row is -1: extents are at least 0"):
         Tensor("t", {row: -1})
-    with pytest.raises(ValueError, match="operation t: dimension row occurs twice: make another name"):
+    with pytest.raises(ValueError, match="operation t: dimension row occurs twice: make a second name"):
         compute("t", token, sum_over({row: 3}, x[batch, row, 0]))
 
 
 @pytest.mark.parametrize("make", [lambda: dims("a b-c"), lambda: Length("for"), lambda: Tensor("_x", {row: 3})])
 def test_names_are_names_of_kernels(make):
-    with pytest.raises(ValueError, match="take letters, digits and single _ after a first letter"):
+    with pytest.raises(ValueError, match="use letters, digits and single underscores after a letter"):
         make()
 
 
@@ -40,17 +40,17 @@ def test_elements_are_floats():
 def test_coordinates_are_counted():
     with pytest.raises(ValueError, match=r"length function lengths takes 1 coordinates \(batch\), got 2"):
         lengths(batch, row)
-    with pytest.raises(ValueError, match=r"tensor x has 3 dimensions \(batch, row, inner\), read with 1"):
+    with pytest.raises(ValueError, match=r"tensor x has 3 dimensions \(batch, row, inner\), indexed with 1"):
         x[batch]
 
 
 def test_a_limit_is_a_number():
-    with pytest.raises(ValueError, match="length function w: its limit reads batch: take a constant"):
+    with pytest.raises(ValueError, match="length function w: its limit reads batch: use a constant"):
         Length("w", {batch: batches()}, limit=lengths(batch))
 
 
 def test_values_read_known_dimensions_and_other_tensors():
-    with pytest.raises(IllegalSchedule, match="y reads col, which is none of its dimensions: batch, inner, row"):
+    with pytest.raises(IllegalSchedule, match="y reads col, which is not one of its dimensions: batch, inner, row"):
         compute("y", {**token, inner: 4}, x[batch, col, inner])
     with pytest.raises(IllegalSchedule, match="x reads itself: give the result another name"):
         compute("x", {**token, inner: 4}, x[batch, row, inner])
@@ -58,7 +58,7 @@ def test_values_read_known_dimensions_and_other_tensors():
 
 def test_a_value_has_one_reduction():
     total = sum_over({inner: 4}, x[batch, row, inner])
-    with pytest.raises(IllegalSchedule, match="y has 2 reductions: compute all but one as tensors of their own"):
+    with pytest.raises(IllegalSchedule, match="y has 2 reductions: compute all but one as separate tensors"):
         compute("y", token, total / sum_over({col: 4}, x[batch, row, col]))
     with pytest.raises(IllegalSchedule, match="a reduction over no dimension"):
         max_over({}, x[batch, row, 0])

@@ -9,8 +9,8 @@ from sparloom.errors import IllegalSchedule
 from sparloom.ir import walk
 from sparloom.ragged import Length, Structure, Tensor, dims
 from sparloom.ragged.layout import offset_steps
-from sparloom.ragged.structure import places
-from sparloom.ragged.table_code import closure
+from sparloom.ragged.structure import element_offsets
+from sparloom.ragged.table_code import prelude_kernels
 from sparloom.ragged.tensor import At, Offsets
 
 LENGTHS = [3, 0, 5, 1]
@@ -44,7 +44,7 @@ attention = Tensor("t", {batch: batches(), row: lengths(batch), head: 2, col: le
 ])
 def test_unpadded_elements_lie_one_after_the_other(tensor):
     of = structure()
-    flat = places(tensor, of)[1]
+    flat = element_offsets(tensor, of)[1]
     np.testing.assert_array_equal(flat, np.arange(flat.size))
     assert of.size(tensor) == flat.size
 
@@ -52,7 +52,7 @@ def test_unpadded_elements_lie_one_after_the_other(tensor):
 def test_padded_slices_begin_at_multiples():
     of = structure()
     tensor = Tensor("t", {batch: batches(), row: lengths(batch), inner: 3}, padding={row: 4, inner: 5})
-    found, flat = places(tensor, of)
+    found, flat = element_offsets(tensor, of)
     starts = np.array([0, 4, 4, 12])
     np.testing.assert_array_equal(flat, (starts[found["batch"]] + found["row"]) * 5 + found["inner"])
     assert of.size(tensor) == 16 * 5
@@ -60,7 +60,7 @@ def test_padded_slices_begin_at_multiples():
 
 def test_full_slices_are_as_large_as_the_largest():
     of = structure()
-    found, flat = places(attention.stored(full=(row, col), padding={col: 4}), of)
+    found, flat = element_offsets(attention.stored(full=(row, col), padding={col: 4}), of)
     np.testing.assert_array_equal(flat, ((found["batch"] * 5 + found["row"]) * 2 + found["head"]) * 8 + found["col"])
     assert of.size(attention.stored(full=(row, col), padding={col: 4})) == 4 * 5 * 2 * 8
 
@@ -68,7 +68,7 @@ def test_full_slices_are_as_large_as_the_largest():
 def test_bulk_padding_lies_at_the_end():
     of = structure()
     tensor = Tensor("t", {batch: batches(), row: lengths(batch), inner: 3}, bulk={row: 4})
-    np.testing.assert_array_equal(places(tensor, of)[1], np.arange(27))
+    np.testing.assert_array_equal(element_offsets(tensor, of)[1], np.arange(27))
     assert of.size(tensor) == 12 * 3
 
 
@@ -82,8 +82,8 @@ def test_bulk_padding_needs_slices_that_vary_alone(tensor):
 
 def test_a_dimension_that_a_length_function_is_asked_for_is_not_padded():
     tensor = Tensor("t", {batch: batches(), row: lengths(batch), item: widths(batch, row)}, padding={row: 4})
-    with pytest.raises(IllegalSchedule, match="tensor t: row cannot be padded, since the extent of item asks length "
-                                              "function widths for it, which has no entry beyond its end"):
+    with pytest.raises(IllegalSchedule, match="tensor t: row cannot be padded, since the extent of item reads length "
+                                              "function widths at it, which has no entry beyond its end"):
         offset_steps(tensor)
 
 
@@ -123,6 +123,6 @@ def test_a_length_of_a_middle_dimension_takes_a_table_of_that_dimension_alone():
 
 def test_tables_are_made_after_what_they_are_made_of():
     deep = Tensor("t", {batch: batches(), row: lengths(batch), item: widths(batch, row)})
-    made = closure(tables(deep))
+    made = prelude_kernels(tables(deep))
     for number, each in enumerate(made):
         assert all(isinstance(read, Length) or read in [other.table for other in made[:number]] for read in each.reads)

@@ -8,20 +8,27 @@ from sparloom.ir import Const, Ref, pretty
 from sparloom.ops import assert_close
 from sparloom.ragged import LENGTHS, Structure, Tensor, dims, interpreted, lower, program
 from sparloom.ragged.dimensions import Polynomial
-from sparloom.ragged.layers.tokens import TOKENS, batch, pos, scheduled_sum, scheduled_weights, summed
+from sparloom.ragged.layers.tokens import (
+    TOKENS,
+    batch,
+    pos,
+    schedule_token_sum,
+    schedule_weight_gradient,
+    sum_over_tokens,
+)
 
 part, head, dim, model, more = dims("part head dim model more")
 OUTS, INS = {part: 3, head: 2, dim: 5}, {model: 4, more: 2}
 d_out, into = Tensor("d_out", {**TOKENS, **OUTS}), Tensor("into", {**TOKENS, **INS})
 SUMS = program("sums", [
-    summed("d_w", {**OUTS, **INS}, d_out[batch, pos, part, head, dim] * into[batch, pos, model, more]),
-    summed("d_b", OUTS, d_out[batch, pos, part, head, dim])], ["d_w", "d_b"])
+    sum_over_tokens("d_w", {**OUTS, **INS}, d_out[batch, pos, part, head, dim] * into[batch, pos, model, more]),
+    sum_over_tokens("d_b", OUTS, d_out[batch, pos, part, head, dim])], ["d_w", "d_b"])
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [5, 0, 2]])
 @pytest.mark.parametrize(("tile", "cols"), [((7, 3), 2), ((48, 256), 64)])
 def test_sums_over_tokens(lengths, tile, cols):
-    given = scheduled_sum(scheduled_weights(SUMS, "d_w", 3, tile=tile), "d_b", cols=cols)
+    given = schedule_token_sum(schedule_weight_gradient(SUMS, "d_w", 3, tile=tile), "d_b", cols=cols)
     of = Structure({LENGTHS: lengths}, InterpretedLibrary)
     rng = np.random.default_rng(0)
     grads = rng.standard_normal((sum(lengths), 30), np.float32)
@@ -33,14 +40,14 @@ def test_sums_over_tokens(lengths, tile, cols):
 
 def test_loops_of_three_dimensions_are_one_product():
     """Elements of fused loops that are split again lie evenly spaced: the divisions cancel."""
-    kernel = lower(scheduled_weights(SUMS, "d_w", 3, tile=(7, 3)))[0].kernel
+    kernel = lower(schedule_weight_gradient(SUMS, "d_w", 3, tile=(7, 3)))[0].kernel
     assert "depth offsets_entry)" in pretty(kernel)
     f = Ref("outer") * 7 + Ref("inner")
     place = f // 10 // 2 * 20 + f // 10 % 2 * 10 + f % 10
-    base, steps = Polynomial.of(place).joined().split(["inner"])
+    base, steps = Polynomial.of(place).cancel_divisions().strides(["inner"])
     assert (base, steps["inner"]) == (Ref("outer") * 7, Const(1))
 
 
 def test_a_strip_has_its_sums_at_hand():
-    kernel = pretty(lower(scheduled_sum(SUMS, "d_b", cols=4))[1].kernel)
+    kernel = pretty(lower(schedule_token_sum(SUMS, "d_b", cols=4))[1].kernel)
     assert "array d_b_acc: f32[4]" in kernel

@@ -8,7 +8,7 @@ from ragged_cases import CASES, batches, col, lengths, operands, row
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import For, Load, Ref, interpret, pretty, walk
 from sparloom.ragged import Structure, Tensor, fuse, interpreted, lower, pad_loop, pad_storage, parallel, reorder, split
-from sparloom.ragged.runtime import arguments, bound_arrays
+from sparloom.ragged.runtime import bind_arrays, kernel_arguments
 from sparloom.ragged.table_code import simplify_map
 from sparloom.ragged.tensor import At, FusedInner, FusedOuter
 
@@ -70,9 +70,9 @@ def test_hoisting_changes_no_result():
     of = Structure({lengths: [3, 0, 4]}, InterpretedLibrary)
     inputs = {name: value.data for name, value in operands(case.program, of, seed=1).items()}
     found = interpreted(case.program, of, **inputs)
-    plain = bound_arrays(case.program, of, inputs)
+    plain = bind_arrays(case.program, of, inputs)
     for each in lower(case.program, hoisted=False):
-        interpret(each.kernel, **arguments(each, of, plain))
+        interpret(each.kernel, **kernel_arguments(each, of, plain))
     for name in case.program.outputs:
         np.testing.assert_array_equal(plain[name], found[name])
 

@@ -113,7 +113,7 @@ def test_rows_without_a_limit_go_through_no_small_array():
 
 
 def test_products_of_matrices_only():
-    refused("scores|s cannot be offloaded: elements of k do not lie side by side along loop col",
+    refused("scores|s cannot be offloaded: elements of k are not contiguous along loop col",
             reorder(SCORES, "s", ("batch", "head", "row", "col", "inner")), "s", "row", "col", "inner")
     scaled = CASES["scaled"].program
     refused("take two serial loops of the result, then a serial one of the reduction", scaled, "y", "batch", "row",
@@ -121,9 +121,9 @@ def test_products_of_matrices_only():
     refused("the innermost are batch_row_inner, out_inner, inner: reorder first", tiled_projection(), "y", "out_inner",
             "batch_row_inner", "inner")
     sums = CASES["softmax"].program
-    refused("the reduction does not add up products of two tensors", reorder(sums, "z", ("batch", "row", "head")), "z",
+    refused("the reduction does not sum products of two tensors", reorder(sums, "z", ("batch", "row", "head")), "z",
             "row", "head", "col")
-    refused("elements of x do not lie side by side along loop row: reorder its dimensions",
+    refused("elements of x are not contiguous along loop row: reorder its dimensions",
             reorder(PROJECTION, "y", ("batch", "out", "row", "inner")), "y", "out", "row", "inner")
     refused("elements of x are not evenly spaced along batch_row_inner, out_inner and inner",
             pad_storage(tiled_projection(), "x", {row: 4}), "y", *TILE)

@@ -46,7 +46,7 @@ def test_a_part_and_the_whole_are_refused():
 
 
 def test_a_part_has_a_coordinate_of_a_constant_dimension():
-    with pytest.raises(IllegalSchedule, match="part third of pair at which = 2: take a coordinate of a dimension of "
+    with pytest.raises(IllegalSchedule, match="part third of pair at which = 2: use a coordinate of a dimension of "
                                               "constant extent: which: 2, inner: 3"):
         part("third", pair, {which: 2}, value)
     with pytest.raises(IllegalSchedule, match="part first of pair at row = 0"):

@@ -64,7 +64,7 @@ def test_split_of_a_kind_of_loop():
 
 
 def test_split_refuses_factors_and_loops_that_are_not():
-    refused("y: loop row cannot be cut into tiles of 0: take a positive int", split, SCALED, "y", "row", 0)
+    refused("y: loop row cannot be split into tiles of 0: use a positive int", split, SCALED, "y", "row", 0)
     refused("y has no loop col; there are: batch, row, inner", split, SCALED, "y", "col", 2)
     refused("program scaled has no operation z; there are: y", split, SCALED, "z", "row", 2)
 
@@ -145,7 +145,7 @@ def test_loop_padding_needs_as_much_storage_padding():
 def test_loop_padding_refuses():
     refused("y: loop batch cannot be padded, since length function lengths has no entry beyond its end: fuse it with "
             "the loop inside and pad that", pad_loop, pad_storage(PROJECTION, "w", {inner: 2}), "y", batch, 2)
-    refused("y: loop row cannot be padded to multiples of 0: take a positive int", pad_loop, SCALED, "y", row, 0)
+    refused("y: loop row cannot be padded to multiples of 0: use a positive int", pad_loop, SCALED, "y", row, 0)
     refused("y: loop row_outer is no longer a whole dimension: pad before other changes", pad_loop, split(
         SCALED, "y", "row", 2), "y", type(row)("row_outer"), 2)
     refused("m: loop row cannot be padded, since length function widths has no entry beyond its end", pad_loop, ITEMS,
@@ -176,7 +176,7 @@ def test_operation_splitting():
             halves, "y_main", row, multiple=2)
     refused("y: give either the multiple or the point at which to split row", split_operation, SCALED, "y", row)
     refused("y: loop row cannot be split at multiples of 0", split_operation, SCALED, "y", row, multiple=0)
-    refused("y: loop row cannot be split at inner: take a point of at least 0 over loops outside", split_operation,
+    refused("y: loop row cannot be split at inner: use a point of at least 0 over loops outside", split_operation,
             SCALED, "y", row, point=inner)
 
 
@@ -211,7 +211,7 @@ def test_parallel_loops_are_outside_of_reductions_and_alone():
     refused("o: parallel loop col cannot stand inside the reduction col: move it outside", parallel, VALUES, "o", "col")
     refused("s: loop row cannot be parallel beside the parallel loop batch of s: fuse the two, or make one serial",
             parallel, parallel(SCORES, "s", "batch"), "s", "row")
-    refused("y: parallel loop batch in chunks of 0: take at least 1", parallel, SCALED, "y", "batch", chunk=0)
+    refused("y: parallel loop batch in chunks of 0: use at least 1", parallel, SCALED, "y", "batch", chunk=0)
     chunked = split(parallel(SCALED, "y", "batch", chunk=4), "y", "batch", 2)
     assert loops(chunked, "y")[0] == "parallel for batch_outer in 0 .. (batches() + 1) // 2 chunk 4:"
     refused("y: loop batch is parallel already: split it to have both", unroll_of_two, parallel(SCALED, "y", "batch"))

@@ -8,7 +8,7 @@ from ragged_cases import batch, batches, inner, lengths, row
 
 from sparloom.jit import Function
 from sparloom.ragged import Executable, Runner, Structure, Tensor, compute, program, real, sum_over
-from sparloom.ragged.runtime import lifetimes, needed, placed
+from sparloom.ragged.runtime import assign_offsets, lifetimes, needed_launches
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 token = {batch: batches(), row: lengths(batch), inner: 3}
@@ -28,10 +28,10 @@ CHAIN = program("chain", [a, b, c, d, e], [d, e])
 
 
 def test_launches_that_nothing_needs_do_not_run():
-    assert needed(CHAIN, ["d", "e"]) == (0, 1, 2, 3, 4)
-    assert needed(CHAIN, ["e"]) == (0, 4)
-    assert needed(CHAIN, ["b"]) == (0, 1)
-    assert lifetimes(CHAIN, needed(CHAIN, ["d", "e"])) == {
+    assert needed_launches(CHAIN, ["d", "e"]) == (0, 1, 2, 3, 4)
+    assert needed_launches(CHAIN, ["e"]) == (0, 4)
+    assert needed_launches(CHAIN, ["b"]) == (0, 1)
+    assert lifetimes(CHAIN, needed_launches(CHAIN, ["d", "e"])) == {
         "x": (0, 3), "a": (0, 4), "b": (1, 2), "c": (2, 3), "d": (3, 3), "e": (4, 4)}
 
 
@@ -40,7 +40,7 @@ def test_tensors_that_are_alive_at_once_lie_apart(seed):
     rng = np.random.default_rng(seed)
     spans = {f"t{number}": tuple(sorted(map(int, rng.integers(0, 6, 2)))) for number in range(8)}
     sizes = {name: int(rng.integers(0, 500)) for name in spans}
-    places, total = placed(spans, sizes)
+    places, total = assign_offsets(spans, sizes)
     for one in spans:
         assert 0 <= places[one] <= places[one] + sizes[one] <= total
         for other in spans:
@@ -50,7 +50,7 @@ def test_tensors_that_are_alive_at_once_lie_apart(seed):
 
 
 def test_tensors_of_other_times_share_memory():
-    places, total = placed({"a": (0, 1), "b": (1, 2), "c": (2, 3), "d": (3, 4)}, dict.fromkeys("abcd", 64))
+    places, total = assign_offsets({"a": (0, 1), "b": (1, 2), "c": (2, 3), "d": (3, 4)}, dict.fromkeys("abcd", 64))
     assert total == 128
     assert places["a"] == places["c"]
 
@@ -108,7 +108,7 @@ def test_a_runner_checks_arrays(runner):
     of, nine = Structure({lengths: [3]}), np.zeros(9, np.float32)
     with pytest.raises(TypeError, match="program chain: missing tensors d, x"):
         runner(of, {"e": np.zeros(3, np.float32)})
-    with pytest.raises(TypeError, match="program chain has no tensor z that could be given; there are: x, a, b"):
+    with pytest.raises(TypeError, match="program chain has no tensor z to pass; there are: x, a, b"):
         runner(of, {"x": nine, "z": nine})
     for wrong in (nine[:8], nine.astype(np.float64), np.zeros(18, np.float32)[::2]):
         with pytest.raises(ValueError, match=r"its storage is contiguous, 9 elements of float32"):

@@ -24,7 +24,7 @@ from sparloom.ragged import (
     reorder,
 )
 from sparloom.ragged.structure import Prelude
-from sparloom.ragged.table_code import closure
+from sparloom.ragged.table_code import prelude_kernels
 from sparloom.ragged.tensor import Pointers
 from sparloom.ragged.workloads import sparse_score_offsets
 
@@ -52,7 +52,7 @@ def test_a_level_inside_of_one_dimension_shares_the_table_of_the_dimension_graph
 
 def test_tables_are_built_after_those_that_their_sizes_are_made_of():
     (pointers,) = (table for table in tables(SCORES, pointer_steps) if isinstance(table, Pointers))
-    kernels = closure((pointers,))
+    kernels = prelude_kernels((pointers,))
     of = Structure({lengths: [3, 0, 2]}, compiler=None)  # can build nothing but what is prepared
     of.prepare(Prelude(kernels, InterpretedLibrary([each.kernel for each in kernels])))
     assert of.table(pointers).size == 5 * 2 + 1
@@ -76,7 +76,7 @@ def test_bulk_padding_has_positions_behind_the_last_sequence_only(axes):
         values = RaggedTensor.from_packed(given.tensors()["x"], of, np.arange(5, dtype=np.float32)).data
         np.testing.assert_array_equal(interpreted(given, of, pointer_steps, x=values)["y"], np.arange(5))
     else:
-        with pytest.raises(IllegalSchedule, match="tensor x: bulk padding of row inside of several dimensions has no"):
+        with pytest.raises(IllegalSchedule, match="tensor x: bulk padding of row inside several dimensions has no"):
             lower(given, access=pointer_steps)
 
 

@@ -71,9 +71,9 @@ def test_fused_dimensions_are_one():
 
 
 @pytest.mark.parametrize(("step", "message"), [
-    (lambda: reorder_dimensions(SCORES, "s", ("col", "batch")), "dimension col cannot be stored outside of batch"),
+    (lambda: reorder_dimensions(SCORES, "s", ("col", "batch")), "dimension col cannot be stored outside batch"),
     (lambda: reorder_dimensions(SCORES, "s", ("col", "col")), "names a dimension twice"),
-    (lambda: split_dimension(SCORES, "s", "col", 0), "cannot be cut into blocks of 0: take a positive int"),
+    (lambda: split_dimension(SCORES, "s", "col", 0), "cannot be split into blocks of 0: use a positive int"),
     (lambda: split_dimension(SCORES, "s", "batch", 2), "lengths has no entry beyond its end"),
     (lambda: split_dimension(SCORES, "s", "inner", 2), "tensor s stores no dimension inner; there are: batch, row"),
     (lambda: split_dimension(SCORES, "t", "inner", 2), "has no tensor t; there are"),

@@ -104,11 +104,12 @@ def test_a_mask_has_the_elements_of_the_structure(of):
 def test_a_mask_without_holes_is_asked_for(of):
     padded, mask = RaggedTensor.zeros(tokens, of).to_padded()
     mask[2] = [True, False, True]
-    with pytest.raises(ValueError, match=r"tensor x from a mask whose slice \(2,\) has element 2, but not 1: a slice"):
+    with pytest.raises(ValueError, match=r"tensor x from a mask whose slice \(2,\) has element 2,"
+                                         r" but not 1: the elements of a slice"):
         RaggedTensor.from_padded(tokens, of, padded, mask=mask)
-    with pytest.raises(ValueError, match=r"a mask of int64 and shape \(3, 3\): it takes bool of shape \(3, 3\), true"):
+    with pytest.raises(ValueError, match=r"a mask of int64 and shape \(3, 3\): give bool of shape \(3, 3\), true"):
         RaggedTensor.from_padded(tokens, of, padded, mask=mask.astype(np.int64))
-    with pytest.raises(ValueError, match=r"of bool and shape \(3, 2\): it takes bool of shape \(3, 3\)"):
+    with pytest.raises(ValueError, match=r"of bool and shape \(3, 2\): give bool of shape \(3, 3\)"):
         RaggedTensor.from_padded(tokens, of, padded, mask=mask[:, :2])
     with pytest.raises(ValueError, match=r"tensor x from an array of shape \(3, 3\): it has 3 dimensions"):
         RaggedTensor.from_padded(tokens, of, padded[..., 0], mask=mask)
@@ -126,11 +127,11 @@ def test_cu_seqlens_are_those_of_the_structure(of):
 
 @pytest.mark.parametrize(("given", "message"), [
     ([1, 3], "that start with 1: they start with 0"),
-    ([0, 3, 2, 5], "whose entry 2 is 2, after 3: they do not fall"),
-    (np.array([0, 3, 2, 5], dtype=np.uint64), "whose entry 2 is 2, after 3: they do not fall"),
-    ([0.0, 5.0], "of float64 and shape (2,): they are integers, one more than there are slices"),
-    (np.zeros(0, np.int32), "of int32 and shape (0,): they are integers"),
-    ([[0, 5]], "of int64 and shape (1, 2): they are integers"),
+    ([0, 3, 2, 5], "whose entry 2 is 2, after 3: they must not decrease"),
+    (np.array([0, 3, 2, 5], dtype=np.uint64), "whose entry 2 is 2, after 3: they must not decrease"),
+    ([0.0, 5.0], "of float64 and shape (2,): give a vector of integers, one more than there are slices"),
+    (np.zeros(0, np.int32), "of int32 and shape (0,): give a vector of integers"),
+    ([[0, 5]], "of int64 and shape (1, 2): give a vector of integers"),
 ])
 def test_cu_seqlens_are_checked(given, message):
     with pytest.raises(ValueError, match=re.escape(f"tensor x from cu_seqlens {message}")):
@@ -141,9 +142,9 @@ def test_cu_seqlens_are_checked(given, message):
     ("a mask", RaggedTensor.from_padded), ("cu_seqlens", RaggedTensor.from_packed)])
 def test_something_tells_the_lengths(told, make):
     triangle = Tensor("t", {batch: batches(), row: lengths(batch), col: row + 1})
-    with pytest.raises(ValueError, match=f"tensor x without a structure: give one, or {told}, from which lengths"):
+    with pytest.raises(ValueError, match=f"tensor x without a structure: give one, or {told} to infer the lengths"):
         make(tokens, None, np.zeros((3, 3, 2), np.float32))
-    with pytest.raises(ValueError, match=rf"tensor t without a structure: {told} would tell the lengths of \[batch"):
+    with pytest.raises(ValueError, match=rf"tensor t without a structure: {told} determines the lengths of \[batch"):
         make(triangle, None, np.zeros((3, 3, 3), np.float32))
 
 

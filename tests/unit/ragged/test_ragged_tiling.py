@@ -8,7 +8,7 @@ from ragged_cases import CASES, col, expected, lengths, operands, row
 from sparloom.ir import Binary, Const, Expr, Ref, pretty_expr, simplify_expr
 from sparloom.ops import assert_close
 from sparloom.ragged import RaggedTensor, Structure, interpreted, pad_loop, pad_storage, reorder, split, unroll
-from sparloom.ragged.dimensions import replaced, round_up, without_inner
+from sparloom.ragged.dimensions import round_up, substitute, without_inner
 from sparloom.ragged.layout import evaluate
 
 ROW = simplify_expr(Ref("outer") * 8 + Ref("inner"))
@@ -28,7 +28,7 @@ def floor(expr: Expr, multiple: int) -> Expr:
     (Binary("//", Ref("row") + Ref("n"), Const(8)), None),
 ])
 def test_the_inner_loop_vanishes_where_a_tile_is_whole(extent, text):
-    expr = simplify_expr(replaced(extent, {"row": ROW}))
+    expr = simplify_expr(substitute(extent, {"row": ROW}))
     simple = without_inner(expr, "inner", 8)
     assert pretty_expr(simple) == text if text is not None else simple == expr
     outer, inner = (each.reshape(-1) for each in np.meshgrid(np.arange(5), np.arange(8)))

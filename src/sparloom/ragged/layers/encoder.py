@@ -79,20 +79,20 @@ from sparloom.ragged.layers.tokens import (
     batch,
     channel,
     col,
+    define_norm,
+    define_norm_gradients,
     dim,
     head,
     hidden,
-    linear,
     model,
-    norm,
-    norm_backward,
     part,
     pos,
-    scheduled_norm,
-    scheduled_norm_backward,
-    scheduled_sum,
-    scheduled_weights,
-    summed,
+    schedule_linear,
+    schedule_norm,
+    schedule_norm_gradients,
+    schedule_token_sum,
+    schedule_weight_gradient,
+    sum_over_tokens,
 )
 from sparloom.ragged.program import (
     Operation,
@@ -113,13 +113,6 @@ from sparloom.ragged.schedule.operations import decompose_reduction, inline, nar
 from sparloom.ragged.schedule.storage import reorder_dimensions, split_dimension
 from sparloom.ragged.tensor import Tensor
 
-__all__ = [
-    "KEPT", "LENGTHS", "EncoderSchedule", "EncoderShape", "attention", "attention_backward", "device_attention",
-    "device_encoder_layer", "device_mixing", "encoder_backward", "encoder_layer", "linear", "mix_backward", "mixing",
-    "norm", "scheduled_attention", "scheduled_attention_backward", "scheduled_encoder_backward",
-    "scheduled_encoder_layer", "scheduled_mix_backward", "scheduled_mixing", "scheduled_norm", "seen_by", "stepped",
-]
-
 along = Dim("along")  # queries and keys in their product, so that no tile of it is taken for one of values
 
 
@@ -129,7 +122,7 @@ def attention(shape: EncoderShape) -> Program:
     x[batch, pos, model], w_qkv[model, part, head, dim] with q, k, v as parts, b_qkv[part, head, dim],
     w_out[head, dim, channel], b_out[channel].
     """
-    return program("attention", _attention(shape, residual=False))
+    return program("attention", _define_attention(shape, residual=False))
 
 
 def mixing(shape: EncoderShape) -> Program:
@@ -138,7 +131,7 @@ def mixing(shape: EncoderShape) -> Program:
     mixed[batch, pos, head, dim] of qkv[batch, pos, part, head, dim].
     """
     qkv = Tensor("qkv", {**TOKENS, part: 3, head: shape.heads, dim: shape.head_width})
-    return program("mixing", _mixing(shape, qkv))
+    return program("mixing", _define_mixing(shape, qkv))
 
 
 def encoder_layer(shape: EncoderShape) -> Program:
@@ -147,8 +140,8 @@ def encoder_layer(shape: EncoderShape) -> Program:
     Beside the tensors of `attention`: w_in[channel, hidden], b_in[hidden], w_back[hidden, model], b_back[model];
     gain and shift of the norms: gain_1[channel], shift_1[channel], gain_2[model], shift_2[model].
     """
-    *before, attended = _attention(shape, residual=True)
-    norm_1 = norm(attended, "1", channel, width=shape.width, epsilon=shape.epsilon)
+    *before, attended = _define_attention(shape, residual=True)
+    norm_1 = define_norm(attended, "1", channel, width=shape.width, epsilon=shape.epsilon)
     first = norm_1[-1]
     w_in = Tensor("w_in", {channel: shape.width, hidden: shape.hidden})
     b_in = Tensor("b_in", {hidden: shape.hidden})
@@ -159,20 +152,20 @@ def encoder_layer(shape: EncoderShape) -> Program:
     fed = compute("fed", {**TOKENS, model: shape.width}, sum_over(
         {hidden: shape.hidden}, active[batch, pos, hidden] * w_back[hidden, model])
         + b_back[model] + first[batch, pos, model])
-    norm_2 = norm(fed, "2", model, width=shape.width, epsilon=shape.epsilon)
+    norm_2 = define_norm(fed, "2", model, width=shape.width, epsilon=shape.epsilon)
     return program("encoder", [*before, attended, *norm_1, active, fed, *norm_2])
 
 
 def scheduled_mixing(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
     """Schedule `mixing` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer`."""
-    return _schedule_mixing(mixing(stepped(shape, chosen)), chosen, ())
+    return _schedule_mixing(mixing(with_step(shape, chosen)), chosen, ())
 
 
 def scheduled_attention(shape: EncoderShape, chosen: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
     """Schedule `attention` for a CPU; `kept` and errors as in `scheduled_encoder_layer`."""
-    given = linear(attention(stepped(shape, chosen)), "qkv", "dim", "model", chosen)
+    given = schedule_linear(attention(with_step(shape, chosen)), "qkv", "dim", "model", chosen)
     given = _schedule_mixing(given, chosen, kept)
-    return linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
+    return schedule_linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
 
 
 def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
@@ -184,33 +177,33 @@ def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule, *, kep
     Raises:
         IllegalSchedule: the step of a causal shape is no multiple of the tile of queries.
     """
-    given = linear(encoder_layer(stepped(shape, chosen)), "qkv", "dim", "model", chosen)
+    given = schedule_linear(encoder_layer(with_step(shape, chosen)), "qkv", "dim", "model", chosen)
     given = _schedule_mixing(given, chosen, kept)
-    given = linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
-    given = linear(given, "active", "hidden", "channel", chosen)
-    given = linear(given, "fed", "model", "hidden", chosen)
+    given = schedule_linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
+    given = schedule_linear(given, "active", "hidden", "channel", chosen)
+    given = schedule_linear(given, "fed", "model", "hidden", chosen)
     for number, last in (("1", "channel"), ("2", "model")):
-        given = scheduled_norm(given, number, last, kept)
+        given = schedule_norm(given, number, last, kept)
     return given
 
 
-def stepped(shape: EncoderShape, chosen: EncoderSchedule) -> EncoderShape:
+def with_step(shape: EncoderShape, chosen: EncoderSchedule) -> EncoderShape:
     """Let rows of a tile of queries end at the same score."""
     step = shape.step or chosen.queries
     if shape.causal and step % chosen.queries:
-        raise IllegalSchedule(f"causal attention in steps of {step} with {chosen.queries} queries in a tile: take a "
+        raise IllegalSchedule(f"causal attention in steps of {step} with {chosen.queries} queries in a tile: use a "
                               f"multiple of {chosen.queries} as the step")
     return replace(shape, step=step)
 
 
-def _attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
+def _define_attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
     heads, width, size = shape.heads, shape.head_width, shape.width
     x = Tensor("x", {**TOKENS, model: size})
     w_qkv = Tensor("w_qkv", {model: size, part: 3, head: heads, dim: width})
     b_qkv = Tensor("b_qkv", {part: 3, head: heads, dim: width})
     qkv = compute("qkv", {**TOKENS, part: 3, head: heads, dim: width}, sum_over(
         {model: size}, x[batch, pos, model] * w_qkv[model, part, head, dim]) + b_qkv[part, head, dim])
-    *before, mixed = _mixing(shape, qkv)
+    *before, mixed = _define_mixing(shape, qkv)
     w_out = Tensor("w_out", {head: heads, dim: width, channel: size})
     b_out = Tensor("b_out", {channel: size})
     out = sum_over({head: heads, dim: width}, mixed[batch, pos, head, dim] * w_out[head, dim, channel]) + b_out[channel]
@@ -218,7 +211,7 @@ def _attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
     return [qkv, *before, mixed, attended]
 
 
-def seen_by(shape: EncoderShape, query: Dim) -> Expr:
+def visible_keys(shape: EncoderShape, query: Dim) -> Expr:
     """Count the keys that scores are computed for."""
     if not shape.causal or not shape.triangles:
         return LENGTHS(batch)
@@ -226,12 +219,12 @@ def seen_by(shape: EncoderShape, query: Dim) -> Expr:
     return minimum(LENGTHS(batch), (query // step + 1) * step)
 
 
-def _mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
+def _define_mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operation]:
     heads, width = shape.heads, shape.head_width
     keys, values = (compute(name, {batch: BATCHES(), head: heads, col: LENGTHS(batch), dim: width},
                             qkv[batch, col, number, head, dim]) for number, name in ((1, "keys"), (2, "values")))
     rows: Mapping[Dim, Expr | int] = {batch: BATCHES(), head: heads, pos: LENGTHS(batch)}
-    seen = seen_by(shape, pos)
+    seen = visible_keys(shape, pos)
     scores = compute("scores", {**rows, col: seen}, sum_over(
         {along: width}, qkv[batch, pos, 0, head, along] * keys[batch, head, col, along]))
     score, first = scores[batch, head, pos, col], less(col, pos + 1)
@@ -256,15 +249,15 @@ def _schedule_mixing(given: Program, chosen: EncoderSchedule, kept: Collection[s
         given = compute_at(given, producer, "mixed", "pos_outer", local=producer not in kept)
     for producer in ("keys", "values"):
         given = compute_at(given, producer, "mixed", "batch_head", local=True)
-    given = _by_panels(given, "scores", "keys", cut="col", along="dim", size=chosen.panel)
-    given = _by_panels(given, "mixed", "values", cut="dim", along="col", size=chosen.panel)
+    given = _multiply_by_panels(given, "scores", "keys", cut="col", along="dim", size=chosen.panel)
+    given = _multiply_by_panels(given, "mixed", "values", cut="dim", along="col", size=chosen.panel)
     given = split(given, "values", "dim", chosen.panel)
     for nest in ("values", "weights", "peak", "total"):
         given = vectorise(given, nest, given.nest(nest).loops[-1].name)
     return parallel(given, "mixed", "batch_head")
 
 
-def _by_panels(given: Program, nest: str, operand: str, *, cut: str, along: str, size: int) -> Program:
+def _multiply_by_panels(given: Program, nest: str, operand: str, *, cut: str, along: str, size: int) -> Program:
     """Multiply a tile of a nest with one panel of an operand after the other, as which it is stored."""
     given = reorder_dimensions(split_dimension(given, operand, cut, size), operand, (
         f"{cut}_block", along, f"{cut}_within"))
@@ -277,7 +270,7 @@ def _by_panels(given: Program, nest: str, operand: str, *, cut: str, along: str,
 (query,) = dims("query")
 
 
-def mix_backward(shape: EncoderShape, d_mixed: Operation) -> list[Operation | Part]:
+def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation) -> list[Operation | Part]:
     """Define d_qkv[batch, pos, part, head, dim].
 
     Reads qkv and mixed, and peak and total[batch, head, pos] of the way forward.
@@ -289,7 +282,7 @@ def mix_backward(shape: EncoderShape, d_mixed: Operation) -> list[Operation | Pa
     peak, total = Tensor("peak", rows), Tensor("total", rows)
     keys, values = (compute(name, {batch: BATCHES(), head: heads, dim: width, col: LENGTHS(batch)},
                             qkv[batch, col, number, head, dim]) for number, name in ((1, "keys"), (2, "values")))
-    seen, scale = seen_by(shape, pos), real(width**-0.5)
+    seen, scale = visible_keys(shape, pos), real(width**-0.5)
     pairs = {**rows, col: seen}
     scores = compute("scores", pairs, sum_over(
         {dim: width}, qkv[batch, pos, 0, head, dim] * keys[batch, head, dim, col]))
@@ -304,7 +297,7 @@ def mix_backward(shape: EncoderShape, d_mixed: Operation) -> list[Operation | Pa
     d_qkv = Tensor("d_qkv", {**TOKENS, **of_heads})
 
     def over_queries(value: Expr) -> Expr:
-        seeing = where(less(pos, seen_by(shape, query)), value, real(0.0)) if shape.causal else value
+        seeing = where(less(pos, visible_keys(shape, query)), value, real(0.0)) if shape.causal else value
         return sum_over({query: LENGTHS(batch)}, seeing)
 
     return [
@@ -318,7 +311,7 @@ def mix_backward(shape: EncoderShape, d_mixed: Operation) -> list[Operation | Pa
     ]
 
 
-def scheduled_mix_backward(given: Program, shape: EncoderShape, *, queries: int) -> Program:
+def schedule_mixing_gradients(given: Program, shape: EncoderShape, *, queries: int) -> Program:
     """Schedule `mix_backward`: in parallel over sequences and heads, by tiles of queries.
 
     The three results share their loops, so that weights and scores are computed once, in arrays of one tile.
@@ -357,7 +350,7 @@ def attention_backward(shape: EncoderShape) -> Program:
     """Define the gradients of `attention`, unscheduled; outputs: d_x, then those of w_qkv, b_qkv, w_out, b_out."""
     attended = Tensor("d_attended", {**TOKENS, channel: shape.width})
     outputs = ["d_x", "d_w_qkv", "d_b_qkv", "d_w_out", "d_b_out"]
-    return program("attention_backward", _attention_gradients(shape, attended, residual=False), outputs)
+    return program("attention_backward", _define_attention_gradients(shape, attended, residual=False), outputs)
 
 
 def encoder_backward(shape: EncoderShape) -> Program:
@@ -367,49 +360,49 @@ def encoder_backward(shape: EncoderShape) -> Program:
     active, first = Tensor("active", {**TOKENS, hidden: many}), Tensor("norm_1", {**TOKENS, channel: size})
     w_back, w_in = Tensor("w_back", {model: size, hidden: many}), Tensor("w_in", {hidden: many, channel: size})
     upstream = Tensor("d_norm_2", {**TOKENS, model: size})
-    norm_2 = norm_backward("2", fed, upstream, last=model, width=size)
+    norm_2 = define_norm_gradients("2", fed, upstream, last=model, width=size)
     d_fed = next(each for each in norm_2 if each.name == "d_fed")
     d_active = compute("d_active", {**TOKENS, hidden: many}, where(
         less(real(0.0), active[batch, pos, hidden]),
         sum_over({model: size}, d_fed[batch, pos, model] * w_back[model, hidden]), real(0.0)))
     d_first = compute("d_norm_1", {**TOKENS, channel: size}, sum_over(
         {hidden: many}, d_active[batch, pos, hidden] * w_in[hidden, channel]) + d_fed[batch, pos, channel])
-    norm_1 = norm_backward("1", attended, d_first, last=channel, width=size)
+    norm_1 = define_norm_gradients("1", attended, d_first, last=channel, width=size)
     d_attended = next(each for each in norm_1 if each.name == "d_attended")
     outputs = ["d_x", "d_w_qkv", "d_b_qkv", "d_w_out", "d_b_out", "d_w_in", "d_b_in", "d_w_back", "d_b_back",
                "d_gain_1", "d_shift_1", "d_gain_2", "d_shift_2"]
     return program("encoder_backward", [
         *norm_2,
-        summed("d_w_back", {model: size, hidden: many}, d_fed[batch, pos, model] * active[batch, pos, hidden]),
-        summed("d_b_back", {model: size}, d_fed[batch, pos, model]),
+        sum_over_tokens("d_w_back", {model: size, hidden: many}, d_fed[batch, pos, model] * active[batch, pos, hidden]),
+        sum_over_tokens("d_b_back", {model: size}, d_fed[batch, pos, model]),
         d_active,
-        summed("d_w_in", {hidden: many, channel: size},
-               d_active[batch, pos, hidden] * first[batch, pos, channel]),
-        summed("d_b_in", {hidden: many}, d_active[batch, pos, hidden]),
-        d_first, *norm_1, *_attention_gradients(shape, d_attended, residual=True)], outputs)
+        sum_over_tokens("d_w_in", {hidden: many, channel: size},
+                        d_active[batch, pos, hidden] * first[batch, pos, channel]),
+        sum_over_tokens("d_b_in", {hidden: many}, d_active[batch, pos, hidden]),
+        d_first, *norm_1, *_define_attention_gradients(shape, d_attended, residual=True)], outputs)
 
 
 def scheduled_attention_backward(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
     """Schedule `attention_backward` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer`."""
-    shape = stepped(shape, chosen)
+    shape = with_step(shape, chosen)
     return _schedule_attention_gradients(attention_backward(shape), shape, chosen)
 
 
 def scheduled_encoder_backward(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
     """Schedule `encoder_backward` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer`."""
-    shape = stepped(shape, chosen)
+    shape = with_step(shape, chosen)
     given = encoder_backward(shape)
     for number, inward in (("2", "d_fed"), ("1", "d_attended")):
-        given = scheduled_norm_backward(given, number, inward, cols=COLS)
+        given = schedule_norm_gradients(given, number, inward, cols=COLS)
     for name, column, reduction in (("back", "hidden", "model"), ("in", "channel", "hidden")):
-        given = scheduled_weights(given, f"d_w_{name}", 1, tile=TILE)
-        given = scheduled_sum(given, f"d_b_{name}", cols=COLS)
-        given = linear(given, "d_active" if name == "back" else "d_norm_1", column, reduction, chosen)
+        given = schedule_weight_gradient(given, f"d_w_{name}", 1, tile=TILE)
+        given = schedule_token_sum(given, f"d_b_{name}", cols=COLS)
+        given = schedule_linear(given, "d_active" if name == "back" else "d_norm_1", column, reduction, chosen)
     return _schedule_attention_gradients(given, shape, chosen)
 
 
-def _attention_gradients(shape: EncoderShape, d_attended: Tensor | Operation, *, residual: bool
-                         ) -> list[Operation | Part]:
+def _define_attention_gradients(shape: EncoderShape, d_attended: Tensor | Operation, *, residual: bool
+                                ) -> list[Operation | Part]:
     """From the gradient of what comes out of attention to those of its tokens and weights."""
     size, of_head = shape.width, {head: shape.heads, dim: shape.head_width}
     of_heads = {part: 3, **of_head}
@@ -417,45 +410,45 @@ def _attention_gradients(shape: EncoderShape, d_attended: Tensor | Operation, *,
     mixed, x = Tensor("mixed", {**TOKENS, **of_head}), Tensor("x", {**TOKENS, model: size})
     d_mixed = compute("d_mixed", {**TOKENS, **of_head}, sum_over(
         {channel: size}, d_attended[batch, pos, channel] * w_out[channel, head, dim]))
-    mix = mix_backward(shape, d_mixed)
+    mix = define_mixing_gradients(shape, d_mixed)
     d_qkv = mix[-1].operation.output
     inward = sum_over(of_heads, d_qkv[batch, pos, part, head, dim] * w_qkv[part, head, dim, model])
     return [
-        summed("d_w_out", {channel: size, **of_head},
-               d_attended[batch, pos, channel] * mixed[batch, pos, head, dim]),
-        summed("d_b_out", {channel: size}, d_attended[batch, pos, channel]),
+        sum_over_tokens("d_w_out", {channel: size, **of_head},
+                        d_attended[batch, pos, channel] * mixed[batch, pos, head, dim]),
+        sum_over_tokens("d_b_out", {channel: size}, d_attended[batch, pos, channel]),
         d_mixed, *mix,
-        summed("d_w_qkv", {**of_heads, model: size},
-               d_qkv[batch, pos, part, head, dim] * x[batch, pos, model]),
-        summed("d_b_qkv", of_heads, d_qkv[batch, pos, part, head, dim]),
+        sum_over_tokens("d_w_qkv", {**of_heads, model: size},
+                        d_qkv[batch, pos, part, head, dim] * x[batch, pos, model]),
+        sum_over_tokens("d_b_qkv", of_heads, d_qkv[batch, pos, part, head, dim]),
         compute("d_x", {**TOKENS, model: size}, inward + d_attended[batch, pos, model] if residual else inward),
     ]
 
 
 def _schedule_attention_gradients(given: Program, shape: EncoderShape, chosen: EncoderSchedule) -> Program:
-    given = linear(given, "d_mixed", "dim", "channel", chosen)
-    given = scheduled_mix_backward(given, shape, queries=chosen.queries)
+    given = schedule_linear(given, "d_mixed", "dim", "channel", chosen)
+    given = schedule_mixing_gradients(given, shape, queries=chosen.queries)
     given = fuse(fuse(given, "d_x", "part", "head"), "d_x", "part_head", "dim")
-    given = linear(given, "d_x", "model", "part_head_dim", chosen)
+    given = schedule_linear(given, "d_x", "model", "part_head_dim", chosen)
     for name, outs in (("out", 1), ("qkv", 3)):
-        given = scheduled_weights(given, f"d_w_{name}", outs, tile=TILE)
-        given = scheduled_sum(given, f"d_b_{name}", cols=COLS)
+        given = schedule_weight_gradient(given, f"d_w_{name}", outs, tile=TILE)
+        given = schedule_token_sum(given, f"d_b_{name}", cols=COLS)
     return given
 
 
 def device_mixing(shape: EncoderShape) -> Program:
     """Schedule `mixing`."""
-    return _all(_unstored(mixing(shape)))
+    return _one_kernel_each(_unstored(mixing(shape)))
 
 
 def device_attention(shape: EncoderShape) -> Program:
     """Schedule `attention`."""
-    return _all(_unstored(attention(shape)))
+    return _one_kernel_each(_unstored(attention(shape)))
 
 
 def device_encoder_layer(shape: EncoderShape) -> Program:
     """Schedule `encoder_layer`."""
-    return _all(_unstored(encoder_layer(shape)))
+    return _one_kernel_each(_unstored(encoder_layer(shape)))
 
 
 ROW_DIMENSIONS = {"scores": 3, "peak": 3, "weights": 3, "total": 3}
@@ -466,7 +459,7 @@ def _unstored(given: Program) -> Program:
     return inline(inline(given, "keys"), "values")
 
 
-def _all(given: Program) -> Program:
+def _one_kernel_each(given: Program) -> Program:
     for nest in [nest.name for nest in given.nests()]:
         given = one_block_per_row(given, nest, ROW_DIMENSIONS.get(nest, 2))
     return given

@@ -30,16 +30,11 @@ from sparloom.ragged.layers.tokens import (
     scheduled_softmax,
     scheduled_softmax_backward,
 )
-from sparloom.ragged.layout import evaluate, size, stored
+from sparloom.ragged.layout import evaluate, storage_size, stored_dims
 from sparloom.ragged.program import Program
 from sparloom.ragged.runtime import Runner
 from sparloom.ragged.structure import Structure
-from sparloom.ragged.tensor import Change, FusedDims, SplitDim, Stored, Table, Tensor
-
-__all__ = [
-    "Layer", "Weight", "arranged", "compiled_attention", "compiled_encoder_layer", "compiled_layer_norm",
-    "compiled_softmax",
-]
+from sparloom.ragged.tensor import Change, FusedDims, SplitDim, StoredDims, Table, Tensor
 
 
 def arranged(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -57,7 +52,7 @@ def arranged(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = None) 
     Raises:
         ValueError: an extent varies, or values have another shape.
     """
-    kept = stored(tensor)
+    kept = stored_dims(tensor)
     if tensor.bulk or not all(isinstance(extent, Const) for _, extent in (*tensor.axes, *kept.axes)):
         raise ValueError(f"tensor {tensor.name} has extents that vary: use RaggedTensor.from_padded")
     shape = tuple(int(extent.value) for _, extent in tensor.axes)
@@ -66,7 +61,7 @@ def arranged(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = None) 
     multiples = dict(tensor.padding)
     for place, (dim, _) in enumerate(tensor.axes):
         values = _padded(values, place, multiples.get(dim, 1))
-    names = stored(replace(tensor, changes=()))
+    names = stored_dims(replace(tensor, changes=()))
     for change in tensor.changes:
         values = _changed(values, names, change, tensor.name)
         names = change.applied(tensor.name, names)
@@ -76,7 +71,7 @@ def arranged(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = None) 
     return out
 
 
-def _changed(values: np.ndarray, names: Stored, change: Change, owner: str) -> np.ndarray:
+def _changed(values: np.ndarray, names: StoredDims, change: Change, owner: str) -> np.ndarray:
     """Look at an array in the dimensions after a change.
 
     Args:
@@ -84,13 +79,13 @@ def _changed(values: np.ndarray, names: Stored, change: Change, owner: str) -> n
     """
     match change:
         case SplitDim(name, factor):
-            at = names.position(owner, name)
+            at = names.index(owner, name)
             values = _padded(values, at, factor)
             return values.reshape((*values.shape[:at], values.shape[at] // factor, factor, *values.shape[at + 1:]))
         case FusedDims(outer):
-            at = names.position(owner, outer)
+            at = names.index(owner, outer)
             return values.reshape((*values.shape[:at], values.shape[at] * values.shape[at + 1], *values.shape[at + 2:]))
-    here = [names.position(owner, name) for name in change.names]
+    here = [names.index(owner, name) for name in change.names]
     order = list(range(values.ndim))
     for to, at in zip(sorted(here), here, strict=True):
         order[to] = at
@@ -124,7 +119,7 @@ class Weight:
     @cached_property
     def elements(self) -> int:
         """Number of elements of the storage, padding included."""
-        return int(evaluate(size(self.tensor), {}, _no_table))
+        return int(evaluate(storage_size(self.tensor), {}, _no_table))
 
     def packed(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Copy a parameter, of any shape with as many elements, to the storage of the program; see `arranged`."""

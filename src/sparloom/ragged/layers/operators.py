@@ -76,11 +76,6 @@ from sparloom.ragged.schedule.operations import hfuse, inline, offload, split_op
 from sparloom.ragged.schedule.storage import pad_loop, pad_storage, reorder_dimensions, split_dimension
 from sparloom.ragged.tensor import Tensor
 
-__all__ = [
-    "ATTENTION_LOOPS", "ATTENTION_OPERATORS", "PADDED_ATTENTION", "PADDING_CHANGES", "SPLIT_ARMS", "SPLIT_OPERATORS",
-    "TokenExtents", "equal_tokens", "ragged_tokens", "stored_densely",
-]
-
 TILE = 64  # tokens
 COLUMNS = 16  # columns of weights that lie side by side
 

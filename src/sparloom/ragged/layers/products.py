@@ -14,14 +14,9 @@ from sparloom.ragged.program import Operation, Program, compute, less, minimum, 
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import fuse, one_block_per_row, parallel, remap, reorder, split, unroll, vectorise
 from sparloom.ragged.schedule.operations import offload, split_operation
-from sparloom.ragged.schedule.storage import PANEL, copied_to_panels, pad_loop, pad_storage
+from sparloom.ragged.schedule.storage import PANEL, pad_loop, pad_storage, store_in_panels
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Length, Tensor
-
-__all__ = [
-    "balanced_trmm", "device_trmm", "device_vgemm", "scheduled_vgemm", "split_trmm", "tiled_trmm", "tiled_vgemm",
-    "trmm", "trmm_structure", "unsplit_trmm", "vgemm", "vgemm_structure",
-]
 
 item, row, col, inner = dims("item row col inner")
 PRODUCTS = Length("products")
@@ -62,7 +57,7 @@ def tiled_vgemm(*, rows: int = 48, cols: int = 256, panel: int = PANEL, depth: i
     given = reorder(given, "c", ("item", "col_outer", "inner_outer", "row_outer", "row_inner", "col_inner",
                                  "inner_inner"))
     given = compute_at(fuse(given, "c", "item", "col_outer"), "near", "c", "item_col_outer", local=True)
-    given = copied_to_panels(given, "near", panel=panel, depth=depth)
+    given = store_in_panels(given, "near", panel=panel, depth=depth)
     given = split(given, "c", "col_inner", panel)
     tile = ("row_inner", "col_inner_inner", "inner_inner")
     given = offload(reorder(given, "c", ("inner_outer", "row_outer", "col_inner_outer", *tile)), "c", *tile)
@@ -173,7 +168,7 @@ def tiled_trmm(*, rows: int = 24, cols: int = 256, panel: int = PANEL, depth: in
         "col_outer", "row_outer", "row_inner", "col_inner", "inner"))
     given = compute_at(given, "even", "out", "row_outer", local=True)
     given = compute_at(given, "near", "out", "col_outer", local=True)
-    given = copied_to_panels(vectorise(given, "even", "inner"), "near", panel=panel, depth=depth)
+    given = store_in_panels(vectorise(given, "even", "inner"), "near", panel=panel, depth=depth)
     given = split(split(given, "out", "col_inner", panel), "out", "inner", depth)
     tile = ("row_inner", "col_inner_inner", "inner_inner")
     given = offload(reorder(given, "out", ("inner_outer", "col_inner_outer", *tile)), "out", *tile)

@@ -50,12 +50,6 @@ from sparloom.ragged.schedule.storage import PANEL, reorder_dimensions, split_di
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Length, Tensor
 
-__all__ = [
-    "NormSchedule", "SoftmaxSchedule", "layer_norm", "layer_norm_backward", "norm_backward", "scheduled_layer_norm",
-    "scheduled_layer_norm_backward", "scheduled_norm_backward", "scheduled_softmax", "scheduled_softmax_backward",
-    "scheduled_sum", "scheduled_weights", "softmax", "softmax_backward", "structure_of", "summed", "tokens_of",
-]
-
 batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
 BATCHES = Length("batches")
 LENGTHS = Length("lengths", {batch: BATCHES()})
@@ -107,7 +101,7 @@ class EncoderSchedule:
     queries: int = 64
 
 
-def norm(given: Operation | Tensor, number: str, last: Dim, *, width: int, epsilon: float) -> list[Operation]:
+def define_norm(given: Operation | Tensor, number: str, last: Dim, *, width: int, epsilon: float) -> list[Operation]:
     """Standardise tokens: (x - mean) / sqrt(variance + epsilon) * gain + shift."""
     share = real(1 / width)
     gain, shift = (Tensor(f"{name}_{number}", {last: width}) for name in ("gain", "shift"))
@@ -120,8 +114,8 @@ def norm(given: Operation | Tensor, number: str, last: Dim, *, width: int, epsil
     return [mean, spread, standard]
 
 
-def scheduled_norm(given: Program, number: str, last: str, kept: Collection[str], *, rows: int = 1, chunk: int = 16
-                   ) -> Program:
+def schedule_norm(given: Program, number: str, last: str, kept: Collection[str], *, rows: int = 1, chunk: int = 16
+                  ) -> Program:
     """Schedule a norm: a token at a time, or as many rows of one sequence, in parallel."""
     nest, tile = f"norm_{number}", "pos"
     if rows > 1:
@@ -133,7 +127,7 @@ def scheduled_norm(given: Program, number: str, last: str, kept: Collection[str]
     return vectorise(parallel(given, nest, tile, chunk=chunk), nest, last)
 
 
-def linear(given: Program, nest: str, column: str, reduction: str, chosen: EncoderSchedule) -> Program:
+def schedule_linear(given: Program, nest: str, column: str, reduction: str, chosen: EncoderSchedule) -> Program:
     """Schedule a product of all tokens and weights w_..: tiles of rows, panels of columns."""
     operation = given.nest(nest).operation
     weights = next(read.tensor for read in operation.reads if read.tensor.name.startswith("w_"))
@@ -194,12 +188,12 @@ def _structure(lengths: bytes) -> Structure:
     return Structure({LENGTHS: np.frombuffer(lengths, np.int64)})
 
 
-def summed(name: str, axes: Mapping[Dim, Expr | int], value: Expr) -> Operation:
+def sum_over_tokens(name: str, axes: Mapping[Dim, Expr | int], value: Expr) -> Operation:
     """Define the sum of a value over all tokens."""
     return compute(name, axes, sum_over(TOKENS, value))
 
 
-def scheduled_weights(given: Program, nest: str, outs: int, *, tile: tuple[int, int]) -> Program:
+def schedule_weight_gradient(given: Program, nest: str, outs: int, *, tile: tuple[int, int]) -> Program:
     """Schedule the gradient of weights: a product whose reduction runs over all tokens.
 
     Args:
@@ -216,7 +210,7 @@ def scheduled_weights(given: Program, nest: str, outs: int, *, tile: tuple[int, 
     return parallel(offload(given, nest, *dense), nest, tasks)
 
 
-def scheduled_sum(given: Program, nest: str, *, cols: int) -> Program:
+def schedule_token_sum(given: Program, nest: str, *, cols: int) -> Program:
     """Schedule a sum over all tokens, by strips of the last dimension.
 
     Args:
@@ -229,8 +223,8 @@ def scheduled_sum(given: Program, nest: str, *, cols: int) -> Program:
     return vectorise(parallel(given, nest, strips), nest, f"{last}_inner")
 
 
-def norm_backward(number: str, into: Tensor, upstream: Tensor | Operation, *, last: Dim, width: int
-                  ) -> list[Operation]:
+def define_norm_gradients(number: str, into: Tensor, upstream: Tensor | Operation, *, last: Dim, width: int
+                          ) -> list[Operation]:
     """Define d_<into>[batch, pos, last], d_gain_<number> and d_shift_<number>.
 
     Reads gain_<number>[last], and mean_<number> and spread_<number>[batch, pos] of the way forward.
@@ -248,11 +242,11 @@ def norm_backward(number: str, into: Tensor, upstream: Tensor | Operation, *, la
     across = compute(f"across_{number}", TOKENS, sum_over(channels, given * gain * apart) * share * spread * spread)
     inward = compute(f"d_{into.name}", {**TOKENS, **channels}, spread * (
         given * gain - along[batch, pos] - apart * across[batch, pos]))
-    return [along, across, inward, summed(f"d_gain_{number}", channels, given * apart * spread),
-            summed(f"d_shift_{number}", channels, given)]
+    return [along, across, inward, sum_over_tokens(f"d_gain_{number}", channels, given * apart * spread),
+            sum_over_tokens(f"d_shift_{number}", channels, given)]
 
 
-def scheduled_norm_backward(given: Program, number: str, inward: str, *, cols: int, chunk: int = 16) -> Program:
+def schedule_norm_gradients(given: Program, number: str, inward: str, *, cols: int, chunk: int = 16) -> Program:
     """Schedule `norm_backward`: a token at a time, sums in strips of columns."""
     given = fuse(given, inward, "batch", "pos")
     for producer in (f"across_{number}", f"along_{number}"):
@@ -260,7 +254,7 @@ def scheduled_norm_backward(given: Program, number: str, inward: str, *, cols: i
         given = vectorise(given, producer, given.nest(producer).loops[-1].name)
     given = vectorise(parallel(given, inward, "batch_pos", chunk=chunk), inward, given.nest(inward).loops[-1].name)
     for name in ("gain", "shift"):
-        given = scheduled_sum(given, f"d_{name}_{number}", cols=cols)
+        given = schedule_token_sum(given, f"d_{name}_{number}", cols=cols)
     return given
 
 
@@ -282,12 +276,12 @@ class NormSchedule:
 
 def layer_norm(width: int, epsilon: float = 1e-5) -> Program:
     """Define norm_1[batch, pos, model] of x, gain_1[model] and shift_1[model], unscheduled."""
-    return program("layer_norm", norm(_tokens("x", width), "1", model, width=width, epsilon=epsilon))
+    return program("layer_norm", define_norm(_tokens("x", width), "1", model, width=width, epsilon=epsilon))
 
 
 def layer_norm_backward(width: int) -> Program:
     """Define d_x, d_gain_1 and d_shift_1 of d_norm_1, unscheduled; reads what `norm_backward` says."""
-    found = norm_backward("1", _tokens("x", width), _tokens("d_norm_1", width), last=model, width=width)
+    found = define_norm_gradients("1", _tokens("x", width), _tokens("d_norm_1", width), last=model, width=width)
     return program("layer_norm_backward", found, ["d_x", "d_gain_1", "d_shift_1"])
 
 
@@ -298,12 +292,12 @@ def scheduled_layer_norm(width: int, chosen: NormSchedule, *, epsilon: float = 1
     Args:
         kept: results that are stored as a whole, though they are needed in one place only: for gradients.
     """
-    return scheduled_norm(layer_norm(width, epsilon), "1", "model", kept, rows=chosen.rows, chunk=chosen.chunk)
+    return schedule_norm(layer_norm(width, epsilon), "1", "model", kept, rows=chosen.rows, chunk=chosen.chunk)
 
 
 def scheduled_layer_norm_backward(width: int, chosen: NormSchedule) -> Program:
     """Schedule `layer_norm_backward`: as many tokens at a time as forward, one after the other."""
-    return scheduled_norm_backward(layer_norm_backward(width), "1", "d_x", cols=COLS,
+    return schedule_norm_gradients(layer_norm_backward(width), "1", "d_x", cols=COLS,
                                    chunk=chosen.rows * chosen.chunk)
 
 
@@ -361,20 +355,20 @@ def scheduled_softmax(width: int, chosen: SoftmaxSchedule, *, kept: Collection[s
     Raises:
         ValueError: lanes or powers are none that there are.
     """
-    return _scheduled(softmax(width), "weights", ("total", "power", "peak"), chosen, width=width, kept=kept)
+    return _schedule_softmax(softmax(width), "weights", ("total", "power", "peak"), chosen, width=width, kept=kept)
 
 
 def scheduled_softmax_backward(width: int, chosen: SoftmaxSchedule) -> Program:
     """Schedule `softmax_backward` as `scheduled_softmax`."""
-    return _scheduled(softmax_backward(width), "d_x", ("along", "power"), chosen, width=width)
+    return _schedule_softmax(softmax_backward(width), "d_x", ("along", "power"), chosen, width=width)
 
 
 def _columns(width: int) -> dict[Dim, Expr | int]:
     return {batch: BATCHES(), model: width}
 
 
-def _scheduled(given: Program, nest: str, producers: Sequence[str], chosen: SoftmaxSchedule, *, width: int,
-               kept: Collection[str] = ()) -> Program:
+def _schedule_softmax(given: Program, nest: str, producers: Sequence[str], chosen: SoftmaxSchedule, *, width: int,
+                      kept: Collection[str] = ()) -> Program:
     if chosen.lanes not in ("columns", "tokens") or chosen.powers not in ("stored", "twice"):
         raise ValueError(f"a softmax with lanes={chosen.lanes!r} and powers={chosen.powers!r}: give 'columns' or "
                          f"'tokens', and 'stored' or 'twice'")
@@ -386,20 +380,20 @@ def _scheduled(given: Program, nest: str, producers: Sequence[str], chosen: Soft
     elif chosen.cols < width:
         given = split(given, nest, "model", chosen.cols)
         outside, inside = ["model_outer"], ["model_inner", "pos"]
-    inside = _by_lanes(inside, chosen.lanes)
+    inside = _lane_order(inside, chosen.lanes)
     given = reorder(given, nest, ("batch", *outside, *inside))
     if outside:
         given, task = fuse_neighbours(given, nest, 0, 2)
     for producer in (each for each in producers if each != "power" or chosen.powers == "stored"):
         given = compute_at(given, producer, nest, task, local=producer not in kept)
-        loops = _by_lanes([loop.name for loop in given.nest(producer).loops], chosen.lanes)
+        loops = _lane_order([loop.name for loop in given.nest(producer).loops], chosen.lanes)
         given = vectorise(reorder(given, producer, loops), producer, loops[-1])
     if chosen.lanes == "tokens" and chosen.powers == "stored" and len(inside) > 1:
         given = reorder_dimensions(given, "power", ("model", "pos"))
     return parallel(vectorise(given, nest, inside[-1]), nest, task, chunk=chosen.chunk)
 
 
-def _by_lanes(loops: Sequence[str], lanes: str) -> list[str]:
+def _lane_order(loops: Sequence[str], lanes: str) -> list[str]:
     """Put the loop over columns innermost, or that over tokens; a single column has no loop."""
     columns = [each for each in loops if each != "pos"]
     return ["pos", *columns] if lanes == "columns" else [*columns, "pos"]

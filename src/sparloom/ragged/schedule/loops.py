@@ -1,13 +1,4 @@
-"""Change the order of loops.
-
-Cut loops into tiles.
-
-Make one loop of two.
-
-Say how iterations of a loop run.
-
-Balance load: give the iterations of a loop another order.
-"""
+"""Schedule loops: order, tiles, fusion, execution by threads and vector lanes, load balance."""
 
 from __future__ import annotations
 
@@ -18,24 +9,19 @@ from functools import reduce
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Binary, Const, Expr, Ref, fresh, simplify_expr, walk
 from sparloom.ragged.definition import check_accesses
-from sparloom.ragged.dimensions import constant_limit, free, replaced, round_up, without_inner
+from sparloom.ragged.dimensions import constant_bound, free_names, round_up, substitute, without_inner
 from sparloom.ragged.program import Kind, Loop, Nest, Program
 from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Length, Order
 
-__all__ = [
-    "bind_threads", "divides", "fuse", "fuse_neighbours", "one_block_per_row", "parallel", "remap", "reorder", "split",
-    "unroll", "vectorise",
-]
-
 
 def reorder(program: Program, nest: str, order: Sequence[str]) -> Program:
-    """Put loops into another order; those that are not named keep their places.
+    """Change the order of loops; those not named keep their positions.
 
     `for i: for j: for k: S`, order (k, i)  ->  `for k: for j: for i: S`
 
-    Legal when every vloop stays inside of the loops that its extent depends on, parallel loops stay outside of
-    reductions, a simd loop stays innermost, and what is computed at a loop keeps the loops around it. Iterations of the
-    result are independent; a reduction adds in another order.
+    Legal if every vloop stays inside the loops on which its extent depends, parallel loops stay outside reductions, a
+    simd loop stays innermost, and operations computed at a loop keep the loops around them. Iterations of the result
+    are independent; a reduction adds in another order.
 
     Raises:
         IllegalSchedule: names the loops and the remedy.
@@ -45,10 +31,10 @@ def reorder(program: Program, nest: str, order: Sequence[str]) -> Program:
     found = program.nest(nest)
     if len(set(order)) < len(order):
         raise IllegalSchedule(f"{nest}: order {', '.join(order)} names a loop twice")
-    places = sorted(found.position(name) for name in order)
+    positions = sorted(found.position(name) for name in order)
     loops = list(found.loops)
-    for place, name in zip(places, order, strict=True):
-        loops[place] = found.loop(name)
+    for position, name in zip(positions, order, strict=True):
+        loops[position] = found.loop(name)
     changed = replace(found, loops=tuple(loops))
     for at, each in found.attached:
         before, after = (set(_names(nest_)[: nest_.position(at) + 1]) for nest_ in (found, changed))
@@ -69,48 +55,49 @@ def check_order(nest: Nest) -> None:
     """Check the order of loops.
 
     Raises:
-        IllegalSchedule: it breaks a dependence of extents, or a rule of the kinds of loops.
+        IllegalSchedule: it violates a dependence of extents, or a rule for the kind of a loop.
     """
     names = _names(nest)
     dense = [loop for loop in nest.loops if loop.kind == "dense"]
     if dense and (dense != list(nest.loops[-3:]) or [loop.reduces for loop in dense] != [False, False, True]):
-        raise IllegalSchedule(f"{nest.name}: loops {', '.join(loop.name for loop in dense)} are one product of tiles, "
+        raise IllegalSchedule(f"{nest.name}: loops {', '.join(loop.name for loop in dense)} are one tile product, "
                               f"which stays innermost and whole: offload last")
     _check_carried(nest)
-    for place, loop in enumerate(nest.loops):
-        late = sorted(free(nest.expanded(loop.extent)) & set(names[place:]))
+    for position, loop in enumerate(nest.loops):
+        late = sorted(free_names(nest.expanded(loop.extent)) & set(names[position:]))
         if late:
             raise IllegalSchedule(f"{nest.name}: vloop {loop.name} cannot stand outside of loop {late[0]}, on which "
                                   f"its extent depends: keep {late[0]} outside, or fuse the two")
-        outer = [each.name for each in nest.loops[:place] if each.reduces]
+        outer = [each.name for each in nest.loops[:position] if each.reduces]
         if loop.kind == "parallel" and (loop.reduces or outer):
             raise IllegalSchedule(f"{nest.name}: parallel loop {loop.name} cannot stand inside the reduction "
                                   f"{outer[0] if outer else loop.name}: move it outside")
         if loop.kind == "shared":
-            _check_shared(nest, place)
-        if loop.kind == "simd" and place < len(names) - 1:
+            _check_shared(nest, position)
+        if loop.kind == "simd" and position < len(names) - 1:
             raise IllegalSchedule(f"{nest.name}: simd loop {loop.name} cannot stand outside of loop {names[-1]}: only "
                                   f"the innermost loop is vectorised")
         if loop.kind == "simd" and loop.name in dict(nest.attached):
             raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be vectorised, since "
                                   f"{dict(nest.attached)[loop.name].name} is computed at it: split it first")
-        if loop.kind == "simd" and loop.reduces and _crossed(nest):
+        if loop.kind == "simd" and loop.reduces and _result_loop_in_reduction(nest):
+            crossed = _result_loop_in_reduction(nest)
             raise IllegalSchedule(f"{nest.name}: simd loop {loop.name} of the reduction cannot stand inside loop "
-                                  f"{_crossed(nest)}: move {_crossed(nest)} out of the reduction, or vectorise it")
+                                  f"{crossed}: move {crossed} out of the reduction, or vectorise it")
 
 
 def _check_carried(nest: Nest) -> None:
-    """Iterations that a nest inside adds up run one after the other."""
+    """Check that loops over which an attached nest accumulates are serial."""
     for _, each in nest.attached:
-        carried = {name for dim, _ in each.operation.reduced for name in free(nest.expanded(each.expanded(dim)))}
+        carried = {name for dim, _ in each.operation.reduced for name in free_names(nest.expanded(each.expanded(dim)))}
         for loop in nest.loops:
             if loop.name in carried - {own.name for own in each.loops} and loop.kind != "serial":
                 raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be {loop.kind}, since {each.name}, "
-                                      f"computed in it, adds up over its iterations: leave it serial")
+                                      f"computed in it, accumulates over its iterations: leave it serial")
 
 
-def _check_shared(nest: Nest, place: int) -> None:
-    loop, around = nest.loops[place], nest.loops[place - 1] if place else None
+def _check_shared(nest: Nest, position: int) -> None:
+    loop, around = nest.loops[position], nest.loops[position - 1] if position else None
     if loop.reduces or around is None or around.kind != "parallel":
         raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be shared by the threads of a block, since it is "
                               f"not a loop of the result directly in a parallel one: make the loop around parallel "
@@ -121,9 +108,9 @@ def _check_shared(nest: Nest, place: int) -> None:
                                   f"{each.name} is computed at loop {at}: compute it at {loop.name}")
 
 
-def _crossed(nest: Nest) -> str | None:
-    """A loop of the result inside the reduction."""
-    first = next((place for place, loop in enumerate(nest.loops) if loop.reduces), len(nest.loops))
+def _result_loop_in_reduction(nest: Nest) -> str | None:
+    """Find a loop of the result inside the reduction."""
+    first = next((position for position, loop in enumerate(nest.loops) if loop.reduces), len(nest.loops))
     return next((loop.name for loop in nest.loops[first:] if not loop.reduces), None)
 
 
@@ -132,30 +119,30 @@ def _names(nest: Nest) -> list[str]:
 
 
 def split(program: Program, nest: str, loop: str, factor: int) -> Program:
-    """Cut a constant or variable loop into tiles of `factor` iterations.
+    """Split a constant or variable loop into tiles of `factor` iterations.
 
     `for i in 0 .. n: S  ->
     for i_outer in 0 .. ceil(n / factor): for i_inner in 0 .. min(factor, n - i_outer * factor): S`, with
-    i = i_outer * factor + i_inner. Where factor is known to divide n, because n is a constant or padded, the inner loop
-    has exactly `factor` iterations, which `unroll` needs. Extents that are the same throughout a tile no longer depend
-    on i_inner.
+    i = i_outer * factor + i_inner. If factor provably divides n, a constant or a padded extent, the inner loop has
+    exactly `factor` iterations, as `unroll` requires. Extents that are constant within a tile no longer depend on
+    i_inner.
 
-    Always legal: the order stays; only a parallel loop with one inside that is shared stays whole. Of a parallel or
-    shared loop the outer one is, of a simd or unrolled one the inner one. What was computed at the loop is computed at
-    the inner one.
+    Always legal, since the order stays; only a parallel loop around a shared one cannot be split. The outer loop
+    inherits the kinds parallel and shared, the inner one simd and unrolled. Operations computed at the loop are
+    computed at the inner one.
 
     Raises:
-        IllegalSchedule: there is no such loop, factor is below 1, or a shared loop would lose its parallel one.
+        IllegalSchedule: there is no such loop, factor is below 1, or a shared loop would lose its parallel loop.
 
     Source: CoRa §4.1.
     """
     found = program.nest(nest)
     old = found.loop(loop)
     if not isinstance(factor, int) or factor < 1:
-        raise IllegalSchedule(f"{nest}: loop {loop} cannot be cut into tiles of {factor!r}: take a positive int")
+        raise IllegalSchedule(f"{nest}: loop {loop} cannot be split into tiles of {factor!r}: use a positive int")
     taken = taken_names(program, nest)
     outer, inner = fresh(f"{loop}_outer", taken), fresh(f"{loop}_inner", taken)
-    if divides(old.extent, factor):
+    if is_multiple(old.extent, factor):
         tiles = _quotient(old.extent, factor)
         extent: Expr = Const(factor)
     else:
@@ -165,28 +152,28 @@ def split(program: Program, nest: str, loop: str, factor: int) -> Program:
     loops = (Loop(outer, tiles, old.kind if outside else "serial", old.reduces, old.chunk),
              Loop(inner, extent, "serial" if outside else old.kind, old.reduces))
     value = simplify_expr(Ref(outer) * factor + Ref(inner))
-    changed = replaced_loops(found, (loop,), loops, defined=((loop, value),))
+    changed = replace_loops(found, (loop,), loops, defined=((loop, value),))
     changed = replace(changed, loops=tuple(
         each if each in loops else _same_in_tile(each, {loop: value}, inner, factor) for each in changed.loops))
     check_order(changed)
     return program.with_nest(changed)
 
 
-def divides(extent: Expr, factor: int) -> bool:
-    """Tell whether an extent is known to be a multiple of `factor`."""
+def is_multiple(extent: Expr, factor: int) -> bool:
+    """Check whether an extent is provably a multiple of `factor`."""
     match extent:
         case Const(value):
             return value % factor == 0
         case Binary("*", a, b):
-            return divides(a, factor) or divides(b, factor)
+            return is_multiple(a, factor) or is_multiple(b, factor)
         case Binary("+" | "-" | "min" | "max", a, b):
-            return divides(a, factor) and divides(b, factor)
+            return is_multiple(a, factor) and is_multiple(b, factor)
     return factor == 1
 
 
-def replaced_loops(nest: Nest, old: tuple[str, ...], new: tuple[Loop, ...],
-                   *, defined: tuple[tuple[str, Expr], ...]) -> Nest:
-    """Put loops in place of neighbouring ones, which become defined names; what is attached moves to the last."""
+def replace_loops(nest: Nest, old: tuple[str, ...], new: tuple[Loop, ...],
+                  *, defined: tuple[tuple[str, Expr], ...]) -> Nest:
+    """Replace neighbouring loops, which become defined names; attached nests move to the last new loop."""
     start = nest.position(old[0])
     loops = (*nest.loops[:start], *new, *nest.loops[start + len(old):])
     attached = tuple((new[-1].name if at in old else at, each) for at, each in nest.attached)
@@ -194,7 +181,7 @@ def replaced_loops(nest: Nest, old: tuple[str, ...], new: tuple[Loop, ...],
 
 
 def taken_names(program: Program, nest: str) -> set[str]:
-    """Names that a new loop of a nest cannot have: those of tensors, of nests, and of loops in the same tree."""
+    """Return the names that a new loop cannot have: those of tensors, of nests, and of loops in the same tree."""
     trees = [list(each.tree()) for launch in program.launches for each in launch.nests]
     near = [each for tree in trees if any(other.name == nest for other in tree) for each in tree]
     own = {name for each in near for name in each.names()}
@@ -202,9 +189,10 @@ def taken_names(program: Program, nest: str) -> set[str]:
 
 
 def _same_in_tile(loop: Loop, values: dict[str, Expr], inner: str, factor: int) -> Loop:
-    """Write the extent by the outer loop alone, if that is possible."""
-    extent = without_inner(replaced(loop.extent, values), inner, factor)
-    return loop if inner in free(extent) or not free(loop.extent) & set(values) else replace(loop, extent=extent)
+    """Write the extent in terms of the outer loop alone, if possible."""
+    extent = without_inner(substitute(loop.extent, values), inner, factor)
+    changed = free_names(loop.extent) & set(values) and inner not in free_names(extent)
+    return replace(loop, extent=extent) if changed else loop
 
 
 def _quotient(extent: Expr, factor: int) -> Expr:
@@ -215,48 +203,48 @@ def _quotient(extent: Expr, factor: int) -> Expr:
 
 
 def fuse(program: Program, nest: str, outer: str, inner: str, *, padding: int = 1) -> Program:
-    """Make one loop of a loop and the one directly inside of it.
+    """Fuse a loop with the one directly inside it.
 
     `for o in 0 .. n: for i in 0 .. l(o): S  ->  for f in 0 .. F: S`, F = sum of l(o), with o = outer(f) and i =
-    inner(f) from tables of the prelude. Where l does not depend on o, o = f // l and i = f % l need no table. Tensors
+    inner(f) from tables of the prelude. If l does not depend on o, o = f // l and i = f % l need no table. Tensors
     stored in the same order are then accessed at f alone.
 
-    Legal when the loops are neighbours, both of the result or both of the reduction, both serial, and l depends on no
+    Legal if the loops are neighbours, both of the result or both of the reduction, both serial, and l depends on no
     third loop. With bulk padding F is rounded up; then both loops must run along whole dimensions of the result, no
-    other extent may read them, and every tensor that reads them must store them next to each other with bulk padding to
-    a multiple of `padding`.
+    other extent may read them, and every tensor that reads them must store them next to each other with bulk padding
+    to a multiple of `padding`.
 
     Args:
-        padding: multiple that F is rounded up to.
+        padding: F is rounded up to a multiple of it.
 
     Raises:
-        IllegalSchedule: names what is in the way, and the remedy.
+        IllegalSchedule: names the obstacle and the remedy.
 
     Source: CoRa §5.1, Figure 6; bulk padding §7.2. Departure: no padding sequence is appended to the batch; the maps
-    have entries for it.
+    have entries for padding.
     """
     found = program.nest(nest)
     first, second = found.loop(outer), found.loop(inner)
     _check_pair(found, first, second)
     extent, size = found.expanded(second.extent), found.expanded(first.extent)
     fused = fresh(f"{outer}_{inner}", taken_names(program, nest))
-    if outer not in free(extent):
+    if outer not in free_names(extent):
         if padding != 1:
             raise IllegalSchedule(f"{nest}: loops {outer} and {inner} need no bulk padding, since {inner} does not "
                                   f"vary with {outer}: pad a loop before fusing")
         total = simplify_expr(first.extent * second.extent)
         values = (Binary("//", Ref(fused), second.extent), Binary("%", Ref(fused), second.extent))
     else:
-        others = sorted((free(extent) | free(size)) - {outer})
+        others = sorted((free_names(extent) | free_names(size)) - {outer})
         if others:
-            raise IllegalSchedule(f"{nest}: loops {outer} and {inner} cannot be fused, since {others[0]} decides about "
-                                  f"them too: fuse {others[0]} and {outer} first")
+            raise IllegalSchedule(f"{nest}: loops {outer} and {inner} cannot be fused, since their extents depend on "
+                                  f"{others[0]}: fuse {others[0]} and {outer} first")
         names = {outer: Ref("x0")}
-        maps = [each(size, replaced(extent, names), padding) for each in (FusedOuter, FusedInner)]
+        maps = [each(size, substitute(extent, names), padding) for each in (FusedOuter, FusedInner)]
         total = round_up(maps[0].total, padding)
         values = tuple(At(each, (Ref(fused),)) for each in maps)
     loop = Loop(fused, total, reduces=first.reduces)
-    changed = replaced_loops(found, (outer, inner), (loop,), defined=((outer, values[0]), (inner, values[1])))
+    changed = replace_loops(found, (outer, inner), (loop,), defined=((outer, values[0]), (inner, values[1])))
     if padding != 1:
         _check_bulk(found, first, second)
         changed = replace(changed, bulk=(*changed.bulk, (outer, inner, padding)))
@@ -266,10 +254,10 @@ def fuse(program: Program, nest: str, outer: str, inner: str, *, padding: int = 
 
 
 def fuse_neighbours(program: Program, nest: str, first: int, count: int) -> tuple[Program, str]:
-    """Make one loop of `count` loops, from number `first` on; gives its name, too.
+    """Fuse `count` neighbouring loops from index `first` on; also return the name of the fused loop.
 
     Raises:
-        IllegalSchedule: as by `fuse`.
+        IllegalSchedule: as in `fuse`.
     """
     for _ in range(count - 1):
         outer, inner = (loop.name for loop in program.nest(nest).loops[first : first + 2])
@@ -301,10 +289,10 @@ def _check_bulk(nest: Nest, first: Loop, second: Loop) -> None:
     extents = {dim.name: extent for dim, extent in nest.axes}
     for loop in (first, second):
         if loop.reduces or extents.get(loop.name) != loop.extent:
-            raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be padded in bulk: it is no whole dimension "
-                                  f"of the result")
+            raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be padded in bulk: it is not a whole "
+                                  "dimension of the result")
     for loop in nest.loops:
-        if loop not in (first, second) and free(nest.expanded(loop.extent)) & {first.name, second.name}:
+        if loop not in (first, second) and free_names(nest.expanded(loop.extent)) & {first.name, second.name}:
             raise IllegalSchedule(f"{nest.name}: loops {first.name} and {second.name} cannot be padded in bulk, since "
                                   f"the extent of loop {loop.name} reads them: it is not defined in the padding")
 
@@ -313,20 +301,20 @@ MAX_UNROLLED = 64
 
 
 def parallel(program: Program, nest: str, loop: str, *, chunk: int = 1) -> Program:
-    """Let iterations run at once: `for i: S  ->  parallel for i: S`, threads on a CPU, CUDA threads on a GPU.
+    """Run iterations in parallel: `for i: S  ->  parallel for i: S`, on CPU threads or CUDA threads.
 
-    Legal when the loop is one of the result and in no reduction, no other loop around or inside is parallel, and the
-    nest is not computed at a loop of another. Iterations write different elements, and what is computed at a loop
-    around is complete before they begin.
+    Legal if the loop is one of the result and in no reduction, no other loop around or inside it is parallel, and the
+    nest is not computed at a loop of another one. Iterations write different elements, and operations computed at an
+    outer loop are complete before they start.
 
     Args:
-        chunk: iterations that a thread takes at a time, on a CPU.
+        chunk: iterations that a CPU thread takes at a time.
 
     Raises:
-        IllegalSchedule: names the loop that is in the way, or chunk is below 1.
+        IllegalSchedule: names the conflicting loop, or chunk is below 1.
     """
     if chunk < 1:
-        raise IllegalSchedule(f"{nest}: parallel loop {loop} in chunks of {chunk}: take at least 1")
+        raise IllegalSchedule(f"{nest}: parallel loop {loop} in chunks of {chunk}: use at least 1")
     found = program.nest(nest)
     for tree in (each.tree() for launch in program.launches for each in launch.nests):
         nests = list(tree)
@@ -343,15 +331,16 @@ def parallel(program: Program, nest: str, loop: str, *, chunk: int = 1) -> Progr
 
 
 def bind_threads(program: Program, nest: str, loop: str) -> Program:
-    """Deal a loop out to the threads of a GPU's block: `parallel for i: for j: S  ->  parallel for i: shared for j: S`.
+    """Distribute a loop over the threads of a GPU block: `parallel for i: for j: S  ->  parallel for i: shared for j:
+    S`.
 
-    Iterations of the parallel loop are blocks then. On a CPU the loop runs as before.
+    Iterations of the parallel loop become blocks. On a CPU the loop runs as before.
 
-    Legal when the loop stands directly in the parallel one and is of the result, nothing is computed at the parallel
-    loop, and the nest does not run at once with others.
+    Legal if the loop is directly inside the parallel one and belongs to the result, nothing is computed at the parallel
+    loop, and the nest does not run concurrently with others.
 
     Raises:
-        IllegalSchedule: names what is in the way.
+        IllegalSchedule: names the obstacle.
 
     Source: CoRa §4.1 (`bind`).
     """
@@ -362,36 +351,39 @@ def bind_threads(program: Program, nest: str, loop: str) -> Program:
 
 
 def vectorise(program: Program, nest: str, loop: str) -> Program:
-    """Let iterations run side by side in vector lanes: `for i: S  ->  simd for i: S`.
+    """Run iterations in vector lanes: `for i: S  ->  simd for i: S`.
 
-    Legal when the loop is innermost, and, if it is of the reduction, when no loop of the result stands inside of the
-    reduction. A reduction then adds in another order.
+    Legal if the loop is innermost and, if it is a reduction loop, no loop of the result is inside the reduction. A
+    reduction then adds in another order.
 
     Raises:
-        IllegalSchedule: names what is in the way.
+        IllegalSchedule: names the obstacle.
     """
     return _with_kind(program, nest, loop, "simd")
 
 
 def unroll(program: Program, nest: str, loop: str) -> Program:
-    """Write iterations out: `for i in 0 .. 4: S  ->  S[i := 0]; ..; S[i := 3]`, by the C or CUDA compiler.
+    """Let the C or CUDA compiler unroll a loop: `for i in 0 .. 4: S  ->  S[i := 0]; ..; S[i := 3]`.
 
-    Legal when the extent is a constant up to 64: split first, with a factor that divides the extent or after padding.
+    Legal if the extent is a constant up to 64: split first, by a factor that divides the extent or after padding.
 
     Raises:
-        IllegalSchedule: it is not.
+        IllegalSchedule: the extent is variable or larger.
     """
     extent = program.nest(nest).loop(loop).extent
     if not isinstance(extent, Const) or extent.value > MAX_UNROLLED:
-        most = constant_limit(extent)
-        given = str(extent.value) if isinstance(extent, Const) else "variable" if most is None else f"up to {most}"
-        raise IllegalSchedule(f"{nest}: loop {loop} has {given} iterations, unrolled ones a constant number up to "
-                              f"{MAX_UNROLLED}: split it by a factor that divides its extent, or pad it first")
+        bound = constant_bound(extent)
+        count = (str(extent.value) if isinstance(extent, Const)
+                 else "a variable number of" if bound is None else f"up to {bound}")
+        raise IllegalSchedule(f"{nest}: loop {loop} has {count} iterations; unrolled loops have a constant number up "
+                              f"to {MAX_UNROLLED}: split it by a factor that divides its extent, or pad it first")
     return _with_kind(program, nest, loop, "unrolled")
 
 
 def one_block_per_row(given: Program, nest: str, count: int) -> Program:
-    """Make the first dimensions one parallel loop, and the others of the result one that threads of a block share."""
+    """Fuse the first loops into one parallel loop, and the other loops of the result into one shared by a block's
+    threads.
+    """
     inside = sum(not loop.reduces for loop in given.nest(nest).loops) - count
     given, row = fuse_neighbours(given, nest, 0, count)
     given = parallel(given, nest, row)
@@ -405,7 +397,7 @@ def _with_kind(program: Program, nest: str, loop: str, kind: Kind, *, chunk: int
     found = program.nest(nest)
     old = found.loop(loop)
     if old.kind not in ("serial", kind):
-        raise IllegalSchedule(f"{nest}: loop {loop} is {old.kind} already: split it to have both")
+        raise IllegalSchedule(f"{nest}: loop {loop} is already {old.kind}: split it to have both")
     changed = replace(found, loops=tuple(
         replace(each, kind=kind, chunk=chunk) if each is old else each for each in found.loops))
     check_order(changed)
@@ -415,32 +407,32 @@ def _with_kind(program: Program, nest: str, loop: str, kind: Kind, *, chunk: int
 def remap(program: Program, nest: str, loop: str, work: Expr | None = None) -> Program:
     """Run the iterations with the most work first.
 
-    `parallel for i in 0 .. n: S(i)  ->  parallel for i_th in 0 .. n: S(order(i_th))`, where order sorts iterations by
-    falling work; the prelude builds it. Threads take iterations in turn, so the large ones are not left to the end.
+    `parallel for i in 0 .. n: S(i)  ->  parallel for i_th in 0 .. n: S(order(i_th))`, where `order` sorts iterations by
+    falling work; the prelude builds it. Threads take iterations in turn, so large ones do not run last.
 
-    Legal when the extent of the loop depends on no other loop: iterations of the result are independent, and a
-    reduction adds in another order. Remap before splitting, or split first and remap the outer loop; loops of a product
-    of tiles stay.
+    Legal if the extent of the loop depends on no other loop: iterations of the result are independent, and a reduction
+    adds in another order. Remap before splitting, or split first and remap the outer loop; loops of a tile product
+    stay.
 
     Args:
-        work: of iteration i, over `i` alone, any unit; by default how often the loops inside of it run, as far as `i`
-            decides.
+        work: work of iteration i, over `i` alone, in any unit; by default the number of inner iterations as far as it
+            depends on `i` alone.
 
     Raises:
-        IllegalSchedule: the extent, or the work given, depends on another loop, or is not defined in bulk padding; the
-            loop is dense.
+        IllegalSchedule: the extent or the work depends on another loop, or is undefined in bulk padding; or the loop is
+            dense.
 
-    Source: CoRa §4.1 (thread remapping), §7.1. Departure: the order is by work and the same for any number of threads.
+    Source: CoRa §4.1 (thread remapping), §7.1. Departure: the order is by work, the same for any number of threads.
     """
     found = program.nest(nest)
     old = found.loop(loop)
     if old.kind == "dense":
-        raise IllegalSchedule(f"{nest}: loop {loop} cannot be remapped, since it is one of a product of tiles, whose "
-                              f"elements lie evenly spaced: remap a loop outside of it")
+        raise IllegalSchedule(f"{nest}: loop {loop} cannot be remapped, since it belongs to a tile product, whose "
+                              f"elements are evenly spaced: remap a loop outside of it")
     extent = found.expanded(old.extent)
     measure = _trips(found, loop) if work is None else found.expanded(work)
     for what, expr, allowed in (("extent", extent, set()), ("work", measure, {loop})):
-        others = sorted(free(expr) - allowed)
+        others = sorted(free_names(expr) - allowed)
         if others:
             raise IllegalSchedule(f"{nest}: loop {loop} cannot be remapped, since its {what} depends on {others[0]}: "
                                   f"fuse the two first, or give a work of {loop} alone")
@@ -448,15 +440,15 @@ def remap(program: Program, nest: str, loop: str, work: Expr | None = None) -> P
     if beyond and found.bulk:
         raise IllegalSchedule(f"{nest}: loop {loop} cannot be remapped by {beyond[0].table.name}, which has no entry "
                               f"in bulk padding: fuse without")
-    place = fresh(f"{loop}_th", taken_names(program, nest))
-    order = Order(extent, simplify_expr(replaced(measure, {loop: Ref("x0")})))
-    changed = replaced_loops(found, (loop,), (replace(old, name=place),),
-                             defined=((loop, At(order, (Ref(place),))),))
+    mapped = fresh(f"{loop}_th", taken_names(program, nest))
+    order = Order(extent, simplify_expr(substitute(measure, {loop: Ref("x0")})))
+    changed = replace_loops(found, (loop,), (replace(old, name=mapped),),
+                            defined=((loop, At(order, (Ref(mapped),))),))
     return program.with_nest(changed)
 
 
 def _trips(nest: Nest, loop: str) -> Expr:
-    """Multiply the extents of the loops inside that depend on this one alone."""
+    """Multiply the extents of the inner loops that depend on this loop alone."""
     inside = [nest.expanded(each.extent) for each in nest.loops[nest.position(loop) + 1:]]
-    own = [extent for extent in inside if free(extent) == {loop}]
+    own = [extent for extent in inside if free_names(extent) == {loop}]
     return reduce(lambda total, extent: total * extent, own) if own else Const(1)
