@@ -183,7 +183,7 @@ def test_a_reduction_that_another_surrounds_began_before():
 def test_iterations_that_a_nest_adds_up_run_one_after_the_other():
     given = compute_with(decompose_reduction(CASE.program, "by_col"), "by_col_start", "by_row", "batch")
     given = compute_with(tiles_of_queries(given, "by_col_rest"), "by_col_rest", "by_row", "row_outer")
-    refused("by_row: loop row_outer cannot be parallel, since by_col_rest, computed in it, adds up over its "
+    refused("by_row: loop row_outer cannot be parallel, since by_col_rest, computed in it, accumulates over its "
             "iterations: leave it serial", parallel, given, "by_row", "row_outer")
     computes_the_case(parallel(given, "by_row", "batch"))
 
@@ -228,7 +228,7 @@ def test_a_decomposed_maximum_begins_with_the_least():
 
 def test_narrow_refuses():
     plain, started = CASE.program, decompose_reduction(CASE.program, "by_col")
-    refused("by_row: loop row cannot be narrowed, since what is added up is not where(less(row, end), value, 0)",
+    refused("by_row: loop row cannot be narrowed, since the reduced value is not where(less(row, end), value, 0)",
             narrow, plain, "by_row", row)
     refused("by_col: loop row cannot be narrowed, since the reduction begins or ends in it: decompose_reduction first",
             narrow, plain, "by_col", row)
@@ -242,7 +242,7 @@ def test_narrow_refuses():
 
 def test_loops_of_a_product_are_not_remapped():
     given = offload(CASES["projection"].program, "y", "row", "out", "inner")
-    refused("y: loop out cannot be remapped, since it is one of a product of tiles, whose elements lie evenly spaced: "
+    refused("y: loop out cannot be remapped, since it belongs to a tile product, whose elements are evenly spaced: "
             "remap a loop outside of it", remap, given, "y", "out")
 
 

@@ -102,7 +102,7 @@ def test_fuse_of_loops_of_one_length_divides():
 
 def test_fuse_of_three_loops_goes_from_outside():
     tiled = split(SCORES, "s", "row", 2)
-    refused("s: loops row_outer and row_inner cannot be fused, since batch decides about them too: fuse batch and "
+    refused("s: loops row_outer and row_inner cannot be fused, since their extents depend on batch: fuse batch and "
             "row_outer first", fuse, tiled, "s", "row_outer", "row_inner")
     once = fuse(tiled, "s", "batch", "row_outer")
     assert loops(fuse(once, "s", "batch_row_outer", "row_inner"), "s")[0].startswith("for batch_row_outer_row_inner in")
@@ -146,7 +146,7 @@ def test_loop_padding_refuses():
     refused("y: loop batch cannot be padded, since length function lengths has no entry beyond its end: fuse it with "
             "the loop inside and pad that", pad_loop, pad_storage(PROJECTION, "w", {inner: 2}), "y", batch, 2)
     refused("y: loop row cannot be padded to multiples of 0: use a positive int", pad_loop, SCALED, "y", row, 0)
-    refused("y: loop row_outer is no longer a whole dimension: pad before other changes", pad_loop, split(
+    refused("y: loop row_outer is no longer a whole dimension: pad before you change it", pad_loop, split(
         SCALED, "y", "row", 2), "y", type(row)("row_outer"), 2)
     refused("m: loop row cannot be padded, since length function widths has no entry beyond its end", pad_loop, ITEMS,
             "m", row, 2)
@@ -171,7 +171,7 @@ def test_operation_splitting():
     assert loops(halves, "y_rest")[1:3] == ["for row_rest in 0 .. lengths(batch) - lengths(batch) // 4 * 4:",
                                             "row = row_rest + lengths(batch) // 4 * 4"]
     assert loops(split_operation(SCALED, "y", row, point=2), "y_main")[1] == "for row in 0 .. min(2, lengths(batch)):"
-    refused("y_main: loop row is no longer a whole dimension: split the operation before other changes",
+    refused("y_main: loop row is no longer a whole dimension: split the operation before you change the loop",
     split_operation,
             halves, "y_main", row, multiple=2)
     refused("y: give either the multiple or the point at which to split row", split_operation, SCALED, "y", row)
@@ -214,7 +214,7 @@ def test_parallel_loops_are_outside_of_reductions_and_alone():
     refused("y: parallel loop batch in chunks of 0: use at least 1", parallel, SCALED, "y", "batch", chunk=0)
     chunked = split(parallel(SCALED, "y", "batch", chunk=4), "y", "batch", 2)
     assert loops(chunked, "y")[0] == "parallel for batch_outer in 0 .. (batches() + 1) // 2 chunk 4:"
-    refused("y: loop batch is parallel already: split it to have both", unroll_of_two, parallel(SCALED, "y", "batch"))
+    refused("y: loop batch is already parallel: split it to have both", unroll_of_two, parallel(SCALED, "y", "batch"))
 
 
 def unroll_of_two(program):
@@ -253,9 +253,9 @@ def test_the_innermost_loop_is_vectorised():
 
 
 def test_unrolled_loops_have_constant_extents():
-    refused("y: loop row has variable iterations, unrolled ones a constant number up to 64: split it", unroll, SCALED,
-            "y", "row")
-    refused("y: loop row_inner has up to 4 iterations, unrolled ones a constant number", unroll, split(
+    refused("y: loop row has a variable number of iterations; unrolled loops have a constant number up to 64: split it",
+            unroll, SCALED, "y", "row")
+    refused("y: loop row_inner has up to 4 iterations; unrolled loops have a constant number", unroll, split(
         SCALED, "y", "row", 4), "y", "row_inner")
     assert "unrolled for inner in 0 .. 3:" in loops(unroll(SCALED, "y", "inner"), "y")
 

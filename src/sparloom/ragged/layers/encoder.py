@@ -1,62 +1,39 @@
-"""The encoder layer of the transformer on ragged batches: attention, projections, feed-forward, norms.
+"""Attention and the encoder layer of the transformer on ragged batches, forward and backward, for CPU and GPU.
 
-Tokens of all sequences lie next to each other, x[batch, pos, model]; nothing is padded. `attention`, `mixing` and
-`encoder_layer` define the programs, `scheduled_attention` and the like say how they run on a CPU:
+Tokens of all sequences are stored one after the other, x[batch, pos, model]; nothing is padded. On a CPU:
 
-    projections, feed-forward    the loop over all tokens in tiles of rows, all columns of a panel at a time; weights
-                                 are stored in such panels; bias, relu and residual follow each tile in the cache
+    projections, feed-forward    tiles of tokens, one panel of weights after the other; weights are stored in panels;
+                                 bias, relu and residual are applied to each tile in the cache
     attention                    in parallel over sequences and heads; keys and values of a head are copied into panels;
-                                 per tile of queries the scores, their softmax and the mix are local arrays
+                                 scores, their softmax and the mix of a tile of queries are local arrays
     norms                        a token at a time
 
-Source: CoRa §7.2, Figure 3 (the nine kernels; hidden sizes of the base model). Departures: bulk and partial padding are
-not needed, since tiles of products take any extent; the three kernels of attention are one.
-
-Gradients of multi-head attention, mixed = weights v with weights = softmax(q kT / sqrt(head width)).
-
-With the gradient d_mixed of its result, in every head of every sequence:
-
-    d_v       = weightsT d_mixed
-    d_weights = d_mixed vT
-    d_scores  = weights (d_weights - delta) / sqrt(head width)        delta = sum over dim of d_mixed mixed
-    d_q       = d_scores k
-    d_k       = d_scoresT q
-
-Weights are computed again from q, k and what is known of every row: its largest score `peak` and `total`, one over the
-sum of its exponentials. Scores of one tile of queries exist at a time; d_k and d_v add up over the tiles.
-
-Source: FlashAttention-2 (Dao 2023) §3.1, algorithm 2. Departure: tiles are of queries and all their keys.
-
-Gradients of the encoder layer and of attention, from those of their results, for training.
-
-The way forward keeps what is listed in `KEPT`. Gradients of weights have the dimensions of PyTorch's parameters, and
-the weights are read in these, so the names of `encoder_layer` stand for other orders of dimensions here:
+The forward pass keeps the tensors in `KEPT` for training. The gradient of a tensor t is d_t; that of the result,
+d_norm_2 or d_attended, is an input. Gradients of weights have the dimensions of PyTorch's parameters, in which the
+backward pass also reads the weights:
 
     w_qkv[part, head, dim, model]    w_out[channel, head, dim]    w_in[hidden, channel]    w_back[model, hidden]
 
-and the gradient of a tensor t is d_t. That of the result, d_norm_2 or d_attended, is given.
-
-    norm_2      d_fed, d_gain_2, d_shift_2                          see norm_backward
+    norm_2      d_fed, d_gain_2, d_shift_2                          see `define_norm_gradients`
     fed         d_w_back, d_b_back, d_active = d_fed w_back where active is above 0
     active      d_w_in, d_b_in, d_norm_1 = d_active w_in + d_fed
     norm_1      d_attended, d_gain_1, d_shift_1
     attended    d_w_out, d_b_out, d_mixed = d_attended w_out
-    mixed       d_qkv                                               see attention_backward
+    mixed       d_qkv                                               see `define_mixing_gradients`
     qkv         d_w_qkv, d_b_qkv, d_x = d_qkv w_qkv + d_attended
 
-Source: CoRa compiles the forward pass only; this is its derivative, with the same schedules.
-
-Schedules for a GPU: a block of threads per token or row, its threads along the columns; results stay in memory.
+On a GPU a block of threads computes a token or row, its threads the columns, and all results are stored:
 
     projections, feed-forward    a block per token, a thread per column
     scores, weights              a block per sequence, head and query, a thread per key
     peak, total, means, spreads  a thread per row that is reduced
     mix, norms                   a block per token, a thread per channel
-    vgemm, trmm                  a block per row, a thread per column
 
-So the encoder layer is one kernel for each of its operations; keys and values are read where q, k and v lie.
-Source: CoRa §7.2, whose nine kernels keep scores, too. Departures: nothing is padded, and no tile is kept in shared
-memory: these schedules are made to be right on any GPU, and to be improved on one.
+Source: CoRa §7.2, Figure 3 (the nine kernels; hidden sizes of the base model); FlashAttention-2 (Dao 2023) §3.1,
+algorithm 2. Departures: bulk and partial padding are not needed, since tile products may have any extent; the three
+kernels of attention are one; CoRa has no backward pass. Backward, tiles consist of queries and all their keys. On a
+GPU nothing is padded, each operation is a kernel, and no tile is in shared memory: these schedules are correct on any
+GPU, and not tuned.
 """
 
 from __future__ import annotations
@@ -69,7 +46,7 @@ from sparloom.errors import IllegalSchedule
 from sparloom.ir import Expr
 from sparloom.ragged.definition import Part, program
 from sparloom.ragged.definition import part as part_of
-from sparloom.ragged.dimensions import Dim, dims
+from sparloom.ragged.dimensions import Dim
 from sparloom.ragged.layers.tokens import (
     BATCHES,
     LENGTHS,
@@ -108,37 +85,41 @@ from sparloom.ragged.program import (
     where,
 )
 from sparloom.ragged.schedule.compute import compute_at, compute_with
-from sparloom.ragged.schedule.loops import fuse, one_block_per_row, parallel, reorder, split, vectorise
-from sparloom.ragged.schedule.operations import decompose_reduction, inline, narrow, offload
+from sparloom.ragged.schedule.loops import fuse, one_block_per_row, parallel, reorder, split, vectorise_innermost
+from sparloom.ragged.schedule.operations import decompose_reduction, inline, narrow, offload, offload_innermost
 from sparloom.ragged.schedule.storage import reorder_dimensions, split_dimension
 from sparloom.ragged.tensor import Tensor
 
-along = Dim("along")  # queries and keys in their product, so that no tile of it is taken for one of values
+along = Dim("along")  # the reduced dimension of scores; another name than `dim`, along which panels of values are split
+query = Dim("query")
+KEPT = ("peak", "total", "mean_1", "spread_1", "mean_2", "spread_2")
+"""Intermediate results that the forward pass stores for the gradients, besides those it stores anyway."""
+TILE = (48, 256)  # rows and columns of a task of the gradient of weights
+ROW_DIMENSIONS = {"scores": 3, "peak": 3, "weights": 3, "total": 3}  # on a GPU; other rows are tokens: 2
 
 
 def attention(shape: EncoderShape) -> Program:
     """Define multi-head attention, unscheduled: attended = (softmax(q kT / sqrt(head width)) v) w_out + b_out.
 
-    x[batch, pos, model], w_qkv[model, part, head, dim] with q, k, v as parts, b_qkv[part, head, dim],
-    w_out[head, dim, channel], b_out[channel].
+    Inputs are x[batch, pos, model], w_qkv[model, part, head, dim] with parts q, k and v, b_qkv[part, head, dim],
+    w_out[head, dim, channel] and b_out[channel].
     """
     return program("attention", _define_attention(shape, residual=False))
 
 
 def mixing(shape: EncoderShape) -> Program:
-    """Define scaled dot-product attention, unscheduled.
-
-    mixed[batch, pos, head, dim] of qkv[batch, pos, part, head, dim].
+    """Define scaled dot-product attention, unscheduled: mixed[batch, pos, head, dim] of qkv[batch, pos, part, head,
+    dim].
     """
-    qkv = Tensor("qkv", {**TOKENS, part: 3, head: shape.heads, dim: shape.head_width})
-    return program("mixing", _define_mixing(shape, qkv))
+    return program("mixing", _define_mixing(
+        shape, Tensor("qkv", {**TOKENS, part: 3, head: shape.heads, dim: shape.head_width})))
 
 
 def encoder_layer(shape: EncoderShape) -> Program:
-    """Define the whole layer, norms behind the sums, unscheduled.
+    """Define the encoder layer with norms after the residual sums, unscheduled.
 
-    Beside the tensors of `attention`: w_in[channel, hidden], b_in[hidden], w_back[hidden, model], b_back[model];
-    gain and shift of the norms: gain_1[channel], shift_1[channel], gain_2[model], shift_2[model].
+    Inputs besides those of `attention` are w_in[channel, hidden], b_in[hidden], w_back[hidden, model], b_back[model],
+    and gain and shift of the norms: gain_1[channel], shift_1[channel], gain_2[model], shift_2[model].
     """
     *before, attended = _define_attention(shape, residual=True)
     norm_1 = define_norm(attended, "1", channel, width=shape.width, epsilon=shape.epsilon)
@@ -156,63 +137,69 @@ def encoder_layer(shape: EncoderShape) -> Program:
     return program("encoder", [*before, attended, *norm_1, active, fed, *norm_2])
 
 
-def scheduled_mixing(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
-    """Schedule `mixing` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer`."""
-    return _schedule_mixing(mixing(with_step(shape, chosen)), chosen, ())
+def scheduled_mixing(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
+    """Schedule `mixing` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer` does."""
+    return _schedule_mixing(mixing(with_step(shape, schedule)), schedule, ())
 
 
-def scheduled_attention(shape: EncoderShape, chosen: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
+def scheduled_attention(shape: EncoderShape, schedule: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
     """Schedule `attention` for a CPU; `kept` and errors as in `scheduled_encoder_layer`."""
-    given = schedule_linear(attention(with_step(shape, chosen)), "qkv", "dim", "model", chosen)
-    given = _schedule_mixing(given, chosen, kept)
-    return schedule_linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
+    return _schedule_attention(attention(with_step(shape, schedule)), schedule, kept)
 
 
-def scheduled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
+def scheduled_encoder_layer(shape: EncoderShape, schedule: EncoderSchedule, *, kept: Collection[str] = ()) -> Program:
     """Schedule `encoder_layer` for a CPU.
 
     Args:
-        kept: results that are stored as a whole, though they are needed in one place only: for gradients.
+        kept: intermediate results to store whole, for gradients.
 
     Raises:
-        IllegalSchedule: the step of a causal shape is no multiple of the tile of queries.
+        IllegalSchedule: the step of a causal shape is not a multiple of the tile of queries.
     """
-    given = schedule_linear(encoder_layer(with_step(shape, chosen)), "qkv", "dim", "model", chosen)
-    given = _schedule_mixing(given, chosen, kept)
-    given = schedule_linear(fuse(given, "attended", "head", "dim"), "attended", "channel", "head_dim", chosen)
-    given = schedule_linear(given, "active", "hidden", "channel", chosen)
-    given = schedule_linear(given, "fed", "model", "hidden", chosen)
+    prog = _schedule_attention(encoder_layer(with_step(shape, schedule)), schedule, kept)
+    prog = schedule_linear(prog, "active", "hidden", "channel", schedule)
+    prog = schedule_linear(prog, "fed", "model", "hidden", schedule)
     for number, last in (("1", "channel"), ("2", "model")):
-        given = schedule_norm(given, number, last, kept)
-    return given
+        prog = schedule_norm(prog, number, last, kept)
+    return prog
 
 
-def with_step(shape: EncoderShape, chosen: EncoderSchedule) -> EncoderShape:
-    """Let rows of a tile of queries end at the same score."""
-    step = shape.step or chosen.queries
-    if shape.causal and step % chosen.queries:
-        raise IllegalSchedule(f"causal attention in steps of {step} with {chosen.queries} queries in a tile: use a "
-                              f"multiple of {chosen.queries} as the step")
+def with_step(shape: EncoderShape, schedule: EncoderSchedule) -> EncoderShape:
+    """Set the step, so that all rows of a tile of queries end at the same score."""
+    step = shape.step or schedule.queries
+    if shape.causal and step % schedule.queries:
+        raise IllegalSchedule(f"causal attention in steps of {step} with {schedule.queries} queries in a tile: use a "
+                              f"multiple of {schedule.queries} as the step")
     return replace(shape, step=step)
 
 
+def define_qkv(shape: EncoderShape, tokens: Mapping[Dim, Expr | int]) -> Operation:
+    """Define qkv = x w_qkv + b_qkv over dimensions of tokens."""
+    weights = {part: 3, head: shape.heads, dim: shape.head_width}
+    x, b_qkv = Tensor("x", {**tokens, model: shape.width}), Tensor("b_qkv", weights)
+    w_qkv = Tensor("w_qkv", {model: shape.width, **weights})
+    return compute("qkv", {**tokens, **weights}, sum_over(
+        {model: shape.width}, x[batch, pos, model] * w_qkv[model, part, head, dim]) + b_qkv[part, head, dim])
+
+
+def define_output_projection(shape: EncoderShape, mixed: Operation | Tensor, tokens: Mapping[Dim, Expr | int],
+                             residual: Expr | None = None) -> Operation:
+    """Define attended = mixed w_out + b_out, plus a residual if given, over dimensions of tokens."""
+    heads = {head: shape.heads, dim: shape.head_width}
+    w_out, b_out = Tensor("w_out", {**heads, channel: shape.width}), Tensor("b_out", {channel: shape.width})
+    out = sum_over(heads, mixed[batch, pos, head, dim] * w_out[head, dim, channel]) + b_out[channel]
+    return compute("attended", {**tokens, channel: shape.width}, out if residual is None else out + residual)
+
+
 def _define_attention(shape: EncoderShape, *, residual: bool) -> list[Operation]:
-    heads, width, size = shape.heads, shape.head_width, shape.width
-    x = Tensor("x", {**TOKENS, model: size})
-    w_qkv = Tensor("w_qkv", {model: size, part: 3, head: heads, dim: width})
-    b_qkv = Tensor("b_qkv", {part: 3, head: heads, dim: width})
-    qkv = compute("qkv", {**TOKENS, part: 3, head: heads, dim: width}, sum_over(
-        {model: size}, x[batch, pos, model] * w_qkv[model, part, head, dim]) + b_qkv[part, head, dim])
+    qkv = define_qkv(shape, TOKENS)
     *before, mixed = _define_mixing(shape, qkv)
-    w_out = Tensor("w_out", {head: heads, dim: width, channel: size})
-    b_out = Tensor("b_out", {channel: size})
-    out = sum_over({head: heads, dim: width}, mixed[batch, pos, head, dim] * w_out[head, dim, channel]) + b_out[channel]
-    attended = compute("attended", {**TOKENS, channel: size}, out + x[batch, pos, channel] if residual else out)
-    return [qkv, *before, mixed, attended]
+    x = Tensor("x", {**TOKENS, model: shape.width})[batch, pos, channel]
+    return [qkv, *before, mixed, define_output_projection(shape, mixed, TOKENS, x if residual else None)]
 
 
 def visible_keys(shape: EncoderShape, query: Dim) -> Expr:
-    """Count the keys that scores are computed for."""
+    """Count the keys for which scores are computed."""
     if not shape.causal or not shape.triangles:
         return LENGTHS(batch)
     step = shape.step or EncoderSchedule().queries
@@ -241,39 +228,49 @@ def _define_mixing(shape: EncoderShape, qkv: Operation | Tensor) -> list[Operati
     return [keys, values, scores, peak, weights, total, mixed]
 
 
-def _schedule_mixing(given: Program, chosen: EncoderSchedule, kept: Collection[str]) -> Program:
-    """Attention by tiles of queries, everything before the mix in arrays of one tile."""
-    given = split(reorder(given, "mixed", ("batch", "head", "pos")), "mixed", "pos", chosen.queries)
-    given = fuse(given, "mixed", "batch", "head")
+def _schedule_attention(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
+    prog = schedule_linear(prog, "qkv", "dim", "model", schedule)
+    prog = _schedule_mixing(prog, schedule, kept)
+    return schedule_linear(fuse(prog, "attended", "head", "dim"), "attended", "channel", "head_dim", schedule)
+
+
+def _schedule_mixing(prog: Program, schedule: EncoderSchedule, kept: Collection[str]) -> Program:
+    """Compute attention by tiles of queries; everything before the mix is an array of one tile."""
+    prog = split(reorder(prog, "mixed", ("batch", "head", "pos")), "mixed", "pos", schedule.queries)
+    prog = fuse(prog, "mixed", "batch", "head")
     for producer in ("total", "weights", "peak", "scores"):
-        given = compute_at(given, producer, "mixed", "pos_outer", local=producer not in kept)
+        prog = compute_at(prog, producer, "mixed", "pos_outer", local=producer not in kept)
     for producer in ("keys", "values"):
-        given = compute_at(given, producer, "mixed", "batch_head", local=True)
-    given = _multiply_by_panels(given, "scores", "keys", cut="col", along="dim", size=chosen.panel)
-    given = _multiply_by_panels(given, "mixed", "values", cut="dim", along="col", size=chosen.panel)
-    given = split(given, "values", "dim", chosen.panel)
-    for nest in ("values", "weights", "peak", "total"):
-        given = vectorise(given, nest, given.nest(nest).loops[-1].name)
-    return parallel(given, "mixed", "batch_head")
+        prog = compute_at(prog, producer, "mixed", "batch_head", local=True)
+    prog = _multiply_by_panels(prog, "scores", "keys", cut="col", along="dim", size=schedule.panel)
+    prog = _multiply_by_panels(prog, "mixed", "values", cut="dim", along="col", size=schedule.panel)
+    prog = split(prog, "values", "dim", schedule.panel)
+    return parallel(vectorise_innermost(prog, "values", "weights", "peak", "total"), "mixed", "batch_head")
 
 
-def _multiply_by_panels(given: Program, nest: str, operand: str, *, cut: str, along: str, size: int) -> Program:
-    """Multiply a tile of a nest with one panel of an operand after the other, as which it is stored."""
-    given = reorder_dimensions(split_dimension(given, operand, cut, size), operand, (
+def _multiply_by_panels(prog: Program, nest: str, operand: str, *, cut: str, along: str, size: int) -> Program:
+    """Store an operand in panels, and multiply a tile of the nest by one panel after the other."""
+    prog = reorder_dimensions(split_dimension(prog, operand, cut, size), operand, (
         f"{cut}_block", along, f"{cut}_within"))
-    rows, _, reduction = (loop.name for loop in given.nest(nest).loops[-3:])
+    rows, _, reduction = (loop.name for loop in prog.nest(nest).loops[-3:])
     tile = (rows, f"{cut}_inner", reduction)
-    given = reorder(split(given, nest, cut, size), nest, (f"{cut}_outer", *tile))
-    return offload(given, nest, *tile)
+    prog = reorder(split(prog, nest, cut, size), nest, (f"{cut}_outer", *tile))
+    return offload(prog, nest, *tile)
 
-
-(query,) = dims("query")
 
 
 def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation) -> list[Operation | Part]:
-    """Define d_qkv[batch, pos, part, head, dim].
+    """Define d_qkv[batch, pos, part, head, dim], the gradient of mixed = weights v, weights = softmax(q kT /
+    sqrt(width)).
 
-    Reads qkv and mixed, and peak and total[batch, head, pos] of the way forward.
+        d_v       = weightsT d_mixed
+        d_weights = d_mixed vT
+        d_scores  = weights (d_weights - delta) / sqrt(head width)        delta = sum over dim of d_mixed mixed
+        d_q       = d_scores k
+        d_k       = d_scoresT q
+
+    Reads qkv and mixed, and peak and total[batch, head, pos] of the forward pass: the largest score of a row, and one
+    over the sum of its exponentials, from which the weights are recomputed.
     """
     heads, width = shape.heads, shape.head_width
     of_heads = {part: 3, head: heads, dim: width}
@@ -311,39 +308,32 @@ def define_mixing_gradients(shape: EncoderShape, d_mixed: Operation) -> list[Ope
     ]
 
 
-def schedule_mixing_gradients(given: Program, shape: EncoderShape, *, queries: int) -> Program:
-    """Schedule `mix_backward`: in parallel over sequences and heads, by tiles of queries.
+def schedule_mixing_gradients(prog: Program, shape: EncoderShape, *, queries: int) -> Program:
+    """Schedule `define_mixing_gradients`: in parallel over sequences and heads, by tiles of queries.
 
-    The three results share their loops, so that weights and scores are computed once, in arrays of one tile.
+    The three results share their loops, so that weights and scores are computed once, in arrays of one tile; d_k and
+    d_v accumulate over the tiles.
     """
     for name in ("d_k", "d_v"):
-        given = decompose_reduction(given, name)
+        prog = decompose_reduction(prog, name)
     for nest in ("d_q", "d_k_start", "d_k_rest", "d_v_start", "d_v_rest"):
-        given = fuse(reorder(given, nest, ("batch", "head", "pos")), nest, "batch", "head")
-    given = split(given, "d_q", "pos", queries)
+        prog = fuse(reorder(prog, nest, ("batch", "head", "pos")), nest, "batch", "head")
+    prog = split(prog, "d_q", "pos", queries)
     for name in ("d_k", "d_v"):
-        given = split(given, f"{name}_rest", "query", queries)
-        given = reorder(given, f"{name}_rest", ("query_outer", "pos", "dim", "query_inner"))
+        prog = split(prog, f"{name}_rest", "query", queries)
+        prog = reorder(prog, f"{name}_rest", ("query_outer", "pos", "dim", "query_inner"))
         if shape.causal:
-            given = narrow(given, f"{name}_rest", pos)
-        given = compute_with(given, f"{name}_start", "d_q", "batch_head")
-        given = compute_with(given, f"{name}_rest", "d_q", "pos_outer")
+            prog = narrow(prog, f"{name}_rest", pos)
+        prog = compute_with(prog, f"{name}_start", "d_q", "batch_head")
+        prog = compute_with(prog, f"{name}_rest", "d_q", "pos_outer")
     for producer in ("d_scores", "d_weights", "delta", "weights", "scores"):
-        given = compute_at(given, producer, "d_q", "pos_outer", local=True)
+        prog = compute_at(prog, producer, "d_q", "pos_outer", local=True)
     for producer in ("values", "keys"):
-        given = compute_at(given, producer, "d_q", "batch_head", local=True)
-    for nest in ("d_q", "d_k_rest", "d_v_rest", "scores", "d_weights"):
-        given = offload(given, nest, *(loop.name for loop in given.nest(nest).loops[-3:]))
-    for nest in ("weights", "d_scores", "delta", "d_k_start", "d_v_start"):
-        given = vectorise(given, nest, given.nest(nest).loops[-1].name)
-    return parallel(given, "d_q", "batch_head")
+        prog = compute_at(prog, producer, "d_q", "batch_head", local=True)
+    prog = offload_innermost(prog, "d_q", "d_k_rest", "d_v_rest", "scores", "d_weights")
+    prog = vectorise_innermost(prog, "weights", "d_scores", "delta", "d_k_start", "d_v_start")
+    return parallel(prog, "d_q", "batch_head")
 
-
-KEPT = ("peak", "total", "mean_1", "spread_1", "mean_2", "spread_2")
-"""What the forward pass stores for the gradients beside what it stores anyway."""
-
-TILE = (48, 256)  # rows and columns of a task of the gradient of weights
-COLS = 64  # of a strip of a sum over tokens
 
 
 def attention_backward(shape: EncoderShape) -> Program:
@@ -382,28 +372,28 @@ def encoder_backward(shape: EncoderShape) -> Program:
         d_first, *norm_1, *_define_attention_gradients(shape, d_attended, residual=True)], outputs)
 
 
-def scheduled_attention_backward(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
-    """Schedule `attention_backward` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer`."""
-    shape = with_step(shape, chosen)
-    return _schedule_attention_gradients(attention_backward(shape), shape, chosen)
+def scheduled_attention_backward(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
+    """Schedule `attention_backward` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer` does."""
+    shape = with_step(shape, schedule)
+    return _schedule_attention_gradients(attention_backward(shape), shape, schedule)
 
 
-def scheduled_encoder_backward(shape: EncoderShape, chosen: EncoderSchedule) -> Program:
-    """Schedule `encoder_backward` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer`."""
-    shape = with_step(shape, chosen)
-    given = encoder_backward(shape)
+def scheduled_encoder_backward(shape: EncoderShape, schedule: EncoderSchedule) -> Program:
+    """Schedule `encoder_backward` for a CPU; raises IllegalSchedule as `scheduled_encoder_layer` does."""
+    shape = with_step(shape, schedule)
+    prog = encoder_backward(shape)
     for number, inward in (("2", "d_fed"), ("1", "d_attended")):
-        given = schedule_norm_gradients(given, number, inward, cols=COLS)
+        prog = schedule_norm_gradients(prog, number, inward)
     for name, column, reduction in (("back", "hidden", "model"), ("in", "channel", "hidden")):
-        given = schedule_weight_gradient(given, f"d_w_{name}", 1, tile=TILE)
-        given = schedule_token_sum(given, f"d_b_{name}", cols=COLS)
-        given = schedule_linear(given, "d_active" if name == "back" else "d_norm_1", column, reduction, chosen)
-    return _schedule_attention_gradients(given, shape, chosen)
+        prog = schedule_weight_gradient(prog, f"d_w_{name}", 1, tile=TILE)
+        prog = schedule_token_sum(prog, f"d_b_{name}")
+        prog = schedule_linear(prog, "d_active" if name == "back" else "d_norm_1", column, reduction, schedule)
+    return _schedule_attention_gradients(prog, shape, schedule)
 
 
 def _define_attention_gradients(shape: EncoderShape, d_attended: Tensor | Operation, *, residual: bool
                                 ) -> list[Operation | Part]:
-    """From the gradient of what comes out of attention to those of its tokens and weights."""
+    """Define the gradients of tokens and weights from that of the result of attention."""
     size, of_head = shape.width, {head: shape.heads, dim: shape.head_width}
     of_heads = {part: 3, **of_head}
     w_out, w_qkv = Tensor("w_out", {channel: size, **of_head}), Tensor("w_qkv", {**of_heads, model: size})
@@ -425,41 +415,36 @@ def _define_attention_gradients(shape: EncoderShape, d_attended: Tensor | Operat
     ]
 
 
-def _schedule_attention_gradients(given: Program, shape: EncoderShape, chosen: EncoderSchedule) -> Program:
-    given = schedule_linear(given, "d_mixed", "dim", "channel", chosen)
-    given = schedule_mixing_gradients(given, shape, queries=chosen.queries)
-    given = fuse(fuse(given, "d_x", "part", "head"), "d_x", "part_head", "dim")
-    given = schedule_linear(given, "d_x", "model", "part_head_dim", chosen)
+def _schedule_attention_gradients(prog: Program, shape: EncoderShape, schedule: EncoderSchedule) -> Program:
+    prog = schedule_linear(prog, "d_mixed", "dim", "channel", schedule)
+    prog = schedule_mixing_gradients(prog, shape, queries=schedule.queries)
+    prog = fuse(fuse(prog, "d_x", "part", "head"), "d_x", "part_head", "dim")
+    prog = schedule_linear(prog, "d_x", "model", "part_head_dim", schedule)
     for name, outs in (("out", 1), ("qkv", 3)):
-        given = schedule_weight_gradient(given, f"d_w_{name}", outs, tile=TILE)
-        given = schedule_token_sum(given, f"d_b_{name}", cols=COLS)
-    return given
+        prog = schedule_weight_gradient(prog, f"d_w_{name}", outs, tile=TILE)
+        prog = schedule_token_sum(prog, f"d_b_{name}")
+    return prog
 
 
 def device_mixing(shape: EncoderShape) -> Program:
-    """Schedule `mixing`."""
-    return _one_kernel_each(_unstored(mixing(shape)))
+    """Schedule `mixing` for a GPU."""
+    return _schedule_on_device(mixing(shape))
 
 
 def device_attention(shape: EncoderShape) -> Program:
-    """Schedule `attention`."""
-    return _one_kernel_each(_unstored(attention(shape)))
+    """Schedule `attention` for a GPU."""
+    return _schedule_on_device(attention(shape))
 
 
 def device_encoder_layer(shape: EncoderShape) -> Program:
-    """Schedule `encoder_layer`."""
-    return _one_kernel_each(_unstored(encoder_layer(shape)))
+    """Schedule `encoder_layer` for a GPU."""
+    return _schedule_on_device(encoder_layer(shape))
 
 
-ROW_DIMENSIONS = {"scores": 3, "peak": 3, "weights": 3, "total": 3}
-"""Dimensions that name a row; of the others two, batch and pos."""
 
-
-def _unstored(given: Program) -> Program:
-    return inline(inline(given, "keys"), "values")
-
-
-def _one_kernel_each(given: Program) -> Program:
-    for nest in [nest.name for nest in given.nests()]:
-        given = one_block_per_row(given, nest, ROW_DIMENSIONS.get(nest, 2))
-    return given
+def _schedule_on_device(prog: Program) -> Program:
+    """Make one kernel for each operation; keys and values are read from qkv."""
+    prog = inline(inline(prog, "keys"), "values")
+    for nest in [nest.name for nest in prog.nests()]:
+        prog = one_block_per_row(prog, nest, ROW_DIMENSIONS.get(nest, 2))
+    return prog

@@ -219,42 +219,42 @@ class Layer:
             wanted: written: gradients by the name of x or a weight.
         """
         names = {f"d_{name}": array for name, array in wanted.items()}
-        given = {"x": x, **weights, **kept, f"d_{self.result}": upstream}
-        self.gradients(structure, {**given, **names}, tuple(names))
+        prog = {"x": x, **weights, **kept, f"d_{self.result}": upstream}
+        self.gradients(structure, {**prog, **names}, tuple(names))
 
 
 @cache
-def compiled_encoder_layer(shape: EncoderShape, chosen: EncoderSchedule, threads: int | None = None) -> Layer:
+def compiled_encoder_layer(shape: EncoderShape, schedule: EncoderSchedule, threads: int | None = None) -> Layer:
     """Give the encoder layer of a shape, the same one in all of the process; it is compiled when it first runs.
 
     Raises:
         ValueError: the shape is none.
     """
     _check(shape)
-    return Layer(lambda kept: scheduled_encoder_layer(shape, chosen, kept=kept),
-                 lambda: scheduled_encoder_backward(shape, chosen), threads=threads)
+    return Layer(lambda kept: scheduled_encoder_layer(shape, schedule, kept=kept),
+                 lambda: scheduled_encoder_backward(shape, schedule), threads=threads)
 
 
 @cache
-def compiled_attention(shape: EncoderShape, chosen: EncoderSchedule, threads: int | None = None) -> Layer:
+def compiled_attention(shape: EncoderShape, schedule: EncoderSchedule, threads: int | None = None) -> Layer:
     """Give multi-head attention of a shape, as `compiled_encoder_layer`; `hidden` and `epsilon` have no meaning."""
     _check(shape)
-    return Layer(lambda kept: scheduled_attention(shape, chosen, kept=kept),
-                 lambda: scheduled_attention_backward(shape, chosen), threads=threads)
+    return Layer(lambda kept: scheduled_attention(shape, schedule, kept=kept),
+                 lambda: scheduled_attention_backward(shape, schedule), threads=threads)
 
 
 @cache
-def compiled_softmax(width: int, chosen: SoftmaxSchedule, threads: int | None = None) -> Layer:
+def compiled_softmax(width: int, schedule: SoftmaxSchedule, threads: int | None = None) -> Layer:
     """Give the softmax of columns of a width, at least 1, as `compiled_encoder_layer`; it has no weights."""
-    return Layer(lambda kept: scheduled_softmax(width, chosen, kept=kept),
-                 lambda: scheduled_softmax_backward(width, chosen), threads=threads)
+    return Layer(lambda kept: scheduled_softmax(width, schedule, kept=kept),
+                 lambda: scheduled_softmax_backward(width, schedule), threads=threads)
 
 
 @cache
-def compiled_layer_norm(width: int, epsilon: float, chosen: NormSchedule, threads: int | None = None) -> Layer:
+def compiled_layer_norm(width: int, epsilon: float, schedule: NormSchedule, threads: int | None = None) -> Layer:
     """Give the layer norm of a width, at least 1, as `compiled_encoder_layer`; its weights are gain_1 and shift_1."""
-    return Layer(lambda kept: scheduled_layer_norm(width, chosen, epsilon=epsilon, kept=kept),
-                 lambda: scheduled_layer_norm_backward(width, chosen), threads=threads)
+    return Layer(lambda kept: scheduled_layer_norm(width, schedule, epsilon=epsilon, kept=kept),
+                 lambda: scheduled_layer_norm_backward(width, schedule), threads=threads)
 
 
 def _check(shape: EncoderShape) -> None:

@@ -52,18 +52,18 @@ def tiled_vgemm(*, rows: int = 48, cols: int = 256, panel: int = PANEL, depth: i
     """
     a, b = _operands()
     near = compute("near", {item: PRODUCTS(), inner: INNER(item), col: COLS(item)}, b[item, inner, col])
-    given = program("tiled_vgemm", [near, _product(a, near.output)])
-    given = split(split(split(given, "c", "row", rows), "c", "col", cols), "c", "inner", depth)
-    given = reorder(given, "c", ("item", "col_outer", "inner_outer", "row_outer", "row_inner", "col_inner",
-                                 "inner_inner"))
-    given = compute_at(fuse(given, "c", "item", "col_outer"), "near", "c", "item_col_outer", local=True)
-    given = store_in_panels(given, "near", panel=panel, depth=depth)
-    given = split(given, "c", "col_inner", panel)
+    prog = program("tiled_vgemm", [near, _product(a, near.output)])
+    prog = split(split(split(prog, "c", "row", rows), "c", "col", cols), "c", "inner", depth)
+    prog = reorder(prog, "c", ("item", "col_outer", "inner_outer", "row_outer", "row_inner", "col_inner",
+                               "inner_inner"))
+    prog = compute_at(fuse(prog, "c", "item", "col_outer"), "near", "c", "item_col_outer", local=True)
+    prog = store_in_panels(prog, "near", panel=panel, depth=depth)
+    prog = split(prog, "c", "col_inner", panel)
     tile = ("row_inner", "col_inner_inner", "inner_inner")
-    given = offload(reorder(given, "c", ("inner_outer", "row_outer", "col_inner_outer", *tile)), "c", *tile)
+    prog = offload(reorder(prog, "c", ("inner_outer", "row_outer", "col_inner_outer", *tile)), "c", *tile)
     width = minimum(COLS(item) - Dim("col_outer") * cols, Const(cols))
-    given = remap(given, "c", "item_col_outer", ROWS(item) * INNER(item) * width)
-    return parallel(given, "c", "item_col_outer_th")
+    prog = remap(prog, "c", "item_col_outer", ROWS(item) * INNER(item) * width)
+    return parallel(prog, "c", "item_col_outer_th")
 
 
 def scheduled_vgemm(*, rows: int = 8, cols: int = 32) -> Program:
@@ -162,17 +162,17 @@ def tiled_trmm(*, rows: int = 24, cols: int = 256, panel: int = PANEL, depth: in
     end = minimum(EXTENT(), (Binary("//", row, Const(rows)) + 1) * rows)
     even = compute("even", {row: EXTENT(), inner: end}, where(less(inner, row + 1), lower[row, inner], real(0.0)))
     near = compute("near", {inner: EXTENT(), col: EXTENT()}, b[inner, col])
-    given = program("tiled_trmm", [even, near, compute("out", {row: EXTENT(), col: EXTENT()}, sum_over(
+    prog = program("tiled_trmm", [even, near, compute("out", {row: EXTENT(), col: EXTENT()}, sum_over(
         {inner: end}, even[row, inner] * near[inner, col]))])
-    given = reorder(split(split(given, "out", "row", rows), "out", "col", cols), "out", (
+    prog = reorder(split(split(prog, "out", "row", rows), "out", "col", cols), "out", (
         "col_outer", "row_outer", "row_inner", "col_inner", "inner"))
-    given = compute_at(given, "even", "out", "row_outer", local=True)
-    given = compute_at(given, "near", "out", "col_outer", local=True)
-    given = store_in_panels(vectorise(given, "even", "inner"), "near", panel=panel, depth=depth)
-    given = split(split(given, "out", "col_inner", panel), "out", "inner", depth)
+    prog = compute_at(prog, "even", "out", "row_outer", local=True)
+    prog = compute_at(prog, "near", "out", "col_outer", local=True)
+    prog = store_in_panels(vectorise(prog, "even", "inner"), "near", panel=panel, depth=depth)
+    prog = split(split(prog, "out", "col_inner", panel), "out", "inner", depth)
     tile = ("row_inner", "col_inner_inner", "inner_inner")
-    given = offload(reorder(given, "out", ("inner_outer", "col_inner_outer", *tile)), "out", *tile)
-    return parallel(given, "out", "col_outer")
+    prog = offload(reorder(prog, "out", ("inner_outer", "col_inner_outer", *tile)), "out", *tile)
+    return parallel(prog, "out", "col_outer")
 
 
 def device_trmm() -> Program:
@@ -188,8 +188,8 @@ def _padded(rows: int, cols: int) -> Program:
     return pad_loop(pad_loop(padded, "out", row, rows), "out", col, cols)
 
 
-def _rows(given: Program, nest: str, cols: int) -> Program:
-    tiled = split(given, nest, "col", cols)
+def _rows(prog: Program, nest: str, cols: int) -> Program:
+    tiled = split(prog, nest, "col", cols)
     reduction = [loop.name for loop in tiled.nest(nest).loops if loop.reduces]
     tiled = reorder(tiled, nest, ("row", "col_outer", *reduction, "col_inner"))
     return vectorise(parallel(tiled, nest, "row"), nest, "col_inner")

@@ -1,34 +1,26 @@
-"""Sequences of tokens: their dimensions and lengths, and what layers of tokens share.
+"""Batches of token sequences: dimensions, lengths, and the layers that other layers share: linear, layer norm, softmax.
 
-Structures of batches of sequences, by their lengths.
-
-Gradients of a projection of all tokens, out[token, o] = sum_i in[token, i] w[i, o] + b[o].
+Gradients of a projection of all tokens, out[token, o] = sum_i in[token, i] w[i, o] + b[o]; that of `in` is itself a
+projection, of d_out by w as PyTorch stores it:
 
     d_w[o, i] = sum over tokens of d_out[token, o] in[token, i]       tiles of o and i, in parallel
     d_b[o]    = sum over tokens of d_out[token, o]                    strips of o, in parallel
 
-The gradient of `in` is a projection itself, of d_out by w as PyTorch stores it. Source: CoRa trains nothing; the
-reductions over a fused vloop are those of §5.1.
-
-Gradients of a layer norm, out = (in - mean) spread gain + shift with spread = 1 / sqrt(variance + epsilon).
-
-With e = d_out gain and n = (in - mean) spread, and means over the channels of a token:
+Gradients of a layer norm, out = (in - mean) spread gain + shift with spread = 1 / sqrt(variance + epsilon). With
+e = d_out gain and n = (in - mean) spread, and means over the channels of a token:
 
     d_in    = spread (e - mean(e) - n mean(e n))
     d_gain  = sum over tokens of d_out n
     d_shift = sum over tokens of d_out
 
-Layer norm of tokens as an operator: (x - mean) / sqrt(variance + epsilon) * gain + shift; and its gradients.
-
-Softmax along the tokens of every sequence, in each column by itself, and its gradient.
+Softmax over the tokens of every sequence, separately in each column, and its gradient, which recomputes weights from
+x, peak and total:
 
     weights[batch, pos, model] = exp(x - peak) total      peak = max of x, total = 1 / sum of exp(x - peak), over pos
     d_x = weights (d_weights - along)                     along = sum of weights d_weights, over pos
 
-The gradient computes weights again, from x and what is known of every column: peak and total.
-
-Source: CoRa §7.2 (softmax over a vloop). Departure: there the rows of scores are normalised, see `attention_operators`;
-here it is columns of packed tokens, so that any width is normalised where it lies.
+Source: CoRa §5.1 (reductions over a fused vloop), §7.2 (softmax over a vloop). Departures: CoRa has no gradients; its
+softmax normalises rows of scores, as `ATTENTION_OPERATORS` do, this one columns of packed tokens of any width.
 """
 
 from __future__ import annotations
@@ -44,7 +36,15 @@ from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.program import Operation, Program, compute, exp, max_over, real, sqrt, sum_over
 from sparloom.ragged.schedule.compute import compute_at
-from sparloom.ragged.schedule.loops import fuse, fuse_neighbours, parallel, reorder, split, vectorise
+from sparloom.ragged.schedule.loops import (
+    fuse,
+    fuse_neighbours,
+    parallel,
+    reorder,
+    split,
+    vectorise,
+    vectorise_innermost,
+)
 from sparloom.ragged.schedule.operations import inline, offload
 from sparloom.ragged.schedule.storage import PANEL, reorder_dimensions, split_dimension
 from sparloom.ragged.structure import Structure
@@ -54,6 +54,8 @@ batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col m
 BATCHES = Length("batches")
 LENGTHS = Length("lengths", {batch: BATCHES()})
 TOKENS: Mapping[Dim, Expr | int] = {batch: BATCHES(), pos: LENGTHS(batch)}
+OVER: Mapping[Dim, Expr | int] = {pos: LENGTHS(batch)}
+CACHED_STRUCTURES = 16  # the layers of a model request the same one in turn
 
 
 @dataclass(frozen=True)
@@ -61,14 +63,15 @@ class EncoderShape:
     """Sizes of a layer.
 
     Args:
-        width: of a token.
-        heads: dividing the width.
-        hidden: of the feed-forward network.
-        epsilon: of the norms.
-        causal: tokens look at themselves and those before only.
-        step: causal scores are computed up to the next multiple of it, and those beyond masked: triangles of tiles. By
-            default the tile of queries of the schedule.
-        triangles: else all causal scores are computed, and masked: what others do.
+        width: columns of a token.
+        heads: number of heads; divides the width.
+        hidden: width of the feed-forward network.
+        epsilon: added to variances in norms.
+        causal: tokens attend to themselves and earlier ones only.
+        step: causal scores are computed up to the next multiple of it, and masked beyond the diagonal: triangles of
+            tiles.
+            Default: the tile of queries of the schedule.
+        triangles: if False, all causal scores are computed, and masked, as in other libraries.
     """
 
     width: int = 512
@@ -86,12 +89,13 @@ class EncoderShape:
 
 @dataclass(frozen=True)
 class EncoderSchedule:
-    """What may be searched.
+    """Parameters of a schedule, for search.
 
     Args:
-        rows: of a tile of tokens.
-        panel: columns of a panel of weights; keys, and elements of values, that lie together.
-        depth: of the reduction, that a tile of rows meets all panels with; divides it, or is larger.
+        rows: rows of a tile of tokens.
+        panel: contiguous columns: of weights, keys, and elements of values.
+        depth: part of the reduction after which a tile of rows moves on to the next panel; divides the reduction, or is
+            larger.
         queries: rows of a tile of attention.
     """
 
@@ -101,76 +105,18 @@ class EncoderSchedule:
     queries: int = 64
 
 
-def define_norm(given: Operation | Tensor, number: str, last: Dim, *, width: int, epsilon: float) -> list[Operation]:
-    """Standardise tokens: (x - mean) / sqrt(variance + epsilon) * gain + shift."""
-    share = real(1 / width)
-    gain, shift = (Tensor(f"{name}_{number}", {last: width}) for name in ("gain", "shift"))
-    mean = compute(f"mean_{number}", TOKENS, sum_over({last: width}, given[batch, pos, last]) * share)
-    apart = given[batch, pos, last] - mean[batch, pos]
-    spread = compute(f"spread_{number}", TOKENS, real(1.0) / sqrt(
-        sum_over({last: width}, apart * apart) * share + real(epsilon)))
-    standard = compute(f"norm_{number}", {**TOKENS, last: width},
-                       apart * spread[batch, pos] * gain[last] + shift[last])
-    return [mean, spread, standard]
-
-
-def schedule_norm(given: Program, number: str, last: str, kept: Collection[str], *, rows: int = 1, chunk: int = 16
-                  ) -> Program:
-    """Schedule a norm: a token at a time, or as many rows of one sequence, in parallel."""
-    nest, tile = f"norm_{number}", "pos"
-    if rows > 1:
-        given, tile = split(given, nest, "pos", rows), "pos_outer"
-    given, tile = fuse(given, nest, "batch", tile), f"batch_{tile}"
-    for producer in (f"spread_{number}", f"mean_{number}"):
-        given = compute_at(given, producer, nest, tile, local=producer not in kept)
-        given = vectorise(given, producer, given.nest(producer).loops[-1].name)
-    return vectorise(parallel(given, nest, tile, chunk=chunk), nest, last)
-
-
-def schedule_linear(given: Program, nest: str, column: str, reduction: str, chosen: EncoderSchedule) -> Program:
-    """Schedule a product of all tokens and weights w_..: tiles of rows, panels of columns."""
-    operation = given.nest(nest).operation
-    weights = next(read.tensor for read in operation.reads if read.tensor.name.startswith("w_"))
-    extent = dict((each.name, size) for each, size in operation.reduced)
-    blocks = reduction in extent and getattr(extent[reduction], "value", 0) > chosen.depth
-    given = split_dimension(given, weights.name, column, chosen.panel)
-    if blocks:  # panels lie in memory as the loops meet them
-        given = split_dimension(given, weights.name, reduction, chosen.depth)
-        outside, along = [f"{reduction}_block"], [f"{reduction}_within"]
-    else:
-        outside, along = [], list(extent)
-    others = [each.name for each, _ in weights.axes if each.name not in (*extent, column)]
-    given = reorder_dimensions(given, weights.name, (
-        *outside, *others, f"{column}_block", *along, f"{column}_within"))
-    given = split(fuse(given, nest, "batch", "pos"), nest, "batch_pos", chosen.rows)
-    given = split(given, nest, column, chosen.panel)
-    loops = [loop.name for loop in given.nest(nest).loops]
-    tiles = ["batch_pos_outer", *(name for name in loops if name not in (
-        "batch_pos_outer", "batch_pos_inner", f"{column}_inner", reduction))]
-    if blocks:
-        given = split(given, nest, reduction, chosen.depth)
-        tiles.insert(1, f"{reduction}_outer")
-        reduction = f"{reduction}_inner"
-    tile = ("batch_pos_inner", f"{column}_inner", reduction)
-    given = reorder(given, nest, (*tiles, *tile))
-    return parallel(offload(given, nest, *tile), nest, "batch_pos_outer")
-
-
-REMEMBERED = 16  # structures; layers of a model ask for one after the other
-
-
 def structure_of(lengths: np.ndarray) -> Structure:
-    """Give the structure of a batch; the same again while the last 16 lengths that were asked for include these.
+    """Return the structure of a batch; the same object while these lengths are among the last 16 requested.
 
     Args:
         lengths: (batch,) integers of at least 0.
 
     Raises:
-        ValueError: lengths are of another form, negative, or no integers.
+        ValueError: lengths are not a vector of integers, or are negative.
     """
     if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):
         raise ValueError(f"lengths are an array of {lengths.ndim} dimensions of {lengths.dtype}: give a vector of "
-                         f"integers, one per sequence")
+                         f"integers, one for each sequence")
     return _structure(lengths.astype(np.int64).tobytes())
 
 
@@ -183,9 +129,38 @@ def tokens_of(structure: Structure) -> int:
     return int(np.sum(structure.table(LENGTHS)))
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=CACHED_STRUCTURES)
 def _structure(lengths: bytes) -> Structure:
     return Structure({LENGTHS: np.frombuffer(lengths, np.int64)})
+
+
+def schedule_linear(prog: Program, nest: str, column: str, reduction: str, schedule: EncoderSchedule) -> Program:
+    """Schedule a product of all tokens and weights w_..: tiles of rows, panels of columns."""
+    operation = prog.nest(nest).operation
+    weights = next(read.tensor for read in operation.reads if read.tensor.name.startswith("w_"))
+    extent = dict((each.name, size) for each, size in operation.reduced)
+    blocks = reduction in extent and getattr(extent[reduction], "value", 0) > schedule.depth
+    prog = split_dimension(prog, weights.name, column, schedule.panel)
+    if blocks:  # store panels in the order in which loops access them
+        prog = split_dimension(prog, weights.name, reduction, schedule.depth)
+        outside, along = [f"{reduction}_block"], [f"{reduction}_within"]
+    else:
+        outside, along = [], list(extent)
+    others = [each.name for each, _ in weights.axes if each.name not in (*extent, column)]
+    prog = reorder_dimensions(prog, weights.name, (
+        *outside, *others, f"{column}_block", *along, f"{column}_within"))
+    prog = split(fuse(prog, nest, "batch", "pos"), nest, "batch_pos", schedule.rows)
+    prog = split(prog, nest, column, schedule.panel)
+    loops = [loop.name for loop in prog.nest(nest).loops]
+    tiles = ["batch_pos_outer", *(name for name in loops if name not in (
+        "batch_pos_outer", "batch_pos_inner", f"{column}_inner", reduction))]
+    if blocks:
+        prog = split(prog, nest, reduction, schedule.depth)
+        tiles.insert(1, f"{reduction}_outer")
+        reduction = f"{reduction}_inner"
+    tile = ("batch_pos_inner", f"{column}_inner", reduction)
+    prog = reorder(prog, nest, (*tiles, *tile))
+    return parallel(offload(prog, nest, *tile), nest, "batch_pos_outer")
 
 
 def sum_over_tokens(name: str, axes: Mapping[Dim, Expr | int], value: Expr) -> Operation:
@@ -193,81 +168,100 @@ def sum_over_tokens(name: str, axes: Mapping[Dim, Expr | int], value: Expr) -> O
     return compute(name, axes, sum_over(TOKENS, value))
 
 
-def schedule_weight_gradient(given: Program, nest: str, outs: int, *, tile: tuple[int, int]) -> Program:
-    """Schedule the gradient of weights: a product whose reduction runs over all tokens.
+def schedule_weight_gradient(prog: Program, nest: str, outs: int, *, tile: tuple[int, int]) -> Program:
+    """Schedule the gradient of weights: a product that reduces over all tokens.
 
     Args:
-        outs: how many of its first dimensions are those of `out`; those behind are of `in`.
+        outs: number of leading dimensions that belong to `out`; the others belong to `in`.
         tile: rows and columns of a task.
     """
-    given, out = fuse_neighbours(given, nest, 0, outs)
-    given, into = fuse_neighbours(given, nest, 1, len(given.nest(nest).loops) - 3)
-    given = fuse(given, nest, "batch", "pos")
-    given = split(split(given, nest, out, tile[0]), nest, into, tile[1])
+    prog, out = fuse_neighbours(prog, nest, 0, outs)
+    prog, into = fuse_neighbours(prog, nest, 1, len(prog.nest(nest).loops) - 3)
+    prog = fuse(prog, nest, "batch", "pos")
+    prog = split(split(prog, nest, out, tile[0]), nest, into, tile[1])
     dense = (f"{out}_inner", f"{into}_inner", "batch_pos")
-    given = reorder(given, nest, (f"{out}_outer", f"{into}_outer", *dense))
-    given, tasks = fuse_neighbours(given, nest, 0, 2)
-    return parallel(offload(given, nest, *dense), nest, tasks)
+    prog = reorder(prog, nest, (f"{out}_outer", f"{into}_outer", *dense))
+    prog, tasks = fuse_neighbours(prog, nest, 0, 2)
+    return parallel(offload(prog, nest, *dense), nest, tasks)
 
 
-def schedule_token_sum(given: Program, nest: str, *, cols: int) -> Program:
-    """Schedule a sum over all tokens, by strips of the last dimension.
+def schedule_token_sum(prog: Program, nest: str, *, cols: int = 64) -> Program:
+    """Schedule a sum over all tokens, in strips of `cols` columns of the last dimension."""
+    *before, last = (loop.name for loop in prog.nest(nest).loops[:-2])
+    prog = split(fuse(prog, nest, "batch", "pos"), nest, last, cols)
+    prog = reorder(prog, nest, (*before, f"{last}_outer", "batch_pos", f"{last}_inner"))
+    prog, strips = fuse_neighbours(prog, nest, 0, len(before) + 1)
+    return vectorise(parallel(prog, nest, strips), nest, f"{last}_inner")
 
-    Args:
-        cols: of a strip.
-    """
-    *before, last = (loop.name for loop in given.nest(nest).loops[:-2])
-    given = split(fuse(given, nest, "batch", "pos"), nest, last, cols)
-    given = reorder(given, nest, (*before, f"{last}_outer", "batch_pos", f"{last}_inner"))
-    given, strips = fuse_neighbours(given, nest, 0, len(before) + 1)
-    return vectorise(parallel(given, nest, strips), nest, f"{last}_inner")
+
+def define_norm(inputs: Operation | Tensor, number: str, last: Dim, *, width: int, epsilon: float) -> list[Operation]:
+    """Define a layer norm: (x - mean) / sqrt(variance + epsilon) * gain + shift."""
+    share = real(1 / width)
+    gain, shift = (Tensor(f"{name}_{number}", {last: width}) for name in ("gain", "shift"))
+    mean = compute(f"mean_{number}", TOKENS, sum_over({last: width}, inputs[batch, pos, last]) * share)
+    apart = inputs[batch, pos, last] - mean[batch, pos]
+    spread = compute(f"spread_{number}", TOKENS, real(1.0) / sqrt(
+        sum_over({last: width}, apart * apart) * share + real(epsilon)))
+    standard = compute(f"norm_{number}", {**TOKENS, last: width},
+                       apart * spread[batch, pos] * gain[last] + shift[last])
+    return [mean, spread, standard]
+
+
+def schedule_norm(prog: Program, number: str, last: str, kept: Collection[str], *, rows: int = 1, chunk: int = 16
+                  ) -> Program:
+    """Schedule a norm in parallel: a token at a time, or `rows` tokens of one sequence."""
+    nest, tile = f"norm_{number}", "pos"
+    if rows > 1:
+        prog, tile = split(prog, nest, "pos", rows), "pos_outer"
+    prog, tile = fuse(prog, nest, "batch", tile), f"batch_{tile}"
+    for producer in (f"spread_{number}", f"mean_{number}"):
+        prog = compute_at(prog, producer, nest, tile, local=producer not in kept)
+        prog = vectorise_innermost(prog, producer)
+    return vectorise(parallel(prog, nest, tile, chunk=chunk), nest, last)
 
 
 def define_norm_gradients(number: str, into: Tensor, upstream: Tensor | Operation, *, last: Dim, width: int
                           ) -> list[Operation]:
     """Define d_<into>[batch, pos, last], d_gain_<number> and d_shift_<number>.
 
-    Reads gain_<number>[last], and mean_<number> and spread_<number>[batch, pos] of the way forward.
+    Reads gain_<number>[last], and mean_<number> and spread_<number>[batch, pos] of the forward pass.
 
     Args:
-        into: what was normalised.
-        upstream: the gradient of the result.
-        last: the dimension of channels, `width` of them.
+        into: normalised tensor.
+        upstream: gradient of the result.
+        last: dimension of channels, of extent `width`.
     """
     share, channels = real(1 / width), {last: width}
     mean, spread = (Tensor(f"{name}_{number}", TOKENS)[batch, pos] for name in ("mean", "spread"))
-    gain, given = Tensor(f"gain_{number}", channels)[last], upstream[batch, pos, last]
+    gain, grad = Tensor(f"gain_{number}", channels)[last], upstream[batch, pos, last]
     apart = into[batch, pos, last] - mean
-    along = compute(f"along_{number}", TOKENS, sum_over(channels, given * gain) * share)
-    across = compute(f"across_{number}", TOKENS, sum_over(channels, given * gain * apart) * share * spread * spread)
+    along = compute(f"along_{number}", TOKENS, sum_over(channels, grad * gain) * share)
+    across = compute(f"across_{number}", TOKENS, sum_over(channels, grad * gain * apart) * share * spread * spread)
     inward = compute(f"d_{into.name}", {**TOKENS, **channels}, spread * (
-        given * gain - along[batch, pos] - apart * across[batch, pos]))
-    return [along, across, inward, sum_over_tokens(f"d_gain_{number}", channels, given * apart * spread),
-            sum_over_tokens(f"d_shift_{number}", channels, given)]
+        grad * gain - along[batch, pos] - apart * across[batch, pos]))
+    return [along, across, inward, sum_over_tokens(f"d_gain_{number}", channels, grad * apart * spread),
+            sum_over_tokens(f"d_shift_{number}", channels, grad)]
 
 
-def schedule_norm_gradients(given: Program, number: str, inward: str, *, cols: int, chunk: int = 16) -> Program:
-    """Schedule `norm_backward`: a token at a time, sums in strips of columns."""
-    given = fuse(given, inward, "batch", "pos")
+def schedule_norm_gradients(prog: Program, number: str, inward: str, *, chunk: int = 16) -> Program:
+    """Schedule `define_norm_gradients`: a token at a time, sums in strips of columns."""
+    prog = fuse(prog, inward, "batch", "pos")
     for producer in (f"across_{number}", f"along_{number}"):
-        given = compute_at(given, producer, inward, "batch_pos", local=True)
-        given = vectorise(given, producer, given.nest(producer).loops[-1].name)
-    given = vectorise(parallel(given, inward, "batch_pos", chunk=chunk), inward, given.nest(inward).loops[-1].name)
+        prog = compute_at(prog, producer, inward, "batch_pos", local=True)
+        prog = vectorise_innermost(prog, producer)
+    prog = vectorise_innermost(parallel(prog, inward, "batch_pos", chunk=chunk), inward)
     for name in ("gain", "shift"):
-        given = schedule_token_sum(given, f"d_{name}_{number}", cols=cols)
-    return given
-
-
-COLS = 64  # of a strip of a sum over tokens
+        prog = schedule_token_sum(prog, f"d_{name}_{number}")
+    return prog
 
 
 @dataclass(frozen=True)
 class NormSchedule:
-    """What may be searched.
+    """Parameters of a schedule, for search.
 
     Args:
         rows: tokens of a sequence whose means and spreads are computed before they are normalised.
-        chunk: times so many tokens that a thread takes at a time.
+        chunk: groups of `rows` tokens that a thread takes at a time.
     """
 
     rows: int = 1
@@ -280,42 +274,40 @@ def layer_norm(width: int, epsilon: float = 1e-5) -> Program:
 
 
 def layer_norm_backward(width: int) -> Program:
-    """Define d_x, d_gain_1 and d_shift_1 of d_norm_1, unscheduled; reads what `norm_backward` says."""
+    """Define d_x, d_gain_1 and d_shift_1 of d_norm_1, unscheduled; for its inputs see `define_norm_gradients`."""
     found = define_norm_gradients("1", _tokens("x", width), _tokens("d_norm_1", width), last=model, width=width)
     return program("layer_norm_backward", found, ["d_x", "d_gain_1", "d_shift_1"])
 
 
-def scheduled_layer_norm(width: int, chosen: NormSchedule, *, epsilon: float = 1e-5, kept: Collection[str] = ()
+def scheduled_layer_norm(width: int, schedule: NormSchedule, *, epsilon: float = 1e-5, kept: Collection[str] = ()
                          ) -> Program:
-    """Schedule `layer_norm` for a CPU: in parallel over tokens, or tiles of the tokens of a sequence.
+    """Schedule `layer_norm` for a CPU: in parallel over tokens, or over tiles of tokens of a sequence.
 
     Args:
-        kept: results that are stored as a whole, though they are needed in one place only: for gradients.
+        kept: intermediate results to store whole, for gradients.
     """
-    return schedule_norm(layer_norm(width, epsilon), "1", "model", kept, rows=chosen.rows, chunk=chosen.chunk)
+    return schedule_norm(layer_norm(width, epsilon), "1", "model", kept, rows=schedule.rows, chunk=schedule.chunk)
 
 
-def scheduled_layer_norm_backward(width: int, chosen: NormSchedule) -> Program:
-    """Schedule `layer_norm_backward`: as many tokens at a time as forward, one after the other."""
-    return schedule_norm_gradients(layer_norm_backward(width), "1", "d_x", cols=COLS,
-                                   chunk=chosen.rows * chosen.chunk)
+def scheduled_layer_norm_backward(width: int, schedule: NormSchedule) -> Program:
+    """Schedule `layer_norm_backward`: the same number of tokens per task as forward, one after the other."""
+    return schedule_norm_gradients(layer_norm_backward(width), "1", "d_x",
+                                   chunk=schedule.rows * schedule.chunk)
 
 
 def _tokens(name: str, width: int) -> Tensor:
     return Tensor(name, {**TOKENS, model: width})
 
 
-OVER: Mapping[Dim, Expr | int] = {pos: LENGTHS(batch)}
-
-
 @dataclass(frozen=True)
 class SoftmaxSchedule:
-    """What may be searched.
+    """Parameters of a schedule, for search.
 
     Args:
-        cols: of a task, which has one sequence.
-        lanes: "columns" that lie side by side, or "tokens" of one column, in vector lanes.
-        powers: "stored" in an array of the task, or computed "twice": for their sum, and for the result.
+        cols: columns of a task, which has one sequence.
+        lanes: what vector lanes hold: adjacent "columns", or "tokens" of one column.
+        powers: exponentials are "stored" in an array of the task, or computed "twice": for their sum and for the
+            result.
         chunk: tasks that a thread takes at a time.
     """
 
@@ -336,7 +328,7 @@ def softmax(width: int) -> Program:
 
 
 def softmax_backward(width: int) -> Program:
-    """Define d_x of d_weights, unscheduled; reads x, and peak and total[batch, model] of the way forward."""
+    """Define d_x of d_weights, unscheduled; reads x, and peak and total[batch, model] of the forward pass."""
     all_of = {**TOKENS, model: width}
     x, upstream = (Tensor(name, all_of)[batch, pos, model] for name in ("x", "d_weights"))
     peak, total = (Tensor(name, _columns(width))[batch, model] for name in ("peak", "total"))
@@ -346,54 +338,54 @@ def softmax_backward(width: int) -> Program:
         "d_x", all_of, power[batch, pos, model] * (upstream - along[batch, model]))])
 
 
-def scheduled_softmax(width: int, chosen: SoftmaxSchedule, *, kept: Collection[str] = ()) -> Program:
+def scheduled_softmax(width: int, schedule: SoftmaxSchedule, *, kept: Collection[str] = ()) -> Program:
     """Schedule `softmax` for a CPU: in parallel over sequences and strips of columns.
 
     Args:
-        kept: results that are stored as a whole, though they are needed in one place only: for gradients.
+        kept: intermediate results to store whole, for gradients.
 
     Raises:
-        ValueError: lanes or powers are none that there are.
+        ValueError: unknown lanes or powers.
     """
-    return _schedule_softmax(softmax(width), "weights", ("total", "power", "peak"), chosen, width=width, kept=kept)
+    return _schedule_softmax(softmax(width), "weights", ("total", "power", "peak"), schedule, width=width, kept=kept)
 
 
-def scheduled_softmax_backward(width: int, chosen: SoftmaxSchedule) -> Program:
-    """Schedule `softmax_backward` as `scheduled_softmax`."""
-    return _schedule_softmax(softmax_backward(width), "d_x", ("along", "power"), chosen, width=width)
+def scheduled_softmax_backward(width: int, schedule: SoftmaxSchedule) -> Program:
+    """Schedule `softmax_backward` like `scheduled_softmax`."""
+    return _schedule_softmax(softmax_backward(width), "d_x", ("along", "power"), schedule, width=width)
 
 
 def _columns(width: int) -> dict[Dim, Expr | int]:
     return {batch: BATCHES(), model: width}
 
 
-def _schedule_softmax(given: Program, nest: str, producers: Sequence[str], chosen: SoftmaxSchedule, *, width: int,
+def _schedule_softmax(prog: Program, nest: str, producers: Sequence[str], schedule: SoftmaxSchedule, *, width: int,
                       kept: Collection[str] = ()) -> Program:
-    if chosen.lanes not in ("columns", "tokens") or chosen.powers not in ("stored", "twice"):
-        raise ValueError(f"a softmax with lanes={chosen.lanes!r} and powers={chosen.powers!r}: give 'columns' or "
+    if schedule.lanes not in ("columns", "tokens") or schedule.powers not in ("stored", "twice"):
+        raise ValueError(f"a softmax with lanes={schedule.lanes!r} and powers={schedule.powers!r}: give 'columns' or "
                          f"'tokens', and 'stored' or 'twice'")
-    if chosen.powers == "twice":
-        given = inline(given, "power")
+    if schedule.powers == "twice":
+        prog = inline(prog, "power")
     outside, inside, task = [], ["model", "pos"], "batch"
-    if min(chosen.cols, width) == 1:
+    if min(schedule.cols, width) == 1:
         outside, inside = ["model"], ["pos"]
-    elif chosen.cols < width:
-        given = split(given, nest, "model", chosen.cols)
+    elif schedule.cols < width:
+        prog = split(prog, nest, "model", schedule.cols)
         outside, inside = ["model_outer"], ["model_inner", "pos"]
-    inside = _lane_order(inside, chosen.lanes)
-    given = reorder(given, nest, ("batch", *outside, *inside))
+    inside = _lane_order(inside, schedule.lanes)
+    prog = reorder(prog, nest, ("batch", *outside, *inside))
     if outside:
-        given, task = fuse_neighbours(given, nest, 0, 2)
-    for producer in (each for each in producers if each != "power" or chosen.powers == "stored"):
-        given = compute_at(given, producer, nest, task, local=producer not in kept)
-        loops = _lane_order([loop.name for loop in given.nest(producer).loops], chosen.lanes)
-        given = vectorise(reorder(given, producer, loops), producer, loops[-1])
-    if chosen.lanes == "tokens" and chosen.powers == "stored" and len(inside) > 1:
-        given = reorder_dimensions(given, "power", ("model", "pos"))
-    return parallel(vectorise(given, nest, inside[-1]), nest, task, chunk=chosen.chunk)
+        prog, task = fuse_neighbours(prog, nest, 0, 2)
+    for producer in (each for each in producers if each != "power" or schedule.powers == "stored"):
+        prog = compute_at(prog, producer, nest, task, local=producer not in kept)
+        loops = _lane_order([loop.name for loop in prog.nest(producer).loops], schedule.lanes)
+        prog = vectorise(reorder(prog, producer, loops), producer, loops[-1])
+    if schedule.lanes == "tokens" and schedule.powers == "stored" and len(inside) > 1:
+        prog = reorder_dimensions(prog, "power", ("model", "pos"))
+    return parallel(vectorise(prog, nest, inside[-1]), nest, task, chunk=schedule.chunk)
 
 
 def _lane_order(loops: Sequence[str], lanes: str) -> list[str]:
-    """Put the loop over columns innermost, or that over tokens; a single column has no loop."""
+    """Put the loop over columns or that over tokens innermost; a single column has no loop."""
     columns = [each for each in loops if each != "pos"]
     return ["pos", *columns] if lanes == "columns" else [*columns, "pos"]

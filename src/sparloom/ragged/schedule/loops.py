@@ -362,6 +362,13 @@ def vectorise(program: Program, nest: str, loop: str) -> Program:
     return _with_kind(program, nest, loop, "simd")
 
 
+def vectorise_innermost(program: Program, *nests: str) -> Program:
+    """Vectorise the innermost loop of each nest."""
+    for nest in nests:
+        program = vectorise(program, nest, program.nest(nest).loops[-1].name)
+    return program
+
+
 def unroll(program: Program, nest: str, loop: str) -> Program:
     """Let the C or CUDA compiler unroll a loop: `for i in 0 .. 4: S  ->  S[i := 0]; ..; S[i := 3]`.
 

@@ -69,7 +69,7 @@ def _split_point(nest: Nest, extent: Expr, *, loop: Dim, multiple: int | None, p
     cut = simplify_expr(as_index(point))
     outside = {each.name for each in nest.loops[: nest.position(loop.name)]} | {name for name, _ in nest.defined}
     if free_names(cut) - outside or (isinstance(cut, Const) and cut.value < 0):
-        raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be split at {pretty_expr(printable(cut))}: take "
+        raise IllegalSchedule(f"{nest.name}: loop {loop.name} cannot be split at {pretty_expr(printable(cut))}: use "
                               f"a point of at least 0 over loops outside of it")
     return cut if _is_floor_of(cut, extent) else simplify_expr(Binary("min", cut, extent))
 
@@ -286,7 +286,7 @@ def offload(program: Program, nest: str, rows: str, cols: str, depth: str) -> Pr
     reduces = [found.loop(name).reduces for name in names]
     others = [name for name in names if found.loop(name).kind != "serial"]
     if reduces != [False, False, True] or others:
-        raise IllegalSchedule(f"{nest} cannot be offloaded at loops {', '.join(names)}: take two serial loops of the "
+        raise IllegalSchedule(f"{nest} cannot be offloaded at loops {', '.join(names)}: use two serial loops of the "
                               f"result, then a serial one of the reduction")
     changed = replace(found, loops=(*found.loops[:-3], *(replace(loop, kind="dense") for loop in found.loops[-3:])))
     check_order(changed)
@@ -295,3 +295,10 @@ def offload(program: Program, nest: str, rows: str, cols: str, depth: str) -> Pr
         if any(each.name == nest for top in launch.nests for each in top.tree()):
             lower_launch(result, launch)
     return result
+
+
+def offload_innermost(program: Program, *nests: str) -> Program:
+    """Offload the three innermost loops of each nest."""
+    for nest in nests:
+        program = offload(program, nest, *(loop.name for loop in program.nest(nest).loops[-3:]))
+    return program

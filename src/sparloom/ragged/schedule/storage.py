@@ -112,7 +112,7 @@ def reorder_dimensions(program: Program, tensor: str, order: Sequence[str]) -> P
     return _with_change(program, tensor, OrderedDims(tuple(order)))
 
 
-def store_in_panels(given: Program, copy: str, *, panel: int, depth: int) -> Program:
+def store_in_panels(prog: Program, copy: str, *, panel: int, depth: int) -> Program:
     """Store a local copy of a matrix, (inner, col), in panels: [block of inner][panel of col][inner][col].
 
     A panel is written as a whole, columns in vector lanes.
@@ -122,12 +122,12 @@ def store_in_panels(given: Program, copy: str, *, panel: int, depth: int) -> Pro
         panel: number of columns that are contiguous.
         depth: extent of a block of the reduction.
     """
-    rows, cols = (loop.name for loop in given.nest(copy).loops)
-    given = split_dimension(split_dimension(given, copy, "col", panel), copy, "inner", depth)
-    given = reorder_dimensions(given, copy, ("inner_block", "col_block", "inner_within", "col_within"))
-    given = split(given, copy, cols, panel)
-    given = reorder(given, copy, (f"{cols}_outer", rows, f"{cols}_inner"))
-    return vectorise(given, copy, f"{cols}_inner")
+    rows, cols = (loop.name for loop in prog.nest(copy).loops)
+    prog = split_dimension(split_dimension(prog, copy, "col", panel), copy, "inner", depth)
+    prog = reorder_dimensions(prog, copy, ("inner_block", "col_block", "inner_within", "col_within"))
+    prog = split(prog, copy, cols, panel)
+    prog = reorder(prog, copy, (f"{cols}_outer", rows, f"{cols}_inner"))
+    return vectorise(prog, copy, f"{cols}_inner")
 
 
 def _with_change(program: Program, tensor: str, change: Change) -> Program:
