@@ -28,10 +28,10 @@ from sparloom.ragged import (
     split,
     split_dimension,
     split_operation,
+    stored_dims,
     unroll,
     vectorise,
 )
-from sparloom.ragged.layout import stored_dims
 
 __all__ = ["STEPS", "scheduled"]
 

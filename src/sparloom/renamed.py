@@ -13,6 +13,7 @@ PACKAGES = {  # old package -> package that has its names now
     "sparloom.tasks": "sparloom.experiments",
 }
 RENAMED: dict[str, str] = {  # old full name, with its package of today -> new full name
+    "sparloom.ragged.arranged": "sparloom.ragged.pack_values",
 }
 
 

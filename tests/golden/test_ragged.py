@@ -4,8 +4,18 @@ import pytest
 from ragged_cases import CASES, row
 
 from sparloom.ir import pretty
-from sparloom.ragged import Executable, Tensor, fuse, lower, pad_loop, pad_storage, parallel, split, vectorise
-from sparloom.ragged.table_code import prelude_kernels
+from sparloom.ragged import (
+    Executable,
+    Tensor,
+    fuse,
+    lower,
+    pad_loop,
+    pad_storage,
+    parallel,
+    prelude_kernels,
+    split,
+    vectorise,
+)
 
 
 def padded_projection():

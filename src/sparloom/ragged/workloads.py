@@ -1,27 +1,19 @@
-"""Lengths of the sequences of eight data sets, from files or generated with the same statistics.
+"""Workloads of the paper's encoder: lengths of eight data sets, and what a layer computes and stores for a batch.
 
-Source: CoRa §7.2 and its table of data sets, which the first 1,280 entries of the authors' files give exactly: 10
-batches of 128. The whole files have other statistics.
+Lengths are read from files, or generated with the same statistics. The paper's table describes exactly the first 1,280
+entries of the authors' files: 10 batches of 128; the whole files have other statistics.
 
-How much an encoder layer computes on a batch: without padding, with a little of it, with all of it.
+Operations are counted as in the paper: a multiplication with its addition is one operation, an element of a softmax 5,
+of a layer norm 4; biases, residuals and ReLU are one each. Memory of activations is what the kernels write, since the
+paper's list of tensors is lost; ragged storage of sequences shorter than its multiple is larger than padded storage:
+CoLA with the paper's 64.
 
-Counted as in the paper: a multiplication with its addition is one operation, an element of a softmax is 5, of a layer
-norm 4; biases, residuals and ReLU are one each.
+Auxiliary tables are those of the paper's programs, as baselines of a comparison; `Structure` builds ours. The dimension
+graph knows on what a length depends, so scores[batch, row, head, col] need one table by batch; the scheme of sparse
+tensors (CSF) treats every length as a function of all dimensions before it, with an entry for every row of every head.
 
-Source: CoRa §7.4, Figures 2 and 22; `intro_study/flops.py` of its benchmarks.
-
-How much the forward pass of an encoder layer keeps for the backward one: padded against ragged.
-
-Source: CoRa §7.2 (memory consumption). Its list of tensors is lost; we count what its kernels write. Sequences that are
-shorter than the multiple of their storage take more than padded ones: CoLA with the paper's 64.
-
-What a prelude builds for an encoder layer, by three degrees of sharing and two ways to store ragged tensors.
-
-The dimension graph knows on what a length depends, so that scores[batch, row, head, col] need one table by batch; the
-scheme of sparse tensors (CSF) takes every length for a function of all dimensions before it, and has an entry for
-every row of every head. These are the tables of the paper's programs, as arms of a comparison; `Structure` builds ours.
-
-Source: CoRa §5.1, §5.3, §7.4; `prelude_overheads_breakdown` of its benchmarks.
+Source: CoRa §5.1, §5.3, §7.2, §7.4, Figures 2 and 22; of its benchmarks, `intro_study/flops.py` and
+`prelude_overheads_breakdown`.
 """
 
 import gzip
@@ -36,24 +28,33 @@ from typing import Literal
 import numpy as np
 
 ENTRIES = 1280
-CONCENTRATION = 3.0  # of the beta distribution; those that fit the real lengths best are 0.7 to 6.8
+CONCENTRATION = 3.0  # of the beta distribution; the best fits to the real lengths have 0.7 to 6.8
+ENTRY_BYTES = 4
+
+TENSORS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # by kernel: tensors it reads, then those it writes
+    "qkv": ("input", "qkv"), "scores": ("qkv", "qkv", "scores"), "softmax": ("scores", "probabilities"),
+    "values": ("probabilities", "qkv", "attention"), "projection": ("attention", "input", "projection"),
+    "norm1": ("projection", "norm1"), "ff1": ("norm1", "ff1"), "ff2": ("ff1", "norm1", "ff2"),
+    "norm2": ("ff2", "input")})  # input of the next layer
+
+Arrays = tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True)
 class LengthStatistics:
     """Least, mean (truncated) and greatest number of tokens."""
 
-    least: int
+    minimum: int
     mean: int
-    most: int
+    maximum: int
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A row of the paper's table.
+    """Row of the paper's table.
 
     Args:
-        title: what figures call it.
+        title: name in figures.
     """
 
     title: str
@@ -69,11 +70,11 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType({
 
 @dataclass(frozen=True, eq=False)
 class SequenceLengths:
-    """The lengths of one data set.
+    """Lengths of one data set.
 
     Args:
-        values: (1280,) int64, in the order of the data set.
-        real: they were read; else they are generated.
+        values: (1280,) int64, in order of the data set.
+        real: whether they were read; otherwise they are generated.
     """
 
     name: str
@@ -82,18 +83,18 @@ class SequenceLengths:
 
     @property
     def statistics(self) -> LengthStatistics:
-        """What the paper's table says of them."""
+        """Statistics as in the paper's table."""
         return LengthStatistics(int(self.values.min()), int(self.values.mean()), int(self.values.max()))
 
     def batches(self, size: int, *, count: int = 10) -> list[np.ndarray]:
-        """Give the first batches, each of `size` lengths in descending order.
+        """Return the first batches, each of `size` lengths in descending order.
 
-        Batch k holds entries k * size to (k + 1) * size, so smaller batches see less of the data set.
+        Batch k holds entries k * size to (k + 1) * size, so smaller batches cover less of the data set.
 
         Raises:
-            ValueError: there are not as many entries.
+            ValueError: there are too few entries.
 
-        Source: CoRa §7.2; `run_utils.py` of its benchmarks cuts and sorts like this.
+        Source: CoRa §7.2; `run_utils.py` of its benchmarks cuts and sorts in the same way.
         """
         if size < 1 or count < 1 or size * count > self.values.size:
             raise ValueError(f"{count} batches of {size} lengths of {self.name}: there are {self.values.size} entries, "
@@ -106,9 +107,9 @@ class LengthCorpus:
     """Data sets by name.
 
     Args:
-        folder: holds <name>.txt.gz; None or empty: lengths are generated.
+        folder: folder with <name>.txt.gz; None or empty to generate lengths.
         names: keys of `DATASETS`.
-        seed: of generated lengths.
+        seed: seed of generated lengths.
     """
 
     folder: str | None
@@ -119,8 +120,8 @@ class LengthCorpus:
         """Read or generate the lengths of one data set.
 
         Raises:
-            ValueError: it is not one of `names`, or as by `read_lengths`.
-            FileNotFoundError: as by `read_lengths`.
+            ValueError: it is not one of `names`, or as in `read_lengths`.
+            FileNotFoundError: as in `read_lengths`.
         """
         if name not in self.names:
             raise ValueError(f"data set {name!r} is not in this choice of lengths: {', '.join(self.names)}")
@@ -130,11 +131,11 @@ class LengthCorpus:
 
 
 def read_lengths(name: str, folder: Path) -> SequenceLengths:
-    """Read the first 1,280 lengths of <folder>/<name>.txt.gz, one decimal number a line.
+    """Read the first 1,280 lengths of <folder>/<name>.txt.gz, one decimal number per line.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the data set is unknown, or the file is damaged, too short or holds something else.
+        ValueError: the data set is unknown, or the file is damaged, too short or invalid.
     """
     _known(name)
     path = folder / f"{name}.txt.gz"
@@ -152,25 +153,26 @@ def read_lengths(name: str, folder: Path) -> SequenceLengths:
 
 
 def generated_lengths(name: str, *, seed: int) -> SequenceLengths:
-    """Draw 1,280 lengths with least, truncated mean and greatest of the data set's real ones.
+    """Draw 1,280 lengths with the least, truncated mean and greatest length of the real data set.
 
     Raises:
         ValueError: the data set is unknown.
 
-    Departure: beta-distributed, the same spread for all data sets; the real ones have modes at their limits.
+    Departure: beta-distributed, with the same spread for all data sets; the real ones have modes at their limits.
     """
     wanted = _known(name).statistics
     rng = np.random.default_rng([seed, *name.encode()])
-    span, share = wanted.most - wanted.least, (wanted.mean + 0.5 - wanted.least) / (wanted.most - wanted.least)
+    span = wanted.maximum - wanted.minimum
+    share = (wanted.mean + 0.5 - wanted.minimum) / span
     drawn = rng.beta(CONCENTRATION * share, CONCENTRATION * (1 - share), size=ENTRIES)
-    values = wanted.least + np.rint(span * drawn).astype(np.int64)
+    values = wanted.minimum + np.rint(span * drawn).astype(np.int64)
     low, high = values.argmin(), values.argmax()
-    values[low], values[high] = wanted.least, wanted.most
+    values[low], values[high] = wanted.minimum, wanted.maximum
     missing = wanted.mean * ENTRIES + ENTRIES // 2 - int(values.sum())
     while missing:
         step = 1 if missing > 0 else -1
         moved = values + step
-        free = (moved >= wanted.least) & (moved <= wanted.most)
+        free = (moved >= wanted.minimum) & (moved <= wanted.maximum)
         free[[low, high]] = False
         chosen = rng.permutation(np.flatnonzero(free))[: abs(missing)]
         values[chosen] += step
@@ -187,7 +189,8 @@ def _known(name: str) -> Dataset:
 def _entry(path: Path, number: int, line: str) -> int:
     text = line.strip()
     if not text.isdecimal() or not 0 < int(text) < 2**31:
-        raise ValueError(f"{path}, line {number}: {text[:20]!r} is no length: a line holds a number from 1 to 2^31 - 1")
+        raise ValueError(f"{path}, line {number}: {text[:20]!r} is not a length: each line holds a number from 1 to "
+                         "2^31 - 1")
     return int(text)
 
 
@@ -205,7 +208,7 @@ class EncoderSizes:
 
     @property
     def width(self) -> int:
-        """Features of a token."""
+        """Columns of a token."""
         return self.heads * self.head
 
 
@@ -214,8 +217,8 @@ class LoopPadding:
     """Multiples to which loops are padded; defaults are the paper's on its GPU.
 
     Args:
-        tokens: the loop over all tokens, in all kernels but the attention's.
-        scores, softmax, values: rows and columns of a sequence's matrix; those of `values` are its reduction.
+        tokens: the loop over all tokens, in all kernels but those of attention.
+        scores, softmax, values: rows and columns of a sequence's matrix; the columns of `values` are its reduction.
     """
 
     tokens: int = 64
@@ -228,29 +231,29 @@ UNPADDED = LoopPadding(1, (1, 1), (1, 1), (1, 1))
 
 
 def dense_flops(lengths: np.ndarray, sizes: EncoderSizes, *, padded: int | None = None) -> dict[str, int]:
-    """Count with all sequences padded to one length; keys as by `partial_flops`.
+    """Count operations with all sequences padded to one length; keys as in `partial_flops`.
 
     Args:
-        padded: that length; None: the longest of the batch.
+        padded: that length; None for the longest of the batch.
     """
     return ragged_flops(all_padded(lengths, padded), sizes)
 
 
 def ragged_flops(lengths: np.ndarray, sizes: EncoderSizes) -> dict[str, int]:
-    """Count what has to be computed; keys as by `partial_flops`."""
+    """Count operations without padding; keys as in `partial_flops`."""
     return partial_flops(lengths, sizes, UNPADDED)
 
 
 def partial_flops(lengths: np.ndarray, sizes: EncoderSizes, padding: LoopPadding) -> dict[str, int]:
-    """Count what loops with partial padding compute.
+    """Count operations of loops with partial padding.
 
-    The paper's own count takes `with_bulk_sequence(lengths, 64)`: what is added goes through the attention, too.
+    The paper's own count takes `with_bulk_sequence(lengths, 64)`: the added sequence passes through attention, too.
 
     Args:
         lengths: (sequences,) integers.
 
     Returns:
-        By kernel: qkv, scores, softmax, values, projection, norm1, ff1, ff2, norm2.
+        Operations by kernel: qkv, scores, softmax, values, projection, norm1, ff1, ff2, norm2.
     """
     tokens, width, forward = int(rounded_up(lengths.sum(), padding.tokens)), sizes.width, sizes.feedforward
     return {
@@ -267,20 +270,20 @@ def partial_flops(lengths: np.ndarray, sizes: EncoderSizes, padding: LoopPadding
 
 
 def with_bulk_sequence(lengths: np.ndarray, multiple: int) -> np.ndarray:
-    """Append a sequence that makes the sum a multiple: of 1 to `multiple` tokens, as the paper's programs do.
+    """Append a sequence of 1 to `multiple` tokens that makes the sum a multiple, as the paper's programs do.
 
-    Source: CoRa §7.2 (bulk padding). Where the sum is a multiple already, they add a whole one.
+    Source: CoRa §7.2 (bulk padding). If the sum is a multiple already, they add a whole one.
     """
     return np.append(lengths, multiple - lengths.sum() % multiple)
 
 
 def rounded_up(values: np.ndarray, multiple: int) -> np.ndarray:
-    """Round to multiples from above."""
+    """Round up to multiples."""
     return -(-np.asarray(values, dtype=np.int64) // multiple) * multiple
 
 
 def all_padded(lengths: np.ndarray, padded: int | None) -> np.ndarray:
-    """Give every sequence the same length, the longest unless another is given.
+    """Give every sequence the same length, by default the longest one.
 
     Raises:
         ValueError: a sequence is longer.
@@ -301,9 +304,9 @@ class StoragePadding:
     """Multiples to which ragged storage is padded; defaults are the paper's.
 
     Args:
-        sequence: tokens of a sequence in queries, keys, values and what the heads found.
+        sequence: tokens of a sequence in queries, keys, values and the result of attention.
         scores: rows and columns of a sequence's scores and probabilities.
-        tokens: of a batch, elsewhere.
+        tokens: tokens of a batch, elsewhere.
     """
 
     sequence: int = 64
@@ -312,20 +315,21 @@ class StoragePadding:
 
 
 def dense_activations(lengths: np.ndarray, sizes: EncoderSizes, *, padded: int | None = None) -> dict[str, int]:
-    """Count elements with all sequences padded to one length; keys as by `ragged_activations`.
+    """Count elements with all sequences padded to one length; keys as in `ragged_activations`.
 
     Args:
-        padded: that length; None: the longest of the batch.
+        padded: that length; None for the longest of the batch.
     """
     return ragged_activations(all_padded(lengths, padded), sizes, StoragePadding(1, 1, 1))
 
 
 def ragged_activations(lengths: np.ndarray, sizes: EncoderSizes, padding: StoragePadding) -> dict[str, int]:
-    """Count elements of what the nine kernels write; the layer's input is what another layer wrote.
+    """Count the elements that the nine kernels write; the layer's input is counted with the layer that wrote it.
 
     Returns:
-        By tensor: qkv (queries, keys and values), scores, probabilities (after the softmax), attention (what the heads
-        found), projection (with the residual), norm1, ff1 (after ReLU), ff2 (with the residual), norm2.
+        Elements by tensor: qkv (queries, keys and values), scores, probabilities (after the softmax), attention
+            (result of
+        the heads), projection (with the residual), norm1, ff1 (after ReLU), ff2 (with the residual), norm2.
     """
     tokens = int(rounded_up(lengths.sum(), padding.tokens)) * sizes.width
     padded = int(rounded_up(lengths, padding.sequence).sum()) * sizes.width
@@ -336,24 +340,14 @@ def ragged_activations(lengths: np.ndarray, sizes: EncoderSizes, padding: Storag
     }
 
 
-Arrays = tuple[np.ndarray, ...]
-ENTRY_BYTES = 4
-
-TENSORS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # that a kernel reads, then writes; each time it does
-    "qkv": ("input", "qkv"), "scores": ("qkv", "qkv", "scores"), "softmax": ("scores", "probabilities"),
-    "values": ("probabilities", "qkv", "attention"), "projection": ("attention", "input", "projection"),
-    "norm1": ("projection", "norm1"), "ff1": ("norm1", "ff1"), "ff2": ("ff1", "norm1", "ff2"),
-    "norm2": ("ff2", "input")})  # which is the next layer's
-
-
 @dataclass(frozen=True)
 class TileSizes:
     """Multiples in the tables; defaults are the paper's.
 
     Args:
-        storage: of a sequence in queries, keys, values, scores, probabilities and what the heads found.
+        storage: tokens of a sequence in queries, keys, values, scores, probabilities and the result of attention.
         scores: rows and columns of a tile of scores; all tiles of a batch are one loop.
-        values: rows of a tile of what the heads found.
+        values: rows of a tile of the result of attention.
     """
 
     storage: int = 64
@@ -363,12 +357,12 @@ class TileSizes:
 
 @dataclass(frozen=True, eq=False)
 class AuxiliaryTables:
-    """Arrays for one tensor's storage or one fused loop.
+    """Arrays for the storage of one tensor or for one fused loop.
 
     Args:
         subject: the tensor, or the kernel whose loops are fused.
-        entries: of all its arrays.
-        build: makes them, int32.
+        entries: total number of entries.
+        build: makes the arrays, int32.
     """
 
     subject: str
@@ -378,22 +372,24 @@ class AuxiliaryTables:
 
 
 def token_offsets(lengths: np.ndarray, multiple: int) -> Arrays:
-    """Where sequences begin in [batch, token(batch), ..]: sequences + 1 entries."""
+    """Return the starts of sequences in [batch, token(batch), ..]: sequences + 1 entries."""
     return (_running(rounded_up(lengths, multiple)),)
 
 
 def score_offsets(lengths: np.ndarray, multiple: int) -> Arrays:
-    """Where sequences begin in [batch, row(batch), head, col(batch)], in units of heads: sequences + 1 entries."""
+    """Return the starts of sequences in [batch, row(batch), head, col(batch)], in units of heads: sequences + 1
+    entries.
+    """
     return (_running(rounded_up(lengths, multiple) ** 2),)
 
 
 def sparse_qkv_offsets(lengths: np.ndarray, multiple: int) -> Arrays:
-    """Sparse storage of [part, batch, token(batch), ..], part one of three: 3 * sequences + 1 entries."""
+    """Return sparse storage of [part, batch, token(batch), ..] with three parts: 3 * sequences + 1 entries."""
     return (_running(np.tile(rounded_up(lengths, multiple), 3)),)
 
 
 def sparse_score_offsets(lengths: np.ndarray, multiple: int, heads: int) -> Arrays:
-    """Sparse storage of scores: where rows of sequences begin, and columns of rows of heads.
+    """Return sparse storage of scores: starts of the rows of sequences, and of the columns of rows of heads.
 
     Returns:
         sequences + 1 and heads * (sum of lengths) + 1 entries.
@@ -403,10 +399,10 @@ def sparse_score_offsets(lengths: np.ndarray, multiple: int, heads: int) -> Arra
 
 
 def fused_maps(counts: np.ndarray) -> Arrays:
-    """Maps of the loop that `for x0: for x1 in 0 .. counts[x0]` becomes: to x0, to x1, and where each x0 begins.
+    """Return the maps of the fused loop of `for x0: for x1 in 0 .. counts[x0]`: x0, x1, and the start of each x0.
 
     Returns:
-        F, F and len(counts) entries, F the sum of counts.
+        F, F and len(counts) entries, where F is the sum of counts.
     """
     starts = _running(counts)[:-1]
     outer = np.repeat(np.arange(counts.size, dtype=np.int32), counts)
@@ -414,47 +410,47 @@ def fused_maps(counts: np.ndarray) -> Arrays:
 
 
 def fused_tile_maps(counts: np.ndarray) -> Arrays:
-    """Like `fused_maps`, of tiles of sequences: with the end behind the last, as in the paper's programs."""
+    """Return `fused_maps` for tiles of sequences, with the end appended to the starts, as in the paper's programs."""
     outer, inner, _ = fused_maps(counts)
     return outer, inner, _running(counts)
 
 
 def redundant_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
-    """Every kernel builds what it needs, for each of its tensors."""
+    """Return tables that every kernel builds for each of its tensors."""
     storage = [_stored(tensor, lengths, tiles) for tensors in TENSORS.values() for tensor in tensors]
     return storage + [_fused(kernel, lengths, tiles) for kernel in TENSORS]
 
 
 def tensor_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
-    """Once for every tensor, and once for every way to fuse loops: the paper's CoRa-Optimized."""
+    """Return tables built once for every tensor and every way to fuse loops: the paper's CoRa-Optimized."""
     return ([_stored(tensor, lengths, tiles) for tensor in _tensors()]
             + [_fused(kernel, lengths, tiles) for kernel in ("qkv", "scores", "values")])
 
 
 def shared_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
-    """Once for all tensors of the same layout: what a `Structure` shares."""
+    """Return tables built once for all tensors of one layout, as a `Structure` shares them."""
     return ([_stored(tensor, lengths, tiles) for tensor in ("input", "qkv", "scores")]
             + [_fused(kernel, lengths, tiles) for kernel in ("qkv", "scores", "values")])
 
 
 def sparse_redundant_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
-    """Sparse storage for each tensor of each kernel; loops are not fused."""
+    """Return sparse storage for each tensor of each kernel; loops are not fused."""
     return [_sparse(tensor, lengths, sizes, tiles) for tensors in TENSORS.values() for tensor in tensors]
 
 
 def sparse_tensor_tables(lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSizes) -> list[AuxiliaryTables]:
-    """Sparse storage, once for every tensor; loops are not fused."""
+    """Return sparse storage built once for every tensor; loops are not fused."""
     return [_sparse(tensor, lengths, sizes, tiles) for tensor in _tensors()]
 
 
 PRELUDES: Mapping[str, Callable[[np.ndarray, EncoderSizes, TileSizes], list[AuxiliaryTables]]] = MappingProxyType({
     "redundant": redundant_tables, "by_tensor": tensor_tables, "shared": shared_tables,
     "sparse_redundant": sparse_redundant_tables, "sparse_by_tensor": sparse_tensor_tables})
-"""From lengths, with the paper's bulk padding `with_bulk_sequence(lengths, 64)`, to all tables of a prelude."""
+"""All tables of a prelude, from lengths with the paper's bulk padding `with_bulk_sequence(lengths, 64)`."""
 
 
 def auxiliary_bytes(tables: Iterable[AuxiliaryTables], purpose: Literal["storage", "fusion"]) -> int:
-    """Add up what tables of one purpose take."""
+    """Add up the bytes of the tables for one purpose."""
     return ENTRY_BYTES * sum(table.entries for table in tables if table.purpose == purpose)
 
 
@@ -481,7 +477,7 @@ def _sparse(tensor: str, lengths: np.ndarray, sizes: EncoderSizes, tiles: TileSi
 
 
 def _fused(kernel: str, lengths: np.ndarray, tiles: TileSizes) -> AuxiliaryTables:
-    """Tokens are one loop; tiles of scores, and of what the heads found, are others."""
+    """Fuse all tokens, or the tiles of scores or of the result of attention, into one loop."""
     if kernel not in ("scores", "values"):
         return AuxiliaryTables(kernel, "fusion", 2 * int(lengths.sum()) + lengths.size, lambda: fused_maps(lengths))
     tile = tiles.scores if kernel == "scores" else tiles.values
@@ -491,8 +487,8 @@ def _fused(kernel: str, lengths: np.ndarray, tiles: TileSizes) -> AuxiliaryTable
 
 
 def _running(counts: np.ndarray) -> np.ndarray:
-    """Sums of all before, and of all: one entry more."""
+    """Return exclusive running sums, followed by the total."""
     sums = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
     if sums[-1] >= 2**31:
-        raise ValueError(f"offsets up to {sums[-1]}: tables of 32 bits end at 2^31 - 1, take fewer sequences")
+        raise ValueError(f"offsets up to {sums[-1]}: 32-bit tables end at 2^31 - 1: use fewer sequences")
     return sums.astype(np.int32)

@@ -9,9 +9,9 @@ from sparloom.ragged import (
     RaggedTensor,
     Structure,
     Tensor,
-    arranged,
     compute,
     fuse_dimensions,
+    pack_values,
     pad_storage,
     program,
     reorder_dimensions,
@@ -39,21 +39,21 @@ def panels(given):
 def test_values_are_where_the_tensor_has_them(change):
     tensor = change(READER).tensors()["w"]
     of = Structure({lengths: [1]}, InterpretedLibrary)
-    np.testing.assert_array_equal(arranged(tensor, VALUES), RaggedTensor.from_padded(tensor, of, VALUES).data)
+    np.testing.assert_array_equal(pack_values(tensor, VALUES), RaggedTensor.from_padded(tensor, of, VALUES).data)
     turned = np.ascontiguousarray(VALUES.transpose(2, 0, 1)).transpose(1, 2, 0)
-    np.testing.assert_array_equal(arranged(tensor, turned), arranged(tensor, VALUES))
+    np.testing.assert_array_equal(pack_values(tensor, turned), pack_values(tensor, VALUES))
 
 
 def test_an_array_is_written_again():
     tensor = panels(READER).tensors()["w"]
-    out = arranged(tensor, VALUES)
-    assert arranged(tensor, VALUES + 1, out) is out
-    np.testing.assert_array_equal(out, arranged(tensor, VALUES + 1))
+    out = pack_values(tensor, VALUES)
+    assert pack_values(tensor, VALUES + 1, out) is out
+    np.testing.assert_array_equal(out, pack_values(tensor, VALUES + 1))
 
 
 def test_what_varies_or_has_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"tensor w from values of shape \(4, 5, 3\): it has \(5, 4, 3\)"):
-        arranged(w, VALUES.reshape(4, 5, 3))
+        pack_values(w, VALUES.reshape(4, 5, 3))
     ragged = Tensor("x", {batch: batches(), row: lengths(batch)})
     with pytest.raises(ValueError, match=r"tensor x has extents that vary: use RaggedTensor\.from_padded"):
-        arranged(ragged, VALUES)
+        pack_values(ragged, VALUES)

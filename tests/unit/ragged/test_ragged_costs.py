@@ -107,7 +107,7 @@ def test_entries_of_the_two_ways_to_store():
 
 
 def test_offsets_beyond_32_bits_are_refused():
-    with pytest.raises(ValueError, match=r"offsets up to 2147483648: tables of 32 bits end at 2\^31 - 1"):
+    with pytest.raises(ValueError, match=r"offsets up to 2147483648: 32-bit tables end at 2\^31 - 1"):
         score_offsets(np.full(2, 2**15), 1)
 
 

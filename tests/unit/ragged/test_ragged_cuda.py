@@ -11,9 +11,11 @@ from sparloom.ops import assert_close
 from sparloom.ragged import (
     Executable,
     RaggedTensor,
+    bind_arrays,
     bind_threads,
     fuse,
     hfuse,
+    kernel_arguments,
     lower,
     parallel,
     remap,
@@ -21,7 +23,6 @@ from sparloom.ragged import (
     split_operation,
     unroll,
 )
-from sparloom.ragged.runtime import bind_arrays, kernel_arguments
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 

@@ -14,12 +14,14 @@ from sparloom.ragged import (
     Executable,
     Structure,
     attention,
+    bind_arrays,
     device_attention,
     device_encoder_layer,
     device_mixing,
     device_trmm,
     device_vgemm,
     encoder_layer,
+    kernel_arguments,
     lower,
     mixing,
     trmm,
@@ -27,7 +29,6 @@ from sparloom.ragged import (
     vgemm,
     vgemm_structure,
 )
-from sparloom.ragged.runtime import bind_arrays, kernel_arguments
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 

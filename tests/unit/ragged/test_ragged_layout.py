@@ -7,11 +7,7 @@ from ragged_cases import batch, batches, col, head, inner, item, lengths, row, w
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import walk
-from sparloom.ragged import Length, Structure, Tensor, dims
-from sparloom.ragged.layout import offset_steps
-from sparloom.ragged.structure import element_offsets
-from sparloom.ragged.table_code import prelude_kernels
-from sparloom.ragged.tensor import At, Offsets
+from sparloom.ragged import At, Length, Offsets, Structure, Tensor, dims, element_offsets, offset_steps, prelude_kernels
 
 LENGTHS = [3, 0, 5, 1]
 WIDTHS = [2, 0, 1, 4, 1, 1, 0, 3, 2]

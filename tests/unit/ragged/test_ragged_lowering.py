@@ -7,10 +7,24 @@ from ragged_cases import CASES, batches, col, lengths, operands, row
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import For, Load, Ref, interpret, pretty, walk
-from sparloom.ragged import Structure, Tensor, fuse, interpreted, lower, pad_loop, pad_storage, parallel, reorder, split
-from sparloom.ragged.runtime import bind_arrays, kernel_arguments
+from sparloom.ragged import (
+    At,
+    FusedInner,
+    FusedOuter,
+    Structure,
+    Tensor,
+    bind_arrays,
+    fuse,
+    interpreted,
+    kernel_arguments,
+    lower,
+    pad_loop,
+    pad_storage,
+    parallel,
+    reorder,
+    split,
+)
 from sparloom.ragged.table_code import simplify_map
-from sparloom.ragged.tensor import At, FusedInner, FusedOuter
 
 
 def text(program, **options):

@@ -7,6 +7,7 @@ from sparloom.ir import pretty
 from sparloom.ops import assert_close
 from sparloom.ragged import (
     Executable,
+    Order,
     RaggedTensor,
     balanced_trmm,
     dims,
@@ -20,7 +21,6 @@ from sparloom.ragged import (
     vgemm,
     vgemm_structure,
 )
-from sparloom.ragged.tensor import Order
 
 row, col, inner = dims("row col inner")
 

@@ -10,6 +10,8 @@ from sparloom.ragged import (
     ATTENTION_LOOPS,
     LENGTHS,
     EncoderShape,
+    Pointers,
+    Prelude,
     RaggedTensor,
     Structure,
     Tensor,
@@ -20,12 +22,10 @@ from sparloom.ragged import (
     offset_steps,
     pad_storage,
     pointer_steps,
+    prelude_kernels,
     program,
     reorder,
 )
-from sparloom.ragged.structure import Prelude
-from sparloom.ragged.table_code import prelude_kernels
-from sparloom.ragged.tensor import Pointers
 from sparloom.ragged.workloads import sparse_score_offsets
 
 SCORES = CASES["scores"].program

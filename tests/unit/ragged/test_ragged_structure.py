@@ -6,8 +6,20 @@ from interpreted import InterpretedLibrary
 from ragged_cases import CASES, batch, batches, lengths, row, structure, widths
 
 from sparloom.ir import Ref
-from sparloom.ragged import Executable, Length, Structure, Tensor, fuse, interpreted
-from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Largest, Offsets, Order
+from sparloom.ragged import (
+    At,
+    Executable,
+    FusedInner,
+    FusedOuter,
+    Largest,
+    Length,
+    Offsets,
+    Order,
+    Structure,
+    Tensor,
+    fuse,
+    interpreted,
+)
 
 
 def interpreted_structure(given):

@@ -7,9 +7,18 @@ from ragged_cases import CASES, col, expected, lengths, operands, row
 
 from sparloom.ir import Binary, Const, Expr, Ref, pretty_expr, simplify_expr
 from sparloom.ops import assert_close
-from sparloom.ragged import RaggedTensor, Structure, interpreted, pad_loop, pad_storage, reorder, split, unroll
+from sparloom.ragged import (
+    RaggedTensor,
+    Structure,
+    evaluate,
+    interpreted,
+    pad_loop,
+    pad_storage,
+    reorder,
+    split,
+    unroll,
+)
 from sparloom.ragged.dimensions import round_up, substitute, without_inner
-from sparloom.ragged.layout import evaluate
 
 ROW = simplify_expr(Ref("outer") * 8 + Ref("inner"))
 

@@ -1,7 +1,4 @@
-"""Dense values in the storage that a schedule chose for them: weights in panels.
-
-Layers of a transformer on arrays: programs of one shape, compiled at the first use, forward and backward.
-"""
+"""Layers compiled for arrays: programs of one shape, forward and backward, with packed weights."""
 
 from __future__ import annotations
 
@@ -36,18 +33,21 @@ from sparloom.ragged.runtime import Runner
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Change, FusedDims, SplitDim, StoredDims, Table, Tensor
 
+Arrays = Mapping[str, np.ndarray]
 
-def arranged(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Copy values to the storage of a tensor of constant extents.
 
-    As `RaggedTensor.from_padded`, by views instead of lists of coordinates: in milliseconds where that takes seconds.
+def pack_values(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Copy values to the storage of a tensor of constant extents, such as panels of weights.
+
+    Does the same as `RaggedTensor.from_padded`, with views instead of lists of coordinates: milliseconds instead of
+    seconds.
 
     Args:
-        values: of the shape of the tensor, at any strides.
-        out: written in place of a new array, if given.
+        values: array of the tensor's shape, with any strides.
+        out: array to write instead of a new one.
 
     Returns:
-        Flat, of the tensor's type; padding is 0.
+        Flat array of the tensor's type; padding is 0.
 
     Raises:
         ValueError: an extent varies, or values have another shape.
@@ -59,8 +59,8 @@ def arranged(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = None) 
     if values.shape != shape:
         raise ValueError(f"tensor {tensor.name} from values of shape {values.shape}: it has {shape}")
     multiples = dict(tensor.padding)
-    for place, (dim, _) in enumerate(tensor.axes):
-        values = _padded(values, place, multiples.get(dim, 1))
+    for axis, (dim, _) in enumerate(tensor.axes):
+        values = _padded(values, axis, multiples.get(dim, 1))
     names = stored_dims(replace(tensor, changes=()))
     for change in tensor.changes:
         values = _changed(values, names, change, tensor.name)
@@ -72,10 +72,10 @@ def arranged(tensor: Tensor, values: np.ndarray, out: np.ndarray | None = None) 
 
 
 def _changed(values: np.ndarray, names: StoredDims, change: Change, owner: str) -> np.ndarray:
-    """Look at an array in the dimensions after a change.
+    """View an array in the dimensions after a change.
 
     Args:
-        names: of the dimensions before.
+        names: dimensions before the change.
     """
     match change:
         case SplitDim(name, factor):
@@ -92,24 +92,22 @@ def _changed(values: np.ndarray, names: StoredDims, change: Change, owner: str) 
     return values.transpose(order)
 
 
-def _padded(values: np.ndarray, place: int, multiple: int) -> np.ndarray:
-    """Make an extent a multiple, by zeros behind."""
-    missing = -values.shape[place] % multiple
+def _padded(values: np.ndarray, axis: int, multiple: int) -> np.ndarray:
+    """Round up an extent by appending zeros."""
+    missing = -values.shape[axis] % multiple
     if not missing:
         return values
-    return np.pad(values, [(0, missing if axis == place else 0) for axis in range(values.ndim)])
+    return np.pad(values, [(0, missing if each == axis else 0) for each in range(values.ndim)])
 
-
-Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Weight:
-    """How a program stores a parameter.
+    """Storage of a parameter in a program.
 
     Args:
-        shape: of the parameter, in the dimensions of the tensor.
-        order: of the tensor's dimensions.
+        shape: shape of the parameter, in dimensions of the tensor.
+        order: dimensions of the parameter in the order of the tensor's.
     """
 
     tensor: Tensor
@@ -118,24 +116,26 @@ class Weight:
 
     @cached_property
     def elements(self) -> int:
-        """Number of elements of the storage, padding included."""
+        """Number of elements of the storage, including padding."""
         return int(evaluate(storage_size(self.tensor), {}, _no_table))
 
     def packed(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Copy a parameter, of any shape with as many elements, to the storage of the program; see `arranged`."""
-        return arranged(self.tensor, values.reshape(self.shape).transpose(self.order), out)
+        """Copy a parameter, of any shape with the right number of elements, to the program's storage; see
+        `pack_values`.
+        """
+        return pack_values(self.tensor, values.reshape(self.shape).transpose(self.order), out)
 
 
 class Layer:
-    """A function of tokens and weights, with its gradients.
+    """Function of tokens and weights, with its gradients; programs are compiled at first use.
 
-    Weights are called as in `encoder_layer`. PyTorch stores them in another order, (out, in), and both programs in
-    panels of their own: `forward_weights` and `backward_weights` pack them.
+    Weights are named as in `encoder_layer`. PyTorch stores them in another order, (out, in), and both programs in
+    their own panels: `forward_weights` and `backward_weights` pack them.
 
     Args:
-        forward: makes the program, given the names of what is kept for the gradients.
+        forward: makes the program, given the names of the results kept for the gradients.
         backward: makes the program of the gradients.
-        threads: of parallel loops; by default those of OpenMP.
+        threads: threads of parallel loops, by default OpenMP's.
     """
 
     def __init__(self, forward: Callable[[Collection[str]], Program], backward: Callable[[], Program], *,
@@ -144,17 +144,17 @@ class Layer:
 
     @cached_property
     def inference(self) -> Runner:
-        """Computes the result alone."""
+        """Runner that computes the result alone."""
         return Runner(self._forward(()), threads=self._threads)
 
     @cached_property
     def training(self) -> Runner:
-        """Computes the result, and stores what the gradients need."""
+        """Runner that computes the result and stores what the gradients need."""
         return Runner(self._forward(KEPT), threads=self._threads)
 
     @cached_property
     def gradients(self) -> Runner:
-        """Computes the gradients."""
+        """Runner that computes the gradients."""
         return Runner(self._backward(), threads=self._threads)
 
     @cached_property
@@ -182,7 +182,7 @@ class Layer:
 
     @cached_property
     def kept(self) -> tuple[str, ...]:
-        """Names of what the training program stores for the gradients, beside tokens and weights."""
+        """Names of the tensors that training stores for the gradients, besides tokens and weights."""
         made = set(self.training.program.tensors()) - set(self.training.program.inputs())
         return tuple(name for name in self.gradients.program.inputs() if name in made)
 
@@ -190,9 +190,9 @@ class Layer:
         """Compute the result.
 
         Args:
-            structure: has LENGTHS.
+            structure: structure with LENGTHS.
             x, out: (tokens, width).
-            weights: packed forward.
+            weights: packed for the forward pass.
         """
         self.inference(structure, {"x": x, **weights, self.result: out})
 
@@ -200,23 +200,23 @@ class Layer:
         """Compute the result and what the gradients need.
 
         Args:
-            kept: written, by the names of `kept`, of `sizes`.
+            kept: arrays to write, by the names in `kept`, with the sizes of `sizes`.
         """
         self.training(structure, {"x": x, **weights, self.result: out, **kept}, (self.result, *kept))
 
     def sizes(self, structure: Structure) -> dict[str, int]:
-        """Count the elements of what is kept."""
+        """Count the elements of the kept tensors."""
         elements = self.gradients.elements(structure)
         return {name: elements[name] for name in self.kept}
 
     def differentiate(self, structure: Structure, x: np.ndarray, weights: Arrays, upstream: np.ndarray, *, kept: Arrays,
                       wanted: Arrays) -> None:
-        """Compute gradients, and nothing that they do not need.
+        """Compute the wanted gradients, without launches that they do not need.
 
         Args:
-            weights: packed backward.
-            upstream: the gradient of the result, (tokens, width).
-            wanted: written: gradients by the name of x or a weight.
+            weights: packed for the backward pass.
+            upstream: gradient of the result, (tokens, width).
+            wanted: arrays to write: gradients by the name of x or a weight.
         """
         names = {f"d_{name}": array for name, array in wanted.items()}
         prog = {"x": x, **weights, **kept, f"d_{self.result}": upstream}
@@ -225,10 +225,10 @@ class Layer:
 
 @cache
 def compiled_encoder_layer(shape: EncoderShape, schedule: EncoderSchedule, threads: int | None = None) -> Layer:
-    """Give the encoder layer of a shape, the same one in all of the process; it is compiled when it first runs.
+    """Return the encoder layer of a shape, one object per process, compiled when it first runs.
 
     Raises:
-        ValueError: the shape is none.
+        ValueError: the shape is invalid.
     """
     _check(shape)
     return Layer(lambda kept: scheduled_encoder_layer(shape, schedule, kept=kept),
@@ -237,7 +237,7 @@ def compiled_encoder_layer(shape: EncoderShape, schedule: EncoderSchedule, threa
 
 @cache
 def compiled_attention(shape: EncoderShape, schedule: EncoderSchedule, threads: int | None = None) -> Layer:
-    """Give multi-head attention of a shape, as `compiled_encoder_layer`; `hidden` and `epsilon` have no meaning."""
+    """Return multi-head attention of a shape, like `compiled_encoder_layer`; `hidden` and `epsilon` are ignored."""
     _check(shape)
     return Layer(lambda kept: scheduled_attention(shape, schedule, kept=kept),
                  lambda: scheduled_attention_backward(shape, schedule), threads=threads)
@@ -245,14 +245,14 @@ def compiled_attention(shape: EncoderShape, schedule: EncoderSchedule, threads: 
 
 @cache
 def compiled_softmax(width: int, schedule: SoftmaxSchedule, threads: int | None = None) -> Layer:
-    """Give the softmax of columns of a width, at least 1, as `compiled_encoder_layer`; it has no weights."""
+    """Return the softmax of a number of columns, at least 1, like `compiled_encoder_layer`; it has no weights."""
     return Layer(lambda kept: scheduled_softmax(width, schedule, kept=kept),
                  lambda: scheduled_softmax_backward(width, schedule), threads=threads)
 
 
 @cache
 def compiled_layer_norm(width: int, epsilon: float, schedule: NormSchedule, threads: int | None = None) -> Layer:
-    """Give the layer norm of a width, at least 1, as `compiled_encoder_layer`; its weights are gain_1 and shift_1."""
+    """Return the layer norm of a width, at least 1, like `compiled_encoder_layer`; it has weights gain_1, shift_1."""
     return Layer(lambda kept: scheduled_layer_norm(width, schedule, epsilon=epsilon, kept=kept),
                  lambda: scheduled_layer_norm_backward(width, schedule), threads=threads)
 
@@ -268,7 +268,7 @@ def _no_table(table: Table) -> int:
 
 
 def _weight(tensor: Tensor, last: list[Dim]) -> Weight:
-    """The parameter has some dimensions last, which the tensor has anywhere."""
+    """Describe a parameter whose dimensions `last` come last, wherever the tensor has them."""
     dims = [dim for dim, _ in tensor.axes]
     parameter = [dim for dim in dims if dim not in last] + [dim for dim in dims if dim in last]
     extents = {dim: int(extent.value) for dim, extent in tensor.axes}

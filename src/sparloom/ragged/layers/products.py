@@ -1,6 +1,9 @@
-"""Variable-sized batched GEMM: c[b] = a[b] b[b], every product of its own size.
+"""Ragged matrix products: variable-sized batched GEMM (vgemm), and triangular matrix product (trmm).
 
-Triangular matrix product: out = lower b, where row r of `lower` has r + 1 elements.
+vgemm computes c[b] = a[b] b[b], every product with its own sizes; trmm computes out = lower b, where row r of `lower`
+has r + 1 elements.
+
+Source: CoRa §7.1.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ ROWS, COLS, INNER = (Length(name, {item: PRODUCTS()}) for name in ("rows", "cols
 
 
 def vgemm_structure(rows: Sequence[int], cols: Sequence[int], inners: Sequence[int]) -> Structure:
-    """Give the sizes of the products: c[b] is rows[b] x cols[b], the reduction inners[b] long."""
+    """Return the structure for products of sizes c[b] of rows[b] x cols[b], with reductions of inners[b]."""
     return Structure({ROWS: rows, COLS: cols, INNER: inners})
 
 
@@ -32,23 +35,21 @@ def vgemm() -> Program:
     """Define c = a b, unscheduled: a[item, row, inner], b[item, inner, col], packed without padding.
 
     `pad_storage(..., full=...)` stores the operands fully padded, as the paper does.
-
-    Source: CoRa §7.1.
     """
     return program("vgemm", [_product(*_operands())])
 
 
 def tiled_vgemm(*, rows: int = 48, cols: int = 256, panel: int = PANEL, depth: int = 512) -> Program:
-    """Schedule `vgemm` for a CPU with products of tiles; nothing is padded.
+    """Schedule `vgemm` for a CPU with tile products; nothing is padded.
 
-    A task is a block of columns of one product. It copies its part of b into panels, then runs through tiles of rows.
-    Tasks with the most work are first.
+    A task is a block of columns of one product. It copies its part of b into panels, then loops over tiles of rows.
+    Tasks with the most work run first.
 
     Args:
-        rows: of a tile.
-        cols: of a task.
-        panel: columns that lie side by side in the copy.
-        depth: of the reduction, that a tile of rows meets all panels with.
+        rows: rows of a tile.
+        cols: columns of a task.
+        panel: contiguous columns of the copy.
+        depth: part of the reduction after which a tile of rows moves on to the next panel.
     """
     a, b = _operands()
     near = compute("near", {item: PRODUCTS(), inner: INNER(item), col: COLS(item)}, b[item, inner, col])
@@ -67,14 +68,13 @@ def tiled_vgemm(*, rows: int = 48, cols: int = 256, panel: int = PANEL, depth: i
 
 
 def scheduled_vgemm(*, rows: int = 8, cols: int = 32) -> Program:
-    """Schedule `vgemm` for a CPU.
+    """Schedule `vgemm` for a CPU with tiles that a compiler keeps in registers.
 
-    Rows and columns are padded, loops and storage, to whole tiles, which a compiler keeps in registers while the
-    reduction runs, columns in vector lanes. Tiles of rows of all products are one parallel loop, those of large
-    products first.
+    Rows and columns are padded to whole tiles, loops and storage; columns are vectorised, and the reduction runs
+    around a tile. Tiles of rows of all products are one parallel loop, those of large products first.
 
     Args:
-        rows, cols: extent of a tile; padding costs least where they divide the sizes.
+        rows, cols: extents of a tile; padding costs least if they divide the sizes.
     """
     padded = vgemm()
     for tensor, padding in {"a": {row: rows}, "b": {col: cols}, "c": {row: rows, col: cols}}.items():
@@ -87,7 +87,7 @@ def scheduled_vgemm(*, rows: int = 8, cols: int = 32) -> Program:
 
 
 def device_vgemm() -> Program:
-    """Schedule `vgemm`."""
+    """Schedule `vgemm` for a GPU: a block per row, a thread per column."""
     return one_block_per_row(vgemm(), "c", 2)
 
 
@@ -105,14 +105,14 @@ EXTENT = Length("extent")
 
 
 def trmm_structure(extent: int) -> Structure:
-    """Give the number of rows and columns."""
+    """Return the structure for a number of rows and columns."""
     return Structure({EXTENT: extent})
 
 
 def trmm() -> Program:
     """Define out = lower b, unscheduled: lower[row, inner < row + 1] packed, b[inner, col] and out[row, col] square.
 
-    Source: CoRa §7.1, where storage is fully padded: `pad_storage(trmm(), "lower", full=(inner,))`.
+    The paper pads storage fully: `pad_storage(trmm(), "lower", full=(inner,))`.
     """
     lower = Tensor("lower", {row: EXTENT(), inner: row + 1})
     b = Tensor("b", {inner: EXTENT(), col: EXTENT()})
@@ -121,7 +121,7 @@ def trmm() -> Program:
 
 
 def unsplit_trmm(*, cols: int = 32) -> Program:
-    """Run rows in parallel in order; a row of the triangle ends within a tile, so rows are not tiled."""
+    """Run rows in parallel, in order; rows are not tiled, since a row of the triangle ends within a tile."""
     return _rows(_padded(1, cols), "out", cols)
 
 
@@ -131,7 +131,7 @@ def split_trmm(*, rows: int = 8, cols: int = 32) -> Program:
     Storage is padded to whole tiles.
 
     Args:
-        rows, cols: extent of a tile, which a compiler keeps in registers.
+        rows, cols: extents of a tile, which a compiler keeps in registers.
     """
     halves = split_operation(_padded(rows, cols), "out", inner, point=Binary("//", row, Const(rows)) * rows)
     tiled = split(split(halves, "out_main", "row", rows), "out_main", "col", cols)
@@ -141,21 +141,21 @@ def split_trmm(*, rows: int = 8, cols: int = 32) -> Program:
 
 
 def balanced_trmm(*, rows: int = 8, cols: int = 32) -> Program:
-    """Run the tiles of the longest rows first."""
+    """Schedule like `split_trmm`, with the tiles of the longest rows first."""
     return remap(split_trmm(rows=rows, cols=cols), "out_main", "row_outer")
 
 
 def tiled_trmm(*, rows: int = 24, cols: int = 256, panel: int = PANEL, depth: int = 512) -> Program:
-    """Multiply tiles of rows, up to where the triangle ends in their last row.
+    """Multiply tiles of rows, up to the end of their last row.
 
-    A task is a block of columns, all of the same work. It copies its part of b into panels; the rows of a tile are
-    copied to equal lengths, zeros behind their ends, so that they are evenly spaced.
+    A task is a block of columns; all tasks have the same work. It copies its part of b into panels; the rows of a tile
+    are copied to equal lengths, with zeros after their ends, so that they are evenly spaced.
 
     Args:
-        rows: of a tile.
-        cols: of a task.
-        panel: columns that lie side by side in the copy.
-        depth: of the reduction, that a tile of rows meets all panels with.
+        rows: rows of a tile.
+        cols: columns of a task.
+        panel: contiguous columns of the copy.
+        depth: part of the reduction after which a tile of rows moves on to the next panel.
     """
     lower = Tensor("lower", {row: EXTENT(), inner: row + 1})
     b = Tensor("b", {inner: EXTENT(), col: EXTENT()})
@@ -176,7 +176,7 @@ def tiled_trmm(*, rows: int = 24, cols: int = 256, panel: int = PANEL, depth: in
 
 
 def device_trmm() -> Program:
-    """Schedule `trmm`."""
+    """Schedule `trmm` for a GPU: a block per row, a thread per column."""
     return one_block_per_row(trmm(), "out", 1)
 
 
