@@ -10,7 +10,7 @@ from sparloom.ondemand import on_demand
 
 
 @pytest.mark.parametrize(
-    "package", ["sparloom.tuning", "sparloom.platforms", "sparloom.models", "sparloom.experiments"])
+    "package", ["sparloom.tuning", "sparloom.ragged", "sparloom.platforms", "sparloom.models", "sparloom.experiments"])
 def test_every_name_is_there(package):
     module = importlib.import_module(package)
     assert all(getattr(module, name) is not None for name in module.__all__)

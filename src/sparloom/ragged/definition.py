@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Binary, Const, Expr, Ref, Select, is_name, pretty_expr, rebuild, simplify_expr, walk
 from sparloom.ragged.dimensions import NAME_RULE, Dim, as_index, free_names, substitute
-from sparloom.ragged.program import Launch, Loop, Nest, Operation, Program, printable
+from sparloom.ragged.nests import Launch, Loop, Nest, Operation, Program, printable
 from sparloom.ragged.tensor import At, Length, Read, Tensor, length_indexed_by
 
 

@@ -46,7 +46,7 @@ from sparloom.ir import (
 from sparloom.ragged.definition import check_accesses
 from sparloom.ragged.dimensions import Polynomial, constant_bound, expand, free_names
 from sparloom.ragged.layout import Access, offset_steps, storage_size
-from sparloom.ragged.program import NEUTRAL, Launch, Loop, Nest, Program, Reduce, rewrite
+from sparloom.ragged.nests import NEUTRAL, Launch, Loop, Nest, Program, Reduce, rewrite
 from sparloom.ragged.table_code import Lookups, hoist, prune
 from sparloom.ragged.tensor import Read, Table, Tensor
 

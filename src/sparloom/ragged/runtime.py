@@ -17,7 +17,7 @@ from sparloom.jit import address, aligned, compile_c
 from sparloom.measure import checked_threads
 from sparloom.ragged.layout import Access, evaluate, offset_steps, storage_size
 from sparloom.ragged.lowering import Lowered, lower
-from sparloom.ragged.program import Launch, Program, rewrite
+from sparloom.ragged.nests import Launch, Program, rewrite
 from sparloom.ragged.structure import Prelude, Structure
 from sparloom.ragged.table_code import prelude_kernels
 from sparloom.ragged.tensor import At, Table, Tensor

@@ -20,7 +20,7 @@ from sparloom.ragged.layout import (
     stored_dims,
     volume,
 )
-from sparloom.ragged.program import Loop, Nest, Program
+from sparloom.ragged.nests import Loop, Nest, Program
 from sparloom.ragged.table_code import TableKernel, prelude_kernels
 from sparloom.ragged.tensor import At, Length, Order, Table, Tensor
 

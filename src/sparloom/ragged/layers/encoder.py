@@ -71,7 +71,7 @@ from sparloom.ragged.layers.tokens import (
     schedule_weight_gradient,
     sum_over_tokens,
 )
-from sparloom.ragged.program import (
+from sparloom.ragged.nests import (
     Operation,
     Program,
     compute,

@@ -28,7 +28,7 @@ from sparloom.ragged.layers.tokens import (
     scheduled_softmax_backward,
 )
 from sparloom.ragged.layout import evaluate, storage_size, stored_dims
-from sparloom.ragged.program import Program
+from sparloom.ragged.nests import Program
 from sparloom.ragged.runtime import Runner
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Change, FusedDims, SplitDim, StoredDims, Table, Tensor

@@ -56,7 +56,7 @@ from sparloom.ragged.layers.tokens import (
     part,
     pos,
 )
-from sparloom.ragged.program import Operation, Program, compute, exp, less, max_over, real, sum_over, where
+from sparloom.ragged.nests import Operation, Program, compute, exp, less, max_over, real, sum_over, where
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import (
     fuse,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from sparloom.ir import Binary, Const
 from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim, dims
-from sparloom.ragged.program import Operation, Program, compute, less, minimum, real, sum_over, where
+from sparloom.ragged.nests import Operation, Program, compute, less, minimum, real, sum_over, where
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import fuse, one_block_per_row, parallel, remap, reorder, split, unroll, vectorise
 from sparloom.ragged.schedule.operations import offload, split_operation

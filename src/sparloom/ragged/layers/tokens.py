@@ -34,7 +34,7 @@ import numpy as np
 from sparloom.ir import Expr
 from sparloom.ragged.definition import program
 from sparloom.ragged.dimensions import Dim, dims
-from sparloom.ragged.program import Operation, Program, compute, exp, max_over, real, sqrt, sum_over
+from sparloom.ragged.nests import Operation, Program, compute, exp, max_over, real, sqrt, sum_over
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import (
     fuse,

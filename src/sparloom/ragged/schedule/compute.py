@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import Binary, Const, Expr, Ref, Select, fresh, pretty_expr, rebuild, simplify_expr
 from sparloom.ragged.dimensions import Dim, constant_bound, free_names, min_of_sums, substitute, without_inner
-from sparloom.ragged.program import Launch, Loop, Nest, Program, Read, printable
+from sparloom.ragged.nests import Launch, Loop, Nest, Program, Read, printable
 from sparloom.ragged.schedule.loops import check_order, taken_names
 from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Tensor
 

@@ -10,7 +10,7 @@ from sparloom.errors import IllegalSchedule
 from sparloom.ir import Binary, Const, Expr, Ref, fresh, simplify_expr, walk
 from sparloom.ragged.definition import check_accesses
 from sparloom.ragged.dimensions import constant_bound, free_names, round_up, substitute, without_inner
-from sparloom.ragged.program import Kind, Loop, Nest, Program
+from sparloom.ragged.nests import Kind, Loop, Nest, Program
 from sparloom.ragged.tensor import At, FusedInner, FusedOuter, Length, Order
 
 

@@ -11,7 +11,7 @@ from sparloom.ir import Binary, Const, Expr, Ref, Select, fresh, pretty_expr, si
 from sparloom.ragged.definition import check_accesses
 from sparloom.ragged.dimensions import Dim, as_index, constant_bound, free_names, min_of_sums, substitute, without_inner
 from sparloom.ragged.lowering import lower_launch
-from sparloom.ragged.program import NEUTRAL, Launch, Loop, Nest, Program, Read, printable, rewrite
+from sparloom.ragged.nests import NEUTRAL, Launch, Loop, Nest, Program, Read, printable, rewrite
 from sparloom.ragged.schedule.loops import check_order, replace_loops, taken_names
 
 

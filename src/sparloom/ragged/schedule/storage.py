@@ -10,7 +10,7 @@ from sparloom.measure import vector_lanes
 from sparloom.ragged.definition import check_accesses
 from sparloom.ragged.dimensions import Dim, round_up
 from sparloom.ragged.layout import offset_steps
-from sparloom.ragged.program import Program
+from sparloom.ragged.nests import Program
 from sparloom.ragged.schedule.loops import reorder, split, vectorise
 from sparloom.ragged.tensor import Change, FusedDims, OrderedDims, SplitDim, Tensor
 
