@@ -8,7 +8,7 @@ import pytest
 from toy import SIMULATED, ToyCorpus, ToyPlatform
 
 from sparloom.data import Conditions, Journal, SampleTable
-from sparloom.data.conditions import conditions_entry
+from sparloom.data.sample import conditions_entry
 from sparloom.errors import SchemaError
 from sparloom.experiments import Collect, CollectGemm, case_journal
 from sparloom.experiments.case_journal import CaseJournal, journal_folder

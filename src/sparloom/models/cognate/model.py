@@ -1,24 +1,31 @@
-"""A trained network as a cost model: pattern in, scores and familiarity out."""
+"""A trained network as a cost model: pattern in, scores and familiarity out.
 
-from collections.abc import Mapping, Sequence
+COGNATE networks from their checkpoints alone: what they are made of is written in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float32
+from torch import nn
 
 from sparloom.errors import SchemaError
-from sparloom.models.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sparloom.models.cost_model import view_of
-from sparloom.models.encoder import FrozenEncoder
-from sparloom.models.familiarity import Familiarity, how_familiar
-from sparloom.models.network import Network
-from sparloom.models.view import MatrixView
+from sparloom.models.cognate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sparloom.models.cognate.encoder import FrozenEncoder
+from sparloom.models.cognate.featurizer import InputFeaturizer, SideFeatures
+from sparloom.models.cognate.network import Cognate, ConfigurationMapper, Network
+from sparloom.models.cognate.predictor import Predictor, RecurrentPredictor, TransformerPredictor
+from sparloom.models.cost_model import Familiarity, MatrixView, how_familiar, view_of
+from sparloom.models.sparseconv import TorchBackend
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
 
-__all__ = ["CognateModel"]
+__all__ = ["CognateModel", "restore_cognate"]
 
 ENCODER = "encoder."
 ANCHORS = "anchors"
@@ -81,7 +88,7 @@ class CognateModel:
         save_checkpoint(path, checkpoint, precision=precision)
 
     @classmethod
-    def load(cls, path: Path, *, net: Network, space: ConfigSpace) -> "CognateModel":
+    def load(cls, path: Path, *, net: Network, space: ConfigSpace) -> CognateModel:
         """Fill a network made with the same settings.
 
         Raises:
@@ -132,3 +139,39 @@ class _evaluating:  # noqa: N801 (reads as a statement)
     def __exit__(self, *problem: object) -> None:
         self._guard.__exit__(*problem)
         self._net.train(self._training)
+
+
+PARTS: Mapping[str, Mapping[str, Callable[..., nn.Module]]] = {
+    "featurizer": {"InputFeaturizer": lambda **settings: InputFeaturizer(**settings, backend=TorchBackend())},
+    "side": {"SideFeatures": SideFeatures},
+    "mapper": {"ConfigurationMapper": ConfigurationMapper},
+    "predictor": {"Predictor": Predictor, "RecurrentPredictor": RecurrentPredictor,
+                  "TransformerPredictor": TransformerPredictor},
+}
+"""Part of `Cognate` -> name of a class -> what makes one from its settings."""
+
+
+def restore_cognate(stored: Checkpoint, path: Path) -> Cognate:
+    """Make the network that a checkpoint was saved from, with its weights and its encoder.
+
+    Args:
+        path: of the checkpoint, for errors.
+
+    Raises:
+        SchemaError: a network of other parts than model=cognate has.
+    """
+    if set(stored.settings) != set(PARTS):
+        raise SchemaError(f"{path} has the parts {', '.join(stored.settings)}, not {', '.join(PARTS)}: give a network "
+                          "of model=cognate")
+    net = Cognate(**{name: _part(name, stored.settings[name], path) for name in PARTS})
+    fill(net, stored, path)
+    return net
+
+
+def _part(name: str, settings: Mapping[str, Any], path: Path) -> nn.Module:
+    given = dict(settings)
+    make = PARTS[name].get(given.pop("class", ""))
+    if make is None:
+        raise SchemaError(f"{path} has a {settings.get('class')} as {name}: it is made from its checkpoint alone only "
+                          f"where that is {' or '.join(PARTS[name])}")
+    return make(**given)
