@@ -22,17 +22,15 @@ from sparloom.fusion.order import (
 from sparloom.fusion.pin import pinned
 from sparloom.fusion.row_pass import RowPass, RowSteps
 from sparloom.fusion.schedule import TileSchedule
-from sparloom.fusion.store import ScheduleKey, ScheduleStore, load_schedule, save_schedule
-from sparloom.fusion.summary import summarise
 from sparloom.fusion.tall_gemm import tall_gemm
 from sparloom.fusion.tiles import coarse_tiles, schedule_tiles
 from sparloom.fusion.unfused import separated, unfused_schedule
 
 __all__ = [
     "LEAST_FUSED_RATIO", "Budget", "CacheLevel", "Csr", "Executor", "FusedFunction", "FusedLoops", "IdentityCache",
-    "Loop", "Pair", "Reads", "Reordered", "RowPass", "RowSteps", "ScheduleKey", "ScheduleStore", "TileSchedule",
+    "Loop", "Pair", "Reads", "Reordered", "RowPass", "RowSteps", "TileSchedule",
     "Variant", "Workspace", "access_cycles", "atomic_tiling", "bandwidth_order", "check_schedule", "coarse_tiles",
-    "fprange", "fuse", "fused_gemv", "gemm_spmm_loops", "load_schedule", "machine_levels", "mean_cycles",
-    "metis_order", "overlapped_tiling", "partition_order", "pinned", "potential_gain", "rescue_order", "save_schedule",
-    "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "summarise", "tall_gemm", "unfused_schedule",
+    "fprange", "fuse", "fused_gemv", "gemm_spmm_loops", "machine_levels", "mean_cycles",
+    "metis_order", "overlapped_tiling", "partition_order", "pinned", "potential_gain", "rescue_order",
+    "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "tall_gemm", "unfused_schedule",
 ]

@@ -40,16 +40,13 @@ from sparloom.ir.pretty import pretty, pretty_expr
 from sparloom.ir.render_c import render_c
 from sparloom.ir.render_cuda import render_cuda
 from sparloom.ir.simplify import simplify, simplify_expr
-from sparloom.ir.split import split
-from sparloom.ir.substitute import substitute
 from sparloom.ir.traverse import fresh, rebuild, replace_refs, walk
-from sparloom.ir.unroll import unroll
 from sparloom.ir.verify import is_name, verify
 
 __all__ = [
     "BOOL", "DTYPES", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Broadcast", "Call",
     "Cast", "Const", "Declare", "Expr", "For", "If", "InterpretedLibrary", "Kernel", "Let", "Load", "Multiply", "Param",
     "Prefetch", "Ref", "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View", "fresh", "interpret", "is_name",
-    "pretty", "pretty_expr", "rebuild", "render_c", "render_cuda", "replace_refs", "simplify", "simplify_expr", "split",
-    "substitute", "unroll", "verify", "walk",
+    "pretty", "pretty_expr", "rebuild", "render_c", "render_cuda", "replace_refs", "simplify", "simplify_expr",
+    "verify", "walk",
 ]

@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import TypeVar
 
-from sparloom.ir.nodes import Alloc, Declare, Expr, For, If, Kernel, Let, Ref, Stmt
+from sparloom.ir.nodes import Alloc, Declare, Expr, For, Kernel, Let, Ref, Stmt
 
 __all__ = [
-    "Body", "declarations", "declared", "fresh", "rebuild", "rename", "replace_loops", "replace_refs", "walk",
+    "Body", "declarations", "declared", "fresh", "rebuild", "rename", "replace_refs", "walk",
 ]
 
 Body = tuple[Stmt, ...]
@@ -30,20 +30,6 @@ def rebuild(node: Node, *, expr: Callable[[Expr], Expr], body: Callable[[Body], 
         elif isinstance(value, tuple) and value and isinstance(value[0], Stmt):
             changed[name] = body(value)
     return replace(node, **changed) if changed else node
-
-
-def replace_loops(body: Body, change: Callable[[For], Body]) -> Body:
-    """Put statements in place of every loop, inner loops first: `change` sees a body that is changed already."""
-
-    def in_stmt(stmt: Stmt) -> Body:
-        if isinstance(stmt, If):
-            return (replace(stmt, body=in_body(stmt.body), orelse=in_body(stmt.orelse)),)
-        return change(replace(stmt, body=in_body(stmt.body))) if isinstance(stmt, For) else (stmt,)
-
-    def in_body(inner: Body) -> Body:
-        return tuple(each for stmt in inner for each in in_stmt(stmt))
-
-    return in_body(body)
 
 
 def walk(root: Kernel | Stmt | Expr | Body) -> Iterator[Stmt | Expr]:
