@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse
+import scipy.sparse.linalg
 from numpy.typing import DTypeLike
 
 from sparloom.sparse import Pattern, SparseMatrix
