@@ -2,6 +2,8 @@
 
 Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, §5.1.4 and Listing 7; how tiles are cut and
 dependences kept follows arXiv 2407.00243.
+
+The dense product of GeMM-SpMM by itself: many rows times a small matrix, by kernels/cpu/tall_gemm.hpp.
 """
 
 from typing import Literal
@@ -9,16 +11,24 @@ from typing import Literal
 import numpy as np
 
 from sparloom.errors import Unsupported
-from sparloom.fusion.bind import CsrRows, Loops, Pair, Variant, Workspace, fill
-from sparloom.fusion.blas import blas_routine
-from sparloom.fusion.executor import check_operands
-from sparloom.fusion.native import Atomic, fused_library
-from sparloom.fusion.schedule import TileSchedule
+from sparloom.fusion.executor import (
+    AtomicArguments,
+    BoundLoops,
+    CsrRows,
+    Pair,
+    Variant,
+    Workspace,
+    blas_routine,
+    check_operands,
+    fill,
+    fused_library,
+)
+from sparloom.fusion.schedule import TileSchedule, unfused_schedule
 from sparloom.jit import NativeCall, address
 from sparloom.ops import GemmSpmm, Operands, SpmmSpmm
-from sparloom.sparse import Pattern
+from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["atomic_tiling", "fused_gemv", "overlapped_tiling"]
+__all__ = ["atomic_tiling", "fused_gemv", "overlapped_tiling", "tall_gemm"]
 
 
 def atomic_tiling(
@@ -51,10 +61,10 @@ def atomic_tiling(
     schedule = TileSchedule((first.size - 1, 0), first, np.arange(write.size, dtype=np.int32), second_ptr,
                             np.zeros(pattern.cols, dtype=np.uint8))
     a = CsrRows(begins[order], ends[order], pattern.indices[place], operands.matrix.values[place])
-    loops = Loops(schedule, threads, Variant(local=True), a, write=write)
+    loops = BoundLoops(schedule, threads, Variant(local=True), a, write=write)
     pair, kept = fill(op, operands, result, loops, Workspace())
     shared = np.flatnonzero(parts > 1).astype(np.int32)
-    arguments = Atomic(pair=pair, crossing=address(crossing, np.uint8), shared=address(shared, np.int32),
+    arguments = AtomicArguments(pair=pair, crossing=address(crossing, np.uint8), shared=address(shared, np.int32),
                        shared_rows=shared.size)
     kernel = getattr(fused_library(operands.matrix.dtype), f"sparloom_{op.name}_atomic")
     return NativeCall(kernel, arguments, kept=(*kept, crossing, shared))
@@ -83,7 +93,7 @@ def overlapped_tiling(
         (borders.size - 1, 0), np.array(first, dtype=np.int64), np.arange(pattern.rows, dtype=np.int32), borders,
         np.zeros(first[-1], dtype=np.uint8))
     a = CsrRows.of(operands.matrix, None, columns)
-    loops = Loops(schedule, threads, Variant(local=True), a, read=np.concatenate([np.empty(0, np.int32), *read]))
+    loops = BoundLoops(schedule, threads, Variant(local=True), a, read=np.concatenate([np.empty(0, np.int32), *read]))
     arguments, kept = fill(op, operands, result, loops, Workspace())
     kernel = getattr(fused_library(operands.matrix.dtype), f"sparloom_{op.name}")
     return NativeCall(kernel, arguments, kept=kept)
@@ -109,7 +119,7 @@ def fused_gemv(
     pattern = operands.matrix.pattern
     schedule = TileSchedule((0, 0), np.zeros(1, np.int64), np.empty(0, np.int32), np.zeros(1, np.int64),
                             np.empty(0, np.uint8))
-    loops = Loops(schedule, threads, Variant(), CsrRows.of(operands.matrix))
+    loops = BoundLoops(schedule, threads, Variant(), CsrRows.of(operands.matrix))
     arguments, kept = fill(op, operands, result, loops, Workspace())
     assert arguments.rows == pattern.rows
     if kind == "blas_gemv":
@@ -139,3 +149,32 @@ def _with_empty_rows(
     joined = ((nothing, owner), (empty, entry), (nothing, begins), (nothing, ends))
     owner, entry, begins, ends = (np.concatenate(pair).astype(np.int64) for pair in joined)
     return owner, entry, begins, ends
+
+
+def tall_gemm(
+    left: np.ndarray, right: np.ndarray, *, threads: int, variant: Variant,
+) -> tuple[NativeCall, np.ndarray]:
+    """Bind left right; gives the call and the array (rows, width) that it overwrites.
+
+    It is loop one of GeMM-SpMM with an A of one empty row, so what is timed here is what unfused products execute.
+
+    Args:
+        left: (rows, inner).
+        right: (inner, width), of the same type.
+        variant: `stream_first` and `blas` matter.
+
+    Raises:
+        ValueError: the shapes do not fit together.
+    """
+    (rows, inner), (depth, width) = left.shape, right.shape
+    if inner != depth:
+        raise ValueError(f"{rows} x {inner} times {depth} x {width}: give as many rows of right as columns of left")
+    pattern = Pattern((1, rows), np.zeros(2, np.int64), np.empty(0, np.int32))
+    matrix = SparseMatrix(pattern, np.empty(0, left.dtype), left.dtype.name)
+    operands, workspace = Operands(matrix, {"B": left, "C": right}), Workspace()
+    schedule = unfused_schedule(pattern, threads=threads)
+    loops = BoundLoops(schedule, threads, variant, CsrRows.of(matrix))
+    empty = np.empty((1, width), left.dtype)
+    arguments, kept = fill(GemmSpmm(inner=inner, dtype=left.dtype.name), operands, empty, loops, workspace)
+    call = NativeCall(fused_library(left.dtype).sparloom_gemm_spmm, arguments, kept=kept)
+    return call, workspace.array("d1", (rows, width), left.dtype)

@@ -9,17 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.fusion.bounds import bound_checks
+from sparloom.fusion.bounds import bound_checks, traffic
+from sparloom.fusion.codegen import (
+    Builder,
+    builder,
+    listed_rows,
+    lower_fused,
+    lower_sizes,
+    lower_unfused,
+    lower_wavefronts,
+    shared_pattern,
+)
 from sparloom.fusion.dependence import Dependence, check_independent, check_trip_counts, dependences
-from sparloom.fusion.graph import Builder, builder, listed_rows, shared_pattern
-from sparloom.fusion.loops import FusedLoops, Loop, Reads
-from sparloom.fusion.lower import lower_fused, lower_sizes, lower_unfused, lower_wavefronts
 from sparloom.fusion.operands import Csr
-from sparloom.fusion.products import Bodies, Products
+from sparloom.fusion.products import Bodies, Products, recognise
 from sparloom.fusion.program import Array, Program
-from sparloom.fusion.recognise import recognise
-from sparloom.fusion.schedule import TileSchedule
-from sparloom.fusion.traffic import traffic
+from sparloom.fusion.schedule import FusedLoops, Loop, Reads, TileSchedule
 from sparloom.ir import DTYPES, Kernel, Param, render_c, render_cuda
 from sparloom.jit import Library, compile_c
 from sparloom.sparse import Pattern

@@ -1,10 +1,15 @@
-"""`@fuse`: a function of two marked loops, compiled for the types it is called with."""
+"""What a schedule is made for: threads, and the fast memory of each.
+
+`@fuse`: a function of two marked loops, compiled for the types it is called with.
+"""
 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cache, partial, update_wrapper
 from threading import RLock
 from typing import TYPE_CHECKING, Any, get_args
@@ -12,19 +17,37 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import scipy.sparse
 
-from sparloom.fusion.budget import Budget
 from sparloom.fusion.frontend import read_program
-from sparloom.fusion.identity_cache import IdentityCache
-from sparloom.fusion.operands import Csr, check_csr, csr
+from sparloom.fusion.inspector import schedule_tiles
+from sparloom.fusion.operands import Csr, IdentityCache, check_csr, csr
 from sparloom.fusion.products import Bodies
 from sparloom.fusion.schedule import TileSchedule
-from sparloom.fusion.tiles import schedule_tiles
+from sparloom.measure import cache_bytes_per_core
 from sparloom.sparse import Pattern, SparseMatrix
 
 if TYPE_CHECKING:
     from sparloom.fusion.compiled import CompiledProgram
 
-__all__ = ["FusedFunction", "fuse"]
+__all__ = ["Budget", "FusedFunction", "fuse"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Arguments of the inspector.
+
+    Args:
+        cache_bytes: fast memory of one thread.
+        ct_size: most iterations of a coarse tile.
+    """
+
+    threads: int
+    cache_bytes: int
+    ct_size: int = 2048
+
+    @classmethod
+    def of_this_machine(cls) -> Budget:
+        """Take the processors that this process may use, and all caches of one (§5.1.1)."""
+        return cls(len(os.sched_getaffinity(0)), cache_bytes_per_core())
 
 
 def fuse(

@@ -2,20 +2,30 @@
 
 The statements of a program are those of `sparloom.ir`, with arrays flattened row by row; its accesses say the same in
 subscripts, one per dimension, for the analysis of dependences.
+
+Names that lowering adds to those of the user; the front end gives the user's own another form where they clash.
+
+Refusals that name file, line and what stands there.
 """
 
 from __future__ import annotations
 
+import linecache
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sparloom.errors import Unfusable
 from sparloom.ir import Expr, Let, Stmt, Type
 
-__all__ = ["Access", "Array", "Iterator", "Nest", "Place", "Program", "Scalar"]
+__all__ = [
+    "AT_FIRST", "AT_SECOND", "EDGES", "FIRST", "GENERATED", "GRAPH_INDICES", "GRAPH_INDPTR", "SECOND", "SECOND_PTR",
+    "SIZES", "TILE", "TILES_0", "TILES_1", "Access", "Array", "Iterator", "Nest", "Program", "Scalar",
+    "SourceLocation", "location_at", "refuse",
+]
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLocation:
     """A line of the user's source."""
 
     file: str
@@ -89,7 +99,7 @@ class Access:
     subscripts: tuple[Expr | None, ...]
     writes: bool
     loops: tuple[Iterator, ...]
-    place: Place
+    place: SourceLocation
     conditions: tuple[Expr | None, ...] = ()
 
 
@@ -100,7 +110,7 @@ class Nest:
     iterator: Iterator
     body: tuple[Stmt, ...]
     accesses: tuple[Access, ...]
-    place: Place
+    place: SourceLocation
 
 
 @dataclass(frozen=True)
@@ -120,7 +130,7 @@ class Program:
     second: Nest
     results: tuple[str, ...]
     single: bool
-    place: Place
+    place: SourceLocation
     _by_name: dict[str, Array] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -134,3 +144,27 @@ class Program:
         """Name the arrays that either loop writes."""
         accesses = (*self.first.accesses, *self.second.accesses)
         return frozenset(access.array for access in accesses if access.writes)
+
+
+TILE, AT_FIRST, AT_SECOND = "tile", "at_1", "at_2"
+FIRST, SECOND, SECOND_PTR = "schedule_first", "schedule_second", "schedule_second_ptr"
+TILES_0, TILES_1 = "schedule_tiles_0", "schedule_tiles_1"
+EDGES, GRAPH_INDPTR, GRAPH_INDICES = "edges", "graph_indptr", "graph_indices"
+SIZES = "sizes"
+
+GENERATED = frozenset((
+    TILE, AT_FIRST, AT_SECOND, FIRST, SECOND, SECOND_PTR, TILES_0, TILES_1, EDGES, GRAPH_INDPTR, GRAPH_INDICES, SIZES))
+
+
+def location_at(file: str, line: int) -> SourceLocation:
+    """Find a line of source."""
+    return SourceLocation(file, line, linecache.getline(file, line).strip())
+
+
+def refuse(place: SourceLocation, reason: str) -> Unfusable:
+    """Make the error that says why a function cannot be fused.
+
+    Args:
+        reason: the offender, the rule, and after a colon the remedy.
+    """
+    return Unfusable(f"{place.file}:{place.line}: {reason}\n    {place.text}")

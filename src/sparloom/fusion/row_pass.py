@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.fusion.bind import CsrRows
-from sparloom.fusion.native import Csr
+from sparloom.fusion.executor import CsrArguments, CsrRows
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
 from sparloom.measure import cache_bytes_per_core, checked_threads
 from sparloom.sparse import Pattern, SparseMatrix
@@ -126,7 +125,7 @@ class RowPass:
         slices = self._cut(steps, out + left * right // max(1, width), left * right * dtype.itemsize)
         count, widest, kept = slices.size - 1, max(1, width, out, left, right), [*steps.arrays().values(), slices]
         arguments = _RowPass(
-            a=Csr() if steps.matrix is None else CsrRows.of(steps.matrix).filled(kept),
+            a=CsrArguments() if steps.matrix is None else CsrRows.of(steps.matrix).filled(kept),
             **{name: array.ctypes.data for name, array in steps.arrays().items()}, slices=slices.ctypes.data,
             count=count, piece=min(max(16, PIECE_BYTES // (widest * dtype.itemsize)), 512), width=width, out=out,
             left_columns=left, right_columns=right, summed_columns=summed, ahead=self.prefetch_bytes,
@@ -157,7 +156,7 @@ class _RowPass(ctypes.Structure):
     """The struct RowPass of kernels/cpu/row_pass.hpp."""
 
     _fields_ = (
-        ("a", Csr),
+        ("a", CsrArguments),
         *((name, ctypes.c_void_p) for name in (
             "y", "g", "c", "bias", "d", "packed", "left", "right", "s", "partials", "summed", "sums", "partial_sums",
             "buffers", "slices")),

@@ -1,12 +1,159 @@
-"""A tile schedule: which iterations of two fused loops run together, and in which order."""
+"""Two loops as the inspector sees them: what their iterations read through indices, and how many bytes they move.
+
+A tile schedule: which iterations of two fused loops run together, and in which order.
+
+Schedules in which nothing is fused: what fusion is compared with runs in the same executor.
+
+Whether a tile schedule keeps every dependence between the loops that it fuses.
+"""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-__all__ = ["TileSchedule"]
+from sparloom.errors import IllegalSchedule
+from sparloom.sparse import Pattern
+
+__all__ = [
+    "FusedLoops", "Loop", "Reads", "TileSchedule", "check_iterations", "check_schedule", "gemm_spmm_loops",
+    "separated", "spmm_gemm_loops", "spmm_spmm_loops", "unfused_schedule",
+]
+
+INDEX_BYTES, POINTER_BYTES = 4, 8
+
+
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """The rows of a dense array that every iteration of a loop reads, as CSR; their content is checked when inspected.
+
+    Args:
+        indptr: (iterations + 1,) int64, rises from 0 to the number of reads.
+        indices: (reads,) int32; within an iteration in any order, repeated or not.
+        extent: rows of the dense array.
+        rising: the indices of every iteration rise and lie in 0 .. extent - 1: then they need not all be looked at.
+
+    Raises:
+        ValueError: type, size or `indptr` is not as above.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    extent: int
+    rising: bool = False
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("indptr", np.int64), ("indices", np.int32)):
+            array = getattr(self, name)
+            if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
+                raise ValueError(f"{name} is {array.dtype} of shape {array.shape}: it must be a contiguous list of "
+                                 f"{np.dtype(dtype)}")
+        ends = (self.indptr[0], self.indptr[-1]) if self.indptr.size else ()
+        if ends != (0, self.indices.size) or not (self.rising or (self.indptr[1:] >= self.indptr[:-1]).all()):
+            raise ValueError(f"indptr does not rise from 0 to {self.indices.size}")
+
+    @classmethod
+    def of(cls, pattern: Pattern) -> "Reads":
+        """Take the columns of a pattern, without a copy."""
+        return cls(pattern.indptr, pattern.indices, pattern.cols, rising=True)
+
+    @property
+    def iterations(self) -> int:
+        """Iterations of the loop."""
+        return self.indptr.size - 1
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A parallel loop and what Equation 4 counts of it.
+
+    Args:
+        iterations: how many it has.
+        reads: what it reads through indices, None if nothing.
+        iteration_bytes: moved per iteration: rows of dense arrays that belong to it, pointers of sparse ones.
+        nonzero_bytes: moved per index read: the index and the value beside it.
+        column_bytes: moved per distinct index of a tile: the dense row that it points to.
+    """
+
+    iterations: int
+    reads: Reads | None
+    iteration_bytes: int
+    nonzero_bytes: int = 0
+    column_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.reads is not None and self.reads.iterations != self.iterations:
+            raise ValueError(f"reads of {self.reads.iterations} iterations for a loop of {self.iterations}")
+
+
+@dataclass(frozen=True)
+class FusedLoops:
+    """A pair of loops to be fused; iteration j of loop two depends on the iterations of loop one that it reads.
+
+    Args:
+        two: without `reads`, iteration j depends on iteration j alone.
+
+    Raises:
+        ValueError: the loops differ in length, or loop two reads other rows than loop one writes.
+    """
+
+    one: Loop
+    two: Loop
+
+    def __post_init__(self) -> None:
+        ones, twos = self.one.iterations, self.two.iterations
+        if ones != twos:
+            raise ValueError(f"loops of {ones} and {twos} iterations: only loops of one length are fused")
+        if self.two.reads is not None and self.two.reads.extent != ones:
+            raise ValueError(f"loop two reads {self.two.reads.extent} rows, but loop one writes {ones}")
+
+
+def gemm_spmm_loops(matrix: Reads, *, inner: int, width: int, element_bytes: int) -> FusedLoops:
+    """Describe D1 = B C (loop one), D = A D1 (loop two).
+
+    Args:
+        matrix: A.
+        inner: columns of B.
+        width: columns of C.
+    """
+    row = width * element_bytes
+    one = Loop(matrix.iterations, None, inner * element_bytes + row)
+    return FusedLoops(one, _sparse_loop(matrix, read_bytes=row, written_bytes=row, element_bytes=element_bytes))
+
+
+def spmm_spmm_loops(matrix: Reads, inner: Reads, *, width: int, element_bytes: int) -> FusedLoops:
+    """Describe D1 = B C (loop one), D = A D1 (loop two) with B sparse.
+
+    Args:
+        matrix: A.
+        inner: B.
+        width: columns of C.
+    """
+    row = width * element_bytes
+    return FusedLoops(*(
+        _sparse_loop(reads, read_bytes=row, written_bytes=row, element_bytes=element_bytes)
+        for reads in (inner, matrix)))
+
+
+def spmm_gemm_loops(matrix: Reads, *, inner: int, width: int, element_bytes: int) -> FusedLoops:
+    """Describe D1 = A B (loop one), D = D1 C (loop two): one to one.
+
+    Args:
+        matrix: A.
+        inner: columns of B.
+        width: columns of C.
+    """
+    row = inner * element_bytes
+    one = _sparse_loop(matrix, read_bytes=row, written_bytes=row, element_bytes=element_bytes)
+    return FusedLoops(one, Loop(matrix.iterations, None, width * element_bytes))
+
+
+def _sparse_loop(reads: Reads, *, read_bytes: int, written_bytes: int, element_bytes: int) -> Loop:
+    return Loop(
+        reads.iterations, reads, iteration_bytes=written_bytes + POINTER_BYTES,
+        nonzero_bytes=element_bytes + INDEX_BYTES, column_bytes=read_bytes)
+
 
 ARRAYS = {"first": np.int64, "second": np.int32, "second_ptr": np.int64, "needed": np.uint8}
 
@@ -111,3 +258,109 @@ class TileSchedule:
     def __repr__(self) -> str:
         ones, twos = self.iterations
         return f"TileSchedule({ones} + {twos} iterations, {self.tiles} tiles, {self.fused_rows:.1%} of loop two fused)"
+
+
+TILES_PER_THREAD = 16
+ROW_WORK = 4  # nonzeros that cost as much as beginning a row
+
+
+def unfused_schedule(pattern: Pattern, *, threads: int) -> TileSchedule:
+    """Run one loop, then the other, both in natural order in tiles of about equal work.
+
+    Args:
+        pattern: of A: iteration j of loop two reads the columns of row j.
+    """
+    rows = np.linspace(0, pattern.cols, min(TILES_PER_THREAD * threads, pattern.cols) + 1).astype(np.int64)
+    work = pattern.indptr + ROW_WORK * np.arange(pattern.rows + 1)
+    shares = np.linspace(0, work[-1], min(TILES_PER_THREAD * threads, pattern.rows) + 1)
+    twos = np.unique(np.searchsorted(work, shares))
+    second_ptr = np.concatenate([np.zeros(rows.size - 1, dtype=np.int64), twos])
+    return TileSchedule(
+        tiles=(rows.size - 1, twos.size - 1), first=rows, second=np.arange(pattern.rows, dtype=np.int32),
+        second_ptr=second_ptr, needed=_read(pattern))
+
+
+def separated(schedule: TileSchedule, pattern: Pattern) -> TileSchedule:
+    """Keep the tiles of a schedule but fuse nothing: loop one, barrier, all tiles of loop two.
+
+    Shows what tiles alone bring.
+    """
+    fused, late = schedule.tiles
+    second_ptr = np.concatenate([np.zeros(fused, dtype=np.int64), schedule.second_ptr])
+    return replace(schedule, tiles=(fused, fused + late), second_ptr=second_ptr, needed=_read(pattern))
+
+
+def _read(pattern: Pattern) -> np.ndarray:
+    read = np.zeros(pattern.cols, dtype=np.uint8)
+    read[pattern.indices] = 1
+    return read
+
+
+def check_schedule(schedule: TileSchedule, dependences: Reads | Pattern) -> None:
+    """Check that executing the schedule gives what the loops one after the other give.
+
+    Args:
+        dependences: row j holds the iterations of loop one that iteration j of loop two reads.
+
+    Raises:
+        IllegalSchedule: an iteration is missing or occurs twice, the schedule is of loops of another length, a fused
+            iteration reads from another tile, or `needed` is not what wavefront 1 reads.
+    """
+    check_iterations(schedule)
+    reads = Reads.of(dependences) if isinstance(dependences, Pattern) else dependences
+    ones, twos = schedule.iterations
+    if (twos, ones) != (reads.iterations, reads.extent):
+        raise IllegalSchedule(f"a schedule of {ones} and {twos} iterations for dependences of {reads.extent} and "
+                              f"{reads.iterations}: inspect the operand that is executed")
+    readers = np.repeat(np.arange(twos), np.diff(reads.indptr))
+    tile, late = _tile_of(schedule), _late(schedule)
+    owner = np.searchsorted(schedule.first, reads.indices, side="right") - 1
+    outside = (tile[readers] != owner) & ~late[readers]
+    if outside.any():
+        edge = int(np.argmax(outside))
+        raise IllegalSchedule(f"iteration {readers[edge]} of loop two, in tile {tile[readers[edge]]} of wavefront 0, "
+                              f"reads iteration {reads.indices[edge]} of loop one, which is in tile {owner[edge]}: "
+                              f"it belongs into wavefront 1")
+    read = np.zeros(ones, dtype=np.uint8)
+    read[reads.indices[late[readers]]] = 1
+    wrong = read != schedule.needed
+    if wrong.any():
+        iteration = int(np.argmax(wrong))
+        raise IllegalSchedule(f"needed[{iteration}] is {schedule.needed[iteration]}, but wavefront 1 reads it "
+                              f"{'at least once' if read[iteration] else 'never'}")
+
+
+def check_iterations(schedule: TileSchedule) -> None:
+    """Check that the tiles hold every iteration of both loops once.
+
+    Raises:
+        IllegalSchedule: names the first offender.
+    """
+    for name, extent in zip(("first", "second_ptr"), schedule.iterations, strict=True):
+        bounds = getattr(schedule, name)
+        if bounds[0] != 0 or bounds[-1] != extent or (bounds[1:] < bounds[:-1]).any():
+            raise IllegalSchedule(f"{name} does not rise from 0 to {extent}")
+    if (schedule.needed > 1).any():
+        raise IllegalSchedule(f"needed[{int(np.argmax(schedule.needed > 1))}] is neither 0 nor 1")
+    twos = schedule.iterations[1]
+    outside = (schedule.second < 0) | (schedule.second >= twos)
+    if outside.any():
+        raise IllegalSchedule(f"second holds {schedule.second[outside][0]}: iterations are 0 to {twos - 1}")
+    times = np.bincount(schedule.second, minlength=twos)
+    if (times != 1).any():
+        iteration = int(np.argmax(times != 1))
+        raise IllegalSchedule(f"iteration {iteration} of loop two occurs {times[iteration]} times in second")
+
+
+def _tile_of(schedule: TileSchedule) -> np.ndarray:
+    """Number the tile of every iteration of loop two; those of wavefront 1 follow those of wavefront 0."""
+    tile = np.empty(schedule.second.size, dtype=np.int64)
+    tile[schedule.second] = np.repeat(np.arange(sum(schedule.tiles)), np.diff(schedule.second_ptr))
+    return tile
+
+
+def _late(schedule: TileSchedule) -> np.ndarray:
+    """Mark the iterations of loop two that run in wavefront 1."""
+    late = np.zeros(schedule.second.size, dtype=bool)
+    late[schedule.second[schedule.fused :]] = True
+    return late

@@ -1,13 +1,21 @@
-"""Integer expressions of the loop IR as SymPy expressions, and back."""
+"""Integer expressions of the loop IR as SymPy expressions, and back.
+
+Least and greatest values of symbolic expressions.
+
+What the conditions around an access say about integers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator as Iterates
+from collections.abc import Mapping, Sequence
+
 import sympy
 
-from sparloom.fusion.program import Iterator, Program
-from sparloom.ir import I32, I64, Binary, Cast, Const, Expr, Load, Ref, Unary
+from sparloom.fusion.program import Access, Iterator, Program
+from sparloom.ir import I32, I64, Binary, Cast, Const, Expr, Load, Ref, Unary, walk
 
-__all__ = ["SymbolicLoop", "Symbols", "symbol"]
+__all__ = ["Elements", "SymbolicLoop", "Symbols", "at_least", "extremes", "facts", "index_elements", "symbol"]
 
 _OPAQUE = {"//": "quotient", "%": "remainder", "min": "least", "max": "greatest"}
 _OPS = {name: op for op, name in _OPAQUE.items()}
@@ -121,3 +129,131 @@ class Symbols:
             case "*":
                 return a * b
         return sympy.Function(_OPAQUE[op])(a, b) if op in _OPAQUE else None
+
+
+Elements = Mapping[str, tuple[sympy.Expr, sympy.Expr]]
+"""Label of an integer array -> least and greatest of its elements."""
+
+
+def extremes(
+    expr: sympy.Expr, loops: Sequence[SymbolicLoop], elements: Elements | None = None,
+) -> tuple[sympy.Expr | None, sympy.Expr | None]:
+    """Find the least and greatest value of an affine expression over loops with at least one iteration.
+
+    Args:
+        loops: outermost first; bounds of inner ones may name outer ones.
+
+    Returns:
+        None where it is not known.
+    """
+    ends = []
+    for least in (True, False):
+        end = _of_elements(expr, elements or {}, least=least)
+        for loop in reversed(loops):
+            end = _replace(end, loop.variable, (loop.lo, loop.hi - 1), least=least)
+            end = _of_elements(end, elements or {}, least=least)
+        ends.append(end)
+    return ends[0], ends[1]
+
+
+def at_least(a: sympy.Expr | None, b: sympy.Expr | None) -> bool:
+    """Tell whether surely a >= b."""
+    if a is None or b is None:
+        return False
+    difference = sympy.expand(a - b)
+    return bool(difference.is_Integer and difference >= 0)
+
+
+def _of_elements(expr: sympy.Expr | None, elements: Elements, *, least: bool) -> sympy.Expr | None:
+    """Put the extremes of arrays in place of their elements."""
+    for atom in () if expr is None else expr.atoms(sympy.Indexed):
+        if atom.base.label.name in elements:
+            expr = _replace(expr, atom, elements[atom.base.label.name], least=least)
+    return expr
+
+
+def _replace(
+    expr: sympy.Expr | None, atom: sympy.Basic, ends: tuple[sympy.Expr, sympy.Expr], *, least: bool,
+) -> sympy.Expr | None:
+    """Put an extreme of an atom in its place; None if the expression is not affine in it."""
+    if expr is None or not expr.has(atom):
+        return expr
+    factor = expr.coeff(atom)
+    rest = sympy.expand(expr - factor * atom)
+    if not factor.is_Integer or rest.has(atom):
+        return None
+    return sympy.expand(rest + factor * ends[0 if (factor > 0) == least else 1])
+
+
+_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+
+
+def facts(program: Program, access: Access, loops: Sequence[SymbolicLoop]) -> tuple[sympy.Expr, ...]:
+    """List expressions that are at least 0 wherever an access happens, those of outer conditions first.
+
+    Understood are comparisons of integers, `not`, `and` that holds and `or` that does not; the rest says nothing.
+
+    Args:
+        loops: those around the access that are understood; no other iterator occurs in the result.
+    """
+    symbols, elements, found = Symbols(program), index_elements(program), []
+    unknown = {symbol(iterator.name) for iterator in access.loops} - {loop.variable for loop in loops}
+    for condition in access.conditions:
+        for relation in () if condition is None else _relations(condition, holds=True):
+            operands = (relation.a, relation.b)
+            a, b = (symbols.expr(operand) if _integral(program, operand) else None for operand in operands)
+            if a is not None and b is not None:
+                found += _at_least_zero(relation.op, sympy.expand(a - b), loops, elements)
+    return tuple(fact for fact in found if not fact.free_symbols & unknown)
+
+
+def index_elements(program: Program) -> Elements:
+    """Extremes of the index arrays of sparse arguments."""
+    found: dict[str, tuple[sympy.Expr, sympy.Expr]] = {}
+    scalars = {scalar.source: symbol(scalar.name) for scalar in program.scalars}
+    for array in program.arrays:
+        owner, *attribute = array.source or ("",)
+        if attribute == ["p"]:
+            found[array.label] = (sympy.Integer(0), scalars[owner, "i", "shape", 0])
+        elif attribute == ["i"]:
+            found[array.label] = (sympy.Integer(0), scalars[owner, "shape", 1] - 1)
+    return found
+
+
+def _relations(condition: Expr, *, holds: bool) -> Iterates[Binary]:
+    match condition:
+        case Unary("not", inner):
+            yield from _relations(inner, holds=not holds)
+        case Binary(op, a, b) if op == ("and" if holds else "or"):
+            yield from _relations(a, holds=holds)
+            yield from _relations(b, holds=holds)
+        case Binary(op, a, b) if op in _NEGATED:
+            yield Binary(op if holds else _NEGATED[op], a, b)
+
+
+def _integral(program: Program, expr: Expr) -> bool:
+    """Whether it is made of integers that the loops do not change."""
+    others = {scalar.name for scalar in program.scalars if scalar.type != I64}
+    nodes = list(walk(expr))
+    written = any(isinstance(node, Load) and node.buffer in program.written() for node in nodes)
+    return not written and not any(getattr(node, "name", None) in others for node in nodes)
+
+
+def _at_least_zero(
+    op: str, difference: sympy.Expr, loops: Sequence[SymbolicLoop], elements: Elements,
+) -> list[sympy.Expr]:
+    """Say `difference op 0` by expressions that are at least 0."""
+    match op:
+        case ">":
+            return [difference - 1]
+        case ">=":
+            return [difference]
+        case "<":
+            return [-difference - 1]
+        case "<=":
+            return [-difference]
+        case "==":
+            return [difference, -difference]
+    least, greatest = extremes(difference, loops, elements)
+    above = [difference - 1] if at_least(least, sympy.Integer(0)) else []
+    return above or ([-difference - 1] if at_least(sympy.Integer(0), greatest) else [])

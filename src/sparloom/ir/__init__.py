@@ -1,8 +1,8 @@
 """Loop IR: nodes, verify, pretty, interpret, rewrite, render to C and CUDA; text in, text out."""
 
-from sparloom.ir.interpret import interpret
-from sparloom.ir.interpreted import InterpretedLibrary
-from sparloom.ir.memory import DTYPES
+from sparloom.ir.codegen_c import render_c
+from sparloom.ir.codegen_cuda import render_cuda
+from sparloom.ir.interpret import DTYPES, InterpretedLibrary, interpret
 from sparloom.ir.nodes import (
     BOOL,
     F32,
@@ -35,18 +35,19 @@ from sparloom.ir.nodes import (
     Type,
     Unary,
     View,
+    fresh,
+    rebuild,
+    replace_refs,
+    walk,
 )
 from sparloom.ir.pretty import pretty, pretty_expr
-from sparloom.ir.render_c import render_c
-from sparloom.ir.render_cuda import render_cuda
-from sparloom.ir.simplify import simplify, simplify_expr
-from sparloom.ir.traverse import fresh, rebuild, replace_refs, walk
+from sparloom.ir.transform import simplify, simplify_expr
 from sparloom.ir.verify import is_name, verify
 
 __all__ = [
     "BOOL", "DTYPES", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Broadcast", "Call",
-    "Cast", "Const", "Declare", "Expr", "For", "If", "InterpretedLibrary", "Kernel", "Let", "Load", "Multiply", "Param",
-    "Prefetch", "Ref", "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View", "fresh", "interpret", "is_name",
-    "pretty", "pretty_expr", "rebuild", "render_c", "render_cuda", "replace_refs", "simplify", "simplify_expr",
-    "verify", "walk",
+    "Cast", "Const", "Declare", "Expr", "For", "If", "InterpretedLibrary", "Kernel", "Let", "Load", "Multiply",
+    "Param", "Prefetch", "Ref", "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View", "fresh", "interpret",
+    "is_name", "pretty", "pretty_expr", "rebuild", "render_c", "render_cuda", "replace_refs", "simplify",
+    "simplify_expr", "verify", "walk",
 ]

@@ -20,7 +20,7 @@ class PairChoice:
         fused: otherwise loop two begins after loop one; then tiles and order are those of `unfused_schedule`.
         ct_size: most iterations of a coarse tile; 0 where nothing is fused.
         cache_bytes: of one thread, for the inspector; 0 where nothing is fused.
-        order: of the iterations: natural, bandwidth, partition or metis, see `sparloom.fusion.order`.
+        order: of the iterations: natural, bandwidth, partition or metis, see `sparloom.fusion.inspector`.
 
     Raises:
         ValueError: an unknown order, no thread, or sizes that do not belong to it.

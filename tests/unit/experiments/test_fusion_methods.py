@@ -9,7 +9,7 @@ from sparloom.experiments.fusion_methods import Methods, reuse
 from sparloom.experiments.fusion_score import Bench, decide, score
 from sparloom.experiments.pair_check import PairCheck
 from sparloom.fusion import schedule_tiles, spmm_spmm_loops
-from sparloom.fusion.loops import Reads
+from sparloom.fusion.schedule import Reads
 from sparloom.measure import TimingProtocol
 from sparloom.ops import GemmSpmm, SpmmGemm, SpmmSpmm
 from sparloom.sparse import AnchorCorpus, MatrixEntry, Pattern, SparseMatrix, row_bin

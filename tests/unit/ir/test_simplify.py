@@ -25,7 +25,7 @@ from sparloom.ir import (
     pretty,
     simplify,
 )
-from sparloom.ir.simplify import simplify_expr
+from sparloom.ir.transform import simplify_expr
 
 N, X = Ref("n"), Ref("x")
 TRUE = Const(True, BOOL)

@@ -1,7 +1,6 @@
 """The front end: Python text to a program of two loops."""
 
-from sparloom.fusion.frontend.markers import fprange
-from sparloom.fusion.frontend.reader import read_program
-from sparloom.fusion.frontend.refusal import refuse
+from sparloom.fusion.frontend.ssa import fprange
+from sparloom.fusion.frontend.statements import read_program
 
-__all__ = ["fprange", "read_program", "refuse"]
+__all__ = ["fprange", "read_program"]

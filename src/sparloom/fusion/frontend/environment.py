@@ -1,20 +1,111 @@
-"""What the front end knows while it walks through a function: names, types, values, arrays, accesses."""
+"""What a variable of a function can stand for while it is read.
+
+What the front end knows while it walks through a function: names, types, values, arrays, accesses.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sparloom.fusion.frontend.refusal import place_at, refuse
 from sparloom.fusion.frontend.ssa import Made, TypedSsa
-from sparloom.fusion.frontend.values import ArrayName, Items, Matrix, Number, Value, convert, scalar_type
-from sparloom.fusion.generated import GENERATED
-from sparloom.fusion.program import Access, Array, Iterator, Place, Scalar
-from sparloom.ir import I64, Expr, Load, Ref, Type, is_name, rebuild, walk
+from sparloom.fusion.program import GENERATED, Access, Array, Iterator, Scalar, SourceLocation, location_at, refuse
+from sparloom.ir import BOOL, F32, F64, I32, I64, Const, Expr, Load, Ref, Select, Type, is_name, rebuild, walk
+from sparloom.ir import Cast as IrCast
 
-__all__ = ["Environment"]
+__all__ = [
+    "ArrayName", "Bounds", "Environment", "Items", "Matrix", "Number", "PythonObject", "Value", "convert",
+    "scalar_type", "widest",
+]
+
+_ORDER = (BOOL, I32, I64, F32, F64)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A scalar."""
+
+    expr: Expr
+    type: Type
+
+
+@dataclass(frozen=True)
+class ArrayName:
+    """An array of the program."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A sparse argument; its attributes are arrays."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Items:
+    """A tuple."""
+
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """range(lo, hi, step), or fprange if `marked`."""
+
+    lo: Expr
+    hi: Expr
+    step: int
+    marked: bool
+
+
+@dataclass(frozen=True)
+class PythonObject:
+    """A module, function or dtype."""
+
+    value: Any
+
+
+Value = Number | ArrayName | Matrix | Items | Bounds | PythonObject
+
+
+def convert(number: Number, type: Type) -> Expr:
+    """Bring a number into another type, exactly where it is a constant that fits."""
+    expr = number.expr
+    if number.type == type:
+        return expr
+    if number.type == BOOL:
+        one, zero = (1.0, 0.0) if type in (F32, F64) else (1, 0)
+        return Select(expr, Const(one, type), Const(zero, type))
+    if isinstance(expr, Const) and (type in (F32, F64) or number.type in (I32, I64)):
+        return Const(float(expr.value) if type in (F32, F64) else expr.value, type)
+    return IrCast(type, expr)
+
+
+def widest(*types: Type) -> Type:
+    """Find the type that holds the values of all, as Numba does."""
+    chosen = max(types, key=_ORDER.index)
+    return F64 if chosen == F32 and I64 in types else chosen
+
+
+def scalar_type(numba_type: Any, place: SourceLocation) -> Type:
+    """Translate the Numba type of a scalar or of the elements of an array.
+
+    Raises:
+        Unfusable: the loop IR has no such type.
+    """
+    from numba.core import types
+
+    if isinstance(numba_type, types.Literal):
+        numba_type = numba_type.literal_type
+    known = {types.boolean: BOOL, types.int32: I32, types.int64: I64, types.uint64: I64, types.float32: F32,
+             types.float64: F64}
+    if numba_type not in known:
+        raise refuse(place, f"a value of type {numba_type}: use int32, int64, float32, float64 or bool")
+    return known[numba_type]
 
 
 class Environment:
@@ -40,9 +131,9 @@ class Environment:
         self._taken = set(GENERATED)
         self._definitions: dict[str, Expr] = {}  # immutable names -> what they stand for
 
-    def place(self, node: Any) -> Place:
+    def place(self, node: Any) -> SourceLocation:
         """Find the line of a Numba node."""
-        return place_at(self._file, node.loc.line)
+        return location_at(self._file, node.loc.line)
 
     def type(self, variable: Any) -> Type:
         """Find the type of a Numba variable that is a scalar."""
@@ -64,7 +155,7 @@ class Environment:
         """List the versions in a group."""
         return [name for name, other in self._groups.items() if other == leader]
 
-    def version_type(self, name: str, place: Place) -> Type:
+    def version_type(self, name: str, place: SourceLocation) -> Type:
         """Find the type of a version by its name."""
         return scalar_type(self._ssa.types[name], place)
 
@@ -120,7 +211,7 @@ class Environment:
         extents = tuple(self.scalar((*source, "shape", axis), I64) for axis in range(given.ndim))
         return self._add(Array(self.fresh(label), label, element, extents, "argument", source))
 
-    def new_array(self, wish: str, shape: Value, *, made: Made, place: Place) -> ArrayName:
+    def new_array(self, wish: str, shape: Value, *, made: Made, place: SourceLocation) -> ArrayName:
         """Make an array that the function allocates.
 
         Raises:
@@ -143,7 +234,7 @@ class Environment:
         self.values = {name: named if value == array else value for name, value in self.values.items()}
         return named
 
-    def subscripts(self, index: Value, array: str, place: Place) -> tuple[Expr, ...]:
+    def subscripts(self, index: Value, array: str, place: SourceLocation) -> tuple[Expr, ...]:
         """Read an index, one i64 per dimension.
 
         Raises:
@@ -174,7 +265,7 @@ class Environment:
         """Note a loop around what follows."""
         self.loops.append(replace(iterator, lo=self.resolve(iterator.lo), hi=self.resolve(iterator.hi)))
 
-    def access(self, array: str, subscripts: tuple[Expr, ...], *, writes: bool, place: Place) -> Expr:
+    def access(self, array: str, subscripts: tuple[Expr, ...], *, writes: bool, place: SourceLocation) -> Expr:
         """Record a read or write and give its index in the flattened array."""
         resolved = tuple(self.resolve(expr) for expr in subscripts)
         self.accesses.append(Access(array, resolved, writes, tuple(self.loops), place, tuple(self.conditions)))
@@ -183,7 +274,7 @@ class Environment:
             index = index * extent + subscript
         return index
 
-    def load(self, array: str, index: Value, place: Place) -> Number:
+    def load(self, array: str, index: Value, place: SourceLocation) -> Number:
         """Read one element."""
         at = self.access(array, self.subscripts(index, array, place), writes=False, place=place)
         return Number(Load(array, at), self.arrays[array].type)

@@ -1,21 +1,133 @@
-"""Expressions of Numba's IR as values of the front end."""
+"""Python's operators and functions on scalars in the words of the loop IR.
+
+Expressions of Numba's IR as values of the front end.
+"""
 
 from __future__ import annotations
 
+import builtins
+import math
 import operator
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from sparloom.fusion.frontend.arithmetic import apply_binary, apply_function, apply_unary
-from sparloom.fusion.frontend.environment import Environment
-from sparloom.fusion.frontend.refusal import refuse
-from sparloom.fusion.frontend.values import ArrayName, Bounds, Items, Matrix, Number, PythonObject, Value, convert
-from sparloom.fusion.program import Place
-from sparloom.ir import F32, F64, I32, I64, Const
+from sparloom.fusion.frontend.environment import (
+    ArrayName,
+    Bounds,
+    Environment,
+    Items,
+    Matrix,
+    Number,
+    PythonObject,
+    Value,
+    convert,
+    widest,
+)
+from sparloom.fusion.program import SourceLocation, refuse
+from sparloom.ir import BOOL, F32, F64, I32, I64, Binary, Call, Const, Expr, Select, Type, Unary
 
-__all__ = ["evaluate"]
+__all__ = ["apply_binary", "apply_function", "apply_unary", "evaluate", "truth"]
+
+_SAME = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/"}
+_COMPARE = {operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=", operator.eq: "==",
+            operator.ne: "!="}
+_LOGIC = {operator.and_: "and", operator.or_: "or"}
+_IR_TYPES = {np.float32: F32, np.float64: F64, np.int32: I32, np.int64: I64, builtins.float: F64, builtins.int: I64}
+_CALLS = {
+    math.sqrt: "sqrt", math.exp: "exp", math.log: "log", math.tanh: "tanh", math.erf: "erf", math.fabs: "abs",
+    np.sqrt: "sqrt", np.exp: "exp", np.log: "log", np.tanh: "tanh", np.abs: "abs", builtins.abs: "abs",
+}
+
+
+def apply_binary(function: Any, a: Number, b: Number, *, result: Type, place: SourceLocation) -> Number:
+    """Apply a binary operator; `result` is the type that Numba gives it.
+
+    Raises:
+        Unfusable: the operator has no counterpart.
+    """
+    if function in _COMPARE:
+        both = widest(a.type, b.type)
+        return Number(Binary(_COMPARE[function], convert(a, both), convert(b, both)), BOOL)
+    if function in _LOGIC and result == BOOL:
+        return Number(Binary(_LOGIC[function], a.expr, b.expr), BOOL)
+    x, y = convert(a, result), convert(b, result)
+    if function in _SAME:
+        return Number(Binary(_SAME[function], x, y), result)
+    if function in (operator.floordiv, operator.mod) and result in (I32, I64):
+        remainder = _modulo(x, y)
+        return Number(remainder if function is operator.mod else Binary("//", x - remainder, y), result)
+    if function is operator.pow and isinstance(b.expr, Const) and b.expr.value == 2:
+        return Number(x * x, result)
+    raise refuse(place, f"operator {function.__name__} on {a.type} and {b.type} is not understood: "
+                        "use + - * /, comparisons, // and % of integers, or ** 2")
+
+
+def apply_unary(function: Any, a: Number, *, result: Type, place: SourceLocation) -> Number:
+    """Apply a unary operator.
+
+    Raises:
+        Unfusable: the operator has no counterpart.
+    """
+    if function is operator.neg:
+        return Number(Unary("-", convert(a, result)), result)
+    if function is operator.pos:
+        return Number(convert(a, result), result)
+    if function is operator.not_ and a.type == BOOL:
+        return Number(Unary("not", a.expr), BOOL)
+    raise refuse(place, f"operator {function.__name__} on {a.type} is not understood: use - or not")
+
+
+def apply_function(function: Any, args: Sequence[Number], *, result: Type, place: SourceLocation) -> Number:
+    """Call a function of scalars.
+
+    Raises:
+        Unfusable: it is none of those with a counterpart.
+    """
+    plain = _hashable(function)
+    if function is bool and len(args) == 1:
+        return Number(truth(args[0]), BOOL)
+    if plain and function in _IR_TYPES and len(args) == 1:
+        return Number(convert(args[0], _IR_TYPES[function]), _IR_TYPES[function])
+    operands = [convert(arg, result) for arg in args]
+    if plain and function in _CALLS and len(args) == 1:
+        return Number(Call(_CALLS[function], tuple(operands)), result)
+    if plain and function in _CHOICES and len(args) == 2:
+        return Number(_CHOICES[function](*operands), result)
+    name = getattr(function, "__qualname__", repr(function))
+    known = sorted({each.__name__ for each in (*_CALLS, *_CHOICES, *_IR_TYPES, bool)})
+    raise refuse(place, f"the call of {name} is not understood: there are {', '.join(known)}")
+
+
+def truth(number: Number) -> Expr:
+    """Tell whether a number is not zero."""
+    if number.type == BOOL:
+        return number.expr
+    return Binary("!=", number.expr, Const(0.0 if number.type in (F32, F64) else 0, number.type))
+
+
+def _modulo(a: Expr, b: Expr) -> Expr:
+    """Python's remainder has the sign of the divisor, that of the IR the sign of the dividend."""
+    return Binary("%", Binary("%", a, b) + b, b)
+
+
+def _hashable(function: Any) -> bool:
+    return callable(function) and getattr(type(function), "__hash__", None) is not None
+
+
+def _nan_or(op: str, a: Expr, b: Expr) -> Expr:
+    return Select(Binary("or", Binary(op, a, b), Binary("!=", a, a)), a, b)
+
+
+_CHOICES: dict[Any, Callable[[Expr, Expr], Expr]] = {
+    builtins.max: lambda a, b: Binary("max", b, a),  # Python keeps the first of equals
+    builtins.min: lambda a, b: Binary("min", b, a),
+    np.maximum: lambda a, b: _nan_or(">", a, b),
+    np.minimum: lambda a, b: _nan_or("<", a, b),
+}
+
 
 _DTYPES = {F32: np.float32, F64: np.float64, I32: np.int32, I64: np.int64}
 
@@ -66,7 +178,7 @@ def number(variable: Any, env: Environment) -> Number:
     return value
 
 
-def _argument(name: str, target: Any, env: Environment, place: Place) -> Value:
+def _argument(name: str, target: Any, env: Environment, place: SourceLocation) -> Value:
     made = env.made.get(name)
     if made is None:
         return env.argument(name, target)
@@ -75,7 +187,7 @@ def _argument(name: str, target: Any, env: Environment, place: Place) -> Value:
     return env.new_array(target.name, lookup(made.shape, env), made=made, place=place)
 
 
-def _constant(value: Any, place: Place) -> Value:
+def _constant(value: Any, place: SourceLocation) -> Value:
     if isinstance(value, (bool, np.bool_)):
         raise refuse(place, f"the constant {value}: use a comparison")
     if isinstance(value, (int, np.integer)):
@@ -88,7 +200,7 @@ def _constant(value: Any, place: Place) -> Value:
     return PythonObject(value)
 
 
-def _expression(node: Any, target: Any, env: Environment, place: Place) -> Value:
+def _expression(node: Any, target: Any, env: Environment, place: SourceLocation) -> Value:
     match node.op:
         case "binop" | "inplace_binop":
             function = node.fn if node.op == "binop" else node.immutable_fn
@@ -114,7 +226,7 @@ def _expression(node: Any, target: Any, env: Environment, place: Place) -> Value
     raise refuse(place, f"{node.op} is not understood: keep to loops, branches, arithmetic and subscripts")
 
 
-def _attribute(owner: Value, node: Any, target: Any, env: Environment, place: Place) -> Value:
+def _attribute(owner: Value, node: Any, target: Any, env: Environment, place: SourceLocation) -> Value:
     match owner:
         case PythonObject(module) if isinstance(module, ModuleType):
             return _constant(getattr(module, node.attr), place)
@@ -130,7 +242,7 @@ def _attribute(owner: Value, node: Any, target: Any, env: Environment, place: Pl
                         ".p, .i, .x and .shape")
 
 
-def _element(owner: Value, index: Value, env: Environment, place: Place) -> Value:
+def _element(owner: Value, index: Value, env: Environment, place: SourceLocation) -> Value:
     match owner, index:
         case Items(values), Number(Const(position)):
             return values[position]
@@ -139,7 +251,7 @@ def _element(owner: Value, index: Value, env: Environment, place: Place) -> Valu
     raise refuse(place, "a subscript of something that is no array: index arrays and shapes only")
 
 
-def _call(node: Any, target: Any, env: Environment, place: Place) -> Value:
+def _call(node: Any, target: Any, env: Environment, place: SourceLocation) -> Value:
     callee = lookup(node.func, env)
     if not isinstance(callee, PythonObject):
         raise refuse(place, "a call of something that is no function")
@@ -152,7 +264,7 @@ def _call(node: Any, target: Any, env: Environment, place: Place) -> Value:
     return apply_function(function, args, result=env.type(target), place=place)
 
 
-def _bounds(args: list[Number], marked: bool, place: Place) -> Bounds:
+def _bounds(args: list[Number], marked: bool, place: SourceLocation) -> Bounds:
     whole = [convert(arg, I64) for arg in args]
     lo, hi = (Const(0, I64), whole[0]) if len(whole) == 1 else whole[:2]
     step = whole[2] if len(whole) == 3 else Const(1, I64)

@@ -1,22 +1,34 @@
-"""Typed static single assignment form of a Python function, by Numba's front end; nothing is lowered to LLVM.
+"""What marks a loop for fusion.
+
+Typed static single assignment form of a Python function, by Numba's front end; nothing is lowered to LLVM.
 
 Numba: documented for 0.61 and later.
+
+Loops, branches and joins of Numba's control flow graph.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 
-from sparloom.fusion.frontend.markers import fprange
-from sparloom.fusion.frontend.refusal import place_at, refuse
+from sparloom.fusion.program import location_at, refuse
 
-__all__ = ["Made", "TypedSsa", "typed_ssa"]
+__all__ = ["Flow", "Made", "TypedSsa", "fprange", "mutable_groups", "typed_ssa"]
+
+
+def fprange(*bounds: int) -> range:
+    """Mark an outermost loop whose iterations are independent; in plain Python it is `range`.
+
+    Source: tile fusion §3.1, Listing 1.
+    """
+    return range(*bounds)
+
 
 _MAKERS = ((np.zeros, "zeros"), (np.empty, "empty"))
 _COLOUR = re.compile(r"\x1b\[\d*m")
@@ -77,7 +89,7 @@ def typed_ssa(function: Callable[..., Any], types: Mapping[str, Any], real: type
         typed = typed_passes.type_inference_stage(target.typing_context, target.target_context, single, arguments, None)
     except errors.NumbaError as error:
         line = error.loc.line if getattr(error, "loc", None) is not None else code.co_firstlineno
-        raise refuse(place_at(code.co_filename, line), f"this is not understood: {_first_line(error)}") from error
+        raise refuse(location_at(code.co_filename, line), f"this is not understood: {_first_line(error)}") from error
     return TypedSsa(single, typed.typemap, marks, made)
 
 
@@ -129,7 +141,7 @@ def _made(ir: Any, call: Any, origin: str, *, types: Mapping[str, Any], real: ty
     from numba.np.numpy_support import from_dtype
 
     given = dict(zip(("shape", "dtype"), call.args, strict=False)) | dict(call.kws)
-    place = place_at(call.loc.filename, call.loc.line)
+    place = location_at(call.loc.filename, call.loc.line)
     if not {"shape"} <= set(given) <= {"shape", "dtype"}:
         raise refuse(place, f"np.{origin} with {', '.join(given)}: pass a shape and at most a dtype")
     shape = _definition(ir, given["shape"])
@@ -182,3 +194,49 @@ def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
     telling = [line for line in lines if not line.startswith(("Failed in", "-", "During:", "File"))]
     return (telling or lines or [type(error).__name__])[0]
+
+
+class Flow:
+    """Questions about the graph of blocks of a function; labels are integers."""
+
+    def __init__(self, blocks: dict[int, Any]) -> None:
+        from numba.core.analysis import compute_cfg_from_blocks
+
+        graph = compute_cfg_from_blocks(blocks)
+        self.entry: int = graph.entry_point()
+        self._loops = graph.loops()
+        self._post = graph.post_dominators()
+
+    def is_header(self, label: int) -> bool:
+        """Whether a loop begins here."""
+        return label in self._loops
+
+    def is_inside(self, label: int | None, header: int) -> bool:
+        """Whether a block belongs to the loop that begins at `header`, which itself does."""
+        return label in self._loops[header].body
+
+    def join(self, label: int) -> int | None:
+        """Find the first block that every way from `label` passes; None where they part until the end."""
+        after = self._post[label] - {label}
+        return max(after, key=lambda other: len(self._post[other]), default=None)
+
+
+def mutable_groups(blocks: Iterable[Any]) -> dict[str, str]:
+    """Map every version of a variable that is joined by a phi to one name for all of them.
+
+    A variable that is in no phi has one value, so it needs no storage that changes.
+    """
+    leader: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while leader.setdefault(name, name) != name:
+            name = leader[name]
+        return name
+
+    for block in blocks:
+        for phi in block.find_exprs(op="phi"):
+            target = next(each.target.name for each in block.body if getattr(each, "value", None) is phi)
+            for value in phi.incoming_values:
+                if hasattr(value, "name"):
+                    leader[find(value.name)] = find(target)
+    return {name: find(name) for name in list(leader)}

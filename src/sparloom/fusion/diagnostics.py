@@ -1,7 +1,13 @@
-"""The average time of a memory access of a schedule, in simulated caches: where processors count nothing for us."""
+"""The average time of a memory access of a schedule, in simulated caches: where processors count nothing for us.
+
+Threads that stay on their processors while something is measured.
+"""
 
 import ctypes
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -9,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from sparloom.errors import Unsupported
-from sparloom.fusion.bind import Pair, Variant
+from sparloom.fusion.executor import Pair, Variant
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.jit import check_memory, compile_cpp
 from sparloom.measure import cache_levels
 from sparloom.sparse import Pattern
 
-__all__ = ["CacheLevel", "access_cycles", "machine_levels", "mean_cycles"]
+__all__ = ["CacheLevel", "access_cycles", "machine_levels", "mean_cycles", "pinned"]
 
 LINE = 64  # bytes
 
@@ -116,3 +122,27 @@ def _walk() -> Any:
     function = compile_cpp(["cpu/cache_walk.cpp"]).sparloom_cache_walk
     function.restype, function.argtypes = ctypes.c_int32, [ctypes.c_void_p]
     return function
+
+
+@contextmanager
+def pinned(threads: int) -> Iterator[None]:
+    """Bind the threads of compiled code, the calling one included, each to a processor, close to each other.
+
+    Threads that others start inside inherit the processor of their parent. Without effect but on Linux.
+
+    Raises:
+        ValueError: more threads than processors that this process may use.
+    """
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    cpus = np.array(sorted(os.sched_getaffinity(0)), dtype=np.int32)
+    if not 1 <= threads <= cpus.size:
+        raise ValueError(f"{threads} threads on {cpus.size} processors: give between 1 and {cpus.size}")
+    pin = compile_cpp(["cpu/pin.cpp"]).sparloom_pin
+    pin.restype, pin.argtypes = None, [ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32]
+    pin(threads, cpus.ctypes.data, cpus.size, 0)
+    try:
+        yield
+    finally:
+        pin(threads, cpus.ctypes.data, cpus.size, 1)
