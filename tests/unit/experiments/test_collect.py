@@ -19,7 +19,7 @@ from sparloom.experiments.failures import failure_reasons
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import CsrAttention, SpMM
 from sparloom.platforms import CudaPlatform, NullPlatform
-from sparloom.platforms.cuda.attention import AttentionProgram
+from sparloom.platforms.cuda.sparse_kernels import AttentionProgram
 
 TABLE = Path("toy", "samples", "toy_spmm.parquet")
 

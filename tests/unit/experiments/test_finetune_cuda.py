@@ -12,7 +12,7 @@ from sparloom.experiments import Collect, PrepareInputs, sparse_vendor
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SpMM
 from sparloom.platforms import CudaPlatform
-from sparloom.platforms.cuda.spmm import SpmmProgram
+from sparloom.platforms.cuda.sparse_kernels import SpmmProgram
 from sparloom.sparse import SyntheticCorpus
 
 WHOLE = (*SMALL, "samples.configs=324")  # every configuration of either space

@@ -8,7 +8,7 @@ from sparloom.experiments import sparse_vendor
 from sparloom.experiments.sparse_vendor import sparse_vendors
 from sparloom.ops import SDDMM, CsrAttention, SpMM, assert_close
 from sparloom.platforms import CudaPlatform
-from sparloom.platforms.cuda.family import Placed
+from sparloom.platforms.cuda.operands import Placed
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # torch says that they are in beta

@@ -107,7 +107,7 @@ def test_a_kernel_that_is_wrong_is_refused(where, tmp_path, second_wins, monkeyp
 
 
 def test_hubs_of_a_sample_are_those_of_the_whole_matrix(where, monkeypatch):
-    monkeypatch.setattr("sparloom.platforms.cuda.csr.LEAST_HUB", 1)
+    monkeypatch.setattr("sparloom.platforms.cuda.operands.LEAST_HUB", 1)
     matrix = where.matrix(host())
     operands = Operands(matrix, {"B": where.gpu.upload(dense(COLS, WIDTH))})
     short = np.flatnonzero(host().pattern.row_lengths() < 4)
@@ -230,14 +230,14 @@ def test_kept_plans_are_told_apart(where, tmp_path, monkeypatch):
     plan, rates = sorted(list_plans(tmp_path, now=0.0), key=lambda kept: kept.kind)
     assert (plan.kind, plan.op, plan.state, plan.fault) == ("csr", "spmm", "foreign", "of another machine")
     assert (rates.kind, rates.threads, rates.state, rates.fault) == ("rates", 0, "foreign", "of another machine")
-    monkeypatch.setattr("sparloom.platforms.cuda.gpu.CupyGpu.current", lambda: where.gpu)
+    monkeypatch.setattr("sparloom.platforms.cuda.device.CupyGpu.current", lambda: where.gpu)
     plan, rates = sorted(list_plans(tmp_path, now=0.0), key=lambda kept: kept.kind)
     assert (plan.state, rates.state) == ("own", "own")
     assert rates.choice == "50688 GFLOP/s, 2970 GB/s from memory"
 
 
 def test_cupy_is_not_imported():
-    code = ("import sys; sys.modules['cupy'] = None; import sparloom.tuning.sparse, sparloom.platforms.cuda.cusparse; "
+    code = ("import sys; sys.modules['cupy'] = None; import sparloom.tuning.sparse, sparloom.platforms.cuda.libraries; "
             "from sparloom.tuning.sparse import CudaPlace; assert 'torch' not in sys.modules")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -17,8 +17,7 @@ from csr_operands import close, dense, matrix
 import sparloom
 from sparloom.jit import NativeCall, ResultPool
 from sparloom.ops import SpMM
-from sparloom.platforms.cpu_kernels.sparse_family import SparseCall
-from sparloom.platforms.cpu_kernels.spmm import SpmmKernels
+from sparloom.platforms.cpu_kernels.kernels import SparseCall, SpmmKernels
 from sparloom.tuning import PlanCache, Rates
 from sparloom.tuning.sparse import CpuPlace, CsrDecider, CsrPolicy, Prepared, ProbeLog
 from sparloom.tuning.sparse.online import OnlineRace

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from sparloom.platforms import DeviceMatrix, DevicePattern, Gpu, on_cuda
-from sparloom.platforms.cuda.csr import HubDegrees
-from sparloom.platforms.cuda.elements import BITS, ELEMENTS
+from sparloom.platforms.cuda.operands import BITS, ELEMENTS, HubDegrees
 from sparloom.sparse import Pattern
 from sparloom.tuning.sparse.given import shape_of
 

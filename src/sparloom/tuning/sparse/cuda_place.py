@@ -19,7 +19,7 @@ from sparloom.errors import Unsupported
 from sparloom.jit import kernel_source
 from sparloom.ops import Op, Operands
 from sparloom.platforms import CudaPlatform, CupyGpu, DeviceKernels, DeviceMatrix, DevicePattern, Gpu
-from sparloom.platforms.cuda.elements import BITS, widened
+from sparloom.platforms.cuda.operands import BITS, widened
 from sparloom.space import CUDA_KERNELS, HUBS, Config, ConfigSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.plan_cache import PlanCache

@@ -15,7 +15,7 @@ from sparloom.ops import GEMM, GemmShape, assert_close
 from sparloom.platforms import CudaDevice, CudaPlatform
 from sparloom.platforms.clock import one_by_one
 from sparloom.platforms.cuda.device import LaunchShape
-from sparloom.platforms.cuda.triton_kernel import CompiledGemm, Tiling, compile_gemm, gemm_kernel
+from sparloom.platforms.cuda.triton_gemm import CompiledGemm, Tiling, compile_gemm, gemm_kernel
 from sparloom.space import Config
 
 OP = GEMM()
