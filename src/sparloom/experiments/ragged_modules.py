@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from sparloom import nn
+from sparloom.nn import MultiheadAttention, TransformerEncoderLayer
 from sparloom.experiments.packed_inputs import PackedInputs
 from sparloom.experiments.peer import Peer
 from sparloom.ragged import (
@@ -29,8 +29,8 @@ Schedule = EncoderSchedule | Literal["auto"] | None
 def own_encoder(inputs: PackedInputs, schedule: Schedule) -> Peer:
     """Bind `sparloom.nn.TransformerEncoderLayer`; what "auto" searches is found when the peer is checked."""
     attention = inputs.attention
-    layer = nn.TransformerEncoderLayer(attention.embed_dim, attention.num_heads, inputs.module.linear1.out_features,
-                                       dropout=0.0, schedule=schedule).eval()
+    layer = TransformerEncoderLayer(attention.embed_dim, attention.num_heads, inputs.module.linear1.out_features,
+                                    dropout=0.0, schedule=schedule).eval()
     layer.load_state_dict(inputs.module.state_dict())
     structure = Structure({LENGTHS: inputs.lengths})
     return Peer(lambda: layer(inputs.tokens, structure), lambda result: result)
@@ -39,7 +39,7 @@ def own_encoder(inputs: PackedInputs, schedule: Schedule) -> Peer:
 def own_attention(inputs: PackedInputs, schedule: Schedule) -> Peer:
     """Bind `sparloom.nn.MultiheadAttention`, as `own_encoder`."""
     attention = inputs.attention
-    layer = nn.MultiheadAttention(attention.embed_dim, attention.num_heads, schedule=schedule).eval()
+    layer = MultiheadAttention(attention.embed_dim, attention.num_heads, schedule=schedule).eval()
     layer.load_state_dict(attention.state_dict())
     structure = Structure({LENGTHS: inputs.lengths})
     return Peer(lambda: layer(inputs.tokens, structure), lambda result: result)
