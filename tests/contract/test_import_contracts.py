@@ -1,5 +1,6 @@
 """The floors of the package hold: imports go downwards, learning libraries and Hydra stay where they belong."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,4 +12,6 @@ def test_imports_go_downwards():
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
     done = subprocess.run([*command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 kept, 0 broken" in done.stdout
+    kept, broken = map(int, re.search(r"(\d+) kept, (\d+) broken", done.stdout).groups())
+    assert kept >= 4
+    assert broken == 0

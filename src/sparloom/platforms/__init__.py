@@ -5,7 +5,7 @@ from sparloom.ondemand import on_demand
 __all__ = [
     "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "CupyGpu", "DeviceKernels", "DeviceMatrix",
     "DevicePattern", "Family", "Gpu", "NullPlatform", "Platform", "RaggedOnDevice", "Rival", "SpadePlatform",
-    "SpmmKernels", "SpmmMaxKernels", "count_reads", "cublas_strmm", "cusparse_spmm", "interleaved",
+    "SpmmKernels", "SpmmMaxKernels", "count_reads", "cusparse_spmm", "interleaved",
     "interleaved_on_device", "keep_threads_awake", "on_cuda", "reads_by_level", "reallocated",
 ]
 
@@ -28,7 +28,6 @@ _PLACES = {
     "SpmmKernels": "sparloom.platforms.cpu_kernels.kernels",
     "SpmmMaxKernels": "sparloom.platforms.cpu_kernels.kernels",
     "count_reads": "sparloom.platforms.clock",
-    "cublas_strmm": "sparloom.platforms.cuda.libraries",
     "cusparse_spmm": "sparloom.platforms.cuda.libraries",
     "interleaved": "sparloom.platforms.timing",
     "interleaved_on_device": "sparloom.platforms.timing",

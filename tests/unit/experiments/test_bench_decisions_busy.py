@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from sparloom.experiments import BusyCase
-from sparloom.experiments import bench_decisions_busy as bench
+from sparloom.experiments.autosage import bench_decisions_busy as bench
 from sparloom.tuning import load
 from sparloom.tuning.load import NoLoad
 

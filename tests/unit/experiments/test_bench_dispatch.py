@@ -12,14 +12,13 @@ import pytest
 import torch
 from kept_files import kept_files, text_of
 
+from sparloom.baselines import SPARSE_PEERS, gathered_bytes
 from sparloom.errors import Unsupported
-from sparloom.experiments import BenchDispatch, DecisionWay, bench_dispatch, dispatch_score, sage_training
-from sparloom.experiments.dispatch_cases import DispatchCase
-from sparloom.experiments.known_rows import KnownRows
-from sparloom.experiments.own_calls import OwnCall, check_own
-from sparloom.experiments.peak_memory import peak_bytes
-from sparloom.experiments.side_by_side import side_by_side
-from sparloom.experiments.sparse_peers import SPARSE_PEERS, gathered_bytes
+from sparloom.experiments import BenchDispatch, PolicyVariant
+from sparloom.experiments.autosage import BoundMethod, DispatchCase, ReferenceRows, bench_dispatch, check_own
+from sparloom.experiments.autosage import cpu_cases as dispatch_score
+from sparloom.experiments.autosage import graph_training as sage_training
+from sparloom.experiments.harness import peak_bytes, side_by_side
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, CsrAttention, SpMM, assert_rows_close
 from sparloom.platforms import CpuKernels
@@ -92,7 +91,7 @@ def test_a_peak_is_the_same_where_freed_memory_is_kept():
     script = """
 import numpy as np
 from sparloom.models import retain_memory
-from sparloom.experiments.peak_memory import peak_bytes
+from sparloom.experiments.harness.timing import peak_bytes
 assert retain_memory()
 for _ in range(3):
     np.ones(80 << 20, np.uint8)
@@ -118,8 +117,8 @@ def bench(tmp_path, **changes) -> BenchDispatch:
         "corpus": SyntheticCorpus([200], 1, 0, ["uniform", "hub_rows", "nearest"]), "count": 2,
         "ops": {op: [8] for op in ("spmm", "sddmm", "attention")}, "heads": 2, "explored": 1, "explored_widths": [8],
         "repeats": 2,
-        "ways": {"full": DecisionWay(CsrPolicy(calibrate="full")), "all": DecisionWay(policy, "all"),
-                 "trees": DecisionWay(policy, "trees", ["nowhere"])}, "policy": policy, "timing": TIMING, "threads": 1,
+        "ways": {"full": PolicyVariant(CsrPolicy(calibrate="full")), "all": PolicyVariant(policy, "all"),
+                 "trees": PolicyVariant(policy, "trees", ["nowhere"])}, "policy": policy, "timing": TIMING, "threads": 1,
         "memory_bytes": 1e9, "journals": str(tmp_path / "journals"), "seed": 0}
     return BenchDispatch(**settings | changes)
 
@@ -204,14 +203,14 @@ def test_calls_are_made_until_it_is_decided_and_the_cost_is_what_programs_that_k
 
 def test_a_wrong_method_of_ours_ends_the_run(tmp_path, monkeypatch):
     operands = OPS["spmm"].operands(ones(), 8, seed=0)
-    known = KnownRows(OPS["spmm"], operands, CpuPlace(1))
+    known = ReferenceRows(OPS["spmm"], operands, CpuPlace(1))
     right = OPS["spmm"].oracle(operands).astype(np.float32)
     out = np.zeros_like(right)
-    check_own({"new": OwnCall(right.copy), "into": OwnCall(lambda: out.__setitem__(..., right), out)}, known)
+    check_own({"new": BoundMethod(right.copy), "into": BoundMethod(lambda: out.__setitem__(..., right), out)}, known)
     with pytest.raises(AssertionError, match="idle is wrong: infinite or NaN"):
-        check_own({"idle": OwnCall(lambda: out, out)}, known)
+        check_own({"idle": BoundMethod(lambda: out, out)}, known)
     with pytest.raises(AssertionError, match="kernel is wrong: element"):
-        check_own({"kernel": OwnCall(lambda: right + np.float32(1e-3))}, known)
+        check_own({"kernel": BoundMethod(lambda: right + np.float32(1e-3))}, known)
 
     case, bench_of = DispatchCase("spmm", "a", 8), scoring(tmp_path)
     bench_of.decide(case, ones())

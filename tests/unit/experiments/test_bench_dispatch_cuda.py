@@ -10,9 +10,10 @@ import pytest
 from emulated_gpu import SharedMemory, WallClock
 
 from sparloom.errors import Unsupported
-from sparloom.experiments import BenchDispatchCuda, bench_dispatch_cuda, dispatch_device
-from sparloom.experiments.device_peers import SPARSE_DEVICE_PEERS
-from sparloom.experiments.dispatch_device import DeviceDispatchBench
+from sparloom.experiments import BenchDispatchCuda
+from sparloom.experiments.autosage import SPARSE_DEVICE_PEERS, DeviceDispatchBench
+from sparloom.experiments.autosage import bench_dispatch as bench_dispatch_cuda
+from sparloom.experiments.autosage import cuda_cases as dispatch_device
 from sparloom.measure import TimingProtocol
 from sparloom.nn import CUDA_SPARSE_LIBRARIES, tensor_place
 from sparloom.nn.tensor_place import CudaTensors

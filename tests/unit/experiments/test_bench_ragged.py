@@ -9,14 +9,10 @@ import pandas as pd
 import pytest
 import torch
 
+from sparloom.baselines import RAGGED_PEERS, PackedInputs, Peer, attention_module, micro_batch_peers, padded
 from sparloom.errors import Unsupported
-from sparloom.experiments import BenchRagged, bench_ragged
-from sparloom.experiments.encoder_peers import RAGGED_PEERS, micro_batch_peers
-from sparloom.experiments.packed_inputs import PackedInputs, attention_module
-from sparloom.experiments.padded_peers import padded
-from sparloom.experiments.peer import Peer
-from sparloom.experiments.ragged_peers import prepare_peers
-from sparloom.experiments.ragged_products import ProductSizes, triangular_methods
+from sparloom.experiments import BenchRagged
+from sparloom.experiments.cora import ProductSizes, bench_ragged, prepare_peers, triangular_methods
 from sparloom.measure import TimingProtocol
 from sparloom.ragged import LengthCorpus
 from sparloom.report import ragged_metrics
@@ -140,7 +136,7 @@ def delayed(peer: Peer, seconds: float, _) -> Peer:
 
 
 def test_a_wrong_product_is_told(monkeypatch):
-    monkeypatch.setattr("sparloom.experiments.ragged_products.TOLERANCE", 0.0)
+    monkeypatch.setattr("sparloom.experiments.cora.products.TOLERANCE", 0.0)
     with pytest.raises(AssertionError, match="sparloom computes something else"):
         triangular_methods(20, threads=1, seed=0)
 

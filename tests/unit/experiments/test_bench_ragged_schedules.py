@@ -6,8 +6,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from sparloom.experiments import BenchRaggedSchedules, chosen_schedules
-from sparloom.experiments.packed_inputs import attention_module, encoder_layer
+from sparloom.baselines import attention_module, encoder_layer
+from sparloom.experiments import BenchRaggedSchedules
+from sparloom.experiments.cora import schedules as chosen_schedules
 from sparloom.measure import TimingProtocol
 from sparloom.ragged import PANEL, LengthCorpus
 from sparloom.report import schedule_metrics, schedule_tables
@@ -94,7 +95,7 @@ def test_a_chosen_module_computes_the_same(monkeypatch):
 
 @pytest.mark.cc
 def test_schedules_that_compute_different_things_are_told(monkeypatch):
-    monkeypatch.setattr("sparloom.experiments.ragged_products.TOLERANCE", 0.0)
+    monkeypatch.setattr("sparloom.experiments.cora.products.TOLERANCE", 0.0)
     with pytest.raises(AssertionError, match="chosen computes something else"):
         chosen_schedules.product_arms("trmm", 20, chosen, threads=1, seed=0)
 

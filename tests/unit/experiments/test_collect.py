@@ -14,8 +14,8 @@ from toy import SIMULATED, ToyCorpus, ToyPlatform
 
 from sparloom.data import SampleTable
 from sparloom.experiments import Collect
-from sparloom.experiments.collect import FLUSH_SECONDS
-from sparloom.experiments.failures import failure_reasons
+from sparloom.experiments.cognate import FLUSH_SECONDS
+from sparloom.experiments.harness import failure_reasons
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import CsrAttention, SpMM
 from sparloom.platforms import CudaPlatform, NullPlatform

@@ -13,7 +13,7 @@ import pytest
 
 from sparloom.data import Journal, SampleTable
 from sparloom.experiments import CollectGemm
-from sparloom.experiments.processors import own_processor
+from sparloom.experiments.harness import own_processor
 from sparloom.measure import TimingProtocol
 from sparloom.ops import GemmShape, GemmShapes
 from sparloom.platforms import CpuKernels

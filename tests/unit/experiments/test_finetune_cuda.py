@@ -6,9 +6,10 @@ import pytest
 from cuda_emulator import Emulator
 from small import SMALL
 
+from sparloom.baselines import cuda as sparse_vendor
 from sparloom.data import SampleTable
 from sparloom.errors import MissingArtifact, Unsupported
-from sparloom.experiments import Collect, PrepareInputs, sparse_vendor
+from sparloom.experiments import Collect, PrepareInputs
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SpMM
 from sparloom.platforms import CudaPlatform

@@ -12,7 +12,7 @@ from gemm_table import drawn_shapes, write_gemm_table
 from sparse_table import patterns, write_spmm_table
 
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.experiments.tree_subject import sparse_subject
+from sparloom.experiments.trees import sparse_subject
 from sparloom.models import KernelCosts
 from sparloom.models.performance import GEMM_FEATURES, SPMM_FEATURES, load_interval, load_performance
 from sparloom.ops import SpMM

@@ -13,7 +13,7 @@ from model_parts import small_net
 import sparloom
 from sparloom.data import cap
 from sparloom.errors import SchemaError, Unsupported
-from sparloom.experiments.decision_way import DecisionWay, ready_ways
+from sparloom.experiments.autosage import PolicyVariant, ready_variants
 from sparloom.models import (
     Autoencoder,
     CognateModel,
@@ -246,15 +246,15 @@ def test_a_network_refuses_what_it_does_not_know(tmp_path):
 
 
 def test_a_model_is_not_judged_on_what_it_has_learned(saved_trees, saved_network, tmp_path, caplog):
-    ways = {"trees": DecisionWay(PATIENT, "trees", [str(saved_trees["rows"])]), "all": DecisionWay(PATIENT, "all"),
-            "model": DecisionWay(PATIENT, "model", [str(saved_network)])}
+    ways = {"trees": PolicyVariant(PATIENT, "trees", [str(saved_trees["rows"])]), "all": PolicyVariant(PATIENT, "all"),
+            "model": PolicyVariant(PATIENT, "model", [str(saved_network)])}
     known = MatrixEntry("made/0", "0", 9, 9, 9, symmetric=False, kind="made", row_bin="tiny")
     other = MatrixEntry("made/9", "9", 9, 9, 9, symmetric=False, kind="made", row_bin="tiny")
-    assert ready_ways(ways, [other]) == ways
-    assert list(ready_ways(ways, [other, known])) == ["all", "model"]
+    assert ready_variants(ways, [other]) == ways
+    assert list(ready_variants(ways, [other, known])) == ["all", "model"]
     assert [record.getMessage() for record in caplog.records] == [
         "the way trees is left out: its model has learned from 1 of 2 matrices (made/0, ...): python run.py "
         "experiment=fit_trees task.roles=[train,validation]"]
     network(32, "rows").save(tmp_path / "seen.pt", notes={"width": 32, "matrices": ["made/0"]}, precision="float32")
-    seen = {"model": DecisionWay(PATIENT, "model", [str(tmp_path / "seen.pt")])}
-    assert ready_ways(seen, [known]) == {}
+    seen = {"model": PolicyVariant(PATIENT, "model", [str(tmp_path / "seen.pt")])}
+    assert ready_variants(seen, [known]) == {}

@@ -152,7 +152,7 @@ def test_configurations_are_right_on_a_gpu(shape):
 @triton
 @on_a_gpu
 def test_cublas_is_timed_between_them():
-    from sparloom.experiments.vendor import vendor_rivals
+    from sparloom.baselines import vendor_rivals
 
     platform, operands = CudaPlatform("triton", "here", 256), OP.operands(GemmShape(256, 256, 256), seed=0)
     rivals = vendor_rivals(platform)
