@@ -118,8 +118,8 @@ def bench(tmp_path, **changes) -> BenchDispatch:
         "ops": {op: [8] for op in ("spmm", "sddmm", "attention")}, "heads": 2, "explored": 1, "explored_widths": [8],
         "repeats": 2,
         "ways": {"full": PolicyVariant(CsrPolicy(calibrate="full")), "all": PolicyVariant(policy, "all"),
-                 "trees": PolicyVariant(policy, "trees", ["nowhere"])}, "policy": policy, "timing": TIMING, "threads": 1,
-        "memory_bytes": 1e9, "journals": str(tmp_path / "journals"), "seed": 0}
+                 "trees": PolicyVariant(policy, "trees", ["nowhere"])},
+        "policy": policy, "timing": TIMING, "threads": 1, "memory_bytes": 1e9, "journals": str(tmp_path / "journals"), "seed": 0}
     return BenchDispatch(**settings | changes)
 
 
