@@ -119,7 +119,8 @@ def bench(tmp_path, **changes) -> BenchDispatch:
         "repeats": 2,
         "ways": {"full": PolicyVariant(CsrPolicy(calibrate="full")), "all": PolicyVariant(policy, "all"),
                  "trees": PolicyVariant(policy, "trees", ["nowhere"])},
-        "policy": policy, "timing": TIMING, "threads": 1, "memory_bytes": 1e9, "journals": str(tmp_path / "journals"), "seed": 0}
+        "policy": policy, "timing": TIMING, "threads": 1, "memory_bytes": 1e9,
+        "journals": str(tmp_path / "journals"), "seed": 0}
     return BenchDispatch(**settings | changes)
 
 
