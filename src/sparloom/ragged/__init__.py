@@ -1,5 +1,7 @@
 """Ragged tensors: a language of named dimensions and length functions, schedules, and kernels with minimal padding."""
 
+from inspect import isfunction
+
 from sparloom.ragged.activations import StoragePadding, dense_activations, ragged_activations
 from sparloom.ragged.arrange import arranged
 from sparloom.ragged.attention_loops import ATTENTION_LOOPS
@@ -125,6 +127,7 @@ from sparloom.ragged.tables import At, Length
 from sparloom.ragged.tensor import Tensor
 from sparloom.ragged.tensor_dimensions import fuse_dimensions, reorder_dimensions, split_dimension
 from sparloom.ragged.told_lengths import jagged_length
+from sparloom.ragged.told_types import tell_types
 from sparloom.ragged.triangular import balanced_trmm, split_trmm, tiled_trmm, trmm, trmm_structure, unsplit_trmm
 from sparloom.ragged.variable_gemm import scheduled_vgemm, tiled_vgemm, vgemm, vgemm_structure
 
@@ -150,3 +153,7 @@ __all__ = [
     "tokens_of", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
     "with_bulk_sequence",
 ]
+
+_CHECKED = ("structure_of", "tokens_of")  # they look at their arguments themselves
+globals().update({_name: tell_types(_made) for _name in __all__
+                  if _name not in _CHECKED and isfunction(_made := globals()[_name])})
