@@ -5,6 +5,7 @@ import warnings
 import torch
 
 from sparloom.nn.bits import as_tensor
+from sparloom.nn.transforms import unscriptable
 from sparloom.platforms import DeviceMatrix
 from sparloom.sparse import SparseMatrix
 
@@ -13,12 +14,14 @@ __all__ = ["csr_tensor", "device_csr", "torch_csr", "with_values"]
 MOST = 2**31 - 1  # nonzeros that indices of 32 bits count
 
 
+@unscriptable
 def torch_csr(matrix: SparseMatrix) -> torch.Tensor:
     """View a matrix as a CSR tensor; the values are shared."""
     pattern = matrix.pattern
     return csr_tensor(*map(torch.from_numpy, (pattern.indptr, pattern.indices, matrix.values)), pattern.shape)
 
 
+@unscriptable
 def device_csr(matrix: DeviceMatrix) -> torch.Tensor:
     """View a matrix on a GPU as a CSR tensor there, likewise."""
     parts = map(as_tensor, (matrix.placed.indptr, matrix.placed.indices, matrix.values))

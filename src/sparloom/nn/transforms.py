@@ -1,13 +1,15 @@
 """What layers have in common: they refuse TorchScript, which cannot record compiled programs, and check attributes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import torch
 
-__all__ = ["Layer", "check_counts", "check_flag", "check_real", "refuse_tracing"]
+__all__ = ["Layer", "check_counts", "check_flag", "check_real", "refuse_tracing", "unscriptable"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Layer(torch.nn.Module):
@@ -44,8 +46,13 @@ class Layer(torch.nn.Module):
         Raises:
             RuntimeError: always.
         """
-        raise RuntimeError(f"{type(self).__name__} cannot be scripted: TorchScript does not call the compiled programs "
-                           "of sparloom.nn: use torch.compile, or script the modules around this one")
+        raise RuntimeError(_unscriptable(type(self).__name__, "modules"))
+
+
+def unscriptable(function: F) -> F:
+    """Let torch.jit.script refuse a function in plain words, also where a scripted function or module calls it."""
+    function.__script_unsupported = _unscriptable(function.__name__, "functions")
+    return function
 
 
 def check_counts(**given: Any) -> None:
@@ -94,6 +101,11 @@ def refuse_tracing() -> None:
     if torch._C._is_tracing():
         raise RuntimeError("torch.jit.trace would record the result of a layer of sparloom.nn as a constant: use "
                            "torch.compile, or trace the modules around this one")
+
+
+def _unscriptable(name: str, kind: str) -> str:
+    return (f"{name} cannot be scripted: TorchScript does not call the compiled programs of sparloom.nn: use "
+            f"torch.compile, or script the {kind} around this one")
 
 
 def _is(value: Any, only: Any) -> bool:
