@@ -14,7 +14,7 @@ from sparloom import log
 from sparloom.cli.arguments import UsageError
 from sparloom.cli.failure import Reported
 from sparloom.cli.prerequisites import key_of, merged
-from sparloom.files import locked, sha256, write_json
+from sparloom.files import check_sum, locked, sha256, write_json
 
 __all__ = ["ArmRun", "Arms", "arm_overrides", "digest", "run_arms", "stale"]
 
@@ -104,13 +104,16 @@ def digest(tree: Mapping[str, Any], data: str | None) -> str:
 def stale(folder: Path) -> str | None:
     """Say why the run in a folder cannot be taken; None: it can.
 
-    A run is taken only as long as the files it was made from, which made_from.json lists with their hashes, are as they
-    were, and those listed with null are not there; files that are gone do not matter.
+    A run with damaged files is made again. Others are taken only as long as the files they were made from, which
+    made_from.json lists with their hashes, are as they were, and those listed with null are not there; files that are
+    gone do not matter.
     """
     if not (folder / "metrics.json").exists():
         return "not finished"
-    listed = folder / "made_from.json"
-    files = json.loads(listed.read_text(encoding="utf-8")) if listed.exists() else {}
+    for name in ("metrics.json", "made_from.json"):
+        if _object(folder / name) is None:
+            return f"damaged ({name})"
+    files = _object(folder / "made_from.json")
     there = [path for path in files if Path(path).exists()]
     changed = [path for path in there if files[path] is None or sha256(Path(path)) != files[path]]
     return f"older than {changed[0]}" if changed else None
@@ -133,9 +136,25 @@ def _note(folder: Path, name: str, *, arm: str, command: str) -> None:
     """Note in index.json what a folder holds and which arms read it."""
     with locked(folder / ".index.lock"):
         path = folder / "index.json"
-        index = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        index = _object(path)
+        if index is None or not all(isinstance(entry, dict) for entry in index.values()):
+            logger.warning("%s is damaged: it is begun anew, and arms that are not run now are missing in it", path)
+            index = {}
         arms = {*index.get(name, {}).get("arms", ()), arm}
         write_json(path, index | {name: {"command": command, "arms": sorted(arms)}})
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object, {} where there is no file; None: it is damaged."""
+    if not path.exists():
+        return {}
+    try:
+        content = path.read_bytes()
+        check_sum(path, content)
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _refuse_idle(given: Sequence[str], common: Sequence[str], arms: Mapping[str, Mapping[str, Any]]) -> None:

@@ -109,11 +109,18 @@ def environment(root: Path, seed: int) -> dict[str, object]:
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in ("sparloom", *PACKAGES)},
         "machine": dict(describe_machine()),
-        "threads": int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))),
+        "threads": _threads(os.environ.get("OMP_NUM_THREADS", "")),
         "seed": seed,
         "data": data_hash(root),
         "executable": Path(sys.executable).name,
     }
+
+
+def _threads(given: str) -> int:
+    """Give the threads that OpenMP takes: of nested loops the outermost counts, and other texts are as if unset."""
+    outermost = given.partition(",")[0].strip()
+    allowed = outermost.isascii() and outermost.isdigit() and 0 < len(outermost) <= 9 and int(outermost) > 0
+    return int(outermost) if allowed else len(os.sched_getaffinity(0))
 
 
 def _number(value: float) -> float | int | None:

@@ -10,13 +10,13 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache, partial, update_wrapper
-from threading import RLock
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import scipy.sparse
 
+from sparloom.forks import forkable
 from sparloom.fusion.frontend import read_program
 from sparloom.fusion.inspector import schedule_tiles
 from sparloom.fusion.operands import Csr, IdentityCache, check_csr, csr
@@ -135,10 +135,13 @@ class FusedFunction:
         return arguments
 
     def _program(self, arguments: dict[str, Any]) -> CompiledProgram:
-        from sparloom.fusion.compiled import CompiledProgram  # brings SymPy, which takes most of a second to import
-
         types = {name: _type(name, value) for name, value in arguments.items()}
         key = tuple((name, str(type)) for name, type in types.items())
+        compiled = self._compiled.get(key)
+        if compiled is not None:
+            return compiled
+        from sparloom.fusion.compiled import CompiledProgram  # brings SymPy, which takes most of a second to import
+
         with _reading():
             if key not in self._compiled:
                 self._compiled[key] = CompiledProgram(read_program(self._function, types, _real(arguments.values())))
@@ -156,10 +159,12 @@ class FusedFunction:
             ct_size=self.budget.ct_size)
 
 
-@cache
-def _reading() -> AbstractContextManager[bool]:
-    """The turn of reading a function: Numba reads one at a time."""
-    return RLock()
+def _reading() -> AbstractContextManager[Any]:
+    """Give the lock under which Numba compiles: it reads one function at a time, whoever asks."""
+    from numba.core.compiler_lock import global_compiler_lock
+
+    forkable(global_compiler_lock._lock)
+    return global_compiler_lock
 
 
 def _operand(value: Any) -> Any:

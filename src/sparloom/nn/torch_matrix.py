@@ -4,11 +4,13 @@ import torch
 
 from sparloom.baselines import csr_tensor, torch_csr
 from sparloom.nn.bits import as_tensor
+from sparloom.nn.transforms import unscriptable
 from sparloom.platforms import DeviceMatrix
 
 __all__ = ["csr_tensor", "device_csr", "torch_csr", "with_values"]
 
 
+@unscriptable
 def device_csr(matrix: DeviceMatrix) -> torch.Tensor:
     """View a matrix on a GPU as a CSR tensor there, likewise."""
     parts = map(as_tensor, (matrix.placed.indptr, matrix.placed.indices, matrix.values))

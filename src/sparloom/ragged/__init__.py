@@ -1,5 +1,7 @@
 """Ragged tensors: a language of named dimensions and length functions, schedules, and kernels with minimal padding."""
 
+from inspect import isfunction
+
 from sparloom.ragged.definition import Part, part, program
 from sparloom.ragged.dimensions import Dim, dims
 from sparloom.ragged.layers.encoder import (
@@ -101,6 +103,7 @@ from sparloom.ragged.schedule.storage import (
 )
 from sparloom.ragged.structure import Prelude, RaggedTensor, Structure, iterations, jagged_length
 from sparloom.ragged.tensor import At, Length, Tensor
+from sparloom.ragged.type_errors import explain_type_errors
 from sparloom.ragged.workloads import (
     DATASETS,
     PRELUDES,
@@ -146,3 +149,7 @@ __all__ = [
     "tokens_of", "trmm", "trmm_structure", "unroll", "unsplit_trmm", "vectorise", "vgemm", "vgemm_structure", "where",
     "with_bulk_sequence",
 ]
+
+_CHECKED = ("structure_of", "tokens_of")  # they look at their arguments themselves
+globals().update({_name: explain_type_errors(_made) for _name in __all__
+                  if _name not in _CHECKED and isfunction(_made := globals()[_name])})

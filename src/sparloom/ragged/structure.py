@@ -27,7 +27,7 @@ from sparloom.ragged.tensor import At, Length, Order, Table, Tensor
 
 __all__ = [
     "Prelude", "RaggedTensor", "Structure", "checked_mask", "checked_starts", "coordinates", "iterations",
-    "jagged_length", "places", "told_length",
+    "jagged_length", "length_vector", "places", "told_length",
 ]
 
 
@@ -142,14 +142,41 @@ class Structure:
                              f"{self.number(length.limit)}")
 
 
+def length_vector(lengths: Any) -> np.ndarray:
+    """Take lengths of sequences as an array, any sequence or what else NumPy reads.
+
+    Raises:
+        TypeError: no numbers, or rows of different lengths.
+        ValueError: not one dimension, or no integers.
+    """
+    try:
+        array = np.asarray(lengths)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"lengths of type {type(lengths).__name__} are no vector ({error}): give a vector of integers, "
+                        "one per sequence") from error
+    if array.dtype.kind in "OSU" or isinstance(lengths, (str, bytes)):
+        raise TypeError(f"lengths of type {type(lengths).__name__} hold no integers: give a vector of integers, one "
+                        "per sequence")
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(f"lengths are an array of {array.ndim} dimensions of {array.dtype}: give a vector of "
+                         f"integers, one per sequence")
+    return array if array.size else array.astype(np.int64)
+
+
 def _entries(length: Length, value: Any) -> np.ndarray | int:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"length function {length.name} is of type {type(value).__name__}, no array ({error}): give "
+                         "its entries in order of the coordinates, flat") from error
+    if not length.axes and array.size != 1:
+        raise ValueError(f"length function {length.name} has {array.size} entries: it takes 1, it has no axes")
     if array.size and array.dtype.kind not in "iu":
         raise ValueError(f"length function {length.name} is {array.dtype}: lengths are integers")
     if array.size and int(array.max()) >= 2**31:
         raise ValueError(f"length function {length.name} has the entry {array.max()}: lengths are below 2^31")
     # a copy: tables are made of these lengths, and programs rely on both
-    return np.array(array.reshape(-1), dtype=np.int32) if length.axes else int(array)
+    return np.array(array.reshape(-1), dtype=np.int32) if length.axes else int(array.reshape(()))
 
 
 def coordinates(axes: Sequence[Axis], structure: Structure) -> dict[str, np.ndarray]:

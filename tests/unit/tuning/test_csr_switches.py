@@ -72,6 +72,8 @@ def test_nothing_set_changes_nothing(environment):
     ("FTILE", "32", "64 or 128"), ("WPB", "3", "2 or 4 or 8"), ("HUB_T", "0", "a whole number, at least 1"),
     ("SHORTLIST", "best", "estimate or all or trees or model"), ("SHORTLIST_MODEL", ":", "paths, with : between"),
     ("CACHE_DIR", __file__, "a folder, or the name of a new one"),
+    ("CACHE_DIR", "~no_such_user/plans", "a folder, or"), ("CACHE_DIR", "x" * 300, "a folder, or"),
+    ("SHORTLIST_MODEL", "a:~no_such_user", "paths, with : between"), ("NATIVE_PATH", "~no_such_user", "a path"),
 ])
 def test_values_that_are_not_allowed_are_refused(name, value, allowed):
     with pytest.raises(ValueError, match=f"AUTOSAGE_{name}='{re.escape(value)}': give {allowed}.*, or unset it"):

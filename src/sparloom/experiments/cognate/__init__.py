@@ -32,6 +32,7 @@ _HOMES = {
     "SummariseSamples": "sample_statistics",
     "Tabulate": "compare",
     "audit": "sample_statistics",
+    "check_width": "evaluation_data",
     "describe_optimum": "sample_statistics",
     "knob_effects": "sample_statistics",
     "labels_with_noise": "evaluation_data",

@@ -26,7 +26,7 @@ from sparloom.sparse import Role, WalkStatistics
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["EvaluationData", "labels_with_noise", "samples_of"]
+__all__ = ["EvaluationData", "check_width", "labels_with_noise", "samples_of"]
 
 
 def samples_of(samples: SampleSource, platform: "Platform", op: Op) -> SampleTable:
@@ -39,13 +39,21 @@ def samples_of(samples: SampleSource, platform: "Platform", op: Op) -> SampleTab
     """
     table = samples.table(platform.name, platform.preset, op.name)
     check_samples(table, platform, op)
+    check_width(table, platform, op)
+    width = getattr(platform, "width", None)
+    return table if width is None or len(table.widths()) == 1 else table.filter(width=width)
+
+
+def check_width(table: SampleTable, platform: "Platform", op: Op) -> None:
+    """Refuse samples of other widths than that of the platform.
+
+    Raises:
+        ValueError: none has this width; the message names the widths that exist.
+    """
     widths, width = table.widths(), getattr(platform, "width", None)
-    if width is None:
-        return table
-    if width not in widths:
+    if width is not None and width not in widths:
         raise ValueError(f"no samples of {op.name} on {platform.name} with {width} columns: give the platform a width "
                          f"of {', '.join(map(str, widths))}, or collect them")
-    return table if len(widths) == 1 else table.filter(width=width)
 
 
 def labels_with_noise(table: SampleTable, baseline: str) -> pd.DataFrame:

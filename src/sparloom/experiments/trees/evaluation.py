@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 
 from sparloom.data import SampleSource, SampleTable, Sweeps
 from sparloom.errors import MissingArtifact, SchemaError
+from sparloom.experiments.cognate import check_width
 from sparloom.measure import geomean
 from sparloom.models.performance import (
     GEMM_FEATURES,
@@ -124,13 +125,18 @@ def sparse_subject(
 ) -> TreeSubject:
     """Open a sparse operation: a problem is a matrix and a width, a group is a family of matrices.
 
-    Configurations are those of the table: which of them there are depends on the width.
+    Configurations are those of the table: which of them there are depends on the width. Problems are of all widths, and
+    that of the platform, which the configuration for other problems is of, is among them.
 
     Args:
         judging: the sweep that judges.
         roles: of the matrices.
+
+    Raises:
+        ValueError: there are samples, but none of the platform's width.
     """
     table, space = samples.table(platform.name, platform.preset, op.name), platform.space(op)
+    check_width(table, platform, op)
     split, families, statistics = samples.split(), samples.families(), samples.statistics()
     table = table.filter(matrices={name for name in table.matrices if split[name] in roles})
     sweeps = _opened(table, sorted(set(table.sweeps()["config"])), judging)

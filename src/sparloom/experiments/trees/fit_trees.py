@@ -203,10 +203,12 @@ class FitTrees:
     def run(self, out: Path) -> Mapping[str, float]:
         """Write models, per_problem.parquet and the C header; print efficiencies with their bounds."""
         began = time.monotonic()
+        subjects = [sparse_subject(self.samples, self.sparse_platform, op, judging=self.judging_sweep,
+                                   roles=self.roles) for op in self.sparse]  # before anything is trained
         metrics, rows = self._dense()
         frames = [rows]
-        for op in self.sparse:
-            found, rows = self._sparse(op)
+        for op, subject in zip(self.sparse, subjects, strict=True):
+            found, rows = self._sparse(op, subject)
             metrics |= found
             frames.append(rows)
         write_frame(out / "per_problem.parquet", pd.concat(frames, ignore_index=True))
@@ -225,9 +227,7 @@ class FitTrees:
         self._save(folder, model)
         return metrics, rows
 
-    def _sparse(self, op: Op) -> tuple[dict[str, float], pd.DataFrame]:
-        subject = sparse_subject(self.samples, self.sparse_platform, op, judging=self.judging_sweep,
-                                 roles=self.roles)
+    def _sparse(self, op: Op, subject: TreeSubject) -> tuple[dict[str, float], pd.DataFrame]:
         asked = subject.take(~subject.unasked)
         model = self._trained(asked, None)
         scores = {"model": model_scores(asked, model)} | self._others(asked)

@@ -47,7 +47,7 @@ from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import fuse, fuse_neighbours, parallel, reorder, split, vectorise
 from sparloom.ragged.schedule.operations import inline, offload
 from sparloom.ragged.schedule.storage import PANEL, reorder_dimensions, split_dimension
-from sparloom.ragged.structure import Structure
+from sparloom.ragged.structure import Structure, length_vector
 from sparloom.ragged.tensor import Length, Tensor
 
 __all__ = [
@@ -165,27 +165,28 @@ def linear(given: Program, nest: str, column: str, reduction: str, chosen: Encod
 REMEMBERED = 16  # structures; layers of a model ask for one after the other
 
 
-def structure_of(lengths: np.ndarray) -> Structure:
+def structure_of(lengths: np.ndarray | Sequence[int]) -> Structure:
     """Give the structure of a batch; the same again while the last 16 lengths that were asked for include these.
 
     Args:
         lengths: (batch,) integers of at least 0.
 
     Raises:
-        ValueError: lengths are of another form, negative, or no integers.
+        TypeError: lengths are not numbers.
+        ValueError: lengths are not a vector, negative, or not integers.
     """
-    if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):
-        raise ValueError(f"lengths are an array of {lengths.ndim} dimensions of {lengths.dtype}: give a vector of "
-                         f"integers, one per sequence")
-    return _structure(lengths.astype(np.int64).tobytes())
+    return _structure(length_vector(lengths).astype(np.int64).tobytes())
 
 
 def tokens_of(structure: Structure) -> int:
     """Count the tokens of a batch.
 
     Raises:
+        TypeError: not a structure.
         ValueError: the structure has no LENGTHS.
     """
+    if not isinstance(structure, Structure):
+        raise TypeError(f"structure of type {type(structure).__name__}: give structure_of(lengths)")
     return int(np.sum(structure.table(LENGTHS)))
 
 

@@ -244,15 +244,29 @@ def _number(name: str, most: float) -> _Variable:
 
 def _folder(name: str) -> _Variable:
     def read(text: str) -> Path | None:
-        path = Path(text).expanduser()
-        return path if path.is_dir() or not path.exists() else None
+        path = _path(text)
+        try:
+            return path if path is None or path.is_dir() or not path.exists() else None
+        except (OSError, ValueError):  # too long, a byte 0
+            return None
 
     return _Variable(name, "a folder, or the name of a new one", read)
 
 
 def _paths(name: str) -> _Variable:
-    return _Variable(name, f"paths, with {os.pathsep} between",
-                     lambda text: tuple(Path(each).expanduser() for each in text.split(os.pathsep) if each) or None)
+    def read(text: str) -> tuple[Path, ...] | None:
+        paths = tuple(_path(each) for each in text.split(os.pathsep) if each)
+        return None if None in paths or not paths else paths
+
+    return _Variable(name, f"paths, with {os.pathsep} between", read)
+
+
+def _path(text: str) -> Path | None:
+    """Read a path, ~ being a home; None: that of nobody."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return None
 
 
 _VARIABLES: Mapping[str, _Variable] = {
@@ -277,7 +291,7 @@ _CUDA_VARIABLES: Mapping[str, _Variable] = {
     "AUTOSAGE_FTILE": _one_of("ftile", 64, 128),
     "AUTOSAGE_WPB": _one_of("wpb", 2, 4, 8),
     "AUTOSAGE_HUB_T": _count("hub_t", 1),
-    "AUTOSAGE_NATIVE_PATH": _Variable("native_path", "a path", lambda text: Path(text).expanduser()),
+    "AUTOSAGE_NATIVE_PATH": _Variable("native_path", "a path", _path),
 }
 
 _IGNORED = frozenset({"AUTOSAGE_HUB_T", "AUTOSAGE_NATIVE_PATH"})
