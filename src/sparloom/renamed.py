@@ -16,6 +16,7 @@ RENAMED: dict[str, str] = {  # old full name, with its package of today -> new f
     "sparloom.experiments.DecisionWay": "sparloom.experiments.PolicyVariant",
     "sparloom.platforms.cublas_strmm": "sparloom.baselines.cublas_strmm",
     "sparloom.experiments.Learning": "sparloom.experiments.LearnerConfig",
+    "sparloom.fusion.LEAST_FUSED_RATIO": "sparloom.fusion.MIN_FUSED_RATIO",
 }
 
 

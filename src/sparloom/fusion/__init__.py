@@ -1,12 +1,45 @@
-"""Tile fusion: two parallel loops with a sparse dependence between them, executed tile by tile."""
+"""Tile fusion: two parallel loops with a sparse dependence between them, executed tile by tile.
 
-from sparloom.fusion.baselines import atomic_tiling, fused_gemv, overlapped_tiling, tall_gemm
+The way of a function that is decorated with `fuse`:
+
+    decorator     `fuse`: compiles a function for each set of argument types, and caches schedules
+    operands      sparse arguments, and the cache that is keyed by their index arrays
+    frontend/     Python function -> program
+    program       what the front end produces: scalars, arrays, accesses, two loops
+    symbolic      integer expressions in SymPy, their ranges, and checks of subscripts
+    dependence    dependences between the two loops
+    codegen       program -> kernels of the loop IR
+    products      recognises matrix products, which the executor runs
+    compiled      the compiled program: sizes, dependence graph, calls
+
+The way of a product of three matrices, which needs no compilation:
+
+    schedule      the two loops, tile schedules, their legality
+    inspector     Algorithm 1, which groups iterations into tiles, and orders of the iterations
+    executor      runs a schedule with the kernels of kernels/cpu
+    row_pass      SpMM-GeMM with sums on the side, in one pass over the rows
+    evaluation    the baselines of the paper, a cache simulator, load balance, thread pinning
+"""
+
+from functools import partial
+
 from sparloom.fusion.decorator import Budget, FusedFunction, fuse
-from sparloom.fusion.diagnostics import CacheLevel, access_cycles, machine_levels, mean_cycles, pinned
-from sparloom.fusion.executor import Executor, Pair, Variant, Workspace, potential_gain
+from sparloom.fusion.evaluation import (
+    CacheLevel,
+    access_cycles,
+    atomic_tiling,
+    fused_gemv,
+    machine_levels,
+    mean_cycles,
+    overlapped_tiling,
+    pinned,
+    potential_gain,
+    tall_gemm,
+)
+from sparloom.fusion.executor import Executor, Pair, Variant, Workspace
 from sparloom.fusion.frontend import fprange
 from sparloom.fusion.inspector import (
-    LEAST_FUSED_RATIO,
+    MIN_FUSED_RATIO,
     Reordered,
     bandwidth_order,
     coarse_tiles,
@@ -29,12 +62,14 @@ from sparloom.fusion.schedule import (
     spmm_spmm_loops,
     unfused_schedule,
 )
+from sparloom.renamed import resolve
 
 __all__ = [
-    "LEAST_FUSED_RATIO", "Budget", "CacheLevel", "Csr", "Executor", "FusedFunction", "FusedLoops", "IdentityCache",
+    "MIN_FUSED_RATIO", "Budget", "CacheLevel", "Csr", "Executor", "FusedFunction", "FusedLoops", "IdentityCache",
     "Loop", "Pair", "Reads", "Reordered", "RowPass", "RowSteps", "TileSchedule", "Variant", "Workspace",
     "access_cycles", "atomic_tiling", "bandwidth_order", "check_schedule", "coarse_tiles", "fprange", "fuse",
     "fused_gemv", "gemm_spmm_loops", "machine_levels", "mean_cycles", "metis_order", "overlapped_tiling",
     "partition_order", "pinned", "potential_gain", "rescue_order", "schedule_tiles", "separated", "spmm_gemm_loops",
     "spmm_spmm_loops", "tall_gemm", "unfused_schedule",
 ]
+__getattr__ = partial(resolve, __name__)

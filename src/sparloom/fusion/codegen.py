@@ -1,21 +1,21 @@
-"""Programs to kernels of the loop IR.
+"""Code generation: lowers a program to kernels of the loop IR.
 
     for i: S; for j: T
     ->  parallel for t in tiles of wavefront 0: (for i in first of t: S); (for j in second of t: T)
         parallel for t in tiles of wavefront 1: for j in second of t: T
 
-Legal when every j comes after the i that it depends on: in a tile of wavefront 0 behind those of the same tile, in
-wavefront 1 behind all. `S` and `T` are unchanged, so every element is added up in the order of the unfused program.
+This is legal if every j runs after the iterations i that it depends on: in wavefront 0 they are in the same tile, in
+wavefront 1 all of them have run. `S` and `T` are unchanged, so each element is summed in the order of the unfused
+program.
 
-Source: tile fusion §3.1, Listings 3 and 4.
-
-Builders of the dependence graph: kernels that list, for every iteration, the iterations it depends on.
-
-A relation `{[j] -> [g(j, j2)] : j in .., j2 in .., condition}` becomes
+A graph builder lists, for each iteration, those that it depends on. A relation
+`{[j] -> [g(j, j2)] : j in .., j2 in .., condition}` becomes
 
     for j: (for j2: if condition: indices[at] = g(j, j2); at = at + 1); indptr[j + 1] = at
 
-which takes time in proportion to the graph: Listing 6 of the paper without its `if`.
+which takes time proportional to the graph: Listing 6 without its `if`.
+
+Source: tile fusion §3.1, Listings 3, 4 and 6.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 import sympy
 
-from sparloom.fusion.bounds import BoundCheck
 from sparloom.fusion.dependence import Dependence
 from sparloom.fusion.program import (
     AT_FIRST,
@@ -44,7 +43,7 @@ from sparloom.fusion.program import (
     Nest,
     Program,
 )
-from sparloom.fusion.symbolic import SymbolicLoop, Symbols, symbol
+from sparloom.fusion.symbolic import BoundCheck, SymbolicLoop, Symbols, symbol
 from sparloom.ir import (
     I32,
     I64,
@@ -67,7 +66,7 @@ from sparloom.ir import (
 )
 
 __all__ = [
-    "SCHEDULE", "Builder", "builder", "listed_rows", "lower_fused", "lower_sizes", "lower_unfused",
+    "SCHEDULE", "GraphBuilder", "graph_builder", "listed_rows", "lower_fused", "lower_sizes", "lower_unfused",
     "lower_wavefronts", "params_used", "shared_pattern",
 ]
 
@@ -77,13 +76,13 @@ SCHEDULE = (Param(FIRST, I64, True), Param(SECOND, I32, True), Param(SECOND_PTR,
 
 
 def lower_fused(program: Program) -> Kernel:
-    """Run both loops tile by tile; takes the arrays of a TileSchedule and its two counts of tiles."""
+    """Run both loops tile by tile; the last parameters are the arrays and tile counts of a TileSchedule."""
     body = (*program.prelude, *_wavefronts(program))
     return Kernel(f"{program.name}_fused", (*params_used(program, body), *SCHEDULE), body)
 
 
 def lower_wavefronts(program: Program) -> tuple[Kernel, Kernel]:
-    """The same as two kernels, one per wavefront, for GPUs: a tile for a block of threads, a launch for a barrier."""
+    """Make one kernel per wavefront for GPUs: a thread block runs a tile, and a launch is the barrier."""
     first, second = (
         Kernel(f"{program.name}_wavefront_{number}", (*params_used(program, body), *SCHEDULE), body)
         for number, loop in enumerate(_wavefronts(program)) for body in [(*program.prelude, loop)])
@@ -91,7 +90,7 @@ def lower_wavefronts(program: Program) -> tuple[Kernel, Kernel]:
 
 
 def lower_unfused(program: Program) -> Kernel:
-    """Run one loop after the other, each in parallel over its iterations."""
+    """Run one loop after the other, each parallel over its iterations."""
     loops = tuple(
         For(nest.iterator.name, nest.iterator.lo, nest.iterator.hi, nest.body, "parallel", step=nest.iterator.step,
             chunk=64) for nest in (program.first, program.second))
@@ -110,10 +109,10 @@ def _wavefronts(program: Program) -> tuple[For, For]:
 def lower_sizes(
     program: Program, checks: Iterable[BoundCheck], equal: Iterable[tuple[Expr, Expr]] = (),
 ) -> Kernel:
-    """Compute what the call must know.
+    """Compute the sizes of a call.
 
-    It stores iterations of both loops, the extents of the arrays that are made, the numbers of every check, and the
-    difference of every pair that should be equal.
+    The kernel stores the iterations of both loops, the extents of allocated arrays, the values of all checks, and the
+    difference of each pair that should be equal.
     """
     trips = [_trips(nest.iterator) for nest in (program.first, program.second)]
     extents = [extent for array in program.arrays if array.origin != "argument" for extent in array.extents]
@@ -126,7 +125,7 @@ def lower_sizes(
 
 
 def params_used(program: Program, body: Iterable[Stmt]) -> tuple[Param, ...]:
-    """List the scalars and arrays of the program that `body` names."""
+    """List the scalars and arrays of the program that `body` uses."""
     nodes = [node for statement in body for node in walk(statement)]
     names = {node.name for node in nodes if isinstance(node, Ref)}
     buffers = {node.buffer for node in nodes if hasattr(node, "buffer")}
@@ -144,14 +143,14 @@ def _trips(iterator: Iterator) -> Expr:
 
 
 def _listed(nest: Nest) -> For:
-    """Iterations of the second loop that the schedule lists for the tile."""
+    """Loop over the iterations of the second loop that the schedule lists for the tile."""
     number = Cast(I64, Load(SECOND, Ref(AT_SECOND)))
     body = (Let(nest.iterator.name, I64, _iteration(nest.iterator, number)), *nest.body)
     return For(AT_SECOND, Load(SECOND_PTR, Ref(TILE)), Load(SECOND_PTR, Ref(TILE) + 1), body, "shared")
 
 
 def _iterations(nest: Nest, lo: Expr, hi: Expr) -> For:
-    """Consecutive iterations, counted from 0."""
+    """Loop over consecutive iterations, numbered from 0."""
     iterator = nest.iterator
     if iterator.step == 1 and iterator.lo == Const(0):
         return For(iterator.name, lo, hi, nest.body, "shared")
@@ -160,17 +159,17 @@ def _iterations(nest: Nest, lo: Expr, hi: Expr) -> For:
 
 
 def _iteration(iterator: Iterator, number: Expr) -> Expr:
-    """Value of the iterator in an iteration counted from 0."""
+    """Return the value of the iterator in an iteration numbered from 0."""
     scaled = number if iterator.step == 1 else number * iterator.step
     return scaled if iterator.lo == Const(0) else iterator.lo + scaled
 
 
 @dataclass(frozen=True)
-class Builder:
-    """Two kernels for one dependence: the first fills indptr, which says how long indices must be for the second.
+class GraphBuilder:
+    """Two kernels for one dependence: `count` fills indptr, which gives the size of indices for `fill`.
 
     Args:
-        transposed: rows are iterations of the first loop, and the graph lists those of the second.
+        transposed: rows are iterations of the first loop and list those of the second.
     """
 
     count: Kernel
@@ -178,17 +177,14 @@ class Builder:
     transposed: bool
 
 
-def builder(program: Program, dependence: Dependence, name: str) -> Builder:
-    """Generate the builder of a dependence.
-
-    `name` makes the names of its kernels.
-    """
+def graph_builder(program: Program, dependence: Dependence, name: str) -> GraphBuilder:
+    """Generate the graph builder of a dependence; its kernels are called `name`_count and `name`_fill."""
     first, second = dependence.iterations
     row, column = (second, first) if dependence.solved == "i" else (first, second)
     solution, symbols = dependence.solution, Symbols(program)
     step = Assign(EDGES, Ref(EDGES) + 1)
-    edge = Store(GRAPH_INDICES, Ref(EDGES), Cast(I32, _number(symbols.ir(solution.value), column, symbols)))
-    end = Store(GRAPH_INDPTR, _number(Ref(str(row.variable)), row, symbols) + 1, Ref(EDGES))
+    edge = Store(GRAPH_INDICES, Ref(EDGES), Cast(I32, _iteration_number(symbols.ir(solution.value), column, symbols)))
+    end = Store(GRAPH_INDPTR, _iteration_number(Ref(str(row.variable)), row, symbols) + 1, Ref(EDGES))
 
     def nest(inner: tuple[Stmt, ...], last: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         conditions = (*solution.guards, *solution.conditions)
@@ -200,14 +196,14 @@ def builder(program: Program, dependence: Dependence, name: str) -> Builder:
         return (*program.prelude, Declare(EDGES, I64, Const(0)), _for(outermost, (*inner, *last), symbols))
 
     count, fill = nest((step,), (end,)), nest((edge, step), ())
-    return Builder(
+    return GraphBuilder(
         Kernel(f"{name}_count", (*params_used(program, count), Param(GRAPH_INDPTR, I64, True, False)), count),
         Kernel(f"{name}_fill", (*params_used(program, fill), Param(GRAPH_INDICES, I32, True, False)), fill),
         transposed=dependence.solved == "j")
 
 
 def shared_pattern(program: Program, dependence: Dependence) -> str | None:
-    """Name the sparse argument whose pattern is the graph: then nothing is built.
+    """Return the sparse argument whose pattern is the graph, so that none has to be built, or None.
 
     `{[j] -> [A.i[k]] : A.p[j] <= k < A.p[j + 1]}  ->  the rows of A`.
     """
@@ -218,7 +214,7 @@ def shared_pattern(program: Program, dependence: Dependence) -> str | None:
 
 
 def listed_rows(program: Program, nest: Nest) -> str | None:
-    """Name the sparse argument by whose rows a loop gathers, if it is one: `A` where it reads X[A.i[k], ...]."""
+    """Return the sparse argument whose rows index a gather of the loop: A if it reads X[A.i[k], ...]; or None."""
     symbols = Symbols(program)
     for access in nest.accesses:
         subscript = symbols.expr(access.subscripts[0])
@@ -231,7 +227,7 @@ def listed_rows(program: Program, nest: Nest) -> str | None:
 
 
 def _owner(value: sympy.Basic, loops: Sequence[SymbolicLoop]) -> str | None:
-    """Name A where `value` is A.i[k], k runs over A.p[j] .. A.p[j + 1], and j, the outermost, begins at 0."""
+    """Return A if `value` is A.i[k], k runs over A.p[j] .. A.p[j + 1], and j, the outermost iterator, starts at 0."""
     outer = loops[0]
     if not isinstance(value, sympy.Indexed) or outer.lo != 0 or outer.step != 1:
         return None
@@ -248,8 +244,8 @@ def _for(loop: SymbolicLoop, body: tuple[Stmt, ...], symbols: Symbols) -> For:
     return For(loop.variable.name, symbols.ir(loop.lo), symbols.ir(loop.hi), body, step=loop.step)
 
 
-def _number(value: Expr, loop: SymbolicLoop, symbols: Symbols) -> Expr:
-    """Count iterations of a loop from 0."""
+def _iteration_number(value: Expr, loop: SymbolicLoop, symbols: Symbols) -> Expr:
+    """Number the iterations of a loop from 0."""
     shifted = value if loop.lo == 0 else value - symbols.ir(loop.lo)
     return shifted if loop.step == 1 else Binary("//", shifted, Const(loop.step))
 

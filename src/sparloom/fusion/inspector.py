@@ -1,9 +1,7 @@
-"""The inspector: Algorithm 1 of tile fusion, compiled.
+"""The inspector: Algorithm 1 of tile fusion, and orders of the iterations that let it fuse more of them.
 
-Orders of the iterations that bring those that depend on each other into one tile.
-
-An order is a permutation, (n,) int32: the old number of each new iteration. It applies to both loops, that is to rows
-and columns of A: rows of A, B and D move together.
+An order is a permutation, (n,) int32, of the old numbers of the new iterations. It applies to both loops, and so to
+rows and columns of A: rows of A, B and D move together.
 """
 
 import ctypes
@@ -22,30 +20,31 @@ from sparloom.measure import checked_threads
 from sparloom.sparse import Pattern, locality_order
 
 __all__ = [
-    "LEAST_FUSED_RATIO", "Reordered", "bandwidth_order", "coarse_tiles", "metis_order", "partition_order",
+    "MIN_FUSED_RATIO", "Reordered", "bandwidth_order", "coarse_tiles", "metis_order", "partition_order",
     "rescue_order", "schedule_tiles",
 ]
 
 UNLIMITED = 2**62  # bytes
+MIN_FUSED_RATIO = 1e-4  # matrices below are reordered (§5.1.2)
 
 
 def schedule_tiles(loops: FusedLoops, *, threads: int, cache_bytes: int, ct_size: int = 2048) -> TileSchedule:
-    """Group the iterations of two loops into tiles that fit the cache, in two wavefronts at most.
+    """Group the iterations of two loops into tiles that fit the cache, in at most two wavefronts.
 
-    A tile of wavefront 0 is a range of iterations of loop one, together with those iterations of loop two of the same
-    range that depend on nothing outside of it. Coarse ranges are halved until they move no more than the cache holds
-    (Equation 4) or are a single iteration; what the halves do not contain is left to wavefront 1. Its tiles have about
-    equally many nonzeros and are halved likewise. A wavefront that has `threads` iterations has as many tiles. The same
-    arguments give the same schedule.
+    A tile of wavefront 0 is a range of iterations of loop one, with those iterations of loop two in the same range that
+    depend on nothing outside of it. Coarse tiles are halved until they move no more bytes than the cache holds
+    (Equation 4) or have a single iteration; iterations of loop two that fit in neither half move to wavefront 1. Tiles
+    of wavefront 1 have about equal numbers of nonzeros and are halved likewise. A wavefront with at least `threads`
+    iterations has at least as many tiles. The result is deterministic.
 
     Args:
-        threads: of the executor; the inspector uses as many.
-        cache_bytes: fast memory of one thread.
-        ct_size: most iterations of a tile before it is split.
+        threads: number of threads of the executor, and of the inspector.
+        cache_bytes: fast memory per thread.
+        ct_size: maximum number of iterations of a coarse tile.
 
     Raises:
         ValueError: an argument is below 1, or an iteration reads a row that is out of range.
-        MemoryError: there is no memory to inspect the loops.
+        MemoryError: there is not enough memory for the inspection.
 
     Source: Algorithm 1. Readings and departures: docs/readings.md.
     """
@@ -73,7 +72,7 @@ def schedule_tiles(loops: FusedLoops, *, threads: int, cache_bytes: int, ct_size
 
 
 def coarse_tiles(iterations: int, *, threads: int, ct_size: int) -> int:
-    """Count the tiles before any is split: as many for every thread, of at most `ct_size` iterations."""
+    """Count the coarse tiles: equally many for each thread, of at most `ct_size` iterations."""
     return min(iterations, threads * -(-iterations // (threads * ct_size)))
 
 
@@ -120,17 +119,15 @@ def _inspect() -> Any:
     return function
 
 
-LEAST_FUSED_RATIO = 1e-4  # §5.1.2: matrices below are reordered
-
 
 @dataclass(frozen=True, eq=False)
 class Reordered:
-    """A square pattern with rows and columns in another order.
+    """A square pattern with its rows and columns reordered.
 
     Args:
-        pattern: the reordered pattern; this is what is inspected.
+        pattern: the reordered pattern, to be inspected.
         order: (rows,) int32, the old number of each new row.
-        source: (nnz,) int64, where the value of each nonzero was: new values need no new inspection.
+        source: (nnz,) int64, the old position of the value of each nonzero.
     """
 
     pattern: Pattern
@@ -139,7 +136,7 @@ class Reordered:
 
     @classmethod
     def of(cls, pattern: Pattern, order: np.ndarray) -> "Reordered":
-        """Apply an order.
+        """Reorder a pattern.
 
         Raises:
             ValueError: the pattern is not square, or `order` is not a permutation of its rows.
@@ -156,19 +153,19 @@ class Reordered:
         return cls(Pattern(pattern.shape, indptr, cols[source]), order.astype(np.int32), source)
 
     def values(self, values: np.ndarray) -> np.ndarray:
-        """Bring values, (nnz,) in the order of the old pattern, into that of the new one."""
+        """Permute values (nnz,) of the old pattern to the new one."""
         return values[self.source]
 
 
 def rescue_order(schedule: TileSchedule, pattern: Pattern) -> np.ndarray | None:
-    """Give the order that the paper applies where next to nothing is fused; None where something is."""
-    return bandwidth_order(pattern) if schedule.fused_ratio < LEAST_FUSED_RATIO else None
+    """Return the order that the paper applies where almost nothing is fused, or None where it is not needed."""
+    return bandwidth_order(pattern) if schedule.fused_ratio < MIN_FUSED_RATIO else None
 
 
 def bandwidth_order(pattern: Pattern) -> np.ndarray:
-    """Order by reverse Cuthill-McKee on A + A^T: neighbours get near numbers.
+    """Order by reverse Cuthill-McKee on A + A^T, which reduces the bandwidth.
 
-    In three dimensions the bandwidth, about n^(2/3), soon exceeds a tile: see `partition_order`.
+    For three-dimensional meshes the bandwidth, about n^(2/3), soon exceeds a tile; see `partition_order`.
 
     Raises:
         ValueError: the pattern is not square.
@@ -180,20 +177,20 @@ def bandwidth_order(pattern: Pattern) -> np.ndarray:
 def partition_order(pattern: Pattern, *, parts: int) -> np.ndarray:
     """Order by recursive bisection of the graph of A + A^T, so that equal ranges have few neighbours outside.
 
-    The cuts fall at the bounds v n / parts of the scheduler's coarse tiles and of their halves. Bisection is
-    geometric: vertices are placed by their distances to ten pivots and cut across the direction of greatest spread, so
-    it serves meshes, and other graphs whose distances vary.
+    The cuts fall at the bounds v n / parts of the coarse tiles and of their halves. Bisection is geometric: the
+    distances to ten pivots are the coordinates of a vertex, and cuts are perpendicular to the direction of greatest
+    spread. It suits meshes and other graphs whose distances vary.
 
     Args:
-        parts: tiles of wavefront 0, see `coarse_tiles`.
+        parts: number of tiles of wavefront 0, see `coarse_tiles`.
 
     Raises:
-        ValueError: the pattern is not square, or there are no parts.
+        ValueError: the pattern is not square, or `parts` is below 1.
 
-    Source: the embedding is that of Harel and Koren, Graph Drawing by High-Dimensional Embedding (2002).
+    Source: Harel and Koren, Graph Drawing by High-Dimensional Embedding (2002), for the embedding.
     """
     parts = _checked_parts(parts, pattern)
-    both = _either_way(pattern)
+    both = _undirected(pattern)
     indptr, indices = both.indptr.astype(np.int64), both.indices.astype(np.int32, copy=False)
     order = np.empty(pattern.rows, dtype=np.int32)
     problem = _PartitionProblem(indptr.ctypes.data, indices.ctypes.data, pattern.rows, parts, order.ctypes.data)
@@ -202,16 +199,16 @@ def partition_order(pattern: Pattern, *, parts: int) -> np.ndarray:
 
 
 def metis_order(pattern: Pattern, *, parts: int) -> np.ndarray:
-    """Order by the parts that METIS makes of the graph of A + A^T; within a part the order stays.
+    """Order by the parts of a METIS partition of the graph of A + A^T; the order within a part is kept.
 
-    It looks at edges where `partition_order` looks at distances, so it serves graphs of small diameter too. Its parts
-    are only about equal: bounds of tiles lie beside theirs.
+    METIS minimises cut edges, so it also suits graphs of small diameter. Its parts are only about equal, so tile bounds
+    differ from theirs.
 
     Args:
-        parts: as of `partition_order`.
+        parts: as for `partition_order`.
 
     Raises:
-        ValueError: as by `partition_order`.
+        ValueError: as `partition_order`.
         Unsupported: pymetis is not installed.
     """
     parts = _checked_parts(parts, pattern)
@@ -221,15 +218,15 @@ def metis_order(pattern: Pattern, *, parts: int) -> np.ndarray:
         raise Unsupported("pymetis is not installed: install sparloom[peers] or take partition_order") from error
     if parts == 1:
         return np.arange(pattern.rows, dtype=np.int32)
-    both = _either_way(pattern)
+    both = _undirected(pattern)
     both.setdiag(0)
     both.eliminate_zeros()
     _, part = pymetis.part_graph(parts, pymetis.CSRAdjacency(both.indptr, both.indices))
     return np.argsort(part, kind="stable").astype(np.int32)
 
 
-def _either_way(pattern: Pattern) -> scipy.sparse.csr_array:
-    """Make the graph of A + A^T, with weights above 0."""
+def _undirected(pattern: Pattern) -> scipy.sparse.csr_array:
+    """Return the graph of A + A^T, with positive weights."""
     ones = pattern.to_scipy()
     return scipy.sparse.csr_array(ones + ones.T)
 

@@ -1,7 +1,4 @@
-"""Sparse operands of fused functions: what `A.p`, `A.i` and `A.x` stand for.
-
-Results found again by the index arrays that they were made from.
-"""
+"""Arguments of fused functions: sparse operands with `A.p`, `A.i`, `A.x`, and a cache keyed by their identity."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ __all__ = ["Csr", "IdentityCache", "check_csr", "csr"]
 
 
 class Csr(NamedTuple):
-    """A sparse matrix in the words of Listing 1: row r holds the nonzeros p[r] to p[r + 1] of i (columns) and x.
+    """A sparse matrix with the attributes of Listing 1: row r holds the nonzeros p[r] to p[r + 1] of i (columns) and x.
 
     Args:
         p: (rows + 1,) int32 or int64.
@@ -34,10 +31,10 @@ class Csr(NamedTuple):
 
 
 def csr(matrix: Any) -> Csr:
-    """View a sparse matrix as Csr, without a copy where it is in CSR already.
+    """View a sparse matrix as Csr, without a copy if it is in CSR already.
 
     Args:
-        matrix: SparseMatrix, Pattern (ones in float32), SciPy matrix of any format, or Csr.
+        matrix: SparseMatrix, Pattern (values are float32 ones), SciPy matrix of any format, or Csr.
     """
     match matrix:
         case Csr():
@@ -52,10 +49,10 @@ def csr(matrix: Any) -> Csr:
 
 
 def check_csr(matrix: Csr, name: str) -> None:
-    """Check what compiled code relies on; takes time in proportion to the nonzeros.
+    """Check what compiled code relies on, in time proportional to the nonzeros.
 
     Raises:
-        ValueError: the row pointers do not rise from 0 to nnz, or a column is outside the matrix.
+        ValueError: the row pointers do not increase from 0 to nnz, or a column is outside the matrix.
     """
     rows, cols = matrix.shape
     p, i = matrix.p, matrix.i
@@ -68,47 +65,47 @@ def check_csr(matrix: Csr, name: str) -> None:
 
 CAPACITY = 64
 
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 
 
-class IdentityCache(Generic[Made]):
-    """Remembers what was made for arguments, as long as their index arrays live.
+class IdentityCache(Generic[Value]):
+    """Cache of values computed from index arrays, keyed by the identity of these arrays, which it references weakly.
 
-    Arrays are known by identity, so that a call costs nothing in proportion to their size: an index array must not be
-    changed in place between calls.
+    The cost of a lookup does not depend on the size of the arrays. In return, an index array must not be changed in
+    place between calls.
 
     Args:
-        capacity: results; with one more, the oldest is forgotten.
+        capacity: maximum number of entries; the oldest is evicted.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
-        self._known: OrderedDict[tuple[Any, ...], tuple[tuple[weakref.ref, ...], Made]] = OrderedDict()
+        self._entries: OrderedDict[tuple[Any, ...], tuple[tuple[weakref.ref, ...], Value]] = OrderedDict()
 
     def find(
-        self, arguments: Mapping[str, Any], make: Callable[[], Made], arrays: Sequence[Any] | None = None,
-    ) -> Made:
-        """Return what was made for arguments with these index arrays, shapes and numbers, or make it.
+        self, arguments: Mapping[str, Any], make: Callable[[], Value], arrays: Sequence[Any] | None = None,
+    ) -> Value:
+        """Return the value for arguments with these index arrays, shapes and scalars; make it if it is missing.
 
         Args:
-            arrays: index arrays that are not NumPy's, beside arguments without any.
+            arrays: the index arrays, where they are not NumPy arrays among the arguments.
         """
         arrays = _index_arrays(arguments) if arrays is None else arrays
         key = self._key(arrays, arguments)
-        references, made = self._known.get(key, (None, None))
+        references, value = self._entries.get(key, (None, None))
         if references is None or any(ref() is not array for ref, array in zip(references, arrays, strict=True)):
-            made = make()
-            self._known[key] = (tuple(map(weakref.ref, arrays)), made)
-            if len(self._known) > self._capacity:
-                self._known.popitem(last=False)
-        return made
+            value = make()
+            self._entries[key] = (tuple(map(weakref.ref, arrays)), value)
+            if len(self._entries) > self._capacity:
+                self._entries.popitem(last=False)
+        return value
 
-    def review(self, arrays: Sequence[Any], fits: Callable[[Made], bool]) -> None:
-        """Forget what was made for these index arrays, whatever else the arguments were, and does not fit them now."""
-        begin = tuple(map(id, arrays))
-        for key, (_, made) in list(self._known.items()):
-            if key[:len(begin)] == begin and not fits(made):
-                self._known.pop(key, None)
+    def review(self, arrays: Sequence[Any], is_valid: Callable[[Value], bool]) -> None:
+        """Drop the entries for these index arrays, whatever the other arguments, that are no longer valid."""
+        prefix = tuple(map(id, arrays))
+        for key, (_, value) in list(self._entries.items()):
+            if key[:len(prefix)] == prefix and not is_valid(value):
+                self._entries.pop(key, None)
 
     def _key(self, arrays: Sequence[Any], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
         return (*map(id, arrays), *(_description(value) for value in arguments.values()))
@@ -123,7 +120,7 @@ def _index_arrays(arguments: Mapping[str, Any]) -> list[np.ndarray]:
 
 
 def _description(value: Any) -> Any:
-    """What of an argument, other than the content of index arrays, a graph and its tiles depend on."""
+    """Return the part of the key for one argument: its shape and type, or its value if it is a scalar."""
     if isinstance(value, Csr):
         return value.shape, str(value.x.dtype)
     return (value.shape, str(value.dtype)) if isinstance(value, np.ndarray) else value

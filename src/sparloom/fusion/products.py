@@ -1,13 +1,11 @@
-"""Products of matrices in the bodies of marked loops, found by their structure.
+"""Recognition of matrix products in the bodies of marked loops, and their execution by hand-written kernels.
 
     for k: for c: D[i, c] += B[i, k] * C[k, c]                      a row of a dense product, also with C[c, k]
     for e in A.p[i] .. A.p[i + 1]: for c:
         D[i, c] += A.x[e] * X[A.i[e], c]                            a row of a sparse product
 
-The two inner loops may stand in either order, where their bounds allow it, and so may the factors.
-Two of them, the second of which reads what the first makes, are an operation that has kernels written by hand.
-
-Recognised products run by the kernels written by hand.
+The inner loops may be interchanged where their bounds allow it, and the factors may be swapped. Two such products, the
+second of which reads the result of the first, form an operation of `Executor`.
 """
 
 from __future__ import annotations
@@ -28,18 +26,18 @@ from sparloom.ir import F32, F64, I64, Accumulate, Binary, Cast, Const, Expr, Fo
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["Bodies", "Products", "Recognised", "recognise"]
+__all__ = ["Bodies", "ProductRunner", "RecognisedProduct", "recognise"]
 
 
 @dataclass(frozen=True)
-class Recognised:
+class RecognisedProduct:
     """D = A (B C) or D = (A B) C.
 
     Args:
-        operands: "A", "B", "C" -> name of the argument: a sparse one, or an array.
-        transposed: C is given as (width, inner).
-        result: array that holds D.
-        whole: pairs that must be equal when called: the loops run over whole matrices.
+        operands: "A", "B", "C" -> name of the argument, which is sparse or an array.
+        transposed: C has shape (width, inner).
+        result: name of the array that holds D.
+        whole: pairs of expressions that are equal in a call if the loops cover whole matrices.
     """
 
     op: Literal["gemm_spmm", "spmm_spmm", "spmm_gemm"]
@@ -51,7 +49,7 @@ class Recognised:
 
 @dataclass(frozen=True)
 class _Product:
-    """`out` += `left` times `right`, row by row; the left operand is dense, or the nonzeros of a sparse argument."""
+    """`out` += `left` times `right`, row by row; `left` is dense, or the values of a sparse argument."""
 
     out: Array
     left: Array
@@ -61,8 +59,8 @@ class _Product:
     whole: tuple[tuple[Expr, Expr], ...]
 
 
-def recognise(program: Program) -> Recognised | None:
-    """Find the operation that a program is; None where it is none with kernels of its own."""
+def recognise(program: Program) -> RecognisedProduct | None:
+    """Find the operation that a program computes; None if it is none that has kernels."""
     first, second = _product(program, program.first), _product(program, program.second)
     if first is None or second is None or not (first.sparse or second.sparse):
         return None
@@ -80,7 +78,7 @@ def recognise(program: Program) -> Recognised | None:
     if any(array.origin != "argument" for array in operands.values()):
         return None
     names = {role: array.source[0] for role, array in operands.items()}
-    return Recognised(op, names, transposed, result.name, (*first.whole, *second.whole))
+    return RecognisedProduct(op, names, transposed, result.name, (*first.whole, *second.whole))
 
 
 def _product(program: Program, nest: Nest) -> _Product | None:
@@ -131,7 +129,7 @@ def _match(
 
 
 def _innermost(nest: Nest) -> Accumulate | None:
-    """Find the one `buffer[..] += load * load` that two loops, one in the other, do."""
+    """Find the statement `buffer[..] += load * load` if it is all that two nested loops contain."""
     body, depth = nest.body, 0
     while True:
         rest = [statement for statement in body if not isinstance(statement, Let)]
@@ -159,7 +157,7 @@ def _index(array: Array, at: Expr) -> Expr:
     return load if array.type == I64 else Cast(I64, load)
 
 
-KEPT = 8  # matrices whose index arrays are kept alive
+CACHED_MATRICES = 8  # their index arrays are kept alive
 
 Arguments = Mapping[str, Any]
 Bodies = Literal["recognised", "generated"]
@@ -167,45 +165,41 @@ Bodies = Literal["recognised", "generated"]
 
 @dataclass(frozen=True)
 class _Matrices:
-    """The patterns of the sparse operands, "A" and "B", and what is made of them.
-
-    Args:
-        schedules: number of threads -> schedule that fuses nothing.
-    """
+    """Patterns of the sparse operands, "A" and "B", with the unfused schedule for each number of threads."""
 
     patterns: Mapping[str, Pattern]
     schedules: dict[int, TileSchedule] = field(default_factory=dict)
 
     def unfused(self, op: Pair, threads: int) -> TileSchedule:
-        """Make, or take as made before, the schedule that runs one loop after the other."""
+        """Return the schedule that runs one loop after the other."""
         if threads not in self.schedules:
             pattern = self.patterns["A"]
-            if op.name == "spmm_gemm":  # row j of the second product reads row j of the first
+            if op.name == "spmm_gemm":  # row j of loop two reads row j of loop one
                 pattern = Pattern.identity(pattern.rows)
             self.schedules[threads] = unfused_schedule(pattern, threads=threads)
         return self.schedules[threads]
 
 
-class Products:
-    """Calls of one recognised product; D1 and the buffers stay from call to call, so calls take turns.
+class ProductRunner:
+    """Runs one recognised product. Calls share D1 and the buffers, so they run one at a time.
 
     Args:
-        whole: whether the loops of a call run over whole matrices.
+        whole: tells whether the loops of a call cover whole matrices.
     """
 
-    def __init__(self, product: Recognised, whole: Callable[[Arguments], bool]) -> None:
+    def __init__(self, product: RecognisedProduct, whole: Callable[[Arguments], bool]) -> None:
         self._product = product
         self._whole = whole
-        self._matrices: IdentityCache[_Matrices | None] = IdentityCache(KEPT)
+        self._matrices: IdentityCache[_Matrices | None] = IdentityCache(CACHED_MATRICES)
         self._workspace = Workspace()
-        self._turn = forkable(RLock())
+        self._lock = forkable(RLock())
 
     def run(self, arguments: Arguments, schedule: TileSchedule | None, *, threads: int) -> np.ndarray | None:
-        """Run a call by a schedule, or one loop after the other without one.
+        """Run a call by a schedule, or unfused without one.
 
         Returns:
-            None, and nothing is run, where the kernels do not compute what the loops do: these do not run over whole
-            matrices, columns of a sparse row do not increase, an operand is empty.
+            The result; None, with nothing run, if the kernels do not apply: the loops do not cover whole matrices, the
+            columns of a sparse row do not increase, or an operand is empty.
         """
         matrices = self._matrices.find(arguments, lambda: self._find(arguments))
         if matrices is None:
@@ -213,9 +207,9 @@ class Products:
         operands = self._operands(arguments, matrices.patterns)
         op = self._op(str(operands.matrix.dtype))
         chosen = matrices.unfused(op, threads) if schedule is None else schedule
-        interrupts = self._turn._is_owned()  # a finaliser runs in the middle of another call of this thread
-        with self._turn:
-            executor = Executor(op, chosen, threads, workspace=Workspace() if interrupts else self._workspace)
+        reentrant = self._lock._is_owned()  # a finaliser called this during another call of this thread
+        with self._lock:
+            executor = Executor(op, chosen, threads, workspace=Workspace() if reentrant else self._workspace)
             result = executor.result(operands)
             executor.bind(operands, result)()
         return result
@@ -228,7 +222,7 @@ class Products:
         try:
             return _Matrices({role: Pattern(operand.shape, operand.p, operand.i)
                               for role, operand in operands.items() if isinstance(operand, Csr)})
-        except ValueError:  # its columns do not increase: all else has been checked
+        except ValueError:  # columns do not increase; all else has been checked
             return None
 
     def _operands(self, arguments: Arguments, patterns: Mapping[str, Pattern]) -> Operands:

@@ -1,11 +1,7 @@
-"""A pair of loops to be fused, as the front end reads it and the compiler works on it.
+"""A function with two loops to fuse: the data that the front end produces and the compiler works on.
 
-The statements of a program are those of `sparloom.ir`, with arrays flattened row by row; its accesses say the same in
-subscripts, one per dimension, for the analysis of dependences.
-
-Names that lowering adds to those of the user; the front end gives the user's own another form where they clash.
-
-Refusals that name file, line and what stands there.
+The statements of a program are those of `sparloom.ir`, with arrays flattened in row-major order. Its accesses describe
+the same reads and writes by subscripts, one per dimension, for dependence analysis.
 """
 
 from __future__ import annotations
@@ -38,10 +34,10 @@ class SourceLocation:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number that the compiled function takes.
+    """A scalar parameter of the compiled function.
 
     Args:
-        source: where the call finds it: ("n",) is an argument, ("B", "shape", 1) an extent, ("A", "shape", 0) too.
+        source: path to its value: ("n",) is an argument, ("B", "shape", 1) an extent of one.
     """
 
     name: str
@@ -51,14 +47,14 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Array:
-    """A data space.
+    """An array.
 
     Args:
-        name: as the compiled function calls it.
-        label: as the user calls it, such as "A.i".
+        name: name in the compiled function.
+        label: name in the user's function, such as "A.i".
         extents: one i64 expression of scalars per dimension.
-        origin: an argument, or made before the loops: filled with zeros, or empty.
-        source: where the call finds an argument: ("B",), or ("A", "i").
+        origin: an argument, or allocated before the loops by np.zeros or np.empty.
+        source: path to an argument: ("B",) or ("A", "i").
     """
 
     name: str
@@ -71,10 +67,10 @@ class Array:
 
 @dataclass(frozen=True)
 class Iterator:
-    """A loop over lo, lo + step, ... below hi; `step` is positive.
+    """The iterator of a loop over lo, lo + step, ... below hi, with a positive `step`.
 
     Args:
-        lo, hi: i64 expressions; in accesses None where they depend on a variable that changes.
+        lo, hi: i64 expressions; in accesses, None if they depend on a mutable variable.
     """
 
     name: str
@@ -88,29 +84,29 @@ class Access:
     """One read or write in the source.
 
     Args:
-        subscripts: one i64 expression per dimension, of iterators, scalars and elements of integer arrays; None where
-            it depends on a variable that changes.
-        loops: iterators of the loops around, outermost first.
-        conditions: of the branches around it, outermost first: it happens where all hold. None stands for one that
-            depends on a variable that changes.
+        subscripts: one i64 expression per dimension, of iterators, scalars and elements of integer arrays; None if it
+            depends on a mutable variable.
+        loops: iterators of the enclosing loops, outermost first.
+        conditions: conditions of the enclosing branches, outermost first, all of which hold where the access happens;
+            None for one that depends on a mutable variable.
     """
 
     array: str
     subscripts: tuple[Expr | None, ...]
     writes: bool
     loops: tuple[Iterator, ...]
-    place: SourceLocation
+    location: SourceLocation
     conditions: tuple[Expr | None, ...] = ()
 
 
 @dataclass(frozen=True)
 class Nest:
-    """A loop marked by fprange: `body` is one iteration."""
+    """A loop marked by fprange; `body` is one iteration."""
 
     iterator: Iterator
     body: tuple[Stmt, ...]
     accesses: tuple[Access, ...]
-    place: SourceLocation
+    location: SourceLocation
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,8 @@ class Program:
 
     Args:
         prelude: scalars computed before the loops.
-        results: names of the arrays that the function returns; `single` when it returns one that is not in a tuple.
+        results: names of the arrays that the function returns.
+        single: it returns one array rather than a tuple.
     """
 
     name: str
@@ -130,22 +127,23 @@ class Program:
     second: Nest
     results: tuple[str, ...]
     single: bool
-    place: SourceLocation
+    location: SourceLocation
     _by_name: dict[str, Array] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_name", {array.name: array for array in self.arrays})
 
     def array(self, name: str) -> Array:
-        """Look up a data space."""
+        """Look up an array by name."""
         return self._by_name[name]
 
     def written(self) -> frozenset[str]:
-        """Name the arrays that either loop writes."""
+        """Return the names of the arrays that either loop writes."""
         accesses = (*self.first.accesses, *self.second.accesses)
         return frozenset(access.array for access in accesses if access.writes)
 
 
+# names that code generation adds; the front end renames variables of the user that clash
 TILE, AT_FIRST, AT_SECOND = "tile", "at_1", "at_2"
 FIRST, SECOND, SECOND_PTR = "schedule_first", "schedule_second", "schedule_second_ptr"
 TILES_0, TILES_1 = "schedule_tiles_0", "schedule_tiles_1"
@@ -157,14 +155,14 @@ GENERATED = frozenset((
 
 
 def location_at(file: str, line: int) -> SourceLocation:
-    """Find a line of source."""
+    """Look up a line of source."""
     return SourceLocation(file, line, linecache.getline(file, line).strip())
 
 
-def refuse(place: SourceLocation, reason: str) -> Unfusable:
-    """Make the error that says why a function cannot be fused.
+def refuse(location: SourceLocation, reason: str) -> Unfusable:
+    """Make the error that tells why a function cannot be fused.
 
     Args:
-        reason: the offender, the rule, and after a colon the remedy.
+        reason: what is at fault, and after a colon the remedy.
     """
-    return Unfusable(f"{place.file}:{place.line}: {reason}\n    {place.text}")
+    return Unfusable(f"{location.file}:{location.line}: {reason}\n    {location.text}")

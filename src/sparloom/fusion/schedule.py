@@ -1,11 +1,4 @@
-"""Two loops as the inspector sees them: what their iterations read through indices, and how many bytes they move.
-
-A tile schedule: which iterations of two fused loops run together, and in which order.
-
-Schedules in which nothing is fused: what fusion is compared with runs in the same executor.
-
-Whether a tile schedule keeps every dependence between the loops that it fuses.
-"""
+"""The two loops that are fused, tile schedules of them, and the check that a schedule is legal."""
 
 import hashlib
 from dataclasses import dataclass, field, replace
@@ -17,8 +10,8 @@ from sparloom.errors import IllegalSchedule
 from sparloom.sparse import Pattern
 
 __all__ = [
-    "FusedLoops", "Loop", "Reads", "TileSchedule", "check_iterations", "check_schedule", "gemm_spmm_loops",
-    "separated", "spmm_gemm_loops", "spmm_spmm_loops", "unfused_schedule",
+    "FusedLoops", "Loop", "Reads", "TileSchedule", "check_schedule", "gemm_spmm_loops", "separated",
+    "spmm_gemm_loops", "spmm_spmm_loops", "unfused_schedule",
 ]
 
 INDEX_BYTES, POINTER_BYTES = 4, 8
@@ -26,13 +19,14 @@ INDEX_BYTES, POINTER_BYTES = 4, 8
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """The rows of a dense array that every iteration of a loop reads, as CSR; their content is checked when inspected.
+    """CSR of the rows of a dense array that each iteration of a loop reads. The inspector checks the indices.
 
     Args:
-        indptr: (iterations + 1,) int64, rises from 0 to the number of reads.
-        indices: (reads,) int32; within an iteration in any order, repeated or not.
-        extent: rows of the dense array.
-        rising: the indices of every iteration rise and lie in 0 .. extent - 1: then they need not all be looked at.
+        indptr: (iterations + 1,) int64, increasing from 0 to the number of reads.
+        indices: (reads,) int32; within an iteration in any order, with or without repeats.
+        extent: number of rows of the dense array.
+        rising: the indices of each iteration increase and lie in 0 .. extent - 1, so the inspector need not look at
+            all.
 
     Raises:
         ValueError: type, size or `indptr` is not as above.
@@ -55,25 +49,25 @@ class Reads:
 
     @classmethod
     def of(cls, pattern: Pattern) -> "Reads":
-        """Take the columns of a pattern, without a copy."""
+        """View the columns of a pattern, without a copy."""
         return cls(pattern.indptr, pattern.indices, pattern.cols, rising=True)
 
     @property
     def iterations(self) -> int:
-        """Iterations of the loop."""
+        """Number of iterations of the loop."""
         return self.indptr.size - 1
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A parallel loop and what Equation 4 counts of it.
+    """A parallel loop with the terms of the cost model (Equation 4).
 
     Args:
-        iterations: how many it has.
-        reads: what it reads through indices, None if nothing.
-        iteration_bytes: moved per iteration: rows of dense arrays that belong to it, pointers of sparse ones.
-        nonzero_bytes: moved per index read: the index and the value beside it.
-        column_bytes: moved per distinct index of a tile: the dense row that it points to.
+        iterations: number of iterations.
+        reads: rows that it reads through indices, or None.
+        iteration_bytes: moved per iteration: its rows of dense arrays, its pointers of sparse ones.
+        nonzero_bytes: moved per index read: the index and its value.
+        column_bytes: moved per distinct index of a tile: the dense row that the index selects.
     """
 
     iterations: int
@@ -89,13 +83,13 @@ class Loop:
 
 @dataclass(frozen=True)
 class FusedLoops:
-    """A pair of loops to be fused; iteration j of loop two depends on the iterations of loop one that it reads.
+    """Two loops to fuse. Iteration j of loop two depends on the iterations of loop one that it reads.
 
     Args:
-        two: without `reads`, iteration j depends on iteration j alone.
+        two: without `reads`, iteration j depends only on iteration j.
 
     Raises:
-        ValueError: the loops differ in length, or loop two reads other rows than loop one writes.
+        ValueError: the loops differ in length, or loop two reads rows that loop one does not write.
     """
 
     one: Loop
@@ -160,28 +154,28 @@ ARRAYS = {"first": np.int64, "second": np.int32, "second_ptr": np.int64, "needed
 
 @dataclass(frozen=True, eq=False)
 class TileSchedule:
-    """Tiles in two wavefronts with a barrier between them; the tiles of a wavefront do not depend on each other.
+    """Tiles in two wavefronts with a barrier between them; tiles of one wavefront are independent.
 
     Loop one has the iterations I, loop two the iterations J:
 
         for v in tiles of wavefront 0:                                  in parallel
             for i in first[v] .. first[v + 1]:                          loop one
-            for j in second[second_ptr[v] .. second_ptr[v + 1]]:        loop two: all it reads lies in this tile
+            for j in second[second_ptr[v] .. second_ptr[v + 1]]:        loop two: reads only this tile
         barrier
         for v in tiles of wavefront 1:                                  in parallel
             for j in second[second_ptr[tiles[0] + v] .. ]:              loop two: the rest
 
     Args:
-        tiles: tiles of wavefront 0 and of wavefront 1.
-        first: (tiles[0] + 1,) int64, rises from 0 to |I|.
-        second: (|J|,) int32, every iteration of loop two once, in order of execution.
-        second_ptr: (tiles[0] + tiles[1] + 1,) int64, rises from 0 to |J|.
-        needed: (|I|,) uint8, 1 where wavefront 1 reads what iteration i of loop one wrote. The others' results are
-            read in their own tile only.
-        build_seconds: what making it took; not compared.
+        tiles: number of tiles of wavefronts 0 and 1.
+        first: (tiles[0] + 1,) int64, increasing from 0 to |I|.
+        second: (|J|,) int32, each iteration of loop two once, in execution order.
+        second_ptr: (tiles[0] + tiles[1] + 1,) int64, increasing from 0 to |J|.
+        needed: (|I|,) uint8, 1 where wavefront 1 reads what iteration i of loop one wrote. Other results are read only
+            in their own tile.
+        build_seconds: time of the inspector; ignored by comparisons.
 
     Raises:
-        ValueError: the type or size of an array is not as above. Its content is checked by `check_schedule` only.
+        ValueError: the type or size of an array is not as above. Only `check_schedule` checks the contents.
 
     Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, Listing 3 and §4.
     """
@@ -211,36 +205,31 @@ class TileSchedule:
 
     @cached_property
     def natural(self) -> bool:
-        """Whether loop two runs in its natural order."""
+        """Whether loop two runs in natural order."""
         return np.array_equal(self.second, np.arange(self.second.size))
 
     @property
     def fused(self) -> int:
-        """Iterations of loop two in wavefront 0."""
+        """Number of iterations of loop two in wavefront 0."""
         return int(self.second_ptr[self.tiles[0]])
 
     @property
     def fused_ratio(self) -> float:
-        """Fused iterations over |I| + |J| (Equation 3): at most 1/2 for a square operand."""
+        """Fused iterations divided by |I| + |J| (Equation 3); at most 1/2 for a square operand."""
         return self.fused / max(1, sum(self.iterations))
 
     @property
     def fused_rows(self) -> float:
-        """Share of loop two that is fused, in [0, 1]."""
+        """Fused share of loop two, in [0, 1]."""
         return self.fused / max(1, self.second.size)
 
     @property
     def largest_tile(self) -> int:
-        """Most iterations of loop one in a tile: the rows of D1 that a thread keeps."""
+        """Maximum number of iterations of loop one in a tile, which is the number of rows in a thread's buffer."""
         return int(np.diff(self.first).max(initial=0))
 
-    @property
-    def bytes(self) -> int:
-        """Memory of the arrays."""
-        return sum(getattr(self, name).nbytes for name in ARRAYS)
-
     def digest(self) -> str:
-        """Hash the schedule; 64 hexadecimal digits, the same on every machine."""
+        """Return the SHA-256 of the schedule in hexadecimal, the same on every machine."""
         content = hashlib.sha256(np.array(self.tiles, dtype="<i8").tobytes())
         for name, dtype in ARRAYS.items():
             content.update(getattr(self, name).astype(np.dtype(dtype).newbyteorder("<"), copy=False).tobytes())
@@ -261,14 +250,14 @@ class TileSchedule:
 
 
 TILES_PER_THREAD = 16
-ROW_WORK = 4  # nonzeros that cost as much as beginning a row
+ROW_WORK = 4  # cost of starting a row, in nonzeros
 
 
 def unfused_schedule(pattern: Pattern, *, threads: int) -> TileSchedule:
-    """Run one loop, then the other, both in natural order in tiles of about equal work.
+    """Schedule one loop after the other, both in natural order, in tiles of about equal work.
 
     Args:
-        pattern: of A: iteration j of loop two reads the columns of row j.
+        pattern: pattern of A; iteration j of loop two reads the columns of row j.
     """
     rows = np.linspace(0, pattern.cols, min(TILES_PER_THREAD * threads, pattern.cols) + 1).astype(np.int64)
     work = pattern.indptr + ROW_WORK * np.arange(pattern.rows + 1)
@@ -277,36 +266,33 @@ def unfused_schedule(pattern: Pattern, *, threads: int) -> TileSchedule:
     second_ptr = np.concatenate([np.zeros(rows.size - 1, dtype=np.int64), twos])
     return TileSchedule(
         tiles=(rows.size - 1, twos.size - 1), first=rows, second=np.arange(pattern.rows, dtype=np.int32),
-        second_ptr=second_ptr, needed=_read(pattern))
+        second_ptr=second_ptr, needed=_mark_columns(pattern))
 
 
 def separated(schedule: TileSchedule, pattern: Pattern) -> TileSchedule:
-    """Keep the tiles of a schedule but fuse nothing: loop one, barrier, all tiles of loop two.
-
-    Shows what tiles alone bring.
-    """
+    """Keep the tiles of a schedule but fuse nothing: loop one, barrier, loop two. Shows the effect of tiling alone."""
     fused, late = schedule.tiles
     second_ptr = np.concatenate([np.zeros(fused, dtype=np.int64), schedule.second_ptr])
-    return replace(schedule, tiles=(fused, fused + late), second_ptr=second_ptr, needed=_read(pattern))
+    return replace(schedule, tiles=(fused, fused + late), second_ptr=second_ptr, needed=_mark_columns(pattern))
 
 
-def _read(pattern: Pattern) -> np.ndarray:
+def _mark_columns(pattern: Pattern) -> np.ndarray:
     read = np.zeros(pattern.cols, dtype=np.uint8)
     read[pattern.indices] = 1
     return read
 
 
 def check_schedule(schedule: TileSchedule, dependences: Reads | Pattern) -> None:
-    """Check that executing the schedule gives what the loops one after the other give.
+    """Check that the schedule respects all dependences, so that it computes what the unfused loops compute.
 
     Args:
-        dependences: row j holds the iterations of loop one that iteration j of loop two reads.
+        dependences: row j lists the iterations of loop one that iteration j of loop two reads.
 
     Raises:
-        IllegalSchedule: an iteration is missing or occurs twice, the schedule is of loops of another length, a fused
-            iteration reads from another tile, or `needed` is not what wavefront 1 reads.
+        IllegalSchedule: an iteration is missing or duplicated, the loops have other lengths, a fused iteration reads
+            from another tile, or `needed` does not mark what wavefront 1 reads.
     """
-    check_iterations(schedule)
+    _check_iterations(schedule)
     reads = Reads.of(dependences) if isinstance(dependences, Pattern) else dependences
     ones, twos = schedule.iterations
     if (twos, ones) != (reads.iterations, reads.extent):
@@ -320,7 +306,7 @@ def check_schedule(schedule: TileSchedule, dependences: Reads | Pattern) -> None
         edge = int(np.argmax(outside))
         raise IllegalSchedule(f"iteration {readers[edge]} of loop two, in tile {tile[readers[edge]]} of wavefront 0, "
                               f"reads iteration {reads.indices[edge]} of loop one, which is in tile {owner[edge]}: "
-                              f"it belongs into wavefront 1")
+                              f"it belongs in wavefront 1")
     read = np.zeros(ones, dtype=np.uint8)
     read[reads.indices[late[readers]]] = 1
     wrong = read != schedule.needed
@@ -330,12 +316,8 @@ def check_schedule(schedule: TileSchedule, dependences: Reads | Pattern) -> None
                               f"{'at least once' if read[iteration] else 'never'}")
 
 
-def check_iterations(schedule: TileSchedule) -> None:
-    """Check that the tiles hold every iteration of both loops once.
-
-    Raises:
-        IllegalSchedule: names the first offender.
-    """
+def _check_iterations(schedule: TileSchedule) -> None:
+    """Check that the tiles contain each iteration of both loops exactly once."""
     for name, extent in zip(("first", "second_ptr"), schedule.iterations, strict=True):
         bounds = getattr(schedule, name)
         if bounds[0] != 0 or bounds[-1] != extent or (bounds[1:] < bounds[:-1]).any():
@@ -353,7 +335,7 @@ def check_iterations(schedule: TileSchedule) -> None:
 
 
 def _tile_of(schedule: TileSchedule) -> np.ndarray:
-    """Number the tile of every iteration of loop two; those of wavefront 1 follow those of wavefront 0."""
+    """Return the tile of each iteration of loop two; tiles of wavefront 1 follow those of wavefront 0."""
     tile = np.empty(schedule.second.size, dtype=np.int64)
     tile[schedule.second] = np.repeat(np.arange(sum(schedule.tiles)), np.diff(schedule.second_ptr))
     return tile

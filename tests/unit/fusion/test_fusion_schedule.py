@@ -28,7 +28,6 @@ def test_a_schedule_knows_its_iterations_and_ratios():
     assert schedule.fused_ratio == pytest.approx(4 / 12)
     assert schedule.fused_rows == pytest.approx(4 / 6)
     assert schedule.largest_tile == 3
-    assert schedule.bytes == 3 * 8 + 6 * 4 + 5 * 8 + 6
     assert repr(schedule) == "TileSchedule(6 + 6 iterations, (2, 2) tiles, 66.7% of loop two fused)"
 
 

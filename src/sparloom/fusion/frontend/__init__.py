@@ -1,4 +1,8 @@
-"""The front end: Python text to a program of two loops."""
+"""The front end: reads a Python function into a program of two loops.
+
+In the order of the data: `ssa` (Numba's typed SSA form), `statements` (loops, branches, assignments, the whole
+program), `expressions` (right-hand sides), `environment` (what is known about names).
+"""
 
 from sparloom.fusion.frontend.ssa import fprange
 from sparloom.fusion.frontend.statements import read_program
