@@ -140,7 +140,8 @@ def test_an_entry_stays_where_a_condition_guards_its_index(cond):
 
 def test_a_condition_that_does_not_bound_the_index_holds_nothing_back():
     limit = Binary("<", J, ROW)  # bounds j: i stands on the other side
-    assert "let starts_entry: i32 = starts[i]" in hoisted(loops(chosen(limit, ROW)))
+    for cond in (limit, Binary("and", limit, Binary("<", J, N)), Binary("and", Binary("<", J, N), limit)):
+        assert "let starts_entry: i32 = starts[i]" in hoisted(loops(chosen(cond, ROW)))
     guard = Binary("<", J, ENTRY)
     other = Load("x", Load("starts", N))
     assert hoisted(loops(chosen(guard, J, other))) == dedent("""\
