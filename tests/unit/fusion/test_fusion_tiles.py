@@ -76,6 +76,16 @@ def test_wavefront_1_is_dealt_by_nonzeros():
     assert np.diff(schedule.second_ptr)[2:].tolist() == [14, 26]
 
 
+def test_a_long_last_row_leaves_an_iteration_to_every_tile_of_wavefront_1():
+    """Four rows read two columns far apart, the last reads all: it alone is most of the work."""
+    n = 100
+    columns = [*([j, n - 1] for j in range(4)), *([j] for j in range(4, n - 1)), list(range(n))]
+    reads = Reads(np.cumsum([0, *map(len, columns)]), np.concatenate(columns).astype(np.int32), n)
+    schedule = _schedule(_gemm_spmm(reads), threads=3, ct_size=100)
+    assert schedule.tiles == (3, 3)
+    assert np.diff(schedule.second_ptr)[3:].tolist() == [3, 1, 1]
+
+
 def test_loops_without_iterations_have_no_tiles():
     schedule = _schedule(_gemm_spmm(NO_READS))
     assert schedule.tiles == (0, 0)
