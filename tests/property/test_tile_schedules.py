@@ -106,6 +106,7 @@ def _far_apart(n: int) -> Pattern:
 
 
 FAR = _far_apart(60)
+NO_COLUMNS = Pattern((60, 60), np.zeros(61, np.int64), np.zeros(0, np.int32))
 
 
 @pytest.mark.parametrize("loops", [
@@ -114,6 +115,8 @@ FAR = _far_apart(60)
     gemm_spmm_loops(_shuffled(FAR), inner=3, width=2, element_bytes=8),
     spmm_spmm_loops(Reads.of(DENSE), Reads.of(EMPTY), width=2, element_bytes=4),
     spmm_spmm_loops(Reads.of(EMPTY), Reads.of(DENSE), width=2, element_bytes=4),
+    spmm_spmm_loops(Reads.of(FAR), Reads.of(NO_COLUMNS), width=2, element_bytes=4),
+    spmm_spmm_loops(Reads.of(NO_COLUMNS), Reads.of(FAR), width=2, element_bytes=4),
     spmm_spmm_loops(Reads.of(FAR), Reads.of(FAR), width=5, element_bytes=4),
     spmm_spmm_loops(_shuffled(FAR), _shuffled(FAR), width=5, element_bytes=4),
     *(spmm_spmm_loops(_shuffled(_far_apart(n)), _shuffled(Pattern.identity(n)), width=1, element_bytes=4)
