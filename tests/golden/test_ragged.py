@@ -1,7 +1,7 @@
 """What ragged programs print at every stage; tests/unit/ragged runs the same programs."""
 
 import pytest
-from ragged_cases import CASES, col, row
+from ragged_cases import CASES, col, inner, row
 
 from sparloom.ir import pretty
 from sparloom.ragged import (
@@ -96,7 +96,13 @@ def halves_of_a_product():
 
 
 def halves():
-    return split_operation(CASES["values"].program, "o", col, point=2)
+    """What follows the sum is left to the rest."""
+    return split_operation(CASES["projection"].program, "y", inner, point=2)
+
+
+def sum_in_vectors():
+    """Only the loop inside is a reduction of lanes."""
+    return vectorise(split(CASES["values"].program, "o", "col", 4), "o", "col_inner")
 
 
 def array_of_sums():
@@ -126,7 +132,7 @@ def producers_in_an_iteration():
 NESTS = {each.__name__: each() for each in (
     product_of_tiles, product_of_panels, product_in_blocks, product_in_blocks_of_blocks,
     product_in_any_number_of_blocks, product_in_any_number_of_blocks_of_blocks, halves_of_a_product, halves,
-    array_of_sums, sums_in_the_result, padded_sum, producers_in_an_iteration)}
+    array_of_sums, sums_in_the_result, padded_sum, sum_in_vectors, producers_in_an_iteration)}
 
 
 @pytest.mark.parametrize("name", NESTS)
