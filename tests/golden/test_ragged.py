@@ -1,12 +1,13 @@
 """What ragged programs print at every stage; tests/unit/ragged runs the same programs."""
 
 import pytest
-from ragged_cases import CASES, col, inner, row
+from ragged_cases import CASES, batch, batches, col, inner, lengths, row
 
 from sparloom.ir import pretty
 from sparloom.ragged import (
     Executable,
     Tensor,
+    compute,
     compute_at,
     fuse,
     lower,
@@ -14,6 +15,8 @@ from sparloom.ragged import (
     pad_loop,
     pad_storage,
     parallel,
+    program,
+    real,
     reorder,
     reorder_dimensions,
     split,
@@ -129,10 +132,21 @@ def producers_in_an_iteration():
     return parallel(fuse(scheduled, "y", "batch", "row"), "y", "batch_row")
 
 
+def producer_of_a_tile():
+    """Its array begins where the tile begins."""
+    x = Tensor("x", {batch: batches(), row: lengths(batch), inner: 3})
+    shape = {batch: batches(), row: lengths(batch), inner: 3}
+    twice = compute("twice", shape, x[batch, row, inner] * real(2.0))
+    shifted = compute("shifted", shape, twice[batch, row, inner] + real(1.0))
+    return compute_at(split(program("chain", [twice, shifted]), "shifted", "row", 4), "twice", "shifted", "row_outer",
+                      local=True)
+
+
 NESTS = {each.__name__: each() for each in (
     product_of_tiles, product_of_panels, product_in_blocks, product_in_blocks_of_blocks,
     product_in_any_number_of_blocks, product_in_any_number_of_blocks_of_blocks, halves_of_a_product, halves,
-    array_of_sums, sums_in_the_result, padded_sum, sum_in_vectors, producers_in_an_iteration)}
+    array_of_sums, sums_in_the_result, padded_sum, sum_in_vectors, producers_in_an_iteration,
+    producer_of_a_tile)}
 
 
 @pytest.mark.parametrize("name", NESTS)
