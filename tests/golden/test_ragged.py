@@ -10,6 +10,7 @@ from sparloom.ragged import (
     compute,
     compute_at,
     fuse,
+    fuse_dimensions,
     lower,
     offload,
     pad_loop,
@@ -142,11 +143,19 @@ def producer_of_a_tile():
                       local=True)
 
 
+def storage_in_blocks():
+    """Tokens in blocks across sequences; the loops run along neither."""
+    fused = fuse_dimensions(CASES["scores"].program, "q", "batch", "row")
+    blocks = reorder_dimensions(split_dimension(fused, "q", "batch_row", 4), "q", (
+        "batch_row_block", "head", "batch_row_within", "inner"))
+    return fuse_dimensions(blocks, "k", "head", "inner")
+
+
 NESTS = {each.__name__: each() for each in (
     product_of_tiles, product_of_panels, product_in_blocks, product_in_blocks_of_blocks,
     product_in_any_number_of_blocks, product_in_any_number_of_blocks_of_blocks, halves_of_a_product, halves,
     array_of_sums, sums_in_the_result, padded_sum, sum_in_vectors, producers_in_an_iteration,
-    producer_of_a_tile)}
+    producer_of_a_tile, storage_in_blocks)}
 
 
 @pytest.mark.parametrize("name", NESTS)
