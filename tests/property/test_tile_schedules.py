@@ -133,6 +133,17 @@ def test_a_tile_is_halved_once_it_exceeds_the_cache_by_a_byte(loops):
     assert exceeds == reference_schedule(loops, threads=1, cache_bytes=moved - 1, ct_size=n)
 
 
+def test_columns_are_counted_anew_for_every_tile():
+    """One row of twenty reads the first and the last column: both halves of the loop exceed the cache by a byte."""
+    rows = np.arange(0, 400, 20)
+    pattern = Pattern.from_coo(np.repeat(rows, 2), np.tile([0, 399], rows.size), (400, 400))
+    loops = spmm_gemm_loops(Reads.of(pattern), inner=8, width=1, element_bytes=8)
+    half = loop_cost(loops.one, range(200)) + loop_cost(loops.two, range(200))
+    found = schedule_tiles(loops, threads=1, cache_bytes=half - 1, ct_size=400)
+    assert np.diff(found.first).tolist() == [100] * 4
+    assert schedule_tiles(loops, threads=1, cache_bytes=half, ct_size=400).tiles[0] == 2
+
+
 @settings(deadline=None)
 @given(cases())
 def test_every_iteration_runs_once_and_after_what_it_reads(case):
