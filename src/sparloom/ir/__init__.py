@@ -1,10 +1,19 @@
-"""Loop IR: nodes, verify, pretty, interpret, rewrite, render to C and CUDA; text in, text out."""
+"""The loop IR: kernels of loops over flat buffers, which other compilers of this package generate.
+
+    nodes          the grammar of kernels; walks and rewrites
+    verify         types, and whether a kernel is well formed
+    transform      folds constants, simplifies, lowers products of tiles
+    interpret      the meaning of kernels, in NumPy
+    pretty         kernels as text for people
+    codegen        what C and CUDA have in common; codegen_c and codegen_cuda print the source text
+"""
 
 from sparloom.ir.codegen_c import render_c
 from sparloom.ir.codegen_cuda import render_cuda
-from sparloom.ir.interpret import DTYPES, InterpretedLibrary, interpret
+from sparloom.ir.interpret import InterpretedLibrary, interpret
 from sparloom.ir.nodes import (
     BOOL,
+    DTYPES,
     F32,
     F64,
     I32,

@@ -1,7 +1,4 @@
-"""Expressions of the IR as C text, with as few parentheses as the precedence allows.
-
-Statements of the IR as text of the C family; what differs between C and CUDA is a Dialect.
-"""
+"""Code generation for the C family: expressions and statements; a Dialect holds what differs between C and CUDA."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ from sparloom.ir.nodes import (
 )
 from sparloom.ir.verify import COMPARISONS, Binding, Scope, bind_params, type_of
 
-__all__ = ["C_TYPES", "CExpressions", "Dialect", "Printer", "c_type"]
+__all__ = ["C_TYPES", "Dialect", "Printer", "c_type", "element_type"]
 
 C_TYPES = {"i32": "int32_t", "i64": "int64_t", "f32": "float", "f64": "double", "bool": "bool"}
 
@@ -56,143 +53,31 @@ _LEVELS = {
 _PRIMARY, _PREFIX, _SELECT = 12, 11, 1
 
 
+def element_type(type: Type) -> str:
+    """Return the C type of the elements of a vector; those of bool are int32_t that hold 0 or -1."""
+    return "int32_t" if type.scalar == "bool" else C_TYPES[type.scalar]
+
+
 def c_type(type: Type) -> str:
-    """Name a type in C; the prelude defines those of vectors."""
+    """Return the C name of a type; the prelude defines vector types."""
     return C_TYPES[type.scalar] if type.lanes == 1 else str(type)
-
-
-class CExpressions:
-    """Prints expressions and collects in `needs` the (helper, type) pairs that the prelude must define."""
-
-    def __init__(self, convert: str) -> None:
-        self.convert = convert  # conversion of vectors, to be formatted with text and type
-        self.needs: set[tuple[str, Type]] = set()
-
-    def text(self, expr: Expr, scope: Scope) -> str:
-        """Print an expression."""
-        return self._print(expr, scope)[0]
-
-    def operand(self, expr: Expr, scope: Scope, level: int = 10) -> str:
-        """Print an expression so that it binds at least as tightly as `level`."""
-        text, own = self._print(expr, scope)
-        return text if own >= level else f"({text})"
-
-    def type(self, type: Type) -> str:
-        """Name a type, and note that the prelude must define it if it is a vector."""
-        if type.lanes > 1:
-            self.needs.add(("type", type))
-        return c_type(type)
-
-    def _helper(self, name: str, type: Type) -> str:
-        self.type(type)
-        self.needs.add((name, type))
-        return f"{name}_{type}"
-
-    def _print(self, expr: Expr, scope: Scope) -> tuple[str, int]:
-        """Text and level of its outermost operator."""
-        match expr:
-            case Const(value, type):
-                return _constant(value, type)
-            case Ref(name):
-                return name, _PRIMARY
-            case Load(buffer, index, 1):
-                return f"{buffer}[{self.text(index, scope)}]", _PRIMARY
-            case Load(buffer, index, _):
-                return f"*(const {self.type(type_of(expr, scope))} *)({buffer} + {self.operand(index, scope)})", _PREFIX
-            case Binary():
-                return self._binary(expr, scope)
-            case Unary(op, a):
-                sign = "-" if op == "-" else "!" if type_of(a, scope).lanes == 1 else "~"
-                return f"{sign}{self.operand(a, scope, _PRIMARY)}", _PREFIX
-            case Broadcast(a, _):
-                return f"{self._helper('broadcast', type_of(expr, scope))}({self.text(a, scope)})", _PRIMARY
-            case Sum(a):
-                return f"{self._helper('sum', type_of(a, scope))}({self.text(a, scope)})", _PRIMARY
-            case Cast(type, a):
-                if type.lanes == 1:
-                    return f"({C_TYPES[type.scalar]}){self.operand(a, scope, _PREFIX)}", _PREFIX
-                return self.convert.format(self.text(a, scope), self.type(type)), _PRIMARY
-            case Select():
-                return self._select(expr, scope)
-            case Call(name, (a,)):
-                return f"{self._call(name, type_of(expr, scope))}({self.text(a, scope)})", _PRIMARY
-        raise TypeError(f"{expr!r} is not an expression of the IR")
-
-    def _binary(self, expr: Binary, scope: Scope) -> tuple[str, int]:
-        type = type_of(expr.a, scope)
-        if expr.op in ("min", "max"):
-            return f"{self._helper(expr.op, type)}({self.text(expr.a, scope)}, {self.text(expr.b, scope)})", _PRIMARY
-        op = (_OPERATORS if type.lanes == 1 else _VECTOR_OPERATORS).get(expr.op, expr.op)
-        level = _LEVELS[op]
-        # comparisons do not chain, and mixing & | with others reads better in parentheses
-        tighter = level + 1 if expr.op in COMPARISONS or op in ("&", "|") else level
-        a, b = self.operand(expr.a, scope, tighter), self.operand(expr.b, scope, level + 1)
-        if _is_constant(expr.a) and _is_constant(expr.b) and type == Type("i64"):
-            a = f"(int64_t){a}"  # else C would compute in int
-        text = f"{a} {op} {b}"
-        if type.lanes > 1 and expr.op in COMPARISONS:
-            mask = self.type(Type("bool", type.lanes))
-            wide = type.scalar in ("i64", "f64")
-            return (self.convert.format(text, mask) if wide else f"({mask})({text})"), _PREFIX
-        return text, level
-
-    def _select(self, expr: Select, scope: Scope) -> tuple[str, int]:
-        type = type_of(expr.a, scope)
-        cond, a, b = expr.cond, expr.a, expr.b
-        if type.lanes > 1:
-            name = self._helper("select", type)
-            return f"{name}({self.text(cond, scope)}, {self.text(a, scope)}, {self.text(b, scope)})", _PRIMARY
-        first = self.operand(a, scope, _SELECT + 1)
-        if type == Type("i64") and _is_constant(a) and _is_constant(b):
-            first = f"(int64_t){self.operand(a, scope, _PRIMARY)}"
-        return f"{self.operand(cond, scope, _SELECT + 1)} ? {first} : {self.operand(b, scope, _SELECT + 1)}", _SELECT
-
-    def _call(self, name: str, type: Type) -> str:
-        if type.lanes > 1 or (name == "abs" and type.scalar in ("i32", "i64")) or (name, type.scalar) == ("exp", "f32"):
-            return self._helper(name, type)
-        return ("fabs" if name == "abs" else name) + ("f" if type.scalar == "f32" else "")
-
-
-def _is_constant(expr: Expr) -> bool:
-    """Whether C sees only literals of type int in `expr`."""
-    match expr:
-        case Const():
-            return True
-        case Binary(_, a, b) | Select(_, a, b):
-            return _is_constant(a) and _is_constant(b)
-        case Unary(_, a):
-            return _is_constant(a)
-    return False
-
-
-def _constant(value: float | int | bool, type: Type) -> tuple[str, int]:
-    if type.scalar == "bool":
-        return ("true" if value else "false"), _PRIMARY
-    if type.scalar in ("i32", "i64"):
-        return str(value), _PRIMARY if value >= 0 else _PREFIX
-    suffix = "f" if type.scalar == "f32" else ""
-    number = np.float32(value) if suffix else np.float64(value)
-    if math.isnan(number):
-        return "NAN", _PRIMARY
-    sign = "-" if np.signbit(number) else ""
-    text = "INFINITY" if math.isinf(number) else f"{abs(number)!s}{suffix}"
-    return sign + text, _PREFIX if sign else _PRIMARY
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a language of the C family says what C alone cannot.
+    """The constructs that differ between languages of the C family.
 
     Args:
-        head: before the name of a function.
+        head: text before the name of a function.
         restrict: qualifier of pointers that do not alias.
-        array: after the declaration of a local array.
-        convert: conversion of vectors, to be formatted with text and type.
-        prefetch: statement, to be formatted with the address; empty for none.
-        heap: expression that allocates, to be formatted with the bytes, and statement that frees; None: there is none.
-        pragma: line before a loop, or None.
-        first, step: start and step of a parallel or shared loop, from the loop and the text of a serial one.
-        after: line after a loop, or None.
+        array: text after the declaration of a local array.
+        convert: template of vector conversions, for value and type.
+        prefetch: template of a prefetch statement, for the address; empty if there is none.
+        heap: template of an allocation, for the size in bytes, and of the statement that frees it; None if there is no
+            heap.
+        pragma: returns the line before a loop, or None.
+        first, step: return start and step of a parallel or shared loop, given the loop and the text of a serial one.
+        after: returns the line after a loop, or None.
     """
 
     head: str
@@ -208,12 +93,12 @@ class Dialect:
 
 
 class Printer:
-    """Prints one kernel; `expressions.needs` is then what its prelude must define."""
+    """Prints one kernel; afterwards `expressions.needs` lists what the prelude must define."""
 
     def __init__(self, kernel: Kernel, dialect: Dialect) -> None:
         self.kernel = kernel
         self.dialect = dialect
-        self.expressions = CExpressions(dialect.convert)
+        self.expressions = _Expressions(dialect.convert)
         self.lines: list[str] = []
 
     def function(self) -> str:
@@ -255,9 +140,9 @@ class Printer:
             case Assign(name, value):
                 self._emit(depth, f"{name} = {self._expr(value, scope)};")
             case Store(buffer, index, value):
-                self._emit(depth, f"{self._place(buffer, index, value, scope)} = {self._expr(value, scope)};")
+                self._emit(depth, f"{self._element(buffer, index, value, scope)} = {self._expr(value, scope)};")
             case Accumulate(buffer, index, value):
-                self._emit(depth, f"{self._place(buffer, index, value, scope)} += {self._expr(value, scope)};")
+                self._emit(depth, f"{self._element(buffer, index, value, scope)} += {self._expr(value, scope)};")
             case Alloc(name, scalar, size):
                 if isinstance(size, int):
                     self._emit(depth, f"{C_TYPES[scalar]} {name}[{size}]{self.dialect.array};")
@@ -312,12 +197,12 @@ class Printer:
             self._emit(depth - 1, "}")
 
     def _end(self, loop: For, scope: dict[str, Binding]) -> str | None:
-        """Name for the bound, or None where evaluating it again gives the same."""
+        """Return a name for the bound; None if evaluating it again gives the same value."""
         if isinstance(loop.hi, Const) or (isinstance(loop.hi, Ref) and scope[loop.hi.name].role != "mutable"):
             return None
         return f"{loop.var}__end"
 
-    def _place(self, buffer: str, index: Expr, value: Expr, scope: dict[str, Binding]) -> str:
+    def _element(self, buffer: str, index: Expr, value: Expr, scope: dict[str, Binding]) -> str:
         type = type_of(value, scope)
         if type.lanes == 1:
             return f"{buffer}[{self._expr(index, scope)}]"
@@ -332,3 +217,121 @@ class Printer:
     def _param(self, param: Param) -> str:
         const = "const " if param.const else ""
         return f"{const}{c_type(param.type)}{f' *{self.dialect.restrict}' if param.buffer else ''} {param.name}"
+
+
+class _Expressions:
+    """Prints expressions with few parentheses; `needs` collects the (helper, type) pairs of the prelude."""
+
+    def __init__(self, convert: str) -> None:
+        self.convert = convert  # template of vector conversions, for value and type
+        self.needs: set[tuple[str, Type]] = set()
+
+    def text(self, expr: Expr, scope: Scope) -> str:
+        """Print an expression."""
+        return self._print(expr, scope)[0]
+
+    def operand(self, expr: Expr, scope: Scope, level: int = 10) -> str:
+        """Print an expression, in parentheses if its precedence is below `level`."""
+        text, own = self._print(expr, scope)
+        return text if own >= level else f"({text})"
+
+    def type(self, type: Type) -> str:
+        """Return the name of a type; a vector type is added to `needs`."""
+        if type.lanes > 1:
+            self.needs.add(("type", type))
+        return c_type(type)
+
+    def _helper(self, name: str, type: Type) -> str:
+        self.type(type)
+        self.needs.add((name, type))
+        return f"{name}_{type}"
+
+    def _print(self, expr: Expr, scope: Scope) -> tuple[str, int]:
+        """Return the text and the precedence of its outermost operator."""
+        match expr:
+            case Const(value, type):
+                return _constant(value, type)
+            case Ref(name):
+                return name, _PRIMARY
+            case Load(buffer, index, 1):
+                return f"{buffer}[{self.text(index, scope)}]", _PRIMARY
+            case Load(buffer, index, _):
+                return f"*(const {self.type(type_of(expr, scope))} *)({buffer} + {self.operand(index, scope)})", _PREFIX
+            case Binary():
+                return self._binary(expr, scope)
+            case Unary(op, a):
+                sign = "-" if op == "-" else "!" if type_of(a, scope).lanes == 1 else "~"
+                return f"{sign}{self.operand(a, scope, _PRIMARY)}", _PREFIX
+            case Broadcast(a, _):
+                return f"{self._helper('broadcast', type_of(expr, scope))}({self.text(a, scope)})", _PRIMARY
+            case Sum(a):
+                return f"{self._helper('sum', type_of(a, scope))}({self.text(a, scope)})", _PRIMARY
+            case Cast(type, a):
+                if type.lanes == 1:
+                    return f"({C_TYPES[type.scalar]}){self.operand(a, scope, _PREFIX)}", _PREFIX
+                return self.convert.format(self.text(a, scope), self.type(type)), _PRIMARY
+            case Select():
+                return self._select(expr, scope)
+            case Call(name, (a,)):
+                return f"{self._call(name, type_of(expr, scope))}({self.text(a, scope)})", _PRIMARY
+        raise TypeError(f"{expr!r} is not an expression of the IR")
+
+    def _binary(self, expr: Binary, scope: Scope) -> tuple[str, int]:
+        type = type_of(expr.a, scope)
+        if expr.op in ("min", "max"):
+            return f"{self._helper(expr.op, type)}({self.text(expr.a, scope)}, {self.text(expr.b, scope)})", _PRIMARY
+        op = (_OPERATORS if type.lanes == 1 else _VECTOR_OPERATORS).get(expr.op, expr.op)
+        level = _LEVELS[op]
+        # comparisons do not chain, and compilers warn about & and | next to other operators
+        tighter = level + 1 if expr.op in COMPARISONS or op in ("&", "|") else level
+        a, b = self.operand(expr.a, scope, tighter), self.operand(expr.b, scope, level + 1)
+        if _is_constant(expr.a) and _is_constant(expr.b) and type == Type("i64"):
+            a = f"(int64_t){a}"  # otherwise C computes in int
+        text = f"{a} {op} {b}"
+        if type.lanes > 1 and expr.op in COMPARISONS:
+            mask = self.type(Type("bool", type.lanes))
+            wide = type.scalar in ("i64", "f64")
+            return (self.convert.format(text, mask) if wide else f"({mask})({text})"), _PREFIX
+        return text, level
+
+    def _select(self, expr: Select, scope: Scope) -> tuple[str, int]:
+        type = type_of(expr.a, scope)
+        cond, a, b = expr.cond, expr.a, expr.b
+        if type.lanes > 1:
+            name = self._helper("select", type)
+            return f"{name}({self.text(cond, scope)}, {self.text(a, scope)}, {self.text(b, scope)})", _PRIMARY
+        first = self.operand(a, scope, _SELECT + 1)
+        if type == Type("i64") and _is_constant(a) and _is_constant(b):
+            first = f"(int64_t){self.operand(a, scope, _PRIMARY)}"
+        return f"{self.operand(cond, scope, _SELECT + 1)} ? {first} : {self.operand(b, scope, _SELECT + 1)}", _SELECT
+
+    def _call(self, name: str, type: Type) -> str:
+        if type.lanes > 1 or (name == "abs" and type.scalar in ("i32", "i64")) or (name, type.scalar) == ("exp", "f32"):
+            return self._helper(name, type)
+        return ("fabs" if name == "abs" else name) + ("f" if type.scalar == "f32" else "")
+
+
+def _is_constant(expr: Expr) -> bool:
+    """Whether all operands are literals, which C computes as int."""
+    match expr:
+        case Const():
+            return True
+        case Binary(_, a, b) | Select(_, a, b):
+            return _is_constant(a) and _is_constant(b)
+        case Unary(_, a):
+            return _is_constant(a)
+    return False
+
+
+def _constant(value: float | int | bool, type: Type) -> tuple[str, int]:
+    if type.scalar == "bool":
+        return ("true" if value else "false"), _PRIMARY
+    if type.scalar in ("i32", "i64"):
+        return str(value), _PRIMARY if value >= 0 else _PREFIX
+    suffix = "f" if type.scalar == "f32" else ""
+    number = np.float32(value) if suffix else np.float64(value)
+    if math.isnan(number):
+        return "NAN", _PRIMARY
+    sign = "-" if np.signbit(number) else ""
+    text = "INFINITY" if math.isinf(number) else f"{abs(number)!s}{suffix}"
+    return sign + text, _PREFIX if sign else _PRIMARY

@@ -1,21 +1,72 @@
-"""Types and small functions that rendered C relies on.
-
-Kernels as C11 with GNU vector extensions and OpenMP, for gcc and clang.
-"""
+"""Kernels as C11 with GNU vector extensions and OpenMP, for gcc and clang."""
 
 from __future__ import annotations
 
 from collections.abc import Set
 
-from sparloom.ir.codegen import Dialect, Printer
+from sparloom.ir.codegen import Dialect, Printer, element_type
 from sparloom.ir.nodes import Assign, Const, For, Kernel, Type, walk
 from sparloom.ir.verify import FLOAT_CALLS, reduction_op, verify
 
-__all__ = ["prelude", "render_c"]
+__all__ = ["render_c"]
 
-_ELEMENTS = {
-    "i32": ("int32_t", 4), "i64": ("int64_t", 8), "f32": ("float", 4), "f64": ("double", 8), "bool": ("int32_t", 4),
-}
+_MAX_UNROLL = 64
+
+
+def render_c(kernel: Kernel, *more: Kernel) -> str:
+    """Print kernels as one C file, each as `void name(params)` with `restrict` pointers for buffers.
+
+    Loop bounds are evaluated once, before the loop. Vector loads and stores are unaligned.
+
+    Raises:
+        IllegalSchedule: a kernel does not verify.
+    """
+    printers = []
+    for each in (kernel, *more):
+        verify(each)
+        printers.append(Printer(each, _C))
+    functions = [printer.function() for printer in printers]
+    needs = set().union(*(printer.expressions.needs for printer in printers))
+    return "\n".join([_prelude(needs), *functions])
+
+
+def _pragma(loop: For) -> str | None:
+    if loop.kind == "parallel":
+        return f"#pragma omp parallel for schedule(dynamic, {loop.chunk or 1})"
+    if loop.kind == "simd":
+        return "#pragma omp simd" + "".join(
+            f" reduction({op}:{', '.join(names)})" for op, names in _reductions(loop).items())
+    if loop.kind == "unrolled":
+        known = isinstance(loop.lo, Const) and isinstance(loop.hi, Const)
+        trips = -(-(loop.hi.value - loop.lo.value) // loop.step) if known else 4
+        return f"#pragma GCC unroll {min(max(trips, 1), _MAX_UNROLL)}"
+    return None
+
+
+def _reductions(loop: For) -> dict[str, list[str]]:
+    """Return the names that a simd loop reduces, by operator."""
+    ops = {node.name: reduction_op(node) for node in walk(loop.body) if isinstance(node, Assign)}
+    found: dict[str, list[str]] = {}
+    for name in loop.reduces:
+        found.setdefault(ops.get(name) or "+", []).append(name)
+    return found
+
+
+_C = Dialect(
+    head="void",
+    restrict="restrict",
+    array=" __attribute__((aligned(64)))",
+    convert="__builtin_convertvector({}, {})",
+    prefetch="__builtin_prefetch({});",
+    heap=("allocated({})", "free({});"),
+    pragma=_pragma,
+    first=lambda loop, lo: lo,
+    step=lambda loop, step: step,
+    after=lambda loop: None,
+)
+
+
+_ELEMENT_BYTES = {"i32": 4, "i64": 8, "f32": 4, "f64": 8, "bool": 4}
 _ORDER = ("allocated", "multiply", "broadcast", "sum", "select", "min", "max", "abs", *FLOAT_CALLS)
 
 _ALLOCATED = """\
@@ -26,8 +77,8 @@ static inline void *allocated(int64_t bytes)
     return found;
 }"""
 
-# 2^n e^r with n = x / ln 2 rounded; the polynomial of e^r and the two parts of ln 2 are those of Cephes' expf. Without
-# branches and calls, so that loops are vectorised; 2 ulp.
+# e^x = 2^n e^r with n = x / ln 2 rounded; the polynomial for e^r and the split of ln 2 are those of Cephes' expf. There
+# are no branches or calls, so that loops vectorise; the error is at most 2 ulp.
 _EXP = """\
 static inline float power_of_two(int32_t n)
 {
@@ -50,8 +101,8 @@ static inline float exp_f32(float x)
 }"""
 
 
-def prelude(needs: Set[tuple[str, Type]]) -> str:
-    """Print what `needs` names, as (helper, type) pairs; vectors of bool are vectors of i32 that hold 0 or -1."""
+def _prelude(needs: Set[tuple[str, Type]]) -> str:
+    """Define the types and helpers in `needs`, which are (helper, type) pairs."""
     needs = _close(needs)
     lines = ["#include <math.h>", "#include <stdbool.h>", "#include <stdint.h>"]
     lines += ["#include <stdlib.h>"] if any(name == "allocated" for name, _ in needs) else []
@@ -66,7 +117,7 @@ def prelude(needs: Set[tuple[str, Type]]) -> str:
 
 
 def _close(needs: Set[tuple[str, Type]]) -> set[tuple[str, Type]]:
-    """Add the helpers and types that helpers rely on."""
+    """Add the helpers and types that helpers depend on."""
     closed: set[tuple[str, Type]] = set()
     waiting = list(needs)
     while waiting:
@@ -90,17 +141,17 @@ def _close(needs: Set[tuple[str, Type]]) -> set[tuple[str, Type]]:
 
 
 def _integer(type: Type) -> Type:
-    """Integer vector with elements as wide as those of `type`."""
+    """Return the integer vector type whose elements are as wide as those of `type`."""
     return Type("i64" if type.scalar in ("i64", "f64") else "i32", type.lanes)
 
 
 def _typedef(type: Type) -> str:
-    element, width = _ELEMENTS[type.scalar]
+    element, width = element_type(type), _ELEMENT_BYTES[type.scalar]
     return f"typedef {element} {type} __attribute__((vector_size({width * type.lanes}), aligned({width}), may_alias));"
 
 
 def _helper(name: str, type: Type) -> str:
-    element = _ELEMENTS[type.scalar][0]
+    element = element_type(type)
     if name == "allocated":
         return _ALLOCATED
     if name == "multiply":
@@ -135,7 +186,7 @@ def _helper(name: str, type: Type) -> str:
 
 
 def _multiply(type: Type, element: str) -> str:
-    """A function that is set when the text is loaded: see `sparloom.jit`."""
+    """Declare a function pointer that is set when the library is loaded; see `sparloom.jit`."""
     params = (f"int64_t, int64_t, int64_t, const {element} *, int64_t, int64_t, const {element} *, int64_t, "
               f"{element} *, int64_t, _Bool")
     return (f"static void (*multiply_{type})({params});\n"
@@ -171,59 +222,3 @@ def _sum(type: Type, element: str) -> str:
         f"    const {half} high = __builtin_shufflevector(a, a, {high});\n"
         f"    return sum_{half}(low + high);\n}}"
     )
-
-
-_MAX_UNROLL = 64
-
-
-def render_c(kernel: Kernel, *more: Kernel) -> str:
-    """Print kernels as one C file; each is `void name(params)` in order, `restrict` pointers for buffers.
-
-    Loop bounds are evaluated once, before the loop. Vectors are loaded and stored unaligned.
-
-    Raises:
-        IllegalSchedule: a kernel does not verify.
-    """
-    printers = []
-    for each in (kernel, *more):
-        verify(each)
-        printers.append(Printer(each, _C))
-    functions = [printer.function() for printer in printers]
-    needs = set().union(*(printer.expressions.needs for printer in printers))
-    return "\n".join([prelude(needs), *functions])
-
-
-def _pragma(loop: For) -> str | None:
-    if loop.kind == "parallel":
-        return f"#pragma omp parallel for schedule(dynamic, {loop.chunk or 1})"
-    if loop.kind == "simd":
-        return "#pragma omp simd" + "".join(
-            f" reduction({op}:{', '.join(names)})" for op, names in _reductions(loop).items())
-    if loop.kind == "unrolled":
-        known = isinstance(loop.lo, Const) and isinstance(loop.hi, Const)
-        trips = -(-(loop.hi.value - loop.lo.value) // loop.step) if known else 4
-        return f"#pragma GCC unroll {min(max(trips, 1), _MAX_UNROLL)}"
-    return None
-
-
-def _reductions(loop: For) -> dict[str, list[str]]:
-    """What a verified simd loop reduces, by op."""
-    ops = {node.name: reduction_op(node) for node in walk(loop.body) if isinstance(node, Assign)}
-    found: dict[str, list[str]] = {}
-    for name in loop.reduces:
-        found.setdefault(ops.get(name) or "+", []).append(name)
-    return found
-
-
-_C = Dialect(
-    head="void",
-    restrict="restrict",
-    array=" __attribute__((aligned(64)))",
-    convert="__builtin_convertvector({}, {})",
-    prefetch="__builtin_prefetch({});",
-    heap=("allocated({})", "free({});"),
-    pragma=_pragma,
-    first=lambda loop, lo: lo,
-    step=lambda loop, step: step,
-    after=lambda loop: None,
-)

@@ -1,19 +1,76 @@
-"""Types and small functions that rendered CUDA relies on.
-
-Kernels as CUDA C++: a thread per iteration of the parallel loop, or a block where it contains shared loops.
-"""
+"""Kernels as CUDA C++: a thread per iteration of the parallel loop, or a block if it contains shared loops."""
 
 from __future__ import annotations
 
 from collections.abc import Set
 
 from sparloom.errors import Unsupported
-from sparloom.ir.codegen import C_TYPES, Dialect, Printer
+from sparloom.ir.codegen import Dialect, Printer, element_type
 from sparloom.ir.nodes import For, Kernel, Let, Type
-from sparloom.ir.transform import without_products
+from sparloom.ir.transform import lower_products
 from sparloom.ir.verify import FLOAT_CALLS, verify
 
-__all__ = ["cuda_prelude", "render_cuda"]
+__all__ = ["render_cuda"]
+
+
+def render_cuda(kernel: Kernel) -> str:
+    """Print a kernel as `extern "C" __global__ void name(params)`, for nvcc and NVRTC.
+
+    The body must be one parallel loop, after any number of Let. Its iterations are distributed over the threads of a
+    one-dimensional grid of any size. An iteration is serial, including simd loops, and its vectors are arrays. If the
+    loop contains shared loops, its iterations are distributed over blocks instead, and those of shared loops over the
+    threads of a block, with a barrier after each shared loop. Products of tiles become loops.
+
+    Raises:
+        IllegalSchedule: the kernel does not verify.
+        Unsupported: the body has another form, or a local array has a size that is not a constant.
+    """
+    verify(kernel)
+    kernel = lower_products(kernel)
+    *before, last = kernel.body or (None,)
+    if not (isinstance(last, For) and last.kind == "parallel" and all(isinstance(stmt, Let) for stmt in before)):
+        remedy = "give it one parallel loop at the top, after any number of Let"
+        raise Unsupported(f"kernel {kernel.name} has no CUDA form: {remedy}")
+    printer = Printer(kernel, _CUDA)
+    function = printer.function()
+    return "\n".join([_prelude(printer.expressions.needs), function])
+
+
+def _first(loop: For, lo: str) -> str:
+    start = "" if lo == "0" else f"({lo}) + "
+    return f"{start}{_workers(loop)[0]}{_times_step(loop)}"
+
+
+def _step(loop: For, _: str) -> str:
+    return f"{loop.var} += {_workers(loop)[1]}{_times_step(loop)}"
+
+
+def _workers(loop: For) -> tuple[str, str]:
+    """Return the index of the thread or block, and their number."""
+    if loop.kind == "shared":
+        return "(int64_t)threadIdx.x", "(int64_t)blockDim.x"
+    if any(isinstance(stmt, For) and stmt.kind == "shared" for stmt in loop.body):
+        return "(int64_t)blockIdx.x", "(int64_t)gridDim.x"
+    return "((int64_t)blockIdx.x * blockDim.x + threadIdx.x)", "(int64_t)gridDim.x * blockDim.x"
+
+
+def _times_step(loop: For) -> str:
+    return "" if loop.step == 1 else f" * {loop.step}"
+
+
+_CUDA = Dialect(
+    head='extern "C" __global__ void',
+    restrict="__restrict__",
+    array="",
+    convert="convert({}, ({}*)0)",
+    prefetch="",
+    heap=None,
+    pragma=lambda loop: "#pragma unroll" if loop.kind == "unrolled" else None,
+    first=_first,
+    step=_step,
+    after=lambda loop: "__syncthreads();" if loop.kind == "shared" else None,
+)
+
 
 _INTEGERS = """\
 #ifdef __CUDACC_RTC__
@@ -68,23 +125,19 @@ template <typename T, int N> __device__ vec<T, N> operator~(vec<T, N> a)
 """
 
 
-def cuda_prelude(needs: Set[tuple[str, Type]]) -> str:
-    """Print what `needs` names, as (helper, type) pairs; vectors of bool are vectors of i32 that hold 0 or -1."""
+def _prelude(needs: Set[tuple[str, Type]]) -> str:
+    """Define the types and helpers in `needs`, which are (helper, type) pairs."""
     types = {type for _, type in needs if type.lanes > 1}
     types |= {Type("bool", type.lanes) for name, type in needs if name == "select"}
     lines = [_INTEGERS.rstrip()] + ([_VECTORS.rstrip()] if types else [])
-    lines += [f"typedef vec<{_element(type)}, {type.lanes}> {type};" for type in sorted(types, key=str)]
+    lines += [f"typedef vec<{element_type(type)}, {type.lanes}> {type};" for type in sorted(types, key=str)]
     helpers = sorted(((name, type) for name, type in needs if name != "type"), key=lambda need: (need[0], str(need[1])))
     lines += [_helper(name, type) for name, type in helpers]
     return "\n".join(lines) + "\n"
 
 
-def _element(type: Type) -> str:
-    return "int32_t" if type.scalar == "bool" else C_TYPES[type.scalar]
-
-
 def _helper(name: str, type: Type) -> str:
-    element, lanes = _element(type), type.lanes
+    element, lanes = element_type(type), type.lanes
     own = element if lanes == 1 else str(type)
     a, b = ("a", "b") if lanes == 1 else ("a[l]", "b[l]")
     if name == "sum":
@@ -105,62 +158,3 @@ def _helper(name: str, type: Type) -> str:
     each = f"{own} r; for (int l = 0; l < {lanes}; ++l) r[l] = {value}; return r;"
     body = f"return {value};" if lanes == 1 else each
     return f"static __device__ {own} {name}_{type}({params}) {{ {body} }}"
-
-
-def render_cuda(kernel: Kernel) -> str:
-    """Print a kernel as `extern "C" __global__ void name(params)`, for nvcc and NVRTC.
-
-    The body is one parallel loop, after any number of Let. Its iterations are dealt out to the threads of a
-    one-dimensional grid of any size; inside an iteration all is serial: simd loops too, and vectors are arrays. If it
-    contains shared loops, its iterations are dealt out to the blocks, and those of shared loops to the threads of a
-    block, which wait for each other behind every shared loop. Products of tiles become loops.
-
-    Raises:
-        IllegalSchedule: the kernel does not verify.
-        Unsupported: the body has another form, or a local array whose size is not a constant.
-    """
-    verify(kernel)
-    kernel = without_products(kernel)
-    *before, last = kernel.body or (None,)
-    if not (isinstance(last, For) and last.kind == "parallel" and all(isinstance(stmt, Let) for stmt in before)):
-        remedy = "give it one parallel loop at the top, after any number of Let"
-        raise Unsupported(f"kernel {kernel.name} has no CUDA form: {remedy}")
-    printer = Printer(kernel, _CUDA)
-    function = printer.function()
-    return "\n".join([cuda_prelude(printer.expressions.needs), function])
-
-
-def _first(loop: For, lo: str) -> str:
-    start = "" if lo == "0" else f"({lo}) + "
-    return f"{start}{_workers(loop)[0]}{_times_step(loop)}"
-
-
-def _step(loop: For, _: str) -> str:
-    return f"{loop.var} += {_workers(loop)[1]}{_times_step(loop)}"
-
-
-def _workers(loop: For) -> tuple[str, str]:
-    """Number of the worker that an iteration belongs to, and how many workers there are."""
-    if loop.kind == "shared":
-        return "(int64_t)threadIdx.x", "(int64_t)blockDim.x"
-    if any(isinstance(stmt, For) and stmt.kind == "shared" for stmt in loop.body):
-        return "(int64_t)blockIdx.x", "(int64_t)gridDim.x"
-    return "((int64_t)blockIdx.x * blockDim.x + threadIdx.x)", "(int64_t)gridDim.x * blockDim.x"
-
-
-def _times_step(loop: For) -> str:
-    return "" if loop.step == 1 else f" * {loop.step}"
-
-
-_CUDA = Dialect(
-    head='extern "C" __global__ void',
-    restrict="__restrict__",
-    array="",
-    convert="convert({}, ({}*)0)",
-    prefetch="",
-    heap=None,
-    pragma=lambda loop: "#pragma unroll" if loop.kind == "unrolled" else None,
-    first=_first,
-    step=_step,
-    after=lambda loop: "__syncthreads();" if loop.kind == "shared" else None,
-)

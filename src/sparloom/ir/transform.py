@@ -1,9 +1,4 @@
-"""Algebra of one expression whose parts are already folded.
-
-Fold constants and drop what does nothing.
-
-What Multiply means, in loops.
-"""
+"""Transformations: constant folding, simplification, and lowering of tile products to loops."""
 
 from __future__ import annotations
 
@@ -45,11 +40,68 @@ from sparloom.ir.nodes import (
 )
 from sparloom.ir.verify import is_literal, verify
 
-__all__ = ["fold", "product_loops", "simplify", "simplify_expr", "without_products"]
+__all__ = ["lower_product", "lower_products", "simplify", "simplify_expr"]
 
 
-def fold(expr: Expr) -> Expr:
-    """Return a simpler expression of the same value and type, or `expr` itself."""
+def simplify(kernel: Kernel) -> Kernel:
+    """Fold and propagate constants, remove dead branches and empty loops, and inline loops of one iteration.
+
+    `2 * 3  ->  6`, `x + 0  ->  x`, `x * 1  ->  x`, `x * 0  ->  0` (integers), `(x + 2) + 3  ->  x + 5`;
+    `let a = 4; S  ->  S[a := 4]`; `if true: S  ->  S`; `for i in 4 .. 4: S  ->  ` nothing;
+    `for i in 4 .. 5: S  ->  S[i := 4]` unless the loop is shared; names that S declares are renamed if they would
+    clash.
+
+    Always legal: of float operations, only `x * 1`, `x / 1` and `x - 0` are folded, which is exact.
+    """
+    counts = declarations(kernel)
+    taken = set(counts)
+
+    def in_body(body: Body) -> Body:
+        kept: list[Stmt] = []
+        waiting = list(body)
+        while waiting:
+            stmt = rebuild(waiting.pop(0), expr=simplify_expr, body=lambda inner: inner)
+            if isinstance(stmt, Let) and isinstance(stmt.value, Const):
+                waiting = list(replace_refs(tuple(waiting), {stmt.name: stmt.value}))
+                continue
+            inlined = _inlined(stmt)
+            if inlined is None:
+                stmt = rebuild(stmt, expr=simplify_expr, body=in_body)
+                kept += [] if _is_empty(stmt) else [stmt]
+            else:
+                own = {name: fresh(name, taken) for name in declared(inlined) if counts[name] > 1}
+                waiting = [*rename(inlined, own), *waiting]
+        return tuple(kept)
+
+    result = replace(kernel, body=in_body(kernel.body))
+    verify(result)
+    return result
+
+
+def simplify_expr(expr: Expr) -> Expr:
+    """Fold an expression bottom-up."""
+    return _fold(rebuild(expr, expr=simplify_expr, body=lambda inner: inner))
+
+
+def _inlined(stmt: Stmt) -> Body | None:
+    """Return the statements that replace a branch or loop whose control is known; None otherwise."""
+    match stmt:
+        case If(Const(value, type), body, orelse) if type == BOOL:
+            return body if value else orelse
+        case For(var, Const(lo), Const(hi), body, step=step):
+            if lo >= hi:
+                return ()
+            if lo + step >= hi and stmt.kind != "shared":
+                return replace_refs(body, {var: Const(lo, I64)})
+    return None
+
+
+def _is_empty(stmt: Stmt) -> bool:
+    return isinstance(stmt, (For, If)) and not stmt.body and not getattr(stmt, "orelse", ())
+
+
+def _fold(expr: Expr) -> Expr:
+    """Fold one expression whose operands have been folded; return `expr` itself if there is nothing to do."""
     match expr:
         case Binary(op, Const(a, type), Const(b)) if type.scalar in ("i32", "i64") and op in _INTEGER:
             if op in ("//", "%") and b == 0:
@@ -58,7 +110,7 @@ def fold(expr: Expr) -> Expr:
         case Binary(op, Const(a, type), Const(b)) if type.scalar in ("i32", "i64") and op in _COMPARE:
             return Const(_COMPARE[op](a, b), BOOL)
         case Binary("+" | "*" as op, Const(_, type) as a, b) if type.scalar in ("i32", "i64"):
-            return fold(Binary(op, b, a))  # constants to the right
+            return _fold(Binary(op, b, a))  # constants to the right
         case Binary("and" | "or" as op, Const(value), b):
             return b if value == (op == "and") else Const(value, BOOL)
         case Binary(op, a, Const(b, type) as right):
@@ -94,7 +146,7 @@ def _right(op: str, a: Expr, right: Const) -> Expr:
 
 
 def _float(expr: Expr, op: str, a: Expr, b: float | bool) -> Expr:
-    """x - 0.0 is x even for -0.0, whereas x + 0.0 is not."""
+    """Fold a float operation with a constant on the right: x - 0.0 is x even for x = -0.0, but x + 0.0 is not."""
     plain_zero = b == 0 and not str(b).startswith("-")
     if (op in ("*", "/") and b == 1 and not isinstance(b, bool)) or (op == "-" and plain_zero):
         return a
@@ -130,64 +182,8 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
 }
 
 
-def simplify(kernel: Kernel) -> Kernel:
-    """Fold constants, put constants in place of the names they are let to, drop empty and inline single iterations.
-
-    `2 * 3  ->  6`, `x + 0  ->  x`, `x * 1  ->  x`, `x * 0  ->  0` (integers), `(x + 2) + 3  ->  x + 5`;
-    `let a = 4; S  ->  S[a := 4]`; `if true: S  ->  S`; `for i in 4 .. 4: S  ->  ` nothing;
-    `for i in 4 .. 5: S  ->  S[i := 4]` unless the loop is shared, names that S declares renamed where they would clash.
-
-    Always legal: of floats only `x * 1`, `x / 1` and `x - 0` are touched, which keep every bit.
-    """
-    counts = declarations(kernel)
-    taken = set(counts)
-
-    def in_body(body: Body) -> Body:
-        kept: list[Stmt] = []
-        waiting = list(body)
-        while waiting:
-            stmt = rebuild(waiting.pop(0), expr=simplify_expr, body=lambda inner: inner)
-            if isinstance(stmt, Let) and isinstance(stmt.value, Const):
-                waiting = list(replace_refs(tuple(waiting), {stmt.name: stmt.value}))
-                continue
-            inlined = _inlined(stmt)
-            if inlined is None:
-                stmt = rebuild(stmt, expr=simplify_expr, body=in_body)
-                kept += [] if _is_empty(stmt) else [stmt]
-            else:
-                own = {name: fresh(name, taken) for name in declared(inlined) if counts[name] > 1}
-                waiting = [*rename(inlined, own), *waiting]
-        return tuple(kept)
-
-    result = replace(kernel, body=in_body(kernel.body))
-    verify(result)
-    return result
-
-
-def simplify_expr(expr: Expr) -> Expr:
-    """Fold an expression from the leaves up."""
-    return fold(rebuild(expr, expr=simplify_expr, body=lambda inner: inner))
-
-
-def _inlined(stmt: Stmt) -> Body | None:
-    """Statements that do what `stmt` does without its control, if that is known now."""
-    match stmt:
-        case If(Const(value, type), body, orelse) if type == BOOL:
-            return body if value else orelse
-        case For(var, Const(lo), Const(hi), body, step=step):
-            if lo >= hi:
-                return ()
-            if lo + step >= hi and stmt.kind != "shared":
-                return replace_refs(body, {var: Const(lo, I64)})
-    return None
-
-
-def _is_empty(stmt: Stmt) -> bool:
-    return isinstance(stmt, (For, If)) and not stmt.body and not getattr(stmt, "orelse", ())
-
-
-def without_products(kernel: Kernel) -> Kernel:
-    """Put loops in place of products of tiles, for languages that have none."""
+def lower_products(kernel: Kernel) -> Kernel:
+    """Replace the tile products of a kernel by loops."""
     taken = set(declarations(kernel))
     types = {param.name: param.type for param in kernel.params if param.buffer}
 
@@ -195,7 +191,7 @@ def without_products(kernel: Kernel) -> Kernel:
         lines: list[Stmt] = []
         for stmt in body:
             if isinstance(stmt, Multiply):
-                lines.append(product_loops(stmt, types[stmt.c.buffer], taken))
+                lines.append(lower_product(stmt, types[stmt.c.buffer], taken))
             else:
                 if isinstance(stmt, Alloc):
                     types[stmt.name] = Type(stmt.scalar)
@@ -205,15 +201,15 @@ def without_products(kernel: Kernel) -> Kernel:
     return replace(kernel, body=in_body(kernel.body))
 
 
-def product_loops(stmt: Multiply, type: Type, taken: set[str]) -> For:
-    """for r: for q: total = 0; for k: total += a[r, k] * b[k, q];  c[r, q] = total, or += total
+def lower_product(stmt: Multiply, type: Type, taken: set[str]) -> For:
+    """Lower C = A B to `for r: for q: total = 0; for k: total += a[r, k] * b[k, q];  c[r, q] = total`, or += total.
 
     Args:
-        type: of the elements.
+        type: type of the elements.
         taken: names in use; new ones are added.
     """
     row, col, inner, total = (fresh(name, taken) for name in ("row", "col", "inner", "total"))
-    a, b, c = (_element(stmt.a, row, inner), _element(stmt.b, inner, col), _place(stmt.c, row, col))
+    a, b, c = (_element(stmt.a, row, inner), _element(stmt.b, inner, col), _offset(stmt.c, row, col))
     added = Assign(total, Ref(total) + a * b)
     store, accumulate = Store(stmt.c.buffer, c, Ref(total)), Accumulate(stmt.c.buffer, c, Ref(total))
     match stmt.add:
@@ -226,8 +222,8 @@ def product_loops(stmt: Multiply, type: Type, taken: set[str]) -> For:
 
 
 def _element(view: View, row: str, col: str) -> Expr:
-    return Load(view.buffer, _place(view, row, col))
+    return Load(view.buffer, _offset(view, row, col))
 
 
-def _place(view: View, row: str, col: str) -> Expr:
+def _offset(view: View, row: str, col: str) -> Expr:
     return view.at + Ref(row) * view.row + Ref(col) * view.col

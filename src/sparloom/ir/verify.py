@@ -1,7 +1,4 @@
-"""Types of expressions in a scope.
-
-Whether a kernel is well formed.
-"""
+"""Verification: types of expressions, and whether a kernel is well formed."""
 
 from __future__ import annotations
 
@@ -58,11 +55,25 @@ CALLS = (*FLOAT_CALLS, "abs")
 _FLOATS = ("f32", "f64")
 _INTEGERS = ("i32", "i64")
 _MAX_LANES = 64
+MAX_ARRAY_BYTES = 1 << 20  # of all local arrays together, since threads have small stacks
+
+_KINDS = ("serial", "parallel", "shared", "simd", "unrolled")
+_BYTES = {"i32": 4, "i64": 8, "f32": 4, "f64": 8, "bool": 1}
+_WORDS = """
+    auto bool break case char const continue default do double else enum extern false float for goto if inline int linux
+    long main register restrict return short signed sizeof static struct switch true typedef union unix unsigned void
+    volatile while asm typeof NAN INFINITY fabs class namespace new delete template this operator private public
+    protected blockIdx blockDim threadIdx gridDim warpSize
+"""
+_RESERVED = frozenset((*_WORDS.split(), *CALLS, *(f"{call}f" for call in (*CALLS, "fabs"))))
+_HELPER_NAME = re.compile(
+    rf"((broadcast|sum|select|min|max|{'|'.join(CALLS)})_)?(i32|i64|f32|f64|bool)(x\d+)?|u?int\d+_t"
+)
 
 
 @dataclass(frozen=True)
 class Binding:
-    """What a name stands for; `writable` buffers and arrays may be stored to."""
+    """What a name refers to; a `writable` buffer or array may be stored to."""
 
     role: Literal["let", "mutable", "loop", "buffer"]
     type: Type
@@ -73,12 +84,12 @@ Scope = Mapping[str, Binding]
 
 
 def bind_params(params: tuple[Param, ...]) -> dict[str, Binding]:
-    """Make the scope at the top of a kernel."""
+    """Return the outermost scope of a kernel."""
     return {p.name: Binding("buffer" if p.buffer else "let", p.type, p.buffer and not p.const) for p in params}
 
 
 def reduction_op(stmt: Assign) -> str | None:
-    """Give the op of `name = name op value` that a simd loop may reduce by: +, min or max."""
+    """Return the reduction operator of `name = name op value`, which is +, min or max; None if it is no reduction."""
     match stmt.value:
         case Binary("+" | "min" | "max" as op, Ref(name), _) if name == stmt.name:
             return op
@@ -86,10 +97,10 @@ def reduction_op(stmt: Assign) -> str | None:
 
 
 def type_of(expr: Expr, scope: Scope) -> Type:
-    """Find the type of `expr`, all parts checked.
+    """Return the type of an expression, after checking all its parts.
 
     Raises:
-        IllegalSchedule: an unknown name, operands of unequal types, or an operator that does not take them.
+        IllegalSchedule: a name is unknown, operands differ in type, or an operator does not accept their type.
     """
     match expr:
         case Const(value, type):
@@ -128,12 +139,12 @@ def type_of(expr: Expr, scope: Scope) -> Type:
 
 
 def is_literal(value: int, scalar: str) -> bool:
-    """Tell whether C can write `value` as a constant of an integer type: the least one it cannot."""
+    """Tell whether C has a literal for `value`, which excludes the minimum of the integer type."""
     return abs(value) < 2 ** (31 if scalar == "i32" else 63)
 
 
 def check_type(type: Type) -> Type:
-    """Return `type` if its lanes are a power of two up to 64."""
+    """Return `type`; raise IllegalSchedule unless its lanes are a power of two up to 64."""
     if not 1 <= type.lanes <= _MAX_LANES or type.lanes & (type.lanes - 1):
         raise IllegalSchedule(f"type {type}: lanes must be a power of two from 1 to {_MAX_LANES}")
     return type
@@ -220,46 +231,29 @@ def _call(name: str, args: list[Type]) -> Type:
     return args[0]
 
 
-ARRAY_BYTES = 1 << 20  # of all local arrays together; threads have small stacks
-
-_KINDS = ("serial", "parallel", "shared", "simd", "unrolled")
-_BYTES = {"i32": 4, "i64": 8, "f32": 4, "f64": 8, "bool": 1}
-_WORDS = """
-    auto bool break case char const continue default do double else enum extern false float for goto if inline int linux
-    long main register restrict return short signed sizeof static struct switch true typedef union unix unsigned void
-    volatile while asm typeof NAN INFINITY fabs class namespace new delete template this operator private public
-    protected blockIdx blockDim threadIdx gridDim warpSize
-"""
-_RESERVED = frozenset((*_WORDS.split(), *CALLS, *(f"{call}f" for call in (*CALLS, "fabs"))))
-_HELPER_NAME = re.compile(
-    rf"((broadcast|sum|select|min|max|{'|'.join(CALLS)})_)?(i32|i64|f32|f64|bool)(x\d+)?|u?int\d+_t"
-)
-
-
 @dataclass
 class _Context:
-    """Where a statement is: names in scope, names of the block, loops around it."""
+    """The context of a statement: its path in the kernel, names in scope, enclosing loops."""
 
     scope: dict[str, Binding]
-    place: tuple[str, ...]
-    parallel: frozenset[str] | None = None  # names in scope outside the parallel loop, inside one
-    simd: frozenset[str] | None = None  # names in scope outside the simd loop, inside one
+    path: tuple[str, ...]
+    parallel: frozenset[str] | None = None  # names declared outside the enclosing parallel loop
+    simd: frozenset[str] | None = None  # names declared outside the enclosing simd loop
     reduces: tuple[str, ...] = ()
-    sharing: bool = False  # directly in a parallel loop
-    used: list[int] = field(default_factory=lambda: [0])
+    sharing: bool = False  # directly inside a parallel loop
+    array_bytes: list[int] = field(default_factory=lambda: [0])
 
 
 def verify(kernel: Kernel) -> None:
     """Check names, scopes, types, lanes and the rules of the loop kinds.
 
-    Names begin with a letter, have no "__", are no word of C or CUDA and are visible once: nothing shadows. A parallel
-    loop assigns no variable declared outside it and contains no parallel loop. A shared loop stands directly in a
-    parallel one, and beside it only other shared loops and Let. A simd loop is innermost and scalar; it
-    assigns no variable declared outside it, but may add to the ones it reduces. Whether iterations touch the same
-    elements is not checked here; `interpret` notices it.
+    A name begins with a letter, contains no "__", is no keyword of C or CUDA, and does not shadow another. A parallel
+    loop contains no parallel loop and assigns no variable declared outside it. A shared loop is directly inside a
+    parallel one, next to only shared loops and Let. A simd loop is innermost and scalar, and assigns no variable
+    declared outside it except the ones that it reduces. Races are not checked here; `interpret` detects them.
 
     Raises:
-        IllegalSchedule: with the place in the kernel.
+        IllegalSchedule: names the path of the statement in the kernel.
     """
     context = _Context(bind_params(kernel.params), (f"kernel {kernel.name}",))
     _check_name(kernel.name, {}, context)
@@ -279,7 +273,7 @@ def is_name(name: str) -> bool:
 
 def _block(body: Body, context: _Context) -> None:
     for stmt in body:
-        _stmt(stmt, replace(context, place=(*context.place, _title(stmt))))
+        _stmt(stmt, replace(context, path=(*context.path, _title(stmt))))
 
 
 def _stmt(stmt: Stmt, context: _Context) -> None:
@@ -346,7 +340,7 @@ def _for(loop: For, context: _Context) -> None:
 
 
 def _check_sharing(loop: For, context: _Context) -> None:
-    """Every thread of a block runs what stands beside shared loops."""
+    """Check the statements next to shared loops, because every thread of a block runs them."""
     shared = [isinstance(stmt, For) and stmt.kind == "shared" for stmt in loop.body]
     if any(shared) and not all(isinstance(stmt, Let) or each for stmt, each in zip(loop.body, shared, strict=True)):
         raise _illegal("beside shared loops only Let may stand in a parallel loop: move the rest into one", context)
@@ -416,7 +410,7 @@ def _multiply(stmt: Multiply, context: _Context) -> None:
     numbers = [each for view in (stmt.c, stmt.a, stmt.b) for each in (view.at, view.row, view.col)]
     for number in (*numbers, stmt.rows, stmt.cols, stmt.depth):
         if _type(number, context) != I64:
-            raise _illegal(f"place or extent of a product is {_type(number, context)}, not i64: use Cast", context)
+            raise _illegal(f"offset or extent of a product is {_type(number, context)}, not i64: use Cast", context)
     if _type(stmt.add, context) != BOOL:
         raise _illegal(f"add is {_type(stmt.add, context)}, not bool: use a comparison", context)
 
@@ -433,9 +427,9 @@ def _alloc(stmt: Alloc, context: _Context) -> None:
         return
     if stmt.scalar not in _BYTES or not isinstance(stmt.size, int) or stmt.size < 1:
         raise _illegal(f"array {stmt.name} of {stmt.size} {stmt.scalar}: the size is a positive int", context)
-    context.used[0] += stmt.size * _BYTES[stmt.scalar]
-    if context.used[0] > ARRAY_BYTES:
-        offender = f"local arrays take {context.used[0]} bytes, over {ARRAY_BYTES}"
+    context.array_bytes[0] += stmt.size * _BYTES[stmt.scalar]
+    if context.array_bytes[0] > MAX_ARRAY_BYTES:
+        offender = f"local arrays take {context.array_bytes[0]} bytes, over {MAX_ARRAY_BYTES}"
         raise _illegal(f"{offender}: pass {stmt.name} as a buffer", context)
     context.scope[stmt.name] = Binding("buffer", Type(stmt.scalar), writable=True)
 
@@ -456,7 +450,7 @@ def _type(expr: Expr, context: _Context) -> Type:
 
 
 def _typed(context: _Context, check: Callable[..., Any], *arguments: Any) -> Any:
-    """Call `check` and add the place to what it complains about."""
+    """Call `check`, and prefix its errors with the path of the statement."""
     try:
         return check(*arguments)
     except IllegalSchedule as error:
@@ -493,4 +487,4 @@ def _title(stmt: Stmt) -> str:
 
 
 def _illegal(message: str, context: _Context) -> IllegalSchedule:
-    return IllegalSchedule(f"{' / '.join(context.place)}: {message}")
+    return IllegalSchedule(f"{' / '.join(context.path)}: {message}")
