@@ -1,9 +1,4 @@
-"""In which order the unknowns of an iteration lie in memory.
-
-Two steps of x -> M x + g at a time, for as many columns as are still wanted.
-
-How two steps of an iteration are computed: fused or not, and in which order the unknowns lie.
-"""
+"""Two steps of x -> M x + g at a time: the numbering of the unknowns, the iterates, and the choice of a plan."""
 
 import time
 from dataclasses import dataclass
@@ -19,18 +14,18 @@ from sparloom.sparse import SparseMatrix
 from sparloom.tuning import Decision, Effort, Fuse, PairPlan, PlanCache, PlanKey, Problem, Trial, plan_pair, race
 from sparloom.tuning.load import watch_load
 
-__all__ = ["NUMBERINGS", "Numbering", "Planned", "Planner", "Sweeps"]
+__all__ = ["NUMBERINGS", "Numbering", "SweepPlan", "SweepPlanner", "Sweeps"]
 
 NUMBERINGS = ("natural", "bandwidth")
 
 
 @dataclass(frozen=True)
 class Numbering:
-    """M with its rows and columns in an order.
+    """M with its rows and columns reordered.
 
     Args:
         name: one of `NUMBERINGS`.
-        order: (n,) int32, the old number of each new row; None: as they are.
+        order: (n,) int32, the old number of each new row; None for natural order.
     """
 
     name: str
@@ -39,48 +34,48 @@ class Numbering:
 
     @classmethod
     def of(cls, name: str, matrix: SparseMatrix) -> "Numbering":
-        """Number rows "natural", as they are, or "bandwidth", by reverse Cuthill-McKee."""
+        """Number the rows: "natural" keeps them, "bandwidth" uses reverse Cuthill-McKee."""
         if name == "natural":
             return cls(name, matrix, None)
         order = bandwidth_order(matrix.pattern)
-        moved = Reordered.of(matrix.pattern, order)
-        return cls(name, SparseMatrix(moved.pattern, moved.values(matrix.values), matrix.dtype), order)
+        reordered = Reordered.of(matrix.pattern, order)
+        return cls(name, SparseMatrix(reordered.pattern, reordered.values(matrix.values), matrix.dtype), order)
 
-    def taken(self, rows: np.ndarray) -> np.ndarray:
-        """Bring rows of a dense array into the order."""
+    def permute(self, rows: np.ndarray) -> np.ndarray:
+        """Permute the rows of a dense array to this numbering."""
         return rows if self.order is None else rows[self.order]
 
-    def given_back(self, rows: np.ndarray) -> np.ndarray:
-        """Bring rows of a dense array back."""
+    def unpermute(self, rows: np.ndarray) -> np.ndarray:
+        """Permute the rows of a dense array back to natural order."""
         if self.order is None:
             return rows
-        back = np.empty_like(rows)
-        back[self.order] = rows
-        return back
+        natural = np.empty_like(rows)
+        natural[self.order] = rows
+        return natural
 
 
 class Sweeps:
-    """The iterates of x -> M x + g, two at a time from x = 0, and how far the first of both goes.
+    """The iterates of x -> M x + g, two steps at a time from x = 0, with the change in the first of both steps.
 
-    Three arrays of the shape of g are allocated here and none later: they change places.
+    The constructor allocates three arrays of the shape of g, which are swapped later.
 
     Args:
-        executor: of SpMM-SpMM with addends, scheduled for M.
+        executor: for SpMM-SpMM with addends, with a schedule for M.
         matrix: M (n, n).
-        constant: g (n, columns), of the type of M; copied.
+        constant: g (n, columns), of the type of M; it is copied.
     """
 
     def __init__(self, executor: Executor, matrix: SparseMatrix, constant: np.ndarray) -> None:
         self._executor = executor
         self._matrix = matrix
         self._columns = constant.shape[1]
-        self._now, self._next, self._constant = (aligned((constant.size,), matrix.dtype.type) for _ in range(3))
+        self._current, self._latest, self._constant = (aligned((constant.size,), matrix.dtype.type) for _ in range(3))
         self._shaped(self._constant)[...] = constant
         self._bind()
         self.restart()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Give what copies and pickles hold: the iterates, without calls bound to these arrays."""
+        """Copy and pickle the iterates without the calls that are bound to their arrays."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_calls", "_changes")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -88,46 +83,46 @@ class Sweeps:
         self._bind()
 
     @property
-    def now(self) -> np.ndarray:
-        """The iterate (n, columns) from which the last `advance` went; not to be changed."""
-        return self._shaped(self._now)
+    def current(self) -> np.ndarray:
+        """The iterate (n, columns) before the last `advance`; read-only."""
+        return self._shaped(self._current)
 
     @property
-    def reached(self) -> np.ndarray:
-        """The iterate (n, columns) at which it arrived; not to be changed."""
-        return self._shaped(self._next)
+    def latest(self) -> np.ndarray:
+        """The iterate (n, columns) after the last `advance`; read-only."""
+        return self._shaped(self._latest)
 
     def restart(self) -> None:
-        """Begin again at 0, with the columns that are left."""
-        self._now.fill(0)
-        self._next.fill(0)
+        """Start again at x = 0, with the remaining columns."""
+        self._current.fill(0)
+        self._latest.fill(0)
 
     def advance(self) -> np.ndarray:
-        """Make two steps from where the last call arrived, at first from 0.
+        """Take two steps.
 
         Returns:
-            (columns,) float64, ‖M x + g − x‖₂ of every column of x = `now`.
+            (columns,) float64, ‖M x + g − x‖₂ for each column of x = `current`.
         """
-        self._now, self._next = self._next, self._now
+        self._current, self._latest = self._latest, self._current
         self._calls.reverse()
         self._calls[0]()
         return np.sqrt(self._changes.sum(axis=0, dtype=np.float64))
 
-    def keep(self, columns: np.ndarray) -> None:
-        """Go on with these columns only, in this order, from where `advance` arrived."""
-        wide = self._shaped(self._next), self._shaped(self._constant)
+    def select_columns(self, columns: np.ndarray) -> None:
+        """Continue with these columns only, in this order, from `latest`."""
+        wide = self._shaped(self._latest), self._shaped(self._constant)
         self._columns = columns.size
-        for source, free in zip(wide, (self._now, self._next), strict=True):
+        for source, free in zip(wide, (self._current, self._latest), strict=True):
             np.take(source, columns, axis=1, out=self._shaped(free), mode="clip")
-        self._now, self._next, self._constant = self._constant, self._now, self._next
+        self._current, self._latest, self._constant = self._constant, self._current, self._latest
         self._bind()
 
-    def _shaped(self, room: np.ndarray) -> np.ndarray:
-        return room[: self._matrix.pattern.rows * self._columns].reshape(-1, self._columns)
+    def _shaped(self, buffer: np.ndarray) -> np.ndarray:
+        return buffer[: self._matrix.pattern.rows * self._columns].reshape(-1, self._columns)
 
     def _bind(self) -> None:
         self._changes = np.zeros((self._executor.schedule.tiles[0], self._columns), self._matrix.dtype)
-        self._calls = [self._bound(self._now, self._next), self._bound(self._next, self._now)]
+        self._calls = [self._bound(self._current, self._latest), self._bound(self._latest, self._current)]
 
     def _bound(self, start: np.ndarray, end: np.ndarray) -> NativeCall:
         constant = self._shaped(self._constant)
@@ -136,27 +131,27 @@ class Sweeps:
         return self._executor.bind(operands, self._shaped(end), changes=self._changes)
 
 
-GUARD = 0.97  # of the time of the plain program, which is not fused and leaves the order, that another one must need
+GUARD = 0.97  # a plan must take less than this share of the time of the plain one, which is unfused in natural order
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A plan, and the order of unknowns that it is for."""
+class SweepPlan:
+    """A plan and its numbering of the unknowns."""
 
     numbering: Numbering
     plan: PairPlan
 
 
-class Planner:
-    """Plans two steps with M; each kind of plan by `plan_pair`, the choice between them by a race of whole sweeps.
+class SweepPlanner:
+    """Plans two steps with M: `plan_pair` makes the candidates, and a race of whole sweeps chooses between them.
 
-    A race of its own, because sweeps meet memory in another state than one product run again and again: what one writes
-    the next reads.
+    The race is needed because successive sweeps read what the previous one wrote, whereas `plan_pair` repeats one
+    product on the same arrays, so that caches hold other data.
 
     Args:
         matrix: M.
-        columns: of the iterates.
-        threads, cache, replay_only: as of `plan_pair`.
+        columns: number of columns of the iterates.
+        threads, cache, replay_only: as for `plan_pair`.
     """
 
     def __init__(
@@ -168,8 +163,8 @@ class Planner:
         self._zeros = [aligned((matrix.pattern.rows, columns), matrix.dtype.type, zero=True) for _ in range(2)]
         self._numberings: dict[str, Numbering] = {}
 
-    def planned(self, fuse: Fuse, numbering: str) -> Planned:
-        """Plan one kind.
+    def plan(self, fuse: Fuse, numbering: str) -> SweepPlan:
+        """Plan one candidate.
 
         Args:
             numbering: one of `NUMBERINGS`.
@@ -179,36 +174,37 @@ class Planner:
         arranged = self._numberings[numbering]
         plan = plan_pair(self._op, self._operands(arranged), fuse=fuse, threads=self._threads, cache=self._cache,
                          replay_only=self._replay_only)
-        return Planned(arranged, plan)
+        return SweepPlan(arranged, plan)
 
-    def fastest(self, fuse: Fuse) -> Planned:
-        """Find which was the fastest when it was decided, or decide.
+    def fastest(self, fuse: Fuse) -> SweepPlan:
+        """Return the fastest candidate, from the cache or by a race.
 
         Args:
-            fuse: "always": of the fused ones; "auto": of all, if it is clearly faster than the plain one.
+            fuse: "always" considers fused candidates only; "auto" all of them, and prefers the plain one unless another
+                is clearly faster.
 
         Raises:
-            NotDecided: nothing is kept, and nothing may be measured.
+            NotDecided: the cache holds no decision, and `replay_only` forbids measuring.
         """
         natural = Numbering.of("natural", self._matrix)
         key = PlanKey.of(Problem.of(self._op, self._operands(natural)), threads=self._threads, fuse=f"sweeps {fuse}")
         kept = self._cache.find(key)
-        if kept is not None and kept[1].reason in _names(fuse):
-            return self.planned(*kept[1].reason.split())
+        if kept is not None and kept[1].reason in _candidate_names(fuse):
+            return self.plan(*kept[1].reason.split())
         if self._replay_only:
             raise NotDecided(f"which sweeps of {self._matrix.pattern} are the fastest: plan once without replay_only")
         start = time.perf_counter()
-        rivals = {name: self.planned(*name.split()) for name in _names(fuse)}
+        candidates = {name: self.plan(*name.split()) for name in _candidate_names(fuse)}
         watch = watch_load(keep_busy=self._cache.keep_busy)
         with watch.over():
-            run = race([Sweeps(rival.plan.executor, rival.numbering.matrix, self._zeros[1]).advance
-                        for rival in rivals.values()], effort=Effort(), clock=time.perf_counter)
-        best, names = [min(seconds, default=np.inf) for seconds in run.seconds], list(rivals)
+            run = race([Sweeps(candidate.plan.executor, candidate.numbering.matrix, self._zeros[1]).advance
+                        for candidate in candidates.values()], effort=Effort(), clock=time.perf_counter)
+        best, names = [min(seconds, default=np.inf) for seconds in run.seconds], list(candidates)
         winner = names[run.winner] if best[run.winner] < GUARD * best[0] or fuse != "auto" else names[0]
         trials = tuple(Trial(name, seconds) for name, seconds in zip(names, run.seconds, strict=True))
-        self._cache.keep(key, rivals[winner].plan.choice, Decision(
+        self._cache.keep(key, candidates[winner].plan.choice, Decision(
             "measured", winner, trials, run.executions, time.perf_counter() - start), busy=watch.close())
-        return rivals[winner]
+        return candidates[winner]
 
     def _operands(self, numbering: Numbering) -> Operands:
         start, constant = self._zeros
@@ -216,7 +212,7 @@ class Planner:
         return Operands(matrix, {"C": start, "F": constant, "G": constant}, right=matrix)
 
 
-def _names(fuse: Fuse) -> tuple[str, ...]:
-    """Kinds of plans, the plain one first."""
+def _candidate_names(fuse: Fuse) -> tuple[str, ...]:
+    """List the candidates, the plain one first."""
     kinds = ("never", "always") if fuse == "auto" else (fuse,)
     return tuple(f"{kind} {numbering}" for kind in kinds for numbering in NUMBERINGS)

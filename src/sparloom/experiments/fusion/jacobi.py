@@ -96,7 +96,7 @@ class TwoSteps:
 
 def ours(solver: JacobiSolver, sweeps: Sweeps) -> TwoSteps:
     """Our own, the change from one iterate to the next included."""
-    return TwoSteps(sweeps.advance, lambda: solver.numbering.given_back(sweeps.reached))
+    return TwoSteps(sweeps.advance, lambda: solver.numbering.unpermute(sweeps.latest))
 
 
 def same_tiles(solver: JacobiSolver, constant: np.ndarray) -> TwoSteps:
@@ -105,7 +105,7 @@ def same_tiles(solver: JacobiSolver, constant: np.ndarray) -> TwoSteps:
     if executor.order is not None:
         raise Unsupported("tiles in another order than that in memory: separating them needs the pattern in that order")
     unfused = replace(executor, schedule=separated(executor.schedule, matrix.pattern))
-    return ours(solver, Sweeps(unfused, matrix, solver.numbering.taken(constant)))
+    return ours(solver, Sweeps(unfused, matrix, solver.numbering.permute(constant)))
 
 
 def peer(name: str, matrix: SparseMatrix, constant: np.ndarray, *, threads: int) -> TwoSteps:
