@@ -1,7 +1,6 @@
 """Ragged programs beside their peers, on tiny cases: what is written, and that a killed run goes on."""
 
 import json
-import time
 from functools import partial
 
 import numpy as np
@@ -13,7 +12,7 @@ from sparloom.errors import Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ragged import LengthCorpus
 from sparloom.report import ragged_metrics
-from sparloom.tasks import BenchRagged, bench_ragged
+from sparloom.tasks import BenchRagged, bench_ragged, ragged_peers
 from sparloom.tasks.encoder_peers import RAGGED_PEERS, micro_batch_peers
 from sparloom.tasks.packed_inputs import PackedInputs, attention_module
 from sparloom.tasks.padded_peers import padded
@@ -119,10 +118,11 @@ def test_of_a_group_the_fastest_form_takes_part():
     assert set(found.left_out) < {f"micro_batches {form}" for form in forms}
 
 
-def test_nobody_is_far_behind_a_group_apart():
+def test_nobody_is_far_behind_a_group_apart(monkeypatch):
     inputs = PackedInputs.drawn(attention_module(16, 2, seed=0), [5, 2, 3], seed=0)
-    right = padded(inputs)
-    groups = {name: {name: partial(delayed, right, seconds)}
+    right, clock = padded(inputs), Clock()
+    monkeypatch.setattr(ragged_peers, "time", clock)
+    groups = {name: {name: partial(delayed, right, clock, seconds)}
               for name, seconds in {"kept": 0.001, "public": 0.03, "slow": 0.3}.items()}
     assert list(prepare_peers(inputs, groups, always=()).chosen) == ["kept"]
     found = prepare_peers(inputs, groups, always=(), apart=("kept",))
@@ -131,9 +131,18 @@ def test_nobody_is_far_behind_a_group_apart():
     assert list(prepare_peers(inputs, groups, always=(), apart=("slow",)).chosen) == ["kept"]
 
 
-def delayed(peer: Peer, seconds: float, _) -> Peer:
+class Clock:
+    """A clock that stands still unless a peer runs."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def delayed(peer: Peer, clock: Clock, seconds: float, _) -> Peer:
     def run():
-        time.sleep(seconds)
+        clock.now += seconds
         return peer.run()
 
     return Peer(run, peer.unpack)
