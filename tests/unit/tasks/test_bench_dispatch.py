@@ -1,5 +1,6 @@
 """Input-aware operations beside their peers, on tiny cases: what is written, and that a killed run goes on."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -86,6 +87,13 @@ def test_results_that_differ_are_told_apart():
 
 def test_a_peak_is_what_a_call_takes():
     assert 30e6 < peak_bytes(lambda: np.ones(40 << 20, np.uint8)) < 60e6
+
+
+def test_objects_that_are_frozen_stay_so_while_a_peak_is_taken():
+    gc.freeze()
+    before = gc.get_freeze_count()
+    peak_bytes(lambda: None)
+    assert gc.get_freeze_count() >= before
 
 
 def test_a_peak_is_the_same_where_freed_memory_is_kept():
