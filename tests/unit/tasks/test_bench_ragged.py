@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from kernel_cache import beside_kernels
 
 from sparloom.errors import Unsupported
 from sparloom.measure import TimingProtocol
@@ -29,7 +30,7 @@ TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitio
 def _own_cache(tmp_path_factory):
     before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("SPARLOOM_CACHE", str(beside_kernels(tmp_path_factory.mktemp("cache"))))
         yield
     torch.set_num_threads(before)
 
