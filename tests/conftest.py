@@ -33,12 +33,17 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def run_command() -> Iterator[list[str]]:
-    """The command that run.py is started with, for processes that are not signalled: modules are there already."""
+def python_of_runs() -> Iterator[list[str]]:
+    """The command in place of `python` that run.py is started with where it is not signalled: modules are loaded."""
     modules = ("hydra._internal.hydra", "hydra.core.override_parser.overrides_parser", "sparloom.cli",
                "sparloom.report", "sparloom.tasks.finetune", "sparloom.tasks.pretrain", "pyarrow.parquet")
     with warm_python(modules) as command:
-        yield [*command, str(Path(__file__).parents[1] / "run.py")]
+        yield command
+
+
+@pytest.fixture(scope="session")
+def run_command(python_of_runs: list[str]) -> list[str]:
+    return [*python_of_runs, str(Path(__file__).parents[1] / "run.py")]
 
 
 @pytest.fixture(scope="session")
