@@ -23,7 +23,7 @@ __all__ = ["KILLS", "PROCESSES", "THREADS", "decide_all", "problems"]
 PROCESSES, KILLS, THREADS = 8, 40, 1
 LONGEST_PAUSE = 0.05  # seconds between kills
 POLICY = CsrPolicy(least_nonzeros=200, least_seconds=0, runs=1e6, effort=Effort(
-    candidates=2, repetitions=1, pairs=(1, 2), executions=6, seconds=0.05, short_seconds=1e-6))
+    candidates=2, repetitions=1, pairs=(1, 2), executions=6, seconds=60.0, short_seconds=1e-6))
 
 
 class Reporting(PlanCache):

@@ -135,11 +135,13 @@ def peak_bytes(call: Callable[[], Any], forget: Callable[[], None] = lambda: Non
         Unsupported: the system does not count.
     """
     gc.collect()
+    frozen = gc.get_freeze_count()
     gc.freeze()  # what lives already is not looked through again, a quarter of a second each time
     try:
         return int(statistics.median(_one_peak(call, forget) for _ in range(RUNS)))
     finally:
-        gc.unfreeze()
+        if not frozen:  # objects that the caller has frozen stay so
+            gc.unfreeze()
 
 
 def give_back() -> None:

@@ -31,9 +31,9 @@ ATTENTION = AttentionProgram(lanes=16, vector=2, packs=2, group=2, groups=8, bal
 PARTS = 8  # of all sources, compiled one after the other
 
 
-def compile_or_skip(text: str) -> None:
+def compile_or_skip(text: str, *options: str) -> None:
     try:
-        check_cuda(text)
+        check_cuda(text, options=options)
     except Unsupported as error:
         pytest.skip(str(error))
 
@@ -83,7 +83,7 @@ def test_every_configuration_compiles(place):
     for made in _programs():
         texts[made.text.replace(f"#define THREADS {made.threads}\n", "")] = made.text
     chosen = [texts[body] for body in sorted(texts)][place::PARTS]
-    compile_or_skip("".join(_apart(text, number) for number, text in enumerate(chosen)))
+    compile_or_skip("".join(_apart(text, number) for number, text in enumerate(chosen)), "--Ofast-compile=max")
 
 
 def _programs() -> Iterator[SpmmProgram | SddmmProgram | AttentionProgram]:
