@@ -82,7 +82,7 @@ class IdentityCache(Generic[Value]):
         self._capacity = capacity
         self._entries: OrderedDict[tuple[Any, ...], tuple[tuple[weakref.ref, ...], Value]] = OrderedDict()
 
-    def find(
+    def get(
         self, arguments: Mapping[str, Any], make: Callable[[], Value], arrays: Sequence[Any] | None = None,
     ) -> Value:
         """Return the value for arguments with these index arrays, shapes and scalars; make it if it is missing.
@@ -100,12 +100,14 @@ class IdentityCache(Generic[Value]):
                 self._entries.popitem(last=False)
         return value
 
-    def review(self, arrays: Sequence[Any], is_valid: Callable[[Value], bool]) -> None:
+    def invalidate(self, arrays: Sequence[Any], is_valid: Callable[[Value], bool]) -> None:
         """Drop the entries for these index arrays, whatever the other arguments, that are no longer valid."""
         prefix = tuple(map(id, arrays))
         for key, (_, value) in list(self._entries.items()):
             if key[:len(prefix)] == prefix and not is_valid(value):
                 self._entries.pop(key, None)
+
+    find, review = get, invalidate
 
     def _key(self, arrays: Sequence[Any], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
         return (*map(id, arrays), *(_description(value) for value in arguments.values()))

@@ -201,7 +201,7 @@ class ProductRunner:
             The result; None, with nothing run, if the kernels do not apply: the loops do not cover whole matrices, the
             columns of a sparse row do not increase, or an operand is empty.
         """
-        matrices = self._matrices.find(arguments, lambda: self._find(arguments))
+        matrices = self._matrices.get(arguments, lambda: self._find(arguments))
         if matrices is None:
             return None
         operands = self._operands(arguments, matrices.patterns)
