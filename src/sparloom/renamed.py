@@ -17,6 +17,18 @@ RENAMED: dict[str, str] = {  # old full name, with its package of today -> new f
     "sparloom.platforms.cublas_strmm": "sparloom.baselines.cublas_strmm",
     "sparloom.experiments.Learning": "sparloom.experiments.LearnerConfig",
     "sparloom.fusion.LEAST_FUSED_RATIO": "sparloom.fusion.MIN_FUSED_RATIO",
+    "sparloom.tuning.Effort": "sparloom.tuning.MeasurementBudget",
+    "sparloom.tuning.KeptPlan": "sparloom.tuning.CacheEntry",
+    "sparloom.tuning.PairChoice": "sparloom.tuning.FusionConfig",
+    "sparloom.tuning.RaggedEffort": "sparloom.tuning.RaggedBudget",
+    "sparloom.tuning.Workshop": "sparloom.tuning.ExecutorFactory",
+    "sparloom.tuning.sparse.Contest": "sparloom.tuning.sparse.CandidateSet",
+    "sparloom.tuning.sparse.CpuPlace": "sparloom.tuning.sparse.CpuBackend",
+    "sparloom.tuning.sparse.CudaPlace": "sparloom.tuning.sparse.CudaBackend",
+    "sparloom.tuning.sparse.CudaSwitches": "sparloom.tuning.sparse.CudaSettings",
+    "sparloom.tuning.sparse.Place": "sparloom.tuning.sparse.Backend",
+    "sparloom.tuning.sparse.Proposals": "sparloom.tuning.sparse.CandidateSource",
+    "sparloom.tuning.sparse.Switches": "sparloom.tuning.sparse.Settings",
 }
 
 

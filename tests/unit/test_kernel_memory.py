@@ -73,15 +73,15 @@ print("alive")
 """
 
 NO_THREADS = BEGIN + """
-from sparloom.tuning.sparse.cpu_place import CpuPlace
-from sparloom.tuning.sparse.replay import NativeReplay
+from sparloom.tuning.sparse import CpuBackend
+from sparloom.tuning.sparse.backend import NativeReplay
 from sparloom.ir import I64, For, Kernel, Param, Ref, Store
 from sparloom.jit import compile_c
 from sparloom.ops import Operands, SpMM
 from sparloom.sparse import Pattern, SparseMatrix
 
 def replay(threads):
-    place = CpuPlace(threads)
+    place = CpuBackend(threads)
     return NativeReplay(place.kernels(SpMM(), 1), place.safe(SpMM(), operands))
 
 rng = np.random.default_rng(0)

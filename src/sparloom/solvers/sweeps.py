@@ -11,8 +11,21 @@ from sparloom.fusion import Executor, Reordered, bandwidth_order
 from sparloom.jit import NativeCall, aligned
 from sparloom.ops import Operands, SpmmSpmm
 from sparloom.sparse import SparseMatrix
-from sparloom.tuning import Decision, Effort, Fuse, PairPlan, PlanCache, PlanKey, Problem, Trial, plan_pair, race
-from sparloom.tuning.load import watch_load
+from sparloom.tuning import (
+    Decision,
+    Fuse,
+    MeasurementBudget,
+    PairPlan,
+    PlanCache,
+    PlanKey,
+    Problem,
+    Trial,
+    get_pair,
+    plan_pair,
+    put_pair,
+    race,
+    watch_load,
+)
 
 __all__ = ["NUMBERINGS", "Numbering", "SweepPlan", "SweepPlanner", "Sweeps"]
 
@@ -188,7 +201,7 @@ class SweepPlanner:
         """
         natural = Numbering.of("natural", self._matrix)
         key = PlanKey.of(Problem.of(self._op, self._operands(natural)), threads=self._threads, fuse=f"sweeps {fuse}")
-        kept = self._cache.find(key)
+        kept = get_pair(self._cache, key)
         if kept is not None and kept[1].reason in _candidate_names(fuse):
             return self.plan(*kept[1].reason.split())
         if self._replay_only:
@@ -198,11 +211,11 @@ class SweepPlanner:
         watch = watch_load(keep_busy=self._cache.keep_busy)
         with watch.over():
             run = race([Sweeps(candidate.plan.executor, candidate.numbering.matrix, self._zeros[1]).advance
-                        for candidate in candidates.values()], effort=Effort(), clock=time.perf_counter)
+                        for candidate in candidates.values()], effort=MeasurementBudget(), clock=time.perf_counter)
         best, names = [min(seconds, default=np.inf) for seconds in run.seconds], list(candidates)
         winner = names[run.winner] if best[run.winner] < GUARD * best[0] or fuse != "auto" else names[0]
         trials = tuple(Trial(name, seconds) for name, seconds in zip(names, run.seconds, strict=True))
-        self._cache.keep(key, candidates[winner].plan.choice, Decision(
+        put_pair(self._cache, key, candidates[winner].plan.choice, Decision(
             "measured", winner, trials, run.executions, time.perf_counter() - start), busy=watch.close())
         return candidates[winner]
 

@@ -25,7 +25,7 @@ from sparloom.ops import SDDMM, CsrAttention, SpMM, assert_rows_close
 from sparloom.platforms import CpuKernels
 from sparloom.report import MAKING, decision_regret, dispatch_metrics
 from sparloom.sparse import Pattern, SparseMatrix, SyntheticCorpus
-from sparloom.tuning.sparse import CpuPlace, CsrDecider, CsrPolicy
+from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
@@ -206,13 +206,13 @@ def test_calls_are_made_until_it_is_decided_and_the_cost_is_what_programs_that_k
     assert row["origin"] == "measured"
     assert row["calls"] == row["decision_executions"] > 3
     assert len(races) == 1  # the programs after the first one find the decision
-    (found,) = kept_files(tmp_path / "plans", "schedule")
+    (found,) = kept_files(tmp_path / "plans", "csr")
     assert row["choice"] in text_of(found)
 
 
 def test_a_wrong_method_of_ours_ends_the_run(tmp_path, monkeypatch):
     operands = OPS["spmm"].operands(ones(), 8, seed=0)
-    known = ReferenceRows(OPS["spmm"], operands, CpuPlace(1))
+    known = ReferenceRows(OPS["spmm"], operands, CpuBackend(1))
     right = OPS["spmm"].oracle(operands).astype(np.float32)
     out = np.zeros_like(right)
     check_own({"new": BoundMethod(right.copy), "into": BoundMethod(lambda: out.__setitem__(..., right), out)}, known)

@@ -13,11 +13,11 @@ from sparloom.measure import TimingProtocol
 from sparloom.ragged import PANEL, LengthCorpus
 from sparloom.report import schedule_metrics, schedule_tables
 from sparloom.space import EncoderSpace
-from sparloom.tuning import Effort, RaggedChoice, RaggedEffort, product_operators, token_operators
+from sparloom.tuning import MeasurementBudget, RaggedBudget, RaggedChoice, product_operators, token_operators
 
 TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
                         retakes=0, seed=0)
-QUICK = RaggedEffort(sample=1, proposed=1, race=Effort(repetitions=1, seconds=0.2, pairs=(2, 2)))
+QUICK = RaggedBudget(sample=1, proposed=1, race=MeasurementBudget(repetitions=1, seconds=0.2, pairs=(2, 2)))
 
 
 @pytest.fixture(autouse=True, scope="module")

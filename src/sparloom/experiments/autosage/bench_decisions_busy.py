@@ -23,8 +23,8 @@ from sparloom.errors import NotDecided
 from sparloom.experiments.harness import CaseJournal, alone, commit, journal_folder
 from sparloom.files import atomic_path
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning import PlanCache
-from sparloom.tuning.load import KEEP_BUSY, LoadWatch
+from sparloom.tuning import LoadWatch, PlanCache
+from sparloom.tuning.machine import KEEP_BUSY
 from sparloom.tuning.sparse import CsrPlan, Prepared
 
 __all__ = ["BenchDecisionsBusy", "BusyCase"]

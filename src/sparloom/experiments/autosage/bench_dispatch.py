@@ -40,7 +40,7 @@ from sparloom.platforms import CupyGpu, Gpu, keep_threads_awake
 from sparloom.report import device_dispatch_metrics, dispatch_metrics, dispatch_tables, draw_dispatch
 from sparloom.sparse import Corpus, MatrixEntry, SparseMatrix
 from sparloom.tuning import PlanCache
-from sparloom.tuning.sparse import CsrPolicy, CudaPlace
+from sparloom.tuning.sparse import CsrPolicy, CudaBackend
 
 __all__ = ["BenchDispatch", "BenchDispatchCuda"]
 
@@ -230,7 +230,7 @@ class BenchDispatchCuda:
         Raises:
             Unsupported: there is no GPU, or CuPy is missing; names the remedy. Or no case could be timed.
         """
-        where = CudaPlace(self.gpu or CupyGpu.current(), CUDA_SPARSE_LIBRARIES)
+        where = CudaBackend(self.gpu or CupyGpu.current(), CUDA_SPARSE_LIBRARIES)
         signature = dict(where.gpu.signature())
         entries = {entry.name: entry for entry in spread_out(self.corpus.entries(), self.count)}
         planned = dispatch_cases(list(entries.values()), self.ops, memory_bytes=self.memory_bytes)

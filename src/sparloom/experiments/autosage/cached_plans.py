@@ -14,8 +14,8 @@ from rich.table import Table
 
 from sparloom import log
 from sparloom.files import write_json
-from sparloom.tuning import KeptPlan, PlanCache, Pruning, list_plans, prune_plans
-from sparloom.tuning.sparse import Switches
+from sparloom.tuning import CacheEntry, PlanCache, Pruning, list_plans, prune_plans
+from sparloom.tuning.sparse import Settings
 
 __all__ = ["Plans"]
 
@@ -60,16 +60,16 @@ class Plans:
 
 
 def _default_folder() -> Path:
-    return Switches.from_environment().cache_dir or PlanCache.of_this_user().folder
+    return Settings.from_environment().cache_dir or PlanCache.of_this_user().folder
 
 
-def _written(plan: KeptPlan) -> dict[str, Any]:
+def _written(plan: CacheEntry) -> dict[str, Any]:
     fields = asdict(plan)
     del fields["stamp"]
     return {**fields, "path": str(plan.path)}
 
 
-def _table(plans: Sequence[KeptPlan], gone: Collection[Path]) -> Table:
+def _table(plans: Sequence[CacheEntry], gone: Collection[Path]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("kind", "op", "pattern", "shapes", "threads"):
         table.add_column(heading, overflow="fold")

@@ -23,7 +23,7 @@ from sparloom.jit import aligned
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, assert_few_close, few_rows
 from sparloom.platforms import CpuKernels
 from sparloom.sparse import MatrixEntry
-from sparloom.tuning.sparse import CsrPlan, Place, Prepared
+from sparloom.tuning.sparse import Backend, CsrPlan, Prepared
 
 __all__ = [
     "CANDIDATES", "DECISIONS", "OPS", "PER_CASE", "TRAINING", "BoundMethod", "DispatchCase", "ReferenceRows",
@@ -123,7 +123,7 @@ class ReferenceRows:
         where: operands and results lie.
     """
 
-    def __init__(self, op: Op, operands: Operands, where: Place) -> None:
+    def __init__(self, op: Op, operands: Operands, where: Backend) -> None:
         pattern = operands.matrix.pattern
         rows = few_rows(pattern)
         self._op, self._where, self._few = op, where, where.few(operands, rows, op.name)

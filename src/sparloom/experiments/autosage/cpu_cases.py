@@ -40,8 +40,8 @@ from sparloom.models.performance import load_performance
 from sparloom.ops import Operands
 from sparloom.platforms import CpuKernels, interleaved, reallocated
 from sparloom.sparse import MatrixEntry, Pattern, SparseMatrix
-from sparloom.tuning import PlanCache
-from sparloom.tuning.sparse import CpuPlace, CsrPolicy, Library, Prepared, Proposals, prepare
+from sparloom.tuning import PlanCache, machine_rates, put_rates
+from sparloom.tuning.sparse import CandidateSource, CpuBackend, CsrPolicy, Library, Prepared, prepare
 
 __all__ = ["DispatchBench", "PolicyVariant", "ready_variants"]
 
@@ -70,7 +70,7 @@ class PolicyVariant:
             MissingArtifact: a file is not there; names the command that makes it.
             SchemaError: a file holds something else.
         """
-        source = Proposals.of(self.shortlist, self.model)
+        source = CandidateSource.of(self.shortlist, self.model)
         if source.kind == "trees":
             return frozenset(name for folder in source.files for name in load_performance(folder).folds)
         notes = [load_checkpoint(path, kind="cognate").notes for path in source.files]
@@ -170,7 +170,7 @@ class DispatchBench:
         op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
         ready = self._prepared(operands.matrix, cache=self._kept(case), policy=self.policy, replay_only=True)
         bound = bind_methods(ready, ready.plan(case.op, **operands.dense), op, operands)
-        known = ReferenceRows(op, operands, CpuPlace(self.threads))
+        known = ReferenceRows(op, operands, CpuBackend(self.threads))
         check_own(bound, known)
         own, failed = {name: call.run for name, call in bound.items()}, {}
         peers = self._peers(case.op, operands, known, failed)
@@ -259,7 +259,8 @@ class DispatchBench:
         make as many calls.
         """
         if cache.folder is not None:
-            cache.keep_rates(self.threads, PlanCache(self.plans, keep_busy=True).rates(self.threads))
+            rates = machine_rates(PlanCache(self.plans, keep_busy=True), threads=self.threads)
+            put_rates(cache, rates, threads=self.threads)
         given, out = operands.matrix.to_scipy(), CpuKernels(self.threads, operands.width).family(
             OPS[op](self.heads)).result(operands)
         out.fill(0)

@@ -28,7 +28,7 @@ from sparloom.ops import Op, Operands
 from sparloom.platforms import DeviceKernels, interleaved_on_device
 from sparloom.sparse import SparseMatrix
 from sparloom.tuning import PlanCache
-from sparloom.tuning.sparse import CsrPlan, CsrPolicy, CudaPlace, Library, Prepared
+from sparloom.tuning.sparse import CsrPlan, CsrPolicy, CudaBackend, Library, Prepared
 
 __all__ = ["GATHERING_THERE", "SPARSE_DEVICE_PEERS", "DeviceDispatchBench"]
 
@@ -104,7 +104,7 @@ class DeviceDispatchBench:
         seed: of operands.
     """
 
-    where: CudaPlace
+    where: CudaBackend
     device: torch.device
     timing: TimingProtocol
     heads: int

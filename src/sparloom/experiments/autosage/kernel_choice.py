@@ -32,8 +32,8 @@ from sparloom.report import (
 )
 from sparloom.space import Config
 from sparloom.sparse import Corpus, Pattern, SparseMatrix
-from sparloom.tuning import search as portfolio
-from sparloom.tuning.sparse import Contest, CpuPlace, CsrPolicy, sample_rows
+from sparloom.tuning import portfolio
+from sparloom.tuning.sparse import CandidateSet, CpuBackend, CsrPolicy, sample_rows
 
 __all__ = ["CheckProbe", "ChooseKernels"]
 
@@ -100,19 +100,19 @@ class CheckProbe:
 
     def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
         """Time kernels on all rows, then on each sample."""
-        op, place = OPS[case.op](self.heads), CpuPlace(self.threads)
+        op, place = OPS[case.op](self.heads), CpuBackend(self.threads)
         operands = op.operands(load(case.matrix), case.width, self.seed)
         configs = self._configs(place, op, operands)
         known = {"op": case.op, "matrix": case.matrix, "width": case.width, "nnz": operands.matrix.pattern.nnz}
         found = []
         for sample, share, draw, parts in self._samples(op, operands, case.width):
             nonzeros = sum(part.matrix.pattern.nnz for part in parts)
-            taken = self._timed(Contest(op, place, configs, {}, parts))
+            taken = self._timed(CandidateSet(op, place, configs, {}, parts))
             found += [{**known, "sample": sample, "share": share, "draw": draw, "sampled": nonzeros, "config": name,
                        **statistics_of(each)} for name, each in taken.items()]
         return found
 
-    def _configs(self, place: CpuPlace, op: Op, operands: Operands) -> list[Config]:
+    def _configs(self, place: CpuBackend, op: Op, operands: Operands) -> list[Config]:
         """Take the safe configuration, then others at random."""
         safe = place.safe(op, operands)
         others = [config for config in place.configs(op, operands, sampled=True) if config != safe]
@@ -135,7 +135,7 @@ class CheckProbe:
                     ones = SparseMatrix(thinned, np.ones(thinned.nnz, np.float32))
                     yield "subgraph", share, draw, [op.operands(ones, width, self.seed)]
 
-    def _timed(self, contest: Contest) -> Mapping[str, Measurement]:
+    def _timed(self, contest: CandidateSet) -> Mapping[str, Measurement]:
         calls = {name: contest.call(number) for number, name in enumerate(contest.names)}
         return interleaved(calls, self.timing, threads=self.threads, settle=0.0)
 
@@ -206,7 +206,7 @@ class ChooseKernels:
         return [seconds.columns[place] for place in portfolio(seconds.to_numpy(), self.most)]
 
     def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
-        op, place = OPS[case.op](self.heads), CpuPlace(self.threads)
+        op, place = OPS[case.op](self.heads), CpuBackend(self.threads)
         operands: Operands = reallocated(op.operands(load(case.matrix), case.width, self.seed))
         family, safe = CpuKernels(self.threads, case.width).family(op), place.safe(op, operands).key
         result = family.result(operands)

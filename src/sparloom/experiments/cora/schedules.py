@@ -36,8 +36,8 @@ from sparloom.report import schedule_metrics, schedule_tables
 from sparloom.space import Config
 from sparloom.tuning import (
     PlanCache,
+    RaggedBudget,
     RaggedChoice,
-    RaggedEffort,
     RaggedOperator,
     choose_schedule,
     encoder_operators,
@@ -157,7 +157,7 @@ class BenchRaggedSchedules:
     batches: Sequence[int]
     products: Sequence[int]
     triangles: Sequence[int]
-    effort: RaggedEffort
+    effort: RaggedBudget
     timing: TimingProtocol
     product_timing: TimingProtocol
     threads: int

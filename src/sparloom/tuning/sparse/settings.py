@@ -1,4 +1,6 @@
-"""The environment variables AUTOSAGE_*, which change decisions without a change of the program.
+"""How decisions about one sparse operation are made.
+
+The environment variables AUTOSAGE_*, which change decisions without a change of the program.
 
 | variable | values | unset | what it does here |
 |---|---|---|---|
@@ -10,7 +12,7 @@
 | `AUTOSAGE_PROBE_MIN_ROWS` | 1, 2, ... | 20,000 nonzeros | a sample has at least so many rows of mean length |
 | `AUTOSAGE_PROBE_ITERS` | 1, 2, ... | 2; 3 on a sample | repetitions of a candidate that stays to the end |
 | `AUTOSAGE_PROBE_CAP_MS` | above 0 | 1000; 200 on a sample | half of what a race and the duel after it may take |
-| `AUTOSAGE_SHORTLIST` | estimate, all, trees, model | estimate | which kernels are worth a measurement: `Proposals` |
+| `AUTOSAGE_SHORTLIST` | estimate, all, trees, model | estimate | which kernels are measured: `CandidateSource` |
 | `AUTOSAGE_SHORTLIST_MODEL` | paths, with `:` between | | files of the learned model, where one is asked for |
 | `AUTOSAGE_MIN_PROBE_ROWS` | 0, 1, ... | 0 | smaller matrices run the baseline, unmeasured; samples are as large |
 | `AUTOSAGE_MIN_PROBE_NNZ` | 0, 1, ... | 0 | the same, in nonzeros |
@@ -34,16 +36,88 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from sparloom.space import CUDA_KERNELS, HUBS, Config
 from sparloom.sparse import Pattern
-from sparloom.tuning.plan_cache import PlanCache
-from sparloom.tuning.sparse.decide import CsrPolicy
-from sparloom.tuning.sparse.probe_log import ProbeLog
-from sparloom.tuning.sparse.proposals import SHORTLISTS, Given, Proposals, is_object
+from sparloom.tuning.cache import PlanCache
+from sparloom.tuning.racing import Guardrail, MeasurementBudget
+from sparloom.tuning.records import ProbeLog
+from sparloom.tuning.search import SHORTLISTS, CandidateSource, Given, is_object
 
-__all__ = ["CudaSwitches", "Switches"]
+__all__ = ["CsrPolicy", "CudaSettings", "Settings"]
+
+Calibration = Literal["sample", "full", "online"]
+CALIBRATIONS = get_args(Calibration)
+
+ONLINE = MeasurementBudget(candidates=6, repetitions=2, pairs=(4, 16), executions=120, seconds=1.0, tolerance=0.2)
+MAX_CONFIGS = 1000  # above the size of any space of sparse kernels on a CPU
+
+
+@dataclass(frozen=True)
+class CsrPolicy:
+    """How decisions are made.
+
+    Args:
+        share: of the nonzeros in the sample; ...
+        least_nonzeros: ... at least so many.
+        parts: of the sample, on which the winner and the best baseline meet in turn: their spread is in the verdict.
+        calibrate: "sample"; "full": measure on all rows, however long that takes; "online": let candidates compute the
+            calls of the program in turn, until it is known which is the fastest.
+        runs: of the safe configuration on all rows that all measurements may take, from beginning to end; online, that
+            candidates may take longer than it; ...
+        least_seconds: ... where that is less than this, or too few runs on the sample, nothing is measured on one.
+        effort: counted in runs on the sample: `executions` of the race and of the duel, each; twice `seconds` of both
+            together.
+        guardrail: what our kernels must pass.
+        seed: of the sample.
+    """
+
+    share: float = 0.05
+    least_nonzeros: int = 20_000
+    parts: int = 3
+    calibrate: Calibration = "sample"
+    runs: float = 7.0
+    least_seconds: float = 20e-3
+    effort: MeasurementBudget = field(default_factory=lambda: MeasurementBudget(
+        candidates=6, repetitions=3, pairs=(5, 12), executions=40, seconds=0.2, short_seconds=0.1e-3))
+    guardrail: Guardrail = field(default_factory=lambda: Guardrail(alpha=0.95))
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.calibrate not in CALIBRATIONS:
+            raise ValueError(f"calibrate={self.calibrate!r}: give one of {', '.join(CALIBRATIONS)}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share={self.share} of the nonzeros: give a number above 0, at most 1")
+        if self.parts < 1:
+            raise ValueError(f"parts={self.parts} of the sample: give at least 1")
+
+    @classmethod
+    def online(cls, **changes: Any) -> CsrPolicy:
+        """Let the calls of a program be the race.
+
+        Args:
+            changes: of these settings.
+        """
+        return cls(**{"calibrate": "online", "runs": 4.0, "effort": ONLINE, **changes})
+
+    def measuring_all(self) -> CsrPolicy:
+        """Let every configuration take part; the limits of time stay."""
+        effort = self.effort
+        return replace(self, effort=replace(effort, candidates=MAX_CONFIGS, executions=max(
+            effort.executions, MAX_CONFIGS * (effort.repetitions + 1))))
+
+    def seconds(self, run: float) -> float:
+        """How long the measurements may take where a run takes so many seconds; 0: none are made."""
+        if self.calibrate == "full":
+            return 2 * self.effort.seconds
+        allowed = min(self.runs * run, 2 * self.effort.seconds)
+        return allowed if allowed >= self.least_seconds else 0.0
+
+    def enough(self, seconds: float, runs: float, sample_seconds: float) -> bool:
+        """Tell whether so many seconds are enough for some runs on the sample that take `sample_seconds` each."""
+        return self.calibrate == "full" or seconds >= runs * max(sample_seconds, self.effort.short_seconds)
+
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +126,7 @@ ABOVE = "sparloom.tuning"  # the logger of all decisions
 
 
 @dataclass(frozen=True)
-class CudaSwitches:
+class CudaSettings:
     """What is meant for the CUDA kernels and changes nothing on a CPU; None where it is not set.
 
     Args:
@@ -84,7 +158,7 @@ class CudaSwitches:
 
 
 @dataclass(frozen=True)
-class Switches:
+class Settings:
     """What the environment asks for; None where it asks for nothing.
 
     Args:
@@ -115,10 +189,10 @@ class Switches:
     min_probe_rows: int = 0
     min_probe_nnz: int = 0
     verbose: bool = False
-    cuda: CudaSwitches = field(default_factory=CudaSwitches)
+    cuda: CudaSettings = field(default_factory=CudaSettings)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Switches:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
         """Read the variables; says once per process which of them have no effect, and which are none.
 
         Raises:
@@ -134,7 +208,7 @@ class Switches:
         for names, where in ((_CUDA_VARIABLES.keys() - _IGNORED, " on a CPU"), (_IGNORED, "")):
             if names & given.keys():
                 _warn(f"{', '.join(sorted(names & given.keys()))}: no effect{where}")
-        return cls(**_values(given, _VARIABLES), cuda=CudaSwitches(**cuda))
+        return cls(**_values(given, _VARIABLES), cuda=CudaSettings(**cuda))
 
     def plans(self) -> PlanCache:
         """Open the cache that is asked for."""
@@ -146,11 +220,11 @@ class Switches:
         """Open the log beside the decisions; None where there is to be none, or no folder."""
         return ProbeLog(plans.folder) if self.log_probes and plans.folder is not None else None
 
-    def proposals(self, shortlist: str | None = None, model: Given = None) -> Proposals:
-        """Say where shortlists come from; arguments, as of `Proposals.of`, come before what is set."""
+    def proposals(self, shortlist: str | None = None, model: Given = None) -> CandidateSource:
+        """Say where shortlists come from; arguments, as of `CandidateSource.of`, come before what is set."""
         kind = shortlist if shortlist is not None or is_object(model) else self.shortlist
         learned = kind in ("trees", "model")
-        return Proposals.of(kind, self.shortlist_model if model is None and learned else model)
+        return CandidateSource.of(kind, self.shortlist_model if model is None and learned else model)
 
     def policy(self, default: CsrPolicy, pattern: Pattern | None = None) -> CsrPolicy:
         """Change what is set, and leave the rest.

@@ -11,13 +11,19 @@ import scipy.sparse
 from sparloom.fusion import IdentityCache
 from sparloom.measure import checked_threads
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning.sparse.cuda_given import Parts, cuda_matrix, cuda_parts
-from sparloom.tuning.sparse.cuda_place import CudaPlace
-from sparloom.tuning.sparse.decide import CsrPolicy
-from sparloom.tuning.sparse.given import array_of, matrix_of
-from sparloom.tuning.sparse.origin import Origin, check_apart, origin_of
+from sparloom.tuning.sparse.cuda import CudaBackend
+from sparloom.tuning.sparse.inputs import (
+    Origin,
+    Parts,
+    array_of,
+    check_apart,
+    cuda_matrix,
+    cuda_parts,
+    matrix_of,
+    origin_of,
+)
 from sparloom.tuning.sparse.prepared import Prepared, Reduce
-from sparloom.tuning.sparse.switches import Switches
+from sparloom.tuning.sparse.settings import CsrPolicy, Settings
 
 __all__ = ["csr_attention", "prepare", "sddmm", "spmm"]
 
@@ -154,7 +160,7 @@ def _known(
         if placed is not None:
             return _known_there(placed, changed), placed[2]
         made = matrix_of(matrix, columns=columns)
-        at_once = Switches.from_environment().policy(CsrPolicy(), made.pattern)  # there is no next call to learn from
+        at_once = Settings.from_environment().policy(CsrPolicy(), made.pattern)  # there is no next call to learn from
         made, origin = origin_of(made, matrix)
         return Prepared(made, origin, threads=threads, policy=at_once), made.values
     indptr, indices, values, shape = parts
@@ -176,7 +182,7 @@ def _known(
 
 def _known_there(parts: Parts, changed: bool) -> Prepared:
     """Find what was made for index arrays on a GPU."""
-    where = CudaPlace.here()
+    where = CudaBackend.here()
     arrays = parts[:2]
     if changed:
         pattern = cuda_matrix(where.gpu, parts).pattern
@@ -186,7 +192,7 @@ def _known_there(parts: Parts, changed: bool) -> Prepared:
 
 
 def _prepared_there(parts: Parts, **options: Any) -> Prepared:
-    where = options.pop("where", None) or CudaPlace.here()
+    where = options.pop("where", None) or CudaBackend.here()
     return Prepared(cuda_matrix(where.gpu, parts), Origin(parts[:3]), where=where, **options)
 
 

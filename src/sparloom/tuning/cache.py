@@ -9,23 +9,34 @@ the entries of one bucket only, which is how it stays as fast as with an empty c
 
 SQLite would bound itself as well, but processes that write at once wait for its lock, and its write-ahead log does not
 work on network file systems, where home folders often are.
+
+Cache of decisions: key in, JSON object out. It knows neither what is decided nor how.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import re
 import secrets
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
+from time import monotonic as clock
+from typing import Any, TypeVar
 
-__all__ = ["DiskCache", "Entry", "is_entry"]
+from sparloom.errors import SchemaError
+from sparloom.jit import cache_folder
+
+__all__ = [
+    "VERSION", "DiskCache", "Entry", "OtherVersion", "PlanCache", "Summary", "entry_key", "is_entry", "parsed_entry",
+]
 
 log = logging.getLogger(__name__)
 
@@ -257,3 +268,210 @@ def _runs(process: int) -> bool:
     except OSError:
         return True  # of another user
     return True
+
+
+Read = TypeVar("Read")
+
+VERSION = 2  # of the content of an entry
+ENTRIES, MEGABYTES = "SPARLOOM_PLANS_ENTRIES", "SPARLOOM_PLANS_MB"
+DEFAULT_ENTRIES, DEFAULT_MEGABYTES = 10_240, 128
+MAX_BLOBS = 64  # entries of bytes, such as orders of rows: each has 4 bytes for every row of a matrix
+MAX_REMEMBERED = 256  # entries in the memory of one process
+MAX_REMEMBERED_SECONDS = 600.0
+
+DAMAGE = (ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SchemaError)
+"""Exceptions that parsing an arbitrary entry may raise."""
+
+
+class OtherVersion(SchemaError):
+    """An entry was written by an earlier or a later version."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a list of the cache shows of an entry.
+
+    Args:
+        op: operation, or name of an order.
+        shapes: widths of the dense operands, or what the batches of a ragged operator have in common.
+        choice: configuration or library.
+        speedup: seconds of the baseline over those of the choice; None where it was not measured.
+        sources: names of the kernel sources that the decision depends on, see `kernels_digest`.
+    """
+
+    op: str = ""
+    shapes: str = ""
+    choice: str = ""
+    reason: str = ""
+    speedup: float | None = None
+    sources: tuple[str, ...] = ()
+
+
+class PlanCache:
+    """A folder of decisions, shared by any number of processes.
+
+    An entry is whole or absent, and the last writer wins. A damaged entry, or one of another version, counts as absent
+    and is logged as a warning. A folder that cannot be written to is still read; one warning names the remedy. The
+    cache is bounded by `SPARLOOM_PLANS_ENTRIES` (10,240 by default) and `SPARLOOM_PLANS_MB` megabytes (128), half of
+    them for bytes; the least recently used entries are evicted.
+
+    Args:
+        folder: created by the first put; None: nothing is stored.
+        keep_busy: store decisions that were made on a busy machine, too; read by those who decide.
+    """
+
+    def __init__(self, folder: Path | None, *, keep_busy: bool = False) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.keep_busy = keep_busy
+        self.stores: tuple[DiskCache, ...] = () if folder is None else _open_stores(self.folder)
+
+    @classmethod
+    def of_this_user(cls) -> PlanCache:
+        """Open the folder plans/ of SPARLOOM_CACHE, or else of ~/.cache/sparloom."""
+        return cls(cache_folder() / "plans")
+
+    def get(self, kind: str, key: Mapping[str, Any], parse: Callable[[Any], Read] = dict) -> Read | None:
+        """Look up a JSON object; None if there is none, or if it is damaged.
+
+        Args:
+            key: JSON values.
+            parse: reads the object; raises ValueError, KeyError, TypeError or SchemaError if it is damaged.
+        """
+        return self._read(0, kind, key, lambda entry: parse(entry["value"]))
+
+    def get_bytes(self, kind: str, key: Mapping[str, Any], parse: Callable[[bytes], Read] = bytes) -> Read | None:
+        """Look up bytes, as `get` does an object."""
+        return self._read(1, kind, key, lambda entry: parse(entry["value"]))
+
+    def put(
+        self, kind: str, key: Mapping[str, Any], value: Mapping[str, Any], *, summary: Summary | None = None,
+        remember_seconds: float = 0.0,
+    ) -> None:
+        """Store a JSON object in place of the one there was. A full disk is logged, not raised.
+
+        Args:
+            key: all that the value depends on, as JSON values.
+            remember_seconds: store nothing; this process alone finds the entry, for so many seconds, or for twice as
+                long as the last time if that is longer; at most ten minutes.
+        """
+        self._write(0, kind, key, {"summary": asdict(summary or Summary()), "value": dict(value)}, b"",
+                    remember_seconds)
+
+    def put_bytes(
+        self, kind: str, key: Mapping[str, Any], value: bytes, *, summary: Summary | None = None,
+    ) -> None:
+        """Store bytes, as `put` does an object; at most 64 such entries are kept."""
+        self._write(1, kind, key, {"summary": asdict(summary or Summary()), "bytes": len(value)}, value, 0.0)
+
+    def _read(
+        self, store: int, kind: str, key: Mapping[str, Any], parse: Callable[[dict[str, Any]], Read],
+    ) -> Read | None:
+        if not self.stores:
+            return None
+        disk, name = self.stores[store], entry_key(kind, key)
+        try:
+            content = disk.get(name)
+        except OSError as error:
+            _warn_once(self.folder, f"cannot be read: {error.strerror}: its decisions are made anew")
+            return None
+        except DAMAGE as error:
+            log.warning("%s: it is decided anew", error)
+            return None
+        if content is None:
+            content = _REMEMBERED.get(str(disk.path(name)))
+        if content is None:
+            return None
+        try:
+            entry = parsed_entry(content)
+            if entry.get("key") != dict(key):
+                raise SchemaError("written for something else")
+            return parse(entry)
+        except DAMAGE as error:
+            log.warning("%s: %s: it is decided anew", disk.path(name), error)
+            return None
+
+    def _write(
+        self, store: int, kind: str, key: Mapping[str, Any], content: Mapping[str, Any], blob: bytes,
+        remember_seconds: float,
+    ) -> None:
+        if not self.stores:
+            return
+        disk, name = self.stores[store], entry_key(kind, key)
+        head = json.dumps({"version": VERSION, "kind": kind, "key": dict(key), **content}, allow_nan=False)
+        entry = head.encode() + b"\n" + blob
+        if remember_seconds:
+            _REMEMBERED.put(str(disk.path(name)), entry, remember_seconds)
+            return
+        try:
+            disk.put(name, entry)
+        except OSError as error:
+            _warn_once(self.folder, f"cannot be written to: {error.strerror}: decisions are not kept for later "
+                                    "processes; set SPARLOOM_CACHE, or AUTOSAGE_CACHE_DIR, to a folder that can be")
+
+
+class _ProcessMemory:
+    """Entries that this process remembers for some seconds, by the path of their file; at most 256."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[bytes, float, float]] = {}  # content, end, duration
+
+    def put(self, path: str, content: bytes, seconds: float) -> None:
+        """Remember an entry; if it was remembered before, for at least twice as long."""
+        _, _, before = self._known.pop(path, (b"", 0.0, 0.0))
+        seconds = min(max(seconds, 2 * before), MAX_REMEMBERED_SECONDS)
+        self._known[path] = content, clock() + seconds, seconds
+        if len(self._known) > MAX_REMEMBERED:
+            with suppress(StopIteration, KeyError):  # another thread was faster
+                self._known.pop(next(iter(self._known)))
+
+    def get(self, path: str) -> bytes | None:
+        """Look up an entry that has not expired."""
+        content, end, _ = self._known.get(path, (None, 0.0, 0.0))
+        return content if clock() < end else None
+
+
+_REMEMBERED = _ProcessMemory()
+
+
+def entry_key(kind: str, key: Mapping[str, Any]) -> str:
+    """Name an entry by its kind and its key."""
+    return f"{kind} {json.dumps(key, sort_keys=True)}"
+
+
+def parsed_entry(content: bytes) -> dict[str, Any]:
+    """Parse an entry.
+
+    Raises:
+        ValueError, RecursionError: it is not JSON, or does not have as many bytes as it says.
+        SchemaError: it is of another version (OtherVersion), or something else.
+    """
+    head, _, blob = content.partition(b"\n")
+    value = json.loads(head.decode())
+    if not isinstance(value, dict):
+        raise SchemaError(f"not of version {VERSION}")
+    if value.get("version") != VERSION:
+        raise OtherVersion(f"of version {value.get('version')!r}, not {VERSION}")
+    if value.get("bytes", 0) != len(blob):
+        raise ValueError(f"{len(blob)} bytes in place of {value.get('bytes', 0)!r}")
+    return {**value, "value": blob} if "bytes" in value else value
+
+
+def _open_stores(folder: Path) -> tuple[DiskCache, DiskCache]:
+    """Open the store of JSON objects and that of bytes, which are fewer and larger."""
+    entries, size_bytes = _limit(ENTRIES, DEFAULT_ENTRIES), _limit(MEGABYTES, DEFAULT_MEGABYTES) * 1_000_000 // 2
+    return (DiskCache(folder / "decisions", entries=entries, size_bytes=size_bytes),
+            DiskCache(folder / "orders", entries=MAX_BLOBS, size_bytes=size_bytes, buckets=1))
+
+
+def _limit(variable: str, default: int) -> int:
+    given = os.environ.get(variable)
+    if not given:
+        return default
+    if not (given.isascii() and given.isdigit() and len(given) <= 12 and int(given) >= 1):
+        raise ValueError(f"{variable}={given!r}: give a whole number, at least 1, or unset it")
+    return int(given)
+
+
+@cache
+def _warn_once(folder: Path, text: str) -> None:
+    log.warning("%s %s", folder, text)

@@ -2,19 +2,37 @@
 
 Whatever it is, the arrays are looked at before anything follows them: SciPy reads and writes out of bounds for matrices
 whose arrays were changed by hand since they were made.
+
+The arrays that users gave a sparse matrix in: what results must not be written to, and what must not change.
+
+What users pass on a GPU: index arrays, values and dense operands of any library that speaks DLPack.
+
+Also `__cuda_array_interface__`. Values and dense operands are used where they lie; indices are read by the processor
+once, as decisions need them, and stay where they lie if they are of the types that kernels read.
 """
 
 from __future__ import annotations
 
 import operator
+import weakref
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse
+from numpy.lib.array_utils import byte_bounds
 
+from sparloom.jit import Watch
+from sparloom.platforms import DeviceMatrix, DevicePattern, Gpu, on_cuda
+from sparloom.platforms.cuda.operands import BITS, ELEMENTS, HubDegrees
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["FLOAT", "array_of", "dense_of", "matrix_of", "shape_of"]
+__all__ = [
+    "FLOAT", "Origin", "array_of", "check_apart", "cuda_dense", "cuda_matrix", "cuda_parts", "dense_of",
+    "matrix_of", "origin_of", "shape_of",
+]
 
 FLOAT = np.dtype(np.float32)
 MOST = 2**31 - 1  # rows, and columns
@@ -207,3 +225,164 @@ def _check_compressed(
         raise ValueError(f"indices of A run from {indices.min()} to {indices.max()}: {minor} are 0 to {limit - 1}")
     if values != indices.shape:
         raise ValueError(f"A has {' x '.join(map(str, values))} values for {indices.size} indices: give one for each")
+
+
+class Origin:
+    """Knows the arrays of a matrix that was prepared, and does not keep them alive.
+
+    Args:
+        given: what the user passed; None: nothing that anybody else has.
+    """
+
+    def __init__(self, given: Any = None) -> None:
+        arrays = dict(_arrays(given))
+        self._spans = {name: _span(array) for name, array in arrays.items() if isinstance(array, np.ndarray)}
+        self.is_here = len(self._spans) == len(arrays)
+        """Whether all of them are NumPy arrays."""
+        self._references = {name: self._reference(name, array) for name, array in arrays.items()}
+        indices = {name: array for name, array in arrays.items() if name in ("indptr", "indices")
+                   and isinstance(array, np.ndarray)}
+        self._watch = Watch(indices if _is_csr(given) else {})
+        self.changed = self._watch.changed
+
+    def __reduce__(self) -> tuple[type[Origin], tuple[()]]:
+        return Origin, ()
+
+    def refuse(self, number: int) -> None:
+        """Refuse to compute with an index array that is not as it was.
+
+        Args:
+            number: what `changed` gave.
+
+        Raises:
+            ValueError: says so, and names the remedy.
+        """
+        raise ValueError(f"{self._watch.name(number)} of A was changed in place since A was prepared: call once with "
+                         "changed=True, or prepare A anew")
+
+    def at(self, begin: int, end: int) -> str:
+        """Name the NumPy array of A that lies between two addresses, at least in part; "" if none does."""
+        for name, (first, last) in list(self._spans.items()):
+            if first < end and begin < last:
+                return f"{name} of A"
+        return ""
+
+    def elsewhere(self) -> Iterator[tuple[str, Any]]:
+        """Name the arrays of other libraries that are still there."""
+        for name, reference in self._references.items():
+            array = reference()
+            if array is not None and name not in self._spans:
+                yield f"{name} of A", array
+
+    def _reference(self, name: str, array: Any) -> weakref.ref:
+        return weakref.ref(array, lambda _: self._spans.pop(name, None))
+
+
+def origin_of(matrix: SparseMatrix, given: Any) -> tuple[SparseMatrix, Origin]:
+    """Let a matrix have index arrays of its own: no change of those that were given can lead a kernel astray."""
+    pattern, arrays = matrix.pattern, [array_of(array, name) for name, array in _arrays(given)]
+    own = {name: np.array(array) for name, array in (("indptr", pattern.indptr), ("indices", pattern.indices))
+           if any(np.may_share_memory(array, each) for each in arrays)}
+    if own:
+        pattern = copy(pattern)  # which does not check again what has been checked
+        for name, array in own.items():
+            object.__setattr__(pattern, name, array)
+        matrix = replace(matrix, pattern=pattern)
+    return matrix, Origin(given)
+
+
+def _span(array: np.ndarray) -> tuple[int, int]:
+    """The first address, and the first one behind."""
+    return byte_bounds(array) if array.size else (0, 0)
+
+
+def check_apart(out: Any, given: Any) -> None:
+    """Refuse an array for a result that lies in the memory of a sparse matrix; None lies nowhere.
+
+    Raises:
+        ValueError: it does; names the array.
+    """
+    for name, array in _arrays(given) if isinstance(out, np.ndarray) else ():
+        if np.may_share_memory(out, array_of(array, name)):
+            raise ValueError(f"out lies in the memory of an operand, {name} of A: give another array")
+
+
+def _is_csr(given: Any) -> bool:
+    return isinstance(given, (tuple, SparseMatrix, Pattern)) or getattr(given, "format", "") == "csr"
+
+
+def _arrays(given: Any) -> Iterator[tuple[str, Any]]:
+    """Name the arrays of a sparse matrix of any kind that `matrix_of` takes."""
+    if isinstance(given, SparseMatrix):
+        yield "values", given.values
+        given = given.pattern
+    if isinstance(given, tuple):
+        yield from zip(("indptr", "indices", "values"), given[:3], strict=False)
+    elif isinstance(given, Pattern):
+        yield from (("indptr", given.indptr), ("indices", given.indices))
+    elif scipy.sparse.issparse(given):
+        for name, value in vars(given).items():
+            parts = value if isinstance(value, tuple) else (value,)
+            for number, part in enumerate(parts):
+                if isinstance(part, np.ndarray) and part.dtype != object:
+                    yield name if len(parts) == 1 else f"{name}[{number}]", part
+
+
+Parts = tuple[Any, Any, Any, Any]
+
+
+def cuda_parts(given: Any, columns: int | None) -> Parts | None:
+    """Take (indptr, indices, values, shape) of a matrix on a GPU; None for anything else.
+
+    Args:
+        given: a CSR matrix of CuPy, or (indptr, indices, values[, shape]) with values on a GPU.
+        columns: of the matrix, where a tuple has no shape.
+    """
+    if isinstance(given, tuple):
+        if len(given) not in (3, 4) or not any(map(on_cuda, given[:3])):
+            return None
+        return *given[:3], given[3] if len(given) == 4 else (given[0].shape[0] - 1, columns)
+    if getattr(given, "format", None) == "csr" and on_cuda(getattr(given, "data", None)):
+        return given.indptr, given.indices, given.data, given.shape
+    return None
+
+
+def cuda_matrix(gpu: Gpu, parts: Parts) -> DeviceMatrix:
+    """Take a matrix on a GPU.
+
+    Raises:
+        TypeError: an array is not on the device, or of another type.
+        ValueError: the arrays are no matrix; names what is wrong, and where.
+    """
+    *arrays, shape = parts
+    if shape[1] is None:
+        raise ValueError("(indptr, indices, values) does not say how many columns A has: add the shape")
+    indptr, indices, values = (gpu.adopt(array, name) for array, name in zip(
+        arrays, ("indptr", "indices", "values"), strict=True))
+    for part, name in ((indptr, "indptr"), (indices, "indices")):
+        if part.dtype not in (np.int32, np.int64):
+            raise TypeError(f"{name} of A is {part.dtype}: it must be int32 or int64")
+    try:
+        pattern = Pattern(shape_of(shape), gpu.download(indptr), gpu.download(indices))
+    except ValueError as error:
+        raise ValueError(f"A is no CSR matrix with columns that rise in every row: {error}; A.sum_duplicates() of "
+                         "CuPy sorts them") from error
+    placed = DevicePattern(
+        pattern, indptr if indptr.dtype == np.int64 else gpu.upload(pattern.indptr),
+        indices if indices.dtype == np.int32 else gpu.upload(pattern.indices), HubDegrees(pattern))
+    return DeviceMatrix(gpu, placed, None).with_values(values)
+
+
+def cuda_dense(gpu: Gpu, given: Any, name: str, *, rows: int, axes: int, bits: bool) -> Any:
+    """Take a dense operand on a GPU, as `sparloom.tuning.sparse.inputs.dense_of` does one of the processor.
+
+    Args:
+        bits: uint16 may be there, as the bits of bfloat16.
+    """
+    array = gpu.adopt(given, name)
+    if array.dtype not in ELEMENTS or (array.dtype == BITS and not bits):
+        raise TypeError(f"{name} is {array.dtype}: convert it to float32 or float16")
+    if array.ndim != axes or array.shape[0] != rows:
+        wanted = {2: f"({rows}, width)", 3: f"({rows}, heads, width)"}[axes]
+        raise ValueError(f"{name} has shape {array.shape}: it must be {wanted}")
+    return array
