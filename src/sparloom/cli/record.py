@@ -36,6 +36,7 @@ from sparloom.files import (
     write_sums,
     write_text,
 )
+from sparloom.renamed import first_name
 
 __all__ = ["ArmRun", "Arms", "Record", "arm_overrides", "begin", "data_hash", "digest", "run_arms", "stale"]
 
@@ -242,8 +243,16 @@ def arm_overrides(arm: Mapping[str, Any], *, common: Sequence[str], given: Seque
 
 def digest(tree: Mapping[str, Any], data: str | None) -> str:
     """Hash what decides the result of a run to 8 hexadecimal digits: its configuration and its data."""
-    deciding = {key: value for key, value in tree.items() if key not in PASSING}
+    deciding = _first_names({key: value for key, value in tree.items() if key not in PASSING})
     return hashlib.sha256(json.dumps([deciding, data], sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _first_names(node: Any) -> Any:
+    """Replace targets by the names that digests have hashed from the beginning."""
+    if isinstance(node, Mapping):
+        return {key: first_name(value) if key == "_target_" and isinstance(value, str) else _first_names(value)
+                for key, value in node.items()}
+    return [_first_names(value) for value in node] if isinstance(node, list) else node
 
 
 def stale(folder: Path) -> str | None:

@@ -16,6 +16,7 @@ from sparloom.errors import MissingArtifact
 from sparloom.files import settle
 from sparloom.models import LatentEncoder, Network
 from sparloom.ops import Op
+from sparloom.renamed import stored_class_name
 from sparloom.sparse import Role
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ DEFAULT_WIDTH = 256  # columns of the dense operands in WACO and COGNATE
 
 def samples_name(samples: SampleSource) -> str:
     """Name a kind of samples as conf/samples does: real, synthetic, tiny, csv."""
-    name = type(samples).__name__.removesuffix("Samples").lower()
+    name = stored_class_name(samples).removesuffix("Samples").lower()
     return getattr(samples, "folder", "") or "real" if name == "stored" else name
 
 
@@ -104,12 +105,12 @@ class Checkpoints:
 
     def _encoder_tag(self) -> str:
         made = {"encoder": _made(self.encoder), "seed": self.seed}
-        return f"{type(self.encoder).__name__.lower()}-{_digest(made)}"
+        return f"{stored_class_name(self.encoder).lower()}-{_digest(made)}"
 
     def _network_tag(self, net: Network) -> str:
-        pretraining = {"class": type(self.pretraining).__name__, **asdict(self.pretraining)}
+        pretraining = {"class": stored_class_name(self.pretraining), **asdict(self.pretraining)}
         made = {"net": net.settings, "encoder": _made(self.encoder), "pretraining": pretraining, "seed": self.seed}
-        return f"{type(net).__name__.lower()}-{_digest(made)}"
+        return f"{stored_class_name(net).lower()}-{_digest(made)}"
 
 
 def _width(platform: "Platform") -> str:
@@ -122,7 +123,7 @@ def _columns(platform: "Platform") -> int:
 
 def _made(encoder: LatentEncoder) -> dict[str, Any]:
     """How an encoder was made: its class and the arguments, which it keeps."""
-    return {"class": type(encoder).__name__, **vars(encoder)}
+    return {"class": stored_class_name(encoder), **vars(encoder)}
 
 
 def _digest(made: Mapping[str, Any]) -> str:

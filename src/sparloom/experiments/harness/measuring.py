@@ -18,6 +18,7 @@ from sparloom.data import SampleTable
 from sparloom.errors import SparloomError
 from sparloom.measure import REPEATS, Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
+from sparloom.renamed import stored_class_name
 from sparloom.space import Config
 from sparloom.sparse import Corpus
 
@@ -125,7 +126,7 @@ def tell_failures(table: SampleTable) -> None:
 
 def corpus_name(corpus: Corpus) -> str:
     """Name a kind of corpus as conf/corpus does: SuiteSparseCorpus is "suitesparse"."""
-    return type(corpus).__name__.removesuffix("Corpus").lower()
+    return stored_class_name(corpus).removesuffix("Corpus").lower()
 
 
 def data_folder(data: str, corpus: Corpus) -> Path:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from sparloom.data import MatrixInput
 from sparloom.models.cognate.encoder import FrozenEncoder
+from sparloom.renamed import stored_class_name
 from sparloom.space import ENCODED_WIDTH
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Network(nn.Module, ABC):
     def settings(self) -> dict[str, Any]:
         """How every part was made, as plain values: a checkpoint of other settings is refused."""
         parts = {name: getattr(self, name) for name in self._parts}
-        return {name: {"class": type(part).__name__, **part.settings} for name, part in parts.items()}
+        return {name: {"class": stored_class_name(part), **part.settings} for name, part in parts.items()}
 
     def use_encoder(self, encoder: FrozenEncoder) -> None:
         """Read the configurations of one platform from now on; the encoder is not trained."""
