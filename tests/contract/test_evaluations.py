@@ -11,6 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from sparloom import cli
+from sparloom.experiments import Arm
 
 CONF = Path(__file__).parents[2] / "conf"
 EVALUATIONS = sorted(path.stem for path in (CONF / "experiment").glob("eval_*.yaml")
@@ -88,6 +89,7 @@ def test_all_results_of_the_paper_have_a_comparison():
 @each
 def test_arms_compose_and_bind_and_replace_no_network(name):
     for arm, (described, tree) in arms(name).items():
+        Arm(**described)
         assert list(faults(tree)) == [], arm
         assert tree["recommends"] is False, arm
         assert set(described["rows"]) <= {"random", *tree["task"].get("methods", [tree["task"].get("name")])}, arm

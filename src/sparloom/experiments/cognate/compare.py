@@ -7,7 +7,7 @@ Write the tables of a finished comparison as Markdown and LaTeX.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +185,7 @@ class Compare:
         runs, failures: arm -> folder of its run, or why it has none; run.py fills in those of arms that it runs.
     """
 
-    arms: Mapping[str, Arm]
+    arms: Mapping[str, Arm | Mapping[str, Any]]
     common: Sequence[str]
     reference: str
     paper: Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -195,6 +195,11 @@ class Compare:
     figure: GroupFigure
     runs: Mapping[str, str] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Build the arms that are given as mappings of the fields of `Arm`."""
+        built = {name: arm if isinstance(arm, Arm) else _arm(name, arm) for name, arm in self.arms.items()}
+        object.__setattr__(self, "arms", built)
 
     def run(self, out: Path) -> Mapping[str, float]:
         """Read the runs, print a table and draw a figure per group, write the rows.
@@ -269,6 +274,16 @@ class Compare:
                 log.console.print(f"{', '.join(told['label'])}: {text}", markup=False)
         if len(finished):
             self.figure.draw(compared, group, out / f"figure_{group}", title=title)
+
+
+def _arm(name: str, settings: Mapping[str, Any]) -> Arm:
+    known = [each.name for each in fields(Arm)]
+    unknown = [key for key in settings if key not in known]
+    missing = [key for key in ("group", "experiment", "rows") if key not in settings]
+    if unknown or missing:
+        wrong = f"unknown keys {', '.join(unknown)}" if unknown else f"no {', '.join(missing)}"
+        raise ValueError(f"task.arms.{name} has {wrong}: an arm has {', '.join(known)}, the last two optional")
+    return Arm(**settings)
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ class Prices:
 
     Nothing is said of wires, of yield, or of how a cache's price depends on its ways: put in your own numbers.
 
-    Source of those in conf/task/explore_designs.yaml, watts: ISCA'23 §7G. 224 elements with L1, bypass buffer and
+    Source of those in conf/experiment/dse_spade.yaml, watts: ISCA'23 §7G. 224 elements with L1, bypass buffer and
     victim cache take 20.3 W, 14 % of the system; DRAM, of 410 GB/s, takes more than 50 %. Departure: exactly 50 % are
     taken, and what remains is put down to the 154 MB of L2 and LLC, though it holds the interconnect too.
     """
