@@ -153,7 +153,7 @@ class LearnerConfig:
             return None
         if not isinstance(self.model, Ensemble):
             raise ValueError("task.source_votes lets the source vote with the members of a model, and this model "
-                             "has none: take model=sparloom, or task.source_votes=0")
+                             "has none: take model=ensemble, or task.source_votes=0")
         return begin(study, source=self.source, net=self.net, checkpoints=self.checkpoints, pretrained=None)
 
     def learner(self, study: EvaluationData, beginning: TransferInit | None) -> Learner:
@@ -171,7 +171,7 @@ class LearnerConfig:
             return labels, learner.fit(labels, space=study.space, views=study.views)
         if not isinstance(learner, Ensemble):
             raise ValueError("selection=uncertainty asks where members of a model disagree, and this model has none: "
-                             "take model=sparloom, or selection=spread")
+                             "take model=ensemble, or selection=spread")
         configs = list(study.space)
         labels = study.draw(self.selection.begin(), seed)
         model = learner.fit(labels, space=study.space, views=study.views)
