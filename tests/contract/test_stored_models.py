@@ -8,8 +8,7 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from sparloom.data import ensure_data, matrix_samples
-from sparloom.experiments.cognate import labels_with_noise
-from sparloom.experiments.harness import best_in
+from sparloom.experiments.harness import best_in, labels_with_noise
 from sparloom.experiments.trees import chosen, gemm_subject
 from sparloom.models import CognateModel, swapped_accuracy
 from sparloom.models.performance import load_performance

@@ -1,7 +1,4 @@
-"""The samples that belong to a platform, and labels of them with the noise that was measured beside them.
-
-What all methods of an evaluation share: labels, inputs, the matrices that judge them.
-"""
+"""Load what all methods of an evaluation share: labels, inputs, and the matrices that judge them."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,10 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sparloom.data import MatrixInputs, MatrixSamples, SampleSource, SampleTable, Selection, draw_labels, matrix_samples
+from sparloom.data import MatrixInputs, MatrixSamples, SampleSource, Selection, draw_labels, matrix_samples
 from sparloom.errors import MissingArtifact
-from sparloom.experiments.harness import check_samples
-from sparloom.measure import noise_floor
+from sparloom.experiments.harness import samples_of
 from sparloom.models import CostModel, MatrixView
 from sparloom.ops import Op
 from sparloom.report import Truth
@@ -26,59 +22,7 @@ from sparloom.sparse import Role, WalkStatistics
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["EvaluationData", "check_width", "labels_with_noise", "samples_of"]
-
-
-def samples_of(samples: SampleSource, platform: "Platform", op: Op) -> SampleTable:
-    """Read the samples of a platform at its own width: seconds of another width are those of another problem.
-
-    Raises:
-        ValueError: there are samples, but none of this width; the message names the widths that exist.
-        SchemaError: the samples are of a machine with other parameters.
-        MissingArtifact: as by `SampleSource.table`.
-    """
-    table = samples.table(platform.name, platform.preset, op.name)
-    check_samples(table, platform, op)
-    check_width(table, platform, op)
-    width = getattr(platform, "width", None)
-    return table if width is None or len(table.widths()) == 1 else table.filter(width=width)
-
-
-def check_width(table: SampleTable, platform: "Platform", op: Op) -> None:
-    """Refuse samples of other widths than that of the platform.
-
-    Raises:
-        ValueError: none has this width; the message names the widths that exist.
-    """
-    widths, width = table.widths(), getattr(platform, "width", None)
-    if width is not None and width not in widths:
-        raise ValueError(f"no samples of {op.name} on {platform.name} with {width} columns: give the platform a width "
-                         f"of {', '.join(map(str, widths))}, or collect them")
-
-
-def labels_with_noise(table: SampleTable, baseline: str) -> pd.DataFrame:
-    """Reduce a table to labels; the repeated baseline of each matrix (A/A) bounds which pairs carry an order.
-
-    Args:
-        baseline: key of the configuration that is measured several times per round.
-
-    Returns:
-        As `SampleTable.labels`.
-    """
-    return table.labels(noise=_noise(table, baseline))
-
-
-def _noise(table: SampleTable, baseline: str) -> dict[str, float]:
-    """Relative noise by matrix, of matrices whose baseline ran at least twice."""
-    frame = table.frame()
-    rows = frame[(frame["config"] == baseline) & frame["failure"].isna()]
-    found = {}
-    for name, seconds in rows.groupby("matrix", observed=True)["seconds"]:
-        least = [float(np.min(repetitions)) for repetitions in seconds]
-        if len(least) > 1:
-            found[str(name)] = noise_floor([least])
-    return found
-
+__all__ = ["EvaluationData"]
 
 VENDOR = "vendor"  # preset of rows of somebody else's kernels
 logger = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from sparloom.data import SampleSource, Split, draw_labels, matrix_samples
-from sparloom.experiments.cognate.evaluation_data import EvaluationData, labels_with_noise, samples_of
+from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.cognate.training import Recipe, Reports, ends, train, with_anchors, write_curves
-from sparloom.experiments.harness import Checkpoints, samples_name
+from sparloom.experiments.harness import Checkpoints, labels_with_noise, samples_name, samples_of
 from sparloom.models import load_encoder, save_encoder, swapped_accuracy
 from sparloom.ops import Op
 

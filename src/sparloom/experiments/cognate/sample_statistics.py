@@ -14,8 +14,7 @@ from rich.table import Table
 
 from sparloom import log
 from sparloom.data import SampleSource, SampleTable, write_frame
-from sparloom.experiments.cognate.evaluation_data import samples_of
-from sparloom.experiments.harness import tell_failures
+from sparloom.experiments.harness import samples_of, tell_failures
 from sparloom.measure import bootstrap_interval, geomean, kendall_tau, noise_floor
 from sparloom.ops import Op
 from sparloom.report import Truth

@@ -27,8 +27,7 @@ from sparloom.data import (
     write_walks,
 )
 from sparloom.errors import SparloomError
-from sparloom.experiments.cognate.evaluation_data import samples_of
-from sparloom.experiments.harness import commit, data_folder, run_jobs
+from sparloom.experiments.harness import commit, data_folder, run_jobs, samples_of
 from sparloom.models import conv_flops
 from sparloom.ops import Op
 from sparloom.sparse import Corpus, WalkStatistics, statistics, walk_statistics

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from sparloom.data import SampleSource, SampleTable, Sweeps
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.experiments.cognate import check_width
+from sparloom.experiments.harness import check_width
 from sparloom.measure import geomean
 from sparloom.models.performance import (
     GEMM_FEATURES,
