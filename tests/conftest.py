@@ -2,10 +2,12 @@
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from warm_python import warm_python
 
 # Workers share the cores. Threads of one that wait, spinning, for those that another keeps from running take three
 # times as long; processes that tests start inherit this. Those of libgomp, which reads it when
@@ -15,6 +17,8 @@ os.environ.setdefault("SPARLOOM_KEEP_BUSY", "1")  # what tests decide does not d
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process that tests start compiles all modules again
 
 settings.register_profile("sparloom", deadline=None)  # how long an example takes is up to the machine
 settings.load_profile("sparloom")
@@ -26,6 +30,21 @@ def pytest_collection_finish() -> None:
     """Let collections of garbage pass over the modules that are loaded by now: most of what there is, and it stays."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def python_of_runs() -> Iterator[list[str]]:
+    """The command in place of `python` that run.py is started with where it is not signalled: modules are loaded."""
+    modules = ("hydra._internal.hydra", "hydra.core.override_parser.overrides_parser", "sparloom.cli",
+               "sparloom.report", "sparloom.experiments.cognate.finetune",
+               "sparloom.experiments.cognate.pretrain", "pyarrow.parquet")
+    with warm_python(modules) as command:
+        yield command
+
+
+@pytest.fixture(scope="session")
+def run_command(python_of_runs: list[str]) -> list[str]:
+    return [*python_of_runs, str(Path(__file__).parents[1] / "run.py")]
 
 
 @pytest.fixture(scope="session")

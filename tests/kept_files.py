@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sparloom.tuning.disk_cache import HEAD, HEAD_BYTES, is_entry
+from sparloom.tuning.cache import HEAD, HEAD_BYTES, is_entry
 
 __all__ = ["changed", "kept_files", "rewrite", "text_of"]
 

@@ -14,7 +14,7 @@
 extern "C" {
 
 // A parallel loop. Iteration r reads the rows indices[indptr[r]] .. indices[indptr[r + 1] - 1] of a dense array; a loop
-// that reads no rows through indices has null pointers. Field for field a struct of fusion/tiles.py.
+// that reads no rows through indices has null pointers. Field for field a struct of fusion/inspector.py.
 struct Loop {
     const int64_t* indptr;   // (iterations + 1) or null
     const int32_t* indices;  // (nonzeros) below `columns`, in any order and repeated, unless `rising`

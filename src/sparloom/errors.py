@@ -1,9 +1,21 @@
-"""The exceptions to which a caller can react; everything else is a plain ValueError or TypeError."""
+"""The exceptions to which a caller can react; everything else is a plain ValueError or TypeError.
+
+`explain_type_errors` makes the TypeErrors of public functions name the argument that has another type.
+"""
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 __all__ = [
     "CompileError", "IllegalSchedule", "MissingArtifact", "NotDecided", "SchemaError", "SparloomError", "Unfusable",
     "Unsupported",
+    "explain_type_errors",
 ]
+
+P, R = ParamSpec("P"), TypeVar("R")
 
 
 class SparloomError(Exception):
@@ -56,3 +68,58 @@ class MissingArtifact(SparloomError):
         super().__init__(message)
         self.experiment = experiment
         self.overrides = overrides
+
+
+def explain_type_errors(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function name the argument of the wrong type when it fails; calls that succeed are not checked.
+
+    Raises:
+        TypeError: an argument does not have the type of its annotation; names the argument and both types.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> R:
+        try:
+            return function(*arguments, **options)
+        except (AttributeError, TypeError) as error:
+            message = _mistaken(function, arguments, options)
+            if message is None:
+                raise
+            raise TypeError(message) from error
+
+    return call
+
+
+def _mistaken(function: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> str | None:
+    """Describe the first argument of the wrong type; None if there is none."""
+    try:
+        signature, hints = inspect.signature(function), get_type_hints(function)
+        bound = signature.bind(*arguments, **options).arguments
+    except (NameError, TypeError):  # types for type checkers only, or wrong parameters
+        return None
+    for name, value in bound.items():
+        kind = signature.parameters[name].kind
+        values = value if kind is inspect.Parameter.VAR_POSITIONAL else (
+            value.values() if kind is inspect.Parameter.VAR_KEYWORD else (value,))
+        for each in values:
+            if name in hints and not _fits(each, hints[name]):
+                wanted = function.__annotations__[name]
+                wanted = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", str(wanted))
+                return f"{function.__name__}: {name} is of type {type(each).__name__}: give {wanted}"
+    return None
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Check whether a value may have a type, as far as its class shows."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, each) for each in get_args(hint))
+    if hint is None:
+        return value is None
+    if hint is float:
+        return isinstance(value, (int, float))
+    kind = origin if isinstance(origin, type) else hint
+    if not isinstance(kind, type):
+        return True
+    each = get_args(hint) if isinstance(value, (list, tuple, set, dict, str)) and kind is not tuple else ()
+    return isinstance(value, kind) and (len(each) != 1 or all(_fits(item, *each) for item in value))

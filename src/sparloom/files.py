@@ -11,16 +11,17 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import IO, Any
 
 __all__ = [
-    "CHECKSUM", "SUMS", "append_lines", "atomic_folder", "atomic_path", "check_sum", "json_text", "locked",
-    "read_checked", "read_json", "read_lines", "remove_leavings", "scratch_folder", "settle", "sha256", "stamp",
-    "stamp_zip", "write_checked_json", "write_json", "write_sums", "write_text",
+    "CHECKSUM", "SUMS", "append_lines", "atomic_folder", "atomic_path", "check_sum", "hold_lock", "json_text",
+    "locked", "read_checked", "read_json", "read_lines", "remove_leavings", "scratch_folder", "settle", "sha256",
+    "stamp", "stamp_zip", "write_checked_json", "write_json", "write_sums", "write_text",
 ]
 
 _BEFORE, _AFTER, _DIGITS = "sparloom-sha256-", "-sparloom-sha256", 64
@@ -186,18 +187,19 @@ def read_json(path: Path) -> dict[str, Any]:
 def append_lines(path: Path, lines: Iterable[str]) -> None:
     """Append lines and wait until they are on disk; any number of processes may append to one file.
 
-    A line that a process was writing when it died is cut off first, so that none is ever joined to another.
+    A line that a process was writing when it died is cut off first, so that none is ever joined to another. Lines of a
+    signal handler or finaliser that interrupts a call for the same file are written by that call, after its own.
     """
-    text = "".join(f"{line}\n" for line in lines)
+    text = "".join(f"{line}\n" for line in lines).encode()
     if not text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        _cut_torn_line(file)
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())
+    with path.open("a+b", buffering=0) as file:
+        waiting = _held_here().appends.get(_identity(file))
+        if waiting is None:
+            _append(file, [text])
+        else:
+            waiting.append(text)
 
 
 def read_lines(path: Path) -> list[bytes]:
@@ -305,31 +307,102 @@ def locked(path: Path) -> Iterator[None]:
     A signal handler or finaliser that asks for a lock which the call it interrupts holds has it, too: that call cannot
     go on, and give it back, before the handler returns.
     """
-    here = _held_here()
-    if path in here.paths:
-        yield
-        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            here.paths |= {path}
-            yield
-        finally:
-            here.paths -= {path}
+    with path.open("a", encoding="utf-8") as file, hold_lock(file, _wait):
+        yield
+
+
+@contextmanager
+def hold_lock(file: IO[Any], take: Callable[[IO[Any]], bool]) -> Iterator[bool]:
+    """Hold a lock on an open file; a call that interrupts one of the same thread shares its lock.
+
+    Args:
+        take: locks a file, which may be that of the interrupted call; False: it gave up, and the body runs without.
+
+    Yields:
+        Whether this call has taken the lock: False, too, where it shares one.
+    """
+    locks, key, process = _held_here().locks, _identity(file), os.getpid()
+    shared = locks.get(key)
+    if shared is not None:
+        if not shared.decided:  # it may have the lock already, or still wait for another process: its file tells
+            take(shared.file)
+        yield False
+        return
+    mine = locks[key] = _Lock(file)  # before the lock is taken: an interruption right after that must find it
+    try:
+        taken = take(file)
+        mine.decided = True
+        yield taken
+    finally:
+        del locks[key]
+        if os.getpid() == process:  # a child that was forked in the body shares the lock of its parent
             fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a forked child has the file open, too
 
 
+@dataclass(eq=False)
+class _Lock:
+    """A lock that a call of this thread has, or waits for.
+
+    Args:
+        decided: it has it, or gave up.
+    """
+
+    file: IO[Any]
+    decided: bool = False
+
+
 class _Held(threading.local):
-    """Locks that a thread holds."""
+    """What calls of a thread are in the middle of, by the device and number of the file.
+
+    Args:
+        locks: that they have or wait for.
+        appends: what signal handlers wish to be appended, too.
+    """
 
     def __init__(self) -> None:
-        self.paths: frozenset[Path] = frozenset()
+        self.locks: dict[tuple[int, int], _Lock] = {}
+        self.appends: dict[tuple[int, int], list[bytes]] = {}
 
 
 @cache
 def _held_here() -> _Held:
     return _Held()
+
+
+def _identity(file: IO[Any]) -> tuple[int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino
+
+
+def _wait(file: IO[Any]) -> bool:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return True
+
+
+def _append(file: IO[bytes], texts: list[bytes]) -> None:
+    """Append texts, and those that interrupting calls add meanwhile."""
+    appends, key = _held_here().appends, _identity(file)
+    waiting = appends[key] = []
+    try:
+        with hold_lock(file, _wait):
+            _cut_torn_line(file)
+            for text in texts:
+                _write(file, text)
+            while waiting:
+                _write(file, waiting[0])
+                del waiting[0]
+            os.fsync(file.fileno())
+    finally:
+        del appends[key]
+        if waiting:  # added just before, or an exception came in between
+            _append(file, waiting)
+
+
+def _write(file: IO[bytes], text: bytes) -> None:
+    rest = memoryview(text)
+    while rest:
+        rest = rest[os.write(file.fileno(), rest):]
 
 
 def _beside(path: Path, ending: str) -> Path:

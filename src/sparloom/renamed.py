@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-__all__ = ["PACKAGES", "RENAMED", "old_package", "resolve"]
+__all__ = ["PACKAGES", "RENAMED", "first_name", "old_package", "resolve", "stored_class_name"]
 
 PACKAGES = {  # old package -> package that has its names now
     "sparloom.dispatch": "sparloom.tuning",
@@ -14,7 +14,60 @@ PACKAGES = {  # old package -> package that has its names now
 }
 RENAMED: dict[str, str] = {  # old full name, with its package of today -> new full name
     "sparloom.ragged.arranged": "sparloom.ragged.pack_values",
+    "sparloom.experiments.DecisionWay": "sparloom.experiments.PolicyVariant",
+    "sparloom.platforms.cublas_strmm": "sparloom.baselines.cublas_strmm",
+    "sparloom.experiments.Learning": "sparloom.experiments.LearnerConfig",
+    "sparloom.fusion.LEAST_FUSED_RATIO": "sparloom.fusion.MIN_FUSED_RATIO",
+    "sparloom.tuning.Effort": "sparloom.tuning.MeasurementBudget",
+    "sparloom.tuning.KeptPlan": "sparloom.tuning.CacheEntry",
+    "sparloom.tuning.PairChoice": "sparloom.tuning.FusionConfig",
+    "sparloom.tuning.RaggedEffort": "sparloom.tuning.RaggedBudget",
+    "sparloom.tuning.Workshop": "sparloom.tuning.ExecutorFactory",
+    "sparloom.tuning.sparse.Contest": "sparloom.tuning.sparse.CandidateSet",
+    "sparloom.tuning.sparse.CpuPlace": "sparloom.tuning.sparse.CpuBackend",
+    "sparloom.tuning.sparse.CudaPlace": "sparloom.tuning.sparse.CudaBackend",
+    "sparloom.tuning.sparse.CudaSwitches": "sparloom.tuning.sparse.CudaSettings",
+    "sparloom.tuning.sparse.Place": "sparloom.tuning.sparse.Backend",
+    "sparloom.tuning.sparse.Proposals": "sparloom.tuning.sparse.CandidateSource",
+    "sparloom.tuning.sparse.Switches": "sparloom.tuning.sparse.Settings",
 }
+SEARCH = ("Evolution", "Ranked", "best", "portfolio", "top_k")
+"""Names of sparloom.tuning that came from sparloom.search; all others came from sparloom.dispatch."""
+
+
+def first_name(target: str) -> str:
+    """Return the full name that a target of a configuration had before anything was renamed.
+
+    Digests of configurations hash this name, so that what is stored under a digest is found again after a renaming.
+    Names that were never renamed are returned unchanged.
+    """
+    before = {new: old for old, new in reversed(RENAMED.items())}
+    parts = target.split(".")
+    for count in range(len(parts), 0, -1):
+        head = ".".join(parts[:count])
+        if head in before:
+            parts = [*before[head].split("."), *parts[count:]]
+            break
+    for package in ("sparloom.tuning.sparse", "sparloom.tuning", "sparloom.experiments"):
+        count = package.count(".") + 1
+        if ".".join(parts[:count]) == package:
+            old = next(old for old, new in PACKAGES.items() if new == package)
+            if package == "sparloom.tuning" and parts[count:] and parts[count] in SEARCH:
+                old = "sparloom.search"
+            return ".".join([old, *parts[count:]])
+    return ".".join(parts)
+
+
+def stored_class_name(owner: object) -> str:
+    """Return the class name of an object as file names and digests hold it: the name before any renaming."""
+    kind = type(owner)
+    parts = kind.__module__.split(".")
+    for count in range(len(parts), 1, -1):  # public names are listed with their package, not with its inner module
+        name = ".".join([*parts[:count], kind.__name__])
+        first = first_name(name).rpartition(".")[2]
+        if first != kind.__name__:
+            return first
+    return kind.__name__
 
 
 def resolve(package: str, name: str) -> Any:

@@ -12,10 +12,7 @@ from omegaconf import OmegaConf
 CONF = Path(__file__).parents[2] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 PACKAGED = {"platform": "platform@target", "model": "model@trees"}
-OWN = {  # groups of some experiments only
-    "adviser": "recommend", "graphs": "bench_gcn", "growth": "fit_trees", "lengths": "bench_ragged",
-    "shapes": "collect_gemm",
-}
+OWN = {"adviser": "recommend"}  # groups of some experiments only
 HYDRA_GROUPS = ("hydra", "local", "hparams", "experiment", "task")
 OPTIONS = sorted(
     (path.parent.name, path.stem) for path in CONF.glob("*/*.yaml") if path.parent.name not in HYDRA_GROUPS)
@@ -81,7 +78,7 @@ def test_experiment_says_what_it_is_and_how_long_it_takes(name):
 def test_every_option_file_names_one_target():
     wrong = []
     for path in sorted(CONF.glob("*/*.yaml")):
-        if path.parent.name in ("experiment", "hparams", "paths", "local", "hydra"):
+        if path.parent.name in ("experiment", "hparams", "local", "hydra"):
             continue
         tree = OmegaConf.to_container(OmegaConf.load(path))
         if "_target_" not in tree and "defaults" not in tree and tree:
@@ -90,9 +87,20 @@ def test_every_option_file_names_one_target():
 
 
 def test_environment_variables_are_read_in_paths_only():
-    wrong = [str(path.relative_to(CONF)) for path in CONF.rglob("*.yaml")
-             if "oc.env" in path.read_text() and path.parent.name != "paths"]
-    assert wrong == []
+    files = [str(path.relative_to(CONF)) for path in CONF.rglob("*.yaml") if "oc.env" in path.read_text()]
+    assert files == ["config.yaml"]
+    tree = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
+    assert "oc.env" not in str({key: value for key, value in tree.items() if key != "paths"})
+
+
+def test_tasks_of_one_experiment_are_in_its_file():
+    texts = [path.read_text() for path in CONF.glob("experiment/*.yaml")]
+    for path in CONF.glob("task/*.yaml"):
+        assert sum(f"override /task: {path.stem}\n" in text for text in texts) > 1, path.stem
+
+
+def test_former_names_of_options_compose_to_the_same():
+    assert composed("experiment=fit_spade", "model=sparloom") == composed("experiment=fit_spade", "model=ensemble")
 
 
 def test_wrong_keys_are_found_wherever_they_are():

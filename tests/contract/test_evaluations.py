@@ -11,10 +11,47 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from sparloom import cli
+from sparloom.experiments import Arm
 
 CONF = Path(__file__).parents[2] / "conf"
 EVALUATIONS = sorted(path.stem for path in (CONF / "experiment").glob("eval_*.yaml")
                      if "override /task: compare" in path.read_text(encoding="utf-8"))
+
+RUNS = {  # of every arm, in order: the folder in which its run has been kept from the beginning
+    "eval_figure02": (
+        "5870f25d f8a1bacc ef6afbea 1cc41242 1086f212"),
+    "eval_figure04": (
+        "5870f25d 6bf56ae8 f8a1bacc ef6afbea d46f3a79 9cddee9b c64064f3 cda18975 70cfb0ce 4351ffed 54e55531 4cb2ebb1 "
+        "045b2ac2 55abd276"),
+    "eval_figure05": (
+        "5870f25d d46f3a79"),
+    "eval_figure06": (
+        "5870f25d"),
+    "eval_figure07": (
+        "5870f25d 40f2c00a c8b67f75 59703800 bd101a09"),
+    "eval_figure08": (
+        "5870f25d 4a82cd52 d1c78ecb 11f379c3"),
+    "eval_figure09": (
+        "72a82937 2039d388 54b6b2d3 f20f819c 5870f25d"),
+    "eval_figure10": (
+        "7d9d2745 5870f25d 8dfbe676 fa25c727 54f0084a"),
+    "eval_figure11": (
+        "beb5b05f c9fa43bd 5870f25d a6032386"),
+    "eval_figure12": (
+        "7d9d2745 5870f25d 8dfbe676 fa25c727 54f0084a"),
+    "eval_members": (
+        "abe0560b 07771216 2d565e46 f1ad14f7 bd6301ec b944d0d0 36c82545 fb7c26eb e363896a cd2f0293 2a2dce53 99992219"),
+    "eval_pipeline": (
+        "5870f25d"),
+    "eval_selection": (
+        "abe0560b f79c7921 6b519d8a deb09d0a fb251683 e18b4206 7c0c0171 b18151a3 d48d69c1 f2a2040f e93c48a7 2f23924d "
+        "bf4fcae9 22faf7e5 8a8f2ebc dc2301e3 c205e1e4 071f4d65 5078c719 acbc7775 5485b171 36c82545 aa8ca53c ca33f450 "
+        "5da0a7f4 44032fff 2a4ee2e6 610b16d4 619b9890"),
+    "eval_table2": (
+        "5870f25d 54f0084a beb5b05f c9fa43bd a6032386"),
+    "eval_variants": (
+        "5870f25d 02ab2fb8 e4fbd6a9 eee1109d"),
+}
 
 each = pytest.mark.parametrize("name", EVALUATIONS)
 
@@ -23,7 +60,9 @@ each = pytest.mark.parametrize("name", EVALUATIONS)
 def composed(overrides: tuple[str, ...]) -> dict:
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)
+        config = hydra.compose("config", list(overrides))
+    folders = OmegaConf.merge(config, {"paths": {name: name for name in config.paths}})  # as run.py does for digests
+    return OmegaConf.to_container(folders, resolve=True)
 
 
 def arms(name: str) -> dict[str, tuple[dict, dict]]:
@@ -37,6 +76,11 @@ def run_of(name: str, arm: str) -> str:
     return cli.digest(arms(name)[arm][1], "data")
 
 
+@each
+def test_finished_runs_of_arms_are_found_after_a_renaming(name):
+    assert [run_of(name, arm) for arm in arms(name)] == RUNS[name].split()
+
+
 def test_all_results_of_the_paper_have_a_comparison():
     figures = [f"eval_figure{number:02}" for number in (2, 4, 5, 6, 7, 8, 9, 10, 11, 12)]
     assert set(EVALUATIONS) >= {*figures, "eval_table2"}
@@ -45,6 +89,7 @@ def test_all_results_of_the_paper_have_a_comparison():
 @each
 def test_arms_compose_and_bind_and_replace_no_network(name):
     for arm, (described, tree) in arms(name).items():
+        Arm(**described)
         assert list(faults(tree)) == [], arm
         assert tree["recommends"] is False, arm
         assert set(described["rows"]) <= {"random", *tree["task"].get("methods", [tree["task"].get("name")])}, arm

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections import ChainMap
 from contextlib import redirect_stdout
 from io import StringIO
@@ -33,13 +32,16 @@ OWN = {"dispatch_cpu", "dse_spade", "fig13_jacobi", "fusion_gemm_spmm", "fusion_
        "ragged_products", "ragged_schedules", "selection_spade", "sensitivity_spade", "signs_spade",
        "table2_costs", "training_gcn", "variants_spade"}
 EXECUTE = """
-import sys, nbformat
+import resource, sys, nbformat
 from jupyter_client import KernelManager
 from nbclient import NotebookClient
 notebook, manager = nbformat.read(sys.argv[1], as_version=4), KernelManager()
 manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-NotebookClient(notebook, km=manager, timeout=120).execute()
+NotebookClient(notebook, km=manager, timeout=600).execute()
 nbformat.write(notebook, sys.argv[2])
+manager.shutdown_kernel(now=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_utime + used.ru_stime)
 """  # the kernel of this Python, whichever is installed
 EXPERIMENT = re.compile(r"experiment=(\w+)")
 
@@ -91,11 +93,16 @@ def texts(notebook: nbformat.NotebookNode) -> list[str]:
     return found
 
 
-def executed(path: Path, out: Path) -> nbformat.NotebookNode:
-    """Run a notebook in its own folder, by another process: the kernel's sockets and warnings stay there."""
+def executed(path: Path, out: Path) -> tuple[nbformat.NotebookNode, float]:
+    """Run a notebook in its own folder, by another process: the kernel's sockets and warnings stay there.
+
+    Returns:
+        The notebook as run, and the processor seconds of its kernel.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    subprocess.run([sys.executable, "-c", EXECUTE, str(path), str(out)], check=True, cwd=path.parent, env=environment)
-    return opened(out)
+    done = subprocess.run([sys.executable, "-c", EXECUTE, str(path), str(out)], check=True, cwd=path.parent,
+                          env=environment, stdout=subprocess.PIPE, text=True)
+    return opened(out), float(done.stdout.splitlines()[-1])
 
 
 def test_there_are_notebooks():
@@ -179,9 +186,8 @@ def test_it_is_committed_as_run(path):
 @pytest.mark.slow
 @each
 def test_it_runs_within_a_minute_and_says_the_same(path, tmp_path):
-    began = time.monotonic()
-    notebook = executed(path, tmp_path / path.name)
-    assert time.monotonic() - began < SECONDS
+    notebook, seconds = executed(path, tmp_path / path.name)
+    assert 0 < seconds < SECONDS
     assert texts(notebook) == texts(opened(path))
     assert any("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", []))
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,10 +32,11 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Checkout:
-    """A checkout with a pipeline, and the home of its user."""
+    """A checkout with a pipeline, the home of its user, and a folder whose programs are found before all others."""
 
     folder: Path
     home: Path
+    programs: Path
 
     def call(self, *command: str) -> str:
         """Run a command; returns what it printed."""
@@ -42,7 +44,7 @@ class Checkout:
         named = {f"GIT_{who}_{what}": "nobody" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False, env={
             **kept, **named, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "HOME": str(self.home),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join([str(self.programs), str(Path(sys.executable).parent), os.environ["PATH"]]),
             "DVC_SITE_CACHE_DIR": str(self.folder / ".dvc" / "tmp" / "site"),
         })
         assert done.returncode == 0, done.stdout + done.stderr
@@ -69,16 +71,25 @@ class Checkout:
     def clone(self, folder: Path) -> "Checkout":
         """Clone to a place from which this checkout cannot be reached, and fetch what DVC keeps."""
         self.call("git", "clone", "-q", str(self.folder), str(folder))
-        made = Checkout(folder, self.home)
+        made = Checkout(folder, self.home, self.programs)
         made.call("git", "remote", "remove", "origin")
         made.dvc("pull", "-q")
         return made
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Checkout:
+def programs(python_of_runs, tmp_path_factory) -> Path:
+    """A folder with the `python` of the stages, which need not load modules."""
+    folder = tmp_path_factory.mktemp("programs")
+    (folder / "python").write_text(f'#!/bin/sh\nexec {shlex.join(python_of_runs)} "$@"\n')
+    (folder / "python").chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, programs) -> Checkout:
     """A project whose pipeline has run on a data store of made-up samples; all is pushed and committed."""
-    checkout = Checkout(tmp_path_factory.mktemp("pipeline") / "project", tmp_path_factory.mktemp("home"))
+    checkout = Checkout(tmp_path_factory.mktemp("pipeline") / "project", tmp_path_factory.mktemp("home"), programs)
     shutil.copytree(ROOT / "conf", checkout.folder / "conf", ignore=shutil.ignore_patterns("local"))
     (checkout.folder / ".dvc").mkdir()
     for name in ("run.py", "dvc.yaml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore"):
@@ -107,7 +118,7 @@ def pulled(finished, tmp_path_factory) -> Checkout:
 def clone(pulled, tmp_path) -> Checkout:
     """A copy of the pulled clone, to change."""
     shutil.copytree(pulled.folder, tmp_path / "clone", symlinks=True)
-    return Checkout(tmp_path / "clone", pulled.home)
+    return Checkout(tmp_path / "clone", pulled.home, pulled.programs)
 
 
 def test_every_stage_leaves_something_and_nothing_says_when_or_where(finished):
@@ -167,7 +178,7 @@ def test_the_manifest_decides_what_is_collected(clone):
 def test_a_pulled_clone_of_this_repository_is_up_to_date(tmp_path):
     if not (ROOT / ".git").exists():
         pytest.skip("no repository: this is an unpacked archive")
-    made = Checkout(tmp_path / "clone", tmp_path)
+    made = Checkout(tmp_path / "clone", tmp_path, tmp_path)
     subprocess.run(["git", "clone", "-q", str(ROOT), str(made.folder)], check=True)
     made.dvc("pull", "-q")
     assert "Data and pipelines are up to date." in made.dvc("status")

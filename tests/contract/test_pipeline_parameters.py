@@ -87,6 +87,17 @@ def test_parameters_are_the_files_that_reach_the_tasks(stage):
 
 
 @pytest.mark.parametrize("stage", PIPELINE)
+def test_lock_holds_the_values_of_the_parameters(stage):
+    locked = OmegaConf.to_container(OmegaConf.load(ROOT / "dvc.lock"), resolve=False)["stages"][stage]["params"]
+    now = {}
+    for entry in PIPELINE[stage]["params"]:
+        for name, keys in entry.items():
+            values = OmegaConf.to_container(OmegaConf.load(ROOT / _filled(name)), resolve=False)
+            now.setdefault(_filled(name), {}).update({key: values[key] for key in keys or values})
+    assert locked == now, "write the values of conf/ to dvc.lock: dvc commit"
+
+
+@pytest.mark.parametrize("stage", PIPELINE)
 def test_values_of_the_root_that_reach_a_task_are_parameters(stage):
     known = set(parameters(stage).get("conf/config.yaml", ()))
     for overrides in commands(stage):

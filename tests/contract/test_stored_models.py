@@ -8,10 +8,8 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from sparloom.data import ensure_data, matrix_samples
-from sparloom.experiments.labels import labels_with_noise
-from sparloom.experiments.tree_methods import chosen
-from sparloom.experiments.tree_models import best_in
-from sparloom.experiments.tree_subject import gemm_subject
+from sparloom.experiments.harness import best_in, labels_with_noise
+from sparloom.experiments.trees import chosen, gemm_subject
 from sparloom.models import CognateModel, swapped_accuracy
 from sparloom.models.performance import load_performance
 from sparloom.report import efficiencies

@@ -4,13 +4,8 @@ import pytest
 from ir_cases import CASES
 
 from sparloom.errors import Unsupported
-from sparloom.ir import interpret, pretty, render_c, render_cuda, simplify, split, unroll
+from sparloom.ir import interpret, pretty, render_c, render_cuda
 from sparloom.jit import check_cuda, compile_c
-
-REWRITTEN = {
-    "spmm_split": lambda: (CASES["spmm"](), lambda kernel: split(split(kernel, "i", 8), "p", 4)),
-    "sddmm_unrolled": lambda: (CASES["sddmm"](), lambda kernel: simplify(unroll(kernel))),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -23,14 +18,6 @@ def test_pretty(name, golden):
     case = CASES[name]()
     golden(f"ir/{name}.txt", pretty(case.kernel))
     case.check(lambda arguments: interpret(case.kernel, **arguments))
-
-
-@pytest.mark.parametrize("name", REWRITTEN)
-def test_rewritten(name, golden):
-    case, rewrite = REWRITTEN[name]()
-    kernel = rewrite(case.kernel)
-    golden(f"ir/{name}.txt", pretty(kernel))
-    case.check(lambda arguments: interpret(kernel, **arguments))
 
 
 @pytest.mark.cc

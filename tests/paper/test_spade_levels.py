@@ -9,7 +9,15 @@ import pytest
 from spade_cases import banded, grid, machine_of, shuffled, uniform
 
 from sparloom.platforms.spade import Agreement, both_levels, stratified
-from sparloom.platforms.spade.standins import delaunay, grid_3d, kronecker, mycielskian, road, social, symmetric
+from sparloom.platforms.spade.published_effects import (
+    delaunay,
+    grid_3d,
+    kronecker,
+    mycielskian,
+    road,
+    social,
+    symmetric,
+)
 from sparloom.space import SpadeSpace
 from sparloom.sparse import Pattern, SyntheticCorpus
 

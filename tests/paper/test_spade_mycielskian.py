@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from spade_cases import config_of, machine_of
 
-from sparloom.platforms.spade.simulate import simulate_many
-from sparloom.platforms.spade.standins import mycielskian, scaled
-from sparloom.platforms.spade.tiling import CYCLIC, Tiling, deal
+from sparloom.platforms.spade.published_effects import mycielskian, scaled
+from sparloom.platforms.spade.simulate import CYCLIC, Tiling, deal, simulate_many
 
 pytestmark = [pytest.mark.paper, pytest.mark.cc]
 

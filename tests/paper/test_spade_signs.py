@@ -12,9 +12,8 @@ import pandas as pd
 import pytest
 from spade_cases import config_of, machine_of
 
-from sparloom.platforms.spade.signs import sign_records
+from sparloom.platforms.spade.published_effects import STANDINS, kronecker, scaled, sign_records
 from sparloom.platforms.spade.simulate import simulate_counts, simulate_many
-from sparloom.platforms.spade.standins import STANDINS, kronecker, scaled
 
 pytestmark = [pytest.mark.paper, pytest.mark.cc]
 

@@ -23,8 +23,7 @@ import sparloom
 from sparloom.ops import Operands
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning import Guardrail
-from sparloom.tuning.racing import Effort
+from sparloom.tuning import Guardrail, MeasurementBudget
 from sparloom.tuning.sparse import CsrPolicy, Prepared
 from sparloom.tuning.sparse.prepared import Reduce
 
@@ -40,7 +39,7 @@ SHOWN = 10  # failures
 VARIETY = 3  # kernels of an operation, at least
 POLICY = CsrPolicy(  # whoever wins a race of two that took microseconds is taken: nearly any kernel is, somewhere
     least_seconds=0, runs=1e6, guardrail=Guardrail(alpha=1e6, errors=0),
-    effort=Effort(candidates=2, repetitions=1, pairs=(1, 1), executions=4, short_seconds=1e-6))
+    effort=MeasurementBudget(candidates=2, repetitions=1, pairs=(1, 1), executions=4, short_seconds=1e-6))
 
 Matrix = scipy.sparse.csr_array
 

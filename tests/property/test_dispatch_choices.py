@@ -10,8 +10,8 @@ from sparloom.fusion import check_schedule
 from sparloom.ops import GemmSpmm, SpmmGemm, SpmmSpmm, assert_close
 from sparloom.space import TileFusionSpace
 from sparloom.sparse import SparseMatrix
-from sparloom.tuning import ORDERS, Estimate, PairChoice, Problem, Rates, Workshop
-from sparloom.tuning.orders import metis_is_installed
+from sparloom.tuning import ORDERS, Estimate, ExecutorFactory, FusionConfig, Problem, Rates
+from sparloom.tuning.fusion_problem import metis_is_installed
 
 OPS = [GemmSpmm(), GemmSpmm(inner=3, c_transposed=True), SpmmSpmm(), SpmmSpmm(dtype="float64", addends=True),
        SpmmGemm()]
@@ -35,9 +35,9 @@ def test_every_choice_computes_what_the_oracle_says(op, data):
     operands = op.operands(SparseMatrix(pattern, values, op.dtype), width, seed=1)
     space = TileFusionSpace(op.name, orders(op))
     config = space.sample(1, np.random.default_rng(data.draw(st.integers(0, 10**6))))[0]
-    choice = PairChoice.of(config, threads=threads)
+    choice = FusionConfig.of(config, threads=threads)
     assert choice.key == config.key
-    workshop = Workshop(Problem.of(op, operands))
+    workshop = ExecutorFactory(Problem.of(op, operands))
     executor = workshop.executor(choice)
     if choice.fused and executor.order is None and op.name != "spmm_gemm":
         check_schedule(executor.schedule, pattern)

@@ -7,8 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ir_kernels import arguments, kernels
 
-from sparloom.ir import Const, For, Kernel, interpret, pretty, simplify, split, unroll
-from sparloom.ir.traverse import walk
+from sparloom.ir import Kernel, interpret, pretty, simplify
 from sparloom.jit import compile_c
 
 BATCH = 12
@@ -51,22 +50,6 @@ def test_simplify_keeps_the_meaning_and_is_idempotent(kernel):
     simple = simplify(kernel)
     assert_same_meaning(simple, kernel)
     assert simplify(simple) == simple
-
-
-@quick
-@given(kernels(), st.integers(1, 5))
-def test_split_keeps_the_meaning(kernel, factor):
-    for var in dict.fromkeys(node.var for node in walk(kernel) if isinstance(node, For)):
-        assert_same_meaning(split(kernel, var, factor), kernel)
-
-
-@quick
-@given(kernels())
-def test_unroll_keeps_the_meaning(kernel):
-    loops = [node for node in walk(kernel) if isinstance(node, For)]
-    constant = [loop.var for loop in loops if isinstance(loop.hi, Const) and loop.hi.value <= 8]
-    for var in dict.fromkeys(constant):
-        assert_same_meaning(simplify(unroll(kernel, var)), kernel)
 
 
 @quick

@@ -91,6 +91,59 @@ def test_the_schedule_is_that_of_the_reference(case):
     assert case.schedule() == case.reference()
 
 
+def _shuffled(pattern: Pattern) -> Reads:
+    """Read the rows from right to left, and their last column twice."""
+    rows = [pattern.indices[begin:end][::-1].tolist() for begin, end in zip(pattern.indptr, pattern.indptr[1:],
+                                                                            strict=False)]
+    rows = [[*row, *row[:1]] for row in rows]
+    indices = np.array([column for row in rows for column in row], dtype=np.int32)
+    return Reads(np.cumsum([0, *map(len, rows)]), indices, pattern.cols)
+
+
+def _far_apart(n: int) -> Pattern:
+    """Read the first, a middle and the last column in every row: few columns of a wide range."""
+    return Pattern.from_coo(np.repeat(np.arange(n), 3), np.tile([0, n // 2, n - 1], n), (n, n))
+
+
+FAR = _far_apart(60)
+NO_COLUMNS = Pattern((60, 60), np.zeros(61, np.int64), np.zeros(0, np.int32))
+
+
+@pytest.mark.parametrize("loops", [
+    gemm_spmm_loops(Reads.of(DENSE), inner=3, width=2, element_bytes=4),
+    gemm_spmm_loops(Reads.of(FAR), inner=3, width=2, element_bytes=8),
+    gemm_spmm_loops(_shuffled(FAR), inner=3, width=2, element_bytes=8),
+    spmm_spmm_loops(Reads.of(DENSE), Reads.of(EMPTY), width=2, element_bytes=4),
+    spmm_spmm_loops(Reads.of(EMPTY), Reads.of(DENSE), width=2, element_bytes=4),
+    spmm_spmm_loops(Reads.of(FAR), Reads.of(NO_COLUMNS), width=2, element_bytes=4),
+    spmm_spmm_loops(Reads.of(NO_COLUMNS), Reads.of(FAR), width=2, element_bytes=4),
+    spmm_spmm_loops(Reads.of(FAR), Reads.of(FAR), width=5, element_bytes=4),
+    spmm_spmm_loops(_shuffled(FAR), _shuffled(FAR), width=5, element_bytes=4),
+    *(spmm_spmm_loops(_shuffled(_far_apart(n)), _shuffled(Pattern.identity(n)), width=1, element_bytes=4)
+      for n in (8, 24, 40, 56)),  # exactly as long as blocks of memory are: a step beyond the columns damages the next
+    spmm_gemm_loops(_shuffled(DENSE), inner=3, width=2, element_bytes=4),
+])
+def test_a_tile_is_halved_once_it_exceeds_the_cache_by_a_byte(loops):
+    n = loops.one.iterations
+    moved = loop_cost(loops.one, range(n)) + loop_cost(loops.two, range(n))
+    fits = schedule_tiles(loops, threads=1, cache_bytes=moved, ct_size=n)
+    assert fits.tiles == (1, 0)
+    exceeds = schedule_tiles(loops, threads=1, cache_bytes=moved - 1, ct_size=n)
+    assert exceeds.tiles[0] > 1
+    assert exceeds == reference_schedule(loops, threads=1, cache_bytes=moved - 1, ct_size=n)
+
+
+def test_columns_are_counted_anew_for_every_tile():
+    """One row of twenty reads the first and the last column: both halves of the loop exceed the cache by a byte."""
+    rows = np.arange(0, 400, 20)
+    pattern = Pattern.from_coo(np.repeat(rows, 2), np.tile([0, 399], rows.size), (400, 400))
+    loops = spmm_gemm_loops(Reads.of(pattern), inner=8, width=1, element_bytes=8)
+    half = loop_cost(loops.one, range(200)) + loop_cost(loops.two, range(200))
+    found = schedule_tiles(loops, threads=1, cache_bytes=half - 1, ct_size=400)
+    assert np.diff(found.first).tolist() == [100] * 4
+    assert schedule_tiles(loops, threads=1, cache_bytes=half, ct_size=400).tiles[0] == 2
+
+
 @settings(deadline=None)
 @given(cases())
 def test_every_iteration_runs_once_and_after_what_it_reads(case):

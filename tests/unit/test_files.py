@@ -209,6 +209,8 @@ def test_sums_tell_a_changed_file_and_are_those_of_sha256sum(tmp_path):
     (tmp_path / "SHA256SUMS").write_text((tmp_path / "SHA256SUMS").read_text().replace("  ", "  run/"))
     with pytest.raises(ValueError, match="SHA256SUMS says"):
         check_sum(tmp_path / "run" / "a.json", b"{2}")
+
+
 def test_a_lock_that_this_thread_holds_is_had_again(tmp_path):
     """A signal handler that asks for it would wait for the call that it interrupts."""
     lock, had = tmp_path / "lock", []
@@ -227,3 +229,106 @@ def test_a_lock_that_this_thread_holds_is_had_again(tmp_path):
         assert not had
     waiting.join(20)
     assert had
+
+
+def test_a_call_that_interrupts_the_taking_of_a_lock_has_it_too(tmp_path, monkeypatch):
+    """The lock is taken, but this is not noted yet: another descriptor would wait for ever."""
+    lock, had, take = tmp_path / "lock", [], fcntl.flock
+
+    def interrupted(file, operation):
+        take(file, operation)
+        if operation == fcntl.LOCK_EX and not had:
+            had.append(1)
+            with (locked(lock.parent / ".." / lock.parent.name / "lock"), lock.open("a") as other,
+                  pytest.raises(BlockingIOError)):
+                take(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    monkeypatch.setattr(fcntl, "flock", interrupted)
+    with locked(lock):
+        assert had
+    with lock.open("a") as other:
+        take(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize("place", ["flock", "truncate", "write", "written", "fsync", "unlock"])
+@pytest.mark.parametrize("raises", [False, True])
+def test_lines_of_a_call_that_interrupts_another_are_neither_lost_nor_joined(tmp_path, monkeypatch, place, raises):
+    path, done = tmp_path / "journal", []
+    path.write_text("before\ntorn li")
+
+    def interrupt():
+        if not done:
+            done.append(place)
+            append_lines(path, ["handler"])
+            if raises:
+                raise KeyboardInterrupt
+
+    def interrupting(module, name, here):
+        function = getattr(module, name)
+
+        def call(*given):
+            if here == place and here != "written":
+                interrupt()
+            result = function(*given)
+            if here == "write" and place == "written":
+                interrupt()
+            return result
+        monkeypatch.setattr(module, name, call)
+
+    flock = fcntl.flock
+
+    def lock(file, operation):
+        if place == ("unlock" if operation == fcntl.LOCK_UN else "flock"):
+            interrupt()
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    interrupting(files, "_cut_torn_line", "truncate")
+    interrupting(os, "write", "write")
+    interrupting(os, "fsync", "fsync")
+    try:
+        append_lines(path, ["call"])
+    except KeyboardInterrupt:
+        assert raises
+    assert done
+    append_lines(path, ["after"])
+    found = path.read_text().splitlines()
+    assert found[0] == "before"
+    assert found[-1] == "after"
+    assert sorted(set(found[1:-1]) | {"call"}) == ["call", "handler"]
+    assert raises or len(found) == 4
+
+
+def test_a_child_that_was_forked_meanwhile_does_not_keep_a_file_locked(tmp_path, monkeypatch):
+    journal, children, write = tmp_path / "journal", [], os.write
+    waits, ends = os.pipe()
+
+    def fork(descriptor, text):
+        if not children:
+            children.append(os.fork())
+            if children[0] == 0:  # it has the descriptor, too
+                os.close(ends)
+                os.read(waits, 1)
+                os._exit(0)
+        return write(descriptor, text)
+
+    monkeypatch.setattr(os, "write", fork)
+    append_lines(journal, ["a"])
+    with journal.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(ends)
+    os.waitpid(children[0], 0)
+    os.close(waits)
+
+
+def test_a_child_that_leaves_the_body_does_not_give_back_the_lock_of_its_parent(tmp_path):
+    lock = tmp_path / "lock"
+    with lock.open("a") as other:
+        with locked(lock):
+            child = os.fork()
+            if child:
+                assert os.waitpid(child, 0)[1] == 0
+                with pytest.raises(BlockingIOError):
+                    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not child:
+            os._exit(0)

@@ -24,10 +24,9 @@ def lift():
 
 NO_MEMORY = BEGIN + """
 import ctypes
-from sparloom.fusion.loops import FusedLoops, Loop, Reads
-from sparloom.fusion import order, tiles
+from sparloom.fusion import FusedLoops, Loop, Reads, inspector, schedule_tiles
 from sparloom.jit import check_memory
-from sparloom.platforms.cpu.storage import Layout, Packer
+from sparloom.platforms.cpu_schedules.storage import Layout, Packer
 from sparloom.platforms.spade import native
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -45,7 +44,7 @@ def schedule(threads):
     def run(extent):
         reads = [Reads(np.arange(65, dtype=np.int64), np.zeros(64, np.int32), each) for each in (extent, 64)]
         loops = FusedLoops(*(Loop(64, each, 8, 8, 8) for each in reads))
-        tiles.schedule_tiles(loops, threads=threads, cache_bytes=1200, ct_size=64)
+        schedule_tiles(loops, threads=threads, cache_bytes=1200, ct_size=64)
     return run
 
 def pack(extent):
@@ -61,9 +60,9 @@ def simulate(extent):
 def number(extent):
     count = 4 if extent == 1 else 2_000_000  # takes 140 MiB
     indptr, found = np.arange(count + 1), np.empty(count, np.int32)
-    problem = order._Problem(indptr.ctypes.data, found.ctypes.data, count, 2, found.ctypes.data)
+    problem = inspector._PartitionProblem(indptr.ctypes.data, found.ctypes.data, count, 2, found.ctypes.data)
     found[:] = np.arange(count)
-    check_memory(order._bisect()(ctypes.byref(problem)), "number vertices", 72 * count)
+    check_memory(inspector._bisect()(ctypes.byref(problem)), "number vertices", 72 * count)
 
 attempt("tiles", schedule(1))
 attempt("tiles in threads", schedule(2))
@@ -74,15 +73,15 @@ print("alive")
 """
 
 NO_THREADS = BEGIN + """
-from sparloom.tuning.sparse.cpu_place import CpuPlace
-from sparloom.tuning.sparse.replay import NativeReplay
+from sparloom.tuning.sparse import CpuBackend
+from sparloom.tuning.sparse.backend import NativeReplay
 from sparloom.ir import I64, For, Kernel, Param, Ref, Store
 from sparloom.jit import compile_c
 from sparloom.ops import Operands, SpMM
 from sparloom.sparse import Pattern, SparseMatrix
 
 def replay(threads):
-    place = CpuPlace(threads)
+    place = CpuBackend(threads)
     return NativeReplay(place.kernels(SpMM(), 1), place.safe(SpMM(), operands))
 
 rng = np.random.default_rng(0)

@@ -21,8 +21,8 @@ def test_every_name_is_there(package):
 
 def test_nothing_is_imported_before_it_is_asked_for():
     code = ("import sys, sparloom.tuning, sparloom.models, sparloom.platforms, sparloom.experiments; "
-            "assert not {'numpy', 'torch', 'sparloom.tuning.plan'} & set(sys.modules); "
-            "sparloom.tuning.Guardrail; assert 'sparloom.tuning.plan' not in sys.modules")
+            "assert not {'numpy', 'torch', 'sparloom.tuning.fusion'} & set(sys.modules); "
+            "sparloom.tuning.Guardrail; assert 'sparloom.tuning.fusion' not in sys.modules")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from sparloom.renamed import PACKAGES, RENAMED
+from sparloom.renamed import PACKAGES, RENAMED, first_name, stored_class_name
 
 OLD_NAMES = {  # what each package of old offered before it was moved
     "sparloom.dispatch": [
@@ -48,3 +48,24 @@ def test_a_renamed_name_is_the_new_one(old):
 def test_an_unknown_name_is_refused():
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         importlib.import_module("sparloom.dispatch").Nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(("today", "first"), [
+    ("sparloom.experiments.Finetune", "sparloom.tasks.Finetune"),
+    ("sparloom.experiments.LearnerConfig", "sparloom.tasks.Learning"),
+    ("sparloom.tuning.sparse.CsrPolicy.online", "sparloom.dispatch.csr.CsrPolicy.online"),
+    ("sparloom.tuning.Guardrail", "sparloom.dispatch.Guardrail"),
+    ("sparloom.tuning.Evolution", "sparloom.search.Evolution"),
+    ("sparloom.ops.SpMM", "sparloom.ops.SpMM"),
+    ("torch.optim.Adam", "torch.optim.Adam"),
+])
+def test_digests_hash_the_first_name(today, first):
+    assert first_name(today) == first
+
+
+@pytest.mark.parametrize("old", sorted(RENAMED))
+def test_renamed_classes_are_stored_under_their_first_name(old):
+    package, _, name = old.rpartition(".")
+    found = getattr(importlib.import_module(package), name)
+    if isinstance(found, type) and found.__module__.startswith(package):
+        assert stored_class_name(object.__new__(found)) == first_name(RENAMED[old]).rpartition(".")[2]

@@ -23,13 +23,14 @@ def write_experiment(path: Path, trial: Composed, compose: Composer, *, header: 
         header: lines of the comment on top.
     """
     swept = trial.choices.get("experiment")
-    base = [f"experiment={swept}"] if swept else [f"task={trial.choices['task']}"] if "task" in trial.choices else []
+    task = trial.choices.get("task")
+    base = [f"experiment={swept}"] if swept else [f"task={task}"] if task else []
     before = compose(base).choices
     groups = {group: option for group, option in trial.choices.items()
               if group in before and before[group] != option and group not in APART and not group.startswith("hydra/")}
     options = {group: "null" if option is None else option for group, option in groups.items()}
-    if not swept and "task" in trial.choices:
-        options["task"] = trial.choices["task"]
+    if task and not swept:
+        options["task"] = task
     same = flat(compose([*base, *(f"{group}={option}" for group, option in options.items())]).config)
     values = {key: value for key, value in flat(trial.config).items() if key not in same or same[key] != value}
     lines = ["# @package _global_", *(f"# {line}" for line in header)]

@@ -1,15 +1,99 @@
-"""Checks and repairs of the command line that need only the names of the files in conf/."""
+"""Names close to a mistyped one.
 
+What can be run: every experiment with the first line of its header and its expected time.
+
+Checks and repairs of the command line that need only the names of the files in conf/.
+"""
+
+import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparloom.cli.listing import show
-from sparloom.cli.nearest import suggestion
+from rich.table import Table
+
+from sparloom import log
 from sparloom.measure import checked_threads
 
-__all__ = ["UsageError", "check_places", "check_threads", "choices", "folders", "prepare"]
+__all__ = [
+    "Entry", "UsageError", "check_places", "check_threads", "choices", "experiments", "flat", "folders", "nearest",
+    "prepare", "show", "suggestion",
+]
+
+
+def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
+    """Find up to `count` known names that resemble `name`, best first.
+
+    The last part of a dotted name counts as well: `lr` is near `model.optimizer.lr`.
+    """
+    names = list(dict.fromkeys(known))
+    whole = difflib.get_close_matches(name, names, n=count, cutoff=0.6)
+    leaf = name.rpartition(".")[2]
+    ends = {key: key.rpartition(".")[2] for key in names}
+    close = difflib.get_close_matches(leaf, set(ends.values()), n=count, cutoff=0.75)
+    by_leaf = [key for end in close for key in names if ends[key] == end]
+    return list(dict.fromkeys([*whole, *by_leaf]))[:count]
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Phrase the nearest names as a remedy, or list all of them when none is near."""
+    names = sorted(dict.fromkeys(known))
+    close = nearest(name, names)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"known are {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+
+
+def flat(tree: object, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys of nested mappings, inner nodes included."""
+    if isinstance(tree, Mapping):
+        for name, value in tree.items():
+            key = f"{prefix}{name}"
+            yield key
+            yield from flat(value, f"{key}.")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of conf/experiment: name, first line of its header, and how long it takes ("" when not said)."""
+
+    name: str
+    title: str
+    time: str
+
+
+def experiments(conf: Path) -> list[Entry]:
+    """Read the headers of all experiments under `conf`, by name."""
+    return [_entry(path) for path in sorted((conf / "experiment").glob("*.yaml"))]
+
+
+def show(conf: Path) -> None:
+    """Print the experiments and how to run one."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading, options in (("experiment", {"no_wrap": True}), ("what", {}), ("time", {"no_wrap": True})):
+        table.add_column(heading, **options)
+    for entry in experiments(conf):
+        table.add_row(entry.name, entry.title, entry.time)
+    log.console.print(table, soft_wrap=False)
+    log.console.print(
+        "\nRun one:        python run.py experiment=finetune_spade"
+        "\nChange options: python run.py experiment=finetune_spade op=sddmm selection.matrices=7"
+        "\nSee them:       python run.py experiment=finetune_spade --cfg job", soft_wrap=True)
+
+
+def _entry(path: Path) -> Entry:
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        text = line.lstrip("#").strip()
+        if text and not text.startswith("@package"):
+            lines.append(text)
+    taken = re.search(r"\bTakes\s+(.+?)\.?(?=$|\.\s)", " ".join(lines))
+    return Entry(path.stem, lines[0].rstrip(".") if lines else "", taken.group(1) if taken else "")
+
 
 PATH_KEYS = ("matrix", "mirror", "folder", "file", "path", "checkpoint", "cache", "table", "pretrained", "manifest")
 PATH_GROUPS = ("paths.", "samples.files.")

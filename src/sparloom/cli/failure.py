@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sparloom import log
-from sparloom.cli.arguments import UsageError
-from sparloom.cli.nearest import suggestion
+from sparloom.cli.arguments import UsageError, suggestion
 from sparloom.errors import MissingArtifact, SparloomError
 
 __all__ = ["Reported", "explain", "fail", "guard", "reason"]

@@ -3,38 +3,36 @@
 `sparloom.data.lightning` holds the batches; it alone imports torch.
 """
 
-from sparloom.data.batches import MatrixSamples, matrix_samples
-from sparloom.data.conditions import Conditions, plain
+from sparloom.data.batches import MatrixSamples, Problem, Sweeps, matrix_samples
 from sparloom.data.csv_file import CsvRules, read_csv, write_csv
-from sparloom.data.csv_samples import CsvSamples
-from sparloom.data.frames import read_frame, read_rows, write_frame, write_rows
-from sparloom.data.inputs import MatrixInput, MatrixInputs, cap
+from sparloom.data.files import check_stored, ensure_data, read_frame, read_rows, write_frame, write_rows
+from sparloom.data.inputs import Facts, Manifest, MatrixInput, MatrixInputs, cap
 from sparloom.data.journal import Journal, compact
-from sparloom.data.manifest import Facts, Manifest
-from sparloom.data.sample import Sample
-from sparloom.data.selection import (
-    Coverage,
-    Random,
-    Selection,
-    Spread,
-    Stratified,
-    Uncertainty,
-    draw_labels,
-    draw_more,
-)
+from sparloom.data.sample import Conditions, Sample, plain
 from sparloom.data.sources import (
+    CsvSamples,
     SampleSource,
     StoredSamples,
+    TinySamples,
     read_statistics,
     read_walks,
     write_statistics,
     write_walks,
 )
-from sparloom.data.split import ROLES, Split, split_by_family
-from sparloom.data.store import check_stored, ensure_data
-from sparloom.data.sweeps import Problem, Sweeps
+from sparloom.data.split import (
+    ROLES,
+    Coverage,
+    Random,
+    Selection,
+    Split,
+    Spread,
+    Stratified,
+    Uncertainty,
+    draw_labels,
+    draw_more,
+    split_by_family,
+)
 from sparloom.data.table import SampleTable
-from sparloom.data.tiny import TinySamples
 
 __all__ = [
     "ROLES", "Conditions", "Coverage", "CsvRules", "CsvSamples", "Facts", "Journal", "Manifest", "MatrixInput",

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from sparloom.data.conditions import Conditions, Group, conditions_entry
-from sparloom.data.sample import Sample
+from sparloom.data.sample import Conditions, Group, Sample, conditions_entry
 from sparloom.data.table import SampleTable
 from sparloom.errors import SchemaError
 from sparloom.files import append_lines, locked, read_lines, write_text

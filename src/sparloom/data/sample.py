@@ -1,15 +1,25 @@
-"""One measured, simulated or failed configuration: a row of a sample table."""
+"""One measured, simulated or failed configuration: a row of a sample table.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+What measured or simulated seconds depend on, and a digest of it that tells whether two rows may share a table.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
+from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from sparloom.errors import SchemaError
+from sparloom.files import read_json, write_checked_json
 from sparloom.measure import Measurement
 from sparloom.space import Config
 
-__all__ = ["Sample"]
+__all__ = ["GROUP", "Conditions", "Group", "Sample", "conditions_entry", "group_of", "mixture", "plain"]
 
 
 @dataclass(frozen=True)
@@ -90,3 +100,110 @@ class Sample:
 
 def _floats(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(map(float, values))
+
+
+Group = tuple[str, str, str]
+"""Operation, platform and preset: all rows of a table that agree in these were made under the same conditions."""
+
+GROUP = ("op", "platform", "preset")
+
+DIGITS = 16
+SHOWN = 5  # differences that a message lists
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Settings on which seconds depend; equal settings have equal digests, in whatever order they are given.
+
+    Args:
+        settings: nested mappings of plain values, see `plain`; names are part of the digest and must not change.
+    """
+
+    settings: Mapping[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """Hash the settings to 16 hexadecimal digits."""
+        text = json.dumps(plain(self.settings), sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+    def differences(self, other: "Conditions") -> str:
+        """Say in what `other` differs from these, one setting after the other: "machine.dram_gb_per_s 58.6 -> 5"."""
+        own, theirs = dict(_flat(plain(self.settings))), dict(_flat(plain(other.settings)))
+        found = [f"{name} {own.get(name, 'absent')} -> {theirs.get(name, 'absent')}"
+                 for name in sorted({*own, *theirs}) if own.get(name) != theirs.get(name)]
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        return ", ".join(found[:SHOWN]) + more
+
+    def write(self, folder: Path) -> None:
+        """Write the settings to conditions_<digest>.json in `folder`, where journals lie that name the digest."""
+        path = _path(folder, self.digest)
+        if not path.exists():
+            write_checked_json(path, {"settings": plain(self.settings)})
+
+    @classmethod
+    def read(cls, folder: Path, digest: str) -> "Conditions | None":
+        """Read the settings behind a digest; None where they are not known any more."""
+        try:
+            found = cls(read_json(_path(folder, digest))["settings"])
+        except (OSError, ValueError, KeyError, AttributeError):
+            return None
+        return found if found.digest == digest else None
+
+
+def plain(value: Any) -> Any:
+    """Reduce settings to what JSON holds: numbers that are equal become equal, keys become texts.
+
+    Dataclasses become mappings of their fields, so that a class may be renamed.
+
+    Raises:
+        TypeError: something that is neither a number, a text, a path, None, a dataclass nor a collection of these.
+    """
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        number = float(value)
+        return int(number) if number.is_integer() else number if math.isfinite(number) else str(number)
+    if isinstance(value, Path):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, AbstractSet):
+        return sorted((plain(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    raise TypeError(f"a {type(value).__name__} among the settings on which seconds depend: give numbers or texts")
+
+
+def conditions_entry(group: Group, digest: str, conditions: Conditions | None) -> dict[str, Any]:
+    """Make the entry of the provenance that says under which conditions the rows of a group were made."""
+    entry: dict[str, Any] = dict(zip(GROUP, group, strict=True)) | {"digest": digest}
+    return {"conditions": entry | ({} if conditions is None else {"settings": plain(conditions.settings)})}
+
+
+def group_of(entry: Mapping[str, Any]) -> Group | None:
+    """Name the group whose conditions an entry of the provenance states; None: it states none."""
+    stated = entry.get("conditions")
+    return tuple(stated[name] for name in GROUP) if isinstance(stated, Mapping) and "digest" in stated else None
+
+
+def mixture(group: Group, first: str, second: str) -> str:
+    """Say that rows of two digests cannot share a table."""
+    return (f"samples of {' '.join(group)} were made under different conditions ({first or 'not noted'}, "
+            f"{second or 'not noted'}): their seconds do not compare, keep them in different folders")
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    if not isinstance(value, dict) or not value:
+        yield name, json.dumps(value)
+        return
+    for key, item in value.items():
+        yield from _flat(item, f"{name}.{key}" if name else key)
+
+
+def _path(folder: Path, digest: str) -> Path:
+    return Path(folder) / f"conditions_{digest}.json"

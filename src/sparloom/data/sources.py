@@ -1,22 +1,44 @@
-"""Where training and evaluation find their samples: a folder of stored tables, inputs and statistics."""
+"""Where training and evaluation find their samples: a folder of stored tables, inputs and statistics.
 
-from collections.abc import Mapping
+A user's own simulator as a target: CSV files, a manifest of the matrices, everything else from another source.
+
+Samples without file or measurement: small patterns and a formula in place of a machine, to try things out.
+"""
+
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
-from sparloom.data.frames import read_frame, write_frame
-from sparloom.data.inputs import MatrixInputs
-from sparloom.data.split import Split
-from sparloom.data.store import check_stored, ensure_data
+from sparloom.data.csv_file import CsvRules, read_csv
+from sparloom.data.files import check_stored, ensure_data, read_frame, write_frame
+from sparloom.data.inputs import MatrixInputs, cap
+from sparloom.data.sample import Sample
+from sparloom.data.split import Split, split_by_family
 from sparloom.data.table import SampleTable
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.sparse import WALK, WALK_STATISTICS, Role, WalkStatistics
+from sparloom.space import ConfigSpace, CpuSpace, CudaSpace, SpadeSpace
+from sparloom.sparse import (
+    WALK,
+    WALK_STATISTICS,
+    Pattern,
+    Role,
+    WalkStatistics,
+    read_matrix,
+    row_bin,
+    statistics,
+    walk_statistics,
+)
 
-__all__ = ["SampleSource", "StoredSamples", "read_statistics", "read_walks", "write_statistics", "write_walks"]
+__all__ = [
+    "CsvSamples", "SampleSource", "StoredSamples", "TinySamples", "read_statistics", "read_walks",
+    "write_statistics", "write_walks",
+]
 
 COLLECTED_BY: Mapping[str, str] = {"gemm": "collect_gemm"}
 """Operations whose problems are no sparse matrices have an experiment of their own."""
@@ -155,3 +177,207 @@ def write_walks(path: Path, walks: Mapping[str, WalkStatistics]) -> None:
         pd.DataFrame(numbers.reshape(-1, len(WALK_STATISTICS)), columns=WALK_STATISTICS),
     ], axis=1)
     write_frame(path, frame)
+
+
+@dataclass(frozen=True)
+class CsvSamples:
+    """SPADE samples from CSV files; samples of other platforms come from `base`.
+
+    The manifest is JSON: {"matrices": {id: {"path": file beside the manifest, "role": ..., "family": ...}},
+    "split": {"1": 32, "0": 256}}. Role and family may be left out (test; the id itself), and so may split when the
+    files give it in columns. An id without a group gets the group csv.
+
+    Args:
+        files: CSV file by operation, or None.
+        manifest: path of the manifest.
+        cost: operations of the featurizer on given coordinates, as `cap` wants them.
+        base: source of everything that the files do not hold.
+    """
+
+    files: Mapping[str, str | None]
+    manifest: str
+    cost: Callable[[np.ndarray], float]
+    base: SampleSource
+
+    def table(self, platform: str, preset: str, op: str) -> SampleTable:
+        """Read the samples; for SPADE those of the files, whose preset is what their sidecar says."""
+        if platform != "spade":
+            return self.base.table(platform, preset, op)
+        file = self.files.get(op)
+        if file is None:
+            raise ValueError(f"no CSV file for {op}: give samples.files.{op}=<path>")
+        return read_csv(_existing(Path(file)), op, self._rules)
+
+    def split(self) -> Mapping[str, Role]:
+        """Role by matrix, those of `base` included."""
+        return self._split.roles
+
+    def families(self) -> Mapping[str, str]:
+        """Family by matrix, those of `base` included."""
+        return self._split.families
+
+    def statistics(self) -> pd.DataFrame:
+        """Pattern statistics, those of `base` included."""
+        rows = {_name(key): statistics(pattern) for key, pattern in self._patterns.items()}
+        own = pd.DataFrame.from_dict(rows, orient="index").rename_axis("matrix")
+        return pd.concat([self.base.statistics(), own])
+
+    def walks(self) -> Mapping[str, WalkStatistics]:
+        """Statistics of tiled walks, those of `base` included."""
+        own = {_name(key): walk_statistics(pattern) for key, pattern in self._patterns.items()}
+        return {**self.base.walks(), **own}
+
+    def inputs(self) -> MatrixInputs:
+        """Featurizer inputs, those of `base` included."""
+        own = [cap(pattern, name=_name(key), cost=self.cost) for key, pattern in self._patterns.items()]
+        return MatrixInputs.of([*self.base.inputs(), *own])
+
+    @cached_property
+    def _content(self) -> dict:
+        path = _existing(Path(self.manifest))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content.get("matrices"), dict):
+            raise SchemaError(f"{path}: a manifest has the entry \"matrices\", id -> {{\"path\": file}}")
+        return content
+
+    @cached_property
+    def _patterns(self) -> dict[str, Pattern]:
+        folder = Path(self.manifest).parent
+        return {key: read_matrix(folder / entry["path"]).pattern for key, entry in self._content["matrices"].items()}
+
+    @cached_property
+    def _rules(self) -> CsvRules:
+        cols = {key: pattern.cols for key, pattern in self._patterns.items()}
+        splits = {int(code): int(size) for code, size in self._content.get("split", {}).items()}
+        return CsvRules(cols=cols.get, name=_name, splits=splits)
+
+    @cached_property
+    def _split(self) -> Split:
+        roles, families = dict(self.base.split()), dict(self.base.families())
+        for key, entry in self._content["matrices"].items():
+            roles[_name(key)] = entry.get("role", "test")
+            families[_name(key)] = entry.get("family", _name(key))
+        return Split(roles, families)
+
+
+def _name(key: str) -> str:
+    return key if "/" in key else f"csv/{key}"
+
+
+def _existing(path: Path) -> Path:
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist: give samples.files and samples.manifest")
+    return path
+
+
+SPACES: Mapping[str, Callable[[str], ConfigSpace]] = {"cpu": CpuSpace, "cuda": CudaSpace, "spade": SpadeSpace}
+WIDTH = 256
+
+
+@dataclass(frozen=True)
+class TinySamples:
+    """Made-up samples of small matrices.
+
+    The seconds are a formula: they grow with the distance of the tile from one that suits the matrix, so that rankings
+    differ between matrices, can be learned and carry over between platforms. They say nothing about any machine.
+
+    Args:
+        matrices: how many, of four families of patterns.
+        configs: how many per matrix; a smaller space is listed whole.
+        seed: of the patterns and the choice of configurations.
+    """
+
+    matrices: int
+    configs: int
+    seed: int
+
+    def table(self, platform: str, preset: str, op: str) -> SampleTable:
+        """Make up the samples of any platform with a space; the preset is only written down."""
+        if platform not in SPACES:
+            raise ValueError(f"tiny samples know the platforms {', '.join(SPACES)}, not {platform}; use samples=real")
+        space = SPACES[platform](op)
+        samples = []
+        for place, (name, pattern) in enumerate(self._patterns.items()):
+            bound = space.bind(pattern.shape)
+            configs = list(bound) if len(bound) <= self.configs else bound.sample(self.configs, self._rng(place))
+            for config, seconds in zip(configs, _seconds(bound.vectors(configs), pattern), strict=True):
+                samples.append(Sample(
+                    op=op, platform=platform, preset=preset, matrix=name, width=WIDTH, config=config.key, round=0,
+                    seconds=(float(seconds),), cpu_seconds=(), kind="simulated", failure=None, stolen=False,
+                    machine="formula", commit="", started="2000-01-01T00:00:00Z",
+                ))
+        return SampleTable.of(samples, [{"origin": "formula of sparloom.data.TinySamples"}])
+
+    def split(self) -> Mapping[str, Role]:
+        """Role by matrix; every matrix is its own family."""
+        names = list(self._patterns)
+        shares: Mapping[Role, float] = {"train": 0.5, "validation": 0.2, "test": 0.3}
+        strata = {name: row_bin(pattern.rows) for name, pattern in self._patterns.items()}
+        return split_by_family(self.families(), strata=strata, shares=shares, seed=self.seed).roles if names else {}
+
+    def families(self) -> Mapping[str, str]:
+        """Family by matrix."""
+        return {name: name for name in self._patterns}
+
+    def statistics(self) -> pd.DataFrame:
+        """Pattern statistics, one row per matrix."""
+        rows = {name: statistics(pattern) for name, pattern in self._patterns.items()}
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("matrix")
+
+    def walks(self) -> Mapping[str, WalkStatistics]:
+        """Statistics of tiled walks by matrix."""
+        return {name: walk_statistics(pattern) for name, pattern in self._patterns.items()}
+
+    def inputs(self) -> MatrixInputs:
+        """Featurizer inputs by matrix."""
+        return MatrixInputs.of([
+            cap(pattern, name=name, cost=lambda coords: 0.0, sites=256) for name, pattern in self._patterns.items()])
+
+    @cached_property
+    def _patterns(self) -> dict[str, Pattern]:
+        kinds = (_banded, _scattered, _blocked, _hubs)
+        return {
+            f"tiny/{kinds[place % 4].__name__.strip('_')}{place // 4}": kinds[place % 4](self._rng(place))
+            for place in range(self.matrices)
+        }
+
+    def _rng(self, place: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, place])
+
+
+def _seconds(vectors: tuple[np.ndarray, np.ndarray], pattern: Pattern) -> np.ndarray:
+    """Least work time, times one plus penalties for extents and flags that do not suit the pattern."""
+    shared, heterogeneous = vectors
+    reach = np.abs(pattern.row_ids() - pattern.indices).mean() / max(1, pattern.cols)
+    crowd = pattern.row_lengths().max() / max(1.0, pattern.row_lengths().mean())
+    suits = np.array([4 + 4 * reach, 10 - 4 * reach, 6.0, 0.0]) / 16
+    tiles = np.abs(shared[:, 49:53] - suits).sum(axis=1)
+    order = shared[:, :49] @ np.linspace(0.0, 0.3, 49)
+    flags = heterogeneous @ np.linspace(0.1, 0.3, heterogeneous.shape[1]) * (1 if crowd > 4 else -0.5)
+    return pattern.nnz * WIDTH * 1e-9 * np.exp(tiles + order + flags)
+
+
+def _banded(rng: np.random.Generator) -> Pattern:
+    size = int(rng.integers(100, 400))
+    near = np.arange(size)[:, None] + np.arange(-2, 3)
+    rows = np.broadcast_to(np.arange(size)[:, None], near.shape)
+    inside = (near >= 0) & (near < size)
+    return Pattern.from_coo(rows[inside], near[inside], (size, size))
+
+
+def _scattered(rng: np.random.Generator) -> Pattern:
+    rows, cols = (int(size) for size in rng.integers(100, 400, 2))
+    return Pattern.from_coo(rng.integers(0, rows, 1500), rng.integers(0, cols, 1500), (rows, cols))
+
+
+def _blocked(rng: np.random.Generator) -> Pattern:
+    size, block = 8 * int(rng.integers(12, 50)), 8
+    inside = np.arange(size) // block * block
+    cols = inside[:, None] + np.arange(block)
+    return Pattern.from_coo(np.repeat(np.arange(size), block), cols.ravel(), (size, size))
+
+
+def _hubs(rng: np.random.Generator) -> Pattern:
+    size = int(rng.integers(100, 400))
+    rows = np.minimum(rng.geometric(0.05, 2000) - 1, size - 1)
+    return Pattern.from_coo(rows, rng.integers(0, size, 2000), (size, size))

@@ -1,18 +1,28 @@
-"""Which matrices train, validate and test: by family, so that no input is known in two versions."""
+"""Which matrices train, validate and test: by family, so that no input is known in two versions.
+
+Which few matrices and configurations a method may look at on the target: the same for every method.
+"""
 
 import csv
 import hashlib
-from collections import defaultdict
+import logging
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Protocol, get_args
+
+import numpy as np
+import pandas as pd
 
 from sparloom.errors import SchemaError
 from sparloom.files import read_json, write_json, write_text
-from sparloom.sparse import Role
+from sparloom.sparse import ROW_BINS, Role, row_bin, signed_logarithm
 
-__all__ = ["Split", "split_by_family"]
+__all__ = [
+    "Coverage", "Random", "Selection", "Split", "Spread", "Stratified", "Uncertainty", "draw_labels", "draw_more",
+    "split_by_family",
+]
 
 ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -119,3 +129,271 @@ def _furthest_behind(given: Mapping[Role, int], shares: Mapping[Role, float], co
 
 def _hash(family: str, seed: int) -> str:
     return hashlib.sha256(f"{seed}:{family}".encode()).hexdigest()
+
+
+SEEN = 0.75
+AGAIN = 4.0  # weight of a configuration tried before, against values that occur once too often
+CHANCE = 0.3  # breaks ties at random
+
+logger = logging.getLogger(__name__)
+
+
+class Selection(Protocol):
+    """How matrices are chosen from their statistics, and configurations of each, before any time is known."""
+
+    matrices: int
+    configs_per_matrix: int
+
+    def choose(self, statistics: pd.DataFrame, candidates: Sequence[str], count: int, seed: int) -> list[str]: ...
+    def configs(self, keys: Sequence[str], taken: Mapping[str, int], rng: np.random.Generator) -> list[int]: ...
+
+
+class RandomConfigs:
+    """Draws configurations uniformly for every matrix."""
+
+    configs_per_matrix: int
+
+    def configs(self, keys: Sequence[str], taken: Mapping[str, int], rng: np.random.Generator) -> list[int]:
+        """Choose places of `keys`, which are sorted.
+
+        Args:
+            taken: how often a configuration was chosen before, on other matrices.
+        """
+        count = min(self.configs_per_matrix, len(keys))
+        return np.sort(rng.choice(len(keys), count, replace=False)).tolist()
+
+
+@dataclass(frozen=True)
+class Random(RandomConfigs):
+    """Uniformly drawn matrices."""
+
+    matrices: int
+    configs_per_matrix: int
+
+    def choose(self, statistics: pd.DataFrame, candidates: Sequence[str], count: int, seed: int) -> list[str]:
+        """Draw `count` names."""
+        names = _known(statistics, candidates, count)
+        return sorted(np.random.default_rng(seed).choice(names, count, replace=False).tolist())
+
+
+@dataclass(frozen=True)
+class Stratified(RandomConfigs):
+    """As many matrices from each row bin as possible, of all densities.
+
+    Source: COGNATE §4.1: five bins by rows, random matrices from each, spanning a diverse range of sparsity. Departure:
+    the paper does not say how the range is ensured; each bin is cut into as many equal parts by density as there are
+    places to fill over all bins, and the parts are dealt to the places in random order.
+    """
+
+    matrices: int
+    configs_per_matrix: int
+
+    def choose(self, statistics: pd.DataFrame, candidates: Sequence[str], count: int, seed: int) -> list[str]:
+        """Draw `count` names."""
+        names = _known(statistics, candidates, count)
+        rng = np.random.default_rng(seed)
+        known = statistics.loc[names].sort_values(["density", "rows"])
+        bins = known["rows"].map(lambda rows: row_bin(int(rows)))
+        pools = [known.index[(bins == name).to_numpy()].tolist() for name in ROW_BINS]
+        quotas = _quotas([len(pool) for pool in pools], count, rng)
+        levels = rng.permutation(count) / count  # where between sparse and dense each place wants its matrix
+        chosen: list[str] = []
+        for pool, quota in zip(pools, quotas, strict=True):
+            wanted = levels[len(chosen): len(chosen) + quota]
+            chosen += _near_levels(pool, wanted, 1 / count, rng)
+        return sorted(chosen)
+
+
+@dataclass(frozen=True)
+class Coverage(RandomConfigs):
+    """Medoids: matrices such that every candidate has a similar one among them.
+
+    Statistics are compared as signed logarithms scaled to unit variance; k-medoids starts from a random spread and
+    swaps until no swap lowers the summed distance. It sees a random three quarters of the candidates: on all of them
+    most seeds end at the same medoids, and repetitions over seeds would show no variance.
+    """
+
+    matrices: int
+    configs_per_matrix: int
+
+    def choose(self, statistics: pd.DataFrame, candidates: Sequence[str], count: int, seed: int) -> list[str]:
+        """Find `count` medoids."""
+        rng = np.random.default_rng(seed)
+        known = _known(statistics, candidates, count)
+        names = rng.choice(known, max(count, round(SEEN * len(known))), replace=False).tolist()
+        values = signed_logarithm(statistics.loc[names].to_numpy(np.float64))
+        scale = values.std(axis=0)
+        values = (values - values.mean(axis=0)) / np.where(scale > 0, scale, 1)
+        distance = np.sqrt(np.maximum(0, ((values[:, None] - values[None]) ** 2).sum(axis=2)))
+        return sorted(names[place] for place in _medoids(distance, count, rng))
+
+
+@dataclass(frozen=True)
+class Spread(Coverage):
+    """Medoids as in `Coverage`; on each matrix every value of every parameter about equally often.
+
+    Configurations that other matrices have tried least come first, so that few per matrix see the whole space together.
+    """
+
+    def configs(self, keys: Sequence[str], taken: Mapping[str, int], rng: np.random.Generator) -> list[int]:
+        """Choose one after the other: least taken before, then made of the values that occur least so far."""
+        values = _value_places(keys)
+        before = np.array([taken.get(key, 0) for key in keys], np.float64)
+        used = [np.zeros(column.max() + 1) for column in values.T]
+        chosen: list[int] = []
+        for step in range(min(self.configs_per_matrix, len(keys))):
+            often = [use[column] * len(use) / (step + 1) for use, column in zip(used, values.T, strict=True)]
+            cost = AGAIN * before + np.sum(often, axis=0) + rng.random(len(keys)) * CHANCE
+            cost[chosen] = np.inf
+            chosen.append(int(cost.argmin()))
+            for use, value in zip(used, values[chosen[-1]], strict=True):
+                use[value] += 1
+        return sorted(chosen)
+
+
+@dataclass(frozen=True)
+class Uncertainty(Spread):
+    """Some labels as `Spread`, the others in rounds: where a model that has learned from those so far is in doubt.
+
+    Each round takes new matrices, and on each the configurations among the most promising about which the members of
+    the model disagree most.
+
+    Args:
+        first: share of the matrices that is chosen before anything is known.
+        rounds: in which the others are chosen.
+        promising: how many configurations of a matrix are looked at, best first.
+    """
+
+    first: float
+    rounds: int
+    promising: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.first <= 1 or self.rounds < 1 or self.promising < self.configs_per_matrix:
+            raise ValueError(f"first={self.first} must be in (0, 1], rounds={self.rounds} at least 1, promising="
+                             f"{self.promising} at least configs_per_matrix={self.configs_per_matrix}")
+
+    def begin(self) -> Spread:
+        """The choice that needs no model."""
+        return Spread(matrices=max(1, round(self.first * self.matrices)), configs_per_matrix=self.configs_per_matrix)
+
+    def quotas(self) -> list[int]:
+        """New matrices of every round."""
+        left = self.matrices - self.begin().matrices
+        return [len(part) for part in np.array_split(np.arange(left), self.rounds) if len(part)]
+
+    def doubtful(self, opinions: Mapping[str, np.ndarray], count: int) -> dict[str, list[int]]:
+        """Choose matrices and places of their configurations.
+
+        Args:
+            opinions: matrix -> scores of every member of the model, comparable between members, (members, configs).
+        """
+        wanted = {}
+        for name, scores in opinions.items():
+            best = np.argsort(scores.mean(axis=0), kind="stable")[:self.promising]
+            doubt = scores[:, best].std(axis=0)
+            order = np.argsort(-doubt, kind="stable")[:self.configs_per_matrix]
+            wanted[name] = (float(doubt[order].mean()), sorted(best[order].tolist()))
+        chosen = sorted(wanted, key=lambda name: (-wanted[name][0], name))[:count]
+        return {name: wanted[name][1] for name in chosen}
+
+
+def draw_more(labels: pd.DataFrame, chosen: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Rows of `labels` of the chosen configurations of each matrix, as far as they are labelled."""
+    parts = [labels[(labels["matrix"] == name) & labels["config"].isin(keys)] for name, keys in chosen.items()]
+    return pd.concat(parts, ignore_index=True)
+
+
+def draw_labels(
+    selection: Selection, labels: pd.DataFrame, *, statistics: pd.DataFrame, candidates: Sequence[str], seed: int
+) -> pd.DataFrame:
+    """Choose matrices and, for each, labelled configurations: the rows that every method may learn from.
+
+    Args:
+        labels: as `SampleTable.labels` gives them.
+        candidates: names to choose from; those without labels are left out.
+
+    Returns:
+        Rows of `labels`: `selection.matrices` matrices, `selection.configs_per_matrix` configurations each, or all
+        there are. Equal seeds and labels give equal rows.
+
+    Raises:
+        ValueError: there are fewer labelled matrices than are to be chosen, or the budget is no count.
+    """
+    budget = selection.configs_per_matrix
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+        raise ValueError(f"selection.configs_per_matrix={budget}: give an integer of at least 1")
+    labelled = set(labels["matrix"])
+    names = selection.choose(statistics, [name for name in candidates if name in labelled], selection.matrices, seed)
+    parts = []
+    taken: Counter[str] = Counter()
+    for name in names:
+        rows = labels[labels["matrix"] == name].sort_values("config")
+        rng = np.random.default_rng([seed, int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")])
+        parts.append(rows.iloc[selection.configs(rows["config"].tolist(), taken, rng)])
+        taken.update(parts[-1]["config"])
+    fewest = min(map(len, parts), default=budget)
+    if fewest < budget:
+        logger.warning("selection.configs_per_matrix=%d: a matrix has samples of only %d configurations, so %d of %d "
+                       "rows are used", budget, fewest, sum(map(len, parts)), budget * len(parts))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _value_places(keys: Sequence[str]) -> np.ndarray:
+    """Number the values of every parameter in keys "name=value,...": (keys, parameters)."""
+    table = np.array([[part.partition("=")[2] for part in key.split(",")] for key in keys])
+    return np.stack([np.unique(column, return_inverse=True)[1] for column in table.T], axis=1)
+
+
+def _known(statistics: pd.DataFrame, candidates: Sequence[str], count: int) -> list[str]:
+    names = sorted(set(candidates))
+    missing = [name for name in names if name not in statistics.index]
+    if missing:
+        raise ValueError(f"no statistics of {len(missing)} matrices, first {missing[0]}; run experiment=prepare_inputs")
+    if not 1 <= count <= len(names):
+        raise ValueError(f"cannot choose {count} of {len(names)} matrices; lower selection.matrices")
+    return names
+
+
+def _quotas(sizes: Sequence[int], count: int, rng: np.random.Generator) -> list[int]:
+    """Share `count` places evenly among the bins, none above its size; who gets a remainder is random."""
+    quotas = [0] * len(sizes)
+    while count:
+        open_bins = [place for place, size in enumerate(sizes) if quotas[place] < size]
+        for place in rng.permutation(open_bins)[:count].tolist():
+            quotas[place] += 1
+            count -= 1
+    return quotas
+
+
+def _near_levels(pool: Sequence[str], wanted: np.ndarray, width: float, rng: np.random.Generator) -> list[str]:
+    """For each wanted level draw from that part of the ordered pool, or take the free matrix nearest to it."""
+    free = dict(enumerate(pool))
+    chosen = []
+    for level in wanted:
+        target = (level + width * rng.random()) * len(pool) - 0.5
+        place = min(free, key=lambda place: abs(place - target))
+        chosen.append(free.pop(place))
+    return chosen
+
+
+def _medoids(distance: np.ndarray, count: int, rng: np.random.Generator) -> list[int]:
+    chosen = [int(rng.integers(len(distance)))]
+    while len(chosen) < count:
+        nearest = distance[chosen].min(axis=0)
+        nearest[chosen] = 0
+        weights = nearest**2 if nearest.any() else np.where(np.isin(np.arange(len(distance)), chosen), 0.0, 1.0)
+        chosen.append(int(rng.choice(len(distance), p=weights / weights.sum())))
+    cost = distance[chosen].min(axis=0).sum()
+    improved = True
+    while improved:
+        improved = False
+        for place in range(count):
+            others = [medoid for index, medoid in enumerate(chosen) if index != place]
+            rest = distance[others].min(axis=0) if others else np.full(len(distance), np.inf)
+            costs = np.minimum(rest[None], distance).sum(axis=1)
+            costs[others] = np.inf
+            best = int(costs.argmin())
+            if costs[best] < cost - 1e-12:
+                chosen[place], cost, improved = best, float(costs[best]), True
+    return chosen

@@ -10,9 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparloom.data.conditions import GROUP, Group, group_of, mixture
-from sparloom.data.frames import read_rows, write_rows
-from sparloom.data.sample import Sample
+from sparloom.data.files import read_rows, write_rows
+from sparloom.data.sample import GROUP, Group, Sample, group_of, mixture
 from sparloom.errors import SchemaError
 
 __all__ = ["SCHEMA", "SampleTable"]

@@ -1,63 +1,26 @@
-"""One file, one kind of run; each is built from conf/task and has run(out) -> metrics."""
+"""Run experiments: each public class is one kind of run, built from conf/ with `run(out)` -> metrics.
+
+harness (what all share), then one package for each line of work: cognate, spade, autosage, trees, fusion, cora.
+"""
 
 from sparloom.ondemand import on_demand
 
-_HOMES = {
-    "Arm": "arm",
-    "AuditLabels": "audit_labels",
-    "Autoencode": "autoencode",
-    "BenchDecisionsBusy": "bench_decisions_busy",
-    "BenchDispatch": "bench_dispatch",
-    "BenchDispatchCuda": "bench_dispatch_cuda",
-    "BenchFeaturizer": "bench_featurizer",
-    "BenchFusion": "bench_fusion",
-    "BenchGcn": "bench_gcn",
-    "BenchJacobi": "bench_jacobi",
-    "BenchKernels": "bench_kernels",
-    "BenchRagged": "bench_ragged",
-    "BenchRaggedCuda": "bench_ragged_cuda",
-    "BenchRaggedSchedules": "bench_ragged_schedules",
-    "BenchRecommend": "bench_recommend",
-    "BenchSimulator": "bench_simulator",
-    "Block": "fusion_cases",
-    "BusyCase": "bench_decisions_busy",
-    "CheckGcn": "check_gcn",
-    "CheckLearnings": "check_learnings",
-    "CheckProbe": "check_probe",
-    "CheckSpadeSigns": "check_spade_signs",
-    "ChooseKernels": "choose_kernels",
-    "Checkpoints": "checkpoints",
-    "Collect": "collect",
-    "CollectGemm": "collect_gemm",
-    "Compare": "compare",
-    "DecisionWay": "decision_way",
-    "Distillation": "tree_export",
-    "ExportCsv": "export_csv",
-    "EvalRagged": "eval_ragged",
-    "ExploreDesigns": "explore_designs",
-    "FineTuned": "finetuned",
-    "Finetune": "finetune",
-    "Fit": "fit",
-    "FitTrees": "fit_trees",
-    "Fitted": "fitted",
-    "Gather": "gather",
-    "GraphChoice": "gcn_graphs",
-    "Learning": "learning",
-    "Plans": "plans",
-    "PrepareInputs": "prepare_inputs",
-    "Pretrain": "pretrain",
-    "Recipe": "training",
-    "Recommend": "recommend",
-    "RecommendShape": "recommend_shape",
-    "SpadeSensitivity": "spade_sensitivity",
-    "SummariseSamples": "summarise_samples",
-    "Tabulate": "tabulate",
-    "TensorBoard": "loggers",
-    "TreeModels": "tree_models",
-    "ValidateSimulator": "validate_simulator",
-    "Wandb": "loggers",
+_NAMES = {
+    "cognate": (
+        "Arm", "AuditLabels", "Autoencode", "BenchFeaturizer", "BenchRecommend", "Collect", "Compare", "ExportCsv",
+        "FineTuned", "Finetune", "Fit", "Fitted", "Gather", "LearnerConfig", "PrepareInputs", "Pretrain", "Recipe",
+        "Recommend", "RecommendShape", "SummariseSamples", "Tabulate"),
+    "autosage": (
+        "BenchDecisionsBusy", "BenchDispatch", "BenchDispatchCuda", "BenchGcn", "BusyCase", "CheckGcn", "CheckProbe",
+        "ChooseKernels", "GraphChoice", "Plans", "PolicyVariant"),
+    "fusion": ("BenchFusion", "BenchJacobi", "BenchKernels", "Block"),
+    "cora": ("BenchRagged", "BenchRaggedCuda", "BenchRaggedSchedules", "EvalRagged"),
+    "spade": ("BenchSimulator", "CheckSpadeSigns", "ExploreDesigns", "SpadeSensitivity", "ValidateSimulator"),
+    "trees": ("CheckLearnings", "CollectGemm", "Distillation", "FitTrees"),
+    "harness": ("Checkpoints", "TensorBoard", "TreeModels", "Wandb"),
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(name for names in _NAMES.values() for name in names)
 
-__getattr__, __dir__ = on_demand(__name__, {name: f"sparloom.experiments.{home}" for name, home in _HOMES.items()})
+__getattr__, __dir__ = on_demand(
+    __name__, {name: f"{__name__}.{package}" for package, names in _NAMES.items() for name in names})

@@ -1,38 +1,75 @@
-"""Tile fusion: two parallel loops with a sparse dependence between them, executed tile by tile."""
+"""Tile fusion: two parallel loops with a sparse dependence between them, executed tile by tile.
 
-from sparloom.fusion.baselines import atomic_tiling, fused_gemv, overlapped_tiling
-from sparloom.fusion.bind import Pair, Variant, Workspace
-from sparloom.fusion.budget import Budget
-from sparloom.fusion.cache_walk import CacheLevel, access_cycles, machine_levels, mean_cycles
-from sparloom.fusion.decorator import FusedFunction, fuse
-from sparloom.fusion.executor import Executor, potential_gain
+The way of a function that is decorated with `fuse`:
+
+    decorator     `fuse`: compiles a function for each set of argument types, and caches schedules
+    operands      sparse arguments, and the cache that is keyed by their index arrays
+    frontend/     Python function -> program
+    program       what the front end produces: scalars, arrays, accesses, two loops
+    symbolic      integer expressions in SymPy, their ranges, and checks of subscripts
+    dependence    dependences between the two loops
+    codegen       program -> kernels of the loop IR
+    products      recognises matrix products, which the executor runs
+    compiled      the compiled program: sizes, dependence graph, calls
+
+The way of a product of three matrices, which needs no compilation:
+
+    schedule      the two loops, tile schedules, their legality
+    inspector     Algorithm 1, which groups iterations into tiles, and orders of the iterations
+    executor      runs a schedule with the kernels of kernels/cpu
+    row_pass      SpMM-GeMM with sums on the side, in one pass over the rows
+    evaluation    the baselines of the paper, a cache simulator, load balance, thread pinning
+"""
+
+from functools import partial
+
+from sparloom.fusion.decorator import Budget, FusedFunction, fuse
+from sparloom.fusion.evaluation import (
+    CacheLevel,
+    access_cycles,
+    atomic_tiling,
+    fused_gemv,
+    machine_levels,
+    mean_cycles,
+    overlapped_tiling,
+    pinned,
+    potential_gain,
+    tall_gemm,
+)
+from sparloom.fusion.executor import Executor, Pair, Variant, Workspace
 from sparloom.fusion.frontend import fprange
-from sparloom.fusion.identity_cache import IdentityCache
-from sparloom.fusion.legality import check_schedule
-from sparloom.fusion.loops import FusedLoops, Loop, Reads, gemm_spmm_loops, spmm_gemm_loops, spmm_spmm_loops
-from sparloom.fusion.operands import Csr
-from sparloom.fusion.order import (
-    LEAST_FUSED_RATIO,
+from sparloom.fusion.inspector import (
+    MIN_FUSED_RATIO,
     Reordered,
     bandwidth_order,
+    coarse_tiles,
     metis_order,
     partition_order,
     rescue_order,
+    schedule_tiles,
 )
-from sparloom.fusion.pin import pinned
+from sparloom.fusion.operands import Csr, IdentityCache
 from sparloom.fusion.row_pass import RowPass, RowSteps
-from sparloom.fusion.schedule import TileSchedule
-from sparloom.fusion.store import ScheduleKey, ScheduleStore, load_schedule, save_schedule
-from sparloom.fusion.summary import summarise
-from sparloom.fusion.tall_gemm import tall_gemm
-from sparloom.fusion.tiles import coarse_tiles, schedule_tiles
-from sparloom.fusion.unfused import separated, unfused_schedule
+from sparloom.fusion.schedule import (
+    FusedLoops,
+    Loop,
+    Reads,
+    TileSchedule,
+    check_schedule,
+    gemm_spmm_loops,
+    separated,
+    spmm_gemm_loops,
+    spmm_spmm_loops,
+    unfused_schedule,
+)
+from sparloom.renamed import resolve
 
 __all__ = [
-    "LEAST_FUSED_RATIO", "Budget", "CacheLevel", "Csr", "Executor", "FusedFunction", "FusedLoops", "IdentityCache",
-    "Loop", "Pair", "Reads", "Reordered", "RowPass", "RowSteps", "ScheduleKey", "ScheduleStore", "TileSchedule",
-    "Variant", "Workspace", "access_cycles", "atomic_tiling", "bandwidth_order", "check_schedule", "coarse_tiles",
-    "fprange", "fuse", "fused_gemv", "gemm_spmm_loops", "load_schedule", "machine_levels", "mean_cycles",
-    "metis_order", "overlapped_tiling", "partition_order", "pinned", "potential_gain", "rescue_order", "save_schedule",
-    "schedule_tiles", "separated", "spmm_gemm_loops", "spmm_spmm_loops", "summarise", "tall_gemm", "unfused_schedule",
+    "MIN_FUSED_RATIO", "Budget", "CacheLevel", "Csr", "Executor", "FusedFunction", "FusedLoops", "IdentityCache",
+    "Loop", "Pair", "Reads", "Reordered", "RowPass", "RowSteps", "TileSchedule", "Variant", "Workspace",
+    "access_cycles", "atomic_tiling", "bandwidth_order", "check_schedule", "coarse_tiles", "fprange", "fuse",
+    "fused_gemv", "gemm_spmm_loops", "machine_levels", "mean_cycles", "metis_order", "overlapped_tiling",
+    "partition_order", "pinned", "potential_gain", "rescue_order", "schedule_tiles", "separated", "spmm_gemm_loops",
+    "spmm_spmm_loops", "tall_gemm", "unfused_schedule",
 ]
+__getattr__ = partial(resolve, __name__)

@@ -1,26 +1,32 @@
-"""A program compiled for one set of argument types: its graph, and running it by a schedule."""
+"""A program compiled for one set of argument types: its kernels, its dependence graph, and its calls."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from sparloom.fusion.bounds import bound_checks
+from sparloom.fusion.codegen import (
+    GraphBuilder,
+    graph_builder,
+    listed_rows,
+    lower_fused,
+    lower_sizes,
+    lower_unfused,
+    lower_wavefronts,
+    shared_pattern,
+)
 from sparloom.fusion.dependence import Dependence, check_independent, check_trip_counts, dependences
-from sparloom.fusion.graph import Builder, builder, listed_rows, shared_pattern
-from sparloom.fusion.loops import FusedLoops, Loop, Reads
-from sparloom.fusion.lower import lower_fused, lower_sizes, lower_unfused, lower_wavefronts
 from sparloom.fusion.operands import Csr
-from sparloom.fusion.products import Bodies, Products
-from sparloom.fusion.program import Array, Program
-from sparloom.fusion.recognise import recognise
-from sparloom.fusion.schedule import TileSchedule
-from sparloom.fusion.traffic import traffic
-from sparloom.ir import DTYPES, Kernel, Param, render_c, render_cuda
+from sparloom.fusion.products import Bodies, ProductRunner, recognise
+from sparloom.fusion.program import Access, Array, Nest, Program
+from sparloom.fusion.schedule import FusedLoops, Loop, Reads, TileSchedule
+from sparloom.fusion.symbolic import bound_checks
+from sparloom.ir import DTYPES, Expr, Kernel, Load, Param, Ref, render_c, render_cuda, walk
 from sparloom.jit import Library, compile_c
 from sparloom.sparse import Pattern
 
@@ -31,10 +37,10 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Iterations of both loops, and shapes of the arrays that the function makes, for one call.
+    """Iterations of both loops, and shapes of the arrays that the function allocates, for one call.
 
     Args:
-        whole: the program is a product, and its loops run over whole matrices that are not empty.
+        whole: the program is a matrix product whose loops cover whole, non-empty matrices.
     """
 
     iterations: tuple[int, int]
@@ -43,9 +49,9 @@ class Sizes:
 
 
 class CompiledProgram:
-    """One program, its dependences, and its kernels: the fused loops, the loops one after the other, graph builders.
+    """A program with its dependences and its kernels: fused loops, unfused loops, builders of the dependence graph.
 
-    Arguments are those of the user's function by name, sparse ones as Csr.
+    Arguments of its methods are those of the user's function by name, sparse ones as Csr.
 
     Raises:
         Unfusable: the loops cannot be fused.
@@ -60,27 +66,27 @@ class CompiledProgram:
         self.fused = lower_fused(program)
         self.unfused = lower_unfused(program)
         self.product = recognise(program)
-        self._products = None if self.product is None else Products(self.product, self._whole)
+        self._products = None if self.product is None else ProductRunner(self.product, self._whole)
         self._checks = bound_checks(program)
         self._equal = () if self.product is None else self.product.whole
         self._sizes = lower_sizes(program, self._checks, self._equal)
 
     @property
     def offsets(self) -> tuple[int, ...] | None:
-        """Constants c where iteration j depends on the iterations j + c only; None where that is not all."""
+        """The constants c if iteration j depends only on iterations j + c; None if there are other dependences."""
         found = {each.offset for each in self.dependences}
         return None if None in found else tuple(sorted(found))
 
     @property
     def pattern_of(self) -> str | None:
-        """Name the argument whose pattern is the graph, if there is one: then nothing is built."""
+        """The argument whose pattern is the dependence graph, if there is one, so that none has to be built."""
         return shared_pattern(self.program, self.dependences[0]) if len(self.dependences) == 1 else None
 
     @cached_property
-    def builders(self) -> tuple[Builder, ...]:
-        """Builders of the graph, one per dependence that is not known when compiling."""
+    def builders(self) -> tuple[GraphBuilder, ...]:
+        """Graph builders, one per dependence whose offset is not known at compile time."""
         unknown = [each for each in self.dependences if each.offset is None]
-        return tuple(builder(self.program, each, f"{self.program.name}_graph_{number}")
+        return tuple(graph_builder(self.program, each, f"{self.program.name}_graph_{number}")
                      for number, each in enumerate(unknown))
 
     def source(self) -> str:
@@ -88,15 +94,15 @@ class CompiledProgram:
         return render_c(*self._kernels())
 
     def cuda(self) -> tuple[str, str]:
-        """Print the wavefronts as CUDA, a launch each: a tile per block of threads."""
+        """Print the wavefronts as CUDA, one launch each, with a tile per thread block."""
         first, second = (render_cuda(kernel) for kernel in lower_wavefronts(self.program))
         return first, second
 
     def sizes(self, arguments: Arguments) -> Sizes:
-        """Find the sizes of a call.
+        """Compute the sizes of a call, and check its subscripts.
 
         Raises:
-            ValueError: a subscript would leave its array.
+            ValueError: a subscript may be out of bounds.
         """
         made = self._made()
         extents = sum(len(array.extents) for array in made)
@@ -111,7 +117,7 @@ class CompiledProgram:
         return Sizes((ones, twos), shapes, whole)
 
     def graph(self, arguments: Arguments) -> Pattern:
-        """Build the dependence graph: row j holds the iterations of the first loop that j depends on."""
+        """Build the dependence graph: row j lists the iterations of the first loop that iteration j depends on."""
         ones, twos = self.sizes(arguments).iterations
         edges = [np.empty((2, 0), np.int64), *(self._edges(each, arguments) for each in self.builders)]
         for offset in (each.offset for each in self.dependences if each.offset is not None):
@@ -121,23 +127,24 @@ class CompiledProgram:
         return Pattern.from_coo(later, earlier, (twos, ones))
 
     def loops(self, arguments: Arguments) -> FusedLoops:
-        """Describe the loops to the inspector."""
+        """Describe the loops for the inspector."""
         sizes = self.sizes(arguments)
         shapes = sizes.shapes | {array.name: _find(arguments, array.source).shape
                                  for array in self.program.arrays if array.origin == "argument"}
         rows = listed_rows(self.program, self.program.first)
         reads = (None if rows is None else _rows(arguments[rows], sizes.iterations[0], arguments[rows].shape[1]),
                  self._reads(arguments, sizes.iterations))
-        one, two = (
-            Loop(iterations, read, moved.iteration_bytes, moved.nonzero_bytes, moved.column_bytes)
-            for iterations, read, moved in zip(sizes.iterations, reads, traffic(self.program, shapes), strict=True))
-        return FusedLoops(one, two)
+        first, second = self.program.first, self.program.second
+        written = frozenset(access.array for access in first.accesses if access.writes)
+        moved = (_traffic(self.program, first, shapes, frozenset()), _traffic(self.program, second, shapes, written))
+        return FusedLoops(*(Loop(iterations, read, **counts)
+                            for iterations, read, counts in zip(sizes.iterations, reads, moved, strict=True)))
 
     def _whole(self, arguments: Arguments) -> bool:
         return self.sizes(arguments).whole
 
     def _reads(self, arguments: Arguments, iterations: tuple[int, int]) -> Reads | None:
-        """The graph in the form of the inspector; None where it is known when compiling: one to one, or no edges."""
+        """Return the graph for the inspector; None if it is one-to-one or empty at compile time."""
         if self.offsets in ((), (0,)):
             return None
         ones, twos = iterations
@@ -148,7 +155,7 @@ class CompiledProgram:
     def run(
         self, arguments: Arguments, schedule: TileSchedule | None, *, threads: int, bodies: Bodies = "generated",
     ) -> Any:
-        """Run both loops by a schedule of their graph, or one after the other without one; for `bodies` see `fuse`."""
+        """Run both loops by a schedule, or unfused without one; for `bodies` see `fuse`."""
         if bodies == "recognised" and self._products is not None:
             result = self._products.run(arguments, schedule, threads=threads)
             if result is not None:
@@ -163,20 +170,20 @@ class CompiledProgram:
             self._call(self.fused, arguments, made, (*arrays, *schedule.tiles))
         return self._results(arguments, made)
 
-    def _edges(self, one: Builder, arguments: Arguments) -> np.ndarray:
-        """Run a builder; returns (2, edges): iterations of the second loop, and of the first."""
+    def _edges(self, builder: GraphBuilder, arguments: Arguments) -> np.ndarray:
+        """Run a graph builder; return (2, edges), iterations of the second and of the first loop."""
         iterations = self.sizes(arguments).iterations
-        indptr = np.zeros(iterations[0 if one.transposed else 1] + 1, np.int64)
-        self._call(one.count, arguments, {}, (indptr,))
+        indptr = np.zeros(iterations[0 if builder.transposed else 1] + 1, np.int64)
+        self._call(builder.count, arguments, {}, (indptr,))
         columns = np.empty(indptr[-1], np.int32)
-        self._call(one.fill, arguments, {}, (columns,))
+        self._call(builder.fill, arguments, {}, (columns,))
         rows = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
-        return np.stack([columns, rows] if one.transposed else [rows, columns])
+        return np.stack([columns, rows] if builder.transposed else [rows, columns])
 
     def _call(
         self, kernel: Kernel, arguments: Arguments, made: Mapping[str, np.ndarray], extra: tuple[Any, ...],
     ) -> None:
-        """Call a kernel with what it takes of the program, then `extra`."""
+        """Call a kernel with its arguments from the program, followed by `extra`."""
         own = kernel.params[: len(kernel.params) - len(extra)]
         sources = {each.name: each.source for each in (*self.program.scalars, *self.program.arrays)}
         found = [made[param.name] if param.name in made else _find(arguments, sources[param.name]) for param in own]
@@ -203,7 +210,7 @@ class CompiledProgram:
 
 
 def _check_copied(kernel: Kernel, params: Sequence[Param], found: Sequence[Any], values: Sequence[Any]) -> None:
-    """Refuse results in the memory of an argument that is read from a copy; of others `Function` does."""
+    """Reject results that overlap an argument that is read from a copy; `Function` checks the others."""
     written = [(param, value) for param, value in zip(params, values, strict=True) if param.buffer and not param.const]
     for param, given, value in zip(params, found, values, strict=True):
         if param.buffer and value is not given:
@@ -214,13 +221,13 @@ def _check_copied(kernel: Kernel, params: Sequence[Param], found: Sequence[Any],
 
 
 def _rows(matrix: Csr, rows: int, extent: int) -> Reads:
-    """Take the first rows of a sparse argument, without a copy where the types are those of the inspector."""
+    """View the first rows of a sparse argument; copy them only to convert types."""
     indptr = np.ascontiguousarray(matrix.p[: rows + 1], np.int64)
     return Reads(indptr, np.ascontiguousarray(matrix.i[: indptr[-1]], np.int32), extent)
 
 
 def _find(arguments: Arguments, source: tuple[str | int, ...]) -> Any:
-    """Follow ("A", "shape", 0) to arguments["A"].shape[0]."""
+    """Resolve a path: ("A", "shape", 0) gives arguments["A"].shape[0]."""
     value = arguments[source[0]]
     for step in source[1:]:
         value = value[step] if isinstance(step, int) else getattr(value, step)
@@ -230,3 +237,47 @@ def _find(arguments: Arguments, source: tuple[str | int, ...]) -> Any:
 def _make(array: Array, shape: tuple[int, ...]) -> np.ndarray:
     allocate = np.zeros if array.origin == "zeros" else np.empty
     return allocate(shape, DTYPES[array.type.scalar])
+
+
+def _traffic(
+    program: Program, nest: Nest, shapes: Mapping[str, tuple[int, ...]], written: frozenset[str],
+) -> dict[str, int]:
+    """Count the bytes that a loop moves per iteration, per index and per distinct index (Equation 4).
+
+    Each distinct access counts once, according to its subscripts:
+
+        the marked iterator itself                  a row per iteration:       B[i, k], A.p[i]
+        an iterator whose bounds are indices        an element per index:      A.x[e], A.i[e]
+        an element of an index array                a row per distinct index:  D1[A.i[e], k]
+        none of these                               nothing, since it stays in cache
+
+    A row is all that follows the first subscript.
+
+    Args:
+        shapes: shapes of all arrays of the program.
+        written: arrays whose rows the first loop wrote, so that the second does not load them again.
+    """
+    moved: dict[tuple[str, str], int] = {}
+    for access in nest.accesses:
+        unit = _traffic_unit(access, nest)
+        if unit is not None and not (unit == "iteration_bytes" and access.array in written):
+            element = np.dtype(DTYPES[program.array(access.array).type.scalar]).itemsize
+            row = 1 if unit == "nonzero_bytes" else prod(shapes[access.array][1:])
+            moved[access.array, unit] = row * element
+    return {unit: sum(count for (_, of), count in moved.items() if of == unit)
+            for unit in ("iteration_bytes", "nonzero_bytes", "column_bytes")}
+
+
+def _traffic_unit(access: Access, nest: Nest) -> str | None:
+    parts = [node for each in access.subscripts if each is not None for node in walk(each)]
+    if any(isinstance(node, Load) for node in parts) or None in access.subscripts:
+        return "column_bytes"
+    names = {node.name for node in parts if isinstance(node, Ref)}
+    if nest.iterator.name in names:
+        return "iteration_bytes"
+    listed = {loop.name for loop in access.loops if _has_load(loop.lo) or _has_load(loop.hi)}
+    return "nonzero_bytes" if names & listed else None
+
+
+def _has_load(expr: Expr | None) -> bool:
+    return expr is not None and any(isinstance(node, Load) for node in walk(expr))

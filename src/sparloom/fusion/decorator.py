@@ -1,54 +1,73 @@
-"""`@fuse`: a function of two marked loops, compiled for the types it is called with."""
+"""The decorator `fuse`: compiles a function of two marked loops for the types it is called with, and schedules it."""
 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from functools import cache, partial, update_wrapper
-from threading import RLock
+from dataclasses import dataclass
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import scipy.sparse
 
-from sparloom.fusion.budget import Budget
+from sparloom.forks import forkable
 from sparloom.fusion.frontend import read_program
-from sparloom.fusion.identity_cache import IdentityCache
-from sparloom.fusion.operands import Csr, check_csr, csr
+from sparloom.fusion.inspector import schedule_tiles
+from sparloom.fusion.operands import Csr, IdentityCache, check_csr, csr
 from sparloom.fusion.products import Bodies
 from sparloom.fusion.schedule import TileSchedule
-from sparloom.fusion.tiles import schedule_tiles
+from sparloom.measure import cache_bytes_per_core
 from sparloom.sparse import Pattern, SparseMatrix
 
 if TYPE_CHECKING:
     from sparloom.fusion.compiled import CompiledProgram
 
-__all__ = ["FusedFunction", "fuse"]
+__all__ = ["Budget", "FusedFunction", "fuse"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Parameters of the inspector.
+
+    Args:
+        cache_bytes: fast memory per thread.
+        ct_size: maximum number of iterations of a coarse tile.
+    """
+
+    threads: int
+    cache_bytes: int
+    ct_size: int = 2048
+
+    @classmethod
+    def of_this_machine(cls) -> Budget:
+        """Use the processors available to this process, and all caches of one core (§5.1.1)."""
+        return cls(len(os.sched_getaffinity(0)), cache_bytes_per_core())
 
 
 def fuse(
     function: Callable[..., Any] | None = None, *, budget: Budget | None = None, bodies: Bodies = "recognised",
 ) -> Any:
-    """Fuse the two loops of a function that are marked by `fprange`.
+    """Fuse the two loops of a function that are marked by `fprange`; use as `@fuse` or `@fuse(budget=...)`.
 
-    The function is Listing 1 of the paper or like it: dense operands are NumPy arrays, sparse ones are SparseMatrix,
-    SciPy matrices or Csr, seen as `A.p`, `A.i`, `A.x`. Subscripts count from 0. Schedules are found again by the
-    identity of index arrays, so these must not change in place between calls. Written as `@fuse` or as
-    `@fuse(budget=...)`.
+    The function has the form of Listing 1: dense operands are NumPy arrays; sparse operands are SparseMatrix, SciPy
+    matrices or Csr, with the attributes `A.p`, `A.i`, `A.x`. Schedules are cached by the identity of index arrays, so
+    these must not be changed in place between calls.
 
     Args:
-        budget: threads and cache; by default those of this machine.
-        bodies: "recognised": where the loops are D = A (B C), B dense or sparse, or D = (A B) C on whole matrices, they
-            are run by the kernels of `Executor`, which add in another order. "generated": always by the code that
-            `source` prints, which adds in the order of the function.
+        budget: threads and cache size (default: those of this machine).
+        bodies: "recognised" runs D = A (B C) with dense or sparse B, and D = (A B) C, on whole matrices with the
+            kernels of `Executor`, which sum in another order. "generated" always runs the code that `source` prints,
+            which sums in the order of the function.
 
     Returns:
-        A FusedFunction. On its first call it raises Unfusable if the loops cannot be fused; the message names file,
-        line and access.
+        A FusedFunction. Its first call raises Unfusable if the loops cannot be fused; the message names file, line and
+        access.
 
     Raises:
-        ValueError: there are no such bodies.
+        ValueError: `bodies` has another value.
     """
     if bodies not in get_args(Bodies):
         raise ValueError(f"bodies {bodies!r}: give one of {', '.join(get_args(Bodies))}")
@@ -57,7 +76,7 @@ def fuse(
 
 
 class FusedFunction:
-    """A function that runs fused; schedules and compiled code are kept by type and pattern."""
+    """A fused function, with caches of compiled code by argument types and of schedules by pattern."""
 
     def __init__(self, function: Callable[..., Any], budget: Budget, bodies: Bodies) -> None:
         update_wrapper(self, function)
@@ -70,13 +89,13 @@ class FusedFunction:
         self._checked: IdentityCache[None] = IdentityCache()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compile, inspect, schedule (each only if not done before) and run."""
+        """Compile and schedule the call unless that is cached, and run it."""
         arguments = self._arguments(args, kwargs)
         program = self._program(arguments)
         return self._run(program, arguments, self._schedule(program, arguments))
 
     def unfused(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the loops one after the other, from the same bodies."""
+        """Run the loops one after the other, with the same bodies."""
         arguments = self._arguments(args, kwargs)
         return self._run(self._program(arguments), arguments, None)
 
@@ -85,7 +104,7 @@ class FusedFunction:
         return self._program(self._arguments(args, kwargs)).source()
 
     def cuda(self, *args: Any, **kwargs: Any) -> tuple[str, str]:
-        """Print CUDA for arguments like these: a kernel per wavefront, a tile per block of threads."""
+        """Print CUDA for arguments like these: a kernel per wavefront, in which each thread block runs a tile."""
         return self._program(self._arguments(args, kwargs)).cuda()
 
     def dependences(self, *args: Any, **kwargs: Any) -> str:
@@ -93,12 +112,12 @@ class FusedFunction:
         return "\n".join(map(str, self._program(self._arguments(args, kwargs)).dependences))
 
     def graph(self, *args: Any, **kwargs: Any) -> Pattern:
-        """Build the dependence graph of a call: row j holds the iterations of the first loop that j depends on."""
+        """Build the dependence graph of a call: row j lists the iterations of the first loop that j depends on."""
         arguments = self._arguments(args, kwargs)
         return self._program(arguments).graph(arguments)
 
     def schedule(self, *args: Any, **kwargs: Any) -> TileSchedule:
-        """Make, or take from those made before, the schedule of a call."""
+        """Return the schedule of a call, from the cache or by the inspector."""
         arguments = self._arguments(args, kwargs)
         return self._schedule(self._program(arguments), arguments)
 
@@ -108,15 +127,18 @@ class FusedFunction:
         arguments = {name: _operand(value) for name, value in bound.arguments.items()}
         for name, value in arguments.items():
             if isinstance(value, Csr):
-                self._checked.find({name: value}, partial(check_csr, value, name))
+                self._checked.get({name: value}, partial(check_csr, value, name))
         return arguments
 
     def _program(self, arguments: dict[str, Any]) -> CompiledProgram:
-        from sparloom.fusion.compiled import CompiledProgram  # brings SymPy, which takes most of a second to import
-
         types = {name: _type(name, value) for name, value in arguments.items()}
         key = tuple((name, str(type)) for name, type in types.items())
-        with _reading():
+        compiled = self._compiled.get(key)
+        if compiled is not None:
+            return compiled
+        from sparloom.fusion.compiled import CompiledProgram  # imports SymPy, which is slow
+
+        with _compiler_lock():
             if key not in self._compiled:
                 self._compiled[key] = CompiledProgram(read_program(self._function, types, _real(arguments.values())))
             return self._compiled[key]
@@ -125,7 +147,7 @@ class FusedFunction:
         return program.run(arguments, schedule, threads=self.budget.threads, bodies=self.bodies)
 
     def _schedule(self, program: CompiledProgram, arguments: dict[str, Any]) -> TileSchedule:
-        return self._schedules.find(arguments, lambda: self._inspect(program, arguments))
+        return self._schedules.get(arguments, lambda: self._inspect(program, arguments))
 
     def _inspect(self, program: CompiledProgram, arguments: dict[str, Any]) -> TileSchedule:
         return schedule_tiles(
@@ -133,24 +155,26 @@ class FusedFunction:
             ct_size=self.budget.ct_size)
 
 
-@cache
-def _reading() -> AbstractContextManager[bool]:
-    """The turn of reading a function: Numba reads one at a time."""
-    return RLock()
+def _compiler_lock() -> AbstractContextManager[Any]:
+    """Return Numba's compiler lock, made safe to fork: Numba reads one function at a time."""
+    from numba.core.compiler_lock import global_compiler_lock
+
+    forkable(global_compiler_lock._lock)
+    return global_compiler_lock
 
 
 def _operand(value: Any) -> Any:
-    """Bring an argument into the form that compiled code takes."""
+    """Convert a sparse argument to Csr."""
     if isinstance(value, (SparseMatrix, Pattern, Csr)) or scipy.sparse.issparse(value):
         return csr(value)
     return value
 
 
 def _type(name: str, value: Any) -> Any:
-    """Find the Numba type of an argument.
+    """Return the Numba type of an argument.
 
     Raises:
-        TypeError: something that is neither number, array nor sparse matrix.
+        TypeError: it is not a number, array or sparse matrix.
     """
     from numba.core import types
     from numba.np.numpy_support import from_dtype
@@ -173,7 +197,7 @@ def _type(name: str, value: Any) -> Any:
 
 
 def _real(values: Iterable[Any]) -> type[np.generic]:
-    """Type of the elements of arrays made without dtype: float32 if all real operands have it, else float64."""
+    """Return the type of arrays allocated without dtype: float32 if all real operands have it, else float64."""
     arrays = [value.x if isinstance(value, Csr) else value for value in values]
     types = {array.dtype for array in arrays if isinstance(array, np.ndarray) and array.dtype.kind == "f"}
     return np.float32 if types == {np.dtype(np.float32)} else np.float64

@@ -1,21 +1,27 @@
-"""A pair of loops to be fused, as the front end reads it and the compiler works on it.
+"""A function with two loops to fuse: the data that the front end produces and the compiler works on.
 
-The statements of a program are those of `sparloom.ir`, with arrays flattened row by row; its accesses say the same in
-subscripts, one per dimension, for the analysis of dependences.
+The statements of a program are those of `sparloom.ir`, with arrays flattened in row-major order. Its accesses describe
+the same reads and writes by subscripts, one per dimension, for dependence analysis.
 """
 
 from __future__ import annotations
 
+import linecache
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sparloom.errors import Unfusable
 from sparloom.ir import Expr, Let, Stmt, Type
 
-__all__ = ["Access", "Array", "Iterator", "Nest", "Place", "Program", "Scalar"]
+__all__ = [
+    "AT_FIRST", "AT_SECOND", "EDGES", "FIRST", "GENERATED", "GRAPH_INDICES", "GRAPH_INDPTR", "SECOND", "SECOND_PTR",
+    "SIZES", "TILE", "TILES_0", "TILES_1", "Access", "Array", "Iterator", "Nest", "Program", "Scalar",
+    "SourceLocation", "location_at", "refuse",
+]
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLocation:
     """A line of the user's source."""
 
     file: str
@@ -28,10 +34,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number that the compiled function takes.
+    """A scalar parameter of the compiled function.
 
     Args:
-        source: where the call finds it: ("n",) is an argument, ("B", "shape", 1) an extent, ("A", "shape", 0) too.
+        source: path to its value: ("n",) is an argument, ("B", "shape", 1) an extent of one.
     """
 
     name: str
@@ -41,14 +47,14 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Array:
-    """A data space.
+    """An array.
 
     Args:
-        name: as the compiled function calls it.
-        label: as the user calls it, such as "A.i".
+        name: name in the compiled function.
+        label: name in the user's function, such as "A.i".
         extents: one i64 expression of scalars per dimension.
-        origin: an argument, or made before the loops: filled with zeros, or empty.
-        source: where the call finds an argument: ("B",), or ("A", "i").
+        origin: an argument, or allocated before the loops by np.zeros or np.empty.
+        source: path to an argument: ("B",) or ("A", "i").
     """
 
     name: str
@@ -61,10 +67,10 @@ class Array:
 
 @dataclass(frozen=True)
 class Iterator:
-    """A loop over lo, lo + step, ... below hi; `step` is positive.
+    """The iterator of a loop over lo, lo + step, ... below hi, with a positive `step`.
 
     Args:
-        lo, hi: i64 expressions; in accesses None where they depend on a variable that changes.
+        lo, hi: i64 expressions; in accesses, None if they depend on a mutable variable.
     """
 
     name: str
@@ -78,29 +84,29 @@ class Access:
     """One read or write in the source.
 
     Args:
-        subscripts: one i64 expression per dimension, of iterators, scalars and elements of integer arrays; None where
-            it depends on a variable that changes.
-        loops: iterators of the loops around, outermost first.
-        conditions: of the branches around it, outermost first: it happens where all hold. None stands for one that
-            depends on a variable that changes.
+        subscripts: one i64 expression per dimension, of iterators, scalars and elements of integer arrays; None if it
+            depends on a mutable variable.
+        loops: iterators of the enclosing loops, outermost first.
+        conditions: conditions of the enclosing branches, outermost first, all of which hold where the access happens;
+            None for one that depends on a mutable variable.
     """
 
     array: str
     subscripts: tuple[Expr | None, ...]
     writes: bool
     loops: tuple[Iterator, ...]
-    place: Place
+    location: SourceLocation
     conditions: tuple[Expr | None, ...] = ()
 
 
 @dataclass(frozen=True)
 class Nest:
-    """A loop marked by fprange: `body` is one iteration."""
+    """A loop marked by fprange; `body` is one iteration."""
 
     iterator: Iterator
     body: tuple[Stmt, ...]
     accesses: tuple[Access, ...]
-    place: Place
+    location: SourceLocation
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,8 @@ class Program:
 
     Args:
         prelude: scalars computed before the loops.
-        results: names of the arrays that the function returns; `single` when it returns one that is not in a tuple.
+        results: names of the arrays that the function returns.
+        single: it returns one array rather than a tuple.
     """
 
     name: str
@@ -120,17 +127,42 @@ class Program:
     second: Nest
     results: tuple[str, ...]
     single: bool
-    place: Place
+    location: SourceLocation
     _by_name: dict[str, Array] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_name", {array.name: array for array in self.arrays})
 
     def array(self, name: str) -> Array:
-        """Look up a data space."""
+        """Look up an array by name."""
         return self._by_name[name]
 
     def written(self) -> frozenset[str]:
-        """Name the arrays that either loop writes."""
+        """Return the names of the arrays that either loop writes."""
         accesses = (*self.first.accesses, *self.second.accesses)
         return frozenset(access.array for access in accesses if access.writes)
+
+
+# names that code generation adds; the front end renames variables of the user that clash
+TILE, AT_FIRST, AT_SECOND = "tile", "at_1", "at_2"
+FIRST, SECOND, SECOND_PTR = "schedule_first", "schedule_second", "schedule_second_ptr"
+TILES_0, TILES_1 = "schedule_tiles_0", "schedule_tiles_1"
+EDGES, GRAPH_INDPTR, GRAPH_INDICES = "edges", "graph_indptr", "graph_indices"
+SIZES = "sizes"
+
+GENERATED = frozenset((
+    TILE, AT_FIRST, AT_SECOND, FIRST, SECOND, SECOND_PTR, TILES_0, TILES_1, EDGES, GRAPH_INDPTR, GRAPH_INDICES, SIZES))
+
+
+def location_at(file: str, line: int) -> SourceLocation:
+    """Look up a line of source."""
+    return SourceLocation(file, line, linecache.getline(file, line).strip())
+
+
+def refuse(location: SourceLocation, reason: str) -> Unfusable:
+    """Make the error that tells why a function cannot be fused.
+
+    Args:
+        reason: what is at fault, and after a colon the remedy.
+    """
+    return Unfusable(f"{location.file}:{location.line}: {reason}\n    {location.text}")

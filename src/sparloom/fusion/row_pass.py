@@ -1,4 +1,4 @@
-"""A sparse product and what follows from its rows, in one pass: SpMM-GeMM with sums on the side."""
+"""SpMM-GeMM in one pass over the rows, with products and sums of the same rows on the side."""
 
 import ctypes
 from dataclasses import dataclass
@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.fusion.bind import CsrRows
-from sparloom.fusion.native import Csr
+from sparloom.fusion.executor import CsrArguments, CsrRows
 from sparloom.jit import NativeCall, address, aligned, compile_cpp
 from sparloom.measure import cache_bytes_per_core, checked_threads
 from sparloom.sparse import Pattern, SparseMatrix
@@ -19,17 +18,17 @@ DENSE = ("y", "g", "c", "bias", "d", "left", "right", "s", "summed", "sums")
 WRITTEN = ("d", "s", "sums")
 SUFFIX = {"float32": "f32", "float64": "f64"}
 SLICES_PER_THREAD = 8
-PARTIAL_BYTES = 4 << 20  # of all S that slices add up
-PIECE_BYTES = 1 << 16  # of G: a few times the first cache
-ROW_WORK = 4  # nonzeros that cost as much as beginning a row
-DENSE_SHARE = 8  # dense multiplications that cost as much as one of a nonzero
-STREAM_SHARE = 0.25  # of the caches of all threads
-TOGETHER_SHARE = 0.2  # of rows with the first and last column of the row before: comparing all others pays
+PARTIAL_BYTES = 4 << 20  # limit for the partial S of all slices
+PIECE_BYTES = 1 << 16  # of G: a few times the L1 cache
+ROW_WORK = 4  # cost of starting a row, in nonzeros
+DENSE_SHARE = 8  # dense multiplications that cost as much as one nonzero
+STREAM_SHARE = 0.25  # of the caches of all threads; larger results are stored past them
+TOGETHER_SHARE = 0.2  # of rows that repeat the previous row's first and last column, above which comparing all pays off
 
 
 @dataclass(frozen=True)
 class RowSteps:
-    """What a pass computes, n rows each; what is not given is left out.
+    """The steps of a pass over n rows. Steps without arguments are skipped.
 
         G = A Y                 (n, width)
         D = G C + bias          (n, out)
@@ -37,15 +36,15 @@ class RowSteps:
         sums = sum of rows      (columns)
 
     Args:
-        matrix: A; None: `g` is given.
+        matrix: A; without it, `g` is an input.
         y: Y (cols, width).
-        g: read where there is no A, else overwritten; None: G is not kept.
+        g: G, read without A, else overwritten; without it, G is not stored.
         c: (width, out), or (out, width) with `c_transposed`.
         d: overwritten.
-        left: L; None: G.
-        right: R; None: no S.
+        left: L (default: G).
+        right: R; without it, S is not computed.
         s: overwritten.
-        summed: whose rows are summed to `sums`.
+        summed: array whose rows are summed into `sums`.
     """
 
     matrix: SparseMatrix | None = None
@@ -63,12 +62,12 @@ class RowSteps:
 
     @property
     def width(self) -> int:
-        """Columns of G; 0 without one."""
+        """Number of columns of G; 0 without one."""
         source = self.g if self.y is None else self.y
         return 0 if source is None else source.shape[1]
 
     def apart(self) -> "tuple[RowSteps, ...]":
-        """Split into steps of one product each, which give the same; G must be kept."""
+        """Split into equivalent steps of one product each; G must be stored."""
         left = self.g if self.left is None else self.left
         parts = (
             RowSteps(self.matrix, self.y, g=self.g),
@@ -80,22 +79,23 @@ class RowSteps:
         return tuple(part for part, result in zip(parts, wanted, strict=True) if result is not None)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Name the dense arrays that are given."""
+        """Return the dense arrays that are present, by name."""
         return {name: array for name in DENSE if (array := getattr(self, name)) is not None}
 
 
 class RowPass:
     """Executes steps over the rows of matrices on one pattern.
 
-    Rows are cut into slices of about equal work, and S is added up slice by slice: the same threads give the same bits.
+    Rows are split into slices of about equal work, and S is summed slice by slice, so results are reproducible for a
+    number of threads.
 
     Args:
-        pattern: of A.
-        threads: of every call.
-        prefetch_bytes: of Y that are requested before their turn.
+        pattern: pattern of A.
+        threads: number of threads of each call.
+        prefetch_bytes: how much of a row of Y to prefetch.
 
     Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, §5.2.4: the dependence of SpMM-GeMM is known
-    before the pattern is. Departure: no inspector, and sums of the same rows join in.
+    before the pattern is. Departure: no inspector, and sums of the same rows are computed in the same pass.
     """
 
     def __init__(self, pattern: Pattern, *, threads: int, prefetch_bytes: int = 4096) -> None:
@@ -106,27 +106,27 @@ class RowPass:
         """Run the steps; results are overwritten.
 
         Raises:
-            ValueError: an array does not fit the others, is not contiguous, or is of another type than they.
+            ValueError: an array does not match the others in shape or type, or is not contiguous.
         """
         self.bind(steps)()
 
     def bind(self, steps: RowSteps) -> NativeCall:
         """Bind the kernel to arrays; each call overwrites the results.
 
-        The addresses in its `arguments`, by the names of RowSteps and `a.values`, may be replaced by those of other
-        arrays of the same shapes and type, which the caller keeps alive.
+        The addresses in its `arguments`, named as in RowSteps and `a.values`, may be replaced by those of other arrays
+        of the same shapes and type, which the caller keeps alive.
 
         Raises:
-            ValueError: as by a call.
+            ValueError: as for a call.
         """
         dtype, width = _checked(steps, self.pattern), steps.width
         out = 0 if steps.d is None else steps.d.shape[1]
         left, right = (0, 0) if steps.s is None else steps.s.shape
         summed = 0 if steps.summed is None else steps.summed.shape[1]
-        slices = self._cut(steps, out + left * right // max(1, width), left * right * dtype.itemsize)
+        slices = self._slice_bounds(steps, out + left * right // max(1, width), left * right * dtype.itemsize)
         count, widest, kept = slices.size - 1, max(1, width, out, left, right), [*steps.arrays().values(), slices]
         arguments = _RowPass(
-            a=Csr() if steps.matrix is None else CsrRows.of(steps.matrix).filled(kept),
+            a=CsrArguments() if steps.matrix is None else CsrRows.of(steps.matrix).arguments(kept),
             **{name: array.ctypes.data for name, array in steps.arrays().items()}, slices=slices.ctypes.data,
             count=count, piece=min(max(16, PIECE_BYTES // (widest * dtype.itemsize)), 512), width=width, out=out,
             left_columns=left, right_columns=right, summed_columns=summed, ahead=self.prefetch_bytes,
@@ -141,11 +141,11 @@ class RowPass:
         return NativeCall(getattr(_library(), f"sparloom_row_pass_{SUFFIX[dtype.name]}"), arguments, kept=kept)
 
     def _streams(self, result: np.ndarray | None) -> bool:
-        """Whether a result is too large to be found in a cache by what reads it next."""
+        """Whether a result is too large to stay in cache until it is read, so that it is stored past the caches."""
         return result is not None and result.nbytes > STREAM_SHARE * self.threads * cache_bytes_per_core()
 
-    def _cut(self, steps: RowSteps, dense: int, partial_bytes: int) -> np.ndarray:
-        """Bounds of slices with about equal work."""
+    def _slice_bounds(self, steps: RowSteps, dense: int, partial_bytes: int) -> np.ndarray:
+        """Return the bounds of slices of about equal work."""
         most = max(self.threads, min(SLICES_PER_THREAD * self.threads, PARTIAL_BYTES // max(1, partial_bytes)))
         rows = self.pattern.rows
         nonzeros = 0 if steps.matrix is None else self.pattern.indptr
@@ -157,7 +157,7 @@ class _RowPass(ctypes.Structure):
     """The struct RowPass of kernels/cpu/row_pass.hpp."""
 
     _fields_ = (
-        ("a", Csr),
+        ("a", CsrArguments),
         *((name, ctypes.c_void_p) for name in (
             "y", "g", "c", "bias", "d", "packed", "left", "right", "s", "partials", "summed", "sums", "partial_sums",
             "buffers", "slices")),
@@ -168,7 +168,7 @@ class _RowPass(ctypes.Structure):
 
 
 def _checked(steps: RowSteps, pattern: Pattern) -> np.dtype:
-    """Check that the steps can be taken, and give the type of all arrays."""
+    """Check the arguments of the steps; return the type of all arrays."""
     arrays = steps.arrays()
     if not arrays or (steps.matrix is None) != (steps.y is None):
         raise ValueError("A and Y come together, and there must be something to compute")
@@ -179,12 +179,12 @@ def _checked(steps: RowSteps, pattern: Pattern) -> np.dtype:
         address(arrays[name], dtype.type, written=name in WRITTEN or (name == "g" and steps.matrix is not None))
         if arrays[name].shape != shape:
             raise ValueError(f"{name} has shape {arrays[name].shape}, not {shape}")
-    _check_apart(steps, arrays)
+    _check_overlap(steps, arrays)
     return dtype
 
 
-def _check_apart(steps: RowSteps, arrays: dict[str, np.ndarray]) -> None:
-    """Refuse results that lie in each other's memory, or in that of what is read."""
+def _check_overlap(steps: RowSteps, arrays: dict[str, np.ndarray]) -> None:
+    """Reject results that overlap each other or an input."""
     written = [name for name in arrays if name in WRITTEN or (name == "g" and steps.matrix is not None)]
     read = {name: array for name, array in arrays.items() if name not in written}
     if steps.matrix is not None:
@@ -197,10 +197,10 @@ def _check_apart(steps: RowSteps, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _shapes(steps: RowSteps, arrays: dict[str, np.ndarray], pattern: Pattern) -> dict[str, tuple[int, ...]]:
-    """What every array that is given must look like.
+    """Return the required shape of each array that is present.
 
     Raises:
-        ValueError: one is given without another that it needs.
+        ValueError: an array is present without another that it needs.
     """
     for together in (("c", "d"), ("right", "s"), ("summed", "sums")):
         if len(arrays.keys() & set(together)) == 1:
@@ -229,14 +229,14 @@ def _library() -> ctypes.CDLL:
 
 
 def _function(name: str, dtype: np.dtype) -> Any:
-    """One of the functions that count elements."""
+    """Return one of the functions that compute the size of a buffer."""
     function = getattr(_library(), f"sparloom_row_pass_{name}_{SUFFIX[dtype.name]}")
     function.restype = ctypes.c_int64
     return function
 
 
 def _repeats(pattern: Pattern) -> float:
-    """Share of rows that have the columns of the row before."""
+    """Return the share of rows that seem to have the columns of the previous row."""
     if pattern.rows < 2 or pattern.nnz == 0:
         return 0.0
     lengths = pattern.row_lengths()

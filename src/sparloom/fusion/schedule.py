@@ -1,40 +1,181 @@
-"""A tile schedule: which iterations of two fused loops run together, and in which order."""
+"""The two loops that are fused, tile schedules of them, and the check that a schedule is legal."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-__all__ = ["TileSchedule"]
+from sparloom.errors import IllegalSchedule
+from sparloom.sparse import Pattern
+
+__all__ = [
+    "FusedLoops", "Loop", "Reads", "TileSchedule", "check_schedule", "gemm_spmm_loops", "separated",
+    "spmm_gemm_loops", "spmm_spmm_loops", "unfused_schedule",
+]
+
+INDEX_BYTES, POINTER_BYTES = 4, 8
+
+
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """CSR of the rows of a dense array that each iteration of a loop reads. The inspector checks the indices.
+
+    Args:
+        indptr: (iterations + 1,) int64, increasing from 0 to the number of reads.
+        indices: (reads,) int32; within an iteration in any order, with or without repeats.
+        extent: number of rows of the dense array.
+        rising: the indices of each iteration increase and lie in 0 .. extent - 1, so the inspector need not look at
+            all.
+
+    Raises:
+        ValueError: type, size or `indptr` is not as above.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    extent: int
+    rising: bool = False
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("indptr", np.int64), ("indices", np.int32)):
+            array = getattr(self, name)
+            if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
+                raise ValueError(f"{name} is {array.dtype} of shape {array.shape}: it must be a contiguous list of "
+                                 f"{np.dtype(dtype)}")
+        ends = (self.indptr[0], self.indptr[-1]) if self.indptr.size else ()
+        if ends != (0, self.indices.size) or not (self.rising or (self.indptr[1:] >= self.indptr[:-1]).all()):
+            raise ValueError(f"indptr does not rise from 0 to {self.indices.size}")
+
+    @classmethod
+    def of(cls, pattern: Pattern) -> "Reads":
+        """View the columns of a pattern, without a copy."""
+        return cls(pattern.indptr, pattern.indices, pattern.cols, rising=True)
+
+    @property
+    def iterations(self) -> int:
+        """Number of iterations of the loop."""
+        return self.indptr.size - 1
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A parallel loop with the terms of the cost model (Equation 4).
+
+    Args:
+        iterations: number of iterations.
+        reads: rows that it reads through indices, or None.
+        iteration_bytes: moved per iteration: its rows of dense arrays, its pointers of sparse ones.
+        nonzero_bytes: moved per index read: the index and its value.
+        column_bytes: moved per distinct index of a tile: the dense row that the index selects.
+    """
+
+    iterations: int
+    reads: Reads | None
+    iteration_bytes: int
+    nonzero_bytes: int = 0
+    column_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.reads is not None and self.reads.iterations != self.iterations:
+            raise ValueError(f"reads of {self.reads.iterations} iterations for a loop of {self.iterations}")
+
+
+@dataclass(frozen=True)
+class FusedLoops:
+    """Two loops to fuse. Iteration j of loop two depends on the iterations of loop one that it reads.
+
+    Args:
+        two: without `reads`, iteration j depends only on iteration j.
+
+    Raises:
+        ValueError: the loops differ in length, or loop two reads rows that loop one does not write.
+    """
+
+    one: Loop
+    two: Loop
+
+    def __post_init__(self) -> None:
+        ones, twos = self.one.iterations, self.two.iterations
+        if ones != twos:
+            raise ValueError(f"loops of {ones} and {twos} iterations: only loops of one length are fused")
+        if self.two.reads is not None and self.two.reads.extent != ones:
+            raise ValueError(f"loop two reads {self.two.reads.extent} rows, but loop one writes {ones}")
+
+
+def gemm_spmm_loops(matrix: Reads, *, inner: int, width: int, element_bytes: int) -> FusedLoops:
+    """Describe D1 = B C (loop one), D = A D1 (loop two).
+
+    Args:
+        matrix: A.
+        inner: columns of B.
+        width: columns of C.
+    """
+    row = width * element_bytes
+    one = Loop(matrix.iterations, None, inner * element_bytes + row)
+    return FusedLoops(one, _sparse_loop(matrix, read_bytes=row, written_bytes=row, element_bytes=element_bytes))
+
+
+def spmm_spmm_loops(matrix: Reads, inner: Reads, *, width: int, element_bytes: int) -> FusedLoops:
+    """Describe D1 = B C (loop one), D = A D1 (loop two) with B sparse.
+
+    Args:
+        matrix: A.
+        inner: B.
+        width: columns of C.
+    """
+    row = width * element_bytes
+    return FusedLoops(*(
+        _sparse_loop(reads, read_bytes=row, written_bytes=row, element_bytes=element_bytes)
+        for reads in (inner, matrix)))
+
+
+def spmm_gemm_loops(matrix: Reads, *, inner: int, width: int, element_bytes: int) -> FusedLoops:
+    """Describe D1 = A B (loop one), D = D1 C (loop two): one to one.
+
+    Args:
+        matrix: A.
+        inner: columns of B.
+        width: columns of C.
+    """
+    row = inner * element_bytes
+    one = _sparse_loop(matrix, read_bytes=row, written_bytes=row, element_bytes=element_bytes)
+    return FusedLoops(one, Loop(matrix.iterations, None, width * element_bytes))
+
+
+def _sparse_loop(reads: Reads, *, read_bytes: int, written_bytes: int, element_bytes: int) -> Loop:
+    return Loop(
+        reads.iterations, reads, iteration_bytes=written_bytes + POINTER_BYTES,
+        nonzero_bytes=element_bytes + INDEX_BYTES, column_bytes=read_bytes)
+
 
 ARRAYS = {"first": np.int64, "second": np.int32, "second_ptr": np.int64, "needed": np.uint8}
 
 
 @dataclass(frozen=True, eq=False)
 class TileSchedule:
-    """Tiles in two wavefronts with a barrier between them; the tiles of a wavefront do not depend on each other.
+    """Tiles in two wavefronts with a barrier between them; tiles of one wavefront are independent.
 
     Loop one has the iterations I, loop two the iterations J:
 
         for v in tiles of wavefront 0:                                  in parallel
             for i in first[v] .. first[v + 1]:                          loop one
-            for j in second[second_ptr[v] .. second_ptr[v + 1]]:        loop two: all it reads lies in this tile
+            for j in second[second_ptr[v] .. second_ptr[v + 1]]:        loop two: reads only this tile
         barrier
         for v in tiles of wavefront 1:                                  in parallel
             for j in second[second_ptr[tiles[0] + v] .. ]:              loop two: the rest
 
     Args:
-        tiles: tiles of wavefront 0 and of wavefront 1.
-        first: (tiles[0] + 1,) int64, rises from 0 to |I|.
-        second: (|J|,) int32, every iteration of loop two once, in order of execution.
-        second_ptr: (tiles[0] + tiles[1] + 1,) int64, rises from 0 to |J|.
-        needed: (|I|,) uint8, 1 where wavefront 1 reads what iteration i of loop one wrote. The others' results are
-            read in their own tile only.
-        build_seconds: what making it took; not compared.
+        tiles: number of tiles of wavefronts 0 and 1.
+        first: (tiles[0] + 1,) int64, increasing from 0 to |I|.
+        second: (|J|,) int32, each iteration of loop two once, in execution order.
+        second_ptr: (tiles[0] + tiles[1] + 1,) int64, increasing from 0 to |J|.
+        needed: (|I|,) uint8, 1 where wavefront 1 reads what iteration i of loop one wrote. Other results are read only
+            in their own tile.
+        build_seconds: time of the inspector; ignored by comparisons.
 
     Raises:
-        ValueError: the type or size of an array is not as above. Its content is checked by `check_schedule` only.
+        ValueError: the type or size of an array is not as above. Only `check_schedule` checks the contents.
 
     Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, Listing 3 and §4.
     """
@@ -64,36 +205,31 @@ class TileSchedule:
 
     @cached_property
     def natural(self) -> bool:
-        """Whether loop two runs in its natural order."""
+        """Whether loop two runs in natural order."""
         return np.array_equal(self.second, np.arange(self.second.size))
 
     @property
     def fused(self) -> int:
-        """Iterations of loop two in wavefront 0."""
+        """Number of iterations of loop two in wavefront 0."""
         return int(self.second_ptr[self.tiles[0]])
 
     @property
     def fused_ratio(self) -> float:
-        """Fused iterations over |I| + |J| (Equation 3): at most 1/2 for a square operand."""
+        """Fused iterations divided by |I| + |J| (Equation 3); at most 1/2 for a square operand."""
         return self.fused / max(1, sum(self.iterations))
 
     @property
     def fused_rows(self) -> float:
-        """Share of loop two that is fused, in [0, 1]."""
+        """Fused share of loop two, in [0, 1]."""
         return self.fused / max(1, self.second.size)
 
     @property
     def largest_tile(self) -> int:
-        """Most iterations of loop one in a tile: the rows of D1 that a thread keeps."""
+        """Maximum number of iterations of loop one in a tile, which is the number of rows in a thread's buffer."""
         return int(np.diff(self.first).max(initial=0))
 
-    @property
-    def bytes(self) -> int:
-        """Memory of the arrays."""
-        return sum(getattr(self, name).nbytes for name in ARRAYS)
-
     def digest(self) -> str:
-        """Hash the schedule; 64 hexadecimal digits, the same on every machine."""
+        """Return the SHA-256 of the schedule in hexadecimal, the same on every machine."""
         content = hashlib.sha256(np.array(self.tiles, dtype="<i8").tobytes())
         for name, dtype in ARRAYS.items():
             content.update(getattr(self, name).astype(np.dtype(dtype).newbyteorder("<"), copy=False).tobytes())
@@ -111,3 +247,102 @@ class TileSchedule:
     def __repr__(self) -> str:
         ones, twos = self.iterations
         return f"TileSchedule({ones} + {twos} iterations, {self.tiles} tiles, {self.fused_rows:.1%} of loop two fused)"
+
+
+TILES_PER_THREAD = 16
+ROW_WORK = 4  # cost of starting a row, in nonzeros
+
+
+def unfused_schedule(pattern: Pattern, *, threads: int) -> TileSchedule:
+    """Schedule one loop after the other, both in natural order, in tiles of about equal work.
+
+    Args:
+        pattern: pattern of A; iteration j of loop two reads the columns of row j.
+    """
+    rows = np.linspace(0, pattern.cols, min(TILES_PER_THREAD * threads, pattern.cols) + 1).astype(np.int64)
+    work = pattern.indptr + ROW_WORK * np.arange(pattern.rows + 1)
+    shares = np.linspace(0, work[-1], min(TILES_PER_THREAD * threads, pattern.rows) + 1)
+    twos = np.unique(np.searchsorted(work, shares))
+    second_ptr = np.concatenate([np.zeros(rows.size - 1, dtype=np.int64), twos])
+    return TileSchedule(
+        tiles=(rows.size - 1, twos.size - 1), first=rows, second=np.arange(pattern.rows, dtype=np.int32),
+        second_ptr=second_ptr, needed=_mark_columns(pattern))
+
+
+def separated(schedule: TileSchedule, pattern: Pattern) -> TileSchedule:
+    """Keep the tiles of a schedule but fuse nothing: loop one, barrier, loop two. Shows the effect of tiling alone."""
+    fused, late = schedule.tiles
+    second_ptr = np.concatenate([np.zeros(fused, dtype=np.int64), schedule.second_ptr])
+    return replace(schedule, tiles=(fused, fused + late), second_ptr=second_ptr, needed=_mark_columns(pattern))
+
+
+def _mark_columns(pattern: Pattern) -> np.ndarray:
+    read = np.zeros(pattern.cols, dtype=np.uint8)
+    read[pattern.indices] = 1
+    return read
+
+
+def check_schedule(schedule: TileSchedule, dependences: Reads | Pattern) -> None:
+    """Check that the schedule respects all dependences, so that it computes what the unfused loops compute.
+
+    Args:
+        dependences: row j lists the iterations of loop one that iteration j of loop two reads.
+
+    Raises:
+        IllegalSchedule: an iteration is missing or duplicated, the loops have other lengths, a fused iteration reads
+            from another tile, or `needed` does not mark what wavefront 1 reads.
+    """
+    _check_iterations(schedule)
+    reads = Reads.of(dependences) if isinstance(dependences, Pattern) else dependences
+    ones, twos = schedule.iterations
+    if (twos, ones) != (reads.iterations, reads.extent):
+        raise IllegalSchedule(f"a schedule of {ones} and {twos} iterations for dependences of {reads.extent} and "
+                              f"{reads.iterations}: inspect the operand that is executed")
+    readers = np.repeat(np.arange(twos), np.diff(reads.indptr))
+    tile, late = _tile_of(schedule), _late(schedule)
+    owner = np.searchsorted(schedule.first, reads.indices, side="right") - 1
+    outside = (tile[readers] != owner) & ~late[readers]
+    if outside.any():
+        edge = int(np.argmax(outside))
+        raise IllegalSchedule(f"iteration {readers[edge]} of loop two, in tile {tile[readers[edge]]} of wavefront 0, "
+                              f"reads iteration {reads.indices[edge]} of loop one, which is in tile {owner[edge]}: "
+                              f"it belongs in wavefront 1")
+    read = np.zeros(ones, dtype=np.uint8)
+    read[reads.indices[late[readers]]] = 1
+    wrong = read != schedule.needed
+    if wrong.any():
+        iteration = int(np.argmax(wrong))
+        raise IllegalSchedule(f"needed[{iteration}] is {schedule.needed[iteration]}, but wavefront 1 reads it "
+                              f"{'at least once' if read[iteration] else 'never'}")
+
+
+def _check_iterations(schedule: TileSchedule) -> None:
+    """Check that the tiles contain each iteration of both loops exactly once."""
+    for name, extent in zip(("first", "second_ptr"), schedule.iterations, strict=True):
+        bounds = getattr(schedule, name)
+        if bounds[0] != 0 or bounds[-1] != extent or (bounds[1:] < bounds[:-1]).any():
+            raise IllegalSchedule(f"{name} does not rise from 0 to {extent}")
+    if (schedule.needed > 1).any():
+        raise IllegalSchedule(f"needed[{int(np.argmax(schedule.needed > 1))}] is neither 0 nor 1")
+    twos = schedule.iterations[1]
+    outside = (schedule.second < 0) | (schedule.second >= twos)
+    if outside.any():
+        raise IllegalSchedule(f"second holds {schedule.second[outside][0]}: iterations are 0 to {twos - 1}")
+    times = np.bincount(schedule.second, minlength=twos)
+    if (times != 1).any():
+        iteration = int(np.argmax(times != 1))
+        raise IllegalSchedule(f"iteration {iteration} of loop two occurs {times[iteration]} times in second")
+
+
+def _tile_of(schedule: TileSchedule) -> np.ndarray:
+    """Return the tile of each iteration of loop two; tiles of wavefront 1 follow those of wavefront 0."""
+    tile = np.empty(schedule.second.size, dtype=np.int64)
+    tile[schedule.second] = np.repeat(np.arange(sum(schedule.tiles)), np.diff(schedule.second_ptr))
+    return tile
+
+
+def _late(schedule: TileSchedule) -> np.ndarray:
+    """Mark the iterations of loop two that run in wavefront 1."""
+    late = np.zeros(schedule.second.size, dtype=bool)
+    late[schedule.second[schedule.fused :]] = True
+    return late

@@ -1,13 +1,19 @@
-"""Integer expressions of the loop IR as SymPy expressions, and back."""
+"""Symbolic integer expressions: translation between the loop IR and SymPy, value ranges, and checks of subscripts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator as Iterates
+from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations
+
 import sympy
 
-from sparloom.fusion.program import Iterator, Program
-from sparloom.ir import I32, I64, Binary, Cast, Const, Expr, Load, Ref, Unary
+from sparloom.fusion.program import Access, Iterator, Program, SourceLocation
+from sparloom.ir import I32, I64, Binary, Cast, Const, Expr, Load, Ref, Unary, walk
 
-__all__ = ["SymbolicLoop", "Symbols", "symbol"]
+__all__ = ["BoundCheck", "SymbolicLoop", "Symbols", "bound_checks", "facts", "is_at_least", "symbol", "value_range"]
 
 _OPAQUE = {"//": "quotient", "%": "remainder", "min": "least", "max": "greatest"}
 _OPS = {name: op for op, name in _OPAQUE.items()}
@@ -15,25 +21,25 @@ _RELATIONS = {sympy.Eq: "==", sympy.Ge: ">=", sympy.Lt: "<"}
 
 
 def symbol(name: str) -> sympy.Symbol:
-    """Make the symbol of an iterator or scalar."""
+    """Return the symbol of an iterator or scalar."""
     return sympy.Symbol(name, integer=True)
 
 
 class SymbolicLoop:
-    """An iterator with symbolic bounds: lo, lo + step, ... below hi."""
+    """A loop with symbolic bounds: lo, lo + step, ... below hi."""
 
     def __init__(self, name: str, lo: sympy.Expr, hi: sympy.Expr, step: int) -> None:
         self.variable, self.lo, self.hi, self.step = symbol(name), lo, hi, step
 
     @property
     def trips(self) -> sympy.Expr | None:
-        """Number of iterations, if the step divides the distance."""
+        """Number of iterations; None if the step may not divide hi - lo."""
         trips = sympy.expand((self.hi - self.lo) / self.step)
         whole = all(term.as_coeff_Mul()[0].is_Integer for term in sympy.Add.make_args(trips))
         return trips if whole else None
 
     def primed(self, new: dict[sympy.Symbol, sympy.Symbol]) -> SymbolicLoop:
-        """Rename it and what its bounds name."""
+        """Rename the iterator and the symbols in its bounds."""
         lo, hi = self.lo.xreplace(new), self.hi.xreplace(new)
         return SymbolicLoop(new[self.variable].name, lo, hi, self.step)
 
@@ -43,9 +49,9 @@ class SymbolicLoop:
 
 
 class Symbols:
-    """Translation in both directions for the arrays of one program.
+    """Translates expressions of one program to SymPy and back.
 
-    An element of an integer array is `Indexed`; division, remainder, min and max are functions without algebra.
+    An element of an integer array becomes `Indexed`; division, remainder, min and max become uninterpreted functions.
     """
 
     def __init__(self, program: Program) -> None:
@@ -53,7 +59,7 @@ class Symbols:
         self._labelled = {array.label: array for array in program.arrays}
 
     def expr(self, expr: Expr | None) -> sympy.Expr | None:
-        """Translate; None where the analysis does not understand a part."""
+        """Translate to SymPy; None if a part is not supported."""
         match expr:
             case Const(value) if isinstance(value, int):
                 return sympy.Integer(value)
@@ -73,12 +79,12 @@ class Symbols:
         return None
 
     def loop(self, iterator: Iterator) -> SymbolicLoop | None:
-        """Translate a loop; None where its bounds are not understood."""
+        """Translate a loop; None if its bounds are not supported."""
         lo, hi = self.expr(iterator.lo), self.expr(iterator.hi)
         return None if lo is None or hi is None else SymbolicLoop(iterator.name, lo, hi, iterator.step)
 
     def ir(self, expr: sympy.Basic) -> Expr:
-        """Translate back to an i64 expression, or to a bool for a relation."""
+        """Translate to an i64 expression of the loop IR, or to a bool for a relation."""
         match expr:
             case sympy.Integer():
                 return Const(int(expr), I64)
@@ -100,7 +106,7 @@ class Symbols:
                 return Binary(_RELATIONS[type(expr)], self.ir(expr.lhs), self.ir(expr.rhs))
             case sympy.Function() if expr.func.__name__ in _OPS:
                 return Binary(_OPS[expr.func.__name__], *(self.ir(arg) for arg in expr.args))
-        raise TypeError(f"{expr!r} has no form in the loop IR")
+        raise TypeError(f"{expr!r} has no equivalent in the loop IR")
 
     def _sum(self, expr: sympy.Add) -> Expr:
         terms = sorted(expr.as_ordered_terms(), key=lambda term: term.could_extract_minus_sign())
@@ -121,3 +127,236 @@ class Symbols:
             case "*":
                 return a * b
         return sympy.Function(_OPAQUE[op])(a, b) if op in _OPAQUE else None
+
+
+Elements = Mapping[str, tuple[sympy.Expr, sympy.Expr]]
+"""Label of an integer array -> minimum and maximum of its elements."""
+
+
+def value_range(
+    expr: sympy.Expr, loops: Sequence[SymbolicLoop], elements: Elements | None = None,
+) -> tuple[sympy.Expr | None, sympy.Expr | None]:
+    """Find the minimum and maximum of an affine expression over loops that have at least one iteration.
+
+    Args:
+        loops: outermost first; bounds of inner loops may contain iterators of outer ones.
+
+    Returns:
+        Two expressions, each None if unknown.
+    """
+    ends = []
+    for least in (True, False):
+        end = _of_elements(expr, elements or {}, least=least)
+        for loop in reversed(loops):
+            end = _replace(end, loop.variable, (loop.lo, loop.hi - 1), least=least)
+            end = _of_elements(end, elements or {}, least=least)
+        ends.append(end)
+    return ends[0], ends[1]
+
+
+def is_at_least(a: sympy.Expr | None, b: sympy.Expr | None) -> bool:
+    """Tell whether a >= b is certain."""
+    if a is None or b is None:
+        return False
+    difference = sympy.expand(a - b)
+    return bool(difference.is_Integer and difference >= 0)
+
+
+def _of_elements(expr: sympy.Expr | None, elements: Elements, *, least: bool) -> sympy.Expr | None:
+    """Replace elements of arrays by the minimum or maximum of these arrays."""
+    for atom in () if expr is None else expr.atoms(sympy.Indexed):
+        if atom.base.label.name in elements:
+            expr = _replace(expr, atom, elements[atom.base.label.name], least=least)
+    return expr
+
+
+def _replace(
+    expr: sympy.Expr | None, atom: sympy.Basic, ends: tuple[sympy.Expr, sympy.Expr], *, least: bool,
+) -> sympy.Expr | None:
+    """Replace an atom by its minimum or maximum; None if the expression is not affine in it."""
+    if expr is None or not expr.has(atom):
+        return expr
+    factor = expr.coeff(atom)
+    rest = sympy.expand(expr - factor * atom)
+    if not factor.is_Integer or rest.has(atom):
+        return None
+    return sympy.expand(rest + factor * ends[0 if (factor > 0) == least else 1])
+
+
+_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+
+
+def facts(program: Program, access: Access, loops: Sequence[SymbolicLoop]) -> tuple[sympy.Expr, ...]:
+    """Derive expressions that are at least 0 wherever an access happens, outer conditions first.
+
+    Comparisons of integers count, under `not`, true `and` and false `or`; other conditions are ignored.
+
+    Args:
+        loops: enclosing loops with known bounds; no other iterator occurs in the result.
+    """
+    symbols, elements, found = Symbols(program), _index_elements(program), []
+    unknown = {symbol(iterator.name) for iterator in access.loops} - {loop.variable for loop in loops}
+    for condition in access.conditions:
+        for relation in () if condition is None else _relations(condition, holds=True):
+            operands = (relation.a, relation.b)
+            a, b = (symbols.expr(operand) if _integral(program, operand) else None for operand in operands)
+            if a is not None and b is not None:
+                found += _nonnegative(relation.op, sympy.expand(a - b), loops, elements)
+    return tuple(fact for fact in found if not fact.free_symbols & unknown)
+
+
+def _index_elements(program: Program) -> Elements:
+    """Return the value ranges of the index arrays of sparse arguments."""
+    found: dict[str, tuple[sympy.Expr, sympy.Expr]] = {}
+    scalars = {scalar.source: symbol(scalar.name) for scalar in program.scalars}
+    for array in program.arrays:
+        owner, *attribute = array.source or ("",)
+        if attribute == ["p"]:
+            found[array.label] = (sympy.Integer(0), scalars[owner, "i", "shape", 0])
+        elif attribute == ["i"]:
+            found[array.label] = (sympy.Integer(0), scalars[owner, "shape", 1] - 1)
+    return found
+
+
+def _relations(condition: Expr, *, holds: bool) -> Iterates[Binary]:
+    match condition:
+        case Unary("not", inner):
+            yield from _relations(inner, holds=not holds)
+        case Binary(op, a, b) if op == ("and" if holds else "or"):
+            yield from _relations(a, holds=holds)
+            yield from _relations(b, holds=holds)
+        case Binary(op, a, b) if op in _NEGATED:
+            yield Binary(op if holds else _NEGATED[op], a, b)
+
+
+def _integral(program: Program, expr: Expr) -> bool:
+    """Whether an expression consists of integers that the loops do not change."""
+    others = {scalar.name for scalar in program.scalars if scalar.type != I64}
+    nodes = list(walk(expr))
+    written = any(isinstance(node, Load) and node.buffer in program.written() for node in nodes)
+    return not written and not any(getattr(node, "name", None) in others for node in nodes)
+
+
+def _nonnegative(
+    op: str, difference: sympy.Expr, loops: Sequence[SymbolicLoop], elements: Elements,
+) -> list[sympy.Expr]:
+    """Express `difference op 0` by expressions that are at least 0."""
+    match op:
+        case ">":
+            return [difference - 1]
+        case ">=":
+            return [difference]
+        case "<":
+            return [-difference - 1]
+        case "<=":
+            return [-difference]
+        case "==":
+            return [difference, -difference]
+    least, greatest = value_range(difference, loops, elements)
+    above = [difference - 1] if is_at_least(least, sympy.Integer(0)) else []
+    return above or ([-difference - 1] if is_at_least(sympy.Integer(0), greatest) else [])
+
+
+@dataclass(frozen=True)
+class BoundCheck:
+    """Requires 0 <= least and greatest < extent if the marked loop `nest` (0 or 1) has iterations and possible >= 0.
+
+    Args:
+        possible: negative if the conditions around the access certainly never hold; None if that is unknown.
+        guarded: there are such conditions.
+    """
+
+    label: str
+    axis: int
+    nest: int
+    least: Expr
+    greatest: Expr
+    extent: Expr
+    possible: Expr | None
+    guarded: bool
+    location: SourceLocation
+
+    @property
+    def numbers(self) -> tuple[Expr, ...]:
+        """The expressions whose values `check` takes."""
+        limits = (self.least, self.greatest, self.extent)
+        return limits if self.possible is None else (*limits, self.possible)
+
+    def check(self, iterations: int, least: int, greatest: int, extent: int, possible: int = 0) -> None:
+        """Check one call.
+
+        Args:
+            iterations: number of iterations of the marked loop.
+
+        Raises:
+            ValueError: the subscript may be out of bounds.
+        """
+        if not iterations or possible < 0 or least > greatest or 0 <= least <= greatest < extent:
+            return
+        remedy = ": let the `if` around it compare it with its limits" if self.guarded else ""
+        raise ValueError(f"{self.location}: subscript {self.axis} of {self.label} runs from {least} to {greatest}, but "
+                         f"its extent is {extent}{remedy}")
+
+
+def bound_checks(program: Program) -> tuple[BoundCheck, ...]:
+    """List the subscripts that each call must check, because the program does not prove them in bounds.
+
+    Row pointers and columns of sparse arguments are in range, which is checked separately. Under an `if`, a subscript
+    is assumed to reach all values that the integer comparisons in the condition allow. Not checked: elements of other
+    index arrays, products of iterators, mutable variables.
+    """
+    elements = _index_elements(program)
+    found: dict[tuple[object, ...], BoundCheck] = {}
+    for number, nest in enumerate((program.first, program.second)):
+        for access in nest.accesses:
+            for check in _checks(program, access, elements, number):
+                found.setdefault((check.label, check.axis, check.numbers), check)
+    return tuple(found.values())
+
+
+def _checks(program: Program, access: Access, elements: Elements, number: int) -> list[BoundCheck]:
+    symbols = Symbols(program)
+    loops = [symbols.loop(iterator) for iterator in access.loops]
+    if None in loops:
+        return []
+    array, checks, known = program.array(access.array), [], facts(program, access, loops)
+    greatest_facts = _without_elements(value_range(fact, loops, elements)[1] for fact in known)
+    possible = _fold("min", map(symbols.ir, greatest_facts)) if greatest_facts else None
+    for axis, (subscript, extent) in enumerate(zip(access.subscripts, array.extents, strict=True)):
+        value = symbols.expr(subscript)
+        least, greatest = ([], []) if value is None else _subscript_bounds(value, known, loops, elements)
+        size = symbols.expr(extent)
+        above = any(is_at_least(end, sympy.Integer(0)) for end in least)
+        below = any(is_at_least(size - 1, end) for end in greatest)
+        least, greatest = _without_elements(least), _without_elements(greatest)
+        if (above and below) or not least or not greatest:
+            continue
+        ends = (_fold("max", map(symbols.ir, least)), _fold("min", map(symbols.ir, greatest)))
+        checks.append(BoundCheck(
+            array.label, axis, number, *ends, extent, possible, bool(access.conditions), access.location))
+    return checks
+
+
+def _subscript_bounds(
+    value: sympy.Expr, known: Sequence[sympy.Expr], loops: Sequence[SymbolicLoop], elements: Elements,
+) -> tuple[list[sympy.Expr | None], list[sympy.Expr | None]]:
+    """Bound a subscript from below and from above, in several ways: value - f <= value <= value + f if f >= 0."""
+    scaled = [fact * factor for fact in known for factor in _factors(value, fact)]
+    slack = [sympy.Integer(0), *scaled, *(a + b for a, b in combinations(scaled, 2))]
+    return ([value_range(sympy.expand(value - each), loops, elements)[0] for each in slack],
+            [value_range(sympy.expand(value + each), loops, elements)[1] for each in slack])
+
+
+def _factors(value: sympy.Expr, fact: sympy.Expr) -> set[sympy.Expr]:
+    """Return factors by which a fact cancels an iterator of the value."""
+    ratios = {abs(value.coeff(name) / fact.coeff(name)) for name in fact.free_symbols if fact.coeff(name).is_Integer}
+    return {sympy.Integer(1), *(ratio for ratio in ratios if ratio.is_Integer and ratio > 1)}
+
+
+def _without_elements(ends: Iterable[sympy.Expr | None]) -> list[sympy.Expr]:
+    """Drop unknown bounds, and those that contain elements of arrays."""
+    return [end for end in dict.fromkeys(ends) if end is not None and not end.atoms(sympy.Indexed)]
+
+
+def _fold(op: str, exprs: Iterable[Expr]) -> Expr:
+    return reduce(lambda a, b: Binary(op, a, b), exprs)

@@ -1,10 +1,19 @@
-"""Loop IR: nodes, verify, pretty, interpret, rewrite, render to C and CUDA; text in, text out."""
+"""The loop IR: kernels of loops over flat buffers, which other compilers of this package generate.
 
-from sparloom.ir.interpret import interpret
-from sparloom.ir.interpreted import InterpretedLibrary
-from sparloom.ir.memory import DTYPES
+    nodes          the grammar of kernels; walks and rewrites
+    verify         types, and whether a kernel is well formed
+    transform      folds constants, simplifies, lowers products of tiles
+    interpret      the meaning of kernels, in NumPy
+    pretty         kernels as text for people
+    codegen        what C and CUDA have in common; codegen_c and codegen_cuda print the source text
+"""
+
+from sparloom.ir.codegen_c import render_c
+from sparloom.ir.codegen_cuda import render_cuda
+from sparloom.ir.interpret import InterpretedLibrary, interpret
 from sparloom.ir.nodes import (
     BOOL,
+    DTYPES,
     F32,
     F64,
     I32,
@@ -35,21 +44,19 @@ from sparloom.ir.nodes import (
     Type,
     Unary,
     View,
+    fresh,
+    rebuild,
+    replace_refs,
+    walk,
 )
 from sparloom.ir.pretty import pretty, pretty_expr
-from sparloom.ir.render_c import render_c
-from sparloom.ir.render_cuda import render_cuda
-from sparloom.ir.simplify import simplify, simplify_expr
-from sparloom.ir.split import split
-from sparloom.ir.substitute import substitute
-from sparloom.ir.traverse import fresh, rebuild, replace_refs, walk
-from sparloom.ir.unroll import unroll
+from sparloom.ir.transform import simplify, simplify_expr
 from sparloom.ir.verify import is_name, verify
 
 __all__ = [
     "BOOL", "DTYPES", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Broadcast", "Call",
-    "Cast", "Const", "Declare", "Expr", "For", "If", "InterpretedLibrary", "Kernel", "Let", "Load", "Multiply", "Param",
-    "Prefetch", "Ref", "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View", "fresh", "interpret", "is_name",
-    "pretty", "pretty_expr", "rebuild", "render_c", "render_cuda", "replace_refs", "simplify", "simplify_expr", "split",
-    "substitute", "unroll", "verify", "walk",
+    "Cast", "Const", "Declare", "Expr", "For", "If", "InterpretedLibrary", "Kernel", "Let", "Load", "Multiply",
+    "Param", "Prefetch", "Ref", "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View", "fresh", "interpret",
+    "is_name", "pretty", "pretty_expr", "rebuild", "render_c", "render_cuda", "replace_refs", "simplify",
+    "simplify_expr", "verify", "walk",
 ]

@@ -1,16 +1,22 @@
-"""The meaning of kernels, in NumPy."""
+"""The interpreter: defines the meaning of kernels in NumPy, and detects races and accesses out of bounds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from sparloom.errors import IllegalSchedule
-from sparloom.ir.memory import DTYPES, Memory
 from sparloom.ir.nodes import (
+    BOOL,
+    DTYPES,
+    F32,
+    F64,
+    I32,
+    I64,
     Accumulate,
     Alloc,
     Assign,
@@ -33,36 +39,37 @@ from sparloom.ir.nodes import (
     Stmt,
     Store,
     Sum,
+    Type,
     Unary,
 )
-from sparloom.ir.products import product_loops
+from sparloom.ir.transform import lower_product
 from sparloom.ir.verify import verify
 
-__all__ = ["interpret"]
+__all__ = ["InterpretedLibrary", "interpret"]
 
 
 def interpret(kernel: Kernel, **arguments: Any) -> None:
-    """Run a kernel on NumPy arrays, changing its buffers in place; slow.
+    """Run a kernel on NumPy arrays, in place; slow.
 
-    Iterations run one after the other, in order, also those of parallel, shared and simd loops.
+    Iterations of all loops run sequentially, including those of parallel, shared and simd loops.
 
     Args:
-        arguments: one per parameter, by name; buffers are C-contiguous arrays of the dtype of the parameter.
+        arguments: one per parameter, by name; buffers are C-contiguous arrays of the parameter's dtype.
 
     Raises:
-        TypeError: arguments do not fit the parameters.
-        IllegalSchedule: the kernel does not verify, or two iterations of a parallel loop touch the same element and at
+        TypeError: arguments do not match the parameters.
+        IllegalSchedule: the kernel does not verify, or two iterations of a parallel loop access the same element and at
             least one writes it.
-        IndexError: a load or store out of bounds.
-        ValueError: a load of an array element that was never stored.
-        ZeroDivisionError: an integer divided by zero.
+        IndexError: an access is out of bounds.
+        ValueError: an element of a local array is read before it is written.
+        ZeroDivisionError: an integer is divided by zero.
     """
     verify(kernel)
     given, wanted = set(arguments), {param.name for param in kernel.params}
     if given != wanted:
         missing, extra = sorted(wanted - given), sorted(given - wanted)
         raise TypeError(f"kernel {kernel.name}: missing arguments {missing}, unknown arguments {extra}")
-    memory, values = Memory(), {}
+    memory, values = _Memory(), {}
     for param in kernel.params:
         dtype = DTYPES[param.type.scalar]
         if param.buffer:
@@ -73,12 +80,36 @@ def interpret(kernel: Kernel, **arguments: Any) -> None:
         _Machine(memory).block(kernel.body, values)
 
 
+class InterpretedLibrary:
+    """Replaces `sparloom.jit.compile_c` and the library that it returns: kernels are interpreted, which is slow.
+
+    Example: `sparloom.ragged.Structure(given, InterpretedLibrary)` builds its tables without a compiler.
+    """
+
+    def __init__(self, kernels: Sequence[Kernel]) -> None:
+        self._kernels = {kernel.name: kernel for kernel in kernels}
+
+    def function(self, name: str) -> Callable[..., None]:
+        """Return a function that takes the arguments of a kernel in order."""
+        kernel = self._kernels[name]
+        return lambda *values: interpret(
+            kernel, **dict(zip((param.name for param in kernel.params), values, strict=True)))
+
+    @property
+    def threads(self) -> int:
+        """Always 1."""
+        return 1
+
+    def set_threads(self, count: int) -> None:
+        """Ignore the number, since iterations run sequentially."""
+
+
 class _Machine:
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: _Memory) -> None:
         self.memory = memory
 
     def block(self, body: tuple[Stmt, ...], values: dict[str, Any]) -> None:
-        """Run `body`; names it declares are gone afterwards."""
+        """Run a block; names that it declares go out of scope at its end."""
         declared = []
         for stmt in body:
             self._stmt(stmt, values)
@@ -106,7 +137,7 @@ class _Machine:
                 self.memory.alloc(name, count, DTYPES[scalar])
             case Multiply():
                 type = self.memory.type(stmt.c.buffer)
-                self._stmt(product_loops(stmt, type, {*values, *self.memory.names()}), values)
+                self._stmt(lower_product(stmt, type, {*values, *self.memory.names()}), values)
             case Prefetch():
                 pass
 
@@ -124,7 +155,7 @@ class _Machine:
             self.memory.join()
 
     def value(self, expr: Expr, values: Mapping[str, Any]) -> Any:
-        """Evaluate to a NumPy scalar, or to an array of the lanes."""
+        """Evaluate an expression to a NumPy scalar, or to an array of lanes."""
         match expr:
             case Const(value, type):
                 return DTYPES[type.scalar](value)
@@ -153,7 +184,7 @@ class _Machine:
             case Call(name, (a,)):
                 operand = self.value(a, values)
                 return _CALLS[name](operand).astype(operand.dtype)
-        raise IllegalSchedule(f"{expr!r} has no meaning")
+        raise IllegalSchedule(f"{expr!r} is not an expression of the IR")
 
 
 def _sum(lanes: np.ndarray) -> Any:
@@ -200,3 +231,114 @@ _CALLS: dict[str, Callable[[Any], Any]] = {
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "abs": np.abs,
 }
+
+
+_NONE, _SEVERAL = -1, -2
+
+
+@dataclass
+class _Marks:
+    """The iterations of the parallel loop that read and wrote each element of one array."""
+
+    reader: np.ndarray
+    writer: np.ndarray
+
+
+@dataclass
+class _Region:
+    """A running parallel loop; `order` numbers its iterations from 0."""
+
+    loop: str
+    private: set[str] = field(default_factory=set)  # arrays allocated by an iteration
+    order: int = -1
+    iterations: list[int] = field(default_factory=list)
+    marks: dict[str, _Marks] = field(default_factory=dict)
+
+
+class _Memory:
+    """Arrays by name, with checks of bounds, initialisation and races; at most one parallel region at a time."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, np.ndarray] = {}
+        self._stored: dict[str, np.ndarray] = {}
+        self._region: _Region | None = None
+
+    def bind(self, name: str, array: Any, dtype: type[np.generic]) -> None:
+        """Bind a name to a flat view of an array."""
+        if not isinstance(array, np.ndarray) or array.dtype != dtype or not array.flags.c_contiguous:
+            raise TypeError(f"argument {name} is not a C-contiguous NumPy array of {np.dtype(dtype)}")
+        self._arrays[name] = array.reshape(-1)
+
+    def names(self) -> set[str]:
+        """Return the names of all arrays."""
+        return set(self._arrays)
+
+    def type(self, name: str) -> Type:
+        """Return the element type of an array."""
+        return next(each for each in (F32, F64, I32, I64, BOOL) if self._arrays[name].dtype == DTYPES[each.scalar])
+
+    def alloc(self, name: str, size: int, dtype: type[np.generic]) -> None:
+        """Allocate a local array; replaces an array of the same name."""
+        self._arrays[name] = np.zeros(size, dtype)
+        self._stored[name] = np.zeros(size, bool)
+        if self._region is not None:
+            self._region.private.add(name)
+
+    def load(self, name: str, index: int, lanes: int) -> Any:
+        """Load a scalar, or a copy of `lanes` elements."""
+        where = self._slice(name, index, lanes)
+        if name in self._stored and not self._stored[name][where].all():
+            raise ValueError(f"load of {name}[{index}; {lanes}], which was never stored")
+        self._mark(name, where, writes=False)
+        return self._arrays[name][index] if lanes == 1 else self._arrays[name][where].copy()
+
+    def store(self, name: str, index: int, value: Any) -> None:
+        """Store a scalar, or a vector that starts at `index`."""
+        where = self._slice(name, index, np.size(value))
+        self._mark(name, where, writes=True)
+        self._arrays[name][where] = value
+        if name in self._stored:
+            self._stored[name][where] = True
+
+    def fork(self, loop: str) -> None:
+        """Begin a parallel loop; arrays allocated inside are private to an iteration."""
+        self._region = _Region(loop)
+
+    def enter(self, iteration: int) -> None:
+        """Begin an iteration of the parallel loop."""
+        assert self._region is not None
+        self._region.order += 1
+        self._region.iterations.append(iteration)
+
+    def join(self) -> None:
+        """End the parallel loop."""
+        self._region = None
+
+    def _slice(self, name: str, index: int, lanes: int) -> slice:
+        size = self._arrays[name].size
+        if index < 0 or index + lanes > size:
+            raise IndexError(f"access to {name}[{index}; {lanes}], which has {size} elements")
+        return slice(index, index + lanes)
+
+    def _mark(self, name: str, where: slice, *, writes: bool) -> None:
+        region = self._region
+        if region is None or name in region.private:
+            return
+        if name not in region.marks:
+            size = self._arrays[name].size
+            region.marks[name] = _Marks(np.full(size, _NONE), np.full(size, _NONE))
+        marks, me = region.marks[name], region.order
+        clash = (marks.writer[where] != _NONE) & (marks.writer[where] != me)
+        if writes:
+            clash |= (marks.reader[where] != _NONE) & (marks.reader[where] != me)
+        if clash.any():
+            now, element = region.iterations[me], where.start + int(np.argmax(clash))
+            raise IllegalSchedule(
+                f"iteration {now} of parallel loop {region.loop} {'writes' if writes else 'reads'} {name}[{element}], "
+                f"which another iteration {'reads or writes' if writes else 'writes'}"
+            )
+        if writes:
+            marks.writer[where] = me
+        else:
+            readers = marks.reader[where]
+            marks.reader[where] = np.where((readers == _NONE) | (readers == me), me, _SEVERAL)

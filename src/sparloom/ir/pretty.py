@@ -43,9 +43,9 @@ _NOT, _NEGATIVE, _PRIMARY = 3, 7, 8
 
 
 def pretty(kernel: Kernel) -> str:
-    """Print a kernel, one statement per line; any kernel can be printed, verified or not.
+    """Print a kernel, whether it verifies or not, with one statement per line.
 
-    Constants that are neither i64 nor f32 carry their type; `B[b; 16]` is a vector of 16 elements from b on.
+    Constants other than i64 and f32 show their type; `B[b; 16]` is a vector of 16 elements that starts at index b.
     """
     params = ", ".join(_param(param) for param in kernel.params)
     return "\n".join([f"kernel {kernel.name}({params}):", *_block(kernel.body, 1)]) + "\n"

@@ -1,11 +1,11 @@
-"""Whether a kernel is well formed."""
+"""Verification: types of expressions, and whether a kernel is well formed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from sparloom.errors import IllegalSchedule
 from sparloom.ir.nodes import (
@@ -14,6 +14,11 @@ from sparloom.ir.nodes import (
     Accumulate,
     Alloc,
     Assign,
+    Binary,
+    Body,
+    Broadcast,
+    Call,
+    Cast,
     Const,
     Declare,
     Expr,
@@ -21,21 +26,36 @@ from sparloom.ir.nodes import (
     If,
     Kernel,
     Let,
+    Load,
     Multiply,
     Param,
     Prefetch,
     Ref,
+    Select,
     Stmt,
     Store,
+    Sum,
     Type,
+    Unary,
     View,
+    walk,
 )
-from sparloom.ir.traverse import Body, walk
-from sparloom.ir.types import CALLS, Binding, bind_params, check_index, check_type, reduction_op, type_of
 
-__all__ = ["is_name", "verify"]
+__all__ = [
+    "ARITHMETIC", "CALLS", "COMPARISONS", "FLOAT_CALLS", "LOGIC", "Binding", "Scope", "bind_params", "check_index",
+    "check_type", "is_literal", "is_name", "reduction_op", "type_of", "verify",
+]
 
-ARRAY_BYTES = 1 << 20  # of all local arrays together; threads have small stacks
+ARITHMETIC = ("+", "-", "*", "/", "//", "%", "min", "max")
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+LOGIC = ("and", "or")
+FLOAT_CALLS = ("sqrt", "exp", "log", "tanh", "erf")  # named alike in C
+CALLS = (*FLOAT_CALLS, "abs")
+
+_FLOATS = ("f32", "f64")
+_INTEGERS = ("i32", "i64")
+_MAX_LANES = 64
+MAX_ARRAY_BYTES = 1 << 20  # of all local arrays together, since threads have small stacks
 
 _KINDS = ("serial", "parallel", "shared", "simd", "unrolled")
 _BYTES = {"i32": 4, "i64": 8, "f32": 4, "f64": 8, "bool": 1}
@@ -51,30 +71,189 @@ _HELPER_NAME = re.compile(
 )
 
 
+@dataclass(frozen=True)
+class Binding:
+    """What a name refers to; a `writable` buffer or array may be stored to."""
+
+    role: Literal["let", "mutable", "loop", "buffer"]
+    type: Type
+    writable: bool = False
+
+
+Scope = Mapping[str, Binding]
+
+
+def bind_params(params: tuple[Param, ...]) -> dict[str, Binding]:
+    """Return the outermost scope of a kernel."""
+    return {p.name: Binding("buffer" if p.buffer else "let", p.type, p.buffer and not p.const) for p in params}
+
+
+def reduction_op(stmt: Assign) -> str | None:
+    """Return the reduction operator of `name = name op value`, which is +, min or max; None if it is no reduction."""
+    match stmt.value:
+        case Binary("+" | "min" | "max" as op, Ref(name), _) if name == stmt.name:
+            return op
+    return None
+
+
+def type_of(expr: Expr, scope: Scope) -> Type:
+    """Return the type of an expression, after checking all its parts.
+
+    Raises:
+        IllegalSchedule: a name is unknown, operands differ in type, or an operator does not accept their type.
+    """
+    match expr:
+        case Const(value, type):
+            return _const(value, type)
+        case Ref(name):
+            binding = _lookup(name, scope)
+            if binding.role == "buffer":
+                raise IllegalSchedule(f"{name} is a buffer, not a value: use Load({name!r}, index)")
+            return binding.type
+        case Load(buffer, index, lanes):
+            return _load(buffer, index, lanes, scope)
+        case Binary():
+            return _binary(expr, scope)
+        case Unary(op, a):
+            return _unary(op, type_of(a, scope))
+        case Broadcast(a, lanes):
+            scalar = type_of(a, scope)
+            if scalar.lanes != 1:
+                raise IllegalSchedule(f"broadcast of {scalar}: only one value can be copied into all lanes")
+            return check_type(Type(scalar.scalar, lanes))
+        case Sum(a):
+            vector = type_of(a, scope)
+            if vector.lanes == 1 or vector.scalar == "bool":
+                raise IllegalSchedule(f"sum of {vector}: only vectors of numbers have lanes to add")
+            return Type(vector.scalar)
+        case Cast(type, a):
+            given = type_of(a, scope)
+            if given.lanes != type.lanes or "bool" in (type.scalar, given.scalar):
+                raise IllegalSchedule(f"cast of {given} to {type}: lanes stay, and bool is made by comparing")
+            return check_type(type)
+        case Select(cond, a, b):
+            return _select(type_of(cond, scope), type_of(a, scope), type_of(b, scope))
+        case Call(name, args):
+            return _call(name, [type_of(arg, scope) for arg in args])
+    raise TypeError(f"{expr!r} is not an expression of the IR")
+
+
+def is_literal(value: int, scalar: str) -> bool:
+    """Tell whether C has a literal for `value`, which excludes the minimum of the integer type."""
+    return abs(value) < 2 ** (31 if scalar == "i32" else 63)
+
+
+def check_type(type: Type) -> Type:
+    """Return `type`; raise IllegalSchedule unless its lanes are a power of two up to 64."""
+    if not 1 <= type.lanes <= _MAX_LANES or type.lanes & (type.lanes - 1):
+        raise IllegalSchedule(f"type {type}: lanes must be a power of two from 1 to {_MAX_LANES}")
+    return type
+
+
+def _lookup(name: str, scope: Scope) -> Binding:
+    if name not in scope:
+        raise IllegalSchedule(f"name {name} is not in scope; there are: {', '.join(scope) or 'none'}")
+    return scope[name]
+
+
+def _const(value: float | int | bool, type: Type) -> Type:
+    if type.lanes != 1:
+        raise IllegalSchedule(f"constant {value} of type {type}: use Broadcast(Const(...), {type.lanes})")
+    integral = isinstance(value, int) and not isinstance(value, bool)
+    if type.scalar == "bool":
+        fits = isinstance(value, bool)
+    elif type.scalar in _INTEGERS:
+        fits = integral and is_literal(value, type.scalar)
+    else:
+        fits = integral or isinstance(value, float)
+    if not fits:
+        raise IllegalSchedule(f"constant {value!r} is no {type}")
+    return type
+
+
+def _load(buffer: str, index: Expr, lanes: int, scope: Scope) -> Type:
+    binding = _lookup(buffer, scope)
+    if binding.role != "buffer":
+        raise IllegalSchedule(f"{buffer} is a value, not a buffer: use Ref({buffer!r})")
+    check_index(buffer, index, scope)
+    if lanes != 1 and binding.type.scalar == "bool":
+        raise IllegalSchedule(f"vector load from {buffer}: vectors of bool are made by comparing, not loaded")
+    return check_type(Type(binding.type.scalar, lanes))
+
+
+def check_index(buffer: str, index: Expr, scope: Scope) -> None:
+    """Raise IllegalSchedule unless `index` is an i64."""
+    given = type_of(index, scope)
+    if given != I64:
+        raise IllegalSchedule(f"index of {buffer} is {given}, not i64: use Cast(I64, index)")
+
+
+def _binary(expr: Binary, scope: Scope) -> Type:
+    a, b, op = type_of(expr.a, scope), type_of(expr.b, scope), expr.op
+    if a != b:
+        raise IllegalSchedule(f"operands of {op} are {a} and {b}: use Cast or Broadcast to make them equal")
+    if op in LOGIC:
+        taken = ("bool",)
+    elif op == "/":
+        taken = _FLOATS
+    elif op in ("//", "%"):
+        taken = _INTEGERS
+    elif op in ARITHMETIC or op in COMPARISONS:
+        taken = _INTEGERS + _FLOATS
+    else:
+        raise IllegalSchedule(f"no binary operator {op!r}; there are: {' '.join(ARITHMETIC + COMPARISONS + LOGIC)}")
+    if a.scalar not in taken:
+        raise IllegalSchedule(f"operator {op} does not take {a}; it takes {', '.join(taken)}")
+    return Type("bool", a.lanes) if op in COMPARISONS else a
+
+
+def _unary(op: str, a: Type) -> Type:
+    if op not in ("-", "not"):
+        raise IllegalSchedule(f"no unary operator {op!r}; there are: - not")
+    if (a.scalar == "bool") != (op == "not"):
+        raise IllegalSchedule(f"operator {op} does not take {a}; it takes {'bool' if op == 'not' else 'numbers'}")
+    return a
+
+
+def _select(cond: Type, a: Type, b: Type) -> Type:
+    if cond.scalar != "bool" or a != b or a.lanes != cond.lanes:
+        rule = "the branches have one type and the condition is bool of as many lanes"
+        raise IllegalSchedule(f"select of {a} and {b} by {cond}: {rule}")
+    return a
+
+
+def _call(name: str, args: list[Type]) -> Type:
+    if name not in CALLS:
+        raise IllegalSchedule(f"no function {name!r}; there are: {', '.join(CALLS)}")
+    if len(args) != 1 or (args[0].scalar not in _FLOATS and name != "abs") or args[0].scalar == "bool":
+        taken = "one number" if name == "abs" else "one float"
+        raise IllegalSchedule(f"{name} of ({', '.join(map(str, args))}): it takes {taken}")
+    return args[0]
+
+
 @dataclass
 class _Context:
-    """Where a statement is: names in scope, names of the block, loops around it."""
+    """The context of a statement: its path in the kernel, names in scope, enclosing loops."""
 
     scope: dict[str, Binding]
-    place: tuple[str, ...]
-    parallel: frozenset[str] | None = None  # names in scope outside the parallel loop, inside one
-    simd: frozenset[str] | None = None  # names in scope outside the simd loop, inside one
+    path: tuple[str, ...]
+    parallel: frozenset[str] | None = None  # names declared outside the enclosing parallel loop
+    simd: frozenset[str] | None = None  # names declared outside the enclosing simd loop
     reduces: tuple[str, ...] = ()
-    sharing: bool = False  # directly in a parallel loop
-    used: list[int] = field(default_factory=lambda: [0])
+    sharing: bool = False  # directly inside a parallel loop
+    array_bytes: list[int] = field(default_factory=lambda: [0])
 
 
 def verify(kernel: Kernel) -> None:
     """Check names, scopes, types, lanes and the rules of the loop kinds.
 
-    Names begin with a letter, have no "__", are no word of C or CUDA and are visible once: nothing shadows. A parallel
-    loop assigns no variable declared outside it and contains no parallel loop. A shared loop stands directly in a
-    parallel one, and beside it only other shared loops and Let. A simd loop is innermost and scalar; it
-    assigns no variable declared outside it, but may add to the ones it reduces. Whether iterations touch the same
-    elements is not checked here; `interpret` notices it.
+    A name begins with a letter, contains no "__", is no keyword of C or CUDA, and does not shadow another. A parallel
+    loop contains no parallel loop and assigns no variable declared outside it. A shared loop is directly inside a
+    parallel one, next to only shared loops and Let. A simd loop is innermost and scalar, and assigns no variable
+    declared outside it except the ones that it reduces. Races are not checked here; `interpret` detects them.
 
     Raises:
-        IllegalSchedule: with the place in the kernel.
+        IllegalSchedule: names the path of the statement in the kernel.
     """
     context = _Context(bind_params(kernel.params), (f"kernel {kernel.name}",))
     _check_name(kernel.name, {}, context)
@@ -94,7 +273,7 @@ def is_name(name: str) -> bool:
 
 def _block(body: Body, context: _Context) -> None:
     for stmt in body:
-        _stmt(stmt, replace(context, place=(*context.place, _title(stmt))))
+        _stmt(stmt, replace(context, path=(*context.path, _title(stmt))))
 
 
 def _stmt(stmt: Stmt, context: _Context) -> None:
@@ -161,7 +340,7 @@ def _for(loop: For, context: _Context) -> None:
 
 
 def _check_sharing(loop: For, context: _Context) -> None:
-    """Every thread of a block runs what stands beside shared loops."""
+    """Check the statements next to shared loops, because every thread of a block runs them."""
     shared = [isinstance(stmt, For) and stmt.kind == "shared" for stmt in loop.body]
     if any(shared) and not all(isinstance(stmt, Let) or each for stmt, each in zip(loop.body, shared, strict=True)):
         raise _illegal("beside shared loops only Let may stand in a parallel loop: move the rest into one", context)
@@ -231,7 +410,7 @@ def _multiply(stmt: Multiply, context: _Context) -> None:
     numbers = [each for view in (stmt.c, stmt.a, stmt.b) for each in (view.at, view.row, view.col)]
     for number in (*numbers, stmt.rows, stmt.cols, stmt.depth):
         if _type(number, context) != I64:
-            raise _illegal(f"place or extent of a product is {_type(number, context)}, not i64: use Cast", context)
+            raise _illegal(f"offset or extent of a product is {_type(number, context)}, not i64: use Cast", context)
     if _type(stmt.add, context) != BOOL:
         raise _illegal(f"add is {_type(stmt.add, context)}, not bool: use a comparison", context)
 
@@ -248,9 +427,9 @@ def _alloc(stmt: Alloc, context: _Context) -> None:
         return
     if stmt.scalar not in _BYTES or not isinstance(stmt.size, int) or stmt.size < 1:
         raise _illegal(f"array {stmt.name} of {stmt.size} {stmt.scalar}: the size is a positive int", context)
-    context.used[0] += stmt.size * _BYTES[stmt.scalar]
-    if context.used[0] > ARRAY_BYTES:
-        offender = f"local arrays take {context.used[0]} bytes, over {ARRAY_BYTES}"
+    context.array_bytes[0] += stmt.size * _BYTES[stmt.scalar]
+    if context.array_bytes[0] > MAX_ARRAY_BYTES:
+        offender = f"local arrays take {context.array_bytes[0]} bytes, over {MAX_ARRAY_BYTES}"
         raise _illegal(f"{offender}: pass {stmt.name} as a buffer", context)
     context.scope[stmt.name] = Binding("buffer", Type(stmt.scalar), writable=True)
 
@@ -271,7 +450,7 @@ def _type(expr: Expr, context: _Context) -> Type:
 
 
 def _typed(context: _Context, check: Callable[..., Any], *arguments: Any) -> Any:
-    """Call `check` and add the place to what it complains about."""
+    """Call `check`, and prefix its errors with the path of the statement."""
     try:
         return check(*arguments)
     except IllegalSchedule as error:
@@ -308,4 +487,4 @@ def _title(stmt: Stmt) -> str:
 
 
 def _illegal(message: str, context: _Context) -> IllegalSchedule:
-    return IllegalSchedule(f"{' / '.join(context.place)}: {message}")
+    return IllegalSchedule(f"{' / '.join(context.path)}: {message}")

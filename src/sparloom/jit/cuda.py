@@ -14,10 +14,15 @@ from sparloom.files import scratch_folder
 __all__ = ["check_cuda"]
 
 
-def check_cuda(source: str, architectures: Sequence[str] = ("sm_80", "sm_90")) -> str:
+def check_cuda(
+    source: str, architectures: Sequence[str] = ("sm_80", "sm_90"), options: Sequence[str] = (),
+) -> str:
     """Compile `source` to device code for each architecture and throw the code away.
 
     NVRTC is what compiles kernels where they run; nvcc stands in for it.
+
+    Args:
+        options: for NVRTC alone, such as `--Ofast-compile=max` where the code need not be fast.
 
     Returns:
         The compiler used: the path of the NVRTC library of a Python wheel, or of nvcc where there is none.
@@ -32,7 +37,7 @@ def check_cuda(source: str, architectures: Sequence[str] = ("sm_80", "sm_90")) -
         raise Unsupported("no CUDA compiler: put nvcc on PATH, set CUDA_HOME, or pip install nvidia-cuda-nvrtc")
     for architecture in architectures:
         if nvrtc is not None:
-            _check_nvrtc(nvrtc, source, architecture)
+            _check_nvrtc(nvrtc, source, architecture, options)
         else:
             _check_nvcc(nvcc, source, architecture)
     return str(nvrtc) if nvrtc is not None else nvcc
@@ -63,7 +68,7 @@ def _check_nvcc(nvcc: str, source: str, architecture: str) -> None:
         raise _refused("nvcc", source, architecture, done.stderr + done.stdout)
 
 
-def _check_nvrtc(library: Path, source: str, architecture: str) -> None:
+def _check_nvrtc(library: Path, source: str, architecture: str, options: Sequence[str]) -> None:
     try:
         nvrtc, program = ctypes.CDLL(str(library)), ctypes.c_void_p()
     except OSError as error:
@@ -72,7 +77,7 @@ def _check_nvrtc(library: Path, source: str, architecture: str) -> None:
     if created != 0:
         raise Unsupported(f"{library} does not work (status {created}): reinstall nvidia-cuda-nvrtc")
     try:
-        given = [option.encode() for option in (f"--gpu-architecture={architecture}", "--std=c++17")]
+        given = [option.encode() for option in (f"--gpu-architecture={architecture}", "--std=c++17", *options)]
         if nvrtc.nvrtcCompileProgram(program, len(given), (ctypes.c_char_p * len(given))(*given)) != 0:
             size = ctypes.c_size_t()
             nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))

@@ -94,7 +94,11 @@ def find_toolchain(language: Language) -> Toolchain:
         CompileError: there is none, or the named one does not start.
     """
     variable = _VARIABLE[language]
-    given = shlex.split(os.environ.get(variable, ""))
+    try:
+        given = shlex.split(os.environ.get(variable, ""))
+    except ValueError as error:
+        raise CompileError(f"{variable}={os.environ[variable]!r} is no command ({error}): set {variable} to a compiler "
+                           "or unset it", source="", log="") from error
     if given:
         path = shutil.which(given[-1] if Path(given[0]).name == "ccache" else given[0])
         if path is None:

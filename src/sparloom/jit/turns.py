@@ -3,14 +3,14 @@
 import fcntl
 import logging
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import IO
+
+from sparloom.files import hold_lock
 
 __all__ = ["turn"]
 
@@ -36,36 +36,17 @@ def turn(path: Path, work: str) -> Iterator[None]:
     Raises:
         OSError: the file cannot be made, or files there cannot be locked.
     """
-    here = _held_here()
-    if path in here.paths:
-        yield
-        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
-        held = _lock(file) or _wait(file, path, work)
+    with path.open("a+", encoding="utf-8") as file, hold_lock(
+            file, lambda file: _lock(file) or _wait(file, path, work)) as held:
         if held:
             _sign(file)
         try:
-            here.paths |= {path}
             yield
         finally:
-            here.paths -= {path}
             if held:
                 with suppress(OSError):
                     file.truncate(0)
-            fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a forked child has the file open, too
-
-
-class _Held(threading.local):
-    """Locks that a thread holds."""
-
-    def __init__(self) -> None:
-        self.paths: frozenset[Path] = frozenset()
-
-
-@cache
-def _held_here() -> _Held:
-    return _Held()
 
 
 def _wait(file: IO[str], path: Path, work: str) -> bool:

@@ -1,7 +1,13 @@
 """Measurements, timing protocol, noise, metrics of rankings and choices, machine description."""
 
-from sparloom.measure.caches import cache_bytes_per_core, cache_levels
-from sparloom.measure.machine import describe_machine, usable_memory, vector_lanes
+from sparloom.measure.machine import (
+    cache_bytes_per_core,
+    cache_levels,
+    checked_threads,
+    describe_machine,
+    usable_memory,
+    vector_lanes,
+)
 from sparloom.measure.measurement import REPEATS, Kind, Measurement, TimingProtocol
 from sparloom.measure.metrics import (
     DCE_COST,
@@ -11,10 +17,9 @@ from sparloom.measure.metrics import (
     dce,
     geomean,
     kendall_tau,
+    noise_floor,
     ordered_pair_accuracy,
 )
-from sparloom.measure.statistics import noise_floor
-from sparloom.measure.threads import checked_threads
 
 __all__ = [
     "DCE_COST",

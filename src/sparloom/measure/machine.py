@@ -1,11 +1,20 @@
-"""The machine that a measurement was made on."""
+"""The machine that a measurement was made on.
 
+How much fast memory one thread has.
+
+How many threads a call may have.
+"""
+
+import operator
 import os
 import platform
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-__all__ = ["describe_machine", "usable_memory", "vector_lanes"]
+__all__ = [
+    "cache_bytes_per_core", "cache_levels", "checked_threads", "describe_machine", "usable_memory", "vector_lanes",
+]
 
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container
 
@@ -73,3 +82,91 @@ def _caches() -> dict[str, str]:
         if key in names:
             sizes[names[key]] = (folder / "size").read_text(encoding="utf-8").strip()
     return sizes
+
+
+PROCESSOR = Path("/sys/devices/system/cpu/cpu0")
+UNKNOWN = 2 << 20  # bytes; a second-level cache and a share of a third are seldom less
+UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def cache_bytes_per_core(processor: Path = PROCESSOR) -> int:
+    """Add up the data caches of a processor, each divided among the cores that share it.
+
+    Args:
+        processor: folder of one logical processor in the form of Linux.
+
+    Returns:
+        Bytes; 2 MiB where the system does not say.
+    """
+    return sum(size for _, size in _read_caches(processor)) or UNKNOWN
+
+
+def cache_levels(processor: Path = PROCESSOR) -> dict[int, int]:
+    """List the data caches of a processor: level -> bytes, divided among the cores that share it.
+
+    Args:
+        processor: as above; of levels that the system does not name, nothing is listed.
+    """
+    return {int(level): size for level, size in _read_caches(processor) if level.isdigit()}
+
+
+def _read_caches(processor: Path) -> list[tuple[str, int]]:
+    """Level and bytes per core of every data cache."""
+    siblings = _count(_read(processor / "topology" / "thread_siblings_list")) or 1
+    found = []
+    for folder in sorted((processor / "cache").glob("index*")):
+        size, sharing = _read(folder / "size"), _count(_read(folder / "shared_cpu_list")) or 1
+        if _read(folder / "type") in ("Data", "Unified") and size[:-1].isdigit() and size[-1] in UNITS:
+            found.append((_read(folder / "level"), int(size[:-1]) * UNITS[size[-1]] // max(1, sharing // siblings)))
+    return found
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8").strip() if os.access(path, os.R_OK) else ""
+
+
+def _count(ranges: str) -> int:
+    """Count the numbers of a list such as 0-3,8."""
+    count = 0
+    for part in ranges.split(",") if ranges else ():
+        first, _, last = part.partition("-")
+        count += int(last or first) - int(first) + 1
+    return count
+
+
+PER_PROCESSOR = 4
+LEAST = 64  # what is allowed on any machine
+
+
+def checked_threads(given: Any, name: str = "threads") -> int:
+    """Take a number of threads; for None, one for each processor that this process may use.
+
+    OpenMP ends the process where the system refuses it a thread, and has a stack that too many overflow: so there is a
+    limit far below what a system may refuse.
+
+    Args:
+        name: of the argument in messages.
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: below 1, or more than 64 and more than four for each processor of the machine.
+    """
+    if given is None:
+        return len(os.sched_getaffinity(0))
+    try:
+        if isinstance(given, bool):
+            raise TypeError("a bool")
+        threads = operator.index(given)
+    except TypeError as error:
+        raise TypeError(f"{name}={given!r}: give a whole number, at least 1") from error
+    if threads < 1:
+        raise ValueError(f"{name}: {threads} threads: give at least 1")
+    if threads > _most():
+        raise ValueError(f"{name}: {threads} threads: give at most {_most()} on this machine, whose processors run "
+                         f"{os.cpu_count() or 1} at a time")
+    return threads
+
+
+@cache
+def _most() -> int:
+    return max(LEAST, PER_PROCESSOR * (os.cpu_count() or 1))

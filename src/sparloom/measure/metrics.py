@@ -1,14 +1,39 @@
-"""Figures of merit for rankings and choices; seconds in, dimensionless numbers out."""
+"""How far equal runs lie apart.
 
-from collections.abc import Callable, Mapping
+Figures of merit for rankings and choices; seconds in, dimensionless numbers out.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
 
 __all__ = [
-    "DCE_COST", "ape_speedup", "ape_time", "bootstrap_interval", "dce", "geomean", "kendall_tau",
+    "DCE_COST", "ape_speedup", "ape_time", "bootstrap_interval", "dce", "geomean", "kendall_tau", "noise_floor",
     "ordered_pair_accuracy",
 ]
+
+
+def noise_floor(repeats: Sequence[Sequence[float]]) -> float:
+    """Relative noise of A/A runs: the same configuration measured several times as if it were different ones.
+
+    Args:
+        repeats: for each matrix (or round), the seconds of the repeated baseline.
+
+    Returns:
+        90th percentile over all pairs of |a - b| / min(a, b); pairs of distinct configurations closer than this
+        carry no order.
+    """
+    gaps = []
+    for seconds in repeats:
+        values = np.asarray(seconds, dtype=np.float64)
+        first, second = np.triu_indices(values.size, k=1)
+        gaps.append(np.abs(values[first] - values[second]) / np.minimum(values[first], values[second]))
+    joined = np.concatenate(gaps) if gaps else np.empty(0)
+    if joined.size == 0:
+        raise ValueError("no pair of repeated measurements: measure the baseline at least twice per round")
+    return float(np.quantile(joined, 0.9))
+
 
 DCE_COST: Mapping[str, float] = {"cpu": 1.0, "spade": 1000.0}
 """Platform -> cost of one sample (COGNATE appendix A.3)."""

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from sparloom.models.cost_model import view_of
+from sparloom.models.cost_model import MatrixView, view_of
 from sparloom.models.performance import PerformanceModel
-from sparloom.models.view import MatrixView
 from sparloom.space import Config
 from sparloom.sparse import STATISTICS, Pattern
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
 
 from sparloom.nn.eager import eager
@@ -39,6 +42,10 @@ class MultiheadAttention(Layer):
     Source: CoRa §7.2 (multi-head attention on ragged tensors).
     """
 
+    sizes = frozenset({"embed_dim"})
+    only: ClassVar[Mapping[str, Any]] = {
+        "dropout": 0, "batch_first": True, "add_zero_attn": False, "bias_k": None, "bias_v": None}
+
     def __init__(
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, batch_first: bool = True,
         device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
@@ -49,11 +56,9 @@ class MultiheadAttention(Layer):
             raise ValueError(f"dropout={dropout}: this layer has none: give 0, and drop outside of it")
         if not batch_first:
             raise ValueError("batch_first=False: the sequences of a batch follow each other here: give True")
-        check_counts(embed_dim=embed_dim, num_heads=num_heads)
-        if embed_dim % num_heads:
-            raise ValueError(f"embed_dim={embed_dim} and num_heads={num_heads}: heads divide the width")
+        check_counts(embed_dim=embed_dim)
         self.embed_dim, self.num_heads = embed_dim, num_heads
-        self.schedule = checked_schedule(schedule, EncoderSchedule)
+        self.schedule = schedule
         made = {"device": device, "dtype": dtype}
         self.in_proj_weight = torch.nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **made))
         self.register_parameter(
@@ -61,6 +66,14 @@ class MultiheadAttention(Layer):
         self.out_proj = torch.nn.Linear(embed_dim, embed_dim, bias=bias, **made)
         self.reset_parameters()
         self._packed = PackedWeights()
+
+    def accepted(self, name: str, value: Any) -> Any:
+        """Refuse heads that do not divide the width, and what is no schedule."""
+        if name == "num_heads":
+            check_counts(num_heads=value)
+            if self.embed_dim % value:
+                raise ValueError(f"embed_dim={self.embed_dim} and num_heads={value}: heads divide the width")
+        return checked_schedule(value, EncoderSchedule) if name == "schedule" else value
 
     def reset_parameters(self) -> None:
         """Draw the weights of the first projection anew (Glorot), and set biases to 0."""

@@ -1,7 +1,8 @@
 """The graph convolution of Kipf and Welling as a layer, in place of PyTorch Geometric's."""
 
 import math
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 
@@ -12,7 +13,7 @@ from sparloom.nn.eager import eager
 from sparloom.nn.graph import Graph
 from sparloom.nn.hooks import is_plain
 from sparloom.nn.known import graph_of
-from sparloom.nn.neighbours import check_channels, check_features
+from sparloom.nn.neighbours import MESSAGES, check_channels, check_features
 from sparloom.nn.normalise import Normalisation
 from sparloom.nn.transforms import Layer
 
@@ -51,6 +52,9 @@ class GCNConv(Layer):
     Multiplications with Sparse Dependence, §6.1, which transforms first.
     """
 
+    sizes = frozenset({"in_channels", "out_channels"})
+    only: ClassVar[Mapping[str, Any]] = {**MESSAGES, "aggr": "add"}
+
     def __init__(
         self, in_channels: int, out_channels: int, improved: bool = False, cached: bool = False,
         add_self_loops: bool | None = None, normalize: bool = True, bias: bool = True, *, first: First = "auto",
@@ -60,15 +64,20 @@ class GCNConv(Layer):
         if first not in get_args(First):
             raise ValueError(f"first={first!r} is not one of {', '.join(get_args(First))}")
         add_self_loops = normalize if add_self_loops is None else add_self_loops
-        if add_self_loops and not normalize:
-            raise ValueError("add_self_loops without normalize: add them to the graph, or normalise")
         self.in_channels, self.out_channels = in_channels, out_channels
         self.improved, self.cached = improved, cached
         self.add_self_loops, self.normalize = add_self_loops, normalize
+        self._check_self_loops()
         self.aggregate_first = in_channels <= out_channels if first == "auto" else first == "aggregate"
         self.lin = torch.nn.Linear(in_channels, out_channels, bias=False)
         self.register_parameter("bias", torch.nn.Parameter(torch.empty(out_channels)) if bias else None)
         self.reset_parameters()
+
+    def accepted(self, name: str, value: Any) -> Any:
+        """Forget the cached matrix where another one is wanted now."""
+        if name in ("improved", "add_self_loops", "normalize") and value is not self.__dict__.get(name):
+            self._cached = None
+        return value
 
     def reset_parameters(self) -> None:
         """Draw the weights anew (Glorot), set the bias to 0 and forget the cached matrix."""
@@ -121,7 +130,13 @@ class GCNConv(Layer):
     @property
     def normalisation(self) -> Normalisation:
         """What this layer makes of an adjacency matrix."""
+        self._check_self_loops()
         return Normalisation((2.0 if self.improved else 1.0) if self.add_self_loops else 0.0, self.normalize)
+
+    def _check_self_loops(self) -> None:
+        if self.add_self_loops and not self.normalize:
+            raise ValueError("add_self_loops without normalize: add them to the graph and give add_self_loops=False, "
+                             "or normalise")
 
     def extra_repr(self) -> str:
         """Show the channels."""

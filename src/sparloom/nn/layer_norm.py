@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Real
+from typing import Any
 
 import torch
 
@@ -12,7 +12,7 @@ from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
 from sparloom.nn.threads import torch_threads
 from sparloom.nn.tokens import Lengths, batch_of
-from sparloom.nn.transforms import Layer, check_counts
+from sparloom.nn.transforms import Layer, check_counts, check_real
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import NormSchedule, compiled_layer_norm
 from sparloom.tuning import token_operators
@@ -40,6 +40,8 @@ class LayerNorm(Layer):
     Source: CoRa §7.2.
     """
 
+    sizes = frozenset({"normalized_shape"})
+
     def __init__(
         self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
         bias: bool = True, device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
@@ -51,15 +53,19 @@ class LayerNorm(Layer):
             raise ValueError(f"normalized_shape={normalized_shape}: tokens have one dimension: give their width, at "
                              f"least 1")
         check_counts(normalized_shape=shape[0])
-        if isinstance(eps, bool) or not isinstance(eps, Real):
-            raise TypeError(f"eps={eps!r}: give a number")
         self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
-        self.schedule = checked_schedule(schedule, NormSchedule)
+        self.schedule = schedule
         made = {"device": device, "dtype": dtype}
         for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
             self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, **made)) if wanted else None)
         self.reset_parameters()
         self._packed = PackedWeights()
+
+    def accepted(self, name: str, value: Any) -> Any:
+        """Refuse an eps that is no number, and what is no schedule."""
+        if name == "eps":
+            check_real(name, value)
+        return checked_schedule(value, NormSchedule) if name == "schedule" else value
 
     def reset_parameters(self) -> None:
         """Set the weight to 1, and the bias to 0."""

@@ -11,7 +11,13 @@ from sparloom.nn.eager import eager
 from sparloom.nn.graph import Graph
 from sparloom.nn.known import graph_of
 
-__all__ = ["check_channels", "check_features", "neighbours_of"]
+__all__ = ["MESSAGES", "check_channels", "check_features", "neighbours_of"]
+
+MESSAGES = {
+    "flow": "source_to_target", "node_dim": -2, "aggr_module": None, "message": None, "aggregate": None, "update": None,
+    "propagate": None, "message_and_aggregate": None, "edge_update": None,
+}
+"""Attributes by which layers of PyTorch Geometric pass messages, and the one value that ours know."""
 
 
 def check_channels(in_channels: int, out_channels: int) -> None:

@@ -3,11 +3,13 @@
 import numpy as np
 import torch
 
+from sparloom.nn.transforms import unscriptable
 from sparloom.ragged import Length, RaggedTensor, Structure, Tensor, jagged_length
 
 __all__ = ["from_nested", "to_nested"]
 
 
+@unscriptable
 def from_nested(tensor: Tensor, nested: torch.Tensor, structure: Structure | None = None) -> RaggedTensor:
     """Take the values of a jagged nested tensor; no copy where the storage of `tensor` is unpadded.
 
@@ -38,6 +40,7 @@ def from_nested(tensor: Tensor, nested: torch.Tensor, structure: Structure | Non
     return RaggedTensor.from_packed(tensor, structure, packed)
 
 
+@unscriptable
 def to_nested(value: RaggedTensor) -> torch.Tensor:
     """Copy to a jagged nested tensor.
 

@@ -1,13 +1,15 @@
 """The GraphSAGE operator as a layer, in place of PyTorch Geometric's."""
 
+from typing import Any
+
 import torch
 
 from sparloom.nn.connections import Connections
 from sparloom.nn.graph import Graph
 from sparloom.nn.hooks import is_plain
-from sparloom.nn.neighbours import check_channels, neighbours_of
+from sparloom.nn.neighbours import MESSAGES, check_channels, neighbours_of
 from sparloom.nn.sparse import spmm
-from sparloom.nn.transforms import Layer
+from sparloom.nn.transforms import Layer, check_flag
 
 __all__ = ["SAGEConv"]
 
@@ -37,14 +39,15 @@ class SAGEConv(Layer):
     largest number one gets all of the gradient, the first; PyTorch Geometric divides it among those of an edge_index.
     """
 
+    sizes = frozenset({"in_channels", "out_channels"})
+    only = MESSAGES
+
     def __init__(
         self, in_channels: int, out_channels: int, aggr: str = "mean", normalize: bool = False,
         root_weight: bool = True, project: bool = False, bias: bool = True,
     ) -> None:
         super().__init__()
         check_channels(in_channels, out_channels)
-        if aggr not in AGGREGATIONS:
-            raise ValueError(f"aggr={aggr!r}: this layer has {', '.join(AGGREGATIONS)}")
         self.in_channels, self.out_channels, self.aggr = in_channels, out_channels, aggr
         self.normalize, self.root_weight, self.project = normalize, root_weight, project
         if project:
@@ -53,6 +56,15 @@ class SAGEConv(Layer):
         if root_weight:
             self.lin_r = torch.nn.Linear(in_channels, out_channels, bias=False)
         self.reset_parameters()
+
+    def accepted(self, name: str, value: Any) -> Any:
+        """Refuse other aggregations, and parts that have no parameters here."""
+        if name == "aggr" and value not in AGGREGATIONS:
+            raise ValueError(f"aggr={value!r}: this layer has {', '.join(AGGREGATIONS)}")
+        part = {"root_weight": "lin_r", "project": "lin"}.get(name)
+        if part and name in self.__dict__:
+            check_flag(name, value, parameters=part in self._modules)
+        return value
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew, uniformly within 1 / sqrt(in_channels)."""
@@ -88,6 +100,8 @@ class SAGEConv(Layer):
         return self.lin_l(spmm(connections.maxima, sent, reduce="max"))
 
     def _linear(self, connections: Connections, sent: torch.Tensor) -> torch.Tensor:
+        if self.aggr not in ("mean", "sum", "add"):
+            raise ValueError(f"aggr={self.aggr!r}: this layer has {', '.join(AGGREGATIONS)}")
         matrix = connections.means if self.aggr == "mean" else connections.sums
         if self.in_channels <= self.out_channels or not is_plain(self.lin_l, torch.nn.Linear):
             return self.lin_l(spmm(matrix, sent))

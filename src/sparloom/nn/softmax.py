@@ -9,6 +9,7 @@ from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
 from sparloom.nn.threads import torch_threads
 from sparloom.nn.tokens import Lengths, batch_of
+from sparloom.nn.transforms import unscriptable
 from sparloom.nn.weights import PackedWeights
 from sparloom.ragged import SoftmaxSchedule, compiled_softmax
 from sparloom.tuning import token_operators
@@ -16,6 +17,7 @@ from sparloom.tuning import token_operators
 __all__ = ["ragged_softmax"]
 
 
+@unscriptable
 @eager
 def ragged_softmax(tokens: torch.Tensor, lengths: Lengths | None = None, *, schedule: Schedule[SoftmaxSchedule] = None
                    ) -> torch.Tensor:

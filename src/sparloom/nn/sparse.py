@@ -10,6 +10,7 @@ import torch
 from sparloom.nn import csr_operators, max_operators
 from sparloom.nn.autocast import autocast_operands
 from sparloom.nn.csr_given import Matrix, check_alike, check_dense, matrix_of
+from sparloom.nn.transforms import unscriptable
 
 __all__ = ["csr_attention", "sddmm", "spmm"]
 
@@ -18,6 +19,7 @@ Reduce = Literal["sum", "mean", "max"]
 REDUCTIONS = get_args(Reduce)
 
 
+@unscriptable
 def spmm(A: Matrix, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Tensor:
     """Multiply a sparse matrix by a dense one: A X, with gradients of A's values and X, of any order.
 
@@ -54,6 +56,7 @@ def spmm(A: Matrix, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Tensor:
     return csr_operators.spmm(*given, reduce)
 
 
+@unscriptable
 def sddmm(A: Matrix, Q: torch.Tensor, K: torch.Tensor) -> torch.Tensor:
     """Multiply dense matrices where a sparse one has nonzeros: A's values * (Q KT), with gradients of all three.
 
@@ -75,6 +78,7 @@ def sddmm(A: Matrix, Q: torch.Tensor, K: torch.Tensor) -> torch.Tensor:
     return csr_operators.sddmm(matrix.crow, matrix.col, values, Q, K)
 
 
+@unscriptable
 def csr_attention(A: Matrix, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
     """Let each row attend to the columns where it has nonzeros: softmax(Q KT / sqrt(d)) V, with gradients of Q, K, V.
 

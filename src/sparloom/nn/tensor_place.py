@@ -13,7 +13,7 @@ from sparloom.nn.cuda_rivals import CUDA_SPARSE_LIBRARIES
 from sparloom.nn.device_places import DevicePlaces
 from sparloom.nn.rivals import SPARSE_LIBRARIES
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning.sparse import CudaPlace, Prepared
+from sparloom.tuning.sparse import CudaBackend, Prepared
 
 __all__ = ["CpuTensors", "CudaTensors", "TensorPlace", "tensors_on"]
 
@@ -78,7 +78,7 @@ class CudaTensors:
         stream: gives the address of torch's current stream, on which kernels run, too.
     """
 
-    def __init__(self, device: torch.device, where: CudaPlace, stream: Callable[[], int]) -> None:
+    def __init__(self, device: torch.device, where: CudaBackend, stream: Callable[[], int]) -> None:
         self.device, self._where, self._stream = device, where, stream
 
     def prepared(self, pattern: Pattern, threads: int) -> Prepared:
@@ -113,4 +113,4 @@ def tensors_on(device: torch.device) -> TensorPlace:
     """
     if device.type == "cpu":
         return CpuTensors()
-    return CudaTensors(device, CudaPlace.here(bits=True), lambda: torch.cuda.current_stream(device).cuda_stream)
+    return CudaTensors(device, CudaBackend.here(bits=True), lambda: torch.cuda.current_stream(device).cuda_stream)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import torch
 
@@ -13,7 +14,7 @@ from sparloom.nn.layer_call import call_layer
 from sparloom.nn.schedules import Schedule, checked_schedule, schedule_of
 from sparloom.nn.threads import torch_threads
 from sparloom.nn.tokens import Lengths, batch_of
-from sparloom.nn.transforms import Layer, check_counts
+from sparloom.nn.transforms import Layer, check_counts, check_real
 from sparloom.nn.weights import PackedWeights, Parameters
 from sparloom.ragged import EncoderSchedule, EncoderShape, compiled_encoder_layer
 from sparloom.tuning import encoder_operators
@@ -21,6 +22,7 @@ from sparloom.tuning import encoder_operators
 __all__ = ["TransformerEncoderLayer"]
 
 RELU = (torch.relu, torch.nn.functional.relu)
+DROPOUTS = ("dropout", "dropout1", "dropout2")  # of torch's layer
 
 
 class TransformerEncoderLayer(Layer):
@@ -48,6 +50,8 @@ class TransformerEncoderLayer(Layer):
     Source: CoRa §7.2.
     """
 
+    only: ClassVar[Mapping[str, Any]] = {"norm_first": False, "activation_relu_or_gelu": 1}
+
     def __init__(
         self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.0,
         activation: str | Callable[[torch.Tensor], torch.Tensor] = "relu", layer_norm_eps: float = 1e-5,
@@ -56,8 +60,7 @@ class TransformerEncoderLayer(Layer):
         schedule: Schedule[EncoderSchedule] = None,
     ) -> None:
         super().__init__()
-        if activation != "relu" and activation not in RELU and not isinstance(activation, torch.nn.ReLU):
-            raise ValueError(f"activation={activation!r}: this layer has relu only")
+        self.accepted("activation", activation)
         if norm_first:
             raise ValueError("norm_first=True: norms of this layer are behind the sums: give False")
         check_counts(dim_feedforward=dim_feedforward)
@@ -67,8 +70,16 @@ class TransformerEncoderLayer(Layer):
         self.linear2 = torch.nn.Linear(dim_feedforward, d_model, bias=bias, **made)
         self.norm1 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **made)
         self.norm2 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **made)
-        self.schedule = checked_schedule(schedule, EncoderSchedule)
+        self.schedule = schedule
         self._packed = PackedWeights()
+
+    def accepted(self, name: str, value: Any) -> Any:
+        """Refuse other activations than relu, dropout, and what is no schedule."""
+        if name == "activation" and value != "relu" and value not in RELU and not isinstance(value, torch.nn.ReLU):
+            raise ValueError(f"activation={value!r}: this layer has relu only")
+        if name in DROPOUTS and getattr(value, "p", value) != 0:
+            raise ValueError(f"{name}={value!r}: this layer has none: give torch.nn.Dropout(0), and drop outside of it")
+        return checked_schedule(value, EncoderSchedule) if name == "schedule" else value
 
     @eager
     def forward(self, tokens: torch.Tensor, lengths: Lengths | None = None, *, is_causal: bool = False) -> torch.Tensor:
@@ -92,6 +103,7 @@ class TransformerEncoderLayer(Layer):
         prepare_weights(torch.nn.Linear, linear1=self.linear1, linear2=self.linear2, out_proj=attention.out_proj)
         prepare_weights(torch.nn.LayerNorm, norm1=self.norm1, norm2=self.norm2)
         prepare_weights(MultiheadAttention, self_attn=attention)
+        check_real("norm1.eps", self.norm1.eps)
         if self.norm1.eps != self.norm2.eps:
             raise ValueError(f"norm1 has eps {self.norm1.eps} and norm2 {self.norm2.eps}: this layer has one for both: "
                              "set them alike")

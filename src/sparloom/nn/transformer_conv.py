@@ -1,11 +1,14 @@
 """The graph transformer operator as a layer, in place of PyTorch Geometric's."""
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
 
 from sparloom.nn.graph import Graph
-from sparloom.nn.neighbours import check_channels, neighbours_of
+from sparloom.nn.neighbours import MESSAGES, check_channels, neighbours_of
 from sparloom.nn.sparse import csr_attention
-from sparloom.nn.transforms import Layer, check_counts
+from sparloom.nn.transforms import Layer, check_counts, check_flag
 
 __all__ = ["TransformerConv"]
 
@@ -33,6 +36,10 @@ class TransformerConv(Layer):
     Source: Shi et al., Masked Label Prediction: Unified Message Passing Model for Semi-Supervised Classification.
     """
 
+    sizes = frozenset({"in_channels", "out_channels", "heads", "concat"})
+    only: ClassVar[Mapping[str, Any]] = {
+        **MESSAGES, "aggr": "add", "beta": False, "dropout": 0, "edge_dim": None, "lin_beta": None, "lin_edge": None}
+
     def __init__(
         self, in_channels: int, out_channels: int, heads: int = 1, concat: bool = True, beta: bool = False,
         dropout: float = 0.0, edge_dim: int | None = None, bias: bool = True, root_weight: bool = True,
@@ -51,6 +58,12 @@ class TransformerConv(Layer):
         self.lin_value = torch.nn.Linear(in_channels, width, bias=bias)
         self.lin_skip = torch.nn.Linear(in_channels, width if concat else out_channels, bias=bias)
         self.reset_parameters()
+
+    def accepted(self, name: str, value: Any) -> Any:
+        """Refuse a root weight that is neither added nor left out."""
+        if name == "root_weight" and name in self.__dict__:
+            check_flag(name, value)
+        return value
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew, uniformly within 1 / sqrt(in_channels)."""

@@ -16,6 +16,10 @@ A program passes through these files:
     workloads      data sets of lengths, and costs of an encoder layer on them
 """
 
+from inspect import isfunction
+from typing import Any
+
+from sparloom.errors import explain_type_errors
 from sparloom.ondemand import on_demand
 
 _NAMES = {  # module -> its public names
@@ -63,4 +67,13 @@ _HOMES = {name: f"sparloom.ragged.{module}" for module, names in _NAMES.items() 
 
 __all__ = sorted(_HOMES)
 
-__getattr__, __dir__ = on_demand(__name__, _HOMES)
+_CHECKED = ("structure_of", "tokens_of")  # these check their arguments themselves
+_find, __dir__ = on_demand(__name__, _HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    found = _find(name)
+    if name in _HOMES and name not in _CHECKED and isfunction(found):
+        found = explain_type_errors(found)
+    globals()[name] = found
+    return found

@@ -136,14 +136,41 @@ class Structure:
                              f"{self.number(length.limit)}")
 
 
+def length_vector(lengths: Any) -> np.ndarray:
+    """Convert lengths of sequences to an array.
+
+    Raises:
+        TypeError: they are not numbers, or rows of different lengths.
+        ValueError: they do not have one dimension, or are not integers.
+    """
+    try:
+        array = np.asarray(lengths)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"lengths of type {type(lengths).__name__} are not a vector ({error}): give a vector of "
+                        "integers, one per sequence") from error
+    if array.dtype.kind in "OSU" or isinstance(lengths, (str, bytes)):
+        raise TypeError(f"lengths of type {type(lengths).__name__} are not integers: give a vector of integers, one "
+                        "per sequence")
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(f"lengths are an array of {array.ndim} dimensions of {array.dtype}: give a vector of "
+                         f"integers, one per sequence")
+    return array if array.size else array.astype(np.int64)
+
+
 def _entries(length: Length, value: Any) -> np.ndarray | int:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"length function {length.name} is of type {type(value).__name__}, not an array ({error}): "
+                         "give its entries in order of the coordinates, flat") from error
+    if not length.axes and array.size != 1:
+        raise ValueError(f"length function {length.name} has {array.size} entries: it takes 1, it has no axes")
     if array.size and array.dtype.kind not in "iu":
         raise ValueError(f"length function {length.name} is {array.dtype}: lengths are integers")
     if array.size and int(array.max()) >= 2**31:
         raise ValueError(f"length function {length.name} has the entry {array.max()}: lengths are below 2^31")
     # copy: programs rely on lengths and tables that agree
-    return np.array(array.reshape(-1), dtype=np.int32) if length.axes else int(array)
+    return np.array(array.reshape(-1), dtype=np.int32) if length.axes else int(array.reshape(()))
 
 
 @dataclass(frozen=True, eq=False)

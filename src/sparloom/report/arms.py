@@ -1,19 +1,28 @@
-"""Rows from several runs side by side: their statistics, the table that is printed, what notebooks read again."""
+"""Rows from several runs side by side: their statistics, the table that is printed, what notebooks read again.
+
+Figures of a comparison: bars, lines, shares, every matrix, curves; each as PNG and SVG, readable in grey.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
 from sparloom.data import read_frame, write_frame
 from sparloom.files import atomic_path
-from sparloom.report.figures import NAMES
-from sparloom.report.summary import draws, largest, lead, quality, speedups
+from sparloom.report.evaluation import draws, largest, lead, quality, speedups
+from sparloom.report.figures import NAMES, draw_curves, draw_matrices, figure, save, styled
 
-__all__ = ["Compared", "read_compared", "row_label", "row_metrics", "row_statistics", "rows_cells", "rows_table"]
+__all__ = [
+    "Bars", "Compared", "Curves", "GroupFigure", "Lines", "Matrices", "Shares", "read_compared", "row_label",
+    "row_metrics", "row_statistics", "rows_cells", "rows_table",
+]
 
 REMEDY = "compare the arms again, the finished ones are taken as they are"
 TEXTS = ("group", "row", "label", "arm", "note", "failure")
@@ -175,3 +184,167 @@ def _paper(row: Mapping[str, float]) -> str:
     """The paper's speedups, top-1 and top-5, as far as it states them."""
     texts = [_number(row.get(f"paper_{top}_speedup"), 1, 2) for top in ("top1", "top5")]
     return " / ".join(text or "–" for text in texts) if texts[1] else texts[0]
+
+
+DARK, LIGHT, WHOLE, EDGE, GREY = "#3d5a80", "#c3d0e0", "#8a8a8a", "#2b2b2b", "#404040"
+PAPER = {"marker": "D", "markersize": 5, "color": EDGE, "markerfacecolor": "white", "linestyle": ""}
+STYLES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))  # of lines: told apart without colour
+ASIDE = 1.02  # factor by which lines stand aside, so that bounds do not cover each other
+SHADES = ("#b5443c", "#3d5a80", "#7aa974", "#9a9a9a")
+SIZES: Mapping[str, str] = {
+    "target_matrices": "matrices of the target to learn from", "source_matrices": "matrices of the source",
+    "target_labels": "labels of the target", "source_labels": "labels of the source",
+}
+
+
+class GroupFigure(Protocol):
+    """Draws one group of a comparison to `stem`.png and `stem`.svg."""
+
+    def draw(self, compared: Compared, group: str, stem: Path, *, title: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Speedups of all rows, top-1 dark beside top-5 light, with 95 % bounds; diamonds are the paper's numbers."""
+
+    @styled
+    def draw(self, compared: Compared, group: str, stem: Path, *, title: str) -> None:
+        rows = _finished(compared, group)
+        drawn, (axes,) = figure(1.4 + 0.8 * len(rows), 3.6)
+        tops = (("top1", -0.2, DARK, "top-1"), ("top5", 0.2, LIGHT, "top-5"))
+        for place, row in enumerate(rows):
+            whole = row["row"] == "optimum"
+            for top, shift, shade, label in tops[:1] if whole else tops:
+                _bar(axes, place + (0 if whole else shift), row, top, WHOLE if whole else shade,
+                     label=label if place == 0 else None)
+        if any(not pd.isna(row.get(f"paper_{top}_speedup")) for row in rows for top, *_ in tops):
+            axes.plot([], [], label="the paper's", **PAPER)
+        _default(axes)
+        axes.set_ylim(0, 1.14 * max(row[f"{top}_speedup_high"] for row in rows for top in ("top1", "top5")))
+        axes.set_xticks(range(len(rows)), [row["label"].replace(" ", "\n") for row in rows])
+        _finish(axes, title)
+        drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+        save(drawn, stem)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Top-1 speedup over a size; rows of no line are level lines.
+
+    Args:
+        x: column of the rows, such as target_matrices or source_matrices.
+        lines: label -> rows that it joins.
+    """
+
+    x: str
+    lines: Mapping[str, Sequence[str]]
+
+    @styled
+    def draw(self, compared: Compared, group: str, stem: Path, *, title: str) -> None:
+        rows = {row["row"]: row for row in _finished(compared, group)}
+        drawn, (axes,) = figure(6.4, 3.8)
+        joined = {name for names in self.lines.values() for name in names}
+        shifts = ASIDE ** np.linspace(-1, 1, len(self.lines)) if len(self.lines) > 1 else [1.0]
+        drawing = zip(self.lines.items(), STYLES, SHADES, shifts, strict=False)
+        for (label, names), (style, marker), shade, shift in drawing:
+            points = sorted((rows[name] for name in names if name in rows), key=lambda row: row[self.x])
+            sizes = [shift * row[self.x] for row in points]
+            axes.errorbar(sizes, [row["top1_speedup"] for row in points], yerr=_bounds(points, "top1_speedup"),
+                          linestyle=style, marker=marker, color=shade, capsize=3, linewidth=1.3, label=label)
+            told = [(size, row["paper_top1_speedup"]) for size, row in zip(sizes, points, strict=True)
+                    if not pd.isna(row.get("paper_top1_speedup"))]
+            if told:
+                axes.plot(*zip(*told, strict=True), linestyle="", marker=marker, markerfacecolor="white", color=shade,
+                          label=f"{label}, paper")
+        for (name, row), (style, _) in zip(rows.items(), STYLES * len(rows), strict=False):
+            if name not in joined:
+                axes.axhline(row["top1_speedup"], color=GREY, linewidth=0.9, linestyle=style)
+                axes.annotate(row["label"], (1, row["top1_speedup"]), xycoords=("axes fraction", "data"), fontsize=8,
+                              xytext=(3, 0), textcoords="offset points", va="center")
+        _sizes(axes, sorted({int(rows[name][self.x]) for name in joined if name in rows}))
+        axes.set_xlabel(SIZES.get(self.x, self.x))
+        _finish(axes, title)
+        drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+        save(drawn, stem)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of the optimum, one line per row, the best on top: top-1 filled with 95 % bounds, top-5 hollow."""
+
+    @styled
+    def draw(self, compared: Compared, group: str, stem: Path, *, title: str) -> None:
+        rows = [row for row in _finished(compared, group) if row["row"] != "optimum"]
+        rows.sort(key=lambda row: row["top1_of_optimum"])
+        drawn, (axes,) = figure(6.4, 1.3 + 0.27 * len(rows))
+        key = "top1_of_optimum"
+        axes.errorbar([row[key] for row in rows], range(len(rows)), xerr=_bounds(rows, key), linestyle="", marker="o",
+                      markersize=5, color=DARK, capsize=2, linewidth=1.1, label="top-1")
+        axes.plot([row["top5_of_optimum"] for row in rows], range(len(rows)), linestyle="", marker="o", markersize=5,
+                  color=DARK, markerfacecolor="white", label="top-5")
+        axes.set_yticks(range(len(rows)), [row["label"] for row in rows], fontsize=8.5)
+        axes.grid(visible=True, axis="x")
+        axes.set_xlabel("share of the optimum")
+        axes.set_title(title)
+        drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower right", ncols=2, fontsize=8)
+        save(drawn, stem)
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """The speedup on every matrix, top-1 and top-5 of one row below the optimum."""
+
+    row: str
+
+    def draw(self, compared: Compared, group: str, stem: Path, *, title: str) -> None:
+        frame = compared.per_matrix
+        draw_matrices(frame[frame["group"] == group].rename(columns={"row": "method"}), stem, title=title,
+                      method=self.row)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Loss, ordered pair accuracy and Kendall tau over epochs, of training and validation."""
+
+    def draw(self, compared: Compared, group: str, stem: Path, *, title: str) -> None:
+        frame = compared.curves
+        if frame.empty or group not in set(frame["group"]):
+            raise ValueError(f"no curves of {group}: none of its arms trained a network")
+        draw_curves(frame[frame["group"] == group].rename(columns={"row": "method"}), stem)
+
+
+def _finished(compared: Compared, group: str) -> list[dict[str, Any]]:
+    rows = compared.rows
+    return rows[(rows["group"] == group) & (rows["failure"] == "")].to_dict(orient="records")
+
+
+def _bar(axes: Axes, place: float, row: Mapping[str, Any], top: str, shade: str, *, label: str | None) -> None:
+    key = f"{top}_speedup"
+    axes.bar(place, row[key], width=0.38, color=shade, edgecolor=EDGE, linewidth=0.6, label=label)
+    axes.errorbar(place, row[key], yerr=_bounds([row], key), color=GREY, linewidth=1, capsize=2)
+    axes.annotate(f"{row[key]:.2f}", (place, row[f"{key}_high"]), xytext=(0, 3), textcoords="offset points",
+                  ha="center", fontsize=7.5)
+    told = row.get(f"paper_{key}")
+    if not pd.isna(told):
+        axes.plot(place, told, zorder=4, **PAPER)
+
+
+def _bounds(rows: Sequence[Mapping[str, Any]], key: str) -> list[list[float]]:
+    return [[row[key] - row[f"{key}_low"] for row in rows], [row[f"{key}_high"] - row[key] for row in rows]]
+
+
+def _default(axes: Axes) -> None:
+    """Mark where the default configuration is."""
+    axes.axhline(1, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+
+
+def _sizes(axes: Axes, ticks: Sequence[int]) -> None:
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter("{x:g}")
+
+
+def _finish(axes: Axes, title: str) -> None:
+    axes.set_ylabel("speedup over the default")
+    axes.set_title(title)

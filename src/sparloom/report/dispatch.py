@@ -1,15 +1,26 @@
-"""A bench of input-aware operations: ratios of seconds, what deciding costs and loses, tables."""
+"""A bench of input-aware operations: ratios of seconds, what deciding costs and loses, tables.
 
+A bench of input-aware operations on a GPU: what `sparloom.report.dispatch` reduces, of all cases and by graph.
+
+Figures of a bench of input-aware operations.
+"""
+
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from rich.table import Table
 
 from sparloom.measure import geomean
-from sparloom.report.ratio_bounds import ratio_bounds
+from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
+from sparloom.report.runs import ratio_bounds
 
-__all__ = ["MAKING", "decision_regret", "dispatch_metrics", "dispatch_ratios", "dispatch_seconds", "dispatch_tables"]
+__all__ = [
+    "MAKING", "decision_regret", "device_dispatch_metrics", "dispatch_metrics", "dispatch_ratios",
+    "dispatch_seconds", "dispatch_tables", "draw_dispatch",
+]
 
 CASE = ["op", "matrix", "width"]
 OWN, NEW, PLAIN, KERNEL = "sparloom", "sparloom_new", "sparloom_plain", "kernel"
@@ -237,3 +248,141 @@ def dispatch_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
                    for name in bounded):
             single.add_row(key, f"{value:.4g}")
     yield single
+
+
+FEW = 12  # graphs, up to which each has metrics of its own
+VECTORS = ("vec1", "vec4")
+
+
+def device_dispatch_metrics(per_case: pd.DataFrame, decisions: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce a bench of input-aware operations on a GPU.
+
+    Args:
+        per_case, decisions: tables of `bench_dispatch_cuda`.
+        seed: of the bootstrap over cases.
+
+    Returns:
+        What `dispatch_metrics` gives, here of all widths and however short a case is. With at most 12 graphs also
+        `<op>/<graph>/over_best`, with its bounds over widths, and `<op>/<graph>/<width>/over_best`.
+        `<op>/vec4_gain`, how many times as fast the chosen kernel is with loads of four values as with loads of one,
+        likewise by graph. `replay_overhead_us`, what asking for a run of a prepared plan takes beside asking for the
+        kernel, median over the cases of at most a millisecond, with `_p90`. `<op>/own_share` of the decisions, in which
+        a kernel of ours was chosen, and `<op>/same_share`, in which a second decision chose the same. `left_out`, cases
+        in which ours did not fit the memory, or computed something else than it should.
+    """
+    seconds = dispatch_seconds(per_case)
+    found = dispatch_metrics(per_case, decisions, pd.DataFrame(), seed=seed, least_seconds=0.0, most_width=math.inf)
+    found |= _by_graph("over_best", dispatch_ratios(seconds).min(axis=1), seed)
+    if seconds.columns.isin(VECTORS).sum() == len(VECTORS):
+        gain = (seconds[VECTORS[0]] / seconds[VECTORS[1]]).dropna()
+        for op, each in gain.groupby("op", sort=False):
+            found |= ratio_bounds(f"{op}/vec4_gain", each, seed=seed)
+        found |= _by_graph("vec4_gain", gain, seed)
+    return found | _launches(per_case) | _shares(decisions) | {"left_out": _left_out(per_case)}
+
+
+def _by_graph(name: str, ratio: pd.Series, seed: int) -> Mapping[str, float]:
+    if ratio.index.get_level_values("matrix").nunique() > FEW:
+        return {}
+    found: dict[str, float] = {}
+    for (op, graph), each in ratio.dropna().groupby(["op", "matrix"], sort=False):
+        found |= ratio_bounds(f"{op}/{graph}/{name}", each, seed=seed)
+        found |= {f"{op}/{graph}/{width}/{name}": float(value)
+                  for width, value in zip(each.index.get_level_values("width"), each, strict=True)}
+    return found
+
+
+def _left_out(per_case: pd.DataFrame) -> int:
+    return int(per_case.loc[per_case["method"] == OWN, "median"].isna().sum())
+
+
+def _launches(per_case: pd.DataFrame) -> Mapping[str, float]:
+    if "launch_seconds" not in per_case:
+        return {}
+    launched = per_case[per_case["launch_seconds"].notna()].pivot(index=CASE, columns="method", values="launch_seconds")
+    if not {OWN, KERNEL} <= set(launched.columns):
+        return {}
+    over = 1e6 * (launched[OWN] - launched[KERNEL]).dropna()
+    return {"replay_overhead_us": float(over.median()), "replay_overhead_us_p90": float(over.quantile(0.9))}
+
+
+def _shares(decisions: pd.DataFrame) -> Mapping[str, float]:
+    found: dict[str, float] = {}
+    for op, each in decisions.groupby("op", sort=False):
+        chosen = each.pivot(index=CASE, columns="way", values="choice")
+        found[f"{op}/own_share"] = float(each.loc[each["way"] == "first", "own"].astype(float).mean())
+        found[f"{op}/same_share"] = float((chosen["first"] == chosen[""]).mean())
+    return found
+
+
+@styled
+def draw_dispatch(
+    per_case: pd.DataFrame, decisions: pd.DataFrame, candidates: pd.DataFrame, *, folder: Path,
+    least_seconds: float = LARGE,
+) -> None:
+    """Draw speedups.png over each baseline, best.png over the best one by size, and regret.png of all ways.
+
+    Args:
+        least_seconds: of the best baseline, from which on a case is drawn.
+    """
+    seconds = dispatch_seconds(per_case)
+    large = seconds[seconds["best"] >= least_seconds]
+    if len(large):
+        _draw_speedups(large, folder / "speedups")
+        _draw_best(per_case, large, folder / "best")
+    explored = decisions[decisions["way"] != ""]
+    if len(candidates) and len(explored):
+        _draw_regret(decision_regret(candidates, explored), folder / "regret")
+
+
+def _draw_speedups(large: pd.DataFrame, stem: Path) -> None:
+    """A row of groups of bars for each operation."""
+    ops = list(dict.fromkeys(large.index.get_level_values("op")))
+    known = large.groupby("op").count().gt(0)
+    shown = {op: [peer for peer in PEERS if peer in known and known.loc[op, peer]] for op in ops}
+    drawn, panels = figure(1.2 + 1.6 * max(map(len, shown.values())), 2.6 * len(ops), rows=len(ops))
+    for panel, (op, peers) in zip(panels, shown.items(), strict=True):
+        over = dispatch_ratios(large.xs(op, level="op"))
+        found = {(peer, int(width)): own.to_numpy()
+                 for peer in peers for width, own in over[peer].dropna().groupby("width")}
+        width_bars(panel, found, {peer: PEERS[peer][1] for peer in peers})
+        logarithmic(panel)
+        panel.set_xticks(range(len(peers)), [PEERS[peer][0] for peer in peers], fontsize=8)
+        panel.set_ylabel("times as fast")
+        panel.set_title(f"{op_title(op)}, over each baseline, by width")
+    save(drawn, stem)
+
+
+def _draw_best(per_case: pd.DataFrame, large: pd.DataFrame, stem: Path) -> None:
+    """Every case by the nonzeros of its matrix."""
+    nonzeros = per_case.drop_duplicates("matrix").set_index("matrix")["nnz"]
+    ops = list(dict.fromkeys(large.index.get_level_values("op")))
+    colours = {width: f"C{place}" for place, width in enumerate(sorted(set(large.index.get_level_values("width"))))}
+    drawn, panels = figure(3.4 * len(ops), 3.2, columns=len(ops))
+    for panel, op in zip(panels, ops, strict=True):
+        for width, least in dispatch_ratios(large.xs(op, level="op")).min(axis=1).groupby("width"):
+            at = nonzeros.loc[least.index.get_level_values("matrix")]
+            panel.plot(at, least, "o", color=colours[width], markersize=2.5, alpha=0.6,
+                       label=f"{width}")
+        panel.set_xscale("log")
+        logarithmic(panel)
+        panel.set_xlabel("nonzeros")
+        panel.set_title(op_title(op))
+    panels[0].set_ylabel("times as fast as the best baseline")
+    panels[-1].legend(title="width", fontsize=7, title_fontsize=8)
+    save(drawn, stem)
+
+
+def _draw_regret(judged: pd.DataFrame, stem: Path) -> None:
+    """A dot for every case, a bar for the geometric mean."""
+    first = judged[judged["repeat"] == 0]
+    ways = list(dict.fromkeys(first["way"]))
+    drawn, (panel,) = figure(1.4 + 0.8 * len(ways), 3.2)
+    for place, way in enumerate(ways):
+        values = first.loc[first["way"] == way, "regret"].to_numpy()
+        panel.bar(place, geomean(values) - 1, width=0.6, bottom=1, color="#b5443c" if way == "default" else "#c8c8c8")
+        panel.scatter(np.full(values.size, place), values, s=5, color="#2b2b2b", alpha=0.5, linewidth=0)
+    panel.set_xticks(range(len(ways)), [way.replace("_", "\n") for way in ways], fontsize=8)
+    panel.set_ylabel("times as slow as the best candidate")
+    panel.set_title("regret of decisions")
+    save(drawn, stem)

@@ -1,20 +1,32 @@
-"""Figures of an evaluation, after COGNATE's figures 4, 5 and 6; each as PNG and SVG."""
+"""Figures of an evaluation, after COGNATE's figures 4, 5 and 6; each as PNG and SVG.
+
+The two levels of the simulator, matrix by matrix.
+
+A spy plot with a tiling drawn into it.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from sparloom.files import atomic_path
 from sparloom.measure import geomean
 
-__all__ = ["COLOURS", "NAMES", "draw_curves", "draw_matrices", "draw_methods", "figure", "logarithmic", "op_title",
-           "save", "styled", "width_bars"]
+if TYPE_CHECKING:
+    from sparloom.sparse import Pattern
+
+__all__ = [
+    "COLOURS", "NAMES", "draw_curves", "draw_levels", "draw_matrices", "draw_methods", "draw_spy", "figure",
+    "logarithmic", "op_title", "save", "styled", "width_bars",
+]
 
 COLOURS: Mapping[str, str] = {
     "random": "#c8c8c8", "vendor": "#76a05f", "static": "#9a9a9a",
@@ -185,3 +197,71 @@ def _bars() -> list[tuple[str, str, str]]:
     learned = [(method, f"{NAMES[method]}\ntop-1", f"{method}_top1") for method in others]
     ours = [("cognate", "COGNATE\ntop-1", "top1"), ("cognate", "COGNATE\ntop-5", "top5")]
     return [*single, *learned, *ours, ("optimum", "optimum", "optimum")]
+
+
+OPS: Mapping[str, tuple[str, str, str]] = {"spmm": ("SpMM", "#b5443c", "o"), "sddmm": ("SDDMM", "#5f7fa8", "D")}
+PANELS = (
+    ("error", "median |log(T1 / T0)|", 0.15), ("spearman", "rank correlation of the times", 0.85),
+    ("traffic_worst", "greatest difference of DRAM lines", 0.10),
+)
+
+
+@styled
+def draw_levels(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw errors in time, rank correlations and differences in traffic, with the bars that were set for them.
+
+    Args:
+        frame: per_matrix.parquet of `validate_simulator`.
+    """
+    order = frame.groupby("matrix")["error"].max().sort_values().index
+    places = pd.Series(np.arange(len(order)), index=order)
+    drawn, axes = figure(9.6, 1.3 + 0.21 * len(order), columns=len(PANELS))
+    for axis, (key, label, bar) in zip(axes, PANELS, strict=True):
+        for op, (name, colour, marker) in OPS.items():
+            rows = frame[frame["op"] == op]
+            axis.scatter(rows[key], places[rows["matrix"]], s=20, color=colour, marker=marker, label=name, alpha=0.85)
+        axis.axvline(bar, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+        axis.set_title(label, fontsize=9.5)
+        axis.set_yticks(places, order if axis is axes[0] else [], fontsize=8)
+        axis.grid(visible=True, axis="both")
+        if key == "spearman":
+            axis.set_xlim(right=1.005)
+        else:
+            axis.set_xlim(left=0)
+    drawn.suptitle(title, x=0.01, ha="left", fontsize=11)
+    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=9)
+    save(drawn, stem)
+
+
+CELLS = 256   # of the longer side
+LINES = 64    # more boundaries than this are not drawn one by one
+
+
+@styled
+def draw_spy(pattern: "Pattern", stem: Path, *, rows_step: int, cols_step: int, title: str) -> None:
+    """Draw where the nonzeros are, as counts per cell, and the boundaries of tiles of rows_step x cols_step."""
+    height, width = pattern.shape
+    cells = max(1, -(-max(height, width) // CELLS))
+    counts = np.zeros((-(-height // cells), -(-width // cells)))
+    np.add.at(counts, (pattern.row_ids() // cells, pattern.indices // cells), 1)
+    tall = float(np.clip(4.6 * height / max(1, width), 1.6, 6.4))
+    drawn, (axes,) = figure(5.2, tall + 0.6)
+    shown = np.ma.masked_equal(counts, 0)
+    axes.imshow(shown, extent=(0, width, height, 0), aspect="auto", interpolation="nearest", cmap="Blues",
+                norm=LogNorm(vmin=0.3, vmax=max(1.0, float(counts.max()))))
+    drawn_rows = _boundaries(height, rows_step)
+    drawn_cols = _boundaries(width, cols_step)
+    axes.hlines(drawn_rows, 0, width, color="#b5443c", linewidth=0.5, alpha=0.8)
+    axes.vlines(drawn_cols, 0, height, color="#b5443c", linewidth=0.5, alpha=0.8)
+    axes.grid(visible=False)
+    axes.set_xlim(0, width)
+    axes.set_ylim(height, 0)
+    axes.set_title(title, fontsize=9, parse_math=False)  # a file's name may hold dollars
+    axes.set_xlabel(f"tiles of {min(rows_step, height)} rows x {min(cols_step, width)} columns"
+                    + ("" if len(drawn_rows) or height <= rows_step else "; rows too fine to draw"))
+    save(drawn, stem)
+
+
+def _boundaries(extent: int, step: int) -> np.ndarray:
+    places = np.arange(step, extent, step)
+    return places if len(places) <= LINES else places[:0]

@@ -1,13 +1,25 @@
-"""Figure of a bench of CPU kernels: how many times as fast as those of other libraries ours are."""
+"""Figure of a bench of CPU kernels: how many times as fast as those of other libraries ours are.
 
-from collections.abc import Mapping
+What is lost where only the kernels of a portfolio are measured.
+
+How well seconds on a sample of the rows foretell those on all rows.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from rich.table import Table
 
-from sparloom.report.figures import figure, logarithmic, save, styled, width_bars
+from sparloom.measure import kendall_tau
+from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
+from sparloom.report.runs import ratio_bounds
 
-__all__ = ["draw_kernels"]
+__all__ = [
+    "draw_kernels", "draw_probe", "in_stored_order", "portfolio_metrics", "portfolio_seconds", "portfolio_table",
+    "probe_frame", "probe_metrics", "probe_tables",
+]
 
 OWN = "own"
 OPS: Mapping[str, str] = {"gemm": "tall GEMM", "spmm": "SpMM", "gemm_spmm": "GeMM-SpMM,\nunfused"}
@@ -37,4 +49,197 @@ def draw_kernels(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
     axes.set_xticks(range(len(groups)), [f"{PEERS[peer][0]}\n{OPS[op]}" for op, peer in groups], fontsize=8)
     axes.set_ylabel("times as fast is our kernel")
     axes.set_title(title)
+    save(drawn, stem)
+
+
+CASE = ["op", "matrix", "width"]
+PARTS = 2  # of the matrices: those of one are judged by what was chosen on the others
+
+Choose = Callable[[pd.DataFrame], Sequence[str]]
+"""Rows of one operation -> kernels."""
+
+
+def portfolio_seconds(per_case: pd.DataFrame, half: int | None = None) -> pd.DataFrame:
+    """Take the median seconds of all repetitions, or of the even (0) or odd (1) ones.
+
+    A row for each case, a column for each kernel; one that some widths do not have is left out.
+
+    Args:
+        per_case: per_case.parquet of `choose_kernels`.
+    """
+    taken = per_case["seconds"].map(lambda each: float(np.median(each if half is None else each[half::2])))
+    return per_case.assign(taken=taken).pivot(index=CASE, columns="config", values="taken").dropna(axis=1)
+
+
+def in_stored_order(per_case: pd.DataFrame) -> pd.DataFrame:
+    """Keep kernels that take rows as they are stored."""
+    return per_case[per_case["config"].str.startswith("order=natural,")]
+
+
+def portfolio_metrics(per_case: pd.DataFrame, choose: Choose, *, seed: int) -> dict[str, float]:
+    """Judge portfolios on matrices that they were not chosen on.
+
+    Args:
+        per_case: as for `portfolio_seconds`, repeated at least twice.
+        choose: a portfolio.
+        seed: of the bootstrap over cases.
+
+    Returns:
+        By operation, with bounds as of `ratio_bounds`: `<op>/regret`, how many times as long the kernel of the
+        portfolio that was fastest in the even repetitions takes in the odd ones as the one of all that was fastest in
+        the even ones; `<op>/stored/regret`, the same of a portfolio of kernels that take rows as they are stored;
+        `<op>/safe`, of the safe kernel; `<op>/kernels`, how many a portfolio has.
+    """
+    matrices = np.array(sorted(per_case["matrix"].unique()))
+    part = dict(zip(matrices, np.arange(matrices.size) % PARTS, strict=True))
+    found: dict[str, float] = {}
+    for op, rows in per_case.groupby("op", sort=False):
+        regrets: dict[str, list[pd.Series]] = {f"{op}/regret": [], f"{op}/stored/regret": [], f"{op}/safe": []}
+        for number in range(PARTS):
+            judged = rows["matrix"].map(part) == number
+            others = rows[~judged]
+            picked, truth = (portfolio_seconds(rows[judged], half) for half in (0, 1))
+            best = _at(truth, picked.idxmin(axis=1))
+            for name, known in (("regret", others), ("stored/regret", in_stored_order(others))):
+                regrets[f"{op}/{name}"].append(_at(truth, picked[list(choose(known))].idxmin(axis=1)) / best)
+            names = rows[judged & rows["safe"]].set_index(CASE)["config"].loc[truth.index]
+            regrets[f"{op}/safe"].append(_at(truth, names) / best)
+        for key, ratios in regrets.items():
+            found |= ratio_bounds(key, pd.concat(ratios), seed=seed)
+        found[f"{op}/kernels"] = float(len(choose(rows)))
+    return found
+
+
+def portfolio_table(metrics: Mapping[str, float]) -> Table:
+    """Lay out the ratios with bounds."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title="times as long as the fastest kernel",
+                  title_justify="left")
+    for column in ("", "geometric mean", "95 %", "most"):
+        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
+    for key in (key for key in metrics if f"{key}_low" in metrics):
+        table.add_row(key, f"{metrics[key]:.3f}", f"{metrics[f'{key}_low']:.3f}-{metrics[f'{key}_high']:.3f}",
+                      f"{metrics[f'{key}_max']:.2f}")
+    return table
+
+
+def _at(seconds: pd.DataFrame, names: pd.Series) -> pd.Series:
+    """Take the seconds of one kernel in each case."""
+    places = seconds.columns.get_indexer(names)
+    return pd.Series(seconds.to_numpy()[np.arange(len(seconds)), places], index=seconds.index)
+
+
+DRAW = [*CASE, "sample", "share", "draw"]
+AGAIN = "again"  # all rows, timed once more: what noise alone does
+SAFE = "safe"  # the kernel that runs where nothing is measured
+SAMPLES: Mapping[str, tuple[str, str]] = {
+    "rows": ("whole rows", "#b5443c"), "subgraph": ("subgraph", "#9a9a9a"), AGAIN: ("all rows, again", "#2b2b2b"),
+    SAFE: ("none, safe kernel", "")}
+
+
+def probe_frame(per_case: pd.DataFrame) -> pd.DataFrame:
+    """Give every kernel's seconds over those of the safe one, on a sample and on all rows.
+
+    All rows are judged by the odd repetitions; the even ones are the sample "again", with share 1, which shows how much
+    of a difference is noise.
+
+    Args:
+        per_case: per_case.parquet of `check_probe`, the safe kernel first in each sample.
+
+    Returns:
+        A row for each kernel of each draw: whether it is `safe`, the ratios `foretold` and `truth`, and `whole`,
+        seconds on all rows.
+    """
+    whole, samples = per_case[per_case["sample"] == "all"], per_case[per_case["sample"] != "all"]
+    halves = [whole.assign(median=whole["seconds"].map(lambda taken, first=first: float(np.median(taken[first::2]))))
+              for first in (0, 1)]
+    foretold = pd.concat([halves[0].assign(sample=AGAIN), samples], ignore_index=True)
+    truth = _over_safe(halves[1], CASE, "truth").rename(columns={"median": "whole"})
+    return _over_safe(foretold, DRAW, "foretold")[[*DRAW, "config", "safe", "foretold"]].merge(
+        truth[[*CASE, "config", "truth", "whole"]], on=[*CASE, "config"])
+
+
+def _over_safe(frame: pd.DataFrame, keys: list[str], name: str) -> pd.DataFrame:
+    first = frame.groupby(keys, sort=False)["median"].transform("first")
+    return frame.assign(**{name: frame["median"] / first}, safe=~frame.duplicated(keys))
+
+
+def probe_metrics(per_case: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce samples of each kind and share.
+
+    Args:
+        per_case: as for `probe_frame`.
+        seed: of the bootstrap over cases.
+
+    Returns:
+        For each kind of sample and share, `<kind>/<share>/...`, and by operation: `error`, by what factor the seconds
+        of a kernel over those of the safe one are missed, geometric mean over cases of the median over kernels;
+        `spread`, that factor between draws of one share, one standard deviation; `regret`, how many times as long the
+        kernel that was fastest on the sample takes on all rows as the fastest there; `tau`, Kendall's correlation of
+        the two orders, mean over draws. Factors have bounds, see `ratio_bounds`. `safe/regret`, and by operation
+        `safe/<op>/regret`, is what to take the safe kernel costs, without any measurement.
+    """
+    frame = probe_frame(per_case)
+    whole = frame[frame["sample"] == AGAIN].set_index(CASE)
+    unmeasured = whole.loc[whole["safe"], "whole"] / whole.groupby(level=CASE)["whole"].min()
+    found = ratio_bounds(f"{SAFE}/regret", unmeasured, seed=seed)
+    for op, rows in unmeasured.groupby(level="op", sort=False):
+        found |= ratio_bounds(f"{SAFE}/{op}/regret", rows, seed=seed)
+    for (sample, share), rows in frame.groupby(["sample", "share"], sort=False):
+        found |= _reduced(f"{sample}/{share:g}", rows, seed)
+        for op, part in rows.groupby("op", sort=False):
+            found |= _reduced(f"{sample}/{share:g}/{op}", part, seed)
+    return found
+
+
+def _reduced(key: str, rows: pd.DataFrame, seed: int) -> dict[str, float]:
+    others = rows[~rows["safe"]]
+    missed = np.log(others["foretold"] / others["truth"])
+    error = np.exp(missed.abs().groupby([others[name] for name in CASE]).median())
+    found = ratio_bounds(f"{key}/error", error, seed=seed)
+    spread = missed.groupby([others[name] for name in [*CASE, "config"]]).std()
+    found |= ratio_bounds(f"{key}/spread", np.exp(spread.groupby(level=CASE).median()), seed=seed)
+    draws = [draw for _, draw in rows.groupby(DRAW, sort=False)]
+    regret = pd.Series([draw.loc[draw["foretold"].idxmin(), "whole"] / draw["whole"].min() for draw in draws])
+    found |= ratio_bounds(f"{key}/regret", regret, seed=seed)
+    return found | {f"{key}/tau": float(np.nanmean([
+        kendall_tau(draw["foretold"].to_numpy(), draw["truth"].to_numpy()) for draw in draws]))}
+
+
+def probe_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
+    """Lay out a row for each kind and share of samples."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title="samples against all rows", title_justify="left")
+    for column in ("sample", "share", "op", "error", "spread", "regret", "95 %", "tau"):
+        table.add_column(column, justify="left" if column in ("sample", "op") else "right", no_wrap=True)
+    for key in metrics:
+        if key.endswith("/regret"):
+            name = key.removesuffix("/regret")
+            sample, *of = name.split("/")
+            share, *op = ["", *of] if sample == SAFE else of
+            error, spread, regret, tau = (
+                f"{metrics[f'{name}/{column}']:.{digits}f}" if f"{name}/{column}" in metrics else "–"
+                for column, digits in (("error", 3), ("spread", 3), ("regret", 3), ("tau", 2)))
+            table.add_row(SAMPLES[sample][0], share, "".join(map(op_title, op)), error, spread, regret,
+                          f"{metrics[f'{key}_low']:.3f}-{metrics[f'{key}_high']:.3f}", tau)
+    yield table
+
+
+@styled
+def draw_probe(per_case: pd.DataFrame, stem: Path) -> None:
+    """Draw what each kernel takes over the safe one on all rows, by what a sample of the middle share foretells."""
+    frame = probe_frame(per_case)
+    shares = sorted(set(frame.loc[frame["sample"] != AGAIN, "share"]))
+    middle = frame[frame["share"].isin([shares[len(shares) // 2], 1.0])]
+    ops = list(dict.fromkeys(middle["op"]))
+    drawn, panels = figure(3.2 * len(ops), 3.2, columns=len(ops))
+    for panel, op in zip(panels, ops, strict=True):
+        for sample in ("subgraph", "rows", AGAIN):
+            rows = middle[(middle["op"] == op) & (middle["sample"] == sample)]
+            panel.plot(rows["foretold"], rows["truth"], "o", color=SAMPLES[sample][1], markersize=2.5, alpha=0.5,
+                       label=SAMPLES[sample][0])
+        logarithmic(panel, both=True)
+        panel.axline((1, 1), (2, 2), color="#2b2b2b", linewidth=0.8)
+        panel.set_xlabel(f"foretold by {100 * shares[len(shares) // 2]:g} %")
+        panel.set_title(op_title(op))
+    panels[0].set_ylabel("seconds over those of the safe kernel")
+    panels[-1].legend(fontsize=7)
     save(drawn, stem)

@@ -1,4 +1,13 @@
-"""Ragged programs beside their peers: ratios of seconds, tables, and figures after CoRa's Figures 9 to 11."""
+"""What tables and figures call data sets of sequence lengths.
+
+Ratios of methods that ran in turn, turn by turn.
+
+Ragged programs beside their peers: ratios of seconds, tables, and figures after CoRa's Figures 9 to 11.
+
+What searching the schedules of ragged operators gains over the default ones.
+
+The encoder layer kernel by kernel, beside PyTorch's operators: CoRa's Figures 13 and 24.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,9 +18,49 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
 from sparloom.report.figures import figure, save, styled
-from sparloom.report.ratio_bounds import ratio_bounds
+from sparloom.report.runs import ratio_bounds
 
-__all__ = ["INTERNAL_PEERS", "case_seconds", "draw_ragged", "ragged_metrics", "ragged_tables"]
+__all__ = [
+    "INTERNAL_PEERS", "PAPER_RACE", "breakdown_frame", "breakdown_metrics", "breakdown_tables", "case_seconds",
+    "compared_cases", "data_title", "draw_breakdown", "draw_ragged", "ragged_metrics", "ragged_tables",
+    "schedule_metrics", "schedule_tables", "turn_metrics", "turn_ratios",
+]
+
+
+def data_title(data: str) -> str:
+    """How the paper calls a data set."""
+    from sparloom.ragged import DATASETS  # loads a compiler, which no other report needs
+
+    return DATASETS[data].title if data in DATASETS else data
+
+
+def compared_cases(frame: pd.DataFrame, part: str) -> Iterator[tuple[str, int, str, pd.DataFrame]]:
+    """Go through what was timed in turn: data set, sequences in a batch, operator, and a row for each method.
+
+    Args:
+        frame: per_case.parquet of `eval_ragged`.
+    """
+    rows = frame[frame["part"] == part]
+    for (data, size, operator), case in rows.groupby(["data", "size", "operator"], sort=False):
+        yield str(data), int(size), str(operator), case.set_index("method")
+
+
+def turn_ratios(case: pd.DataFrame, fast: str, slow: str) -> np.ndarray:
+    """How many times as fast as `slow` the method `fast` was, by turn.
+
+    Args:
+        case: with column seconds, by method, of one comparison.
+    """
+    own, other = (np.asarray(case.loc[method, "seconds"], dtype=np.float64) for method in (fast, slow))
+    turns = min(own.size, other.size)
+    return other[:turns] / own[:turns]
+
+
+def turn_metrics(key: str, ratios: np.ndarray) -> dict[str, float]:
+    """Median over turns, with `_p10` and `_p90`."""
+    shares = {"": 0.5, "_p10": 0.1, "_p90": 0.9}
+    return {f"{key}{name}": float(np.quantile(ratios, share)) for name, share in shares.items()}
+
 
 OWN = "sparloom"
 MODULES: Mapping[str, str] = {"encoder": "Encoder layer", "mha": "Multi-head attention"}
@@ -181,3 +230,130 @@ def _milliseconds(title: str, seconds: pd.DataFrame, methods: list[str]) -> Tabl
         table.add_row(str(data), str(size), *("" if np.isnan(row[name]) else f"{1e3 * row[name]:.1f}"
                                               for name in methods))
     return table
+
+
+OPERATORS: Mapping[str, str] = {
+    "encoder": "Encoder layer", "attention": "Multi-head attention", "softmax": "Softmax along tokens",
+    "norm": "Layer norm", "vgemm": "Products of variable size", "trmm": "Triangular product"}
+
+
+def schedule_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce seconds to how many times as fast chosen schedules are.
+
+    Args:
+        frame: per_case.parquet of `bench_ragged_schedules`.
+        seed: of the bootstrap over cases.
+
+    Returns:
+        By `schedules/<operator>/`: `over_default`, the geometric mean over cases with 95 % bounds `_low` and `_high`
+        and the extremes `_min` and `_max`, 1 where the default was chosen; `other_share`, of cases where it was not;
+        `search_seconds`, mean over cases of what the choice for batches like it took.
+    """
+    found: dict[str, float] = {}
+    for operator in OPERATORS:
+        seconds = case_seconds(frame, operator)
+        if not seconds.empty:
+            key, gain = f"schedules/{operator}", _gains(seconds)
+            found |= ratio_bounds(f"{key}/over_default", gain.fillna(1.0), seed=seed)
+            found |= {f"{key}/other_share": float(gain.notna().mean()),
+                      f"{key}/search_seconds": float(seconds["search"].mean())}
+    return found
+
+
+def schedule_tables(frame: pd.DataFrame) -> Iterator[Table]:
+    """Lay out milliseconds, ratios and schedules by case; empty where the default was chosen."""
+    for operator, title in OPERATORS.items():
+        rows = frame[(frame["part"] == operator) & (frame["method"] == "search")]
+        if rows.empty:
+            continue
+        table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+        for column in ("", " ", "default, ms", "chosen, ms", "times as fast", "search, s", "schedule"):
+            table.add_column(column, justify="right" if column.strip() and column != "schedule" else "left")
+        seconds = case_seconds(frame, operator)
+        gains = _gains(seconds)
+        for _, row in rows.iterrows():
+            case = (row["data"], row["size"], row["number"])
+            default, gain = seconds.loc[case, "default"], gains[case]
+            chosen = ("", "") if np.isnan(gain) else (f"{1e3 * default / gain:.2f}", f"{gain:.2f}")
+            table.add_row(data_title(row["data"]), str(row["size"]), f"{1e3 * default:.2f}", *chosen,
+                          f"{row['median']:.0f}", row["schedule"])
+        yield table
+
+
+def _gains(seconds: pd.DataFrame) -> pd.Series:
+    """How many times as fast what was chosen is, by case; NaN where that is the default."""
+    return seconds["default"] / seconds.reindex(columns=["chosen"])["chosen"]
+
+
+METHODS: Mapping[str, tuple[str, str]] = {"torch": ("PyTorch, packed", "#5f7fa8"), "sparloom": ("sparloom", "#b5443c")}
+BREAKDOWN_OPERATORS: Mapping[str, str] = {
+    "qkv": "Proj1", "attention": "QKT, Softmax,\nAttnV", "projection": "Proj2", "norm1": "Norm 1", "ff1": "FF1",
+    "ff2": "FF2", "norm2": "Norm 2"}
+PAPER_RACE: Mapping[str, Mapping[str, float]] = {  # ms on a V100, RACE, 128 sequences; Table 10
+    "FT-Eff": {"qkv": 5.4 + 1.21, "attention": 2.64 + 4.08 + 2.79, "projection": 0.29 + 1.82, "norm1": 0.38,
+               "ff1": 6.92 + 0.98, "ff2": 7.1, "norm2": 0.38},
+    "CoRa": {"qkv": 6.2, "attention": 2.12 + 1.93 + 2.44, "projection": 2.31, "norm1": 0.31, "ff1": 8.06, "ff2": 8.33,
+             "norm2": 0.31}}
+"""FT-Eff has bias and residual of the last products in its norms."""
+
+
+def breakdown_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Milliseconds, medians: a row for each data set, size of batch and operator, a column for each method.
+
+    Args:
+        frame: per_case.parquet of `eval_ragged`.
+    """
+    rows = frame[frame["part"] == "breakdown"]
+    seconds = rows.pivot_table(index=["data", "size", "operator"], columns="method", values="median", sort=False)
+    return 1e3 * seconds[list(METHODS)]
+
+
+def breakdown_metrics(frame: pd.DataFrame) -> dict[str, float]:
+    """Reduce seconds to ratios and shares.
+
+    Returns:
+        By `breakdown/<data>_<size>/`: `<operator>_over_torch`, how many times as fast our kernel is, the median over
+        turns with `_p10` and `_p90`; `<operator>_share` of the sum of our kernels; `total_over_torch`, of the sums of
+        medians; `total_seconds`.
+    """
+    found: dict[str, float] = {}
+    total = breakdown_frame(frame).groupby(["data", "size"], sort=False).sum() / 1e3
+    for data, size, operator, case in compared_cases(frame, "breakdown"):
+        key, whole = f"breakdown/{data}_{size}", total.loc[(data, size)]
+        found |= turn_metrics(f"{key}/{operator}_over_torch", turn_ratios(case, "sparloom", "torch"))
+        found[f"{key}/{operator}_share"] = float(case.loc["sparloom", "median"] / whole["sparloom"])
+        found |= {f"{key}/total_over_torch": float(whole["torch"] / whole["sparloom"]),
+                  f"{key}/total_seconds": float(whole["sparloom"])}
+    return found
+
+
+def breakdown_tables(frame: pd.DataFrame) -> Iterator[Table]:
+    """Lay out milliseconds and ratios."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
+                  title="an encoder layer, kernel by kernel: milliseconds")
+    for column in ("data", "size", "", *(label for label, _ in METHODS.values()), "times as fast"):
+        table.add_column(column, justify="left" if column in ("data", "") else "right")
+    for (data, size, operator), row in breakdown_frame(frame).iterrows():
+        seconds = [f"{row[name]:.2f}" for name in METHODS]
+        table.add_row(data_title(data), str(size), BREAKDOWN_OPERATORS[operator].replace("\n", " "), *seconds,
+                      f"{row['torch'] / row['sparloom']:.2f}")
+    yield table
+
+
+@styled
+def draw_breakdown(frame: pd.DataFrame, stem: Path) -> None:
+    """Draw milliseconds of each kernel, a panel for each batch (Figures 13 and 24)."""
+    found = breakdown_frame(frame)
+    cases = list(dict.fromkeys(place[:2] for place in found.index))
+    drawn, panels = figure(1.4 + 5.0 * len(cases), 3.6, columns=len(cases))
+    for axes, case in zip(panels, cases, strict=True):
+        shown = found.loc[case]
+        places, width = np.arange(len(shown)), 0.84 / len(METHODS)
+        for number, (method, (label, colour)) in enumerate(METHODS.items()):
+            at = places + (number - (len(METHODS) - 1) / 2) * width
+            axes.bar(at, shown[method], 0.92 * width, color=colour, label=label)
+        axes.set_xticks(places, [BREAKDOWN_OPERATORS[operator] for operator in shown.index], fontsize=8)
+        axes.set_title(f"{data_title(case[0])}, {case[1]} sequences")
+    panels[0].set_ylabel("milliseconds")
+    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
+    save(drawn, stem)

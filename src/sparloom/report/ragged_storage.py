@@ -1,24 +1,141 @@
-"""Elements of scores found by the dimension graph and by the pointers of sparse storage: seconds, and tables."""
+"""What building auxiliary tables takes: seconds and kilobytes, beside the paper's.
 
-from collections.abc import Iterator, Mapping
+Elements of scores found by the dimension graph and by the pointers of sparse storage: seconds, and tables.
+
+What raggedness costs an operator where nothing is ragged: CoRa's Figure 23.
+
+What `eval_ragged` reports of each of its parts.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 from rich.table import Table
 
 from sparloom.report.figures import figure, save, styled
-from sparloom.report.ragged_names import data_title
-from sparloom.report.ragged_turns import compared_cases, turn_metrics, turn_ratios
+from sparloom.report.ragged import (
+    breakdown_metrics,
+    breakdown_tables,
+    compared_cases,
+    data_title,
+    draw_breakdown,
+    turn_metrics,
+    turn_ratios,
+)
+from sparloom.report.ragged_padding import (
+    computation_metrics,
+    computation_tables,
+    draw_computation,
+    draw_memory,
+    draw_pad_fusion,
+    draw_padding,
+    draw_splitting,
+    pad_fusion_metrics,
+    pad_fusion_tables,
+    splitting_metrics,
+    splitting_tables,
+)
 
-__all__ = ["draw_storage", "storage_frame", "storage_metrics", "storage_tables"]
+__all__ = [
+    "RAGGED_PARTS", "RaggedPart", "draw_hoisting", "draw_prelude", "draw_storage", "hoisting_frame",
+    "hoisting_metrics", "hoisting_tables", "prelude_frame", "prelude_metrics", "prelude_tables", "storage_frame",
+    "storage_metrics", "storage_tables",
+]
+
+PRELUDE_ARMS: Mapping[str, tuple[str, str]] = {
+    "shared": ("sparloom, one structure", "#b5443c"), "unshared": ("sparloom, one per kernel", "#d9a441"),
+    "redundant": ("paper's tables, per kernel", "#5f7fa8"), "by_tensor": ("paper's tables, per tensor", "#8fa9c9"),
+    "by_layout": ("paper's tables, per layout", "#b8cbe0"),
+    "sparse_redundant": ("sparse storage, per kernel", "#6f6f6f"),
+    "sparse_by_tensor": ("sparse storage, per tensor", "#b0b0b0")}
+PAPER_KB: Mapping[tuple[str, int, str], tuple[float, float]] = {  # storage and loop fusion; CoRa, appendix D
+    ("cola", 32, "redundant"): (2.93, 32.15), ("cola", 32, "by_tensor"): (1.2, 5.27),
+    ("cola", 128, "redundant"): (11.18, 104.22), ("cola", 128, "by_tensor"): (4.58, 17.5),
+    ("race", 32, "redundant"): (2.93, 666.54), ("race", 32, "by_tensor"): (1.2, 106.87),
+    ("race", 128, "redundant"): (11.18, 2609.58), ("race", 128, "by_tensor"): (4.58, 418.06)}
+KB = 1024
+
+
+def prelude_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Microseconds (of one batch) and kilobytes (mean over batches) by data set, sequences in a batch and arm.
+
+    Args:
+        frame: per_case.parquet of `eval_ragged`.
+    """
+    rows = []
+    for data, size, _, case in compared_cases(frame, "prelude"):
+        for arm, row in case.iterrows():
+            told = PAPER_KB.get((data, size, str(arm)), (np.nan, np.nan))
+            rows.append({"data": data, "size": size, "arm": arm, "microseconds": 1e6 * row["median"],
+                         "storage kB": row["storage_bytes"] / KB, "paper's storage kB": told[0],
+                         "fusion kB": row["fusion_bytes"] / KB, "paper's fusion kB": told[1]})
+    return pd.DataFrame(rows).set_index(["data", "size", "arm"])
+
+
+def prelude_metrics(frame: pd.DataFrame) -> dict[str, float]:
+    """Reduce to one number each.
+
+    Returns:
+        By `prelude/<data>_<size>/`: `<arm>_seconds`, `<arm>_storage_kb` and `<arm>_fusion_kb`; how many times as fast
+        our structure is built, `over_<arm>`, the median over turns with `_p10` and `_p90`; how many times as many
+        bytes the others take, `kb_<arm>_over_shared`.
+    """
+    found: dict[str, float] = {}
+    for data, size, _, case in compared_cases(frame, "prelude"):
+        key, taken = f"prelude/{data}_{size}", case["storage_bytes"] + case["fusion_bytes"]
+        for arm in case.index:
+            found |= {f"{key}/{arm}_seconds": float(case.loc[arm, "median"]),
+                      f"{key}/{arm}_storage_kb": float(case.loc[arm, "storage_bytes"]) / KB,
+                      f"{key}/{arm}_fusion_kb": float(case.loc[arm, "fusion_bytes"]) / KB}
+            if arm != "shared":
+                found |= turn_metrics(f"{key}/over_{arm}", turn_ratios(case, "shared", arm))
+                found[f"{key}/kb_{arm}_over_shared"] = float(taken[arm] / taken["shared"])
+    return found
+
+
+def prelude_tables(frame: pd.DataFrame) -> Iterator[Table]:
+    """Lay out microseconds and kilobytes."""
+    found = prelude_frame(frame)
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
+                  title="auxiliary tables of an encoder layer; kB are means over batches")
+    for column in (*found.index.names, *found.columns):
+        table.add_column(str(column), justify="left" if column in ("data", "arm") else "right")
+    for (data, size, arm), row in found.iterrows():
+        numbers = ["" if np.isnan(value) else f"{value:.2f}" for value in row]
+        table.add_row(data_title(data), str(size), PRELUDE_ARMS[arm][0], *numbers)
+    yield table
+
+
+@styled
+def draw_prelude(frame: pd.DataFrame, stem: Path) -> None:
+    """Draw kilobytes and microseconds by arm, for every data set and size of batch."""
+    found = prelude_frame(frame)
+    total = found["storage kB"] + found["fusion kB"]
+    drawn, panels = figure(11.0, 3.6, columns=2)
+    for axes, values, label in ((panels[0], total, "kB"), (panels[1], found["microseconds"], "microseconds")):
+        shown = values.unstack("arm")
+        places, width = np.arange(len(shown)), 0.84 / len(PRELUDE_ARMS)
+        for number, (arm, (title, colour)) in enumerate(PRELUDE_ARMS.items()):
+            axes.bar(places + (number - (len(PRELUDE_ARMS) - 1) / 2) * width, shown[arm], 0.92 * width, color=colour,
+                     label=title)
+        axes.set_yscale("log")
+        axes.set_xticks(places, [f"{data_title(data)}\n{size}" for data, size in shown.index], fontsize=8)
+        axes.set_ylabel(label)
+    panels[0].set_title("Auxiliary tables of an encoder layer")
+    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    save(drawn, stem)
+
 
 SCHEMES: Mapping[str, tuple[str, str]] = {"graph": ("offsets by dimension graph", "#b5443c"),
                                           "sparse": ("pointers of sparse storage", "#6f6f6f")}
-OPERATORS: Mapping[str, str] = {"qkt": "QKT", "softmax": "Softmax", "attnv": "AttnV"}
+STORAGE_OPERATORS: Mapping[str, str] = {"qkt": "QKT", "softmax": "Softmax", "attnv": "AttnV"}
 FORMS: Mapping[str, str] = {"over_sparse": "", "unhoisted_over_sparse": "_unhoisted",
                             "prelude_over_sparse": "_prelude"}  # what both arms end in
-KB, MILLISECONDS = 1024, 1e3
+MILLISECONDS = 1e3
 
 
 def storage_frame(frame: pd.DataFrame) -> pd.DataFrame:
@@ -66,7 +183,7 @@ def storage_tables(frame: pd.DataFrame) -> Iterator[Table]:
     for column in ("", "data", "size", *found.columns):
         table.add_column(column.replace("_", " "), justify="left" if column in ("", "data") else "right")
     for (operator, data, size), row in found.iterrows():
-        table.add_row(OPERATORS[operator], data_title(data), str(size), *(f"{value:.3f}" for value in row))
+        table.add_row(STORAGE_OPERATORS[operator], data_title(data), str(size), *(f"{value:.3f}" for value in row))
     yield table
 
 
@@ -76,7 +193,7 @@ def draw_storage(frame: pd.DataFrame, stem: Path) -> None:
     found = storage_frame(frame)
     drawn, panels = figure(12.0, 3.6, columns=2)
     places, width = np.arange(len(found)), 0.4
-    names = [f"{OPERATORS[operator]}\n{data_title(data)}\n{size}" for operator, data, size in found.index]
+    names = [f"{STORAGE_OPERATORS[operator]}\n{data_title(data)}\n{size}" for operator, data, size in found.index]
     for axes, ending, title in ((panels[0], "", "Operators"), (panels[1], "_prelude", "Their preludes")):
         for number, (scheme, (label, colour)) in enumerate(SCHEMES.items()):
             at = places + (number - 0.5) * width
@@ -87,3 +204,101 @@ def draw_storage(frame: pd.DataFrame, stem: Path) -> None:
         axes.set_title(title)
     drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     save(drawn, stem)
+
+
+HOISTING_ARMS: Mapping[str, tuple[str, str]] = {
+    "dense": ("dense", "#c8c8c8"), "vloops": ("+ variable loops", "#8fa9c9"), "vdims": ("+ ragged storage", "#d9a441"),
+    "hoisted": ("+ load hoisting", "#b5443c")}
+HOISTING_OPERATORS: Mapping[str, str] = {
+    "proj1": "Proj1", "qkt": "QKT", "qkt_fused": "QKT, three\nloops fused", "softmax": "Softmax", "attnv": "AttnV",
+    "proj2": "Proj2"}
+
+
+def hoisting_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Seconds over those of the dense operator, medians over turns: a row for each operator, a column for each form.
+
+    Args:
+        frame: per_case.parquet of `eval_ragged`.
+    """
+    return pd.DataFrame({
+        operator: {arm: float(np.median(turn_ratios(case, "dense", arm))) for arm in HOISTING_ARMS}
+        for _, _, operator, case in compared_cases(frame, "hoisting")}).T
+
+
+def hoisting_metrics(frame: pd.DataFrame) -> dict[str, float]:
+    """Reduce seconds to ratios, medians over turns with `_p10` and `_p90`.
+
+    Returns:
+        By `hoisting/<operator>/`: `<form>_slowdown`, seconds over those of the dense operator; `hoisted_over_vdims`,
+        how many times as fast hoisting makes it; `dense_seconds`.
+    """
+    found: dict[str, float] = {}
+    for _, _, operator, case in compared_cases(frame, "hoisting"):
+        key = f"hoisting/{operator}"
+        found[f"{key}/dense_seconds"] = float(case.loc["dense", "median"])
+        for arm in HOISTING_ARMS:
+            if arm != "dense":
+                found |= turn_metrics(f"{key}/{arm}_slowdown", turn_ratios(case, "dense", arm))
+        found |= turn_metrics(f"{key}/hoisted_over_vdims", turn_ratios(case, "hoisted", "vdims"))
+    return found
+
+
+def hoisting_tables(frame: pd.DataFrame) -> Iterator[Table]:
+    """Lay out ratios."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
+                  title="sequences of one length: seconds over those of the dense operator")
+    for column in ("", *(label for label, _ in HOISTING_ARMS.values())):
+        table.add_column(column, justify="right" if column else "left")
+    for operator, row in hoisting_frame(frame).iterrows():
+        name = HOISTING_OPERATORS[str(operator)].replace("\n", " ")
+        table.add_row(name, *(f"{row[arm]:.2f}" for arm in HOISTING_ARMS))
+    yield table
+
+
+@styled
+def draw_hoisting(frame: pd.DataFrame, stem: Path) -> None:
+    """Draw seconds over those of the dense operator (Figure 23)."""
+    found = hoisting_frame(frame)
+    drawn, (axes,) = figure(7.6, 3.4)
+    places, width = np.arange(len(found)), 0.84 / len(HOISTING_ARMS)
+    for number, (arm, (label, colour)) in enumerate(HOISTING_ARMS.items()):
+        at = places + (number - (len(HOISTING_ARMS) - 1) / 2) * width
+        axes.bar(at, found[arm], 0.92 * width, color=colour, label=label)
+    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+    top = min(2.2, 1.15 * float(found.max().max()))
+    for place, arm in ((place, arm) for place, row in zip(places, found.to_dict("records"), strict=True)
+                       for arm in HOISTING_ARMS if row[arm] > top):
+        at = place + (list(HOISTING_ARMS).index(arm) - (len(HOISTING_ARMS) - 1) / 2) * width
+        axes.annotate(f"{found[arm].iloc[place]:.1f}", (at, top), ha="center", va="bottom", fontsize=8)
+    axes.set_ylim(0, top)
+    axes.set_xticks(places, [HOISTING_OPERATORS[operator] for operator in found.index])
+    axes.set_ylabel("time over dense")
+    axes.set_title("All sequences of one length", pad=14)
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    save(drawn, stem)
+
+
+@dataclass(frozen=True)
+class RaggedPart:
+    """Functions of per_case.parquet.
+
+    Args:
+        figures: by the name of the file.
+    """
+
+    metrics: Callable[[pd.DataFrame], dict[str, float]]
+    tables: Callable[[pd.DataFrame], Iterable[Table]]
+    figures: Mapping[str, Callable[[pd.DataFrame, Path], None]]
+
+
+RAGGED_PARTS: Mapping[str, RaggedPart] = MappingProxyType({
+    "computation": RaggedPart(computation_metrics, computation_tables, {
+        "computation": draw_computation, "padding": draw_padding, "memory": draw_memory}),
+    "prelude": RaggedPart(prelude_metrics, prelude_tables, {"prelude": draw_prelude}),
+    "hoisting": RaggedPart(hoisting_metrics, hoisting_tables, {"hoisting": draw_hoisting}),
+    "storage": RaggedPart(storage_metrics, storage_tables, {"storage": draw_storage}),
+    "splitting": RaggedPart(splitting_metrics, splitting_tables, {"splitting": draw_splitting}),
+    "pad_fusion": RaggedPart(pad_fusion_metrics, pad_fusion_tables, {"pad_fusion": draw_pad_fusion}),
+    "breakdown": RaggedPart(breakdown_metrics, breakdown_tables, {"breakdown": draw_breakdown}),
+})
+"""In the order of the paper's arguments."""

@@ -1,19 +1,29 @@
-"""Finished runs: where they are and what they found."""
+"""Finished runs: where they are and what they found.
+
+The table a run prints.
+
+Tables as text for pages and papers: Markdown, LaTeX.
+
+Ratios of seconds over cases to a geometric mean with its bounds.
+"""
 
 import io
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from rich.table import Table
 
 from sparloom.data import read_frame
 from sparloom.errors import SchemaError
 from sparloom.files import check_sum, read_lines
+from sparloom.measure import bootstrap_interval, geomean
 
-__all__ = ["Run", "read_run", "read_runs"]
+__all__ = ["Run", "latex_table", "markdown_table", "ratio_bounds", "read_run", "read_runs", "results_table"]
 
 REMEDY = ("run it again, or bring a committed result back by `git checkout`; after results/ was changed on purpose: "
           "(cd results && sha256sum */* > SHA256SUMS)")
@@ -108,3 +118,88 @@ def _object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise SchemaError(f"{path} is damaged (a {type(value).__name__}, no object): {REMEDY}")
     return value
+
+
+ROWS = (
+    ("random choice", "random", ""), ("cuSPARSE", "vendor", ""), ("static", "static", ""),
+    ("zero-shot top-1", "zero_shot_top1", ""),
+    ("zero-shot top-5", "zero_shot_top5", ""), ("no transfer top-1", "no_transfer_top1", ""),
+    ("no transfer top-5", "no_transfer_top5", ""), ("trees top-1", "trees_top1", ""), ("trees top-5", "trees_top5", ""),
+    ("trees + source top-1", "trees_source_top1", ""), ("trees + source top-5", "trees_source_top5", ""),
+    ("sparloom top-1", "sparloom_top1", ""), ("sparloom top-5", "sparloom_top5", ""), ("COGNATE top-1", "top1", "bold"),
+    ("COGNATE top-5", "top5", "bold"), ("optimum", "optimum", ""),
+)
+
+
+def results_table(metrics: Mapping[str, float], *, prefix: str) -> Table:
+    """Lay out speedups and shares of the optimum with their 95 % bounds, one row per method."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("method", no_wrap=True)
+    for heading in ("geomean speedup", "95 %", "max", "of optimum", "95 %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for label, key, style in ROWS:
+        speedup = f"{prefix}/{key}_speedup"
+        if speedup not in metrics:
+            continue
+        share = f"{prefix}/{key}_of_optimum"
+        cells = [f"{metrics[speedup]:.3f}", _bounds(metrics, speedup), f"{metrics[f'{prefix}/{key}_max']:.2f}"]
+        cells += [f"{metrics[share]:.3f}", _bounds(metrics, share)] if share in metrics else ["", ""]
+        table.add_row(label, *cells, style=style)
+    return table
+
+
+def _bounds(metrics: Mapping[str, float], key: str) -> str:
+    return f"{metrics[f'{key}_low']:.3f}–{metrics[f'{key}_high']:.3f}"
+
+
+LATEX: Mapping[str, str] = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "⁶": "$^6$",
+}
+
+
+def markdown_table(headings: Sequence[str], cells: Sequence[Sequence[str]], *, bold: int | None) -> str:
+    """Write a table whose first column is text and whose others are numbers.
+
+    Args:
+        cells: by row, as many as headings.
+        bold: place of the row to set in bold.
+    """
+    lines = [[text.replace("|", r"\|") for text in row] for row in (headings, *cells)]
+    if bold is not None:
+        lines[bold + 1] = [f"**{text}**" if text else "" for text in lines[bold + 1]]
+    rule = ["---", *["---:"] * (len(headings) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (lines[0], rule, *lines[1:])) + "\n"
+
+
+def latex_table(headings: Sequence[str], cells: Sequence[Sequence[str]], *, bold: int | None) -> str:
+    """Write the table that `markdown_table` writes as a tabular with the rules of the package booktabs."""
+    lines = [[_escaped(text) for text in row] for row in (headings, *cells)]
+    if bold is not None:
+        lines[bold + 1] = [rf"\textbf{{{text}}}" if text else "" for text in lines[bold + 1]]
+    first, *others = (f"  {' & '.join(row)} \\\\" for row in lines)
+    columns = "l" + "r" * (len(headings) - 1)
+    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", r"  \toprule", first, r"  \midrule", *others,
+                      r"  \bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return "".join(LATEX.get(letter, letter) for letter in text)
+
+
+def ratio_bounds(key: str, ratio: pd.Series, *, seed: int) -> dict[str, float]:
+    """Reduce ratios, without those that are NaN.
+
+    Args:
+        seed: of the bootstrap over cases.
+
+    Returns:
+        Their geometric mean as `key`, its 95 % bounds `_low` and `_high`, the extremes `_min` and `_max`; nothing if
+        there are no ratios.
+    """
+    values = ratio.dropna().to_numpy()
+    if not values.size:
+        return {}
+    low, high = bootstrap_interval(values, seed=seed)
+    return {key: geomean(values), f"{key}_low": low, f"{key}_high": high, f"{key}_min": float(values.min()),
+            f"{key}_max": float(values.max())}

@@ -1,15 +1,7 @@
 """Which programs exist: configuration spaces of all platforms as data, and their maps onto shared loops."""
 
-from sparloom.space.coding import Code, flag, letters, logarithm, one_hot
-from sparloom.space.config import Config, Shape, Value
-from sparloom.space.cpu import CpuSpace, legal_orders
-from sparloom.space.cuda import CudaSpace
-from sparloom.space.cuda_kernels import ATTENTION_COLUMNS, CUDA_KERNELS, HUBS, CudaKernelSpace
-from sparloom.space.gemm import GemmSpace, register_tile
-from sparloom.space.grid import ConfigSpace, GridSpace, Parameter, uniform
-from sparloom.space.ragged import EncoderSpace, NormSpace, RaggedProductSpace, SoftmaxSpace
-from sparloom.space.readings import Readings
-from sparloom.space.shared import (
+from sparloom.space.compilers import EncoderSpace, NormSpace, RaggedProductSpace, SoftmaxSpace, TileFusionSpace
+from sparloom.space.config import (
     ENCODED_WIDTH,
     I1,
     I2,
@@ -19,15 +11,34 @@ from sparloom.space.shared import (
     K2,
     K3,
     LOOPS,
+    Code,
+    Config,
+    Readings,
+    Shape,
     SharedSchedule,
+    Value,
+    Walk,
     encode,
+    flag,
     insert_after,
+    letters,
+    logarithm,
+    one_hot,
 )
+from sparloom.space.cpu import CpuSpace, legal_orders
+from sparloom.space.cpu_kernels import AttentionSpace, GemmSpace, SddmmSpace, SpmmMaxSpace, SpmmSpace, register_tile
+from sparloom.space.cuda import (
+    ATTENTION_COLUMNS,
+    CUDA_KERNELS,
+    HUBS,
+    CudaKernelSpace,
+    CudaSpace,
+    TritonGemmSpace,
+    accumulators,
+    pipeline_bytes,
+)
+from sparloom.space.grid import ConfigSpace, GridSpace, Parameter, uniform
 from sparloom.space.spade import SpadeSpace
-from sparloom.space.sparse_kernels import AttentionSpace, SddmmSpace, SpmmMaxSpace, SpmmSpace
-from sparloom.space.tile_fusion import TileFusionSpace
-from sparloom.space.triton_gemm import TritonGemmSpace, accumulators, pipeline_bytes
-from sparloom.space.walk import Walk
 
 __all__ = [
     "ATTENTION_COLUMNS", "CUDA_KERNELS", "ENCODED_WIDTH", "HUBS", "I1", "I2", "J1", "J2", "K1", "K2", "K3", "LOOPS",

@@ -6,11 +6,27 @@ from typing import Literal
 
 import numpy as np
 
-from sparloom.space.coding import Code, flag, letters, logarithm, one_hot
-from sparloom.space.config import Config, Shape, Value
+from sparloom.space.config import (
+    I1,
+    I2,
+    J1,
+    J2,
+    K1,
+    K2,
+    K3,
+    Code,
+    Config,
+    Readings,
+    Shape,
+    SharedSchedule,
+    Value,
+    flag,
+    insert_after,
+    letters,
+    logarithm,
+    one_hot,
+)
 from sparloom.space.grid import GridSpace, Parameter
-from sparloom.space.readings import Readings
-from sparloom.space.shared import I1, I2, J1, J2, K1, K2, K3, SharedSchedule, insert_after
 
 __all__ = ["CpuSpace", "legal_orders"]
 

@@ -1,16 +1,39 @@
-"""GPU kernels in the manner of SparseTIR as data (288 for SpMM, 324 for SDDMM) and their map pi (COGNATE §3.2)."""
+"""GPU kernels in the manner of SparseTIR as data (288 for SpMM, 324 for SDDMM) and their map pi (COGNATE §3.2).
+
+Sparse kernels on a GPU by hand: who works on a row, loads of several elements, blocks of several warps.
+
+Dense GEMM on a GPU by Triton: tiles, warps, stages of the pipeline, and what cannot run is left out beforehand.
+"""
 
 import math
 from collections.abc import Sequence
 from functools import partial
 
-from sparloom.space.coding import Code, flag, logarithm, one_hot
-from sparloom.space.config import Config, Shape, Value
+from sparloom.space.config import (
+    I1,
+    I2,
+    J1,
+    J2,
+    K1,
+    K2,
+    K3,
+    Code,
+    Config,
+    Readings,
+    Shape,
+    SharedSchedule,
+    Value,
+    flag,
+    insert_after,
+    logarithm,
+    one_hot,
+)
 from sparloom.space.grid import GridSpace, Parameter
-from sparloom.space.readings import Readings
-from sparloom.space.shared import I1, I2, J1, J2, K1, K2, K3, SharedSchedule, insert_after
 
-__all__ = ["CudaSpace", "most_lanes", "refuse_tile"]
+__all__ = [
+    "ATTENTION_COLUMNS", "CUDA_KERNELS", "HUBS", "CudaKernelSpace", "CudaSpace", "TritonGemmSpace", "accumulators",
+    "most_lanes", "pipeline_bytes", "refuse_tile",
+]
 
 SPMM = (
     Parameter("rows_per_block", (1, 2, 4, 8, 16, 32)),
@@ -115,4 +138,137 @@ def refuse_tile(config: Config, factors: Sequence[str], width: int) -> str | Non
         return f"{' times '.join(factors)} is {covered}, above the dense width {width}; lower one of them"
     if "vector" in factors and width % int(config["vector"]):
         return f"vector={config['vector']} does not divide the dense width {width}: use vector=1"
+    return None
+
+
+CUDA_KERNELS = "cuda_kernels"  # name of the space
+ATTENTION_COLUMNS = 32  # of the result that a thread keeps in registers
+
+LANES = Parameter("lanes", (8, 16, 32))  # threads of a group; less than a warp for short rows
+VECTOR = Parameter("vector", (1, 2, 4))  # elements per load
+WARPS = Parameter("warps", (2, 4, 8))  # of a block
+HUBS = ("q90", "q95", "q99")  # rows longer than this quantile get a block each, the others a group each
+
+SPMM_KERNELS = (
+    Parameter("balance", ("rows", *HUBS, "nonzeros")),  # nonzeros: equal shares of nonzeros and row ends
+    LANES,
+    VECTOR,
+    Parameter("loads", (1, 2)),  # of a thread; lanes * vector * loads columns are a tile
+    WARPS,
+)
+SDDMM_KERNELS = (
+    Parameter("balance", ("nonzeros", "rows", *HUBS)),
+    LANES,
+    VECTOR,
+    Parameter("group", (1, 2, 4)),  # nonzeros side by side
+    WARPS,
+)
+ATTENTION_KERNELS = (
+    Parameter("balance", ("rows", *HUBS)),  # a group, or a block, for each head
+    LANES,
+    VECTOR,
+    Parameter("group", (1, 2, 4)),  # nonzeros side by side
+    WARPS,
+)
+KERNEL_PARAMETERS = {"spmm": SPMM_KERNELS, "spmm_mean": SPMM_KERNELS, "spmm_max": SPMM_KERNELS,
+                     "sddmm": SDDMM_KERNELS, "attention": ATTENTION_KERNELS}
+
+
+def CudaKernelSpace(op: str, *, width: int = 256) -> GridSpace:  # noqa: N802 (a constructor)
+    """Build the space for dense operands of `width` columns.
+
+    At most 270 points for SpMM, its mean and its maximum, 405 for SDDMM, 324 for attention.
+
+    Source: the mappings of AutoSAGE §3 (warp per row, block per hub, vec4, feature tiles, warps per block). Departures:
+    groups of less than a warp, equal shares of nonzeros (merge path), thresholds from the whole matrix; attention is
+    one kernel, so its feature tile is a whole head where `lanes` threads can keep one.
+
+    Args:
+        op: "spmm", "spmm_mean", "spmm_max", "sddmm" or "attention".
+        width: of attention, columns of one head.
+    """
+    parameters = KERNEL_PARAMETERS[op]
+    return GridSpace(
+        name=CUDA_KERNELS,
+        op=op,
+        parameters=parameters,
+        defaults=_kernel_defaults(op, width),
+        refuse=partial(_refuse_attention if op == "attention" else _refuse_kernel, width=width),
+        coupled=("lanes", "vector", "loads") if parameters is SPMM_KERNELS else ("lanes", "vector"),
+        meaning=f"cuda_kernels 1, width {width}",
+    )
+
+
+def _kernel_defaults(op: str, width: int) -> tuple[str | int, ...]:
+    """As many lanes as there are columns for, one element per load."""
+    return ("nonzeros" if op == "sddmm" else "rows", most_lanes(width), 1, 1, 4)
+
+
+def _refuse_kernel(config: Config, *, width: int) -> str | None:
+    return refuse_tile(config, [name for name in ("lanes", "vector", "loads") if name in config.names], width)
+
+
+def _refuse_attention(config: Config, *, width: int) -> str | None:
+    kept = ATTENTION_COLUMNS * int(config["lanes"])
+    if kept < width and config["lanes"] != LANES.values[-1]:
+        return f"lanes={config['lanes']} keep {kept} columns of a head, below its width {width}: use lanes=32"
+    return _refuse_kernel(config, width=width)
+
+
+TRITON = (
+    Parameter("block_m", (16, 64, 128)),
+    Parameter("block_n", (32, 64, 128, 256)),
+    Parameter("block_k", (16, 32, 64)),
+    Parameter("warps", (4, 8)),
+    Parameter("stages", (2, 4)),  # steps along k whose loads are under way
+    Parameter("group_m", (1, 8)),  # tiles that walk down the rows before the next columns
+    Parameter("split_k", (1, 4)),  # programs that share the sums of a tile
+    Parameter("precision", ("ieee", "tf32x3")),  # products on the plain units, or three on the tensor cores
+)
+TRITON_DEFAULTS = (64, 64, 32, 4, 2, 8, 1, "ieee")
+MOST_ACCUMULATORS = 128  # of a thread, half of the registers it can have
+LEAST_ACCUMULATORS = 4
+MOST_PRODUCTS = 4096  # of a thread and step along k with ieee, which the compiler unrolls
+
+
+def TritonGemmSpace(shared_bytes: int) -> GridSpace:  # noqa: N802 (a constructor)
+    """Build the space for a device whose blocks can have `shared_bytes` of shared memory.
+
+    A point is left out when the device cannot hold its tiles, when a thread has more sums than registers or next to
+    none, or when its unrolled loop would take minutes to compile. What remains may still need more shared memory than
+    the device has: that is known when it is compiled, which needs no device either.
+    """
+    return GridSpace(
+        name="triton",
+        op="gemm",
+        parameters=TRITON,
+        defaults=TRITON_DEFAULTS,
+        refuse=partial(_refuse_triton, shared_bytes=shared_bytes),
+        coupled=("block_m", "block_n", "block_k", "warps", "stages", "precision"),
+        meaning=f"triton gemm 1, {shared_bytes} bytes",
+    )
+
+
+def pipeline_bytes(config: Config) -> int:
+    """Count the least shared memory: tiles of A and B for all steps under way but the one in registers."""
+    elements = int(config["block_k"]) * (int(config["block_m"]) + int(config["block_n"]))
+    return 4 * elements * (int(config["stages"]) - 1)
+
+
+def accumulators(config: Config) -> int:
+    """Count the sums that a thread holds."""
+    return int(config["block_m"]) * int(config["block_n"]) // (32 * int(config["warps"]))
+
+
+def _refuse_triton(config: Config, *, shared_bytes: int) -> str | None:
+    needed, sums = pipeline_bytes(config), accumulators(config)
+    if needed > shared_bytes:
+        return f"the pipeline needs {needed} bytes of shared memory, the device has {shared_bytes}: lower block_k"
+    if sums > MOST_ACCUMULATORS:
+        return f"a thread would hold {sums} sums, above {MOST_ACCUMULATORS}: lower block_m or block_n"
+    if sums < LEAST_ACCUMULATORS:
+        return f"a thread would hold {sums} sums, below {LEAST_ACCUMULATORS}: take fewer warps"
+    products = sums * int(config["block_k"])
+    if config["precision"] == "ieee" and products > MOST_PRODUCTS:
+        return f"a thread would have {products} unrolled products, above {MOST_PRODUCTS}: lower block_k"
     return None

@@ -12,10 +12,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from sparloom.errors import IllegalSchedule, Unsupported
-from sparloom.space.coding import Code
-from sparloom.space.config import Config, Shape, Value
-from sparloom.space.shared import ENCODED_WIDTH, SharedSchedule, encode
-from sparloom.space.walk import Walk
+from sparloom.space.config import ENCODED_WIDTH, Code, Config, Shape, SharedSchedule, Value, Walk, encode
 
 __all__ = ["ConfigSpace", "GridSpace", "Parameter", "uniform"]
 

@@ -2,12 +2,26 @@
 
 from functools import partial
 
-from sparloom.space.coding import Code, flag, logarithm
-from sparloom.space.config import Config, Shape, Value
+from sparloom.space.config import (
+    I1,
+    I2,
+    J1,
+    J2,
+    K1,
+    K2,
+    K3,
+    Code,
+    Config,
+    Readings,
+    Shape,
+    SharedSchedule,
+    Value,
+    Walk,
+    flag,
+    insert_after,
+    logarithm,
+)
 from sparloom.space.grid import GridSpace, Parameter
-from sparloom.space.readings import Readings
-from sparloom.space.shared import I1, I2, J1, J2, K1, K2, K3, SharedSchedule, insert_after
-from sparloom.space.walk import Walk
 
 __all__ = ["SpadeSpace"]
 

@@ -1,4 +1,6 @@
-"""Packed files read in memory: nothing is extracted, and whatever a file claims is limited before it is believed.
+"""What a file may make this process allocate, whatever it claims.
+
+Packed files read in memory: nothing is extracted, and whatever a file claims is limited before it is believed.
 
 The archives are read here and not by tarfile, which parses headers of any length by expressions that take quadratic
 time, follows chains of them by recursion, and lists members without end.
@@ -7,14 +9,47 @@ time, follows chains of them by recursion, and lists members without end.
 import io
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from sparloom.sparse.limits import check_size, memory_for
+__all__ = ["LIMIT_BYTES", "check_extents", "check_size", "memory_for", "read_text"]
 
-__all__ = ["read_text"]
+LIMIT_BYTES = 4 << 30
+POINTER_BYTES = 8  # int64
+
+
+def check_size(size_bytes: int, limit_bytes: int, place: str) -> None:
+    """Refuse more than `limit_bytes`; `place` ends in a verb.
+
+    Raises:
+        ValueError: as the name says.
+    """
+    if size_bytes > limit_bytes:
+        raise ValueError(
+            f"{place} {size_bytes} bytes, more than {limit_bytes}: raise limit_bytes if the file is trusted")
+
+
+def check_extents(shape: tuple[int, int], limit_bytes: int, place: str) -> None:
+    """Refuse a shape whose row or column pointers alone take more than `limit_bytes`.
+
+    Raises:
+        ValueError: as the name says.
+    """
+    for extent, axis in zip(shape, ("rows", "columns"), strict=True):
+        check_size(POINTER_BYTES * (extent + 1), limit_bytes, f"{place}: {extent} {axis} need")
+
+
+@contextmanager
+def memory_for(what: str) -> Iterator[None]:
+    """Say in a `MemoryError` what the memory was wanted for."""
+    try:
+        yield
+    except MemoryError as error:
+        raise MemoryError(f"not enough memory for {what}") from error
+
 
 GZIP = b"\x1f\x8b"
 PACKED_PIECE, PIECE = 1 << 14, 1 << 18  # bytes that are read, and unpacked, at a time

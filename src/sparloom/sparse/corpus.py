@@ -1,14 +1,25 @@
-"""What a corpus of matrices is: named entries, loading, roles by family."""
+"""What a corpus of matrices is: named entries, loading, roles by family.
+
+A folder of matrix files as a corpus.
+
+Which matrices of a corpus: even over the row bins and, within a bin, over sparsity.
+"""
 
 import difflib
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
-from sparloom.sparse.pattern import SparseMatrix
+import numpy as np
 
-__all__ = ["ROW_BINS", "Corpus", "MatrixEntry", "Role", "family_role", "row_bin"]
+from sparloom.files import sha256
+from sparloom.log import track
+from sparloom.sparse.matrix_files import MATRIX_ENDINGS, matrix_stem, read_matrix
+from sparloom.sparse.pattern import Pattern, SparseMatrix
+
+__all__ = ["ROW_BINS", "Corpus", "FolderCorpus", "MatrixEntry", "Role", "family_role", "row_bin", "stratified_choice"]
 
 ROW_BINS = ("<8192", "<32768", "<65536", "<131072", ">=131072")  # COGNATE appendix A
 Role = Literal["train", "validation", "test"]
@@ -79,3 +90,106 @@ def entry_of(entries: Iterable[MatrixEntry], name: str) -> MatrixEntry:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or sorted(known)[:3]
         raise KeyError(f"no matrix {name!r} in the corpus of {len(known)}; nearest: {', '.join(near)}")
     return known[name]
+
+
+class FolderCorpus:
+    """All matrix files below a folder; the folder a file lies in is its group.
+
+    Files in one sub-folder count as one family, so versions of one input belong in a folder of their own; a file
+    that lies in `folder` itself is its own family. Roles follow from the hash of the family.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = folder
+        self._found: dict[str, tuple[MatrixEntry, Path]] | None = None
+
+    def entries(self) -> tuple[MatrixEntry, ...]:
+        """List the matrices, sorted by name; the first call reads every file.
+
+        Raises:
+            NotADirectoryError: there is no such folder.
+            ValueError: a file is damaged, or two files have one name.
+        """
+        return tuple(entry for entry, _ in self._files().values())
+
+    def load(self, name: str) -> SparseMatrix:
+        """Read one matrix; its values are float32, beside the exact ones where these differ."""
+        return read_matrix(self._files()[entry_of(self.entries(), name).name][1]).astype(np.float32)
+
+    def identity(self, name: str) -> str:
+        """Hash the file of a matrix: files of one name in two folders may hold different matrices."""
+        return sha256(self._files()[entry_of(self.entries(), name).name][1])
+
+    def split(self) -> dict[str, Role]:
+        """Give every matrix a role by the hash of its family."""
+        return {entry.name: family_role(entry.family) for entry in self.entries()}
+
+    def _files(self) -> dict[str, tuple[MatrixEntry, Path]]:
+        if self._found is None:
+            folder = Path(self.folder)
+            if not folder.is_dir():
+                raise NotADirectoryError(f"{folder}: no such folder: give one that holds {', '.join(MATRIX_ENDINGS)}")
+            paths: dict[str, Path] = {}
+            for path in sorted(path for path in folder.rglob("*") if _is_matrix(path)):
+                name = f"{_group(path, folder)}/{matrix_stem(path)}"
+                if name in paths:
+                    raise ValueError(f"{path} and {paths[name]} are both named {name}: rename one of them")
+                paths[name] = path
+            self._found = {
+                name: (_entry(name, read_matrix(paths[name]).pattern, _family(name, paths[name], folder)), paths[name])
+                for name in track(sorted(paths), "matrix files")
+            }
+        return self._found
+
+
+def _is_matrix(path: Path) -> bool:
+    """Tell by the name; a Mac puts "._NAME", which holds attributes, beside every file on foreign disks."""
+    return path.name.endswith(MATRIX_ENDINGS) and not path.name.startswith("._")
+
+
+def _group(path: Path, folder: Path) -> str:
+    inner = path.parent.relative_to(folder).as_posix()
+    return folder.resolve().name if inner == "." else inner
+
+
+def _family(name: str, path: Path, folder: Path) -> str:
+    return matrix_stem(path) if path.parent == folder else name.rpartition("/")[0]
+
+
+def _entry(name: str, pattern: Pattern, family: str) -> MatrixEntry:
+    return MatrixEntry(
+        name, family, pattern.rows, pattern.cols, pattern.nnz, False, "unknown", row_bin(pattern.rows))
+
+
+def stratified_choice(entries: Iterable[MatrixEntry], count: int, *, seed: int) -> tuple[str, ...]:
+    """Choose `count` names: as many from every row bin as its size allows, one from each stratum of density.
+
+    A bin that must give k matrices is sorted by density and cut into k equal parts; one is drawn from each.
+
+    Returns:
+        Names, bin by bin, sparse to dense; the same for the same entries (in any order), count and seed.
+
+    Raises:
+        ValueError: there are fewer than `count` entries.
+    """
+    ordered = sorted(entries, key=lambda entry: (entry.density, entry.name))
+    if not 0 <= count <= len(ordered):
+        raise ValueError(f"{count} matrices asked for, the corpus has {len(ordered)}: ask for at most that many")
+    rng = np.random.default_rng(seed)
+    bins = [[entry for entry in ordered if entry.row_bin == name] for name in ROW_BINS]
+    chosen: list[str] = []
+    for members, share in zip(bins, _shares([len(members) for members in bins], count, rng), strict=True):
+        for part in np.array_split(np.arange(len(members)), share) if share else ():
+            chosen.append(members[int(part[int(rng.integers(part.size))])].name)
+    return tuple(chosen)
+
+
+def _shares(sizes: Sequence[int], count: int, rng: np.random.Generator) -> list[int]:
+    """Deal `count` out to the bins one by one, in a drawn order, passing over those that are used up."""
+    shares = [0] * len(sizes)
+    order = rng.permutation(len(sizes))
+    while sum(shares) < count:
+        for place in order:
+            if shares[place] < sizes[place] and sum(shares) < count:
+                shares[place] += 1
+    return shares

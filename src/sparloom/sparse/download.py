@@ -215,7 +215,7 @@ class _Watch:
                         socket.socket.shutdown(each, socket.SHUT_RDWR)  # SSLSocket's would go on in plain bytes
 
 
-class _Plain(http.client.HTTPConnection):
+class _Watched:
     """A connection that adds its socket to a list."""
 
     def __init__(self, sockets: list[socket.socket], host: str, **options: Any) -> None:
@@ -227,16 +227,12 @@ class _Plain(http.client.HTTPConnection):
         self._sockets.append(self.sock)
 
 
-class _Secure(http.client.HTTPSConnection):
-    """The same for https."""
+class _Plain(_Watched, http.client.HTTPConnection):
+    """By http."""
 
-    def __init__(self, sockets: list[socket.socket], host: str, **options: Any) -> None:
-        super().__init__(host, **options)
-        self._sockets = sockets
 
-    def connect(self) -> None:
-        super().connect()
-        self._sockets.append(self.sock)
+class _Secure(_Watched, http.client.HTTPSConnection):
+    """By https."""
 
 
 def _size(path: Path) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import DTypeLike
 
-from sparloom.sparse.limits import check_extents, memory_for
+from sparloom.sparse.archive import check_extents, memory_for
 from sparloom.sparse.market_text import (
     BLANKS,
     MarketStream,

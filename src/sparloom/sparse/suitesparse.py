@@ -15,10 +15,9 @@ import numpy as np
 from rich.progress import Progress
 
 from sparloom.files import locked, sha256
-from sparloom.sparse.choice import stratified_choice
-from sparloom.sparse.corpus import MatrixEntry, Role, entry_of, family_role, row_bin
+from sparloom.sparse.corpus import MatrixEntry, Role, entry_of, family_role, row_bin, stratified_choice
 from sparloom.sparse.download import Patience, download_bars, fetch
-from sparloom.sparse.matrices import read_matrix
+from sparloom.sparse.matrix_files import read_matrix
 from sparloom.sparse.pattern import SparseMatrix
 
 __all__ = ["SuiteSparseCorpus"]

@@ -1,11 +1,16 @@
-"""Synthetic matrices: made on demand from a seed, without network, in all row bins."""
+"""Synthetic matrices: made on demand from a seed, without network, in all row bins.
+
+The matrices on which fused products are tuned and compared with what other programs were seen to reach.
+
+The graphs on which AutoSAGE was measured, generated: their sizes, degrees and skew, not their edges.
+"""
 
 import csv
 import hashlib
 import io
 import logging
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from importlib import resources
 from types import MappingProxyType
 
@@ -13,10 +18,16 @@ import numpy as np
 
 from sparloom.log import track
 from sparloom.sparse.corpus import MatrixEntry, Role, entry_of, row_bin
+from sparloom.sparse.features import reorder
 from sparloom.sparse.generators import GENERATORS
-from sparloom.sparse.pattern import SparseMatrix
+from sparloom.sparse.generators.graphs import below, permutation, recursive_links, relabel
+from sparloom.sparse.generators.structured import stencil
+from sparloom.sparse.pattern import Pattern, SparseMatrix
 
-__all__ = ["SYNTHETIC_ROLES", "SyntheticCorpus", "catalogue_text"]
+__all__ = [
+    "ANCHORS", "AUTOSAGE_GRAPHS", "REORDERED_ANCHORS", "SYNTHETIC_ROLES", "AnchorCorpus", "AutosageCorpus",
+    "SyntheticCorpus", "catalogue_text",
+]
 
 log = logging.getLogger(__name__)
 
@@ -127,3 +138,209 @@ def _catalogue() -> Mapping[str, tuple[int, int, int, str]]:
 def _entry(name: str, facts: tuple[int, int, int, str]) -> MatrixEntry:
     rows, cols, nnz, _ = facts
     return MatrixEntry(name, name.partition("/")[0], rows, cols, nnz, False, "synthetic", row_bin(rows))
+
+
+PLANE, SPACE = 512, 64  # points of a grid along one axis
+PLANE_BLOCK, SPACE_BLOCK = 64, 16
+BAND_ROWS, BAND_REACH, BAND_DRAWS = 200_000, 200, 16
+GRAPH_LEVELS, GRAPH_DRAWS = 17, 16
+UNIFORM_ROWS, UNIFORM_DRAWS = 200_000, 8
+COMMUNITY_ROWS, COMMUNITY, COMMUNITY_DRAWS, OUTSIDE = 150_000, 256, 24, 0.2
+
+
+class AnchorCorpus:
+    """Six matrices that fuse well, a little or not at all, and two of them in block order; all are for tuning.
+
+    Args:
+        scale: of their rows; 1.0 for results that are compared, less for tests.
+        reordered: with the two in block order.
+    """
+
+    def __init__(self, scale: float, reordered: bool) -> None:
+        if not 0 < scale <= 1:
+            raise ValueError(f"scale {scale} of the anchors is not in (0, 1]: give corpus.scale=1.0 for all rows")
+        self.scale = scale
+        self.reordered = reordered
+        self._entries: tuple[MatrixEntry, ...] | None = None
+
+    def entries(self) -> tuple[MatrixEntry, ...]:
+        """List the matrices; the first call makes them all, which takes seconds."""
+        if self._entries is None:
+            names = (*ANCHORS, *(REORDERED_ANCHORS if self.reordered else ()))
+            self._entries = tuple(_anchor_entry(name, self._make(name).pattern) for name in names)
+        return self._entries
+
+    def load(self, name: str) -> SparseMatrix:
+        """Make one matrix, its values drawn from [-1, 1).
+
+        Raises:
+            KeyError: the corpus has no such matrix.
+        """
+        return self._make(entry_of(self.entries(), name).name)
+
+    def split(self) -> dict[str, Role]:
+        """All are for training: constants are tuned on them."""
+        return {entry.name: "train" for entry in self.entries()}
+
+    def _make(self, name: str) -> SparseMatrix:
+        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
+        rng = np.random.Generator(np.random.PCG64(seed))
+        pattern = {**ANCHORS, **REORDERED_ANCHORS}[name](self.scale, rng)
+        return SparseMatrix(pattern, 2 * rng.random(pattern.nnz) - 1)
+
+
+def _grid(scale: float, _: np.random.Generator, *, points: int, axes: int, block: int = 0) -> Pattern:
+    """Couple each point of a grid with its neighbours along the axes, numbered row by row, or block by block."""
+    side = max(2, round(points * scale ** (1 / axes)))
+    pattern = stencil((side,) * axes, reach=1)
+    if not block:
+        return pattern
+    places = np.indices((side,) * axes).reshape(axes, -1)
+    order = np.lexsort((*places[::-1], *(places // block)[::-1]))
+    return reorder(pattern, order, order)
+
+
+def _band(scale: float, rng: np.random.Generator) -> Pattern:
+    """Draw 16 columns at most 200 away for every row."""
+    rows = max(2, round(BAND_ROWS * scale))
+    row = np.repeat(np.arange(rows), BAND_DRAWS)
+    col = row + below(2 * BAND_REACH + 1, row.size, rng) - BAND_REACH
+    inside = (col >= 0) & (col < rows)
+    return Pattern.from_coo(row[inside], col[inside], (rows, rows))
+
+
+def _rmat(scale: float, rng: np.random.Generator) -> Pattern:
+    """Draw 16 links per member of a recursive graph whose members are numbered at random."""
+    levels = max(1, round(GRAPH_LEVELS + np.log2(scale)))
+    rows = 1 << levels
+    return relabel(Pattern.from_coo(*recursive_links(levels, GRAPH_DRAWS * rows, rng), (rows, rows)), rng)
+
+
+def _uniform(scale: float, rng: np.random.Generator) -> Pattern:
+    """Draw 8 columns for every row, all equally likely (Erdos-Renyi)."""
+    rows = max(2, round(UNIFORM_ROWS * scale))
+    row = np.repeat(np.arange(rows), UNIFORM_DRAWS)
+    return Pattern.from_coo(row, below(rows, row.size, rng), (rows, rows))
+
+
+def _communities(scale: float, rng: np.random.Generator) -> Pattern:
+    """Draw 24 links inside communities of 256; every fifth member has one link that leads anywhere."""
+    rows = max(2, round(COMMUNITY_ROWS * scale))
+    row = np.repeat(np.arange(rows), COMMUNITY_DRAWS)
+    col = np.minimum(row // COMMUNITY * COMMUNITY + below(COMMUNITY, row.size, rng), rows - 1)
+    far = np.flatnonzero(rng.random(rows) < OUTSIDE)
+    return Pattern.from_coo(np.concatenate([row, far]), np.concatenate([col, below(rows, far.size, rng)]), (rows, rows))
+
+
+def _anchor_entry(name: str, pattern: Pattern) -> MatrixEntry:
+    family = name.partition("_")[0]
+    return MatrixEntry(name, family, pattern.rows, pattern.cols, pattern.nnz, False, "synthetic", row_bin(pattern.rows))
+
+
+Maker = Callable[[float, np.random.Generator], Pattern]
+
+ANCHORS: Mapping[str, Maker] = MappingProxyType({
+    "lap2d": partial(_grid, points=PLANE, axes=2), "lap3d": partial(_grid, points=SPACE, axes=3), "band": _band,
+    "rmat17": _rmat, "er": _uniform, "comm": _communities,
+})
+REORDERED_ANCHORS: Mapping[str, Maker] = MappingProxyType({
+    "lap2d_blk64": partial(_grid, points=PLANE, axes=2, block=PLANE_BLOCK),
+    "lap3d_blk16": partial(_grid, points=SPACE, axes=3, block=SPACE_BLOCK),
+})
+
+
+REDDIT = {"nodes": 232_965, "least": 143.0, "most": 21_657}  # 491 draws per node, as many as the real one has edges
+PRODUCTS = {"nodes": 2_449_029, "least": 13.55, "most": 17_481}  # 50 draws, likewise; repeated ones count once
+LINKS, LINKED_NODES = 4, 200_000  # p = 2e-5
+HUBS, HUB_SHARE, BACKGROUND = 4, 0.15, 0.5  # synthhub 200000:4:0.15
+SPLIT_NODES, SPLIT_HUB, SPLIT_OTHER, SPLIT_SHARE = 20_000, 5_000, 64, 0.01  # table 10; the share is assumed
+
+
+class AutosageCorpus:
+    """Graphs with the nodes and the degrees of AutoSAGE's tables, as square matrices; nothing is tuned on them.
+
+    Args:
+        scale: of their nodes; 1.0 for results that are compared, less for tests.
+        graphs: names from `AUTOSAGE_GRAPHS`; None takes all.
+    """
+
+    def __init__(self, scale: float, graphs: Sequence[str] | None = None) -> None:
+        if not 0 < scale <= 1:
+            raise ValueError(f"scale {scale} of the graphs is not in (0, 1]: give corpus.scale=1.0 for all nodes")
+        unknown = [name for name in graphs or () if name not in AUTOSAGE_GRAPHS]
+        if unknown:
+            raise ValueError(f"no graph {unknown[0]!r}: choose from {', '.join(AUTOSAGE_GRAPHS)}")
+        self.scale = scale
+        self.graphs = graphs
+        self._made: dict[str, SparseMatrix] = {}
+
+    def entries(self) -> tuple[MatrixEntry, ...]:
+        """List the graphs; the first call makes them all, which takes minutes at full scale, and keeps them."""
+        return tuple(_graph_entry(name, self._matrix(name).pattern) for name in self.graphs or AUTOSAGE_GRAPHS)
+
+    def load(self, name: str) -> SparseMatrix:
+        """Give one graph, its values drawn from [-1, 1).
+
+        Raises:
+            KeyError: the corpus has no such graph.
+        """
+        return self._matrix(entry_of(self.entries(), name).name)
+
+    def split(self) -> dict[str, Role]:
+        """All are for tests."""
+        return {entry.name: "test" for entry in self.entries()}
+
+    def _matrix(self, name: str) -> SparseMatrix:
+        if name not in self._made:
+            seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
+            rng = np.random.Generator(np.random.PCG64(seed))
+            pattern = AUTOSAGE_GRAPHS[name](self.scale, rng)
+            self._made[name] = SparseMatrix(pattern, 2 * rng.random(pattern.nnz, dtype=np.float32) - 1)
+        return self._made[name]
+
+
+def _social(scale: float, rng: np.random.Generator, *, nodes: int, least: float, most: int) -> Pattern:
+    """Draw degrees of which a share x^(-4/3) is above x times the least, and neighbours in proportion to theirs."""
+    rows = max(2, round(nodes * scale))
+    root = np.sqrt(1 - rng.random(rows))
+    degrees = np.minimum(least / (root * np.sqrt(root)), min(most, rows)).astype(np.int64)
+    receivers = np.repeat(np.arange(rows), degrees)
+    return Pattern.from_coo(receivers, receivers[below(receivers.size, receivers.size, rng)], (rows, rows))
+
+
+def _uniform_graph(scale: float, rng: np.random.Generator) -> Pattern:
+    """Draw pairs, all equally likely (Erdos-Renyi); fewer nodes have as many neighbours."""
+    rows = max(2, round(LINKED_NODES * scale))
+    return Pattern.from_coo(below(rows, LINKS * rows, rng), below(rows, LINKS * rows, rng), (rows, rows))
+
+
+def _hub_skew(scale: float, rng: np.random.Generator) -> Pattern:
+    """Let 4 nodes have 15 % of all as neighbours each, and draw a pair for every second node beside that."""
+    rows = max(HUBS, round(LINKED_NODES * scale))
+    length, pairs = int(HUB_SHARE * rows), int(BACKGROUND * rows)
+    hubs = np.repeat(permutation(rows, rng)[:HUBS], length)
+    first = [hubs, below(rows, pairs, rng)]
+    second = [permutation(rows, rng)[:length] for _ in range(HUBS)] + [below(rows, pairs, rng)]
+    return Pattern.from_coo(np.concatenate(first), np.concatenate(second), (rows, rows))
+
+
+def _hub_split(scale: float, rng: np.random.Generator) -> Pattern:
+    """Let 1 % of the nodes draw 5,000 neighbours each, or a quarter of all where that is less, and all others 64."""
+    rows = max(4, round(SPLIT_NODES * scale))
+    degrees = np.full(rows, min(SPLIT_OTHER, rows // 4))
+    degrees[permutation(rows, rng)[:max(1, int(SPLIT_SHARE * rows))]] = min(SPLIT_HUB, rows // 4)
+    receivers = np.repeat(np.arange(rows), degrees)
+    return Pattern.from_coo(receivers, below(rows, receivers.size, rng), (rows, rows))
+
+
+def _graph_entry(name: str, pattern: Pattern) -> MatrixEntry:
+    return MatrixEntry(name, name, pattern.rows, pattern.cols, pattern.nnz, False, "synthetic", row_bin(pattern.rows))
+
+
+
+AUTOSAGE_GRAPHS: Mapping[str, Maker] = MappingProxyType({
+    "erdos_renyi": _uniform_graph, "hub_skew": _hub_skew, "hub_split": _hub_split,
+    "reddit_like": partial(_social, **REDDIT),
+    "products_like": partial(_social, **PRODUCTS),
+})
+"""Name -> generator; loads of four values are slower than of one on Reddit at 64 columns (AutoSAGE §8)."""

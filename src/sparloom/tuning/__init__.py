@@ -1,94 +1,64 @@
-"""What runs how: every choice that is left to the library is made here, checked by measurement and remembered.
+"""Choose how a product runs: a few candidates are raced, the winner is checked, and the decision is stored.
 
-Names are imported when they are asked for: `sparloom.tuning.sparse` needs no torch.
+Files in the order in which a decision passes through them:
+
+    cache            decisions on disk: key in, JSON or bytes out
+    records          the list of a cache, its pruning, and the log of decisions
+    machine          caches, rates, digests and load of this machine
+    racing           races of candidates, the guardrail, and the decision that results
+    search           candidates: search of a space, shortlists, cost models
+    sparse/          SpMM, SDDMM and attention of one sparse matrix
+    fusion_problem   products of three matrices: their patterns and cost models
+    fusion           fused or not: `plan_pair`
+    ragged           schedules of ragged operators: `choose_schedule`
+
+Names are imported on first use: `sparloom.tuning.sparse` needs no torch.
 """
 
 from sparloom.ondemand import on_demand
 
-__all__ = [
-    "ORDERS",
-    "Decision",
-    "Effort",
-    "Estimate",
-    "Evolution",
-    "Fuse",
-    "Guardrail",
-    "KeptPlan",
-    "LearnedPairCosts",
-    "PairChoice",
-    "PairCostModel",
-    "PairPlan",
-    "PlanCache",
-    "PlanKey",
-    "Policy",
-    "Problem",
-    "Pruning",
-    "Race",
-    "RaggedChoice",
-    "RaggedEffort",
-    "RaggedOperator",
-    "Ranked",
-    "Rates",
-    "Trial",
-    "Verdict",
-    "Workshop",
-    "best",
-    "choose_schedule",
-    "duel",
-    "encoder_operators",
-    "list_plans",
-    "measure_rates",
-    "pair_numbers",
-    "plan_pair",
-    "portfolio",
-    "product_operators",
-    "prune_plans",
-    "race",
-    "token_operators",
-    "top_k",
-]
-
-_PLACES = {
-    "Decision": "sparloom.tuning.decision",
-    "Effort": "sparloom.tuning.racing",
-    "Estimate": "sparloom.tuning.estimate",
-    "Evolution": "sparloom.tuning.search",
-    "Fuse": "sparloom.tuning.plan",
-    "Guardrail": "sparloom.tuning.guardrail",
-    "KeptPlan": "sparloom.tuning.kept_plans",
-    "LearnedPairCosts": "sparloom.tuning.cost_model",
-    "ORDERS": "sparloom.tuning.orders",
-    "PairChoice": "sparloom.tuning.choice",
-    "PairCostModel": "sparloom.tuning.cost_model",
-    "PairPlan": "sparloom.tuning.plan",
-    "PlanCache": "sparloom.tuning.plan_cache",
-    "PlanKey": "sparloom.tuning.plan_key",
-    "Policy": "sparloom.tuning.policy",
-    "Problem": "sparloom.tuning.problem",
-    "Pruning": "sparloom.tuning.pruning",
-    "Race": "sparloom.tuning.racing",
-    "RaggedChoice": "sparloom.tuning.ragged_schedule",
-    "RaggedEffort": "sparloom.tuning.ragged_schedule",
-    "RaggedOperator": "sparloom.tuning.ragged_operator",
-    "Ranked": "sparloom.tuning.search",
-    "Rates": "sparloom.tuning.rates",
-    "Trial": "sparloom.tuning.decision",
-    "Verdict": "sparloom.tuning.guardrail",
-    "Workshop": "sparloom.tuning.workshop",
-    "best": "sparloom.tuning.search",
-    "choose_schedule": "sparloom.tuning.ragged_schedule",
-    "duel": "sparloom.tuning.racing",
-    "encoder_operators": "sparloom.tuning.ragged_operator",
-    "list_plans": "sparloom.tuning.kept_plans",
-    "measure_rates": "sparloom.tuning.rates",
-    "pair_numbers": "sparloom.tuning.cost_model",
-    "plan_pair": "sparloom.tuning.plan",
-    "portfolio": "sparloom.tuning.search",
-    "product_operators": "sparloom.tuning.ragged_operator",
-    "prune_plans": "sparloom.tuning.pruning",
-    "race": "sparloom.tuning.racing",
-    "token_operators": "sparloom.tuning.ragged_operator",
-    "top_k": "sparloom.tuning.search",
+_MODULES = {
+    "cache": (
+        "DiskCache", "PlanCache", "Summary",
+    ),
+    "records": (
+        "CacheEntry", "ProbeLog", "Pruning", "list_plans", "prune_plans",
+    ),
+    "machine": (
+        "FUSED_SOURCES", "RAGGED_SOURCES", "Caches", "Load", "LoadWatch", "NoLoad", "ProcessLoad", "Rates",
+        "get_rates", "kernels_digest", "machine_digest", "machine_digests", "machine_rates", "measure_rates",
+        "put_rates", "watch_load",
+    ),
+    "racing": (
+        "Decision", "Guardrail", "MeasurementBudget", "OnlineRace", "Race", "Trial", "Verdict", "duel", "race",
+    ),
+    "search": (
+        "CandidateSource", "CsrCostModel", "Evolution", "Ranked", "best", "portfolio", "top_k",
+    ),
+    "fusion_problem": (
+        "ORDERS", "Estimate", "LearnedPairCosts", "PairCostModel", "Problem", "Sketch", "pair_numbers",
+    ),
+    "fusion": (
+        "ExecutorFactory", "Fuse", "FusionConfig", "PairPlan", "PlanKey", "Policy", "get_order", "get_pair",
+        "plan_pair", "put_order", "put_pair",
+    ),
+    "ragged": (
+        "RaggedBudget", "RaggedChoice", "RaggedOperator", "choose_schedule", "encoder_operators",
+        "product_operators", "put_schedule", "token_operators",
+    ),
 }
 
-__getattr__, __dir__ = on_demand(__name__, _PLACES)
+__all__ = [
+    "FUSED_SOURCES", "ORDERS", "RAGGED_SOURCES", "CacheEntry", "Caches", "CandidateSource", "CsrCostModel",
+    "Decision", "DiskCache", "Estimate", "Evolution", "ExecutorFactory", "Fuse", "FusionConfig", "Guardrail",
+    "LearnedPairCosts", "Load", "LoadWatch", "MeasurementBudget", "NoLoad", "OnlineRace", "PairCostModel",
+    "PairPlan", "PlanCache", "PlanKey", "Policy", "ProbeLog", "Problem", "ProcessLoad", "Pruning", "Race",
+    "RaggedBudget", "RaggedChoice", "RaggedOperator", "Ranked", "Rates", "Sketch", "Summary", "Trial", "Verdict",
+    "best", "choose_schedule", "duel", "encoder_operators", "get_order", "get_pair", "get_rates", "kernels_digest",
+    "list_plans", "machine_digest", "machine_digests", "machine_rates", "measure_rates", "pair_numbers",
+    "plan_pair", "portfolio", "product_operators", "prune_plans", "put_order", "put_pair", "put_rates",
+    "put_schedule", "race", "token_operators", "top_k", "watch_load",
+]
+
+__getattr__, __dir__ = on_demand(__name__, {
+    name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names})

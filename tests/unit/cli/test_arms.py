@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparloom import cli
+from sparloom.files import write_sums
 
 MLP = {"experiment": "finetune_spade", "rows": {"cognate": "mlp"}}
 LSTM = {"experiment": "finetune_spade", "overrides": ["predictor=lstm", "trainer.epochs=3"]}
@@ -128,3 +129,32 @@ def test_an_override_that_no_arm_heeds_is_refused(runner):
         runner.run(given=("predictor=gru",), lstm=LSTM)
     runner.run(given=("predictor=gru",), lstm=LSTM, mlp=MLP)
     assert any("predictor=gru" in overrides for overrides in runner.ran)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\x00", b"[" * 100_000, b"3"])
+@pytest.mark.parametrize("name", ["metrics.json", "made_from.json"])
+def test_a_run_with_damaged_files_is_made_again(runner, name, content):
+    kept = Path(runner.run(mlp=MLP).runs["mlp"])
+    (kept / name).write_bytes(content)
+    assert cli.stale(kept) == f"damaged ({name})"
+    assert not runner.run(mlp=MLP).failures
+    assert len(runner.ran) == 2
+    assert cli.stale(kept) is None
+
+
+def test_a_run_whose_metrics_are_not_those_of_its_checksums_is_made_again(runner):
+    kept = Path(runner.run(mlp=MLP).runs["mlp"])
+    write_sums(kept, {})
+    assert cli.stale(kept) is None
+    (kept / "metrics.json").write_text('{"speedup": 2.0}')
+    assert cli.stale(kept) == "damaged (metrics.json)"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"a": 3}', b"\xff"])
+def test_a_damaged_index_of_runs_is_begun_anew(runner, content):
+    kept = Path(runner.run(mlp=MLP).runs["mlp"])
+    index = kept.parent / "index.json"
+    index.write_bytes(content)
+    assert not runner.run(mlp=MLP).failures
+    assert list(json.loads(index.read_text())) == [kept.name]
+    assert f"{index} is damaged: it is begun anew" in (runner.folder / "eval" / "now" / "run.log").read_text()

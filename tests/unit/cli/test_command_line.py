@@ -11,15 +11,17 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-def run(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
+COLD = [sys.executable, str(ROOT / "run.py")]
+
+
+def run(*arguments: str, folder: Path, command: list[str]) -> subprocess.CompletedProcess:
     settings = {f"SPARLOOM_{name}": str(folder / name.lower()) for name in ("ARTIFACTS", "OUTPUTS", "DATA")}
-    return subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), *arguments], capture_output=True, text=True, cwd=folder, timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **settings, **environment})
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=folder, timeout=300,
+                          env={**os.environ, "OMP_NUM_THREADS": "1", **settings})
 
 
 def test_without_arguments_it_lists_what_can_be_run(tmp_path):
-    shown = run(folder=tmp_path)
+    shown = run(folder=tmp_path, command=COLD)
     assert shown.returncode == 0
     assert "finetune_spade" in shown.stdout
     assert "min" in shown.stdout
@@ -39,8 +41,8 @@ def test_without_arguments_it_lists_what_can_be_run(tmp_path):
     (["experiment=bench_kernels", "task.threads=40000"], "task.threads: 40000 threads: give at most"),
     (["experiment=collect_spade", "timing.rounds=0"], "rounds 0, repetitions 1, retakes 0: at least 1, 1 and 0"),
 ])
-def test_user_errors_are_one_line(tmp_path, arguments, message):
-    shown = run(*arguments, folder=tmp_path)
+def test_user_errors_are_one_line(tmp_path, run_command, arguments, message):
+    shown = run(*arguments, folder=tmp_path, command=run_command)
     assert shown.returncode == 1
     assert "Traceback" not in shown.stderr + shown.stdout
     first = shown.stderr.splitlines()[0]
@@ -49,10 +51,10 @@ def test_user_errors_are_one_line(tmp_path, arguments, message):
 
 
 @pytest.fixture(scope="module")
-def refused(tmp_path_factory) -> Path:
+def refused(tmp_path_factory, run_command) -> Path:
     """Outputs of a run that ended with a user error."""
     folder = tmp_path_factory.mktemp("refused")
-    run("experiment=collect_spade", "task.shard=9/4", folder=folder)
+    run("experiment=collect_spade", "task.shard=9/4", folder=folder, command=run_command)
     return folder / "outputs"
 
 
@@ -69,8 +71,8 @@ def test_failure_of_a_run_is_a_line_of_the_ledger(refused):
     assert (refused / line["folder"] / "run.log").exists()
 
 
-def test_debug_shows_it(tmp_path):
-    shown = run("experiment=collect_spade", "task.shard=9/4", "debug=true", folder=tmp_path)
+def test_debug_shows_it(tmp_path, run_command):
+    shown = run("experiment=collect_spade", "task.shard=9/4", "debug=true", folder=tmp_path, command=run_command)
     assert "Traceback" in shown.stderr
 
 
@@ -95,6 +97,6 @@ def test_package_imports_fast_and_without_torch():
 
 def test_listing_takes_less_than_a_second_of_processor_time(tmp_path):
     before = os.times()
-    run(folder=tmp_path)
+    run(folder=tmp_path, command=COLD)
     after = os.times()
     assert after.children_user - before.children_user + after.children_system - before.children_system < 1.0

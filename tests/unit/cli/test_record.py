@@ -1,11 +1,13 @@
 """What a run leaves behind."""
 
 import json
+import os
 import subprocess
 
 import pytest
 
 from sparloom import cli
+from sparloom.cli import record
 from sparloom.files import check_sum
 
 
@@ -94,3 +96,12 @@ def test_what_cannot_be_written_is_known_before_the_run(tmp_path, blocked):
         place.write_text("")
     with pytest.raises(OSError, match=blocked):
         begun(tmp_path)
+
+
+@pytest.mark.parametrize(("given", "threads"), [
+    ("3", 3), ("4,2", 4), (" 5 ", 5), ("0", None), ("-1", None), ("abc", None), ("1.5", None), ("", None), (",", None),
+    ("9" * 30, None), ("\u0663", None)])
+def test_threads_are_those_that_openmp_takes(monkeypatch, tmp_path, given, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    monkeypatch.setattr(record, "revision", lambda root: None)
+    assert record.environment(tmp_path, 0)["threads"] == (threads or len(os.sched_getaffinity(0)))

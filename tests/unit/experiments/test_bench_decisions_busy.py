@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 
 from sparloom.experiments import BusyCase
-from sparloom.experiments import bench_decisions_busy as bench
-from sparloom.tuning import load
-from sparloom.tuning.load import NoLoad
+from sparloom.experiments.autosage import bench_decisions_busy as bench
+from sparloom.tuning import NoLoad
 
 SMALL = ("task.rows=[2000]", "task.degrees=[10]", "task.widths=[8,16]", "task.threads=1", "task.pairs=2")
 
@@ -46,7 +45,7 @@ def test_what_is_decided_on_a_busy_machine_is_no_decision(build, here, monkeypat
     task = build("bench_decisions_busy", *SMALL, folder=tmp_path)
     case = BusyCase(deciding=2, busy=3)
     for machine, kept in ((NoLoad, True), (Waiting, False)):
-        monkeypatch.setattr(load, "ProcessLoad", machine)
+        monkeypatch.setattr("sparloom.tuning.machine.ProcessLoad", machine)
         rows = task.score("beside", case)
         assert [(row["rows"], row["degree"], row["width"]) for row in rows] == [(2000, 10, 8), (2000, 10, 16)]
         assert [bool(row["kept"]) for row in rows] == [kept, kept]

@@ -1,10 +1,11 @@
 """Input-aware operations beside their peers, on tiny cases: what is written, and that a killed run goes on."""
 
+import gc
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,20 +13,19 @@ import pytest
 import torch
 from kept_files import kept_files, text_of
 
+from sparloom.baselines import SPARSE_PEERS, gathered_bytes
 from sparloom.errors import Unsupported
-from sparloom.experiments import BenchDispatch, DecisionWay, bench_dispatch, dispatch_score, sage_training
-from sparloom.experiments.dispatch_cases import DispatchCase
-from sparloom.experiments.known_rows import KnownRows
-from sparloom.experiments.own_calls import OwnCall, check_own
-from sparloom.experiments.peak_memory import peak_bytes
-from sparloom.experiments.side_by_side import side_by_side
-from sparloom.experiments.sparse_peers import SPARSE_PEERS, gathered_bytes
+from sparloom.experiments import BenchDispatch, PolicyVariant
+from sparloom.experiments.autosage import BoundMethod, DispatchCase, ReferenceRows, bench_dispatch, check_own
+from sparloom.experiments.autosage import cpu_cases as dispatch_score
+from sparloom.experiments.autosage import graph_training as sage_training
+from sparloom.experiments.harness import peak_bytes, side_by_side
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, CsrAttention, SpMM, assert_rows_close
 from sparloom.platforms import CpuKernels
 from sparloom.report import MAKING, decision_regret, dispatch_metrics
 from sparloom.sparse import Pattern, SparseMatrix, SyntheticCorpus
-from sparloom.tuning.sparse import CpuPlace, CsrDecider, CsrPolicy
+from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
@@ -88,11 +88,18 @@ def test_a_peak_is_what_a_call_takes():
     assert 30e6 < peak_bytes(lambda: np.ones(40 << 20, np.uint8)) < 60e6
 
 
+def test_objects_that_are_frozen_stay_so_while_a_peak_is_taken():
+    gc.freeze()
+    before = gc.get_freeze_count()
+    peak_bytes(lambda: None)
+    assert gc.get_freeze_count() >= before
+
+
 def test_a_peak_is_the_same_where_freed_memory_is_kept():
     script = """
 import numpy as np
 from sparloom.models import retain_memory
-from sparloom.experiments.peak_memory import peak_bytes
+from sparloom.experiments.harness.timing import peak_bytes
 assert retain_memory()
 for _ in range(3):
     np.ones(80 << 20, np.uint8)
@@ -118,9 +125,10 @@ def bench(tmp_path, **changes) -> BenchDispatch:
         "corpus": SyntheticCorpus([200], 1, 0, ["uniform", "hub_rows", "nearest"]), "count": 2,
         "ops": {op: [8] for op in ("spmm", "sddmm", "attention")}, "heads": 2, "explored": 1, "explored_widths": [8],
         "repeats": 2,
-        "ways": {"full": DecisionWay(CsrPolicy(calibrate="full")), "all": DecisionWay(policy, "all"),
-                 "trees": DecisionWay(policy, "trees", ["nowhere"])}, "policy": policy, "timing": TIMING, "threads": 1,
-        "memory_bytes": 1e9, "journals": str(tmp_path / "journals"), "seed": 0}
+        "ways": {"full": PolicyVariant(CsrPolicy(calibrate="full")), "all": PolicyVariant(policy, "all"),
+                 "trees": PolicyVariant(policy, "trees", ["nowhere"])},
+        "policy": policy, "timing": TIMING, "threads": 1, "memory_bytes": 1e9,
+        "journals": str(tmp_path / "journals"), "seed": 0}
     return BenchDispatch(**settings | changes)
 
 
@@ -198,20 +206,20 @@ def test_calls_are_made_until_it_is_decided_and_the_cost_is_what_programs_that_k
     assert row["origin"] == "measured"
     assert row["calls"] == row["decision_executions"] > 3
     assert len(races) == 1  # the programs after the first one find the decision
-    (found,) = kept_files(tmp_path / "plans", "schedule")
+    (found,) = kept_files(tmp_path / "plans", "csr")
     assert row["choice"] in text_of(found)
 
 
 def test_a_wrong_method_of_ours_ends_the_run(tmp_path, monkeypatch):
     operands = OPS["spmm"].operands(ones(), 8, seed=0)
-    known = KnownRows(OPS["spmm"], operands, CpuPlace(1))
+    known = ReferenceRows(OPS["spmm"], operands, CpuBackend(1))
     right = OPS["spmm"].oracle(operands).astype(np.float32)
     out = np.zeros_like(right)
-    check_own({"new": OwnCall(right.copy), "into": OwnCall(lambda: out.__setitem__(..., right), out)}, known)
+    check_own({"new": BoundMethod(right.copy), "into": BoundMethod(lambda: out.__setitem__(..., right), out)}, known)
     with pytest.raises(AssertionError, match="idle is wrong: infinite or NaN"):
-        check_own({"idle": OwnCall(lambda: out, out)}, known)
+        check_own({"idle": BoundMethod(lambda: out, out)}, known)
     with pytest.raises(AssertionError, match="kernel is wrong: element"):
-        check_own({"kernel": OwnCall(lambda: right + np.float32(1e-3))}, known)
+        check_own({"kernel": BoundMethod(lambda: right + np.float32(1e-3))}, known)
 
     case, bench_of = DispatchCase("spmm", "a", 8), scoring(tmp_path)
     bench_of.decide(case, ones())
@@ -239,17 +247,17 @@ def test_what_gathering_holds_at_once_is_counted():
     assert held == pytest.approx(gathered_bytes(operands), rel=0.2)
 
 
-def test_only_peers_far_slower_than_the_fastest_peer_are_not_timed_in_turn():
+def test_only_peers_far_slower_than_the_fastest_peer_are_not_timed_in_turn(monkeypatch):
     calls, spent = {"own": 0, "fast": 0, "near": 0, "slow": 0, "late": 0}, {"fast": 2e-3, "near": 6e-3, "slow": 0.1}
+    now = [0.0]
+    monkeypatch.setattr("sparloom.experiments.harness.timing.time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def call(name):
         def run():
             calls[name] += 1
             if name == "late":
                 raise RuntimeError("out of memory")
-            end = time.perf_counter() + spent.get(name, 0)
-            while time.perf_counter() < end:
-                pass
+            now[0] += spent.get(name, 0)
         return run
 
     failed = {}
@@ -257,7 +265,7 @@ def test_only_peers_far_slower_than_the_fastest_peer_are_not_timed_in_turn():
                          replace(TIMING, slow_factor=6.0), threads=1)
     assert {name: len(each.seconds) for name, each in taken.items()} == {"own": 2, "near": 2, "fast": 2, "slow": 1}
     assert calls["slow"] == 2
-    assert taken["slow"].seconds[0] == pytest.approx(0.1, rel=0.5)
+    assert taken["slow"].seconds[0] == pytest.approx(0.1)
     assert failed == {"late": "RuntimeError: out of memory"}
 
 

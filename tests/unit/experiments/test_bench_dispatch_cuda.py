@@ -10,22 +10,23 @@ import pytest
 from emulated_gpu import SharedMemory, WallClock
 
 from sparloom.errors import Unsupported
-from sparloom.experiments import BenchDispatchCuda, bench_dispatch_cuda, dispatch_device
-from sparloom.experiments.device_peers import SPARSE_DEVICE_PEERS
-from sparloom.experiments.dispatch_device import DeviceDispatchBench
+from sparloom.experiments import BenchDispatchCuda
+from sparloom.experiments.autosage import SPARSE_DEVICE_PEERS, DeviceDispatchBench
+from sparloom.experiments.autosage import bench_dispatch as bench_dispatch_cuda
+from sparloom.experiments.autosage import cuda_cases as dispatch_device
 from sparloom.measure import TimingProtocol
 from sparloom.nn import CUDA_SPARSE_LIBRARIES, tensor_place
 from sparloom.nn.tensor_place import CudaTensors
 from sparloom.report import device_dispatch_metrics
 from sparloom.sparse import AutosageCorpus
-from sparloom.tuning import Effort, Race
-from sparloom.tuning.sparse import CsrPolicy, CudaPlace, cuda_rates, decide
-from sparloom.tuning.sparse.cuda_rates import CudaRates
+from sparloom.tuning import MeasurementBudget, Race
+from sparloom.tuning.sparse import CsrPolicy, CudaBackend, cuda, tuner
+from sparloom.tuning.sparse.cuda import CudaRates
 
 pytestmark = [pytest.mark.cc, pytest.mark.filterwarnings("ignore:Sparse")]
 TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
                         retakes=0, seed=0)
-POLICY = CsrPolicy(least_nonzeros=100, runs=1e9, least_seconds=0.0, effort=Effort(
+POLICY = CsrPolicy(least_nonzeros=100, runs=1e9, least_seconds=0.0, effort=MeasurementBudget(
     candidates=3, repetitions=1, pairs=(2, 2), executions=30, seconds=60.0, short_seconds=0.0))
 THERE = {"spmm": ("torch_mm",), "sddmm": ("torch_sampled_addmm", "torch_gather"), "attention": ("composed", "gathered")}
 
@@ -45,11 +46,11 @@ def _without_cupy(tmp_path_factory):
     there = {op: {name: library for name, library in libraries.items() if not name.startswith("cusparse")}
              for op, libraries in CUDA_SPARSE_LIBRARIES.items()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decide, "race", lambda calls, **_: Race(
+        patch.setattr(tuner, "race", lambda calls, **_: Race(
             tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))
-        patch.setattr(decide, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
+        patch.setattr(tuner, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
         patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(cuda_rates, "measure_cuda_rates", lambda gpu: CudaRates.of_data_sheet(gpu.device))  # slow here
+        patch.setattr(cuda, "measure_cuda_rates", lambda gpu: CudaRates.of_data_sheet(gpu.device))  # slow here
         patch.setattr(dispatch_device, "SHORT", np.inf)
         patch.setattr(dispatch_device, "CALLS", 2)
         for module in (bench_dispatch_cuda, tensor_place):
@@ -151,7 +152,7 @@ def test_a_wrong_result_of_ours_leaves_the_case_out(gpu, tmp_path, monkeypatch, 
 @pytest.mark.parametrize("op", ["sage_training", "sage_steps"])
 def test_training_of_graphsage_is_timed_beside_pytorch_geometric(gpu, tmp_path, monkeypatch, op):
     pytest.importorskip("torch_geometric", reason="torch_geometric is not installed")
-    where, launched = CudaPlace(gpu), gpu.launched
+    where, launched = CudaBackend(gpu), gpu.launched
     monkeypatch.setattr("sparloom.nn.known_patterns.tensors_on", lambda device: CudaTensors(device, where, lambda: 0))
     metrics = bench(tmp_path, gpu, ops={op: [8]}, policy=None).run(tmp_path)
     assert metrics[f"{op}/over_best"] > 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from small import SMALL
 
-from sparloom.experiments.bench_featurizer import patterns, shares
+from sparloom.experiments.cognate import patterns, shares
 
 GENERATED = ("banded", "scattered", "power")
 

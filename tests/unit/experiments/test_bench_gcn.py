@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from sparloom.experiments import BenchGcn, CheckGcn
-from sparloom.experiments.gcn_graphs import GraphChoice
-from sparloom.experiments.gcn_training import Classification, Trainee
+from sparloom.experiments.autosage import Classification, GraphChoice, Trainee
 from sparloom.nn import GCNConv
 from sparloom.sparse import SyntheticCorpus
 

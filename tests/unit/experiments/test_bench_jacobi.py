@@ -9,7 +9,7 @@ import pytest
 
 from sparloom import files
 from sparloom.errors import Unsupported
-from sparloom.experiments.jacobi_cases import dominant, jacobi_set, system
+from sparloom.experiments.fusion import dominant, jacobi_set, system
 from sparloom.measure import geomean
 from sparloom.sparse import AnchorCorpus, Pattern, SparseMatrix, SuiteSparseCorpus, write_matrix
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom.experiments.bench_kernels import kernel_metrics
+from sparloom.experiments.fusion import kernel_metrics
 
 
 def test_small_anchors_give_a_ratio_for_every_peer(build, tmp_path, capsys):

@@ -1,22 +1,18 @@
 """Ragged programs beside their peers, on tiny cases: what is written, and that a killed run goes on."""
 
 import json
-import time
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from kernel_cache import beside_kernels
 
+from sparloom.baselines import RAGGED_PEERS, PackedInputs, Peer, attention_module, micro_batch_peers, padded
 from sparloom.errors import Unsupported
-from sparloom.experiments import BenchRagged, bench_ragged
-from sparloom.experiments.encoder_peers import RAGGED_PEERS, micro_batch_peers
-from sparloom.experiments.packed_inputs import PackedInputs, attention_module
-from sparloom.experiments.padded_peers import padded
-from sparloom.experiments.peer import Peer
-from sparloom.experiments.ragged_peers import prepare_peers
-from sparloom.experiments.ragged_products import ProductSizes, triangular_methods
+from sparloom.experiments import BenchRagged
+from sparloom.experiments.cora import ProductSizes, bench_ragged, prepare_peers, triangular_methods
 from sparloom.measure import TimingProtocol
 from sparloom.ragged import LengthCorpus
 from sparloom.report import ragged_metrics
@@ -30,7 +26,7 @@ TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitio
 def _own_cache(tmp_path_factory):
     before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("SPARLOOM_CACHE", str(beside_kernels(tmp_path_factory.mktemp("cache"))))
         yield
     torch.set_num_threads(before)
 
@@ -119,10 +115,11 @@ def test_of_a_group_the_fastest_form_takes_part():
     assert set(found.left_out) < {f"micro_batches {form}" for form in forms}
 
 
-def test_nobody_is_far_behind_a_group_apart():
+def test_nobody_is_far_behind_a_group_apart(monkeypatch):
     inputs = PackedInputs.drawn(attention_module(16, 2, seed=0), [5, 2, 3], seed=0)
-    right = padded(inputs)
-    groups = {name: {name: partial(delayed, right, seconds)}
+    right, clock = padded(inputs), Clock()
+    monkeypatch.setattr("sparloom.experiments.cora.modules.time", clock)
+    groups = {name: {name: partial(delayed, right, clock, seconds)}
               for name, seconds in {"kept": 0.001, "public": 0.03, "slow": 0.3}.items()}
     assert list(prepare_peers(inputs, groups, always=()).chosen) == ["kept"]
     found = prepare_peers(inputs, groups, always=(), apart=("kept",))
@@ -131,16 +128,25 @@ def test_nobody_is_far_behind_a_group_apart():
     assert list(prepare_peers(inputs, groups, always=(), apart=("slow",)).chosen) == ["kept"]
 
 
-def delayed(peer: Peer, seconds: float, _) -> Peer:
+class Clock:
+    """A clock that stands still unless a peer runs."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def delayed(peer: Peer, clock: Clock, seconds: float, _) -> Peer:
     def run():
-        time.sleep(seconds)
+        clock.now += seconds
         return peer.run()
 
     return Peer(run, peer.unpack)
 
 
 def test_a_wrong_product_is_told(monkeypatch):
-    monkeypatch.setattr("sparloom.experiments.ragged_products.TOLERANCE", 0.0)
+    monkeypatch.setattr("sparloom.experiments.cora.products.TOLERANCE", 0.0)
     with pytest.raises(AssertionError, match="sparloom computes something else"):
         triangular_methods(20, threads=1, seed=0)
 

@@ -7,13 +7,20 @@ import pytest
 import torch
 from emulated_gpu import EmulatedGpu, WallClock
 
+from sparloom.baselines import (
+    DEVICE_PEERS,
+    PackedInputs,
+    attention_module,
+    encoder_layer,
+    padded,
+    reference,
+    sdpa,
+    varlen,
+)
 from sparloom.errors import Unsupported
-from sparloom.experiments import BenchRaggedCuda, bench_ragged_cuda
-from sparloom.experiments.encoder_peers import DEVICE_PEERS
-from sparloom.experiments.packed_inputs import PackedInputs, attention_module, encoder_layer, reference
-from sparloom.experiments.packed_peers import sdpa, varlen
-from sparloom.experiments.padded_peers import padded
-from sparloom.experiments.ragged_device import device_module
+from sparloom.experiments import BenchRaggedCuda
+from sparloom.experiments.cora import bench_ragged as bench_ragged_cuda
+from sparloom.experiments.cora import device_module
 from sparloom.measure import TimingProtocol
 from sparloom.ragged import LengthCorpus
 

@@ -6,17 +6,18 @@ import pytest
 import torch
 from rich.console import Console
 
-from sparloom.experiments import BenchRaggedSchedules, chosen_schedules
-from sparloom.experiments.packed_inputs import attention_module, encoder_layer
+from sparloom.baselines import attention_module, encoder_layer
+from sparloom.experiments import BenchRaggedSchedules
+from sparloom.experiments.cora import schedules as chosen_schedules
 from sparloom.measure import TimingProtocol
 from sparloom.ragged import PANEL, LengthCorpus
 from sparloom.report import schedule_metrics, schedule_tables
 from sparloom.space import EncoderSpace
-from sparloom.tuning import Effort, RaggedChoice, RaggedEffort, product_operators, token_operators
+from sparloom.tuning import MeasurementBudget, RaggedBudget, RaggedChoice, product_operators, token_operators
 
 TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
                         retakes=0, seed=0)
-QUICK = RaggedEffort(sample=1, proposed=1, race=Effort(repetitions=1, seconds=0.2, pairs=(2, 2)))
+QUICK = RaggedBudget(sample=1, proposed=1, race=MeasurementBudget(repetitions=1, seconds=0.2, pairs=(2, 2)))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -94,7 +95,7 @@ def test_a_chosen_module_computes_the_same(monkeypatch):
 
 @pytest.mark.cc
 def test_schedules_that_compute_different_things_are_told(monkeypatch):
-    monkeypatch.setattr("sparloom.experiments.ragged_products.TOLERANCE", 0.0)
+    monkeypatch.setattr("sparloom.experiments.cora.products.TOLERANCE", 0.0)
     with pytest.raises(AssertionError, match="chosen computes something else"):
         chosen_schedules.product_arms("trmm", 20, chosen, threads=1, seed=0)
 

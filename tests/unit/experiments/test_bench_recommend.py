@@ -9,7 +9,7 @@ from small import SMALL
 
 from sparloom import files
 from sparloom.data import TinySamples
-from sparloom.experiments.bench_recommend import quality, timings
+from sparloom.experiments.cognate import quality, timings
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
 
 COLUMNS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")

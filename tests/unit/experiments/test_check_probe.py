@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from sparloom.experiments import CheckProbe
-from sparloom.experiments.check_probe import SUBGRAPH_ROWS, _subgraph
+from sparloom.experiments.autosage import SUBGRAPH_ROWS
+from sparloom.experiments.autosage.kernel_choice import _subgraph
 from sparloom.measure import TimingProtocol
 from sparloom.sparse import Pattern, SyntheticCorpus
 from sparloom.tuning.sparse import CsrPolicy

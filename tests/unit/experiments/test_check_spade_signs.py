@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from sparloom.experiments.check_spade_signs import judged
+from sparloom.experiments.spade import judged
 
 
 def record(table, paper, ours, setting=""):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from sparloom.experiments import ChooseKernels
-from sparloom.experiments.dispatch_calls import OPS
+from sparloom.experiments.autosage import OPS
 from sparloom.measure import TimingProtocol
 from sparloom.platforms import CpuKernels
 from sparloom.report import portfolio_metrics

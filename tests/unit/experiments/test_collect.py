@@ -14,12 +14,12 @@ from toy import SIMULATED, ToyCorpus, ToyPlatform
 
 from sparloom.data import SampleTable
 from sparloom.experiments import Collect
-from sparloom.experiments.collect import FLUSH_SECONDS
-from sparloom.experiments.failures import failure_reasons
+from sparloom.experiments.cognate import FLUSH_SECONDS
+from sparloom.experiments.harness import failure_reasons
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import CsrAttention, SpMM
 from sparloom.platforms import CudaPlatform, NullPlatform
-from sparloom.platforms.cuda.attention import AttentionProgram
+from sparloom.platforms.cuda.sparse_kernels import AttentionProgram
 
 TABLE = Path("toy", "samples", "toy_spmm.parquet")
 
@@ -186,11 +186,13 @@ import sys
 from pathlib import Path
 sys.path[:0] = {here!r}
 from test_collect import collect
-from toy import ToyPlatform
+from toy import ToyPlatform, lines
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    collect(folder, jobs=int(sys.argv[2]), configs=20,
-            platforms=[ToyPlatform(calls=str(folder / "calls"), sleep_seconds={seconds}, kind={kind!r})]).run(folder)
+    calls = str(folder / "calls")
+    Path(calls + ".most").write_text(str(lines(calls) + 24))
+    platform = ToyPlatform(calls=calls, sleep_seconds={seconds}, kind={kind!r})
+    collect(folder, jobs=int(sys.argv[2]), configs=20, platforms=[platform]).run(folder)
 """
 
 
@@ -242,7 +244,7 @@ def _rows(folder: Path) -> int:
 
 def _wait_for_orphans(session: int) -> None:
     """Processes of a killed collector must end by themselves."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         alive = [pid for pid in os.listdir("/proc") if pid.isdigit() and _session(pid) == session]
         if not alive:

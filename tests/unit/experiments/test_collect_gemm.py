@@ -13,11 +13,11 @@ import pytest
 
 from sparloom.data import Journal, SampleTable
 from sparloom.experiments import CollectGemm
-from sparloom.experiments.processors import own_processor
+from sparloom.experiments.harness import own_processor
 from sparloom.measure import TimingProtocol
 from sparloom.ops import GemmShape, GemmShapes
 from sparloom.platforms import CpuKernels
-from sparloom.platforms.cpu_kernels.gemm import GemmKernels
+from sparloom.platforms.cpu_kernels.kernels import GemmKernels
 
 pytestmark = pytest.mark.cc
 

@@ -17,7 +17,7 @@ from small import SMALL
 
 from sparloom import cli
 from sparloom.experiments import Arm
-from sparloom.experiments.arm import ArmResult, refuse_unequal
+from sparloom.experiments.cognate import ArmResult, refuse_unequal
 from sparloom.report import read_compared, read_run
 
 ROOT = Path(__file__).parents[3]

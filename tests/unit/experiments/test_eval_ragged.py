@@ -6,11 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sparloom.experiments.ragged_costs import activation_rows, computation_rows
-from sparloom.experiments.ragged_hoisting import hoisting_arms
-from sparloom.experiments.ragged_preludes import prelude_arms, prelude_bytes
-from sparloom.experiments.ragged_splitting import splitting_arms
-from sparloom.experiments.ragged_storage import storage_arms, storage_bytes
+from sparloom.experiments.cora import (
+    activation_rows,
+    computation_rows,
+    hoisting_arms,
+    prelude_arms,
+    prelude_bytes,
+    splitting_arms,
+    storage_arms,
+    storage_bytes,
+)
 from sparloom.ragged import ATTENTION_LOOPS, ATTENTION_OPERATORS, LengthCorpus
 from sparloom.report import RAGGED_PARTS
 
@@ -120,15 +125,16 @@ def test_pointers_have_an_entry_for_every_row_of_every_head():
 
 @pytest.mark.cc
 def test_what_computes_something_else_is_not_timed(monkeypatch):
-    from sparloom.experiments import ragged_hoisting, ragged_splitting, ragged_storage
+    from sparloom.experiments.cora import operator_variants
 
     lengths = LengthCorpus(None, ["cola"], 0).load("cola").batches(2)[0]
-    monkeypatch.setattr(ragged_hoisting, "ORACLES", {"attnv": lambda weights, qkv: np.zeros((1, 4, 8, 64))})
+    monkeypatch.setattr(operator_variants, "ORACLES", {"attnv": lambda weights, qkv: np.zeros((1, 4, 8, 64))})
     with pytest.raises(AssertionError, match="elements differ"):
         hoisting_arms("attnv", batch=1, tokens=4, threads=1, seed=0)
-    monkeypatch.setattr(ragged_splitting, "ORACLES", {"qkt": lambda queries, keys: 1.1 * queries.swapaxes(0, 1) @ keys})
+    monkeypatch.setattr(operator_variants, "SPLITTING_ORACLES",
+                        {"qkt": lambda queries, keys: 1.1 * queries.swapaxes(0, 1) @ keys})
     with pytest.raises(AssertionError, match="elements differ"):
         splitting_arms("qkt", lengths, threads=1, seed=0)
-    monkeypatch.setattr(ragged_storage, "ORACLES", {"softmax": lambda scores: np.exp(scores)})
+    monkeypatch.setattr(operator_variants, "STORAGE_ORACLES", {"softmax": lambda scores: np.exp(scores)})
     with pytest.raises(AssertionError, match="elements differ"):
         storage_arms("softmax", lengths, threads=1, seed=0)

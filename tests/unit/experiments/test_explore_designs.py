@@ -6,7 +6,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from sparloom.experiments.design_seconds import DesignSeconds
+from sparloom.experiments.spade import DesignSeconds
 from sparloom.space import SpadeSpace
 from sparloom.sparse import Pattern
 

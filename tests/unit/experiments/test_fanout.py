@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from sparloom.experiments.fanout import run_jobs
+from sparloom.experiments.harness import run_jobs
 
 
 def double(number: int) -> tuple[int, int]:

@@ -6,13 +6,14 @@ import pytest
 from cuda_emulator import Emulator
 from small import SMALL
 
+from sparloom.baselines import cuda as sparse_vendor
 from sparloom.data import SampleTable
 from sparloom.errors import MissingArtifact, Unsupported
-from sparloom.experiments import Collect, PrepareInputs, sparse_vendor
+from sparloom.experiments import Collect, PrepareInputs
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SpMM
 from sparloom.platforms import CudaPlatform
-from sparloom.platforms.cuda.spmm import SpmmProgram
+from sparloom.platforms.cuda.sparse_kernels import SpmmProgram
 from sparloom.sparse import SyntheticCorpus
 
 WHOLE = (*SMALL, "samples.configs=324")  # every configuration of either space

@@ -4,7 +4,7 @@ import pytest
 from sparse_table import write_spmm_table
 
 from sparloom.data import StoredSamples
-from sparloom.experiments.study import Study
+from sparloom.experiments.cognate import EvaluationData
 from sparloom.ops import SDDMM, SpMM
 from sparloom.platforms import CpuKernels
 from sparloom.sparse import SyntheticCorpus
@@ -14,10 +14,10 @@ def test_labels_are_those_of_the_width(tmp_path):
     write_spmm_table(tmp_path, 4)
     samples = StoredSamples(data=str(tmp_path), folder="", corpus=SyntheticCorpus([10], 1, 0, ["uniform"]))
     for width, points in ((32, 72), (128, 90)):
-        labels = Study(CpuKernels(2, width), SpMM(), samples, "test").labels
+        labels = EvaluationData(CpuKernels(2, width), SpMM(), samples, "test").labels
         assert labels.groupby("matrix")["config"].nunique().unique().tolist() == [points]
     with pytest.raises(ValueError, match=r"no samples of spmm on cpu_kernels with 64 columns: .* width of 32, 128"):
-        _ = Study(CpuKernels(2, 64), SpMM(), samples, "test").labels
+        _ = EvaluationData(CpuKernels(2, 64), SpMM(), samples, "test").labels
 
 
 def test_the_bench_looks_where_models_are_written(build, tmp_path):

@@ -48,7 +48,7 @@ def test_source_network_votes(build, trained, tmp_path):
 
 
 def test_vote_of_the_source_needs_members_to_vote_with(build, tmp_path):
-    with pytest.raises(ValueError, match=r"this model has none: take model=sparloom, or task\.source_votes=0"):
+    with pytest.raises(ValueError, match=r"this model has none: take model=ensemble, or task\.source_votes=0"):
         build("fit_spade", "samples=tiny", "model=trees", folder=tmp_path).run(tmp_path)
 
 

@@ -12,7 +12,7 @@ from gemm_table import drawn_shapes, write_gemm_table
 from sparse_table import patterns, write_spmm_table
 
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.experiments.tree_subject import sparse_subject
+from sparloom.experiments.trees import sparse_subject
 from sparloom.models import KernelCosts
 from sparloom.models.performance import GEMM_FEATURES, SPMM_FEATURES, load_interval, load_performance
 from sparloom.ops import SpMM
@@ -226,3 +226,13 @@ def test_models_of_fewer_roles_lie_beside_those_of_all(build, sparse_fitted, tmp
     assert {split[name] for name in unseen} == {"train"}
     assert load_performance(usual).folds == before
     assert task.models.find(task.sparse_platform, SpMM(), task.samples) == usual.parent
+
+
+def test_a_width_without_samples_is_refused_before_anything_is_trained(build, tmp_path):
+    write_gemm_table(tmp_path / "data", drawn_shapes(10), step=200)
+    write_spmm_table(tmp_path / "data", 4)
+    task = build("fit_trees", *SPARSE, "width=48", folder=tmp_path)
+    with pytest.raises(ValueError, match="no samples of spmm on cpu_kernels with 48 columns: give the platform a width "
+                                         "of 32, 128, or collect them"):
+        task.run(tmp_path)
+    assert not (tmp_path / "artifacts").exists()

@@ -4,12 +4,21 @@ import numpy as np
 import pytest
 
 from sparloom.errors import Unsupported
-from sparloom.experiments.fusion_cases import METHODS, Block, Case, cases, fusion_set
-from sparloom.experiments.fusion_methods import Methods, reuse
-from sparloom.experiments.fusion_score import Bench, decide, score
-from sparloom.experiments.pair_check import PairCheck
+from sparloom.experiments.fusion import (
+    METHODS,
+    Bench,
+    Block,
+    Case,
+    Methods,
+    PairCheck,
+    cases,
+    decide,
+    fusion_set,
+    reuse,
+    score,
+)
 from sparloom.fusion import schedule_tiles, spmm_spmm_loops
-from sparloom.fusion.loops import Reads
+from sparloom.fusion.schedule import Reads
 from sparloom.measure import TimingProtocol
 from sparloom.ops import GemmSpmm, SpmmGemm, SpmmSpmm
 from sparloom.sparse import AnchorCorpus, MatrixEntry, Pattern, SparseMatrix, row_bin
@@ -175,7 +184,7 @@ def test_an_unknown_method_is_refused():
 
 
 def test_mkl_may_be_absent(monkeypatch):
-    from sparloom.experiments import mkl
+    from sparloom.baselines import mkl
 
     monkeypatch.setenv("MKL_RT", "/nowhere/libmkl_rt.so")
     mkl._library.cache_clear()

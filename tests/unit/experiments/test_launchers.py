@@ -18,18 +18,22 @@ from sparloom.report import read_runs
 ROOT = Path(__file__).parents[3]
 
 
-def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
-    process = start(*arguments, folder=folder)
-    output, errors = process.communicate(timeout=600)
-    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+def environment(folder: Path) -> dict[str, str]:
+    settings = {f"SPARLOOM_{name}": str(folder / name.lower()) for name in ("ARTIFACTS", "OUTPUTS", "DATA")}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", **settings}
+
+
+@pytest.fixture
+def run(run_command):
+    """Start run.py in a folder and wait for its end."""
+    return lambda *arguments, folder: subprocess.run([*run_command, *arguments], capture_output=True, text=True,
+                                                     cwd=folder, env=environment(folder), timeout=600, check=False)
 
 
 def start(*arguments: str, folder: Path) -> subprocess.Popen:
-    settings = {f"SPARLOOM_{name}": str(folder / name.lower()) for name in ("ARTIFACTS", "OUTPUTS", "DATA")}
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "run.py"), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", **settings},
-        preexec_fn=heed_interrupts)
+    return subprocess.Popen([sys.executable, str(ROOT / "run.py"), *arguments], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, cwd=folder, env=environment(folder),
+                            preexec_fn=heed_interrupts)
 
 
 def heed_interrupts() -> None:
@@ -41,7 +45,7 @@ def heed_interrupts() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("launcher", "package"), [("local", "hydra_plugins.hydra_joblib_launcher"),
                                                    ("ray_local", "ray")])
-def test_shards_of_a_collection_run_under_a_launcher(tmp_path, launcher, package):
+def test_shards_of_a_collection_run_under_a_launcher(run, tmp_path, launcher, package):
     if find_spec(package) is None:
         pytest.skip(f"no {package}: it is in the extra scale")
     arguments = ("experiment=collect_spade", "corpus=tiny", "task.jobs=1")
@@ -59,7 +63,7 @@ def test_shards_of_a_collection_run_under_a_launcher(tmp_path, launcher, package
 
 
 @pytest.mark.slow
-def test_what_is_missing_is_made_first_and_said(tmp_path):
+def test_what_is_missing_is_made_first_and_said(run, tmp_path):
     shown = run("experiment=finetune_tiny", "encoder.epochs=20", "task.seeds=[0]", "source.orders=waco",
                 "model.net.featurizer.channels=[4,4,8,8,8,8,8,8,8,8,8,8]",
                 "hydra.run.dir='outputs/finetune_tiny/run[1]'", folder=tmp_path)
@@ -77,14 +81,14 @@ def test_what_is_missing_is_made_first_and_said(tmp_path):
 
 
 @pytest.mark.slow
-def test_without_preparing_the_error_stays(tmp_path):
+def test_without_preparing_the_error_stays(run, tmp_path):
     shown = run("experiment=finetune_tiny", "prepare=false", folder=tmp_path)
     assert shown.returncode == 1
     assert "experiment=autoencode_spade op=spmm" in shown.stderr.splitlines()[0]
 
 
 @pytest.mark.slow
-def test_sweep_ends_trainings_that_its_pruner_gives_up(tmp_path):
+def test_sweep_ends_trainings_that_its_pruner_gives_up(run, tmp_path):
     pytest.importorskip("optuna", reason="Optuna is in the extra scale")
     pruner = ("hydra.sweeper.pruner._target_=optuna.pruners.ThresholdPruner",
               "+hydra.sweeper.pruner.lower=2",  # no accuracy is above 1

@@ -19,12 +19,12 @@ CURVES = {f"{stage}/{name}" for stage in ("train", "validation") for name in ("p
 KEY = "0123456789" * 4
 
 
-def pretrain(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+def pretrain(command: list[str], folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     """Pre-train a small network for two epochs."""
     settings = {f"SPARLOOM_{name}": str(folder / name.lower()) for name in ("ARTIFACTS", "OUTPUTS", "DATA")}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     return subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), "experiment=pretrain_cpu", "samples=tiny", "trainer=smoke",
+        [*command, "experiment=pretrain_cpu", "samples=tiny", "trainer=smoke",
          "encoder.epochs=20", "model.net.featurizer.channels=[4,4,8,8,8,8,8,8,8,8,8,8]", "hydra.run.dir=run",
          *arguments],
         capture_output=True, text=True, cwd=folder, timeout=600, stdin=subprocess.DEVNULL,
@@ -59,9 +59,9 @@ def same(rows: list[dict[str, float]], curves: dict[str, list[float]]) -> None:
         assert [row[name] for row in rows if name in row] == pytest.approx(values), name
 
 
-def test_tensorboard_gets_curves_and_metrics(tmp_path):
+def test_tensorboard_gets_curves_and_metrics(run_command, tmp_path):
     needs("tensorboard")
-    done = pretrain(tmp_path, "logger=tensorboard")
+    done = pretrain(run_command, tmp_path, "logger=tensorboard")
     assert done.returncode == 0, done.stderr
     scalars = read("event_files.py", tmp_path / "run")
     curves, metrics = expected(tmp_path)
@@ -71,10 +71,10 @@ def test_tensorboard_gets_curves_and_metrics(tmp_path):
         name: pytest.approx([value], rel=1e-6) for name, value in metrics.items()}
 
 
-def test_wandb_offline_needs_no_account_and_no_network(tmp_path):
+def test_wandb_offline_needs_no_account_and_no_network(run_command, tmp_path):
     needs("wandb")
     with wandb_server() as server:
-        done = pretrain(tmp_path, "logger=wandb", WANDB_BASE_URL=server.address)
+        done = pretrain(run_command, tmp_path, "logger=wandb", WANDB_BASE_URL=server.address)
         assert done.returncode == 0, done.stderr
         assert server.requests == 0
     curves, metrics = expected(tmp_path)
@@ -85,10 +85,10 @@ def test_wandb_offline_needs_no_account_and_no_network(tmp_path):
     assert {name: row[name] for name in metrics} == metrics
 
 
-def test_wandb_online_sends_everything_with_the_key(tmp_path):
+def test_wandb_online_sends_everything_with_the_key(run_command, tmp_path):
     needs("wandb")
     with wandb_server() as server:
-        done = pretrain(tmp_path, "logger=wandb", "logger.offline=false", "logger.project=looms",
+        done = pretrain(run_command, tmp_path, "logger=wandb", "logger.offline=false", "logger.project=looms",
                         WANDB_BASE_URL=server.address, WANDB_API_KEY=KEY)
         assert done.returncode == 0, done.stderr
     assert server.keys == {KEY}
@@ -107,10 +107,11 @@ def test_wandb_online_sends_everything_with_the_key(tmp_path):
     ({"WANDB_API_KEY": "short"}, "Weights & Biases refuses the key: WANDB_API_KEY invalid: API key must have"),
     ({"WANDB_API_KEY": WandbServer.refused}, "Weights & Biases refuses the key: "),
 ])
-def test_wandb_online_without_a_good_key_ends_before_anything_runs(tmp_path, key, message):
+def test_wandb_online_without_a_good_key_ends_before_anything_runs(run_command, tmp_path, key, message):
     needs("wandb")
     with wandb_server() as server:
-        done = pretrain(tmp_path, "logger=wandb", "logger.offline=false", WANDB_BASE_URL=server.address, **key)
+        done = pretrain(run_command, tmp_path, "logger=wandb", "logger.offline=false",
+                        WANDB_BASE_URL=server.address, **key)
     assert done.returncode == 1
     assert f"error: {message}" in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
@@ -125,7 +126,7 @@ def test_missing_package_is_told_before_anything_runs(tmp_path, logger, package)
         "import importlib.util as util\nfind = util.find_spec\n"
         f"util.find_spec = lambda name, *more: None if name == {package!r} else find(name, *more)\n")
     path = os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")])
-    done = pretrain(tmp_path, f"logger={logger}", PYTHONPATH=path)
+    done = pretrain([sys.executable, str(ROOT / "run.py")], tmp_path, f"logger={logger}", PYTHONPATH=path)
     assert done.returncode == 1
     assert f"error: logger={logger} needs the package {package}: pip install -e .[track]" in done.stderr
     assert not (tmp_path / "artifacts").exists()

@@ -9,12 +9,20 @@ import pytest
 from kept_files import kept_files
 
 from sparloom.fusion import Variant
-from sparloom.tuning import Decision, PairChoice, PlanCache, PlanKey
-from sparloom.tuning.plan_key import kernels_digest, machine_digest
+from sparloom.tuning import (
+    FUSED_SOURCES,
+    Decision,
+    FusionConfig,
+    PlanCache,
+    PlanKey,
+    kernels_digest,
+    machine_digest,
+    put_pair,
+)
 
 KEY = PlanKey("gemm_spmm", "", "a" * 64, "", inner=32, width=64, dtype="float32", threads=2, fuse="auto",
-              machine=machine_digest(), kernels=kernels_digest())
-CHOICE = PairChoice(True, 8192, 16 << 20, "partition", Variant(local=True, prefetch_bytes=4096), 2)
+              machine=machine_digest(), kernels=kernels_digest(FUSED_SOURCES))
+CHOICE = FusionConfig(True, 8192, 16 << 20, "partition", Variant(local=True, prefetch_bytes=4096), 2)
 DECISION = Decision("measured", "fastest of [2]")
 
 
@@ -26,7 +34,7 @@ def kept(tmp_path):
     for name, key in (("new", KEY), ("old", replace(KEY, width=32)), ("foreign", replace(KEY, machine="b" * 64)),
                       ("damaged", replace(KEY, width=16))):
         before = kept_files(folder)
-        PlanCache(folder).keep(key, CHOICE, DECISION)
+        put_pair(PlanCache(folder), key, CHOICE, DECISION)
         (names[name],) = set(kept_files(folder)) - set(before)
     os.utime(names["old"], (time.time() - 40 * 86400,) * 2)
     names["damaged"].write_bytes(b"")

@@ -7,7 +7,7 @@ import pytest
 from small import SMALL
 
 from sparloom.errors import MissingArtifact, Unsupported
-from sparloom.experiments.recommend_shape import _read as read_shape
+from sparloom.experiments.cognate import read_shape
 from sparloom.models import MatrixView, Network
 from sparloom.ops import GemmShape
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix

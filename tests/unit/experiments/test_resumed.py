@@ -8,11 +8,11 @@ import pytest
 from toy import SIMULATED, ToyCorpus, ToyPlatform
 
 from sparloom.data import Conditions, Journal, SampleTable
-from sparloom.data.conditions import conditions_entry
+from sparloom.data.sample import conditions_entry
 from sparloom.errors import SchemaError
-from sparloom.experiments import Collect, CollectGemm, case_journal
-from sparloom.experiments.case_journal import CaseJournal, journal_folder
-from sparloom.experiments.resumed import check_samples, conditions_of, identities_of
+from sparloom.experiments import Collect, CollectGemm
+from sparloom.experiments.harness import CaseJournal, check_samples, conditions_of, identities_of, journal_folder
+from sparloom.experiments.harness import journal as case_journal
 from sparloom.ops import CsrAttention, GemmShapes, SpMM
 from sparloom.platforms import CpuKernels, NullPlatform, SpadePlatform
 from sparloom.platforms.spade import Machine

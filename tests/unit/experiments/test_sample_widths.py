@@ -3,7 +3,7 @@
 import pytest
 
 from sparloom.data import Sample, SampleTable
-from sparloom.experiments.labels import samples_of
+from sparloom.experiments.harness import samples_of
 from sparloom.ops import SDDMM, SpMM
 
 TASKS = {

@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from sparloom.data import MatrixInputs, Sample, SampleTable, Split, read_statistics
-from sparloom.experiments.audit_labels import audit
-from sparloom.experiments.summarise_samples import describe_optimum, knob_effects
+from sparloom.experiments.cognate import audit, describe_optimum, knob_effects
 
 
 def test_inputs_statistics_and_split_cover_the_corpus(build, tmp_path):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from emulated_gpu import SharedMemory
 
-from sparloom.experiments import sparse_vendor
-from sparloom.experiments.sparse_vendor import sparse_vendors
+from sparloom.baselines import cuda as sparse_vendor
+from sparloom.baselines import sparse_vendors
 from sparloom.ops import SDDMM, CsrAttention, SpMM, assert_close
 from sparloom.platforms import CudaPlatform
-from sparloom.platforms.cuda.family import Placed
+from sparloom.platforms.cuda.operands import Placed
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # torch says that they are in beta

@@ -23,7 +23,8 @@ class ToyPlatform:
     """Times grow with the place of a configuration in its space.
 
     Args:
-        calls: file that gets a line for every measured sample, or "".
+        calls: file that gets a line for every measured sample, or "". Where there is a file of this name and `.most`,
+            it holds how many lines there may be: who would add another one waits until its process is killed.
         fails: substring of the keys that fail.
     """
 
@@ -43,6 +44,8 @@ class ToyPlatform:
         for config in configs:
             time.sleep(self.sleep_seconds)
             if self.calls:
+                while lines(self.calls) >= most_lines(self.calls):
+                    time.sleep(0.01)
                 with Path(self.calls).open("a") as file:
                     file.write(f"{config.key}\n")
                     file.flush()
@@ -51,6 +54,17 @@ class ToyPlatform:
                 yield config, 0, Measurement.failed("does not fit", self.kind)
             else:
                 yield config, 0, Measurement((1e-3 * (1 + len(config.key)),), self.kind)
+
+
+def lines(path: str) -> int:
+    """Count the lines of a file, which need not be there."""
+    return Path(path).read_bytes().count(b"\n") if Path(path).exists() else 0
+
+
+def most_lines(path: str) -> float:
+    """Read how many lines a file may have."""
+    limit = Path(f"{path}.most")
+    return int(limit.read_text()) if limit.exists() else NEVER
 
 
 class ToyCorpus:

@@ -1,17 +1,32 @@
 """How fused functions are called: operands, types, schedules found again."""
 
 import gc
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import numba
 import numpy as np
 import pytest
 import scipy.sparse
 from fused_cases import CASES, operands
 from interpreted import InterpretedLibrary
+from numba.core.compiler_lock import global_compiler_lock
 
-from sparloom.fusion import Budget, Csr, fprange, fuse
+from sparloom.fusion import Budget, Csr, decorator, fprange, fuse
+from sparloom.fusion.frontend import read_program
 from sparloom.sparse import Pattern, SparseMatrix
 
 BUDGET = Budget(threads=2, cache_bytes=1 << 16, ct_size=4)
+
+
+SUM = """
+def total(x):
+    found = 0.0
+    for i in range(len(x)):
+        found += x[i] * {factor}
+    return found
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -121,3 +136,62 @@ def test_the_undecorated_function_is_kept(gemm_spmm):
     assert gemm_spmm.__name__ == "gemm_spmm"
     assert gemm_spmm.__wrapped__ is CASES["gemm_spmm"][0]
     assert isinstance(_arguments()[0], Csr)
+
+
+def _compiled_by_numba(factor):
+    made = {}
+    exec(SUM.format(factor=factor), made)
+    return numba.njit(made["total"])(np.ones(3))
+
+
+def test_functions_are_compiled_from_several_threads_beside_those_of_numba(monkeypatch):
+    """All enter at once, threads change after every few instructions, and each function is read only once."""
+    interval, together, read = sys.getswitchinterval(), threading.Barrier(4), []
+    monkeypatch.setattr(decorator, "read_program", lambda *given: read.append(given[0]) or read_program(*given))
+    shared, arguments = fuse(CASES["gemm_spmm"][0], budget=BUDGET, bodies="generated"), _arguments()
+    expected = CASES["gemm_spmm"][0](*arguments)
+
+    def call(number):
+        together.wait(60)
+        if number == 3:
+            assert [_compiled_by_numba(factor) for factor in (1, 2)] == [3, 6]
+            return
+        own = fuse(CASES["gemm_spmm"][0], budget=BUDGET, bodies="generated")
+        for function in (shared, own):
+            np.testing.assert_allclose(function(*arguments), expected, rtol=1e-4, atol=1e-5)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(call, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(read) == 4, "once for what is shared, once for each other"
+
+
+def test_a_function_is_read_under_the_lock_of_numba(monkeypatch):
+    held = []
+    monkeypatch.setattr(decorator, "read_program", lambda *given: held.append(global_compiler_lock.is_locked())
+                        or read_program(*given))
+    fuse(CASES["gemm_spmm"][0], budget=BUDGET).source(*_arguments())
+    assert held == [True]
+    assert not global_compiler_lock.is_locked()
+
+
+def test_what_is_compiled_is_called_while_another_thread_compiles(gemm_spmm):
+    arguments, begun, may_end = _arguments(), threading.Event(), threading.Event()
+    expected = gemm_spmm(*arguments)
+
+    def compile_long():
+        with global_compiler_lock:
+            begun.set()
+            may_end.wait(60)
+
+    other = threading.Thread(target=compile_long)
+    other.start()
+    begun.wait(60)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(gemm_spmm, *arguments)
+        np.testing.assert_array_equal(found.result(60), expected)
+        may_end.set()
+    other.join()

@@ -11,7 +11,7 @@ from tile_schedules import brute_force
 
 from sparloom.errors import Unsupported
 from sparloom.fusion import Budget, TileSchedule, fuse
-from sparloom.fusion.lower import SCHEDULE, lower_wavefronts
+from sparloom.fusion.codegen import SCHEDULE, lower_wavefronts
 from sparloom.ir import DTYPES
 from sparloom.jit import check_cuda, cuda_text
 from sparloom.ops import GemmSpmm, Operands, SpmmSpmm, assert_close

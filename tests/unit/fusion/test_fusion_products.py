@@ -11,7 +11,7 @@ from fused_cases import CASES, operands
 
 import sparloom.fusion.products
 from sparloom.fusion import Budget, Csr, Executor, fprange, fuse
-from sparloom.fusion.products import KEPT
+from sparloom.fusion.products import CACHED_MATRICES
 
 pytestmark = pytest.mark.cc
 
@@ -166,7 +166,7 @@ def test_calls_may_come_from_several_threads(fused):
 def test_matrices_seen_long_ago_are_let_go(fused):
     _, *dense = operands(CASES["gemm_spmm"][1], n=9, real=np.float32, seed=0)
     gone = []
-    for seed in range(KEPT + 1):
+    for seed in range(CACHED_MATRICES + 1):
         A, = operands(("A",), n=9, real=np.float32, seed=seed)
         fused["gemm_spmm"](A, *dense)
         gone.append(weakref.ref(A.i))

@@ -5,7 +5,7 @@ import pytest
 from fused_cases import CASES, operands
 
 from sparloom.fusion import fprange, fuse
-from sparloom.fusion.recognise import recognise
+from sparloom.fusion.products import recognise
 
 PRODUCTS = {
     "gemm_spmm": ("gemm_spmm", {"A": "A", "B": "B", "C": "C"}, False),

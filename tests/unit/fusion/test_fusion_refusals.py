@@ -270,17 +270,17 @@ REFUSED = [
     (one, (B, N), "1 marked loops: mark two"),
     (left_early, (B, N), "a loop is left early"),
     (open_ended, (B, N), "a loop that does not run over a range"),
-    (called, (B, N), "the call of cbrt is not understood"),
+    (called, (B, N), "the call of cbrt is not supported"),
     (called_python, (B, N), "helper"),
     (sliced, (B, N), "B has 2 dimensions: write one integer for each"),
     (computed_subscript, (B, N), r"the subscripts of D1\[\?\] depend on"),
     (changing_subscript, (A, B, N), r"the subscripts of D1\[\?\] depend on a variable that changes"),
-    (changing_bound, (A, B, N), r"the bounds of the loops around D1\[k\] are not understood"),
+    (changing_bound, (A, B, N), r"the bounds of the loops around D1\[k\] are not supported"),
     (written_index, (A, B, N), r"the subscripts of D1\[A.i\[j\]\] are read from A.i, which the loops write"),
-    (made_inside, (B, N), "an array is made inside a loop"),
+    (made_inside, (B, N), "an array is allocated inside a loop"),
     (negative, (B, N), "a negative subscript of B"),
-    (backwards, (B, N), "the step of a loop is no positive constant"),
-    (number_returned, (B, N), "what is returned is no array"),
+    (backwards, (B, N), "the step of a loop is not a positive constant"),
+    (number_returned, (B, N), "the function does not return an array"),
 ]
 
 

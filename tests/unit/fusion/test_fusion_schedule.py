@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparloom.errors import IllegalSchedule
-from sparloom.fusion import TileSchedule, check_schedule, summarise
+from sparloom.fusion import TileSchedule, check_schedule
 from sparloom.sparse import Pattern
 
 # The example of the paper's figure 3: iterations 2 and 5 of loop two read from both tiles.
@@ -28,7 +28,6 @@ def test_a_schedule_knows_its_iterations_and_ratios():
     assert schedule.fused_ratio == pytest.approx(4 / 12)
     assert schedule.fused_rows == pytest.approx(4 / 6)
     assert schedule.largest_tile == 3
-    assert schedule.bytes == 3 * 8 + 6 * 4 + 5 * 8 + 6
     assert repr(schedule) == "TileSchedule(6 + 6 iterations, (2, 2) tiles, 66.7% of loop two fused)"
 
 
@@ -89,19 +88,3 @@ def test_a_schedule_of_other_loops_is_refused():
 def test_a_schedule_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         _schedule().tiles = (1, 1)
-
-
-def test_a_summary_reports_ratios_and_sizes():
-    summary = summarise(_schedule(build_seconds=0.5))
-    assert summary["fused_ratio"] == pytest.approx(4 / 12)
-    assert summary["needed_rows"] == pytest.approx(4 / 6)
-    assert [summary[f"size_0_{name}"] for name in ("min", "median", "max")] == [3, 3, 3]
-    assert [summary[f"size_1_{name}"] for name in ("min", "median", "max")] == [1, 1, 1]
-    assert (summary["tiles_0"], summary["tiles_1"], summary["build_seconds"]) == (2, 2, 0.5)
-
-
-def test_a_summary_of_one_wavefront_has_no_sizes_of_the_other():
-    ends = np.array([0, 1])
-    summary = summarise(TileSchedule((1, 0), ends, np.zeros(1, np.int32), ends, np.zeros(1, np.uint8)))
-    assert summary["tiles_1"] == 0
-    assert not any(name.startswith("size_1") for name in summary)

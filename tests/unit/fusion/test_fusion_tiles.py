@@ -76,6 +76,16 @@ def test_wavefront_1_is_dealt_by_nonzeros():
     assert np.diff(schedule.second_ptr)[2:].tolist() == [14, 26]
 
 
+def test_a_long_last_row_leaves_an_iteration_to_every_tile_of_wavefront_1():
+    """Four rows read two columns far apart, the last reads all: it alone is most of the work."""
+    n = 100
+    columns = [*([j, n - 1] for j in range(4)), *([j] for j in range(4, n - 1)), list(range(n))]
+    reads = Reads(np.cumsum([0, *map(len, columns)]), np.concatenate(columns).astype(np.int32), n)
+    schedule = _schedule(_gemm_spmm(reads), threads=3, ct_size=100)
+    assert schedule.tiles == (3, 3)
+    assert np.diff(schedule.second_ptr)[3:].tolist() == [3, 1, 1]
+
+
 def test_loops_without_iterations_have_no_tiles():
     schedule = _schedule(_gemm_spmm(NO_READS))
     assert schedule.tiles == (0, 0)
@@ -128,3 +138,43 @@ def test_reads_of_rows_that_loop_one_does_not_write_are_refused():
 def test_reads_of_another_form_are_refused(indptr, indices, message):
     with pytest.raises(ValueError, match=message):
         Reads(indptr, indices, 3)
+
+
+def test_the_bytes_of_both_loops_are_those_of_equation_4():
+    """Rows of 3 and 5 float64 values, pointers of 8 bytes, indices of 4."""
+    reads = Reads.of(Pattern.from_coo(np.array([0, 1]), np.array([1, 0]), (2, 2)))
+    sparse_3, sparse_5 = Loop(2, reads, 3 * 8 + 8, 12, 3 * 8), Loop(2, reads, 5 * 8 + 8, 12, 5 * 8)
+    sizes = {"width": 3, "element_bytes": 8}
+    assert gemm_spmm_loops(reads, inner=5, **sizes) == FusedLoops(Loop(2, None, 5 * 8 + 3 * 8, 0, 0), sparse_3)
+    assert spmm_gemm_loops(reads, inner=5, **sizes) == FusedLoops(sparse_5, Loop(2, None, 3 * 8, 0, 0))
+    other = Reads(reads.indptr, reads.indices, 7)
+    assert spmm_spmm_loops(reads, other, **sizes) == FusedLoops(Loop(2, other, 3 * 8 + 8, 12, 3 * 8), sparse_3)
+
+
+def test_reads_of_a_pattern_are_its_arrays():
+    pattern = Pattern.from_coo(np.array([0, 1]), np.array([4, 0]), (2, 5))
+    reads = Reads.of(pattern)
+    assert reads.indptr is pattern.indptr
+    assert reads.indices is pattern.indices
+    assert (reads.extent, reads.iterations, reads.rising) == (5, 2, True)
+    assert not Reads(pattern.indptr, pattern.indices, 5).rising
+
+
+@pytest.mark.parametrize(("indptr", "indices", "message"), [
+    (np.zeros((1, 2), np.int64), np.zeros(0, np.int32), r"indptr is int64 of shape \(1, 2\): .* list of int64"),
+    (np.zeros(4, np.int64)[::2], np.zeros(0, np.int32), r"indptr is int64 of shape \(2,\): it must be a contiguous"),
+    (np.array([0, 2]), np.zeros(4, np.int32)[::2], r"indices is int32 of shape \(2,\): it must be a contiguous"),
+    (np.array([1, 2]), np.zeros(2, np.int32), "indptr does not rise from 0 to 2"),
+    (np.array([0, 2, 1, 2]), np.zeros(2, np.int32), "indptr does not rise from 0 to 2"),
+])
+def test_reads_in_pieces_or_with_falling_pointers_are_refused(indptr, indices, message):
+    with pytest.raises(ValueError, match=message):
+        Reads(indptr, indices, 3)
+
+
+def test_reads_without_indices_in_an_iteration_are_accepted():
+    assert Reads(np.array([0, 1, 1, 2]), np.zeros(2, np.int32), 3).iterations == 3
+
+
+def test_pointers_that_are_said_to_rise_are_not_looked_at():
+    assert Reads(np.array([0, 2, 1, 2]), np.zeros(2, np.int32), 3, rising=True).iterations == 3

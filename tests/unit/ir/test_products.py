@@ -101,7 +101,7 @@ def test_products_are_loops_in_cuda():
     ({"b": View("b", 0, 1, COLS)}, "columns of b do not lie side by side"),
     ({"a": View("d", 0, DEPTH, 1)}, "a product of f32, f64, f32: all three are f32, or all f64"),
     ({"a": View("missing", 0, DEPTH, 1)}, "is no view of a buffer in scope"),
-    ({"rows": Const(1.0, F32)}, "place or extent of a product is f32, not i64"),
+    ({"rows": Const(1.0, F32)}, "offset or extent of a product is f32, not i64"),
     ({"add": ROWS}, "add is i64, not bool"),
 ])
 def test_products_that_are_none(changed, message):

@@ -24,8 +24,8 @@ from sparloom.ir import (
     Unary,
     pretty,
     simplify,
+    simplify_expr,
 )
-from sparloom.ir.simplify import simplify_expr
 
 N, X = Ref("n"), Ref("x")
 TRUE = Const(True, BOOL)

@@ -15,6 +15,13 @@ def test_version_and_processor_are_known():
     assert toolchain.processor
 
 
+@pytest.mark.parametrize(("variable", "language"), [("CC", "c"), ("CXX", "c++")])
+def test_a_command_with_an_open_quotation_is_refused(monkeypatch, variable, language):
+    monkeypatch.setenv(variable, "'gcc")
+    with pytest.raises(CompileError, match=rf"{variable}=\"'gcc\" is no command .*: set {variable} to a compiler"):
+        find_toolchain(language)
+
+
 @pytest.mark.cc
 def test_environment_names_the_compiler(monkeypatch):
     compiler = shutil.which("gcc") or shutil.which("clang")

@@ -13,7 +13,7 @@ from model_parts import small_net
 import sparloom
 from sparloom.data import cap
 from sparloom.errors import SchemaError, Unsupported
-from sparloom.experiments.decision_way import DecisionWay, ready_ways
+from sparloom.experiments.autosage import PolicyVariant, ready_variants
 from sparloom.models import (
     Autoencoder,
     CognateModel,
@@ -38,13 +38,13 @@ from sparloom.models.performance import (
 from sparloom.ops import CsrAttention, SpMM
 from sparloom.space import Config, SddmmSpace, SpmmSpace
 from sparloom.sparse import STATISTICS, MatrixEntry, Pattern, SparseMatrix, statistics
-from sparloom.tuning import Effort, PlanCache
-from sparloom.tuning.sparse import CsrPolicy, proposals
+from sparloom.tuning import MeasurementBudget, PlanCache, search
+from sparloom.tuning.sparse import CsrPolicy
 
 GROWTH = Growth(trees=60, patience=10, leaves=15, depth=-1, rows_per_leaf=5, learning_rate=0.15, lasso=0.0, ridge=1.0,
                 row_share=1.0, column_share=1.0, bins=255, threads=1, seed=0)
 MACHINE = {"l1_bytes": 32e3, "l2_bytes": 1e6, "l3_bytes": 32e6, "threads": 2.0}
-PATIENT = CsrPolicy(least_seconds=0, runs=1e9, effort=Effort(candidates=6, seconds=30.0))
+PATIENT = CsrPolicy(least_seconds=0, runs=1e9, effort=MeasurementBudget(candidates=6, seconds=30.0))
 WIDTHS = (32, 128)
 
 
@@ -150,16 +150,16 @@ def test_what_is_kept_is_found_through_its_own_model_only(saved_trees, tmp_path,
     cache, sources = PlanCache(tmp_path), [
         {}, {"shortlist": "all"}, *({"shortlist": "trees", "model": folder} for folder in saved_trees.values())]
     first = [measured_by(cache, **source) for source in sources]
-    kept = kept_files(tmp_path, "schedule")
+    kept = kept_files(tmp_path, "csr")
     assert len(kept) == len(sources)
-    monkeypatch.setattr(proposals, "_opened", None)  # what is kept runs without any model
+    monkeypatch.setattr(search, "_opened", None)  # what is kept runs without any model
     assert [measured_by(cache, **source) for source in sources] == first
-    assert kept_files(tmp_path, "schedule") == kept
+    assert kept_files(tmp_path, "csr") == kept
 
 
 @pytest.mark.cc
 def test_what_a_model_has_not_learned_is_left_to_the_formula_and_said_once(saved_trees, tmp_path, caplog):
-    proposals._say.cache_clear()
+    search._say.cache_clear()
     matrix = uneven(51)
     dense = {"B": np.ones((400, 16), np.float32), "C": np.ones((400, 16), np.float32)}
     with caplog.at_level(logging.WARNING):
@@ -246,15 +246,15 @@ def test_a_network_refuses_what_it_does_not_know(tmp_path):
 
 
 def test_a_model_is_not_judged_on_what_it_has_learned(saved_trees, saved_network, tmp_path, caplog):
-    ways = {"trees": DecisionWay(PATIENT, "trees", [str(saved_trees["rows"])]), "all": DecisionWay(PATIENT, "all"),
-            "model": DecisionWay(PATIENT, "model", [str(saved_network)])}
+    ways = {"trees": PolicyVariant(PATIENT, "trees", [str(saved_trees["rows"])]), "all": PolicyVariant(PATIENT, "all"),
+            "model": PolicyVariant(PATIENT, "model", [str(saved_network)])}
     known = MatrixEntry("made/0", "0", 9, 9, 9, symmetric=False, kind="made", row_bin="tiny")
     other = MatrixEntry("made/9", "9", 9, 9, 9, symmetric=False, kind="made", row_bin="tiny")
-    assert ready_ways(ways, [other]) == ways
-    assert list(ready_ways(ways, [other, known])) == ["all", "model"]
+    assert ready_variants(ways, [other]) == ways
+    assert list(ready_variants(ways, [other, known])) == ["all", "model"]
     assert [record.getMessage() for record in caplog.records] == [
         "the way trees is left out: its model has learned from 1 of 2 matrices (made/0, ...): python run.py "
         "experiment=fit_trees task.roles=[train,validation]"]
     network(32, "rows").save(tmp_path / "seen.pt", notes={"width": 32, "matrices": ["made/0"]}, precision="float32")
-    seen = {"model": DecisionWay(PATIENT, "model", [str(tmp_path / "seen.pt")])}
-    assert ready_ways(seen, [known]) == {}
+    seen = {"model": PolicyVariant(PATIENT, "model", [str(tmp_path / "seen.pt")])}
+    assert ready_variants(seen, [known]) == {}

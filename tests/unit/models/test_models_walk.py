@@ -12,7 +12,7 @@ from model_parts import spade
 
 from sparloom.errors import Unsupported
 from sparloom.models import Ensemble, GaussianProcess, Learner, MatrixView, Trees
-from sparloom.models.walk_features import GENERAL, SPECIFIC, walk_features
+from sparloom.models.trees import GENERAL, SPECIFIC, walk_features
 from sparloom.platforms.spade import simulate_many
 from sparloom.space import Config, CpuSpace
 from sparloom.sparse import Pattern, SyntheticCorpus

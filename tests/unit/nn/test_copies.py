@@ -170,7 +170,7 @@ HELD = {
     "solver": (lambda: JacobiSolver(matrix(np.float64), 3), lambda held: [
         held.solve(dense(NODES, 3).double().numpy()).solution]),
     "sweeps": (lambda: JacobiSolver(matrix(np.float64), 3).sweeps(dense(NODES, 3).double().numpy()), lambda held: [
-        held.advance(), held.reached.copy()])}
+        held.advance(), held.latest.copy()])}
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -17,8 +17,8 @@ from sparloom.nn.device_convolution import DeviceAdjacency
 from sparloom.nn.normalise import Normalisation
 from sparloom.nn.tensor_place import CudaTensors
 from sparloom.nn.unchanged import Unchanged
-from sparloom.tuning.sparse import CsrPolicy, CudaPlace
-from sparloom.tuning.sparse.cuda_rates import CudaRates
+from sparloom.tuning.sparse import CsrPolicy, CudaBackend
+from sparloom.tuning.sparse.cuda import CudaRates
 
 pytestmark = [
     pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"),
@@ -33,18 +33,18 @@ LAYERS = {
 
 
 @pytest.fixture(scope="module")
-def where(tmp_path_factory) -> CudaPlace:
-    return CudaPlace(SharedMemory(tmp_path_factory.mktemp("gpu")), bits=True)
+def where(tmp_path_factory) -> CudaBackend:
+    return CudaBackend(SharedMemory(tmp_path_factory.mktemp("gpu")), bits=True)
 
 
 @pytest.fixture
-def emulated(where, monkeypatch) -> contextlib.AbstractContextManager[CudaPlace]:
+def emulated(where, monkeypatch) -> contextlib.AbstractContextManager[CudaBackend]:
     """A context in which the CPU is taken for the emulated GPU, on which nothing is measured."""
     @contextlib.contextmanager
-    def taken() -> Iterator[CudaPlace]:
+    def taken() -> Iterator[CudaBackend]:
         with monkeypatch.context() as patch:
-            patch.setattr(CudaPlace, "policy", lambda self: CsrPolicy(least_seconds=1e9))
-            patch.setattr("sparloom.tuning.sparse.cuda_rates.measure_cuda_rates",
+            patch.setattr(CudaBackend, "policy", lambda self: CsrPolicy(least_seconds=1e9))
+            patch.setattr("sparloom.tuning.sparse.cuda.measure_cuda_rates",
                           lambda gpu: CudaRates.of_data_sheet(gpu.device))
             patch.setattr(tensor_place, "CUDA_SPARSE_LIBRARIES", {})
             patch.setattr(graphs, "FUSED", ())

@@ -283,7 +283,7 @@ def test_compiled_functions_are_one_graph(index) -> None:
 
 
 def test_more_nonzeros_than_places_can_count_are_refused(monkeypatch) -> None:
-    monkeypatch.setattr("sparloom.platforms.cpu_kernels.spmm_max.MOST_PLACES", 10)
+    monkeypatch.setattr("sparloom.platforms.cpu_kernels.kernels.MOST_PLACES", 10)
     a, x = sparse_tensor(seed=5), dense(COLS, 7)
     largest(a, a.values(), x)
     with pytest.raises(ValueError, match=r"A has \d+ nonzeros, and places count up to 10: take parts of its rows"):

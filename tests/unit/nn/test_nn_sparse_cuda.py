@@ -25,10 +25,9 @@ from sparloom.nn.bits import as_bits, as_tensor
 from sparloom.nn.tensor_place import CudaTensors, tensors_on
 from sparloom.ops import SDDMM, Operands, SpMM, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning import Effort, PlanCache, Race
-from sparloom.tuning.sparse import CsrPolicy, CudaPlace, Prepared, decide
-from sparloom.tuning.sparse.contest import Contest
-from sparloom.tuning.sparse.cuda_rates import CudaRates
+from sparloom.tuning import MeasurementBudget, PlanCache, Race
+from sparloom.tuning.sparse import CandidateSet, CsrPolicy, CudaBackend, Prepared, tuner
+from sparloom.tuning.sparse.cuda import CudaRates
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"), pytest.mark.filterwarnings("ignore:Sparse")]
 
@@ -37,15 +36,15 @@ LIBRARIES = {"spmm": {"torch_mm": cuda_rivals.torch_mm}, "sddmm": {"torch_gather
 
 
 @pytest.fixture(scope="module")
-def where(tmp_path_factory) -> CudaPlace:
-    return CudaPlace(SharedMemory(tmp_path_factory.mktemp("gpu")), bits=True)
+def where(tmp_path_factory) -> CudaBackend:
+    return CudaBackend(SharedMemory(tmp_path_factory.mktemp("gpu")), bits=True)
 
 
 @pytest.fixture
-def on_gpu(where, monkeypatch) -> CudaPlace:
+def on_gpu(where, monkeypatch) -> CudaBackend:
     """Take the CPU for the emulated GPU, on which nothing is measured: see test_csr_cuda.py for that."""
-    monkeypatch.setattr(CudaPlace, "policy", lambda self: CsrPolicy(least_seconds=1e9))
-    monkeypatch.setattr("sparloom.tuning.sparse.cuda_rates.measure_cuda_rates",
+    monkeypatch.setattr(CudaBackend, "policy", lambda self: CsrPolicy(least_seconds=1e9))
+    monkeypatch.setattr("sparloom.tuning.sparse.cuda.measure_cuda_rates",
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
     monkeypatch.setattr(tensor_place, "CUDA_SPARSE_LIBRARIES", LIBRARIES)
     monkeypatch.setattr("sparloom.nn.known_patterns.tensors_on", lambda device: CudaTensors(device, where, lambda: 0))
@@ -136,7 +135,7 @@ def test_a_pattern_without_nonzeros_has_maxima_of_zero(on_gpu) -> None:
 
 
 @pytest.fixture
-def short_numbers(on_gpu, monkeypatch) -> CudaPlace:
+def short_numbers(on_gpu, monkeypatch) -> CudaBackend:
     """Let tensors of the CPU, which stand for a GPU's, have the types of a GPU."""
     monkeypatch.setitem(csr_given.TYPES, "cpu", csr_given.TYPES["cuda"])
     return on_gpu
@@ -218,18 +217,18 @@ def test_products_of_torch_take_short_numbers(where, monkeypatch, op, name, dtyp
 
 
 def test_bfloat16_is_decided_about_and_checked(where, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("sparloom.tuning.sparse.cuda_rates.measure_cuda_rates",
+    monkeypatch.setattr("sparloom.tuning.sparse.cuda.measure_cuda_rates",
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
-    monkeypatch.setattr(decide, "race", lambda calls, **_: Race(
+    monkeypatch.setattr(tuner, "race", lambda calls, **_: Race(
         tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))
-    monkeypatch.setattr(decide, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
+    monkeypatch.setattr(tuner, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
     there = np.random.default_rng(0).random((ROWS, COLS)) < 0.2
     pattern, cache = Pattern.from_coo(*np.nonzero(there), there.shape), PlanCache(tmp_path)
     ready = Prepared(where.ones(pattern), where=where, cache=cache, libraries={}, policy=CsrPolicy(
-        least_nonzeros=10, runs=1e9, least_seconds=0.0, effort=Effort(candidates=2, seconds=60.0)))
+        least_nonzeros=10, runs=1e9, least_seconds=0.0, effort=MeasurementBudget(candidates=2, seconds=60.0)))
     values, x = (dense(*shape).bfloat16() for shape in ((pattern.nnz,), (COLS, WIDTH)))
-    compute = Contest._computed  # the second candidate seems to round the other way, as it may
-    monkeypatch.setattr(Contest, "_computed", lambda self, place, operands: (
+    compute = CandidateSet._computed  # the second candidate seems to round the other way, as it may
+    monkeypatch.setattr(CandidateSet, "_computed", lambda self, place, operands: (
         compute(self, place, operands) + np.uint16(place)))
     found = as_tensor(ready.spmm(as_bits(x), values=as_bits(values)))
     full = torch.zeros(ROWS, COLS, dtype=torch.float64)
@@ -238,7 +237,7 @@ def test_bfloat16_is_decided_about_and_checked(where, tmp_path, monkeypatch) -> 
     (plan,) = ready._plans.values()
     assert plan.decision.reason.startswith("accepted")
     assert plan.choice.config == plan.decision.trials[1].candidate
-    monkeypatch.setattr(Contest, "_computed", lambda self, place, operands: as_bits(
+    monkeypatch.setattr(CandidateSet, "_computed", lambda self, place, operands: as_bits(
         torch.full((operands.matrix.pattern.rows, WIDTH), float(place)).bfloat16()).numpy())
     other = Prepared(where.ones(pattern), where=where, cache=PlanCache(None), libraries={}, policy=ready._policy)
     other.spmm(as_bits(x), values=as_bits(values))

@@ -7,13 +7,13 @@ import torch
 from sparloom.nn import SPARSE_LIBRARIES, torch_csr
 from sparloom.ops import SDDMM, Operands, SpMM, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning import Decision, Effort, PlanCache
+from sparloom.tuning import Decision, MeasurementBudget, PlanCache
 from sparloom.tuning.sparse import LIBRARIES as ALWAYS
 from sparloom.tuning.sparse import CsrChoice, CsrDecider, CsrPolicy, Prepared, gathered_pieces
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache")]
 
-PATIENT = CsrPolicy(least_nonzeros=1000, least_seconds=0, runs=1e6, effort=Effort(
+PATIENT = CsrPolicy(least_nonzeros=1000, least_seconds=0, runs=1e6, effort=MeasurementBudget(
     candidates=2, repetitions=1, pairs=(2, 2), executions=40, seconds=60.0, short_seconds=0.0))
 OPS = {"spmm": SpMM(), "sddmm": SDDMM()}
 RIVALS = [(op, name) for op in OPS for name in SPARSE_LIBRARIES[op]]
@@ -79,7 +79,7 @@ def test_they_are_tried(op, tmp_path) -> None:
 
 
 def test_gathering_takes_some_nonzeros_at_a_time(monkeypatch) -> None:
-    monkeypatch.setattr("sparloom.tuning.sparse.rivals.GATHERED_BYTES", 12 * 8 * 100)
+    monkeypatch.setattr("sparloom.tuning.sparse.backend.GATHERED_BYTES", 12 * 8 * 100)
     operands = OPS["sddmm"].operands(matrix(), 8, seed=0)
     gathered, take = [], torch.Tensor.__getitem__
     monkeypatch.setattr(torch.Tensor, "__getitem__", lambda self, places: gathered.append(places) or take(self, places))
@@ -89,7 +89,7 @@ def test_gathering_takes_some_nonzeros_at_a_time(monkeypatch) -> None:
 
 @pytest.mark.parametrize(("nnz", "width"), [(0, 8), (1, 8), (99, 8), (100, 8), (250, 8), (3, 10_000)])
 def test_pieces_hold_every_nonzero_once_and_few_bytes(monkeypatch, nnz, width) -> None:
-    monkeypatch.setattr("sparloom.tuning.sparse.rivals.GATHERED_BYTES", 12 * 8 * 100)
+    monkeypatch.setattr("sparloom.tuning.sparse.backend.GATHERED_BYTES", 12 * 8 * 100)
     pieces = [np.arange(nnz)[piece] for piece in gathered_pieces(nnz, width)]
     assert np.array_equal(np.concatenate([np.arange(0), *pieces]), np.arange(nnz))
     assert all(piece.size == 1 or 12 * width * piece.size <= 12 * 8 * 100 for piece in pieces)

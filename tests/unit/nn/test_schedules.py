@@ -5,7 +5,7 @@ import torch
 
 from sparloom.nn import LayerNorm, TransformerEncoderLayer, ragged_softmax, schedules
 from sparloom.ragged import NormSchedule
-from sparloom.tuning import Effort, PlanCache, RaggedEffort, choose_schedule
+from sparloom.tuning import MeasurementBudget, PlanCache, RaggedBudget, choose_schedule
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     """Names of operators whose schedules are searched, with little effort."""
-    quick = RaggedEffort(sample=2, proposed=1, race=Effort(repetitions=1, seconds=0.1, pairs=(2, 2)))
+    quick = RaggedBudget(sample=2, proposed=1, race=MeasurementBudget(repetitions=1, seconds=0.1, pairs=(2, 2)))
     names = []
 
     def choose(operator, structure, *, threads):

@@ -82,6 +82,24 @@ def test_layers_are_neither_traced_nor_scripted_and_work_afterwards(kind) -> Non
             torch.jit.script(model)
 
 
+@pytest.mark.parametrize("name", ["spmm", "sddmm", "csr_attention", "ragged_softmax", "from_nested", "to_nested",
+                                  "torch_csr", "device_csr"])
+def test_functions_are_not_scripted_alone_or_where_others_call_them(name) -> None:
+    function = getattr(nn, name)
+
+    def outer(x: torch.Tensor):
+        return function(x, x)
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor):
+            return function(x, x)
+
+    for given in (function, outer, Model()):
+        with pytest.raises(RuntimeError, match=rf"{name} cannot be scripted: .* use torch\.compile, or script") as told:
+            torch.jit.script(given)
+        assert len(str(told.value).splitlines()[0]) < 250
+
+
 def test_softmax_is_not_traced() -> None:
     with pytest.raises(RuntimeError, match=r"torch\.jit\.trace would record"):
         torch.jit.trace(lambda x: ragged_softmax(x, LENGTHS), (dense(NODES, WIDTH),))

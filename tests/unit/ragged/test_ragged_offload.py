@@ -116,7 +116,7 @@ def test_products_of_matrices_only():
     refused("scores|s cannot be offloaded: elements of k are not contiguous along loop col",
             reorder(SCORES, "s", ("batch", "head", "row", "col", "inner")), "s", "row", "col", "inner")
     scaled = CASES["scaled"].program
-    refused("take two serial loops of the result, then a serial one of the reduction", scaled, "y", "batch", "row",
+    refused("use two serial loops of the result, then a serial one of the reduction", scaled, "y", "batch", "row",
             "inner")
     refused("the innermost are batch_row_inner, out_inner, inner: reorder first", tiled_projection(), "y", "out_inner",
             "batch_row_inner", "inner")

@@ -1,10 +1,15 @@
 """Lengths of a batch and the tables built from them."""
 
+import inspect
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from interpreted import InterpretedLibrary
 from ragged_cases import CASES, batch, batches, lengths, row, structure, widths
 
+from sparloom import ragged
+from sparloom.errors import SparloomError
 from sparloom.ir import Ref
 from sparloom.ragged import (
     At,
@@ -112,3 +117,48 @@ def test_arrays_of_a_program_are_checked(tmp_path, monkeypatch):
     kept = np.zeros(15, np.float32)
     assert run(of, x=given, y=kept) is kept
     np.testing.assert_array_equal(kept.reshape(5, 3)[:, 0], [2, 3, 4, 2, 3])
+
+
+FUNCTIONS = [name for name in ragged.__all__ if inspect.isfunction(getattr(ragged, name))]
+WRONG = [[1, 2, 3], (4, 0), [1.5], ["a"], "abc", None, 3, [[1, 2], [3]], {1: 2}, object()]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_arguments_of_other_types_are_refused_in_plain_words(name) -> None:
+    """Errors of methods that a list does not have would be AttributeError."""
+    function = getattr(ragged, name)
+    needed = [each for each in inspect.signature(function).parameters.values()
+              if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+    for value in WRONG:
+        named = {each.name: value for each in needed if each.kind is each.KEYWORD_ONLY}
+        with suppress(TypeError, ValueError, SparloomError):
+            function(*[value for each in needed if each.name not in named], **named)
+
+
+@pytest.mark.parametrize(("lengths", "error", "message"), [
+    ("abc", TypeError, "lengths of type str are not integers: give a vector"),
+    ([[1, 2], [3]], TypeError, "lengths of type list are not a vector"), (["a"], TypeError, "are not integers"),
+    (None, TypeError, "lengths of type NoneType"), (3, ValueError, "0 dimensions of int"),
+    ([1.5], ValueError, "1 dimensions of float"), ([-1], ValueError, "lengths are at least 0"),
+    ([[1, 2]], ValueError, "2 dimensions")])
+def test_other_things_than_vectors_of_integers_are_no_lengths(lengths, error, message) -> None:
+    with pytest.raises(error, match=message):
+        ragged.structure_of(lengths)
+
+
+@pytest.mark.parametrize("lengths", [[3, 0, 2], (3, 0, 2), range(3), np.array([3, 0, 2], np.int32), []])
+def test_structures_of_any_sequence(lengths) -> None:
+    structure = ragged.structure_of(lengths)
+    assert structure is ragged.structure_of(np.array(lengths, np.int64))
+    assert ragged.tokens_of(structure) == sum(lengths)
+
+
+def test_errors_name_the_function_the_argument_and_its_type() -> None:
+    with pytest.raises(TypeError, match="split: program is of type list: give Program"):
+        ragged.split([1], "out", "row", 4)
+    with pytest.raises(TypeError, match="ragged_flops: lengths is of type list: give "):
+        ragged.ragged_flops([1, 2], ragged.EncoderSizes())
+    with pytest.raises(TypeError, match="structure of type list: give structure_of"):
+        ragged.tokens_of([1, 2])
+    with pytest.raises(TypeError, match="takes 0 positional arguments"):
+        ragged.trmm(3)

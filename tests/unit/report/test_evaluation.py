@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from sparloom.report import Truth, judge, random_choice, summary
-from sparloom.report.summary import interval
+from sparloom.report.evaluation import interval
 from sparloom.space import SpadeSpace
 
 

@@ -14,7 +14,7 @@ from sparloom.report import (
     prelude_frame,
     storage_frame,
 )
-from sparloom.report.ragged_turns import turn_metrics, turn_ratios
+from sparloom.report.ragged import turn_metrics, turn_ratios
 
 SECONDS = {"dense": 1.0, "vloops": 1.1, "vdims": 4.0, "hoisted": 1.25, "padded": 2.0, "split": 1.6, "hfused": 1.5,
            "exact": 1.0, "separate_loops": 5.0, "inlined_loops": 4.0, "separate_products": 3.0, "inlined_products": 2.0,

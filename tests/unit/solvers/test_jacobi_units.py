@@ -165,7 +165,7 @@ def test_right_hand_sides_that_are_no_real_numbers_are_refused(wrong, text):
 def test_right_hand_sides_that_are_not_finite_are_refused(value):
     b = B.copy()
     b[4, 1] = value
-    with pytest.raises(ValueError, match="right-hand side 1 holds a value that is no finite number"):
+    with pytest.raises(ValueError, match="right-hand side 1 holds a value that is not finite"):
         jacobi(matrix(), b)
 
 

@@ -135,8 +135,8 @@ def test_what_the_server_does_not_give_is_asked_for_once(server, tmp_path, statu
 
 
 def test_silence_counts_as_a_broken_connection(server, tmp_path):
-    server.faults["/m.tar.gz"] = [("stall", 1)]
-    get(server, tmp_path, patience=Patience(attempts=3, timeout_seconds=0.2, pause_seconds=0.001))
+    server.faults["/m.tar.gz"] = [("stall", 30)]
+    get(server, tmp_path, patience=Patience(attempts=3, timeout_seconds=1.0, pause_seconds=0.001))
     assert server.asked("/m.tar.gz") == [None, "bytes=1-"]
 
 

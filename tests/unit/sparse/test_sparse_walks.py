@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from sparloom.sparse import WALK_STATISTICS, WALKS, Pattern, WalkGrid, locality_order, reorder, walk_statistics
-from sparloom.sparse.reuse import PRIVATE_BYTES, SHARED_BYTES, ReuseTimes
-from sparloom.sparse.tiles import TILE_STATISTICS
+from sparloom.sparse.walks import PRIVATE_BYTES, SHARED_BYTES, TILE_STATISTICS, ReuseTimes
 
 GRID = WalkGrid(row_panels=(1, 3, 16), column_panels=(4, 10, 0), slices=(32,), lanes=4)
 

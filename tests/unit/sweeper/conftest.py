@@ -4,32 +4,41 @@ import csv
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from warm_python import warm_python
 
 APP = Path(__file__).parent / "sweep_app" / "app.py"
 CONF = Path(__file__).parents[3] / "conf"
+MODULES = (
+    "hydra._internal.hydra", "hydra.core.override_parser.overrides_parser", "optuna.storages", "alembic.command",
+    "sqlalchemy.dialects.sqlite", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg",
+    "hydra_plugins.sparloom_sweeps.search", "hydra_plugins.sparloom_sweeps._figures",
+    "hydra_plugins.sparloom_sweeps._results", "hydra_plugins.sparloom_sweeps._study", "sparloom.cli",
+)
 
 
 class Sweeps:
-    """Runs the program in one folder and reads what it left there."""
+    """Runs the program in one folder and reads what it left there.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        python: what programs are started with that are not signalled.
+    """
+
+    def __init__(self, folder: Path, python: list[str]) -> None:
+        self.folder, self._python = folder, python
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "SPARLOOM_CONF": str(CONF)}
-
-    def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, str(APP), *arguments]
 
     def start(self, *arguments: str) -> subprocess.Popen:
         """Begin in a process group of its own."""
-        return subprocess.Popen(self.command(*arguments), cwd=self.folder, env=self.environment,
+        return subprocess.Popen([sys.executable, str(APP), *arguments], cwd=self.folder, env=self.environment,
                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess:
-        return subprocess.run(self.command(*arguments), cwd=self.folder, env=self.environment, capture_output=True,
-                              text=True, timeout=900, check=False)
+        return subprocess.run([*self._python, str(APP), *arguments], cwd=self.folder, env=self.environment,
+                              capture_output=True, text=True, timeout=900, check=False)
 
     def trials(self, study: str = "sweep/study.db") -> list:
         import optuna
@@ -57,7 +66,13 @@ class Sweeps:
         return [line.split()[1] for line in lines if line.split()[0] == word]
 
 
-@pytest.fixture
-def sweep(tmp_path) -> Sweeps:
+@pytest.fixture(scope="session")
+def python_of_sweeps() -> Iterator[list[str]]:
     pytest.importorskip("optuna", reason="Optuna is in the extra scale")
-    return Sweeps(tmp_path)
+    with warm_python(MODULES) as command:
+        yield command
+
+
+@pytest.fixture
+def sweep(tmp_path, python_of_sweeps) -> Sweeps:
+    return Sweeps(tmp_path, python_of_sweeps)

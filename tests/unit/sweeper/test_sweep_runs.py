@@ -171,7 +171,7 @@ def test_hopeless_trials_are_stopped(sweep):
 @SLOW
 def test_batch_runs_at_once_through_the_launcher(sweep):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="the launcher is in the extra scale")
-    done = sweep("-m", *SPACE, "hydra.sweeper.trials=6", "hydra.sweeper.batch=2", "hydra/launcher=local", "pause=1")
+    done = sweep("-m", *SPACE, "hydra.sweeper.trials=6", "hydra.sweeper.batch=2", "hydra/launcher=local", "meet=2")
     assert done.returncode == 0, done.stderr
     assert [trial.state.name for trial in sweep.trials()] == ["COMPLETE"] * 6
     lines = (sweep.folder / "runs.txt").read_text().splitlines()

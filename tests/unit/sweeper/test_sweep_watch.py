@@ -20,7 +20,7 @@ class Trial:
 
 
 def wait_for(path):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.005)
     return path.exists()

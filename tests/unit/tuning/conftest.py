@@ -5,22 +5,22 @@ from device_operands import LIBRARIES, POLICY
 from emulated_gpu import EmulatedGpu
 
 from sparloom.tuning import Race
-from sparloom.tuning.sparse import CudaPlace, decide
-from sparloom.tuning.sparse.cuda_rates import CudaRates
+from sparloom.tuning.sparse import CudaBackend, tuner
+from sparloom.tuning.sparse.cuda import CudaRates
 
 
 @pytest.fixture
 def second_wins(monkeypatch):
     """Seconds of races in which the second candidate is fastest, and of duels that it wins."""
-    monkeypatch.setattr(decide, "race", lambda calls, **_: Race(
+    monkeypatch.setattr(tuner, "race", lambda calls, **_: Race(
         tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))
-    monkeypatch.setattr(decide, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
+    monkeypatch.setattr(tuner, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
 
 
 @pytest.fixture
 def sheet_rates(monkeypatch):
     """Rates as measured: the emulator is far too slow for that."""
-    monkeypatch.setattr("sparloom.tuning.sparse.cuda_rates.measure_cuda_rates",
+    monkeypatch.setattr("sparloom.tuning.sparse.cuda.measure_cuda_rates",
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
 
 
@@ -30,14 +30,14 @@ def gpu(tmp_path_factory) -> EmulatedGpu:
 
 
 @pytest.fixture(scope="module")
-def where(gpu) -> CudaPlace:
-    return CudaPlace(gpu, LIBRARIES)
+def where(gpu) -> CudaBackend:
+    return CudaBackend(gpu, LIBRARIES)
 
 
 @pytest.fixture
-def here(where, monkeypatch, tmp_path) -> CudaPlace:
+def here(where, monkeypatch, tmp_path) -> CudaBackend:
     """The device that calls find, with a cache of its own."""
-    monkeypatch.setattr(CudaPlace, "here", lambda: where)
-    monkeypatch.setattr(CudaPlace, "policy", lambda self: POLICY)
+    monkeypatch.setattr(CudaBackend, "here", lambda: where)
+    monkeypatch.setattr(CudaBackend, "policy", lambda self: POLICY)
     monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
     return where

@@ -10,15 +10,14 @@ from emulated_gpu import Foreign, OnDevice
 from sparloom.ops import Op, Operands, assert_close
 from sparloom.platforms import DeviceMatrix
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning import Effort, PlanCache
-from sparloom.tuning.sparse import CsrPolicy, CudaPlace, Prepared
-from sparloom.tuning.sparse.cuda_rivals import gather_dot
-from sparloom.tuning.sparse.rivals import Product
+from sparloom.tuning import MeasurementBudget, PlanCache
+from sparloom.tuning.sparse import CsrPolicy, CudaBackend, Prepared, Product
+from sparloom.tuning.sparse.cuda import gather_dot
 
 __all__ = ["COLS", "LIBRARIES", "POLICY", "ROWS", "WIDTH", "close", "host", "parts", "prepared"]
 
 ROWS, COLS, WIDTH = 60, 40, 8
-POLICY = CsrPolicy(least_nonzeros=100, runs=1e9, least_seconds=0.0, parts=2, effort=Effort(
+POLICY = CsrPolicy(least_nonzeros=100, runs=1e9, least_seconds=0.0, parts=2, effort=MeasurementBudget(
     candidates=3, repetitions=1, pairs=(2, 2), executions=30, seconds=60.0, short_seconds=0.0))
 
 
@@ -60,6 +59,6 @@ def close(op: Op, matrix: SparseMatrix, given: dict[str, np.ndarray], found: np.
                  scale=op.scale(operands))
 
 
-def prepared(where: CudaPlace, tmp_path: Path, **options: Any) -> Prepared:
+def prepared(where: CudaBackend, tmp_path: Path, **options: Any) -> Prepared:
     """That matrix on the device, about which few measurements decide."""
     return Prepared(where.matrix(host()), where=where, cache=PlanCache(tmp_path), **{"policy": POLICY, **options})

@@ -5,8 +5,8 @@ import pytest
 
 from sparloom.ops import SDDMM, SpMM
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning.caches import Caches
-from sparloom.tuning.sparse.cpu_place import CpuPlace
+from sparloom.tuning import Caches
+from sparloom.tuning.sparse import CpuBackend
 
 SMALL = Caches(near_bytes=1 << 12, far_bytes=1 << 17, threads=2)
 
@@ -36,7 +36,7 @@ def small(monkeypatch):
 
 
 def test_the_safe_kernel_follows_the_caches(small):
-    place = CpuPlace(2)
+    place = CpuBackend(2)
     near, far = (place.safe(SpMM(), operands(SpMM(), banded(rows), 16)) for rows in (60, 900))
     assert (near["stream"], near["prefetch"], near["balance"]) == (0, 0, "nonzeros")
     assert (far["stream"], far["prefetch"], far["balance"]) == (1, 8, "nonzeros")
@@ -44,7 +44,7 @@ def test_the_safe_kernel_follows_the_caches(small):
 
 def test_sddmm_takes_groups_of_one_row_where_rows_are_long_and_narrow(small):
     def safe(rows, width, found=banded):
-        return CpuPlace(2).safe(SDDMM(), operands(SDDMM(), found(rows), width))
+        return CpuBackend(2).safe(SDDMM(), operands(SDDMM(), found(rows), width))
 
     def long(rows):
         return pattern(rows, np.tile(np.arange(30), (rows, 1)))
@@ -55,7 +55,7 @@ def test_sddmm_takes_groups_of_one_row_where_rows_are_long_and_narrow(small):
 
 
 def test_what_reads_all_nonzeros_takes_longer_to_bind(small):
-    place, given = CpuPlace(2), operands(SpMM(), banded(900), 16)
+    place, given = CpuBackend(2), operands(SpMM(), banded(900), 16)
     safe, pattern = place.safe(SpMM(), given), given.matrix.pattern
     assert place.binding_seconds(safe, pattern) == 0
     assert 1e-6 < place.binding_seconds(safe.replace(together=4), pattern) < 1e-4
@@ -63,7 +63,7 @@ def test_what_reads_all_nonzeros_takes_longer_to_bind(small):
 
 
 def test_a_sample_does_not_choose_what_it_cannot_show(small):
-    place, given = CpuPlace(2), operands(SpMM(), banded(900), 16)
+    place, given = CpuBackend(2), operands(SpMM(), banded(900), 16)
     assert {config["stream"] for config in place.configs(SpMM(), given, sampled=True)} == {1}
     assert {config["prefetch"] for config in place.configs(SpMM(), given, sampled=True)} == {4, 8}
     assert {config["stream"] for config in place.configs(SpMM(), given, sampled=False)} == {0, 1}

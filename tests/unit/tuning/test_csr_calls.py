@@ -106,7 +106,7 @@ def test_other_values_on_the_same_pattern_need_no_new_decision():
     kept = kept_files(cache.folder)
     other = scipy.sparse.csr_array((2 * a.data, a.indices, a.indptr), shape=a.shape)
     close(SpMM(), other, {"B": x}, sparloom.spmm(other, x))
-    assert kept_files(cache.folder, "schedule")
+    assert kept_files(cache.folder, "csr")
     assert kept_files(cache.folder) == kept
 
 

@@ -17,9 +17,8 @@ from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax, assert_cl
 from sparloom.platforms import CudaDevice
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import PlanCache, list_plans
-from sparloom.tuning.sparse import CudaPlace, Prepared, decide
-from sparloom.tuning.sparse.cuda_rivals import gather_dot
-from sparloom.tuning.sparse.decide import CsrDecider
+from sparloom.tuning.sparse import CsrDecider, CudaBackend, Prepared, tuner
+from sparloom.tuning.sparse.cuda import gather_dot
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sheet_rates")]
 
@@ -92,14 +91,14 @@ def test_switches_choose_what_is_measured(where, tmp_path, monkeypatch):
 def test_plans_of_another_device_or_driver_are_not_used(where, tmp_path, other):
     x = dense(COLS, WIDTH)
     prepared(where, tmp_path).spmm(Foreign(x))
-    elsewhere = CudaPlace(EmulatedGpu(tmp_path / "elsewhere", **other), LIBRARIES)
+    elsewhere = CudaBackend(EmulatedGpu(tmp_path / "elsewhere", **other), LIBRARIES)
     with pytest.raises(NotDecided, match="no plan for spmm"):
         prepared(elsewhere, tmp_path, replay_only=True).spmm(Foreign(x))
 
 
 def test_a_kernel_that_is_wrong_is_refused(where, tmp_path, second_wins, monkeypatch):
     ready = prepared(where, tmp_path)
-    monkeypatch.setattr(decide.Contest, "_computed", lambda self, place, operands: where.gpu.upload(
+    monkeypatch.setattr(tuner.CandidateSet, "_computed", lambda self, place, operands: where.gpu.upload(
         np.full((operands.matrix.pattern.rows, WIDTH), place, np.float32)))
     plan = ready.plan("spmm", B=where.gpu.upload(dense(COLS, WIDTH)))
     assert plan.choice.config == plan.decision.trials[0].candidate
@@ -107,7 +106,7 @@ def test_a_kernel_that_is_wrong_is_refused(where, tmp_path, second_wins, monkeyp
 
 
 def test_hubs_of_a_sample_are_those_of_the_whole_matrix(where, monkeypatch):
-    monkeypatch.setattr("sparloom.platforms.cuda.csr.LEAST_HUB", 1)
+    monkeypatch.setattr("sparloom.platforms.cuda.operands.LEAST_HUB", 1)
     matrix = where.matrix(host())
     operands = Operands(matrix, {"B": where.gpu.upload(dense(COLS, WIDTH))})
     short = np.flatnonzero(host().pattern.row_lengths() < 4)
@@ -169,7 +168,7 @@ def test_values_may_change_in_place(here, reduce):
 
 
 def test_gathering_takes_some_nonzeros_at_a_time(where, monkeypatch):
-    monkeypatch.setattr("sparloom.tuning.sparse.rivals.GATHERED_BYTES", 12 * WIDTH * 50)
+    monkeypatch.setattr("sparloom.tuning.sparse.backend.GATHERED_BYTES", 12 * WIDTH * 50)
     a, q, k = host(), dense(ROWS, WIDTH), dense(COLS, WIDTH, seed=2)
     gathered, take = [], OnDevice.__getitem__
     monkeypatch.setattr(OnDevice, "__getitem__", lambda self, places: gathered.append(places) or take(self, places))
@@ -230,15 +229,15 @@ def test_kept_plans_are_told_apart(where, tmp_path, monkeypatch):
     plan, rates = sorted(list_plans(tmp_path, now=0.0), key=lambda kept: kept.kind)
     assert (plan.kind, plan.op, plan.state, plan.fault) == ("csr", "spmm", "foreign", "of another machine")
     assert (rates.kind, rates.threads, rates.state, rates.fault) == ("rates", 0, "foreign", "of another machine")
-    monkeypatch.setattr("sparloom.platforms.cuda.gpu.CupyGpu.current", lambda: where.gpu)
+    monkeypatch.setattr("sparloom.platforms.cuda.device.CupyGpu.current", lambda: where.gpu)
     plan, rates = sorted(list_plans(tmp_path, now=0.0), key=lambda kept: kept.kind)
     assert (plan.state, rates.state) == ("own", "own")
     assert rates.choice == "50688 GFLOP/s, 2970 GB/s from memory"
 
 
 def test_cupy_is_not_imported():
-    code = ("import sys; sys.modules['cupy'] = None; import sparloom.tuning.sparse, sparloom.platforms.cuda.cusparse; "
-            "from sparloom.tuning.sparse import CudaPlace; assert 'torch' not in sys.modules")
+    code = ("import sys; sys.modules['cupy'] = None; import sparloom.tuning.sparse, sparloom.platforms.cuda.libraries; "
+            "from sparloom.tuning.sparse import CudaBackend; assert 'torch' not in sys.modules")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -248,7 +247,7 @@ def test_cupy_is_not_imported():
 def test_a_gpu_decides_and_is_right(tmp_path, width):
     import cupy
 
-    a, where = host(), CudaPlace.here()
+    a, where = host(), CudaBackend.here()
     ready = Prepared(where.matrix(a), where=where, cache=PlanCache(tmp_path))
     x, q = dense(COLS, width), dense(ROWS, width, seed=2)
     heads = {"Q": q[:, None], "K": x[:, None], "V": dense(COLS, 1, width, seed=3)}

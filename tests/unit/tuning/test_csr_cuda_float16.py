@@ -12,8 +12,8 @@ from sparloom.errors import NotDecided
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmMean
 from sparloom.sparse import SparseMatrix
 from sparloom.tuning import PlanCache, list_plans
-from sparloom.tuning.sparse import CsrPolicy, CudaPlace, Prepared
-from sparloom.tuning.sparse.cuda_rivals import gather_dot
+from sparloom.tuning.sparse import CsrPolicy, CudaBackend, Prepared
+from sparloom.tuning.sparse.cuda import gather_dot
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sheet_rates")]
 
@@ -44,7 +44,7 @@ def close_short(op: Op, matrix: SparseMatrix, given: dict[str, np.ndarray], foun
 
 
 def test_float16_gives_float16(here, monkeypatch):
-    monkeypatch.setattr(CudaPlace, "policy", lambda self: UNMEASURED)
+    monkeypatch.setattr(CudaBackend, "policy", lambda self: UNMEASURED)
     a, x, q = eighths(), halves(COLS, WIDTH), halves(ROWS, WIDTH, seed=2)
     given = short(a)
     for _ in range(2):
@@ -114,7 +114,7 @@ def test_operands_of_several_types_are_refused(here):
 def test_a_gpu_decides_about_float16_and_maxima(tmp_path, width):
     import cupy
 
-    a, where = eighths(), CudaPlace.here()
+    a, where = eighths(), CudaBackend.here()
     ready = Prepared(where.matrix(a), where=where, cache=PlanCache(tmp_path))
     values = cupy.asarray(a.values.astype(np.float16))
     x, q = halves(COLS, width), halves(ROWS, width, seed=2)

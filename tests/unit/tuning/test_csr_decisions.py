@@ -16,8 +16,7 @@ from sparloom.errors import NotDecided
 from sparloom.ops import SpMM
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
-from sparloom.tuning.sparse import CsrPolicy, Prepared, decide, sample_rows
-from sparloom.tuning.sparse.contest import Contest
+from sparloom.tuning.sparse import CandidateSet, CsrPolicy, Prepared, sample_rows, tuner
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
@@ -37,7 +36,7 @@ def test_replay_measures_nothing(tmp_path):
 def test_what_is_damaged_is_decided_anew(tmp_path, caplog):
     cache, x = PlanCache(tmp_path), dense(200, 8)
     sparloom.prepare(matrix(), cache=cache, policy=CsrPolicy()).spmm(x)
-    (kept,) = kept_files(tmp_path, "schedule")
+    (kept,) = kept_files(tmp_path, "csr")
     for text in ("", "{", "[]", text_of(kept).replace("natural", "sideways").replace("column", "sideways")):
         rewrite(kept, text)
         with caplog.at_level(logging.WARNING):
@@ -52,13 +51,13 @@ def test_what_is_damaged_is_decided_anew(tmp_path, caplog):
 def test_what_was_chosen_has_another_type_and_is_decided_anew(tmp_path, caplog, choice):
     cache, x = PlanCache(tmp_path), dense(200, 8)
     sparloom.prepare(matrix(), cache=cache, policy=CsrPolicy()).spmm(x)
-    (path,) = kept_files(tmp_path, "schedule")
+    (path,) = kept_files(tmp_path, "csr")
     kept = json.loads(text_of(path))
-    rewrite(path, json.dumps(kept | {"choice": kept["choice"] | {"choice": choice}}))
+    rewrite(path, json.dumps(kept | {"value": kept["value"] | {"choice": choice}}))
     ready = sparloom.prepare(matrix(), cache=cache, policy=CsrPolicy())
     close(SpMM(), matrix(), {"B": x}, ready.spmm(x))
     assert "decided anew" in caplog.text
-    assert json.loads(text_of(path))["choice"]["choice"] == kept["choice"]["choice"]
+    assert json.loads(text_of(path))["value"]["choice"] == kept["value"]["choice"]
 
 
 def test_the_evidence_is_kept(tmp_path):
@@ -82,8 +81,8 @@ def test_where_a_probe_would_cost_too_much_nothing_is_measured(tmp_path):
 
 
 def test_no_rates_are_measured_where_nothing_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(PlanCache, "rates", None)
-    monkeypatch.setattr(decide, "ASKING", math.inf)  # a run may be held up, however short it is
+    monkeypatch.setattr("sparloom.tuning.sparse.cpu.machine_rates", None)
+    monkeypatch.setattr(tuner, "ASKING", math.inf)  # a run may be held up, however short it is
     small = scipy.sparse.eye_array(5, format="csr", dtype=np.float32)
     sparloom.prepare(small, cache=PlanCache(tmp_path)).plan("spmm", B=dense(5, 3))
     ready = sparloom.prepare(small, cache=PlanCache(tmp_path), policy=CsrPolicy(least_seconds=1e9))
@@ -111,7 +110,8 @@ def test_a_duel_for_which_there_is_no_time_is_not_begun(tmp_path, second_wins):
 def test_a_kernel_that_is_wrong_is_refused(tmp_path, monkeypatch, caplog, second_wins, wrong):
     ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path), policy=CsrPolicy(least_seconds=0, runs=1e6))
     if wrong:
-        monkeypatch.setattr(Contest, "_computed", lambda self, place, operands: np.full((300, 8), place, np.float32))
+        monkeypatch.setattr(CandidateSet, "_computed",
+                            lambda self, place, operands: np.full((300, 8), place, np.float32))
     plan = ready.plan("spmm", B=dense(200, 8))
     second = plan.decision.trials[1].candidate
     assert plan.choice.config == (plan.decision.trials[0].candidate if wrong else second)

@@ -12,11 +12,10 @@ from kept_files import kept_files, text_of
 import sparloom
 from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning import Guardrail, PlanCache, list_plans
+from sparloom.tuning import Guardrail, OnlineRace, PlanCache, list_plans
 from sparloom.tuning.sparse import CsrPolicy, Prepared
-from sparloom.tuning.sparse.contest import FewRows
-from sparloom.tuning.sparse.online import OnlineRace
-from sparloom.tuning.sparse.replay import NativeReplay
+from sparloom.tuning.sparse.backend import NativeReplay
+from sparloom.tuning.sparse.tuner import FewRows
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 EFFORT = CsrPolicy.online().effort
@@ -42,7 +41,7 @@ def test_every_call_is_right_until_and_after_it_is_decided(tmp_path, policy, pla
     name, op, operands, call = calls(ready, 2000, 1500, 16)[place]
     number = 0
     while not ready.decided(name, **operands):
-        assert not kept_files(tmp_path, "schedule")
+        assert not kept_files(tmp_path, "csr")
         close(op, a, operands, call())
         number += 1
     assert 3 < number <= MOST
@@ -52,14 +51,14 @@ def test_every_call_is_right_until_and_after_it_is_decided(tmp_path, policy, pla
     arms = list({trial.candidate: trial for trial in reversed(decision.trials)}.values())
     assert sum(len(trial.seconds) for trial in arms) == decision.executions - 2 == number - 2
     assert len(arms) > 2
-    (kept,) = kept_files(tmp_path, "schedule")
+    (kept,) = kept_files(tmp_path, "csr")
     again = sparloom.prepare(a, cache=PlanCache(tmp_path), replay_only=True, policy=policy)
     assert again.plan(name, **operands).choice == ready.plan(name, **operands).choice
     assert json.loads(text_of(kept))["key"]["calibrate"] == "online"
 
 
 def test_a_program_that_calls_once_measures_nothing_and_keeps_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(PlanCache, "rates", None)
+    monkeypatch.setattr("sparloom.tuning.sparse.cpu.machine_rates", None)
     ready = sparloom.prepare(matrix(), cache=PlanCache(tmp_path))
     ready.spmm(dense(200, 8))
     assert not ready.decided("spmm", B=dense(200, 8))

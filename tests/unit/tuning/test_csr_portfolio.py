@@ -10,12 +10,9 @@ from sparloom.ops import SDDMM, CsrAttention, SpMM
 from sparloom.platforms import CpuKernels
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning import Rates
-from sparloom.tuning.caches import Caches
-from sparloom.tuning.sparse import CpuPlace, CsrEstimate, CsrPolicy
-from sparloom.tuning.sparse.decide import CsrDecider
-from sparloom.tuning.sparse.estimate import BEHIND
-from sparloom.tuning.sparse.portfolio import PORTFOLIO, STORED, portfolios
+from sparloom.tuning import Caches, Rates
+from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrEstimate, CsrPolicy
+from sparloom.tuning.sparse.cpu import BEHIND, PORTFOLIO, STORED, portfolios
 
 ROOT = Path(__file__).parents[3]
 OPS = {"spmm": SpMM(), "sddmm": SDDMM(), "attention": CsrAttention(4)}
@@ -56,7 +53,7 @@ def test_rows_in_the_order_of_columns_are_tried_where_caches_hold_dense_rows(op,
 def test_there_are_six_to_try_whether_or_not_rows_can_be_sorted():
     operands = SpMM().operands(SparseMatrix(Pattern.from_coo(
         np.repeat(np.arange(2000), 8), np.tile(np.arange(8), 2000), (2000, 40)), np.ones(16000, np.float32)), 8, seed=0)
-    decider = CsrDecider(SpMM(), CpuPlace(2), {}, CsrPolicy.online(), model=None)
+    decider = CsrDecider(SpMM(), CpuBackend(2), {}, CsrPolicy.online(), model=None)
     for run, orders in ((1e-3 / 2, {"natural", "column"}), (20e-6, {"natural"})):
         choices, baselines = decider.entrants(operands, run)
         configs = [Config.parse("cpu_kernels", choice.config) for choice in choices]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 from kept_files import kept_files
 
 import sparloom
@@ -9,11 +10,11 @@ from sparloom.errors import MissingArtifact
 from sparloom.ops import Operands
 from sparloom.space import SpmmSpace
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning import Effort, PlanCache, list_plans
-from sparloom.tuning.sparse import CsrPolicy, Proposals, Switches
-from sparloom.tuning.sparse.shortlist import shortlist
+from sparloom.tuning import MeasurementBudget, PlanCache, list_plans
+from sparloom.tuning.search import shortlist
+from sparloom.tuning.sparse import CandidateSource, CsrPolicy, Settings
 
-PATIENT = CsrPolicy(least_seconds=0, runs=1e9, effort=Effort(candidates=4, executions=8, seconds=30.0))
+PATIENT = CsrPolicy(least_seconds=0, runs=1e9, effort=MeasurementBudget(candidates=4, executions=8, seconds=30.0))
 
 
 class Favourite:
@@ -62,7 +63,7 @@ def test_an_object_may_be_the_model_and_is_part_of_the_key(tmp_path):
         assert found.decision.from_cache is (number == 3)
         proposed = [trial.candidate for trial in found.decision.trials][1:3]
         assert all("balance=rows,prefetch=8" in key for key in proposed) is (model is not None)
-    assert len(kept_files(tmp_path, "schedule")) == 3
+    assert len(kept_files(tmp_path, "csr")) == 3
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 8])
@@ -82,25 +83,27 @@ def test_the_best_are_listed_with_as_many_kinds_as_there_is_room_for(count):
 
 
 def test_decisions_by_the_formula_are_kept_as_before():
-    assert Proposals.of(None).key == Proposals.of("estimate").key == {}
-    assert Proposals.of("all").key == {"shortlist": "all"}
+    assert CandidateSource.of(None).key == CandidateSource.of("estimate").key == {}
+    assert CandidateSource.of("all").key == {"shortlist": "all"}
 
 
 def test_a_file_is_known_by_what_stands_in_it(tmp_path):
     path = tmp_path / "net.pt"
     path.write_bytes(b"first")
-    first = Proposals.of("model", path).key["shortlist"]
-    assert first == Proposals.of("model", [str(path)]).key["shortlist"]
+    first = CandidateSource.of("model", path).key["shortlist"]
+    assert first == CandidateSource.of("model", [str(path)]).key["shortlist"]
     path.write_bytes(b"later one")
-    assert first != Proposals.of("model", path).key["shortlist"]
+    assert first != CandidateSource.of("model", path).key["shortlist"]
     assert first.startswith("model ")
 
 
 def test_the_limits_of_time_stay_where_everything_is_measured():
-    default, found = CsrPolicy(), Proposals.of("all").policy(CsrPolicy())
+    default, found = CsrPolicy(), CsrPolicy().measuring_all()
     assert found.effort.candidates > len(SpmmSpace(128))
     assert found.seconds(1.0) == default.seconds(1.0)
-    assert Proposals.of("estimate").policy(default) == default
+    a = scipy.sparse.eye_array(3, format="csr", dtype=np.float32)
+    assert sparloom.prepare(a, policy=default, shortlist="estimate")._policy == default
+    assert sparloom.prepare(a, policy=default, shortlist="all")._policy == found
 
 
 @pytest.mark.parametrize(("given", "error", "message"), [
@@ -120,9 +123,9 @@ def test_what_cannot_be_meant_is_refused(given, error, message):
 def test_arguments_come_before_what_is_set(tmp_path):
     file, model = tmp_path / "net.pt", Favourite()
     file.touch()
-    found = Switches(shortlist="model", shortlist_model=(file,))
-    assert found.proposals() == Proposals("model", (file,))
-    assert found.proposals("all") == Proposals("all")
-    assert found.proposals(model=model) == Proposals("given", given=model)
-    assert Switches(shortlist="all").proposals("model", [file]) == Proposals("model", (file,))
-    assert Switches().proposals() == Proposals("estimate")
+    found = Settings(shortlist="model", shortlist_model=(file,))
+    assert found.proposals() == CandidateSource("model", (file,))
+    assert found.proposals("all") == CandidateSource("all")
+    assert found.proposals(model=model) == CandidateSource("given", given=model)
+    assert Settings(shortlist="all").proposals("model", [file]) == CandidateSource("model", (file,))
+    assert Settings().proposals() == CandidateSource("estimate")

@@ -11,10 +11,10 @@ import pytest
 
 from sparloom.space import CudaKernelSpace, SpmmSpace
 from sparloom.sparse import Pattern
-from sparloom.tuning.sparse import CsrPolicy, CudaSwitches, Switches, switches
+from sparloom.tuning.sparse import CsrPolicy, CudaSettings, Settings, settings
 
 PAGE = (Path(__file__).parents[3] / "docs" / "autosage.md").read_text(encoding="utf-8")
-NAMES = set(re.findall(r"AUTOSAGE_[A-Z0-9_]+", switches.__doc__))
+NAMES = set(re.findall(r"AUTOSAGE_[A-Z0-9_]+", settings.__doc__))
 PATTERN = Pattern((10, 20), np.arange(11) * 3, np.tile(np.arange(3, dtype=np.int32), 10))
 SET = {
     "AUTOSAGE_CACHE": "0", "AUTOSAGE_REPLAY_ONLY": "1", "AUTOSAGE_LOG_PROBES": "0", "AUTOSAGE_PROBE_FRAC": "0.5",
@@ -28,19 +28,19 @@ SET = {
 
 @pytest.fixture(autouse=True)
 def _warnings_anew():
-    switches._warn.cache_clear()
+    settings._warn.cache_clear()
 
 
 def test_every_variable_is_read_and_documented():
-    found = Switches.from_environment(SET)
-    assert found == Switches(
+    found = Settings.from_environment(SET)
+    assert found == Settings(
         cache_dir=Path("/nowhere/plans"), caching=False, replay_only=True, log_probes=False, probe_frac=0.5,
         probe_min_rows=7, probe_iters=6, probe_cap_ms=1.5, shortlist="trees",
         shortlist_model=(Path("/models/spmm"), Path("/models/sddmm")), min_probe_rows=64, min_probe_nnz=512,
         verbose=True,
-        cuda=CudaSwitches(hub_cta=True, vec4=False, ftile=128, wpb=8, hub_t=300, native_path=Path("/lib/auto.so")))
+        cuda=CudaSettings(hub_cta=True, vec4=False, ftile=128, wpb=8, hub_t=300, native_path=Path("/lib/auto.so")))
     assert set(SET) == NAMES == set(re.findall(r"AUTOSAGE_[A-Z0-9_]+", PAGE))
-    assert len(SET) == len(fields(Switches)) - 1 + len(fields(CudaSwitches))
+    assert len(SET) == len(fields(Settings)) - 1 + len(fields(CudaSettings))
     assert len(PAGE.splitlines()) <= 60
 
 
@@ -56,8 +56,8 @@ def test_documented_defaults_are_those_of_the_policy():
 
 @pytest.mark.parametrize("environment", [{}, {"HOME": "/root"}, dict.fromkeys(SET, "")])
 def test_nothing_set_changes_nothing(environment):
-    found = Switches.from_environment(environment)
-    assert found == Switches()
+    found = Settings.from_environment(environment)
+    assert found == Settings()
     assert found.policy(CsrPolicy(), PATTERN) == CsrPolicy()
     assert found.unmeasured(PATTERN) == ""
 
@@ -72,30 +72,32 @@ def test_nothing_set_changes_nothing(environment):
     ("FTILE", "32", "64 or 128"), ("WPB", "3", "2 or 4 or 8"), ("HUB_T", "0", "a whole number, at least 1"),
     ("SHORTLIST", "best", "estimate or all or trees or model"), ("SHORTLIST_MODEL", ":", "paths, with : between"),
     ("CACHE_DIR", __file__, "a folder, or the name of a new one"),
+    ("CACHE_DIR", "~no_such_user/plans", "a folder, or"), ("CACHE_DIR", "x" * 300, "a folder, or"),
+    ("SHORTLIST_MODEL", "a:~no_such_user", "paths, with : between"), ("NATIVE_PATH", "~no_such_user", "a path"),
 ])
 def test_values_that_are_not_allowed_are_refused(name, value, allowed):
     with pytest.raises(ValueError, match=f"AUTOSAGE_{name}='{re.escape(value)}': give {allowed}.*, or unset it"):
-        Switches.from_environment({f"AUTOSAGE_{name}": value})
+        Settings.from_environment({f"AUTOSAGE_{name}": value})
 
 
 def test_the_policy_is_changed_where_it_has_a_counterpart():
-    default, found = CsrPolicy(seed=3), Switches.from_environment(SET)
+    default, found = CsrPolicy(seed=3), Settings.from_environment(SET)
     policy = found.policy(default, PATTERN)
     assert (policy.share, policy.effort.repetitions, policy.effort.seconds) == (0.5, 6, 1.5e-3)
     assert policy.effort.executions == 2 * default.effort.executions
     assert policy.least_nonzeros == 512  # of 7 rows, 64 rows and 512 nonzeros the most; a row has 3
     assert (policy.seed, policy.guardrail) == (3, default.guardrail)
-    assert Switches(probe_min_rows=7).policy(default, PATTERN).least_nonzeros == 21
-    assert Switches(probe_min_rows=7).policy(default) == default
-    assert Switches(min_probe_rows=7000).policy(default, PATTERN).least_nonzeros == 21_000
-    assert Switches(min_probe_nnz=5).policy(default, PATTERN) == default
-    assert Switches(probe_iters=1).policy(default).effort.executions == default.effort.executions
+    assert Settings(probe_min_rows=7).policy(default, PATTERN).least_nonzeros == 21
+    assert Settings(probe_min_rows=7).policy(default) == default
+    assert Settings(min_probe_rows=7000).policy(default, PATTERN).least_nonzeros == 21_000
+    assert Settings(min_probe_nnz=5).policy(default, PATTERN) == default
+    assert Settings(probe_iters=1).policy(default).effort.executions == default.effort.executions
 
 
 @pytest.mark.parametrize(("found", "reason"), [
-    (Switches(replay_only=True), "AUTOSAGE_REPLAY_ONLY=1 and no decision is kept"),
-    (Switches(min_probe_rows=11), "10 rows, AUTOSAGE_MIN_PROBE_ROWS=11"), (Switches(min_probe_rows=10), ""),
-    (Switches(min_probe_nnz=31), "30 nonzeros, AUTOSAGE_MIN_PROBE_NNZ=31"), (Switches(min_probe_nnz=30), ""),
+    (Settings(replay_only=True), "AUTOSAGE_REPLAY_ONLY=1 and no decision is kept"),
+    (Settings(min_probe_rows=11), "10 rows, AUTOSAGE_MIN_PROBE_ROWS=11"), (Settings(min_probe_rows=10), ""),
+    (Settings(min_probe_nnz=31), "30 nonzeros, AUTOSAGE_MIN_PROBE_NNZ=31"), (Settings(min_probe_nnz=30), ""),
 ])
 def test_what_is_not_measured_says_why(found, reason):
     assert found.unmeasured(PATTERN) == reason
@@ -103,12 +105,12 @@ def test_what_is_not_measured_says_why(found, reason):
 
 def test_the_cache_and_its_log_are_where_they_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path))
-    assert Switches().plans().folder == tmp_path / "plans"
-    plans = Switches(cache_dir=tmp_path / "mine").plans()
+    assert Settings().plans().folder == tmp_path / "plans"
+    plans = Settings(cache_dir=tmp_path / "mine").plans()
     assert plans.folder == tmp_path / "mine"
-    assert Switches().probe_log(plans).path == tmp_path / "mine" / "probe_logs.jsonl"
-    assert Switches(log_probes=False).probe_log(plans) is None
-    off = Switches(caching=False, cache_dir=tmp_path / "mine")
+    assert Settings().probe_log(plans).path == tmp_path / "mine" / "probe_logs.jsonl"
+    assert Settings(log_probes=False).probe_log(plans) is None
+    off = Settings(caching=False, cache_dir=tmp_path / "mine")
     assert off.plans().folder is None
     assert off.probe_log(off.plans()) is None
     assert list(tmp_path.iterdir()) == []
@@ -116,7 +118,7 @@ def test_the_cache_and_its_log_are_where_they_are_asked_for(tmp_path, monkeypatc
 
 def test_what_has_no_effect_is_said_once(caplog):
     for _ in range(2):
-        found = Switches.from_environment({"AUTOSAGE_WPB": "4", "AUTOSAGE_FTILE": "64", "AUTOSAGE_PROBE_FRACTION": "1"})
+        found = Settings.from_environment({"AUTOSAGE_WPB": "4", "AUTOSAGE_FTILE": "64", "AUTOSAGE_PROBE_FRACTION": "1"})
     assert (found.cuda.wpb, found.cuda.ftile, found.probe_frac) == (4, 64, None)
     assert [record.getMessage() for record in caplog.records] == [
         "AUTOSAGE_PROBE_FRACTION is not read: did you mean AUTOSAGE_PROBE_FRAC?",
@@ -124,7 +126,7 @@ def test_what_has_no_effect_is_said_once(caplog):
 
 
 def test_what_has_no_effect_anywhere_is_said_apart(caplog):
-    found = Switches.from_environment({
+    found = Settings.from_environment({
         "AUTOSAGE_HUB_T": "31", "AUTOSAGE_NATIVE_PATH": "nowhere.so", "AUTOSAGE_VEC4": "0"})
     assert (found.cuda.hub_t, found.cuda.vec4) == (31, False)
     assert [record.getMessage() for record in caplog.records] == [
@@ -137,7 +139,7 @@ def test_what_has_no_effect_anywhere_is_said_apart(caplog):
     ({"FTILE": "64"}, lambda config: config["lanes"] * config["vector"] * config["loads"] == 64),
     ({"HUB_CTA": "1", "VEC4": "1", "HUB_T": "9"}, lambda config: True)])
 def test_which_cuda_kernels_may_be_measured(given, kept):
-    allows = Switches.from_environment({f"AUTOSAGE_{name}": text for name, text in given.items()}).cuda.allows
+    allows = Settings.from_environment({f"AUTOSAGE_{name}": text for name, text in given.items()}).cuda.allows
     configs = list(CudaKernelSpace("spmm", width=256))
     assert [config for config in configs if allows(config)] == [config for config in configs if kept(config)]
     assert any(map(allows, configs))
@@ -147,14 +149,14 @@ def test_which_cuda_kernels_may_be_measured(given, kept):
 
 SHOWN = """
 import logging
-from sparloom.tuning.sparse import Switches
+from sparloom.tuning.sparse import Settings
 decisions = logging.getLogger("sparloom.tuning.sparse.prepared")
-Switches().show_decisions()
+Settings().show_decisions()
 decisions.info("silent")
 if {setting_up}:
     logging.basicConfig(format="own %(message)s")
 for _ in range(2):
-    Switches.from_environment({{"AUTOSAGE_VERBOSE": "1"}}).show_decisions()
+    Settings.from_environment({{"AUTOSAGE_VERBOSE": "1"}}).show_decisions()
 decisions.info("chosen")
 """
 

@@ -17,9 +17,8 @@ from sparloom.platforms.cuda import LaunchShape
 from sparloom.space import CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
-from sparloom.tuning.sparse import CudaPlace, cuda_rates
-from sparloom.tuning.sparse.cuda_estimate import CudaEstimate
-from sparloom.tuning.sparse.cuda_rates import CudaRates, measure_cuda_rates
+from sparloom.tuning.sparse import CudaBackend, cuda
+from sparloom.tuning.sparse.cuda import CudaEstimate, CudaRates, measure_cuda_rates
 
 pytestmark = pytest.mark.cc
 
@@ -50,23 +49,23 @@ def gpu(tmp_path_factory) -> TimedGpu:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(cuda_rates, "COPIED", 1 << 12)
-    monkeypatch.setattr(cuda_rates, "STEPS", 3)
+    monkeypatch.setattr(cuda, "COPIED", 1 << 12)
+    monkeypatch.setattr(cuda, "STEPS", 3)
 
 
 def test_what_is_timed_copies_and_multiplies(gpu):
-    text = cuda_text("cuda/rates.cu", {"THREADS": cuda_rates.THREADS, "CHAINS": cuda_rates.CHAINS})
-    shape, count = LaunchShape((3, 1), cuda_rates.THREADS), 4 * 3 * cuda_rates.THREADS + 400
+    text = cuda_text("cuda/rates.cu", {"THREADS": cuda.THREADS, "CHAINS": cuda.CHAINS})
+    shape, count = LaunchShape((3, 1), cuda.THREADS), 4 * 3 * cuda.THREADS + 400
     source = gpu.upload(np.random.default_rng(0).random(count + 4, np.float32))
     result = gpu.upload(np.full(count + 4, 7, np.float32))
     gpu.kernel(text, "rates_copy")(shape, (source, result, np.int64(count)))
     np.testing.assert_array_equal(result[:count], source[:count])
     assert (result[count:] == 7).all()
-    a, b, steps, chains = np.float32(0.5), np.float32(1), 5, np.arange(cuda_rates.CHAINS, dtype=np.float32)
+    a, b, steps, chains = np.float32(0.5), np.float32(1), 5, np.arange(cuda.CHAINS, dtype=np.float32)
     gpu.kernel(text, "rates_multiply")(shape, (result, np.int32(steps), a, b))
     for _ in range(steps):
         chains = a * chains + b
-    threads = 3 * cuda_rates.THREADS
+    threads = 3 * cuda.THREADS
     np.testing.assert_array_equal(result[:threads], np.full(threads, chains.sum(), np.float32))
     np.testing.assert_array_equal(result[threads:count], source[threads:count])
 
@@ -74,22 +73,22 @@ def test_what_is_timed_copies_and_multiplies(gpu):
 def test_rates_are_those_of_the_fastest_runs(gpu):
     found = measure_cuda_rates(gpu)
     assert found.memory == 8 * (1 << 12) / SECONDS
-    assert found.flops == 2 * cuda_rates.CHAINS * 3 * 2048 / SECONDS
+    assert found.flops == 2 * cuda.CHAINS * 3 * 2048 / SECONDS
 
 
 def test_they_are_measured_once_for_a_device(gpu, tmp_path):
-    place, repeats = CudaPlace(gpu), gpu.repeats
+    place, repeats = CudaBackend(gpu), gpu.repeats
     first = place.model(PlanCache(tmp_path)).rates
     assert first == place.model(PlanCache(tmp_path)).rates == measure_cuda_rates(gpu)
     assert gpu.repeats == repeats + 4  # two when they are kept, two without asking
     other = TimedGpu(tmp_path / "other", TINY, driver=13000)
-    CudaPlace(other).model(PlanCache(tmp_path))
+    CudaBackend(other).model(PlanCache(tmp_path))
     assert other.repeats == 2
 
 
 def test_without_a_folder_they_are_measured_once_in_a_process(tmp_path):
     gpu = TimedGpu(tmp_path, TINY)
-    models = [CudaPlace(gpu).model(PlanCache(None)) for _ in range(2)]
+    models = [CudaBackend(gpu).model(PlanCache(None)) for _ in range(2)]
     assert models[0] == models[1] == CudaEstimate(measure_cuda_rates(gpu))
     assert gpu.repeats == 4
 
@@ -97,13 +96,13 @@ def test_without_a_folder_they_are_measured_once_in_a_process(tmp_path):
 @pytest.mark.parametrize("spoil", [lambda text: "", lambda text: text.replace("memory", "speed"),
                                    lambda text: text.replace("\"memory\": ", "\"memory\": -")])
 def test_what_is_damaged_is_measured_anew(gpu, tmp_path, spoil, caplog):
-    place, cache = CudaPlace(gpu), PlanCache(tmp_path)
+    place, cache = CudaBackend(gpu), PlanCache(tmp_path)
     right = place.model(cache)
     (path,) = kept_files(tmp_path)
     rewrite(path, spoil(text_of(path)))
     assert place.model(cache) == right
     assert "it is decided anew" in caplog.text
-    assert cache.find_device_rates(place.signature(), CudaRates.from_json) == right.rates
+    assert cache.get("rates", place.signature(), CudaRates.from_json) == right.rates
 
 
 @pytest.mark.parametrize("error", [MemoryError("2 GiB"), Unsupported("no kernels")])
@@ -111,8 +110,8 @@ def test_without_a_measurement_those_of_data_sheets_are_taken(gpu, tmp_path, mon
     def fail(_):
         raise error
 
-    monkeypatch.setattr(cuda_rates, "measure_cuda_rates", fail)
-    assert CudaPlace(gpu).model(PlanCache(tmp_path)) == CudaEstimate(CudaRates.of_data_sheet(TINY))
+    monkeypatch.setattr(cuda, "measure_cuda_rates", fail)
+    assert CudaBackend(gpu).model(PlanCache(tmp_path)) == CudaEstimate(CudaRates.of_data_sheet(TINY))
     assert not list(tmp_path.iterdir())
     assert f"rates of tiny are not measured: {error}: those of data sheets are taken" in caplog.text
 
@@ -150,7 +149,7 @@ def test_estimates_follow_the_rates():
 @on_a_gpu
 def test_a_gpu_is_about_as_fast_as_its_data_sheet(monkeypatch):
     monkeypatch.undo()
-    place = CudaPlace.here()
+    place = CudaBackend.here()
     found, sheet = measure_cuda_rates(place.gpu), CudaRates.of_data_sheet(place.gpu.device)
     assert 0.2 < found.memory / sheet.memory < 5
     assert 0.2 < found.flops / sheet.flops < 5

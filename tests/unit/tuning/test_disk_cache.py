@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from kept_files import kept_files
 
-from sparloom.tuning import PlanCache
-from sparloom.tuning.disk_cache import DiskCache
-from sparloom.tuning.old_plans import LOOKED_AT, REMOVED
+from sparloom.tuning import DiskCache, PlanCache, Pruning, list_plans, prune_plans
 
 SCHEDULE = {"op": "spmm", "threads": 2}
 
@@ -156,32 +154,32 @@ def test_threads_that_put_and_get_at_once_see_whole_values(tmp_path):
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_a_folder_that_cannot_be_written_is_read_and_said_once(tmp_path, monkeypatch, caplog, code):
-    PlanCache(tmp_path).keep_schedule(SCHEDULE, {"made": "before"})
+    PlanCache(tmp_path).put("csr", SCHEDULE, {"made": "before"})
     monkeypatch.setattr(os, "write", failing(code))
     for number in range(5):
-        PlanCache(tmp_path).keep_schedule({**SCHEDULE, "number": number}, {})
-    assert PlanCache(tmp_path).find_schedule(SCHEDULE) == {"made": "before"}
+        PlanCache(tmp_path).put("csr", {**SCHEDULE, "number": number}, {})
+    assert PlanCache(tmp_path).get("csr", SCHEDULE) == {"made": "before"}
     (record,) = caplog.records
     assert f"{tmp_path} cannot be written to: {os.strerror(code)}" in record.getMessage()
     assert "set SPARLOOM_CACHE, or AUTOSAGE_CACHE_DIR" in record.getMessage()
 
 
 def test_a_folder_that_cannot_be_read_is_said_once(tmp_path, monkeypatch, caplog):
-    PlanCache(tmp_path).keep_schedule(SCHEDULE, {})
+    PlanCache(tmp_path).put("csr", SCHEDULE, {})
     monkeypatch.setattr(os, "open", failing(errno.EACCES))
-    assert [PlanCache(tmp_path).find_schedule({**SCHEDULE, "number": number}) for number in range(3)] == [None] * 3
+    assert [PlanCache(tmp_path).get("csr", {**SCHEDULE, "number": number}) for number in range(3)] == [None] * 3
     (record,) = caplog.records
-    assert "cannot be read: Permission denied: what is kept there is decided anew" in record.getMessage()
+    assert "cannot be read: Permission denied: its decisions are made anew" in record.getMessage()
 
 
 def test_the_limits_are_those_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARLOOM_PLANS_ENTRIES", "256")
     monkeypatch.setenv("SPARLOOM_PLANS_MB", "1")
     for number in range(600):
-        PlanCache(tmp_path).keep_schedule({**SCHEDULE, "number": number}, {})
+        PlanCache(tmp_path).put("csr", {**SCHEDULE, "number": number}, {})
     assert len(kept_files(tmp_path)) <= 256
-    PlanCache(tmp_path).keep_schedule(SCHEDULE, {"long": "x" * 10_000})
-    assert PlanCache(tmp_path).find_schedule(SCHEDULE) is None
+    PlanCache(tmp_path).put("csr", SCHEDULE, {"long": "x" * 10_000})
+    assert PlanCache(tmp_path).get("csr", SCHEDULE) is None
     for text in ("0", "-1", "many", "1.5", "9" * 20):
         monkeypatch.setenv("SPARLOOM_PLANS_MB", text)
         with pytest.raises(ValueError, match=f"SPARLOOM_PLANS_MB='{text}': give a whole number, at least 1, or unset"):
@@ -196,29 +194,23 @@ OTHERS = {"notes.json": PAIR, "a" * 64 + ".json": '{"mine": 1}', f"schedule-{'b'
           "probe_logs.jsonl": PAIR}
 
 
-def test_files_of_earlier_versions_go_little_by_little_and_others_stay(tmp_path):
+def test_files_of_earlier_versions_are_pruned_and_others_stay(tmp_path):
     for name, text in (OLD | OTHERS).items():
         (tmp_path / name).write_text(text)
-    for number in range(60):
-        (tmp_path / f"schedule-{number:064x}.json").write_text(PAIR)
-    counts = []
-    while len(list(tmp_path.iterdir())) > len(OTHERS) + 1:  # and decisions/
-        before = len(list(tmp_path.iterdir()))
-        PlanCache(tmp_path).keep_schedule({**SCHEDULE, "number": len(counts)}, {})
-        counts.append(before - len(list(tmp_path.iterdir())))
-        assert len(counts) < 500
-    assert max(counts) <= REMOVED < LOOKED_AT
+    PlanCache(tmp_path).put("csr", SCHEDULE, {})
+    listed = {entry.path.name: entry for entry in list_plans(tmp_path, now=time.time()) if entry.kind == "old"}
+    assert set(listed) == set(OLD)
+    assert {entry.state for entry in listed.values()} == {"foreign"}
+    assert len(prune_plans(list(listed.values()), Pruning("foreign"))) == len(OLD)
     assert {path.name for path in tmp_path.iterdir()} == {*OTHERS, "decisions"}
-    assert PlanCache(tmp_path).find_schedule({**SCHEDULE, "number": 0}) == {}
+    assert PlanCache(tmp_path).get("csr", SCHEDULE) == {}
 
 
-def test_a_put_looks_at_few_files_of_earlier_versions(tmp_path, monkeypatch):
+def test_a_put_looks_at_no_files_of_earlier_versions(tmp_path, monkeypatch):
     for number in range(300):
         (tmp_path / f"schedule-{number:064x}.json").write_text(PAIR)
-    opened, open_path = [], Path.open
-    monkeypatch.setattr(Path, "open", lambda path, *rest: opened.append(path) or open_path(path, *rest))
+    looked_at, scan = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: looked_at.append(Path(path)) or scan(path))
     for number in range(40):
-        opened.clear()
-        PlanCache(tmp_path).keep_schedule({**SCHEDULE, "number": number}, {})
-        assert len(opened) <= REMOVED + 1
-    assert len([path for path in tmp_path.iterdir() if path.suffix]) < 300
+        PlanCache(tmp_path).put("csr", {**SCHEDULE, "number": number}, {})
+    assert {path.parent for path in looked_at} == {tmp_path / "decisions"}

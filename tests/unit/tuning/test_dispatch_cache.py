@@ -18,12 +18,29 @@ from sparloom.errors import NotDecided
 from sparloom.fusion import Variant
 from sparloom.ops import GemmSpmm, SpmmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning import Decision, PairChoice, PlanCache, PlanKey, Problem, Rates, Trial, plan_cache, plan_pair
-from sparloom.tuning.disk_cache import HEAD
+from sparloom.tuning import (
+    Decision,
+    FusionConfig,
+    PlanCache,
+    PlanKey,
+    Problem,
+    Rates,
+    Trial,
+    get_order,
+    get_pair,
+    get_rates,
+    machine,
+    machine_rates,
+    plan_pair,
+    put_order,
+    put_pair,
+    put_rates,
+)
+from sparloom.tuning.cache import HEAD
 
 KEY = PlanKey("gemm_spmm", "", "a" * 64, "", inner=32, width=64, dtype="float32", threads=2, fuse="auto",
               machine="b" * 64, kernels="c" * 64)
-CHOICE = PairChoice(True, 8192, 16 << 20, "partition", Variant(local=True, prefetch_bytes=4096), 2)
+CHOICE = FusionConfig(True, 8192, 16 << 20, "partition", Variant(local=True, prefetch_bytes=4096), 2)
 DECISION = Decision("measured", "accepted", (Trial(CHOICE.key, (0.5, 0.25)),), executions=3, seconds=1.5)
 RATES = Rates(1e11, 2e11, 1e11, 5e10, 1 << 20, 1 << 25)
 
@@ -36,22 +53,22 @@ def band(rows: int = 60) -> SparseMatrix:
 
 def test_a_decision_comes_back_as_it_was(tmp_path):
     cache = PlanCache(tmp_path / "new")
-    assert cache.find(KEY) is None
-    cache.keep(KEY, CHOICE, DECISION)
-    assert cache.find(KEY) == (CHOICE, replace(DECISION, from_cache=True))
-    assert cache.find(replace(KEY, width=32)) is None
+    assert get_pair(cache, KEY) is None
+    put_pair(cache, KEY, CHOICE, DECISION)
+    assert get_pair(cache, KEY) == (CHOICE, replace(DECISION, from_cache=True))
+    assert get_pair(cache, replace(KEY, width=32)) is None
     assert CHOICE.key == "ct_size=8192,cache=16384,order=partition,local=1,stream=0,stream_first=0,prefetch=4"
 
 
 def test_rates_and_orders_come_back(tmp_path):
     cache, order = PlanCache(tmp_path), np.array([2, 0, 1], np.int32)
-    assert cache.find_rates(2) is None
-    assert cache.find_order("d" * 64, "metis", 3) is None
-    cache.keep_rates(2, RATES)
-    cache.keep_order("d" * 64, "metis", order)
-    assert cache.find_rates(2) == RATES
-    assert cache.find_rates(1) is None
-    np.testing.assert_array_equal(cache.find_order("d" * 64, "metis", 3), order)
+    assert get_rates(cache, threads=2) is None
+    assert get_order(cache, "d" * 64, "metis", rows=3) is None
+    put_rates(cache, RATES, threads=2)
+    put_order(cache, "d" * 64, "metis", order)
+    assert get_rates(cache, threads=2) == RATES
+    assert get_rates(cache, threads=1) is None
+    np.testing.assert_array_equal(get_order(cache, "d" * 64, "metis", rows=3), order)
 
 
 @pytest.mark.parametrize(("damage", "reason"), [
@@ -60,25 +77,26 @@ def test_rates_and_orders_come_back(tmp_path):
     (lambda path: path.write_bytes(path.read_bytes().replace(b"8192", b"8193")), "its checksum is another one"),
     (lambda path: rewrite(path, b"\xff\x00"), "decode"),
     (lambda path: rewrite(path, text_of(path)[:40]), "line 1 column"),
-    (lambda path: rewrite(path, "[]"), "not of version 1"),
-    (changed(lambda value: value.update(version=0)), "of version 0, not 1"),
+    (lambda path: rewrite(path, "[]"), "not of version 2"),
+    (changed(lambda value: value.update(version=0)), "of version 0, not 2"),
     (changed(lambda value: value["key"].update(kernels="other")), "written for something else"),
-    (changed(lambda value: value.pop("choice")), "choice"),
-    (changed(lambda value: value["choice"].pop("fused")), "PairChoice has the fields"),
-    (changed(lambda value: value["choice"].update(threads="2")), "threads of PairChoice is '2'"),
-    (changed(lambda value: value["choice"].update(order="sideways")), "order 'sideways' is not one of natural"),
-    (changed(lambda value: value["choice"].update(fused=False)), "fused is False, ct_size 8192"),
-    (changed(lambda value: value["choice"].update(variant=None)), "Variant has the fields"),
-    (changed(lambda value: value["decision"].update(origin="guess")), "origin 'guess' of a decision"),
-    (changed(lambda value: value["decision"].update(trials=[[]])), "a decision does not have its fields"),
+    (changed(lambda entry: entry["value"].pop("choice")), "choice"),
+    (changed(lambda entry: entry["value"]["choice"].pop("fused")), "FusionConfig has the fields"),
+    (changed(lambda entry: entry["value"]["choice"].update(threads="2")), "threads of FusionConfig is '2'"),
+    (changed(lambda entry: entry["value"]["choice"].update(order="sideways")),
+     "order 'sideways' is not one of natural"),
+    (changed(lambda entry: entry["value"]["choice"].update(fused=False)), "fused is False, ct_size 8192"),
+    (changed(lambda entry: entry["value"]["choice"].update(variant=None)), "Variant has the fields"),
+    (changed(lambda entry: entry["value"]["decision"].update(origin="guess")), "origin 'guess' of a decision"),
+    (changed(lambda entry: entry["value"]["decision"].update(trials=[[]])), "a decision does not have its fields"),
 ])
 def test_damaged_and_foreign_files_are_left_aside_with_a_warning(damage, reason, tmp_path, caplog):
     cache = PlanCache(tmp_path)
-    cache.keep(KEY, CHOICE, DECISION)
+    put_pair(cache, KEY, CHOICE, DECISION)
     (path,) = kept_files(tmp_path)
     damage(path)
     with caplog.at_level(logging.WARNING):
-        assert cache.find(KEY) is None
+        assert get_pair(cache, KEY) is None
     assert reason in caplog.text
     assert "decided anew" in caplog.text
 
@@ -92,59 +110,60 @@ SCHEDULE = {"op": "spmm", "pattern": "a" * 64, "shapes": [[8]], "threads": 2}
     (lambda path: path.write_bytes(path.read_bytes()[:-9]), "its checksum is another one"),
     (lambda path: rewrite(path, b""), "Expecting value"),
     (lambda path: rewrite(path, "[" * 100_000), "recursion"),
-    (changed(lambda value: value.update(version=2)), "of version 2, not 1"),
+    (changed(lambda value: value.update(version=3)), "of version 3, not 2"),
     (changed(lambda value: value.update(key=None)), "written for something else"),
     (changed(lambda value: value["key"].update(threads=3)), "written for something else"),
-    (changed(lambda value: value.update(choice=3)), "not iterable"),
-    (changed(lambda value: value.pop("choice")), "choice"),
+    (changed(lambda value: value.update(value=3)), "not iterable"),
+    (changed(lambda value: value.pop("value")), "value"),
 ])
 def test_damaged_and_foreign_schedules_are_left_aside_with_a_warning(damage, reason, tmp_path, caplog):
     cache = PlanCache(tmp_path)
-    cache.keep_schedule(SCHEDULE, {"config": "a=1"})
-    assert cache.find_schedule(SCHEDULE) == {"config": "a=1"}
+    cache.put("csr", SCHEDULE, {"config": "a=1"})
+    assert cache.get("csr", SCHEDULE) == {"config": "a=1"}
     (path,) = kept_files(tmp_path)
     damage(path)
-    assert cache.find_schedule(SCHEDULE) is None
+    assert cache.get("csr", SCHEDULE) is None
     assert reason in caplog.text
     assert "decided anew" in caplog.text
-    cache.keep_schedule(SCHEDULE, {"config": "a=2"})
-    assert cache.find_schedule(SCHEDULE) == {"config": "a=2"}
+    cache.put("csr", SCHEDULE, {"config": "a=2"})
+    assert cache.get("csr", SCHEDULE) == {"config": "a=2"}
 
 
 def test_without_a_folder_nothing_is_kept(monkeypatch):
     calls = []
-    monkeypatch.setattr(plan_cache, "measure_rates", lambda threads: calls.append(threads) or RATES)
-    monkeypatch.setattr(plan_cache, "_rates_in_process", functools.cache(plan_cache._rates_in_process.__wrapped__))
+    monkeypatch.setattr(machine, "measure_rates", lambda threads: calls.append(threads) or RATES)
+    monkeypatch.setattr(machine, "_rates_in_process", functools.cache(machine._rates_in_process.__wrapped__))
     cache, order = PlanCache(None), np.arange(3, dtype=np.int32)
-    cache.keep(KEY, CHOICE, DECISION)
-    cache.keep_schedule(SCHEDULE, {})
-    cache.keep_order("d" * 64, "metis", order)
-    assert (cache.find(KEY), cache.find_schedule(SCHEDULE), cache.find_order("d" * 64, "metis", 3)) == (None,) * 3
-    assert [cache.rates(1001), PlanCache(None).rates(1001), cache.rates(1002)] == [RATES] * 3
+    put_pair(cache, KEY, CHOICE, DECISION)
+    cache.put("csr", SCHEDULE, {})
+    put_order(cache, "d" * 64, "metis", order)
+    assert get_pair(cache, KEY) is cache.get("csr", SCHEDULE) is get_order(cache, "d" * 64, "metis", rows=3) is None
+    assert [machine_rates(each, threads=threads) for each, threads in (
+        (cache, 1001), (PlanCache(None), 1001), (cache, 1002))] == [RATES] * 3
     assert calls == [1001, 1002]
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     cache = PlanCache(tmp_path / "file")
-    cache.keep(KEY, CHOICE, DECISION)
-    cache.keep_order("d" * 64, "metis", np.arange(3, dtype=np.int32))
-    PlanCache(tmp_path / "file").keep(KEY, CHOICE, DECISION)
+    put_pair(cache, KEY, CHOICE, DECISION)
+    put_order(cache, "d" * 64, "metis", np.arange(3, dtype=np.int32))
+    put_pair(PlanCache(tmp_path / "file"), KEY, CHOICE, DECISION)
     assert caplog.text.count("decisions are not kept for later processes; set SPARLOOM_CACHE") == 1
-    assert cache.find(KEY) is None
+    assert get_pair(cache, KEY) is None
 
 
 def test_a_writer_clears_away_what_killed_ones_left(tmp_path):
     cache = PlanCache(tmp_path)
     gone, running = ended_process(), os.getppid()
-    cache.keep_schedule(SCHEDULE, {})
+    cache.put("csr", SCHEDULE, {})
     (kept,) = kept_files(tmp_path)
     left, own, young = (kept.with_name(f".{name}.{process}-{'1' * 8}.partial") for name, process in (
         (kept.name, gone), (kept.name, running), ("b" * 64, gone)))
     for path, age in ((left, 100), (own, 100), (young, 1)):
         path.write_text("{")
         os.utime(path, (time.time() - age,) * 2)
-    cache.keep_schedule(SCHEDULE, {})
+    cache.put("csr", SCHEDULE, {})
     assert kept_files(tmp_path) == sorted([kept, own, young])
 
 
@@ -160,25 +179,25 @@ def ended_process() -> int:
 ])
 def test_damaged_orders_are_left_aside_with_a_warning(content, tmp_path, caplog):
     cache = PlanCache(tmp_path)
-    cache.keep_order("d" * 64, "metis", np.array([0, 0, 1], np.int32))
-    assert cache.find_order("d" * 64, "metis", 3) is None
+    put_order(cache, "d" * 64, "metis", np.array([0, 0, 1], np.int32))
+    assert get_order(cache, "d" * 64, "metis", rows=3) is None
     assert "numbers are no order of 3 rows" in caplog.text
     (path,) = kept_files(tmp_path)
     for damaged in (content, HEAD + content):
         caplog.clear()
         path.write_bytes(damaged)
-        assert cache.find_order("d" * 64, "metis", 3) is None
+        assert get_order(cache, "d" * 64, "metis", rows=3) is None
         assert "decided anew" in caplog.text
 
 
 @pytest.mark.parametrize("numbers", [{}, {"flops": -1.0}, {"flops": "fast"}, 3])
 def test_damaged_rates_are_left_aside(numbers, tmp_path, caplog):
     cache = PlanCache(tmp_path)
-    cache.keep_rates(2, RATES)
+    put_rates(cache, RATES, threads=2)
     (path,) = kept_files(tmp_path)
-    changed(lambda value: value.update(rates=numbers if not isinstance(numbers, dict) else value["rates"] | numbers
+    changed(lambda entry: entry.update(value=numbers if not isinstance(numbers, dict) else entry["value"] | numbers
                                        if numbers else {}))(path)
-    assert cache.find_rates(2) is None
+    assert get_rates(cache, threads=2) is None
     assert "rates of a machine" in caplog.text
 
 
@@ -194,14 +213,14 @@ def test_keys_tell_problems_apart():
 
 
 def _keep(place: int, folder: Path) -> None:
-    PlanCache(folder).keep(replace(KEY, width=1 + place % 4), CHOICE, DECISION)
+    put_pair(PlanCache(folder), replace(KEY, width=1 + place % 4), CHOICE, DECISION)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path):
     with ProcessPoolExecutor(4) as pool:
         list(pool.map(_keep, range(40), [tmp_path] * 40))
-    found = [PlanCache(tmp_path).find(replace(KEY, width=1 + place)) for place in range(4)]
+    found = [get_pair(PlanCache(tmp_path), replace(KEY, width=1 + place)) for place in range(4)]
     assert all(each is not None for each in found)
     assert len(kept_files(tmp_path)) == 4
 
@@ -209,9 +228,9 @@ def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path):
 def test_threads_that_write_at_the_same_time_do_not_meet(tmp_path, caplog):
     cache, long = PlanCache(tmp_path), "x" * 10_000
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda place: cache.keep_schedule(SCHEDULE, {"place": place, "long": long}), range(200)))
+        list(pool.map(lambda place: cache.put("csr", SCHEDULE, {"place": place, "long": long}), range(200)))
     assert caplog.text == ""
-    assert cache.find_schedule(SCHEDULE)["long"] == long
+    assert cache.get("csr", SCHEDULE)["long"] == long
     assert len(kept_files(tmp_path)) == 1
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from sparloom.ops import GemmSpmm, SpmmGemm
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning import Effort, PairChoice, Policy, Problem
-from sparloom.tuning.decide import Decider
+from sparloom.tuning import FusionConfig, MeasurementBudget, Policy, Problem
+from sparloom.tuning.fusion import Decider
 
 N = 4000
 
@@ -32,7 +32,7 @@ class Machine:
     def bind(self, choices):
         return [lambda choice=choice: self._run(choice) for choice in choices]
 
-    def _run(self, choice: PairChoice) -> None:
+    def _run(self, choice: FusionConfig) -> None:
         self.runs += 1
         self.now += self.seconds[choice.fused] * (1.0 if choice.variant.stream else 1.1)
 
@@ -72,7 +72,7 @@ def test_fused_loops_that_are_not_faster_are_refused(fused):
 
 def test_every_run_is_counted_and_bounded():
     machine = Machine(fused=0.008, unfused=0.010)
-    deciding = decider(problem(10), machine, effort=Effort(executions=30))
+    deciding = decider(problem(10), machine, effort=MeasurementBudget(executions=30))
     _, decision = deciding.auto(deciding.never())
     assert decision.executions == machine.runs <= 3 * 30
     assert decision.seconds == pytest.approx(machine.now)
@@ -103,7 +103,7 @@ def test_always_takes_a_fused_candidate():
     choice, decision = decider(problem(10), Machine(fused=0.012, unfused=0.010)).always()
     assert choice.fused
     assert choice.ct_size == 16384
-    assert len(decision.trials) <= Effort().candidates
+    assert len(decision.trials) <= MeasurementBudget().candidates
 
 
 def test_other_orders_are_tried_where_they_may_pay():

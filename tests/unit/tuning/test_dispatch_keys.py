@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,16 +11,32 @@ import numpy as np
 import pytest
 
 from sparloom.fusion import Variant
-from sparloom.jit import kernel_source
+from sparloom.jit import kernel_folder, sources_digest
 from sparloom.measure import describe_machine
 from sparloom.ops import GemmSpmm, SpmmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning import Decision, PairChoice, PlanCache, PlanKey, Problem, Rates, plan_cache, plan_key
-from sparloom.tuning import ragged_schedule as ragged
-from sparloom.tuning.sparse import cpu_place
-from sparloom.tuning.sparse.cpu_place import CpuPlace
+from sparloom.tuning import (
+    Decision,
+    FusionConfig,
+    PlanCache,
+    PlanKey,
+    Problem,
+    Rates,
+    fusion,
+    get_order,
+    get_pair,
+    get_rates,
+    kernels_digest,
+    machine,
+    machine_digest,
+    put_order,
+    put_pair,
+    put_rates,
+    ragged,
+)
+from sparloom.tuning.sparse import CpuBackend, cpu
 
-CHOICE = PairChoice(True, 8192, 16 << 20, "partition", Variant(local=True, prefetch_bytes=4096), 2)
+CHOICE = FusionConfig(True, 8192, 16 << 20, "partition", Variant(local=True, prefetch_bytes=4096), 2)
 DECISION = Decision("measured", "accepted", (), executions=3, seconds=1.5)
 
 
@@ -39,11 +56,11 @@ def changed(value):
 @pytest.mark.parametrize("name", [field.name for field in fields(PlanKey)])
 def test_a_decision_of_a_key_that_differs_in_one_field_is_not_found(name, tmp_path):
     cache, made = PlanCache(tmp_path), key()
-    cache.keep(made, CHOICE, DECISION)
-    assert cache.find(made) == (CHOICE, replace(DECISION, from_cache=True))
+    put_pair(cache, made, CHOICE, DECISION)
+    assert get_pair(cache, made) == (CHOICE, replace(DECISION, from_cache=True))
     other = replace(made, **{name: changed(getattr(made, name))})
     assert other.digest() != made.digest()
-    assert cache.find(other) is None
+    assert get_pair(cache, other) is None
 
 
 def differs(one: PlanKey, other: PlanKey) -> set[str]:
@@ -75,65 +92,67 @@ def test_a_sparse_right_operand_is_named_by_its_own_pattern():
 @pytest.mark.parametrize("name", ["machine", "kernels"])
 def test_a_key_names_the_machine_and_the_kernels(name, monkeypatch):
     before = key()
-    monkeypatch.setattr(plan_key, f"{name}_digest", lambda: "another")
+    monkeypatch.setattr(fusion, f"{name}_digest", lambda *_: "another")
     assert differs(before, key()) == {name}
 
 
-@pytest.mark.parametrize("name", plan_key.MACHINE)
+@pytest.mark.parametrize("name", machine.MACHINE)
 def test_the_machine_is_all_that_describes_it(name, monkeypatch):
-    here = plan_key.machine_digest.__wrapped__()
-    assert here == plan_key.machine_digest.__wrapped__()
-    machine = describe_machine()
-    monkeypatch.setattr(plan_key, "describe_machine", lambda: machine | {name: changed(machine[name])})
-    assert plan_key.machine_digest.__wrapped__() != here
+    here = machine_digest.__wrapped__()
+    assert here == machine_digest.__wrapped__()
+    described = describe_machine()
+    monkeypatch.setattr(machine, "describe_machine", lambda: described | {name: changed(described[name])})
+    assert machine_digest.__wrapped__() != here
 
 
-@pytest.mark.parametrize("source", ["fused.hpp", *plan_key.SOURCES, *plan_key.RAGGED_SOURCES])
+CPU_SOURCES = [name for name in (*machine.FUSED_SOURCES, *machine.RAGGED_SOURCES) if "*" not in name]
+
+
+@pytest.mark.parametrize("source", ["cpu/fused.hpp", *CPU_SOURCES])
 def test_kernels_are_all_sources(source, tmp_path, monkeypatch):
     """A change of any source changes the digest; headers belong to all."""
-    folder = tmp_path / "cpu"
-    shutil.copytree(kernel_source("cpu/fused.hpp").parent, folder)
-    monkeypatch.setattr(plan_key, "kernel_source", lambda name: tmp_path / name)
+    shutil.copytree(kernel_folder() / "cpu", tmp_path / "cpu")
+    monkeypatch.setattr(machine, "kernel_folder", lambda: tmp_path)
+    monkeypatch.setattr(sys.modules[sources_digest.__module__], "kernel_folder", lambda: tmp_path)
 
-    def digests() -> tuple[str, str]:
-        return plan_key.sources_digest.__wrapped__(plan_key.SOURCES), plan_key.ragged_kernels_digest.__wrapped__()
+    def digests() -> list[str]:
+        return [kernels_digest.__wrapped__(names) for names in (machine.FUSED_SOURCES, machine.RAGGED_SOURCES)]
 
     fused, products = digests()
-    assert (fused, products) == digests()
-    (folder / source).write_text((folder / source).read_text(encoding="utf-8") + "// changed\n", encoding="utf-8")
+    assert [fused, products] == digests()
+    (tmp_path / source).write_text((tmp_path / source).read_text(encoding="utf-8") + "// changed\n", encoding="utf-8")
     now_fused, now_products = digests()
-    assert (now_fused != fused) is (source in plan_key.SOURCES or Path(source).suffix == ".hpp")
-    assert (now_products != products) is (source in plan_key.RAGGED_SOURCES)
+    assert (now_fused != fused) is (source in machine.FUSED_SOURCES or Path(source).suffix == ".hpp")
+    assert (now_products != products) is (source in machine.RAGGED_SOURCES)
 
 
-@pytest.mark.parametrize("name", ["machine_digest", "sources_digest"])
+@pytest.mark.parametrize("name", ["machine", "kernels"])
 def test_sparse_kernels_are_decided_anew_elsewhere(name, monkeypatch):
-    before = CpuPlace(2).signature()
-    assert before != CpuPlace(1).signature()
-    monkeypatch.setattr(cpu_place, name, lambda *_: "another")
-    assert before != CpuPlace(2).signature()
-    assert {each for each, value in CpuPlace(2).signature().items() if value != before[each]} == {
-        {"machine_digest": "machine", "sources_digest": "kernels"}[name]}
+    before = CpuBackend(2).signature()
+    assert before != CpuBackend(1).signature()
+    monkeypatch.setattr(cpu, f"{name}_digest", lambda *_: "another")
+    assert before != CpuBackend(2).signature()
+    assert {each for each, value in CpuBackend(2).signature().items() if value != before[each]} == {name}
 
 
 @pytest.mark.parametrize("name", ["machine_digest", "kernels_digest"])
 def test_rates_are_measured_anew_elsewhere(name, tmp_path, monkeypatch):
     cache = PlanCache(tmp_path)
-    cache.keep_rates(2, Rates(1e11, 2e11, 1e11, 5e10, 1 << 20, 1 << 25))
-    monkeypatch.setattr(plan_cache, name, lambda: "another")
-    assert cache.find_rates(2) is None
+    put_rates(cache, Rates(1e11, 2e11, 1e11, 5e10, 1 << 20, 1 << 25), threads=2)
+    monkeypatch.setattr(machine, name, lambda *_: "another")
+    assert get_rates(cache, threads=2) is None
 
 
 def test_orders_are_made_anew_with_other_kernels(tmp_path, monkeypatch):
     cache = PlanCache(tmp_path)
-    cache.keep_order("d" * 64, "metis", np.array([2, 0, 1], np.int32))
-    assert cache.find_order("e" * 64, "metis", 3) is None
-    assert cache.find_order("d" * 64, "rcm", 3) is None
-    monkeypatch.setattr(plan_cache, "kernels_digest", lambda: "another")
-    assert cache.find_order("d" * 64, "metis", 3) is None
+    put_order(cache, "d" * 64, "metis", np.array([2, 0, 1], np.int32))
+    assert get_order(cache, "e" * 64, "metis", rows=3) is None
+    assert get_order(cache, "d" * 64, "rcm", rows=3) is None
+    monkeypatch.setattr(fusion, "kernels_digest", lambda *_: "another")
+    assert get_order(cache, "d" * 64, "metis", rows=3) is None
 
 
-@pytest.mark.parametrize("change", ["name", "space", "alike", "threads", "machine_digest", "ragged_kernels_digest"])
+@pytest.mark.parametrize("change", ["name", "space", "alike", "threads", "machine_digest", "kernels_digest"])
 def test_ragged_schedules_are_chosen_anew_elsewhere(change, monkeypatch):
     facts = {"name": "encoder", "space": "s", "alike": {"rows": 3}, "threads": 2}
 
@@ -146,6 +165,6 @@ def test_ragged_schedules_are_chosen_anew_elsewhere(change, monkeypatch):
     if change in facts:
         facts[change] = {"rows": 4} if change == "alike" else changed(facts[change])
     else:
-        monkeypatch.setattr(ragged, change, lambda: "another")
+        monkeypatch.setattr(ragged, change, lambda *_: "another")
     assert sum(value != before[name] for name, value in made().items()) == 1
     assert re.fullmatch("[0-9a-f]{64}", before["machine"])

@@ -8,7 +8,7 @@ from sparloom.ops import GemmSpmm
 from sparloom.space import TileFusionSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import LearnedPairCosts, PairCostModel, Problem, pair_numbers
-from sparloom.tuning.shortlist import shortlist
+from sparloom.tuning.fusion import shortlist
 
 N, WIDTHS = 6000, (16, 32, 64)
 GROWTH = Growth(trees=60, patience=10, leaves=15, depth=-1, rows_per_leaf=5, learning_rate=0.15, lasso=0.0, ridge=1.0,

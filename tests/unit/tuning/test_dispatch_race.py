@@ -2,8 +2,7 @@
 
 import pytest
 
-from sparloom.tuning import Effort, Guardrail, duel, race
-from sparloom.tuning.racing import Race
+from sparloom.tuning import Guardrail, MeasurementBudget, Race, duel, race
 from sparloom.tuning.sparse import CsrPolicy
 
 
@@ -34,14 +33,14 @@ def clock() -> Clock:
 
 
 def test_the_fastest_wins_and_the_slow_drop_out(clock):
-    run = race([clock.call(0.013), clock.call(0.010), clock.call(0.0101)], effort=Effort(), clock=clock)
+    run = race([clock.call(0.013), clock.call(0.010), clock.call(0.0101)], effort=MeasurementBudget(), clock=clock)
     assert run.winner == 1
     assert [len(taken) for taken in run.seconds] == [1, 5, 5]
     assert run.executions == clock.runs == 3 + 1 + 5 + 5
 
 
 def test_the_hopeless_run_once_but_for_the_first_which_bears_what_all_need(clock):
-    run = race([clock.call(0.09, 0.0099), clock.call(0.01), clock.call(0.08)], effort=Effort(), clock=clock)
+    run = race([clock.call(0.09, 0.0099), clock.call(0.01), clock.call(0.08)], effort=MeasurementBudget(), clock=clock)
     assert run.winner == 0
     assert [len(taken) for taken in run.seconds] == [5, 5, 1]
     assert run.executions == clock.runs == 13
@@ -49,7 +48,7 @@ def test_the_hopeless_run_once_but_for_the_first_which_bears_what_all_need(clock
 
 
 def test_the_limits_of_hopeless_and_of_behind_are_still_within(clock):
-    effort = Effort(repetitions=3, seconds=1000.0, tolerance=0.25)
+    effort = MeasurementBudget(repetitions=3, seconds=1000.0, tolerance=0.25)
     run = race([clock.call(1.0), clock.call(5.0)], effort=effort, clock=clock)  # 5 times as slow, and run once more
     assert [len(taken) for taken in run.seconds] == [3, 1]
     assert run.executions == 2 + 3 + 1
@@ -59,26 +58,27 @@ def test_the_limits_of_hopeless_and_of_behind_are_still_within(clock):
 
 @pytest.mark.parametrize(("slower", "repetitions"), [(1.3, 1), (1.15, 2), (1.08, 3), (1.03, 5)])
 def test_who_is_behind_by_an_nth_of_the_tolerance_drops_out_after_n_repetitions(clock, slower, repetitions):
-    run = race([clock.call(1.0), clock.call(slower)], effort=Effort(seconds=1000.0), clock=clock)
+    run = race([clock.call(1.0), clock.call(slower)], effort=MeasurementBudget(seconds=1000.0), clock=clock)
     assert [len(taken) for taken in run.seconds] == [5, repetitions]
 
 
 @pytest.mark.parametrize(("first", "started"), [(0.45, True), (0.5, True), (0.55, False)])
 def test_the_third_is_started_within_a_third_of_the_seconds(clock, first, started):
-    run = race([clock.call(first)] * 3, effort=Effort(repetitions=1, seconds=3.0), clock=clock)
+    run = race([clock.call(first)] * 3, effort=MeasurementBudget(repetitions=1, seconds=3.0), clock=clock)
     assert bool(run.seconds[2]) is started
 
 
 @pytest.mark.parametrize(("executions", "started"), [(4, False), (5, True)])
 def test_the_third_is_started_within_half_of_the_executions(clock, executions, started):
-    run = race([clock.call(1.0)] * 3, effort=Effort(repetitions=1, seconds=1000.0, executions=executions), clock=clock)
+    effort = MeasurementBudget(repetitions=1, seconds=1000.0, executions=executions)
+    run = race([clock.call(1.0)] * 3, effort=effort, clock=clock)
     assert bool(run.seconds[2]) is started
 
 
 @pytest.mark.parametrize(("limits", "repetitions"), [
     ({"executions": 7}, 2), ({"executions": 8}, 3), ({"seconds": 7.5}, 3), ({"seconds": 8.0}, 4)])
 def test_a_round_begins_within_the_limits(clock, limits, repetitions):
-    effort = Effort(**{"executions": 1000, "seconds": 1000.0, **limits})
+    effort = MeasurementBudget(**{"executions": 1000, "seconds": 1000.0, **limits})
     run = race([clock.call(1.0)] * 2, effort=effort, clock=clock)
     assert [len(taken) for taken in run.seconds] == [repetitions] * 2
 
@@ -87,15 +87,16 @@ def test_a_candidate_that_fails_is_left_out_and_the_first_may_not(clock, caplog)
     def fails() -> None:
         raise RuntimeError("no such instruction")
 
-    run = race([clock.call(1.0), fails, clock.call(0.98)], effort=Effort(seconds=1000.0), clock=clock)
+    run = race([clock.call(1.0), fails, clock.call(0.98)], effort=MeasurementBudget(seconds=1000.0), clock=clock)
     assert [len(taken) for taken in run.seconds] == [5, 0, 5]
     assert caplog.messages == ["candidate 1 fails and is left out: RuntimeError('no such instruction')"]
     with pytest.raises(RuntimeError, match="no such instruction"):
-        race([fails, clock.call(1.0)], effort=Effort(), clock=clock)
+        race([fails, clock.call(1.0)], effort=MeasurementBudget(), clock=clock)
 
 
 def test_repetitions_are_mean_seconds_of_as_many_runs_as_are_short(clock):
-    run = race([clock.call(0.125)], effort=Effort(repetitions=2, seconds=1000.0, short_seconds=0.5), clock=clock)
+    effort = MeasurementBudget(repetitions=2, seconds=1000.0, short_seconds=0.5)
+    run = race([clock.call(0.125)], effort=effort, clock=clock)
     assert run.seconds == ((0.125, 0.125),)
     assert (clock.runs, run.executions) == (1 + 2 * 4, 3)
 
@@ -113,7 +114,7 @@ def test_a_duel_ends_at_its_limits_and_the_two_begin_in_turn(clock, limits, pair
         order.append(1)
         clock.now += 1.0
 
-    effort = Effort(**{"pairs": (1, 10), "executions": 1000, "seconds": 1000.0, **limits})
+    effort = MeasurementBudget(**{"pairs": (1, 10), "executions": 1000, "seconds": 1000.0, **limits})
     met = duel([(first, second)], decided=lambda taken: seen.append(taken.seconds) or False, effort=effort, clock=clock)
     assert [len(taken) for taken in met.seconds] == [pairs, pairs]
     assert met.seconds == ((1.0,) * pairs,) * 2
@@ -123,34 +124,35 @@ def test_a_duel_ends_at_its_limits_and_the_two_begin_in_turn(clock, limits, pair
 
 
 def test_who_is_interrupted_once_stays(clock):
-    run = race([clock.call(0.011), clock.call(0.010, 0.1, 0.010)], effort=Effort(), clock=clock)
+    run = race([clock.call(0.011), clock.call(0.010, 0.1, 0.010)], effort=MeasurementBudget(), clock=clock)
     assert run.winner == 1
 
 
 def test_executions_are_bounded(clock):
     calls = [clock.call(0.01 + place * 1e-5) for place in range(30)]
-    run = race(calls, effort=Effort(candidates=30, executions=40), clock=clock)
+    run = race(calls, effort=MeasurementBudget(candidates=30, executions=40), clock=clock)
     assert clock.runs == run.executions <= 40
     assert run.seconds[-1] == ()
 
 
 def test_seconds_are_bounded_but_two_are_compared(clock):
-    run = race([clock.call(2.0), clock.call(1.9), clock.call(1.0)], effort=Effort(seconds=0.5), clock=clock)
+    run = race([clock.call(2.0), clock.call(1.9), clock.call(1.0)], effort=MeasurementBudget(seconds=0.5), clock=clock)
     assert [len(taken) for taken in run.seconds] == [1, 1, 0]
     assert run.winner == 1
-    last = duel([(clock.call(2.0), clock.call(1.9))], decided=lambda _: False, effort=Effort(seconds=0.5), clock=clock)
+    last = duel([(clock.call(2.0), clock.call(1.9))], decided=lambda _: False,
+                effort=MeasurementBudget(seconds=0.5), clock=clock)
     assert [len(taken) for taken in last.seconds] == [1, 1]
 
 
 def test_short_runs_are_repeated(clock):
     clock.now = 0.0  # differences of so little are exact there only
-    run = race([clock.call(1e-4), clock.call(1e-4)], effort=Effort(short_seconds=1e-3), clock=clock)
+    run = race([clock.call(1e-4), clock.call(1e-4)], effort=MeasurementBudget(short_seconds=1e-3), clock=clock)
     assert clock.runs == 2 + 2 * 5 * 10
     assert run.executions == 12
 
 
 def test_a_duel_ends_when_it_is_decided(clock):
-    effort = Effort(pairs=(3, 9))
+    effort = MeasurementBudget(pairs=(3, 9))
     calls = clock.call(0.01), clock.call(0.02)
     assert len(duel([calls], decided=lambda _: True, effort=effort, clock=clock).seconds[0]) == 3
     assert len(duel([calls], decided=lambda _: False, effort=effort, clock=clock).seconds[0]) == 9
@@ -159,8 +161,8 @@ def test_a_duel_ends_when_it_is_decided(clock):
 def test_no_effort_is_refused():
     for limits in ({"executions": 0}, {"candidates": 0}, {"repetitions": 0}, {"pairs": (0, 4)}, {"seconds": 0.0}):
         with pytest.raises(ValueError, match="must be above 0"):
-            Effort(**limits)
-    Effort(executions=1, candidates=1, repetitions=1, pairs=(1, 1), seconds=1e-9)
+            MeasurementBudget(**limits)
+    MeasurementBudget(executions=1, candidates=1, repetitions=1, pairs=(1, 1), seconds=1e-9)
 
 
 @pytest.mark.parametrize(("challenger", "accepted"), [

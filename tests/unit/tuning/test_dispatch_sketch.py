@@ -7,7 +7,7 @@ from sparloom.fusion import schedule_tiles
 from sparloom.ops import GemmSpmm, SpmmGemm, SpmmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Problem
-from sparloom.tuning.orders import has_places, make_order
+from sparloom.tuning.fusion_problem import has_places, make_order
 
 UNLIMITED = 1 << 62
 

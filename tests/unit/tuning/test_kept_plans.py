@@ -5,6 +5,7 @@ import os
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,16 +15,33 @@ from test_dispatch_cache import CHOICE, DECISION, KEY, RATES, ended_process
 
 import sparloom
 from sparloom.measure import describe_machine
-from sparloom.tuning import Decision, PlanCache, Pruning, Trial, list_plans, prune_plans
-from sparloom.tuning.disk_cache import HEAD, HEAD_BYTES
-from sparloom.tuning.plan_cache import disk_caches, entry_key
-from sparloom.tuning.plan_key import kernels_digest, machine_digest, machine_digests, ragged_kernels_digest
+from sparloom.tuning import (
+    FUSED_SOURCES,
+    RAGGED_SOURCES,
+    Decision,
+    PlanCache,
+    Pruning,
+    RaggedChoice,
+    Trial,
+    get_pair,
+    kernels_digest,
+    list_plans,
+    machine_digest,
+    machine_digests,
+    prune_plans,
+    put_order,
+    put_pair,
+    put_rates,
+    put_schedule,
+)
+from sparloom.tuning.cache import HEAD, HEAD_BYTES, entry_key
 from sparloom.tuning.sparse import CsrPolicy
 
 HOUR, DAY = 3600.0, 86400.0
-OWN = replace(KEY, machine=machine_digest(), kernels=kernels_digest())
+OWN = replace(KEY, machine=machine_digest(), kernels=kernels_digest(FUSED_SOURCES))
 RAGGED = {"operator": "mixing width=32", "space": "s", "alike": {"tokens": 64, "longest": 9}, "threads": 1,
-          "machine": machine_digest(), "kernels": ragged_kernels_digest()}
+          "machine": machine_digest(), "kernels": kernels_digest(RAGGED_SOURCES)}
+TILE_4 = SimpleNamespace(key="tile=4")
 UNFUSED = replace(CHOICE, fused=False, ct_size=0, cache_bytes=0, order="natural")
 DUEL = (Trial(CHOICE.key, (1.0,)), Trial(UNFUSED.key, (2.0,)), Trial(CHOICE.key, (1.0, 1.0, 2.0)),
         Trial(UNFUSED.key, (3.0, 2.0, 9.0)))
@@ -35,7 +53,7 @@ def only(folder: Path):
 
 
 def test_a_pair_says_what_was_decided_and_why(tmp_path):
-    PlanCache(tmp_path).keep(OWN, CHOICE, Decision("measured", "accepted", DUEL))
+    put_pair(PlanCache(tmp_path), OWN, CHOICE, Decision("measured", "accepted", DUEL))
     plan = list_plans(tmp_path, now=time.time() + HOUR)[0]
     assert (plan.kind, plan.state, plan.fault, plan.threads) == ("pair", "own", "", 2)
     assert (plan.op, plan.pattern, plan.shapes) == ("gemm_spmm fuse=auto", "a" * 12, "64, inner 32, float32")
@@ -50,15 +68,15 @@ def test_a_pair_says_what_was_decided_and_why(tmp_path):
     (UNFUSED, Decision("rule", "too small"), None),
 ])
 def test_a_speedup_is_told_where_it_was_measured(choice, decision, speedup, tmp_path):
-    PlanCache(tmp_path).keep(OWN, choice, decision)
+    put_pair(PlanCache(tmp_path), OWN, choice, decision)
     assert only(tmp_path).speedup == speedup
 
 
 def test_ragged_operators_rates_and_orders_are_listed(tmp_path):
     cache = PlanCache(tmp_path)
-    cache.keep_schedule(RAGGED, {"config": "tile=4", "ratio": 0.5, "measured": 7, "seconds": 1.25})
-    cache.keep_rates(2, RATES)
-    cache.keep_order("d" * 64, "metis", np.array([2, 0, 1], np.int32))
+    put_schedule(cache, RAGGED, RaggedChoice(TILE_4, 0.5, measured=7, seconds=1.25))
+    put_rates(cache, RATES, threads=2)
+    put_order(cache, "d" * 64, "metis", np.array([2, 0, 1], np.int32))
     order, ragged, rates = sorted(list_plans(tmp_path, now=0.0), key=lambda plan: plan.kind)
     assert (order.kind, order.op, order.pattern, order.shapes) == ("order", "metis", "d" * 12, "3 rows")
     assert (ragged.kind, ragged.op, ragged.shapes) == ("ragged", "mixing width=32", "tokens=64, longest=9")
@@ -71,7 +89,7 @@ def test_ragged_operators_rates_and_orders_are_listed(tmp_path):
 @pytest.mark.cc
 def test_what_a_sparse_operation_keeps_is_its_own(tmp_path):
     cache = PlanCache(tmp_path / "plans")
-    cache.keep_rates(2, RATES)
+    put_rates(cache, RATES, threads=2)
     matrix = scipy.sparse.random_array((300, 200), density=0.05, format="csr", dtype=np.float32,
                                        rng=np.random.default_rng(0))
     ready = sparloom.prepare(matrix, cache=cache, threads=2, policy=CsrPolicy(least_seconds=0, runs=1e6))
@@ -92,16 +110,16 @@ def change(path: Path, **values) -> None:
     (lambda path: path.write_bytes(b""), "damaged", "does not begin as an entry does"),
     (lambda path: path.write_bytes(path.read_bytes()[:100]), "damaged", "its checksum is another one"),
     (lambda path: rewrite(path, text_of(path)[:100]), "damaged", "line"),
-    (lambda path: change(path, kind="pears"), "damaged", "KeyError: 'pears'"),
-    (lambda path: change(path, version=2), "foreign", "of version 2, not 1"),
+    (lambda path: change(path, kind="pears"), "damaged", "written for something else"),
+    (lambda path: change(path, version=3), "foreign", "of version 3, not 2"),
     (lambda path: change(path, key=asdict(replace(OWN, width=1))), "damaged", "written for something else"),
-    (lambda path: change(path, key={"op": "spmm"}), "damaged", "TypeError"),
-    (lambda path: change(path, key=3), "damaged", "TypeError"),
-    (lambda path: change(path, choice=[]), "damaged", "Variant has the fields"),
-    (lambda path: change(path, decision={}), "damaged", "a decision does not have its fields"),
+    (lambda path: change(path, key={"op": "spmm"}), "damaged", "written for something else"),
+    (lambda path: change(path, key=3), "damaged", "written for something else"),
+    (lambda path: change(path, summary=[]), "damaged", "TypeError"),
+    (lambda path: change(path, summary={"pears": 1}), "damaged", "unexpected keyword argument 'pears'"),
 ])
 def test_what_is_wrong_with_a_file_is_said(spoil, state, fault, tmp_path):
-    PlanCache(tmp_path).keep(OWN, CHOICE, DECISION)
+    put_pair(PlanCache(tmp_path), OWN, CHOICE, DECISION)
     (path,) = kept_files(tmp_path)
     spoil(path)
     plan = only(tmp_path)
@@ -114,7 +132,7 @@ def test_what_is_wrong_with_a_file_is_said(spoil, state, fault, tmp_path):
 @pytest.mark.parametrize(("key", "fault"), [
     (replace(OWN, machine="e" * 64), "of another machine"), (replace(OWN, kernels="e" * 64), "of other kernels")])
 def test_what_others_decided_is_foreign(key, fault, tmp_path):
-    PlanCache(tmp_path).keep(key, CHOICE, DECISION)
+    put_pair(PlanCache(tmp_path), key, CHOICE, DECISION)
     plan = only(tmp_path)
     assert (plan.state, plan.fault, plan.op) == ("foreign", fault, "gemm_spmm fuse=auto")
 
@@ -130,7 +148,7 @@ def test_a_process_with_fewer_processors_is_on_this_machine():
     lambda value: value[:0], lambda value: value[:9], lambda value: value[:-1], lambda value: value[:-4],
     lambda value: value + bytes(4)])
 def test_damaged_orders_are_told(damage, tmp_path):
-    PlanCache(tmp_path).keep_order("d" * 64, "metis", np.arange(4, dtype=np.int32))
+    put_order(PlanCache(tmp_path), "d" * 64, "metis", np.arange(4, dtype=np.int32))
     (path,) = kept_files(tmp_path)
     value = path.read_bytes()[HEAD_BYTES:]
     path.write_bytes(HEAD + damage(value))
@@ -140,11 +158,11 @@ def test_damaged_orders_are_told(damage, tmp_path):
 
 
 def test_an_order_of_another_inspector_is_foreign(tmp_path):
-    PlanCache(tmp_path).keep_order("d" * 64, "metis", np.arange(4, dtype=np.int32))
+    put_order(PlanCache(tmp_path), "d" * 64, "metis", np.arange(4, dtype=np.int32))
     (path,) = kept_files(tmp_path)
     head, _, numbers = path.read_bytes()[HEAD_BYTES:].partition(b"\n")
     key = json.loads(head)["key"] | {"kernels": "e" * 64}
-    _, orders = disk_caches(tmp_path)
+    _, orders = PlanCache(tmp_path).stores
     orders.clear()
     orders.put(entry_key("order", key), json.dumps({**json.loads(head), "key": key}).encode() + b"\n" + numbers)
     assert (only(tmp_path).state, only(tmp_path).fault) == ("foreign", "of other kernels")
@@ -165,7 +183,7 @@ def strangers(folder: Path) -> dict[Path, bytes]:
     (folder / ("f" * 64 + ".json")).mkdir()
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
-    PlanCache(elsewhere).keep(KEY, CHOICE, DECISION)
+    put_pair(PlanCache(elsewhere), KEY, CHOICE, DECISION)
     (folder / ("1" * 64 + ".json")).symlink_to(kept_files(elsewhere)[0])
     bucket = folder / "decisions" / "0a"
     bucket.mkdir(parents=True)
@@ -177,7 +195,7 @@ def strangers(folder: Path) -> dict[Path, bytes]:
 
 def test_nothing_but_files_of_decisions_is_listed_or_deleted(tmp_path):
     before = strangers(tmp_path)
-    PlanCache(tmp_path).keep(OWN, CHOICE, DECISION)
+    put_pair(PlanCache(tmp_path), OWN, CHOICE, DECISION)
     (kept,) = list_plans(tmp_path, now=time.time())
     assert prune_plans([kept], Pruning("foreign", older_days=1)) == []
     assert prune_plans([kept], Pruning("all")) == [kept]
@@ -185,7 +203,7 @@ def test_nothing_but_files_of_decisions_is_listed_or_deleted(tmp_path):
 
 
 def test_a_list_with_something_else_in_it_deletes_nothing(tmp_path):
-    PlanCache(tmp_path).keep(OWN, CHOICE, DECISION)
+    put_pair(PlanCache(tmp_path), OWN, CHOICE, DECISION)
     plan = only(tmp_path)
     (tmp_path / "mine.json").write_text("{}")
     with pytest.raises(ValueError, match=r"mine\.json is no file of a cache of decisions: pass what list_plans gives"):
@@ -196,7 +214,7 @@ def test_a_list_with_something_else_in_it_deletes_nothing(tmp_path):
 
 def aged(folder: Path, key, days: float) -> Path:
     before = set(kept_files(folder))
-    PlanCache(folder).keep(key, CHOICE, DECISION)
+    put_pair(PlanCache(folder), key, CHOICE, DECISION)
     (path,) = set(kept_files(folder)) - before
     os.utime(path, (time.time() - days * DAY,) * 2)
     return path
@@ -217,13 +235,13 @@ def test_what_is_asked_for_is_deleted(pruning, left, tmp_path):
 
 def test_a_decision_that_was_replaced_meanwhile_stays(tmp_path):
     cache = PlanCache(tmp_path)
-    cache.keep(OWN, CHOICE, DECISION)
+    put_pair(cache, OWN, CHOICE, DECISION)
     (path,) = kept_files(tmp_path)
     path.write_text("{")
     before = list_plans(tmp_path, now=time.time())
-    cache.keep(OWN, CHOICE, DECISION)
+    put_pair(cache, OWN, CHOICE, DECISION)
     assert prune_plans(before, Pruning("all")) == []
-    assert cache.find(OWN) is not None
+    assert get_pair(cache, OWN) is not None
     path.unlink()
     assert prune_plans(before, Pruning("all")) == []
 

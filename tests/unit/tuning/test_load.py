@@ -22,22 +22,29 @@ from sparloom.ragged import LENGTHS, EncoderShape, Structure
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import (
     Decision,
-    Effort,
+    FusionConfig,
     Guardrail,
-    PairChoice,
+    LoadWatch,
+    MeasurementBudget,
+    NoLoad,
     PlanCache,
     PlanKey,
-    RaggedEffort,
+    ProcessLoad,
+    RaggedBudget,
+    cache,
     choose_schedule,
     encoder_operators,
-    load,
-    plan_cache,
+    get_pair,
+    machine_rates,
     plan_pair,
+    put_pair,
+    watch_load,
 )
-from sparloom.tuning.load import AGAIN, LATEST, THREADS, LoadWatch, NoLoad, ProcessLoad, watch_load
-from sparloom.tuning.sparse import CpuPlace, CsrDecider, CsrPolicy, online_replay, prepared
-from sparloom.tuning.sparse.online_replay import OnlineReplay
-from sparloom.tuning.sparse.replay import MeanwhileReplay
+from sparloom.tuning import machine as load
+from sparloom.tuning.machine import AGAIN, LATEST, THREADS
+from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy, prepared, tuner
+from sparloom.tuning.sparse.backend import MeanwhileReplay
+from sparloom.tuning.sparse.tuner import OnlineReplay
 
 EASY = CsrPolicy.online(guardrail=Guardrail(alpha=1e6, errors=0), runs=1e6)  # nearly any kernel wins
 
@@ -69,12 +76,12 @@ def machine(monkeypatch):
     machine = Machine()
     monkeypatch.delenv("SPARLOOM_KEEP_BUSY")
     monkeypatch.setattr(load, "ProcessLoad", lambda: machine)
-    monkeypatch.setattr(online_replay, "SHORT", 0.0)  # a run that is too short for a race is so on every machine
-    for module in (prepared, plan_cache):
+    monkeypatch.setattr(tuner, "SHORT", 0.0)  # a run that is too short for a race is so on every machine
+    for module in (prepared, cache):
         monkeypatch.setattr(module, "clock", lambda: machine.now)
-    monkeypatch.setattr(plan_cache, "_MEANWHILE", plan_cache._Meanwhile())
+    monkeypatch.setattr(cache, "_REMEMBERED", cache._ProcessMemory())
     load.tell_busy.cache_clear()
-    monkeypatch.setattr(plan_cache, "_rates_in_process", functools.cache(plan_cache._rates_in_process.__wrapped__))
+    monkeypatch.setattr(load, "_rates_in_process", functools.cache(load._rates_in_process.__wrapped__))
     return machine
 
 
@@ -211,7 +218,7 @@ def run_until_decided(ready, x) -> int:
 @pytest.mark.cc
 @pytest.mark.parametrize("policy", [
     CsrPolicy.online(least_seconds=0, runs=1e6),
-    CsrPolicy(calibrate="full", effort=Effort(candidates=1, seconds=60.0))], ids=["online", "full"])
+    CsrPolicy(calibrate="full", effort=MeasurementBudget(candidates=1, seconds=60.0))], ids=["online", "full"])
 def test_on_a_busy_machine_nothing_is_kept_and_no_library_chosen(tmp_path, machine, policy, caplog):
     a, x = matrix(20000, 1500), dense(1500, 16)
 
@@ -223,7 +230,7 @@ def test_on_a_busy_machine_nothing_is_kept_and_no_library_chosen(tmp_path, machi
         ready = sparloom.prepare(a, cache=PlanCache(folder), policy=policy, libraries={"spmm": {"instant": instant}})
         run_until_decided(ready, x)
         close(SpMM(), a, {"B": x}, ready.spmm(x))
-        return ready.plan("spmm", B=x).choice.library, len(kept_files(folder, "schedule"))
+        return ready.plan("spmm", B=x).choice.library, len(kept_files(folder, "csr"))
 
     assert decided(tmp_path / "quiet") == ("instant", 1)
     machine.wait = 10.0
@@ -241,10 +248,10 @@ def test_a_cache_and_the_environment_may_ask_for_decisions_of_a_busy_machine(tmp
     machine.wait, x = 10.0, dense(200, 8)
     kept = PlanCache(tmp_path / "kept", keep_busy=True)
     run_until_decided(sparloom.prepare(matrix(), cache=kept, policy=EASY), x)
-    assert kept_files(tmp_path / "kept", "schedule")
+    assert kept_files(tmp_path / "kept", "csr")
     monkeypatch.setenv("SPARLOOM_KEEP_BUSY", "1")
     run_until_decided(sparloom.prepare(matrix(), cache=PlanCache(tmp_path / "set"), policy=EASY), x)
-    assert kept_files(tmp_path / "set", "schedule")
+    assert kept_files(tmp_path / "set", "csr")
 
 
 @pytest.fixture
@@ -272,12 +279,12 @@ def test_it_is_decided_anew_each_time_twice_as_late_until_the_machine_is_quiet(t
     assert len(races) == 6  # in 40 seconds
     gaps = np.diff(begun)
     assert (gaps[1:] > 1.5 * gaps[:-1]).all()
-    assert not kept_files(tmp_path, "schedule")
+    assert not kept_files(tmp_path, "csr")
     machine.wait = 0.0
     machine.now += 100.0
     for _ in range(200):
         call()
-    assert len(kept_files(tmp_path, "schedule")) == 1
+    assert len(kept_files(tmp_path, "csr")) == 1
     assert ready.decided(op, B=x)
     replays = ready._placing if places else ready._replays
     assert not any(isinstance(replay, MeanwhileReplay | OnlineReplay) for replay in replays.values())
@@ -328,7 +335,7 @@ def test_a_plan_that_is_asked_for_ends_and_a_measurement_on_a_sample_is_repeated
     machine.wait, machine.now = 0.0, 2 * AGAIN
     sampled.spmm(x)
     assert sampled.plan("spmm", B=x) is not first
-    assert len(kept_files(tmp_path, "schedule")) == 1
+    assert len(kept_files(tmp_path, "csr")) == 1
 
 
 @pytest.mark.cc
@@ -347,16 +354,16 @@ def test_pairs_of_products_are_remembered_for_a_while(tmp_path, machine):
 
 def test_they_are_remembered_twice_as_long_each_time_and_not_too_many(tmp_path, machine):
     key = PlanKey("gemm_spmm", "", "a" * 64, "", 32, 64, "float32", 2, "auto", "b" * 64, "c" * 64)
-    choice, cache = PairChoice(True, 8192, 16 << 20, "natural", Variant(), 2), PlanCache(tmp_path)
+    choice, plans = FusionConfig(True, 8192, 16 << 20, "natural", Variant(), 2), PlanCache(tmp_path)
     for seconds in (20.0, 40.0, 80.0, 160.0, 320.0, LATEST, LATEST):
-        cache.keep(key, choice, Decision("measured", "", seconds=1.0), busy="busy")
+        put_pair(plans, key, choice, Decision("measured", "", seconds=1.0), busy="busy")
         machine.now += 0.99 * seconds
-        assert cache.find(key)[0] == choice
+        assert get_pair(plans, key)[0] == choice
         machine.now += 0.02 * seconds
-        assert cache.find(key) is None
+        assert get_pair(plans, key) is None
     for width in range(1000):
-        cache.keep(replace(key, width=width + 1), choice, Decision("rule", ""), busy="busy")
-    assert len(plan_cache._MEANWHILE._known) == plan_cache.REMEMBERED
+        put_pair(plans, replace(key, width=width + 1), choice, Decision("rule", ""), busy="busy")
+    assert len(cache._REMEMBERED._known) == cache.MAX_REMEMBERED
     assert not list(tmp_path.iterdir())
 
 
@@ -364,7 +371,7 @@ def test_they_are_remembered_twice_as_long_each_time_and_not_too_many(tmp_path, 
 def test_schedules_of_ragged_operators_are_not_kept(tmp_path, machine):
     operator, structure = encoder_operators(EncoderShape(width=32, heads=2, hidden=32))["mixing"], Structure(
         {LENGTHS: [5, 3]})
-    effort = RaggedEffort(sample=2, proposed=1, race=Effort(repetitions=1, seconds=0.1, pairs=(1, 1)))
+    effort = RaggedBudget(sample=2, proposed=1, race=MeasurementBudget(repetitions=1, seconds=0.1, pairs=(1, 1)))
 
     def chosen(folder):
         return choose_schedule(operator, structure, threads=1, effort=effort, plans=PlanCache(folder)).from_cache
@@ -374,15 +381,15 @@ def test_schedules_of_ragged_operators_are_not_kept(tmp_path, machine):
     assert not kept_files(tmp_path)
     machine.wait = 0.0
     assert [chosen(tmp_path / "quiet") for _ in range(2)] == [False, True]
-    assert len(kept_files(tmp_path, "schedule")) == 1
+    assert len(kept_files(tmp_path, "ragged")) == 1
 
 
 def test_rates_are_measured_once_in_a_process_and_kept_where_it_was_quiet(tmp_path, machine, monkeypatch):
     measured = []
-    monkeypatch.setattr(plan_cache, "measure_rates", lambda threads: measured.append(threads) or RATES)
+    monkeypatch.setattr(load, "measure_rates", lambda threads: measured.append(threads) or RATES)
     for threads, wait, kept in ((1001, 1e6, 0), (1002, 0.0, 1)):
         machine.wait = wait
-        assert [PlanCache(tmp_path).rates(threads) for _ in range(3)] == [RATES] * 3
+        assert [machine_rates(PlanCache(tmp_path), threads=threads) for _ in range(3)] == [RATES] * 3
         assert len(kept_files(tmp_path, "rates")) == kept
     assert measured == [1001, 1002]
 
@@ -395,7 +402,7 @@ def test_one_thread_is_tried_where_many_may_not_pay(monkeypatch, threads, run, b
     monkeypatch.setattr(CsrDecider, "_few", lambda self, operands, safe, run: [
         safe, *(config for config in self.where.configs(self.op, operands, sampled=False) if config != safe)][:6])
     monkeypatch.setattr(CsrDecider, "_near", lambda *given: list(library))
-    decider = CsrDecider(SpMM(), CpuPlace(threads), library, CsrPolicy.online(), model=None)
+    decider = CsrDecider(SpMM(), CpuBackend(threads), library, CsrPolicy.online(), model=None)
     choices, baselines = decider.entrants(operands, run, busy=busy)
     assert [choice.threads for choice in choices] == ([0, 0, 1] + 4 * [0] if there else 7 * [0])
     assert len(set(choices)) == len(choices)
@@ -411,12 +418,12 @@ def ones() -> SparseMatrix:
 def test_one_thread_that_was_chosen_is_found_again_and_computes_the_same(tmp_path, caplog):
     a, x, cache = matrix(), dense(200, 8), PlanCache(tmp_path)
     run_until_decided(sparloom.prepare(a, threads=2, cache=cache, libraries={}), x)
-    (path,) = kept_files(tmp_path, "schedule")
+    (path,) = kept_files(tmp_path, "csr")
     kept = json.loads(text_of(path))
-    config = CpuPlace(2).safe(SpMM(), Operands(ones(), {"B": x})).key
+    config = CpuBackend(2).safe(SpMM(), Operands(ones(), {"B": x})).key
     for threads, right in ((1, True), (2, True), (3, False), (-1, False), ("1", False), (None, False)):
         choice = {"library": "", "config": config, "threads": threads}
-        rewrite(path, json.dumps(kept | {"choice": kept["choice"] | {"choice": choice}}))
+        rewrite(path, json.dumps(kept | {"value": kept["value"] | {"choice": choice}}))
         ready = sparloom.prepare(a, threads=2, cache=cache, libraries={})
         close(SpMM(), a, {"B": x}, ready.spmm(x))
         assert ready.decided("spmm", B=x) is right

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from sparloom.tuning import Effort, Guardrail
+from sparloom.tuning import Guardrail, MeasurementBudget, OnlineRace
+from sparloom.tuning.racing import COLD, LEAST
 from sparloom.tuning.sparse import CsrPolicy
-from sparloom.tuning.sparse.online import COLD, LEAST, OnlineRace
 
 USUAL = CsrPolicy.online()
-EFFORT = Effort(candidates=6, repetitions=3, pairs=(5, 12), executions=40, seconds=0.2, short_seconds=0.1e-3)
+EFFORT = MeasurementBudget(candidates=6, repetitions=3, pairs=(5, 12), executions=40, seconds=0.2, short_seconds=0.1e-3)
 
 
 def raced(usual, *, unit=1e-3, noise=0.0, cold=1.0, seed=0, **changes):
@@ -157,7 +157,8 @@ def test_who_fails_is_out(place, run):
 
 
 def test_runs_have_a_limit_whatever_they_take():
-    race = raced([1.0] * 40, effort=Effort(candidates=40, repetitions=30, pairs=(5, 12), executions=40, seconds=0.2))
+    race = raced([1.0] * 40, effort=MeasurementBudget(
+        candidates=40, repetitions=30, pairs=(5, 12), executions=40, seconds=0.2))
     assert sum(map(len, race.seconds)) <= 40
 
 

@@ -14,7 +14,7 @@ from plan_storm import KILLS, PROCESSES, THREADS, decide_all, problems
 from test_dispatch_cache import RATES
 
 from sparloom.files import read_lines
-from sparloom.tuning import PlanCache, list_plans
+from sparloom.tuning import PlanCache, get_rates, list_plans, put_rates
 
 SCRIPT = Path(__file__).with_name("plan_storm.py")
 FAR = 1e3  # seconds: later than any writer that is alive takes
@@ -32,9 +32,9 @@ def ran(*arguments: object) -> str:
 def stormed(tmp_path_factory):
     """A folder on which processes decided and were killed, and the keys that they reported as kept."""
     folder, reports = tmp_path_factory.mktemp("plans"), tmp_path_factory.mktemp("reports")
-    PlanCache(folder).keep_rates(THREADS, RATES)
+    put_rates(PlanCache(folder), RATES, threads=THREADS)
     warm = PlanCache(tmp_path_factory.mktemp("warm"))  # compiles the kernels
-    warm.keep_rates(THREADS, RATES)
+    put_rates(warm, RATES, threads=THREADS)
     decide_all(warm, random.Random(0))
     ran("storm", folder, reports)
     told = [line for path in reports.glob("*.jsonl") for line in read_lines(path)]
@@ -48,9 +48,9 @@ def test_no_decision_that_was_kept_is_lost_or_torn(stormed, caplog):
     distinct = {json.dumps(key, sort_keys=True) for key in keys}
     assert len(distinct) == len(list(problems()))
     assert len(keys) >= PROCESSES * len(distinct)  # who is not killed makes them all
-    kept = [PlanCache(folder).find_schedule(json.loads(key)) for key in distinct]
+    kept = [PlanCache(folder).get("csr", json.loads(key)) for key in distinct]
     assert sum(plan["decision"]["origin"] == "measured" for plan in kept) > len(kept) / 2
-    assert PlanCache(folder).find_rates(THREADS) == RATES
+    assert get_rates(PlanCache(folder), threads=THREADS) == RATES
     assert caplog.text == ""
     plans = [plan for plan in list_plans(folder, now=time.time()) if plan.kind != "temporary"]
     assert {plan.state for plan in plans} == {"own"}
@@ -67,8 +67,8 @@ def test_what_killed_writers_leave_is_bounded_and_goes(stormed):
     assert {path for path in folder.rglob("*") if path.is_file()} == listed | {folder / "probe_logs.jsonl"}
     for path in left:
         os.utime(path, (time.time() - FAR,) * 2)
-    for key in keys:  # who writes next into a bucket clears it
-        PlanCache(folder).keep_schedule(key, PlanCache(folder).find_schedule(key))
+    for key in keys:  # the next writer of a bucket clears it
+        PlanCache(folder).put("csr", key, PlanCache(folder).get("csr", key))
     assert not [plan for plan in list_plans(folder, now=time.time()) if plan.kind == "temporary"]
 
 
@@ -97,21 +97,21 @@ if sys.argv[2] == "write":
     os.write = half
 else:
     os.replace = kill
-cache.keep_schedule({"op": "spmm"}, {"made": "later", "long": "x" * 100_000})
+cache.put("csr", {"op": "spmm"}, {"made": "later", "long": "x" * 100_000})
 """
 
 
 @pytest.mark.parametrize("place", ["write", "replace"])
 def test_who_is_killed_while_writing_leaves_what_there_was(tmp_path, place):
     key, cache = {"op": "spmm"}, PlanCache(tmp_path)
-    cache.keep_schedule(key, {"made": "before"})
+    cache.put("csr", key, {"made": "before"})
     for _ in range(2):
         done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), place], capture_output=True, check=False)
         assert done.returncode == -9
-        assert cache.find_schedule(key) == {"made": "before"}
+        assert cache.get("csr", key) == {"made": "before"}
         partial, = (plan for plan in list_plans(tmp_path, now=time.time() + FAR) if plan.kind == "temporary")
         assert partial.state == "orphaned"
         os.utime(partial.path, (time.time() - FAR,) * 2)
-        PlanCache(tmp_path).keep_schedule(key, {"made": "before"})
-        assert kept_files(tmp_path) == kept_files(tmp_path, "schedule")
+        PlanCache(tmp_path).put("csr", key, {"made": "before"})
+        assert kept_files(tmp_path) == kept_files(tmp_path, "csr")
         assert len(kept_files(tmp_path)) == 1

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sparloom.tuning import search as portfolio
+from sparloom.tuning import portfolio
 
 
 def test_each_one_helps_most_where_those_before_do_not():

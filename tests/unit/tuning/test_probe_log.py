@@ -11,6 +11,7 @@ from sparloom.tuning.sparse import CsrChoice, ProbeLog
 
 CHOICE = CsrChoice(config="order=natural")
 DECISION = Decision("measured", "accepted", (Trial("order=natural", (0.5, 0.25)),), executions=3, seconds=1.5)
+VALUE = {"choice": CHOICE.to_json(), "decision": DECISION.to_json()}
 
 
 def lines(path: Path) -> list[dict]:
@@ -19,8 +20,8 @@ def lines(path: Path) -> list[dict]:
 
 def test_a_line_tells_the_decision(tmp_path):
     probes = ProbeLog(tmp_path / "new")
-    probes.add({"op": "spmm", "shapes": [[8]]}, CHOICE, DECISION)
-    probes.add({"op": "sddmm"}, CsrChoice(library="scipy"), DECISION)
+    probes.add({"op": "spmm", "shapes": [[8]]}, VALUE)
+    probes.add({"op": "sddmm"}, {"choice": CsrChoice(library="scipy").to_json()})
     first, second = lines(probes.path)
     assert probes.path == tmp_path / "new" / "probe_logs.jsonl"
     assert first["key"] == {"op": "spmm", "shapes": [[8]]}
@@ -33,7 +34,7 @@ def test_a_line_tells_the_decision(tmp_path):
 def test_a_full_file_makes_room_for_another(tmp_path):
     probes = ProbeLog(tmp_path, limit_bytes=2000)
     for place in range(40):
-        probes.add({"op": place}, CHOICE, DECISION)
+        probes.add({"op": place}, VALUE)
     older, newer = lines(tmp_path / "probe_logs.1.jsonl"), lines(probes.path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["probe_logs.1.jsonl", "probe_logs.jsonl"]
     assert all(path.stat().st_size <= 2000 for path in tmp_path.iterdir())
@@ -45,7 +46,7 @@ def test_a_full_file_makes_room_for_another(tmp_path):
 def test_a_line_that_was_cut_off_spoils_no_other(tmp_path):
     probes = ProbeLog(tmp_path)
     probes.path.write_text('{"time": 1')
-    probes.add({"op": "spmm"}, CHOICE, DECISION)
+    probes.add({"op": "spmm"}, VALUE)
     torn, whole = probes.path.read_text().splitlines()
     assert torn == '{"time": 1'
     assert json.loads(whole)["key"] == {"op": "spmm"}
@@ -53,13 +54,13 @@ def test_a_line_that_was_cut_off_spoils_no_other(tmp_path):
 
 def test_a_log_that_cannot_be_written_is_no_error(tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    ProbeLog(tmp_path / "file").add({}, CHOICE, DECISION)
+    ProbeLog(tmp_path / "file").add({}, VALUE)
     assert "the probe is not logged" in caplog.text
 
 
 def _add(process: int, folder: Path) -> None:
     for place in range(50):
-        ProbeLog(folder, limit_bytes=20_000).add({"process": process, "place": place}, CHOICE, DECISION)
+        ProbeLog(folder, limit_bytes=20_000).add({"process": process, "place": place}, VALUE)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

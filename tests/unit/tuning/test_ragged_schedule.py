@@ -17,10 +17,10 @@ from sparloom.ragged import (
     vgemm_structure,
 )
 from sparloom.tuning import (
-    Effort,
     Guardrail,
+    MeasurementBudget,
     PlanCache,
-    RaggedEffort,
+    RaggedBudget,
     choose_schedule,
     encoder_operators,
     product_operators,
@@ -29,7 +29,7 @@ from sparloom.tuning import (
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 SHAPE = EncoderShape(width=32, heads=2, hidden=32)
-QUICK = RaggedEffort(sample=3, proposed=1, race=Effort(repetitions=1, seconds=0.2, pairs=(2, 2)))
+QUICK = RaggedBudget(sample=3, proposed=1, race=MeasurementBudget(repetitions=1, seconds=0.2, pairs=(2, 2)))
 
 
 def test_a_choice_is_of_the_space_and_comes_back(tmp_path):

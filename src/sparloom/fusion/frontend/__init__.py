@@ -1,7 +1,10 @@
-"""The front end: Python text to a program of two loops."""
+"""The front end: reads a Python function into a program of two loops.
 
-from sparloom.fusion.frontend.markers import fprange
-from sparloom.fusion.frontend.reader import read_program
-from sparloom.fusion.frontend.refusal import refuse
+In the order of the data: `ssa` (Numba's typed SSA form), `statements` (loops, branches, assignments, the whole
+program), `expressions` (right-hand sides), `environment` (what is known about names).
+"""
 
-__all__ = ["fprange", "read_program", "refuse"]
+from sparloom.fusion.frontend.ssa import fprange
+from sparloom.fusion.frontend.statements import read_program
+
+__all__ = ["fprange", "read_program"]

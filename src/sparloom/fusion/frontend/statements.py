@@ -1,17 +1,30 @@
-"""Statements, loops and branches of Numba's IR as statements of the loop IR."""
+"""Statements: translates the loops, branches and assignments of Numba's IR to a program of two loops.
+
+`for i in fprange(n): S; for j in fprange(n): T  ->  Program(first=S, second=T)`. Between the loops the function may
+only allocate arrays and compute scalars that the first loop does not change; these move before it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparloom.fusion.frontend.arithmetic import truth
-from sparloom.fusion.frontend.control_flow import Flow
-from sparloom.fusion.frontend.environment import Environment
-from sparloom.fusion.frontend.expressions import evaluate, lookup, number
-from sparloom.fusion.frontend.refusal import refuse
-from sparloom.fusion.frontend.values import ArrayName, Bounds, Number, Value, convert, widest
-from sparloom.fusion.program import Iterator, Place
+import numpy as np
+
+from sparloom.fusion.frontend.environment import (
+    ArrayName,
+    Bounds,
+    Environment,
+    Items,
+    Number,
+    PythonObject,
+    Value,
+    convert,
+    widest,
+)
+from sparloom.fusion.frontend.expressions import evaluate, lookup, number, truth
+from sparloom.fusion.frontend.ssa import ControlFlow, phi_groups, typed_ssa
+from sparloom.fusion.program import Iterator, Nest, Program, SourceLocation, location_at, refuse
 from sparloom.ir import (
     BOOL,
     I64,
@@ -33,29 +46,29 @@ from sparloom.ir import (
     walk,
 )
 
-__all__ = ["StatementReader"]
+__all__ = ["StatementReader", "read_program"]
 
 
 class StatementReader:
-    """Reads the blocks of a function into `body`, the innermost block that is open.
+    """Reads the blocks of a function into `body`, the innermost open block.
 
     Args:
-        outermost: reads a loop that stands in no other, given its header; returns the block after it.
+        outermost: reads an outermost loop, given its header; returns the block after it.
     """
 
     def __init__(self, blocks: dict[int, Any], env: Environment, outermost: Callable[[int], int]) -> None:
         self.env = env
-        self.flow = Flow(blocks)
+        self.flow = ControlFlow(blocks)
         self.body: list[Stmt] = []
         self.returned: Value | None = None
-        self.declared: list[Declare] = []  # variables that change, of the marked loop that is open
-        self.origins: list[tuple[Stmt, Place]] = []  # of the statements outside of loops
+        self.declared: list[Declare] = []  # mutable variables of the marked loop that is being read
+        self.origins: list[tuple[Stmt, SourceLocation]] = []  # of the statements outside loops
         self._blocks = blocks
         self._outermost = outermost
-        self._open: list[int] = []  # headers of the loops around
+        self._open: list[int] = []  # headers of the enclosing loops
 
     def walk(self, label: int | None, stop: int | None) -> None:
-        """Read from a block on until `stop`."""
+        """Read from a block up to `stop`."""
         while label is not None and label != stop:
             self._check_exit(label)
             if self.flow.is_header(label) and label not in self._open:
@@ -64,11 +77,11 @@ class StatementReader:
                 label = self._block(label)
 
     def _loop(self, header: int) -> int:
-        """Read a loop that is not marked; returns the block after it."""
+        """Read a loop that is not marked; return the block after it."""
         iterator, inside, after, body = self.enter(header)
         if self.bounds(header).marked:
-            raise refuse(self.env.place(self._blocks[header].terminator), "a marked loop inside a loop: only the two "
-                         "outermost loops are marked by fprange")
+            raise refuse(self.env.location(self._blocks[header].terminator), "a marked loop inside a loop: only the "
+                         "two outermost loops are marked by fprange")
         self.env.enter(iterator)
         self.nested(body, inside, header)
         self.env.loops.pop()
@@ -76,21 +89,21 @@ class StatementReader:
         return after
 
     def bounds(self, header: int) -> Bounds:
-        """Find what a loop runs over.
+        """Return the range of a loop.
 
         Raises:
-            Unfusable: a while loop, or a loop over something that is no range.
+            Unfusable: a while loop, or a loop over something that is not a range.
         """
         block = self._blocks[header]
         steps = list(block.find_exprs(op="iternext"))
         value = self.env.values.get(steps[0].value.name) if steps else None
         if not isinstance(value, Bounds):
-            raise refuse(self.env.place(block.terminator), "a loop that does not run over a range: use range or "
+            raise refuse(self.env.location(block.terminator), "a loop that does not run over a range: use range or "
                          "fprange")
         return value
 
     def enter(self, header: int) -> tuple[Iterator, int, int, list[Stmt]]:
-        """Read the header of a loop; returns iterator, first block inside, block after, and an empty body."""
+        """Read the header of a loop; return the iterator, first block inside, block after, and an empty body."""
         from numba.core import ir
 
         env, bounds, block = self.env, self.bounds(header), self._blocks[header]
@@ -118,11 +131,11 @@ class StatementReader:
 
     def _check_exit(self, label: int) -> None:
         if self._open and not self.flow.is_inside(label, self._open[-1]):
-            raise refuse(self.env.place(self._blocks[label].terminator), "a loop is left early: loops with break or "
+            raise refuse(self.env.location(self._blocks[label].terminator), "a loop is left early: loops with break or "
                          "return have no fixed iterations")
 
     def _block(self, label: int) -> int | None:
-        """Read one block; returns the one that follows."""
+        """Read one block; return the next one."""
         from numba.core import ir
 
         block = self._blocks[label]
@@ -136,7 +149,7 @@ class StatementReader:
             case ir.Return(value=value):
                 self.returned = lookup(value, self.env)
                 return None
-        raise refuse(self.env.place(block.terminator), "this statement is not understood: keep to loops and branches")
+        raise refuse(self.env.location(block.terminator), "this statement is not supported: keep to loops and branches")
 
     def _branch(self, label: int, branch: Any) -> int | None:
         join = self.flow.join(label)
@@ -169,8 +182,9 @@ class StatementReader:
             case ir.StaticSetItem():
                 self._store(statement, Number(Const(statement.index, I64), I64), rest)
             case _:
-                place = self.env.place(statement)
-                raise refuse(place, f"{type(statement).__name__} is not understood: keep to assignments and subscripts")
+                location = self.env.location(statement)
+                name = type(statement).__name__
+                raise refuse(location, f"{name} is not supported: keep to assignments and subscripts")
 
     def _join(self, phi: Any) -> None:
         leader = self.env.leader(phi.target)
@@ -181,47 +195,48 @@ class StatementReader:
         env, target = self.env, statement.target
         value = evaluate(statement.value, target, env)
         if env.leader(target) is not None and isinstance(value, Number):
-            self._change(target, value, rest)
-        elif isinstance(value, Number) and not target.is_temp and not _is_name(value.expr):
+            self._assign_mutable(target, value, rest)
+        elif isinstance(value, Number) and not target.is_temp and not _is_atom(value.expr):
             name = env.fresh(target.name)
             env.define(name, value.expr)
             self._emit(Let(name, value.type, value.expr), statement)
             env.values[target.name] = Number(Ref(name), value.type)
         else:
             named = isinstance(value, ArrayName) and not target.is_temp
-            env.values[target.name] = env.call_it(value, target.name) if named else value
+            env.values[target.name] = env.rename_array(value, target.name) if named else value
 
-    def _change(self, target: Any, value: Number, rest: list[Any]) -> None:
-        """Assign to a variable that changes; it is declared at the top of the marked loop."""
+    def _assign_mutable(self, target: Any, value: Number, rest: list[Any]) -> None:
+        """Assign to a mutable variable, which is declared at the top of the marked loop."""
         env, leader = self.env, self.env.leader(target)
         if leader not in env.storage:
-            place = env.place(target)
-            type = widest(*(env.version_type(name, place) for name in env.members(leader)))
+            location = env.location(target)
+            type = widest(*(env.version_type(name, location) for name in env.members(leader)))
             name = env.fresh(target.unversioned_name)
             env.storage[leader] = Number(Ref(name), type)
             self.declared.append(Declare(name, type, Const(_zero(type), type)))
         variable = env.storage[leader]
-        self._settle(lambda expr: variable.expr in set(walk(expr)), rest)
+        self._materialise(lambda expr: variable.expr in set(walk(expr)), rest)
         self._emit(Assign(variable.expr.name, convert(value, variable.type)), target)
         env.current[leader] = target.name
 
     def _store(self, statement: Any, index: Value, rest: list[Any]) -> None:
-        env, place = self.env, self.env.place(statement)
+        env, location = self.env, self.env.location(statement)
         array = lookup(statement.target, env)
         if not isinstance(array, ArrayName):
-            raise refuse(place, "something that is no array is written to: write to elements of arrays")
+            raise refuse(location, "an assignment to a subscript of something that is not an array: write to "
+                         "elements of arrays")
         known = env.arrays[array.name]
         value = convert(number(statement.value, env), known.type)
-        at = env.access(known.name, env.subscripts(index, known.name, place), writes=True, place=place)
-        self._settle(lambda expr: any(isinstance(n, Load) and n.buffer == known.name for n in walk(expr)), rest)
+        at = env.access(known.name, env.subscripts(index, known.name, location), writes=True, location=location)
+        self._materialise(lambda expr: any(isinstance(n, Load) and n.buffer == known.name for n in walk(expr)), rest)
         match value:
             case Binary("+", Load(buffer, where), added) if buffer == known.name and where == at:
                 self._emit(Accumulate(known.name, at, added), statement)
             case _:
                 self._emit(Store(known.name, at, value), statement)
 
-    def _settle(self, affected: Callable[[Expr], bool], rest: list[Any]) -> None:
-        """Evaluate before a write what was read before it and is used after it."""
+    def _materialise(self, affected: Callable[[Expr], bool], rest: list[Any]) -> None:
+        """Evaluate, before a write, values that were read before it and are used after it."""
         later = {variable.name for statement in rest for variable in statement.list_vars()}
         for name in later & set(self.env.values):
             value = self.env.values[name]
@@ -232,13 +247,13 @@ class StatementReader:
                 self.env.values[name] = Number(Ref(kept), value.type)
 
     def _emit(self, statement: Stmt, node: Any) -> None:
-        """Add a statement that a Numba node gives."""
+        """Append the statement of a Numba node."""
         self.body.append(statement)
         if not self._open:
-            self.origins.append((statement, self.env.place(node)))
+            self.origins.append((statement, self.env.location(node)))
 
     def _user_name(self, header: int, inside: int) -> str:
-        """Name a loop as the source does: the variable that the body begins with."""
+        """Name a loop after its variable in the source, which the body assigns first."""
         for statement in self._blocks[inside].body[:1]:
             target = getattr(statement, "target", None)
             if target is not None and not target.is_temp:
@@ -246,10 +261,102 @@ class StatementReader:
         return "it"
 
 
-def _is_name(expr: Expr) -> bool:
-    """Whether it needs no name of its own."""
+def _is_atom(expr: Expr) -> bool:
+    """Whether an expression needs no name of its own."""
     return isinstance(expr, (Ref, Const))
 
 
 def _zero(type: Type) -> float | int | bool:
     return False if type == BOOL else 0.0 if type.scalar in ("f32", "f64") else 0
+
+
+def read_program(function: Callable[..., Any], types: Mapping[str, Any], real: type[np.generic]) -> Program:
+    """Read a function with two marked loops.
+
+    Args:
+        types: Numba type of each parameter.
+        real: element type of arrays that are allocated without dtype.
+
+    Raises:
+        Unfusable: the function does not have this form; the message names file and line.
+    """
+    code = function.__code__
+    ssa = typed_ssa(function, types, real)
+    blocks = ssa.ir.blocks
+    env = Environment(ssa, phi_groups(blocks.values()), code.co_filename)
+    location = location_at(code.co_filename, code.co_firstlineno)
+    return _FunctionReader(blocks, env, location).program(function.__name__)
+
+
+class _FunctionReader:
+    """Reads the outermost level of a function, where the only loops are the two marked ones."""
+
+    def __init__(self, blocks: dict[int, Any], env: Environment, location: SourceLocation) -> None:
+        self._env = env
+        self._blocks = blocks
+        self._location = location
+        self._statements = StatementReader(blocks, env, self._loop)
+        self._nests: list[Nest] = []
+        self._moved = 0  # statements of the prelude before the first loop
+
+    def program(self, name: str) -> Program:
+        """Read the function."""
+        self._statements.walk(self._statements.flow.entry, None)
+        if len(self._nests) != 2:
+            raise refuse(self._location, f"{len(self._nests)} marked loops: mark two outermost loops by fprange")
+        first, second = self._nests
+        results, single = self._results()
+        program = Program(self._env.fresh(name), tuple(self._env.scalars.values()), tuple(self._env.arrays.values()),
+                          tuple(self._statements.body), first, second, results, single, self._location)
+        self._check_prelude(program)
+        return program
+
+    def _loop(self, header: int) -> int:
+        """Read a marked loop; return the block after it."""
+        env, reader, block = self._env, self._statements, self._blocks[header]
+        location = env.location(block.terminator)
+        if not reader.bounds(header).marked:
+            raise refuse(location, "an outermost loop that is not marked: mark the two loops to fuse by fprange, and "
+                         "do other work outside the function")
+        if len(self._nests) == 2:
+            raise refuse(location, "a third marked loop: two loops are fused")
+        carried = next(iter(block.find_exprs(op="phi")), None)
+        if carried is not None:
+            name = next(each.target for each in block.body if getattr(each, "value", None) is carried).unversioned_name
+            raise refuse(location, f"{name} is carried from one iteration to the next: iterations of a marked loop "
+                         "must be independent")
+        if not self._nests:
+            self._moved = len(reader.body)
+        env.accesses, reader.declared = [], []
+        iterator, inside, after, body = reader.enter(header)
+        env.enter(iterator)
+        reader.nested(body, inside, header)
+        env.loops.pop()
+        self._nests.append(Nest(iterator, (*reader.declared, *body), tuple(env.accesses), location))
+        env.accesses, reader.declared = [], []
+        return after
+
+    def _results(self) -> tuple[tuple[str, ...], bool]:
+        returned = self._statements.returned
+        if isinstance(returned, PythonObject) and returned.value is None:
+            return (), False
+        items = returned.values if isinstance(returned, Items) else (returned,)
+        if not all(isinstance(item, ArrayName) for item in items):
+            raise refuse(self._location, "the function does not return an array: return arrays, or a tuple of arrays")
+        return tuple(item.name for item in items), not isinstance(returned, Items)
+
+    def _check_prelude(self, program: Program) -> None:
+        """Check that the statements outside the loops can move before the first loop."""
+        for position, statement in enumerate(program.prelude):
+            location = next(location for each, location in self._statements.origins if each is statement)
+            if not isinstance(statement, Let):
+                raise refuse(location, f"a {type(statement).__name__.lower()} outside the marked loops: put it into "
+                             "one of them, or do it outside the function")
+            array = _read(statement.value, program.written())
+            if array is not None and position >= self._moved:
+                raise refuse(location, f"{statement.name} is computed from {array} after the first loop has begun: "
+                             "what stands between the loops must not need them")
+
+
+def _read(expr: Expr, arrays: frozenset[str]) -> str | None:
+    return next((node.buffer for node in walk(expr) if isinstance(node, Load) and node.buffer in arrays), None)

@@ -12,9 +12,8 @@ import lightgbm
 from sparloom.errors import SchemaError
 from sparloom.files import atomic_folder, read_json, settle, write_checked_json, write_text
 from sparloom.models.performance.features import FeatureSpec
-from sparloom.models.performance.interval import PredictionInterval
-from sparloom.models.performance.model import Origin, PerformanceModel
-from sparloom.models.performance.target import Target
+from sparloom.models.performance.growth import Target
+from sparloom.models.performance.model import Origin, PerformanceModel, PredictionInterval
 
 __all__ = ["digest", "load_interval", "load_performance", "save_interval", "save_performance"]
 

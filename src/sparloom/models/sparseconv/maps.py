@@ -6,17 +6,26 @@ input sites. Pooling merges the sites of each aligned 2x2 cell, so level l + 1 h
     out[u] = sum over offsets o of x[u + o] @ weight[o]        u + o must be a site
 
 Offsets run in row-major order: (-1,-1), (-1,0), ... (1,1) for a 3x3 kernel, as the taps of torch's conv2d.
+
+Maps that were built before: a matrix is convolved hundreds of times, its map is built once.
+
+Floating-point operations of the featurizer, counted from the sites before anything is trained.
 """
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
-__all__ = ["Block", "Level", "Pool", "SparseMap", "build_map", "cell_keys", "int32", "patches_under", "stack"]
+__all__ = [
+    "CHANNELS", "Block", "Level", "MapCache", "Pool", "SparseMap", "build_map", "cell_keys", "conv_flops", "int32",
+    "level_channels", "map_flops", "patches_under", "stack",
+]
 
 BLOCK_FLOATS = 2**20  # of one gathered buffer (4 MiB): two of them stay in the last cache level
 CENTRE = 4            # tap of a 3x3 kernel that needs no neighbour
@@ -262,3 +271,54 @@ def int32(values: np.ndarray) -> Tensor:
 def _moved(block: Block, device: torch.device) -> Block:
     tensors = {name: getattr(block, name).to(device) for name in ("source", "target", "order", "bags")}
     return replace(block, **tensors)
+
+
+class MapCache:
+    """Keep the most recently used maps in memory; copies of a network share it, since maps never change.
+
+    Args:
+        limit: how many are kept.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._maps: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def get(self, key: Hashable, build: Callable[[], Any]) -> Any:
+        """Look a map up, or build it and drop the one unused for longest."""
+        if key not in self._maps:
+            self._maps[key] = build()
+            if len(self._maps) > self._limit:
+                self._maps.popitem(last=False)
+        self._maps.move_to_end(key)
+        return self._maps[key]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "MapCache":
+        return self
+
+
+CHANNELS = (32, 32, 64, 64, 64, 128, 128, 128, 256, 256, 256, 256)  # COGNATE table 5
+BLOCK = 3  # convolutions between two poolings
+
+
+def level_channels(channels: Sequence[int]) -> tuple[int, ...]:
+    """Widest layer of every level, blocks of three layers each; what a map cuts its blocks by."""
+    return tuple(max(channels[start:start + BLOCK]) for start in range(0, len(channels), BLOCK))
+
+
+def map_flops(sites: SparseMap, channels: Sequence[int] = CHANNELS) -> float:
+    """Count one forward and backward pass over existing (site, neighbour) pairs, 2 operations per multiply-add.
+
+    Every layer has three products: outputs, input gradients, weight gradients. The first layer has two, as its input
+    needs no gradient. Pooling, activations and the head are left out.
+    """
+    total = 4.0 * sites.patch_pairs * sites.features.shape[1] * channels[0]
+    for layer in range(1, len(channels)):
+        level = sites.levels[layer // BLOCK]
+        total += 6.0 * (level.sites + level.pairs) * channels[layer - 1] * channels[layer]
+    return total
+
+
+def conv_flops(coords: np.ndarray, channels: Sequence[int] = CHANNELS) -> float:
+    """Count the operations of one forward and backward pass over a pattern with these sites (n, 2)."""
+    return map_flops(build_map([coords], channels=level_channels(channels)), channels)

@@ -6,6 +6,8 @@ v runs over the distinct u // 2 of the finer sites u: the occupied cells of the 
 is centred on the first of the four fine cells of v: it covers these four and reaches back by one row and one column,
 but never into the next cell. These are MinkowskiEngine's rules; a dense convolution with stride 2 and padding 1 does
 the same on a full grid. Offsets run in row-major order, as in `maps`.
+
+Convolution with stride 2 in PyTorch alone: gather, one GEMM per offset, sum per site.
 """
 
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from torch import Tensor
 
 from sparloom.models.sparseconv.maps import Level, cell_keys, int32, patches_under, stack
 
-__all__ = ["Stride", "StridedMap", "build_strided_map"]
+__all__ = ["Stride", "StridedMap", "build_strided_map", "strided_conv_relu"]
 
 
 @dataclass(frozen=True)
@@ -142,3 +144,52 @@ def _runs(site: np.ndarray, sites: int) -> tuple[Tensor, Tensor]:
     """Sort pairs by a site of theirs, offsets in ascending order within each; and where the runs start."""
     bags = np.concatenate([[0], np.cumsum(np.bincount(site, minlength=sites))])
     return int32(np.argsort(site, kind="stable")), int32(bags)
+
+
+def strided_conv_relu(x: Tensor, weight: Tensor, bias: Tensor | None, step: Stride) -> Tensor:
+    """Convolve fine sites to coarse ones with a 3x3 kernel, then ReLU: (coarse sites, outputs)."""
+    return _StridedConvRelu.apply(x, weight, bias, step)
+
+
+class _StridedConvRelu(torch.autograd.Function):
+    """relu(bias + sum over o of x[2 v + o] @ weight[o]); keeps only its input and its output."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, step: Stride) -> Tensor:
+        taps, gathered = weight.unbind(), x.index_select(0, step.source)
+        products = x.new_empty(len(gathered), weight.shape[2])
+        for tap, given, made in zip(step.taps, *_groups(step, gathered, products), strict=True):
+            torch.mm(given, taps[tap], out=made)
+        out = _sum_per_site(products, step.by_target, step.target_bags)
+        if bias is not None:
+            out += bias
+        out.relu_()
+        ctx.step = step
+        ctx.save_for_backward(x, weight, out)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        step, (x, weight, out) = ctx.step, ctx.saved_tensors
+        grad = torch.ops.aten.threshold_backward(grad, out, 0)
+        above, below = grad.index_select(0, step.target), x.index_select(0, step.source)
+        products = x.new_empty(len(above), weight.shape[1])
+        weight_grad = torch.zeros_like(weight)
+        taps, tap_grads = [tap.t() for tap in weight.unbind()], weight_grad.unbind()
+        for tap, g, inputs, made in zip(step.taps, *_groups(step, above, below, products), strict=True):
+            torch.mm(inputs.t(), g, out=tap_grads[tap])
+            torch.mm(g, taps[tap], out=made)
+        x_grad = _sum_per_site(products, step.by_source, step.source_bags)
+        return x_grad, weight_grad, grad.sum(0) if ctx.needs_input_grad[2] else None, None
+
+
+def _groups(step: Stride, *buffers: Tensor) -> list[tuple[Tensor, ...]]:
+    """Cut buffers with one row per pair into their offsets."""
+    return [buffer.split_with_sizes(step.counts) if step.counts else () for buffer in buffers]
+
+
+def _sum_per_site(products: Tensor, order: Tensor, bags: Tensor) -> Tensor:
+    """Add up the pairs of every site, offsets in ascending order: the same sum in every run."""
+    if not len(order):
+        return products.new_zeros(len(bags) - 1, products.shape[1])
+    return torch.embedding_bag(products, order, bags, False, 0, False, None, True)[0]

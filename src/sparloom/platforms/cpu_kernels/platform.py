@@ -10,16 +10,19 @@ from sparloom.errors import Unsupported
 from sparloom.jit import aligned, compiler_version, sources_digest
 from sparloom.measure import Measurement, TimingProtocol, checked_threads
 from sparloom.ops import Op
-from sparloom.platforms.arrays import reallocated
 from sparloom.platforms.clock import Stopwatch, keep_threads_awake
-from sparloom.platforms.cpu_kernels.attention import AttentionKernels
-from sparloom.platforms.cpu_kernels.family import Allocate, Family, Given, Rival
-from sparloom.platforms.cpu_kernels.gemm import GemmKernels
-from sparloom.platforms.cpu_kernels.native import repeat_of
-from sparloom.platforms.cpu_kernels.sddmm import SddmmKernels
-from sparloom.platforms.cpu_kernels.spmm import SpmmKernels
-from sparloom.platforms.cpu_kernels.spmm_max import SpmmMaxKernels
-from sparloom.platforms.sweep import Call, Contender, sweep
+from sparloom.platforms.cpu_kernels.kernels import (
+    Allocate,
+    AttentionKernels,
+    Family,
+    GemmKernels,
+    Given,
+    Rival,
+    SddmmKernels,
+    SpmmKernels,
+    SpmmMaxKernels,
+)
+from sparloom.platforms.timing import Call, Contender, reallocated, repeat_of, sweep
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
 

@@ -1,12 +1,22 @@
-"""What an NVIDIA GPU offers a launch, known without one: configurations that cannot start are refused ahead of time."""
+"""What an NVIDIA GPU offers a launch, known without one: configurations that cannot start are refused ahead of time.
 
+The device as the platform uses it: memory, kernels and a clock, all through CuPy.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Protocol
 
-from sparloom.errors import Unsupported
+import numpy as np
 
-__all__ = ["CudaDevice", "LaunchShape"]
+from sparloom.errors import CompileError, Unsupported
+from sparloom.files import scratch_folder
+from sparloom.platforms.clock import Repeat, Repetition
+
+__all__ = ["CudaDevice", "CupyGpu", "Gpu", "Kernel", "LaunchShape", "on_cuda"]
 
 GRID_X, GRID_Y = 2**31 - 1, 2**16 - 1
 
@@ -129,3 +139,219 @@ def _short_name(name: str) -> str:
     """Read "NVIDIA A100-SXM4-40GB" as a100, as the presets are called; other names by their words."""
     words = name.lower().replace("-", " ").split()
     return next((word for word in words if word in PRESETS), "_".join(word for word in words if word != "nvidia"))
+
+
+FLUSH_BYTES = 256 * 2**20  # several times any L2; takes 0.1 ms, in which the host queues the kernels behind it
+TICK = 5e-7  # resolution of events in seconds
+DEFAULT_SHARED_BYTES = 48 * 1024  # more must be asked for
+ALIGNMENT = 16  # bytes, of the widest load
+CUDA_MEMORY = (2, 13)  # kDLCUDA and kDLCUDAManaged of DLPack
+
+
+def on_cuda(given: Any) -> bool:
+    """Tell whether an array of any library says that it is on an NVIDIA GPU."""
+    device = getattr(given, "__dlpack_device__", None)
+    if device is not None:
+        return int(device()[0]) in CUDA_MEMORY
+    return hasattr(given, "__cuda_array_interface__")
+
+
+class Kernel(Protocol):
+    """A compiled kernel.
+
+    Args:
+        registers: of a thread.
+    """
+
+    registers: int
+
+    def __call__(self, shape: LaunchShape, arguments: Sequence[Any]) -> None: ...
+
+
+class Gpu(Protocol):
+    """Arrays and kernels of a device; tests put an emulator here.
+
+    Arguments of kernels are arrays of the device and NumPy scalars of the kernel's types.
+    """
+
+    device: CudaDevice
+
+    def upload(self, array: np.ndarray) -> Any: ...
+
+    def download(self, array: Any) -> np.ndarray: ...
+
+    def empty(self, shape: tuple[int, ...], dtype: type) -> Any: ...
+
+    def adopt(self, array: Any, name: str, *, copies: bool = True) -> Any:
+        """View an array of any library that is on this device as one of ours.
+
+        Args:
+            copies: one that has gaps, or begins where no wide load may, is copied; else it is refused.
+
+        Raises:
+            TypeError: it is none, or somewhere else; says where.
+            ValueError: it would have to be copied and may not.
+        """
+
+    def take(self, array: Any, places: np.ndarray) -> Any:
+        """Gather rows of an array of the device."""
+
+    def overlap(self, one: Any, other: Any) -> bool:
+        """Tell whether two arrays share memory."""
+
+    def signature(self) -> Mapping[str, str | int]:
+        """Name all of the device and its software that times depend on."""
+
+    def following(self, stream: int) -> AbstractContextManager[None]:
+        """Work on a stream of the device, by its address, within a context."""
+
+    def kernel(self, text: str, name: str) -> Kernel: ...
+
+    def binary(self, content: bytes, name: str) -> Kernel: ...
+
+    def repeat(self, call: Callable[[], None]) -> Repeat: ...
+
+
+class CupyGpu:
+    """The current device of CuPy."""
+
+    def __init__(self) -> None:
+        self.device = CudaDevice.here()
+
+    @classmethod
+    def current(cls) -> "CupyGpu":
+        """Take the current device of CuPy, the same object each time.
+
+        Raises:
+            Unsupported: there is none, or CuPy is missing.
+        """
+        CudaDevice.check_here()
+        import cupy
+
+        return _gpu(cupy.cuda.Device().id)
+
+    def upload(self, array: np.ndarray) -> Any:
+        import cupy
+
+        return cupy.asarray(array)
+
+    def download(self, array: Any) -> np.ndarray:
+        return array.get()
+
+    def empty(self, shape: tuple[int, ...], dtype: type) -> Any:
+        import cupy
+
+        return cupy.empty(shape, dtype)
+
+    def adopt(self, array: Any, name: str, *, copies: bool = True) -> Any:
+        import cupy
+
+        ours = _adopted(array, name)
+        if ours.device.id != cupy.cuda.Device().id:
+            raise TypeError(f"{name} is on GPU {ours.device.id} and the current device is GPU "
+                            f"{cupy.cuda.Device().id}: call within cupy.cuda.Device({ours.device.id})")
+        if ours.flags.c_contiguous and ours.data.ptr % ALIGNMENT == 0:
+            return ours
+        if not copies:
+            raise ValueError(f"{name} has gaps, or is not aligned to {ALIGNMENT} bytes: give an array of its own")
+        return ours.copy(order="C")
+
+    def take(self, array: Any, places: np.ndarray) -> Any:
+        return array[self.upload(places)]
+
+    def overlap(self, one: Any, other: Any) -> bool:
+        import cupy
+
+        return bool(cupy.may_share_memory(one, other))
+
+    def signature(self) -> Mapping[str, str | int]:
+        import cupy
+
+        runtime = cupy.cuda.runtime
+        properties = runtime.getDeviceProperties(cupy.cuda.Device().id)
+        return {
+            "name": properties["name"].decode(), "compute_capability": self.device.compute_capability,
+            "multiprocessors": self.device.multiprocessors, "memory_bytes": int(properties["totalGlobalMem"]),
+            "driver": runtime.driverGetVersion(), "cuda": runtime.runtimeGetVersion()}
+
+    def following(self, stream: int) -> AbstractContextManager[None]:
+        import cupy
+
+        return cupy.cuda.ExternalStream(stream)
+
+    def kernel(self, text: str, name: str) -> Kernel:
+        """Compile a source by NVRTC; the text is complete, see `cuda_text`."""
+        return _CupyKernel(_module(text).get_function(name))
+
+    def binary(self, content: bytes, name: str) -> Kernel:
+        """Load a kernel that was compiled ahead of time for this architecture."""
+        import cupy
+
+        with scratch_folder("compile") as folder:
+            path = Path(folder) / "kernel.cubin"
+            path.write_bytes(content)
+            return _CupyKernel(cupy.RawModule(path=str(path)).get_function(name))
+
+    def repeat(self, call: Callable[[], None]) -> Repeat:
+        """Time single runs by events, each with an L2 that holds nothing of the operands."""
+        import cupy
+
+        start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+
+        def timed(_: float) -> Repetition:
+            self._ballast.fill(0)
+            start.record()
+            call()
+            stop.record()
+            stop.synchronize()
+            seconds = max(1e-3 * cupy.cuda.get_elapsed_time(start, stop), TICK)
+            return Repetition(seconds, seconds)
+
+        return timed
+
+    @cached_property
+    def _ballast(self) -> Any:
+        return self.empty((FLUSH_BYTES // 4,), np.float32)
+
+
+def _adopted(array: Any, name: str) -> Any:
+    import cupy
+
+    if isinstance(array, cupy.ndarray):
+        return array
+    if not on_cuda(array):
+        raise TypeError(f"{name} is {type(array).__name__}, not on the GPU: pass cupy.asarray({name}), or all operands "
+                        "in the memory of the processor")
+    return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
+
+
+class _CupyKernel:
+    """A kernel in memory: asking for its registers loads it."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self.registers = int(function.num_regs)
+
+    def __call__(self, shape: LaunchShape, arguments: Sequence[Any]) -> None:
+        if shape.shared_bytes > DEFAULT_SHARED_BYTES:
+            self._function.max_dynamic_shared_size_bytes = shape.shared_bytes
+        self._function(shape.grid, (shape.threads,), tuple(arguments), shared_mem=shape.shared_bytes)
+
+
+@cache
+def _gpu(number: int) -> CupyGpu:
+    """Keep one for each device; it is current when this is called first."""
+    return CupyGpu()
+
+
+@cache
+def _module(text: str) -> Any:
+    import cupy
+
+    try:
+        module = cupy.RawModule(code=text, options=("--std=c++17",))
+        module.compile()
+    except cupy.cuda.compiler.CompileException as error:
+        first = next((line for line in str(error).splitlines() if "error" in line), "no message")
+        raise CompileError(f"NVRTC refused a kernel: {first.strip()}", source=text, log=str(error)) from None
+    return module

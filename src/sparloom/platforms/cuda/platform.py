@@ -13,14 +13,11 @@ from sparloom.jit import sources_digest
 from sparloom.measure import REPEATS, Measurement, TimingProtocol
 from sparloom.ops import CsrAttention, Op
 from sparloom.platforms.clock import Stopwatch
-from sparloom.platforms.cuda.attention import AttentionKernels
-from sparloom.platforms.cuda.device import CudaDevice
-from sparloom.platforms.cuda.family import Family, Given, Placed, Rival
-from sparloom.platforms.cuda.gpu import CupyGpu, Gpu
-from sparloom.platforms.cuda.sddmm import SddmmKernels
-from sparloom.platforms.cuda.spmm import SpmmKernels
+from sparloom.platforms.cuda.device import CudaDevice, CupyGpu, Gpu
+from sparloom.platforms.cuda.operands import Family, Given, Placed, Rival
+from sparloom.platforms.cuda.sparse_kernels import AttentionKernels, SddmmKernels, SpmmKernels
 from sparloom.platforms.cuda.triton_gemm import TritonGemm
-from sparloom.platforms.sweep import Call, Contender, sweep
+from sparloom.platforms.timing import Call, Contender, sweep
 from sparloom.space import Config, ConfigSpace, CudaKernelSpace, CudaSpace
 from sparloom.sparse import Pattern
 

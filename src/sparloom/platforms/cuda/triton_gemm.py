@@ -1,19 +1,142 @@
-"""The Triton kernel of dense GEMM bound to arrays of a device; launched without torch, which Triton would ask for."""
+"""The Triton kernel of dense GEMM, and its machine code, which is made without a device.
 
+The Triton kernel of dense GEMM bound to arrays of a device; launched without torch, which Triton would ask for.
+"""
+
+import re
+import warnings
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from sparloom.errors import Unsupported
 from sparloom.ops import GEMM, DenseOperands, OracleBounds
-from sparloom.platforms.cuda.device import CudaDevice, LaunchShape
-from sparloom.platforms.cuda.family import HostCheck, Launch, Placed, in_order
-from sparloom.platforms.cuda.gpu import Gpu
-from sparloom.platforms.cuda.triton_kernel import ALIGNMENT, NAME, Tiling, compile_gemm
-from sparloom.platforms.sweep import Call
+from sparloom.platforms.cuda.device import CudaDevice, Gpu, LaunchShape
+from sparloom.platforms.cuda.operands import HostCheck, Launch, Placed, in_order
+from sparloom.platforms.timing import Call
 from sparloom.space import Config, GridSpace, TritonGemmSpace
 
-__all__ = ["TritonGemm"]
+__all__ = ["CompiledGemm", "Tiling", "TritonGemm", "compile_gemm", "gemm_kernel"]
+
+NAME = "gemm"
+ARGUMENTS = 7  # a, b, c, m, n, k, group_m; what Triton adds are pointers to scratch memory
+ALIGNMENT = 16  # elements; rows that are multiples of it are loaded in pieces of 16 bytes
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """What the kernel is compiled for.
+
+    Args:
+        split: whether several programs share the sums of a tile.
+        aligned_n, aligned_k: whether n and k are multiples of 16.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    warps: int
+    stages: int
+    split: int
+    precision: str
+    aligned_n: bool
+    aligned_k: bool
+
+    @property
+    def constants(self) -> dict[str, int | str]:
+        """Arguments that are known when the kernel is compiled."""
+        return {"BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k, "SPLIT_K": self.split,
+                "PRECISION": self.precision}
+
+
+@dataclass(frozen=True)
+class CompiledGemm:
+    """Machine code.
+
+    Args:
+        shared_bytes: of a block, all of it dynamic.
+        scratch: null pointers that follow the arguments.
+    """
+
+    binary: bytes
+    shared_bytes: int
+    scratch: int
+
+
+@cache
+def compile_gemm(tiling: Tiling, compute_capability: int) -> CompiledGemm:
+    """Compile for a device such as 90; Triton keeps the result on disk.
+
+    Raises:
+        Unsupported: Triton is missing, or refuses the tiling.
+    """
+    triton = _triton()
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature = {name: "*fp32" for name in "abc"} | dict.fromkeys(("m", "n", "k", "group_m"), "i32")
+    signature |= dict.fromkeys(tiling.constants, "constexpr")
+    aligned = [0, 1, 2, *([4] if tiling.aligned_n else []), *([5] if tiling.aligned_k else [])]
+    source = ASTSource(gemm_kernel(), signature, tiling.constants,
+                       {(place,): [["tt.divisibility", ALIGNMENT]] for place in aligned})
+    options = {"num_warps": tiling.warps, "num_stages": tiling.stages, "enable_fp_fusion": True}
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="TRITON_DEFAULT_FP_FUSION")  # which the options above decide
+            made = triton.compile(source, target=GPUTarget("cuda", compute_capability, 32), options=options)
+    except (triton.compiler.errors.CompilationError, RuntimeError) as error:
+        raise Unsupported(f"Triton refuses {tiling}: {error}") from error
+    entry = re.search(rf"\.entry {NAME}\((.*?)\)", made.asm["ptx"], re.DOTALL)
+    types = re.findall(r"\.param \.(\w+)", entry[1])[ARGUMENTS:]
+    assert set(types) <= {"u64"}, f"Triton adds arguments that are no pointers: {types}"
+    return CompiledGemm(made.asm["cubin"], made.metadata.shared, len(types))
+
+
+def gemm_kernel() -> Any:
+    """Define C = A B, A (m, k), B (k, n), C (m, n), row-major; grid (tiles, SPLIT_K).
+
+    Tiles are walked in bands of `group_m` rows of tiles, so that those at work share columns of B. Programs of one tile
+    that share its sums add them to C, which must hold zeros.
+
+    Source: the tutorial of Triton on matrix multiplication has the order of the tiles.
+    """
+    triton = _triton()
+    import triton.language as tl
+
+    @triton.jit
+    def gemm(a, b, c, m, n, k, group_m, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+             SPLIT_K: tl.constexpr, PRECISION: tl.constexpr):
+        tiles_m, tiles_n = (m + BLOCK_M - 1) // BLOCK_M, (n + BLOCK_N - 1) // BLOCK_N
+        band, inside = tl.program_id(0) // (group_m * tiles_n), tl.program_id(0) % (group_m * tiles_n)
+        high = tl.minimum(tiles_m - band * group_m, group_m)
+        rows = (band * group_m + inside % high) * BLOCK_M + tl.arange(0, BLOCK_M)
+        columns = inside // high * BLOCK_N + tl.arange(0, BLOCK_N)
+        first = tl.program_id(1) * BLOCK_K
+        sums = tl.full((BLOCK_M, BLOCK_N), 0.0, tl.float32)
+        for begin in range(first, k, BLOCK_K * SPLIT_K):
+            steps = begin + tl.arange(0, BLOCK_K)
+            some, others = (rows[:, None] < m) & (steps[None, :] < k), (steps[:, None] < k) & (columns[None, :] < n)
+            left = tl.load(a + rows[:, None] * k + steps[None, :], some, 0.0)
+            right = tl.load(b + steps[:, None] * n + columns[None, :], others, 0.0)
+            sums = tl.dot(left, right, sums, input_precision=PRECISION)
+        place, inner = c + rows[:, None] * n + columns[None, :], (rows[:, None] < m) & (columns[None, :] < n)
+        if SPLIT_K == 1:
+            tl.store(place, sums, inner)
+        else:
+            tl.atomic_add(place, sums, inner)
+
+    return gemm
+
+
+def _triton() -> Any:
+    try:
+        import triton
+    except ImportError as error:
+        raise Unsupported(f"no Triton ({error}): pip install -e \".[gpu]\"") from error
+    return triton
+
 
 INDEX_LIMIT = 2**31 - 1  # the kernel counts elements in int32
 

@@ -1,21 +1,266 @@
-"""Simulate many configurations of one matrix at level T1, sharing tilings and traces."""
+"""The compiled simulator under kernels/spade/, compiled and loaded on first use.
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+Configurations in the form that decides a simulation.
+
+Cut a matrix into tiles and deal them to processing elements; the front of every simulator level.
+
+Level T1: one row-granular trace gives counts, counts give seconds on any machine of the same geometry.
+
+Simulate many configurations of one matrix at level T1, sharing tilings and traces.
+"""
+
+import ctypes
+import functools
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
-from sparloom.jit import kernel_folder, sources_digest
-from sparloom.platforms.spade.machine import Geometry, Machine
-from sparloom.platforms.spade.plan import Plan, plan
-from sparloom.platforms.spade.t1 import Counts, seconds, trace
-from sparloom.platforms.spade.tiling import Tiling, deal, tile
+from sparloom.jit import compile_cpp, kernel_folder, sources_digest
+from sparloom.platforms.spade.machine import LINE_BYTES, Geometry, Machine
 from sparloom.space import Config
 from sparloom.sparse import Pattern, locality_order, reorder
 
-__all__ = ["simulate_counts", "simulate_many", "simulate_ops", "simulator_digest"]
+__all__ = [
+    "CYCLIC", "SERVED", "WORK", "Counts", "Plan", "Schedule", "Tiling", "call", "deal", "library", "plan",
+    "seconds", "simulate_counts", "simulate_many", "simulate_ops", "simulator_digest", "tile", "trace",
+]
+
+SOURCES = ("spade/tiling.cpp", "spade/trace.cpp", "spade/timing.cpp", "spade/execute.cpp", "spade/event.cpp")
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Compile the sources, or take them from the cache on disk."""
+    return compile_cpp(SOURCES)
+
+
+def call(name: str, arguments: Sequence[np.ndarray | int | None]) -> int:
+    """Call a C function of int64 values and pointers; None is a null pointer.
+
+    Arrays must be C-contiguous; their element types are those that the source file states.
+
+    Raises:
+        MemoryError: there is no memory for what the function keeps besides.
+    """
+    function = getattr(library(), name)
+    function.restype = ctypes.c_int64
+    converted = []
+    for argument in arguments:
+        if argument is None:
+            converted.append(ctypes.c_void_p())
+        elif isinstance(argument, np.ndarray):
+            assert argument.flags.c_contiguous, f"{name}: an array is not contiguous"
+            converted.append(ctypes.c_void_p(argument.ctypes.data))
+        else:
+            converted.append(ctypes.c_int64(argument))
+    found = function(*converted)
+    if found < 0:
+        raise MemoryError(f"no memory to simulate {name.removeprefix('spade_')} on arrays of "
+                          f"{sum(each.nbytes for each in arguments if isinstance(each, np.ndarray)) / 2**20:.1f} MiB: "
+                          f"free some, or raise the limit of this process")
+    return found
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A configuration in the form that decides the simulation: equal plans are equal programs but for the barrier cost.
+
+    Args:
+        column_panel: columns of a tile; at most the columns of the matrix, so that all larger values are one.
+        phased: there are barriers and more than one column panel.
+        slice_width: dense columns per pass.
+    """
+
+    reorder: int
+    row_panel: int
+    column_panel: int
+    phased: bool
+    slice_width: int
+    bypass: int
+
+
+def plan(config: Config, shape: tuple[int, int], width: int) -> Plan:
+    """Resolve a configuration for a matrix of `shape` and dense operands of `width` columns.
+
+    Raises:
+        ValueError: the split does not divide the width.
+    """
+    rows, cols = max(1, shape[0]), max(1, shape[1])
+    panel = cols if config["column_panel"] == "all" else min(cols, int(config["column_panel"]))
+    slice_width = min(int(config["split"]), width)
+    if width % slice_width:
+        raise ValueError(f"split {slice_width} does not divide the width {width}: choose a width that is a multiple")
+    return Plan(
+        reorder=int(config["reorder"]), row_panel=min(rows, int(config["row_panel"])), column_panel=panel,
+        phased=bool(config["barrier"]) and panel < cols, slice_width=slice_width, bypass=int(config["bypass"]),
+    )
+
+
+CYCLIC = (0, 0)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The non-empty tiles of a pattern, row panel by row panel, each from left to right.
+
+    Args:
+        shape: of the pattern.
+        row_panel, column_panel: rows and columns of a tile.
+        row, column: (nnz,) int32, the nonzeros tile by tile, within a tile row by row.
+        source: (nnz,) int64, place of each nonzero in the CSR arrays, or None when it was not asked for.
+        tile_row, tile_column: (tiles,) int32, panel numbers of each tile.
+        begin: (tiles + 1,) int64, first nonzero of each tile.
+    """
+
+    shape: tuple[int, int]
+    row_panel: int
+    column_panel: int
+    row: np.ndarray
+    column: np.ndarray
+    source: np.ndarray | None
+    tile_row: np.ndarray
+    tile_column: np.ndarray
+    begin: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """Number of non-empty tiles."""
+        return len(self.tile_row)
+
+    @property
+    def column_panels(self) -> int:
+        """Number of column panels, empty ones included."""
+        return max(1, -(-self.shape[1] // self.column_panel))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The tiles of each processing element (PE), in order, phase by phase; all PEs wait for each other between phases.
+
+    Args:
+        order: (tiles,) int32; PE p in phase f takes tiles order[start[f * pes + p] : start[f * pes + p + 1]].
+        start: (phases * pes + 1,) int64.
+    """
+
+    phases: int
+    pes: int
+    order: np.ndarray
+    start: np.ndarray
+
+    def tiles_of(self, phase: int, pe: int) -> np.ndarray:
+        """Tiles that a PE takes in a phase, in order."""
+        slot = phase * self.pes + pe
+        return self.order[self.start[slot] : self.start[slot + 1]]
+
+
+def tile(pattern: Pattern, row_panel: int, column_panel: int, *, with_source: bool = False) -> Tiling:
+    """Sort the nonzeros into tiles of `row_panel` rows and `column_panel` columns (ISCA'23 §4.2: sizes, not counts)."""
+    if row_panel < 1 or column_panel < 1:
+        raise ValueError(f"tile of {row_panel} rows and {column_panel} columns: both must be at least 1")
+    nnz = pattern.nnz
+    row, column, tile_row, tile_column = (np.empty(nnz, dtype=np.int32) for _ in range(4))
+    begin = np.empty(nnz + 1, dtype=np.int64)
+    source = np.empty(nnz, dtype=np.int64) if with_source else None
+    count = call("spade_tile", [
+        pattern.rows, pattern.cols, pattern.indptr, pattern.indices, row_panel, column_panel,
+        row, column, source, tile_row, tile_column, begin,
+    ])
+    return Tiling(
+        shape=pattern.shape, row_panel=row_panel, column_panel=column_panel, row=row, column=column, source=source,
+        tile_row=tile_row[:count].copy(), tile_column=tile_column[:count].copy(), begin=begin[: count + 1].copy(),
+    )
+
+
+def deal(tiling: Tiling, op: str, *, pes: int, barrier: bool, costs: tuple[int, int] = CYCLIC) -> Schedule:
+    """Give row panels (SpMM) or single tiles (SDDMM) to PEs, in order; a row panel of SpMM stays on its PE.
+
+    Without barriers there is one phase, row panel by row panel; with barriers one phase per non-empty column panel
+    (ISCA'23 figure 5, with groups of one column panel).
+
+    Args:
+        costs: of a nonzero and of a tile; the next one goes to the PE with the least cost so far in the phase. CYCLIC
+            deals in turn instead: row panel, or running tile number, modulo `pes`.
+    """
+    if op not in ("spmm", "sddmm"):
+        raise ValueError(f"op {op!r} has no schedule on SPADE: use 'spmm' or 'sddmm'")
+    panels = tiling.column_panels if barrier else 1
+    order = np.empty(tiling.count, dtype=np.int32)
+    start = np.zeros(panels * pes + 1, dtype=np.int64)
+    phases = call("spade_schedule", [
+        tiling.count, tiling.tile_row, tiling.tile_column, tiling.begin, tiling.column_panels, pes, int(op == "spmm"),
+        int(barrier), *costs, order, start,
+    ])
+    return Schedule(phases=phases, pes=pes, order=order, start=start[: phases * pes + 1].copy())
+
+
+WORK = ("nonzeros", "runs", "tiles", "chain", "sparse_lines", "output_lines")
+SERVED = (
+    "l1", "l2", "llc", "dram", "victim", "writes", "windows_l2", "windows_llc", "windows_dram",
+    "nonzeros_l2", "nonzeros_llc", "nonzeros_dram",
+)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one pass did, per phase and processing element.
+
+    Args:
+        geometry: of the machine that was traced.
+        work: (phases, pes, 6) int64, see WORK: nonzeros; changes of row; tiles; sum over runs of nonzeros in the same
+            row of length * min(reservation stations, length * row lines), the serial part of accumulation; lines of
+            the coordinate arrays read; lines of SDDMM output.
+        served: (phases, pes, 12) int64, see SERVED: row slices read from each level; dirty ones written to DRAM;
+            windows of the reservation stations and load queue by the level of their slowest load; nonzeros in these.
+        flush: dirty row slices left in all caches at the end of the pass.
+    """
+
+    geometry: Geometry
+    work: np.ndarray
+    served: np.ndarray
+    flush: int
+
+    def total(self, name: str) -> int:
+        """Sum of one count over phases and PEs."""
+        source, names = (self.work, WORK) if name in WORK else (self.served, SERVED)
+        return int(source[..., names.index(name)].sum())
+
+    def dram_bytes(self, op: str) -> int:
+        """Bytes that cross the DRAM border in the pass, final flush included."""
+        rows = self.total("dram") + (self.total("writes") + self.flush if op == "spmm" else 0)
+        lines = rows * self.geometry.row_lines + self.total("sparse_lines")
+        return LINE_BYTES * (lines + (self.total("output_lines") if op == "sddmm" else 0))
+
+
+def trace(tiling: Tiling, schedule: Schedule, geometry: Geometry, *, bypass: Collection[int]) -> dict[int, Counts]:
+    """Run one pass through registers and caches, for each setting of rMatrix bypass in `bypass`.
+
+    The counts hold for both operations: SDDMM only leaves out `writes` and `flush`.
+    """
+    work = np.zeros((schedule.phases, schedule.pes, len(WORK)), dtype=np.int64)
+    served = [np.zeros((schedule.phases, schedule.pes, len(SERVED)), dtype=np.int64) for _ in range(2)]
+    flush = np.zeros(2, dtype=np.int64)
+    which = sum(1 << setting for setting in set(bypass))
+    call("spade_trace", [
+        np.array(astuple(geometry), dtype=np.int64), tiling.shape[1], tiling.count, tiling.row, tiling.column,
+        tiling.begin, schedule.phases, schedule.order, schedule.start, which, work, served[0], served[1], flush,
+    ])
+    return {setting: Counts(geometry, work, served[setting], int(flush[setting])) for setting in set(bypass)}
+
+
+def seconds(counts: Counts, op: str, machines: Sequence[Machine], *, passes: int, barrier: bool) -> np.ndarray:
+    """Turn the counts of one pass into seconds of all passes on each machine, (machines,)."""
+    phases, pes, _ = counts.work.shape
+    shape = np.array([
+        phases, pes, counts.geometry.row_lines, counts.geometry.reservation_stations, passes, op == "spmm", barrier,
+    ], dtype=np.int64)
+    rates = np.array([machine.rates for machine in machines], dtype=np.float64)
+    result = np.empty(len(machines), dtype=np.float64)
+    call("spade_time", [shape, len(machines), rates, counts.work, counts.served, counts.flush, result])
+    return result
+
 
 VERSION = 1
 """Of what this package does in Python: raise it with every change after which simulated seconds differ."""

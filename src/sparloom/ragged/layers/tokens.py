@@ -47,7 +47,7 @@ from sparloom.ragged.schedule.loops import (
 )
 from sparloom.ragged.schedule.operations import inline, offload
 from sparloom.ragged.schedule.storage import PANEL, reorder_dimensions, split_dimension
-from sparloom.ragged.structure import Structure
+from sparloom.ragged.structure import Structure, length_vector
 from sparloom.ragged.tensor import Length, Tensor
 
 batch, pos, col, model, part, head, dim, channel, hidden = dims("batch pos col model part head dim channel hidden")
@@ -105,27 +105,28 @@ class EncoderSchedule:
     queries: int = 64
 
 
-def structure_of(lengths: np.ndarray) -> Structure:
+def structure_of(lengths: np.ndarray | Sequence[int]) -> Structure:
     """Return the structure of a batch; the same object while these lengths are among the last 16 requested.
 
     Args:
         lengths: (batch,) integers of at least 0.
 
     Raises:
+        TypeError: lengths are not numbers.
         ValueError: lengths are not a vector of integers, or are negative.
     """
-    if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):
-        raise ValueError(f"lengths are an array of {lengths.ndim} dimensions of {lengths.dtype}: give a vector of "
-                         f"integers, one for each sequence")
-    return _structure(lengths.astype(np.int64).tobytes())
+    return _structure(length_vector(lengths).astype(np.int64).tobytes())
 
 
 def tokens_of(structure: Structure) -> int:
     """Count the tokens of a batch.
 
     Raises:
+        TypeError: not a structure.
         ValueError: the structure has no LENGTHS.
     """
+    if not isinstance(structure, Structure):
+        raise TypeError(f"structure of type {type(structure).__name__}: give structure_of(lengths)")
     return int(np.sum(structure.table(LENGTHS)))
 
 

@@ -5,18 +5,34 @@ from types import MappingProxyType
 
 import numpy as np
 
-from sparloom.sparse.generators.bands import arrow, banded, scrambled_band
-from sparloom.sparse.generators.communities import blocks, communities
-from sparloom.sparse.generators.graphs import heavy_tail, kronecker, small_world, uniform
-from sparloom.sparse.generators.hubs import hub_rows
-from sparloom.sparse.generators.meshes import block_mesh, shuffled_mesh, tetrahedra, triangles
-from sparloom.sparse.generators.mycielskian import mycielskian
-from sparloom.sparse.generators.neighbours import nearest
-from sparloom.sparse.generators.netlists import netlist
-from sparloom.sparse.generators.programmes import staircase
-from sparloom.sparse.generators.roads import roads
-from sparloom.sparse.generators.stencils import box_2d, box_3d, star_2d, star_3d
-from sparloom.sparse.generators.weights import pruned
+from sparloom.sparse.generators.graphs import (
+    blocks,
+    communities,
+    heavy_tail,
+    hub_rows,
+    kronecker,
+    mycielskian,
+    nearest,
+    pruned,
+    small_world,
+    uniform,
+)
+from sparloom.sparse.generators.structured import (
+    arrow,
+    banded,
+    block_mesh,
+    box_2d,
+    box_3d,
+    netlist,
+    roads,
+    scrambled_band,
+    shuffled_mesh,
+    staircase,
+    star_2d,
+    star_3d,
+    tetrahedra,
+    triangles,
+)
 from sparloom.sparse.pattern import Pattern
 
 __all__ = ["GENERATORS", "Generator"]

@@ -1,11 +1,65 @@
-"""Random graphs without geometry: uniform, recursive, heavy-tailed, small worlds."""
+"""Draws that are the same on every machine: PCG64 doubles, and only operations that IEEE 754 rounds exactly.
+
+Random graphs without geometry: uniform, recursive, heavy-tailed, small worlds.
+
+Groups that are dense inside: diagonal blocks, and communities with links between them.
+
+A sparse background with a few hub rows that read a large part of all columns.
+
+Mycielski's construction: graphs without triangles that need ever more colours.
+
+Nearest neighbours of scattered points: point clouds, similarity graphs.
+
+Pruned weights of a neural network: rectangular, scattered, with rows and columns of unequal importance.
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
+import scipy.spatial
 
-from sparloom.sparse.generators.draw import NNZ_LIMIT, below, between, pick, relabel, symmetric
 from sparloom.sparse.pattern import Pattern
 
-__all__ = ["heavy_tail", "kronecker", "recursive_links", "small_world", "uniform"]
+__all__ = [
+    "NNZ_LIMIT", "below", "between", "blocks", "communities", "heavy_tail", "hub_rows", "kronecker", "mycielskian",
+    "nearest", "permutation", "pick", "pruned", "recursive_links", "relabel", "small_world", "symmetric", "uniform",
+]
+
+NNZ_LIMIT = 1_000_000  # about as many nonzeros as one synthetic matrix may have
+
+
+def below(limit: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw `count` integers from 0 to limit - 1."""
+    return (rng.random(count) * limit).astype(np.int64)
+
+
+def between(low: int, high: int, rng: np.random.Generator) -> int:
+    """Draw one integer from low to high, both included; low where high is less."""
+    return low + int(rng.random() * max(1, high - low + 1))
+
+
+def pick(options: Sequence[float], rng: np.random.Generator) -> float:
+    """Draw one of the options."""
+    return options[int(rng.random() * len(options))]
+
+
+def permutation(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Shuffle 0 to count - 1."""
+    return np.argsort(rng.random(count), kind="stable")
+
+
+def symmetric(rows: np.ndarray, cols: np.ndarray, extent: int) -> Pattern:
+    """Make a square pattern from pairs: each both ways, and the whole diagonal."""
+    every = np.arange(extent)
+    return Pattern.from_coo(
+        np.concatenate((rows, cols, every)), np.concatenate((cols, rows, every)), (extent, extent))
+
+
+def relabel(pattern: Pattern, rng: np.random.Generator) -> Pattern:
+    """Renumber the rows and columns of a square pattern alike, at random."""
+    label = permutation(pattern.rows, rng)
+    return Pattern.from_coo(label[pattern.row_ids()], label[pattern.indices], pattern.shape)
+
 
 QUADRANTS = (0.57, 0.76, 0.95)  # running sums of the Graph500 shares 0.57, 0.19, 0.19, 0.05
 
@@ -54,3 +108,87 @@ def _ranks(limit: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Draw ranks with a chance of about rank to the -2/3: the cube of a uniform draw."""
     draw = rng.random(count)
     return (draw * draw * draw * limit).astype(np.int64)
+
+
+def blocks(rows: int, rng: np.random.Generator) -> Pattern:
+    """Fill diagonal blocks of one size, 4 to 64; the last block holds what is left."""
+    size = min(between(4, 64, rng), max(4, NNZ_LIMIT // rows))
+    every = np.arange(rows)
+    cols = (every // size * size)[:, None] + np.arange(size)
+    inside = cols < rows
+    return Pattern.from_coo(np.repeat(every, size)[inside.ravel()], cols[inside], (rows, rows))
+
+
+def communities(rows: int, rng: np.random.Generator) -> Pattern:
+    """Draw links, most of them inside communities of 20 to 500, and number the members at random or in a row."""
+    size = between(20, min(500, max(20, rows // 4)), rng)
+    links = rows * min(between(3, 12, rng), max(3, NNZ_LIMIT // (2 * rows)))
+    start = below(rows, links, rng)
+    inside = rng.random(links) < pick((0.7, 0.9, 0.97), rng)
+    neighbour = np.minimum(start // size * size + below(size, links, rng), rows - 1)
+    end = np.where(inside, neighbour, below(rows, links, rng))
+    pattern = symmetric(start, end, rows)
+    return relabel(pattern, rng) if rng.random() < 0.5 else pattern
+
+
+def hub_rows(rows: int, rng: np.random.Generator) -> Pattern:
+    """Draw 1 to 4 positions per row on average, and for 1 to 8 rows further 5 to 50 % as many as there are columns.
+
+    Repeated positions count once; some rows stay empty.
+    """
+    links = rows * between(1, 4, rng)
+    first, second = [below(rows, links, rng)], [below(rows, links, rng)]
+    for _ in range(between(1, 8, rng)):
+        length = min(max(1, int(rows * (0.05 + 0.45 * rng.random()))), NNZ_LIMIT // 8)
+        first.append(np.full(length, between(0, rows - 1, rng)))
+        second.append(below(rows, length, rng))
+    return Pattern.from_coo(np.concatenate(first), np.concatenate(second), (rows, rows))
+
+
+def mycielskian(rows: int, rng: np.random.Generator) -> Pattern:
+    """Apply the construction 3 to 7 times (less often where `rows` is small) to a cycle, giving nearly `rows` vertices.
+
+    One step: vertices v become v and v'; an edge (u, v) also joins u' with v and u with v'; a new vertex joins all v'.
+    """
+    steps, most = 1, between(3, 7, rng)
+    while steps < most and (rows + 1) >> (steps + 1) > 4 and 2 * rows * 1.5 ** (steps + 1) < NNZ_LIMIT:
+        steps += 1
+    extent = max(3, (rows + 1) // 2**steps - 1)
+    first = np.arange(extent)
+    second = (first + 1) % extent
+    for _ in range(steps):
+        copies = np.arange(extent, 2 * extent)
+        first, second = (
+            np.concatenate((first, first + extent, second + extent, copies)),
+            np.concatenate((second, second, first, np.full(extent, 2 * extent))))
+        extent = 2 * extent + 1
+    return Pattern.from_coo(
+        np.concatenate((first, second)), np.concatenate((second, first)), (extent, extent))
+
+
+def nearest(rows: int, rng: np.random.Generator) -> Pattern:
+    """Link each of `rows` points in 2 to 5 dimensions to itself and its 3 to 6 nearest; points come in no order."""
+    points = rng.random((rows, between(2, 5, rng)))
+    count = min(between(4, 7, rng), rows)
+    _, found = scipy.spatial.cKDTree(points).query(points, k=[*range(1, count + 1)])
+    return Pattern.from_coo(np.repeat(np.arange(rows), count), found.ravel(), (rows, rows))
+
+
+def pruned(rows: int, rng: np.random.Generator) -> Pattern:
+    """Keep 2 to 30 % of the weights of a layer with a quarter to four times as many inputs as `rows`, at most 4096.
+
+    The chance of a weight is the product of an importance of its row and one of its column, each within 50 % of one.
+    """
+    density = pick((0.02, 0.05, 0.1, 0.3), rng)
+    limit = max(16, int(NNZ_LIMIT / (rows * density)))
+    cols = max(1, min(int(rows * pick((0.25, 1.0, 4.0), rng)), 4096, limit))
+    column_chance = 0.5 + rng.random(cols)
+    row_chance = density * (0.5 + rng.random(rows))
+    step = max(1, 2**22 // cols)  # rows at once: bounds the memory
+    kept_rows, kept_cols = [], []
+    for start in range(0, rows, step):
+        chance = row_chance[start : start + step, None] * column_chance
+        row, col = np.nonzero(rng.random(chance.shape) < chance)
+        kept_rows.append(row + start)
+        kept_cols.append(col)
+    return Pattern.from_coo(np.concatenate(kept_rows), np.concatenate(kept_cols), (rows, cols))

@@ -1,22 +1,36 @@
-"""Operations on one sparse matrix: which kernel runs is decided by measurement, checked, and remembered."""
+"""Operations on one sparse matrix, each by the kernel that won a measurement.
 
-from sparloom.tuning.sparse.calls import csr_attention, prepare, sddmm, spmm
-from sparloom.tuning.sparse.contest import Contest, CsrChoice, CsrPlan
-from sparloom.tuning.sparse.cpu_place import CpuPlace
-from sparloom.tuning.sparse.cuda_place import CudaPlace
-from sparloom.tuning.sparse.cuda_rivals import CUDA_LIBRARIES
-from sparloom.tuning.sparse.decide import CsrDecider, CsrPolicy
-from sparloom.tuning.sparse.estimate import CsrEstimate
-from sparloom.tuning.sparse.place import Place
+Files in the order in which a call passes through them:
+
+    api        functions `spmm`, `sddmm`, `csr_attention`, `prepare`
+    inputs     matrices and arrays as users pass them
+    settings   environment variables and policy
+    prepared   `Prepared`: a matrix and the decisions about it
+    tuner      how a decision is made
+    backend    what a device offers: kernels, libraries, arrays
+    cpu, cuda  both devices
+"""
+
+from typing import Any
+
+from sparloom.renamed import resolve
+from sparloom.tuning.records import ProbeLog
+from sparloom.tuning.search import SHORTLISTS, CandidateSource, CsrCostModel
+from sparloom.tuning.sparse.api import csr_attention, prepare, sddmm, spmm
+from sparloom.tuning.sparse.backend import LIBRARIES, Backend, Library, Product, gathered_pieces
+from sparloom.tuning.sparse.cpu import CpuBackend, CsrEstimate
+from sparloom.tuning.sparse.cuda import CUDA_LIBRARIES, CudaBackend
 from sparloom.tuning.sparse.prepared import Prepared
-from sparloom.tuning.sparse.probe_log import ProbeLog
-from sparloom.tuning.sparse.proposals import SHORTLISTS, Proposals
-from sparloom.tuning.sparse.rivals import LIBRARIES, Library, Product, gathered_pieces
-from sparloom.tuning.sparse.sample import Sample, sample_rows
-from sparloom.tuning.sparse.shortlist import CsrCostModel
-from sparloom.tuning.sparse.switches import CudaSwitches, Switches
+from sparloom.tuning.sparse.settings import CsrPolicy, CudaSettings, Settings
+from sparloom.tuning.sparse.tuner import CandidateSet, CsrChoice, CsrDecider, CsrPlan, Sample, sample_rows
 
-__all__ = ["CUDA_LIBRARIES", "LIBRARIES", "SHORTLISTS", "Contest", "CpuPlace", "CsrChoice", "CsrCostModel",
-           "CsrDecider", "CsrEstimate", "CsrPlan", "CsrPolicy", "CudaPlace", "CudaSwitches", "Library", "Place",
-           "Prepared", "ProbeLog", "Product", "Proposals", "Sample", "Switches", "csr_attention", "gathered_pieces",
-           "prepare", "sample_rows", "sddmm", "spmm"]
+__all__ = [
+    "CUDA_LIBRARIES", "LIBRARIES", "SHORTLISTS", "Backend", "CandidateSet", "CandidateSource", "CpuBackend",
+    "CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan", "CsrPolicy", "CudaBackend", "CudaSettings",
+    "Library", "Prepared", "ProbeLog", "Product", "Sample", "Settings", "csr_attention", "gathered_pieces", "prepare",
+    "sample_rows", "sddmm", "spmm",
+]
+
+
+def __getattr__(name: str) -> Any:
+    return resolve(__name__, name)

@@ -18,18 +18,15 @@ from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmM
 from sparloom.platforms import Family
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning.decision import Decision
-from sparloom.tuning.load import AGAIN, LATEST, LoadWatch, tell_busy, watch_load
-from sparloom.tuning.plan_cache import PlanCache
-from sparloom.tuning.sparse.contest import CsrChoice, CsrPlan
-from sparloom.tuning.sparse.cpu_place import CpuPlace
-from sparloom.tuning.sparse.decide import CsrDecider, CsrPolicy
-from sparloom.tuning.sparse.online_replay import OnlineReplay
-from sparloom.tuning.sparse.origin import Origin
-from sparloom.tuning.sparse.place import Place
-from sparloom.tuning.sparse.proposals import Given
-from sparloom.tuning.sparse.replay import (
+from sparloom.tuning.cache import PlanCache, Summary
+from sparloom.tuning.machine import AGAIN, LATEST, LoadWatch, tell_busy, watch_load
+from sparloom.tuning.racing import Decision
+from sparloom.tuning.search import Given
+from sparloom.tuning.sparse.backend import (
+    LIBRARIES,
+    Backend,
     EmptyReplay,
+    Library,
     LibraryReplay,
     MeanwhileReplay,
     NativeReplay,
@@ -37,8 +34,10 @@ from sparloom.tuning.sparse.replay import (
     Replay,
     TimedReplay,
 )
-from sparloom.tuning.sparse.rivals import LIBRARIES, Library
-from sparloom.tuning.sparse.switches import Switches
+from sparloom.tuning.sparse.cpu import CpuBackend
+from sparloom.tuning.sparse.inputs import Origin
+from sparloom.tuning.sparse.settings import CsrPolicy, Settings
+from sparloom.tuning.sparse.tuner import CsrChoice, CsrDecider, CsrPlan, OnlineReplay
 
 if TYPE_CHECKING:
     from sparloom.platforms import DeviceMatrix
@@ -79,10 +78,10 @@ class Prepared:
         matrix: A (rows, cols), in the memory of the processor, or of the device that `where` is.
         origin: the arrays that A was given in, where `matrix` has copies of its index arrays.
         threads: of every call on the processor; all processors that this process may use unless given.
-        cache: where decisions are kept; what `Switches` say, or else the folder of this user, unless given.
-        policy: how decisions are made; what `Switches` say unless given.
-        shortlist: which kernels are worth a measurement: "estimate", "all", "trees" or "model", see `Proposals`; what
-            `Switches` say unless given.
+        cache: where decisions are kept; what `Settings` say, or else the folder of this user, unless given.
+        policy: how decisions are made; what `Settings` say unless given.
+        shortlist: which kernels are worth a measurement: "estimate", "all", "trees" or "model", see `CandidateSource`;
+            what `Settings` say unless given.
         model: paths of the files that "trees" or "model" read, or, in place of `shortlist`, a model as an object.
         libraries: operation -> baselines beside the safe configuration of our kernels; those of `where` unless given.
         replay_only: measure nothing.
@@ -93,18 +92,18 @@ class Prepared:
         self, matrix: SparseMatrix | DeviceMatrix, origin: Origin | None = None, *, threads: int | None = None,
         cache: PlanCache | None = None, policy: CsrPolicy | None = None, shortlist: str | None = None,
         model: Given = None, libraries: Mapping[str, Mapping[str, Library]] | None = None, replay_only: bool = False,
-        where: Place | None = None,
+        where: Backend | None = None,
     ) -> None:
         self.matrix = matrix
         self.origin = Origin() if origin is None else origin
-        self.where = CpuPlace(threads) if where is None else where
+        self.where = CpuBackend(threads) if where is None else where
         self.threads = self.where.threads
-        self._switches = Switches.from_environment()
+        self._switches = Settings.from_environment()
         self._switches.show_decisions()
         self._cache = self._switches.plans() if cache is None else cache
         self._proposals = self._switches.proposals(shortlist, model)
-        self._policy = self._proposals.policy(
-            self._switches.policy(self.where.policy(), matrix.pattern) if policy is None else policy)
+        policy = self._switches.policy(self.where.policy(), matrix.pattern) if policy is None else policy
+        self._policy = policy.measuring_all() if self._proposals.kind == "all" else policy
         self._probes = self._switches.probe_log(self._cache)
         self._libraries = self.where.libraries if libraries is None else libraries
         self._replay_only = replay_only
@@ -122,7 +121,7 @@ class Prepared:
         Raises:
             TypeError: the matrix is on a GPU.
         """
-        if not isinstance(self.where, CpuPlace):
+        if not isinstance(self.where, CpuBackend):
             raise TypeError(f"{self.matrix} was prepared on a GPU and is neither copied nor pickled: prepare its "
                             "arrays again where the copy is wanted")
         proposals, libraries = self._proposals, None
@@ -394,7 +393,7 @@ class Prepared:
         return self._families[op, threads]
 
     def _found(self, case: _Case) -> CsrPlan | None:
-        found, op = self._cache.find_schedule(self._key(case)), case.op
+        found, op = self._cache.get("csr", self._key(case)), case.op
         if found is None:
             return None
         try:
@@ -442,19 +441,26 @@ class Prepared:
 
     def _keep(self, case: _Case, plan: CsrPlan, busy: str = "") -> None:
         """Take a decision, for later processes, too, unless the machine was busy, and tell of it."""
+        value = {"choice": plan.choice.to_json(), "decision": plan.decision.to_json()}
         if busy:
             self._unsure.setdefault(case, AGAIN)
             self._plans[case] = plan
             tell_busy()
         else:
-            self._cache.keep_schedule(self._key(case), {
-                "choice": plan.choice.to_json(), "decision": plan.decision.to_json()})
+            self._cache.put("csr", self._key(case), value, summary=self._summary(case, plan))
             self._sure(case, plan)  # not before it is kept: where an exception comes between, it is decided anew
         if self._probes is not None:
-            self._probes.add(self._key(case), plan.choice, plan.decision)
+            self._probes.add(self._key(case), value)
         log.info("%s, %s, %s: %s; %s%s; %d runs, %.3f s", case.op, self.matrix, case.shapes, plan.choice.name,
                  plan.decision.reason, f"; not kept: {busy}" if busy else "", plan.decision.executions,
                  plan.decision.seconds)
+
+    def _summary(self, case: _Case, plan: CsrPlan) -> Summary:
+        speedup, source = plan.decision.speedup(plan.choice.name), str(self._proposals.key.get("shortlist", "")).split()
+        if speedup is None and plan.decision.origin == "measured":
+            speedup = 1.0  # nothing was faster than the best baseline, which runs
+        return Summary(", shortlist=".join([case.op, *source[:1]]), ", ".join("x".join(map(str, shape))
+                       for shape in case.shapes), plan.choice.name, plan.decision.reason, speedup, self.where.sources)
 
     def _key(self, case: _Case) -> dict[str, Any]:
         return {

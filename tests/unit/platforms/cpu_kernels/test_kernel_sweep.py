@@ -10,8 +10,8 @@ from sparloom.measure import TimingProtocol
 from sparloom.ops import GEMM, GemmShape
 from sparloom.platforms import CpuKernels
 from sparloom.platforms.clock import Stopwatch, one_by_one
-from sparloom.platforms.cpu_kernels.gemm import GemmKernels
-from sparloom.platforms.sweep import Contender, sweep
+from sparloom.platforms.cpu_kernels.kernels import GemmKernels
+from sparloom.platforms.timing import Contender, sweep
 from sparloom.space import Config, GemmSpace
 
 pytestmark = pytest.mark.cc
@@ -144,7 +144,7 @@ def test_illegal_configurations_are_refused_before_anything_runs(platform):
 
 
 def test_constructors_only_store(monkeypatch):
-    monkeypatch.setattr("sparloom.platforms.cpu_kernels.gemm.compile_cpp", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr("sparloom.platforms.cpu_kernels.kernels.compile_cpp", lambda *_: pytest.fail("compiled"))
     platform = CpuKernels(2, 32)
     assert (platform.name, platform.kind, platform.preset) == ("cpu_kernels", "wall", "t2")
     assert platform.baseline(OP, None) in set(platform.space(OP))

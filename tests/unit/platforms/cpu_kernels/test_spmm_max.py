@@ -10,7 +10,6 @@ from strategies import patterns
 
 from sparloom.ops import Operands, SpmmMax
 from sparloom.platforms import CpuKernels
-from sparloom.platforms.cpu_kernels import spmm_max
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc
@@ -180,7 +179,7 @@ def test_places_of_another_type_are_refused():
 def test_more_nonzeros_than_places_can_count_are_refused(monkeypatch):
     operands, kernels = operands_of(varied(), 4), family(1)
     default, result = kernels.space().default(), kernels.result(operands)
-    monkeypatch.setattr(spmm_max, "MOST_PLACES", 100)
+    monkeypatch.setattr("sparloom.platforms.cpu_kernels.kernels.MOST_PLACES", 100)
     with pytest.raises(ValueError, match=r"A has \d+ nonzeros, and places count up to 100: take parts of its rows"):
         kernels.bind(operands, default, result, kernels.places(operands))
     kernels.bind(operands, default, result)()

@@ -11,8 +11,8 @@ from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ops import CsrAttention, Operands, assert_close
 from sparloom.platforms import CudaPlatform
-from sparloom.platforms.cuda.attention import AttentionProgram
-from sparloom.platforms.cuda.family import Placed
+from sparloom.platforms.cuda.operands import Placed
+from sparloom.platforms.cuda.sparse_kernels import AttentionProgram
 from sparloom.space import Config, CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -46,7 +46,7 @@ def emulated(tmp_path_factory) -> Emulator:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     """Let short rows be hubs, so that small matrices meet every path."""
-    monkeypatch.setattr("sparloom.platforms.cuda.csr.LEAST_HUB", 9)
+    monkeypatch.setattr("sparloom.platforms.cuda.operands.LEAST_HUB", 9)
 
 
 def hubs() -> Pattern:

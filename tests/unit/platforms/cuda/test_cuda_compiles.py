@@ -9,10 +9,8 @@ from sparloom.errors import CompileError, Unsupported
 from sparloom.jit import check_cuda, cuda_text
 from sparloom.ops import SDDMM, CsrAttention, SpMM, SpmmMax, SpmmMean
 from sparloom.platforms import CudaPlatform
-from sparloom.platforms.cuda.attention import AttentionProgram
-from sparloom.platforms.cuda.family import element_macro
-from sparloom.platforms.cuda.sddmm import SddmmProgram
-from sparloom.platforms.cuda.spmm import COMBINE, SpmmProgram
+from sparloom.platforms.cuda.operands import element_macro
+from sparloom.platforms.cuda.sparse_kernels import COMBINE, AttentionProgram, SddmmProgram, SpmmProgram
 
 CORNERS = [
     SpmmProgram(lanes=8, columns=1, vector=1, reduction="outside", unroll=1, groups=1, balance="rows"),
@@ -33,9 +31,9 @@ ATTENTION = AttentionProgram(lanes=16, vector=2, packs=2, group=2, groups=8, bal
 PARTS = 8  # of all sources, compiled one after the other
 
 
-def compile_or_skip(text: str) -> None:
+def compile_or_skip(text: str, *options: str) -> None:
     try:
-        check_cuda(text)
+        check_cuda(text, options=options)
     except Unsupported as error:
         pytest.skip(str(error))
 
@@ -85,7 +83,7 @@ def test_every_configuration_compiles(place):
     for made in _programs():
         texts[made.text.replace(f"#define THREADS {made.threads}\n", "")] = made.text
     chosen = [texts[body] for body in sorted(texts)][place::PARTS]
-    compile_or_skip("".join(_apart(text, number) for number, text in enumerate(chosen)))
+    compile_or_skip("".join(_apart(text, number) for number, text in enumerate(chosen)), "--Ofast-compile=max")
 
 
 def _programs() -> Iterator[SpmmProgram | SddmmProgram | AttentionProgram]:

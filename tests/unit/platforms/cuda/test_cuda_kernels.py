@@ -10,10 +10,8 @@ from strategies import patterns
 from sparloom.jit import cuda_text
 from sparloom.ops import SDDMM, Op, Operands, SpMM, SpmmMax, SpmmMean, assert_close
 from sparloom.platforms import CudaPlatform
-from sparloom.platforms.cuda.csr import PatternPlace
-from sparloom.platforms.cuda.family import Placed
-from sparloom.platforms.cuda.sddmm import SddmmProgram
-from sparloom.platforms.cuda.spmm import COMBINE, PLACE_THREADS, SpmmProgram
+from sparloom.platforms.cuda.operands import PatternPlace, Placed
+from sparloom.platforms.cuda.sparse_kernels import COMBINE, PLACE_THREADS, SddmmProgram, SpmmProgram
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -55,8 +53,8 @@ def emulated(tmp_path_factory) -> Emulator:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     """Let short rows be hubs and shares be small, so that small matrices meet every path."""
-    monkeypatch.setattr("sparloom.platforms.cuda.csr.LEAST_HUB", 9)
-    monkeypatch.setattr("sparloom.platforms.cuda.spmm.LEAST_SHARE", 6)
+    monkeypatch.setattr("sparloom.platforms.cuda.operands.LEAST_HUB", 9)
+    monkeypatch.setattr("sparloom.platforms.cuda.sparse_kernels.LEAST_SHARE", 6)
 
 
 def hubs() -> Pattern:
@@ -187,7 +185,7 @@ def test_places_are_those_of_the_first_of_the_largest(emulated):
 
 
 def test_more_nonzeros_than_places_can_count_are_refused(emulated, monkeypatch):
-    monkeypatch.setattr("sparloom.platforms.cuda.spmm.MOST_PLACES", 10)
+    monkeypatch.setattr("sparloom.platforms.cuda.sparse_kernels.MOST_PLACES", 10)
     operands = operands_of(SpmmMax(), hubs(), WIDEST)
     with pytest.raises(ValueError, match=r"A has \d+ nonzeros, and places count up to 10: take parts of its rows"):
         largest(emulated, operands, few("cuda_kernels", SpmmMax())[0])

@@ -13,8 +13,8 @@ from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax, SpmmMean, assert_close
 from sparloom.platforms import CudaDevice, CudaPlatform
 from sparloom.platforms.cuda import LaunchShape
-from sparloom.platforms.cuda.family import Placed
-from sparloom.platforms.cuda.spmm import SpmmKernels, SpmmProgram
+from sparloom.platforms.cuda.operands import Placed
+from sparloom.platforms.cuda.sparse_kernels import SpmmKernels, SpmmProgram
 from sparloom.space import Config, CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix
 

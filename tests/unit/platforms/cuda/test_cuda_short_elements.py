@@ -11,10 +11,8 @@ from sparloom.jit import cuda_text
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmMean
 from sparloom.platforms import CudaPlatform
 from sparloom.platforms.cuda import LaunchShape
-from sparloom.platforms.cuda.attention import AttentionProgram
-from sparloom.platforms.cuda.family import Placed
-from sparloom.platforms.cuda.sddmm import SddmmProgram
-from sparloom.platforms.cuda.spmm import COMBINE, SpmmProgram
+from sparloom.platforms.cuda.operands import Placed
+from sparloom.platforms.cuda.sparse_kernels import COMBINE, AttentionProgram, SddmmProgram, SpmmProgram
 from sparloom.space import Config, CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -89,8 +87,8 @@ def emulated(tmp_path_factory) -> Emulator:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr("sparloom.platforms.cuda.csr.LEAST_HUB", 9)
-    monkeypatch.setattr("sparloom.platforms.cuda.spmm.LEAST_SHARE", 6)
+    monkeypatch.setattr("sparloom.platforms.cuda.operands.LEAST_HUB", 9)
+    monkeypatch.setattr("sparloom.platforms.cuda.sparse_kernels.LEAST_SHARE", 6)
 
 
 def operands_of(op: Op, element: str) -> Operands:

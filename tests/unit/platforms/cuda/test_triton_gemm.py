@@ -15,7 +15,7 @@ from sparloom.ops import GEMM, GemmShape, assert_close
 from sparloom.platforms import CudaDevice, CudaPlatform
 from sparloom.platforms.clock import one_by_one
 from sparloom.platforms.cuda.device import LaunchShape
-from sparloom.platforms.cuda.triton_kernel import CompiledGemm, Tiling, compile_gemm, gemm_kernel
+from sparloom.platforms.cuda.triton_gemm import CompiledGemm, Tiling, compile_gemm, gemm_kernel
 from sparloom.space import Config
 
 OP = GEMM()
@@ -152,7 +152,7 @@ def test_configurations_are_right_on_a_gpu(shape):
 @triton
 @on_a_gpu
 def test_cublas_is_timed_between_them():
-    from sparloom.experiments.vendor import vendor_rivals
+    from sparloom.baselines import vendor_rivals
 
     platform, operands = CudaPlatform("triton", "here", 256), OP.operands(GemmShape(256, 256, 256), seed=0)
     rivals = vendor_rivals(platform)

@@ -7,7 +7,7 @@ import pytest
 from spade_cases import config_of, machine_of, uniform
 
 from sparloom.platforms.spade import simulate_many, simulate_ops
-from sparloom.platforms.spade.plan import plan
+from sparloom.platforms.spade.simulate import plan
 from sparloom.space import SpadeSpace
 from sparloom.sparse import Pattern
 

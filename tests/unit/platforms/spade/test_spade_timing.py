@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from spade_cases import banded, config_of, machine_of, uniform
 
-from sparloom.platforms.spade.simulate import simulate_counts, simulate_many
-from sparloom.platforms.spade.t1 import SERVED, WORK, seconds
+from sparloom.platforms.spade.simulate import SERVED, WORK, seconds, simulate_counts, simulate_many
 
 pytestmark = pytest.mark.cc
 

@@ -9,9 +9,8 @@ from spade_cases import machine_of, uniform
 from test_spade_tiling import HAND
 
 from sparloom.jit import compile_cpp
-from sparloom.platforms.spade import native
-from sparloom.platforms.spade.t1 import SERVED, WORK, trace
-from sparloom.platforms.spade.tiling import deal, tile
+from sparloom.platforms.spade import simulate as native
+from sparloom.platforms.spade.simulate import SERVED, WORK, deal, tile, trace
 from sparloom.sparse import Pattern
 
 pytestmark = pytest.mark.cc

@@ -1,0 +1,156 @@
+"""Bind the libraries of NVIDIA to arrays on a device, and vendor GEMMs of both platforms: cuBLAS, cuSPARSE, MKL.
+
+Nothing of this has run on a GPU; see docs/gpu_status.md.
+"""
+
+import ctypes
+from collections.abc import Callable, Mapping
+from ctypes.util import find_library
+from functools import cache, partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from sparloom.baselines.sparse import csr_tensor
+from sparloom.errors import Unsupported
+from sparloom.ops import DenseOperands, Op, Operands
+from sparloom.platforms import CudaPlatform, CupyGpu, DeviceMatrix, DevicePattern, cusparse_spmm
+from sparloom.space import Config
+
+if TYPE_CHECKING:
+    from sparloom.platforms import CpuKernels, Platform
+
+__all__ = ["PRESET", "cublas_strmm", "sparse_vendors", "vendor_rivals"]
+
+VERSIONS = ("libcublas.so.13", "libcublas.so.12", "libcublas.so.11")
+RIGHT, UPPER, PLAIN, NON_UNIT = 1, 1, 0, 0  # cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t
+
+
+def cublas_strmm(size: int, lower: int, dense: int, result: int) -> Callable[[], None]:
+    """Bind result = lower dense for row-major (size, size) float32 matrices of the current device.
+
+    cuBLAS takes columns, in which a row-major matrix is its transpose: resultT = denseT lowerT, lowerT being upper
+    triangular.
+
+    Args:
+        lower, dense, result: addresses on the device; above the diagonal `lower` is not read.
+
+    Raises:
+        Unsupported: there is no cuBLAS, or it refuses.
+    """
+    library, handle = _library(), _handle()
+    one = ctypes.c_float(1.0)
+
+    def call() -> None:
+        _checked(library.cublasStrmm_v2(
+            handle, RIGHT, UPPER, PLAIN, NON_UNIT, size, size, ctypes.byref(one), ctypes.c_void_p(lower), size,
+            ctypes.c_void_p(dense), size, ctypes.c_void_p(result), size), "cublasStrmm_v2")
+
+    return call
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """Take the one that PyTorch or CuPy has loaded, if one has."""
+    for name in (*VERSIONS, find_library("cublas")):
+        try:
+            return ctypes.CDLL(name) if name else _missing()
+        except OSError:
+            continue
+    return _missing()
+
+
+def _missing() -> ctypes.CDLL:
+    raise Unsupported(f"cuBLAS is not to be found as {', '.join(VERSIONS)}: install the CUDA toolkit, or put the "
+                      "folder of its wheel into LD_LIBRARY_PATH")
+
+
+@cache
+def _handle() -> ctypes.c_void_p:
+    """Make a handle that works on the stream where kernels of others do that name none."""
+    handle = ctypes.c_void_p()
+    _checked(_library().cublasCreate_v2(ctypes.byref(handle)), "cublasCreate_v2")
+    return handle
+
+
+def _checked(status: int, name: str) -> None:
+    if status:
+        raise Unsupported(f"{name} gives status {status}")
+
+
+PRESET = "vendor"
+
+
+def vendor_rivals(platform: "CpuKernels | CudaPlatform") -> Mapping[Config, Callable[[Any, Any], Callable[[], None]]]:
+    """Name the vendors of a platform.
+
+    "vendor=mkl" is torch.mm, which calls MKL, or the library torch was built with if not MKL; seconds include what
+    torch does around the library, about a microsecond. "vendor=cublas" is CuPy's product, in float32 without TF32.
+    """
+    if platform.kind == "device":
+        return {_named("cublas"): _cupy_matmul}
+    torch.set_num_threads(platform.threads)
+    return {_named("mkl" if torch.backends.mkl.is_available() else "torch"): _torch_mm}
+
+
+def _named(vendor: str) -> Config:
+    return Config(PRESET, (("vendor", vendor),))
+
+
+def _cupy_matmul(placed: Any, result: Any) -> Callable[[], None]:
+    import cupy
+
+    return partial(cupy.matmul, placed.dense["A"], placed.dense["B"], out=result)
+
+
+def _torch_mm(operands: DenseOperands, result: np.ndarray) -> Callable[[], None]:
+    left, right, out = (torch.from_numpy(array) for array in (operands.dense["A"], operands.dense["B"], result))
+
+    def run() -> None:
+        torch.mm(left, right, out=out)
+
+    return run
+
+
+def sparse_vendors(platform: "Platform", op: Op) -> Mapping[Config, "Callable[[Any, Any], Callable[[], None]]"]:
+    """Name cuSPARSE's algorithms for an operation; none where it has none, on other platforms, without CuPy or GPU.
+
+    "vendor=cusparse" and, of SpMM, "vendor=cusparse_alg2"; SDDMM is torch's sampled_addmm, times A's values.
+    """
+    try:
+        gpu = platform.gpu if op.name in VENDORS and isinstance(platform, CudaPlatform) else None
+    except Unsupported:
+        return {}
+    return {Config(PRESET, (("vendor", name),)): partial(bind, gpu)
+            for name, bind in VENDORS[op.name].items()} if isinstance(gpu, CupyGpu) else {}
+
+
+def _spmm(gpu: "Any", placed: "Any", result: "Any", *, algorithm: str) -> "Callable[[], None]":
+    matrix = _matrix(gpu, placed)
+    product, operands = cusparse_spmm(matrix, algorithm), Operands(matrix, placed.dense)
+    return lambda: product(operands, result)
+
+
+def _sddmm(gpu: "Any", placed: "Any", result: "Any") -> "Callable[[], None]":
+    stored = _matrix(gpu, placed)
+    arrays = stored.placed.indptr, stored.placed.indices, stored.values
+    matrix = csr_tensor(*map(torch.from_dlpack, arrays), stored.pattern.shape)
+    left, right, written = map(torch.from_dlpack, (placed.dense["B"], placed.dense["C"], result))
+
+    def run() -> None:
+        torch.mul(torch.sparse.sampled_addmm(matrix, left, right.T, beta=0.0).values(), matrix.values(), out=written)
+
+    return run
+
+
+def _matrix(gpu: "Any", placed: "Any") -> DeviceMatrix:
+    pattern = placed.pattern or DevicePattern.on(gpu, placed.given.matrix.pattern)
+    return DeviceMatrix(gpu, pattern, placed.values)
+
+
+VENDORS = MappingProxyType({
+    "spmm": {"cusparse": partial(_spmm, algorithm="default"), "cusparse_alg2": partial(_spmm, algorithm="alg2")},
+    "sddmm": {"cusparse": _sddmm}})
+"""Operation -> name -> what binds it to a device, operands there and a result."""

@@ -1,0 +1,361 @@
+"""torch.compile for one shape after the other, each a program of its own.
+
+The block mask of sequences that stand one after the other, made in the time of its size.
+
+`create_block_mask` of PyTorch looks at every pair of tokens: 2 billion at a batch of 128 long sequences.
+
+Peers that keep tokens packed in all but the attention, as an expert writes it with PyTorch.
+
+The peer that PyTorch recommends for packed sequences: FlexAttention with a mask of documents.
+
+Ways in which users of PyTorch compute an encoder layer, or its attention, on sequences of several lengths.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.varlen import varlen_attn
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from sparloom.baselines.encoder import (
+    Module,
+    PackedInputs,
+    Peer,
+    compilation,
+    compiled,
+    fast_loop,
+    fast_micro_batches,
+    fast_nested,
+    fast_padded,
+    frozen,
+    loop,
+    micro_batch_sizes,
+    micro_batches,
+    padded,
+    prepared,
+)
+from sparloom.baselines.sparse import peer_versions
+from sparloom.errors import Unsupported
+
+__all__ = [
+    "COMPARED", "DEVICE_PEERS", "PADDED_PEERS", "RAGGED_PEERS", "RISING", "device_flex", "document_mask",
+    "encoder_peers", "fbgemm", "flex", "frozen_flex", "micro_batch_peers", "module_peer_versions", "nested",
+    "onednn_flex", "onednn_linear", "onednn_loop", "packed_forward", "packed_loop", "projected", "sdpa", "varlen",
+]
+
+def document_mask(
+    lengths: Sequence[int], *, block: int, causal: bool, device: torch.device | str = "cpu",
+) -> BlockMask:
+    """Let tokens attend to their own sequence, and if `causal` not to what comes after them.
+
+    Args:
+        block: rows and columns of a block; those without a pair that attends are left out, full ones not masked.
+    """
+    counts = np.array(lengths, dtype=np.int64)
+    ends, total = np.cumsum(counts), int(counts.sum())
+    starts, sequence = ends - counts, np.repeat(np.arange(counts.size), counts)
+    blocks = np.arange(-(-total // block))
+    first, last = sequence[blocks * block], np.minimum((blocks + 1) * block, total) - 1
+    least, most = starts[first] // block, (last if causal else ends[sequence[last]] - 1) // block
+    whole = first == sequence[last]
+    full_least, full_end = -(-starts[first] // block), np.where(whole, ends[first] // block, 0)
+    if causal:
+        full_end = np.minimum(full_end, blocks)
+    some = (blocks >= least[:, None]) & (blocks <= most[:, None])
+    full = (blocks >= full_least[:, None]) & (blocks < full_end[:, None])
+    number = torch.from_numpy(sequence).to(device)
+
+    def attends(_batch: torch.Tensor, _head: torch.Tensor, row: torch.Tensor, col: torch.Tensor) -> torch.Tensor:
+        return number[row] == number[col]
+
+    def attends_before(
+        _batch: torch.Tensor, _head: torch.Tensor, row: torch.Tensor, col: torch.Tensor,
+    ) -> torch.Tensor:
+        return (number[row] == number[col]) & (row >= col)
+
+    return BlockMask.from_kv_blocks(
+        *_listed(some & ~full, device), *_listed(full, device), BLOCK_SIZE=block,
+        mask_mod=attends_before if causal else attends, seq_lengths=(total, total))
+
+
+def _listed(chosen: np.ndarray, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many blocks of each row are chosen, and all of them, chosen ones first."""
+    counts, order = chosen.sum(axis=1), np.argsort(~chosen, axis=1, kind="stable")
+    found, listed = (torch.from_numpy(each.astype(np.int32)).to(device)[None, None] for each in (counts, order))
+    return found, listed
+
+
+HALF_TOLERANCE = 2e-2  # of bfloat16, as attention weighs values of about 1
+
+Attend = Callable[[torch.Tensor], torch.Tensor]
+"""From tokens (tokens, width) to what the heads found, of the same shape: all of the attention but its last product."""
+
+Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""As torch.nn.functional.linear: tokens (tokens, in), weight (out, in) and bias (out,) give (tokens, out)."""
+
+
+def packed_forward(module: Module, tokens: torch.Tensor, attend: Attend, linear: Linear = linear) -> torch.Tensor:
+    """Compute a module on packed tokens; only `attend` knows of sequences."""
+    attention = module if isinstance(module, nn.MultiheadAttention) else module.self_attn
+
+    def layer(given: torch.Tensor, of: nn.Linear) -> torch.Tensor:
+        return linear(given, of.weight, of.bias)
+
+    result = layer(attend(tokens), attention.out_proj)
+    if isinstance(module, nn.MultiheadAttention):
+        return result
+    hidden = module.norm1(tokens + result)
+    return module.norm2(hidden + layer(torch.relu(layer(hidden, module.linear1)), module.linear2))
+
+
+def projected(attention: nn.MultiheadAttention, tokens: torch.Tensor, linear: Linear = linear) -> torch.Tensor:
+    """Give queries, keys and values side by side: (tokens, 3, heads, width of a head)."""
+    result = linear(tokens, attention.in_proj_weight, attention.in_proj_bias)
+    return result.view(-1, 3, attention.num_heads, attention.head_dim)
+
+
+def onednn_linear(inputs: PackedInputs) -> Linear:
+    """Multiply by oneDNN, its weights laid out beforehand.
+
+    PyTorch leaves float32 to MKL, which may be slower on processors of other makers than Intel. Users reach oneDNN by
+    `torch.utils.mkldnn.to_mkldnn`, which converts tokens in every layer, or as here by what PyTorch's compiler calls.
+
+    Raises:
+        Unsupported: this PyTorch was built without it.
+    """
+    if not torch.backends.mkldnn.is_available():
+        raise Unsupported("PyTorch was built without oneDNN")
+    laid_out = {weight: torch.ops.mkldnn._reorder_linear_weight(weight.detach(), len(inputs.tokens))
+                for weight in inputs.module.parameters() if weight.dim() == 2}
+
+    def product(tokens: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(tokens, laid_out[weight], bias, "none", [], "")
+
+    return product
+
+
+def onednn_loop(inputs: PackedInputs) -> Peer:
+    """Attend as `packed_loop`; linear layers by oneDNN.
+
+    Raises:
+        Unsupported: as `onednn_linear`.
+    """
+    return packed_loop(inputs, linear=onednn_linear(inputs))
+
+
+def packed_loop(inputs: PackedInputs, *, linear: Linear = linear) -> Peer:
+    """Attend in one sequence after the other."""
+    attention, found = inputs.attention, torch.empty_like(inputs.tokens)
+    places = found.view(-1, attention.num_heads, attention.head_dim).split(inputs.lengths)
+
+    def attend(tokens: torch.Tensor) -> torch.Tensor:
+        for sequence, place in zip(projected(attention, tokens, linear).split(inputs.lengths), places, strict=True):
+            queries, keys, values = sequence.permute(1, 2, 0, 3)[:, None]
+            result = scaled_dot_product_attention(queries, keys, values, is_causal=inputs.causal)
+            place.copy_(result[0].transpose(0, 1))
+        return found
+
+    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend, linear))
+
+
+def nested(inputs: PackedInputs) -> Peer:
+    """Attend in nested tensors of jagged layout, which have to be contiguous: three projections make them.
+
+    Raises:
+        Unsupported: attention is causal.
+    """
+    if inputs.causal:
+        raise Unsupported("PyTorch has no causal attention in nested tensors on the CPU")
+    attention = inputs.attention
+    weights = list(zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True))
+    offsets, least, most = inputs.offsets, min(inputs.lengths), max(inputs.lengths)
+
+    def jagged(tokens: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        part = linear(tokens, weight, bias).view(-1, attention.num_heads, attention.head_dim)
+        nested = torch.nested.nested_tensor_from_jagged(part, offsets, min_seqlen=least, max_seqlen=most)
+        return nested.transpose(1, 2)
+
+    def attend(tokens: torch.Tensor) -> torch.Tensor:
+        queries, keys, values = (jagged(tokens, *each) for each in weights)
+        result = scaled_dot_product_attention(queries, keys, values)
+        return result.transpose(1, 2).values().flatten(1)
+
+    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+
+
+def fbgemm(inputs: PackedInputs) -> Peer:
+    """Pad for the attention alone, by the jagged operators of FBGEMM.
+
+    Raises:
+        Unsupported: fbgemm_gpu is not installed, or made for another PyTorch.
+
+    Source: what FasterTransformer does with packed linear operators (CoRa §7.2, FT-Eff).
+    """
+    operators, attention = _fbgemm(), inputs.attention
+    offsets, longest, total = [inputs.offsets], max(inputs.lengths), len(inputs.tokens)
+    mask = None
+    if not inputs.causal and min(inputs.lengths) < longest:
+        places = torch.arange(longest, device=inputs.device)
+        mask = (places < torch.tensor(inputs.lengths, device=inputs.device)[:, None])[:, None, None]
+
+    def attend(tokens: torch.Tensor) -> torch.Tensor:
+        padded = operators.jagged_to_padded_dense(projected(attention, tokens).flatten(1), offsets, [longest], 0.0)
+        heads = padded.unflatten(2, (3, attention.num_heads, attention.head_dim))
+        queries, keys, values = heads.permute(2, 0, 3, 1, 4)
+        result = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=inputs.causal)
+        return operators.dense_to_jagged(result.transpose(1, 2).flatten(2), offsets, total)[0]
+
+    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+
+
+def sdpa(inputs: PackedInputs) -> Peer:
+    """Pad for the attention alone, by copies to and from places that are known beforehand."""
+    attention, lengths = inputs.attention, torch.tensor(inputs.lengths, device=inputs.device)
+    longest, sequences = max(inputs.lengths), len(inputs.lengths)
+    valid = torch.arange(longest, device=inputs.device) < lengths[:, None]
+    places = valid.flatten().nonzero().flatten()
+    mask = None if inputs.causal or min(inputs.lengths) == longest else valid[:, None, None]
+    room = torch.zeros(sequences * longest, 3 * inputs.width, device=inputs.device, dtype=inputs.tokens.dtype)
+
+    def attend(tokens: torch.Tensor) -> torch.Tensor:
+        room[places] = projected(attention, tokens).flatten(1)
+        heads = room.view(sequences, longest, 3, attention.num_heads, attention.head_dim)
+        queries, keys, values = heads.permute(2, 0, 3, 1, 4)
+        result = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=inputs.causal)
+        return result.transpose(1, 2).reshape(sequences * longest, -1)[places]
+
+    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+
+
+def varlen(inputs: PackedInputs) -> Peer:
+    """Attend by PyTorch's kernels for packed sequences, which compute in bfloat16; all else stays in float32.
+
+    Raises:
+        Unsupported: tokens are not on a GPU that has these kernels.
+    """
+    if inputs.device.type != "cuda":
+        raise Unsupported(f"PyTorch has no varlen attention for {inputs.device.type}")
+    attention, longest = inputs.attention, max(inputs.lengths)
+    offsets, window = inputs.offsets.to(torch.int32), (-1, 0 if inputs.causal else -1)
+
+    def attend(tokens: torch.Tensor) -> torch.Tensor:
+        queries, keys, values = projected(attention, tokens).to(torch.bfloat16).unbind(1)
+        result = varlen_attn(queries, keys, values, offsets, offsets, longest, longest, window_size=window)
+        return result.to(tokens.dtype).flatten(1)
+
+    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend), tolerance=HALF_TOLERANCE)
+
+
+def _fbgemm() -> Any:
+    try:
+        importlib.import_module("fbgemm_gpu")
+        torch.ops.fbgemm.jagged_to_padded_dense  # noqa: B018  (fails if its library did not load)
+    except (ImportError, OSError, AttributeError) as error:
+        raise Unsupported(f"fbgemm_gpu is not installed, or not for PyTorch {torch.__version__}: install "
+                          f"sparloom[peers]") from error
+    return torch.ops.fbgemm
+
+
+BLOCK, DEVICE_BLOCK = 32, 128
+
+
+def flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
+    """Compile the module on packed tokens as a whole, for this number of tokens.
+
+    Args:
+        block: of the mask, which is made beforehand; PyTorch's own is 128, smaller ones fit short sequences better.
+
+    Raises:
+        Unsupported: there is no C++ compiler.
+    """
+    return _compiled(inputs, block, freeze=False)
+
+
+def device_flex(inputs: PackedInputs) -> Peer:
+    """Like `flex`, with blocks as large as PyTorch's kernels for a GPU want them."""
+    return flex(inputs, block=DEVICE_BLOCK)
+
+
+def frozen_flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
+    """Like `flex`, with weights as constants, which are laid out beforehand."""
+    return _compiled(inputs, block, freeze=True)
+
+
+def onednn_flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
+    """Compile the attention alone; linear layers by oneDNN.
+
+    Raises:
+        Unsupported: there is no C++ compiler, or PyTorch was built without oneDNN.
+    """
+    linear, attention = onednn_linear(inputs), inputs.attention
+    mask = document_mask(inputs.lengths, block=block, causal=inputs.causal, device=inputs.device)
+    with compilation(freeze=False) as compile_later:
+        call = compile_later(_attended)
+
+        def attend(tokens: torch.Tensor) -> torch.Tensor:
+            return call(projected(attention, tokens, linear), mask)
+
+        return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend, linear))
+
+
+def _compiled(inputs: PackedInputs, block: int, *, freeze: bool) -> Peer:
+    mask = document_mask(inputs.lengths, block=block, causal=inputs.causal, device=inputs.device)
+    with compilation(freeze=freeze) as compile_later:
+        call = compile_later(_forward)
+        return prepared(lambda: call(inputs.module, inputs.tokens, mask))
+
+
+def _forward(module: Module, tokens: torch.Tensor, mask: BlockMask) -> torch.Tensor:
+    attention = module if isinstance(module, torch.nn.MultiheadAttention) else module.self_attn
+
+    return packed_forward(module, tokens, lambda tokens: _attended(projected(attention, tokens), mask))
+
+
+def _attended(qkv: torch.Tensor, mask: BlockMask) -> torch.Tensor:
+    queries, keys, values = qkv.permute(1, 2, 0, 3)[:, None]
+    return flex_attention(queries, keys, values, block_mask=mask)[0].transpose(0, 1).flatten(1)
+
+
+COMPARED = ("padded", "micro_batches")  # groups with which there is a ratio for every case
+RISING = ("micro_batches",)  # groups whose forms are of rising size
+
+Prepare = Callable[[PackedInputs], Peer]
+PACKAGES = ("torch", "fbgemm_gpu-cpu", "fbgemm_gpu", "mkl", "numpy")
+
+PADDED_PEERS: Mapping[str, Prepare] = MappingProxyType(
+    {"padded": padded, "padded_fast": fast_padded, "compiled": compiled, "compiled_frozen": frozen})
+"""The whole batch padded to its longest sequence."""
+
+RAGGED_PEERS: Mapping[str, Prepare] = MappingProxyType({
+    "loop": loop, "loop_fast": fast_loop, "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested,
+    "fbgemm": fbgemm, "flex": flex, "flex_frozen": frozen_flex, "onednn_loop": onednn_loop, "onednn_flex": onednn_flex})
+"""Without padding, or with padding in the attention alone."""
+
+DEVICE_PEERS: Mapping[str, Prepare] = MappingProxyType({
+    "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested, "sdpa": sdpa, "flex": device_flex,
+    "varlen": varlen})
+"""The same on a GPU."""
+
+
+def micro_batch_peers(batch: int) -> dict[str, Prepare]:
+    """Micro-batches of every size, by both of PyTorch's paths: "micro_batches_<size>", "micro_batches_fast_<size>"."""
+    paths = {"micro_batches": micro_batches, "micro_batches_fast": fast_micro_batches}
+    return {f"{name}_{size}": partial(prepare, size=size)
+            for size in micro_batch_sizes(batch) for name, prepare in paths.items()}
+
+
+def encoder_peers(inputs: PackedInputs) -> dict[str, Prepare]:
+    """All of them, by name; what cannot run here raises Unsupported when it is prepared."""
+    return {**PADDED_PEERS, **micro_batch_peers(len(inputs.lengths)), **RAGGED_PEERS}
+
+
+def module_peer_versions() -> dict[str, str]:
+    """Name the versions of the packages that are installed."""
+    return peer_versions(PACKAGES)

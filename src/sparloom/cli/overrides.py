@@ -1,0 +1,182 @@
+"""Options of the command line that the task of a run never sees, or that would not change what they name.
+
+What an experiment that has to run first takes over from the run that needs it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparloom.cli.arguments import UsageError
+
+__all__ = ["Given", "idle", "key_of", "merged", "refuse_beside_shape", "refuse_other_machines", "refuse_unseen_width"]
+
+USED = ("task", "experiment", "hparams", "paths", "logger", "objective", "prepare", "debug", "recommends", "seed",
+        "sweep", "local", "hydra")  # by run.py itself, or of no effect on results
+OTHER_MACHINES = (  # tasks that need no stored seconds
+    "sparloom.experiments.Autoencode", "sparloom.experiments.ExploreDesigns")
+OF_MATRICES = ("op", "target", "adviser", "width")  # what recommendations for a shape do not read
+PLATFORMS = ("source", "target")
+SAME_MACHINE = ("preset", "width", "readings", "level", "orders", "space")  # do not change the seconds of a program
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+
+
+def idle(tree: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """List the overrides that nothing reads which the task is made of.
+
+    Args:
+        tree: the configuration with its interpolations, not resolved.
+        overrides: of the command line.
+    """
+    reached = _reached(tree)
+    return [text for text in overrides if not _reads(reached, _path(text))]
+
+
+def refuse_unseen_width(tree: Mapping[str, Any], resolved: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse a width that does not reach the task, or not all platforms of it.
+
+    Raises:
+        UsageError: says who has a width of its own, and how that is given.
+    """
+    given = next((text for text in overrides if _path(text) == "width"), None)
+    if given is None:
+        return
+    reached = _reached(tree)
+    if not _reads(reached, "width"):
+        raise UsageError(f"{given} would change nothing: this experiment does not read width")
+    own = [name for name in PLATFORMS if _reads(reached, name) and isinstance(resolved.get(name), Mapping)
+           and resolved[name].get("width", resolved["width"]) != resolved["width"]]
+    if own and not any(_path(text) == f"{name}.width" for name in own for text in overrides):
+        raise UsageError(f"{given} does not reach the {own[0]} platform, which has a width of its own, "
+                         f"{resolved[own[0]]['width']}: give {own[0]}.width={resolved['width']}")
+
+
+def refuse_beside_shape(tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse options that choose how a matrix is answered where a shape of GEMM is asked for.
+
+    Raises:
+        UsageError: names the option and what to give instead.
+    """
+    if tree.get("shape") is None or tree.get("matrix", "") is not None:
+        return
+    for text in overrides:
+        if _path(text).partition(".")[0] in OF_MATRICES and text != "op=gemm":
+            raise UsageError(f"{text} would change nothing beside shape=: a shape is that of a GEMM, m, n and k, on "
+                             "the platform named single; leave it out, or give matrix=<path> in place of shape")
+
+
+def refuse_other_machines(tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse changed settings of a platform whose stored samples are those of its preset.
+
+    Raises:
+        UsageError: names the preset and the remedy.
+    """
+    task = tree["task"]
+    if not {"samples", "adviser"} & set(task) or task.get("_target_") in OTHER_MACHINES:
+        return
+    for text in overrides:
+        name, _, setting = _path(text).partition(".")
+        platform = tree.get(name) if name in PLATFORMS else None
+        if not isinstance(platform, Mapping) or "preset" not in platform or not setting or setting in SAME_MACHINE:
+            continue
+        if setting in platform and f"{name}.preset" not in map(_path, overrides):
+            raise UsageError(f"{text} makes another machine, but samples of preset {platform['preset']} are those of "
+                             f"the machine as it was: give it a preset of its own, {name}.preset=<name>, and collect "
+                             "its samples")
+
+
+def _path(override: str) -> str:
+    """The place in the configuration that an override changes; platform@target is target."""
+    key = override.lstrip("+~").partition("=")[0]
+    return key.rpartition("@")[2].replace("/", ".")
+
+
+def _reads(reached: set[str], path: str) -> bool:
+    if path.partition(".")[0] in USED:
+        return True
+    return any(path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.") for other in reached)
+
+
+def _reached(tree: Mapping[str, Any]) -> set[str]:
+    """Follow references from the task; what another reference holds is reached as a whole."""
+    reached: set[str] = set()
+    waiting = [tree.get("task")]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Mapping):
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
+        elif isinstance(node, str):
+            for path in _REFERENCE.findall(node):
+                if path not in reached:
+                    reached.add(path)
+                    waiting.append(_at(tree, path))
+    return reached
+
+
+def _at(tree: Any, path: str) -> Any:
+    for name in path.split("."):
+        tree = tree.get(name) if isinstance(tree, Mapping) else None
+    return tree
+
+
+GROUPS = ("paths", "op", "corpus", "samples", "encoder", "predictor", "selection@pretraining", "model", "trainer",
+          "logger")
+VALUES = ("paths.", "op.", "corpus.", "samples.", "encoder.", "predictor.", "pretraining.",
+          "model.net.", "width=", "seed=", "debug=")
+
+
+@dataclass(frozen=True)
+class Given:
+    """A run as its prerequisites see it.
+
+    Args:
+        overrides: of the command line.
+        chosen: group -> option, whether the command line or the experiment chose it.
+        tree: the composed configuration; its nodes `source` and `target` are platforms.
+    """
+
+    overrides: Sequence[str]
+    chosen: Mapping[str, str]
+    tree: Mapping[str, Any]
+
+    def inherited(self) -> list[str]:
+        """Overrides that hold for every prerequisite: which data, which operation, which network, where files lie."""
+        groups = [f"{group}={self.chosen[group]}" for group in GROUPS if self.chosen.get(group)]
+        return [*groups, *(text for text in self.overrides if text.lstrip("+~").startswith(VALUES))]
+
+    def platforms(self, other: Mapping[str, Any]) -> list[str]:
+        """Overrides that give a prerequisite the platforms of this run, where it has other settings of the same ones.
+
+        It may know a platform under the other name: what is the source of fine-tuning is the target of autoencode_cpu.
+        A prerequisite that has a platform as it is here, under whatever name, keeps its own: collect_spade collects
+        two presets.
+
+        Args:
+            other: the configuration of the prerequisite, composed without these overrides.
+        """
+        return [override for name in PLATFORMS for override in self._platform(name, other)]
+
+    def _platform(self, name: str, other: Mapping[str, Any]) -> Iterator[str]:
+        kind = other[name]["_target_"]
+        role = next((role for role in (name, *PLATFORMS) if self.tree[role]["_target_"] == kind), None)
+        if role is None or any(node == self.tree[role] for node in other.values()):
+            return
+        yield f"platform@{name}={self.chosen[f'platform@{role}']}"
+        for text in self.overrides:
+            key = text.lstrip("+~")
+            if key.startswith(f"{role}."):
+                yield f"{text[:len(text) - len(key)]}{name}{key.removeprefix(role)}"
+
+
+def merged(first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """Join overrides; where both set one key, the second holds."""
+    set_again = {key_of(text) for text in second}
+    return [*second, *(text for text in first if key_of(text) not in set_again)]
+
+
+def key_of(override: str) -> str:
+    """The key that an override sets, adds or deletes."""
+    return override.lstrip("+~").partition("=")[0]

@@ -1,0 +1,247 @@
+"""What decisions are worth that were made while other programs used the processors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.table import Table
+
+from sparloom import log
+from sparloom.errors import NotDecided
+from sparloom.experiments.harness import CaseJournal, alone, commit, journal_folder
+from sparloom.files import atomic_path
+from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning import LoadWatch, PlanCache
+from sparloom.tuning.machine import KEEP_BUSY
+from sparloom.tuning.sparse import CsrPlan, Prepared
+
+__all__ = ["BenchDecisionsBusy", "BusyCase"]
+
+Row = dict[str, Any]
+
+logger = logging.getLogger(__name__)
+
+CONTEXT = get_context("spawn")  # a forked child has no threads
+FAST, SLOW = 1.2, 1.5  # times the best of our kernels
+STARTING_SECONDS = 2.0  # until busy processes are at work
+
+
+@dataclass(frozen=True)
+class BusyCase:
+    """What else runs while decisions are made.
+
+    Args:
+        deciding: processes that decide about the same matrices at the same time, into one cache.
+        busy: processes that compute something else meanwhile.
+    """
+
+    deciding: int
+    busy: int
+
+
+@dataclass(frozen=True)
+class BenchDecisionsBusy:
+    """Decide about generated matrices beside other processes, then use the decisions alone.
+
+    For each case new processes decide into an empty cache. When all others have ended, another process finds what was
+    kept, and times it in turn with what is decided then among our own kernels. What was not kept is no decision: later
+    programs make it. Cases that are done are in a journal, so a run that is killed goes on where it was.
+
+    Args:
+        cases: by name.
+        rows, degrees: of the matrices, with as many columns as rows; every degree with every number of rows.
+        widths: of dense operands.
+        threads: of every call.
+        pairs: of runs that are compared.
+        journals: folder of what is under way; emptied when it is complete.
+        seed: of matrices and operands.
+    """
+
+    cases: Mapping[str, BusyCase]
+    rows: Sequence[int]
+    degrees: Sequence[int]
+    widths: Sequence[int]
+    threads: int
+    pairs: int
+    journals: str
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_case.parquet; returns how many decisions were kept, and how much slower they are than the best."""
+        journal, done = CaseJournal(self._folder / "cases.jsonl"), {}
+        with alone():
+            for name, case in self.cases.items():
+                done = journal.rows()
+                if name not in done:
+                    logger.info("%s: %d processes decide beside %d busy ones", name, case.deciding, case.busy)
+                    journal.append(name, self.score(name, case))
+        done = journal.rows()
+        frame = pd.DataFrame([{"case": name, **row} for name in self.cases for row in done[name]])
+        with atomic_path(out / "per_case.parquet") as path:
+            frame.to_parquet(path, compression="zstd")
+        metrics = busy_metrics(frame, {name: case for name, case in self.cases.items() if case != BusyCase(1, 0)})
+        log.console.print(_table(frame))
+        for key, value in metrics.items():
+            log.console.print(f"{key} {value:.4g}")
+        if metrics["scored_busy_share"]:
+            logger.warning("other programs used the processors while %.0f %% of the decisions were used: run it again "
+                           "when the machine is idle", 100 * metrics["scored_busy_share"])
+        shutil.rmtree(self._folder)
+        return metrics
+
+    def score(self, name: str, case: BusyCase) -> list[Row]:
+        """Decide in a case, and then use what was kept."""
+        folder, found = self._folder / name, self._folder / f"{name}.rows"
+        shutil.rmtree(folder, ignore_errors=True)
+        with _busy(case.busy):
+            _run([(self._decide, folder)] * case.deciding)
+        _run([(self._use, folder, found)])
+        rows = CaseJournal(found).rows()[name]
+        shutil.rmtree(folder, ignore_errors=True)
+        found.unlink()
+        return rows
+
+    def _decide(self, folder: Path) -> None:
+        os.environ.pop(KEEP_BUSY, None)
+        for matrix, dense, _ in self._problems():
+            self._prepared(matrix, PlanCache(folder)).plan("spmm", B=dense)
+
+    def _use(self, folder: Path, found: Path) -> None:
+        """Time what was kept, in turn with the best of ours; writes rows."""
+        rows = []
+        for matrix, dense, about in self._problems():
+            best = self._prepared(matrix, PlanCache(None, keep_busy=True), libraries={})
+            fastest = best.plan("spmm", B=dense)
+            row = {**about, "best": fastest.choice.name, "kept": "", "ratio": None, "seconds": None}
+            kept = self._prepared(matrix, PlanCache(folder), replay_only=True)
+            watch = LoadWatch()
+            with watch.over():
+                plan = _plan(kept, dense)
+                if plan is not None:
+                    ours, theirs = self._timed(best, kept, dense)
+                    row |= {"kept": plan.choice.name, "ratio": theirs / ours, "seconds": theirs}
+            rows.append({**row, "busy": watch.close()})
+        CaseJournal(found).append(folder.name, rows)
+
+    def _timed(self, best: Prepared, kept: Prepared, dense: np.ndarray) -> tuple[float, float]:
+        """Median seconds of both, run in turn."""
+        taken: tuple[list[float], list[float]] = ([], [])
+        for _ in range(self.pairs):
+            for ready, seconds in zip((best, kept), taken, strict=True):
+                start = time.perf_counter()
+                ready.spmm(dense)
+                seconds.append(time.perf_counter() - start)
+        return median(taken[0]), median(taken[1])
+
+    def _problems(self) -> Iterator[tuple[SparseMatrix, np.ndarray, Row]]:
+        for rows in self.rows:
+            for degree in self.degrees:
+                rng = np.random.default_rng((self.seed, rows, degree))
+                pattern = Pattern.from_coo(np.repeat(np.arange(rows), degree), rng.integers(0, rows, rows * degree),
+                                           (rows, rows))
+                matrix = SparseMatrix(pattern, rng.standard_normal(pattern.nnz).astype(np.float32))
+                for width in self.widths:
+                    yield matrix, np.ones((rows, width), np.float32), {"rows": rows, "degree": degree, "width": width}
+
+    def _prepared(self, matrix: SparseMatrix, cache: PlanCache, **options: Any) -> Prepared:
+        return Prepared(matrix, threads=self.threads, cache=cache, **options)
+
+    @property
+    def _folder(self) -> Path:
+        """Where this run is under way: another commit or other settings begin anew."""
+        return journal_folder(self.journals, commit(), self.cases, self.rows, self.degrees, self.widths, self.threads,
+                              self.pairs, self.seed)
+
+
+def busy_metrics(frame: pd.DataFrame, cases: Mapping[str, BusyCase]) -> dict[str, float]:
+    """Reduce ratios of all decisions that were made beside other processes.
+
+    Args:
+        frame: per_case.parquet of `bench_decisions_busy`.
+        cases: those in which something else ran.
+
+    Returns:
+        `decisions`; `kept`, how many of them; `slower_share`, of all decisions those that were kept and take more than
+        1.2 times as long as the best of our kernels; `much_slower`, how many take more than 1.5 times as long;
+        `worst`, the largest ratio; the same by case, behind its name; `scored_busy_share`, of decisions that were used
+        while the machine was busy, whose ratios say little.
+    """
+    metrics = _reduced(frame[frame["case"].isin(cases)], "")
+    for name, rows in frame.groupby("case", sort=False):
+        metrics |= _reduced(rows, f"{name}/")
+    return metrics | {"scored_busy_share": float((frame["busy"] != "").sum() / max(1, len(frame)))}
+
+
+def _reduced(rows: pd.DataFrame, prefix: str) -> dict[str, float]:
+    ratios = rows["ratio"].astype(float).dropna()
+    return {f"{prefix}decisions": len(rows), f"{prefix}kept": len(ratios),
+            f"{prefix}slower_share": float((ratios > FAST).sum() / max(1, len(rows))),
+            f"{prefix}much_slower": int((ratios > SLOW).sum()), f"{prefix}worst": float(max(ratios, default=0.0))}
+
+
+def _table(frame: pd.DataFrame) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("case", "rows", "degree", "width", "time / best of ours", "kept"):
+        table.add_column(heading, justify="left" if heading in ("case", "kept") else "right")
+    for row in frame.to_dict("records"):
+        ratio = "" if not row["kept"] else f"{row['ratio']:.2f}"
+        table.add_row(row["case"], *(str(row[name]) for name in ("rows", "degree", "width")), ratio, row["kept"] or "—")
+    return table
+
+
+def _plan(kept: Prepared, dense: np.ndarray) -> CsrPlan | None:
+    """Find what was kept; None if nothing was."""
+    try:
+        return kept.plan("spmm", B=dense)
+    except NotDecided:
+        return None
+
+
+@contextmanager
+def _busy(count: int) -> Iterator[None]:
+    """Let so many processes compute meanwhile."""
+    processes = [CONTEXT.Process(target=_compute, args=(os.getpid(),), daemon=True) for _ in range(count)]
+    try:
+        for process in processes:
+            process.start()
+        time.sleep(STARTING_SECONDS if count else 0.0)
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _compute(parent: int) -> None:
+    """Compute until the parent ends, if it does not end this process before."""
+    numbers = np.ones(1 << 16)
+    while os.getppid() == parent:
+        numbers = np.sqrt(numbers + 1.0)
+
+
+def _run(calls: Sequence[tuple[Any, ...]]) -> None:
+    """Run calls in processes of their own, at the same time.
+
+    Raises:
+        RuntimeError: one of them fails.
+    """
+    processes = [CONTEXT.Process(target=call, args=given) for call, *given in calls]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    failed = [process.exitcode for process in processes if process.exitcode]
+    if failed:
+        raise RuntimeError(f"{len(failed)} of {len(processes)} processes failed, with exit codes {failed}: see above")

@@ -1,0 +1,290 @@
+"""How fast operations are whose kernel is decided by measurement, beside other libraries and the best they could do.
+
+How fast operations are on a GPU whose kernel is decided by measurement, beside cuSPARSE and PyTorch.
+
+Nothing of this has run on a GPU; see docs/gpu_status.md.
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from sparloom import log
+from sparloom.baselines import peer_versions
+from sparloom.data import write_frame
+from sparloom.errors import SparloomError, Unsupported
+from sparloom.experiments.autosage.cases import (
+    CANDIDATES,
+    DECISIONS,
+    PER_CASE,
+    TRAINING,
+    DispatchCase,
+    dispatch_cases,
+    frame_of,
+)
+from sparloom.experiments.autosage.cpu_cases import DispatchBench, PolicyVariant, ready_variants
+from sparloom.experiments.autosage.cuda_cases import DeviceDispatchBench
+from sparloom.experiments.harness import CaseJournal, alone, journal_folder, run_in_subprocess, spread_out, timed_cases
+from sparloom.files import write_json
+from sparloom.measure import TimingProtocol
+from sparloom.nn import CUDA_SPARSE_LIBRARIES, SPARSE_LIBRARIES
+from sparloom.platforms import CupyGpu, Gpu, keep_threads_awake
+from sparloom.report import device_dispatch_metrics, dispatch_metrics, dispatch_tables, draw_dispatch
+from sparloom.sparse import Corpus, MatrixEntry, SparseMatrix
+from sparloom.tuning import PlanCache
+from sparloom.tuning.sparse import CsrPolicy, CudaBackend
+
+__all__ = ["BenchDispatch", "BenchDispatchCuda"]
+
+CPU_FIXED = 1_000_000  # nonzeros that take about as long as what a case takes however small its matrix is
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BenchDispatch:
+    """Time SpMM, SDDMM and attention on a sparse pattern, as users call them, beside other libraries.
+
+    First a process makes the first calls of every case, which decide; another one finds the decisions in the cache,
+    checks every method against float64 and times all of them side by side. A third one explores some cases: it times
+    every candidate, so that it is known what a decision could have won, and decides anew several times and in other
+    ways. A run that is killed goes on where it was, as long as commit and settings are the same; other ways explore
+    anew and keep what is timed.
+
+    Args:
+        corpus: of matrices.
+        count: of matrices that are timed, evenly over their nonzeros; None: all.
+        ops: "spmm", "sddmm", "attention"; on the square patterns "sage_training", the means over neighbours in a step
+            of training GraphSAGE with their gradients, and "sage_steps", whole steps. Each with the widths of dense
+            operands, all heads together.
+        heads: of attention.
+        explored: matrices that are explored, likewise.
+        explored_widths: for these.
+        repeats: of a cold decision on them.
+        ways: other ways to decide, by name; `ready_ways` leaves out what cannot be compared.
+        policy: of decisions.
+        timing: of methods side by side.
+        memory_bytes: cases that need more are left out, and peers that do.
+        journals: folder of what is under way; emptied when it is complete.
+        seed: of operands and of the bootstrap.
+    """
+
+    corpus: Corpus
+    count: int | None
+    ops: Mapping[str, Sequence[int]]
+    heads: int
+    explored: int
+    explored_widths: Sequence[int]
+    repeats: int
+    ways: Mapping[str, PolicyVariant]
+    policy: CsrPolicy
+    timing: TimingProtocol
+    threads: int
+    memory_bytes: float
+    journals: str
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_case.parquet, decisions.parquet, candidates.parquet, peers.json and figures; returns ratios.
+
+        Raises:
+            ValueError: variables AUTOSAGE_* are set, which change what is decided, or where it is kept.
+        """
+        given = sorted(name for name, value in os.environ.items() if name.startswith("AUTOSAGE_") and value)
+        if given:
+            raise ValueError(f"{', '.join(given)}: this bench decides by task.policy alone, unset them")
+        return replace(self, ways=ready_variants(self.ways, self.corpus.entries()))._run(out)
+
+    def _run(self, out: Path) -> Mapping[str, float]:
+        keep_threads_awake()
+        planned = {step: self._planned(step) for step in ("decide", "score", "explore")}
+        entries = {entry.name: entry for entry in self.corpus.entries()}
+        with alone():
+            for step, cases in planned.items():
+                waiting = {name: name for name in cases if self._missing(step, cases[name])}
+                logger.info("%s: %d of %d matrices", step, len(waiting), len(cases))
+                weights = {name: float((entries[name].nnz + CPU_FIXED) * len(cases[name])) for name in waiting}
+                for name, reason in run_in_subprocess(
+                        partial(self.step, step), waiting, weights=weights, description=step):
+                    if reason:
+                        logger.warning("%s is left out: %s", name, reason)
+        scored, decided, explored = (
+            list(self._rows(step, planned[step], entries)) for step in ("score", "decide", "explore"))
+        frames = {
+            "per_case": frame_of(scored, PER_CASE),
+            "decisions": frame_of([*({**row, "way": "", "repeat": 0} for row in decided),
+                                   *(row for row in explored if "way" in row)], DECISIONS),
+            "candidates": frame_of((row for row in explored if "way" not in row), CANDIDATES)}
+        for name, frame in frames.items():
+            write_frame(out / f"{name}.parquet", frame)
+        write_json(out / "peers.json", peer_versions())
+        metrics = dispatch_metrics(**frames, seed=self.seed)
+        for table in dispatch_tables(metrics):
+            log.console.print(table)
+        draw_dispatch(**frames, folder=out)
+        shutil.rmtree(self._folder)
+        return metrics
+
+    def step(self, step: str, name: str) -> str:
+        """Do what a matrix lacks; returns why nothing could be done, or nothing."""
+        try:
+            matrix = self.corpus.load(name)
+        except (OSError, ValueError, SparloomError) as error:
+            return f"cannot be read: {error}"
+        bench = DispatchBench(
+            self.timing, self.threads, self.heads, self.policy, SPARSE_LIBRARIES, self.memory_bytes, self.ways,
+            self.repeats, self._folder / "plans", self.seed)
+        for case in self._missing(step, self._planned(step)[name]):
+            self._journal(step).append(case.key, getattr(bench, step)(case, matrix))
+        return ""
+
+    def _planned(self, step: str) -> dict[str, list[DispatchCase]]:
+        """Cases by matrix."""
+        entries: Sequence[MatrixEntry] = spread_out(self.corpus.entries(), self.count)
+        ops = self.ops
+        if step != "score":
+            ops = {op: widths for op, widths in ops.items() if op not in TRAINING}
+        if step == "explore":
+            entries, ops = spread_out(entries, self.explored), dict.fromkeys(ops, self.explored_widths)
+        return dispatch_cases(entries, ops, memory_bytes=self.memory_bytes)
+
+    def _missing(self, step: str, cases: Sequence[DispatchCase]) -> list[DispatchCase]:
+        done = self._journal(step).rows()
+        return [case for case in cases if case.key not in done]
+
+    def _rows(
+        self, step: str, planned: Mapping[str, Sequence[DispatchCase]], entries: Mapping[str, MatrixEntry],
+    ) -> Iterator[dict[str, object]]:
+        """One row per case and method, with what is known of the matrix."""
+        done = self._journal(step).rows()
+        for name, cases in planned.items():
+            for case in cases:
+                for row in done.get(case.key, ()):
+                    yield {"op": case.op, "matrix": name, "width": case.width, "rows": entries[name].rows,
+                           "nnz": entries[name].nnz, "kind": entries[name].kind, **row}
+
+    def _journal(self, step: str) -> CaseJournal:
+        folder = journal_folder(str(self._folder), self.ways, self.repeats) if step == "explore" else self._folder
+        return CaseJournal(folder / f"{step}.jsonl")
+
+    @cached_property
+    def _folder(self) -> Path:
+        """Where this run is under way: another commit or other settings begin anew."""
+        return journal_folder(self.journals, self.timing, self.policy, self.heads, self.threads, self.seed,
+                              corpora=[self.corpus])
+
+
+REFUSALS = (Unsupported, AssertionError, MemoryError, torch.OutOfMemoryError)
+CUDA_FIXED = 2_000_000  # nonzeros that take about as long as what a case takes however small its matrix is
+PACKAGES = ("torch", "torch-geometric", "cupy-cuda12x", "cupy-cuda13x", "numpy")
+ABOUT = ("op", "matrix", "width", "rows", "nnz", "kind")
+DECISION = ("way", "own", "choice", "origin", "reason", "decision_seconds", "decision_executions")
+
+
+@dataclass(frozen=True)
+class BenchDispatchCuda:
+    """Time SpMM, SDDMM and attention on a sparse pattern on a GPU, as users call them, by events of the device.
+
+    Of every case the kernel is decided twice, looked up again and run beside cuSPARSE's algorithms, gather-dot and
+    attention composed of torch's operations, all of which are checked; and beside itself with loads of one value and
+    of four. A run that is killed goes on at the case where it was.
+
+    Args:
+        corpus: of matrices.
+        count: of matrices that are timed, evenly over their nonzeros; None: all.
+        ops: "spmm", "sddmm", "attention"; on the square patterns "sage_training", the means over neighbours in a step
+            of training GraphSAGE with their gradients, and "sage_steps", whole steps. Each with the widths of dense
+            operands, all heads together.
+        heads: of attention.
+        policy: of decisions; None: that of GPUs.
+        timing: of methods side by side.
+        memory_bytes: cases that need more are left out, and peers that do.
+        device: of PyTorch's tensors.
+        journals: folder of what is under way; emptied when it is complete.
+        seed: of operands and of the bootstrap.
+        gpu: where all runs; None: the current device of CuPy.
+    """
+
+    corpus: Corpus
+    count: int | None
+    ops: Mapping[str, Sequence[int]]
+    heads: int
+    policy: CsrPolicy | None
+    timing: TimingProtocol
+    memory_bytes: float
+    device: str
+    journals: str
+    seed: int
+    gpu: Gpu | None = None
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_case.parquet, decisions.parquet, peers.json, device.json and figures; returns ratios of seconds.
+
+        Raises:
+            Unsupported: there is no GPU, or CuPy is missing; names the remedy. Or no case could be timed.
+        """
+        where = CudaBackend(self.gpu or CupyGpu.current(), CUDA_SPARSE_LIBRARIES)
+        signature = dict(where.gpu.signature())
+        entries = {entry.name: entry for entry in spread_out(self.corpus.entries(), self.count)}
+        planned = dispatch_cases(list(entries.values()), self.ops, memory_bytes=self.memory_bytes)
+        cases = {case.key: case for each in planned.values() for case in each}
+        folder = journal_folder(self.journals, [(entry.name, entry.nnz) for entry in entries.values()], self.timing,
+                                self.policy, self.heads, self.memory_bytes, signature, self.seed,
+                                corpora=[self.corpus])
+        bench = DeviceDispatchBench(where, torch.device(self.device), self.timing, self.heads, self.policy,
+                                    self.memory_bytes, PlanCache(folder / "plans", keep_busy=True), self.seed)
+        frame = timed_cases(
+            partial(_case, bench, lru_cache(1)(self.corpus.load), entries), cases, folder / "cases.jsonl", threads=1,
+            weights={key: float((entries[case.matrix].nnz + CUDA_FIXED) * case.width) for key, case in cases.items()})
+        if "median" not in frame:
+            shutil.rmtree(folder)
+            raise Unsupported(f"none of {len(cases)} cases could be timed, {next(iter(cases))}: {frame['failure'][0]}")
+        tables = _tables(frame)
+        for name, table in tables.items():
+            write_frame(out / f"{name}.parquet", table)
+        write_json(out / "peers.json", peer_versions(PACKAGES))
+        write_json(out / "device.json", signature)
+        metrics = device_dispatch_metrics(**tables, seed=self.seed)
+        for table in dispatch_tables(metrics):
+            log.console.print(table)
+        draw_dispatch(**tables, candidates=pd.DataFrame(), folder=out, least_seconds=0.0)
+        shutil.rmtree(folder)
+        return metrics
+
+
+def _case(
+    bench: DeviceDispatchBench, load: Callable[[str], SparseMatrix], entries: Mapping[str, MatrixEntry],
+    case: DispatchCase,
+) -> list[dict[str, Any]]:
+    """Do one case: a row for each decision and each method; one that says why where it is left out."""
+    entry = entries[case.matrix]
+    about = dict(zip(ABOUT, (case.op, case.matrix, case.width, entry.rows, entry.nnz, entry.kind), strict=True))
+    try:
+        matrix = load(case.matrix)
+    except (OSError, ValueError, SparloomError) as error:
+        return [about | _left_out(case, f"cannot be read: {error}")]
+    try:
+        return [about | row for row in bench.rows(case, matrix)]
+    except REFUSALS as error:
+        return [about | _left_out(case, f"{type(error).__name__}: {error}")]
+    finally:
+        torch.cuda.empty_cache()  # CuPy cannot have what torch keeps
+
+
+def _left_out(case: DispatchCase, reason: str) -> dict[str, str]:
+    logger.warning("%s is left out: %s", case.key, reason)
+    return {"method": "sparloom", "failure": reason}
+
+
+def _tables(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Part the rows of methods from those of decisions."""
+    decided = frame["method"].isna()
+    return {"per_case": frame[~decided].drop(columns=list(DECISION), errors="ignore").dropna(axis=1, how="all"),
+            "decisions": frame[decided].reindex(columns=[*ABOUT, *DECISION])}

@@ -1,0 +1,208 @@
+"""Which matrices of a corpus are graphs to train on.
+
+How long a graph convolutional network trains, with own layers and with those of PyTorch Geometric.
+
+How much of a final loss is rounding: trainings in float32 beside the same training in float64.
+"""
+
+import shutil
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from sparloom import log
+from sparloom.data import write_frame
+from sparloom.experiments.autosage.graph_training import (
+    Classification,
+    Method,
+    Trainee,
+    own_methods,
+    peer_methods,
+    rest_seconds,
+)
+from sparloom.experiments.harness import journal_folder, timed_cases
+from sparloom.files import scratch_folder
+from sparloom.fusion import pinned
+from sparloom.report import draw_gcn, gcn_metrics, gcn_table, loss_error_metrics, loss_error_table
+from sparloom.sparse import Corpus, MatrixEntry
+from sparloom.tuning import PlanCache
+
+__all__ = ["BenchGcn", "CheckGcn", "GraphChoice"]
+
+
+@dataclass(frozen=True)
+class GraphChoice:
+    """Square matrices by kind and size.
+
+    Args:
+        kinds: words, one of which occurs in the kind of a matrix.
+        least_nonzeros, most_nonzeros, most_rows: bounds, themselves included.
+    """
+
+    kinds: Sequence[str]
+    least_nonzeros: int
+    most_nonzeros: int
+    most_rows: int
+
+    def of(self, corpus: Corpus) -> list[MatrixEntry]:
+        """List them, smallest first.
+
+        Raises:
+            ValueError: there is none.
+        """
+        found = [entry for entry in corpus.entries() if entry.rows == entry.cols and entry.rows <= self.most_rows and
+                 self.least_nonzeros <= entry.nnz <= self.most_nonzeros and
+                 any(kind in entry.kind for kind in self.kinds)]
+        if not found:
+            raise ValueError(f"no square matrix with {self.least_nonzeros} to {self.most_nonzeros} nonzeros whose kind "
+                             f"is one of {', '.join(self.kinds)}: widen task.graphs.kinds or the bounds")
+        return sorted(found, key=lambda entry: entry.nnz)
+
+
+@dataclass(frozen=True)
+class BenchGcn:
+    """Train the same network by each method, in turn, a block of steps at a time.
+
+    Every method begins with the same weights, features and labels. The first step, timed by itself, contains all that a
+    method makes of the graph: normalisation, schedules, decisions (nothing is decided beforehand). Before, another
+    instance of each method takes a few steps, so that code is compiled, threads run and memory is there. PyTorch
+    Geometric is taken in the form of the graph that is fastest in these first steps.
+
+    A run that is killed goes on at the case where it was, as long as commit and settings are the same.
+
+    Args:
+        corpus, graphs: what is trained on.
+        widths: features, hidden channels and classes.
+        blocks, block_steps: after the first step; the training takes 1 + blocks * block_steps.
+        probe_steps: of each form of the graph; the first of them is not timed.
+        journals: folder of what is under way; emptied when it is complete.
+        seed: of weights, features and labels, and of the bootstrap.
+    """
+
+    corpus: Corpus
+    graphs: GraphChoice
+    widths: Sequence[int]
+    blocks: int
+    block_steps: int
+    probe_steps: int
+    threads: int
+    journals: str
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_matrix.parquet, table and figure; returns speedups with bounds."""
+        torch.set_num_threads(self.threads)
+        entries = {entry.name: entry for entry in self.graphs.of(self.corpus)}
+        planned = {f"{name} {width}": (entries[name], width) for width in self.widths for name in entries}
+        frame = timed_cases(self._case, planned, self._folder / "cases.jsonl", threads=self.threads, weights={
+            key: float(entry.nnz * width) for key, (entry, width) in planned.items()})
+        write_frame(out / "per_matrix.parquet", frame)
+        metrics = gcn_metrics(frame, seed=self.seed)
+        log.console.print(gcn_table(metrics))
+        draw_gcn(frame, out / "training")
+        shutil.rmtree(self._folder)
+        return metrics
+
+    def _case(self, case: tuple[MatrixEntry, int]) -> list[dict[str, object]]:
+        """Train on one graph with one width: a row for each method."""
+        entry, width = case
+        task = Classification.drawn(self.corpus.load(entry.name).pattern, width, seed=self.seed)
+        about = {"matrix": entry.name, "kind": entry.kind, "rows": entry.rows, "edges": task.edges.shape[1],
+                 "width": width, "role": self.corpus.split()[entry.name]}
+        peers = peer_methods(task, seed=self.seed)
+        probes = {name: self._probed(method) for name, method in peers.items()}
+        form = min(probes, key=probes.__getitem__)
+        with scratch_folder("cache") as warm, scratch_folder("cache") as fresh:
+            for method in own_methods(task, PlanCache(Path(warm), keep_busy=True), seed=self.seed).values():
+                self._probed(method)
+            methods = {"pyg": peers[form], **own_methods(task, PlanCache(Path(fresh), keep_busy=True), seed=self.seed)}
+            rows = list(self._trained(methods))
+        rest = rest_seconds(task, steps=self.block_steps)
+        forms = {f"probe_{name}": seconds for name, seconds in probes.items()}
+        return [about | row | {"form": form if row["method"] == "pyg" else "", "rest_seconds": rest} | forms
+                for row in rows]
+
+    def _probed(self, method: Method) -> float:
+        """Seconds of a step of an instance that is thrown away."""
+        trainee = method()
+        trainee.train(1)
+        return trainee.train(self.probe_steps - 1) / (self.probe_steps - 1)
+
+    def _trained(self, methods: Mapping[str, Method]) -> Iterator[dict[str, object]]:
+        """Train all methods in turn; a row for each."""
+        trainees: dict[str, Trainee] = {name: method() for name, method in methods.items()}
+        first = {name: trainee.train(1) for name, trainee in trainees.items()}
+        blocks: dict[str, list[float]] = {name: [] for name in trainees}
+        order = list(trainees)
+        for turn in range(self.blocks):
+            start = turn % len(order)
+            for name in order[start:] + order[:start]:
+                blocks[name].append(trainees[name].train(self.block_steps) / self.block_steps)
+        steps = 1 + self.blocks * self.block_steps
+        for name, trainee in trainees.items():
+            step = statistics.median(blocks[name])
+            yield {"method": name, "first_seconds": first[name], "step_seconds": step, "block_seconds": blocks[name],
+                   "steps": steps, "seconds": first[name] + (steps - 1) * step, "loss": trainee.loss}
+
+    @cached_property
+    def _folder(self) -> Path:
+        """Where this run is under way: another commit or other settings begin anew."""
+        return journal_folder(self.journals, self.graphs, self.widths, self.blocks, self.block_steps, self.probe_steps,
+                              self.threads, self.seed, corpora=[self.corpus])
+
+
+REFERENCE = "csr"  # form of the graph that PyTorch Geometric gets in float64
+
+
+@dataclass(frozen=True)
+class CheckGcn:
+    """Train by every form of PyTorch Geometric and every own method; nothing is timed.
+
+    The reference is PyTorch Geometric's layer in float64, with the same weights, features and labels.
+
+    Args:
+        corpus, graphs: what is trained on.
+        widths: features, hidden channels and classes.
+        steps: of a training.
+        seed: of weights, features and labels.
+    """
+
+    corpus: Corpus
+    graphs: GraphChoice
+    widths: Sequence[int]
+    steps: int
+    threads: int
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_matrix.parquet, a row for each graph, width and method; print how far losses are off."""
+        torch.set_num_threads(self.threads)
+        cases = [(entry, width) for entry in self.graphs.of(self.corpus) for width in self.widths]
+        rows = []
+        with pinned(self.threads):
+            for entry, width in log.track(cases, "trainings", total=len(cases)):
+                task = Classification.drawn(self.corpus.load(entry.name).pattern, width, seed=self.seed)
+                rows += [{"matrix": entry.name, "width": width, "method": method, "loss": loss}
+                         for method, loss in self._losses(task).items()]
+        frame = pd.DataFrame(rows)
+        write_frame(out / "per_matrix.parquet", frame)
+        metrics = loss_error_metrics(frame)
+        log.console.print(loss_error_table(metrics))
+        return metrics
+
+    def _losses(self, task: Classification) -> dict[str, float]:
+        with scratch_folder("cache") as folder:
+            own = own_methods(task, PlanCache(Path(folder), keep_busy=True), seed=self.seed)
+            peers = {f"pyg_{form}": method for form, method in peer_methods(task, seed=self.seed).items()}
+            found = {name: self._loss(method) for name, method in (peers | own).items()}
+        return found | {"float64": self._loss(peer_methods(task.double(), seed=self.seed)[REFERENCE])}
+
+    def _loss(self, method: Method) -> float:
+        trainee = method()
+        trainee.train(self.steps)
+        return trainee.loss

@@ -1,0 +1,197 @@
+"""What is timed of operations on one sparse matrix: matrices x operations x widths.
+
+Which operations a bench of input-aware operations has, and what it tells of a decision.
+
+Tables of a bench of input-aware operations: the same columns, of the same types, however few rows there are.
+
+Some rows of a result in float64: what is timed is checked against them, own methods like others.
+
+Operations on a prepared matrix as users call them, bound to arrays, and the kernel that they run.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sparloom.experiments.harness import spread_out
+from sparloom.jit import aligned
+from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, assert_few_close, few_rows
+from sparloom.platforms import CpuKernels
+from sparloom.sparse import MatrixEntry
+from sparloom.tuning.sparse import Backend, CsrPlan, Prepared
+
+__all__ = [
+    "CANDIDATES", "DECISIONS", "OPS", "PER_CASE", "TRAINING", "BoundMethod", "DispatchCase", "ReferenceRows",
+    "bind_methods", "check_own", "dispatch_cases", "frame_of", "large_cases", "told", "user_call",
+]
+
+TRAINING = ("sage_training", "sage_steps")  # with gradients, on square patterns
+
+
+@dataclass(frozen=True)
+class DispatchCase:
+    """One operation on one matrix.
+
+    Args:
+        width: of the dense operands, all heads together.
+    """
+
+    op: str
+    matrix: str
+    width: int
+
+    @property
+    def key(self) -> str:
+        """Names the case in journals."""
+        return f"{self.op} {self.matrix} {self.width}"
+
+
+def dispatch_cases(
+    entries: Sequence[MatrixEntry], ops: Mapping[str, Sequence[int]], *, memory_bytes: float,
+) -> dict[str, list[DispatchCase]]:
+    """List cases by matrix; those whose dense operands and result do not fit the memory are left out.
+
+    Args:
+        ops: with their widths.
+    """
+    found = {}
+    for entry in entries:
+        cases = [DispatchCase(op, entry.name, width) for op, widths in ops.items() for width in widths
+                 if (op not in TRAINING or entry.rows == entry.cols)
+                 and 8 * width * (entry.rows + entry.cols) + 24 * entry.nnz <= memory_bytes]
+        if cases:
+            found[entry.name] = cases
+    return found
+
+
+def large_cases(
+    entries: Sequence[MatrixEntry], ops: Mapping[str, Sequence[int]], *, least_nonzeros: int, count: int,
+    memory_bytes: float,
+) -> tuple[dict[str, DispatchCase], dict[str, float]]:
+    """List cases of matrices with more than so many nonzeros, by key, and what each may cost, in any unit.
+
+    Args:
+        count: of matrices, evenly over their nonzeros.
+        ops, memory_bytes: as of `dispatch_cases`.
+    """
+    chosen = spread_out([entry for entry in entries if entry.nnz > least_nonzeros], count)
+    cases = dispatch_cases(chosen, ops, memory_bytes=memory_bytes)
+    weights = {case.key: float(entry.nnz * case.width) for entry in chosen for case in cases.get(entry.name, ())}
+    return {case.key: case for each in cases.values() for case in each}, weights
+
+
+OPS: Mapping[str, Callable[[int], Op]] = {
+    "spmm": lambda heads: SpMM(), "sddmm": lambda heads: SDDMM(), "attention": lambda heads: CsrAttention(heads)}
+"""Operation -> how it is made, for so many heads."""
+
+
+def told(plan: CsrPlan) -> dict[str, Any]:
+    """Columns of a decision."""
+    decision = plan.decision
+    return {"choice": plan.choice.config or plan.choice.library, "origin": decision.origin, "reason": decision.reason,
+            "decision_seconds": decision.seconds, "decision_executions": decision.executions}
+
+
+CASE = {"op": "str", "matrix": "str", "width": "int64", "rows": "int64", "nnz": "int64", "kind": "str"}
+TIMED = {"method": "str", "median": "float64", "p10": "float64", "p90": "float64", "stolen": "object",
+         "seconds": "object"}
+PER_CASE = {**CASE, **TIMED, "flops": "float64", "bytes": "float64", "peak_bytes": "float64", "failure": "str"}
+DECISIONS = {**CASE, "way": "str", "repeat": "int64", "choice": "str", "origin": "str", "reason": "str",
+             "calls": "int64", "call_seconds": "float64", "beyond_seconds": "float64", "start_seconds": "float64",
+             "decision_seconds": "float64", "decision_executions": "int64"}
+CANDIDATES = {**CASE, **TIMED}
+
+
+def frame_of(rows: Iterable[Mapping[str, object]], columns: Mapping[str, str]) -> pd.DataFrame:
+    """Make a table; what a row does not have is missing.
+
+    Args:
+        columns: name -> type.
+    """
+    return pd.DataFrame(list(rows), columns=list(columns)).astype(dict(columns))
+
+
+class ReferenceRows:
+    """Rows spread over all, with few nonzeros together, by the oracle of an operation with one sparse operand.
+
+    Args:
+        where: operands and results lie.
+    """
+
+    def __init__(self, op: Op, operands: Operands, where: Backend) -> None:
+        pattern = operands.matrix.pattern
+        rows = few_rows(pattern)
+        self._op, self._where, self._few = op, where, where.few(operands, rows, op.name)
+        self._places, count = (pattern.nonzeros_of(rows), pattern.nnz) if op.name == "sddmm" else (rows, pattern.rows)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite in the results, too
+            self._expected = op.oracle(self._few).astype(np.float32)
+        self._shape = count, *self._expected.shape[1:]
+
+    def check(self, result: Any) -> None:
+        """Compare a float32 result in these rows.
+
+        Raises:
+            AssertionError: names the worst element; also where only one of them is infinite or NaN.
+        """
+        found = self._where.array(result, "the result")
+        if found.shape != self._shape:
+            raise AssertionError(f"shape {found.shape}: it must be {self._shape}")
+        assert_few_close(self._where.some(found, self._places), self._expected, self._op, self._few)
+
+
+AFTER_PAGE = 4  # float32 from the start of a page: where large arrays begin that glibc has mapped
+
+
+class BoundMethod(NamedTuple):
+    """A call, and the array that it writes to; None: it gives a new one."""
+
+    run: Callable[[], Any]
+    out: np.ndarray | None = None
+
+
+def user_call(ready: Prepared, op: str, dense: Mapping[str, Any]) -> Callable[..., Any]:
+    """Bind an operation to its dense operands; `out` is left open."""
+    method = {"spmm": ready.spmm, "sddmm": ready.sddmm, "attention": ready.attention}[op]
+    return partial(method, *dense.values())
+
+
+def bind_methods(ready: Prepared, plan: CsrPlan, op: Op, operands: Operands) -> dict[str, BoundMethod]:
+    """Bind every way to call an operation that was decided.
+
+    Returns:
+        "sparloom", with a place for the result, at the start of a page; "sparloom_plain", with one that begins where
+        those of `numpy.empty` do; "sparloom_new", without; "kernel", where one was chosen, alone.
+    """
+    family = CpuKernels(ready.threads, operands.width).family(op)
+    result, call = family.result(operands), user_call(ready, op.name, operands.dense)
+    plain = _plain(result.shape)
+    calls = {"sparloom": BoundMethod(partial(call, out=result), result), "sparloom_new": BoundMethod(call),
+             "sparloom_plain": BoundMethod(partial(call, out=plain), plain)}
+    if plan.choice.config:
+        calls["kernel"] = BoundMethod(family.bind(operands, plan.config, result), result)
+    return calls
+
+
+def check_own(calls: Mapping[str, BoundMethod], known: ReferenceRows) -> None:
+    """Run each once, into NaN where it writes to an array, and compare.
+
+    Raises:
+        AssertionError: names the call and the worst element.
+    """
+    for name, (run, out) in calls.items():
+        if out is not None:
+            out.fill(np.nan)
+        given = run()
+        try:
+            known.check(given if out is None else out)
+        except AssertionError as error:
+            raise AssertionError(f"{name} is wrong: {error}") from error
+
+
+def _plain(shape: tuple[int, ...]) -> np.ndarray:
+    return aligned((math.prod(shape) + AFTER_PAGE,), np.float32)[AFTER_PAGE:].reshape(shape)

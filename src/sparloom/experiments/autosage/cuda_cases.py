@@ -1,0 +1,220 @@
+"""SpMM, SDDMM and attention on a sparse pattern as users of a GPU have them without us, bound to operands there.
+
+Nothing of this has run on a GPU; see docs/gpu_status.md.
+
+Decide and time one case of a bench of input-aware operations on a GPU.
+
+Nothing of this has run on a GPU; see docs/gpu_status.md.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparloom.baselines import gathered_attention, gathered_bytes, sampled_attention
+from sparloom.errors import IllegalSchedule, Unsupported
+from sparloom.experiments.autosage.cases import OPS, TRAINING, DispatchCase, ReferenceRows, told, user_call
+from sparloom.experiments.autosage.graph_training import sage_aggregations, sage_steps
+from sparloom.experiments.harness import statistics_of
+from sparloom.measure import TimingProtocol
+from sparloom.nn import CUDA_SPARSE_LIBRARIES, device_csr
+from sparloom.ops import Op, Operands
+from sparloom.platforms import DeviceKernels, interleaved_on_device
+from sparloom.sparse import SparseMatrix
+from sparloom.tuning import PlanCache
+from sparloom.tuning.sparse import CsrPlan, CsrPolicy, CudaBackend, Library, Prepared
+
+__all__ = ["GATHERING_THERE", "SPARSE_DEVICE_PEERS", "DeviceDispatchBench"]
+
+Bind = Callable[[Operands], Callable[[], Any]]
+
+
+def _library(operands: Operands, *, library: Library) -> Callable[[], Any]:
+    """Take what decisions compare with."""
+    product = library(operands.matrix, 0)
+    return lambda: product(operands)
+
+
+def _sampled_addmm(operands: Operands) -> Callable[[], torch.Tensor]:
+    """torch.sparse.sampled_addmm, which calls cuSPARSE, times A's values."""
+    matrix, (left, right) = device_csr(operands.matrix), _tensors(operands).values()
+    values = matrix.values()
+    return lambda: torch.sparse.sampled_addmm(matrix, left, right.T, beta=0.0).values().mul_(values)
+
+
+def _composed_sampled(operands: Operands) -> Callable[[], torch.Tensor]:
+    """Attention head after head."""
+    return sampled_attention(device_csr(operands.matrix), _rows(operands), _tensors(operands))
+
+
+def _composed_gathered(operands: Operands) -> Callable[[], torch.Tensor]:
+    """Attention of all heads at once."""
+    columns = torch.from_dlpack(operands.matrix.placed.indices).long()
+    return gathered_attention(_rows(operands), columns, _tensors(operands))
+
+
+def _rows(operands: Operands) -> torch.Tensor:
+    matrix = operands.matrix
+    return torch.from_dlpack(matrix.gpu.upload(matrix.pattern.row_ids())).long()
+
+
+def _tensors(operands: Operands) -> dict[str, torch.Tensor]:
+    return {name: torch.from_dlpack(array) for name, array in operands.dense.items()}
+
+
+SPARSE_DEVICE_PEERS: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
+    "spmm": {name: partial(_library, library=library) for name, library in CUDA_SPARSE_LIBRARIES["spmm"].items()},
+    "sddmm": {"torch_sampled_addmm": _sampled_addmm, **{
+        name: partial(_library, library=library) for name, library in CUDA_SPARSE_LIBRARIES["sddmm"].items()}},
+    "attention": {"composed": _composed_sampled, "gathered": _composed_gathered},
+})
+"""Operation -> name -> how it is bound to operands on a device."""
+
+GATHERING_THERE = ("torch_gather", "gathered")
+"""Peers that make two arrays (nnz, width)."""
+
+
+VECTORS = (1, 4)  # values per load, of the same kernel otherwise
+SERIES, CALLS = 5, 20  # in which calls are asked for
+SHORT = 1e-3  # seconds of a run, up to which they are: they are under way together
+REFUSALS = (Unsupported, AssertionError, MemoryError, RuntimeError)  # of other libraries
+
+Row = dict[str, Any]
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class DeviceDispatchBench:
+    """What all cases have in common.
+
+    Args:
+        where: they run.
+        device: of torch's tensors there.
+        timing: of the methods side by side.
+        heads: of attention.
+        policy: of decisions; None: that of the place.
+        memory_bytes: peers that gather more are left out.
+        cache: of decisions.
+        seed: of operands.
+    """
+
+    where: CudaBackend
+    device: torch.device
+    timing: TimingProtocol
+    heads: int
+    policy: CsrPolicy | None
+    memory_bytes: float
+    cache: PlanCache
+    seed: int
+
+    def rows(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
+        """Decide twice, then check every method and time all side by side: a row for each.
+
+        Rows of decisions have a `way`: "first", whose plan runs, compiles kernels; "", the second, finds them compiled.
+        """
+        if case.op in TRAINING:
+            return self._trained(case, matrix)
+        op = OPS[case.op](self.heads)
+        drawn = op.operands(matrix, case.width, self.seed)
+        operands = Operands(self.where.matrix(matrix), {
+            name: self.where.spread(array) for name, array in drawn.dense.items()})
+        plans = {way: self._prepared(operands, cache).plan(case.op, **operands.dense)
+                 for way, cache in (("first", self.cache), ("", PlanCache(None, keep_busy=True)))}
+        decided = [{"way": way, "own": not plan.choice.library, **told(plan)} for way, plan in plans.items()]
+        return decided + self._timed(case, op, operands)
+
+    def _timed(self, case: DispatchCase, op: Op, operands: Operands) -> list[Row]:
+        ready = self._prepared(operands, self.cache, replay_only=True)
+        plan, family = ready.plan(case.op, **operands.dense), self.where.kernels(op, case.width)
+        calls, known = _own_calls(case.op, ready, plan, operands, family), ReferenceRows(op, operands, self.where)
+        for name in ("sparloom", "sparloom_new"):
+            known.check(calls[name]())
+        launches = {name: calls[name] for name in ("sparloom", "kernel") if name in calls}
+        for name, call, result in self._vectors(plan, op, operands, family):
+            result.fill(np.nan)
+            call()
+            known.check(result)
+            calls[name] = call
+        failed = []
+        for name, bind in SPARSE_DEVICE_PEERS[case.op].items():
+            try:
+                if name in GATHERING_THERE and gathered_bytes(operands) > self.memory_bytes:
+                    raise Unsupported(f"it makes {gathered_bytes(operands) / 2**30:.1f} GiB")
+                call = bind(operands)
+                with torch.inference_mode():
+                    known.check(call())
+                calls[name] = call
+            except REFUSALS as error:
+                failed.append(_refused(name, error))
+        with torch.inference_mode():
+            taken = interleaved_on_device(calls, self.timing, self.where.gpu.repeat)
+        work = op.work(operands.matrix.pattern, case.width)
+        rows = [{"method": name, **statistics_of(each), "flops": work.flops, "bytes": work.bytes}
+                for name, each in taken.items()]
+        for row in rows:
+            if row["method"] in launches and row["median"] <= SHORT:
+                row["launch_seconds"] = self._launch_seconds(launches[row["method"]])
+        return rows + failed
+
+    def _trained(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
+        """Time means over neighbours or whole steps, in which kernels are decided and kept as in any program."""
+        if 8 * matrix.pattern.nnz * case.width > self.memory_bytes:
+            return [_refused("pyg", Unsupported("PyTorch Geometric gathers more than the memory has"))]
+        try:
+            bind = sage_aggregations if case.op == "sage_training" else sage_steps
+            steps = bind(matrix.pattern, case.width, seed=self.seed, device=self.device)
+        except REFUSALS as error:
+            return [_refused("pyg", error)]
+        taken = interleaved_on_device({**steps.own, **steps.peers}, self.timing, self.where.gpu.repeat)
+        return [{"method": name, **statistics_of(each)} for name, each in taken.items()] + [
+            {"method": name, "failure": reason} for name, reason in steps.refused.items()]
+
+    def _vectors(
+        self, plan: CsrPlan, op: Op, operands: Operands, family: DeviceKernels,
+    ) -> Iterator[tuple[str, Call, Any]]:
+        """Bind the kernel that was chosen with loads of one value and of four, and a result: "vec1", "vec4"."""
+        if plan.choice.library:
+            return
+        result = family.result(operands)
+        for vector in VECTORS:
+            config = plan.config.replace(vector=vector)
+            try:
+                self.where.space(op, operands.width).validate(config)
+                yield f"vec{vector}", family.bind(operands, config, result), result
+            except (IllegalSchedule, Unsupported):
+                continue
+
+    def _launch_seconds(self, call: Call) -> float:
+        """Wall seconds in which a run is asked for: mean of the quickest of some series, each on an idle device."""
+        wait, means = self.where.gpu.repeat(call), []
+        for _ in range(SERIES):
+            wait(0.0)
+            start = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            means.append((time.perf_counter() - start) / CALLS)
+        return min(means)
+
+    def _prepared(self, operands: Operands, cache: PlanCache, *, replay_only: bool = False) -> Prepared:
+        return Prepared(operands.matrix, where=self.where, cache=cache, policy=self.policy, replay_only=replay_only)
+
+
+def _own_calls(
+    op: str, ready: Prepared, plan: CsrPlan, operands: Operands, family: DeviceKernels,
+) -> dict[str, Call]:
+    """Bind the operation as users call it, with a place for the result and without, and the kernel that it runs."""
+    call, result = user_call(ready, op, operands.dense), family.result(operands)
+    calls = {"sparloom": partial(call, out=result), "sparloom_new": call}
+    if plan.choice.config:
+        calls["kernel"] = family.bind(operands, plan.config, result)
+    return calls
+
+
+def _refused(name: str, error: Exception) -> Row:
+    return {"method": name, "failure": f"{type(error).__name__}: {error}"}

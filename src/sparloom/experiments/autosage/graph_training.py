@@ -1,0 +1,312 @@
+"""Training a graph convolutional network of two layers, by whichever layers compute it.
+
+Ways to compute the layers of a graph convolutional network: own ones, and PyTorch Geometric's on the CPU.
+
+GraphSAGE: means over neighbours with their gradients, and whole steps of training.
+
+Both with own layers and with those of PyTorch Geometric.
+"""
+
+import importlib
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from sparloom.errors import Unsupported
+from sparloom.experiments.harness import noted
+from sparloom.nn import GCNConv, Graph, SAGEConv, spmm
+from sparloom.sparse import Pattern
+from sparloom.tuning import PlanCache
+
+__all__ = [
+    "OWN", "Classification", "Steps", "Trainee", "geometric", "graph_forms", "own_methods", "peer_methods",
+    "rest_seconds", "sage_aggregations", "sage_steps",
+]
+
+LEARNING_RATE = 0.01
+
+Layer = Callable[[int, int], torch.nn.Module]
+"""Makes a layer from its input and output channels; it is called with features and the prepared graph."""
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Nodes to be classified by random features and labels, as many classes as features.
+
+    Args:
+        edges: (2, edges) int64, senders above receivers, without self-loops.
+        features: (nodes, width).
+        labels: (nodes,) int64 below width.
+    """
+
+    edges: torch.Tensor
+    features: torch.Tensor
+    labels: torch.Tensor
+
+    @classmethod
+    def drawn(cls, pattern: Pattern, width: int, *, seed: int) -> "Classification":
+        """Take a square pattern as a graph, its rows as receivers."""
+        rows, cols = pattern.row_ids().astype(np.int64), pattern.indices.astype(np.int64)
+        edges = torch.from_numpy(np.stack([cols, rows])[:, rows != cols])
+        generator = torch.Generator().manual_seed(seed)
+        return cls(edges, torch.rand(pattern.rows, width, generator=generator),
+                   torch.randint(width, (pattern.rows,), generator=generator))
+
+    def double(self) -> "Classification":
+        """The same with features in float64, in which it is then trained."""
+        return replace(self, features=self.features.double())
+
+    def to(self, device: torch.device) -> "Classification":
+        """The same on a device."""
+        return Classification(*(tensor.to(device) for tensor in (self.edges, self.features, self.labels)))
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.features.shape[0]
+
+    @property
+    def width(self) -> int:
+        """Features, hidden channels and classes."""
+        return self.features.shape[1]
+
+
+class Trainee:
+    """Two layers with ReLU between them, trained where the features are and in their type.
+
+    Adam lowers the cross entropy of all nodes.
+
+    Args:
+        prepare: makes what the layers take as the graph; called by the first step.
+        seed: of the weights; layers that draw alike begin alike.
+    """
+
+    def __init__(self, layer: Layer, prepare: Callable[[], Any], task: Classification, *, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.layers = torch.nn.ModuleList([layer(task.width, task.width) for _ in range(2)]).to(task.features)
+        self.loss = float("nan")
+        self._optimizer = torch.optim.Adam(self.layers.parameters(), lr=LEARNING_RATE)
+        self._prepare, self._task = prepare, task
+        self._graph: Any = None
+
+    def train(self, steps: int) -> float:
+        """Take steps; returns wall seconds."""
+        start = time.perf_counter()
+        if self._graph is None:
+            self._graph = self._prepare()
+        for _ in range(steps):
+            self._optimizer.zero_grad()
+            hidden = torch.relu(self.layers[0](self._task.features, self._graph))
+            loss = torch.nn.functional.cross_entropy(self.layers[1](hidden, self._graph), self._task.labels)
+            loss.backward()
+            self._optimizer.step()
+        self.loss = float(loss.detach())
+        return time.perf_counter() - start
+
+
+def rest_seconds(task: Classification, *, steps: int) -> float:
+    """Time what is not in the layers: ReLU, loss, both backward, and Adam; wall seconds of a step."""
+    shape = (task.nodes, task.width)
+    hidden, scores = (torch.rand(shape, requires_grad=True) for _ in range(2))
+    weights = [torch.zeros(extents, requires_grad=True) for extents in 2 * [(task.width, task.width), (task.width,)]]
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    optimizer, grad = torch.optim.Adam(weights, lr=LEARNING_RATE), torch.rand(shape)
+    seconds = []
+    for _ in range(steps + 1):
+        hidden.grad = scores.grad = None
+        start = time.perf_counter()
+        torch.relu(hidden).backward(grad)
+        torch.nn.functional.cross_entropy(scores, task.labels).backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - start)
+    return float(np.median(seconds[1:]))
+
+
+Method = Callable[[], Trainee]
+
+OWN = ("sparloom", "transform_first", "unfused")
+
+
+def own_methods(task: Classification, cache: PlanCache, *, seed: int) -> dict[str, Method]:
+    """The layer as it is, with the paper's order of products, and with every product by itself.
+
+    Args:
+        cache: of decisions.
+    """
+    def method(fuse: str, first: str) -> Trainee:
+        layer = partial(GCNConv, cached=True, first=first)
+        return Trainee(layer, partial(Graph, task.edges, task.nodes, fuse=fuse, cache=cache), task, seed=seed)
+
+    ways = {"sparloom": ("auto", "auto"), "transform_first": ("auto", "transform"), "unfused": ("never", "auto")}
+    return {name: partial(method, *ways[name]) for name in OWN}
+
+
+def peer_methods(task: Classification, *, seed: int) -> dict[str, Method]:
+    """PyTorch Geometric's own layer with cached=True, by the form in which it gets the graph.
+
+    All forms but edge_index are made beforehand, so they cost it nothing.
+
+    Raises:
+        Unsupported: torch_geometric is not installed.
+    """
+    layer = partial(geometric().nn.GCNConv, cached=True)
+    return {name: partial(Trainee, layer, partial(_same, graph), task, seed=seed)
+            for name, graph in graph_forms(task).items()}
+
+
+def graph_forms(task: Classification) -> Mapping[str, Any]:
+    """Make the same graph in every form that layers of PyTorch Geometric take, where its tensors are.
+
+    Raises:
+        Unsupported: torch_geometric is not installed.
+    """
+    nodes, edges = (task.nodes, task.nodes), task.edges
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch: sparse tensors are in beta
+        ones = torch.ones(edges.shape[1], dtype=task.features.dtype, device=edges.device)
+        matrix = torch.sparse_coo_tensor(edges.flip(0), ones, nodes).to_sparse_csr()
+        narrow = torch.sparse_csr_tensor(
+            matrix.crow_indices().int(), matrix.col_indices().int(), matrix.values(), nodes)
+        forms = {"csr": matrix, "csr_int32": narrow, "edge_index": edges}
+        if geometric().typing.WITH_TORCH_SPARSE:
+            forms["torch_sparse"] = geometric().typing.SparseTensor.from_torch_sparse_csr_tensor(matrix)
+    return forms
+
+
+def geometric() -> Any:
+    """Import PyTorch Geometric.
+
+    Raises:
+        Unsupported: torch_geometric is not installed.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module("torch_geometric.nn")
+            return importlib.import_module("torch_geometric")
+    except ImportError as error:
+        raise Unsupported("torch_geometric is not installed: install sparloom[peers]") from error
+
+
+def _same(graph: Any) -> Any:
+    return graph
+
+
+OWN_SAGE = "sparloom"
+REFERENCE = "pyg_edge_index"  # gathers and scatters: the plainest way
+NEAR = 1e-3  # relative difference of losses after two steps
+CPU = torch.device("cpu")
+DECIDING = {"cpu": 60, "cuda": 1}  # device -> steps of ours after which all kernels are decided
+CLOSE = 1e-4  # of means and gradients, relative to the largest
+
+Step = Callable[[], object]
+
+
+class Steps(NamedTuple):
+    """Methods that can be timed, all of which have run; and why others were left out."""
+
+    own: Mapping[str, Step]
+    peers: Mapping[str, Step]
+    refused: dict[str, str]
+
+
+def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.device = CPU) -> Steps:
+    """Bind what a step of training does with the graph: the mean over neighbours, forward and backward.
+
+    Methods are "sparloom", and "pyg_<form>" by the form in which PyTorch Geometric's layer gets the graph; those whose
+    means or gradients differ from those of the form edge_index are refused (seen of gradients of csr_int32,
+    PyTorch 2.13 and PyTorch Geometric 2.8), as are those that fail.
+
+    Args:
+        device: where they are computed.
+
+    Raises:
+        Unsupported: torch_geometric is not installed.
+        AssertionError: ours differ from those of the form edge_index, or of the first one that runs.
+    """
+    task = Classification.drawn(pattern, width, seed=seed).to(device)
+    slopes = torch.rand(task.nodes, width, generator=torch.Generator().manual_seed(seed)).to(device)
+    means = Graph(task.edges, task.nodes).connections().means
+    layer, peers, refused = geometric().nn.SAGEConv(width, width), {}, {}
+    apart: dict[str, float] = {}
+    expected = None
+    for name, graph in _forms(task).items():
+        with noted(name, refused):
+            step = _Aggregation(partial(_propagated, layer, graph), task.features, slopes)
+            found = step()
+            expected = expected or found
+            apart[name], peers[name] = max(map(_apart, found, expected)), step
+    own = _Aggregation(partial(spmm, means), task.features, slopes)
+    for _ in range(DECIDING[device.type]):
+        found = own()
+    apart[OWN_SAGE] = max(map(_apart, found, expected or found))
+    return _sorted_out(Steps({OWN_SAGE: own}, peers, refused), apart, limit=CLOSE, what="means or gradients")
+
+
+def sage_steps(pattern: Pattern, width: int, *, seed: int, device: torch.device = CPU) -> Steps:
+    """Bind a step of each method, as `sage_aggregations`; refused are those whose loss differs after two steps.
+
+    Two layers of `width` channels that average over neighbours, ReLU between them, cross entropy, both backward, Adam.
+    Graphs are prepared in the first step, and kernels decided in the first ones, which are behind all.
+    """
+    task = Classification.drawn(pattern, width, seed=seed).to(device)
+    layer, peers, refused = geometric().nn.SAGEConv, {}, {}
+    for name, graph in _forms(task).items():
+        with noted(name, refused):
+            trainee = Trainee(layer, lambda graph=graph: graph, task, seed=seed)
+            trainee.train(2)
+            peers[name] = trainee
+    own = Trainee(SAGEConv, partial(Graph, task.edges, task.nodes), task, seed=seed)
+    own.train(2)
+    trained = {**peers, OWN_SAGE: own}
+    expected = next(iter(trained.values())).loss
+    apart = {name: abs(trainee.loss / expected - 1) for name, trainee in trained.items()}
+    own.train(DECIDING[device.type])
+    steps = {name: partial(trainee.train, 1) for name, trainee in trained.items()}
+    return _sorted_out(Steps({OWN_SAGE: steps.pop(OWN_SAGE)}, steps, refused), apart, limit=NEAR, what="losses")
+
+
+def _forms(task: Classification) -> dict[str, Any]:
+    """Make the graph in every form, that of the reference first."""
+    forms = {f"pyg_{name}": graph for name, graph in graph_forms(task).items()}
+    return {REFERENCE: forms.pop(REFERENCE), **forms}
+
+
+def _sorted_out(steps: Steps, apart: Mapping[str, float], *, limit: float, what: str) -> Steps:
+    """Refuse peers that are apart from the first method."""
+    far = {name: f"{what} are {size:.1e} apart" for name, size in apart.items() if not size < limit}
+    if OWN_SAGE in far:
+        raise AssertionError(f"{OWN_SAGE} is wrong: {far[OWN_SAGE]} from those of {next(iter(apart))}")
+    peers = {name: step for name, step in steps.peers.items() if name not in far}
+    return Steps(steps.own, peers, steps.refused | far)
+
+
+def _apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    size = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
+    return math.inf if math.isnan(size) else size
+
+
+def _propagated(layer: torch.nn.Module, graph: Any, features: torch.Tensor) -> torch.Tensor:
+    return layer.propagate(graph, x=(features, features), size=None)
+
+
+class _Aggregation:
+    """Features to their means over neighbours, and the gradient back to the features."""
+
+    def __init__(self, aggregate: Callable[[torch.Tensor], torch.Tensor], features: torch.Tensor,
+                 slopes: torch.Tensor) -> None:
+        self._aggregate, self._slopes = aggregate, slopes
+        self._features = features.clone().requires_grad_()
+
+    def __call__(self) -> tuple[torch.Tensor, torch.Tensor]:
+        found = self._aggregate(self._features)
+        (gradient,) = torch.autograd.grad(found, self._features, self._slopes)
+        return found.detach(), gradient

@@ -1,0 +1,216 @@
+"""Whether kernels that are timed on a sample of the rows rank as on all rows.
+
+Which few kernels of sparse operations are worth a measurement: those of which one is near the best everywhere.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sparloom import log
+from sparloom.data import write_frame
+from sparloom.experiments.autosage.cases import OPS, DispatchCase, large_cases
+from sparloom.experiments.harness import journal_folder, statistics_of, timed_cases
+from sparloom.files import write_json
+from sparloom.measure import Measurement, TimingProtocol
+from sparloom.ops import Op, Operands
+from sparloom.platforms import CpuKernels, interleaved, keep_threads_awake, reallocated
+from sparloom.report import (
+    draw_probe,
+    in_stored_order,
+    portfolio_metrics,
+    portfolio_seconds,
+    portfolio_table,
+    probe_metrics,
+    probe_tables,
+)
+from sparloom.space import Config
+from sparloom.sparse import Corpus, Pattern, SparseMatrix
+from sparloom.tuning import portfolio
+from sparloom.tuning.sparse import CandidateSet, CpuBackend, CsrPolicy, sample_rows
+
+__all__ = ["CheckProbe", "ChooseKernels"]
+
+SUBGRAPH_ROWS = 256  # at least
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CheckProbe:
+    """Time some kernels on all rows of a matrix and on samples of it, side by side.
+
+    Samples are what decisions measure on, "rows": blocks of neighbouring rows with all their columns, and what
+    AutoSAGE does, "subgraph": random rows, and of their columns those with the same numbers. A run that is killed goes
+    on where it was, as long as commit and settings are the same.
+
+    Args:
+        corpus: of matrices.
+        count: of matrices that are timed, evenly over their nonzeros.
+        least_nonzeros: a matrix has more, so that samples are parts of it.
+        ops: "spmm", "sddmm", "attention", with the widths of dense operands, all heads together.
+        heads: of attention.
+        kernels: that are timed: the safe one, and others drawn from those that a decision may measure on a sample.
+        shares: of the nonzeros, or of the rows of a subgraph.
+        draws: of samples of each share.
+        policy: of decisions, which says how small a sample may be and how many parts it has.
+        timing: of the kernels side by side.
+        memory_bytes: cases that need more are left out.
+        journals: folder of what is under way; emptied when it is complete.
+        seed: of operands, samples, kernels and of the bootstrap.
+    """
+
+    corpus: Corpus
+    count: int
+    least_nonzeros: int
+    ops: Mapping[str, Sequence[int]]
+    heads: int
+    kernels: int
+    shares: Sequence[float]
+    draws: int
+    policy: CsrPolicy
+    timing: TimingProtocol
+    threads: int
+    memory_bytes: float
+    journals: str
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_case.parquet, a row for each kernel and sample, and a figure; returns errors and regrets."""
+        keep_threads_awake()
+        planned, weights = large_cases(self.corpus.entries(), self.ops, least_nonzeros=self.least_nonzeros,
+                                       count=self.count, memory_bytes=self.memory_bytes)
+        folder = journal_folder(self.journals, self.policy, self.timing, self.heads, self.kernels, self.shares,
+                                self.draws, self.threads, self.seed, corpora=[self.corpus])
+        rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
+        frame = timed_cases(rows_of, planned, folder / "cases.jsonl", threads=self.threads, weights=weights)
+        write_frame(out / "per_case.parquet", frame)
+        metrics = probe_metrics(frame, seed=self.seed)
+        for table in probe_tables(metrics):
+            log.console.print(table)
+        draw_probe(frame, out / "probe")
+        shutil.rmtree(folder)
+        return metrics
+
+    def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
+        """Time kernels on all rows, then on each sample."""
+        op, place = OPS[case.op](self.heads), CpuBackend(self.threads)
+        operands = op.operands(load(case.matrix), case.width, self.seed)
+        configs = self._configs(place, op, operands)
+        known = {"op": case.op, "matrix": case.matrix, "width": case.width, "nnz": operands.matrix.pattern.nnz}
+        found = []
+        for sample, share, draw, parts in self._samples(op, operands, case.width):
+            nonzeros = sum(part.matrix.pattern.nnz for part in parts)
+            taken = self._timed(CandidateSet(op, place, configs, {}, parts))
+            found += [{**known, "sample": sample, "share": share, "draw": draw, "sampled": nonzeros, "config": name,
+                       **statistics_of(each)} for name, each in taken.items()]
+        return found
+
+    def _configs(self, place: CpuBackend, op: Op, operands: Operands) -> list[Config]:
+        """Take the safe configuration, then others at random."""
+        safe = place.safe(op, operands)
+        others = [config for config in place.configs(op, operands, sampled=True) if config != safe]
+        drawn = np.random.default_rng(self.seed).permutation(len(others))[:self.kernels - 1]
+        return [safe, *(others[number] for number in drawn)]
+
+    def _samples(
+        self, op: Op, operands: Operands, width: int,
+    ) -> Iterator[tuple[str, float, int, Sequence[Operands]]]:
+        """Give what is timed: its name, share and draw, and operands of its parts; all rows first."""
+        yield "all", 1.0, 0, [operands]
+        pattern = operands.matrix.pattern
+        for share in self.shares:
+            for draw in range(self.draws):
+                wanted = max(self.policy.least_nonzeros, int(share * pattern.nnz))
+                sample = sample_rows(pattern, nonzeros=wanted, parts=self.policy.parts, seed=self.seed + draw)
+                yield "rows", share, draw, [operands.take_rows(rows, op.name) for rows in sample.parts]
+                thinned = _subgraph(pattern, share, np.random.default_rng(self.seed + draw))
+                if thinned is not None and thinned.nnz:
+                    ones = SparseMatrix(thinned, np.ones(thinned.nnz, np.float32))
+                    yield "subgraph", share, draw, [op.operands(ones, width, self.seed)]
+
+    def _timed(self, contest: CandidateSet) -> Mapping[str, Measurement]:
+        calls = {name: contest.call(number) for number, name in enumerate(contest.names)}
+        return interleaved(calls, self.timing, threads=self.threads, settle=0.0)
+
+
+def _subgraph(pattern: Pattern, share: float, rng: np.random.Generator) -> Pattern | None:
+    """Thin a square pattern to some rows and the same columns; None if it is not square."""
+    if pattern.rows != pattern.cols:
+        return None
+    count = min(pattern.rows, max(SUBGRAPH_ROWS, int(share * pattern.rows)))
+    kept = np.sort(rng.choice(pattern.rows, count, replace=False))
+    return Pattern.from_scipy(pattern.to_scipy()[kept][:, kept])
+
+
+@dataclass(frozen=True)
+class ChooseKernels:
+    """Time all kernels side by side, and choose a portfolio of each operation.
+
+    A run that is killed goes on where it was, as long as commit and settings are the same.
+
+    Args:
+        corpus: of matrices, none of which a decision is judged on.
+        count: of matrices that are timed, evenly over their nonzeros.
+        least_nonzeros: a matrix has more.
+        ops: "spmm", "sddmm", "attention", with the widths of dense operands, all heads together.
+        heads: of attention.
+        most: kernels of a portfolio.
+        timing: of the kernels side by side.
+        memory_bytes: cases that need more are left out.
+        journals: folder of what is under way; emptied when it is complete.
+        seed: of operands and of the bootstrap.
+    """
+
+    corpus: Corpus
+    count: int
+    least_nonzeros: int
+    ops: Mapping[str, Sequence[int]]
+    heads: int
+    most: int
+    timing: TimingProtocol
+    threads: int
+    memory_bytes: float
+    journals: str
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_case.parquet, a row for each kernel, and portfolios.json; returns what portfolios lose.
+
+        There are two for each operation, of all kernels and of those that take rows as they are stored.
+        """
+        keep_threads_awake()
+        planned, weights = large_cases(self.corpus.entries(), self.ops, least_nonzeros=self.least_nonzeros,
+                                       count=self.count, memory_bytes=self.memory_bytes)
+        folder = journal_folder(self.journals, self.timing, self.heads, self.threads, self.seed, corpora=[self.corpus])
+        rows_of = partial(self._rows, lru_cache(1)(self.corpus.load))  # cases of a matrix follow each other
+        frame = timed_cases(rows_of, planned, folder / "cases.jsonl", threads=self.threads, weights=weights)
+        write_frame(out / "per_case.parquet", frame)
+        write_json(out / "portfolios.json", {
+            order: {op: self._chosen(rows[rows["op"] == op]) for op in self.ops}
+            for order, rows in (("any", frame), ("stored", in_stored_order(frame)))})
+        metrics = portfolio_metrics(frame, self._chosen, seed=self.seed)
+        log.console.print(portfolio_table(metrics))
+        shutil.rmtree(folder)
+        return metrics
+
+    def _chosen(self, rows: pd.DataFrame) -> list[str]:
+        """Name the kernels of a portfolio."""
+        seconds = portfolio_seconds(rows)
+        return [seconds.columns[place] for place in portfolio(seconds.to_numpy(), self.most)]
+
+    def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
+        op, place = OPS[case.op](self.heads), CpuBackend(self.threads)
+        operands: Operands = reallocated(op.operands(load(case.matrix), case.width, self.seed))
+        family, safe = CpuKernels(self.threads, case.width).family(op), place.safe(op, operands).key
+        result = family.result(operands)
+        calls = {config.key: family.bind(operands, config, result) for config in family.space()}
+        taken = interleaved(calls, self.timing, threads=self.threads)
+        known = {"op": case.op, "matrix": case.matrix, "width": case.width, "nnz": operands.matrix.pattern.nnz}
+        return [{**known, "config": name, "safe": name == safe, **statistics_of(each)} for name, each in taken.items()]

@@ -1,0 +1,202 @@
+"""How good and how quick a recommendation is, on matrix files that no training has seen."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from sparloom import log
+from sparloom.data import SampleSource, write_frame
+from sparloom.experiments.cognate.evaluation_data import EvaluationData
+from sparloom.experiments.cognate.recommender import TOP_K, Adviser, Ranking, Recommender
+from sparloom.files import scratch_folder
+from sparloom.measure import bootstrap_interval, geomean
+from sparloom.ops import Op
+from sparloom.report import draw_recommendations, op_title
+from sparloom.sparse import Role, SuiteSparseCorpus
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["BenchRecommend", "quality", "timings"]
+
+LARGE = 1_000_000  # nonzeros
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BenchRecommend:
+    """Recommend for matrices from their files as `Recommend` does, and judge the choices by stored seconds.
+
+    Imports and making the adviser ready are in no time; what only the first recommendation does is in its time,
+    which is also told by itself. The files lie in the page cache, because their checksums are compared before.
+
+    Args:
+        adviser: ranks configurations of this platform and operation.
+        samples: hold the seconds of all configurations.
+        corpus: has the matrix files.
+        role: of the matrices; "test" only when nothing is chosen by the result.
+        matrices: only these, by name; empty: all of the role.
+        limit: most matrices, taken evenly over their numbers of nonzeros; None: all.
+        seed: of the bootstrap.
+    """
+
+    op: Op
+    platform: "Platform"
+    adviser: Adviser
+    samples: SampleSource
+    corpus: SuiteSparseCorpus
+    role: Role
+    matrices: Sequence[str]
+    limit: int | None
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_matrix.parquet and the figure; returns regrets with their 95 % bounds, and seconds."""
+        title = f"{op_title(self.op.name)} on {self.platform.name} {self.platform.preset}"
+        study = EvaluationData(self.platform, self.op, self.samples, self.role)
+        recommender = Recommender(self.op, self.platform, self.adviser)
+        began = time.perf_counter()
+        self.adviser.prepare()
+        loading = time.perf_counter() - began
+        names = self._names(study)
+        paths = self._files(names)
+        logger.info("%s: %d training matrices, ready in %.2f s", title, len(self.adviser.learned_from), loading)
+        with scratch_folder("cache") as folder:
+            rows = [self._measured(name, path, study, recommender=recommender, stem=Path(folder) / "spy")
+                    for name, path in log.track(zip(names, paths, strict=True), "recommendations", total=len(names))]
+        frame = pd.DataFrame(rows).merge(study.about(names), left_on="matrix", right_index=True)
+        write_frame(out / "per_matrix.parquet", frame)
+        metrics = {f"{self.role}/{key}": value for key, value in quality(frame, seed=self.seed).items()}
+        metrics |= timings(frame) | {"load_seconds": loading}
+        draw_recommendations(frame, out / "recommendations", title=f"{title}, {len(names)} {self.role} matrices")
+        _show(metrics, title, self.role)
+        return metrics
+
+    def _names(self, study: EvaluationData) -> list[str]:
+        """Matrices of the role, sorted by name; those that the adviser knows are refused."""
+        judged = study.truth.matrices
+        unknown = sorted(set(self.matrices) - set(judged))
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: no {self.role} matrix with seconds for all configurations: "
+                             "task.matrices takes names with the role task.role")
+        names = sorted(self.matrices or judged)
+        known = [name for name in names if name in self.adviser.learned_from]
+        if known:
+            raise ValueError(f"{self.adviser.origin} was trained on {len(known)} of the {len(names)} matrices "
+                             f"({', '.join(known[:3])}{', ...' if len(known) > 3 else ''}), so its choices for them "
+                             "say nothing: task.role=test, or an adviser that has not seen them")
+        if self.limit is None or self.limit >= len(names):
+            return names
+        if self.limit < 1:
+            raise ValueError(f"task.limit={self.limit} leaves no matrix: give at least 1, or null for all")
+        by_size = study.statistics.loc[names].sort_values("nnz", kind="stable").index
+        return sorted(by_size[np.linspace(0, len(by_size) - 1, self.limit).round().astype(int)])
+
+    def _files(self, names: Sequence[str]) -> Sequence[Path]:
+        if not hasattr(self.corpus, "fetch"):
+            raise ValueError(f"{type(self.corpus).__name__} has no matrix files: choose corpus=suitesparse")
+        return self.corpus.fetch(names)
+
+    def _measured(
+        self, name: str, path: Path, study: EvaluationData, *, recommender: Recommender, stem: Path
+    ) -> dict[str, object]:
+        """Recommend for one file as a user does; look up what the choice costs."""
+        ranking = recommender.rank(path)
+        began = time.perf_counter()
+        recommender.draw(ranking, stem)
+        drawing = time.perf_counter() - began
+        if ranking.view.input.digest != study.inputs[name].digest:
+            raise ValueError(f"{path} has another pattern than {name} had when it was sampled: choose the mirror that "
+                             "the samples were collected from (paths.mirror)")
+        return {"matrix": name, **_judged(name, ranking, study),
+                "familiarity_percentile": ranking.familiarity.percentile, "read_seconds": ranking.read_seconds,
+                "rank_seconds": ranking.rank_seconds, "draw_seconds": drawing}
+
+
+def quality(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce true seconds of choices to regrets and speedups over matrices.
+
+    Args:
+        frame: columns top1_seconds, top5_seconds, best_seconds, baseline_seconds; one row per matrix.
+
+    Returns:
+        `regret`, first choice over the best of all configurations; `regret_top5`, first choice over the best of the
+        first five, as `verify=top` tells it; `speedup` of the first choice over the default; `of_optimum` and
+        `top5_of_optimum`, best time over that of the first choice and of the best of the first five. Geometric means,
+        and `regret_p90`, `regret_top5_p90`, each with its bootstrap bounds over matrices `_low` and `_high`; `_max`
+        has none, since no resample exceeds it.
+    """
+    first, five = (frame[f"{top}_seconds"].to_numpy() for top in ("top1", "top5"))
+    best, default = (frame[f"{name}_seconds"].to_numpy() for name in ("best", "baseline"))
+    values = {"regret": first / best, "regret_top5": first / five, "speedup": default / first,
+              "of_optimum": best / first, "top5_of_optimum": best / five}
+    found: dict[str, float] = {"matrices": len(frame)}
+    for key, numbers in values.items():
+        _put(found, key, geomean(numbers), bootstrap_interval(numbers, seed=seed))
+        if key.startswith("regret"):
+            bounds = bootstrap_interval(numbers, seed=seed, statistic=_tail)
+            _put(found, f"{key}_p90", _tail(numbers), bounds)
+            found[f"{key}_max"] = float(numbers.max())
+    return found
+
+
+def timings(frame: pd.DataFrame) -> dict[str, float]:
+    """Reduce wall seconds over matrices.
+
+    Args:
+        frame: columns nnz, read_seconds, rank_seconds and draw_seconds, in the order of the runs.
+
+    Returns:
+        `_median`, `_max` and, over the `large_matrices` from a million nonzeros on, `_max_large` of `read_seconds`,
+        `rank_seconds`, `after_seconds` (ranking and the picture of the tiling) and `seconds` (all of it);
+        `first_seconds`, all of the first run.
+    """
+    read, rank, draw = (frame[f"{stage}_seconds"] for stage in ("read", "rank", "draw"))
+    columns = {"read_seconds": read, "rank_seconds": rank, "after_seconds": rank + draw, "seconds": read + rank + draw}
+    large = frame["nnz"] >= LARGE
+    found: dict[str, float] = {"large_matrices": int(large.sum())}
+    for key, seconds in columns.items():
+        found |= {f"{key}_median": float(seconds.median()), f"{key}_max": float(seconds.max())}
+        if large.any():
+            found[f"{key}_max_large"] = float(seconds[large].max())
+    return found | {"first_seconds": float(columns["seconds"].iloc[0])}
+
+
+def _judged(name: str, ranking: Ranking, study: EvaluationData) -> dict[str, object]:
+    """True seconds of the first choice, the best of the first five, the best of all and the default."""
+    truth = study.truth
+    row = truth.matrices.index(name)
+    seconds = dict(zip(truth.configs, truth.seconds[row].tolist(), strict=True))
+    five = [seconds[program] for program in ranking.programs[:TOP_K]]
+    return {"config": ranking.programs[0].key, "top1_seconds": five[0], "top5_seconds": min(five),
+            "best_seconds": float(truth.best[row]), "baseline_seconds": float(truth.default[row])}
+
+
+def _tail(values: np.ndarray) -> float:
+    return float(np.quantile(values, 0.9))
+
+
+def _put(found: dict[str, float], key: str, value: float, bounds: tuple[float, float]) -> None:
+    found[key], (found[f"{key}_low"], found[f"{key}_high"]) = value, bounds
+
+
+def _show(metrics: Mapping[str, float], title: str, role: str) -> None:
+    """Print what a reader asks first."""
+    def bounded(key: str) -> str:
+        return f"{metrics[key]:.3f} ({metrics[f'{key}_low']:.3f}–{metrics[f'{key}_high']:.3f})"
+
+    log.console.print(f"{title}: {metrics[f'{role}/matrices']} {role} matrices, geometric means with 95 % bounds")
+    log.console.print(f"regret of the first choice {bounded(f'{role}/regret')}, 90th percentile "
+                      f"{bounded(f'{role}/regret_p90')}, most {metrics[f'{role}/regret_max']:.3f}")
+    log.console.print(f"regret_top5 {bounded(f'{role}/regret_top5')}, speedup {bounded(f'{role}/speedup')}")
+    for key, label in (("read_seconds", "reading"), ("after_seconds", "after reading")):
+        text = f"{label}: median {metrics[f'{key}_median']:.2f} s, most {metrics[f'{key}_max']:.2f} s"
+        if f"{key}_max_large" in metrics:
+            text += f", from {LARGE:,} nonzeros on {metrics[f'{key}_max_large']:.2f} s"
+        log.console.print(text)

@@ -1,0 +1,288 @@
+"""Collect samples: matrices of a corpus x configurations x platforms, resumable at any point."""
+
+import hashlib
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sparloom.data import Journal, Sample, compact
+from sparloom.errors import SparloomError
+from sparloom.experiments.harness import (
+    Resumed,
+    alone,
+    commit,
+    conditions_of,
+    corpus_name,
+    data_folder,
+    identities_of,
+    measure_presets,
+    run_jobs,
+    tell_failures,
+)
+from sparloom.measure import TimingProtocol, describe_machine
+from sparloom.ops import Op, Operands
+from sparloom.space import Config
+from sparloom.sparse import Corpus, SparseMatrix
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["Collect", "Outcome"]
+
+FLUSH_SECONDS = 0.2  # simulated rows that come faster than this are written together: they come out of one trace
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What collecting one matrix added; `reason` says why nothing could be collected."""
+
+    rows: int
+    failures: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Measure or simulate configurations of one operation on the matrices of a corpus.
+
+    Rows go to one journal per (platform, preset, op, matrix), each flushed to disk, so a run that is killed goes on
+    where it was and loses at most the sample in flight. When every matrix is complete, all journals are put together
+    into one table. Journals and table say under which conditions their rows were made: other ones are refused. On a GPU
+    cuSPARSE is timed between the kernels; its rows have the preset "vendor".
+
+    Args:
+        platforms: one, or several presets of one platform, which may share their work.
+        configs: how many per matrix, drawn with a seed of the matrix; "all": the whole space.
+        roles: roles of the corpus' split to collect, the first first.
+        matrices: only these, by name; empty: all of the roles.
+        shard: "i/n": every n-th matrix from the i-th on; "0/1" is everything.
+        jobs: processes; 1 for anything that is timed.
+        journals: folder of the journals, one folder in it per corpus.
+        data: folder of the tables; see `data_folder`. Matrices that have no journal keep the rows they have there.
+        partial: write the table even if matrices are missing.
+        overwrite: drop samples of these presets that were made under other conditions; else they are an error.
+    """
+
+    op: Op
+    platforms: Sequence["Platform"]
+    corpus: Corpus
+    timing: TimingProtocol
+    width: int
+    configs: int | str
+    roles: Sequence[str]
+    matrices: Sequence[str]
+    shard: str
+    jobs: int
+    journals: str
+    data: str
+    partial: bool
+    seed: int
+    overwrite: bool = False
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Collect what is missing; returns counts of matrices, rows and failures."""
+        began = time.monotonic()
+        place, step = _shard(self.shard)
+        self._check()
+        planned = self._planned()
+        mine = planned[place::step]
+        self._resumed.begin()
+        costs = {entry.name: float(entry.nnz + 20_000) for entry in self.corpus.entries()}
+        title = f"{self.platforms[0].name} {self.op.name}"
+        logger.info("%s: %d of %d matrices, %s configurations each, %d processes", title, len(mine), len(planned),
+                    self.configs, self.jobs)
+        outcomes = {}
+        with self._alone():
+            for name, outcome in run_jobs(self.collect, {name: name for name in mine}, processes=self.jobs,
+                                          weights={name: costs[name] for name in mine}, description=title):
+                outcomes[name] = outcome
+                if outcome.reason:
+                    logger.warning("%s is left out: %s", name, outcome.reason)
+        absent = {name for name, outcome in outcomes.items() if outcome.reason}
+        self._put_together(planned, absent)
+        return {
+            "matrices": len(mine) - len(absent),
+            "left_out": len(absent),
+            "new_rows": sum(outcome.rows for outcome in outcomes.values()),
+            "new_failures": sum(outcome.failures for outcome in outcomes.values()),
+            "seconds": time.monotonic() - began,
+        }
+
+    def collect(self, name: str) -> Outcome:
+        """Collect what one matrix lacks; a matrix that cannot be read is told, not raised."""
+        missing = [self._missing(name, platform) for platform in self.platforms]
+        if not any(any(lacks) for lacks in missing):
+            return Outcome(0, 0)
+        try:
+            matrix = self.corpus.load(name)
+        except (OSError, ValueError, SparloomError) as error:
+            return Outcome(0, 0, f"cannot be read: {error}")
+        operands = self._operands(matrix)
+        rows = failures = 0
+        for samples in self._samples(name, operands, missing):
+            rows += len(samples)
+            failures += sum(sample.failure is not None for sample in samples)
+        return Outcome(rows, failures)
+
+    def _check(self) -> None:
+        """Refuse a count that is none, and platforms whose configurations are for another width than the operands."""
+        size = len(self.platforms[0].space(self.op))
+        whole = isinstance(self.configs, int) and not isinstance(self.configs, bool)
+        if self.configs != "all" and not (whole and 1 <= self.configs <= size):
+            raise ValueError(f"configs={self.configs!r} per matrix: give all, or an integer from 1 to {size}")
+        for platform in self.platforms:
+            width = getattr(platform, "width", self.width)
+            if width != self.width:
+                raise ValueError(f"platform {platform.name} {platform.preset} is for {width} columns, and the dense "
+                                 f"operands have {self.width}: give width={width} alone")
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """Let nothing else of ours be timed on this machine meanwhile; simulations need no such care."""
+        if self.platforms[0].kind == "simulated":
+            return nullcontext()
+        if self.jobs > 1:
+            raise ValueError(f"{self.jobs} jobs would disturb each other's times on platform {self.platforms[0].name}: "
+                             "task.jobs=1, or one machine per shard")
+        return alone()
+
+    def _operands(self, matrix: SparseMatrix) -> Operands:
+        """Draw dense operands, except for simulators, which need none."""
+        if self.platforms[0].kind != "simulated":
+            return self.op.operands(matrix, self.width, self.timing.seed)
+        return Operands.unfilled(matrix, self.width)
+
+    def _planned(self) -> list[str]:
+        """Names by role, within a role in the order of a hash, so that any prefix is a fair sample."""
+        split = self.corpus.split()
+        unknown = sorted(set(self.matrices) - set(split))
+        if unknown:
+            raise ValueError(f"no matrix {', '.join(unknown)} in the corpus of {len(split)}: check task.matrices")
+        wanted = set(self.matrices) or {name for name, role in split.items() if role in self.roles}
+        if not wanted:
+            raise ValueError(f"no matrix has a role of {', '.join(self.roles)}: roles are train, validation, test")
+        rank = {role: place for place, role in enumerate(self.roles)}
+        return sorted(wanted, key=lambda name: (rank.get(split[name], len(rank)), _digest(name)))
+
+    def _drawn(self, name: str) -> list[Config]:
+        entry = next(entry for entry in self.corpus.entries() if entry.name == name)
+        space = self.platforms[0].space(self.op).bind((entry.rows, entry.cols))
+        if self.configs == "all":
+            return list(space)
+        return space.sample(self.configs, np.random.default_rng([self.seed, _digest(name)]))
+
+    @cached_property
+    def _resumed(self) -> Resumed:
+        """What is there to go on with; computed before other processes get a copy."""
+        drawn = {} if self.configs == "all" else {"seed": self.seed}
+        conditions = {platform.preset: conditions_of(platform, self.op, self.timing, **drawn)
+                      for platform in self.platforms}
+        for platform in self.platforms:
+            rivals = {config.space for config in self._rivals(platform)}
+            conditions |= dict.fromkeys(rivals, conditions[platform.preset])
+        return Resumed(
+            op=self.op.name, platform=self.platforms[0].name, journals=self._folder, table=self._table,
+            conditions=conditions, identities=identities_of(self.corpus), overwrite=self.overwrite)
+
+    @property
+    def _table(self) -> Path:
+        name = f"{self.platforms[0].name}_{self.op.name}.parquet"
+        return data_folder(self.data, self.corpus) / "samples" / name
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.journals) / corpus_name(self.corpus)
+
+    def _journal(self, name: str, platform: "Platform", preset: str | None = None) -> Journal:
+        return Journal(self._folder, (platform.name, preset or platform.preset, self.op.name, name))
+
+    def _rivals(self, platform: "Platform") -> Mapping[Config, Any]:
+        """Name what others have on a GPU; the preset of its rows is the space of its configurations."""
+        if platform.kind != "device":
+            return {}
+        from sparloom.baselines import sparse_vendors
+
+        return sparse_vendors(platform, self.op)
+
+    def _missing(self, name: str, platform: "Platform") -> list[list[Config]]:
+        """Configurations without a row, per round."""
+        rivals = self._rivals(platform)
+        done, wanted = self._journal(name, platform).done(self.width), [*self._drawn(name), *rivals]
+        for preset in {config.space for config in rivals}:
+            done |= self._journal(name, platform, preset).done(self.width)
+        return [[config for config in wanted if (config.key, turn) not in done] for turn in range(self.timing.rounds)]
+
+    def _complete(self, name: str) -> bool:
+        return not any(any(self._missing(name, platform)) for platform in self.platforms)
+
+    def _samples(
+        self, name: str, operands: Operands, missing: Sequence[Sequence[Sequence[Config]]]
+    ) -> Iterator[list[Sample]]:
+        """Measure and write rows as they come, those of one instant together."""
+        conditions = {"op": self.op.name, "platform": self.platforms[0].name, "matrix": name, "width": self.width,
+                      "machine": str(describe_machine()["name"]), "commit": commit()}
+        journals, rivals = {platform.preset: self._journal(name, platform) for platform in self.platforms}, {}
+        for platform in self.platforms:
+            rivals |= self._rivals(platform)
+            journals |= {config.space: self._journal(name, platform, config.space) for config in rivals}
+        done = {preset: journal.done(self.width) for preset, journal in journals.items()}
+        fresh: list[Sample] = []
+        written = time.monotonic()
+        for preset, config, turn, measurement in measure_presets(self.platforms, self.op, operands, missing=missing,
+                                                                 timing=self.timing, rivals=rivals):
+            preset = config.space if config in rivals else preset
+            if (config.key, turn) in done[preset]:
+                continue
+            done[preset].add((config.key, turn))
+            fresh.append(Sample.of(measurement, config, round=turn, preset=preset,
+                                   conditions=self._resumed.name(preset, name), **conditions))
+            if measurement.kind != "simulated" or time.monotonic() - written >= FLUSH_SECONDS:
+                yield _append(journals, fresh)
+                fresh, written = [], time.monotonic()
+        yield _append(journals, fresh)
+
+    def _put_together(self, planned: Sequence[str], absent: set[str]) -> None:
+        """Write the table when nothing is missing but what cannot be read."""
+        waiting = [name for name in planned if name not in absent and not self._complete(name)]
+        if waiting and not self.partial:
+            logger.info("%d of %d matrices are incomplete, so no table is written", len(waiting), len(planned))
+            return
+        timing = {key: str(value) for key, value in asdict(self.timing).items()}
+        provenance = {"machine": dict(describe_machine()), "commit": commit(), "seed": self.seed, "timing": timing,
+                      "platform": self.platforms[0].name, "op": self.op.name}
+        fresh = compact(self._folder, [provenance]).filter(op=self.op.name, platform=self.platforms[0].name)
+        kept = self._resumed.kept()
+        table = fresh if kept is None else kept.updated(fresh)
+        table.write(self._table)
+        logger.info("%s: %d rows of %d matrices", self._table, len(table), len(table.matrices))
+        tell_failures(table)
+
+
+def _append(journals: Mapping[str, Journal], samples: Sequence[Sample]) -> list[Sample]:
+    for preset, journal in journals.items():
+        journal.append(sample for sample in samples if sample.preset == preset)
+    return list(samples)
+
+
+def _shard(shard: str) -> tuple[int, int]:
+    """Read "i/n": every n-th name from the i-th on.
+
+    Raises:
+        ValueError: `shard` is not "i/n" with 0 <= i < n.
+    """
+    found = re.fullmatch(r"(\d+)/(\d+)", shard)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise ValueError(f"shard {shard!r} is not i/n with 0 <= i < n: write task.shard=0/4 for the first of four")
+    return int(found[1]), int(found[2])
+
+
+def _digest(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")

@@ -1,0 +1,332 @@
+"""One arm of a comparison: what is run, what is read of its run, and whether two can stand side by side.
+
+Compare runs of other experiments: one table and one figure per group of rows.
+
+Write the tables of a finished comparison as Markdown and LaTeX.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sparloom import log
+from sparloom.files import write_json, write_text
+from sparloom.report import (
+    Compared,
+    GroupFigure,
+    Run,
+    latex_table,
+    markdown_table,
+    op_title,
+    read_compared,
+    read_run,
+    row_label,
+    row_metrics,
+    row_statistics,
+    rows_cells,
+    rows_table,
+)
+
+__all__ = ["COSTS", "Arm", "ArmResult", "Compare", "Tabulate", "read_arm", "refuse_unequal"]
+
+COSTS = ("target_labels", "target_matrices", "source_labels", "source_matrices", "source_epochs", "epochs", "steps",
+         "dce")
+"""What a run says of each method: `<role>/<method>_<cost>`."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One run of a comparison.
+
+    Args:
+        group: rows of one group have the same matrices, a table and a figure.
+        experiment: what is run, with `overrides`.
+        rows: method of the run -> row it becomes.
+        note: what a reader of its rows has to know.
+    """
+
+    group: str
+    experiment: str
+    rows: Mapping[str, str]
+    overrides: Sequence[str] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """The rows of one arm.
+
+    Args:
+        per_matrix: rows of the arm's methods and of the optimum, with columns group and row in place of method.
+        curves: as `per_matrix`; empty where none of its methods was trained.
+        labels: seed -> drawn pairs of matrix and configuration.
+    """
+
+    name: str
+    arm: Arm
+    run: Run
+    per_matrix: pd.DataFrame
+    curves: pd.DataFrame
+    labels: Mapping[int, frozenset[tuple[str, str]]]
+
+    @property
+    def commit(self) -> str | None:
+        return self.run.environment.get("commit")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Where the numbers come from."""
+        environment = self.run.environment
+        kept = {key: environment.get(key) for key in ("started", "commit", "dirty", "data", "machine")}
+        return {"command": self.run.command, "run": self.run.folder.name, **kept,
+                "seconds": self.run.metrics.get("seconds")}
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """What the run says of each row: what it read, how long it was trained, where its curves end."""
+        role = next(key.partition("/")[0] for key in self.run.metrics if key.endswith("/matrices"))
+        for method, row in self.arm.rows.items():
+            costs = {cost: float(self.run.metrics.get(f"{role}/{method}_{cost}", "nan")) for cost in COSTS}
+            ends = self.curves[self.curves["row"] == row].groupby("seed").last().filter(like="/").mean()
+            yield {"group": self.arm.group, "row": row, "arm": self.name, **costs,
+                   **{name.replace("/", "_"): value for name, value in ends.items()}}
+
+
+def read_arm(name: str, arm: Arm, folder: Path) -> ArmResult:
+    """Read the run of an arm.
+
+    Raises:
+        ValueError: the run lacks a method that a row is made of.
+    """
+    run = read_run(folder)
+    frame = run.per_matrix
+    absent = sorted(set(arm.rows) - set(frame["method"]))
+    if absent:
+        raise ValueError(f"the run of arm {name} has no method {', '.join(absent)}: it has "
+                         f"{', '.join(dict.fromkeys(frame['method']))}; see {folder}")
+    curves = run.curves if (folder / "curves.csv").exists() else pd.DataFrame(columns=["method", "seed"])
+    drawn = run.table("labels")
+    labels = {int(seed): frozenset(zip(rows["matrix"], rows["config"], strict=True))
+              for seed, rows in drawn.groupby("seed")}
+    return ArmResult(name, arm, run, _renamed(frame, arm, {**arm.rows, "optimum": "optimum"}),
+                     _renamed(curves, arm, arm.rows), labels)
+
+
+def refuse_unequal(results: Sequence[ArmResult], *, same_labels: bool) -> None:
+    """Refuse arms of one group that do not compare.
+
+    Raises:
+        ValueError: two arms have the same row, are judged by other matrices or other seconds, or, with `same_labels`,
+            learned from other labels although they draw as many; names both.
+    """
+    for place, later in enumerate(results):
+        for first in (result for result in results[:place] if result.arm.group == later.arm.group):
+            reason = _difference(first, later) or (_other_labels(first, later) if same_labels else None)
+            if reason:
+                raise ValueError(f"arms {first.name} and {later.name} {reason}: compare their runs, {first.run.folder} "
+                                 f"and {later.run.folder}, or give them different groups")
+
+
+def _difference(first: ArmResult, later: ArmResult) -> str | None:
+    twice = set(first.arm.rows.values()) & set(later.arm.rows.values())
+    if twice:
+        return f"both have a row {sorted(twice)[0]}"
+    known, seconds = _judging(first), _judging(later)
+    if set(known.index) != set(seconds.index):
+        return f"are judged by {len(known)} and {len(seconds)} matrices, which are not the same"
+    if not known.equals(seconds.loc[known.index]):
+        return "are judged by different seconds of the same matrices"
+    return None
+
+
+def _other_labels(first: ArmResult, later: ArmResult) -> str | None:
+    for seed in set(first.labels) & set(later.labels):
+        if _budget(first.labels[seed]) == _budget(later.labels[seed]) and first.labels[seed] != later.labels[seed]:
+            return f"drew different labels with seed {seed}"
+    return None
+
+
+def _judging(result: ArmResult) -> pd.DataFrame:
+    rows = result.per_matrix
+    return rows[rows["row"] == "optimum"].set_index("matrix")[["best_seconds", "baseline_seconds"]].sort_index()
+
+
+def _budget(labels: frozenset[tuple[str, str]]) -> tuple[int, int]:
+    return len(labels), len({matrix for matrix, _ in labels})
+
+
+def _renamed(frame: pd.DataFrame, arm: Arm, rows: Mapping[str, str]) -> pd.DataFrame:
+    kept = frame[frame["method"].isin(rows)]
+    columns = {"group": arm.group, "row": kept["method"].map(rows)}
+    return kept.assign(**columns).drop(columns="method")
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Put rows of finished runs side by side; run.py runs the arms before.
+
+    Rows of one group are judged by the same matrices.
+
+    Args:
+        arms: by name.
+        common: overrides of every arm.
+        reference: row that the others are divided by.
+        paper: group -> row -> statistic -> the paper's number.
+        labels: row or group -> how it is called in tables and figures.
+        same_labels: arms that draw equally many labels must have drawn the same ones; false where their choice is what
+            is compared.
+        columns: statistics that the tables show besides speedups and shares of the optimum.
+        runs, failures: arm -> folder of its run, or why it has none; run.py fills in those of arms that it runs.
+    """
+
+    arms: Mapping[str, Arm | Mapping[str, Any]]
+    common: Sequence[str]
+    reference: str
+    paper: Mapping[str, Mapping[str, Mapping[str, float]]]
+    labels: Mapping[str, str]
+    columns: Sequence[str]
+    same_labels: bool
+    figure: GroupFigure
+    runs: Mapping[str, str] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Build the arms that are given as mappings of the fields of `Arm`."""
+        built = {name: arm if isinstance(arm, Arm) else _arm(name, arm) for name, arm in self.arms.items()}
+        object.__setattr__(self, "arms", built)
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Read the runs, print a table and draw a figure per group, write the rows.
+
+        Raises:
+            ValueError: no arm has finished, an arm has no run, or two arms are not comparable.
+        """
+        results = self._results()
+        refuse_unequal(results, same_labels=self.same_labels)
+        frame = pd.concat([result.per_matrix for result in results], ignore_index=True)
+        frame = frame.drop_duplicates(["group", "row", "seed", "matrix"])
+        curves = [result.curves for result in results if len(result.curves)]
+        compared = Compared(self._rows(frame, results), frame, pd.concat(curves) if curves else pd.DataFrame())
+        compared.write(out)
+        write_json(out / "arms.json", {result.name: result.record for result in results})
+        for group, rows in compared.rows.groupby("group", sort=False):
+            self._show(compared, str(group), rows, out)
+        commits = {result.commit for result in results}
+        if len(commits) > 1:
+            logger.info("the runs were made at %d commits: arms.json says which", len(commits))
+        return row_metrics(compared.rows) | {"arms": len(self.arms), "failed_arms": len(self.failures)}
+
+    def _results(self) -> list[ArmResult]:
+        lost = [name for name in self.arms if name not in self.runs and name not in self.failures]
+        if lost:
+            raise ValueError(f"no run of arm {lost[0]}: start the comparison with run.py, which runs the arms first")
+        unknown = [name for name in self.runs if name not in self.arms]
+        if unknown:
+            raise ValueError(f"task.runs names {unknown[0]}, which is no arm: arms are {', '.join(self.arms)}")
+        if not self.runs:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures.items())
+            raise ValueError(f"no arm has finished ({reasons})")
+        return [read_arm(name, self.arms[name], Path(folder)) for name, folder in self.runs.items()]
+
+    def _rows(self, frame: pd.DataFrame, results: Sequence[ArmResult]) -> pd.DataFrame:
+        """Statistics, what was read, the paper's numbers and notes, in the order of the arms, the optimum last."""
+        rows = row_statistics(frame, reference=self.reference, seed=0)
+        known = pd.DataFrame([values for result in results for values in result.rows()])
+        rows = rows.merge(known, on=["group", "row"], how="left")
+        failed = [{"group": arm.group, "row": row, "arm": name, "failure": self.failures[name]}
+                  for name, arm in self.arms.items() if name in self.failures for row in arm.rows.values()]
+        rows = pd.concat([rows, pd.DataFrame(failed)], ignore_index=True)
+        told = [self.paper.get(group, {}).get(row, {}) for group, row in zip(rows["group"], rows["row"], strict=True)]
+        rows = rows.join(pd.DataFrame(told, index=rows.index, dtype=float).add_prefix("paper_"))
+        rows["label"] = [self.labels.get(row, row_label(row)) for row in rows["row"]]
+        rows["note"] = [self._note(row, rows) for row in rows.to_dict(orient="records")]
+        rows["failure"] = rows["failure"].fillna("") if "failure" in rows else ""
+        places = {(arm.group, row): place for place, (arm, row) in enumerate(
+            (arm, row) for arm in self.arms.values() for row in arm.rows.values())}
+        order = [places.get((group, row), len(places)) for group, row in zip(rows["group"], rows["row"], strict=True)]
+        return rows.assign(order=order).sort_values("order", kind="stable").drop(columns="order").reset_index(drop=True)
+
+    def _note(self, row: Mapping[str, object], rows: pd.DataFrame) -> str:
+        """Note of the arm, with how long it was trained where that differs from the longest of its group."""
+        arm = self.arms.get(str(row["arm"]))
+        parts = [arm.note] if arm and arm.note else []
+        if row.get("source_epochs", 0) > 0:
+            parts.append(f"{row['source_epochs']:.0f} epochs of pre-training")
+        if row.get("epochs", 0) > 0 and row["epochs"] < rows.loc[rows["group"] == row["group"], "epochs"].max():
+            parts.append(f"capped at {row['epochs']:.0f} epochs, {row['steps']:.0f} steps")
+        return "; ".join(parts)
+
+    def _show(self, compared: Compared, group: str, rows: pd.DataFrame, out: Path) -> None:
+        """Print the table of a group and what has to be said of its rows; draw its figure."""
+        finished = rows[rows["failure"] == ""]
+        counted = f"{finished['matrices'].max():.0f} matrices" if len(finished) else "no arm has finished"
+        title = f"{self.labels.get(group, op_title(group))}, {counted}"
+        log.console.print(f"{title}: speedup over the default")
+        log.console.print(rows_table(rows, columns=self.columns, bold=self.reference), soft_wrap=False)
+        for kind in ("note", "failure"):
+            for text, told in rows[rows[kind] != ""].groupby(kind, sort=False):
+                log.console.print(f"{', '.join(told['label'])}: {text}", markup=False)
+        if len(finished):
+            self.figure.draw(compared, group, out / f"figure_{group}", title=title)
+
+
+def _arm(name: str, settings: Mapping[str, Any]) -> Arm:
+    known = [each.name for each in fields(Arm)]
+    unknown = [key for key in settings if key not in known]
+    missing = [key for key in ("group", "experiment", "rows") if key not in settings]
+    if unknown or missing:
+        wrong = f"unknown keys {', '.join(unknown)}" if unknown else f"no {', '.join(missing)}"
+        raise ValueError(f"task.arms.{name} has {wrong}: an arm has {', '.join(known)}, the last two optional")
+    return Arm(**settings)
+
+
+@dataclass(frozen=True)
+class Tabulate:
+    """One table per group of rows, with everything that was said of the rows below it.
+
+    Args:
+        comparison: folder of a finished run of Compare.
+        columns: statistics that the tables show besides speedups and shares of the optimum.
+        bold: row to set in bold.
+    """
+
+    comparison: str
+    columns: Sequence[str]
+    bold: str
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write <group>.md and <group>.tex; returns counts.
+
+        Raises:
+            FileNotFoundError: there is no finished comparison.
+        """
+        folder = Path(self.comparison)
+        if not (folder / "rows.parquet").exists():
+            raise FileNotFoundError(f"{folder} holds no finished comparison: run an experiment eval_... first, and "
+                                    "give its folder as task.comparison")
+        compared = read_compared(folder)
+        groups = {str(group): rows for group, rows in compared.rows.groupby("group", sort=False)}
+        for group, rows in groups.items():
+            headings, cells = rows_cells(rows, columns=self.columns)
+            named = rows["row"].tolist()
+            bold = named.index(self.bold) if self.bold in named else None
+            about = [f"{op_title(group)}: speedup over the default on {rows['matrices'].max():.0f} matrices.",
+                     *_remarks(rows)]
+            write_text(out / f"{group}.md", "\n\n".join([about[0], markdown_table(headings, cells, bold=bold).rstrip(),
+                                                         *about[1:]]) + "\n")
+            comments = "".join(f"% {line}\n" for line in about)
+            write_text(out / f"{group}.tex", comments + latex_table(headings, cells, bold=bold))
+            logger.info("%s", out / f"{group}.md")
+        return {"tables": len(groups), "rows": len(compared.rows)}
+
+
+def _remarks(rows: pd.DataFrame) -> list[str]:
+    """Notes and failures, each with the rows it is said of."""
+    return [f"{', '.join(told['label'])}: {text}" for kind in ("note", "failure")
+            for text, told in rows[rows[kind] != ""].groupby(kind, sort=False)]

@@ -1,0 +1,149 @@
+"""Load what all methods of an evaluation share: labels, inputs, and the matrices that judge them."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from sparloom.data import MatrixInputs, MatrixSamples, SampleSource, Selection, draw_labels, matrix_samples
+from sparloom.errors import MissingArtifact
+from sparloom.experiments.harness import samples_of
+from sparloom.models import CostModel, MatrixView
+from sparloom.ops import Op
+from sparloom.report import Truth
+from sparloom.space import ConfigSpace
+from sparloom.sparse import Role, WalkStatistics
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["EvaluationData"]
+
+VENDOR = "vendor"  # preset of rows of somebody else's kernels
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EvaluationData:
+    """Samples of one platform and operation, opened once for all methods and seeds.
+
+    Args:
+        role: whose matrices judge the methods; "test" only when nothing is chosen by the result.
+    """
+
+    platform: "Platform"
+    op: Op
+    samples: SampleSource
+    role: Role
+
+    @cached_property
+    def space(self) -> ConfigSpace:
+        return self.platform.space(self.op)
+
+    @cached_property
+    def labels(self) -> pd.DataFrame:
+        """One row per matrix and configuration, at the platform's width.
+
+        Raises:
+            ValueError: there are samples, but of other widths.
+        """
+        return samples_of(self.samples, self.platform, self.op).labels()
+
+    @cached_property
+    def inputs(self) -> MatrixInputs:
+        return self.samples.inputs()
+
+    @cached_property
+    def statistics(self) -> pd.DataFrame:
+        return self.samples.statistics()
+
+    @cached_property
+    def walks(self) -> Mapping[str, WalkStatistics]:
+        return self.samples.walks()
+
+    @cached_property
+    def roles(self) -> Mapping[str, Role]:
+        return self.samples.split()
+
+    def names(self, role: Role) -> list[str]:
+        """Labelled matrices with a role, sorted."""
+        labelled = set(self.labels["matrix"])
+        return sorted(name for name, given in self.roles.items() if given == role and name in labelled)
+
+    @cached_property
+    def views(self) -> Mapping[str, MatrixView]:
+        """What models see of each matrix; shared by all methods, so nothing is built twice."""
+        rows = self.statistics.to_dict(orient="index")
+        return {name: MatrixView.stored(self.inputs[name], rows[name], partial(self._walks, name))
+                for name in self.roles if name in rows}
+
+    @cached_property
+    def truth(self) -> Truth:
+        """Seconds of all configurations on the matrices of the role that have them all."""
+        keys = {config.key for config in self.space}
+        rows = self.labels[self.labels["matrix"].isin(self.names(self.role)) & self.labels["config"].isin(keys)]
+        counts = rows.groupby("matrix").size()
+        whole = sorted(counts.index[counts == len(keys)])
+        if not whole:
+            raise ValueError(f"no {self.role} matrix has seconds for all {len(keys)} configurations of "
+                             f"{self.space.name}, so there is no optimum: collect with task.configs=all")
+        if len(whole) < len(counts):
+            logger.warning("%d of %d %s matrices lack configurations and are left out", len(counts) - len(whole),
+                           len(counts), self.role)
+        return Truth.of(rows, self.space, {name: self.inputs[name].shape for name in whole})
+
+    @cached_property
+    def vendor(self) -> np.ndarray | None:
+        """Least seconds of the vendor's algorithms on each matrix of the truth; None where one has none."""
+        if self.platform.kind != "device":
+            return None
+        try:
+            table = self.samples.table(self.platform.name, VENDOR, self.op.name)
+        except MissingArtifact:
+            return None
+        width = getattr(self.platform, "width", None)
+        labels = (table if width is None else table.filter(width=width)).labels()
+        labels = labels[labels["config"].str.startswith(f"{VENDOR}=")]
+        least = labels.groupby("matrix")["seconds"].min().reindex(list(self.truth.matrices))
+        if least.isna().any():
+            logger.warning("%d of %d matrices lack seconds of the vendor, which is left out", least.isna().sum(),
+                           len(least))
+            return None
+        return least.to_numpy(np.float64)
+
+    def refuse_other_widths(self) -> None:
+        """Fail now if there are labels, but of other widths, rather than after training what an evaluation needs.
+
+        Raises:
+            ValueError: names the widths that there are.
+        """
+        with suppress(MissingArtifact):  # which is told when its turn comes
+            _ = self.labels
+
+    def draw(self, selection: Selection, seed: int) -> pd.DataFrame:
+        """Choose the labels that every method may learn from, among training matrices."""
+        names = self.names("train")
+        return draw_labels(selection, self.labels, statistics=self.statistics, candidates=names, seed=seed)
+
+    def items(self, labels: pd.DataFrame) -> list[MatrixSamples]:
+        """Join labels with featurizer inputs."""
+        return matrix_samples(labels, self.inputs, self.space)
+
+    def score(self, model: CostModel) -> np.ndarray:
+        """Score every configuration on every matrix of the truth, (matrices, configs)."""
+        configs = self.truth.configs
+        return np.stack([model.score(self.views[name], configs) for name in self.truth.matrices])
+
+    def about(self, names: Sequence[str]) -> pd.DataFrame:
+        """Family and size by matrix."""
+        families = self.samples.families()
+        frame = self.statistics.loc[list(names), ["rows", "cols", "nnz"]]
+        return frame.assign(family=[families[name] for name in frame.index])
+
+    def _walks(self, name: str) -> WalkStatistics:
+        return self.walks[name]

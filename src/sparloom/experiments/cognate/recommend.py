@@ -1,0 +1,254 @@
+"""Recommend GEMM kernels for a shape, by the performance model that experiment=fit_trees saved.
+
+Recommend configurations for a user's own matrix, or for a shape of GEMM.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from rich.table import Table
+
+from sparloom import log
+from sparloom.data import SampleSource
+from sparloom.experiments.cognate.recommender import TOP_K, Adviser, Recommender
+from sparloom.experiments.harness import INTERVAL, TreeModels, best_in, measure_missing
+from sparloom.files import write_json
+from sparloom.measure import TimingProtocol
+from sparloom.models.performance import GEMM_FEATURES, gemm_problems, load_interval, load_performance
+from sparloom.ops import GEMM, GemmShape, Op
+from sparloom.space import Config, GridSpace
+from sparloom.sparse import SparseMatrix
+from sparloom.tuning import Evolution, best
+
+if TYPE_CHECKING:
+    from sparloom.platforms import CpuKernels, Platform
+
+__all__ = ["Recommend", "RecommendShape"]
+
+GIGA = 1e9
+LARGEST_EXTENT = 2**31 - 1  # kernels count in int32
+
+
+@dataclass(frozen=True)
+class RecommendShape:
+    """Rank all kernels for one shape; nothing is trained.
+
+    The model is the full one where experiment=fit_trees ran here, else the distilled one of the data store, which comes
+    without intervals.
+
+    Args:
+        evolution: for a space that is too large to be scored whole.
+        verify: measure nothing, the first five and the default ("top"), or all kernels ("all").
+        threads: of the prediction.
+    """
+
+    op: GEMM
+    platform: "CpuKernels"
+    samples: SampleSource
+    models: TreeModels
+    evolution: Evolution
+    verify: Literal["none", "top", "all"]
+    timing: TimingProtocol
+    threads: int
+
+    def run(self, shape: Sequence[int], out: Path) -> Mapping[str, float]:
+        """Print the first five with the rates that are predicted and the interval in which they are expected."""
+        asked, space = read_shape(shape), self.platform.space(self.op)
+        folder = self.models.find(self.platform, self.op, self.samples)
+        model = load_performance(best_in(folder), spec=GEMM_FEATURES, space=space.digest(), threads=self.threads)
+        problem = gemm_problems([asked])
+        if model.falls_back(problem)[0]:
+            log.console.print(f"{asked.m} x {asked.n} x {asked.k}: kernels are tiled for products of matrices, so no "
+                              f"model is asked, take {space.default()}")
+            write_json(out / "recommendation.json", {"shape": list(shape), "fallback": space.default().key})
+            return {"fallback": 1}
+        began = time.perf_counter()
+        ranked = best(lambda configs: model.over(configs).score(problem)[0], space, TOP_K, evolution=self.evolution)
+        seconds = time.perf_counter() - began
+        chosen = [entry.config for entry in ranked]
+        predicted, coverage = {"gflops": model.predict(problem, chosen)[0]}, None
+        if (folder / INTERVAL).exists():
+            interval = load_interval(folder / INTERVAL, spec=GEMM_FEATURES, threads=self.threads)
+            coverage = interval.coverage
+            predicted |= zip(("low", "high"), (bound[0] for bound in interval.predict(problem, chosen)), strict=True)
+        times = self._verified(asked, chosen, space)
+        log.console.print(_shape_table(chosen, predicted, times, asked, coverage=coverage), soft_wrap=False)
+        write_json(out / "recommendation.json", {
+            "shape": list(shape), "platform": self.platform.name, "preset": self.platform.preset,
+            "configurations": [{"config": config.key, "seconds": times.get(config)}
+                               | {name: float(values[place]) for name, values in predicted.items()}
+                               for place, config in enumerate(chosen)]})
+        told = {"fallback": 0, "gflops": float(predicted["gflops"][0]), "seconds": seconds}
+        return told | _shape_regrets(chosen, times, asked)
+
+    def _verified(self, shape: GemmShape, chosen: Sequence[Config], space: GridSpace) -> dict[Config, float]:
+        """Least seconds of what is to be verified; the default is always among it."""
+        if self.verify not in ("none", "top", "all"):
+            raise ValueError(f"verify={self.verify!r} is not one of none, top, all")
+        if self.verify == "none":
+            return {}
+        asked = list(space) if self.verify == "all" else list(dict.fromkeys([*chosen, space.default()]))
+        operands = self.op.operands(shape, seed=self.timing.seed)
+        times: dict[Config, float] = {}
+        for config, _, measurement in self.platform.measure_many(self.op, operands, asked, self.timing):
+            if measurement.failure is None:
+                times[config] = min(measurement.best, times.get(config, np.inf))
+        return times
+
+
+def read_shape(shape: object) -> GemmShape:
+    if isinstance(shape, str | Mapping) or not isinstance(shape, Sequence) or len(shape) != 3:
+        raise ValueError(f"shape={shape} is not [m,n,k]: rows and columns of the result, length of the sums")
+    for name, extent in zip("mnk", shape, strict=True):
+        whole = isinstance(extent, int | float) and not isinstance(extent, bool) and extent % 1 == 0
+        if not whole or not 1 <= extent <= LARGEST_EXTENT:
+            raise ValueError(f"shape={list(shape)}: {name} is {extent!r}, give an integer from 1 to {LARGEST_EXTENT}")
+    return GemmShape(*(int(extent) for extent in shape))
+
+
+def _shape_table(
+    chosen: Sequence[Config], predicted: Mapping[str, np.ndarray], times: Mapping[Config, float], shape: GemmShape,
+    *, coverage: float | None,
+) -> Table:
+    columns = {"GFLOP/s": [f"{rate:.1f}" for rate in predicted["gflops"]]}
+    if coverage is not None:
+        columns[f"{coverage:.0%} interval"] = [f"{low:.1f}–{high:.1f}"
+                               for low, high in zip(predicted["low"], predicted["high"], strict=True)]
+    if times:
+        columns["measured"] = [f"{shape.flops / times[config] / GIGA:.1f}" if config in times else "failed"
+                               for config in chosen]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("rank", *chosen[0].names, *columns):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for place, config in enumerate(chosen):
+        values = (str(value) for _, value in config.values)
+        table.add_row(str(place + 1), *values, *(column[place] for column in columns.values()))
+    return table
+
+
+def _shape_regrets(chosen: Sequence[Config], times: Mapping[Config, float], shape: GemmShape) -> dict[str, float]:
+    """Rate of the first choice, and its time over the least of what was verified."""
+    if chosen[0] not in times:
+        return {}
+    first = times[chosen[0]]
+    return {"measured_gflops": shape.flops / first / GIGA, "regret": first / min(times.values())}
+
+
+@dataclass(frozen=True)
+class Recommend:
+    """Rank all configurations of a platform for one matrix.
+
+    Args:
+        matrix: path of a matrix file.
+        shape: m, n and k of a GEMM, in place of a matrix.
+        dense: answers for a shape.
+        adviser: ranks configurations of this platform and operation.
+        verify: measure or simulate nothing, the first five and the default ("top"), or the whole space ("all").
+    """
+
+    matrix: str | None
+    shape: Sequence[int] | None
+    dense: RecommendShape
+    op: Op
+    platform: "Platform"
+    adviser: Adviser
+    verify: Literal["none", "top", "all"]
+    timing: TimingProtocol
+    width: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Print the first five, the lead of the first and the familiarity of the matrix; draw the tiling."""
+        if self.verify not in ("none", "top", "all"):
+            raise ValueError(f"verify={self.verify!r} is not one of none, top, all")
+        if self.shape is not None and self.matrix is not None:
+            raise ValueError(f"matrix={self.matrix} and shape={self.shape}: give one of them")
+        if self.shape is not None:
+            return self.dense.run(self.shape, out)
+        recommender = Recommender(self.op, self.platform, self.adviser)
+        ranking = recommender.rank(self.matrix)
+        began = time.perf_counter()
+        recommender.draw(ranking, out / "spy")
+        drawing = time.perf_counter() - began
+        chosen, behind, familiar = ranking.programs[:TOP_K], ranking.behind[:TOP_K].tolist(), ranking.familiarity
+        metrics = {"lead": behind[1] if len(behind) > 1 else 0.0, "familiarity_percentile": familiar.percentile,
+                   "rows": ranking.view.shape[0], "cols": ranking.view.shape[1], "nnz": ranking.view.nnz,
+                   "seconds": ranking.read_seconds + ranking.rank_seconds + drawing}
+        default = recommender.space.default()
+        times = self._verified(ranking.matrix, chosen, list(recommender.space))
+        log.console.print(_table(chosen, behind, times, default), soft_wrap=False)
+        log.console.print(f"lead of the first: {metrics['lead']:.2f} standard deviations of all scores")
+        log.console.print(f"familiarity: nearest training matrix {familiar.nearest}, farther than "
+                          f"{familiar.percentile:.0f} % of the training matrices are from each other")
+        metrics |= _regrets(chosen, times, default, whole=self.verify == "all")
+        write_json(out / "recommendation.json", {
+            "matrix": str(self.matrix), "op": self.op.name, "platform": self.platform.name,
+            "preset": self.platform.preset, "adviser": self.adviser.origin, "nearest": familiar.nearest,
+            "configurations": [{"config": config.key, "behind": gap, "seconds": times.get(config)}
+                               for config, gap in zip(chosen, behind, strict=True)]})
+        return metrics
+
+    def _verified(
+        self, matrix: SparseMatrix, chosen: Sequence[Config], configs: Sequence[Config]
+    ) -> dict[Config, float]:
+        """Seconds of what is to be verified; the default is always among it."""
+        if self.verify == "none":
+            return {}
+        default = self.platform.baseline(self.op, matrix.pattern)
+        asked = list(configs) if self.verify == "all" else list(dict.fromkeys([*chosen, default]))
+        width = getattr(self.platform, "width", self.width)  # target.width alone may have been given
+        operands = self.op.operands(matrix, width, self.timing.seed)
+        rounds = [asked] * self.timing.rounds
+        seconds: dict[Config, list[float]] = {}
+        for config, _, measurement in measure_missing(self.platform, self.op, operands, missing=rounds,
+                                                      timing=self.timing):
+            if measurement.failure is None:
+                seconds.setdefault(config, []).append(measurement.best)
+        return {config: float(np.median(values)) for config, values in seconds.items()}
+
+
+def _table(chosen: Sequence[Config], behind: Sequence[float], times: Mapping[Config, float], default: Config) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("rank", *default.names, "behind", *(("ms", "speedup") if times else ())):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for rank, (config, gap) in enumerate(zip(chosen, behind, strict=True), start=1):
+        table.add_row(str(rank), *_cells(config), f"{gap:.2f}", *_timed(config, times, default))
+    if times:
+        table.add_row("default", *_cells(default), "", *_timed(default, times, default))
+    return table
+
+
+def _cells(config: Config) -> list[str]:
+    return [str(value) for _, value in config.values]
+
+
+def _timed(config: Config, times: Mapping[Config, float], default: Config) -> tuple[str, ...]:
+    if not times:
+        return ()
+    if config not in times:
+        return ("failed", "")
+    speedup = f"{times[default] / times[config]:.2f}" if default in times else ""
+    return (f"{times[config] * 1e3:.4g}", speedup)
+
+
+def _regrets(
+    chosen: Sequence[Config], times: Mapping[Config, float], default: Config, *, whole: bool
+) -> dict[str, float]:
+    """Time of the first choice over the best of what was verified, printed and returned."""
+    if chosen[0] not in times:
+        return {}
+    first = times[chosen[0]]
+    name, best = ("regret", min(times.values())) if whole else (
+        "regret_top5", min(times[config] for config in chosen if config in times))
+    found = {name: first / best}
+    if whole:
+        found["regret_top5"] = first / min(times[config] for config in chosen if config in times)
+    if default in times:
+        found["speedup"] = times[default] / first
+    for key in ("regret_top5", "regret"):
+        if key in found:
+            log.console.print(f"{key} {found[key]:.4f}")
+    return found

@@ -1,0 +1,289 @@
+"""What recommendations come from: a model that ranks the configurations of a platform for any matrix.
+
+Rank all configurations of a platform for a matrix file.
+
+Advice of a network that was fine-tuned before.
+
+Advice of a model that learns from stored labels of the platform when it is first asked.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pandas as pd
+
+from sparloom.data import SampleSource
+from sparloom.errors import Unsupported
+from sparloom.experiments.cognate.evaluation_data import EvaluationData
+from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit
+from sparloom.experiments.harness import Checkpoints
+from sparloom.models import CognateModel, CostModel, Familiarity, MatrixView, Network, how_familiar, load_checkpoint
+from sparloom.ops import Op
+from sparloom.report import draw_spy
+from sparloom.space import Config, ConfigSpace
+from sparloom.sparse import (
+    MATRIX_ENDINGS,
+    STATISTICS,
+    SparseMatrix,
+    locality_order,
+    read_matrix,
+    reorder,
+    signed_logarithm,
+)
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["TOP_K", "Adviser", "FineTuned", "Fitted", "Ranking", "Recommendation", "Recommender"]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What an adviser says of one matrix.
+
+    Args:
+        scores: (configs,), low = fast, no unit.
+        familiarity: how near the matrix lies to those the adviser has learned from.
+    """
+
+    scores: np.ndarray
+    familiarity: Familiarity
+
+
+class Adviser(Protocol):
+    """A model on its platform, made ready when it is first asked."""
+
+    @property
+    def origin(self) -> str:
+        """Name what the model is, for records of its advice."""
+
+    @property
+    def learned_from(self) -> frozenset[str]:
+        """Names of the matrices that it has learned from."""
+
+    def prepare(self) -> None:
+        """Make the model ready now.
+
+        Raises:
+            MissingArtifact: names the experiment that makes what it needs.
+        """
+
+    def advise(self, view: MatrixView, configs: Sequence[Config]) -> Recommendation: ...
+
+
+TOP_K = 5
+LARGEST_SPACE = 4096  # configurations that are scored one by one
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The programs of a platform for one matrix, best first.
+
+    Args:
+        matrix: as it was read.
+        view: what the adviser saw of it; its name is that of the file.
+        programs: one configuration of each program that is different on this matrix.
+        behind: (programs,) distance of each score from the first, in standard deviations of the scores of all
+            configurations.
+        familiarity: how near the matrix lies to those the adviser has learned from.
+        read_seconds, rank_seconds: wall time of reading the file, and of everything after it.
+    """
+
+    matrix: SparseMatrix
+    view: MatrixView
+    programs: tuple[Config, ...]
+    behind: np.ndarray
+    familiarity: Familiarity
+    read_seconds: float
+    rank_seconds: float
+
+
+@dataclass(frozen=True)
+class Recommender:
+    """Rankings of a platform's configurations; the adviser is made ready when the first matrix has been read.
+
+    Args:
+        adviser: of this platform and operation.
+    """
+
+    op: Op
+    platform: "Platform"
+    adviser: Adviser
+
+    @cached_property
+    def space(self) -> ConfigSpace:
+        """All configurations.
+
+        Raises:
+            Unsupported: there are too many to score each.
+        """
+        space = self.platform.space(self.op)
+        if len(space) > LARGEST_SPACE:
+            raise Unsupported(f"platform {self.platform.name} has {len(space)} configurations and no fine-tuned model: "
+                              "choose a target such as platform@target=spade")
+        return space
+
+    def rank(self, file: Path | str | None) -> Ranking:
+        """Read a matrix, look at it, score all configurations, drop equal programs.
+
+        Raises:
+            Unsupported: the space is too large.
+            ValueError: no file is given, it holds no matrix or no nonzeros, or the adviser knows but one matrix.
+            MissingArtifact: the adviser lacks what it is made of.
+        """
+        space = self.space
+        began = time.perf_counter()
+        matrix = _read(file)
+        read_seconds = time.perf_counter() - began
+        self.adviser.prepare()
+        began = time.perf_counter()
+        view = MatrixView.of(matrix.pattern, Path(str(file)).name)
+        bound = space.bind(view.shape)
+        configs = list(bound)
+        advice = self.adviser.advise(view, configs)
+        programs = [bound.canonical(config) for config in configs]
+        places = _distinct(np.argsort(advice.scores, kind="stable"), programs)
+        behind = (advice.scores[places] - advice.scores[places[0]]) / (advice.scores.std() or 1.0)
+        return Ranking(matrix, view, tuple(programs[place] for place in places), behind, advice.familiarity,
+                       read_seconds, time.perf_counter() - began)
+
+    def draw(self, ranking: Ranking, stem: Path) -> None:
+        """Draw the tiles of the first choice, in the order of rows and columns that it asks for."""
+        pattern, config = ranking.matrix.pattern, ranking.programs[0]
+        shared = self.space.bind(pattern.shape).shared(config)
+        if "reorder" in config.names and config["reorder"]:
+            pattern = reorder(pattern, *locality_order(pattern))
+        draw_spy(pattern, stem, rows_step=shared.I, cols_step=shared.J, title=f"{ranking.view.input.name}\n{config}")
+
+
+def _read(file: Path | str | None) -> SparseMatrix:
+    if not file:
+        raise ValueError(f"no matrix given: add matrix=<path of a file that ends in {', '.join(MATRIX_ENDINGS)}>")
+    matrix = read_matrix(Path(file).expanduser())
+    if matrix.pattern.nnz == 0:
+        raise ValueError(f"{file} has no nonzeros, so every configuration is as good: choose another matrix")
+    return matrix
+
+
+def _distinct(order: np.ndarray, programs: Sequence[Config]) -> list[int]:
+    """Drop places whose configuration is the same program on this matrix as an earlier one."""
+    seen: dict[Config, int] = {}
+    for place in order.tolist():
+        seen.setdefault(programs[place], place)
+    return list(seen.values())
+
+
+@dataclass(frozen=True)
+class FineTuned:
+    """A network that was fine-tuned on the platform, from its checkpoint.
+
+    Args:
+        net: as it was fine-tuned.
+        samples: kind of samples the checkpoint is filed under.
+    """
+
+    op: Op
+    platform: "Platform"
+    net: Network
+    samples: SampleSource
+    checkpoints: Checkpoints
+
+    @property
+    def origin(self) -> str:
+        return self._checkpoint.name
+
+    @cached_property
+    def learned_from(self) -> frozenset[str]:
+        """Matrices of the target, and before those of the source."""
+        notes = load_checkpoint(self._checkpoint, kind="cognate").notes
+        return frozenset((*notes["matrices"], *notes["anchors"]))
+
+    def prepare(self) -> None:
+        _ = self._model
+
+    def advise(self, view: MatrixView, configs: Sequence[Config]) -> Recommendation:
+        embedding = self._model.embedding(view)
+        return Recommendation(self._model.score(view, configs, embedding=embedding), self._model.familiarity(embedding))
+
+    @cached_property
+    def _checkpoint(self) -> Path:
+        return self.checkpoints.find(
+            self.checkpoints.finetuned(self.platform, self.op, self.net), self.samples,
+            experiment=f"finetune_{self.platform.name}",
+            overrides=self.checkpoints.overrides(self.platform, self.op, "target"))
+
+    @cached_property
+    def _model(self) -> CognateModel:
+        return CognateModel.load(self._checkpoint, net=self.net, space=self.platform.space(self.op))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A model without a network, which learns in seconds and so is kept nowhere.
+
+    Args:
+        samples: hold the labels.
+        name: of the model, in records.
+        seed: of the drawn labels and of everything random in learning.
+    """
+
+    op: Op
+    platform: "Platform"
+    samples: SampleSource
+    learning: LearnerConfig
+    name: str
+    seed: int
+
+    @property
+    def origin(self) -> str:
+        labels, _ = self._learned
+        return f"{self.name}, {len(labels)} labels of {labels['matrix'].nunique()} matrices, seed {self.seed}"
+
+    @cached_property
+    def learned_from(self) -> frozenset[str]:
+        """Matrices of the target, and those of the source's network where it votes."""
+        known = self._beginning.notes.get("matrices", ()) if self._beginning else ()
+        return frozenset((*self._learned[0]["matrix"], *known))
+
+    def prepare(self) -> None:
+        _ = self._learned
+
+    def advise(self, view: MatrixView, configs: Sequence[Config]) -> Recommendation:
+        """Score configurations; familiarity compares statistics, as signed logarithms scaled to unit variance."""
+        _, model = self._learned
+        return Recommendation(model.score(view, configs), how_familiar(self._place(view.statistics), self._anchors))
+
+    @cached_property
+    def _study(self) -> EvaluationData:
+        return EvaluationData(self.platform, self.op, self.samples, "validation")
+
+    @cached_property
+    def _beginning(self) -> TransferInit | None:
+        self._study.refuse_other_widths()
+        return self.learning.begin(self._study)
+
+    @cached_property
+    def _learned(self) -> tuple[pd.DataFrame, CostModel]:
+        learner = self.learning.learner(self._study, self._beginning)
+        return self.learning.learn(self._study, learner, self.seed)
+
+    @cached_property
+    def _scale(self) -> tuple[np.ndarray, np.ndarray]:
+        names = sorted(set(self._learned[0]["matrix"]))
+        values = signed_logarithm(self._study.statistics.loc[names, list(STATISTICS)].to_numpy(np.float64))
+        spread = values.std(axis=0)
+        return values.mean(axis=0), np.where(spread > 0, spread, 1)
+
+    @cached_property
+    def _anchors(self) -> Mapping[str, np.ndarray]:
+        rows = self._study.statistics.to_dict(orient="index")
+        return {name: self._place(rows[name]) for name in sorted(set(self._learned[0]["matrix"]))}
+
+    def _place(self, statistics: Mapping[str, float]) -> np.ndarray:
+        mean, spread = self._scale
+        return (signed_logarithm(np.array([statistics[name] for name in STATISTICS])) - mean) / spread

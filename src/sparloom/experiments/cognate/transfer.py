@@ -1,0 +1,185 @@
+"""What learning on a target begins with: the latent encoder of the target and a network pre-trained on the source.
+
+How a model without a network learns on a target: who votes, which labels are drawn.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from sparloom.data import SampleSource, Selection, Uncertainty, draw_more, ensure_data
+from sparloom.experiments.cognate.evaluation_data import EvaluationData
+from sparloom.experiments.harness import Checkpoints
+from sparloom.files import sha256, write_json
+from sparloom.models import (
+    Checkpoint,
+    CognateModel,
+    CostModel,
+    Ensemble,
+    FrozenEncoder,
+    Learner,
+    Network,
+    fill,
+    load_checkpoint,
+    load_encoder,
+)
+from sparloom.space import ConfigSpace
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["LearnerConfig", "TransferInit", "begin"]
+
+
+@dataclass(frozen=True)
+class TransferInit:
+    """The target's encoder, and the pre-trained network with its notes; their files."""
+
+    encoder: FrozenEncoder
+    latent: Path
+    source: Path
+    notes: Mapping[str, Any]
+
+    def write(self, out: Path, checkpoints: Checkpoints, samples: SampleSource) -> None:
+        """Write hashes of both files to made_from.json; null for one that would have come first, had it been there."""
+        paths = (self.latent, self.source)
+        first = [checkpoints.path(path.stem, samples) for path in paths]
+        absent = {str(path): None for path in first if not path.exists()}
+        write_json(out / "made_from.json", absent | {str(path): sha256(path) for path in paths})
+
+    def zero_shot(self, net: Network, space: ConfigSpace) -> CognateModel:
+        """The pre-trained network with the target's encoder, as it is.
+
+        Args:
+            net: made as the pre-trained one was; a copy is filled.
+            space: of the target.
+        """
+        net = copy.deepcopy(net)
+        fill(net, load_checkpoint(self.source, kind="cognate"), self.source)
+        net.use_encoder(self.encoder)
+        return CognateModel(net, space)
+
+
+def begin(
+    study: EvaluationData, *, source: "Platform", net: Network, checkpoints: Checkpoints, pretrained: str | None
+) -> TransferInit:
+    """Find the encoder and the pre-trained network for the platform of a study.
+
+    Args:
+        net: made as the pre-trained one was.
+        pretrained: path of the pre-trained network, made from whatever samples; None: the one of the study's samples.
+
+    Raises:
+        MissingArtifact: names the experiment that makes what is missing.
+        ValueError: the network has learned from a matrix that judges.
+    """
+    given = None if pretrained is None else _existing(Path(pretrained), source, checkpoints)
+    latent = checkpoints.find(checkpoints.latent(study.platform, study.op), study.samples,
+                              experiment=f"autoencode_{study.platform.name}",
+                              overrides=checkpoints.overrides(study.platform, study.op, "target"))
+    trained = given or checkpoints.find(checkpoints.source(source, study.op, net), study.samples,
+                                        experiment=f"pretrain_{source.name}",
+                                        overrides=checkpoints.overrides(source, study.op, "source"))
+    space = source.space(study.op)
+    stored = load_checkpoint(trained, kind="cognate", op=study.op.name, platform=space.name, space=space.digest())
+    _refuse_seen(trained, stored, study)
+    return TransferInit(load_encoder(latent, study.space), latent, trained, stored.notes)
+
+
+def _existing(path: Path, source: "Platform", checkpoints: Checkpoints) -> Path:
+    if not path.is_file():
+        ensure_data(Path(checkpoints.data))
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist: task.pretrained is the path of a checkpoint of "
+                                f"experiment=pretrain_{source.name}; null takes the one of these samples")
+    return path
+
+
+def _refuse_seen(source: Path, stored: Checkpoint, study: EvaluationData) -> None:
+    """Refuse a pre-trained network that has learned from a matrix that judges, or from another version of one.
+
+    Raises:
+        ValueError: names the first of them.
+    """
+    families = study.samples.families()
+
+    def marks(name: str) -> set[str]:
+        """What versions of one input share: the family, or the pattern under another name."""
+        patterns = {study.inputs[name].digest} if name in study.inputs else set()
+        return {families.get(name, name)} | patterns
+
+    judging = {mark for name in study.truth.matrices for mark in marks(name)}
+    seen = [name for name in stored.notes.get("matrices", ()) if judging & marks(name)]
+    if seen:
+        raise ValueError(f"{source} was trained on {len(seen)} of the matrices that judge, or on versions of them "
+                         f"({', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}): train it on others "
+                         f"(experiment=pretrain_{stored.platform}), or choose another task.eval_role")
+
+
+REFERENCE = 25  # labels for which source_votes is meant
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """What learns, from which labels, and who else votes.
+
+    Args:
+        model: what learns.
+        source: platform of the network that votes with the model, as it was pre-trained there.
+        net: made as that network was.
+        source_votes: votes of that network, times 25 / labels: it counts while there is little else to go by; 0: it is
+            not asked.
+    """
+
+    selection: Selection
+    model: Learner
+    source: "Platform"
+    net: Network
+    checkpoints: Checkpoints
+    source_votes: float
+
+    def begin(self, study: EvaluationData) -> TransferInit | None:
+        """Find the network that votes.
+
+        Raises:
+            MissingArtifact: names the experiment that trains it.
+            ValueError: the model has no members to vote with.
+        """
+        if not self.source_votes:
+            return None
+        if not isinstance(self.model, Ensemble):
+            raise ValueError("task.source_votes lets the source vote with the members of a model, and this model "
+                             "has none: take model=ensemble, or task.source_votes=0")
+        return begin(study, source=self.source, net=self.net, checkpoints=self.checkpoints, pretrained=None)
+
+    def learner(self, study: EvaluationData, beginning: TransferInit | None) -> Learner:
+        """The model, joined by the network that votes."""
+        if beginning is None:
+            return self.model
+        budget = self.selection.matrices * self.selection.configs_per_matrix
+        return self.model.joined_by(beginning.zero_shot(self.net, study.space), self.source_votes * REFERENCE / budget)
+
+    def learn(self, study: EvaluationData, learner: Learner, seed: int) -> tuple[pd.DataFrame, CostModel]:
+        """Draw labels, in rounds if the selection asks the model, and learn from all of them."""
+        learner = learner.seeded(seed)
+        if not isinstance(self.selection, Uncertainty):
+            labels = study.draw(self.selection, seed)
+            return labels, learner.fit(labels, space=study.space, views=study.views)
+        if not isinstance(learner, Ensemble):
+            raise ValueError("selection=uncertainty asks where members of a model disagree, and this model has none: "
+                             "take model=ensemble, or selection=spread")
+        configs = list(study.space)
+        labels = study.draw(self.selection.begin(), seed)
+        model = learner.fit(labels, space=study.space, views=study.views)
+        for count in self.selection.quotas():
+            fresh = sorted(set(study.names("train")) - set(labels["matrix"]))
+            opinions = {name: model.opinions(study.views[name], configs) for name in fresh}
+            chosen = self.selection.doubtful(opinions, count)
+            keys = {name: [configs[place].key for place in places] for name, places in chosen.items()}
+            labels = pd.concat([labels, draw_more(study.labels, keys)], ignore_index=True)
+            model = learner.fit(labels, space=study.space, views=study.views)
+        return labels, model

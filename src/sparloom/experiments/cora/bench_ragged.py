@@ -1,0 +1,348 @@
+"""What is timed of ragged programs, one after the other.
+
+How fast ragged programs are beside the ways in which others handle sequences and matrices of several sizes.
+
+How fast ragged programs are on a GPU, beside PyTorch's ways to handle sequences of several lengths and cuBLAS.
+
+Nothing of this has run on a GPU; see docs/gpu_status.md.
+"""
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+
+from sparloom import log
+from sparloom.baselines import (
+    COMPARED,
+    DEVICE_PEERS,
+    PADDED_PEERS,
+    RAGGED_PEERS,
+    RISING,
+    PackedInputs,
+    attention_module,
+    encoder_layer,
+    micro_batch_peers,
+    module_peer_versions,
+)
+from sparloom.data import write_frame
+from sparloom.experiments.cora.modules import (
+    OWN_MODULES,
+    attention_kernels,
+    compile_seconds,
+    prelude_seconds,
+    prepare_peers,
+)
+from sparloom.experiments.cora.products import (
+    ProductSizes,
+    device_module,
+    triangular_methods,
+    triangular_on_device,
+    variable_methods,
+    variable_on_device,
+)
+from sparloom.experiments.harness import journal_folder, statistics_of, timed_cases
+from sparloom.files import write_json
+from sparloom.measure import Measurement, TimingProtocol
+from sparloom.platforms import CupyGpu, Gpu, interleaved, interleaved_on_device
+from sparloom.ragged import DATASETS, LengthCorpus
+from sparloom.report import INTERNAL_PEERS, draw_ragged, ragged_metrics, ragged_tables
+
+__all__ = ["BenchRagged", "BenchRaggedCuda", "RaggedCase", "method_rows", "planned_cases", "ragged_frame"]
+
+PREPARING = 6_000.0  # tokens that are timed in as long as it takes to prepare and compile the peers of a batch
+
+
+class PricedCase(Protocol):
+    """What has a name in journals and an expected cost, in any unit."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def cost(self) -> float: ...
+
+
+Case = TypeVar("Case", bound=PricedCase)
+
+
+@dataclass(frozen=True)
+class RaggedCase:
+    """One comparison.
+
+    Args:
+        part: "encoder", "mha", "causal", "vgemm", "trmm" or "compile".
+        data: data set of the sequence lengths, or "".
+        size: sequences, products, or rows of a matrix.
+        number: which batch.
+    """
+
+    part: str
+    data: str
+    size: int
+    number: int = 0
+
+    @property
+    def key(self) -> str:
+        """Names the case in journals."""
+        return f"{self.part} {self.data} {self.size} {self.number}"
+
+    @property
+    def cost(self) -> float:
+        """Expected cost in tokens; products of matrices have neither tokens nor much to prepare."""
+        return PREPARING + self.size * DATASETS[self.data].statistics.mean if self.data else PREPARING / 10
+
+
+def planned_cases(
+    parts: Sequence[str], known: Mapping[str, tuple[Sequence[str], Sequence[int], int]],
+) -> Iterator[RaggedCase]:
+    """List cases, part after part.
+
+    Args:
+        known: part -> names of data sets, sizes, and how many batches of each.
+
+    Raises:
+        ValueError: there is no such part.
+    """
+    for part in parts:
+        if part not in known:
+            raise ValueError(f"part {part!r} of bench_ragged: there are {', '.join(known)}")
+        names, sizes, count = known[part]
+        yield from (RaggedCase(part, name, size, number) for name in names for size in sizes for number in range(count))
+
+
+def ragged_frame(
+    rows_of: Callable[[Case], Sequence[Mapping[str, Any]]], planned: Iterable[Case], folder: Path, out: Path, *,
+    threads: int,
+) -> pd.DataFrame:
+    """Do cases as `timed_cases` and write their rows to per_case.parquet.
+
+    Args:
+        folder: of what is under way; the caller removes it when its run is complete.
+        out: of the results.
+    """
+    cases = {case.key: case for case in planned}
+    frame = timed_cases(rows_of, cases, folder / "cases.jsonl", threads=threads,
+                        weights={key: case.cost for key, case in cases.items()})
+    write_frame(out / "per_case.parquet", frame)
+    return frame
+
+
+def method_rows(about: Mapping[str, Any], measured: Mapping[str, Measurement]) -> list[dict[str, Any]]:
+    """Make a row for each method of a case."""
+    return [{**about, "method": method, **statistics_of(taken)} for method, taken in measured.items()]
+
+
+BLAS_SPINS = 0.15  # seconds that idle threads of SciPy's OpenBLAS keep a processor busy, and a little more
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BenchRagged:
+    """Time an encoder layer, its attention, masked attention, vgemm and trmm, each beside its peers, and the compiler.
+
+    Every method has its inputs in the layout that it likes best, made before; results are compared with PyTorch's,
+    sequence after sequence. Peers of which there are many forms (the padded batch; sizes of micro-batches) take part
+    with the one that is fastest in a run or two; of the others those that are not far behind. All of these run in turn.
+    Nobody is left out for being far behind a peer that calls what PyTorch does not document (`INTERNAL_PEERS`).
+
+    A run that is killed goes on at the case where it was, as long as commit and settings are the same; parts may be
+    timed one after the other.
+
+    Args:
+        lengths: of sequences.
+        parts: that are compared.
+        batches: sequences in one.
+        count: batches of a data set; the paper takes 10.
+        products: batch sizes of vgemm.
+        triangles: rows of the matrices of trmm.
+        causal: data sets for masked attention.
+        layers: of a model that shares one prelude.
+        product_timing: of vgemm and trmm, whose calls are short.
+        schedule: of own modules: None for the default, "auto" for one that is searched before.
+        journals: folder of what is under way; emptied when it is complete.
+        seed: of weights, tokens and matrices, and of the bootstrap.
+    """
+
+    lengths: LengthCorpus
+    parts: Sequence[str]
+    batches: Sequence[int]
+    count: int
+    products: Sequence[int]
+    triangles: Sequence[int]
+    causal: Sequence[str]
+    layers: int
+    schedule: Literal["auto"] | None
+    timing: TimingProtocol
+    product_timing: TimingProtocol
+    threads: int
+    journals: str
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_case.parquet, peers.json and figures; returns ratios of seconds with bounds."""
+        frame = ragged_frame(self._case, self._planned(), self._folder, out, threads=self.threads)
+        write_json(out / "peers.json", module_peer_versions())
+        metrics = ragged_metrics(frame, layers=self.layers, seed=self.seed)
+        for table in ragged_tables(frame, metrics):
+            log.console.print(table)
+        draw_ragged(frame, out)
+        shutil.rmtree(self._folder)
+        return metrics
+
+    def _planned(self) -> Iterator[RaggedCase]:
+        return planned_cases(self.parts, {
+            **dict.fromkeys(("encoder", "mha"), (self.lengths.names, self.batches, self.count)),
+            "causal": (self.causal, self.batches, self.count), "vgemm": ([""], self.products, 1),
+            "trmm": ([""], self.triangles, 1), "compile": ([""], [0], 1)})
+
+    def _case(self, case: RaggedCase) -> list[Row]:
+        """Time one case: a row for each method."""
+        torch.set_num_threads(self.threads)
+        about: Row = {"part": case.part, "data": case.data, "size": case.size, "number": case.number}
+        if case.part == "vgemm":
+            sizes = ProductSizes.drawn(case.size, seed=self.seed)
+            about |= {"flops": sizes.flops}
+            return self._products(about, variable_methods(sizes, threads=self.threads, seed=self.seed))
+        if case.part == "trmm":
+            about |= {"flops": case.size**3}
+            return self._products(about, triangular_methods(case.size, threads=self.threads, seed=self.seed))
+        if case.part == "compile":
+            return [about | {"method": name, "median": float(np.median(seconds)), "seconds": seconds}
+                    for name, seconds in compile_seconds(self.timing.repetitions).items()]
+        lengths = self.lengths.load(case.data)
+        batch = lengths.batches(case.size, count=case.number + 1)[case.number]
+        about |= {"real": lengths.real, "tokens": int(batch.sum()), "longest": int(batch.max())}
+        if case.part == "causal":
+            return method_rows(about, self._timed(attention_kernels(batch, threads=self.threads, seed=self.seed)))
+        return self._modules(case.part, batch, about)
+
+    def _modules(self, part: str, batch: np.ndarray, about: Row) -> list[Row]:
+        module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
+        inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
+        found = prepare_peers(inputs, self._groups(len(batch)), always=COMPARED, rising=RISING, apart=INTERNAL_PEERS)
+        own = OWN_MODULES[part](inputs, self.schedule)
+        found.check("sparloom", own)
+        calls: dict[str, Callable[[], object]] = {"sparloom": own.run, **found.calls()}
+        rows = method_rows(about, self._timed(calls))
+        torch.compiler.reset()
+        rows += [about | {"method": name, "probe": seconds} for name, seconds in found.left_out.items()]
+        if part == "encoder":
+            seconds = prelude_seconds(batch, repetitions=self.timing.repetitions)
+            rows.append(about | {"method": "prelude", "median": float(np.median(seconds)), "seconds": seconds})
+        return rows
+
+    def _groups(self, sequences: int) -> Mapping[str, Mapping[str, Callable[[PackedInputs], Any]]]:
+        """Peers by what they are called in the end: the fastest of each group takes part."""
+        return {"padded": PADDED_PEERS, "micro_batches": micro_batch_peers(sequences),
+                **{name: {name: prepare} for name, prepare in RAGGED_PEERS.items()}}
+
+    def _timed(self, calls: Mapping[str, Callable[[], object]]) -> dict[str, Measurement]:
+        with torch.inference_mode():
+            return interleaved(calls, self.timing, threads=self.threads)
+
+    def _products(self, about: Row, calls: Mapping[str, Callable[[], object]]) -> list[Row]:
+        return method_rows(about, interleaved(calls, self.product_timing, threads=self.threads, settle=BLAS_SPINS))
+
+    @cached_property
+    def _folder(self) -> Path:
+        """Where this run is under way: another commit or other settings begin anew."""
+        return journal_folder(self.journals, self.schedule, self.layers, self.timing, self.product_timing, self.threads,
+                              self.seed, lengths=self.lengths)
+
+
+@dataclass(frozen=True)
+class BenchRaggedCuda:
+    """Time an encoder layer, its attention, vgemm and trmm on a GPU, each beside its peers, by events of the device.
+
+    Peers are chosen and checked as by `BenchRagged`. All compute in float32 without TF32, but varlen attention, which
+    PyTorch has in bfloat16 only. A run that is killed goes on at the case where it was.
+
+    Args:
+        lengths: of sequences.
+        parts: "encoder", "mha", "vgemm", "trmm".
+        batches: sequences in one.
+        count: batches of a data set.
+        products: batch sizes of vgemm.
+        triangles: rows of the matrices of trmm.
+        device: of PyTorch's tensors.
+        journals: folder of what is under way; emptied when it is complete.
+        seed: of weights, tokens and matrices, and of the bootstrap.
+        gpu: where our kernels run; None: the current device of CuPy.
+    """
+
+    lengths: LengthCorpus
+    parts: Sequence[str]
+    batches: Sequence[int]
+    count: int
+    products: Sequence[int]
+    triangles: Sequence[int]
+    timing: TimingProtocol
+    device: str
+    journals: str
+    seed: int
+    gpu: Gpu | None = None
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_case.parquet, peers.json, device.json and figures; returns ratios of seconds with bounds.
+
+        Raises:
+            Unsupported: there is no GPU, or CuPy is missing; names the remedy.
+        """
+        gpu = self.gpu or CupyGpu.current()
+        planned = planned_cases(self.parts, {
+            **dict.fromkeys(("encoder", "mha"), (self.lengths.names, self.batches, self.count)),
+            "vgemm": ([""], self.products, 1), "trmm": ([""], self.triangles, 1)})
+        folder = journal_folder(self.journals, self.timing, self.device, dict(gpu.signature()), self.seed,
+                                lengths=self.lengths)
+        frame = ragged_frame(partial(self._case, gpu), planned, folder, out, threads=1)
+        write_json(out / "peers.json", module_peer_versions())
+        write_json(out / "device.json", dict(gpu.signature()))
+        metrics = ragged_metrics(frame, layers=1, seed=self.seed)
+        for table in ragged_tables(frame, metrics):
+            log.console.print(table)
+        draw_ragged(frame, out)
+        shutil.rmtree(folder)
+        return metrics
+
+    def _case(self, gpu: Gpu, case: RaggedCase) -> list[dict[str, Any]]:
+        """Time one case: a row for each method."""
+        about: dict[str, Any] = {"part": case.part, "data": case.data, "size": case.size, "number": case.number}
+        device = torch.device(self.device)
+        if case.part == "vgemm":
+            sizes = ProductSizes.drawn(case.size, seed=self.seed)
+            return self._timed(gpu, about | {"flops": sizes.flops},
+                               variable_on_device(sizes, gpu, device, seed=self.seed))
+        if case.part == "trmm":
+            return self._timed(gpu, about | {"flops": case.size**3},
+                               triangular_on_device(case.size, gpu, device, seed=self.seed))
+        lengths = self.lengths.load(case.data)
+        batch = lengths.batches(case.size, count=case.number + 1)[case.number]
+        about |= {"real": lengths.real, "tokens": int(batch.sum()), "longest": int(batch.max())}
+        return self._modules(gpu, case.part, batch, about)
+
+    def _modules(self, gpu: Gpu, part: str, batch: np.ndarray, about: dict[str, Any]) -> list[dict[str, Any]]:
+        device = torch.device(self.device)
+        module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
+        inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
+        groups = {"padded": PADDED_PEERS, "micro_batches": micro_batch_peers(len(batch)),
+                  **{name: {name: prepare} for name, prepare in DEVICE_PEERS.items()}}
+        found = prepare_peers(inputs.to(device), groups, always=COMPARED, rising=RISING,
+                              wait=torch.cuda.synchronize if device.type == "cuda" else lambda: None)
+        own = device_module(part, inputs, gpu, device)
+        found.check("sparloom", own)
+        rows = self._timed(gpu, about, {"sparloom": own.run, **found.calls()})
+        torch.compiler.reset()
+        return rows + [about | {"method": name, "probe": seconds} for name, seconds in found.left_out.items()]
+
+    def _timed(
+        self, gpu: Gpu, about: Mapping[str, Any], calls: Mapping[str, Callable[[], object]],
+    ) -> list[dict[str, Any]]:
+        with torch.inference_mode():
+            return method_rows(about, interleaved_on_device(calls, self.timing, gpu.repeat))

@@ -1,0 +1,227 @@
+"""What it takes to build auxiliary tables for a batch: shared by kernels, for each kernel, by sparse storage.
+
+Multi-head attention with changes of padding as operators of their own, and within others.
+
+Every kernel of the encoder layer, beside the operators of PyTorch that do the same on packed tokens.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch.nn.functional import layer_norm, linear, scaled_dot_product_attention
+
+from sparloom.baselines import PackedInputs, Peer, attention_module, encoder_layer
+from sparloom.baselines import reference as computed_by_torch
+from sparloom.experiments.cora.modules import Contenders, stored_tensors
+from sparloom.ragged import (
+    LENGTHS,
+    PADDED_ATTENTION,
+    PADDING_CHANGES,
+    PRELUDES,
+    AuxiliaryTables,
+    EncoderSchedule,
+    EncoderShape,
+    EncoderSizes,
+    Executable,
+    Prelude,
+    Structure,
+    TileSizes,
+    auxiliary_bytes,
+    kernel_preludes,
+    scheduled_attention,
+    scheduled_encoder_layer,
+    with_bulk_sequence,
+)
+
+__all__ = ["breakdown_arms", "pad_fusion_arms", "prelude_arms", "prelude_bytes"]
+
+Call = Callable[[], object]
+
+BULK = 64  # tokens, of the paper's padding sequence
+FUSION = ("fused_outer", "fused_inner")
+FORMULAS: Mapping[str, str] = MappingProxyType({  # arms with the paper's tables, by what PRELUDES calls them
+    "redundant": "redundant", "by_tensor": "by_tensor", "by_layout": "shared", "sparse_redundant": "sparse_redundant",
+    "sparse_by_tensor": "sparse_by_tensor"})
+
+
+def prelude_arms(lengths: np.ndarray) -> dict[str, Call]:
+    """Give what builds all tables of a layer anew; all layers of a model share them.
+
+    Returns:
+        "shared", our structure, and "unshared", one for each kernel: compiled code. The paper's tables, by vectorised
+        NumPy: "redundant", each kernel its own; "by_tensor", each tensor once (the paper's optimised prelude);
+        "by_layout", equal ones once; and by sparse storage "sparse_redundant" and "sparse_by_tensor", which have none
+        for loops.
+
+    Raises:
+        AssertionError: an arm builds other tables than it should.
+    """
+    arms: dict[str, Call] = {}
+    for arm, preludes in _preludes().items():
+        arms[arm] = partial(_structures, lengths, preludes)
+        _check(_structures(lengths, preludes), preludes, lengths)
+    for arm, tables in _tables(lengths).items():
+        arms[arm] = partial(_built, tables)
+        for table, arrays in zip(tables, _built(tables), strict=True):
+            if sum(array.size for array in arrays) != table.entries:
+                raise AssertionError(f"{arm}: the tables of {table.subject} have not {table.entries} entries")
+    return arms
+
+
+def prelude_bytes(batches: Sequence[np.ndarray]) -> dict[str, dict[str, float]]:
+    """Count what tables take: "storage" and "fusion" by arm, means over batches."""
+    found: dict[str, dict[str, float]] = {}
+
+    def add(arm: str, purpose: str, count: int) -> None:
+        taken = found.setdefault(arm, {"storage": 0.0, "fusion": 0.0})
+        taken[purpose] += count / len(batches)
+
+    own = _preludes()
+    for lengths in batches:
+        for arm, preludes in own.items():
+            for structure, prelude in zip(_structures(lengths, preludes), preludes, strict=True):
+                for made in prelude.kernels:
+                    purpose = "fusion" if made.table.label in FUSION else "storage"
+                    add(arm, purpose, np.asarray(structure.table(made.table)).nbytes)
+        for arm, tables in _tables(lengths).items():
+            add(arm, "storage", auxiliary_bytes(tables, "storage"))
+            add(arm, "fusion", auxiliary_bytes(tables, "fusion"))
+    return found
+
+
+def _preludes() -> dict[str, list[Prelude]]:
+    """Those of structures that an arm makes."""
+    program = scheduled_encoder_layer(EncoderShape(), EncoderSchedule())
+    return {"shared": [Executable(program).prelude], "unshared": list(kernel_preludes(program).values())}
+
+
+def _structures(lengths: np.ndarray, preludes: Sequence[Prelude]) -> list[Structure]:
+    found = []
+    for prelude in preludes:
+        found.append(Structure({LENGTHS: lengths}))
+        found[-1].prepare(prelude)
+    return found
+
+
+def _tables(lengths: np.ndarray) -> dict[str, list[AuxiliaryTables]]:
+    bulk = with_bulk_sequence(lengths, BULK)
+    return {arm: PRELUDES[name](bulk, EncoderSizes(), TileSizes()) for arm, name in FORMULAS.items()}
+
+
+def _built(tables: Sequence[AuxiliaryTables]) -> list[tuple[np.ndarray, ...]]:
+    return [table.build() for table in tables]
+
+
+def _check(structures: Sequence[Structure], preludes: Sequence[Prelude], lengths: np.ndarray) -> None:
+    """Offsets that end with the number of tokens are where sequences begin."""
+    starts = np.concatenate(([0], np.cumsum(lengths)))
+    for structure, prelude in zip(structures, preludes, strict=True):
+        for made in prelude.kernels:
+            entries = np.asarray(structure.table(made.table))
+            if made.table.label == "offsets" and entries[-1] == starts[-1] and not np.array_equal(entries, starts):
+                raise AssertionError("offsets of tokens are not the sums of the lengths before")
+
+
+def pad_fusion_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: int) -> dict[str, Call]:
+    """Bind multi-head attention on one batch.
+
+    Returns:
+        "separate_products", "inlined_products", "separate_loops" and "inlined_loops", as in `PADDED_ATTENTION`;
+        "changes", the changes of padding of "separate_products" alone; "sparloom", which pads nothing.
+
+    Raises:
+        AssertionError: an arm computes something else than PyTorch, sequence after sequence.
+
+    Source: CoRa §7.2, Figure 12.
+    """
+    torch.set_num_threads(threads)
+    inputs = PackedInputs.drawn(attention_module(seed=seed), [int(length) for length in lengths], seed=seed)
+    agreed, structure = Contenders(computed_by_torch(inputs)), Structure({LENGTHS: lengths})
+    programs = {"sparloom": scheduled_attention(EncoderShape(), EncoderSchedule()),
+                **{arm: define(EncoderShape()) for arm, define in PADDED_ATTENTION.items()}}
+    arms: dict[str, Call] = {}
+    for arm, program in programs.items():
+        kernels, bound = Executable(program, threads=threads).kernels(
+            structure, **stored_tensors(program, structure, inputs))
+        arms[arm] = _one_after_the_other(list(kernels.values()))
+        agreed.check(arm, Peer(arms[arm], _packed(bound["attended"], inputs.width)))
+        if arm == "separate_products":
+            arms["changes"] = _one_after_the_other([kernels[name] for name in PADDING_CHANGES])
+    return arms
+
+
+def _one_after_the_other(calls: Sequence[Call]) -> Call:
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
+
+
+def _packed(found: np.ndarray, width: int) -> Callable[[object], torch.Tensor]:
+    return lambda _: torch.from_numpy(found.reshape(-1, width))
+
+
+TOLERANCE = 1e-4  # absolute, of values around 1; other orders of addition
+KERNELS: Mapping[str, str] = MappingProxyType({  # launches, by operator
+    "qkv": "qkv", "attention": "mixed", "projection": "attended", "norm1": "norm_1", "ff1": "active", "ff2": "fed",
+    "norm2": "norm_2"})
+
+
+def breakdown_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: int) -> dict[str, dict[str, Call]]:
+    """Bind the operators of a layer on one batch; each reads what our kernel before it has left.
+
+    Returns:
+        By operator, in order: qkv, attention (scores, softmax and mix), projection (with the residual), norm1, ff1
+        (with ReLU), ff2 (with the residual), norm2; "sparloom" and "torch" of each.
+
+    Raises:
+        AssertionError: a kernel computes something else than PyTorch.
+
+    Source: CoRa §7.2, Figures 13 and 24, Table 10.
+    """
+    torch.set_num_threads(threads)
+    inputs = PackedInputs.drawn(encoder_layer(seed=seed), [int(length) for length in lengths], seed=seed)
+    program, structure = scheduled_encoder_layer(EncoderShape(), EncoderSchedule()), Structure({LENGTHS: lengths})
+    kernels, bound = Executable(program, threads=threads).kernels(
+        structure, **stored_tensors(program, structure, inputs))
+    for run in kernels.values():
+        run()
+    made = {name: torch.from_numpy(bound[name].reshape(len(inputs.tokens), -1)) for name in KERNELS.values()}
+    operators = _operators(inputs, made)
+    for operator, name in KERNELS.items():
+        with torch.inference_mode():
+            apart = float((operators[operator]() - made[name]).abs().max())
+        if not apart < TOLERANCE:
+            raise AssertionError(f"{operator}: our kernel computes something else than PyTorch: {apart:.1e} apart")
+    return {operator: {"sparloom": kernels[name], "torch": operators[operator]} for operator, name in KERNELS.items()}
+
+
+def _operators(inputs: PackedInputs, made: Mapping[str, torch.Tensor]) -> dict[str, Callable[[], torch.Tensor]]:
+    """PyTorch's, on the same storage."""
+    layer, attention, tokens = inputs.module, inputs.attention, inputs.tokens
+    found = torch.empty_like(tokens)
+    places = found.view(-1, inputs.heads, attention.head_dim).split(inputs.lengths)
+    sequences = made["qkv"].view(-1, 3, inputs.heads, attention.head_dim).split(inputs.lengths)
+
+    def attended() -> torch.Tensor:
+        for sequence, place in zip(sequences, places, strict=True):
+            queries, keys, values = sequence.permute(1, 2, 0, 3)[:, None]
+            place.copy_(scaled_dot_product_attention(queries, keys, values)[0].transpose(0, 1))
+        return found
+
+    def normalised(norm: torch.nn.LayerNorm, given: torch.Tensor) -> Callable[[], torch.Tensor]:
+        return lambda: layer_norm(given, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+    return {
+        "qkv": lambda: linear(tokens, attention.in_proj_weight, attention.in_proj_bias),
+        "attention": attended,
+        "projection": lambda: tokens + attention.out_proj(made["mixed"]),
+        "norm1": normalised(layer.norm1, made["attended"]),
+        "ff1": lambda: torch.relu(layer.linear1(made["norm_1"])),
+        "ff2": lambda: made["norm_1"] + layer.linear2(made["active"]),
+        "norm2": normalised(layer.norm2, made["fed"]),
+    }

@@ -1,0 +1,269 @@
+"""Parameters of PyTorch's modules as tensors of our programs.
+
+Own modules on packed tokens, as their peers are bound; and parts of them by themselves.
+
+Peers that are checked and probed before they take part in a comparison.
+
+What the compiler takes for the kernels of an encoder layer, in fresh processes: with an empty cache, and again.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparloom.baselines import PackedInputs, Peer, reference
+from sparloom.errors import Unsupported
+from sparloom.files import scratch_folder
+from sparloom.nn import MultiheadAttention, TransformerEncoderLayer
+from sparloom.ragged import (
+    LENGTHS,
+    EncoderSchedule,
+    EncoderShape,
+    Executable,
+    Program,
+    RaggedTensor,
+    Structure,
+    scheduled_encoder_layer,
+    scheduled_mixing,
+)
+
+__all__ = [
+    "OWN_MODULES", "Contenders", "attention_kernels", "compile_seconds", "module_tensors", "prelude_seconds",
+    "prepare_peers", "stored_tensors",
+]
+
+
+def module_tensors(inputs: PackedInputs) -> dict[str, np.ndarray]:
+    """Give tokens and parameters, by the names that `attention` and `encoder_layer` have for them, packed."""
+    attention, layer = inputs.attention, inputs.module
+    found = {"x": inputs.tokens, "w_qkv": attention.in_proj_weight.T, "b_qkv": attention.in_proj_bias,
+             "w_out": attention.out_proj.weight.T, "b_out": attention.out_proj.bias}
+    if isinstance(layer, nn.TransformerEncoderLayer):
+        found |= {"w_in": layer.linear1.weight.T, "b_in": layer.linear1.bias, "w_back": layer.linear2.weight.T,
+                  "b_back": layer.linear2.bias}
+        for number, norm in (("1", layer.norm1), ("2", layer.norm2)):
+            found |= {f"gain_{number}": norm.weight, f"shift_{number}": norm.bias}
+    with torch.no_grad():
+        return {name: value.contiguous().numpy() for name, value in found.items()}
+
+
+def stored_tensors(program: Program, structure: Structure, inputs: PackedInputs) -> dict[str, np.ndarray]:
+    """Give the same, stored as a schedule wants it."""
+    tensors = program.tensors()
+    return {name: RaggedTensor.from_packed(tensors[name], structure, value).data
+            for name, value in module_tensors(inputs).items()}
+
+
+Schedule = EncoderSchedule | Literal["auto"] | None
+
+
+def own_encoder(inputs: PackedInputs, schedule: Schedule) -> Peer:
+    """Bind `sparloom.nn.TransformerEncoderLayer`; what "auto" searches is found when the peer is checked."""
+    attention = inputs.attention
+    layer = TransformerEncoderLayer(attention.embed_dim, attention.num_heads, inputs.module.linear1.out_features,
+                                    dropout=0.0, schedule=schedule).eval()
+    layer.load_state_dict(inputs.module.state_dict())
+    structure = Structure({LENGTHS: inputs.lengths})
+    return Peer(lambda: layer(inputs.tokens, structure), lambda result: result)
+
+
+def own_attention(inputs: PackedInputs, schedule: Schedule) -> Peer:
+    """Bind `sparloom.nn.MultiheadAttention`, as `own_encoder`."""
+    attention = inputs.attention
+    layer = MultiheadAttention(attention.embed_dim, attention.num_heads, schedule=schedule).eval()
+    layer.load_state_dict(attention.state_dict())
+    structure = Structure({LENGTHS: inputs.lengths})
+    return Peer(lambda: layer(inputs.tokens, structure), lambda result: result)
+
+
+OWN_MODULES: Mapping[str, Callable[..., Peer]] = MappingProxyType({"encoder": own_encoder, "mha": own_attention})
+
+
+def attention_kernels(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: int) -> dict[str, Callable[[], None]]:
+    """Bind masked attention without its projections: on triangles of tiles, and computed whole, then masked.
+
+    "sparloom" and "whole" give the same; "unmasked" is all of it without a mask.
+
+    Returns:
+        "sparloom", "whole" and "unmasked".
+    """
+    plain = EncoderShape()
+    shapes = {"sparloom": replace(plain, causal=True), "unmasked": plain,
+              "whole": replace(plain, causal=True, triangles=False)}
+    rng = np.random.default_rng(seed)
+    structure = Structure({LENGTHS: lengths})
+    qkv = rng.standard_normal(int(np.sum(lengths)) * 3 * plain.width, dtype=np.float32)
+    calls: dict[str, Callable[[], None]] = {}
+    results: dict[str, np.ndarray] = {}
+    for name, shape in shapes.items():
+        executable = Executable(scheduled_mixing(shape, EncoderSchedule()), threads=threads)
+        calls[name], bound = executable.bind(structure, qkv=qkv)
+        calls[name]()
+        results[name] = bound["mixed"]
+    if not np.allclose(results["sparloom"], results["whole"], atol=1e-5):
+        raise AssertionError("masked attention on triangles of tiles computes something else than masking all of it")
+    return calls
+
+
+def prelude_seconds(lengths: Sequence[int] | np.ndarray, *, repetitions: int) -> list[float]:
+    """Time what a batch pattern costs before the first layer: a structure with every table of the encoder layer."""
+    executable = Executable(scheduled_encoder_layer(EncoderShape(), EncoderSchedule()))
+    taken = []
+    for _ in range(repetitions + 1):
+        start = time.perf_counter()
+        Structure({LENGTHS: lengths}).prepare(executable.prelude)
+        taken.append(time.perf_counter() - start)
+    return taken[1:]
+
+
+log = logging.getLogger(__name__)
+
+AGAIN = 1.2  # times the fastest form: who is as near in a first run is run again
+HOPELESS = 1.5  # times the fastest peer: who is slower does not take part
+
+Prepare = Callable[[PackedInputs], Peer]
+Wait = Callable[[], object]
+
+
+def _nothing() -> None:
+    """Wait for a processor, which is done when a call returns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contenders:
+    """Those that take part.
+
+    Args:
+        expected: (tokens, width), what all must compute.
+        wait: until a device has done what was asked of it.
+        chosen: by the name of their group, with the form that was fastest.
+        left_out: seconds of what was slower: other forms, by "group form", and peers that are far behind.
+    """
+
+    expected: torch.Tensor
+    wait: Wait = _nothing
+    chosen: dict[str, tuple[str, Peer]] = field(default_factory=dict)
+    left_out: dict[str, float] = field(default_factory=dict)
+
+    def calls(self) -> dict[str, Callable[[], Any]]:
+        """What is timed, by group, or by "group form" where there are several."""
+        return {_name(group, form): peer.run for group, (form, peer) in self.chosen.items()}
+
+    def check(self, name: str, peer: Peer) -> float:
+        """Compare a result with the reference; gives the seconds of the run.
+
+        Raises:
+            AssertionError: it is something else.
+        """
+        with torch.inference_mode():
+            start = time.perf_counter()
+            result = peer.run()
+            self.wait()
+            seconds = time.perf_counter() - start
+            apart = float((peer.unpack(result) - self.expected).abs().max())
+        if not apart < peer.tolerance:
+            raise AssertionError(f"{name} computes something else: {apart:.1e} apart")
+        return seconds
+
+
+def prepare_peers(
+    inputs: PackedInputs, groups: Mapping[str, Mapping[str, Prepare]], *, always: Collection[str],
+    rising: Collection[str] = (), apart: Collection[str] = (), wait: Wait = _nothing,
+) -> Contenders:
+    """Prepare, check and probe peers; those that do not run here are left out with the reason.
+
+    Args:
+        groups: by name, forms of which only the fastest takes part.
+        always: groups that take part however slow they are.
+        rising: groups whose forms are of rising size: two far behind end the group.
+        apart: groups beside which no other is far behind.
+        wait: as for `Contenders`.
+    """
+    probes: dict[str, float] = {}
+    found = Contenders(reference(inputs), wait)
+    for group, forms in groups.items():
+        seconds: dict[str, float] = {}
+        peers: dict[str, Peer] = {}
+        behind = 0
+        for form, prepare in forms.items():
+            try:
+                peer = prepare(inputs)
+            except Unsupported as error:
+                log.warning("%s is left out: %s", form, error)
+                continue
+            seconds[form] = found.check(form, peer)
+            if seconds[form] < AGAIN * min(seconds.values()):
+                seconds[form] = min(seconds[form], _seconds(peer.run, wait))
+            peers[form] = peer
+            behind = behind + 1 if seconds[form] > AGAIN * min(seconds.values()) else 0
+            if group in rising and behind == 2:
+                break
+        if peers:
+            name = min(seconds, key=seconds.__getitem__)
+            found.chosen[group] = (name, peers[name])
+            probes[group] = seconds[name]
+            found.left_out.update({_name(group, form): taken for form, taken in seconds.items() if form != name})
+    for group, (form, _) in list(found.chosen.items()):
+        rivals = [seconds for other, seconds in probes.items() if group in apart or other not in apart]
+        if group not in always and probes[group] > HOPELESS * min(rivals):
+            found.left_out[_name(group, form)] = probes[group]
+            del found.chosen[group]
+    return found
+
+
+def _name(group: str, form: str) -> str:
+    return group if group == form else f"{group} {form}"
+
+
+def _seconds(run: Callable[[], Any], wait: Wait) -> float:
+    with torch.inference_mode():
+        start = time.perf_counter()
+        run()
+        wait()
+        return time.perf_counter() - start
+
+
+PROGRAM = """
+import json, time
+from sparloom.ragged import EncoderSchedule, EncoderShape, Executable, scheduled_encoder_layer
+start = time.perf_counter()
+program = scheduled_encoder_layer(EncoderShape(), EncoderSchedule())
+scheduled = time.perf_counter()
+Executable(program)
+print(json.dumps({"schedule": scheduled - start, "compile": time.perf_counter() - scheduled}))
+"""
+
+
+def compile_seconds(repetitions: int) -> dict[str, list[float]]:
+    """Time each repetition with a cache of its own.
+
+    Returns:
+        "cold": lowering and compiling all kernels; "cached": lowering and loading them in the next process;
+        "schedule": defining and scheduling the program, which comes before either.
+    """
+    taken: dict[str, list[float]] = {"cold": [], "cached": [], "schedule": []}
+    for _ in range(repetitions):
+        with scratch_folder("cache") as cache:
+            for name in ("cold", "cached"):
+                found = _fresh_process(cache)
+                taken[name].append(found["compile"])
+                taken["schedule"].append(found["schedule"])
+    return taken
+
+
+def _fresh_process(cache: Path) -> Mapping[str, float]:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, "SPARLOOM_CACHE": str(cache)}, check=True,
+                          stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)

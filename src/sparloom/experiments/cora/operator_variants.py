@@ -1,0 +1,232 @@
+"""Ragged operands, and what NumPy makes of them, sequence after sequence.
+
+What variable loops, ragged storage and reading tables cost: one operator, the same work in four forms.
+
+Products of attention on whole tiles, made whole by padding or by splitting, and on tiles of any extent.
+
+What it takes to find elements of scores by the dimension graph, and by the pointers of sparse storage.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+import numpy as np
+
+from sparloom.ops import assert_close
+from sparloom.ragged import (
+    ATTENTION_LOOPS,
+    ATTENTION_OPERATORS,
+    LENGTHS,
+    SPLIT_ARMS,
+    SPLIT_OPERATORS,
+    Access,
+    EncoderShape,
+    Executable,
+    Prelude,
+    RaggedTensor,
+    Structure,
+    Tensor,
+    equal_tokens,
+    kernel_preludes,
+    offset_steps,
+    pointer_steps,
+    ragged_tokens,
+    stored_densely,
+)
+
+__all__ = [
+    "SPLITTING_ORACLES", "by_sequence", "drawn", "hoisting_arms", "scale", "splitting_arms", "storage_arms",
+    "storage_bytes",
+]
+
+
+def drawn(tensor: Tensor, structure: Structure, rng: np.random.Generator) -> RaggedTensor:
+    """Draw normal values for all of its storage."""
+    return RaggedTensor(tensor, structure, rng.standard_normal(structure.size(tensor), dtype=np.float32))
+
+
+def by_sequence(oracle: Callable[..., np.ndarray], values: Mapping[str, RaggedTensor]) -> np.ndarray:
+    """Compute every sequence in float64; returns the elements in order."""
+    first = next(iter(values.values()))
+    sequences = range(np.size(first.structure.table(LENGTHS)))
+    slices = ({name: value.slice(number).astype(np.float64) for name, value in values.items()} for number in sequences)
+    return np.concatenate([oracle(**each).reshape(-1) for each in slices])
+
+
+def scale(values: Mapping[str, RaggedTensor]) -> float:
+    """Multiply the largest magnitudes of all operands."""
+    return float(np.prod([np.abs(value.data).max() for value in values.values()], dtype=np.float64))
+
+
+VariantCall = Callable[[], None]
+Oracle = Callable[..., np.ndarray]
+
+
+def hoisting_arms(operator: str, *, batch: int, tokens: int, threads: int, seed: int) -> dict[str, VariantCall]:
+    """Bind an operator of multi-head attention on sequences of one length.
+
+    Returns:
+        "dense": loops and tensors of constant extents; "vloops": loops ask for lengths, tensors are stored as if
+        padded; "vdims": tensors are ragged, too; "hoisted": what is read of tables is read outside of the loops.
+
+    Raises:
+        AssertionError: an arm computes something else than NumPy.
+
+    Source: CoRa §7.4, Figure 23.
+    """
+    shape, define = EncoderShape(), ATTENTION_OPERATORS[operator]
+    ragged = define(shape, ragged_tokens())
+    executables = {
+        "dense": Executable(define(shape, equal_tokens(batch, tokens)), threads=threads),
+        "vloops": Executable(stored_densely(ragged), hoisted=False, threads=threads),
+        "vdims": Executable(ragged, hoisted=False, threads=threads),
+        "hoisted": Executable(ragged, threads=threads)}
+    structure, rng = Structure({LENGTHS: [tokens] * batch}), np.random.default_rng(seed)
+    values = {name: _drawn(tensor, structure, rng) for name, tensor in ragged.tensors().items()
+              if name in ragged.inputs()}
+    expected = ORACLES[operator](**{name: value.astype(np.float64) for name, value in values.items()})
+    arms: dict[str, VariantCall] = {}
+    for arm, executable in executables.items():
+        stored, (output,) = executable.program.tensors(), executable.program.outputs
+        arms[arm], bound = executable.bind(structure, **{
+            name: RaggedTensor.from_packed(stored[name], structure, value).data for name, value in values.items()})
+        arms[arm]()
+        found = RaggedTensor(stored[output], structure, bound[output]).to_padded()[0]
+        scale = float(np.prod([np.abs(value).max() for value in values.values()], dtype=np.float64))
+        assert_close(found, expected, terms=max(shape.width, tokens), scale=scale)
+    return arms
+
+
+def _drawn(tensor: Tensor, structure: Structure, rng: np.random.Generator) -> np.ndarray:
+    plain = Tensor(tensor.name, tensor.axes)
+    values = rng.standard_normal(structure.size(plain), dtype=np.float32)
+    return RaggedTensor(plain, structure, values).to_padded()[0]
+
+
+def _first_projection(x: np.ndarray, w_qkv: np.ndarray, b_qkv: np.ndarray) -> np.ndarray:
+    return np.tensordot(x, w_qkv, axes=1) + b_qkv
+
+
+def _scores(qkv: np.ndarray) -> np.ndarray:
+    queries, keys, _ = np.moveaxis(qkv, (2, 3), (0, 2))
+    return queries @ keys.swapaxes(2, 3)
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp((scores - scores.max(axis=3, keepdims=True)) * EncoderShape().head_width**-0.5)
+    return powers / powers.sum(axis=3, keepdims=True)
+
+
+def _mixed_values(weights: np.ndarray, qkv: np.ndarray) -> np.ndarray:
+    return (weights @ qkv[:, :, 2].swapaxes(1, 2)).swapaxes(1, 2)
+
+
+def _second_projection(mixed: np.ndarray, w_out: np.ndarray, b_out: np.ndarray) -> np.ndarray:
+    return np.tensordot(mixed, w_out, axes=2) + b_out
+
+
+ORACLES: Mapping[str, Oracle] = MappingProxyType({
+    "proj1": _first_projection, "qkt": _scores, "qkt_fused": _scores, "softmax": _softmax, "attnv": _mixed_values,
+    "proj2": _second_projection})
+
+
+SplittingCall = Callable[[], None]
+
+
+def splitting_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: int) -> dict[str, SplittingCall]:
+    """Bind QKT ("qkt") or AttnV ("attnv") on one batch.
+
+    Returns:
+        "padded", "split", "hfused" and "exact", as in `SPLIT_ARMS`.
+
+    Raises:
+        AssertionError: an arm computes something else than NumPy, sequence after sequence.
+
+    Source: CoRa §7.3, Figure 14 (NoSplit, Split, Split-HFused).
+    """
+    defined = SPLIT_OPERATORS[operator](EncoderShape())
+    structure, rng = Structure({LENGTHS: lengths}), np.random.default_rng(seed)
+    values = {name: drawn(defined.tensors()[name], structure, rng) for name in defined.inputs()}
+    expected = by_sequence(SPLITTING_ORACLES[operator], values)
+    arms: dict[str, SplittingCall] = {}
+    for arm, schedule in SPLIT_ARMS.items():
+        executable = Executable(schedule(defined), threads=threads)
+        tensors, (output,) = executable.program.tensors(), executable.program.outputs
+        arms[arm], bound = executable.bind(structure, **{
+            name: value.stored_as(tensors[name]).data for name, value in values.items()})
+        arms[arm]()
+        found = RaggedTensor(tensors[output], structure, bound[output]).to_packed()[0].reshape(-1)
+        assert_close(found, expected, terms=max(EncoderShape().head_width, int(lengths.max())), scale=scale(values))
+    return arms
+
+
+def _whole_tile_scores(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    return queries.swapaxes(0, 1) @ keys
+
+
+def _whole_tile_values(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+    return (weights @ values.swapaxes(0, 1)).swapaxes(0, 1)
+
+
+SPLITTING_ORACLES: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType(
+    {"qkt": _whole_tile_scores, "attnv": _whole_tile_values})
+
+
+StorageCall = Callable[[], object]
+
+ACCESSES: Mapping[str, Access] = MappingProxyType({"graph": offset_steps, "sparse": pointer_steps})
+
+
+def storage_arms(operator: str, lengths: np.ndarray, *, threads: int, seed: int) -> dict[str, StorageCall]:
+    """Bind QKT ("qkt"), "softmax" or AttnV ("attnv") on one batch, as loops.
+
+    Returns:
+        "graph", with offsets by the dimension graph, and "sparse", by pointers: the same program and storage, compiled.
+        "graph_unhoisted" and "sparse_unhoisted": tables are read where they are asked for. "graph_prelude" and
+        "sparse_prelude" build the tables that the kernel reads anew, by compiled code.
+
+    Raises:
+        AssertionError: an arm computes something else than NumPy, sequence after sequence.
+
+    Source: CoRa §5.3, §7.4.
+    """
+    defined, shape = ATTENTION_LOOPS[operator](EncoderShape()), EncoderShape()
+    tensors, (output,) = defined.tensors(), defined.outputs
+    structure, rng = Structure({LENGTHS: lengths}), np.random.default_rng(seed)
+    values = {name: drawn(tensors[name], structure, rng) for name in defined.inputs()}
+    expected, arms = by_sequence(STORAGE_ORACLES[operator], values), {}
+    for scheme, access in ACCESSES.items():
+        for arm, hoisted in ((scheme, True), (f"{scheme}_unhoisted", False)):
+            executable = Executable(defined, hoisted=hoisted, access=access, threads=threads)
+            arms[arm], bound = executable.bind(structure, **{name: value.data for name, value in values.items()})
+            arms[arm]()
+            found = RaggedTensor(tensors[output], structure, bound[output]).to_packed()[0].reshape(-1)
+            assert_close(found, expected, terms=max(shape.head_width, int(lengths.max())), scale=scale(values))
+    preludes = {f"{scheme}_prelude": partial(_built, lengths, _prelude(operator, scheme)) for scheme in ACCESSES}
+    return arms | preludes
+
+
+def storage_bytes(operator: str, lengths: np.ndarray) -> dict[str, int]:
+    """Count what the tables that a kernel reads take, by "graph" and "sparse"."""
+    return {scheme: _built(lengths, _prelude(operator, scheme)).table_bytes() for scheme in ACCESSES}
+
+
+def _prelude(operator: str, scheme: str) -> Prelude:
+    prelude, = kernel_preludes(ATTENTION_LOOPS[operator](EncoderShape()), access=ACCESSES[scheme]).values()
+    return prelude
+
+
+def _built(lengths: np.ndarray, prelude: Prelude) -> Structure:
+    structure = Structure({LENGTHS: lengths})
+    structure.prepare(prelude)
+    return structure
+
+
+def _stored_softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp((scores - scores.max(axis=2, keepdims=True)) * EncoderShape().head_width**-0.5)
+    return powers / powers.sum(axis=2, keepdims=True)
+
+
+STORAGE_ORACLES: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType(
+    {**SPLITTING_ORACLES, "softmax": _stored_softmax})

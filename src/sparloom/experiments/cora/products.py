@@ -1,0 +1,274 @@
+"""Variable-sized batched GEMM and triangular products, own and those of PyTorch and BLAS, on the same operands.
+
+Ragged programs on a GPU and, for products, PyTorch's and cuBLAS's on the same operands.
+
+Nothing of this has run on a GPU; see docs/gpu_status.md.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from scipy.linalg import blas
+
+from sparloom.baselines import PackedInputs, Peer, cublas_strmm
+from sparloom.errors import Unsupported
+from sparloom.experiments.cora.modules import stored_tensors
+from sparloom.platforms import Gpu, RaggedOnDevice
+from sparloom.ragged import (
+    LENGTHS,
+    EncoderShape,
+    Executable,
+    Program,
+    RaggedTensor,
+    Structure,
+    Tensor,
+    balanced_trmm,
+    device_attention,
+    device_encoder_layer,
+    device_trmm,
+    device_vgemm,
+    split_trmm,
+    tiled_trmm,
+    tiled_vgemm,
+    trmm_structure,
+    unsplit_trmm,
+    vgemm_structure,
+)
+
+__all__ = [
+    "Call", "ProductSizes", "check_product", "device_module", "stacked", "triangular_methods",
+    "triangular_on_device", "variable_methods", "variable_on_device",
+]
+
+Call = Callable[[], object]
+TOLERANCE = 1e-4  # of the largest element; sums of up to 4096 products in float32
+TRIANGULAR: Mapping[str, Callable[[], Program]] = {
+    "sparloom": tiled_trmm, "balanced": balanced_trmm, "split": split_trmm, "unsplit": unsplit_trmm,
+}
+
+
+@dataclass(frozen=True)
+class ProductSizes:
+    """Rows, columns and inner extents of a batch of products, (products,) each.
+
+    Source: CoRa §7.1; all are drawn uniformly from multiples of 128 from 512 to 1408.
+    """
+
+    rows: np.ndarray
+    cols: np.ndarray
+    inners: np.ndarray
+
+    @classmethod
+    def drawn(cls, count: int, *, seed: int) -> "ProductSizes":
+        """Draw as the paper does."""
+        rng = np.random.default_rng(seed)
+        return cls(*(128 * rng.integers(4, 12, size=count) for _ in range(3)))
+
+    def operands(self, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Draw matrices, normally distributed: left and right ones."""
+        rng = np.random.default_rng(seed)
+        lefts, rights = ([rng.standard_normal(shape, dtype=np.float32) for shape in zip(first, second, strict=True)]
+                         for first, second in ((self.rows, self.inners), (self.inners, self.cols)))
+        return lefts, rights
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return int(2 * (self.rows * self.cols * self.inners).sum())
+
+
+def variable_methods(sizes: ProductSizes, *, threads: int, seed: int) -> dict[str, Call]:
+    """Bind all ways to multiply a batch of products, each checked against the others.
+
+    Returns:
+        "sparloom", "loop" of torch.mm into arrays that are there, and "padded": torch.bmm, all products as large as the
+        largest extents.
+
+    Raises:
+        AssertionError: a way computes something else.
+    """
+    torch.set_num_threads(threads)
+    lefts, rights = sizes.operands(seed)
+    results = [np.zeros(shape, np.float32) for shape in zip(sizes.rows, sizes.cols, strict=True)]
+    triples = [tuple(map(torch.from_numpy, triple)) for triple in zip(lefts, rights, results, strict=True)]
+
+    def loop() -> None:
+        for left, right, result in triples:
+            torch.mm(left, right, out=result)
+
+    def flat(arrays: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate([each.reshape(-1) for each in arrays])
+
+    structure = vgemm_structure(sizes.rows, sizes.cols, sizes.inners)
+    own, bound = Executable(tiled_vgemm(), threads=threads).bind(structure, a=flat(lefts), b=flat(rights))
+    wide_left, wide_right = stacked(lefts), stacked(rights)
+    wide = torch.empty(len(lefts), int(sizes.rows.max()), int(sizes.cols.max()))
+
+    def padded() -> None:
+        torch.bmm(wide_left, wide_right, out=wide)
+
+    methods: dict[str, Call] = {"sparloom": own, "loop": loop, "padded": padded}
+    for call in methods.values():
+        call()
+    cut = [wide[place, : len(result), : result.shape[1]].numpy() for place, result in enumerate(results)]
+    check_product("sparloom", bound["c"], flat(results))
+    check_product("padded", flat(cut), flat(results))
+    return methods
+
+
+def triangular_methods(size: int, *, threads: int, seed: int) -> dict[str, Call]:
+    """Bind all ways to multiply a lower triangular matrix by a square one, each checked.
+
+    Returns:
+        "sparloom", and as in the paper "unsplit", "split" and "balanced"; "blas", STRMM of SciPy's BLAS, and "dense",
+        torch.mm with zeros above the diagonal.
+
+    Raises:
+        AssertionError: a way computes something else.
+    """
+    torch.set_num_threads(threads)
+    rng = np.random.default_rng(seed)
+    lower = np.tril(rng.standard_normal((size, size), dtype=np.float32))
+    dense = rng.standard_normal((size, size), dtype=np.float32)
+    expected = lower @ dense
+    structure, packed = trmm_structure(size), lower[np.tril_indices(size)]
+    methods: dict[str, Call] = {}
+    for name, program in TRIANGULAR.items():
+        executable = Executable(program(), threads=threads)
+        tensors = executable.program.tensors()
+        given = {each: _stored(tensors[each], structure, values) for each, values in (("lower", packed), ("b", dense))}
+        methods[name], bound = executable.bind(structure, **given)
+        methods[name]()
+        check_product(name, _packed(tensors["out"], structure, bound["out"]), expected)
+    columns, factor = np.asfortranarray(dense), np.asfortranarray(lower)
+    check_product("blas", blas.strmm(1.0, factor, columns, lower=1), expected)
+    left, right, result = torch.from_numpy(lower), torch.from_numpy(dense), torch.empty(size, size)
+    return {**methods, "blas": lambda: blas.strmm(1.0, factor, columns, lower=1),
+            "dense": lambda: torch.mm(left, right, out=result)}
+
+
+def stacked(matrices: list[np.ndarray]) -> torch.Tensor:
+    """Stack matrices, zeros beyond their ends."""
+    rows, cols = (max(matrix.shape[axis] for matrix in matrices) for axis in (0, 1))
+    stacked = torch.zeros(len(matrices), rows, cols)
+    for place, matrix in enumerate(matrices):
+        stacked[place, : matrix.shape[0], : matrix.shape[1]] = torch.from_numpy(matrix)
+    return stacked
+
+
+def _stored(tensor: Tensor, structure: Structure, values: np.ndarray) -> np.ndarray:
+    return RaggedTensor.from_packed(tensor, structure, values).data
+
+
+def _packed(tensor: Tensor, structure: Structure, data: np.ndarray) -> np.ndarray:
+    return RaggedTensor(tensor, structure, data).to_packed()[0]
+
+
+def check_product(name: str, found: np.ndarray, expected: np.ndarray) -> None:
+    """Raises AssertionError where two results differ."""
+    apart = float(np.abs(found.reshape(-1) - expected.reshape(-1)).max() / np.abs(expected).max())
+    if not apart < TOLERANCE:
+        raise AssertionError(f"{name} computes something else: {apart:.1e} of the largest element apart")
+
+
+log = logging.getLogger(__name__)
+
+PROGRAMS: Mapping[str, Callable[[EncoderShape], Program]] = MappingProxyType(
+    {"encoder": device_encoder_layer, "mha": device_attention})
+
+
+def device_module(part: str, inputs: PackedInputs, gpu: Gpu, device: torch.device) -> Peer:
+    """Bind the program of a module to tokens and parameters.
+
+    Args:
+        part: "encoder" or "mha".
+        inputs: in the memory of the processor.
+        device: where results are compared.
+    """
+    hidden = inputs.module.linear1.out_features if part == "encoder" else EncoderShape().hidden
+    program = PROGRAMS[part](EncoderShape(inputs.width, inputs.heads, hidden))
+    structure, (output,) = Structure({LENGTHS: inputs.lengths}), program.outputs
+    run, there = RaggedOnDevice(gpu, program).bind(structure, **stored_tensors(program, structure, inputs))
+    tensor = program.tensors()[output]
+
+    def packed(_: object) -> torch.Tensor:
+        found = RaggedTensor(tensor, structure, gpu.download(there[output])).to_packed()[0]
+        return torch.from_numpy(np.ascontiguousarray(found)).reshape(-1, inputs.width).to(device)
+
+    return Peer(run, packed)
+
+
+def variable_on_device(sizes: ProductSizes, gpu: Gpu, device: torch.device, *, seed: int) -> dict[str, Call]:
+    """Bind all ways to multiply a batch of products, each checked.
+
+    Returns:
+        "sparloom", "loop" of torch.mm into arrays that are there, and "padded", torch.bmm: both are cuBLAS's.
+
+    Raises:
+        AssertionError: a way computes something else.
+    """
+    lefts, rights = sizes.operands(seed)
+    triples = [(torch.from_numpy(left).to(device), torch.from_numpy(right).to(device),
+                torch.empty(len(left), right.shape[1], device=device))
+               for left, right in zip(lefts, rights, strict=True)]
+
+    def loop() -> None:
+        for left, right, result in triples:
+            torch.mm(left, right, out=result)
+
+    wide_left, wide_right = (stacked(each).to(device) for each in (lefts, rights))
+    wide = torch.empty(len(lefts), wide_left.shape[1], wide_right.shape[2], device=device)
+    structure = vgemm_structure(sizes.rows, sizes.cols, sizes.inners)
+    own, there = RaggedOnDevice(gpu, device_vgemm()).bind(
+        structure, **{name: np.concatenate([each.ravel() for each in arrays])
+                      for name, arrays in (("a", lefts), ("b", rights))})
+    methods: dict[str, Call] = {
+        "sparloom": own, "loop": loop, "padded": lambda: torch.bmm(wide_left, wide_right, out=wide)}
+    for call in methods.values():
+        call()
+    expected = np.concatenate([result.cpu().numpy().ravel() for _, _, result in triples])
+    cut = [wide[place, : result.shape[0], : result.shape[1]] for place, (_, _, result) in enumerate(triples)]
+    check_product("sparloom", gpu.download(there["c"]), expected)
+    check_product("padded", np.concatenate([each.cpu().numpy().ravel() for each in cut]), expected)
+    return methods
+
+
+def triangular_on_device(size: int, gpu: Gpu, device: torch.device, *, seed: int) -> dict[str, Call]:
+    """Bind all ways to multiply a lower triangular matrix by a square one, each checked.
+
+    Returns:
+        "sparloom", "dense", torch.mm with zeros above the diagonal, and "blas", cuBLAS's STRMM, unless it is not there.
+
+    Raises:
+        AssertionError: a way computes something else.
+    """
+    rng = np.random.default_rng(seed)
+    lower = np.tril(rng.standard_normal((size, size), dtype=np.float32))
+    dense = rng.standard_normal((size, size), dtype=np.float32)
+    left, right = (torch.from_numpy(each).to(device) for each in (lower, dense))
+    result, other = (torch.empty(size, size, device=device) for _ in range(2))
+    program, structure = device_trmm(), trmm_structure(size)
+    tensors = program.tensors()
+    own, there = RaggedOnDevice(gpu, program).bind(structure, **{
+        name: RaggedTensor.from_packed(tensors[name], structure, values).data
+        for name, values in (("lower", lower[np.tril_indices(size)]), ("b", dense))})
+    methods: dict[str, Call] = {"sparloom": own, "dense": lambda: torch.mm(left, right, out=result)}
+    results = {"dense": result}
+    if device.type == "cuda":
+        try:
+            methods["blas"] = cublas_strmm(size, left.data_ptr(), right.data_ptr(), other.data_ptr())
+            results["blas"] = other
+        except Unsupported as error:
+            log.warning("blas is left out: %s", error)
+    for call in methods.values():
+        call()
+    expected = lower @ dense
+    found = RaggedTensor(tensors["out"], structure, gpu.download(there["out"])).to_packed()[0]
+    check_product("sparloom", found, expected)
+    for name, each in results.items():
+        check_product(name, each.cpu().numpy(), expected)
+    return methods

@@ -1,0 +1,216 @@
+"""Ragged operators by their default schedule and by the one that is chosen for a batch, on the same operands.
+
+What searching the schedule of a ragged operator gains over the default one.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparloom import log
+from sparloom.baselines import PackedInputs, attention_module, encoder_layer, reference
+from sparloom.experiments.cora.bench_ragged import RaggedCase, method_rows, ragged_frame
+from sparloom.experiments.cora.modules import OWN_MODULES, Contenders
+from sparloom.experiments.cora.products import ProductSizes, check_product
+from sparloom.experiments.harness import journal_folder
+from sparloom.measure import Measurement, TimingProtocol
+from sparloom.platforms import interleaved
+from sparloom.ragged import (
+    LENGTHS,
+    EncoderSchedule,
+    EncoderShape,
+    Executable,
+    LengthCorpus,
+    Structure,
+    trmm_structure,
+    vgemm_structure,
+)
+from sparloom.report import schedule_metrics, schedule_tables
+from sparloom.space import Config
+from sparloom.tuning import (
+    PlanCache,
+    RaggedBudget,
+    RaggedChoice,
+    RaggedOperator,
+    choose_schedule,
+    encoder_operators,
+    product_operators,
+    token_operators,
+)
+
+__all__ = ["MODULES", "PRODUCTS", "TOKENS", "BenchRaggedSchedules", "module_arms", "product_arms", "token_arms"]
+
+Call = Callable[[], object]
+Choose = Callable[[RaggedOperator, Structure], RaggedChoice]
+
+MODULES: Mapping[str, str] = {"encoder": "encoder", "attention": "mha"}
+"""Operators on sequences, by what `OWN_MODULES` calls their modules."""
+
+PRODUCTS = ("vgemm", "trmm")
+TOKENS = ("softmax", "norm")
+"""Operators on packed tokens of any width."""
+
+WIDTH = 512  # of a token, that of the modules
+
+
+def module_arms(operator: str, lengths: np.ndarray, choose: Choose, *, seed: int) -> tuple[
+        dict[str, Call], RaggedChoice]:
+    """Bind the encoder layer, or its attention, on one batch.
+
+    Returns:
+        "default", and "chosen" unless it is the same; and the choice.
+
+    Raises:
+        AssertionError: one computes something else than PyTorch.
+    """
+    module = encoder_layer(seed=seed) if operator == "encoder" else attention_module(seed=seed)
+    inputs = PackedInputs.drawn(module, [int(length) for length in lengths], seed=seed)
+    shape = EncoderShape(inputs.width, inputs.heads)
+    if isinstance(module, nn.TransformerEncoderLayer):
+        shape = replace(shape, hidden=module.linear1.out_features)
+    agreed = Contenders(reference(inputs))
+    found = encoder_operators(shape)[operator]
+    choice = choose(found, Structure({LENGTHS: lengths}))
+    arms: dict[str, Call] = {}
+    for name, config in _configs(found, choice).items():
+        schedule = EncoderSchedule(**{parameter: int(value) for parameter, value in config.values})
+        peer = OWN_MODULES[MODULES[operator]](inputs, schedule)
+        agreed.check(name, peer)
+        arms[name] = peer.run
+    return arms, choice
+
+
+def product_arms(operator: str, size: int, choose: Choose, *, threads: int, seed: int) -> tuple[
+        dict[str, Call], RaggedChoice]:
+    """Bind vgemm on a batch of so many products, or trmm of so many rows; results as of `module_arms`.
+
+    Raises:
+        AssertionError: the schedules compute different things.
+    """
+    if operator == "vgemm":
+        sizes = ProductSizes.drawn(size, seed=seed)
+        structure = vgemm_structure(sizes.rows, sizes.cols, sizes.inners)
+    else:
+        structure = trmm_structure(size)
+    return _program_arms(product_operators()[operator], structure, choose, threads=threads, seed=seed)
+
+
+def token_arms(operator: str, lengths: np.ndarray, choose: Choose, *, threads: int, seed: int) -> tuple[
+        dict[str, Call], RaggedChoice]:
+    """Bind softmax along the tokens of each sequence, or layer norm, on one batch; results as of `product_arms`."""
+    return _program_arms(token_operators(WIDTH)[operator], Structure({LENGTHS: lengths}), choose, threads=threads,
+                         seed=seed)
+
+
+def _program_arms(found: RaggedOperator, structure: Structure, choose: Choose, *, threads: int, seed: int) -> tuple[
+        dict[str, Call], RaggedChoice]:
+    choice = choose(found, structure)
+    arms: dict[str, Call] = {}
+    results: dict[str, np.ndarray] = {}
+    for name, config in _configs(found, choice).items():
+        run = Executable(found.program(config), threads=threads)
+        tensors, rng = run.program.tensors(), np.random.default_rng(seed)
+        given = {each: rng.standard_normal(structure.size(tensors[each]), dtype=np.float32)
+                 for each in run.program.inputs()}
+        arms[name], bound = run.bind(structure, **given)
+        arms[name]()
+        results[name] = bound[run.program.outputs[0]]
+    if "chosen" in results:
+        check_product("chosen", results["chosen"], results["default"])
+    return arms, choice
+
+
+def _configs(operator: RaggedOperator, choice: RaggedChoice) -> dict[str, Config]:
+    default = operator.space.default()
+    return {"default": default} | ({"chosen": choice.config} if choice.config != default else {})
+
+
+@dataclass(frozen=True)
+class BenchRaggedSchedules:
+    """Choose a schedule for each batch as `schedule="auto"` does, and time it and the default in turn.
+
+    Where the default is chosen it is timed alone. Choices begin anew with every run, and batches that are alike share
+    one. A run that is killed goes on at the case where it was, as long as commit and settings are the same.
+
+    Args:
+        lengths: of sequences.
+        operators: "encoder", "attention", "softmax", "norm" on batches of sequences; "vgemm", "trmm".
+        batches: sequences in one; the first of each data set is taken.
+        products: batch sizes of vgemm.
+        triangles: rows of the matrices of trmm.
+        effort: of a choice.
+        timing: of modules.
+        product_timing: of the others, whose calls are short.
+        journals: folder of what is under way; emptied when it is complete.
+        seed: of weights, tokens and matrices, and of the bootstrap.
+    """
+
+    lengths: LengthCorpus
+    operators: Sequence[str]
+    batches: Sequence[int]
+    products: Sequence[int]
+    triangles: Sequence[int]
+    effort: RaggedBudget
+    timing: TimingProtocol
+    product_timing: TimingProtocol
+    threads: int
+    journals: str
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_case.parquet; returns ratios of seconds with bounds, see `schedule_metrics`."""
+        frame = ragged_frame(self._case, self._planned(), self._folder, out, threads=self.threads)
+        metrics = schedule_metrics(frame, seed=self.seed)
+        for table in schedule_tables(frame):
+            log.console.print(table)
+        shutil.rmtree(self._folder)
+        return metrics
+
+    def _planned(self) -> Iterator[RaggedCase]:
+        sizes = {**dict.fromkeys((*MODULES, *TOKENS), self.batches), "vgemm": self.products, "trmm": self.triangles}
+        for operator in self.operators:
+            if operator not in sizes:
+                raise ValueError(f"operator {operator!r} of bench_ragged_schedules: there are {', '.join(sizes)}")
+            names = [""] if operator in PRODUCTS else self.lengths.names
+            yield from (RaggedCase(operator, name, size) for name in names for size in sizes[operator])
+
+    def _case(self, case: RaggedCase) -> list[dict[str, Any]]:
+        """Choose and time one case: a row for each schedule, and one for the search."""
+        torch.set_num_threads(self.threads)
+        about: dict[str, Any] = {"part": case.part, "data": case.data, "size": case.size, "number": case.number}
+        if case.part in PRODUCTS:
+            arms, choice = product_arms(case.part, case.size, self._chosen, threads=self.threads, seed=self.seed)
+            timed = self._timed(arms, self.product_timing)
+        else:
+            lengths = self.lengths.load(case.data)
+            about["real"] = lengths.real
+            batch, = lengths.batches(case.size, count=1)
+            if case.part in TOKENS:
+                arms, choice = token_arms(case.part, batch, self._chosen, threads=self.threads, seed=self.seed)
+            else:
+                arms, choice = module_arms(case.part, batch, self._chosen, seed=self.seed)
+            timed = self._timed(arms, self.product_timing if case.part in TOKENS else self.timing)
+        search = {"method": "search", "median": choice.seconds, "seconds": [choice.seconds],
+                  "schedule": choice.config.key, "measured": choice.measured, "promised": choice.ratio}
+        return [*method_rows(about, timed), about | search]
+
+    def _chosen(self, operator: RaggedOperator, structure: Structure) -> RaggedChoice:
+        return choose_schedule(operator, structure, threads=self.threads, effort=self.effort,
+                               plans=PlanCache(self._folder / "plans", keep_busy=True))
+
+    def _timed(self, arms: Mapping[str, Callable[[], object]], timing: TimingProtocol) -> dict[str, Measurement]:
+        with torch.inference_mode():
+            return interleaved(arms, timing, threads=self.threads)
+
+    @cached_property
+    def _folder(self) -> Path:
+        """Where this run is under way: another commit or other settings begin anew."""
+        return journal_folder(self.journals, self.effort, self.timing, self.product_timing, self.threads, self.seed,
+                              lengths=self.lengths)

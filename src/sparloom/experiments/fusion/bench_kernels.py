@@ -1,0 +1,200 @@
+"""How fast the CPU kernels are beside those of other libraries: the tall GEMM, SpMM, and GeMM-SpMM without fusion."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from sparloom import log
+from sparloom.baselines import SPMM_PEERS, mkl_pair, peer_versions, torch_gemm, torch_pair
+from sparloom.data import write_frame
+from sparloom.errors import Unsupported
+from sparloom.experiments.fusion.pairs import PairCheck
+from sparloom.experiments.harness import statistics_of
+from sparloom.files import write_json
+from sparloom.fusion import Executor, Variant, pinned, tall_gemm, unfused_schedule
+from sparloom.measure import Measurement, TimingProtocol
+from sparloom.ops import GEMM, GemmShape, GemmSpmm, OracleBounds, SpMM
+from sparloom.platforms import SpmmKernels, interleaved, reallocated
+from sparloom.report import ratio_bounds
+from sparloom.sparse import Corpus, SparseMatrix
+
+__all__ = ["BenchKernels", "kernel_metrics"]
+
+logger = logging.getLogger(__name__)
+
+OWN = "own"
+SERIAL = ("scipy",)
+PEERS = ("torch", "mkl", "numba", "scipy")
+Call = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class TimedProblem:
+    """Calls that compute the same, and the array they write.
+
+    Args:
+        check: of the result of a call, which held NaN before.
+    """
+
+    calls: Mapping[str, Call]
+    result: np.ndarray
+    check: Callable[[np.ndarray], None]
+
+
+@dataclass(frozen=True)
+class BenchKernels:
+    """Time kernels side by side on the same arrays; every result is compared with float64 in some rows first.
+
+    Results are allocated before, also those of the peers, except SciPy's. Peers that are not installed are left out.
+    Our kernels run with one setting for all problems, which was chosen on these generated matrices: a ratio compares a
+    kernel tuned here with one that its library tuned elsewhere.
+
+    Args:
+        corpus: whose matrices are multiplied, all square.
+        gemm_rows: of the tall matrix.
+        widths: of all dense matrices; the small matrix of the GEMM is as wide as deep.
+        prefetch_kib: of a gathered dense operand that our kernels request early; they write past the caches.
+        seed: of operands, of the rows that are checked, and of the bootstrap.
+    """
+
+    corpus: Corpus
+    timing: TimingProtocol
+    gemm_rows: int
+    widths: Sequence[int]
+    threads: int
+    prefetch_kib: int
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_matrix.parquet, a row per method and problem, and peers.json; returns ratios of seconds."""
+        rows = []
+        with pinned(self.threads):
+            for problem, measured in log.track(self._measured(), "problems", total=self._problems()):
+                rows += [{**problem, "method": method, **statistics_of(taken)}
+                         for method, taken in measured.items()]
+        frame = pd.DataFrame(rows)
+        write_frame(out / "per_matrix.parquet", frame)
+        write_json(out / "peers.json", peer_versions())
+        metrics = kernel_metrics(frame, seed=self.seed)
+        _show(metrics, self.widths)
+        return metrics
+
+    def _problems(self) -> int:
+        return len(self.widths) * (1 + 2 * len(self.corpus.entries()))
+
+    def _measured(self) -> Iterator[tuple[dict[str, str | int], dict[str, Measurement]]]:
+        for width in self.widths:
+            yield {"op": "gemm", "matrix": "", "width": width}, self._timed(self._gemm(width))
+        for entry in self.corpus.entries():
+            matrix = self.corpus.load(entry.name)
+            for width in self.widths:
+                for op, problem in (("spmm", self._spmm), ("gemm_spmm", self._gemm_spmm)):
+                    yield {"op": op, "matrix": entry.name, "width": width}, self._timed(problem(matrix, width))
+
+    def _gemm(self, width: int) -> TimedProblem:
+        op, shape = GEMM(), GemmShape(self.gemm_rows, width, width)
+        operands = reallocated(op.operands(shape, seed=self.seed))
+        left, right = operands.dense["A"], operands.dense["B"]
+        own, result = tall_gemm(left, right, threads=self.threads, variant=self._variant)
+        known = OracleBounds(op.oracle(operands), terms=op.terms(shape), scale=op.scale(operands))
+        calls = {OWN: own, "torch": torch_gemm(left, right, result, threads=self.threads)}
+        return TimedProblem(calls, result, known.check)
+
+    def _spmm(self, matrix: SparseMatrix, width: int) -> TimedProblem:
+        op = SpMM()
+        operands = reallocated(op.operands(matrix, width, self.seed))
+        kernels = SpmmKernels(self.threads, width)
+        result = kernels.result(operands)
+        config = kernels.space().default().replace(prefetch=self.prefetch_kib, stream=1)
+        peers = {name: partial(bind, matrix, operands.dense["B"], result, threads=self.threads)
+                 for name, bind in SPMM_PEERS.items()}
+        calls = {OWN: kernels.bind(operands, config, result)} | _installed(peers)
+        return TimedProblem(calls, result, kernels.check(op, operands, seed=self.seed))
+
+    def _gemm_spmm(self, matrix: SparseMatrix, width: int) -> TimedProblem:
+        op = GemmSpmm()
+        operands = reallocated(op.operands(matrix, width, self.seed))
+        executor = Executor(op, unfused_schedule(matrix.pattern, threads=self.threads), self.threads, self._variant)
+        result = executor.result(operands)
+        peers = {name: partial(bind, op, operands, result, threads=self.threads)
+                 for name, bind in (("mkl", mkl_pair), ("torch", torch_pair))}
+        calls = {OWN: executor.bind(operands, result)} | _installed(peers)
+        return TimedProblem(calls, result, PairCheck(op, operands, seed=self.seed).check)
+
+    @property
+    def _variant(self) -> Variant:
+        return Variant(stream=True, stream_first=True, prefetch_bytes=1024 * self.prefetch_kib)
+
+    def _timed(self, problem: TimedProblem) -> dict[str, Measurement]:
+        for name, call in problem.calls.items():
+            problem.result.fill(np.nan)
+            call()
+            try:
+                problem.check(problem.result)
+            except AssertionError as error:
+                raise AssertionError(f"{name} computes something else than the oracle: {error}") from error
+        return interleaved(problem.calls, self.timing, threads=self.threads, serial=SERIAL)
+
+
+def kernel_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce seconds to how many times as fast as others the own kernels are.
+
+    Args:
+        frame: per_matrix.parquet of `bench_kernels`.
+        seed: of the bootstrap.
+
+    Returns:
+        `gemm/<width>/over_torch`, the median over repetitions, which were interleaved, with `_p10` and `_p90`.
+        `spmm/over_<peer>` and `spmm/over_best_peer`, the fastest one of each problem: geometric means over problems
+        (matrix and width) of ratios of median seconds, with 95 % bootstrap bounds `_low` and `_high` and the extremes
+        `_min` and `_max`; the latter also by width, `spmm/<width>/over_best_peer`. Likewise `gemm_spmm/over_mkl` and
+        `gemm_spmm/over_torch`.
+    """
+    found: dict[str, float] = {}
+    dense = frame[frame["op"] == "gemm"]
+    for width, rows in dense.groupby("width", sort=False):
+        taken = {method: np.array(seconds) for method, seconds in zip(rows["method"], rows["seconds"], strict=True)}
+        repetitions = min(map(len, taken.values()))
+        ratio = taken["torch"][:repetitions] / taken[OWN][:repetitions]
+        for name, share in (("", 0.5), ("_p10", 0.1), ("_p90", 0.9)):
+            found[f"gemm/{width}/over_torch{name}"] = float(np.quantile(ratio, share))
+    for op in ("spmm", "gemm_spmm"):
+        seconds = frame[frame["op"] == op].pivot(index=["matrix", "width"], columns="method", values="median")
+        peers = [name for name in PEERS if name in seconds]
+        for name in peers:
+            found |= ratio_bounds(f"{op}/over_{name}", seconds[name] / seconds[OWN], seed=seed)
+        if op == "spmm" and peers:
+            best = seconds[peers].min(axis=1) / seconds[OWN]
+            found |= ratio_bounds("spmm/over_best_peer", best, seed=seed)
+            for width, ratio in best.groupby("width"):
+                found |= ratio_bounds(f"spmm/{width}/over_best_peer", ratio, seed=seed)
+    return found
+
+
+def _installed(peers: Mapping[str, Callable[[], Call]]) -> dict[str, Call]:
+    """Bind the peers that are here."""
+    calls = {}
+    for name, bind in peers.items():
+        try:
+            calls[name] = bind()
+        except Unsupported as error:
+            logger.warning("%s is left out: %s", name, error)
+    return calls
+
+
+def _show(metrics: Mapping[str, float], widths: Sequence[int]) -> None:
+    """Print what a reader asks first."""
+    for width in widths:
+        low, high = (metrics[f"gemm/{width}/over_torch_{bound}"] for bound in ("p10", "p90"))
+        log.console.print(f"tall GEMM, {width} columns: {metrics[f'gemm/{width}/over_torch']:.2f} times as fast as "
+                          f"torch.mm (P10 to P90 {low:.2f} to {high:.2f})")
+    for key, label in (("spmm/over_best_peer", "SpMM over the fastest peer"), ("gemm_spmm/over_mkl", "GeMM-SpMM, "
+                       "unfused, over MKL")):
+        if key in metrics:
+            log.console.print(f"{label}: {metrics[key]:.2f} ({metrics[f'{key}_low']:.2f} to "
+                              f"{metrics[f'{key}_high']:.2f}), least {metrics[f'{key}_min']:.2f}")

@@ -1,0 +1,316 @@
+"""The linear systems on which Jacobi's method is timed.
+
+Two steps of Jacobi's method by us and by other libraries, ready to be timed.
+
+Decide and time one linear system of a bench of Jacobi's method: two steps, for two processes.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from sparloom.errors import Unsupported
+from sparloom.fusion import pinned, separated
+from sparloom.measure import Measurement, TimingProtocol
+from sparloom.platforms import interleaved
+from sparloom.solvers import JacobiSolver, Sweeps, converging_relaxation
+from sparloom.sparse import Corpus, MatrixEntry, Pattern, SparseMatrix
+from sparloom.tuning import PlanCache
+
+__all__ = [
+    "PEERS", "SERIAL", "JacobiBench", "TwoSteps", "decide_jacobi", "dominant", "jacobi_set", "ours", "peer",
+    "same_tiles", "score_jacobi", "system",
+]
+
+
+def jacobi_set(corpus: Corpus, part: str, *, least_nonzeros: int) -> Sequence[MatrixEntry]:
+    """Choose matrices with more than so many nonzeros.
+
+    Args:
+        part: "definite", those that the catalogue knows to be symmetric positive definite; "pattern", other symmetric
+            ones that are no graphs: systems whose values the collection has lost; "anchors", all.
+    """
+    large = [entry for entry in corpus.entries() if entry.rows == entry.cols and entry.nnz > least_nonzeros]
+    if part == "definite":
+        return [entry for entry in large if entry.spd]
+    if part == "pattern":
+        return [entry for entry in large if entry.symmetric and not entry.spd and "graph" not in entry.kind]
+    return large
+
+
+def system(matrix: SparseMatrix, part: str) -> SparseMatrix:
+    """Make the matrix that is solved with.
+
+    Returns:
+        As it is stored if the part is "definite", else `dominant`.
+
+    Raises:
+        Unsupported: part "pattern", and the matrix has values, or zeros on its diagonal: it is no such system.
+    """
+    pattern = matrix.pattern
+    if part == "definite":
+        return matrix.astype("float64")
+    if part == "pattern":
+        if matrix.values.min(initial=1) != matrix.values.max(initial=1):
+            raise Unsupported("it has values, but is not known to be positive definite")
+        if (pattern.row_ids() == pattern.indices).sum() < pattern.rows:
+            raise Unsupported("its diagonal is not stored: it is no matrix of a linear system")
+    return dominant(pattern)
+
+
+def dominant(pattern: Pattern) -> SparseMatrix:
+    """Give a square pattern the values of its graph's Laplacian plus the identity: strictly diagonally dominant.
+
+    Stored or not, the diagonal is 1 plus the number of other nonzeros in the row, each of which is -1.
+    """
+    rows, columns = pattern.row_ids(), pattern.indices
+    other = rows != columns
+    place = np.arange(pattern.rows, dtype=np.int32)
+    whole = Pattern.from_coo(np.concatenate([rows[other], place]), np.concatenate([columns[other], place]),
+                             pattern.shape)
+    values = np.full(whole.nnz, -1.0)
+    values[whole.row_ids() == whole.indices] = whole.row_lengths()
+    return SparseMatrix(whole, values, np.float64)
+
+
+PEERS = ("mkl", "torch", "scipy")
+SERIAL = ("scipy",)
+
+
+@dataclass(frozen=True)
+class TwoSteps:
+    """Goes on by two steps at every call.
+
+    Args:
+        reached: gives the iterate (n, columns) to which the calls have come.
+    """
+
+    call: Callable[[], object]
+    reached: Callable[[], np.ndarray]
+
+
+def ours(solver: JacobiSolver, sweeps: Sweeps) -> TwoSteps:
+    """Our own, the change from one iterate to the next included."""
+    return TwoSteps(sweeps.advance, lambda: solver.numbering.unpermute(sweeps.latest))
+
+
+def same_tiles(solver: JacobiSolver, constant: np.ndarray) -> TwoSteps:
+    """The numbering and the tiles of a fused solver with nothing fused."""
+    executor, matrix = solver.plan.executor, solver.numbering.matrix
+    if executor.order is not None:
+        raise Unsupported("tiles in another order than that in memory: separating them needs the pattern in that order")
+    unfused = replace(executor, schedule=separated(executor.schedule, matrix.pattern))
+    return ours(solver, Sweeps(unfused, matrix, solver.numbering.permute(constant)))
+
+
+def peer(name: str, matrix: SparseMatrix, constant: np.ndarray, *, threads: int) -> TwoSteps:
+    """Another library's x -> M x + g, twice; it checks no convergence, which is in its favour.
+
+    Args:
+        matrix: M (n, n).
+        constant: g (n, columns).
+
+    Raises:
+        Unsupported: the library is not installed.
+    """
+    return {"scipy": _scipy, "torch": _torch, "mkl": _mkl}[name](matrix, constant, threads)
+
+
+def _scipy(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps:
+    """SciPy allocates every product; one thread."""
+    m, state = matrix.to_scipy(), [np.zeros_like(constant)]
+
+    def call() -> None:
+        for _ in range(2):
+            product = m @ state[0]
+            product += constant
+            state[0] = product
+
+    return TwoSteps(call, lambda: state[0])
+
+
+def _torch(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps:
+    """The product with addition, into arrays that are there."""
+    import torch
+
+    from sparloom.baselines import torch_csr
+
+    torch.set_num_threads(threads)
+    m, g = torch_csr(matrix), torch.from_numpy(constant)
+    x, y = torch.zeros_like(g), torch.zeros_like(g)
+
+    def call() -> None:
+        with torch.inference_mode():
+            torch.addmm(g, m, x, out=y)
+            torch.addmm(g, m, y, out=x)
+
+    return TwoSteps(call, x.numpy)
+
+
+def _mkl(matrix: SparseMatrix, constant: np.ndarray, threads: int) -> TwoSteps:
+    """The inspector-executor routines; g is copied first, which is how they add."""
+    from sparloom.baselines import mkl_spmm
+
+    x, y = np.zeros_like(constant), np.zeros_like(constant)
+    first = mkl_spmm(matrix, x, y, threads=threads, add=True)
+    second = mkl_spmm(matrix, y, x, threads=threads, add=True)
+
+    def call() -> None:
+        np.copyto(y, constant)
+        first()
+        np.copyto(x, constant)
+        second()
+
+    return TwoSteps(call, lambda: x)
+
+
+OWN = {  # method -> how it is planned
+    "unfused": {"fuse": "never"}, "auto": {"fuse": "auto"}, "fused": {"fuse": "always"},
+    "fused_natural": {"fuse": "always", "numbering": "natural"},
+    "unfused_renumbered": {"fuse": "never", "numbering": "bandwidth"},
+}
+CHECKED = 3  # calls after which all methods must have come to the same iterate
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class JacobiBench:
+    """What all systems have in common.
+
+    Args:
+        columns: right-hand sides.
+        tolerance, most_steps: of the solutions.
+        cache: of decisions; another process finds them there.
+    """
+
+    columns: int
+    threads: int
+    timing: TimingProtocol
+    tolerance: float
+    most_steps: int
+    cache: PlanCache
+    seed: int
+
+
+def decide_jacobi(bench: JacobiBench, matrix: SparseMatrix, *, definite: bool) -> list[Row]:
+    """Choose the best of all programs and the best of each kind; a row for each says what it took."""
+    rows = []
+    relaxation = converging_relaxation(matrix) if definite else 1.0
+    with pinned(bench.threads):
+        for method in OWN:
+            start = time.perf_counter()
+            solver = _solver(bench, matrix, method, relaxation, replay_only=False)
+            rows.append({"method": method, "decision_seconds": time.perf_counter() - start, "relaxation": relaxation,
+                         "choice": _describe(solver), "reason": solver.plan.decision.reason})
+    return rows
+
+
+def score_jacobi(bench: JacobiBench, matrix: SparseMatrix, decided: list[Row]) -> list[Row]:
+    """Check that all methods make the same iterates, time two steps of each side by side, and solve the system.
+
+    Raises:
+        RuntimeError: another choice comes out of the cache than was decided.
+        AssertionError: a method's iterate is another one.
+    """
+    relaxation = decided[0]["relaxation"]
+    with pinned(bench.threads), ThreadpoolController().limit(limits=1, user_api="blas"):
+        b = np.random.default_rng(bench.seed).normal(size=(matrix.pattern.rows, bench.columns))
+        solvers = {method: _solver(bench, matrix, method, relaxation, replay_only=True) for method in OWN}
+        for row in decided:
+            if row["choice"] != _describe(solvers[row["method"]]):
+                raise RuntimeError(f"{row['method']}: decided was {row['choice']}, the cache has another choice")
+        same = _describe(solvers["auto"]) == _describe(solvers["unfused"])
+        methods, rows = _methods(bench, solvers, b)
+        _check(methods)
+        timed = {name: method.call for name, method in methods.items() if not (same and name == "auto")}
+        taken = interleaved(timed, bench.timing, threads=bench.threads, serial=SERIAL)
+        if same:
+            taken["auto"] = taken["unfused"]
+        methods.clear()
+        solved = _solved(bench, solvers, b, same=same)
+        for name, measurement in taken.items():
+            row = {"method": name, "same": same, **_seconds(measurement), **solved.get(name, {})}
+            if name in solvers:
+                schedule = solvers[name].plan.executor.schedule
+                row |= {"fused_rows": schedule.fused / max(1, matrix.pattern.rows),
+                        "build_seconds": schedule.build_seconds}
+            rows.append(row)
+    return rows
+
+
+def _solver(
+    bench: JacobiBench, matrix: SparseMatrix, method: str, relaxation: float, *, replay_only: bool,
+) -> JacobiSolver:
+    return JacobiSolver(matrix, bench.columns, **OWN[method], relaxation=relaxation, threads=bench.threads,
+                        cache=bench.cache, replay_only=replay_only)
+
+
+def _describe(solver: JacobiSolver) -> str:
+    """The choice as text."""
+    return json.dumps({"numbering": solver.numbering.name, **solver.plan.choice.to_json()})
+
+
+def _methods(
+    bench: JacobiBench, solvers: dict[str, JacobiSolver], b: np.ndarray,
+) -> tuple[dict[str, TwoSteps], list[Row]]:
+    """Bind what can be; a row for each method that cannot says why."""
+    iteration = solvers["auto"].iteration
+    constant = iteration.constant(b)
+    made, rows = {name: ours(solver, solver.sweeps(b)) for name, solver in solvers.items()}, []
+    makers = {"separated": lambda: same_tiles(solvers["fused"], constant)}
+    for name in PEERS:
+        makers[name] = lambda name=name: peer(name, iteration.matrix, constant, threads=bench.threads)
+    for name, make in makers.items():
+        try:
+            made[name] = make()
+        except (ImportError, Unsupported) as error:
+            rows.append({"method": name, "failure": str(error)})
+    return made, rows
+
+
+def _check(methods: dict[str, TwoSteps]) -> None:
+    expected: np.ndarray | None = None
+    for name, method in methods.items():
+        for _ in range(CHECKED):
+            method.call()
+        reached = method.reached()
+        if expected is None:
+            expected = reached.copy()
+        error = np.abs(reached - expected).max(initial=0)
+        if not error <= 1e-12 * np.abs(expected).max(initial=1):
+            raise AssertionError(f"{name} is {error:.2e} away from the iterate of the first method")
+
+
+def _solved(
+    bench: JacobiBench, solvers: dict[str, JacobiSolver], b: np.ndarray, *, same: bool,
+) -> dict[str, Row]:
+    """Solve fused or not and by the unfused program; steps must agree, rounding at the tolerance aside."""
+    found: dict[str, Row] = {}
+    steps: np.ndarray | None = None
+    for name in ("unfused", "auto"):
+        if same and name == "auto":
+            found[name] = found["unfused"]
+            continue
+        start = time.perf_counter()
+        result = solvers[name].solve(b, tolerance=bench.tolerance, max_iterations=bench.most_steps)
+        spent = time.perf_counter() - start
+        found[name] = {
+            "solve_seconds": spent, "steps_least": int(result.iterations.min()),
+            "steps_most": int(result.iterations.max()), "converged": int(result.converged.sum()),
+            "diverged": int(result.diverged.sum()), "residual_most": float(result.residuals.max())}
+        if steps is not None and (np.abs(steps - result.iterations) > 2).any():
+            raise AssertionError("fused and unfused solvers take different numbers of steps")
+        steps = result.iterations
+    return found
+
+
+def _seconds(measurement: Measurement) -> Row:
+    low, middle, high = np.quantile(measurement.seconds, (0.25, 0.5, 0.75)).tolist()
+    return {"seconds": middle, "seconds_low": low, "seconds_high": high, "repetitions": len(measurement.seconds),
+            "stolen": measurement.stolen}

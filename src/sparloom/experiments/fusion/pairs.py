@@ -1,0 +1,301 @@
+"""What is timed of tile fusion: matrices x operations x widths x threads, and by which methods.
+
+Whether a product of three matrices is right: the oracle in some rows, the first result that passed in all.
+
+Decide and time one case of a bench of tile fusion: two steps, for two processes.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from sparloom.errors import Unsupported
+from sparloom.experiments.fusion.methods import SERIAL, Method, Methods
+from sparloom.experiments.harness import spread_out
+from sparloom.fusion import Pair, Reordered, access_cycles, machine_levels, mean_cycles, pinned, potential_gain
+from sparloom.measure import Measurement, TimingProtocol
+from sparloom.ops import Operands, assert_close
+from sparloom.platforms import count_reads, interleaved, reads_by_level, reallocated
+from sparloom.sparse import Corpus, MatrixEntry, Pattern, SparseMatrix
+from sparloom.tuning import PairPlan, PlanCache, plan_pair
+
+__all__ = ["METHODS", "Bench", "Block", "Case", "PairCheck", "cases", "decide", "fusion_set", "score"]
+
+METHODS = (
+    "unfused", "auto", "fused", "local", "separated", "coarse", "sequential", "mkl", "torch", "scipy", "overlapped",
+    "atomic", "gemv", "blas_gemv", "listing",
+)
+"""In the order in which they are run and listed: a fast one first."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Methods for some operations, widths and matrices.
+
+    Args:
+        part: "anchors" or "real".
+        ops: names of operations.
+        threads: of every method that is not serial by nature.
+        count: at most so many matrices, evenly over their nonzeros; None: all.
+        methods: from `METHODS`.
+    """
+
+    part: str
+    ops: Sequence[str]
+    widths: Sequence[int]
+    threads: int
+    count: int | None
+    methods: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product, computed by several methods side by side."""
+
+    part: str
+    matrix: str
+    op: str
+    width: int
+    threads: int
+    methods: tuple[str, ...]
+
+    @property
+    def problem(self) -> str:
+        """Names what is decided."""
+        return " ".join(map(str, (self.part, self.matrix, self.op, self.width, self.threads)))
+
+    @property
+    def key(self) -> str:
+        """Names what is timed."""
+        return f"{self.problem} {','.join(self.methods)}"
+
+
+def fusion_set(corpus: Corpus, *, least_nonzeros: int) -> list[MatrixEntry]:
+    """Choose the square matrices that are positive definite or graphs and have more than so many nonzeros.
+
+    Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, §5.1.2; like there, a graph is what the
+    collection calls one. Positive definite is what the catalogue knows to be.
+    """
+    return [entry for entry in corpus.entries()
+            if entry.rows == entry.cols and entry.nnz > least_nonzeros and (entry.spd or "graph" in entry.kind)]
+
+
+def cases(blocks: Iterable[Block], part: str, entries: Sequence[MatrixEntry]) -> dict[str, list[Case]]:
+    """List the cases of one part, by matrix; blocks that meet in a case join their methods.
+
+    Raises:
+        ValueError: a block names an unknown method.
+    """
+    found: dict[str, dict[tuple[str, int, int], set[str]]] = {entry.name: {} for entry in entries}
+    for block in blocks:
+        unknown = sorted(set(block.methods) - set(METHODS))
+        if unknown:
+            raise ValueError(f"no method {', '.join(unknown)}: choose from {', '.join(METHODS)}")
+        if block.part != part:
+            continue
+        for entry in spread_out(entries, block.count):
+            for op in block.ops:
+                for width in block.widths:
+                    found[entry.name].setdefault((op, width, block.threads), set()).update(block.methods)
+    return {name: [Case(part, name, *key, tuple(method for method in METHODS if method in methods))
+                   for key, methods in wanted.items()]
+            for name, wanted in found.items() if wanted}
+
+
+ROWS = 32  # drawn; the longest besides
+
+
+class PairCheck:
+    """Checks results of one problem; the first is compared with the float64 oracle, the others with the first too.
+
+    Args:
+        op, operands: the problem; B = A where it is sparse.
+    """
+
+    def __init__(self, op: Pair, operands: Operands, *, seed: int) -> None:
+        pattern = operands.matrix.pattern
+        drawn = np.random.default_rng(seed).choice(pattern.rows, size=min(ROWS, pattern.rows), replace=False)
+        self._rows = np.unique([*drawn, int(np.argmax(pattern.row_lengths()))])
+        self._oracle = op.oracle(_some_rows(operands, self._rows))
+        self._terms = op.terms(pattern, op.width(operands))
+        self._scale = op.scale(operands)
+        if operands.right is not None:  # alike rows of D1 add up with equal signs, so their errors do too
+            self._scale = self._scale * (1 + pattern.row_lengths() / 8)[:, None]
+        limits = np.finfo(operands.matrix.dtype)
+        self._tolerance = (8 * limits.eps * self._scale * (self._terms + 1) + limits.tiny).astype(limits.dtype)
+        self._first: np.ndarray | None = None
+
+    def check(self, result: np.ndarray) -> None:
+        """Compare a result.
+
+        Raises:
+            AssertionError: names the worst element.
+        """
+        rows = self._rows
+        assert_close(result[rows], self._oracle, terms=self._terms[rows], scale=self._scale[rows])
+        if self._first is None:
+            if not np.isfinite(result).all():
+                raise AssertionError(f"{int((~np.isfinite(result)).sum())} elements are not finite")
+            self._first = result.copy()
+            return
+        error = result - self._first
+        if not (np.abs(error, out=error) <= self._tolerance).all():
+            excess = np.where(np.isfinite(error), error / self._tolerance.astype(np.float64), np.inf)
+            worst = np.unravel_index(int(np.argmax(excess)), error.shape)
+            raise AssertionError(f"element {tuple(map(int, worst))} is {float(result[worst])!r}, the first method has "
+                                 f"{float(self._first[worst])!r}")
+
+
+def _some_rows(operands: Operands, rows: np.ndarray) -> Operands:
+    """Take rows of A, and of B what they reach."""
+    part = _rows(operands.matrix, rows)
+    reached, columns = np.unique(part.pattern.indices, return_inverse=True)
+    left = SparseMatrix(Pattern((rows.size, reached.size), part.pattern.indptr, columns), part.values, part.dtype)
+    if operands.right is not None:
+        return replace(operands, matrix=left, right=_rows(operands.right, reached))
+    return replace(operands, matrix=left, dense={**operands.dense, "B": operands.dense["B"][reached]})
+
+
+def _rows(matrix: SparseMatrix, rows: np.ndarray) -> SparseMatrix:
+    pattern = matrix.pattern
+    source, indptr = pattern.nonzeros_of(rows), np.concatenate([[0], np.cumsum(pattern.row_lengths()[rows])])
+    return SparseMatrix(Pattern((rows.size, pattern.cols), indptr, pattern.indices[source]), matrix.values[source],
+                        matrix.dtype)
+
+
+DECIDED = {"unfused": "never", "auto": "auto"}  # method -> argument of `plan_pair`
+GAIN_RUNS = 7
+WATCHED = ("unfused", "fused", "auto")  # thread by thread; in simulated caches too where the steps are timed
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all cases have in common.
+
+    Args:
+        ops: by name.
+        cache: of decisions; another process finds them there.
+        gemv_flops: see `Methods`.
+    """
+
+    ops: Mapping[str, Pair]
+    timing: TimingProtocol
+    cache: PlanCache
+    gemv_flops: float
+    seed: int
+
+
+def decide(bench: Bench, case: Case, matrix: SparseMatrix) -> list[Row]:
+    """Choose the best unfused program and the best of all; a row for each choice says what it took."""
+    rows = []
+    op = bench.ops[case.op]
+    with pinned(case.threads):
+        operands = op.operands(matrix, case.width, bench.seed)
+        for method, fuse in DECIDED.items():
+            plan = plan_pair(op, operands, fuse=fuse, threads=case.threads, cache=bench.cache)
+            rows.append({"method": method, "choice": json.dumps(plan.choice.to_json()),
+                         "reason": plan.decision.reason, "decision_seconds": plan.decision.seconds,
+                         "decision_executions": plan.decision.executions})
+    return rows
+
+
+def score(bench: Bench, case: Case, matrix: SparseMatrix) -> list[Row]:
+    """Check every method and time all of them side by side; a row for each.
+
+    What was decided is looked up, not decided again.
+
+    Raises:
+        NotDecided: no other process has decided the case before.
+    """
+    op = bench.ops[case.op]
+    with pinned(case.threads), _one_blas_thread():
+        operands = reallocated(op.operands(matrix, case.width, bench.seed))
+        plans = {method: plan_pair(op, operands, fuse=fuse, threads=case.threads, cache=bench.cache, replay_only=True)
+                 for method, fuse in DECIDED.items()}
+        methods, rows = _methods(bench, case, operands, plans)
+        same = plans["auto"].choice == plans["unfused"].choice
+        timed = {name: method.call for name, method in methods.items() if not (same and name == "auto")}
+        taken = interleaved(timed, bench.timing, threads=case.threads, serial=SERIAL)
+        if same and "auto" in methods:
+            taken["auto"] = taken["unfused"]
+        facts = {"same": same, "flops": op.work(matrix.pattern, case.width).flops}
+        for name, method in methods.items():
+            rows.append({"method": name, **_statistics(taken[name]), **method.facts, **facts})
+            if name in WATCHED:
+                rows[-1]["gain_seconds"] = _gain(method)
+                if "coarse" in methods:
+                    rows[-1] |= _access(method)
+    return rows
+
+
+def _methods(
+    bench: Bench, case: Case, operands: Operands, plans: Mapping[str, PairPlan],
+) -> tuple[dict[str, Method], list[Row]]:
+    """Make and check the methods; those that cannot be made, or are wrong, become rows with a failure."""
+    op = bench.ops[case.op]
+    result = plans["unfused"].executor.result(operands)
+    maker = Methods(op, operands, result, threads=case.threads, plans=dict(plans), gemv_flops=bench.gemv_flops)
+    check = PairCheck(op, operands, seed=bench.seed)
+    methods, failed = {}, []
+    for name in case.methods:
+        try:
+            method = maker.make(name)
+            result.fill(np.nan)
+            method.call()
+            check.check(method.in_place(result))
+            methods[name] = method
+        except (Unsupported, AssertionError) as error:
+            failed.append({"method": name, "failure": f"{type(error).__name__}: {error}"})
+    return methods, failed
+
+
+def _statistics(measured: Measurement) -> Row:
+    seconds = np.array(measured.seconds)
+    low, middle, high = np.quantile(seconds, (0.1, 0.5, 0.9))
+    return {"seconds": float(middle), "seconds_p10": float(low), "seconds_p90": float(high),
+            "repetitions": seconds.size, "cpu_seconds": float(np.median(measured.cpu_seconds)),
+            "stolen": measured.stolen}
+
+
+def _gain(method: Method) -> float:
+    """Median of what even shares of the threads' work would have saved in a few runs."""
+    executor = replace(method.executor, timed=True)
+    call = executor.bind(method.operands, executor.result(method.operands))
+    gains = []
+    for _ in range(GAIN_RUNS):
+        call()
+        gains.append(potential_gain(executor.seconds))
+    return float(np.median(gains))
+
+
+def _access(method: Method) -> Row:
+    """Average time of a memory access: counted by the processor, else simulated."""
+    executor, operands, pattern = method.executor, method.operands, method.operands.matrix.pattern
+    levels = machine_levels(executor.threads)
+    try:
+        counts = count_reads(method.call)
+    except Unsupported:
+        if executor.order is not None:
+            pattern = Reordered.of(pattern, executor.order).pattern
+        inner = 0 if operands.right is not None else operands.dense["B"].shape[1]
+        cycles = access_cycles(executor.op, pattern, executor.schedule, inner=inner, width=executor.op.width(operands),
+                               threads=executor.threads, variant=executor.variant, levels=levels)
+        return {"access_cycles": cycles, "access_source": "simulated"}
+    return {"access_cycles": mean_cycles(reads_by_level(counts), levels), "access_source": "counted"}
+
+
+@contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    """Keep the BLAS of SciPy, which our kernels call from many threads, and that of NumPy on one thread.
+
+    Their threads are not those of OpenMP: both kinds would compete for the processors.
+    """
+    with ThreadpoolController().select(internal_api="openblas").limit(limits=1):
+        yield

@@ -1,0 +1,135 @@
+"""Ask a platform for exactly the measurements that are missing; what it raises becomes a failed measurement.
+
+Why samples have no seconds.
+
+Where the data of a corpus lie under the data folder.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from sparloom import log
+from sparloom.data import SampleTable
+from sparloom.errors import SparloomError
+from sparloom.measure import REPEATS, Measurement, TimingProtocol
+from sparloom.ops import Op, Operands
+from sparloom.renamed import stored_class_name
+from sparloom.space import Config
+from sparloom.sparse import Corpus
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform
+
+__all__ = ["corpus_name", "data_folder", "failure_reasons", "measure_missing", "measure_presets", "tell_failures"]
+
+FAILURES = (SparloomError, ValueError, ArithmeticError, MemoryError, RuntimeError, AssertionError, OSError)
+logger = logging.getLogger(__name__)
+
+
+def measure_presets(
+    platforms: Sequence["Platform"], op: Op, operands: Operands, *, missing: Sequence[Sequence[Sequence[Config]]],
+    timing: TimingProtocol, rivals: Mapping[Config, Any] | None = None,
+) -> Iterator[tuple[str, Config, int, Measurement]]:
+    """Measure what each of several presets of one platform lacks: (preset, configuration, round, measurement).
+
+    Presets that lack the same are measured together where the platform can share their work (`measure_together`).
+
+    Args:
+        missing: for every preset, configurations per round.
+        rivals: see `measure_missing`.
+    """
+    first = platforms[0]
+    if len(platforms) > 1 and hasattr(first, "measure_together") and all(lacks == missing[0] for lacks in missing):
+        try:
+            for config, turn, measurements in first.measure_together(platforms, op, operands, missing[0][0]):
+                for platform, measurement in zip(platforms, measurements, strict=True):
+                    yield platform.preset, config, turn, measurement
+            return
+        except FAILURES as error:
+            logger.warning("%s on presets of %s together: %s; one by one", op.name, first.name, error)
+    for platform, lacks in zip(platforms, missing, strict=True):
+        for config, turn, measurement in measure_missing(platform, op, operands, missing=lacks, timing=timing,
+                                                         rivals=rivals):
+            yield platform.preset, config, turn, measurement
+
+
+def measure_missing(
+    platform: "Platform", op: Op, operands: Operands, *, missing: Sequence[Sequence[Config]], timing: TimingProtocol,
+    rivals: Mapping[Config, Any] | None = None,
+) -> Iterator[tuple[Config, int, Measurement]]:
+    """Measure the configurations that each round lacks.
+
+    A platform may add repetitions of its baseline as rounds from `timing.rounds` on (A/A). When the platform raises,
+    what it has not reported is asked for one by one, so that only the culprit fails.
+
+    Args:
+        missing: configurations per round.
+        rivals: what others have, under the configurations that name it among the missing; the platform binds it.
+    """
+    if all(configs == missing[0] for configs in missing):
+        yield from _guarded(platform, op, operands, missing[0], timing, rivals or {})
+        return
+    for turn, configs in enumerate(missing):
+        once = replace(timing, rounds=1, seed=timing.seed + turn)
+        for config, number, measurement in _guarded(platform, op, operands, configs, once, rivals or {}):
+            yield config, turn if number == 0 else timing.rounds + REPEATS * turn + number - 1, measurement
+
+
+def _guarded(
+    platform: "Platform", op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol,
+    rivals: Mapping[Config, Any],
+) -> Iterator[tuple[Config, int, Measurement]]:
+    if not configs:
+        return
+    waiting = {(config, turn) for config in configs for turn in range(timing.rounds)}
+    own = [config for config in configs if config not in rivals]
+    theirs = {config: rivals[config] for config in configs if config in rivals}
+    extra = (theirs,) if theirs else ()  # see `Platform.measure_many`
+    try:
+        for config, turn, measurement in platform.measure_many(op, operands, own, timing, *extra):
+            waiting.discard((config, turn))
+            yield config, turn, measurement
+    except FAILURES as error:
+        logger.warning("%s on %s: %s: %s", op.name, platform.name, type(error).__name__, error)
+        if len(configs) > 1:
+            for config in dict.fromkeys(config for config in configs if any(config == left for left, _ in waiting)):
+                yield from _guarded(platform, op, operands, [config], timing, rivals)
+            return
+        for config, turn in sorted(waiting, key=lambda place: place[1]):
+            yield config, turn, Measurement.failed(f"{type(error).__name__}: {error}", platform.kind)
+
+
+TOLD = 5  # reasons
+
+
+def failure_reasons(table: SampleTable) -> pd.Series:
+    """Count failed samples by reason, the most frequent first; reasons that differ in numbers only are one."""
+    return table.failures()["failure"].str.replace(r"\d+(\.\d+)?", "#", regex=True).value_counts()
+
+
+def tell_failures(table: SampleTable) -> None:
+    """Print how many samples failed and the most frequent reasons; nothing when none did."""
+    reasons = failure_reasons(table)
+    if reasons.empty:
+        return
+    log.console.print(f"{reasons.sum():,} of {len(table):,} samples failed ({reasons.sum() / len(table):.1%}):")
+    for reason, count in reasons.head(TOLD).items():
+        log.console.print(f"{count:>9,}  {reason}", markup=False)
+    if len(reasons) > TOLD:
+        log.console.print(f"{reasons[TOLD:].sum():>9,}  for {len(reasons) - TOLD} other reasons")
+
+
+def corpus_name(corpus: Corpus) -> str:
+    """Name a kind of corpus as conf/corpus does: SuiteSparseCorpus is "suitesparse"."""
+    return stored_class_name(corpus).removesuffix("Corpus").lower()
+
+
+def data_folder(data: str, corpus: Corpus) -> Path:
+    """Folder of samples, inputs and statistics: `data` for the real matrices, in it one for every other corpus."""
+    name = corpus_name(corpus)
+    return Path(data) if name == "suitesparse" else Path(data) / name

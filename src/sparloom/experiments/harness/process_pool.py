@@ -1,0 +1,160 @@
+"""Many independent jobs over processes, under one progress bar; a killed parent leaves no orphans.
+
+Who may use the processors while something is timed.
+"""
+
+import ctypes
+import fcntl
+import logging
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from sparloom import log
+from sparloom.files import locked
+
+__all__ = ["alone", "own_processor", "run_in_subprocess", "run_jobs"]
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+REPORT_SECONDS = 60.0  # between lines of progress where the output is no terminal
+logger = logging.getLogger(__name__)
+
+
+def run_jobs(
+    function: Callable[[Job], Result],
+    jobs: Mapping[str, Job],
+    *,
+    weights: Mapping[str, float],
+    processes: int,
+    description: str,
+) -> Iterator[tuple[str, Result]]:
+    """Apply a picklable function to every job; yield (name, result) as they finish.
+
+    Args:
+        jobs: name -> argument, in the order in which they start.
+        weights: expected cost of each job in any unit; the remaining time is foretold from it.
+        processes: 1 runs everything in this process, in order.
+
+    Raises:
+        Exception: what a job raises, after the jobs under way have ended.
+    """
+    if processes < 1:
+        raise ValueError(f"{processes} processes: at least 1 is needed")
+    results = _serial(function, jobs) if processes == 1 else _parallel(function, jobs, processes)
+    yield from _metered(results, weights, description, count=len(jobs))
+
+
+def run_in_subprocess(
+    function: Callable[[Job], Result], jobs: Mapping[str, Job], *, weights: Mapping[str, float], description: str,
+) -> Iterator[tuple[str, Result]]:
+    """Do as `run_jobs` in one process, in order, but in a fresh one: what it loads and measures is gone with it."""
+    yield from _metered(_parallel(function, jobs, 1), weights, description, count=len(jobs))
+
+
+def _metered(
+    results: Iterator[tuple[str, Result]], weights: Mapping[str, float], description: str, *, count: int,
+) -> Iterator[tuple[str, Result]]:
+    meter = _Meter(description, weights)
+    with log.progress() as bars:
+        bar = bars.add_task(description, total=sum(weights.values()) or 1)
+        for done, (name, result) in enumerate(results, start=1):
+            bars.update(bar, advance=weights[name], description=f"{description} {done}/{count}")
+            meter.advance(name, done, shown=log.console.is_terminal)
+            yield name, result
+
+
+class _Meter:
+    """Lines of progress with the remaining time, for output that is no terminal."""
+
+    def __init__(self, description: str, weights: Mapping[str, float]) -> None:
+        self._description, self._weights = description, weights
+        self._total, self._done = sum(weights.values()), 0.0
+        self._began = self._reported = time.monotonic()
+
+    def advance(self, name: str, done: int, *, shown: bool) -> None:
+        self._done += self._weights[name]
+        now = time.monotonic()
+        if shown or now - self._reported < REPORT_SECONDS:
+            return
+        self._reported = now
+        left = (now - self._began) * (self._total - self._done) / max(self._done, 1e-9)
+        logger.info("%s: %d of %d, about %.0f min left", self._description, done, len(self._weights), left / 60)
+
+
+def _serial(function: Callable[[Job], Result], jobs: Mapping[str, Job]) -> Iterator[tuple[str, Result]]:
+    for name, job in jobs.items():
+        yield name, function(job)
+
+
+def _parallel(
+    function: Callable[[Job], Result], jobs: Mapping[str, Job], processes: int
+) -> Iterator[tuple[str, Result]]:
+    context = multiprocessing.get_context("spawn")  # a forked copy of a process with threads may hang
+    waiting = list(jobs.items())[::-1]
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with_parent,
+                             initargs=(os.getpid(),)) as pool:
+        running: dict[Future, str] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < processes + 1:
+                    name, job = waiting.pop()
+                    running[pool.submit(function, job)] = name
+                finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    yield running.pop(future), future.result()
+        except KeyboardInterrupt:
+            for worker in multiprocessing.active_children():
+                worker.kill()  # what it was doing is done again next time
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Ask Linux to end this process when its parent dies; a no-op elsewhere. Interrupts are the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    except (AttributeError, OSError):
+        return
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def alone() -> AbstractContextManager[None]:
+    """Wait until no other run of ours times anything on this machine, and keep the others waiting."""
+    return locked(Path(tempfile.gettempdir()) / f"sparloom-timing-{os.getuid()}.lock")
+
+
+@contextmanager
+def own_processor() -> Iterator[int | None]:
+    """Stay on one processor that no other process of ours has claimed; its number, or None where that cannot be asked.
+
+    Raises:
+        RuntimeError: every processor is claimed.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield None
+        return
+    allowed = os.sched_getaffinity(0)
+    for processor in sorted(allowed):
+        with (Path(tempfile.gettempdir()) / f"sparloom-processor-{os.getuid()}-{processor}.lock").open("a") as claim:
+            try:
+                fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            os.sched_setaffinity(0, {processor})
+            try:
+                yield processor
+            finally:
+                os.sched_setaffinity(0, allowed)
+            return
+    raise RuntimeError(f"all {len(allowed)} processors are claimed by processes that time: lower task.jobs")

@@ -1,0 +1,184 @@
+"""Cases that are timed one after the other, each on disk as soon as it is done.
+
+Own calls and those of peers timed in turn; peers that fail, or are far from the fastest one, are noted.
+
+How much memory a call needs beside what is there before it.
+"""
+
+import ctypes
+import gc
+import logging
+import math
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from sparloom.errors import Unsupported
+from sparloom.experiments.harness.journal import CaseJournal
+from sparloom.experiments.harness.process_pool import alone, run_jobs
+from sparloom.fusion import pinned
+from sparloom.measure import Measurement, TimingProtocol
+from sparloom.models import retain_memory
+from sparloom.platforms import interleaved
+from sparloom.sparse import MatrixEntry
+
+__all__ = [
+    "give_back", "noted", "peak_bytes", "seconds_of", "side_by_side", "spread_out", "statistics_of", "timed_cases",
+]
+
+logger = logging.getLogger(__name__)
+
+Case = TypeVar("Case")
+
+
+def statistics_of(taken: Measurement) -> dict[str, Any]:
+    """Columns of a timed method: seconds of each repetition, their median and bounds, and whether time was stolen."""
+    low, middle, high = np.quantile(taken.seconds, (0.1, 0.5, 0.9))
+    return {"median": float(middle), "p10": float(low), "p90": float(high), "stolen": taken.stolen,
+            "seconds": list(taken.seconds)}
+
+
+def timed_cases(
+    rows_of: Callable[[Case], Sequence[Mapping[str, Any]]], planned: Mapping[str, Case], journal: Path, *,
+    weights: Mapping[str, float], threads: int,
+) -> pd.DataFrame:
+    """Do the cases that the journal has not, alone on this machine, and give the rows of all in the order planned.
+
+    Args:
+        journal: file of what is under way; the caller removes it when its run is complete.
+        weights: expected cost of each case in any unit.
+        threads: that are pinned.
+    """
+    retain_memory()
+    done = CaseJournal(journal)
+    waiting = {key: case for key, case in planned.items() if key not in done.rows()}
+    logger.info("%d of %d cases to do", len(waiting), len(planned))
+    with alone(), pinned(threads):
+        for key, rows in run_jobs(rows_of, waiting, weights={key: weights[key] for key in waiting}, processes=1,
+                                  description="cases"):
+            done.append(key, rows)
+    found = done.rows()
+    return pd.DataFrame([row for key in planned for row in found[key]])
+
+
+Call = Callable[[], Any]
+FAILURES = (Unsupported, AssertionError, MemoryError, RuntimeError, ValueError)
+
+
+@contextmanager
+def noted(name: str, failed: dict[str, str]) -> Iterator[None]:
+    """Note that a peer fails: that it is not here, is wrong, has no memory, or whatever else its library says.
+
+    Args:
+        failed: peer -> why.
+    """
+    try:
+        yield
+    except FAILURES as error:
+        failed[name] = f"{type(error).__name__}: {error}"
+
+
+def side_by_side(
+    own: Mapping[str, Call], peers: Mapping[str, Call], failed: dict[str, str], timing: TimingProtocol, *,
+    threads: int, serial: Collection[str] = (),
+) -> dict[str, Measurement]:
+    """Time calls that have run before in turn.
+
+    A peer that takes over `timing.slow_factor` times as long as the fastest one, twice, is not among them: the less of
+    these two runs is its measurement. So no peer that could be the best of a case is timed otherwise than we are.
+
+    Args:
+        failed: peer -> why, to which those are added that fail now.
+        threads, serial: as of `interleaved`.
+    """
+    looks: dict[str, float] = {}
+    for name, call in peers.items():
+        with noted(name, failed):
+            looks[name] = seconds_of(call)
+    limit, once = timing.slow_factor * min(looks.values(), default=math.inf), {}
+    for name in [name for name, seconds in looks.items() if seconds > limit]:
+        with noted(name, failed):
+            looks[name] = min(looks[name], seconds_of(peers[name]))
+            if looks[name] > limit:
+                once[name] = Measurement((looks[name],), "wall")
+    timed = {name: call for name, call in peers.items() if name not in once and name not in failed}
+    taken = interleaved({**own, **timed}, replace(timing, slow_factor=math.inf), threads=threads, serial=serial)
+    return {**taken, **once}
+
+
+def seconds_of(call: Call) -> float:
+    """Time one run."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+FORGET_PEAK = "5"  # see man 5 proc
+RUNS = 3  # other threads, and the system when it is short of memory, give pages back meanwhile
+
+
+def peak_bytes(call: Callable[[], Any], forget: Callable[[], None] = lambda: None) -> int:
+    """Run a call three times; bytes of memory at its peak less before, the median.
+
+    Args:
+        forget: gives back memory that the call would otherwise have at hand.
+
+    Raises:
+        Unsupported: the system does not count.
+    """
+    gc.collect()
+    frozen = gc.get_freeze_count()
+    gc.freeze()  # what lives already is not looked through again, a quarter of a second each time
+    try:
+        return int(statistics.median(_one_peak(call, forget) for _ in range(RUNS)))
+    finally:
+        if not frozen:  # objects that the caller has frozen stay so
+            gc.unfreeze()
+
+
+def give_back() -> None:
+    """Give the system what was freed, so that it serves nobody here any more.
+
+    Raises:
+        Unsupported: the C library has no such call.
+    """
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError) as error:
+        raise Unsupported(f"freed memory is not given back on this system: {error}") from error
+
+
+def _one_peak(call: Callable[[], Any], forget: Callable[[], None]) -> int:
+    forget()
+    give_back()
+    try:
+        CLEAR.write_text(FORGET_PEAK, encoding="ascii")
+    except OSError as error:
+        raise Unsupported(f"peaks of memory are not counted on this system: {error}") from error
+    before = _kibibytes("VmRSS")
+    call()
+    return 1024 * max(0, _kibibytes("VmHWM") - before)
+
+
+def _kibibytes(name: str) -> int:
+    for line in STATUS.read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    raise Unsupported(f"{STATUS} has no {name}")
+
+
+def spread_out(entries: Sequence[MatrixEntry], count: int | None) -> Sequence[MatrixEntry]:
+    """Choose at most so many, evenly over their nonzeros; all for None."""
+    if count is None or count >= len(entries):
+        return entries
+    ordered = sorted(entries, key=lambda entry: (entry.nnz, entry.name))
+    return [ordered[place] for place in np.linspace(0, len(ordered) - 1, count).round().astype(int)]

@@ -1,0 +1,337 @@
+"""How fast the simulator makes labels, on one core, and whether it repeats itself bit by bit.
+
+The fast level of the simulator against the slow one that follows every line.
+
+What the constants of the simulator that no paper states decide: each by itself, at a low and a high value.
+
+What the options of SPADE do on generated stand-ins, against the tables of its paper.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from rich.table import Table
+
+from sparloom import log
+from sparloom.data import write_frame
+from sparloom.experiments.harness import run_jobs
+from sparloom.measure import TimingProtocol, geomean, kendall_tau
+from sparloom.ops import Op, Operands
+from sparloom.report import draw_sensitivity
+from sparloom.sparse import Corpus, Role, SparseMatrix, stratified_choice
+
+if TYPE_CHECKING:
+    from sparloom.platforms import Platform, SpadePlatform
+    from sparloom.platforms.spade import Machine
+
+__all__ = [
+    "BASELINE", "BenchSimulator", "CheckSpadeSigns", "SpadeSensitivity", "ValidateSimulator", "judged",
+    "sensitivity",
+]
+
+
+@dataclass(frozen=True)
+class BenchSimulator:
+    """Simulate all configurations of all operations twice on the largest matrices of a corpus.
+
+    Args:
+        matrices: how many, the largest by nonzeros.
+    """
+
+    ops: Sequence[Op]
+    platform: "Platform"
+    corpus: Corpus
+    timing: TimingProtocol
+    matrices: int
+    width: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Time in processor seconds, since others may use the machine; returns seconds per million nonzeros."""
+        largest = sorted(self.corpus.entries(), key=lambda entry: -entry.nnz)[:self.matrices]
+        costs, equal, points = [], True, 0
+        for entry in largest:
+            matrix = self.corpus.load(entry.name)
+            began = time.process_time()
+            first = self._simulated(matrix)
+            costs.append((time.process_time() - began) / matrix.pattern.nnz * 1e6)
+            equal &= np.array_equal(first, self._simulated(matrix))
+            points = first.size
+            log.console.print(f"{entry.name}: {matrix.pattern.nnz} nonzeros, {costs[-1]:.1f} s per million for "
+                              f"{points} points, repetition {'equal' if equal else 'DIFFERENT'}")
+        return {"seconds_per_million": float(np.median(costs)), "seconds_per_million_max": max(costs),
+                "points": points, "bit_equal": int(equal), "matrices": len(largest)}
+
+    def _simulated(self, matrix: SparseMatrix) -> np.ndarray:
+        operands = Operands.unfilled(matrix, self.width)
+        seconds = []
+        for op in self.ops:
+            configs = list(self.platform.space(op).bind(matrix.pattern.shape))
+            seconds += [measurement.seconds[0] for _, _, measurement
+                        in self.platform.measure_many(op, operands, configs, self.timing)]
+        return np.array(seconds)
+
+
+SAMPLES = ("fast", "reference", "fast_lines", "reference_lines")
+
+
+@dataclass(frozen=True)
+class ValidateSimulator:
+    """Simulate the same configurations on both levels and compare times, orders and DRAM traffic.
+
+    Args:
+        target: the machine; its own level does not matter.
+        configs: how many of the 64 stratified configurations per matrix, evenly spread.
+        matrices: how many, evenly spread over the corpus; those above `nonzeros` are left out.
+        jobs: processes.
+    """
+
+    ops: Sequence[Op]
+    target: "SpadePlatform"
+    corpus: Corpus
+    configs: int
+    matrices: int
+    nonzeros: int
+    width: int
+    jobs: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write samples.parquet and per_matrix.parquet; returns errors, rank correlations, differences in traffic."""
+        entries = [entry for entry in self.corpus.entries() if entry.nnz <= self.nonzeros]
+        chosen = [entries[place] for place in _spread(len(entries), self.matrices)]
+        weights = {entry.name: float(entry.nnz) for entry in chosen}
+        found = dict(run_jobs(self.simulate, {name: name for name in weights}, weights=weights, processes=self.jobs,
+                              description="both levels"))
+        samples, table = (pd.concat([found[name][part] for name in weights], ignore_index=True) for part in (0, 1))
+        for name, rows in (("samples", samples), ("per_matrix", table)):
+            write_frame(out / f"{name}.parquet", rows)
+        metrics = {"matrices": len(chosen), "points": len(samples)}
+        for op, rows in table.groupby("op", sort=False):
+            points = samples[samples["op"] == op]
+            traffic = (points["fast_lines"] / points["reference_lines"] - 1).abs()
+            metrics |= {
+                f"{op}/error_median": float(rows["error"].median()), f"{op}/error_worst": float(rows["error"].max()),
+                f"{op}/spearman_median": float(rows["spearman"].median()),
+                f"{op}/spearman_p10": float(rows["spearman"].quantile(0.1)),
+                f"{op}/spearman_worst": float(rows["spearman"].min()),
+                f"{op}/traffic_median": float(rows["traffic"].median()), f"{op}/traffic_worst": float(traffic.max()),
+                f"{op}/traffic_within_10_percent": float((traffic <= 0.1).mean()),
+                f"{op}/regret": geomean(rows["regret"].to_numpy()),
+                f"{op}/regret_worst": float(rows["regret"].max()),
+            }
+            log.console.print(f"{op}: " + ", ".join(
+                f"{key.partition('/')[2]} {value:.3g}" for key, value in metrics.items() if key.startswith(f"{op}/")))
+        return metrics
+
+    def simulate(self, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """One matrix: a row per operation and configuration as `Pair`, and a row per operation as `Agreement`."""
+        from sparloom.platforms.spade import Agreement, both_levels, stratified
+
+        pattern = self.corpus.load(name).pattern
+        samples, table = [], []
+        for op in self.ops:
+            space = stratified(self.target.space(op))
+            drawn = [space[place] for place in _spread(len(space), self.configs)]
+            pairs = both_levels(pattern, op.name, width=self.width, configs=drawn, machine=self.target.machine)
+            head = {"op": op.name, "matrix": name}
+            samples += [head | {"config": pair.config.key} | {key: getattr(pair, key) for key in SAMPLES}
+                        for pair in pairs]
+            table.append(head | {"nnz": pattern.nnz} | asdict(Agreement.of(pairs)))
+        return pd.DataFrame(samples), pd.DataFrame(table)
+
+
+def _spread(available: int, wanted: int) -> np.ndarray:
+    """Places of `wanted` things, or of all there are, from the first to the last."""
+    return np.unique(np.linspace(0, max(0, available - 1), min(available, wanted)).round().astype(int))
+
+
+BASELINE = "baseline"  # the machine as it is
+
+
+@dataclass(frozen=True)
+class SpadeSensitivity:
+    """Simulate all configurations on machines that differ from the target in one constant each.
+
+    Args:
+        target: the machine as it is; simulated at level T1.
+        varied: constant -> other values of it, low before high.
+        role: of the matrices; "test" is for results only.
+        matrices: how many, chosen evenly over row bins and sparsity.
+        nonzeros: larger matrices are left out.
+        jobs: processes, one matrix each.
+        seed: of the choice of matrices.
+    """
+
+    ops: Sequence[Op]
+    target: "SpadePlatform"
+    corpus: Corpus
+    varied: Mapping[str, Sequence[float | str]]
+    role: Role
+    matrices: int
+    nonzeros: int
+    width: int
+    jobs: int
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_matrix.parquet and sensitivity.parquet, print and draw the latter; returns its numbers."""
+        self.machines()
+        roles = self.corpus.split()
+        entries = {entry.name: entry for entry in self.corpus.entries()
+                   if roles[entry.name] == self.role and entry.nnz <= self.nonzeros}
+        chosen = stratified_choice(entries.values(), self.matrices, seed=self.seed)
+        weights = {name: float(entries[name].nnz) for name in chosen}
+        found = dict(run_jobs(self.simulate, {name: name for name in chosen}, weights=weights, processes=self.jobs,
+                              description="matrices"))
+        frame = pd.concat([found[name] for name in chosen], ignore_index=True)
+        table = sensitivity(frame)
+        for name, rows in (("per_matrix", frame), ("sensitivity", table)):
+            write_frame(out / f"{name}.parquet", rows)
+        title = f"SPADE {self.target.preset}, one constant changed, {len(chosen)} {self.role} matrices"
+        log.console.print(_shown(table, title), soft_wrap=False)
+        draw_sensitivity(table, out / "sensitivity", title=title)
+        return {"matrices": len(chosen)} | _metrics(table)
+
+    def machines(self) -> dict[tuple[str, str], "Machine"]:
+        """The machine as it is, and one for every other value: (constant, value) -> machine.
+
+        Raises:
+            ValueError: there is no such constant, or the machine would be impossible.
+        """
+        base = self.target.machine
+        unknown = sorted(set(self.varied) - {field.name for field in fields(base)})
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: no constant of the machine: task.varied takes names of the "
+                             "platform's options")
+        made = {(BASELINE, ""): base}
+        for constant, values in self.varied.items():
+            for value in values:
+                made[constant, str(value)] = replace(base, **{constant: value})
+        for machine in made.values():
+            machine.geometry(self.width)
+        return made
+
+    def simulate(self, name: str) -> pd.DataFrame:
+        """One matrix: a row per operation and machine.
+
+        Returns:
+            Columns op, matrix, nnz, constant, value; optimum: default over best seconds on this machine; kept: best
+            seconds over those of the configuration that is best on the machine as it is; tau: Kendall tau between the
+            seconds of all configurations on both.
+        """
+        from sparloom.platforms.spade import simulate_ops
+
+        pattern, machines = self.corpus.load(name).pattern, self.machines()
+        spaces = {op.name: self.target.space(op) for op in self.ops}
+        configs = {op: list(space) for op, space in spaces.items()}
+        times = simulate_ops(pattern, configs, width=self.width, machines=list(machines.values()))
+        rows = []
+        for op, seconds in times.items():
+            default, best = configs[op].index(spaces[op].default()), seconds[0].argmin()
+            for (constant, value), own in zip(machines, seconds, strict=True):
+                rows.append({"op": op, "matrix": name, "nnz": pattern.nnz, "constant": constant, "value": value,
+                             "optimum": own[default] / own.min(), "kept": own.min() / own[best],
+                             "tau": kendall_tau(seconds[0], own)})
+        return pd.DataFrame(rows)
+
+
+def sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
+    """Reduce rows of matrices to one per operation and machine.
+
+    Returns:
+        Columns op, constant, value; optimum and kept, geometric means; tau, the median; kept_least and tau_least.
+    """
+    groups = frame.groupby(["op", "constant", "value"], sort=False)
+    columns = {"optimum": groups["optimum"].agg(geomean), "tau": groups["tau"].median(),
+               "tau_least": groups["tau"].min(), "kept": groups["kept"].agg(geomean),
+               "kept_least": groups["kept"].min()}
+    return pd.DataFrame(columns).reset_index()
+
+
+def _metrics(table: pd.DataFrame) -> dict[str, float]:
+    """Flat: `<op>/<constant>=<value>/<number>`, and of the machine as it is `<op>/optimum`."""
+    metrics: dict[str, float] = {}
+    for row in table.to_dict(orient="records"):
+        if row["constant"] == BASELINE:
+            metrics[f"{row['op']}/optimum"] = row["optimum"]
+            continue
+        for key in ("optimum", "tau", "tau_least", "kept", "kept_least"):
+            metrics[f"{row['op']}/{row['constant']}={row['value']}/{key}"] = row[key]
+    return metrics
+
+
+def _shown(table: pd.DataFrame, title: str) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    for heading in ("op", "constant", "value", "optimum over default", "tau", "least", "kept", "least"):
+        shown.add_column(heading, justify="left" if heading in ("op", "constant") else "right", no_wrap=True)
+    for row in table.itertuples():
+        shown.add_row(row.op, row.constant, row.value, f"{row.optimum:.3f}", f"{row.tau:.3f}", f"{row.tau_least:.3f}",
+                      f"{row.kept:.3f}", f"{row.kept_least:.3f}")
+    return shown
+
+
+BAND = 5.0            # percent; a smaller effect has no sign, as in summarise_samples
+BASE = "256 x all"    # the tile that effects of other tiles are relative to
+
+
+@dataclass(frozen=True)
+class CheckSpadeSigns:
+    """Simulate the options of ISCA'23 table 3 on stand-ins at 1/factor of the size and compare with the paper.
+
+    Args:
+        target: the machine of the paper; it is scaled down with the matrices.
+        matrices: names of ISCA'23 table 4.
+        jobs: processes, one matrix each.
+    """
+
+    target: "SpadePlatform"
+    factor: int
+    matrices: Sequence[str]
+    widths: Sequence[int]
+    jobs: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write signs.parquet; returns for each table how many signs agree, differ by a tie, and are opposite."""
+        jobs = {name: name for name in self.matrices}
+        found = dict(run_jobs(self.simulate, jobs, weights=dict.fromkeys(jobs, 1.0), processes=self.jobs,
+                              description="stand-ins"))
+        frame = judged(pd.concat([found[name] for name in self.matrices], ignore_index=True))
+        write_frame(out / "signs.parquet", frame)
+        metrics: dict[str, float] = {"factor": self.factor}
+        for table, rows in frame[frame["verdict"] != "base"].groupby("table", sort=False):
+            counts = rows["verdict"].value_counts()
+            metrics |= {f"{table}/cases": len(rows)}
+            metrics |= {f"{table}/{verdict}": int(counts.get(verdict, 0)) for verdict in ("agree", "tie", "opposite")}
+            log.console.print(f"{table}: {counts.get('agree', 0)} of {len(rows)} signs agree, "
+                              f"{counts.get('tie', 0)} are a tie on one side, {counts.get('opposite', 0)} are opposite")
+        return metrics
+
+    def simulate(self, name: str) -> pd.DataFrame:
+        """Published numbers and ours for one matrix: columns as the fields of `Sign`."""
+        from sparloom.platforms.spade import sign_records
+
+        return pd.DataFrame(sign_records(self.target.machine, factor=self.factor, matrices=[name], widths=self.widths))
+
+
+def judged(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add effects in percent of time (of speedup for "gain") and a verdict on their signs.
+
+    Returns:
+        The frame with paper_effect, our_effect and verdict: "agree", both effects have one sign or are both within
+        5 %; "tie", one is within 5 % and the other is not; "opposite"; "base", the tile that the others refer to.
+    """
+    made = frame.copy()
+    keys = ["table", "matrix", "op", "width"]
+    for column, effect in (("paper", "paper_effect"), ("ours", "our_effect")):
+        base = made[column].where(made["setting"] == BASE).groupby([made[key] for key in keys]).transform("first")
+        relative = 100 * (made[column] / base.where(made["table"] == "tiles", 1.0) - 1)
+        made[effect] = made[column].where(made["table"].isin(["barrier", "bypass"]), relative)
+    signs = [np.sign(made[effect]) * (made[effect].abs() > BAND) for effect in ("paper_effect", "our_effect")]
+    apart = (signs[0] - signs[1]).abs()
+    verdict = apart.map({0: "agree", 1: "tie", 2: "opposite"})
+    made["verdict"] = verdict.where(made["setting"] != BASE, "base")
+    return made

@@ -1,0 +1,286 @@
+"""Variants of training a performance model, whose choices are compared to test a learning.
+
+Do the kernels compute products of matrix and vector, and of vectors? N = 1 and K = 1, every configuration.
+
+What the CK Tile authors learned about trees, put to the test on our GEMM samples.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lightgbm
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from sparloom import log
+from sparloom.data import SampleSource, write_frame
+from sparloom.experiments.trees.evaluation import TreeSubject, chosen, gemm_subject
+from sparloom.models.performance import (
+    Grid,
+    Growth,
+    Mining,
+    Target,
+    assign_folds,
+    cross_fit,
+    fold_of,
+    grow_each,
+    mine_hard_examples,
+    out_of_fold,
+)
+from sparloom.ops import GEMM, GemmShape, assert_close
+from sparloom.report import Learning, contrast, draw_learnings, efficiencies, learnings_table, slice_lead
+
+if TYPE_CHECKING:
+    from sparloom.platforms import CpuKernels
+
+__all__ = ["CheckLearnings", "TrainingVariants", "degenerate_results"]
+
+TrainingVariant = tuple[str, Float[np.ndarray, "problems configs"]]
+"""Name and scores out of fold, low = fast."""
+
+
+@dataclass(frozen=True)
+class TrainingVariants:
+    """All variants on the same folds.
+
+    Args:
+        growth: of everything but the two sizes.
+        small, big: growths of the source's two models; all their trees are grown.
+        mining: of hard examples.
+        share: of the training problems, where there are fewer.
+        more_trees: that a model on fewer problems gets when it sees all.
+    """
+
+    subject: TreeSubject
+    growth: Growth
+    small: Growth
+    big: Growth
+    folds: int
+    mining: Mining
+    share: float
+    more_trees: int
+
+    def __iter__(self) -> Iterator[TrainingVariant]:
+        yield from self._scales()
+        yield from self._random_rows()
+        yield from self._sizes()
+        yield from self._mined()
+        yield from self._fewer_features()
+        yield from self._fewer_problems()
+
+    @cached_property
+    def members(self) -> list[lightgbm.Booster]:
+        """Of the model on log1p throughput, one per fold."""
+        return cross_fit(self.grid, self.growth, self._fold)
+
+    @cached_property
+    def fixed(self) -> Growth:
+        """As many trees as the model has, for variants that are not stopped early."""
+        return self.growth.with_trees(int(np.median([member.num_trees() for member in self.members])))
+
+    @cached_property
+    def grid(self) -> Grid:
+        """What the members read and learn."""
+        return self._scaled("log1p")
+
+    @cached_property
+    def _fold(self) -> np.ndarray:
+        measured = self.subject.measured
+        return fold_of(measured, assign_folds(measured.groups, self.folds, seed=self.growth.seed))
+
+    def _scaled(self, scale: str) -> Grid:
+        return Grid.of(self.subject.spec, self.subject.measured, target=Target("throughput", scale))
+
+    def _scores(self, grid: Grid, members: Sequence[lightgbm.Booster], folds: np.ndarray) -> np.ndarray:
+        return -out_of_fold(grid, members, folds, threads=self.growth.threads)
+
+    def _scales(self) -> Iterator[TrainingVariant]:
+        yield "log1p", self._scores(self.grid, self.members, self._fold)
+        for scale in ("raw", "log"):
+            grid = self._scaled(scale)
+            yield scale, self._scores(grid, cross_fit(grid, self.growth, self._fold), self._fold)
+
+    def _random_rows(self) -> Iterator[TrainingVariant]:
+        """Folds of single rows: a model knows other configurations of the problem that it is scored on."""
+        folds = np.random.default_rng(self.growth.seed).integers(self.folds, size=self.grid.targets.shape)
+        yield "random_rows", self._scores(self.grid, cross_fit(self.grid, self.growth, folds), folds)
+
+    def _sizes(self) -> Iterator[TrainingVariant]:
+        for name, growth in (("small", self.small), ("big", self.big)):
+            yield name, self._scores(self.grid, grow_each(self.grid, growth, self._fold), self._fold)
+
+    def _mined(self) -> Iterator[TrainingVariant]:
+        """The first round, in which all problems weigh the same, is the model with a fixed number of trees."""
+        reached = efficiencies(self.subject.measured.seconds)
+
+        def judge(learned: np.ndarray) -> np.ndarray:
+            return reached[np.arange(len(reached)), chosen(self.subject, -learned)]
+
+        rounds = mine_hard_examples(self.grid, self.fixed, self._fold, mining=self.mining, judge=judge)
+        for turn, learned in enumerate(rounds):
+            yield f"mined_{turn}" if turn else "fixed", -learned
+
+    def _fewer_features(self) -> Iterator[TrainingVariant]:
+        spec = self.subject.spec
+        interaction = {feature.name for feature in spec.features if feature.group == "interaction"}
+        for name, left in (("without_dimensions", {"m", "n", "k"}), ("without_interaction", interaction)):
+            grid = self.grid.only([feature for feature in self.grid.names if feature not in left])
+            yield name, self._scores(grid, grow_each(grid, self.fixed, self._fold), self._fold)
+
+    def _fewer_problems(self) -> Iterator[TrainingVariant]:
+        rng = np.random.default_rng(self.growth.seed)
+        kept = rng.permutation(len(self.subject))[:, None] < self.share * len(self.subject)
+        base = grow_each(self.grid, self.fixed, self._fold, kept=kept)
+        yield "part", self._scores(self.grid, base, self._fold)
+        more = self.fixed.with_trees(self.more_trees)
+        grown = [more.grow(self.grid.rows(self._fold != fold), self.grid.names, base=member)
+                 for fold, member in enumerate(base)]
+        yield "grown_further", self._scores(self.grid, grown, self._fold)
+        tall = (self.subject.scene.about["slice"] != "m1").to_numpy()[:, None]
+        others = grow_each(self.grid, self.fixed, self._fold, kept=tall)
+        yield "without_m1", self._scores(self.grid, others, self._fold)
+
+
+SHAPES = tuple(GemmShape(*sizes) for sizes in (
+    (1, 1, 1), (1, 1, 64), (1, 64, 1), (64, 1, 1), (64, 1, 64), (64, 64, 1), (300, 1, 257), (300, 257, 1)))
+
+
+def degenerate_results(platform: "CpuKernels", op: GEMM) -> tuple[int, int]:
+    """Run every configuration on small degenerate shapes; returns how many results are right, and of how many."""
+    right = asked = 0
+    for shape in SHAPES:
+        operands = op.operands(shape, seed=0)
+        oracle, terms, scale = op.oracle(operands), op.terms(shape), op.scale(operands)
+        for config in platform.space(op):
+            asked += 1
+            try:
+                assert_close(platform.run(op, operands, config), oracle, terms=terms, scale=scale)
+            except AssertionError:
+                continue
+            right += 1
+    return right, asked
+
+
+CLAIMS: Mapping[int, str] = {
+    1: "a logarithm is essential", 2: "one row is the hardest case", 3: "mining hard examples hurts",
+    4: "random folds flatter", 5: "a bigger model is a little better", 6: "kernels fail at N = 1 and K = 1",
+    7: "dimensions and their interaction with tiles matter most", 8: "a model can grow further",
+    9: "data matter more than the size of the model",
+}
+DIMENSIONS = ("m", "n", "k")
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CheckLearnings:
+    """Train every variant that a learning speaks of, on the same folds, and compare their choices.
+
+    Args:
+        growth, small, big, folds, mining, share, more_trees: see `TreeArms`.
+    """
+
+    gemm: GEMM
+    gemm_platform: "CpuKernels"
+    samples: SampleSource
+    judging_sweep: int
+    growth: Growth
+    small: Growth
+    big: Growth
+    folds: int
+    mining: Mining
+    share: float
+    more_trees: int
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write per_problem.parquet and learnings.parquet; print and draw the latter."""
+        began = time.monotonic()
+        whole = gemm_subject(self.samples, self.gemm_platform, self.gemm, judging=self.judging_sweep)
+        subject = whole.take(~whole.unasked)
+        arms = TrainingVariants(subject, growth=self.growth, small=self.small, big=self.big, folds=self.folds,
+                        mining=self.mining, share=self.share, more_trees=self.more_trees)
+        frames = []
+        for method, scores in arms:
+            frames.append(subject.scene.judged(method, chosen(subject, scores)))
+            logger.info("%s: mean efficiency %.4f; %.0f s", method, frames[-1]["efficiency"].mean(),
+                        time.monotonic() - began)
+        rows = pd.concat(frames, ignore_index=True)
+        learnings = [*self._compared(rows), self._degenerate(), self._splits(arms)]
+        learnings.sort(key=lambda test: test.number)
+        table = pd.DataFrame([asdict(test) | {"verdict": test.verdict} for test in learnings])
+        for name, frame in (("per_problem", rows), ("learnings", table)):
+            write_frame(out / f"{name}.parquet", frame)
+        log.console.print(learnings_table(learnings), soft_wrap=False)
+        draw_learnings(table, out / "learnings", title=f"GEMM, {len(subject)} shapes, {self.folds} folds")
+        return _metrics(rows, learnings) | {"problems": len(subject), "seconds": time.monotonic() - began}
+
+    def _compared(self, rows: pd.DataFrame) -> list[Learning]:
+        """Learnings that compare choices."""
+        last = f"mined_{self.mining.rounds}"
+        one_row = rows[rows["slice"] == "m1"]
+
+        def test(number: int, key: str, measure: str, weights: Mapping[str, float], *, statistic: str = "mean",
+                 among: pd.DataFrame = rows) -> Learning:
+            found = contrast(among, weights, statistic=statistic, seed=self.seed)
+            return Learning(number, key, CLAIMS[number], f"{measure}, {statistic}", *found)
+
+        scales, mined, sizes = {"log1p": 1, "raw": -1}, {"fixed": 1, last: -1}, {"big": 1, "small": -1}
+        return [
+            test(1, "log1p_over_raw", "log1p over raw", scales),
+            test(1, "log1p_over_raw_p10", "log1p over raw", scales, statistic="p10"),
+            test(1, "log1p_over_log", "log1p over log", {"log1p": 1, "log": -1}),
+            Learning(2, "others_over_m1", CLAIMS[2], "other shapes over M = 1, mean",
+                     *slice_lead(rows, "log1p", "m1", seed=self.seed)),
+            test(3, "plain_over_mined", "all alike over hard ones heavier", mined),
+            test(3, "plain_over_mined_p10", "all alike over hard ones heavier", mined, statistic="p10"),
+            test(4, "rows_over_shapes", "folds of rows over folds of shapes", {"random_rows": 1, "log1p": -1}),
+            test(5, "big_over_small", "2000 x 255 leaves over 500 x 127", sizes),
+            test(5, "big_over_small_p10", "2000 x 255 leaves over 500 x 127", sizes, statistic="p10"),
+            test(7, "over_without_dimensions", "all over all but M, N, K", {"fixed": 1, "without_dimensions": -1}),
+            test(7, "over_without_interaction", "all over all but interaction",
+                 {"fixed": 1, "without_interaction": -1}),
+            test(8, "grown_over_base", "grown further over its base", {"grown_further": 1, "part": -1}),
+            test(8, "grown_over_anew", "grown further over anew", {"grown_further": 1, "fixed": -1}),
+            test(9, "data_over_size", "more shapes over more leaves", {"fixed": 1, "part": -1, "big": -1, "small": 1}),
+            test(9, "m1_learned_over_not", "on M = 1: learned from it over not", {"fixed": 1, "without_m1": -1},
+                 among=one_row),
+        ]
+
+    def _degenerate(self) -> Learning:
+        """Share of results that are wrong less the share that are right; bounds by the rule of succession."""
+        right, asked = degenerate_results(self.gemm_platform, self.gemm)
+        draws = np.random.default_rng(self.seed).beta(asked - right + 1, right + 1, 20_000)
+        low, high = np.quantile(2 * draws - 1, [0.025, 0.975])
+        value = 1 - 2 * right / asked
+        return Learning(6, "wrong_over_right", CLAIMS[6], f"wrong less right of {asked} results",
+                        value, min(value, float(low)), max(value, float(high)))
+
+    def _splits(self, arms: TrainingVariants) -> Learning:
+        """How far above the other features M, N and K stand in the order of splits, as a share of all places."""
+        names = arms.grid.names
+        own = np.array([name in DIMENSIONS for name in names])
+        leads = []
+        for member in arms.members:
+            rank = np.argsort(np.argsort(member.feature_importance("split"))) / (len(names) - 1)
+            leads.append(rank[own].mean() - rank[~own].mean())
+        measure = f"place of M, N, K by splits, range over {len(leads)} models"
+        return Learning(7, "dimensions_by_splits", CLAIMS[7], measure, float(np.mean(leads)), float(min(leads)),
+                        float(max(leads)))
+
+
+def _metrics(rows: pd.DataFrame, learnings: list[Learning]) -> dict[str, float]:
+    """`<method>/mean_efficiency` and `/p10_efficiency`; `<number>/<key>` of each test with its bounds."""
+    found: dict[str, float] = {}
+    for method, own in rows.groupby("method", sort=False):
+        found |= {f"{method}/mean_efficiency": float(own["efficiency"].mean()),
+                  f"{method}/p10_efficiency": float(own["efficiency"].quantile(0.1))}
+    for test in learnings:
+        key = f"{test.number}/{test.key}"
+        found |= {key: test.value, f"{key}_low": test.low, f"{key}_high": test.high}
+    return found

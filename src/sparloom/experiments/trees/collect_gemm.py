@@ -1,0 +1,192 @@
+"""Collect samples of dense GEMM: shapes x configurations, in sweeps that lie apart in time."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparloom.baselines import PRESET, vendor_rivals
+from sparloom.data import Journal, Sample, compact
+from sparloom.experiments.harness import Resumed, alone, commit, conditions_of, own_processor, run_jobs, tell_failures
+from sparloom.measure import TimingProtocol, describe_machine
+from sparloom.ops import GEMM, GemmShape, GemmShapes
+
+if TYPE_CHECKING:
+    from sparloom.platforms import CpuKernels, CudaPlatform
+
+__all__ = ["CollectGemm"]
+
+OP = GEMM()
+WRONG = "wrong result"  # as failures begin that are no refusals
+SMALL_FLOPS = 10_000_000  # below it the rate of collection is reported on its own
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Shapes that are measured by equally many processes at a time."""
+
+    name: str
+    shapes: tuple[GemmShape, ...]
+    processes: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Rows that one sweep over one shape added, how many of them failed, and how many of those were wrong results."""
+
+    rows: int
+    failures: int
+    wrong: int
+
+
+@dataclass(frozen=True)
+class CollectGemm:
+    """Measure every configuration on every shape, `timing.rounds` times, and the vendor's GEMM between them.
+
+    A round is a sweep over all shapes; only then the next one begins, with operands allocated anew. Every result is
+    compared with float64. What a sweep found on a shape is written at once, so a run that is killed goes on where it
+    was and loses at most the shape in flight. At the end all journals become one table.
+
+    Args:
+        count: measure only so many shapes, a fair sample of all; None: all.
+        jobs: processes, each on a processor of its own; kernels with several threads or on a GPU need 1.
+        alone_bytes: shapes with larger operands are measured by one process, as they share the last cache and memory.
+        journals: folder of the journals.
+        data: folder of the tables; shapes that have no journal keep the rows they have there.
+        overwrite: drop samples of this preset and of the vendor that were made under other conditions; else they are
+            an error.
+    """
+
+    platform: "CpuKernels | CudaPlatform"
+    shapes: GemmShapes
+    timing: TimingProtocol
+    count: int | None
+    jobs: int
+    alone_bytes: float
+    journals: str
+    data: str
+    overwrite: bool = False
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Collect what is missing; returns counts and rates, rows per second of the wall clock."""
+        if self.jobs > 1 and not self._on_one_processor:
+            raise ValueError(f"{self.jobs} jobs of preset {self.platform.preset} would disturb each other's times: "
+                             "task.jobs=1")
+        stages = self._stages()
+        self._resumed.begin()
+        began, rows, failures, wrong = time.monotonic(), 0, 0, 0
+        metrics: dict[str, float] = {}
+        with alone():
+            for turn in range(self.timing.rounds):
+                for stage in stages:
+                    started = time.monotonic()
+                    outcomes = list(self._measure(stage, turn))
+                    fresh = sum(outcome.rows for outcome in outcomes)
+                    if fresh:
+                        metrics[f"{stage.name}/rows_per_second_{turn}"] = fresh / (time.monotonic() - started)
+                    rows, failures = rows + fresh, failures + sum(outcome.failures for outcome in outcomes)
+                    wrong += sum(outcome.wrong for outcome in outcomes)
+        seconds = time.monotonic() - began
+        if wrong:
+            logger.error("%d of %d new rows are wrong results: mend the kernels before using the table", wrong, rows)
+        self._put_together()
+        shapes = sum(len(stage.shapes) for stage in stages)
+        return {"shapes": shapes, "new_rows": rows, "new_failures": failures, "seconds": seconds,
+                "rows_per_second": rows / seconds, **metrics}
+
+    def sweep(self, task: tuple[GemmShape, int]) -> Outcome:
+        """Measure what one shape lacks in one round, and write it."""
+        shape, turn = task
+        done = self._done(shape, turn)
+        configs = [config for config in self.platform.space(OP) if (self.platform.preset, config.key) not in done]
+        rivals = {config: rival for config, rival in vendor_rivals(self.platform).items()
+                  if (PRESET, config.key) not in done}
+        once = replace(self.timing, rounds=1, seed=self.timing.seed + turn)
+        with own_processor() if self._on_one_processor else nullcontext():
+            operands = OP.operands(shape, seed=self.timing.seed)
+            found = list(self.platform.measure_many(OP, operands, configs, once, rivals))
+        conditions = {"op": OP.name, "platform": self.platform.name, "matrix": shape.matrix, "width": shape.width,
+                      "machine": str(describe_machine()["name"]), "commit": commit(),
+                      "conditions": self._resumed.name(self.platform.preset)}
+        samples = [Sample.of(measurement, config, round=turn, **conditions,
+                             preset=PRESET if config in rivals else self.platform.preset)
+                   for config, _, measurement in found]
+        self._journal(shape).append(samples)
+        failures = [sample.failure for sample in samples if sample.failure is not None]
+        return Outcome(len(samples), len(failures), sum(failure.startswith(WRONG) for failure in failures))
+
+    @property
+    def _on_one_processor(self) -> bool:
+        return self.platform.kind == "wall" and self.platform.threads == 1
+
+    def _stages(self) -> list[Stage]:
+        """Shapes in the order of a hash, so that any prefix is a fair sample; small, large and memory-bound ones."""
+        shapes = sorted((problem.shape for problem in self.shapes.problems()), key=_digest)
+        count = len(shapes) if self.count is None else self.count
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= len(shapes):
+            raise ValueError(f"count={count!r} shapes: give an integer from 1 to {len(shapes)}, or null for all")
+        shapes = shapes[:count]
+        bound = tuple(shape for shape in shapes if shape.bytes > self.alone_bytes)
+        small = tuple(shape for shape in shapes if shape not in bound and shape.flops < SMALL_FLOPS)
+        rest = tuple(shape for shape in shapes if shape not in bound and shape not in small)
+        stages = [Stage("small", small, self.jobs), Stage("large", rest, self.jobs), Stage("memory", bound, 1)]
+        return [stage for stage in stages if stage.shapes]
+
+    def _measure(self, stage: Stage, turn: int) -> Iterator[Outcome]:
+        configs = [config.key for config in self.platform.space(OP)]
+        waiting = [shape for shape in stage.shapes if not self._complete(shape, turn, configs)]
+        logger.info("sweep %d, %s: %d of %d shapes, %d configurations each, %d processes", turn, stage.name,
+                    len(waiting), len(stage.shapes), len(configs), stage.processes)
+        jobs = {f"{shape.matrix} {shape.width}": (shape, turn) for shape in waiting}
+        weights = {name: shape.flops + float(SMALL_FLOPS) for name, (shape, _) in jobs.items()}
+        for _, outcome in run_jobs(self.sweep, jobs, weights=weights, processes=stage.processes,
+                                   description=f"sweep {turn} {stage.name}"):
+            yield outcome
+
+    def _complete(self, shape: GemmShape, turn: int, configs: Sequence[str]) -> bool:
+        done = self._done(shape, turn)
+        return all((self.platform.preset, key) in done for key in configs) and any(name == PRESET for name, _ in done)
+
+    def _done(self, shape: GemmShape, turn: int) -> set[tuple[str, str]]:
+        """(preset, configuration key) of the rows of one shape and round."""
+        return {(sample.preset, sample.config) for sample in self._journal(shape).samples()
+                if sample.round == turn}
+
+    def _journal(self, shape: GemmShape) -> Journal:
+        return Journal(self._folder, (self.platform.name, self.platform.preset, OP.name, f"{shape.matrix}x{shape.n}"))
+
+    @cached_property
+    def _resumed(self) -> Resumed:
+        """What is there to go on with; computed before other processes get a copy."""
+        made = conditions_of(self.platform, OP, self.timing, alone_bytes=self.alone_bytes)
+        return Resumed(op=OP.name, platform=self.platform.name, journals=self._folder, table=self._table,
+                       conditions={self.platform.preset: made, PRESET: made}, identities={}, overwrite=self.overwrite)
+
+    @property
+    def _table(self) -> Path:
+        return Path(self.data) / "samples" / f"{self.platform.name}_{OP.name}.parquet"
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.journals) / OP.name
+
+    def _put_together(self) -> None:
+        timing = {key: str(value) for key, value in asdict(self.timing).items()}
+        provenance = {"machine": dict(describe_machine()), "commit": commit(), "seed": self.timing.seed,
+                      "timing": timing, "platform": self.platform.name, "op": OP.name, "processes": self.jobs,
+                      "processors": "one per process, claimed", "alone_bytes": self.alone_bytes}
+        fresh, kept = compact(self._folder, [provenance]), self._resumed.kept()
+        table = fresh if kept is None else kept.updated(fresh)
+        table.write(self._table)
+        logger.info("%s: %d rows", self._table, len(table))
+        tell_failures(table)
+
+
+def _digest(shape: GemmShape) -> bytes:
+    return hashlib.sha256(f"{shape.matrix} {shape.width}".encode()).digest()

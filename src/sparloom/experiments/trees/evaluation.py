@@ -1,0 +1,324 @@
+"""What performance models learn from and are judged by: the sweeps of one operation, and what its problems are.
+
+How configurations are chosen: by a model out of fold, by one configuration for all, by the sweep before.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from sparloom.data import SampleSource, SampleTable, Sweeps
+from sparloom.errors import MissingArtifact, SchemaError
+from sparloom.experiments.harness import check_width
+from sparloom.measure import geomean
+from sparloom.models.performance import (
+    GEMM_FEATURES,
+    SDDMM_FEATURES,
+    SPMM_FEATURES,
+    FeatureSpec,
+    Grid,
+    Measured,
+    Origin,
+    PerformanceModel,
+    fold_of,
+    gemm_problems,
+    machine_constants,
+    out_of_fold,
+    sparse_problems,
+)
+from sparloom.ops import GemmShape, Op
+from sparloom.report import Scene, efficiencies, efficiency_metrics, paired_metrics
+from sparloom.space import Config
+from sparloom.sparse import Role
+
+if TYPE_CHECKING:
+    from sparloom.platforms import CpuKernels
+
+__all__ = ["Judgement", "TreeSubject", "chosen", "gemm_subject", "model_scores", "sparse_subject"]
+
+VENDOR = "vendor"  # preset of rows of somebody else's kernels
+SPARSE_FEATURES: Mapping[str, FeatureSpec] = {"spmm": SPMM_FEATURES, "sddmm": SDDMM_FEATURES}
+LARGE = 64e6  # flops from which a GEMM is called large
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TreeSubject:
+    """One operation on one platform.
+
+    Args:
+        measured: mean seconds of all sweeps, which models learn from; none is scored on a problem that it has learned
+            from, in whichever sweep.
+        other: seconds of the sweeps that do not judge, (problems, configs).
+        scene: seconds of the sweep that judges.
+        vendor: seconds of the fastest rival in the sweep that judges, (problems,); NaN where there is none.
+        fallback: configuration for problems that no model is asked about.
+    """
+
+    spec: FeatureSpec
+    origin: Origin
+    measured: Measured
+    other: Float[np.ndarray, "problems configs"]
+    scene: Scene
+    vendor: np.ndarray
+    fallback: Config
+
+    def __len__(self) -> int:
+        return len(self.measured)
+
+    @cached_property
+    def offered(self) -> np.ndarray:
+        """Which configurations ran on which problem, bool (problems, configs)."""
+        return np.isfinite(self.measured.seconds)
+
+    def with_seconds(self, seconds: Float[np.ndarray, "problems configs"]) -> Measured:
+        """The problems with the seconds of some of the sweeps."""
+        return replace(self.measured, seconds=seconds)
+
+    @cached_property
+    def unasked(self) -> np.ndarray:
+        """Problems that no model is asked about, bool (problems,)."""
+        return self.spec.falls_back(self.measured.problems)
+
+    def take(self, kept: np.ndarray) -> "TreeSubject":
+        """Keep some problems, given by a mask or by places."""
+        places = np.arange(len(self))[kept]
+        scene = replace(self.scene, about=self.scene.about.iloc[places].reset_index(drop=True),
+                        seconds=self.scene.seconds[places])
+        return replace(self, measured=self.measured.take(places), other=self.other[places], scene=scene,
+                       vendor=self.vendor[places])
+
+
+def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, *, judging: int) -> TreeSubject:
+    """Open GEMM: a problem is a shape and a group of its own.
+
+    Args:
+        judging: the sweep that judges.
+    """
+    table, space = samples.table(platform.name, platform.preset, op.name), platform.space(op)
+    measured = set(table.sweeps()["config"])
+    configs = tuple(config for config in space if config.key in measured)
+    sweeps = _opened(table, [config.key for config in configs], judging)
+    shapes = [GemmShape.of(*problem) for problem in sweeps.problems]
+    about = pd.DataFrame({
+        "matrix": [shape.matrix for shape in shapes], "width": [shape.n for shape in shapes],
+        "group": [f"{shape.m}x{shape.n}x{shape.k}" for shape in shapes], "slice": [_slice(shape) for shape in shapes],
+    })
+    origin = Origin(platform.name, platform.preset, space.digest(), _constants(table, platform))
+    problems = gemm_problems(shapes) | {name: np.full(len(shapes), value) for name, value in origin.machine.items()}
+    return TreeSubject(
+        spec=GEMM_FEATURES, origin=origin, fallback=space.default(),
+        measured=Measured(problems, tuple(about["group"]), configs, _mean(sweeps.seconds)),
+        other=_mean(np.delete(sweeps.seconds, judging, axis=2)),
+        scene=Scene(about, sweeps.configs, sweeps.seconds[:, :, judging]),
+        vendor=_fastest_rival(samples, platform, op, sweeps, judging))
+
+
+def sparse_subject(
+    samples: SampleSource, platform: "CpuKernels", op: Op, *, judging: int, roles: Collection[Role]
+) -> TreeSubject:
+    """Open a sparse operation: a problem is a matrix and a width, a group is a family of matrices.
+
+    Configurations are those of the table: which of them there are depends on the width. Problems are of all widths, and
+    that of the platform, which the configuration for other problems is of, is among them.
+
+    Args:
+        judging: the sweep that judges.
+        roles: of the matrices.
+
+    Raises:
+        ValueError: there are samples, but none of the platform's width.
+    """
+    table, space = samples.table(platform.name, platform.preset, op.name), platform.space(op)
+    check_width(table, platform, op)
+    split, families, statistics = samples.split(), samples.families(), samples.statistics()
+    table = table.filter(matrices={name for name in table.matrices if split[name] in roles})
+    sweeps = _opened(table, sorted(set(table.sweeps()["config"])), judging)
+    configs = tuple(Config.parse(space.name, key) for key in sweeps.configs)
+    about = pd.DataFrame({
+        "matrix": [name for name, _ in sweeps.problems], "width": [width for _, width in sweeps.problems],
+        "group": [families[name] for name, _ in sweeps.problems],
+        "slice": [f"width_{width}" for _, width in sweeps.problems],
+    })
+    origin = Origin(platform.name, platform.preset, space.digest(), _constants(table, platform))
+    problems = dict(sparse_problems(sweeps.problems, statistics)) | {
+        name: np.full(len(sweeps), value) for name, value in origin.machine.items()}
+    return TreeSubject(
+        spec=SPARSE_FEATURES[op.name], origin=origin, fallback=space.default(),
+        measured=Measured(problems, tuple(about["group"]), configs, _mean(sweeps.seconds)),
+        other=_mean(np.delete(sweeps.seconds, judging, axis=2)),
+        scene=Scene(about, sweeps.configs, sweeps.seconds[:, :, judging]),
+        vendor=_fastest_rival(samples, platform, op, sweeps, judging))
+
+
+def _opened(table: SampleTable, configs: list[str], judging: int) -> Sweeps:
+    """Arrange a table; problems that lack rows in one of the sweeps are left out.
+
+    Raises:
+        SchemaError: there is no such sweep to judge by, or no other.
+    """
+    sweeps = Sweeps.of(table, configs)
+    count = sweeps.seconds.shape[2]
+    if judging >= count or count < 2:
+        raise SchemaError(f"sweep {judging} shall judge and another one tell the noise, the table has {count}: collect "
+                          f"with timing.rounds={max(2, judging + 1)}")
+    whole = sweeps.complete
+    if not whole.all():
+        logger.warning("%d of %d problems lack rows in one of the sweeps and are left out", (~whole).sum(), len(whole))
+    return sweeps.take(whole)
+
+
+def _mean(seconds: Float[np.ndarray, "problems configs sweeps"]) -> Float[np.ndarray, "problems configs"]:
+    """Geometric mean over sweeps; NaN where a configuration did not run."""
+    return np.exp(np.log(seconds).mean(axis=2))
+
+
+def _slice(shape: GemmShape) -> str:
+    if shape.m == 1:
+        return "m1"
+    if shape.flops < 1e6:
+        return "tiny"
+    return "large" if shape.flops >= LARGE else "medium"
+
+
+def _constants(table: SampleTable, platform: "CpuKernels") -> dict[str, float]:
+    """Constants of the machine that the table was made on, as far as its provenance tells."""
+    machines = [entry["machine"] for entry in table.provenance if isinstance(entry.get("machine"), dict)]
+    return machine_constants(machines[-1] if machines else {}, threads=platform.threads)
+
+
+def _fastest_rival(
+    samples: SampleSource, platform: "CpuKernels", op: Op, sweeps: Sweeps, sweep: int
+) -> np.ndarray:
+    """Least seconds of somebody else's kernels on each problem; NaN where none was timed."""
+    try:
+        rows = samples.table(platform.name, VENDOR, op.name).sweeps()
+    except MissingArtifact:
+        logger.warning("no rows of preset %s: choices are not compared with somebody else's kernels", VENDOR)
+        return np.full(len(sweeps), np.nan)
+    least = rows[rows["round"] == sweep].groupby(["matrix", "width"], observed=True)["seconds"].min()
+    return np.array([least.get(problem, np.nan) for problem in sweeps.problems])
+
+
+NAMES: Mapping[str, Mapping[str, str]] = {
+    "model": {"mean": "mean_efficiency", "p10": "p10_efficiency", "min": "min_efficiency"},
+    "static": {"mean": "static_efficiency", "p10": "static_p10_efficiency", "min": "static_min_efficiency"},
+    "noise_ceiling": {"mean": "noise_ceiling", "p10": "noise_ceiling_p10", "min": "noise_ceiling_min"},
+    "random": {"mean": "random_efficiency"},
+    "vendor": {"mean": "vendor_efficiency", "p10": "vendor_p10_efficiency"},
+}
+"""Method -> names of its numbers; those of other methods begin with the method."""
+
+
+def model_scores(subject: TreeSubject, model: PerformanceModel) -> Float[np.ndarray, "problems configs"]:
+    """Score every problem by the member that has not seen it; low = fast."""
+    grid = Grid.of(subject.spec, subject.measured, target=model.target).only(model.names)
+    return model.target.sign * out_of_fold(grid, model.members, fold_of(subject.measured, model.folds),
+                                           threads=model.threads)
+
+
+def chosen(subject: TreeSubject, scores: Float[np.ndarray, "problems configs"]) -> Int[np.ndarray, " problems"]:
+    """Column of the lowest score among the configurations that are offered for the problem; ties to the first."""
+    return np.where(subject.offered, scores, np.inf).argmin(axis=1)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Choices of several methods on the problems of one operation.
+
+    Args:
+        prefix: of the metrics.
+        rows: one per method and problem, see `report.Scene.judged`.
+        seed: of the bounds.
+    """
+
+    prefix: str
+    rows: pd.DataFrame
+    seed: int
+
+    @classmethod
+    def of(
+        cls, subject: TreeSubject, scores: Mapping[str, Float[np.ndarray, "problems configs"]],
+        folds: Mapping[str, int], *, prefix: str, seed: int,
+    ) -> "Judgement":
+        """Judge methods by their scores, beside what needs no model.
+
+        Args:
+            scores: by method, out of fold; "model" is the one that the others are compared with.
+            folds: by group; the static choice is made on the other folds, too.
+        """
+        scene = subject.scene
+        frames = [scene.judged(method, chosen(subject, given)) for method, given in scores.items()]
+        frames.append(scene.judged("static", _static(subject, folds)))
+        frames.append(scene.judged("noise_ceiling", chosen(subject, subject.other)))
+        frames.append(_random(subject))
+        if np.isfinite(subject.vendor).any():
+            frames.append(scene.rival("vendor", subject.vendor).dropna(subset="seconds"))
+        rows = pd.concat(frames, ignore_index=True)
+        return cls(prefix, rows.assign(fold=rows["group"].map(folds)), seed)
+
+    def of_method(self, method: str) -> pd.DataFrame:
+        """Rows of one method."""
+        return self.rows[self.rows["method"] == method].reset_index(drop=True)
+
+    def metrics(self) -> dict[str, float]:
+        """Efficiencies of all methods and slices, and the model against each other method."""
+        found: dict[str, float] = {"problems": len(self.of_method("model"))}
+        for method in self.rows["method"].unique():
+            names = NAMES.get(method) or {key: f"{method}_{name}" for key, name in NAMES["model"].items()}
+            found |= efficiency_metrics(self.of_method(method), names, seed=self.seed)
+        for name, rows in self.of_method("model").groupby("slice"):
+            label = str(name).replace(" ", "_")
+            names = {key: f"{label}_{called}" for key, called in NAMES["model"].items()}
+            found |= efficiency_metrics(rows, names, seed=self.seed) | {f"{label}_problems": len(rows)}
+        return {f"{self.prefix}{key}": value for key, value in (found | self._comparisons()).items()}
+
+    def _comparisons(self) -> dict[str, float]:
+        model = self.of_method("model")
+        found = paired_metrics(model, self.of_method("noise_ceiling"), "of_noise_ceiling", _share, column="efficiency",
+                               seed=self.seed)
+        for method in self.rows["method"].unique():
+            others = self.of_method(method)
+            both = model.merge(others[["matrix", "width"]])
+            if method not in ("model", "noise_ceiling", "vendor"):
+                found |= paired_metrics(both, others, f"lead_over_{method}", _lead, column="efficiency", seed=self.seed)
+            if method in ("static", "vendor"):
+                found |= paired_metrics(both, others, f"speedup_over_{method}", _speedup, column="seconds",
+                                        seed=self.seed)
+        return found
+
+
+def _share(own: np.ndarray, others: np.ndarray) -> float:
+    return own.mean() / others.mean()
+
+
+def _lead(own: np.ndarray, others: np.ndarray) -> float:
+    return own.mean() - others.mean()
+
+
+def _speedup(own: np.ndarray, others: np.ndarray) -> float:
+    return geomean(others / own)
+
+
+def _static(subject: TreeSubject, folds: Mapping[str, int]) -> np.ndarray:
+    """For each fold the configuration with the highest mean efficiency on all others; the best that is offered."""
+    fold = fold_of(subject.measured, folds).ravel()
+    reached = efficiencies(subject.measured.seconds)
+    columns = np.zeros(len(subject), int)
+    for number in set(folds.values()):
+        own = fold == number
+        columns[own] = np.where(subject.offered[own], -reached[~own].mean(axis=0), np.inf).argmin(axis=1)
+    return columns
+
+
+def _random(subject: TreeSubject) -> pd.DataFrame:
+    """The mean over uniformly random choices."""
+    scene = subject.scene
+    mean = np.nanmean(np.where(subject.offered, scene.best[:, None] / scene.seconds, np.nan), axis=1)
+    return scene.rival("random", scene.best / mean)

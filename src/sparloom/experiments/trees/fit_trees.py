@@ -1,0 +1,289 @@
+"""A small model of a large one: distilled, judged beside it, written as a C header, timed in Python and in C.
+
+Train performance models, score them on problems they have not seen, and save what was scored.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from sparloom import log
+from sparloom.data import SampleSource, write_frame
+from sparloom.experiments.harness import FULL, INTERVAL, SMALL, TreeModels
+from sparloom.experiments.trees.evaluation import Judgement, TreeSubject, gemm_subject, model_scores, sparse_subject
+from sparloom.files import write_json, write_text
+from sparloom.ir import F64, I64, Param
+from sparloom.jit import Source, compile_c
+from sparloom.models.performance import (
+    Grid,
+    Growth,
+    PerformanceModel,
+    Target,
+    bounds_out_of_fold,
+    c_header,
+    distil,
+    fold_of,
+    gemm_problems,
+    grow_further,
+    load_performance,
+    nearby_shapes,
+    save_interval,
+    save_performance,
+    train_performance,
+)
+from sparloom.ops import GemmShape, Op
+from sparloom.report import efficiency_table, op_title
+from sparloom.sparse import Role
+
+if TYPE_CHECKING:
+    from sparloom.platforms import CpuKernels
+
+__all__ = ["Distillation", "FitTrees", "prediction_seconds", "write_header"]
+
+REPEATS = 30  # predictions, the fastest of which is reported: other processes only slow them down
+TIMED = 200  # of the C header
+TIMER = """
+#include <time.h>
+
+void sparloom_time(double m, double n, double k, long repeats, double *seconds, double *rates)
+{
+    struct timespec before, after;
+    seconds[0] = 1e9;
+    for (long turn = 0; turn < repeats; turn++) {
+        clock_gettime(CLOCK_MONOTONIC, &before);
+        volatile int place = sparloom_gemm_best(m, n, k);
+        clock_gettime(CLOCK_MONOTONIC, &after);
+        (void)place;
+        const double taken = (after.tv_sec - before.tv_sec) + 1e-9 * (after.tv_nsec - before.tv_nsec);
+        if (taken < seconds[0])
+            seconds[0] = taken;
+    }
+    for (int place = 0; place < SPARLOOM_GEMM_CONFIGS; place++)
+        rates[place] = sparloom_gemm_predict(m, n, k, place);
+}
+"""
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How the small model of GEMM learns from the large one.
+
+    Args:
+        growth: of the small model.
+        shapes: on which it asks the large one; drawn near the measured ones.
+        focus: how much more the fast configurations of a shape weigh, see `distil`.
+        share: of the configurations that are asked about.
+    """
+
+    growth: Growth
+    shapes: int
+    focus: float
+    share: float
+
+    def small(self, subject: TreeSubject, model: PerformanceModel) -> PerformanceModel:
+        """Distil a model of GEMM."""
+        columns = subject.measured.problems
+        measured = [GemmShape(int(m), int(n), int(k)) for m, n, k in zip(columns["m"], columns["n"], columns["k"],
+                                                                         strict=True)]
+        problems = gemm_problems(nearby_shapes(measured, self.shapes, seed=self.growth.seed))
+        return distil(model, problems, subject.measured.configs, growth=self.growth, focus=self.focus, share=self.share)
+
+    def scores(self, subject: TreeSubject, model: PerformanceModel) -> Float[np.ndarray, "problems configs"]:
+        """Score every fold by the small model of the member that has not seen it."""
+        fold = fold_of(subject.measured, model.folds).ravel()
+        found = np.zeros(subject.measured.seconds.shape)
+        for number in range(len(model.members)):
+            asked = fold == number
+            small = self.small(subject, model.member(number))
+            problems = {name: column[asked] for name, column in subject.measured.problems.items()}
+            found[asked] = small.over(subject.measured.configs).score(problems)
+        return found
+
+
+def prediction_seconds(model: PerformanceModel, subject: TreeSubject, *, threads: int) -> float:
+    """Least time of predicting all configurations on one problem, features included."""
+    candidates = replace(model, threads=threads).over(subject.measured.configs)
+    problem = {name: column[:1] for name, column in subject.measured.problems.items()}
+    candidates.predict(problem)
+    taken = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        candidates.predict(problem)
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def write_header(path: Path, model: PerformanceModel, subject: TreeSubject) -> Mapping[str, float]:
+    """Write the C header, compile it, compare it with Python and take its time.
+
+    Returns:
+        `c_milliseconds` of choosing for one problem, and `c_error`, the largest relative difference of a prediction.
+    """
+    configs = subject.measured.configs
+    text = c_header(model, configs, fallback=subject.fallback)
+    write_text(path, text)
+    sizes = [Param(name, F64) for name in ("m", "n", "k")]
+    results = [Param(name, F64, buffer=True, const=False) for name in ("seconds", "rates")]
+    source = Source("sparloom_time", (*sizes, Param("repeats", I64), *results), text + TIMER)
+    function = compile_c([source]).function("sparloom_time")
+    problems = {name: subject.measured.problems[name] for name in ("m", "n", "k")}
+    expected = model.over(configs).predict(problems)
+    taken, worst = [], 0.0
+    for place in range(len(subject)):
+        seconds, rates = np.zeros(1), np.zeros(len(configs))
+        sizes = (float(problems[name][place]) for name in ("m", "n", "k"))
+        function(*sizes, TIMED if place == 0 else 1, seconds, rates)
+        taken.append(seconds[0])
+        worst = max(worst, float(np.abs(rates / expected[place] - 1).max()))
+    return {"c_milliseconds": taken[0] * 1e3, "c_error": worst}
+
+
+LABELS: Mapping[str, str] = {
+    "noise_ceiling": "fastest of the other sweep", "model": "trees", "distilled": "trees, distilled",
+    "log": "trees, log throughput", "raw": "trees, raw throughput", "bandwidth": "trees, log1p bandwidth",
+    "latency": "trees, raw latency", "vendor": "MKL", "static": "one configuration for all", "random": "random",
+}
+OTHERS: Mapping[str, Target] = {
+    "log": Target("throughput", "log"), "raw": Target("throughput", "raw"), "bandwidth": Target("bandwidth", "log1p"),
+    "latency": Target("latency", "raw"),
+}
+"""Targets beside that of the saved model: the source's three, and the scales it decided against."""
+HEADER = "sparloom_gemm.h"
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FitTrees:
+    """A model of GEMM, and one of each sparse operation.
+
+    What is saved is what was scored: a model has one member per fold, each problem is scored by the member that has not
+    seen it, and a new problem is answered by the mean of all members.
+
+    Args:
+        gemm, gemm_platform: the operation of dense shapes, and where.
+        sparse, sparse_platform: those on patterns.
+        judging_sweep: the one whose seconds judge.
+        target: of the models that are saved.
+        others: names of further targets that are compared with it: log, raw, bandwidth, latency.
+        folds: of groups.
+        coverage: of the interval of predictions.
+        roles: of the matrices of sparse operations; without "test" while anything is being chosen by the result. Models
+            of fewer roles are kept apart.
+        base: folder of an earlier model of GEMM that is grown further, or None.
+        more_trees: that each of its members gets.
+        threads: of the predictions that are timed.
+    """
+
+    gemm: Op
+    gemm_platform: "CpuKernels"
+    sparse: Sequence[Op]
+    sparse_platform: "CpuKernels"
+    samples: SampleSource
+    judging_sweep: int
+    target: Target
+    others: Sequence[str]
+    growth: Growth
+    folds: int
+    distillation: Distillation
+    coverage: float
+    roles: Sequence[Role]
+    models: TreeModels
+    base: str | None
+    more_trees: int
+    threads: int
+    seed: int
+
+    def run(self, out: Path) -> Mapping[str, float]:
+        """Write models, per_problem.parquet and the C header; print efficiencies with their bounds."""
+        began = time.monotonic()
+        subjects = [sparse_subject(self.samples, self.sparse_platform, op, judging=self.judging_sweep,
+                                   roles=self.roles) for op in self.sparse]  # before anything is trained
+        metrics, rows = self._dense()
+        frames = [rows]
+        for op, subject in zip(self.sparse, subjects, strict=True):
+            found, rows = self._sparse(op, subject)
+            metrics |= found
+            frames.append(rows)
+        write_frame(out / "per_problem.parquet", pd.concat(frames, ignore_index=True))
+        return metrics | {"seconds": time.monotonic() - began}
+
+    def _dense(self) -> tuple[dict[str, float], pd.DataFrame]:
+        subject = gemm_subject(self.samples, self.gemm_platform, self.gemm, judging=self.judging_sweep)
+        asked = subject.take(~subject.unasked)
+        model = self._trained(asked, self.base)
+        scores = {"model": model_scores(asked, model), "distilled": self.distillation.scores(asked, model)}
+        scores |= self._others(asked)
+        folder = self.models.folder(self.gemm_platform, self.gemm, self.samples)
+        metrics, rows = self._judged(asked, model, scores, prefix="oof/")
+        metrics |= {"oof/unasked_problems": int(subject.unasked.sum())}
+        metrics |= self._interval(asked, model, folder) | self._small(asked, model, folder)
+        self._save(folder, model)
+        return metrics, rows
+
+    def _sparse(self, op: Op, subject: TreeSubject) -> tuple[dict[str, float], pd.DataFrame]:
+        asked = subject.take(~subject.unasked)
+        model = self._trained(asked, None)
+        scores = {"model": model_scores(asked, model)} | self._others(asked)
+        self._save(self.models.folder(self.sparse_platform, op, self.samples, self.roles), model)
+        return self._judged(asked, model, scores, prefix=f"{op.name}/oof_")
+
+    def _others(self, subject: TreeSubject) -> dict[str, np.ndarray]:
+        """Scores of models of other targets, which are not kept."""
+        return {name: model_scores(subject, self._trained(subject, None, OTHERS[name])) for name in self.others}
+
+    def _trained(self, subject: TreeSubject, base: str | None, target: Target | None = None) -> PerformanceModel:
+        began = time.monotonic()
+        target = target or self.target
+        if base is not None:
+            earlier = load_performance(Path(base), spec=subject.spec, threads=self.growth.threads)
+            model = grow_further(earlier, subject.measured, spec=subject.spec,
+                                 growth=self.growth.with_trees(self.more_trees))
+        else:
+            model = train_performance(subject.measured, spec=subject.spec, target=target, origin=subject.origin,
+                                      growth=self.growth, folds=self.folds)
+        logger.info("%s, %s %s: %d trees in %d members, %.0f s", subject.spec.op, target.scale, target.quantity,
+                    model.trees, len(model.members), time.monotonic() - began)
+        return model
+
+    def _judged(
+        self, subject: TreeSubject, model: PerformanceModel, scores: Mapping[str, np.ndarray], *, prefix: str
+    ) -> tuple[dict[str, float], pd.DataFrame]:
+        judgement = Judgement.of(subject, scores, model.folds, prefix=prefix, seed=self.seed)
+        title = (f"{op_title(subject.spec.op)} on {subject.origin.platform} {subject.origin.preset}: efficiency on "
+                 f"{len(subject)} problems out of fold, {len(subject.measured.configs)} configurations")
+        log.console.print(efficiency_table(judgement.rows, LABELS, title=title, seed=self.seed), soft_wrap=False)
+        metrics = {f"{prefix}rows": int(subject.offered.sum()), f"{prefix}trees": model.trees}
+        return metrics | judgement.metrics(), judgement.rows.assign(op=subject.spec.op)
+
+    def _interval(self, subject: TreeSubject, model: PerformanceModel, folder: Path) -> dict[str, float]:
+        """Quantile models of the other sweeps, and how often measurements of the one that judges lie within."""
+        grid = Grid.of(subject.spec, subject.with_seconds(subject.other), target=self.target)
+        bounds = bounds_out_of_fold(grid, self.growth, fold_of(subject.measured, model.folds), coverage=self.coverage)
+        save_interval(folder / INTERVAL, bounds.interval(model))
+        judging = Grid.of(subject.spec, subject.with_seconds(subject.scene.seconds), target=self.target).targets
+        widened = self.target.restore(bounds.high + bounds.margins) / self.target.restore(bounds.low - bounds.margins)
+        return {"interval/meant": self.coverage, "interval/coverage": float(bounds.cover(judging)[grid.ran].mean()),
+                "interval/coverage_unwidened": float(bounds.cover_plain(judging)[grid.ran].mean()),
+                "interval/median_ratio": float(np.median(widened[grid.ran]))}
+
+    def _small(self, subject: TreeSubject, model: PerformanceModel, folder: Path) -> dict[str, float]:
+        """The distilled model of all members, in Python and as a C header."""
+        small = self.distillation.small(subject, model)
+        save_performance(folder / SMALL, small)
+        timed = {name: prediction_seconds(given, subject, threads=self.threads) * 1e3
+                 for name, given in (("full_milliseconds", model), ("distilled_milliseconds", small))}
+        timed |= {"configurations": len(subject.measured.configs), "distilled_trees": small.trees}
+        timed |= write_header(folder / HEADER, small, subject)
+        return {f"predict/{key}": value for key, value in timed.items()}
+
+    def _save(self, folder: Path, model: PerformanceModel) -> None:
+        save_performance(folder / FULL, model)
+        write_json(folder / "lineage.json", list(model.lineage))
+        logger.info("%s: %d trees", folder / FULL, model.trees)

@@ -1,0 +1,229 @@
+"""Transformations: constant folding, simplification, and lowering of tile products to loops."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+
+from sparloom.ir.nodes import (
+    BOOL,
+    I64,
+    Accumulate,
+    Alloc,
+    Assign,
+    Binary,
+    Body,
+    Cast,
+    Const,
+    Declare,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Multiply,
+    Ref,
+    Select,
+    Stmt,
+    Store,
+    Type,
+    Unary,
+    View,
+    declarations,
+    declared,
+    fresh,
+    rebuild,
+    rename,
+    replace_refs,
+)
+from sparloom.ir.verify import is_literal, verify
+
+__all__ = ["lower_product", "lower_products", "simplify", "simplify_expr"]
+
+
+def simplify(kernel: Kernel) -> Kernel:
+    """Fold and propagate constants, remove dead branches and empty loops, and inline loops of one iteration.
+
+    `2 * 3  ->  6`, `x + 0  ->  x`, `x * 1  ->  x`, `x * 0  ->  0` (integers), `(x + 2) + 3  ->  x + 5`;
+    `let a = 4; S  ->  S[a := 4]`; `if true: S  ->  S`; `for i in 4 .. 4: S  ->  ` nothing;
+    `for i in 4 .. 5: S  ->  S[i := 4]` unless the loop is shared; names that S declares are renamed if they would
+    clash.
+
+    Always legal: of float operations, only `x * 1`, `x / 1` and `x - 0` are folded, which is exact.
+    """
+    counts = declarations(kernel)
+    taken = set(counts)
+
+    def in_body(body: Body) -> Body:
+        kept: list[Stmt] = []
+        waiting = list(body)
+        while waiting:
+            stmt = rebuild(waiting.pop(0), expr=simplify_expr, body=lambda inner: inner)
+            if isinstance(stmt, Let) and isinstance(stmt.value, Const):
+                waiting = list(replace_refs(tuple(waiting), {stmt.name: stmt.value}))
+                continue
+            inlined = _inlined(stmt)
+            if inlined is None:
+                stmt = rebuild(stmt, expr=simplify_expr, body=in_body)
+                kept += [] if _is_empty(stmt) else [stmt]
+            else:
+                own = {name: fresh(name, taken) for name in declared(inlined) if counts[name] > 1}
+                waiting = [*rename(inlined, own), *waiting]
+        return tuple(kept)
+
+    result = replace(kernel, body=in_body(kernel.body))
+    verify(result)
+    return result
+
+
+def simplify_expr(expr: Expr) -> Expr:
+    """Fold an expression bottom-up."""
+    return _fold(rebuild(expr, expr=simplify_expr, body=lambda inner: inner))
+
+
+def _inlined(stmt: Stmt) -> Body | None:
+    """Return the statements that replace a branch or loop whose control is known; None otherwise."""
+    match stmt:
+        case If(Const(value, type), body, orelse) if type == BOOL:
+            return body if value else orelse
+        case For(var, Const(lo), Const(hi), body, step=step):
+            if lo >= hi:
+                return ()
+            if lo + step >= hi and stmt.kind != "shared":
+                return replace_refs(body, {var: Const(lo, I64)})
+    return None
+
+
+def _is_empty(stmt: Stmt) -> bool:
+    return isinstance(stmt, (For, If)) and not stmt.body and not getattr(stmt, "orelse", ())
+
+
+def _fold(expr: Expr) -> Expr:
+    """Fold one expression whose operands have been folded; return `expr` itself if there is nothing to do."""
+    match expr:
+        case Binary(op, Const(a, type), Const(b)) if type.scalar in ("i32", "i64") and op in _INTEGER:
+            if op in ("//", "%") and b == 0:
+                return expr
+            return _fit(_INTEGER[op](a, b), type, expr)
+        case Binary(op, Const(a, type), Const(b)) if type.scalar in ("i32", "i64") and op in _COMPARE:
+            return Const(_COMPARE[op](a, b), BOOL)
+        case Binary("+" | "*" as op, Const(_, type) as a, b) if type.scalar in ("i32", "i64"):
+            return _fold(Binary(op, b, a))  # constants to the right
+        case Binary("and" | "or" as op, Const(value), b):
+            return b if value == (op == "and") else Const(value, BOOL)
+        case Binary(op, a, Const(b, type) as right):
+            return _right(op, a, right) if type.scalar in ("i32", "i64") else _float(expr, op, a, b)
+        case Unary("-", Const(a, type)) if type.scalar in ("i32", "i64"):
+            return _fit(-a, type, expr)
+        case Unary("not", Const(a)):
+            return Const(not a, BOOL)
+        case Cast(type, Const(a, given)) if type == I64 and given.scalar in ("i32", "i64"):
+            return Const(a, I64)
+        case Select(Const(value), a, b):
+            return a if value else b
+    return expr
+
+
+def _right(op: str, a: Expr, right: Const) -> Expr:
+    """Fold an integer operation with a constant on the right."""
+    b, whole = right.value, Binary(op, a, right)
+    if (op in ("+", "-") and b == 0) or (op in ("*", "//") and b == 1):
+        return a
+    if (op == "*" and b == 0) or (op == "%" and b == 1):
+        return Const(0, right.type)
+    match a:
+        case Binary("+" | "-" as inner, x, Const(c)) if op in ("+", "-"):
+            total = (c if inner == "+" else -c) + (b if op == "+" else -b)
+            if total == 0:
+                return x
+            merged = Binary("+" if total > 0 else "-", x, Const(abs(total), right.type))
+            return merged if is_literal(total, right.type.scalar) else whole
+        case Binary("*", x, Const(c)) if op == "*" and is_literal(c * b, right.type.scalar):
+            return Binary("*", x, Const(c * b, right.type))
+    return whole
+
+
+def _float(expr: Expr, op: str, a: Expr, b: float | bool) -> Expr:
+    """Fold a float operation with a constant on the right: x - 0.0 is x even for x = -0.0, but x + 0.0 is not."""
+    plain_zero = b == 0 and not str(b).startswith("-")
+    if (op in ("*", "/") and b == 1 and not isinstance(b, bool)) or (op == "-" and plain_zero):
+        return a
+    return expr
+
+
+def _fit(value: int, type: Type, otherwise: Expr) -> Expr:
+    return Const(value, type) if is_literal(value, type.scalar) else otherwise
+
+
+def _quotient(a: int, b: int) -> int:
+    size = abs(a) // abs(b)
+    return size if (a < 0) == (b < 0) else -size
+
+
+_INTEGER: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": _quotient,
+    "%": lambda a, b: a - _quotient(a, b) * b,
+    "min": min,
+    "max": max,
+}
+
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+
+
+def lower_products(kernel: Kernel) -> Kernel:
+    """Replace the tile products of a kernel by loops."""
+    taken = set(declarations(kernel))
+    types = {param.name: param.type for param in kernel.params if param.buffer}
+
+    def in_body(body: Body) -> Body:
+        lines: list[Stmt] = []
+        for stmt in body:
+            if isinstance(stmt, Multiply):
+                lines.append(lower_product(stmt, types[stmt.c.buffer], taken))
+            else:
+                if isinstance(stmt, Alloc):
+                    types[stmt.name] = Type(stmt.scalar)
+                lines.append(rebuild(stmt, expr=lambda expr: expr, body=in_body))
+        return tuple(lines)
+
+    return replace(kernel, body=in_body(kernel.body))
+
+
+def lower_product(stmt: Multiply, type: Type, taken: set[str]) -> For:
+    """Lower C = A B to `for r: for q: total = 0; for k: total += a[r, k] * b[k, q];  c[r, q] = total`, or += total.
+
+    Args:
+        type: type of the elements.
+        taken: names in use; new ones are added.
+    """
+    row, col, inner, total = (fresh(name, taken) for name in ("row", "col", "inner", "total"))
+    a, b, c = (_element(stmt.a, row, inner), _element(stmt.b, inner, col), _offset(stmt.c, row, col))
+    added = Assign(total, Ref(total) + a * b)
+    store, accumulate = Store(stmt.c.buffer, c, Ref(total)), Accumulate(stmt.c.buffer, c, Ref(total))
+    match stmt.add:
+        case Const(value, given) if given == BOOL:
+            last: Stmt = accumulate if value else store
+        case _:
+            last = If(stmt.add, (accumulate,), (store,))
+    body = (Declare(total, type, Const(0.0, type)), For(inner, 0, stmt.depth, (added,)), last)
+    return For(row, 0, stmt.rows, (For(col, 0, stmt.cols, body),))
+
+
+def _element(view: View, row: str, col: str) -> Expr:
+    return Load(view.buffer, _offset(view, row, col))
+
+
+def _offset(view: View, row: str, col: str) -> Expr:
+    return view.at + Ref(row) * view.row + Ref(col) * view.col

@@ -1,0 +1,287 @@
+"""The pairwise ranking loss over all pairs of one matrix at once, and how well scores order times (COGNATE A.4).
+
+Training of a ranking network: a step takes all pairs of configurations of a matrix (COGNATE A.4, table 3).
+
+Lightning without what costs more than a step here: bars in logs, a checkpoint per epoch, sanity checks, advice.
+
+Does a network look at the matrix? Its accuracy with the embedding of each matrix, and with that of another.
+"""
+
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from lightning import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.loggers import Logger
+from torch import Tensor, nn
+
+from sparloom.data import MatrixSamples
+from sparloom.data.lightning import RankingBatch, collate
+from sparloom.log import console
+from sparloom.models.cognate.network import Network
+from sparloom.models.sparseconv import retain_memory
+
+__all__ = ["RankingModule", "fit", "make_trainer", "order_signs", "ranking_loss", "ranking_quality", "swapped_accuracy"]
+
+
+def order_signs(seconds: Float[Tensor, " n"], spread: Float[Tensor, " n"]) -> Float[Tensor, "n n"]:
+    """Sign of t_i - t_j; 0 where they differ by no more than the larger spread, relative to the faster."""
+    gap = seconds[:, None] - seconds[None, :]
+    limit = torch.maximum(spread[:, None], spread[None, :]) * torch.minimum(seconds[:, None], seconds[None, :])
+    return torch.where(gap.abs() > limit, gap.sign(), 0.0)
+
+
+def ranking_loss(scores: Float[Tensor, " n"], signs: Float[Tensor, "n n"], *, margin: float) -> Tensor:
+    """Average max(0, margin - sign(t_i - t_j) (r_i - r_j)) over ordered pairs; 0 where no pair is ordered.
+
+    Both halves of the square are summed: they are equal, so the mean is that over i < j.
+    """
+    gap = (scores[:, None] - scores[None, :]) * signs
+    weight = signs.abs()
+    return ((margin - gap).clamp_min(0) * weight).sum() / weight.sum().clamp_min(1)
+
+
+def ranking_quality(
+    scores: Float[Tensor, " n"], seconds: Float[Tensor, " n"], signs: Float[Tensor, "n n"]
+) -> dict[str, float]:
+    """Ordered pair accuracy over the pairs in `signs`, and Kendall's tau-b over all pairs; NaN where undefined."""
+    predicted = (scores[:, None] - scores[None, :]).sign()
+    pairs = signs.abs().sum()
+    accuracy = (1 + (predicted * signs).sum() / pairs) / 2
+    truth = (seconds[:, None] - seconds[None, :]).sign()
+    tau = (predicted * truth).sum() / (predicted.abs().sum() * truth.abs().sum()).sqrt()
+    return {"opa": float(accuracy), "kendall_tau": float(tau)}
+
+
+LOGGED = ("prl", "opa", "kendall_tau")
+
+
+class RankingModule(LightningModule):
+    """Fit a network to orders of times; the same class pre-trains, fine-tunes and trains without transfer.
+
+    Logged per epoch for train and validation: `prl` (the loss), `opa`, `kendall_tau`, means over the matrices of all
+    processes that train together. A training matrix that two processes were given counts twice.
+
+    Args:
+        net: what is trained.
+        optimizer: parameters -> optimizer.
+        margin: of the loss.
+        convolution_rate: learning rate of the convolutions, as a share of the optimizer's.
+        freeze: parameters that stay as they are: none, the convolutions, or the whole matrix side.
+        warmup_steps: over which the learning rate rises linearly.
+        decay: learning rate after that: constant (the paper), or down to 0 along half a cosine.
+        clip: largest norm of the gradient; None for no limit.
+    """
+
+    def __init__(
+        self,
+        *,
+        net: Network,
+        optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+        margin: float,
+        convolution_rate: float,
+        freeze: Literal["none", "convolutions", "featurizer"],
+        warmup_steps: int,
+        decay: Literal["constant", "cosine"],
+        clip: float | None,
+    ) -> None:
+        super().__init__()
+        if freeze not in ("none", "convolutions", "featurizer"):
+            raise ValueError(f"freeze={freeze!r} is not one of none, convolutions, featurizer")
+        if decay not in ("constant", "cosine"):
+            raise ValueError(f"decay={decay!r} is not one of constant, cosine")
+        self.net, self.optimizer, self.margin, self.freeze = net, optimizer, margin, freeze
+        self.convolution_rate = convolution_rate
+        self.warmup_steps, self.decay, self.clip = warmup_steps, decay, clip
+        self._values = {"train": _nothing(), "validation": _nothing()}
+
+    def setup(self, stage: str) -> None:
+        """Freeze before processes join: each waits for the gradients of all parameters that are free by then."""
+        frozen = {"none": list, "convolutions": self._convolutions, "featurizer": self._matrix_side}[self.freeze]()
+        for parameter in self.net.parameters():
+            parameter.requires_grad_(True)
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+
+    def training_step(self, batch: RankingBatch, index: int) -> Tensor:
+        return self._step(batch, "train")
+
+    def validation_step(self, batch: RankingBatch, index: int) -> None:
+        self._step(batch, "validation")
+
+    def on_train_epoch_end(self) -> None:
+        self._log("train")
+
+    def on_validation_epoch_end(self) -> None:
+        self._log("validation")
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.optimizer(self._groups())
+        for group in optimizer.param_groups:
+            group["lr"] *= group["rate"]
+        if self.decay == "constant" and self.warmup_steps == 0:
+            return optimizer
+        total = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self._rate(step, total))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, **_: Any) -> None:
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
+
+    def _step(self, batch: RankingBatch, stage: str) -> Tensor:
+        scores, counts = self.net(batch), torch.bincount(batch.owner, minlength=len(batch.inputs)).tolist()
+        losses = []
+        for part, seconds, spread in zip(
+            scores.split(counts), batch.seconds.split(counts), batch.spread.split(counts), strict=True
+        ):
+            signs = order_signs(seconds, spread)
+            losses.append(ranking_loss(part, signs, margin=self.margin))
+            if not batch.repeated:
+                with torch.no_grad():
+                    self._note(stage, {"prl": float(losses[-1].detach()), **ranking_quality(part, seconds, signs)})
+        return torch.stack(losses).mean()
+
+    def _note(self, stage: str, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            if math.isfinite(value):
+                self._values[stage][name].append(value)
+
+    def _log(self, stage: str) -> None:
+        """Log means over the matrices of all processes, in one order: a process may know no finite value of a name."""
+        values = self._values[stage]
+        sums = torch.tensor([[sum(values[name]), len(values[name])] for name in LOGGED], dtype=torch.float64)
+        totals = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum")
+        for name, (total, count) in zip(LOGGED, totals.tolist(), strict=True):
+            if count:
+                self.log(f"{stage}/{name}", total / count, sync_dist=True)
+        self._values[stage] = _nothing()
+
+    def _rate(self, step: int, total: int) -> float:
+        if step < self.warmup_steps:
+            return (step + 1) / (self.warmup_steps + 1)
+        if self.decay == "constant":
+            return 1.0
+        return (1 + math.cos(math.pi * (step - self.warmup_steps) / max(1, total - self.warmup_steps))) / 2
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """What is trained, by share of the learning rate."""
+        slow = set(self._convolutions()) if self.convolution_rate != 1 else set()
+        trained = [parameter for parameter in self.net.parameters() if parameter.requires_grad]
+        groups = [{"params": [parameter for parameter in trained if (parameter in slow) == inside], "rate": rate}
+                  for inside, rate in ((False, 1.0), (True, self.convolution_rate))]
+        return [group for group in groups if group["params"]]
+
+    def _convolutions(self) -> list[nn.Parameter]:
+        return self.net.featurizer.convolutions()
+
+    def _matrix_side(self) -> list[nn.Parameter]:
+        return [*self.net.featurizer.parameters(), *self.net.side.parameters()]
+
+
+def _nothing() -> dict[str, list[float]]:
+    return {name: [] for name in LOGGED}
+
+
+ADVICE = (
+    ".*does not have many workers.*",          # batches are in memory; a worker would copy them
+    ".*`IterableDataset` has `__len__` defined.*",
+    ".*GPU available but not used.*",
+    ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",  # inside lightning 2.6 with torch 2.13
+)
+
+
+def make_trainer(
+    *,
+    accelerator: str,
+    devices: int | str,
+    strategy: str,
+    precision: str,
+    epochs: int,
+    validate_every: int,
+    out: Path,
+    logger: Logger | bool = False,
+    **more: Any,
+) -> Trainer:
+    """Build a trainer for one fit.
+
+    Args:
+        epochs: passes over the training matrices.
+        validate_every: epochs between two validations.
+        out: folder for whatever the logger or callbacks write.
+        more: further arguments of lightning.Trainer.
+
+    Raises:
+        ValueError: the strategy would start the program once more for each device, to do all of it again.
+    """
+    with _quiet():
+        trainer = Trainer(
+            accelerator=accelerator, devices=devices, strategy=strategy, precision=precision, max_epochs=epochs,
+            check_val_every_n_epoch=validate_every, default_root_dir=out, logger=logger, enable_checkpointing=False,
+            enable_progress_bar=console.is_terminal, enable_model_summary=False, num_sanity_val_steps=0,
+            log_every_n_steps=1, **more,
+        )
+    if trainer.world_size > 1 and not strategy.startswith("ddp_spawn"):
+        raise ValueError(f"trainer.strategy={strategy} would do the whole run once for each of {trainer.world_size} "
+                         "devices: choose trainer=ddp, which shares out the training alone, or trainer.devices=1")
+    return trainer
+
+
+def fit(trainer: Trainer, module: LightningModule, data: LightningDataModule) -> None:
+    """Run `trainer.fit` without Lightning's advice on workers and devices."""
+    retain_memory()
+    with _quiet():
+        trainer.fit(module, datamodule=data)
+
+
+class _quiet(warnings.catch_warnings):  # noqa: N801 (reads as a statement)
+    """Hide advice and device banners until the block ends."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        for text in ADVICE:
+            warnings.filterwarnings("ignore", message=text)
+        self._loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+        self._levels = [logger.level for logger in self._loggers]
+        for logger in self._loggers:
+            logger.setLevel(logging.WARNING)
+
+    def __exit__(self, *problem: object) -> None:
+        for logger, level in zip(self._loggers, self._levels, strict=True):
+            logger.setLevel(level)
+        super().__exit__(*problem)
+
+
+@torch.no_grad()
+def swapped_accuracy(net: Network, items: Sequence[MatrixSamples]) -> dict[str, float]:
+    """Order the configurations of each matrix twice: as themselves, and as if they were those of another matrix.
+
+    The other one is half the list away. A network that learned one order for all matrices has the same accuracy twice.
+
+    Returns:
+        `opa` and `opa_swapped`, means over matrices with ordered pairs.
+    """
+    training = net.training
+    net.eval()
+    try:
+        embeddings = [net.embed([item.input]) for item in items]
+        shifted = [embeddings[(place + len(items) // 2) % len(items)] for place in range(len(items))]
+        return {"opa": _accuracy(net, items, embeddings), "opa_swapped": _accuracy(net, items, shifted)}
+    finally:
+        net.train(training)
+
+
+def _accuracy(net: Network, items: Sequence[MatrixSamples], embeddings: Sequence[Tensor]) -> float:
+    found = []
+    for item, embedding in zip(items, embeddings, strict=True):
+        batch = collate((item,))
+        scores = net.score(embedding.expand(len(item), -1), batch.shared, batch.heterogeneous)
+        signs = order_signs(batch.seconds, batch.spread)
+        found.append(ranking_quality(scores, batch.seconds, signs)["opa"])
+    return float(np.nanmean(found))

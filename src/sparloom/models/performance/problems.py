@@ -1,0 +1,235 @@
+"""Features of a tiled GEMM on a CPU: C(m,n) = A(m,k) B(k,n), row-major float32.
+
+Features of SpMM and SDDMM kernels on a CPU: statistics of the pattern, and what a kernel meets of them.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from sparloom.models.performance.features import Feature, FeatureSpec
+from sparloom.ops import GemmShape
+from sparloom.sparse import STATISTICS
+
+__all__ = ["GEMM_FEATURES", "SDDMM_FEATURES", "SPMM_FEATURES", "gemm_problems", "nearby_shapes", "sparse_problems"]
+
+NEAR = 0.5  # standard deviation of the logarithm of a changed extent
+
+PROBLEM = (
+    Feature("m", "problem", "m", "rows"),
+    Feature("n", "problem", "n", "columns"),
+    Feature("k", "problem", "k", "terms"),
+    Feature("flops", "problem", "2 * m * n * k", "flop"),
+    Feature("bytes", "problem", "4 * (m * k + k * n + m * n)", "B"),
+    Feature("intensity", "problem", "flops / bytes", "flop/B"),
+    Feature("aspect_mn", "problem", "m / n", "1"),
+    Feature("aspect_mk", "problem", "m / k", "1"),
+    Feature("aspect_nk", "problem", "n / k", "1"),
+    Feature("elements_a", "problem", "m * k", "elements"),
+    Feature("elements_b", "problem", "k * n", "elements"),
+    Feature("elements_c", "problem", "m * n", "elements"),
+)
+GEMM_HARDWARE = (
+    Feature("l1_bytes", "hardware", "l1_bytes", "B"),
+    Feature("l2_bytes", "hardware", "l2_bytes", "B"),
+    Feature("l3_bytes", "hardware", "l3_bytes", "B"),
+)
+GEMM_KERNEL = (
+    Feature("tile_m", "kernel", "tile_m", "rows"),
+    Feature("tile_n", "kernel", "tile_n", "columns"),
+    Feature("tile_k", "kernel", "tile_k", "terms"),
+    Feature("micro_rows", "kernel", "first(micro)", "rows"),
+    Feature("micro_cols", "kernel", "second(micro)", "columns"),
+    Feature("unroll", "kernel", "unroll", "terms"),
+    Feature("packs_a", "kernel", "pack == 'ab'", "1"),
+    Feature("packs_b", "kernel", "pack != 'none'", "1"),
+    Feature("micro_vectors", "kernel", "micro_cols / 16", "vectors"),
+    Feature("accumulators", "kernel", "micro_rows * micro_cols", "elements"),
+    Feature("micro_intensity", "kernel", "micro_rows * micro_cols / (micro_rows + micro_cols)", "flop/element"),
+)
+
+
+def _cycles(rows: str, vectors: str) -> str:
+    """Cycles of one term of a register tile: two multiplications, two loads a cycle; a chain of sums takes four."""
+    return f"max(max({rows} * {vectors} / 2, ({rows} + {vectors}) / 2), 4)"
+
+
+_TAILS = (
+    Feature("tail_8", "interaction", "floor(tail_rows / 8)", "tiles"),
+    Feature("tail_4", "interaction", "floor((tail_rows - 8 * tail_8) / 4)", "tiles"),
+    Feature("tail_2", "interaction", "floor((tail_rows - 8 * tail_8 - 4 * tail_4) / 2)", "tiles"),
+    Feature("tail_1", "interaction", "tail_rows - 8 * tail_8 - 4 * tail_4 - 2 * tail_2", "tiles"),
+)
+_ROW_CYCLES = " + ".join([
+    f"floor(m / micro_rows) * {_cycles('micro_rows', 'micro_vectors')}",
+    *(f"tail_{rows} * {_cycles(str(rows), 'micro_vectors')}" for rows in (8, 4, 2, 1)),
+])
+INTERACTION = (
+    Feature("block_m", "interaction", "min(m, tile_m)", "rows"),
+    Feature("block_n", "interaction", "min(n, tile_n)", "columns"),
+    Feature("block_k", "interaction", "min(k, tile_k)", "terms"),
+    Feature("blocks_m", "interaction", "ceil(m / tile_m)", "blocks"),
+    Feature("blocks_n", "interaction", "ceil(n / tile_n)", "blocks"),
+    Feature("blocks_k", "interaction", "ceil(k / tile_k)", "blocks"),
+    Feature("blocks", "interaction", "blocks_m * blocks_n * blocks_k", "blocks"),
+    Feature("fill_m", "interaction", "m / (blocks_m * tile_m)", "1"),
+    Feature("fill_n", "interaction", "n / (blocks_n * tile_n)", "1"),
+    Feature("fill_k", "interaction", "k / (blocks_k * tile_k)", "1"),
+    Feature("tail_rows", "interaction", "m - micro_rows * floor(m / micro_rows)", "rows"),
+    Feature("tail_row_share", "interaction", "tail_rows / m", "1"),
+    Feature("tail_columns", "interaction", "n - micro_cols * floor(n / micro_cols)", "columns"),
+    Feature("tail_column_share", "interaction", "tail_columns / n", "1"),
+    Feature("vectors", "interaction", "(n - tail_columns) / 16 + ceil(tail_columns / 16)", "vectors"),
+    Feature("vector_fill", "interaction", "n / (16 * vectors)", "1"),
+    *_TAILS,
+    Feature("row_cycles", "interaction", _ROW_CYCLES, "cycles/term"),
+    Feature("cycles", "interaction", "k * row_cycles * vectors / micro_vectors", "cycles"),
+    Feature("estimated_rate", "interaction", "flops / cycles", "flop/cycle"),
+    Feature("held_rows", "interaction", "min(m, micro_rows)", "rows"),
+    Feature("held_vectors", "interaction", "min(ceil(n / 16), micro_vectors)", "vectors"),
+    Feature("held", "interaction", "held_rows * held_vectors", "vectors"),
+    Feature("panels_m", "interaction", "ceil(m / micro_rows)", "panels"),
+    Feature("panels_n", "interaction", "ceil(n / micro_cols)", "panels"),
+    Feature("full_share", "interaction", "(1 - tail_row_share) * (1 - tail_column_share)", "1"),
+    Feature("micro_calls", "interaction", "panels_m * panels_n * blocks_k", "calls"),
+    Feature("call_flops", "interaction", "flops / micro_calls", "flop"),
+    Feature("unroll_rest", "interaction", "block_k - unroll * floor(block_k / unroll)", "terms"),
+    Feature("block_a_fit", "interaction", "4 * block_m * block_k / l2_bytes", "1"),
+    Feature("block_b_fit", "interaction", "4 * block_k * block_n / l2_bytes", "1"),
+    Feature("panel_a_fit", "interaction", "4 * min(m, micro_rows) * block_k / l1_bytes", "1"),
+    Feature("panel_b_fit", "interaction", "4 * min(n, micro_cols) * block_k / l1_bytes", "1"),
+    Feature("operands_fit", "interaction", "bytes / l2_bytes", "1"),
+    Feature("stride_b", "interaction", "4 * n * (1 - packs_b) + 4 * micro_cols * packs_b", "B"),
+    Feature("reads_a", "interaction", "elements_a * panels_n / flops", "elements/flop"),
+    Feature("reads_b", "interaction", "elements_b * panels_m / flops", "elements/flop"),
+    Feature("writes_c", "interaction", "elements_c * blocks_k / flops", "elements/flop"),
+    Feature("traffic", "interaction", "elements_a * blocks_n + elements_b * blocks_m + 2 * elements_c * blocks_k",
+            "elements"),
+    Feature("packed_a", "interaction", "packs_a * elements_a * blocks_n / flops", "elements/flop"),
+    Feature("packed_b", "interaction", "packs_b * elements_b / flops", "elements/flop"),
+    Feature("reuse_packed_b", "interaction", "packs_b * panels_m", "panels"),
+)
+
+GEMM_FEATURES = FeatureSpec(
+    op="gemm", version=1, features=(*PROBLEM, *GEMM_HARDWARE, *GEMM_KERNEL, *INTERACTION),
+    fallback="(n == 1) + (k == 1)",
+)
+"""N = 1 and K = 1 are products of matrix and vector, and of vectors: not what tiles are for."""
+
+
+def gemm_problems(shapes: Sequence[GemmShape]) -> dict[str, np.ndarray]:
+    """What `GEMM_FEATURES` is given of shapes, (shapes,) each; the machine's constants come from elsewhere."""
+    return {name: np.array([getattr(shape, name) for shape in shapes], np.float64) for name in ("m", "n", "k")}
+
+
+def nearby_shapes(shapes: Sequence[GemmShape], count: int, *, seed: int) -> list[GemmShape]:
+    """Draw shapes like those given, of at most as many flops: each is one of them with changed extents; 1 stays 1."""
+    rng = np.random.default_rng(seed)
+    most = max(shape.flops for shape in shapes)
+    found: list[GemmShape] = []
+    while len(found) < count:
+        shape = shapes[rng.integers(len(shapes))]
+        sizes = np.array([shape.m, shape.n, shape.k])
+        changed = np.where(sizes == 1, 1, np.maximum(2, np.rint(sizes * np.exp(NEAR * rng.standard_normal(3)))))
+        near = GemmShape(*(int(size) for size in changed))
+        if near.flops <= most:
+            found.append(near)
+    return found
+
+
+COUNTS = frozenset({"rows", "cols", "nnz"})
+MOVED = "8 * (rows + 1) + 4 * width * (rows + cols)"  # bytes of row pointers and dense operands
+REGISTERS = 256  # columns of a strip that is as wide as it can be, with 32 registers of 16
+
+PATTERN = (
+    *(Feature(name, "pattern", name, name if name in COUNTS else "1") for name in STATISTICS),
+    Feature("width", "problem", "width", "columns"),
+)
+SPARSE_HARDWARE = (
+    Feature("l1_bytes", "hardware", "l1_bytes", "B"),
+    Feature("l2_bytes", "hardware", "l2_bytes", "B"),
+    Feature("l3_bytes", "hardware", "l3_bytes", "B"),
+    Feature("threads", "hardware", "threads", "threads"),
+)
+SIZES = (
+    Feature("intensity", "pattern", "flops / bytes", "flop/B"),
+    Feature("sparse_bytes", "pattern", "8 * nnz + 8 * rows", "B"),
+    Feature("column_side_fit", "pattern", "4 * cols * width / l3_bytes", "1"),
+    Feature("row_side_fit", "pattern", "4 * rows * width / l3_bytes", "1"),
+    Feature("sparse_fit", "pattern", "sparse_bytes / l3_bytes", "1"),
+    Feature("row_flops", "pattern", "2 * row_mean * width", "flop"),
+    Feature("band_fit", "pattern", "4 * bandwidth_mean * cols * width / l2_bytes", "1"),
+    Feature("thread_rows", "pattern", "rows / threads", "rows"),
+    Feature("longest_share", "pattern", "row_max * threads / max(1, nnz)", "1"),
+)
+SPARSE_KERNEL = (
+    Feature("by_column", "kernel", "order == 'column'", "1"),
+    Feature("balances_rows", "kernel", "balance == 'rows'", "1"),
+    Feature("on_demand", "kernel", "balance == 'dynamic'", "1"),
+    Feature("prefetch", "kernel", "prefetch", "KiB"),
+)
+WALK = (
+    Feature("reuse", "interaction", "by_column * ordered_reuse_32 + (1 - by_column) * reuse_32", "1"),
+    Feature("wide_reuse", "interaction", "by_column * ordered_reuse_256 + (1 - by_column) * reuse_256", "1"),
+    Feature("distance", "interaction", "by_column * ordered_bandwidth + (1 - by_column) * bandwidth_mean", "1"),
+    Feature("distance_fit", "interaction", "4 * distance * cols * width / l2_bytes", "1"),
+    Feature("uneven", "interaction", "balances_rows * imbalance_2048 + (1 - balances_rows)", "1"),
+    Feature("piece_rows", "interaction", "thread_rows / (1 + 15 * on_demand)", "rows"),
+)
+STRIP = (
+    Feature("ahead", "interaction", "(prefetch > 0) * max(1, 1024 * prefetch / (4 * columns))", "nonzeros"),
+    Feature("rows_ahead", "interaction", "ahead / max(1, row_mean)", "rows"),
+    Feature("last_fill", "interaction", "width / (16 * ceil(width / 16))", "1"),
+    Feature("gathered", "interaction", "4 * nnz * width / max(1, reuse) / bytes", "1"),
+)
+"""Of a strip of `columns`, which each operation says first."""
+
+SPMM = (
+    Feature("strip_columns", "kernel", f"number(strip, {REGISTERS})", "columns"),
+    Feature("together", "kernel", "together", "rows"),
+    Feature("stream", "kernel", "stream", "1"),
+    Feature("columns", "interaction", "min(width, strip_columns)", "columns"),
+    Feature("strips", "interaction", "ceil(width / columns)", "strips"),
+    *STRIP,
+    Feature("strip_fit", "interaction", "4 * cols * columns / l2_bytes", "1"),
+    Feature("index_reads", "interaction", "8 * nnz * strips / bytes", "1"),
+    Feature("strip_flops", "interaction", "2 * row_mean * columns", "flop"),
+    Feature("streamed_fit", "interaction", "stream * row_side_fit", "1"),
+    Feature("joined_fill", "interaction", "(together > 1) * fill_4", "1"),
+)
+SDDMM = (
+    Feature("columns", "interaction", f"min(width, {REGISTERS})", "columns"),
+    *STRIP,
+    Feature("group", "kernel", "group", "nonzeros"),
+    Feature("group_rest", "interaction", "ceil(row_mean / group) * group - row_mean", "nonzeros"),
+    Feature("groups", "interaction", "row_mean / group", "groups"),
+    Feature("group_flops", "interaction", "2 * min(group, max(1, row_mean)) * width", "flop"),
+)
+
+
+def _work(flops: str, moved: str) -> tuple[Feature, Feature]:
+    return Feature("flops", "pattern", flops, "flop"), Feature("bytes", "pattern", moved, "B")
+
+
+SPMM_FEATURES = FeatureSpec(
+    op="spmm", version=1, fallback="nnz == 0",
+    features=(*PATTERN, *SPARSE_HARDWARE, *_work("2 * nnz * width", f"8 * nnz + {MOVED}"), *SIZES, *SPARSE_KERNEL,
+              *WALK, *SPMM),
+)
+SDDMM_FEATURES = FeatureSpec(
+    op="sddmm", version=1, fallback="nnz == 0",
+    features=(*PATTERN, *SPARSE_HARDWARE, *_work("(2 * width + 1) * nnz", f"12 * nnz + {MOVED}"), *SIZES,
+              *SPARSE_KERNEL, *WALK, *SDDMM),
+)
+
+
+def sparse_problems(problems: Sequence[tuple[str, int]], statistics: pd.DataFrame) -> Mapping[str, np.ndarray]:
+    """What both specifications are given of (matrix, width), (problems,) each; not the machine's constants.
+
+    Args:
+        statistics: pattern statistics, one row per matrix.
+    """
+    rows = statistics.loc[[name for name, _ in problems], list(STATISTICS)].to_numpy(np.float64)
+    return {"width": np.array([width for _, width in problems], np.float64)} | dict(
+        zip(STATISTICS, rows.T, strict=True))

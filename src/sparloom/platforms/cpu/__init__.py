@@ -1,5 +1,0 @@
-"""The CPU as a platform: storage, lowering, kernels, timing."""
-
-from sparloom.platforms.cpu.platform import CpuPlatform
-
-__all__ = ["CpuPlatform"]

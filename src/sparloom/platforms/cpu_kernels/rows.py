@@ -1,0 +1,204 @@
+"""In which order the rows of a pattern are processed, and how they are cut into pieces for threads.
+
+A sparse matrix as the kernels see it: the struct Rows of kernels/cpu/rows.hpp, filled but for the values.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from sparloom.jit import address, compile_cpp
+from sparloom.sparse import Pattern
+
+__all__ = ["Bound", "Pieces", "Rows", "SparseRows", "Traversal"]
+
+TOGETHER = 4  # rows with equal columns that a kernel can take at once, at most
+ROW_WORK = 4  # nonzeros that cost as much as beginning a row
+PIECES_PER_THREAD = 16  # where threads take pieces on demand
+SLACK = 16  # a cut may move by 1/SLACK of a piece to fall between two rows
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Consecutive parts of a traversal.
+
+    Piece p is the nonzeros nonzeros[p] to nonzeros[p + 1] of the rows rows[p] to rows[p + 1], all in the order of the
+    traversal. A piece that begins inside a row is cut: the piece where that row begins owns its result.
+
+    Args:
+        rows: (pieces + 1,) int64.
+        nonzeros: (pieces + 1,) int64.
+        cut: whether any piece is cut.
+        dynamic: threads take pieces as they get free; otherwise there is one for each.
+    """
+
+    rows: np.ndarray
+    nonzeros: np.ndarray
+    cut: bool
+    dynamic: bool
+
+
+@dataclass(frozen=True)
+class Traversal:
+    """A pattern with its rows in another order.
+
+    Args:
+        indptr: (rows + 1,) int64, along `indices`.
+        indices: (nnz,) int32, columns.
+        source: (rows,) int64, where the nonzeros of each row begin in the pattern.
+        place: (rows,) int32, which row of the pattern it is.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    source: np.ndarray
+    place: np.ndarray
+
+    @classmethod
+    def natural(cls, pattern: Pattern) -> "Traversal":
+        """Take rows as they are stored; shares the pattern's arrays."""
+        return cls(pattern.indptr, pattern.indices, pattern.indptr[:-1], np.arange(pattern.rows, dtype=np.int32))
+
+    @classmethod
+    def by_column(cls, pattern: Pattern) -> "Traversal":
+        """Take rows by their middle column, empty ones last: rows that read the same dense rows come together."""
+        walk = cls(np.empty(pattern.rows + 1, np.int64), np.empty(pattern.nnz, np.int32),
+                   np.empty(pattern.rows, np.int64), np.empty(pattern.rows, np.int32))
+        counters = np.zeros(pattern.cols + 2, np.int32)
+        result = _Traversal(*(address(array, array.dtype.type, written=True) for array in (
+            walk.indptr, walk.indices, walk.source, walk.place, counters)))
+        _library().sparloom_by_column(ctypes.byref(_Pattern.of(pattern.indptr, pattern.indices)),
+                                      ctypes.c_int64(pattern.cols), ctypes.byref(result))
+        return walk
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.place.size
+
+    @cached_property
+    def equal(self) -> np.ndarray:
+        """Count the rows, from each one on and at most TOGETHER, that have its columns: (rows,) uint8, from 1."""
+        count = np.empty(self.rows, dtype=np.uint8)
+        rows = _Pattern.of(self.indptr, self.indices)
+        _library().sparloom_equal_rows(ctypes.byref(rows), ctypes.c_int64(TOGETHER),
+                                       ctypes.c_void_p(address(count, np.uint8, written=True)))
+        return count
+
+    def pieces(self, balance: str, threads: int) -> Pieces:
+        """Cut into pieces.
+
+        Args:
+            balance: "rows", a piece of equally many rows per thread; "nonzeros", a piece of equal work per thread, for
+                which long rows are cut; "dynamic", smaller pieces of whole rows.
+        """
+        if balance == "rows" or not self.rows:
+            return self._whole_rows(np.linspace(0, self.rows, threads + 1).astype(np.int64), dynamic=False)
+        work = self.indptr + ROW_WORK * np.arange(self.rows + 1)
+        if balance == "dynamic":
+            shares = np.linspace(0, work[-1], min(PIECES_PER_THREAD * threads, self.rows) + 1)
+            return self._whole_rows(np.unique(np.searchsorted(work, shares)), dynamic=True)
+        return self._equal_work(work, threads)
+
+    def _whole_rows(self, rows: np.ndarray, *, dynamic: bool) -> Pieces:
+        return Pieces(rows, self.indptr[rows], cut=False, dynamic=dynamic)
+
+    def _equal_work(self, work: np.ndarray, threads: int) -> Pieces:
+        targets = np.linspace(0, work[-1], threads + 1)[1:-1]
+        slack = work[-1] / threads / SLACK
+        rows = np.searchsorted(work, targets, side="right") - 1
+        past, left = targets - work[rows], work[rows + 1] - targets
+        nonzeros = np.minimum(self.indptr[rows] + past.astype(np.int64), self.indptr[rows + 1])
+        rows = np.where(left <= slack, rows + 1, rows)
+        nonzeros = np.where(np.minimum(past, left) <= slack, self.indptr[rows], nonzeros)
+        rows, nonzeros = np.concatenate([[0], rows, [self.rows]]), np.concatenate([[0], nonzeros, self.indptr[-1:]])
+        return Pieces(rows, nonzeros, cut=bool((nonzeros > self.indptr[rows]).any()), dynamic=False)
+
+
+class _Pattern(ctypes.Structure):
+    """The struct Pattern of kernels/cpu/traversal.cpp."""
+
+    _fields_ = (("indptr", ctypes.c_void_p), ("indices", ctypes.c_void_p), ("rows", ctypes.c_int64))
+
+    @classmethod
+    def of(cls, indptr: np.ndarray, indices: np.ndarray) -> "_Pattern":
+        """Fill it."""
+        return cls(address(indptr, np.int64), address(indices, np.int32), indptr.size - 1)
+
+
+class _Traversal(ctypes.Structure):
+    """The struct Traversal of the same file."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("indptr", "indices", "source", "place", "next"))
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return compile_cpp(["cpu/traversal.cpp"])
+
+
+class Rows(ctypes.Structure):
+    """The struct of the same name."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (
+            "indptr", "indices", "values", "source", "place", "equal", "piece_rows", "piece_nonzeros")),
+        ("nnz", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("pieces", "dynamic", "threads")),
+    )
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A filled struct.
+
+    Args:
+        pieces: how many there are.
+        cut: whether a piece begins inside a row.
+        kept: what its addresses point to.
+    """
+
+    arguments: Rows
+    pieces: int
+    cut: bool
+    kept: tuple[Any, ...]
+
+
+class SparseRows:
+    """Binds patterns; traversals of the one seen last, and their pieces, are kept: configurations share them."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._pattern: Pattern | None = None
+        self._traversals: dict[str, Traversal] = {}
+        self._pieces: dict[tuple[str, str], Pieces] = {}
+
+    def bind(self, pattern: Pattern, *, order: str, balance: str, together: bool = False) -> Bound:
+        """Fill the struct for one order of the rows and one way of sharing them.
+
+        Args:
+            together: whether the kernel asks which rows have equal columns.
+        """
+        walk = self._traversal(pattern, order)
+        if (order, balance) not in self._pieces:
+            self._pieces[order, balance] = walk.pieces(balance, self.threads)
+        pieces = self._pieces[order, balance]
+        count = pieces.rows.size - 1
+        arguments = Rows(
+            indptr=address(walk.indptr, np.int64), indices=address(walk.indices, np.int32),
+            source=address(walk.source, np.int64), place=address(walk.place, np.int32),
+            equal=address(walk.equal, np.uint8) if together else None, piece_rows=address(pieces.rows, np.int64),
+            piece_nonzeros=address(pieces.nonzeros, np.int64), nnz=pattern.nnz, pieces=count, dynamic=pieces.dynamic,
+            threads=self.threads)
+        return Bound(arguments, count, pieces.cut, kept=(walk, pieces))
+
+    def _traversal(self, pattern: Pattern, order: str) -> Traversal:
+        if self._pattern is not pattern:
+            self._pattern, self._traversals, self._pieces = pattern, {}, {}
+        if order not in self._traversals:
+            make = {"natural": Traversal.natural, "column": Traversal.by_column}[order]
+            self._traversals[order] = make(pattern)
+        return self._traversals[order]

@@ -1,0 +1,428 @@
+"""Rows of a bench of tile fusion to geometric means of ratios.
+
+Tables of a bench of tile fusion.
+
+Figures of a bench of tile fusion, after Figures 2 and 4 to 10 of the paper; each as PNG and SVG.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from sparloom.measure import bootstrap_interval, geomean
+from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
+
+__all__ = [
+    "ANCHORS", "PEERS", "draw_amortisation", "draw_fused_methods", "draw_fusion", "draw_gain", "draw_memory_time",
+    "draw_rates", "draw_reuse", "draw_scaling", "draw_steps", "fusion_metrics", "fusion_tables", "group_prefix",
+    "ratio_means", "ratios", "speedup_cells",
+]
+
+ANCHORS = ("lap2d", "lap3d", "band", "rmat17", "er", "comm")
+"""Anchors of the geometric means; those in block order stand by themselves."""
+
+PEERS = ("unfused", "separated", "fused", "local", "mkl", "torch", "scipy", "gemv", "blas_gemv", "listing", "atomic",
+         "overlapped")
+PAIRS = (*(("auto", peer) for peer in PEERS), ("unfused", "mkl"), ("unfused", "torch"), ("fused", "unfused"),
+         ("local", "unfused"), ("separated", "unfused"), ("fused", "mkl"), ("coarse", "sequential"),
+         ("fused", "coarse"))
+CASE = ["part", "matrix", "op", "width", "threads"]
+FUSES_WELL = 0.85  # share of rows that are fused
+
+
+def fusion_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce seconds over matrices.
+
+    Args:
+        frame: per_matrix.parquet of `bench_fusion`.
+        seed: of the bootstrap over matrices.
+
+    Returns:
+        By operation and width, see `group_prefix`: `matrices`; `<a>_over_<b>`, how many times as fast as b method a
+        is, as geometric mean over the matrices that have both, with its 95 % bounds `_low` and `_high`, the extremes
+        `_min` and `_max`, and the `_share` above 1; `fused_share`, of matrices on which "auto" fuses;
+        `fused_rows_median`; the cost of the inspector and of deciding in executions of the product, `_median` and
+        `_max`; after how many runs either has paid where the fused code is faster, `_median` and `_p90`;
+        `gain_<method>`, the median share of the time that even threads would save; `reused_flops_mean` and
+        `access_unfused_over_fused`, see the columns that `bench_fusion` writes. `qualifying/...` is over matrices of
+        which at least 85 % of the rows fuse and whose D1 exceeds the last cache; `scaling_<method>` is the time on one
+        thread over that on all, where both are known.
+    """
+    found: dict[str, float] = {}
+    for (part, op, width, threads), rows in frame.groupby(["part", "op", "width", "threads"], sort=False):
+        prefix = group_prefix(part, op, width, threads, most=int(frame["threads"].max()))
+        if part == "anchors":
+            for matrix, own in rows.groupby("matrix", sort=False):
+                found[f"{prefix}/{matrix}/auto_over_unfused"] = float(ratios(own, "auto", "unfused").iloc[0])
+            rows = rows[rows["matrix"].isin(ANCHORS)]
+            if rows.empty:
+                continue
+        found |= {f"{prefix}/{key}": value for key, value in _group(rows, seed).items()}
+    return found | _scaling(frame)
+
+
+def group_prefix(part: str, op: str, width: int, threads: int, *, most: int) -> str:
+    """Name a group of metrics: `<op>/<width>`, `anchors/<op>/<width>` for the anchors, `/t1` behind on one thread."""
+    name = f"{op}/{width}" if part == "real" else f"{part}/{op}/{width}"
+    return name if threads == most else f"{name}/t{threads}"
+
+
+def ratios(frame: pd.DataFrame, fast: str, slow: str) -> pd.Series:
+    """How many times as fast as `slow` the method `fast` is, by case; where both were timed."""
+    timed = frame[frame["seconds"].notna()]
+    seconds = timed.pivot(index=CASE, columns="method", values="seconds")
+    if fast not in seconds or slow not in seconds:
+        return pd.Series(dtype=float)
+    return (seconds[slow] / seconds[fast]).dropna()
+
+
+def ratio_means(frame: pd.DataFrame, fast: str = "auto") -> pd.DataFrame:
+    """Average how many times as fast as every other method one is: part, op, width and threads x method.
+
+    Geometric means over the matrices that have both; NaN where there is none.
+    """
+    means = {}
+    for method in frame["method"].unique():
+        found = ratios(frame, fast, method)
+        if method != fast and len(found):
+            means[method] = np.exp(np.log(found).groupby(level=["part", "op", "width", "threads"]).mean())
+    return pd.DataFrame(means)
+
+
+def _group(rows: pd.DataFrame, seed: int) -> dict[str, float]:
+    found: dict[str, float] = {"matrices": int(rows["matrix"].nunique())}
+    for fast, slow in PAIRS:
+        found |= _bounded(f"{fast}_over_{slow}", ratios(rows, fast, slow), seed)
+    auto = rows[(rows["method"] == "auto") & rows["seconds"].notna()]
+    if auto.empty:
+        return found
+    found["fused_share"] = float((~auto["same"].astype(bool)).mean())
+    found |= _costs(rows)
+    for method, own in rows[rows["gain_seconds"].notna()].groupby("method", sort=False):
+        found[f"gain_{method}"] = float((own["gain_seconds"] / own["seconds"]).median())
+    found |= _locality(rows, seed)
+    well = rows[rows["matrix"].isin(_fuses_well(rows))]
+    found["qualifying/matrices"] = int(well["matrix"].nunique())
+    return found | _bounded("qualifying/auto_over_unfused", ratios(well, "auto", "unfused"), seed)
+
+
+def _bounded(key: str, values: pd.Series, seed: int) -> dict[str, float]:
+    if values.empty:
+        return {}
+    numbers = values.to_numpy()
+    low, high = bootstrap_interval(numbers, seed=seed)
+    return {key: geomean(numbers), f"{key}_low": low, f"{key}_high": high, f"{key}_min": float(numbers.min()),
+            f"{key}_max": float(numbers.max()), f"{key}_share": float((numbers > 1).mean()),
+            f"{key}_matrices": len(numbers)}
+
+
+def _costs(rows: pd.DataFrame) -> dict[str, float]:
+    """What the inspector and the decision take, in executions, and after how many runs they have paid."""
+    timed = rows[rows["seconds"].notna()].set_index("method")
+    unfused = timed.loc[["unfused"]].set_index("matrix")["seconds"]
+    found: dict[str, float] = {}
+    for name, method, column in (("inspector", "fused", "build_seconds"), ("decision", "auto", "decision_seconds")):
+        if method not in timed.index or column not in timed:
+            continue
+        own = timed.loc[[method]].set_index("matrix")
+        cost = own[column].dropna()
+        executions = (cost / own["seconds"]).dropna()
+        saved = (unfused - own["seconds"]).reindex(cost.index)
+        runs = (cost / saved)[saved > 0]
+        found |= {f"{name}_executions_median": float(executions.median()),
+                  f"{name}_executions_max": float(executions.max())}
+        if len(runs):
+            found |= {f"{name}_amortised_median": float(runs.median()),
+                      f"{name}_amortised_p90": float(runs.quantile(0.9)), f"{name}_amortised_matrices": len(runs)}
+    fused = timed.loc[["fused"]] if "fused" in timed.index else timed.iloc[:0]
+    return found | ({"fused_rows_median": float(fused["fused_rows"].median())} if len(fused) else {})
+
+
+def _locality(rows: pd.DataFrame, seed: int) -> dict[str, float]:
+    """What tiles of step one could reuse, and the access time in simulated caches of unfused over fused code."""
+    found: dict[str, float] = {}
+    if "reused_flops" in rows and rows["reused_flops"].notna().any():
+        found["reused_flops_mean"] = float(rows["reused_flops"].mean())
+    if "access_cycles" in rows and rows["access_cycles"].notna().any():
+        cycles = rows.pivot(index="matrix", columns="method", values="access_cycles")
+        found |= _bounded("access_unfused_over_fused", (cycles["unfused"] / cycles["fused"]).dropna(), seed)
+    return found
+
+
+def _fuses_well(rows: pd.DataFrame) -> np.ndarray:
+    """Matrices of which most rows fuse, by whichever schedule, while D1 is too large for the last cache."""
+    most = rows.groupby("matrix")["fused_rows"].max()
+    first = rows.groupby("matrix")[["d1_bytes", "last_cache_bytes"]].first()
+    return most.index[(most >= FUSES_WELL) & (first["d1_bytes"] > first["last_cache_bytes"])].to_numpy()
+
+
+def _scaling(frame: pd.DataFrame) -> dict[str, float]:
+    found: dict[str, float] = {}
+    most = int(frame["threads"].max())
+    seconds = frame[frame["seconds"].notna()].pivot_table(
+        index=["part", "op", "width", "method", "matrix"], columns="threads", values="seconds")
+    if most == 1 or 1 not in seconds or most not in seconds:
+        return found
+    gains: Mapping[tuple, pd.Series] = dict(iter((seconds[1] / seconds[most]).dropna().groupby(level=[0, 1, 2, 3])))
+    for (part, op, width, method), values in gains.items():
+        prefix = group_prefix(part, op, width, most, most=most)
+        found[f"{prefix}/scaling_{method}"] = geomean(values.to_numpy())
+    return found
+
+
+OPS = ("gemm_spmm", "spmm_spmm", "spmm_gemm")
+WIDTHS = (32, 64, 128)
+PARTS: Mapping[str, str] = {"real": "real matrices", "anchors": "anchors"}
+LABELS: Mapping[str, str] = {
+    "unfused": "own unfused", "separated": "same tiles, nothing fused", "fused": "fused as in the paper",
+    "local": "fused, local D1, streamed D", "mkl": "MKL", "torch": "torch", "scipy": "SciPy, one thread",
+    "gemv": "tensor compiler, rows in registers", "blas_gemv": "tensor compiler, BLAS", "listing": "tensor compiler",
+    "atomic": "atomic tiling", "overlapped": "overlapped tiling",
+}
+
+
+def fusion_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
+    """Lay out how many times as fast as each method fuse="auto" is, an operation and a part at a time."""
+    for part, name in PARTS.items():
+        for op in OPS:
+            prefixes = {width: group_prefix(part, op, width, 2, most=2) for width in WIDTHS}
+            counts = [int(metrics.get(f"{prefix}/matrices", 0)) for prefix in prefixes.values()]
+            if not any(counts):
+                continue
+            table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
+                          title=f"{op_title(op)}, {max(counts)} {name}: times as fast as")
+            table.add_column("", no_wrap=True)
+            for width in WIDTHS:
+                table.add_column(f"width {width}", justify="right", no_wrap=True)
+            for label, cells in speedup_cells(metrics, list(prefixes.values())):
+                table.add_row(label, *cells)
+            yield table
+
+
+def speedup_cells(metrics: Mapping[str, float], prefixes: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Give a row for each method that was timed: its label, and a cell for each group of metrics."""
+    for peer in PEERS:
+        cells = [_fusion_tables_bounded(metrics, f"{prefix}/auto_over_{peer}") for prefix in prefixes]
+        if any(cells):
+            yield LABELS[peer], cells
+    least = [metrics.get(f"{prefix}/auto_over_unfused_min") for prefix in prefixes]
+    yield "own unfused, least", ["" if value is None else f"{value:.2f}" for value in least]
+
+
+def _fusion_tables_bounded(metrics: Mapping[str, float], key: str) -> str:
+    if key not in metrics:
+        return ""
+    return f"{metrics[key]:.2f} ({metrics[f'{key}_low']:.2f}–{metrics[f'{key}_high']:.2f})"
+
+
+COLOURS: Mapping[str, str] = {
+    "auto": "#b5443c", "fused": "#d9a441", "local": "#c98a6b", "unfused": "#5f7fa8", "separated": "#8fa9c9",
+    "mkl": "#7aa974", "torch": "#9a9a9a", "scipy": "#c8c8c8", "atomic": "#8a6fa8", "overlapped": "#6f9aa8",
+    "gemv": "#7d7d4d", "blas_gemv": "#a3a35f", "listing": "#4d4d4d", "coarse": "#5f7fa8", "sequential": "#2b2b2b",
+}
+NAMES: Mapping[str, str] = {"auto": "fuse=auto", "coarse": "step one", "sequential": "unfused, one thread", **LABELS}
+COMPARED = ("auto", "fused", "unfused", "mkl", "torch")
+FUSED = ("auto", "fused", "local", "overlapped", "atomic", "gemv", "blas_gemv", "listing")
+WHOLE_WIDTH = 7.2  # inches
+
+
+def draw_fusion(frame: pd.DataFrame, folder: Path) -> None:
+    """Draw every figure that the run has rows for.
+
+    Args:
+        frame: per_matrix.parquet of `bench_fusion`.
+    """
+    threads = int(frame["threads"].max())
+    whole = frame[(frame["threads"] == threads) & frame["seconds"].notna()]
+    for (part, op), rows in whole.groupby(["part", "op"], sort=False):
+        stem = folder / f"{part}_{op}"
+        draw_rates(rows, stem.with_name(f"{stem.name}_rates"), title=f"{op_title(op)}, {_part(rows)}")
+        draw_fused_methods(rows, stem.with_name(f"{stem.name}_fused_methods"), title=f"{op_title(op)}, {_part(rows)}")
+        draw_amortisation(rows, stem.with_name(f"{stem.name}_amortisation"), title=f"{op_title(op)}, {_part(rows)}")
+    for part, rows in whole[whole["op"] == "gemm_spmm"].groupby("part", sort=False):
+        title = f"{op_title('gemm_spmm')}, {_part(rows)}"
+        draw_gain(rows, folder / f"{part}_gain", title=title)
+        if "coarse" in set(rows["method"]):
+            draw_steps(rows, folder / f"{part}_steps", title=title)
+            draw_reuse(rows, folder / f"{part}_reuse", title=title)
+            draw_memory_time(rows, folder / f"{part}_memory_time", title=title)
+    for part, rows in frame[frame["seconds"].notna()].groupby("part", sort=False):
+        if rows["threads"].nunique() > 1:
+            draw_scaling(rows, folder / f"{part}_scaling", title=_part(rows))
+
+
+@styled
+def draw_rates(frame: pd.DataFrame, stem: Path, *, title: str, methods: Sequence[str] = COMPARED) -> None:
+    """Draw GFLOP/s on every matrix, sorted by the rate of "auto", a panel for each width (Figures 4 and 10)."""
+    widths, drawn, axes = _panels(frame["width"])
+    for axis, width in zip(axes, widths, strict=False):
+        rates = _rates(frame[frame["width"] == width])
+        order = rates["auto"].sort_values().index
+        for method in (method for method in methods[::-1] if method in rates):
+            _curve(axis, rates[method].reindex(order), method)
+        axis.set_title(f"{width} columns")
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel("matrices, by rate of fuse=auto")
+        if len(order) <= len(ANCHORS) + 2:
+            axis.set_xticks(range(1, len(order) + 1), order, rotation=60, ha="right", fontsize=8)
+            axis.set_xlabel("")
+    axes[0].set_ylabel("GFLOP/s")
+    _finish(drawn, axes[0], stem, title)
+
+
+@styled
+def draw_fused_methods(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw geometric mean speedups over each way to fuse, on the matrices that have it (Figure 5)."""
+    widths = sorted(frame["width"].unique())
+    known = {(method, width): ratios(frame[frame["width"] == width], "auto", method).to_numpy()
+             for method in FUSED[1:] for width in widths}
+    shown = [method for method in FUSED[1:] if any(known[method, width].size for width in widths)]
+    drawn, (axes,) = figure(WHOLE_WIDTH, 3.4)
+    width_bars(axes, {key: values for key, values in known.items() if key[0] in shown}, COLOURS)
+    logarithmic(axes)
+    labels = [NAMES[method].replace(", ", ",\n").replace(" as ", "\nas ").replace(" compiler", "\ncompiler")
+              for method in shown]
+    axes.set_xticks(range(len(shown)), labels, fontsize=8)
+    axes.set_ylabel("times as fast is fuse=auto")
+    axes.set_title(title)
+    save(drawn, stem)
+
+
+@styled
+def draw_gain(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw which share of the time even threads would save, matrix by matrix, a panel for each width (Figure 7)."""
+    widths, drawn, axes = _panels(frame["width"])
+    for axis, width in zip(axes, widths, strict=False):
+        rows = frame[(frame["width"] == width) & frame["gain_seconds"].notna()]
+        share = (rows["gain_seconds"] / rows["seconds"]).groupby([rows["matrix"], rows["method"]]).first().unstack()
+        order = share["unfused"].sort_values().index
+        for method in (method for method in ("unfused", "fused", "auto") if method in share):
+            _curve(axis, 100 * share[method].reindex(order), method)
+        axis.set_title(f"{width} columns")
+        axis.set_xlabel("matrices, by gain of unfused")
+    axes[0].set_ylabel("potential gain, % of the time")
+    _finish(drawn, axes[0], stem, title)
+
+
+@styled
+def draw_steps(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw what step one of the scheduler brings over one thread, and step two on top of it (Figure 8)."""
+    first, both = ratios(frame, "coarse", "sequential"), ratios(frame, "fused", "sequential")
+    order = both.sort_values().index
+    drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
+    _curve(axes, first.reindex(order), "coarse")
+    _curve(axes, both.reindex(order), "fused")
+    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_xlabel("matrices and widths, by speedup of both steps")
+    axes.set_ylabel("times as fast as one thread")
+    _finish(drawn, axes, stem, title)
+
+
+@styled
+def draw_reuse(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw the shares of computation and of rows of D1 that stay in a coarse tile (Figure 2)."""
+    rows = frame[frame["reused_flops"].notna()].drop_duplicates("matrix").sort_values("reused_flops")
+    drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
+    places = np.arange(1, len(rows) + 1)
+    for column, label, colour in (("reused_flops", "computation of both loops", "#b5443c"),
+                                  ("kept_rows", "rows of D1 that no other tile reads", "#5f7fa8")):
+        values = 100 * rows[column].to_numpy()
+        mean = f"{values.mean():.0f} %" if values.size else "unknown"
+        axes.plot(places, values, ".-", color=colour, linewidth=0.8, markersize=4, label=f"{label}, mean {mean}")
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("matrices, by computation")
+    axes.set_ylabel("in one tile of 2048 iterations, %")
+    _finish(drawn, axes, stem, title)
+
+
+@styled
+def draw_memory_time(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw the average time of a memory access, in cycles, counted or simulated (Figure 6)."""
+    cycles = frame[frame["access_cycles"].notna()].pivot_table(
+        index=["matrix", "width"], columns="method", values="access_cycles")
+    order = cycles.get("unfused", pd.Series(dtype=float)).sort_values().index
+    drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
+    for method in (method for method in ("unfused", "fused", "auto") if method in cycles):
+        _curve(axes, cycles[method].reindex(order), method)
+    axes.set_xlabel("matrices, by access time of unfused")
+    source = ", ".join(sorted(frame["access_source"].dropna().unique()))
+    axes.set_ylabel(f"cycles per access, {source}")
+    _finish(drawn, axes, stem, title)
+
+
+@styled
+def draw_amortisation(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw after how many runs the inspector and the decision have paid, where the fused code is faster (§5.2.5)."""
+    seconds = frame.pivot_table(index=["matrix", "width"], columns="method", values="seconds")
+    drawn, (axes,) = figure(WHOLE_WIDTH, 3.2)
+    for method, column, label in (("fused", "build_seconds", "inspector, fused as in the paper"),
+                                  ("auto", "decision_seconds", "decision of fuse=auto")):
+        if method not in seconds or column not in frame:
+            continue
+        cost = frame[frame["method"] == method].set_index(["matrix", "width"])[column]
+        saved = seconds["unfused"] - seconds[method]
+        runs = np.sort((cost / saved)[saved > 0].dropna().to_numpy())
+        if runs.size:
+            axes.plot(runs, np.arange(1, runs.size + 1) / len(cost), color=COLOURS[method], linewidth=1.3,
+                      label=f"{label}: median {np.median(runs):.0f}")
+    axes.set_xscale("log")
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("runs until it has paid")
+    axes.set_ylabel("share of matrices and widths")
+    _finish(drawn, axes, stem, title)
+
+
+@styled
+def draw_scaling(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw geometric mean rates over the number of threads, for what was timed with each of them (Figure 9)."""
+    counts = sorted(frame["threads"].unique())
+    rows = frame.assign(rate=frame["flops"] / frame["seconds"] / 1e9)
+    table = rows.pivot_table(index=["op", "matrix", "width", "method"], columns="threads", values="rate").dropna()
+    ops, drawn, axes = _panels(table.index.get_level_values("op"))
+    for axis, op in zip(axes, ops, strict=False):
+        known = table[table.index.get_level_values("op") == op]
+        for method in (method for method in COMPARED if method in known.index.unique("method")):
+            own = known.xs(method, level="method")
+            axis.plot(counts, [geomean(own[count].to_numpy()) for count in counts], "o-", color=COLOURS[method],
+                      linewidth=1.2, markersize=4, label=NAMES[method])
+        axis.set_xticks(counts)
+        axis.set_ylim(bottom=0)
+        axis.set_title(op_title(op))
+        axis.set_xlabel("threads")
+    axes[0].set_ylabel("GFLOP/s, geometric mean")
+    _finish(drawn, axes[0], stem, title)
+
+
+def _panels(values: pd.Series | pd.Index) -> tuple[list, Figure, Sequence[Axes]]:
+    """Make a panel for each distinct value; one that stays empty if there is none."""
+    found = sorted(values.unique())
+    return (found, *figure(3.6 * max(1, len(found)), 3.4, columns=max(1, len(found))))
+
+
+def _part(rows: pd.DataFrame) -> str:
+    count = rows["matrix"].nunique()
+    return f"{count} real matrices" if rows["part"].iloc[0] == "real" else f"{count} anchors"
+
+
+def _rates(frame: pd.DataFrame) -> pd.DataFrame:
+    """GFLOP/s, matrices x methods."""
+    return frame.assign(rate=frame["flops"] / frame["seconds"] / 1e9).pivot(
+        index="matrix", columns="method", values="rate")
+
+
+def _curve(axis: Axes, values: pd.Series, method: str) -> None:
+    axis.plot(np.arange(1, len(values) + 1), values.to_numpy(), ".-", color=COLOURS[method], linewidth=0.8,
+              markersize=4, label=NAMES[method])
+
+
+def _finish(drawn: Figure, axes: Axes, stem: Path, title: str) -> None:
+    drawn.suptitle(title, x=0.01, ha="left", fontsize=11)
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        drawn.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    save(drawn, stem)

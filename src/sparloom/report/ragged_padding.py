@@ -1,0 +1,283 @@
+"""What padding computes and keeps in vain: CoRa's Figures 2 and 22, and the memory of activations.
+
+Changes of padding as operators, and within others: CoRa's Figure 12.
+
+Whole tiles by padding, by splitting, and tiles of any extent: CoRa's Figure 14.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, NullLocator
+from rich.table import Table
+
+from sparloom.measure import geomean
+from sparloom.report.figures import figure, save, styled
+from sparloom.report.ragged import compared_cases, data_title, turn_metrics, turn_ratios
+
+__all__ = [
+    "computation_metrics", "computation_tables", "draw_computation", "draw_memory", "draw_pad_fusion",
+    "draw_padding", "draw_splitting", "over_ideal", "over_ragged", "pad_fusion_frame", "pad_fusion_metrics",
+    "pad_fusion_tables", "splitting_frame", "splitting_metrics", "splitting_tables",
+]
+
+CAUSAL = "causal"
+SHOWN = (32, 128)  # sequences, of the paper's Figure 22
+PADDINGS: Mapping[str, tuple[str, str]] = {
+    "dense": ("padded to the longest", "#c8c8c8"), "partial": ("partial padding (paper)", "#d9a441"),
+    "own": ("sparloom", "#b5443c"), "ideal": ("no padding", "#2b2b2b")}
+MEMORIES: Mapping[str, tuple[str, str]] = {
+    "dense": ("padded to the longest", "#c8c8c8"), "partial": ("storage in multiples of 64 (paper)", "#d9a441"),
+    "ragged": ("ragged, scores kept", "#5f7fa8"), "own": ("sparloom, statistics of scores kept", "#b5443c")}
+LINES = ("#b5443c", "#d9a441", "#7aa974", "#5f7fa8", "#8fa9c9", "#9a9a9a", "#6d4c7d", "#2b2b2b")
+
+
+def over_ideal(frame: pd.DataFrame, *, causal: bool = False) -> pd.DataFrame:
+    """Computation relative to none in vain, by data set and sequences in a batch: a column for each way to pad.
+
+    Args:
+        frame: per_case.parquet of `eval_ragged`.
+        causal: scores of masked attention, instead of the encoder layer.
+    """
+    rows = frame[(frame["part"] == "computation") & ((frame["operator"] == CAUSAL) == causal)]
+    total = rows.pivot_table(index=["data", "size"], columns="method", values="flops", aggfunc="sum", sort=False)
+    return total.div(total["ideal"], axis=0)
+
+
+def over_ragged(frame: pd.DataFrame) -> pd.DataFrame:
+    """Bytes of activations relative to ragged ones, by data set: a column for each way to store them."""
+    rows = frame[frame["part"] == "activations"]
+    total = rows.pivot_table(index="data", columns="method", values="bytes", aggfunc="sum", sort=False)
+    return total.div(total["ragged"], axis=0)
+
+
+def computation_metrics(frame: pd.DataFrame) -> dict[str, float]:
+    """Reduce counts to shares.
+
+    Args:
+        frame: per_case.parquet of `eval_ragged`.
+
+    Returns:
+        `padding/batch_<size>`: what the paper's partial padding computes in vain, relative to what has to be computed,
+        by geometric mean over data sets, with the largest as `_max`; `padding_dense/...`, padded to the longest of a
+        batch; `padding_own/...`, our schedule, and `padding_own/causal_batch_<size>`, scores of masked attention on
+        triangles of tiles. `memory/dense_over_<method>`: how many times as much as partial, ragged and own storage
+        padded activations take, likewise, with `_min` and `_max`.
+    """
+    found: dict[str, float] = {}
+    layers, masked = over_ideal(frame), over_ideal(frame, causal=True)
+    for size in sorted(set(layers.index.get_level_values("size"))):
+        rows, triangles = layers.xs(size, level="size"), masked.xs(size, level="size")
+        for key, ratio in ((f"padding/batch_{size}", rows["partial"]), (f"padding_own/batch_{size}", rows["own"]),
+                           (f"padding_dense/batch_{size}", rows["dense"]),
+                           (f"padding_own/causal_batch_{size}", triangles["own"])):
+            found |= {key: geomean(ratio.to_numpy()) - 1, f"{key}_max": float(ratio.max()) - 1}
+    stored = over_ragged(frame)
+    for method in ("partial", "ragged", "own"):
+        ratio = (stored["dense"] / stored[method]).to_numpy()
+        key = f"memory/dense_over_{method}"
+        found |= {key: geomean(ratio), f"{key}_min": float(ratio.min()), f"{key}_max": float(ratio.max())}
+    return found
+
+
+def computation_tables(frame: pd.DataFrame) -> Iterator[Table]:
+    """Lay out computation and memory relative to ragged ones."""
+    for title, values, labels in (("computation of an encoder layer, over that without padding", over_ideal(frame),
+                                   PADDINGS),
+                                  ("memory of its activations, over ragged ones", over_ragged(frame), MEMORIES)):
+        table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+        for column in (*values.index.names, *(label for label, _ in labels.values())):
+            table.add_column(column, justify="left" if column == "data" else "right")
+        for place, row in values.iterrows():
+            data, *size = place if isinstance(place, tuple) else (place,)
+            table.add_row(data_title(data), *map(str, size), *(f"{row[method]:.3f}" for method in labels))
+        yield table
+
+
+@styled
+def draw_computation(frame: pd.DataFrame, stem: Path) -> None:
+    """Draw what padding to the longest computes over what has to be computed, by sequences in a batch (Figure 2)."""
+    ratio = over_ideal(frame)["dense"]
+    drawn, (axes,) = figure(6.4, 3.4)
+    for (data, rows), colour in zip(ratio.groupby("data", sort=False), LINES, strict=False):
+        sizes = rows.index.get_level_values("size")
+        axes.plot(sizes, rows.to_numpy(), "o-", color=colour, markersize=4, linewidth=1.2, label=data_title(str(data)))
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(sorted(set(ratio.index.get_level_values("size")))))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_xlabel("sequences in a batch")
+    axes.set_ylabel("computation, padded / none")
+    axes.set_title("An encoder layer with all sequences padded to the longest")
+    axes.legend(fontsize=8, ncols=2)
+    save(drawn, stem)
+
+
+@styled
+def draw_padding(frame: pd.DataFrame, stem: Path) -> None:
+    """Draw computation with each way to pad, by data set, for batches of 32 and 128 (Figure 22)."""
+    ratio = over_ideal(frame)
+    there = set(ratio.index.get_level_values("size"))
+    sizes = [size for size in SHOWN if size in there] or [max(there)]
+    drawn, panels = figure(1.8 + 4.4 * len(sizes), 3.4, columns=len(sizes))
+    for axes, size in zip(panels, sizes, strict=True):
+        _bars(axes, ratio.xs(size, level="size"), PADDINGS)
+        axes.set_title(f"{size} sequences in a batch")
+    panels[0].set_ylabel("computation over none in vain")
+    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    save(drawn, stem)
+
+
+@styled
+def draw_memory(frame: pd.DataFrame, stem: Path) -> None:
+    """Draw memory of activations with each way to store them, by data set."""
+    drawn, (axes,) = figure(6.4, 3.7)
+    _bars(axes, over_ragged(frame), MEMORIES)
+    axes.set_ylabel("bytes over ragged ones")
+    axes.set_title("Activations of an encoder layer")
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
+    save(drawn, stem)
+
+
+def _bars(axes: Axes, values: pd.DataFrame, labels: Mapping[str, tuple[str, str]]) -> None:
+    places, width = np.arange(len(values)), 0.84 / len(labels)
+    for number, (method, (label, colour)) in enumerate(labels.items()):
+        axes.bar(places + (number - (len(labels) - 1) / 2) * width, values[method], 0.92 * width, color=colour,
+                 label=label)
+    axes.set_xticks(places, [data_title(str(data)) for data in values.index], fontsize=8, rotation=30)
+
+
+PAD_FUSION_ARMS: Mapping[str, tuple[str, str]] = {
+    "separate_loops": ("loops, changes by themselves", "#b0b0b0"),
+    "inlined_loops": ("loops, changes inlined", "#6f6f6f"),
+    "separate_products": ("products, changes by themselves", "#8fa9c9"),
+    "inlined_products": ("products, changes inlined", "#5f7fa8"), "sparloom": ("sparloom, no padding", "#b5443c")}
+CHANGES = "changes"
+
+
+def pad_fusion_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Milliseconds, medians: a row for each data set and size of batch, a column for each arm.
+
+    Args:
+        frame: per_case.parquet of `eval_ragged`.
+    """
+    rows = frame[frame["part"] == "pad_fusion"]
+    seconds = rows.pivot(index=["data", "size"], columns="method", values="median")
+    return 1e3 * seconds[[*PAD_FUSION_ARMS, CHANGES]]
+
+
+def pad_fusion_metrics(frame: pd.DataFrame) -> dict[str, float]:
+    """Reduce seconds to ratios, medians over turns with `_p10` and `_p90`.
+
+    Returns:
+        By `pad_fusion/<data>_<size>/`: `inlined_over_separate_products` and `inlined_over_separate_loops`, how many
+        times as fast inlining makes the attention; `sparloom_over_inlined_products`; `changes_share`, of the changes
+        of padding in the time with them by themselves, products offloaded.
+    """
+    found: dict[str, float] = {}
+    for data, size, _, case in compared_cases(frame, "pad_fusion"):
+        key = f"pad_fusion/{data}_{size}"
+        for kind in ("products", "loops"):
+            found |= turn_metrics(f"{key}/inlined_over_separate_{kind}",
+                                  turn_ratios(case, f"inlined_{kind}", f"separate_{kind}"))
+        found |= turn_metrics(f"{key}/sparloom_over_inlined_products",
+                              turn_ratios(case, "sparloom", "inlined_products"))
+        found |= turn_metrics(f"{key}/changes_share", turn_ratios(case, "separate_products", CHANGES))
+    return found
+
+
+def pad_fusion_tables(frame: pd.DataFrame) -> Iterator[Table]:
+    """Lay out milliseconds."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
+                  title="multi-head attention padded to tiles of 64: milliseconds")
+    for column in ("data", "size", *(label for label, _ in PAD_FUSION_ARMS.values()), "changes alone"):
+        table.add_column(column, justify="left" if column == "data" else "right")
+    for (data, size), row in pad_fusion_frame(frame).iterrows():
+        table.add_row(data_title(data), str(size), *(f"{row[arm]:.1f}" for arm in (*PAD_FUSION_ARMS, CHANGES)))
+    yield table
+
+
+@styled
+def draw_pad_fusion(frame: pd.DataFrame, stem: Path) -> None:
+    """Draw milliseconds of the attention (Figure 12)."""
+    found = pad_fusion_frame(frame)
+    drawn, (axes,) = figure(7.2, 3.4)
+    places, width = np.arange(len(found)), 0.84 / len(PAD_FUSION_ARMS)
+    for number, (arm, (label, colour)) in enumerate(PAD_FUSION_ARMS.items()):
+        at = places + (number - (len(PAD_FUSION_ARMS) - 1) / 2) * width
+        axes.bar(at, found[arm], 0.92 * width, color=colour, label=label)
+    axes.set_xticks(places, [f"{data_title(data)}, {size}" for data, size in found.index])
+    axes.set_ylabel("milliseconds")
+    axes.set_title("Multi-head attention")
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    save(drawn, stem)
+
+
+SPLITTING_ARMS: Mapping[str, tuple[str, str]] = {
+    "padded": ("padded (NoSplit)", "#c8c8c8"), "split": ("split", "#8fa9c9"), "hfused": ("split, at once", "#5f7fa8"),
+    "exact": ("tiles of any extent (sparloom)", "#b5443c")}
+OPERATORS: Mapping[str, str] = {"qkt": "QKT", "attnv": "AttnV"}
+
+
+def splitting_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Seconds over those with padding, medians over turns: a row for each operator, data set and size of batch.
+
+    Args:
+        frame: per_case.parquet of `eval_ragged`.
+    """
+    rows = {(operator, data, size): {arm: float(np.median(turn_ratios(case, "padded", arm))) for arm in SPLITTING_ARMS}
+            for data, size, operator, case in compared_cases(frame, "splitting")}
+    found = pd.DataFrame.from_dict(rows, orient="index")
+    found.index = pd.MultiIndex.from_tuples(rows, names=["operator", "data", "size"])
+    return found
+
+
+def splitting_metrics(frame: pd.DataFrame) -> dict[str, float]:
+    """Reduce seconds to ratios.
+
+    Returns:
+        `splitting/<operator>/<data>_<size>/<arm>_over_padded`: how many times as fast an arm is as padding to whole
+        tiles, and `exact_over_split`, `hfused_over_split`; medians over turns with `_p10` and `_p90`.
+    """
+    found: dict[str, float] = {}
+    for data, size, operator, case in compared_cases(frame, "splitting"):
+        for fast, slow in (("split", "padded"), ("hfused", "padded"), ("exact", "padded"), ("hfused", "split"),
+                           ("exact", "split")):
+            found |= turn_metrics(f"splitting/{operator}/{data}_{size}/{fast}_over_{slow}",
+                                  turn_ratios(case, fast, slow))
+    return found
+
+
+def splitting_tables(frame: pd.DataFrame) -> Iterator[Table]:
+    """Lay out ratios."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
+                  title="products of attention: seconds over those with padding to whole tiles")
+    for column in ("", "data", "size", *(label for label, _ in SPLITTING_ARMS.values())):
+        table.add_column(column, justify="left" if column in ("", "data") else "right")
+    for (operator, data, size), row in splitting_frame(frame).iterrows():
+        table.add_row(OPERATORS[operator], data_title(data), str(size), *(f"{row[arm]:.2f}" for arm in SPLITTING_ARMS))
+    yield table
+
+
+@styled
+def draw_splitting(frame: pd.DataFrame, stem: Path) -> None:
+    """Draw seconds over those with padding, a panel for each operator (Figure 14)."""
+    found = splitting_frame(frame)
+    operators = list(dict.fromkeys(found.index.get_level_values("operator")))
+    drawn, panels = figure(1.4 + 3.6 * len(operators), 3.4, columns=len(operators))
+    for axes, operator in zip(panels, operators, strict=True):
+        shown = found.xs(operator, level="operator")
+        places, width = np.arange(len(shown)), 0.84 / len(SPLITTING_ARMS)
+        for number, (arm, (label, colour)) in enumerate(SPLITTING_ARMS.items()):
+            at = places + (number - (len(SPLITTING_ARMS) - 1) / 2) * width
+            axes.bar(at, shown[arm], 0.92 * width, color=colour, label=label)
+        axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.set_xticks(places, [f"{data_title(data)}\n{size}" for data, size in shown.index], fontsize=8)
+        axes.set_title(OPERATORS[operator])
+    panels[0].set_ylabel("time over padded")
+    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    save(drawn, stem)

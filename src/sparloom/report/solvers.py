@@ -1,0 +1,297 @@
+"""Training times of graph convolutional networks: speedups, a table, and a figure after the paper's Figure 12.
+
+How far final losses of trainings in float32 are from that in float64.
+
+How fast Jacobi's method is with two steps fused: metrics, table and figure.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
+from rich.table import Table
+
+from sparloom.measure import bootstrap_interval, geomean
+from sparloom.report.figures import COLOURS, TICKS, figure, save, styled
+
+__all__ = [
+    "draw_gcn", "draw_jacobi", "gcn_metrics", "gcn_table", "jacobi_metrics", "jacobi_ratios", "jacobi_table",
+    "loss_error_metrics", "loss_error_table",
+]
+
+PAPER: Mapping[int, float] = {32: 3.84, 64: 2.33, 128: 1.34}
+"""Tile fusion over PyTorch Geometric by width, Loop Fusion in Matrix Multiplications with Sparse Dependence, §6.1."""
+
+RATIOS = {
+    "speedup_over_pyg": ("pyg", "sparloom", "seconds"),
+    "step_speedup_over_pyg": ("pyg", "sparloom", "step_seconds"),
+    "speedup_over_unfused": ("unfused", "sparloom", "seconds"),
+    "transform_first_over_pyg": ("pyg", "transform_first", "seconds"),
+    "transform_first_step_over_pyg": ("pyg", "transform_first", "step_seconds"),
+    "unfused_over_pyg": ("pyg", "unfused", "seconds"),
+}
+LABELS = {
+    "speedup_over_pyg": "sparloom over PyTorch Geometric, all included",
+    "step_speedup_over_pyg": "without the first step",
+    "layer_speedup_over_pyg": "and without ReLU, loss and Adam",
+    "transform_first_over_pyg": "transforming first, all included",
+    "transform_first_step_over_pyg": "without the first step",
+    "unfused_over_pyg": "own layers, nothing fused",
+    "speedup_over_unfused": "sparloom over own, nothing fused",
+}
+METHODS = {"pyg": "PyTorch Geometric", "sparloom": "sparloom"}
+GCN_COLOURS = {"pyg": "#9a9a9a", "sparloom": "#b5443c"}
+
+
+def gcn_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce training times to speedups.
+
+    Args:
+        frame: per_matrix.parquet of `bench_gcn`: a row for each matrix, width and method.
+        seed: of the bootstrap over matrices.
+
+    Returns:
+        By width, `<width>/...`: `graphs`; geometric means over graphs with their 95 % bounds `_low` and `_high`, and
+        the least, `_min`: `speedup_over_pyg` of the whole training, `step_speedup_over_pyg` without the first step,
+        which holds all preparation, `layer_speedup_over_pyg` besides without what is not in the layers,
+        `speedup_over_unfused`, and likewise with the paper's order of products, `transform_first_...`, and of unfused
+        layers; medians over graphs of the share of a step that is not in the layers, `rest_share_pyg` and
+        `rest_share_sparloom`, and of the share of the training that preparation takes, `preparation_share`.
+        `loss_difference_max`, over all cases, is between the final losses of both, and behind it the name of another
+        own method; rounding in float32 grows in a training, see `loss_error_metrics`.
+    """
+    found: dict[str, float] = {}
+    for width, rows in frame.groupby("width"):
+        cases = rows.pivot(index="matrix", columns="method", values=["seconds", "step_seconds", "first_seconds"])
+        rest = rows.groupby("matrix")["rest_seconds"].first()
+        ratios = {key: cases[clock][slow] / cases[clock][fast] for key, (slow, fast, clock) in RATIOS.items()}
+        inside = {name: (cases["step_seconds"][name] - rest).clip(lower=0) for name in ("pyg", "sparloom")}
+        own = inside["sparloom"] > 0
+        ratios["layer_speedup_over_pyg"] = (inside["pyg"] / inside["sparloom"].where(own)).dropna()
+        found[f"{width}/graphs"] = len(cases)
+        for key, values in ratios.items():
+            if values.empty:
+                continue
+            found[f"{width}/{key}"] = geomean(values.to_numpy())
+            low, high = bootstrap_interval(values.to_numpy(), seed=seed)
+            found |= {f"{width}/{key}_low": low, f"{width}/{key}_high": high, f"{width}/{key}_min": float(values.min())}
+        for name in ("pyg", "sparloom"):
+            found[f"{width}/rest_share_{name}"] = float((rest / cases["step_seconds"][name]).median())
+        prepared = cases["first_seconds"]["sparloom"] - cases["step_seconds"]["sparloom"]
+        found[f"{width}/preparation_share"] = float((prepared / cases["seconds"]["sparloom"]).median())
+    losses = frame.pivot(index=["matrix", "width"], columns="method", values="loss")
+    largest = losses.sub(losses["pyg"], axis=0).abs().max()
+    found["loss_difference_max"] = float(largest["sparloom"])
+    for name in ("transform_first", "unfused"):
+        found[f"loss_difference_max_{name}"] = float(largest[name])
+    return found
+
+
+def gcn_table(metrics: Mapping[str, float]) -> Table:
+    """Lay out speedups by width beside the paper's."""
+    widths = sorted(int(key.partition("/")[0]) for key in metrics if key.endswith("/graphs"))
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
+                  title=f"GCN training, {int(metrics[f'{widths[0]}/graphs'])} graphs: times as fast")
+    table.add_column("", no_wrap=True)
+    for width in widths:
+        table.add_column(f"width {width}", justify="right", no_wrap=True)
+    for key, label in LABELS.items():
+        table.add_row(label, *(_bounded(metrics, f"{width}/{key}") for width in widths))
+    table.add_row("least of all graphs", *(f"{metrics[f'{width}/speedup_over_pyg_min']:.2f}" for width in widths))
+    table.add_row("the paper, 14 graphs, 1 node of Ice Lake", *(
+        f"{PAPER[width]:.2f}" if width in PAPER else "" for width in widths))
+    for name, label in METHODS.items():
+        shares = [metrics[f"{width}/rest_share_{name}"] for width in widths]
+        table.add_row(f"not in the layers, {label}", *(f"{share:.0%}" for share in shares))
+    return table
+
+
+@styled
+def draw_gcn(frame: pd.DataFrame, stem: Path) -> None:
+    """Draw seconds of the whole training by graph, a panel for each width; on the right how many times as fast."""
+    widths = sorted(frame["width"].unique())
+    order = frame.drop_duplicates("matrix").sort_values("edges")["matrix"].tolist()
+    drawn, panels = figure(4.6 * len(widths), 0.24 * len(order) + 1.6, columns=len(widths))
+    places = np.arange(len(order))
+    for width, panel in zip(widths, panels, strict=True):
+        seconds = frame[frame["width"] == width].pivot(index="matrix", columns="method", values="seconds").loc[order]
+        panel.hlines(places, seconds["sparloom"], seconds["pyg"], color="#d0d0d0", linewidth=2)
+        for name, label in METHODS.items():
+            panel.plot(seconds[name], places, "o", color=GCN_COLOURS[name], markersize=5, label=label)
+        for place, ratio in zip(places, seconds["pyg"] / seconds["sparloom"], strict=True):
+            panel.annotate(f"{ratio:.1f}×", (seconds["pyg"].iloc[place], place), xytext=(6, 0), fontsize=7,
+                           textcoords="offset points", va="center")
+        panel.set_xscale("log")
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.grid(axis="y", visible=False)
+        panel.grid(axis="x", visible=True)
+        panel.set_yticks(places, [name.partition("/")[2] for name in order] if panel is panels[0] else [], fontsize=7)
+        panel.set_xlabel("seconds of the training")
+        panel.set_title(f"{width} features, hidden channels, classes")
+        panel.margins(x=0.12)
+    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    save(drawn, stem)
+
+
+def _bounded(metrics: Mapping[str, float], key: str) -> str:
+    if key not in metrics:
+        return ""
+    return f"{metrics[key]:.2f} ({metrics[f'{key}_low']:.2f}–{metrics[f'{key}_high']:.2f})"
+
+
+REFERENCE = "float64"
+TOLERANCE = 1e-3
+
+
+def loss_error_metrics(frame: pd.DataFrame) -> dict[str, float]:
+    """Reduce final losses to their distances from float64.
+
+    Args:
+        frame: per_matrix.parquet of `check_gcn`: a row for each matrix, width and method, "float64" among these.
+
+    Returns:
+        `cases`, and by method `<method>/loss_error_median` and `_max`, the absolute difference from the loss of
+        float64, and `<method>/within`, the share of cases where it is at most 1e-3.
+    """
+    losses = frame.pivot(index=["matrix", "width"], columns="method", values="loss")
+    errors = losses.drop(columns=REFERENCE).sub(losses[REFERENCE], axis=0).abs()
+    found: dict[str, float] = {"cases": len(errors)}
+    for method in errors:
+        found |= {f"{method}/loss_error_median": float(errors[method].median()),
+                  f"{method}/loss_error_max": float(errors[method].max()),
+                  f"{method}/within": float((errors[method] <= TOLERANCE).mean())}
+    return found
+
+
+def loss_error_table(metrics: Mapping[str, float]) -> Table:
+    """Lay out one row per method."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
+                  title=f"final losses of {metrics['cases']} trainings in float32, distance from float64")
+    table.add_column("", no_wrap=True)
+    for heading in ("median", "largest", f"within {TOLERANCE:g}"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for key in (key for key in metrics if key.endswith("/within")):
+        method = key.removesuffix("/within")
+        table.add_row(method, f"{metrics[f'{method}/loss_error_median']:.1e}",
+                      f"{metrics[f'{method}/loss_error_max']:.1e}", f"{metrics[key]:.0%}")
+    return table
+
+
+PREFIXES: Mapping[str, str] = {"definite": "", "pattern": "pattern/", "anchors": "anchors/"}
+PARTS: Mapping[str, str] = {
+    "definite": "positive definite", "pattern": "meshes, values of a Laplacian", "anchors": "anchors"}
+PEERS = ("unfused", "unfused_renumbered", "separated", "mkl", "torch", "scipy")
+
+
+def jacobi_ratios(frame: pd.DataFrame, fast: str, slow: str, column: str = "seconds") -> pd.Series:
+    """How many times as fast as `slow` the method `fast` is, by part and matrix, where both were timed.
+
+    Args:
+        frame: per_matrix.parquet of `bench_jacobi`.
+        column: "seconds" of two steps or "solve_seconds".
+    """
+    seconds = frame.dropna(subset=column).pivot(index=["part", "matrix"], columns="method", values=column)
+    if fast not in seconds or slow not in seconds:
+        return pd.Series(dtype=float)
+    return (seconds[slow] / seconds[fast]).dropna()
+
+
+def jacobi_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
+    """Reduce seconds over matrices.
+
+    Args:
+        frame: per_matrix.parquet of `bench_jacobi`.
+        seed: of the bootstrap over matrices.
+
+    Returns:
+        `matrices`; `speedup_over_<method>`, how many times as fast as that method fuse="auto" makes two steps, as
+        geometric mean with its 95 % bounds `_low` and `_high` and the extremes `_min` and `_max`: "unfused" has the
+        unknowns in the order of A, "unfused_renumbered" by reverse Cuthill-McKee, "separated" the order and the tiles
+        of the fused code, of which nothing is fused; `speedup_over_best_unfused`, over the faster of both orders.
+        `fused_speedup_over_unfused` and, in the order of A, `fused_natural_speedup_over_unfused`: the same for
+        fuse="always"; `solve_speedup_over_unfused`, of whole solutions; `fused_share`, of matrices on which "auto"
+        fuses, renumbers or both; `steps_median`, of the slowest column; `converged`, the share of columns. Of positive
+        definite matrices; of the other parts behind `pattern/` and `anchors/`.
+    """
+    found: dict[str, float] = {}
+    for part, rows in frame.groupby("part", sort=False):
+        prefix = PREFIXES[part]
+        found[f"{prefix}matrices"] = int(rows["matrix"].nunique())
+        for peer in PEERS:
+            found |= _jacobi_bounded(f"{prefix}speedup_over_{peer}", jacobi_ratios(rows, "auto", peer), seed)
+        for name in ("fused", "fused_natural"):
+            found |= _jacobi_bounded(f"{prefix}{name}_speedup_over_unfused", jacobi_ratios(rows, name, "unfused"), seed)
+        both = pd.concat([jacobi_ratios(rows, "auto", peer) for peer in PEERS[:2]], axis=1)
+        found |= _jacobi_bounded(f"{prefix}speedup_over_best_unfused", both.min(axis=1), seed)
+        found |= _jacobi_bounded(f"{prefix}solve_speedup_over_unfused",
+                          jacobi_ratios(rows, "auto", "unfused", "solve_seconds"), seed)
+        auto = rows[rows["method"] == "auto"]
+        found |= {f"{prefix}fused_share": float((~auto["same"].astype(bool)).mean()),
+                  f"{prefix}steps_median": float(auto["steps_most"].median()),
+                  f"{prefix}converged": float(auto["converged"].mean() / auto["columns"].iloc[0])}
+    return found
+
+
+def jacobi_table(frame: pd.DataFrame) -> Table:
+    """Lay out, matrix by matrix, how many times as fast as the others two steps are with fuse="auto"."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left",
+                  title="two steps of Jacobi's method, fuse=\"auto\": times as fast as")
+    table.add_column("matrix", no_wrap=True)
+    for heading in ("nonzeros", "fused rows", "own unfused", "renumbered", "same tiles", "MKL", "torch", "SciPy",
+                    "steps"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    over = {peer: jacobi_ratios(frame, "auto", peer) for peer in PEERS}
+    auto = frame[frame["method"] == "auto"]
+    for part, label in PARTS.items():
+        rows = auto[auto["part"] == part].sort_values("nnz")
+        if rows.empty:
+            continue
+        table.add_row(label, style="bold")
+        for row in rows.itertuples():
+            cells = [_cell(over[peer], (part, row.matrix)) for peer in PEERS]
+            share = "none" if row.same else f"{row.fused_rows:.0%}"
+            table.add_row(row.matrix, f"{row.nnz:,}", share, *cells, f"{row.steps_most:.0f}")
+    return table
+
+
+@styled
+def draw_jacobi(frame: pd.DataFrame, stem: Path) -> None:
+    """Draw speedups over the own unfused solver, sorted, a panel for each part (the paper's figure 13)."""
+    parts = [part for part in PARTS if part in set(frame["part"])]
+    drawn, panels = figure(1.6 + 2.6 * len(parts), 3.2, columns=len(parts))
+    auto, always = (jacobi_ratios(frame, method, "unfused") for method in ("auto", "fused"))
+    for axes, part in zip(panels, parts, strict=True):
+        order = auto[part].sort_values().index
+        places = np.arange(1, len(order) + 1)
+        axes.plot(places, always[part][order], "x", color=COLOURS["trees"], markersize=4, label="always fused")
+        axes.plot(places, auto[part][order], "o", color=COLOURS["cognate"], markersize=4, label="fused or not (auto)")
+        axes.axhline(1, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+        mean = geomean(auto[part].to_numpy())
+        axes.axhline(mean, color=COLOURS["cognate"], linewidth=0.8)
+        axes.annotate(f"{mean:.2f}", (1, mean), xytext=(0, 3), textcoords="offset points", fontsize=8)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(FixedLocator([0.8, 0.9, 1.1, 1.2, 1.3, 1.4, *TICKS]))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_title(PARTS[part], fontsize=9)
+        axes.set_xlabel(f"{len(order)} matrices, by speedup")
+    panels[0].set_ylabel("speedup over own unfused")
+    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
+    save(drawn, stem)
+
+
+def _cell(ratios: pd.Series, place: tuple[str, str]) -> str:
+    return f"{ratios[place]:.2f}" if place in ratios.index else ""
+
+
+def _jacobi_bounded(key: str, ratios: pd.Series, seed: int) -> dict[str, float]:
+    if ratios.empty:
+        return {}
+    values = ratios.to_numpy()
+    low, high = bootstrap_interval(values, seed=seed)
+    return {key: geomean(values), f"{key}_low": low, f"{key}_high": high, f"{key}_min": float(values.min()),
+            f"{key}_max": float(values.max())}

@@ -1,0 +1,307 @@
+"""Efficiency of choices: how much of the best measured rate of a problem a chosen configuration reaches.
+
+What a source learned about trees, put to the test: a statistic, its bounds, and what follows.
+
+What recommendations lose and how long they take, matrix by matrix.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from matplotlib.ticker import FixedLocator, NullLocator
+from rich.table import Table
+
+from sparloom.measure import geomean
+from sparloom.report.figures import COLOURS, TICKS, figure, save, styled
+
+__all__ = [
+    "Learning", "Scene", "bounded", "contrast", "draw_efficiencies", "draw_learnings", "draw_recommendations",
+    "draws_of", "efficiencies", "efficiency_metrics", "efficiency_table", "learnings_table", "paired_metrics",
+    "slice_lead", "verdict",
+]
+
+RESAMPLES = 2000
+REDUCTIONS: Mapping[str, Callable[[np.ndarray], float]] = {
+    "mean": lambda values: float(np.mean(values)), "p10": lambda values: float(np.quantile(values, 0.1)),
+}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Problems by which choices are judged.
+
+    Args:
+        about: one row per problem: matrix, width, group and slice; intervals are over groups.
+        configs: keys.
+        seconds: of the sweep that judges; NaN where a configuration did not run.
+    """
+
+    about: pd.DataFrame
+    configs: tuple[str, ...]
+    seconds: Float[np.ndarray, "problems configs"]
+
+    @property
+    def best(self) -> Float[np.ndarray, " problems"]:
+        """Least seconds of each problem."""
+        return np.nanmin(self.seconds, axis=1)
+
+    def judged(self, method: str, columns: Int[np.ndarray, " problems"]) -> pd.DataFrame:
+        """One row per problem for what a method chose; a configuration that did not run has efficiency 0.
+
+        Returns:
+            The columns of `about`, then method, config, seconds, best_seconds and efficiency = best / chosen seconds.
+        """
+        taken = self.seconds[np.arange(len(self.about)), columns]
+        return self.rival(method, taken).assign(config=[self.configs[column] for column in columns])
+
+    def rival(self, method: str, seconds: Float[np.ndarray, " problems"]) -> pd.DataFrame:
+        """The same for seconds of somebody else's kernel, whose efficiency may exceed 1; its config is empty."""
+        return self.about.assign(method=method, config="", seconds=seconds, best_seconds=self.best,
+                                 efficiency=np.nan_to_num(self.best / seconds))
+
+
+def efficiencies(seconds: Float[np.ndarray, "problems configs"]) -> Float[np.ndarray, "problems configs"]:
+    """Best over own seconds of every configuration; 0 where it did not run."""
+    return np.nan_to_num(np.nanmin(seconds, axis=1, keepdims=True) / seconds)
+
+
+def efficiency_metrics(rows: pd.DataFrame, names: Mapping[str, str], *, seed: int) -> dict[str, float]:
+    """Reduce rows of one method.
+
+    Args:
+        names: of mean, p10 (10th percentile) and min in the result, as far as they are wanted.
+
+    Returns:
+        The numbers by these names; of mean and p10 also `_low` and `_high`, 95 % bounds by resampling groups. The
+        least value has none: resampling does not bound it.
+    """
+    values, draws = rows["efficiency"].to_numpy(), draws_of(rows["group"], seed=seed)
+    metrics: dict[str, float] = {}
+    for name, reduce in REDUCTIONS.items():
+        if name in names:
+            metrics |= bounded(names[name], reduce(values), [reduce(values[draw]) for draw in draws])
+    return metrics | ({names["min"]: float(values.min())} if "min" in names else {})
+
+
+def paired_metrics(
+    rows: pd.DataFrame, others: pd.DataFrame, key: str, compare: Callable[[np.ndarray, np.ndarray], float], *,
+    column: str, seed: int,
+) -> dict[str, float]:
+    """Compare a column of two methods on the same problems; the bounds resample the groups of both alike."""
+    rows, others = (given.sort_values(["matrix", "width"], ignore_index=True) for given in (rows, others))
+    own, other = rows[column].to_numpy(), others[column].to_numpy()
+    spread = [compare(own[draw], other[draw]) for draw in draws_of(rows["group"], seed=seed)]
+    return bounded(key, compare(own, other), spread)
+
+
+def bounded(key: str, value: float, spread: Sequence[float]) -> dict[str, float]:
+    """A number with the central 95 % of its resampled values as `_low` and `_high`."""
+    low, high = np.quantile(spread, [0.025, 0.975])
+    return {key: float(value), f"{key}_low": float(low), f"{key}_high": float(high)}
+
+
+def efficiency_table(rows: pd.DataFrame, labels: Mapping[str, str], *, title: str, seed: int) -> Table:
+    """Lay out efficiencies, one row per method in the order of `labels`, with 95 % bounds over groups.
+
+    Args:
+        rows: of all methods.
+        labels: method -> how it is called.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    table.add_column("choice", no_wrap=True)
+    for heading in ("problems", "mean", "95 %", "P10", "95 %", "least", "times the best"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for method, label in labels.items():
+        own = rows[rows["method"] == method]
+        if len(own):
+            found = efficiency_metrics(own, {"mean": "mean", "p10": "p10", "min": "min"}, seed=seed)
+            cells = [cell for key in REDUCTIONS for cell in (
+                f"{found[key]:.3f}", f"{found[f'{key}_low']:.3f}–{found[f'{key}_high']:.3f}")]
+            ratio = geomean((own["seconds"] / own["best_seconds"]).to_numpy())
+            table.add_row(label, str(len(own)), *cells, f"{found['min']:.3f}", f"{ratio:.3f}")
+    return table
+
+
+@styled
+def draw_efficiencies(
+    rows: pd.DataFrame, labels: Mapping[str, str], stem: Path, *, title: str, seed: int
+) -> None:
+    """Draw mean, 10th percentile and least efficiency of methods, the first two with 95 % bounds over groups.
+
+    Args:
+        labels: method -> how it is called, in the order in which they are drawn; those without rows are left out.
+    """
+    shown = [method for method in labels if (rows["method"] == method).any()]
+    drawn, (axes,) = figure(7.2, 1.5 + 0.4 * len(shown))
+    for place, method in enumerate(shown):
+        found = efficiency_metrics(rows[rows["method"] == method], {key: key for key in (*REDUCTIONS, "min")},
+                                   seed=seed)
+        for key, colour, height in (("mean", "#b5443c", 0.12), ("p10", "#5f7fa8", -0.12)):
+            axes.plot([found[f"{key}_low"], found[f"{key}_high"]], [height - place] * 2, color=colour, linewidth=2)
+            axes.plot(found[key], height - place, "o", color=colour, markersize=5)
+            axes.annotate(f"{found[key]:.3f}", (found[f"{key}_high"], height - place), xytext=(4, 0), color=colour,
+                          textcoords="offset points", va="center", fontsize=7)
+        axes.plot(found["min"], -place, "x", color="#9a9a9a", markersize=5)
+    for label, style in (("mean, 95 %", {"color": "#b5443c", "marker": "o"}),
+                         ("10th percentile, 95 %", {"color": "#5f7fa8", "marker": "o"}),
+                         ("least", {"color": "#9a9a9a", "marker": "x", "linestyle": ""})):
+        axes.plot([], [], label=label, **style)
+    axes.margins(x=0.1)
+    axes.set_ylim(0.6 - len(shown), 0.6)
+    axes.set_yticks(-np.arange(len(shown)), [labels[method] for method in shown], fontsize=9)
+    axes.grid(visible=True, axis="x")
+    axes.set_xlabel("efficiency of the choice, 1 = fastest measured")
+    axes.set_title(title)
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
+    save(drawn, stem)
+
+
+def draws_of(groups: Sequence[str], *, seed: int) -> list[np.ndarray]:
+    """Draw groups with replacement and give the places of all their rows; equal groups give equal draws."""
+    _, group, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
+    drawn = np.random.default_rng(seed).integers(sizes.size, size=(RESAMPLES, sizes.size))
+    taken, begins = sizes[drawn], (np.cumsum(sizes) - sizes)[drawn].ravel()  # places of a group, side by side
+    shift = begins - (np.cumsum(taken) - taken.ravel())
+    places = np.argsort(group, kind="stable")[np.arange(taken.sum()) + np.repeat(shift, taken.ravel())]
+    return np.split(places, np.cumsum(taken.sum(axis=1))[:-1])
+
+
+VERDICT_COLOURS = {"holds": "#7aa974", "does not hold": "#b5443c", "cannot say": "#9a9a9a"}
+
+
+@dataclass(frozen=True)
+class Learning:
+    """One test of a learning.
+
+    Args:
+        number: of the learning in the source.
+        key: of the test, in metrics.
+        claim: what the source says, in few words.
+        measure: what the value is; above 0 speaks for the claim.
+        value, low, high: with its 95 % bounds.
+    """
+
+    number: int
+    key: str
+    claim: str
+    measure: str
+    value: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """What the bounds allow to say."""
+        return verdict(self.low, self.high)
+
+
+def verdict(low: float, high: float) -> str:
+    """Say that a claim holds when all of its interval is above 0, that it does not when all is below or at 0."""
+    if low > 0:
+        return "holds"
+    return "does not hold" if high <= 0 else "cannot say"
+
+
+def contrast(
+    rows: pd.DataFrame, weights: Mapping[str, float], *, statistic: str = "mean", seed: int
+) -> tuple[float, float, float]:
+    """Weighted sum of a statistic of the efficiencies of methods on the same problems, with 95 % bounds.
+
+    Args:
+        weights: by method, such as {"better": 1, "worse": -1}.
+        statistic: "mean" or "p10".
+    """
+    table = rows.pivot(index=["group", "matrix", "width"], columns="method", values="efficiency")
+    columns = {method: table[method].to_numpy() for method in weights}
+    reduce = REDUCTIONS[statistic]
+
+    def combined(draw: np.ndarray) -> float:
+        return sum(weight * reduce(columns[method][draw]) for method, weight in weights.items())
+
+    groups = table.index.get_level_values("group")
+    spread = [combined(draw) for draw in draws_of(groups, seed=seed)]
+    return tuple(bounded("value", combined(np.arange(len(groups))), spread).values())
+
+
+def slice_lead(rows: pd.DataFrame, method: str, hard: str, *, seed: int) -> tuple[float, float, float]:
+    """Mean efficiency of a method on all other slices less that on one, with 95 % bounds; each side is resampled."""
+    own = rows[rows["method"] == method]
+    sides = [own[own["slice"] != hard], own[own["slice"] == hard]]
+    means = [side["efficiency"].mean() for side in sides]
+    spreads = [[side["efficiency"].to_numpy()[draw].mean() for draw in draws_of(side["group"], seed=seed + place)]
+               for place, side in enumerate(sides)]
+    return tuple(bounded("value", means[0] - means[1], np.subtract(*spreads)).values())
+
+
+def learnings_table(learnings: Sequence[Learning]) -> Table:
+    """Lay out all tests."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title="what the source learned, on our data",
+                  title_justify="left")
+    for heading in ("", "claim", "measured", "value", "95 %", "verdict"):
+        table.add_column(heading, justify="right" if heading in ("value", "95 %") else "left")
+    for entry in learnings:
+        table.add_row(str(entry.number), entry.claim, entry.measure, f"{entry.value:+.4f}",
+                      f"{entry.low:+.4f} to {entry.high:+.4f}", entry.verdict)
+    return table
+
+
+@styled
+def draw_learnings(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw every value with its bounds; right of 0 speaks for the claim.
+
+    Args:
+        frame: learnings.parquet of a run of `check_learnings`.
+    """
+    drawn, (axes,) = figure(9.6, 1.4 + 0.36 * len(frame))
+    for place, row in enumerate(frame.itertuples()):
+        colour = VERDICT_COLOURS[verdict(row.low, row.high)]
+        axes.plot([row.low, row.high], [-place, -place], color=colour, linewidth=2)
+        axes.plot(row.value, -place, "o", color=colour, markersize=5)
+    for label, colour in VERDICT_COLOURS.items():
+        axes.plot([], [], color=colour, linewidth=2, label=label)
+    axes.axvline(0, color="#404040", linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_yticks(-np.arange(len(frame)), [f"{row.number}  {row.measure}" for row in frame.itertuples()], fontsize=8)
+    axes.set_ylim(0.6 - len(frame), 0.6)
+    axes.grid(visible=True, axis="x")
+    axes.set_xlabel("right of 0 speaks for the claim")
+    axes.set_title(title)
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=3, fontsize=9)
+    save(drawn, stem)
+
+
+@styled
+def draw_recommendations(frame: pd.DataFrame, stem: Path, *, title: str) -> None:
+    """Draw regrets, sorted, and seconds against nonzeros.
+
+    Args:
+        frame: per_matrix.parquet of a run of `bench_recommend`.
+    """
+    drawn, (left, right) = figure(7.2, 3.2, columns=2)
+    places = np.arange(1, len(frame) + 1)
+    for top, label, style in (("top1", "first choice", "o"), ("top5", "best of five", "-")):
+        regret = np.sort((frame[f"{top}_seconds"] / frame["best_seconds"]).to_numpy())
+        left.plot(places, regret, style, color=COLOURS["cognate" if top == "top1" else "optimum"], markersize=3,
+                  linewidth=1.2, label=label)
+    left.set_yscale("log")
+    left.yaxis.set_major_locator(FixedLocator([1, 1.1, 1.2, 1.3, *TICKS[4:]]))
+    left.yaxis.set_minor_locator(NullLocator())
+    left.yaxis.set_major_formatter("{x:g}")
+    left.set_xlabel("matrices, by regret")
+    left.set_ylabel("seconds over the best of all")
+    left.set_title(title)
+    after = frame["rank_seconds"] + frame["draw_seconds"]
+    for seconds, label, colour in ((after, "after reading", COLOURS["cognate"]),
+                                   (frame["read_seconds"], "reading", COLOURS["trees"])):
+        right.scatter(frame["nnz"], seconds, s=9, color=colour, label=label)
+    right.set_xscale("log")
+    right.set_yscale("log")
+    right.set_xlabel("nonzeros")
+    right.set_ylabel("seconds")
+    handles, labels = (first + second for first, second in zip(
+        left.get_legend_handles_labels(), right.get_legend_handles_labels(), strict=True))
+    drawn.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
+    save(drawn, stem)

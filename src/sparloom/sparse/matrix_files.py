@@ -1,0 +1,321 @@
+"""NumPy archives (.npz) from anywhere: a file may be damaged, or made to harm.
+
+Matrices as NumPy archives (.npz): the layout of scipy.sparse.save_npz, or indptr, indices, shape and values.
+
+Matrix files, by the ending of their name.
+"""
+
+import gzip
+import io
+import lzma
+import math
+import struct
+import tarfile
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from sparloom.files import atomic_path
+from sparloom.sparse.archive import LIMIT_BYTES, check_extents, check_size, memory_for, read_text
+from sparloom.sparse.market import market_text, parse_market
+from sparloom.sparse.pattern import Pattern, SparseMatrix, unfit_value
+
+__all__ = [
+    "MATRIX_ENDINGS", "matrix_stem", "read_arrays", "read_matrix", "read_members", "write_arrays", "write_matrix",
+]
+
+MOST_MEMBERS = 1000
+LONGEST_REASON = 120  # characters
+END_BYTES = 22  # of the record at the end of a zip file, before its comment
+# What zipfile and its unpackers, and what NumPy's reader of headers raise for bytes that are no archive, no header
+BROKEN_ARCHIVE = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError, RuntimeError, OSError,
+    OverflowError, ValueError,
+)
+BROKEN_HEADER = (
+    ValueError, TypeError, LookupError, SyntaxError, tokenize.TokenError, RecursionError, OverflowError, MemoryError,
+)
+
+
+def read_members(path: Path, names: Collection[str], limit_bytes: int) -> dict[str, np.ndarray]:
+    """Read those members of an archive that are named and there. Nothing is unpickled.
+
+    Raises:
+        ValueError: damaged, more than `limit_bytes`, a member that is no array; the message names file and member.
+        MemoryError: names them, too.
+    """
+    arrays = {}
+    with path.open("rb") as file:
+        with _damage_of(path):
+            archive = zipfile.ZipFile(file)
+            _check_count(archive, file)
+        with archive:
+            if len(archive.infolist()) > MOST_MEMBERS:
+                raise ValueError(f"{path}: {len(archive.infolist())} members: at most {MOST_MEMBERS} are read")
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            total = sum(info.file_size for info in members.values())
+            check_size(total, limit_bytes, f"{path}: unpacks to")
+            for name, info in members.items():
+                with memory_for(f"the {info.file_size} bytes of member {name!r} of {path}"):
+                    # Others are opened, too: a name that was damaged in the directory differs from that of the member.
+                    with _damage_of(path), archive.open(info) as member:
+                        content = member.read(info.file_size) if name in names else None  # no more than it claims
+                    if content is not None:
+                        arrays[name] = _array(content, path, name)
+    return arrays
+
+
+def _check_count(archive: zipfile.ZipFile, file: BinaryIO) -> None:
+    """Compare the members with their number at the end of the file: a damaged entry may swallow the next."""
+    file.seek(-END_BYTES - len(archive.comment), io.SEEK_END)
+    signature, count = struct.unpack("<4s6xH10x", file.read(END_BYTES))
+    if signature != b"PK\5\6" or count not in (len(archive.infolist()), 0xFFFF):
+        raise zipfile.BadZipFile(f"{len(archive.infolist())} of {count} members are listed")
+
+
+@contextmanager
+def _damage_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BROKEN_ARCHIVE as error:
+        raise ValueError(f"{path}: damaged or truncated .npz file ({_reason(error)}): write it again") from error
+
+
+def _array(content: bytes, path: Path, name: str) -> np.ndarray:
+    """Read one .npy member; its header may claim any size, so it is compared with the bytes that are there."""
+    file = io.BytesIO(content)
+    try:
+        shape, dtype = _header(file)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects, which are not loaded")
+        if math.prod(shape) * dtype.itemsize != len(content) - file.tell():
+            raise ValueError(f"{len(content) - file.tell()} bytes for shape {shape} of {dtype}")
+        file.seek(0)
+        return np.lib.format.read_array(file, allow_pickle=False)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{path}: member {name!r} is no valid array: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """Shorten what readers say: it may quote kilobytes of the file."""
+    text = str(error).partition("\n")[0]
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} ..."
+
+
+def _header(file: io.BytesIO) -> tuple[tuple[int, ...], np.dtype]:
+    try:
+        version = np.lib.format.read_magic(file)
+        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = reader(file)
+        return shape, dtype
+    except BROKEN_HEADER as error:
+        raise ValueError(f"its header cannot be read ({error})") from error
+
+
+KEYS = ("shape", "format", "indptr", "indices", "row", "col", "data", "values")
+
+
+def read_arrays(path: Path, limit_bytes: int, dtype: DTypeLike | None = None) -> SparseMatrix:
+    """Read a matrix; without `data` or `values` every value is one. Nothing is unpickled.
+
+    Args:
+        dtype: of the values, as of `read_matrix`.
+
+    Raises:
+        ValueError: damaged, more than `limit_bytes`, arrays missing or inconsistent, values not finite, positions
+            twice; the message names file and member.
+    """
+    arrays = read_members(path, KEYS, limit_bytes)
+    layout = _text(arrays["format"], path) if "format" in arrays else "csr"
+    needed = {"csr": ("indptr", "indices"), "csc": ("indptr", "indices"), "coo": ("row", "col")}.get(layout)
+    if needed is None:
+        raise ValueError(f"{path}: member 'format' is {layout!r}: save the matrix as csr, csc or coo")
+    missing = [name for name in ("shape", *needed) if name not in arrays]
+    if missing:
+        raise ValueError(
+            f"{path}: member {missing[0]!r} is missing: a {layout} matrix needs {', '.join(needed)}, shape")
+    shape = _shape(arrays["shape"], path)
+    check_extents(shape, limit_bytes, f"{path}: member 'shape'")
+    values = arrays.get("data", arrays.get("values"))
+    try:
+        return _build(arrays, layout, shape, values=values, dtype=dtype)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def write_arrays(path: Path, matrix: SparseMatrix) -> None:
+    """Write shape, indptr, indices and values, uncompressed, to a file that SciPy's load_npz reads too."""
+    pattern = matrix.pattern
+    with path.open("wb") as file:
+        np.savez(
+            file, format=np.array(b"csr"), shape=np.array(pattern.shape), indptr=pattern.indptr,
+            indices=pattern.indices, data=matrix.values if matrix.exact is None else matrix.exact)
+
+
+def _text(value: np.ndarray, path: Path) -> str:
+    if value.shape != () or value.dtype.kind not in "SU":
+        raise ValueError(f"{path}: member 'format' is {value.dtype} of shape {value.shape}: it must be a word")
+    word = value.item()
+    return word.decode("ascii", "replace") if isinstance(word, bytes) else word
+
+
+def _shape(value: np.ndarray, path: Path) -> tuple[int, int]:
+    if value.shape != (2,) or value.dtype.kind not in "iu":
+        raise ValueError(f"{path}: member 'shape' is {value.dtype} of shape {value.shape}: it must be two integers")
+    return int(value[0]), int(value[1])
+
+
+def _build(
+    arrays: dict[str, np.ndarray], layout: str, shape: tuple[int, int], *, values: np.ndarray | None,
+    dtype: DTypeLike | None,
+) -> SparseMatrix:
+    rows, cols, nnz = _coordinates(arrays, layout, shape)
+    values = np.ones(nnz, dtype=np.float32) if values is None else values
+    if values.shape != (nnz,) or values.dtype.kind not in "fiub":
+        raise ValueError(f"values are {values.dtype} of shape {values.shape}: give {nnz} real numbers")
+    values = values.astype(np.float64, copy=False)
+    unfit = unfit_value(values, dtype)
+    if unfit is not None:
+        entry, complaint = unfit
+        raise ValueError(f"value {float(values[entry])!r} of entry {entry} {complaint}")
+    order = np.lexsort((cols, rows))
+    rows, cols = rows[order], cols[order]
+    twice = (rows[1:] == rows[:-1]) & (cols[1:] == cols[:-1])
+    if twice.any():
+        entry = int(np.argmax(twice))
+        raise ValueError(f"position ({int(rows[entry])}, {int(cols[entry])}), counted from 0, occurs a second time")
+    return SparseMatrix.of_doubles(Pattern.from_coo(rows, cols, shape), values[order], dtype)
+
+
+def _coordinates(
+    arrays: dict[str, np.ndarray], layout: str, shape: tuple[int, int],
+) -> tuple[np.ndarray, np.ndarray, int]:
+    names = ("row", "col") if layout == "coo" else ("indptr", "indices")
+    first, second = (arrays[name] for name in names)
+    for name, array in zip(names, (first, second), strict=True):
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise ValueError(f"member {name!r} is {array.dtype} of shape {array.shape}: it must be a list of integers")
+    if layout == "coo":
+        if first.size != second.size:
+            raise ValueError(f"{first.size} rows and {second.size} columns: give one of each per entry")
+        return first, second, first.size
+    extent = shape[0] if layout == "csr" else shape[1]
+    lengths = np.diff(first.astype(np.int64))
+    if first.size != extent + 1 or first[0] != 0 or first[-1] != second.size or (lengths < 0).any():
+        raise ValueError(f"member 'indptr' must rise from 0 to {second.size} in {extent + 1} steps")
+    major = np.repeat(np.arange(extent), lengths)
+    return (major, second, second.size) if layout == "csr" else (second, major, second.size)
+
+
+MATRIX_ENDINGS = (".tar.gz", ".tgz", ".mtx.gz", ".mtx", ".npz")
+BANNER, GZIP, ZIP = b"%%matrixmarket", b"\x1f\x8b", b"PK\x03\x04"  # how files begin
+BEGIN = 64  # bytes that tell the kind of a file
+OTHERS = (  # how files begin that are no matrix here, what they are, and what to do
+    (b"\xfd7zXZ\0", "an xz file: unpack it"), (b"BZh", "a bzip2 file: unpack it"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard file: unpack it"), (b"7z\xbc\xaf\x27\x1c", "a 7z archive: unpack it"),
+    (b"Rar!", "a RAR archive: unpack it"), (b"PK\x05\x06", "an empty zip archive"),
+    (GZIP, "a gzip file within another: unpack it once"), (b"\x93NUMPY", "a dense NumPy array: save a sparse matrix"),
+    (b"\x89HDF", "an HDF5 file: export it as MatrixMarket"), (b"MATLAB", "a MATLAB file: export it as MatrixMarket"),
+    (b"PAR1", "a Parquet file: export it as MatrixMarket"), (b"%PDF", "a PDF document"),
+    (b"version https://git-lfs", "a pointer of Git LFS: get the file itself by git lfs pull"),
+    (b"\xef\xbb\xbf", "text behind a byte order mark: save it without one"),
+    (b"\xff\xfe", "text in UTF-16: save it as ASCII"), (b"\xfe\xff", "text in UTF-16: save it as ASCII"),
+    (b"<", "a web page or XML: check the address that it was downloaded from"),
+)
+
+
+def read_matrix(
+    path: Path | str, *, limit_bytes: int = LIMIT_BYTES, dtype: DTypeLike | None = None,
+) -> SparseMatrix:
+    """Read a real matrix from .mtx, .mtx.gz, a SuiteSparse .tar.gz or .npz; a file that was unpacked is read as it is.
+
+    No digit of the file is lost: what float32 rounds is kept in `SparseMatrix.exact`, and `astype` gives it back.
+
+    Args:
+        limit_bytes: what the file may hold after unpacking.
+        dtype: of the values: numpy.float32, numpy.float64, or None: float32 unless that makes a number 0, then float64.
+            A number that is not finite in the type is an error, and if it is given, so is one that becomes 0.
+
+    Raises:
+        FileNotFoundError, IsADirectoryError: there is no such file, or it is a folder.
+        ValueError: another ending, or a file that is damaged, too large or not a valid matrix; the message names the
+            file and the line or member.
+        MemoryError: says for what.
+    """
+    path = Path(path)
+    ending = _ending(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: a folder, not a file: name the matrix file in it")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    with path.open("rb") as file:
+        begin = file.read(BEGIN)
+    is_text = begin.lower().startswith(BANNER)
+    if ending == ".npz" and not is_text and not begin.startswith(GZIP):
+        _check_kind(begin, path)
+        return read_arrays(path, limit_bytes, dtype)
+    if begin.startswith(ZIP):
+        raise ValueError(f"{path}: a zip archive, whatever its name says: unpack it, or name it .npz if NumPy wrote it")
+    if not begin.startswith(GZIP):
+        check_size(path.stat().st_size, limit_bytes, f"{path}: holds")
+    text, member = read_text(path, limit_bytes, matrix_stem(path))
+    place = str(path) if member is None else f"{path}: member {member}"
+    _check_kind(text[:BEGIN], place)
+    if ending != ".mtx" and member is None and text[: len(BANNER)].lower() != BANNER:
+        expected = "gzip file" if ending == ".mtx.gz" else "archive"
+        if text and not begin.startswith(GZIP):
+            raise ValueError(f"{path}: damaged or truncated {expected}, or something else under this name: it begins "
+                             f"with {text[:20]!r}; check where it came from")
+        raise ValueError(f"{path}: damaged or truncated {expected} (it holds {text[:20]!r}): fetch it again")
+    return parse_market(text, place, limit_bytes, dtype)
+
+
+def write_matrix(path: Path | str, matrix: SparseMatrix) -> None:
+    """Write a matrix in the format of the ending; equal matrices give equal bytes. A failure leaves no file."""
+    path = Path(path)
+    ending = _ending(path)
+    with atomic_path(path) as partial:
+        if ending == ".npz":
+            write_arrays(partial, matrix)
+        elif ending == ".mtx":
+            partial.write_bytes(market_text(matrix))
+        else:
+            text = market_text(matrix)
+            content = text if ending == ".mtx.gz" else _tar(text, matrix_stem(path))
+            partial.write_bytes(gzip.compress(content, compresslevel=6, mtime=0))
+
+
+def matrix_stem(path: Path) -> str:
+    """Return the name of a matrix file without folder and ending."""
+    return path.name.removesuffix(_ending(path))
+
+
+def _ending(path: Path) -> str:
+    for ending in MATRIX_ENDINGS:
+        if path.name.endswith(ending):
+            return ending
+    raise ValueError(f"{path}: not a matrix file: its name must end in {', '.join(MATRIX_ENDINGS)}")
+
+
+def _check_kind(begin: bytes, place: Path | str) -> None:
+    """Refuse files of kinds that are told from their first bytes, whatever their names say."""
+    shown = begin.lstrip() if begin.lstrip().startswith(b"<") else begin
+    kind = next((kind for start, kind in OTHERS if shown.startswith(start)), None)
+    if kind is not None:
+        raise ValueError(f"{place}: no matrix but {kind}")
+
+
+def _tar(text: bytes, stem: str) -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        member = tarfile.TarInfo(f"{stem}/{stem}.mtx")
+        member.size = len(text)
+        archive.addfile(member, io.BytesIO(text))
+    return sink.getvalue()

@@ -1,0 +1,475 @@
+"""Orders of iterations by name, and whether it is worth a try to make one.
+
+What an estimate knows of two loops: how far their reads reach, looked at once per order of iterations.
+
+A product of three matrices as a decision sees it: patterns and extents, but no values.
+
+Which plans look fast: what a cost model of dispatch is asked, and a learned one behind the same question.
+
+Seconds of fused and unfused loops by formula: flops, and bytes by where they come from, over rates of the machine.
+
+    unfused   loop one:  flops / rate  +  what it reads / memory  +  D1 written
+              loop two:  rows of D1 gathered  +  D1 read once from where it lies  +  A, D / memory
+    fused     loop one:  the same, but D1 is written back only where wavefront 1 needs it (`local`)
+              loop two:  fused rows gather from the tile; the others as unfused, from the rows that are needed
+
+Gathered rows come from a core's cache, the shared cache or memory, by how far apart in the loop they are read.
+
+Departure from Equation 4 of tile fusion, which counts what one tile moves and compares it with a cache: that is how
+tiles are split (`Sketch.tiling`); here all that both loops move is counted, and divided by how fast it moves.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from sparloom.errors import Unsupported
+from sparloom.fusion import (
+    FusedLoops,
+    Loop,
+    Pair,
+    Reads,
+    bandwidth_order,
+    coarse_tiles,
+    gemm_spmm_loops,
+    metis_order,
+    partition_order,
+    spmm_gemm_loops,
+    spmm_spmm_loops,
+)
+from sparloom.ops import Operands
+from sparloom.space import Config
+from sparloom.sparse import Pattern
+from sparloom.tuning.machine import Rates
+
+__all__ = [
+    "ORDERS", "Estimate", "LearnedPairCosts", "PairCostModel", "Problem", "Sketch", "Tiling", "has_places",
+    "make_order", "metis_is_installed", "pair_numbers",
+]
+
+ORDERS = ("natural", "bandwidth", "partition", "metis")
+
+ROWS_PER_PART = 4096  # larger tiles hold whole parts, smaller ones halves of them
+STEPS = 12  # of a walk in a graph that reaches half of it only where there are no places to speak of
+
+
+def make_order(name: str, pattern: Pattern) -> np.ndarray | None:
+    """Make an order, (rows,) int32: iteration -> row; None for the natural one.
+
+    Raises:
+        Unsupported: METIS is not installed.
+    """
+    return None if name == "natural" else _MADE[name](pattern)
+
+
+def metis_is_installed() -> bool:
+    """Whether the order "metis" can be made."""
+    return importlib.util.find_spec("pymetis") is not None
+
+
+def has_places(pattern: Pattern) -> bool:
+    """Whether a graph looks like one that can be cut into parts: few steps from a row do not reach half of all rows.
+
+    In a mesh of any size they stay near; in a random or a social graph they are everywhere, and an order by parts costs
+    much and fuses nothing. The walk begins at a longest row. Looks at O(nonzeros reached).
+    """
+    reached = np.zeros(pattern.rows, bool)
+    edge = pattern.row_lengths().argmax(keepdims=True)
+    reached[edge] = True
+    for _ in range(STEPS):
+        found = np.zeros(pattern.rows, bool)
+        found[pattern.indices[pattern.nonzeros_of(edge)]] = True
+        edge = np.flatnonzero(found & ~reached)
+        reached |= found
+    return bool(2 * np.count_nonzero(reached) < pattern.rows)
+
+
+def _parts(pattern: Pattern) -> int:
+    return max(1, round(pattern.rows / ROWS_PER_PART))
+
+
+def _partition(pattern: Pattern) -> np.ndarray:
+    """Within a part rows stay in their order: the matrices are not moved, and runs of rows are read at once."""
+    parts = _parts(pattern)
+    order = partition_order(pattern, parts=parts)
+    for part in range(parts):
+        order[part * pattern.rows // parts : (part + 1) * pattern.rows // parts].sort()
+    return order
+
+
+_MADE: Mapping[str, Callable[[Pattern], np.ndarray]] = {
+    "bandwidth": bandwidth_order,
+    "partition": _partition,
+    "metis": lambda pattern: metis_order(pattern, parts=_parts(pattern)),
+}
+
+
+SAMPLED = 1 << 16  # reads of loop two whose distances are looked at
+SAMPLED_TILES = 3  # tiles whose reads are looked at one by one
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Ranges as the inspector may leave them.
+
+    Args:
+        tiles: of wavefront 0.
+        rows: iterations of loop one in a tile.
+        fused_rows: share of loop two that lies in wavefront 0.
+        needed_rows: share of loop one that wavefront 1 reads.
+        bytes: that a tile moves (Equation 4).
+    """
+
+    tiles: int
+    rows: float
+    fused_rows: float
+    needed_rows: float
+    bytes: float
+
+
+class Sketch:
+    """Two loops in one order of iterations. Tiles of equal size stand for those that the inspector makes."""
+
+    def __init__(self, loops: FusedLoops) -> None:
+        self.loops = loops
+        self._tilings: dict[int, Tiling] = {}
+        self._near: dict[float, float] = {}
+
+    def tiling(self, *, ct_size: int, cache_bytes: int, threads: int) -> Tiling:
+        """Estimate what the inspector makes: coarse ranges, all halved while they move more than the cache holds."""
+        n = self.loops.one.iterations
+        tiles = max(1, coarse_tiles(n, threads=threads, ct_size=ct_size))
+        while (tiling := self._tiling(tiles)).bytes > cache_bytes and 2 * tiles <= n:
+            tiles *= 2
+        return tiling
+
+    def near(self, rows: float) -> float:
+        """Share of the reads of loop two that lie within `rows` / 2 of the iteration that reads them."""
+        if rows not in self._near:
+            self._near[rows] = float(np.mean(self._distances <= rows / 2)) if self._distances.size else 1.0
+        return self._near[rows]
+
+    def _tiling(self, tiles: int) -> Tiling:
+        if tiles not in self._tilings:
+            n, (least, most) = self.loops.one.iterations, self._reach
+            inside = least * tiles // n == most * tiles // n if n else np.zeros(0, bool)
+            fused = float(np.mean(inside)) if n else 0.0
+            moved = _moved(self.loops.one, tiles) + fused * _moved(self.loops.two, tiles)
+            self._tilings[tiles] = Tiling(tiles, n / tiles, fused, _needed(self.loops.two, tiles, inside), moved)
+        return self._tilings[tiles]
+
+    @cached_property
+    def _reach(self) -> tuple[np.ndarray, np.ndarray]:
+        """Least and most iteration of loop one that each iteration of loop two needs, itself among them."""
+        reads, own = self.loops.two.reads, np.arange(self.loops.two.iterations, dtype=np.int64)
+        if reads is None:
+            return own, own
+        least, most = own.copy(), own.copy()
+        filled = np.flatnonzero(reads.indptr[1:] > reads.indptr[:-1])
+        if filled.size:
+            starts, last = reads.indptr[filled], reads.indptr[filled + 1] - 1
+            low = reads.indices[starts] if reads.rising else np.minimum.reduceat(reads.indices, starts)
+            high = reads.indices[last] if reads.rising else np.maximum.reduceat(reads.indices, starts)
+            least[filled], most[filled] = np.minimum(own[filled], low), np.maximum(own[filled], high)
+        return least, most
+
+    @cached_property
+    def _distances(self) -> np.ndarray:
+        """How far a sample of what loop two reads lies from the iteration that reads it."""
+        reads = self.loops.two.reads
+        if reads is None:
+            return np.empty(0, np.int64)
+        place = np.linspace(0, reads.indices.size, min(SAMPLED, reads.indices.size), endpoint=False).astype(np.int64)
+        reader = np.searchsorted(reads.indptr, place, side="right") - 1
+        return np.abs(reads.indices[place] - reader)
+
+
+def _moved(loop: Loop, tiles: int) -> float:
+    """Bytes of the iterations of a loop in one of so many ranges; distinct reads are counted in some of them."""
+    n, reads = loop.iterations, loop.reads
+    moved = n / tiles * loop.iteration_bytes
+    if reads is None:
+        return moved
+    distinct = []
+    for begin, end in _sampled(tiles, n):
+        read = np.zeros(reads.extent, bool)
+        read[reads.indices[reads.indptr[begin] : reads.indptr[end]]] = True
+        distinct.append(np.count_nonzero(read))
+    return moved + reads.indices.size / tiles * loop.nonzero_bytes + float(np.mean(distinct)) * loop.column_bytes
+
+
+def _needed(two: Loop, tiles: int, inside: np.ndarray) -> float:
+    """Distinct iterations of loop one that those of a range read which are left to wavefront 1, per iteration.
+
+    What they read in other ranges stands for what those of other ranges read in this one.
+    """
+    if two.reads is None or not two.iterations:
+        return 0.0
+    shares = []
+    for begin, end in _sampled(tiles, two.iterations):
+        pointers = two.reads.indptr[begin : end + 1]
+        read = np.zeros(two.reads.extent, bool)
+        late = np.repeat(~inside[begin:end], np.diff(pointers))
+        read[two.reads.indices[pointers[0] : pointers[-1]][late]] = True
+        shares.append(min(1.0, np.count_nonzero(read) / max(1, end - begin)))
+    return float(np.mean(shares))
+
+
+def _sampled(tiles: int, n: int) -> list[tuple[int, int]]:
+    """Bounds of a few of so many ranges."""
+    chosen = np.unique(np.linspace(0, tiles - 1, SAMPLED_TILES).astype(np.int64)).tolist()
+    return [(tile * n // tiles, (tile + 1) * n // tiles) for tile in chosen]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What a choice may depend on, apart from the machine. Orders and what follows from them are made once.
+
+    Args:
+        pattern: of A.
+        right: pattern of B, None where it is dense.
+        inner: columns of B where it is dense, else 0.
+        width: columns of D.
+        dtype: of all values.
+    """
+
+    op: Pair
+    pattern: Pattern
+    right: Pattern | None
+    inner: int
+    width: int
+    dtype: str
+    _orders: dict[str, np.ndarray | None] = field(default_factory=dict, init=False, repr=False)
+    _loops: dict[str, FusedLoops] = field(default_factory=dict, init=False, repr=False)
+    _sketches: dict[str, Sketch] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, op: Pair, operands: Operands) -> Problem:
+        """Look at operands."""
+        right = None if operands.right is None else operands.right.pattern
+        inner = operands.dense["B"].shape[1] if right is None else 0
+        return cls(op, operands.matrix.pattern, right, inner, op.width(operands), operands.matrix.dtype.name)
+
+    @property
+    def element_bytes(self) -> int:
+        """Of one value."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a row of D1."""
+        return self.element_bytes * (self.inner if self.op.name == "spmm_gemm" else self.width)
+
+    @cached_property
+    def graph(self) -> Pattern:
+        """Row j holds the iterations of loop one whose results iteration j of loop two reads."""
+        return self.pattern if self.op.name != "spmm_gemm" else Pattern.identity(self.pattern.rows)
+
+    @property
+    def fusible(self) -> bool:
+        """Whether both loops have as many iterations, so that the inspector takes them."""
+        return self.graph.rows == self.graph.cols
+
+    def order(self, name: str) -> np.ndarray | None:
+        """Give an order of the iterations, (rows,) int32: iteration -> row; None for the natural one."""
+        if name not in self._orders:
+            self._orders[name] = make_order(name, self.graph)
+        return self._orders[name]
+
+    def keep_order(self, name: str, order: np.ndarray) -> None:
+        """Take an order that was made before."""
+        self._orders[name] = order
+
+    def loops(self, order: str = "natural") -> FusedLoops:
+        """Describe both loops to the inspector.
+
+        Raises:
+            Unsupported: they differ in length.
+        """
+        if not self.fusible:
+            rows, cols = self.graph.shape
+            raise Unsupported(f"loops of {cols} and {rows} iterations: only loops of one length are fused; give "
+                              f"fuse=\"never\" or \"auto\"")
+        if order not in self._loops:
+            self._loops[order] = self._described(self.order(order))
+        return self._loops[order]
+
+    def sketch(self, order: str = "natural") -> Sketch:
+        """Describe both loops to an estimate."""
+        if order not in self._sketches:
+            self._sketches[order] = Sketch(self.loops(order))
+        return self._sketches[order]
+
+    def _described(self, order: np.ndarray | None) -> FusedLoops:
+        columns = None if order is None else _inverse(order)[self.pattern.indices]
+        matrix = _reads(self.pattern, order, columns)
+        sizes: Mapping[str, int] = {"width": self.width, "element_bytes": self.element_bytes}
+        match self.op.name:
+            case "gemm_spmm":
+                return gemm_spmm_loops(matrix, inner=self.inner, **sizes)
+            case "spmm_gemm":
+                return spmm_gemm_loops(matrix, inner=self.inner, **sizes)
+        return spmm_spmm_loops(matrix, _reads(self.right, order, None), **sizes)
+
+
+def _reads(pattern: Pattern, order: np.ndarray | None, columns: np.ndarray | None) -> Reads:
+    """Take the rows of a pattern in an order, with other names of the columns if there are any."""
+    if order is None:
+        return Reads.of(pattern)
+    source, indptr = pattern.nonzeros_of(order), np.concatenate([[0], np.cumsum(pattern.row_lengths()[order])])
+    named = pattern.indices if columns is None else columns
+    return Reads(indptr, named[source], pattern.cols, rising=columns is None)
+
+
+def _inverse(order: np.ndarray) -> np.ndarray:
+    number = np.empty_like(order)
+    number[order] = np.arange(order.size, dtype=order.dtype)
+    return number
+
+
+TILES = (1024, 2048, 4096, 8192, 16384)  # iterations, for which it is said what would be fused
+UNLIMITED = 1 << 62  # bytes
+
+
+class PairCostModel(Protocol):
+    """Orders configurations of `sparloom.space.TileFusionSpace` for one problem."""
+
+    def score(self, problem: Problem, configs: Sequence[Config]) -> np.ndarray:
+        """Score configurations, (configs,): low = fast; scores of different problems do not compare."""
+
+
+class Scorer(Protocol):
+    """A model over fixed configurations, such as `sparloom.models.performance.Candidates`."""
+
+    def score(self, problems: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Score, (problems, configs): low = fast."""
+
+
+class Predictor(Protocol):
+    """A model of how fast configurations are, such as `sparloom.models.performance.PerformanceModel`."""
+
+    def over(self, configs: Sequence[Config]) -> Scorer:
+        """Fix the configurations."""
+
+
+def pair_numbers(problem: Problem, *, threads: int) -> dict[str, float]:
+    """Describe a problem to a model that learns, in time linear in the nonzeros.
+
+    Returns:
+        rows, nnz (of A), right_nnz (of B where it is sparse), width, inner, element_bytes; fused_<n> and needed_<n>:
+        see `Tiling`, in natural order, for tiles of n iterations.
+    """
+    numbers = {
+        "rows": problem.pattern.rows, "nnz": problem.pattern.nnz,
+        "right_nnz": 0 if problem.right is None else problem.right.nnz, "width": problem.width,
+        "inner": problem.inner, "element_bytes": problem.element_bytes,
+    }
+    for size in TILES:
+        tiling = problem.sketch().tiling(ct_size=size, cache_bytes=UNLIMITED, threads=threads)
+        numbers |= {f"fused_{size}": tiling.fused_rows, f"needed_{size}": tiling.needed_rows}
+    return {name: float(value) for name, value in numbers.items()}
+
+
+@dataclass(frozen=True)
+class LearnedPairCosts:
+    """A performance model trained on samples of fused and unfused pairs, as a cost model of dispatch.
+
+    Args:
+        model: its features may read `pair_numbers`.
+        threads: of the executor.
+    """
+
+    model: Predictor
+    threads: int
+
+    def score(self, problem: Problem, configs: Sequence[Config]) -> np.ndarray:
+        """Score configurations, (configs,): low = fast."""
+        numbers = pair_numbers(problem, threads=self.threads)
+        return self.model.over(configs).score({name: np.array([value]) for name, value in numbers.items()})[0]
+
+
+OUT_OF_TURN = 20e-9  # seconds of a thread for a row that does not follow the one before
+LATE = 1.2  # how much longer gathering takes where rows are not requested ahead
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A cost model of dispatch that has learned nothing.
+
+    Args:
+        threads: of the executor.
+    """
+
+    rates: Rates
+    threads: int
+
+    def score(self, problem: Problem, configs: Sequence[Config]) -> np.ndarray:
+        """Estimate seconds, (configs,)."""
+        return np.array([self._fused(problem, config) if config["ct_size"] else self._unfused(problem, config)
+                         for config in configs])
+
+    def _unfused(self, problem: Problem, config: Config) -> float:
+        return self._always(problem, config) + self._write(problem, 1.0, bool(config["stream_first"])) + self._gather(
+            problem, config, share=1.0, rows=1.0)
+
+    def _fused(self, problem: Problem, config: Config) -> float:
+        tiling = problem.sketch(config["order"]).tiling(
+            ct_size=config["ct_size"], cache_bytes=1024 * config["cache"], threads=self.threads)
+        late, needed = 1.0 - tiling.fused_rows, tiling.needed_rows
+        written = needed if config["local"] else 1.0
+        tile = self._gathering(problem, config, tiling.rows * problem.row_bytes)
+        return (self._always(problem, config) + self._write(problem, written, bool(config["stream_first"]))
+                + tiling.fused_rows * tile + self._gather(problem, config, share=late, rows=needed)
+                + self._out_of_turn(problem, config))
+
+    def _always(self, problem: Problem, config: Config) -> float:
+        """Loop one without its result, A, and D."""
+        pattern, rates, value = problem.pattern, self.rates, problem.element_bytes
+        result = pattern.rows * problem.width * value * (1 if config["stream"] else 2)
+        sparse = (value + 4) * pattern.nnz + 8 * pattern.rows
+        if problem.right is not None:
+            sparse += (value + 4) * problem.right.nnz + 8 * problem.right.rows
+            gathered = problem.right.nnz * problem.row_bytes / rates.near
+            first = gathered + self._read(problem.right.cols * problem.row_bytes)
+        else:
+            dense = problem.graph.cols * problem.inner
+            first = 2 * dense * problem.width / rates.flops + dense * value / rates.memory
+        return first + (result + sparse) / rates.memory
+
+    def _out_of_turn(self, problem: Problem, config: Config) -> float:
+        """A row of B and one of D for each iteration."""
+        return 0.0 if config["order"] == "natural" else 2 * problem.graph.rows * OUT_OF_TURN / self.threads
+
+    def _write(self, problem: Problem, share: float, stream: bool) -> float:
+        """D1 leaves the caches where it does not fit; without streaming its lines are read before."""
+        size = problem.graph.cols * problem.row_bytes
+        if size > self.rates.far_bytes:
+            return share * size * (1 if stream else 2) / self.rates.memory
+        return share * size / (self.rates.memory if stream else self.rates.far)
+
+    def _read(self, size: float) -> float:
+        return size / (self.rates.memory if size > self.rates.far_bytes else self.rates.far)
+
+    def _gather(self, problem: Problem, config: Config, *, share: float, rows: float) -> float:
+        """Wavefront 1, or all of loop two: `share` of its reads, from `rows` of D1 (a share) that lie far."""
+        size = problem.graph.cols * problem.row_bytes
+        return share * self._gathering(problem, config, size) + self._read(rows * size)
+
+    def _gathering(self, problem: Problem, config: Config, size: float) -> float:
+        """All reads of loop two from rows that take `size` bytes in all."""
+        rates, sketch = self.rates, problem.sketch(config["order"])
+        near = self._within(sketch, problem, rates.near_bytes, size)
+        far = self._within(sketch, problem, rates.far_bytes, size)
+        seconds = near / rates.near + (1 if config["prefetch"] else LATE) * (
+            (far - near) / rates.far + (1 - far) / rates.memory)
+        return problem.graph.nnz * problem.row_bytes * seconds
+
+    def _within(self, sketch: Sketch, problem: Problem, cache: float, size: float) -> float:
+        """Share of the reads that a cache serves."""
+        return 1.0 if size <= cache else sketch.near(cache / problem.row_bytes)

@@ -1,0 +1,502 @@
+"""Digests of the machine and of kernel sources: what decisions depend on besides the problem.
+
+Whether caches hold the dense rows that a sparse kernel reads and writes.
+
+Whether the processors were free while something was measured: on a busy machine the wrong candidate wins.
+
+A thread that is ready to run and has to wait for a processor makes a kernel of several threads as slow as the thread
+that waits longest, and a kernel of one thread wins that is several times slower on the machine alone. Linux counts the
+seconds that each thread has waited (/proc/self/task/*/schedstat); elsewhere involuntary context switches stand for
+them. Processors that are taken away altogether, by other virtual machines or by the limit of a container, are counted
+in /proc/stat and in the cpu.stat of the control group.
+
+What rates of every device have in common: all are numbers above 0, and caches keep them as JSON.
+
+How fast this machine computes and moves, measured with the kernels that the estimates are about.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from functools import cache as cached
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from sparloom.errors import SchemaError, Unsupported
+from sparloom.fusion import Executor, Variant, unfused_schedule
+from sparloom.jit import kernel_folder, sources_digest
+from sparloom.measure import cache_levels, describe_machine
+from sparloom.ops import GemmSpmm, SpmmSpmm
+from sparloom.platforms import CupyGpu
+from sparloom.sparse import Pattern, SparseMatrix
+from sparloom.tuning.cache import PlanCache, Summary
+
+__all__ = [
+    "FUSED_SOURCES", "RAGGED_SOURCES", "VALUE", "Caches", "Load", "LoadWatch", "NoLoad", "ProcessLoad", "Rates",
+    "busy_seconds", "check_rates", "device_digest", "get_rates", "kernels_digest", "machine_digest",
+    "machine_digests", "machine_rates", "measure_rates", "put_rates", "read_rates", "tell_busy", "watch_load",
+]
+
+MACHINE = ("name", "processor", "architecture", "cache_l1d", "cache_l2", "cache_l3")
+FUSED_SOURCES = ("cpu/*.hpp", "cpu/fused_f32.cpp", "cpu/fused_f64.cpp", "cpu/partition_order.cpp",
+                 "cpu/tile_schedule.cpp")
+RAGGED_SOURCES = ("cpu/multiply.cpp", "cpu/tall_gemm.hpp", "cpu/gemm.hpp", "cpu/vector.hpp")
+
+
+@cache
+def machine_digest() -> str:
+    """Hash what a decision may depend on of this machine."""
+    return _digest(describe_machine())
+
+
+def machine_digests() -> frozenset[str]:
+    """Hash this machine as processes see it that may use one of its processors, two, ... or all, and its GPU."""
+    try:
+        return _processor_digests() | {device_digest(CupyGpu.current().signature())}
+    except Unsupported:
+        return _processor_digests()
+
+
+def device_digest(device: Mapping[str, Any]) -> str:
+    """Hash a GPU with its software, as `Gpu.signature` names them."""
+    return hashlib.sha256(json.dumps(dict(device), sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def kernels_digest(sources: tuple[str, ...]) -> str:
+    """Hash kernel sources and all that they include.
+
+    Args:
+        sources: relative to kernels/, of the form "cpu/spmm.cpp" or "cpu/*.hpp".
+    """
+    folder = kernel_folder()
+    return sources_digest([str(path.relative_to(folder)) for name in sources for path in sorted(folder.glob(name))])
+
+
+@cache
+def _processor_digests() -> frozenset[str]:
+    machine = describe_machine()
+    here = f", {machine['threads']} threads, "
+    names = [str(machine["name"]).replace(here, f", {threads} threads, ")
+             for threads in range(1, 1 + max(int(machine["threads"]), os.cpu_count() or 1))]
+    return frozenset(_digest({**machine, "name": name}) for name in names)
+
+
+def _digest(machine: Mapping[str, str | int]) -> str:
+    return hashlib.sha256(json.dumps([machine[name] for name in MACHINE]).encode()).hexdigest()
+
+
+VALUE = 4  # bytes
+NEAR_FILLS = 3.0  # times the caches of the cores, from which on a result is better written past them
+FAR_SHARE = 0.25  # of the shared cache: so much of it is left to dense rows, beside what else passes through it
+
+
+@dataclass(frozen=True)
+class Caches:
+    """Of the cores that run a kernel.
+
+    The shares above were chosen by trials of all kernels on 14 training matrices with 32 to 256 columns.
+
+    Args:
+        near_bytes: of one core alone.
+        far_bytes: shared, of all threads together.
+    """
+
+    near_bytes: float
+    far_bytes: float
+    threads: int
+
+    @classmethod
+    def here(cls, threads: int) -> Caches:
+        """Ask the system, once."""
+        levels = _levels()
+        near = levels.get(2, 1 << 20)
+        return cls(near, threads * levels.get(3, near), threads)
+
+    def overflow(self, pattern: Pattern, width: int) -> bool:
+        """Whether a dense row for each row and column of A is so much that a result is better written past them."""
+        return _dense_bytes(pattern, width) > NEAR_FILLS * self.near_bytes * self.threads
+
+    def distant(self, pattern: Pattern, width: int) -> bool:
+        """Whether it is so much that most rows come from memory, and are better requested ahead."""
+        return _dense_bytes(pattern, width) > FAR_SHARE * self.far_bytes
+
+    def beyond(self, pattern: Pattern, width: int) -> bool:
+        """Whether it is more than the shared cache."""
+        return _dense_bytes(pattern, width) > self.far_bytes
+
+
+@cache
+def _levels() -> dict[int, int]:
+    return cache_levels()
+
+
+def _dense_bytes(pattern: Pattern, width: int) -> int:
+    return VALUE * width * (pattern.rows + pattern.cols)
+
+
+log = logging.getLogger(__name__)
+
+KEEP_BUSY = "SPARLOOM_KEEP_BUSY"
+
+AGAIN, LATEST = 1.0, 600.0  # seconds after a decision on a busy machine until it is made anew, first and at most
+REPAID = 20.0  # times what such a decision took: so long it is used before it is made again
+WAITED, TAKEN = 0.05, 0.05  # shares of the seconds measured, above which a machine is busy
+WAKING = 50e-6  # seconds that a thread may wait in one call: as long as it takes to wake it up
+SLICE = 3e-3  # seconds that a thread waits after an involuntary context switch, as far as they are not counted
+THREADS = 16  # of this process that are looked at, the first one and the newest
+GROUPS = (Path("/sys/fs/cgroup/cpu.stat"), Path("/sys/fs/cgroup/cpu/cpu.stat"))
+
+
+class Load(Protocol):
+    """Counts for how long processors were not there for this process; tests give numbers of their own."""
+
+    def waits(self) -> Mapping[int, float]:
+        """Count the seconds that each thread has been ready to run without a processor: thread -> seconds."""
+
+    def taken(self) -> float:
+        """Count the seconds for which the mean processor was taken away."""
+
+    def refresh(self) -> None:
+        """Count for threads, too, that were started since."""
+
+    def close(self) -> None:
+        """Free what counting needs."""
+
+
+class ProcessLoad:
+    """The load that the system tells of; where it tells of none, the machine counts as quiet."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._files: dict[int, int] = {}  # before any is open: an exception may end this at any point
+        _open_files(self._files)
+
+    def waits(self) -> Mapping[int, float]:
+        """Count for up to 16 threads, or for the whole process; some microseconds."""
+        waits = {}
+        if os.getpid() == self._process:  # the files of a forked child are those of its parent
+            for thread, file in self._files.items():
+                with suppress(OSError, ValueError, IndexError):  # it has ended
+                    waits[thread] = 1e-9 * int(os.pread(file, 100, 0).split()[1])
+        if any(waits.values()):
+            return waits
+        return {0: SLICE * resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw}
+
+    def taken(self) -> float:
+        """Count seconds stolen from this virtual machine, and those for which its container was throttled."""
+        return _stolen() + _throttled()
+
+    def refresh(self) -> None:
+        """Open the counters of the threads that there are now."""
+        self.close()
+        self._process = os.getpid()
+        _open_files(self._files)
+
+    def close(self) -> None:
+        """Close the files."""
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class NoLoad:
+    """A machine that counts as quiet, whatever runs there."""
+
+    def waits(self) -> Mapping[int, float]:
+        """Count nothing."""
+        return {}
+
+    def taken(self) -> float:
+        """Count nothing."""
+        return 0.0
+
+    def refresh(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class LoadWatch:
+    """Adds up how much of the seconds measured processors were not there.
+
+    Args:
+        load: what counts; that of this process unless given.
+        clock: wall seconds.
+    """
+
+    def __init__(self, load: Load | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._load, self._clock = load or ProcessLoad(), clock
+        self._start, self._taken = clock(), self._load.taken()
+        self._before: Mapping[int, float] = {}
+        self._ended = -math.inf  # when the last measurement did
+        self._waited = self._measured = 0.0
+
+    def begin(self) -> None:
+        """Begin a measurement; the counts at the end of the last one do where it has just ended."""
+        if self._clock() - self._ended > WAKING:
+            self._before = self._load.waits()
+
+    def end(self, seconds: float) -> None:
+        """End a measurement that took so many seconds; the thread that waited longest held it up."""
+        before, after = self._before, self._load.waits()
+        waited = max((now - before.get(thread, 0.0) for thread, now in after.items()), default=0.0)
+        self._waited += waited if waited > WAKING else 0.0
+        self._measured += seconds
+        self._before, self._ended = after, self._clock()
+
+    @contextmanager
+    def over(self) -> Iterator[None]:
+        """Measure what is done meanwhile, the threads that it starts included."""
+        start = self._clock()
+        self.begin()
+        yield
+        self._load.refresh()
+        self.end(self._clock() - start)
+
+    @property
+    def held_up(self) -> bool:
+        """Whether threads had to wait for more than a small part of the time."""
+        return self._waited > WAITED * self._measured
+
+    def reason(self) -> str:
+        """Say why the machine was busy; "" if it was not."""
+        if self.held_up:
+            share = self._waited / max(self._measured, 1e-9)
+            return f"threads waited for processors for {100 * min(1.0, share):.0f} % of the time"
+        taken, elapsed = self._load.taken() - self._taken, max(self._clock() - self._start, 1e-9)
+        if taken > TAKEN * elapsed:
+            return f"processors were taken away for {1e3 * taken:.0f} ms of {1e3 * elapsed:.0f}"
+        return ""
+
+    def close(self) -> str:
+        """Free what counting needs; gives the reason."""
+        reason = self.reason()
+        self._load.close()
+        return reason
+
+
+def watch_load(*, keep_busy: bool = False) -> LoadWatch:
+    """Watch the load of this process, unless decisions are to be kept that were made on a busy machine.
+
+    Args:
+        keep_busy: they are, as they are where SPARLOOM_KEEP_BUSY=1.
+
+    Raises:
+        ValueError: SPARLOOM_KEEP_BUSY is neither 0 nor 1.
+    """
+    given = os.environ.get(KEEP_BUSY) or "0"
+    if given not in ("0", "1"):
+        raise ValueError(f"{KEEP_BUSY}={given!r}: give 0 or 1, or unset it")
+    return LoadWatch(NoLoad() if keep_busy or given == "1" else ProcessLoad())
+
+
+def busy_seconds(reason: str, decision_seconds: float) -> float:
+    """Say for how long to use a decision that was made on a busy machine; 0.0 if it was not busy.
+
+    Args:
+        reason: why the machine was busy; "" if it was not.
+        decision_seconds: that the decision took; it is used 20 times as long.
+    """
+    if not reason:
+        return 0.0
+    tell_busy()
+    return max(AGAIN, REPAID * decision_seconds)
+
+
+@cache
+def tell_busy() -> None:
+    """Say once per process that decisions are not kept."""
+    log.info("the machine is busy: decisions are used by this process alone until they are made anew; %s=1 keeps them",
+             KEEP_BUSY)
+
+
+def _open_files(files: dict[int, int]) -> None:
+    """Open the counters of some threads: thread -> file."""
+    try:
+        threads = sorted(map(int, os.listdir("/proc/self/task")))
+    except OSError:
+        return
+    for thread in [*threads[:1], *threads[1:][-(THREADS - 1):]]:
+        with suppress(OSError):
+            files[thread] = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _stolen() -> float:
+    with suppress(OSError, ValueError, IndexError), open("/proc/stat", "rb") as file:
+        return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK") / (os.cpu_count() or 1)
+    return 0.0
+
+
+def _throttled() -> float:
+    for path in _limited_groups():
+        figures = _figures(path)
+        return 1e-6 * figures.get("throttled_usec", 0) + 1e-9 * figures.get("throttled_time", 0)
+    return 0.0
+
+
+@cache
+def _limited_groups() -> tuple[Path, ...]:
+    """Find the control group of this process, if its processors are limited."""
+    return tuple(path for path in GROUPS if _figures(path).get("nr_periods"))
+
+
+def _figures(path: Path) -> dict[str, int]:
+    with suppress(OSError, ValueError):
+        return {name: int(number) for name, number in map(str.split, path.read_text().splitlines())}
+    return {}
+
+
+Read = TypeVar("Read")
+
+
+def check_rates(rates: Any) -> None:
+    """Check the fields of a dataclass.
+
+    Raises:
+        ValueError: one is not above 0, or infinite.
+    """
+    if not all(math.isfinite(number) and number > 0 for number in asdict(rates).values()):
+        raise ValueError(f"rates {asdict(rates)} must be above 0")
+
+
+def read_rates(kind: type[Read], value: Mapping[str, Any], *, of: str) -> Read:
+    """Make rates of what `dataclasses.asdict` wrote.
+
+    Args:
+        kind: the dataclass.
+        of: the device, for the message.
+
+    Raises:
+        SchemaError: other fields, or no numbers above 0.
+    """
+    try:
+        return kind(**{name: float(number) for name, number in value.items()})
+    except (TypeError, ValueError, AttributeError) as error:
+        raise SchemaError(f"rates of {of}: {error}") from error
+
+
+WIDTH, READS = 64, 32
+DENSE_ROWS, NEAR_ROWS, FAR_ROWS, STREAMED_ROWS = 1 << 10, 1 << 13, 1 << 15, 1 << 18  # a dense row of 64 is 256 bytes
+RUNS = 5
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of all threads together, and the caches that they have.
+
+    Args:
+        flops: per second, of a product of dense matrices in cache.
+        near: bytes per second of rows gathered from the cache of a core.
+        far: of rows gathered from the cache that cores share.
+        memory: of what streams through memory.
+        near_bytes: of the cache of one core.
+        far_bytes: of the shared cache, all threads together.
+    """
+
+    flops: float
+    near: float
+    far: float
+    memory: float
+    near_bytes: float
+    far_bytes: float
+
+    def __post_init__(self) -> None:
+        check_rates(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Rates:
+        """Read what `dataclasses.asdict` wrote, as `read_rates`."""
+        return read_rates(cls, value, of="a machine")
+
+
+def machine_rates(cache: PlanCache, *, threads: int) -> Rates:
+    """Look up the rates of this machine, or measure them once per process and store them unless it was busy."""
+    found = get_rates(cache, threads=threads)
+    if found is not None:
+        return found
+    measured, busy = _rates_in_process(threads)
+    if not busy or cache.keep_busy:
+        put_rates(cache, measured, threads=threads)
+    return measured
+
+
+def get_rates(cache: PlanCache, *, threads: int) -> Rates | None:
+    """Look up the rates of this machine; None if they were not measured."""
+    return cache.get("rates", _rates_key(threads), Rates.from_json)
+
+
+def put_rates(cache: PlanCache, rates: Rates, *, threads: int) -> None:
+    """Store the rates of this machine."""
+    cache.put("rates", _rates_key(threads), asdict(rates), summary=rates_summary(rates, FUSED_SOURCES))
+
+
+def rates_summary(rates: Any, sources: tuple[str, ...]) -> Summary:
+    """Describe rates of a processor or a GPU."""
+    return Summary(choice=f"{rates.flops / 1e9:.0f} GFLOP/s, {rates.memory / 1e9:.0f} GB/s from memory",
+                   sources=sources)
+
+
+def measure_rates(*, threads: int, clock: Callable[[], float] = time.perf_counter) -> Rates:
+    """Measure; takes some tenths of a second.
+
+    Args:
+        clock: wall seconds.
+    """
+    nothing = Pattern((DENSE_ROWS, DENSE_ROWS), np.zeros(DENSE_ROWS + 1, np.int64), np.empty(0, np.int32))
+    dense = _seconds(GemmSpmm(inner=128), nothing, 128, threads, clock)
+    near, far, memory = (_seconds(SpmmSpmm(), pattern, WIDTH, threads, clock) for pattern in (
+        _gathers(NEAR_ROWS, 128, READS), _gathers(FAR_ROWS, FAR_ROWS, READS), _gathers(STREAMED_ROWS, 1, 1)))
+    row, caches = 4 * WIDTH, Caches.here(threads)
+    return Rates(
+        flops=2 * DENSE_ROWS * 128 * 128 / dense, near=2 * NEAR_ROWS * READS * row / near,
+        far=2 * FAR_ROWS * READS * row / far, memory=6 * STREAMED_ROWS * row / memory,  # C, D1 thrice, D twice
+        near_bytes=caches.near_bytes, far_bytes=caches.far_bytes)
+
+
+def _gathers(rows: int, reach: int, reads: int) -> Pattern:
+    """Rows that read so many columns of the block of `reach` columns around them, one from each equal part of it."""
+    part = reach // reads
+    within = np.random.default_rng(0).integers(0, part, (rows, reads)) + part * np.arange(reads)
+    columns = np.arange(rows)[:, None] // reach * reach + within
+    return Pattern((rows, rows), reads * np.arange(rows + 1), columns.ravel())
+
+
+def _seconds(op: GemmSpmm | SpmmSpmm, pattern: Pattern, width: int, threads: int, clock: Callable[[], float]) -> float:
+    operands = op.operands(SparseMatrix(pattern, np.ones(pattern.nnz)), width, seed=0)
+    executor = Executor(op, unfused_schedule(pattern, threads=threads), threads=threads, variant=Variant())
+    call = executor.bind(operands, executor.result(operands))
+    call()
+    spent = []
+    for _ in range(RUNS):
+        start = clock()
+        call()
+        spent.append(clock() - start)
+    return min(spent)
+
+
+def _rates_key(threads: int) -> dict[str, Any]:
+    return {"machine": machine_digest(), "kernels": kernels_digest(FUSED_SOURCES), "threads": threads}
+
+
+@cached
+def _rates_in_process(threads: int) -> tuple[Rates, str]:
+    watch = watch_load()
+    with watch.over():
+        measured = measure_rates(threads=threads)
+    return measured, watch.close()

@@ -1,0 +1,300 @@
+"""Ragged operators whose schedules are chosen: their space, their programs, and which batches are alike.
+
+Schedules of ragged operators: searched by a cost model that has seen a few, checked by measurement, remembered.
+
+    key in the cache?  ->  the schedule that is kept
+    else  a sample of the space, measured in turn  ->  an additive cost model  ->  its best of the whole space, measured
+          beside the best of the sample and the default  ->  the fastest, if it beats the default beyond doubt
+
+Source: CoRa leaves schedules to hand and grid search (§6, §7.2 "manual scheduling and grid search").
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sparloom.errors import IllegalSchedule
+from sparloom.measure import checked_threads
+from sparloom.models import Static
+from sparloom.ragged import (
+    LENGTHS,
+    PANEL,
+    EncoderSchedule,
+    EncoderShape,
+    Executable,
+    NormSchedule,
+    Program,
+    SoftmaxSchedule,
+    Structure,
+    scheduled_attention,
+    scheduled_encoder_layer,
+    scheduled_layer_norm,
+    scheduled_mixing,
+    scheduled_softmax,
+    tiled_trmm,
+    tiled_vgemm,
+)
+from sparloom.space import Config, EncoderSpace, GridSpace, NormSpace, RaggedProductSpace, SoftmaxSpace
+from sparloom.tuning.cache import PlanCache, Summary
+from sparloom.tuning.machine import RAGGED_SOURCES, busy_seconds, kernels_digest, machine_digest, watch_load
+from sparloom.tuning.racing import Guardrail, MeasurementBudget, duel, race
+from sparloom.tuning.search import Evolution, best
+
+__all__ = [
+    "RaggedBudget", "RaggedChoice", "RaggedOperator", "choose_schedule", "encoder_operators", "product_operators",
+    "put_schedule", "token_operators",
+]
+
+
+@dataclass(frozen=True)
+class RaggedOperator:
+    """An operator that has several schedules.
+
+    Args:
+        name: with all sizes that are the same for every batch.
+        program: of a configuration of the space.
+        alike: numbers of a batch; batches of which they are equal share a schedule.
+        part: of a batch, what is enough to measure on.
+    """
+
+    name: str
+    space: GridSpace
+    program: Callable[[Config], Program]
+    alike: Callable[[Structure], Mapping[str, int]]
+    part: Callable[[Structure], Structure]
+
+
+@cache
+def encoder_operators(shape: EncoderShape) -> Mapping[str, RaggedOperator]:
+    """Give the encoder layer, multi-head attention and attention without projections: encoder, attention, mixing."""
+    sizes = ",".join(f"{name}={value}" for name, value in vars(shape).items() if value is not None)
+    makers = {"encoder": scheduled_encoder_layer, "attention": scheduled_attention, "mixing": scheduled_mixing}
+
+    def operator(name: str, made: Callable[[EncoderShape, EncoderSchedule], Program]) -> RaggedOperator:
+        return RaggedOperator(f"{name} {sizes}", EncoderSpace(name, panel=PANEL), lambda config: made(
+            shape, EncoderSchedule(**{name: int(value) for name, value in config.values})), _sequences, _some_sequences)
+
+    return {name: operator(name, made) for name, made in makers.items()}
+
+
+@cache
+def token_operators(width: int, epsilon: float = 1e-5) -> Mapping[str, RaggedOperator]:
+    """Give softmax along the tokens of every sequence, and layer norm of tokens: softmax, norm."""
+    def softmax(config: Config) -> Program:
+        return scheduled_softmax(width, SoftmaxSchedule(**dict(config.values)))
+
+    def norm(config: Config) -> Program:
+        return scheduled_layer_norm(width, NormSchedule(**dict(config.values)), epsilon=epsilon)
+
+    return {
+        "softmax": RaggedOperator(f"softmax width={width}", SoftmaxSpace("softmax"), softmax, _sequences,
+                                  _some_sequences),
+        "norm": RaggedOperator(f"norm width={width},epsilon={epsilon}", NormSpace("norm"), norm, _sequences,
+                               _some_sequences)}
+
+
+def product_operators() -> dict[str, RaggedOperator]:
+    """Give vgemm and trmm."""
+    def operator(name: str, made: Callable[..., Program]) -> RaggedOperator:
+        return RaggedOperator(name, RaggedProductSpace(name, panel=PANEL), lambda config: made(
+            **{name: int(value) for name, value in config.values}), _sizes, lambda structure: structure)
+
+    return {"vgemm": operator("vgemm", tiled_vgemm), "trmm": operator("trmm", tiled_trmm)}
+
+
+TOKENS = 4096  # of a batch that is measured on
+
+
+def _sequences(structure: Structure) -> dict[str, int]:
+    """Powers of two of the tokens and of the mean length, halves of how much longer the longest is."""
+    lengths = np.asarray(structure.table(LENGTHS))
+    if not lengths.size or not lengths.sum():
+        return {"tokens": 0, "mean": 0, "spread": 0}
+    mean = float(lengths.mean())
+    return {"tokens": min(round(np.log2(lengths.sum())), 14), "mean": round(np.log2(mean)),
+            "spread": round(2 * float(lengths.max()) / mean)}
+
+
+def _some_sequences(structure: Structure) -> Structure:
+    """Sequences of all lengths, evenly picked; at least one."""
+    lengths = np.sort(np.asarray(structure.table(LENGTHS)))[::-1]
+    step = max(1, round(lengths.sum() / TOKENS))
+    return Structure({LENGTHS: lengths[min(step // 2, lengths.size - 1) :: step]}) if step > 1 else structure
+
+
+def _sizes(structure: Structure) -> dict[str, int]:
+    """Powers of two of the number and of the mean of every length function."""
+    found: dict[str, int] = {}
+    for length, given in structure.given().items():
+        entries = np.asarray(given).reshape(-1)
+        found[length.name] = round(np.log2(max(1.0, float(entries.mean())))) if entries.size else 0
+        found[f"{length.name} count"] = round(np.log2(max(1, entries.size)))
+    return found
+
+
+log = logging.getLogger(__name__)
+
+Call = Callable[[], None]
+EVOLUTION = Evolution(population=64, generations=8, patience=3, mutation=0.2, tournament=3, seed=0)
+
+
+@dataclass(frozen=True)
+class RaggedBudget:
+    """How much a choice may measure.
+
+    Args:
+        sample: configurations from which the cost model learns, the default among them.
+        proposed: by the cost model, that are measured besides.
+        race: of both measurements.
+        guardrail: what the winner must pass against the default.
+        seed: of the sample and of the operands.
+    """
+
+    sample: int = 16
+    proposed: int = 4
+    race: MeasurementBudget = field(default_factory=lambda: MeasurementBudget(
+        candidates=20, repetitions=3, executions=120, seconds=20.0))
+    guardrail: Guardrail = field(default_factory=Guardrail)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class RaggedChoice:
+    """A schedule, and why.
+
+    Args:
+        ratio: its seconds over those of the default; 1 for the default.
+        measured: configurations.
+        seconds: that the choice took.
+        from_cache: it was made before.
+    """
+
+    config: Config
+    ratio: float
+    measured: int
+    seconds: float
+    from_cache: bool = False
+
+
+def choose_schedule(
+    operator: RaggedOperator, structure: Structure, *, threads: int, effort: RaggedBudget | None = None,
+    plans: PlanCache | None = None, search: bool = True,
+) -> RaggedChoice:
+    """Choose a schedule for all batches that are like this one.
+
+    Args:
+        plans: where choices are kept; that of this user by default.
+        search: measure where nothing is kept; else take the default.
+
+    Raises:
+        CompileError: no program compiles.
+        TypeError, ValueError: there are too many threads, or no number of them.
+    """
+    plans = plans or PlanCache.of_this_user()
+    threads = checked_threads(threads)
+    key = _key(operator, structure, threads)
+    kept = _kept(plans, key, operator)
+    if kept is not None:
+        return kept
+    if not search:
+        return RaggedChoice(operator.space.default(), 1.0, 0, 0.0)
+    watch = watch_load(keep_busy=plans.keep_busy)
+    with watch.over():
+        choice = _searched(operator, operator.part(structure), threads, effort or RaggedBudget())
+    put_schedule(plans, key, choice, busy=watch.close())
+    log.info("%s: %s, %.3f of the seconds of the default, chosen in %.1f s", operator.name, choice.config, choice.ratio,
+             choice.seconds)
+    return choice
+
+
+def _kept(plans: PlanCache, key: Mapping[str, Any], operator: RaggedOperator) -> RaggedChoice | None:
+    found = plans.get("ragged", key)
+    if found is None:
+        return None
+    try:
+        return RaggedChoice(operator.space.parse(found["config"]), float(found["ratio"]), int(found["measured"]),
+                            float(found["seconds"]), from_cache=True)
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, IllegalSchedule) as error:
+        log.warning("what was chosen for %s: %s: it is decided anew", operator.name, error)
+        return None
+
+
+def put_schedule(cache: PlanCache, key: Mapping[str, Any], choice: RaggedChoice, *, busy: str = "") -> None:
+    """Store a choice in place of the one there was.
+
+    Args:
+        busy: why the machine was busy, if it was: then this process alone finds the choice, see `busy_seconds`.
+    """
+    alike = ", ".join(f"{name}={number}" for name, number in key["alike"].items())
+    reason = f"{choice.measured} measured in {choice.seconds:.1f} s"
+    cache.put("ragged", key, {
+        "config": choice.config.key, "ratio": choice.ratio, "measured": choice.measured, "seconds": choice.seconds,
+    }, summary=Summary(key["operator"], alike, choice.config.key, reason, 1 / choice.ratio, RAGGED_SOURCES),
+        remember_seconds=busy_seconds(busy, choice.seconds))
+
+
+def _searched(operator: RaggedOperator, structure: Structure, threads: int, effort: RaggedBudget) -> RaggedChoice:
+    start = time.perf_counter()
+    space, default = operator.space, operator.space.default()
+    drawn = space.sample(min(effort.sample, len(space)), np.random.default_rng(effort.seed))
+    sample = [default, *(config for config in drawn if config != default)]
+    calls = _Calls(operator, structure, threads, effort.seed)
+    first = _measured(calls, sample, effort)
+    labels = pd.DataFrame([{"matrix": "batch", "config": config.key, "seconds": seconds}
+                           for config, seconds in first.items()])
+    model = Static().fit(labels, space=space)
+    ranked = best(model.rate, space, min(len(space), len(first) + effort.proposed), evolution=EVOLUTION)
+    proposed = [each.config for each in ranked if each.config not in first][:effort.proposed]
+    fastest = min(first, key=first.__getitem__)
+    last = _measured(calls, list(dict.fromkeys([default, fastest, *proposed])), effort)
+    winner = min(last, key=last.__getitem__)
+    measured = len(first) + len(proposed)
+    if winner == default:
+        return RaggedChoice(default, 1.0, measured, time.perf_counter() - start)
+    taken = duel([(calls.bound(winner), calls.bound(default))], effort=effort.race, clock=time.perf_counter,
+                 decided=lambda so_far: effort.guardrail.judge(*so_far.seconds).sure)
+    verdict = effort.guardrail.judge(*taken.seconds)
+    chosen, ratio = (winner, verdict.ratio) if verdict.accepted else (default, 1.0)
+    return RaggedChoice(chosen, ratio, measured, time.perf_counter() - start)
+
+
+class _Calls:
+    """Programs bound to storage that all configurations share as far as it has the same size: only time matters."""
+
+    def __init__(self, operator: RaggedOperator, structure: Structure, threads: int, seed: int) -> None:
+        self._operator, self._structure, self._threads, self._seed = operator, structure, threads, seed
+        self._calls: dict[Config, Call] = {}
+        self._storage: dict[tuple[str, int], np.ndarray] = {}
+
+    def bound(self, config: Config) -> Call:
+        """Compile and bind a configuration; once."""
+        if config not in self._calls:
+            run = Executable(self._operator.program(config), threads=self._threads)
+            sizes = {name: self._structure.size(tensor) for name, tensor in run.program.tensors().items()
+                     if tensor.local is None}
+            rng = np.random.default_rng(self._seed)
+            for name, size in sizes.items():
+                if (name, size) not in self._storage:
+                    self._storage[name, size] = rng.standard_normal(size, dtype=np.float32)
+            storage = {name: self._storage[name, size] for name, size in sizes.items()}
+            self._calls[config], _ = run.bind(self._structure, **storage)
+        return self._calls[config]
+
+
+def _measured(calls: _Calls, configs: Sequence[Config], effort: RaggedBudget) -> dict[Config, float]:
+    """Least seconds of those that were started."""
+    taken = race([calls.bound(config) for config in configs], effort=effort.race, clock=time.perf_counter)
+    return {config: min(seconds) for config, seconds in zip(configs, taken.seconds, strict=True) if seconds}
+
+
+def _key(operator: RaggedOperator, structure: Structure, threads: int) -> Mapping[str, Any]:
+    return {"operator": operator.name, "space": operator.space.digest(), "alike": dict(operator.alike(structure)),
+            "threads": threads, "machine": machine_digest(), "kernels": kernels_digest(RAGGED_SOURCES)}

@@ -1,0 +1,388 @@
+"""What users pass: sparse matrices of several kinds, dense arrays of any library that speaks DLPack.
+
+Whatever it is, the arrays are looked at before anything follows them: SciPy reads and writes out of bounds for matrices
+whose arrays were changed by hand since they were made.
+
+The arrays that users gave a sparse matrix in: what results must not be written to, and what must not change.
+
+What users pass on a GPU: index arrays, values and dense operands of any library that speaks DLPack.
+
+Also `__cuda_array_interface__`. Values and dense operands are used where they lie; indices are read by the processor
+once, as decisions need them, and stay where they lie if they are of the types that kernels read.
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.lib.array_utils import byte_bounds
+
+from sparloom.jit import Watch
+from sparloom.platforms import DeviceMatrix, DevicePattern, Gpu, on_cuda
+from sparloom.platforms.cuda.operands import BITS, ELEMENTS, HubDegrees
+from sparloom.sparse import Pattern, SparseMatrix
+
+__all__ = [
+    "FLOAT", "Origin", "array_of", "check_apart", "cuda_dense", "cuda_matrix", "cuda_parts", "dense_of",
+    "matrix_of", "origin_of", "shape_of",
+]
+
+FLOAT = np.dtype(np.float32)
+MOST = 2**31 - 1  # rows, and columns
+GPU_MEMORY = (2, 13)  # kDLCUDA and kDLCUDAManaged of DLPack
+
+
+def matrix_of(given: Any, *, columns: int | None = None) -> SparseMatrix:
+    """Take a sparse matrix.
+
+    Args:
+        given: SparseMatrix, Pattern (ones), SciPy matrix of any format, or (indptr, indices, values[, shape]); columns
+            that are not sorted are sorted in a copy, and positions that are there twice are added up.
+        columns: of the matrix, where a tuple has no shape.
+
+    Raises:
+        TypeError: something else, or values that are not float32.
+        ValueError: the arrays are no matrix; names what is wrong, and where.
+    """
+    if isinstance(given, Pattern):
+        return SparseMatrix(given, np.ones(given.nnz, np.float32))
+    if isinstance(given, SparseMatrix):
+        _check_float(given.dtype)
+        return given
+    if isinstance(given, tuple):
+        rows = _of_tuple(given, columns)
+    elif scipy.sparse.issparse(given):
+        rows = _of_scipy(given)
+    else:
+        raise TypeError(f"A is {type(given).__name__}: give a SciPy matrix or (indptr, indices, values, shape)")
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    return SparseMatrix(Pattern(rows.shape, rows.indptr, rows.indices), rows.data)
+
+
+def dense_of(given: Any, name: str, *, rows: int, axes: int) -> np.ndarray:
+    """Take a dense operand, row-major without gaps; a copy where it is not.
+
+    Args:
+        given: NumPy array, or one of another library that speaks DLPack, in the memory of the processor.
+        rows: that it must have.
+        axes: likewise.
+
+    Raises:
+        TypeError: not float32, or on another device.
+        ValueError: of another shape.
+    """
+    array = array_of(given, name)
+    if array.dtype != FLOAT:
+        raise TypeError(f"{name} is {array.dtype}: {_remedy(array.dtype, f'{name}.astype(numpy.float32)')}")
+    if array.ndim != axes or array.shape[0] != rows:
+        wanted = {2: f"({rows}, width)", 3: f"({rows}, heads, width)"}[axes]
+        raise ValueError(f"{name} has shape {array.shape}: it must be {wanted}")
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=["C", "A"])
+
+
+def array_of(given: Any, name: str) -> np.ndarray:
+    """Take an array of any type and shape.
+
+    Raises:
+        TypeError: no array, one with a mask, or on another device.
+    """
+    if isinstance(given, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array: pass {name}.filled(0), or what else shall stand there")
+    if isinstance(given, np.ndarray):
+        return np.asarray(given)
+    if getattr(given, "requires_grad", False):
+        raise TypeError(f"{name} requires a gradient, which this call does not compute: pass {name}.detach(), or call "
+                        "the function of this name in sparloom.nn")
+    if str(getattr(given, "dtype", "")).endswith("bfloat16"):
+        raise TypeError(f"{name} is bfloat16, which NumPy does not have: pass {name}.float()")
+    if hasattr(given, "__dlpack__"):
+        try:
+            array = np.from_dlpack(given)
+            if int(given.__dlpack_device__()[0]) in GPU_MEMORY:
+                raise TypeError("it is on a GPU")  # CuPy gives a copy
+            return array
+        except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+            raise TypeError(f"{name} cannot be read by the processor ({error}): move it there, or all operands to "
+                            "where it is") from error
+    raise TypeError(f"{name} is {type(given).__name__}: give a NumPy array, or one that speaks DLPack")
+
+
+def _of_tuple(given: tuple[Any, ...], columns: int | None) -> scipy.sparse.csr_array:
+    if len(given) not in (3, 4):
+        raise TypeError(f"A is a tuple of {len(given)}: give (indptr, indices, values) or (indptr, indices, values, "
+                        "shape)")
+    if len(given) == 3 and columns is None:
+        raise ValueError("(indptr, indices, values) does not say how many columns A has: add the shape")
+    indptr = array_of(given[0], "indptr")
+    shape = given[3] if len(given) == 4 else (max(0, indptr.size - 1), columns)
+    return _csr(indptr, *given[1:3], shape=shape_of(shape), conversion="values.astype(numpy.float32) in the tuple")
+
+
+def _of_scipy(given: Any) -> scipy.sparse.csr_array:
+    if len(given.shape) != 2:
+        raise ValueError(f"A has shape {given.shape}: it must have two axes")
+    if given.format == "csr":
+        rows = _csr(given.indptr, given.indices, given.data, shape=shape_of(given.shape))
+        if given.has_canonical_format and not rows.has_canonical_format:
+            raise ValueError("A.has_canonical_format is True, but columns of A are not sorted or there twice: set it "
+                             "to False")
+        return rows
+    _check_float(given.dtype)
+    try:
+        _check_format(given)
+        made = given.tocsr()
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
+        raise ValueError(f"A, a SciPy matrix in format {given.format}, is damaged: {error}: make it anew") from error
+    return _csr(made.indptr, made.indices, made.data, shape=shape_of(made.shape))
+
+
+def _csr(
+    indptr: Any, indices: Any, values: Any, *, shape: tuple[int, int], conversion: str = "A.astype(numpy.float32)",
+) -> scipy.sparse.csr_array:
+    """Check arrays, and make a matrix of them that does not trust what anybody said about their order."""
+    indptr, indices, values = (np.require(array_of(part, name), requirements=["C", "A"]) for part, name in (
+        (indptr, "indptr"), (indices, "indices"), (values, "values")))
+    _check_compressed(indptr, indices, {"rows": shape[0], "columns": shape[1]}, values=values.shape)
+    _check_float(values.dtype, conversion)
+    return scipy.sparse.csr_array((values, indices, indptr), shape=shape)
+
+
+def shape_of(given: Any) -> tuple[int, int]:
+    """Take (rows, columns).
+
+    Raises:
+        TypeError: it is none.
+        ValueError: too large, or below 0.
+    """
+    try:
+        rows, cols = (operator.index(extent) for extent in given)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"shape of A is {given!r}: give (rows, columns)") from error
+    if not (0 <= rows <= MOST and 0 <= cols <= MOST):
+        raise ValueError(f"shape of A is {(rows, cols)}: rows and columns are between 0 and {MOST}")
+    return rows, cols
+
+
+def _check_float(dtype: np.dtype, conversion: str = "A.astype(numpy.float32)") -> None:
+    if dtype != FLOAT:
+        raise TypeError(f"values of A are {dtype}: {_remedy(dtype, conversion)}")
+
+
+def _remedy(dtype: np.dtype, conversion: str) -> str:
+    """Say what to do with numbers of a type that operations do not take."""
+    return ("complex numbers are not computed with: give the real and the imaginary part, one after the other, as "
+            "float32" if dtype.kind == "c" else f"pass {conversion}")
+
+
+def _check_format(given: Any) -> None:
+    """Refuse what `tocsr` of a format that is not csr would take without looking."""
+    if given.format == "csc":
+        extents = {"columns": given.shape[1], "rows": given.shape[0]}
+        _check_compressed(array_of(given.indptr, "indptr"), array_of(given.indices, "indices"), extents,
+                          values=given.data.shape)
+    elif given.format == "bsr":
+        high, wide = given.blocksize
+        extents = {"rows of blocks": given.shape[0] // high, "columns of blocks": given.shape[1] // wide}
+        _check_compressed(array_of(given.indptr, "indptr"), array_of(given.indices, "indices"), extents,
+                          values=given.data.shape[:1])
+    elif given.format == "coo":
+        scipy.sparse.coo_array((given.data, given.coords), shape=given.shape)  # which looks at them
+    elif given.format == "dia" and given.offsets.shape != given.data.shape[:1]:
+        raise ValueError(f"it has offsets of shape {given.offsets.shape} for data of shape {given.data.shape}")
+    elif given.format == "lil" and [*map(len, given.rows)] != [*map(len, given.data)]:
+        raise ValueError("its rows have columns and values of different number")
+
+
+def _check_compressed(
+    indptr: np.ndarray, indices: np.ndarray, extents: dict[str, int], *, values: tuple[int, ...],
+) -> None:
+    """Check pointers and indices of a matrix in CSR, or of one that is built like it.
+
+    Args:
+        extents: name and number of what the pointers count, then of what the indices do.
+        values: shape that must be that of the indices.
+    """
+    for part, name in ((indptr, "indptr"), (indices, "indices")):
+        if part.ndim != 1:
+            raise ValueError(f"{name} of A has shape {part.shape}: it must have one axis")
+        if part.dtype not in (np.int32, np.int64):
+            raise TypeError(f"{name} of A is {part.dtype}: it must be int32 or int64")
+    (major, count), (minor, limit) = extents.items()
+    if indptr.size != count + 1 or indptr[0] != 0 or indptr[-1] != indices.size or (indptr[1:] < indptr[:-1]).any():
+        raise ValueError(f"indptr of A must be {count + 1} numbers that rise from 0 to {indices.size}, one more than "
+                         f"{major}")
+    if indices.size and not 0 <= indices.min() <= indices.max() < limit:
+        raise ValueError(f"indices of A run from {indices.min()} to {indices.max()}: {minor} are 0 to {limit - 1}")
+    if values != indices.shape:
+        raise ValueError(f"A has {' x '.join(map(str, values))} values for {indices.size} indices: give one for each")
+
+
+class Origin:
+    """Knows the arrays of a matrix that was prepared, and does not keep them alive.
+
+    Args:
+        given: what the user passed; None: nothing that anybody else has.
+    """
+
+    def __init__(self, given: Any = None) -> None:
+        arrays = dict(_arrays(given))
+        self._spans = {name: _span(array) for name, array in arrays.items() if isinstance(array, np.ndarray)}
+        self.is_here = len(self._spans) == len(arrays)
+        """Whether all of them are NumPy arrays."""
+        self._references = {name: self._reference(name, array) for name, array in arrays.items()}
+        indices = {name: array for name, array in arrays.items() if name in ("indptr", "indices")
+                   and isinstance(array, np.ndarray)}
+        self._watch = Watch(indices if _is_csr(given) else {})
+        self.changed = self._watch.changed
+
+    def __reduce__(self) -> tuple[type[Origin], tuple[()]]:
+        return Origin, ()
+
+    def refuse(self, number: int) -> None:
+        """Refuse to compute with an index array that is not as it was.
+
+        Args:
+            number: what `changed` gave.
+
+        Raises:
+            ValueError: says so, and names the remedy.
+        """
+        raise ValueError(f"{self._watch.name(number)} of A was changed in place since A was prepared: call once with "
+                         "changed=True, or prepare A anew")
+
+    def at(self, begin: int, end: int) -> str:
+        """Name the NumPy array of A that lies between two addresses, at least in part; "" if none does."""
+        for name, (first, last) in list(self._spans.items()):
+            if first < end and begin < last:
+                return f"{name} of A"
+        return ""
+
+    def elsewhere(self) -> Iterator[tuple[str, Any]]:
+        """Name the arrays of other libraries that are still there."""
+        for name, reference in self._references.items():
+            array = reference()
+            if array is not None and name not in self._spans:
+                yield f"{name} of A", array
+
+    def _reference(self, name: str, array: Any) -> weakref.ref:
+        return weakref.ref(array, lambda _: self._spans.pop(name, None))
+
+
+def origin_of(matrix: SparseMatrix, given: Any) -> tuple[SparseMatrix, Origin]:
+    """Let a matrix have index arrays of its own: no change of those that were given can lead a kernel astray."""
+    pattern, arrays = matrix.pattern, [array_of(array, name) for name, array in _arrays(given)]
+    own = {name: np.array(array) for name, array in (("indptr", pattern.indptr), ("indices", pattern.indices))
+           if any(np.may_share_memory(array, each) for each in arrays)}
+    if own:
+        pattern = copy(pattern)  # which does not check again what has been checked
+        for name, array in own.items():
+            object.__setattr__(pattern, name, array)
+        matrix = replace(matrix, pattern=pattern)
+    return matrix, Origin(given)
+
+
+def _span(array: np.ndarray) -> tuple[int, int]:
+    """The first address, and the first one behind."""
+    return byte_bounds(array) if array.size else (0, 0)
+
+
+def check_apart(out: Any, given: Any) -> None:
+    """Refuse an array for a result that lies in the memory of a sparse matrix; None lies nowhere.
+
+    Raises:
+        ValueError: it does; names the array.
+    """
+    for name, array in _arrays(given) if isinstance(out, np.ndarray) else ():
+        if np.may_share_memory(out, array_of(array, name)):
+            raise ValueError(f"out lies in the memory of an operand, {name} of A: give another array")
+
+
+def _is_csr(given: Any) -> bool:
+    return isinstance(given, (tuple, SparseMatrix, Pattern)) or getattr(given, "format", "") == "csr"
+
+
+def _arrays(given: Any) -> Iterator[tuple[str, Any]]:
+    """Name the arrays of a sparse matrix of any kind that `matrix_of` takes."""
+    if isinstance(given, SparseMatrix):
+        yield "values", given.values
+        given = given.pattern
+    if isinstance(given, tuple):
+        yield from zip(("indptr", "indices", "values"), given[:3], strict=False)
+    elif isinstance(given, Pattern):
+        yield from (("indptr", given.indptr), ("indices", given.indices))
+    elif scipy.sparse.issparse(given):
+        for name, value in vars(given).items():
+            parts = value if isinstance(value, tuple) else (value,)
+            for number, part in enumerate(parts):
+                if isinstance(part, np.ndarray) and part.dtype != object:
+                    yield name if len(parts) == 1 else f"{name}[{number}]", part
+
+
+Parts = tuple[Any, Any, Any, Any]
+
+
+def cuda_parts(given: Any, columns: int | None) -> Parts | None:
+    """Take (indptr, indices, values, shape) of a matrix on a GPU; None for anything else.
+
+    Args:
+        given: a CSR matrix of CuPy, or (indptr, indices, values[, shape]) with values on a GPU.
+        columns: of the matrix, where a tuple has no shape.
+    """
+    if isinstance(given, tuple):
+        if len(given) not in (3, 4) or not any(map(on_cuda, given[:3])):
+            return None
+        return *given[:3], given[3] if len(given) == 4 else (given[0].shape[0] - 1, columns)
+    if getattr(given, "format", None) == "csr" and on_cuda(getattr(given, "data", None)):
+        return given.indptr, given.indices, given.data, given.shape
+    return None
+
+
+def cuda_matrix(gpu: Gpu, parts: Parts) -> DeviceMatrix:
+    """Take a matrix on a GPU.
+
+    Raises:
+        TypeError: an array is not on the device, or of another type.
+        ValueError: the arrays are no matrix; names what is wrong, and where.
+    """
+    *arrays, shape = parts
+    if shape[1] is None:
+        raise ValueError("(indptr, indices, values) does not say how many columns A has: add the shape")
+    indptr, indices, values = (gpu.adopt(array, name) for array, name in zip(
+        arrays, ("indptr", "indices", "values"), strict=True))
+    for part, name in ((indptr, "indptr"), (indices, "indices")):
+        if part.dtype not in (np.int32, np.int64):
+            raise TypeError(f"{name} of A is {part.dtype}: it must be int32 or int64")
+    try:
+        pattern = Pattern(shape_of(shape), gpu.download(indptr), gpu.download(indices))
+    except ValueError as error:
+        raise ValueError(f"A is no CSR matrix with columns that rise in every row: {error}; A.sum_duplicates() of "
+                         "CuPy sorts them") from error
+    placed = DevicePattern(
+        pattern, indptr if indptr.dtype == np.int64 else gpu.upload(pattern.indptr),
+        indices if indices.dtype == np.int32 else gpu.upload(pattern.indices), HubDegrees(pattern))
+    return DeviceMatrix(gpu, placed, None).with_values(values)
+
+
+def cuda_dense(gpu: Gpu, given: Any, name: str, *, rows: int, axes: int, bits: bool) -> Any:
+    """Take a dense operand on a GPU, as `sparloom.tuning.sparse.inputs.dense_of` does one of the processor.
+
+    Args:
+        bits: uint16 may be there, as the bits of bfloat16.
+    """
+    array = gpu.adopt(given, name)
+    if array.dtype not in ELEMENTS or (array.dtype == BITS and not bits):
+        raise TypeError(f"{name} is {array.dtype}: convert it to float32 or float16")
+    if array.ndim != axes or array.shape[0] != rows:
+        wanted = {2: f"({rows}, width)", 3: f"({rows}, heads, width)"}[axes]
+        raise ValueError(f"{name} has shape {array.shape}: it must be {wanted}")
+    return array

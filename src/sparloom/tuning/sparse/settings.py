@@ -1,0 +1,371 @@
+"""How decisions about one sparse operation are made.
+
+The environment variables AUTOSAGE_*, which change decisions without a change of the program.
+
+| variable | values | unset | what it does here |
+|---|---|---|---|
+| `AUTOSAGE_CACHE_DIR` | folder | `plans/` of `SPARLOOM_CACHE` or `~/.cache/sparloom` | where decisions are kept |
+| `AUTOSAGE_CACHE` | 0, 1 | 1 | 0: nothing is read or kept on disk |
+| `AUTOSAGE_REPLAY_ONLY` | 0, 1 | 0 | 1: nothing is measured; what is not kept runs the baseline |
+| `AUTOSAGE_LOG_PROBES` | 0, 1 | 1 | a line per decision in probe_logs.jsonl beside the decisions |
+| `AUTOSAGE_PROBE_FRAC` | above 0, at most 1 | 0.05 | share of the nonzeros in a sample |
+| `AUTOSAGE_PROBE_MIN_ROWS` | 1, 2, ... | 20,000 nonzeros | a sample has at least so many rows of mean length |
+| `AUTOSAGE_PROBE_ITERS` | 1, 2, ... | 2; 3 on a sample | repetitions of a candidate that stays to the end |
+| `AUTOSAGE_PROBE_CAP_MS` | above 0 | 1000; 200 on a sample | half of what a race and the duel after it may take |
+| `AUTOSAGE_SHORTLIST` | estimate, all, trees, model | estimate | which kernels are measured: `CandidateSource` |
+| `AUTOSAGE_SHORTLIST_MODEL` | paths, with `:` between | | files of the learned model, where one is asked for |
+| `AUTOSAGE_MIN_PROBE_ROWS` | 0, 1, ... | 0 | smaller matrices run the baseline, unmeasured; samples are as large |
+| `AUTOSAGE_MIN_PROBE_NNZ` | 0, 1, ... | 0 | the same, in nonzeros |
+| `AUTOSAGE_VERBOSE` | 0, 1 | 0 | 1: each decision is logged, to stderr if logging is not set up |
+| `AUTOSAGE_HUB_CTA`, `AUTOSAGE_VEC4` | 0, 1 | 1 | 0: no CUDA kernel with a block per hub, or loads of 4, is measured |
+| `AUTOSAGE_FTILE` | 64, 128 | | of the CUDA kernels of SpMM, only those with such tiles of columns are measured |
+| `AUTOSAGE_WPB` | 2, 4, 8 | | of the CUDA kernels, only those with so many warps per block are measured |
+| `AUTOSAGE_HUB_T`, `AUTOSAGE_NATIVE_PATH` | 1, 2, ...; path | | no effect |
+
+A variable that is empty counts as unset. Source: AutoSAGE, second generation of its code.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from sparloom.space import CUDA_KERNELS, HUBS, Config
+from sparloom.sparse import Pattern
+from sparloom.tuning.cache import PlanCache
+from sparloom.tuning.racing import Guardrail, MeasurementBudget
+from sparloom.tuning.records import ProbeLog
+from sparloom.tuning.search import SHORTLISTS, CandidateSource, Given, is_object
+
+__all__ = ["CsrPolicy", "CudaSettings", "Settings"]
+
+Calibration = Literal["sample", "full", "online"]
+CALIBRATIONS = get_args(Calibration)
+
+ONLINE = MeasurementBudget(candidates=6, repetitions=2, pairs=(4, 16), executions=120, seconds=1.0, tolerance=0.2)
+MAX_CONFIGS = 1000  # above the size of any space of sparse kernels on a CPU
+
+
+@dataclass(frozen=True)
+class CsrPolicy:
+    """How decisions are made.
+
+    Args:
+        share: of the nonzeros in the sample; ...
+        least_nonzeros: ... at least so many.
+        parts: of the sample, on which the winner and the best baseline meet in turn: their spread is in the verdict.
+        calibrate: "sample"; "full": measure on all rows, however long that takes; "online": let candidates compute the
+            calls of the program in turn, until it is known which is the fastest.
+        runs: of the safe configuration on all rows that all measurements may take, from beginning to end; online, that
+            candidates may take longer than it; ...
+        least_seconds: ... where that is less than this, or too few runs on the sample, nothing is measured on one.
+        effort: counted in runs on the sample: `executions` of the race and of the duel, each; twice `seconds` of both
+            together.
+        guardrail: what our kernels must pass.
+        seed: of the sample.
+    """
+
+    share: float = 0.05
+    least_nonzeros: int = 20_000
+    parts: int = 3
+    calibrate: Calibration = "sample"
+    runs: float = 7.0
+    least_seconds: float = 20e-3
+    effort: MeasurementBudget = field(default_factory=lambda: MeasurementBudget(
+        candidates=6, repetitions=3, pairs=(5, 12), executions=40, seconds=0.2, short_seconds=0.1e-3))
+    guardrail: Guardrail = field(default_factory=lambda: Guardrail(alpha=0.95))
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.calibrate not in CALIBRATIONS:
+            raise ValueError(f"calibrate={self.calibrate!r}: give one of {', '.join(CALIBRATIONS)}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share={self.share} of the nonzeros: give a number above 0, at most 1")
+        if self.parts < 1:
+            raise ValueError(f"parts={self.parts} of the sample: give at least 1")
+
+    @classmethod
+    def online(cls, **changes: Any) -> CsrPolicy:
+        """Let the calls of a program be the race.
+
+        Args:
+            changes: of these settings.
+        """
+        return cls(**{"calibrate": "online", "runs": 4.0, "effort": ONLINE, **changes})
+
+    def measuring_all(self) -> CsrPolicy:
+        """Let every configuration take part; the limits of time stay."""
+        effort = self.effort
+        return replace(self, effort=replace(effort, candidates=MAX_CONFIGS, executions=max(
+            effort.executions, MAX_CONFIGS * (effort.repetitions + 1))))
+
+    def seconds(self, run: float) -> float:
+        """How long the measurements may take where a run takes so many seconds; 0: none are made."""
+        if self.calibrate == "full":
+            return 2 * self.effort.seconds
+        allowed = min(self.runs * run, 2 * self.effort.seconds)
+        return allowed if allowed >= self.least_seconds else 0.0
+
+    def enough(self, seconds: float, runs: float, sample_seconds: float) -> bool:
+        """Tell whether so many seconds are enough for some runs on the sample that take `sample_seconds` each."""
+        return self.calibrate == "full" or seconds >= runs * max(sample_seconds, self.effort.short_seconds)
+
+
+log = logging.getLogger(__name__)
+
+PREFIX = "AUTOSAGE_"
+ABOVE = "sparloom.tuning"  # the logger of all decisions
+
+
+@dataclass(frozen=True)
+class CudaSettings:
+    """What is meant for the CUDA kernels and changes nothing on a CPU; None where it is not set.
+
+    Args:
+        hub_cta: False: no kernel gives a block of threads to a hub row.
+        vec4: False: no kernel loads four values at once.
+        ftile: columns of a tile of SpMM.
+        wpb: warps of a block.
+        hub_t: nonzeros from which on a row is a hub row; no effect, as thresholds here are quantiles.
+        native_path: of a compiled library; no effect.
+    """
+
+    hub_cta: bool | None = None
+    vec4: bool | None = None
+    ftile: int | None = None
+    wpb: int | None = None
+    hub_t: int | None = None
+    native_path: Path | None = None
+
+    def allows(self, config: Config) -> bool:
+        """Tell whether a kernel may be measured."""
+        if config.space != CUDA_KERNELS:
+            return True
+        tile = int(config["lanes"]) * int(config["vector"]) * int(config["loads"]) if "loads" in config.names else None
+        return not (
+            (self.hub_cta is False and config["balance"] in HUBS)
+            or (self.vec4 is False and int(config["vector"]) == 4)
+            or (self.ftile is not None and tile not in (None, self.ftile))
+            or (self.wpb is not None and int(config["warps"]) != self.wpb))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment asks for; None where it asks for nothing.
+
+    Args:
+        cache_dir: folder of the decisions.
+        caching: read and keep decisions on disk.
+        replay_only: measure nothing.
+        log_probes: write a line for each decision.
+        probe_frac: share of the nonzeros in the sample; ...
+        probe_min_rows: ... at least as many as so many rows of mean length have.
+        probe_iters: repetitions.
+        probe_cap_ms: half of what a race and the duel after it may take together.
+        shortlist: where shortlists come from.
+        shortlist_model: paths of the learned model they come from; none where the formula is asked.
+        min_probe_rows, min_probe_nnz: of a matrix that is measured, and of a sample.
+        verbose: log decisions, to stderr where nothing else is set up.
+    """
+
+    cache_dir: Path | None = None
+    caching: bool = True
+    replay_only: bool = False
+    log_probes: bool = True
+    probe_frac: float | None = None
+    probe_min_rows: int | None = None
+    probe_iters: int | None = None
+    probe_cap_ms: float | None = None
+    shortlist: str | None = None
+    shortlist_model: tuple[Path, ...] = ()
+    min_probe_rows: int = 0
+    min_probe_nnz: int = 0
+    verbose: bool = False
+    cuda: CudaSettings = field(default_factory=CudaSettings)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        """Read the variables; says once per process which of them have no effect, and which are none.
+
+        Raises:
+            ValueError: a value that is not allowed; names variable, value and what is.
+        """
+        given = {name: text for name, text in environment.items() if name.startswith(PREFIX) and text}
+        if not given:
+            return cls()
+        for name in sorted(given.keys() - _VARIABLES.keys() - _CUDA_VARIABLES.keys()):
+            near = difflib.get_close_matches(name, [*_VARIABLES, *_CUDA_VARIABLES], n=1)
+            _warn(f"{name} is not read" + (f": did you mean {near[0]}?" if near else ""))
+        cuda = _values(given, _CUDA_VARIABLES)
+        for names, where in ((_CUDA_VARIABLES.keys() - _IGNORED, " on a CPU"), (_IGNORED, "")):
+            if names & given.keys():
+                _warn(f"{', '.join(sorted(names & given.keys()))}: no effect{where}")
+        return cls(**_values(given, _VARIABLES), cuda=CudaSettings(**cuda))
+
+    def plans(self) -> PlanCache:
+        """Open the cache that is asked for."""
+        if not self.caching:
+            return PlanCache(None)
+        return PlanCache.of_this_user() if self.cache_dir is None else PlanCache(self.cache_dir)
+
+    def probe_log(self, plans: PlanCache) -> ProbeLog | None:
+        """Open the log beside the decisions; None where there is to be none, or no folder."""
+        return ProbeLog(plans.folder) if self.log_probes and plans.folder is not None else None
+
+    def proposals(self, shortlist: str | None = None, model: Given = None) -> CandidateSource:
+        """Say where shortlists come from; arguments, as of `CandidateSource.of`, come before what is set."""
+        kind = shortlist if shortlist is not None or is_object(model) else self.shortlist
+        learned = kind in ("trees", "model")
+        return CandidateSource.of(kind, self.shortlist_model if model is None and learned else model)
+
+    def policy(self, default: CsrPolicy, pattern: Pattern | None = None) -> CsrPolicy:
+        """Change what is set, and leave the rest.
+
+        Args:
+            pattern: of the matrix that is decided about: what is asked for in rows needs it.
+        """
+        effort = default.effort
+        if self.probe_iters is not None:
+            more = math.ceil(effort.executions * self.probe_iters / effort.repetitions)
+            effort = replace(effort, repetitions=self.probe_iters, executions=max(effort.executions, more))
+        if self.probe_cap_ms is not None:
+            effort = replace(effort, seconds=1e-3 * self.probe_cap_ms)
+        mean = pattern.nnz / max(1, pattern.rows) if pattern is not None else 0.0
+        least = default.least_nonzeros if self.probe_min_rows is None or pattern is None else (
+            math.ceil(self.probe_min_rows * mean))
+        least = max(least, self.min_probe_nnz, math.ceil(self.min_probe_rows * mean))
+        return replace(default, effort=effort, least_nonzeros=least,
+                       share=default.share if self.probe_frac is None else self.probe_frac)
+
+    def unmeasured(self, pattern: Pattern) -> str:
+        """Say why nothing is measured for a matrix that no decision is kept for, so that the baseline runs; else ""."""
+        if self.replay_only:
+            return "AUTOSAGE_REPLAY_ONLY=1 and no decision is kept"
+        if pattern.rows < self.min_probe_rows:
+            return f"{pattern.rows} rows, AUTOSAGE_MIN_PROBE_ROWS={self.min_probe_rows}"
+        if pattern.nnz < self.min_probe_nnz:
+            return f"{pattern.nnz} nonzeros, AUTOSAGE_MIN_PROBE_NNZ={self.min_probe_nnz}"
+        return ""
+
+    def show_decisions(self) -> None:
+        """Log decisions where that is asked for: to the handlers that there are, else to stderr."""
+        if not self.verbose:
+            return
+        decisions = logging.getLogger(ABOVE)
+        if not decisions.isEnabledFor(logging.INFO):
+            decisions.setLevel(logging.INFO)
+        if not decisions.hasHandlers():
+            shown = logging.StreamHandler()
+            shown.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+            decisions.addHandler(shown)
+
+
+@dataclass(frozen=True)
+class _Variable:
+    """A variable: the field it fills, what it may be, and how it is read; `read` gives None for anything else."""
+
+    field: str
+    allowed: str
+    read: Callable[[str], Any]
+
+
+def _values(given: Mapping[str, str], variables: Mapping[str, _Variable]) -> dict[str, Any]:
+    values = {}
+    for name, variable in variables.items():
+        if name in given:
+            values[variable.field] = variable.read(given[name])
+            if values[variable.field] is None:
+                raise ValueError(f"{name}={given[name]!r}: give {variable.allowed}, or unset it")
+    return values
+
+
+@cache
+def _warn(text: str) -> None:
+    """Warn once per process."""
+    log.warning("%s", text)
+
+
+def _flag(name: str) -> _Variable:
+    return _Variable(name, "0 or 1", {"0": False, "1": True}.get)
+
+
+def _one_of(name: str, *values: int | str) -> _Variable:
+    return _Variable(name, " or ".join(map(str, values)), {str(value): value for value in values}.get)
+
+
+def _count(name: str, least: int) -> _Variable:
+    def read(text: str) -> int | None:
+        return int(text) if re.fullmatch("[0-9]{1,15}", text) and int(text) >= least else None
+
+    return _Variable(name, f"a whole number, at least {least}", read)
+
+
+def _number(name: str, most: float) -> _Variable:
+    def read(text: str) -> float | None:
+        whole = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", text)
+        return float(text) if whole and 0 < float(text) <= most else None
+
+    return _Variable(name, f"a number above 0, at most {most:,.15g}", read)
+
+
+def _folder(name: str) -> _Variable:
+    def read(text: str) -> Path | None:
+        path = _path(text)
+        try:
+            return path if path is None or path.is_dir() or not path.exists() else None
+        except (OSError, ValueError):  # too long, a byte 0
+            return None
+
+    return _Variable(name, "a folder, or the name of a new one", read)
+
+
+def _paths(name: str) -> _Variable:
+    def read(text: str) -> tuple[Path, ...] | None:
+        paths = tuple(_path(each) for each in text.split(os.pathsep) if each)
+        return None if None in paths or not paths else paths
+
+    return _Variable(name, f"paths, with {os.pathsep} between", read)
+
+
+def _path(text: str) -> Path | None:
+    """Read a path, ~ being a home; None: that of nobody."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return None
+
+
+_VARIABLES: Mapping[str, _Variable] = {
+    "AUTOSAGE_CACHE_DIR": _folder("cache_dir"),
+    "AUTOSAGE_CACHE": _flag("caching"),
+    "AUTOSAGE_REPLAY_ONLY": _flag("replay_only"),
+    "AUTOSAGE_LOG_PROBES": _flag("log_probes"),
+    "AUTOSAGE_PROBE_FRAC": _number("probe_frac", 1),
+    "AUTOSAGE_PROBE_MIN_ROWS": _count("probe_min_rows", 1),
+    "AUTOSAGE_PROBE_ITERS": _count("probe_iters", 1),
+    "AUTOSAGE_PROBE_CAP_MS": _number("probe_cap_ms", 1e6),
+    "AUTOSAGE_SHORTLIST": _one_of("shortlist", *SHORTLISTS),
+    "AUTOSAGE_SHORTLIST_MODEL": _paths("shortlist_model"),
+    "AUTOSAGE_MIN_PROBE_ROWS": _count("min_probe_rows", 0),
+    "AUTOSAGE_MIN_PROBE_NNZ": _count("min_probe_nnz", 0),
+    "AUTOSAGE_VERBOSE": _flag("verbose"),
+}
+
+_CUDA_VARIABLES: Mapping[str, _Variable] = {
+    "AUTOSAGE_HUB_CTA": _flag("hub_cta"),
+    "AUTOSAGE_VEC4": _flag("vec4"),
+    "AUTOSAGE_FTILE": _one_of("ftile", 64, 128),
+    "AUTOSAGE_WPB": _one_of("wpb", 2, 4, 8),
+    "AUTOSAGE_HUB_T": _count("hub_t", 1),
+    "AUTOSAGE_NATIVE_PATH": _Variable("native_path", "a path", _path),
+}
+
+_IGNORED = frozenset({"AUTOSAGE_HUB_T", "AUTOSAGE_NATIVE_PATH"})

@@ -1,0 +1,112 @@
+"""A Python that has loaded its modules before: a server loads them once and forks a process for each program.
+
+    python warm_python.py serve NAME MODULE ...
+    python warm_python.py run NAME SCRIPT ARGUMENT ...
+
+The second command takes the place of `python SCRIPT ARGUMENT ...`: the program has its arguments, environment, folder,
+input and outputs, and its exit status. A signal reaches this command and not the program.
+"""
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["warm_python"]
+
+
+@contextmanager
+def warm_python(modules: Sequence[str]) -> Iterator[list[str]]:
+    """Keep a server with loaded modules; gives the command to start a program with.
+
+    Threads that a module starts while it is loaded would be missing in programs: OpenMP is limited to one.
+    """
+    name = f"sparloom-{uuid.uuid4()}"  # of an abstract socket: no path is too long, nothing is left behind
+    with subprocess.Popen([sys.executable, __file__, "serve", name, *modules], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        yield [sys.executable, "-IS", __file__, "run", name]
+        server.communicate()  # closes its input, which ends it
+
+
+def _serve(name: str, modules: Sequence[str]) -> list[str]:
+    """Fork for every connection until the input ends; returns, in a forked process only, the command of its program."""
+    for module in modules:
+        importlib.import_module(module)
+    gc.freeze()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen(64)
+        os.write(1, b"ready\n")
+        while listener in select.select([listener, sys.stdin], [], [])[0]:
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                listener.close()
+                return _program(connection)
+            connection.close()
+            while _ended():
+                pass
+    sys.exit()
+
+
+def _ended() -> bool:
+    """Let go of a child that has ended, if there is one."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return False
+
+
+def _program(connection: socket.socket) -> list[str]:
+    """Fork once more: one process reports the exit status of the other one, which becomes the program."""
+    size = int.from_bytes(connection.recv(8, socket.MSG_WAITALL))
+    content, descriptors, _, _ = socket.recv_fds(connection, size, 3, socket.MSG_WAITALL)
+    program = os.fork()
+    if program:
+        status = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+        connection.sendall(status.to_bytes(4, signed=True))
+        os._exit(0)
+    connection.close()
+    for place, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, place)
+        os.close(descriptor)
+    given = json.loads(content)
+    os.chdir(given["folder"])
+    os.environ.clear()
+    os.environ.update(given["environment"])
+    return given["command"]
+
+
+def _run(name: str, command: Sequence[str]) -> int:
+    """Ask the server for a process that runs a program; returns its exit status, or dies of the signal it died of."""
+    given = {"command": command, "folder": os.getcwd(), "environment": dict(os.environ)}
+    content = json.dumps(given).encode()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(f"\0{name}")
+        connection.sendall(len(content).to_bytes(8))
+        sent = socket.send_fds(connection, [content], [0, 1, 2])
+        connection.sendall(content[sent:])
+        status = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), signed=True)
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    return status
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "run":
+        sys.exit(_run(sys.argv[2], sys.argv[3:]))
+    sys.argv = _serve(sys.argv[2], sys.argv[3:])
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    runpy.run_path(sys.argv[0], run_name="__main__")
