@@ -106,7 +106,7 @@ def test_a_kernel_that_is_wrong_is_refused(where, tmp_path, second_wins, monkeyp
 
 
 def test_hubs_of_a_sample_are_those_of_the_whole_matrix(where, monkeypatch):
-    monkeypatch.setattr("sparloom.platforms.cuda.operands.LEAST_HUB", 1)
+    monkeypatch.setattr("sparloom.platforms.cuda.operands.MIN_HUB", 1)
     matrix = where.matrix(host())
     operands = Operands(matrix, {"B": where.gpu.upload(dense(COLS, WIDTH))})
     short = np.flatnonzero(host().pattern.row_lengths() < 4)
