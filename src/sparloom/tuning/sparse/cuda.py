@@ -41,8 +41,7 @@ from sparloom.platforms import (
     Gpu,
     cusparse_spmm,
 )
-from sparloom.platforms.cuda import LaunchShape
-from sparloom.platforms.cuda import BITS, as_float32
+from sparloom.platforms.cuda import BITS, LaunchShape, as_float32
 from sparloom.space import CUDA_KERNELS, HUBS, Config, ConfigSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache

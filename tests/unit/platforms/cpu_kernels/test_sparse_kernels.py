@@ -185,5 +185,5 @@ def test_strips_belong_to_a_width():
     assert space.config(strip=64)["strip"] == 64
     with pytest.raises(IllegalSchedule, match="strip=64 covers all 32 columns: write strip=all"):
         platform(1, 32).space(SpMM()).config(strip=64)
-    with pytest.raises(IllegalSchedule, match="strip=64 goes with order=natural and together=1"):
+    with pytest.raises(IllegalSchedule, match="strip=64 requires order=natural and together=1"):
         space.config(strip=64, together=4)
