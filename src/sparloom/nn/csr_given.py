@@ -1,24 +1,18 @@
 """Operands of sparse operations as users of torch pass them, checked."""
 
 import operator
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from sparloom.nn.autocast import autocast_operands
+from sparloom.nn.autocast import DEVICES, TYPES, autocast_operands, remedy
 from sparloom.nn.derivatives import outside_transforms
 from sparloom.nn.eager import accept_sparse_parts
 
-__all__ = ["DEVICES", "Csr", "Matrix", "check_alike", "check_dense", "matrix_of", "remedy"]
+__all__ = ["Csr", "Matrix", "check_alike", "check_dense", "matrix_of"]
 
 Matrix = torch.Tensor | tuple[torch.Tensor | tuple[int, int] | torch.Size, ...]
 
-TYPES: Mapping[str, tuple[torch.dtype, ...]] = {
-    "cpu": (torch.float32,), "cuda": (torch.float32, torch.float16, torch.bfloat16)}
-"""Device that operations compute on -> types of numbers there."""
-
-DEVICES = tuple(TYPES)
 WANTED = {2: "width", 3: "heads, width"}
 
 
@@ -102,12 +96,6 @@ def check_alike(first: torch.Tensor, second: torch.Tensor, name: str, other: str
     if first.shape[1:] != second.shape[1:]:
         raise ValueError(f"{name} has shape {tuple(first.shape)} and {other} {tuple(second.shape)}: their rows must be "
                          "alike")
-
-
-def remedy(given: torch.Tensor, conversion: str) -> str:
-    """Say what to do with numbers of a type that operations do not take."""
-    return ("complex numbers are not computed with: give the real and the imaginary part, one after the other, as "
-            "float32" if given.is_complex() else conversion)
 
 
 def _shape(given: Any) -> tuple[int, int] | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from sparloom.nn.csr_given import DEVICES
+from sparloom.nn.autocast import DEVICES
 from sparloom.nn.eager import eager
 
 __all__ = ["Edges", "check_weights", "edges_of"]

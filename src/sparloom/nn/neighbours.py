@@ -4,9 +4,8 @@ from numbers import Integral
 
 import torch
 
-from sparloom.nn.autocast import autocast_operands
+from sparloom.nn.autocast import DEVICES, autocast_operands, remedy
 from sparloom.nn.connections import Connections
-from sparloom.nn.csr_given import DEVICES, remedy
 from sparloom.nn.eager import eager
 from sparloom.nn.graph import Graph
 from sparloom.nn.known import graph_of

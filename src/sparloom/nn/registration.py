@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from sparloom.nn.csr_given import DEVICES
+from sparloom.nn.autocast import DEVICES
 from sparloom.nn.derivatives import check_batched, in_transform, looped, tangent_of
 from sparloom.nn.eager import frames_are_compiled
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sparloom.nn.autocast import autocast_operands
-from sparloom.nn.csr_given import remedy
+from sparloom.nn.autocast import autocast_operands, remedy
 from sparloom.nn.derivatives import outside_transforms
 from sparloom.ragged import Structure, structure_of, tokens_of
 

@@ -20,7 +20,7 @@ from sparse_tensors import (
 )
 
 from sparloom.errors import Unsupported
-from sparloom.nn import csr_attention, csr_given, cuda_rivals, sddmm, spmm, tensor_place
+from sparloom.nn import autocast, csr_attention, cuda_rivals, sddmm, spmm, tensor_place
 from sparloom.nn.bits import as_bits, as_tensor
 from sparloom.nn.tensor_place import CudaTensors, tensors_on
 from sparloom.ops import SDDMM, Operands, SpMM, assert_close
@@ -137,7 +137,7 @@ def test_a_pattern_without_nonzeros_has_maxima_of_zero(on_gpu) -> None:
 @pytest.fixture
 def short_numbers(on_gpu, monkeypatch) -> CudaBackend:
     """Let tensors of the CPU, which stand for a GPU's, have the types of a GPU."""
-    monkeypatch.setitem(csr_given.TYPES, "cpu", csr_given.TYPES["cuda"])
+    monkeypatch.setitem(autocast.TYPES, "cpu", autocast.TYPES["cuda"])
     return on_gpu
 
 
