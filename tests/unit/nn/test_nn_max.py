@@ -8,8 +8,7 @@ import torch
 from sparse_tensors import COLS, ROWS, assert_within, dense, dense_largest, places, sparse_tensor, with_gradients
 
 from sparloom.nn import spmm
-from sparloom.nn.directions import Directions
-from sparloom.nn.known_patterns import known_patterns
+from sparloom.nn.pattern_cache import Directions, known_patterns
 from sparloom.sparse import Pattern
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"),
