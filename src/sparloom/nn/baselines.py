@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparloom.baselines import csr_tensor, torch_csr
+from sparloom import baselines
+from sparloom.baselines import csr_tensor
 from sparloom.nn.torch_integration import unscriptable
 from sparloom.nn.version_guard import as_bits, as_tensor
 from sparloom.ops import Operands
@@ -26,6 +27,9 @@ from sparloom.tuning import sparse as csr
 from sparloom.tuning.sparse import CUDA_LIBRARIES, Library, Product, gathered_pieces
 
 __all__ = ["CUDA_SPARSE_LIBRARIES", "SPARSE_LIBRARIES", "csr_tensor", "device_csr", "torch_csr", "with_values"]
+
+
+torch_csr = unscriptable(baselines.torch_csr)
 
 
 @unscriptable
