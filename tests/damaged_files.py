@@ -40,7 +40,7 @@ from sparloom.files import CHECKSUM, read_checked
 from sparloom.models import Checkpoint, load_checkpoint, save_checkpoint
 from sparloom.models.performance import (
     GEMM_FEATURES,
-    Growth,
+    BoostingConfig,
     Measured,
     Origin,
     PerformanceModel,
@@ -203,8 +203,9 @@ def _trained(rng: np.random.Generator) -> PerformanceModel:
     columns = gemm_problems(shapes) | {name: np.full(len(shapes), value) for name, value in machine.items()}
     names = tuple(f"{shape.matrix} {shape.n}" for shape in shapes)
     seconds = rng.random((len(shapes), len(tuple(space)), 1))[..., 0] + 1e-3
-    growth = Growth(trees=5, patience=5, leaves=7, depth=-1, rows_per_leaf=3, learning_rate=0.15, lasso=0.0, ridge=1.0,
-                    row_share=0.8, column_share=0.8, bins=255, threads=1, seed=0)
+    growth = BoostingConfig(
+        trees=5, patience=5, leaves=7, depth=-1, rows_per_leaf=3, learning_rate=0.15, lasso=0.0, ridge=1.0,
+        row_share=0.8, column_share=0.8, bins=255, threads=1, seed=0)
     return train_performance(Measured(columns, names, tuple(space), seconds), spec=GEMM_FEATURES,
                              target=Target("throughput", "log1p"), growth=growth, folds=3,
                              origin=Origin("cpu_kernels", "t1", space.digest(), machine))

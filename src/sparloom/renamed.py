@@ -30,6 +30,22 @@ RENAMED: dict[str, str] = {  # old full name, with its package of today -> new f
     "sparloom.tuning.sparse.Place": "sparloom.tuning.sparse.Backend",
     "sparloom.tuning.sparse.Proposals": "sparloom.tuning.sparse.CandidateSource",
     "sparloom.tuning.sparse.Switches": "sparloom.tuning.sparse.Settings",
+    "sparloom.data.Facts": "sparloom.data.ManifestEntry",
+    "sparloom.data.cap": "sparloom.data.coarsen",
+    "sparloom.data.check_stored": "sparloom.data.verify_stored",
+    "sparloom.data.draw_more": "sparloom.data.select_labels",
+    "sparloom.data.plain": "sparloom.data.to_json_values",
+    "sparloom.models.MatrixView": "sparloom.models.MatrixFeatures",
+    "sparloom.models.how_familiar": "sparloom.models.familiarity_of",
+    "sparloom.models.fill": "sparloom.models.load_weights",
+    "sparloom.models.open_networks": "sparloom.models.load_networks",
+    "sparloom.models.open_trees": "sparloom.models.load_trees",
+    "sparloom.models.norm_of": "sparloom.models.make_norm",
+    "sparloom.models.performance.Candidates": "sparloom.models.performance.CandidateScorer",
+    "sparloom.models.performance.Growth": "sparloom.models.performance.BoostingConfig",
+    "sparloom.models.performance.fold_of": "sparloom.models.performance.problem_folds",
+    "sparloom.models.performance.grow_each": "sparloom.models.performance.train_per_fold",
+    "sparloom.models.performance.grow_further": "sparloom.models.performance.continue_training",
 }
 SEARCH = ("Evolution", "Ranked", "best", "portfolio", "top_k")
 """Names of sparloom.tuning that came from sparloom.search; all others came from sparloom.dispatch."""

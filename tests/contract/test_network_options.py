@@ -10,7 +10,7 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
 
-from sparloom.models import CognateModel, MatrixView, initialise
+from sparloom.models import CognateModel, MatrixFeatures, initialise
 from sparloom.space import CpuSpace, SpadeSpace
 from sparloom.sparse import Pattern
 
@@ -42,7 +42,7 @@ def test_network_is_built_and_scores_both_platforms(overrides: list[str], monkey
     for space in (CpuSpace("spmm"), SpadeSpace("spmm")):
         net.use_encoder(encoder.fit(space.heterogeneous_codes(), platform=space.name, seed=0))
         configs = space.sample(6, np.random.default_rng(0))
-        scores = CognateModel(net, space).score(MatrixView.of(PATTERN), [*configs, configs[0]])
+        scores = CognateModel(net, space).score(MatrixFeatures.from_pattern(PATTERN), [*configs, configs[0]])
         assert np.isfinite(scores).all()
         assert scores[0] == pytest.approx(scores[-1], rel=1e-5, abs=1e-6)  # a GEMM may sum its last rows otherwise
         assert np.ptp(scores) > 1e-4

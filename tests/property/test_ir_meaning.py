@@ -54,7 +54,7 @@ def test_simplify_keeps_the_meaning_and_is_idempotent(kernel):
 
 @quick
 @given(kernels())
-def test_kernels_of_one_text_are_one_kernel(kernel):
+def test_kernels_print_alike_only_if_they_are_equal(kernel):
     simple = simplify(kernel)
     assert (pretty(simple) == pretty(kernel)) == (simple == kernel)
 

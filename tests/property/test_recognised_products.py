@@ -21,7 +21,7 @@ FUSED = {bodies: {name: fuse(CASES[name][0], budget=BUDGET, bodies=bodies) for n
 @pytest.mark.parametrize("name", PRODUCTS)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_both_bodies_give_the_same(name, real, data):
+def test_both_bodies_give_the_same_result(name, real, data):
     pattern = data.draw(patterns(24, square=True))
     n, inner, width = pattern.rows, data.draw(st.integers(0, 40)), data.draw(st.integers(0, 70))
     other = pattern.transpose()

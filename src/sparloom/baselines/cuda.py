@@ -146,7 +146,7 @@ def _sddmm(gpu: "Any", placed: "Any", result: "Any") -> "Callable[[], None]":
 
 
 def _matrix(gpu: "Any", placed: "Any") -> DeviceMatrix:
-    pattern = placed.pattern or DevicePattern.on(gpu, placed.given.matrix.pattern)
+    pattern = placed.pattern or DevicePattern.on(gpu, placed.host.matrix.pattern)
     return DeviceMatrix(gpu, pattern, placed.values)
 
 

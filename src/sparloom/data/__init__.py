@@ -3,12 +3,14 @@
 `sparloom.data.lightning` holds the batches; it alone imports torch.
 """
 
+from functools import partial
+
 from sparloom.data.batches import MatrixSamples, Problem, Sweeps, matrix_samples
 from sparloom.data.csv_file import CsvRules, read_csv, write_csv
-from sparloom.data.files import check_stored, ensure_data, read_frame, read_rows, write_frame, write_rows
-from sparloom.data.inputs import Facts, Manifest, MatrixInput, MatrixInputs, cap
+from sparloom.data.files import ensure_data, read_frame, read_rows, verify_stored, write_frame, write_rows
+from sparloom.data.inputs import Manifest, ManifestEntry, MatrixInput, MatrixInputs, coarsen
 from sparloom.data.journal import Journal, compact
-from sparloom.data.sample import Conditions, Sample, plain
+from sparloom.data.sample import Conditions, Sample, to_json_values
 from sparloom.data.sources import (
     CsvSamples,
     SampleSource,
@@ -29,16 +31,19 @@ from sparloom.data.split import (
     Stratified,
     Uncertainty,
     draw_labels,
-    draw_more,
+    select_labels,
     split_by_family,
 )
 from sparloom.data.table import SampleTable
+from sparloom.renamed import resolve
 
 __all__ = [
-    "ROLES", "Conditions", "Coverage", "CsvRules", "CsvSamples", "Facts", "Journal", "Manifest", "MatrixInput",
-    "MatrixInputs", "MatrixSamples", "Problem", "Random", "Sample", "SampleSource", "SampleTable", "Selection",
-    "Split", "Spread", "StoredSamples", "Stratified", "Sweeps", "TinySamples", "Uncertainty", "cap", "check_stored",
-    "compact", "draw_labels", "draw_more", "ensure_data", "matrix_samples", "plain", "read_csv",
-    "read_frame", "read_rows", "read_statistics", "read_walks", "split_by_family", "write_csv",
-    "write_frame", "write_rows", "write_statistics", "write_walks",
+    "ROLES", "Conditions", "Coverage", "CsvRules", "CsvSamples", "Journal", "Manifest", "ManifestEntry", "MatrixInput",
+    "MatrixInputs", "MatrixSamples", "Problem", "Random", "Sample", "SampleSource", "SampleTable", "Selection", "Split",
+    "Spread", "StoredSamples", "Stratified", "Sweeps", "TinySamples", "Uncertainty", "coarsen", "compact",
+    "draw_labels", "ensure_data", "matrix_samples", "read_csv", "read_frame", "read_rows", "read_statistics",
+    "read_walks", "select_labels", "split_by_family", "to_json_values", "verify_stored", "write_csv", "write_frame",
+    "write_rows", "write_statistics", "write_walks",
 ]
+
+__getattr__ = partial(resolve, __name__)

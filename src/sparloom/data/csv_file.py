@@ -16,7 +16,7 @@ from sparloom.errors import SchemaError
 from sparloom.files import sha256, write_json, write_text
 from sparloom.space import Config, SpadeSpace
 
-__all__ = ["COLUMNS", "UNITS", "CsvRules", "read_csv", "sidecar_of", "write_csv"]
+__all__ = ["COLUMNS", "UNITS", "CsvRules", "read_csv", "sidecar_path", "write_csv"]
 
 COLUMNS = ("name", "row_panels", "column_panels", "split", "barrier", "bypass", "reorder", "time")
 UNITS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "arbitrary": 1.0}
@@ -114,10 +114,10 @@ def write_csv(path: Path, table: SampleTable, *, unit: str, sidecar: Mapping[str
         lines.append(f"{matrix},{','.join(map(str, values))},{time:.9g}")
     write_text(path, "\n".join(lines) + "\n")
     described = {"unit": unit, "width": int(frame["width"].iloc[0]), "preset": str(frame["preset"].iloc[0])}
-    write_json(sidecar_of(path), {**described, "default": SpadeSpace("spmm").default().key, **sidecar})
+    write_json(sidecar_path(path), {**described, "default": SpadeSpace("spmm").default().key, **sidecar})
 
 
-def sidecar_of(path: Path) -> Path:
+def sidecar_path(path: Path) -> Path:
     """Path of the JSON file that describes a CSV."""
     return path.with_suffix(".json")
 
@@ -125,7 +125,7 @@ def sidecar_of(path: Path) -> Path:
 def _read_sidecar(path: Path) -> dict[str, Any]:
     usual = {"unit": "ms", "width": 256, "preset": "", "source": "unknown simulator", "version": "",
              "started": "1970-01-01T00:00:00Z"}
-    beside = sidecar_of(path)
+    beside = sidecar_path(path)
     given = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
     sidecar = {**usual, **given}
     if sidecar["unit"] not in UNITS:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.files import CHECKSUM, atomic_path, locked, read_checked, sha256, stamp, write_text
 
-__all__ = ["check_stored", "ensure_data", "read_frame", "read_rows", "write_frame", "write_rows"]
+__all__ = ["ensure_data", "read_frame", "read_rows", "verify_stored", "write_frame", "write_rows"]
 
 KEY = "sparloom.checksum"
 DAMAGES = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, AttributeError)
@@ -122,7 +122,7 @@ def ensure_data(folder: Path) -> None:
             )
 
 
-def check_stored(folder: Path, path: Path) -> None:
+def verify_stored(folder: Path, path: Path) -> None:
     """Compare a file under `folder` with the one of the data store, which may carry no checksum of its own.
 
     A file of another size was made anew here and is left to its reader: damage that keeps the size is found.

@@ -20,7 +20,7 @@ from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.files import atomic_path, read_checked, stamp_zip, write_text
 from sparloom.sparse import Pattern
 
-__all__ = ["Facts", "Manifest", "MatrixInput", "MatrixInputs", "cap"]
+__all__ = ["Manifest", "ManifestEntry", "MatrixInput", "MatrixInputs", "coarsen"]
 
 FORMAT = 1
 MEMBERS = ("conditions", "names", "digests", "shapes", "nnz", "quantum", "lengths", "row_steps", "cols", "counts")
@@ -57,7 +57,7 @@ class MatrixInput:
     digest: str
 
 
-def cap(
+def coarsen(
     pattern: Pattern,
     *,
     name: str,
@@ -227,7 +227,7 @@ DIGEST = "pattern"
 
 
 @dataclass(frozen=True)
-class Facts:
+class ManifestEntry:
     """What a manifest says of one matrix; without a digest only its size is known."""
 
     rows: int
@@ -249,12 +249,12 @@ class Facts:
 class Manifest:
     """Facts by name of matrix."""
 
-    matrices: Mapping[str, Facts]
+    matrices: Mapping[str, ManifestEntry]
 
     @classmethod
     def of(cls, inputs: MatrixInputs) -> "Manifest":
         """List the matrices of featurizer inputs."""
-        return cls({item.name: Facts(*item.shape, item.nnz, item.digest) for item in inputs})
+        return cls({item.name: ManifestEntry(*item.shape, item.nnz, item.digest) for item in inputs})
 
     @classmethod
     def read(cls, path: Path) -> "Manifest":
@@ -263,7 +263,7 @@ class Manifest:
         Raises:
             SchemaError: a column is missing, a size is no count, or a matrix is listed twice.
         """
-        matrices: dict[str, Facts] = {}
+        matrices: dict[str, ManifestEntry] = {}
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
             if not {"name", *SIZES} <= set(rows.fieldnames or ()):
@@ -274,7 +274,7 @@ class Manifest:
                     raise SchemaError(f"{place}: {row['name']} is listed twice")
                 if not all((row[size] or "").isdigit() for size in SIZES):
                     raise SchemaError(f"{place}: rows, cols and nnz are counts, not {[row[size] for size in SIZES]}")
-                matrices[row["name"]] = Facts(*(int(row[size]) for size in SIZES), row.get(DIGEST) or None)
+                matrices[row["name"]] = ManifestEntry(*(int(row[size]) for size in SIZES), row.get(DIGEST) or None)
         return cls(matrices)
 
     def write(self, path: Path) -> None:

@@ -19,7 +19,9 @@ from sparloom.files import read_json, write_checked_json
 from sparloom.measure import Measurement
 from sparloom.space import Config
 
-__all__ = ["GROUP", "Conditions", "Group", "Sample", "conditions_entry", "group_of", "mixture", "plain"]
+__all__ = [
+    "GROUP", "Conditions", "Group", "Sample", "conditions_entry", "group_of", "mixture_message", "to_json_values",
+]
 
 
 @dataclass(frozen=True)
@@ -124,12 +126,12 @@ class Conditions:
     @property
     def digest(self) -> str:
         """Hash the settings to 16 hexadecimal digits."""
-        text = json.dumps(plain(self.settings), sort_keys=True, allow_nan=False)
+        text = json.dumps(to_json_values(self.settings), sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
     def differences(self, other: "Conditions") -> str:
         """Say in what `other` differs from these, one setting after the other: "machine.dram_gb_per_s 58.6 -> 5"."""
-        own, theirs = dict(_flat(plain(self.settings))), dict(_flat(plain(other.settings)))
+        own, theirs = dict(_flat(to_json_values(self.settings))), dict(_flat(to_json_values(other.settings)))
         found = [f"{name} {own.get(name, 'absent')} -> {theirs.get(name, 'absent')}"
                  for name in sorted({*own, *theirs}) if own.get(name) != theirs.get(name)]
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
@@ -139,7 +141,7 @@ class Conditions:
         """Write the settings to conditions_<digest>.json in `folder`, where journals lie that name the digest."""
         path = _path(folder, self.digest)
         if not path.exists():
-            write_checked_json(path, {"settings": plain(self.settings)})
+            write_checked_json(path, {"settings": to_json_values(self.settings)})
 
     @classmethod
     def read(cls, folder: Path, digest: str) -> "Conditions | None":
@@ -151,7 +153,7 @@ class Conditions:
         return found if found.digest == digest else None
 
 
-def plain(value: Any) -> Any:
+def to_json_values(value: Any) -> Any:
     """Reduce settings to what JSON holds: numbers that are equal become equal, keys become texts.
 
     Dataclasses become mappings of their fields, so that a class may be renamed.
@@ -169,20 +171,20 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: to_json_values(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json_values(item) for key, item in value.items()}
     if isinstance(value, AbstractSet):
-        return sorted((plain(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
+        return sorted((to_json_values(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_json_values(item) for item in value]
     raise TypeError(f"a {type(value).__name__} among the settings on which seconds depend: give numbers or texts")
 
 
 def conditions_entry(group: Group, digest: str, conditions: Conditions | None) -> dict[str, Any]:
     """Make the entry of the provenance that says under which conditions the rows of a group were made."""
     entry: dict[str, Any] = dict(zip(GROUP, group, strict=True)) | {"digest": digest}
-    return {"conditions": entry | ({} if conditions is None else {"settings": plain(conditions.settings)})}
+    return {"conditions": entry | ({} if conditions is None else {"settings": to_json_values(conditions.settings)})}
 
 
 def group_of(entry: Mapping[str, Any]) -> Group | None:
@@ -191,7 +193,7 @@ def group_of(entry: Mapping[str, Any]) -> Group | None:
     return tuple(stated[name] for name in GROUP) if isinstance(stated, Mapping) and "digest" in stated else None
 
 
-def mixture(group: Group, first: str, second: str) -> str:
+def mixture_message(group: Group, first: str, second: str) -> str:
     """Say that rows of two digests cannot share a table."""
     return (f"samples of {' '.join(group)} were made under different conditions ({first or 'not noted'}, "
             f"{second or 'not noted'}): their seconds do not compare, keep them in different folders")

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from sparloom.data.csv_file import CsvRules, read_csv
-from sparloom.data.files import check_stored, ensure_data, read_frame, write_frame
-from sparloom.data.inputs import MatrixInputs, cap
+from sparloom.data.files import ensure_data, read_frame, verify_stored, write_frame
+from sparloom.data.inputs import MatrixInputs, coarsen
 from sparloom.data.sample import Sample
 from sparloom.data.split import Split, split_by_family
 from sparloom.data.table import SampleTable
@@ -131,7 +131,7 @@ class StoredSamples:
                 experiment=experiment,
                 overrides=overrides,
             )
-        check_stored(Path(self.data), path)
+        verify_stored(Path(self.data), path)
         return path
 
 
@@ -229,7 +229,7 @@ class CsvSamples:
 
     def inputs(self) -> MatrixInputs:
         """Featurizer inputs, those of `base` included."""
-        own = [cap(pattern, name=_name(key), cost=self.cost) for key, pattern in self._patterns.items()]
+        own = [coarsen(pattern, name=_name(key), cost=self.cost) for key, pattern in self._patterns.items()]
         return MatrixInputs.of([*self.base.inputs(), *own])
 
     @cached_property
@@ -330,8 +330,8 @@ class TinySamples:
 
     def inputs(self) -> MatrixInputs:
         """Featurizer inputs by matrix."""
-        return MatrixInputs.of([
-            cap(pattern, name=name, cost=lambda coords: 0.0, sites=256) for name, pattern in self._patterns.items()])
+        return MatrixInputs.of([coarsen(pattern, name=name, cost=lambda coords: 0.0, sites=256)
+                                for name, pattern in self._patterns.items()])
 
     @cached_property
     def _patterns(self) -> dict[str, Pattern]:

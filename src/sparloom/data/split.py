@@ -20,7 +20,7 @@ from sparloom.files import read_json, write_json, write_text
 from sparloom.sparse import ROW_BINS, Role, row_bin, signed_logarithm
 
 __all__ = [
-    "Coverage", "Random", "Selection", "Split", "Spread", "Stratified", "Uncertainty", "draw_labels", "draw_more",
+    "Coverage", "Random", "Selection", "Split", "Spread", "Stratified", "Uncertainty", "draw_labels", "select_labels",
     "split_by_family",
 ]
 
@@ -273,16 +273,16 @@ class Uncertainty(Spread):
             raise ValueError(f"first={self.first} must be in (0, 1], rounds={self.rounds} at least 1, promising="
                              f"{self.promising} at least configs_per_matrix={self.configs_per_matrix}")
 
-    def begin(self) -> Spread:
+    def initial(self) -> Spread:
         """The choice that needs no model."""
         return Spread(matrices=max(1, round(self.first * self.matrices)), configs_per_matrix=self.configs_per_matrix)
 
     def quotas(self) -> list[int]:
         """New matrices of every round."""
-        left = self.matrices - self.begin().matrices
+        left = self.matrices - self.initial().matrices
         return [len(part) for part in np.array_split(np.arange(left), self.rounds) if len(part)]
 
-    def doubtful(self, opinions: Mapping[str, np.ndarray], count: int) -> dict[str, list[int]]:
+    def most_uncertain(self, opinions: Mapping[str, np.ndarray], count: int) -> dict[str, list[int]]:
         """Choose matrices and places of their configurations.
 
         Args:
@@ -298,7 +298,7 @@ class Uncertainty(Spread):
         return {name: wanted[name][1] for name in chosen}
 
 
-def draw_more(labels: pd.DataFrame, chosen: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+def select_labels(labels: pd.DataFrame, chosen: Mapping[str, Sequence[str]]) -> pd.DataFrame:
     """Rows of `labels` of the chosen configurations of each matrix, as far as they are labelled."""
     parts = [labels[(labels["matrix"] == name) & labels["config"].isin(keys)] for name, keys in chosen.items()]
     return pd.concat(parts, ignore_index=True)

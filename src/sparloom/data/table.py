@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparloom.data.files import read_rows, write_rows
-from sparloom.data.sample import GROUP, Group, Sample, group_of, mixture
+from sparloom.data.sample import GROUP, Group, Sample, group_of, mixture_message
 from sparloom.errors import SchemaError
 
 __all__ = ["SCHEMA", "SampleTable"]
@@ -174,7 +174,7 @@ class SampleTable:
         left, made = kept.conditions(), fresh.conditions()
         for group in sorted(left.keys() & made.keys()):
             if left[group] != made[group]:
-                raise SchemaError(mixture(group, left[group], made[group]))
+                raise SchemaError(mixture_message(group, left[group], made[group]))
         present = {*left, *made, None}
         kept.provenance = tuple(entry for entry in kept.provenance if group_of(entry) in present - made.keys())
         return SampleTable.concat([kept, fresh])
@@ -327,7 +327,7 @@ def _unknown_groups(tables: Sequence[SampleTable]) -> set[Group]:
         if not digest:
             unknown.add(group)
         elif found.setdefault(group, digest) != digest:
-            raise SchemaError(mixture(group, found[group], digest))
+            raise SchemaError(mixture_message(group, found[group], digest))
     return unknown
 
 

@@ -1,6 +1,7 @@
 """The two loops that are fused, tile schedules of them, and the check that a schedule is legal."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -38,11 +39,7 @@ class Reads:
     rising: bool = False
 
     def __post_init__(self) -> None:
-        for name, dtype in (("indptr", np.int64), ("indices", np.int32)):
-            array = getattr(self, name)
-            if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
-                raise ValueError(f"{name} is {array.dtype} of shape {array.shape}: it must be a contiguous list of "
-                                 f"{np.dtype(dtype)}")
+        _check_arrays(self, {"indptr": np.int64, "indices": np.int32})
         ends = (self.indptr[0], self.indptr[-1]) if self.indptr.size else ()
         if ends != (0, self.indices.size) or not (self.rising or (self.indptr[1:] >= self.indptr[:-1]).all()):
             raise ValueError(f"indptr does not rise from 0 to {self.indices.size}")
@@ -143,6 +140,14 @@ def spmm_gemm_loops(matrix: Reads, *, inner: int, width: int, element_bytes: int
     return FusedLoops(one, Loop(matrix.iterations, None, width * element_bytes))
 
 
+def _check_arrays(owner: object, dtypes: Mapping[str, type[np.generic]]) -> None:
+    for name, dtype in dtypes.items():
+        array = getattr(owner, name)
+        if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}: it must be a contiguous list of "
+                             f"{np.dtype(dtype)}")
+
+
 def _sparse_loop(reads: Reads, *, read_bytes: int, written_bytes: int, element_bytes: int) -> Loop:
     return Loop(
         reads.iterations, reads, iteration_bytes=written_bytes + POINTER_BYTES,
@@ -188,11 +193,7 @@ class TileSchedule:
     build_seconds: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
-        for name, dtype in ARRAYS.items():
-            array = getattr(self, name)
-            if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
-                raise ValueError(f"{name} is {array.dtype} of shape {array.shape}: it must be a contiguous list of "
-                                 f"{np.dtype(dtype)}")
+        _check_arrays(self, ARRAYS)
         sizes = {"first": self.tiles[0] + 1, "second_ptr": sum(self.tiles) + 1}
         for name, size in sizes.items():
             if getattr(self, name).size != size:

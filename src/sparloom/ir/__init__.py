@@ -1,10 +1,9 @@
 """The loop IR: kernels of loops over flat buffers, which other compilers of this package generate.
 
-    nodes          the grammar of kernels; walks and rewrites
+    nodes          the grammar of kernels, a walk over nodes, and kernels as text for people
     verify         types, and whether a kernel is well formed
-    transform      folds constants, simplifies, lowers products of tiles
+    transform      rewrites nodes, simplifies kernels, lowers products of tiles
     interpret      the meaning of kernels, in NumPy
-    pretty         kernels as text for people
     codegen        what C and CUDA have in common; codegen_c and codegen_cuda print the source text
 """
 
@@ -44,13 +43,11 @@ from sparloom.ir.nodes import (
     Type,
     Unary,
     View,
-    fresh,
-    rebuild,
-    replace_refs,
+    pretty,
+    pretty_expr,
     walk,
 )
-from sparloom.ir.pretty import pretty, pretty_expr
-from sparloom.ir.transform import simplify, simplify_expr
+from sparloom.ir.transform import fresh, rebuild, replace_refs, simplify, simplify_expr
 from sparloom.ir.verify import is_name, verify
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Nodes of the loop IR, and functions that walk over them and rewrite them.
+"""Nodes of the loop IR, a walk over them, and their text form.
 
 kernel  := Kernel(name, param*, stmt*)
 param   := Param(name, type, buffer?, const?)       buffers are dense, one-dimensional and do not overlap; other
@@ -49,19 +49,18 @@ Where an i64 expression is expected (bounds, indices, operands of + - * // %), a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 __all__ = [
     "BOOL", "DTYPES", "F32", "F64", "I32", "I64", "Accumulate", "Alloc", "Assign", "Binary", "Body", "Broadcast",
     "Call", "Cast", "Const", "Declare", "Expr", "For", "If", "Kernel", "Let", "Load", "Multiply", "Param",
-    "Prefetch", "Ref", "Scalar", "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View", "declarations",
-    "declared", "fresh", "rebuild", "rename", "replace_refs", "walk",
+    "Prefetch", "Ref", "Scalar", "Select", "Stmt", "Store", "Sum", "Type", "Unary", "View", "field_names", "pretty",
+    "pretty_expr", "walk",
 ]
 
 Scalar = Literal["i32", "i64", "f32", "f64", "bool"]
@@ -81,6 +80,12 @@ class Type:
 
 I32, I64, F32, F64, BOOL = Type("i32"), Type("i64"), Type("f32"), Type("f64"), Type("bool")
 DTYPES = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64, "bool": np.bool_}
+
+_LEVELS = {
+    "or": 1, "and": 2, "<": 4, "<=": 4, ">": 4, ">=": 4, "==": 4, "!=": 4, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6,
+    "%": 6,
+}
+_NOT, _NEGATIVE, _PRIMARY = 3, 7, 8
 
 
 class _Node:
@@ -299,21 +304,6 @@ class Kernel(_Node, tuples=("params", "body")):
 
 
 Body = tuple[Stmt, ...]
-Node = TypeVar("Node", Expr, Stmt)
-
-
-def rebuild(node: Node, *, expr: Callable[[Expr], Expr], body: Callable[[Body], Body]) -> Node:
-    """Copy `node` with `expr` applied to its direct expressions and `body` to its direct bodies."""
-    changed = {}
-    for name in _field_names(type(node)):
-        value = getattr(node, name)
-        if isinstance(value, Expr):
-            changed[name] = expr(value)
-        elif isinstance(value, tuple) and value and isinstance(value[0], Expr):
-            changed[name] = tuple(expr(each) for each in value)
-        elif isinstance(value, tuple) and value and isinstance(value[0], Stmt):
-            changed[name] = body(value)
-    return replace(node, **changed) if changed else node
 
 
 def walk(root: Kernel | Stmt | Expr | Body) -> Iterator[Stmt | Expr]:
@@ -325,72 +315,111 @@ def walk(root: Kernel | Stmt | Expr | Body) -> Iterator[Stmt | Expr]:
             yield from walk(each)
     else:
         yield root
-        for name in _field_names(type(root)):
+        for name in field_names(type(root)):
             value = getattr(root, name)
             if isinstance(value, (Expr, tuple)) and name != "reduces":
                 yield from walk(value)
 
 
 @cache
-def _field_names(kind: type[Stmt | Expr]) -> tuple[str, ...]:
+def field_names(kind: type[Stmt | Expr]) -> tuple[str, ...]:
+    """List the fields of a kind of node."""
     return tuple(field.name for field in fields(kind))
 
 
-def declarations(kernel: Kernel) -> Counter[str]:
-    """Count how often each name is declared, as a parameter, loop variable, value or array."""
-    found = Counter(param.name for param in kernel.params)
-    for node in walk(kernel):
-        if isinstance(node, For):
-            found[node.var] += 1
-        elif isinstance(node, (Let, Declare, Alloc)):
-            found[node.name] += 1
-    return found
+def pretty(kernel: Kernel) -> str:
+    """Print a kernel, whether it verifies or not, with one statement per line.
+
+    Constants other than i64 and f32 show their type; `B[b; 16]` is a vector of 16 elements that starts at index b.
+    """
+    params = ", ".join(_param(param) for param in kernel.params)
+    return "\n".join([f"kernel {kernel.name}({params}):", *_block(kernel.body, 1)]) + "\n"
 
 
-def declared(body: Body) -> tuple[str, ...]:
-    """List the names that the statements of `body` declare at its own level."""
-    return tuple(stmt.name for stmt in body if isinstance(stmt, (Let, Declare, Alloc)))
+def pretty_expr(expr: Expr) -> str:
+    """Print an expression."""
+    return _text(expr)
 
 
-def fresh(name: str, taken: set[str]) -> str:
-    """Return `name`, with the first suffix _1, _2, ... that makes it unique if needed, and add it to `taken`."""
-    chosen, number = name, 0
-    while chosen in taken:
-        number += 1
-        chosen = f"{name}_{number}"
-    taken.add(chosen)
-    return chosen
+def _param(param: Param) -> str:
+    return f"{param.name}: {'' if param.const else 'mut '}{param.type}{'[]' if param.buffer else ''}"
 
 
-def replace_refs(body: Body, values: dict[str, Expr]) -> Body:
-    """Replace names by expressions; the caller ensures that `body` declares none of the names in them."""
-
-    def in_expr(expr: Expr) -> Expr:
-        if isinstance(expr, Ref):
-            return values.get(expr.name, expr)
-        return rebuild(expr, expr=in_expr, body=in_body)
-
-    def in_body(inner: Body) -> Body:
-        return tuple(rebuild(stmt, expr=in_expr, body=in_body) for stmt in inner)
-
-    return in_body(body)
+def _block(body: tuple[Stmt, ...], depth: int) -> list[str]:
+    lines = [line for stmt in body for line in _stmt(stmt, depth)]
+    return lines or ["    " * depth + "pass"]
 
 
-def rename(body: Body, new: dict[str, str]) -> Body:
-    """Rename values, buffers and arrays where they are declared and used."""
+def _stmt(stmt: Stmt, depth: int) -> list[str]:
+    indent = "    " * depth
+    match stmt:
+        case For():
+            return [indent + _head(stmt), *_block(stmt.body, depth + 1)]
+        case If(cond, body, orelse):
+            lines = [f"{indent}if {_text(cond)}:", *_block(body, depth + 1)]
+            return lines + ([f"{indent}else:", *_block(orelse, depth + 1)] if orelse else [])
+        case Let(name, type, value):
+            return [f"{indent}let {name}: {type} = {_text(value)}"]
+        case Declare(name, type, value):
+            return [f"{indent}var {name}: {type} = {_text(value)}"]
+        case Assign(name, value):
+            return [f"{indent}{name} = {_text(value)}"]
+        case Store(buffer, index, value):
+            return [f"{indent}{buffer}[{_text(index)}] = {_text(value)}"]
+        case Accumulate(buffer, index, value):
+            return [f"{indent}{buffer}[{_text(index)}] += {_text(value)}"]
+        case Alloc(name, scalar, size):
+            length = size if isinstance(size, int) else _text(size)
+            return [f"{indent}array {name}: {scalar}[{length}]"]
+        case Multiply(c, a, b, rows, cols, depth, add):
+            sign = {Const(False, BOOL): "=", Const(True, BOOL): "+="}.get(add, f"+= if {_text(add)} else =")
+            shape = f"{_text(rows)} x {_text(cols)}, depth {_text(depth)}"
+            return [f"{indent}{_text(c)} {sign} {_text(a)} {_text(b)}    ({shape})"]
+        case Prefetch(buffer, index):
+            return [f"{indent}prefetch {buffer}[{_text(index)}]"]
+    raise TypeError(f"{stmt!r} is not a statement of the IR")
 
-    def in_fields(node: Node) -> Node:
-        node = rebuild(node, expr=in_fields, body=in_body)
-        changed = {
-            field: new[getattr(node, field)]
-            for field in ("name", "buffer", "var")
-            if getattr(node, field, None) in new and type(node).__name__ != "Call"
-        }
-        if isinstance(node, For) and set(node.reduces) & set(new):
-            changed["reduces"] = tuple(new.get(name, name) for name in node.reduces)
-        return replace(node, **changed)
 
-    def in_body(inner: Body) -> Body:
-        return tuple(in_fields(stmt) for stmt in inner)
+def _head(loop: For) -> str:
+    kind = "" if loop.kind == "serial" else f"{loop.kind} "
+    step = "" if loop.step == 1 else f" step {loop.step}"
+    chunk = "" if loop.chunk is None else f" chunk {loop.chunk}"
+    reduces = f" reduces {', '.join(loop.reduces)}" if loop.reduces else ""
+    return f"{kind}for {loop.var} in {_text(loop.lo)} .. {_text(loop.hi)}{step}{chunk}{reduces}:"
 
-    return in_body(body)
+
+def _text(expr: Expr, level: int = 0) -> str:
+    text, own = _print(expr)
+    return text if own >= level else f"({text})"
+
+
+def _print(expr: Expr) -> tuple[str, int]:
+    match expr:
+        case Const(value, type):
+            number = str(value) if type in (I64, F32) else str(value).lower() if type == BOOL else f"{value}:{type}"
+            return number, _NEGATIVE if number.startswith("-") else _PRIMARY
+        case Ref(name):
+            return name, _PRIMARY
+        case Load(buffer, index, lanes):
+            return f"{buffer}[{_text(index)}{'' if lanes == 1 else f'; {lanes}'}]", _PRIMARY
+        case Binary(op, a, b) if op in ("min", "max"):
+            return f"{op}({_text(a)}, {_text(b)})", _PRIMARY
+        case Binary(op, a, b):
+            level = _LEVELS[op]
+            return f"{_text(a, level + (level == _LEVELS['<']))} {op} {_text(b, level + 1)}", level
+        case Unary(op, a):
+            level = _NOT if op == "not" else _NEGATIVE
+            return f"{'not ' if op == 'not' else '-'}{_text(a, level + 1)}", level
+        case Broadcast(a, lanes):
+            return f"broadcast({_text(a)}, {lanes})", _PRIMARY
+        case Sum(a):
+            return f"sum({_text(a)})", _PRIMARY
+        case Cast(type, a):
+            return f"{type}({_text(a)})", _PRIMARY
+        case Select(cond, a, b):
+            return f"select({_text(cond)}, {_text(a)}, {_text(b)})", _PRIMARY
+        case View(buffer, at, row, col):
+            return f"{buffer}[{_text(at)} + ({_text(row)}, {_text(col)})]", _PRIMARY
+        case Call(name, args):
+            return f"{name}({', '.join(_text(arg) for arg in args)})", _PRIMARY
+    raise TypeError(f"{expr!r} is not an expression of the IR")

@@ -1,10 +1,12 @@
-"""Transformations: constant folding, simplification, and lowering of tile products to loops."""
+"""Transformations: rewriting of nodes, simplification, and lowering of tile products to loops."""
 
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from sparloom.ir.nodes import (
     BOOL,
@@ -31,16 +33,91 @@ from sparloom.ir.nodes import (
     Type,
     Unary,
     View,
-    declarations,
-    declared,
-    fresh,
-    rebuild,
-    rename,
-    replace_refs,
+    field_names,
+    walk,
 )
 from sparloom.ir.verify import is_literal, verify
 
-__all__ = ["lower_product", "lower_products", "simplify", "simplify_expr"]
+__all__ = [
+    "declarations", "declared", "fresh", "lower_product", "lower_products", "rebuild", "rename", "replace_refs",
+    "simplify", "simplify_expr",
+]
+
+Node = TypeVar("Node", Expr, Stmt)
+
+
+def rebuild(node: Node, *, expr: Callable[[Expr], Expr], body: Callable[[Body], Body]) -> Node:
+    """Copy `node` with `expr` applied to its direct expressions and `body` to its direct bodies."""
+    changed = {}
+    for name in field_names(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, Expr):
+            changed[name] = expr(value)
+        elif isinstance(value, tuple) and value and isinstance(value[0], Expr):
+            changed[name] = tuple(expr(each) for each in value)
+        elif isinstance(value, tuple) and value and isinstance(value[0], Stmt):
+            changed[name] = body(value)
+    return replace(node, **changed) if changed else node
+
+
+def declarations(kernel: Kernel) -> Counter[str]:
+    """Count how often each name is declared, as a parameter, loop variable, value or array."""
+    found = Counter(param.name for param in kernel.params)
+    for node in walk(kernel):
+        if isinstance(node, For):
+            found[node.var] += 1
+        elif isinstance(node, (Let, Declare, Alloc)):
+            found[node.name] += 1
+    return found
+
+
+def declared(body: Body) -> tuple[str, ...]:
+    """List the names that the statements of `body` declare at its own level."""
+    return tuple(stmt.name for stmt in body if isinstance(stmt, (Let, Declare, Alloc)))
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """Return `name`, with the first suffix _1, _2, ... that makes it unique if needed, and add it to `taken`."""
+    chosen, number = name, 0
+    while chosen in taken:
+        number += 1
+        chosen = f"{name}_{number}"
+    taken.add(chosen)
+    return chosen
+
+
+def replace_refs(body: Body, values: dict[str, Expr]) -> Body:
+    """Replace names by expressions; the caller ensures that `body` declares none of the names in them."""
+
+    def in_expr(expr: Expr) -> Expr:
+        if isinstance(expr, Ref):
+            return values.get(expr.name, expr)
+        return rebuild(expr, expr=in_expr, body=in_body)
+
+    def in_body(inner: Body) -> Body:
+        return tuple(rebuild(stmt, expr=in_expr, body=in_body) for stmt in inner)
+
+    return in_body(body)
+
+
+def rename(body: Body, new: dict[str, str]) -> Body:
+    """Rename values, buffers and arrays where they are declared and used."""
+
+    def in_fields(node: Node) -> Node:
+        node = rebuild(node, expr=in_fields, body=in_body)
+        changed = {
+            field: new[getattr(node, field)]
+            for field in ("name", "buffer", "var")
+            if getattr(node, field, None) in new and type(node).__name__ != "Call"
+        }
+        if isinstance(node, For) and set(node.reduces) & set(new):
+            changed["reduces"] = tuple(new.get(name, name) for name in node.reduces)
+        return replace(node, **changed)
+
+    def in_body(inner: Body) -> Body:
+        return tuple(in_fields(stmt) for stmt in inner)
+
+    return in_body(body)
 
 
 def simplify(kernel: Kernel) -> Kernel:

@@ -1,14 +1,26 @@
-"""Compiled functions that take one struct of arguments, and the arrays whose addresses stand in it."""
+"""Compiled functions that take one struct of arguments, and the arrays whose addresses stand in it.
+
+Results that take the memory of results that are no more.
+
+Arrays that must not be changed in place, watched at a cost that does not show.
+"""
+
+from __future__ import annotations
 
 import ctypes
 import math
 import sys
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-__all__ = ["NativeCall", "address", "aligned", "check_memory"]
+from sparloom.jit.compile import compile_cpp
+from sparloom.measure import usable_memory
+
+__all__ = ["RESULTS", "NativeCall", "ResultPool", "Watch", "address", "aligned", "check_memory"]
 
 HEADER = object.__basicsize__  # bytes of what every Python object begins with
 ALIGNMENT = 4096  # bytes: arrays start at a page, so that every allocation starts alike and vectors straddle no line
@@ -96,3 +108,145 @@ def _readable() -> bool:
 
 
 _place = _read_place if _readable() else _told_place
+
+
+LEAST_BYTES = 1 << 18  # what is smaller the allocator has at hand
+MOST = 32  # results that are known at a time: every call looks through them
+
+
+class ResultPool:
+    """Allocates arrays; their memory is used again when the last array, and tensor, on it is gone.
+
+    Fresh memory costs a page fault every 4096 bytes, and to be cleared; this may take longer than to compute what goes
+    there. Threads may share a pool, and a signal handler or finaliser may call it while it is in use: no lock is held,
+    and memory is taken out of the pool by one operation that the interpreter does not interrupt.
+
+    Args:
+        share: of the memory of the machine or container, which may be known here; of more, or of more than 32 results,
+            what was given first is forgotten: it goes back to the system with the last array on it.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share, self._kept_bytes = share, share * usable_memory()
+        self._rooms: dict[int, np.ndarray] = {}  # by id: all memory of one array each, in the order of use
+
+    def __reduce__(self) -> tuple[type[ResultPool], tuple[float]]:
+        """Copy and pickle the share alone: results stay where they are."""
+        return ResultPool, (self._share,)
+
+    def empty(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
+        """Give a contiguous array at the start of a page, with any content, that nothing else refers to."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if not LEAST_BYTES <= size <= self._kept_bytes:
+            return aligned(shape, dtype)
+        return self._room(size).view(dtype).reshape(shape)
+
+    def clear(self) -> None:
+        """Forget all memory."""
+        self._rooms.clear()
+
+    def _room(self, size: int) -> np.ndarray:
+        """Give bytes that no array but those here refers to."""
+        for place, known in list(self._rooms.items()):  # a copy: what interrupts the loop may change them
+            if known.size == size and _holders(known) == ALONE:
+                room = self._rooms.pop(place, None)
+                if room is None:  # whoever interrupted this since has taken it
+                    continue
+                if room.size == size and _holders(room) == ALONE:
+                    break
+                self._rooms[place] = room  # likewise, and gave it to its caller
+        else:
+            room = aligned((size,), np.uint8)
+        given = room.view()  # refers to the memory before the pool knows it again
+        self._rooms[id(room)] = room
+        self._forget()
+        return given
+
+    def _forget(self) -> None:
+        """Drop what was given first, as far as there is too much."""
+        rooms = list(self._rooms.items())
+        count, total = len(rooms), sum(room.size for _, room in rooms)
+        for place, room in rooms:
+            if count <= MOST and total <= self._kept_bytes:
+                break
+            self._rooms.pop(place, None)
+            count, total = count - 1, total - room.size
+
+
+def _holders(room: np.ndarray) -> int:
+    """Count what refers to the memory of an array: NumPy makes all arrays on it refer to the one that owns it."""
+    return sys.getrefcount(room.base)
+
+
+ALONE = _holders(aligned((1,), np.uint8))
+
+RESULTS = ResultPool(1 / 32)
+"""That of the sparse operations of this process."""
+
+
+WINDOW = 1024  # words of 4 bytes with one sum, as in kernels/cpu/watch.cpp
+INDICES = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+class Watch:
+    """Notices changes of index arrays; it takes sums of them now, and compares some of them at each call.
+
+    A change of a large part is noticed at once, one of a single element within 32 calls; in the first calls, and in
+    arrays of up to 1024 elements, each one. The arrays are not kept alive: those that are gone are watched no more.
+    Copies of this watch nothing.
+
+    Args:
+        arrays: by the names that they have in messages; those that are not contiguous or of other types than int32 and
+            int64 are left out.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        watched = {name: array for name, array in arrays.items() if array.dtype in INDICES and array.size
+                   and array.flags.c_contiguous and array.flags.aligned}
+        self._names = tuple(watched)
+        words = [array.nbytes // 4 for array in watched.values()]
+        self._sums = [np.empty(-(-count // WINDOW), np.uint64) for count in words]
+        self._arrays = (_Watched * len(watched))(*(
+            _Watched(address(array, array.dtype.type), count, address(sums, np.uint64))
+            for array, count, sums in zip(watched.values(), words, self._sums, strict=True)))
+        self._watch = watch = _Watch(ctypes.addressof(self._arrays), len(watched), 0, 0)
+        # NumPy sets the count to 0 before it frees an array, moves none that is referred to, and C looks under the GIL
+        self._references = tuple(weakref.ref(array, partial(_forget, each))
+                                 for array, each in zip(watched.values(), self._arrays, strict=True))
+        self.changed: Callable[[], int] = partial(_library().sparloom_changed, ctypes.byref(watch))
+        """Give the number of an array that is not as it was, from 1; 0 where none was found. A function of C: quick."""
+        if watched:
+            _library().sparloom_watch(ctypes.byref(watch))
+
+    def __reduce__(self) -> tuple[type[Watch], tuple[dict[str, np.ndarray]]]:
+        return Watch, ({},)
+
+    def name(self, number: int) -> str:
+        """Name the array of a number that `changed` gave."""
+        return self._names[number - 1]
+
+
+class _Watched(ctypes.Structure):
+    """The struct of the same name in kernels/cpu/watch.cpp."""
+
+    _fields_ = (("words", ctypes.c_void_p), ("count", ctypes.c_int64), ("sums", ctypes.c_void_p))
+
+
+class _Watch(ctypes.Structure):
+    """The struct Watch of kernels/cpu/watch.cpp."""
+
+    _fields_ = (("arrays", ctypes.c_void_p), ("count", ctypes.c_int64), ("calls", ctypes.c_int64),
+                ("differs", ctypes.c_int32))
+
+
+def _forget(array: _Watched, _: weakref.ref) -> None:
+    array.count = 0
+
+
+@cache
+def _library() -> Any:
+    library = ctypes.PyDLL(compile_cpp(["cpu/watch.cpp"])._name)
+    library.sparloom_changed.restype = ctypes.c_int32
+    library.sparloom_watch.restype = None
+    library.sparloom_changed.argtypes = library.sparloom_watch.argtypes = [ctypes.c_void_p]
+    return library

@@ -21,17 +21,18 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from sparloom.data import MatrixInput, cap
+from sparloom.data import MatrixInput, coarsen
 from sparloom.models.sparseconv import conv_flops
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern, WalkStatistics, statistics, walk_statistics
 
 __all__ = [
-    "CostModel", "Ensemble", "Familiarity", "LastSeen", "Learner", "MatrixView", "Static", "how_familiar", "view_of",
+    "CostModel", "Ensemble", "Familiarity", "Learner", "MatrixFeatures", "OneEntryCache", "Static", "as_features",
+    "familiarity_of",
 ]
 
 
-class MatrixView:
+class MatrixFeatures:
     """One matrix as models see it.
 
     Args:
@@ -54,26 +55,26 @@ class MatrixView:
         self._load_input, self._load_statistics, self._load_walks = load_input, load_statistics, load_walks
 
     @classmethod
-    def of(cls, pattern: Pattern, name: str = "") -> MatrixView:
+    def from_pattern(cls, pattern: Pattern, name: str = "") -> MatrixFeatures:
         """Look at a pattern that is in memory."""
         return cls(
             shape=pattern.shape, nnz=pattern.nnz,
-            load_input=lambda: cap(pattern, name=name, cost=conv_flops),
+            load_input=lambda: coarsen(pattern, name=name, cost=conv_flops),
             load_statistics=lambda: statistics(pattern),
             load_walks=lambda: walk_statistics(pattern),
         )
 
     @classmethod
-    def stored(
+    def from_stored(
         cls,
         given: MatrixInput,
         numbers: Mapping[str, float] | None = None,
         walks: Callable[[], WalkStatistics] | None = None,
-    ) -> MatrixView:
+    ) -> MatrixFeatures:
         """Look at a matrix whose input (and statistics, also of walks) were stored, without its nonzeros."""
         def absent(name: str) -> Callable[[], Any]:
             def fail() -> None:
-                raise ValueError(f"the {name} of {given.name} were not given: pass them to MatrixView.stored")
+                raise ValueError(f"the {name} of {given.name} were not given: pass them to MatrixFeatures.from_stored")
 
             return fail
 
@@ -103,13 +104,13 @@ RIDGE = 1.0  # of the additive model that stands in for untried configurations, 
 class CostModel(Protocol):
     """Orders configurations for a matrix it may never have seen."""
 
-    def score(self, matrix: Pattern | MatrixView, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+    def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Score configurations: low = fast; scores of different matrices do not compare."""
 
 
-def view_of(matrix: Pattern | MatrixView) -> MatrixView:
+def as_features(matrix: Pattern | MatrixFeatures) -> MatrixFeatures:
     """Look at a matrix, unless that was done before."""
-    return MatrixView.of(matrix) if isinstance(matrix, Pattern) else matrix
+    return MatrixFeatures.from_pattern(matrix) if isinstance(matrix, Pattern) else matrix
 
 
 class Static:
@@ -136,10 +137,10 @@ class Static:
         fitted._scores = dict(zip((config.key for config in configs), _complete(table, configs), strict=True))
         return fitted
 
-    def score(self, matrix: Pattern | MatrixView, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
-        return self.rate(configs)
+    def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+        return self.score_configs(configs)
 
-    def rate(self, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+    def score_configs(self, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Score configurations, whatever they run on: low = fast."""
         missing = [config.key for config in configs if config.key not in self._scores]
         if missing:
@@ -193,7 +194,7 @@ class Familiarity:
     percentile: float
 
 
-def how_familiar(
+def familiarity_of(
     point: Float[np.ndarray, " width"], anchors: Mapping[str, Float[np.ndarray, " width"]]
 ) -> Familiarity:
     """Compare the place of a matrix with those of the training matrices, by Euclidean distance.
@@ -214,7 +215,7 @@ def how_familiar(
 Made = TypeVar("Made")
 
 
-class LastSeen(Generic[Made]):
+class OneEntryCache(Generic[Made]):
     """Makes something of a pattern, and gives it again until another pattern is asked about.
 
     Several operations and widths ask about one matrix in turn. The pattern itself is not kept alive.
@@ -227,7 +228,7 @@ class LastSeen(Generic[Made]):
         self._make = make
         self._seen: tuple[weakref.ref[Pattern], Made] | None = None
 
-    def of(self, pattern: Pattern) -> Made:
+    def get(self, pattern: Pattern) -> Made:
         """Make it, or take what was made."""
         seen = self._seen
         if seen is None or seen[0]() is not pattern:
@@ -238,8 +239,8 @@ class LastSeen(Generic[Made]):
 class Learner(Protocol):
     """A cost model that learns from labels; both methods return a copy and leave it as it is."""
 
-    def seeded(self, seed: int) -> Learner: ...
-    def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, views: Mapping[str, MatrixView]) -> CostModel: ...
+    def with_seed(self, seed: int) -> Learner: ...
+    def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> CostModel: ...
 
 
 class Ensemble:
@@ -255,34 +256,34 @@ class Ensemble:
     def __init__(self, *, members: Sequence[Learner], guest: CostModel | None = None, votes: float = 0.0) -> None:
         self.members, self.guest, self.votes = tuple(members), guest, votes
 
-    def joined_by(self, guest: CostModel, votes: float) -> Ensemble:
+    def with_guest(self, guest: CostModel, votes: float) -> Ensemble:
         """Let a model vote that has learned elsewhere."""
         return Ensemble(members=self.members, guest=guest, votes=votes)
 
-    def seeded(self, seed: int) -> Ensemble:
+    def with_seed(self, seed: int) -> Ensemble:
         """Fix what is random in learning."""
-        return self._with([member.seeded(seed) for member in self.members])
+        return self._with([member.with_seed(seed) for member in self.members])
 
-    def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, views: Mapping[str, MatrixView]) -> Ensemble:
+    def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> Ensemble:
         """Let every member learn; returns a new model."""
-        return self._with([member.fit(labels, space=space, views=views) for member in self.members])
+        return self._with([member.fit(labels, space=space, matrices=matrices) for member in self.members])
 
     def _with(self, members: Sequence[Learner]) -> Ensemble:
         return Ensemble(members=members, guest=self.guest, votes=self.votes)
 
-    def score(self, matrix: Pattern | MatrixView, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+    def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Score configurations: low = fast, no unit; relative to the others that are asked for."""
-        opinions = self.opinions(matrix, configs)
+        opinions = self.member_scores(matrix, configs)
         if self.guest is None:
             return opinions.mean(axis=0)
         foreign = _scaled(self.guest.score(matrix, configs))
         return (opinions.sum(axis=0) + self.votes * foreign) / (len(opinions) + self.votes)
 
-    def opinions(
-        self, matrix: Pattern | MatrixView, configs: Sequence[Config]
+    def member_scores(
+        self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]
     ) -> Float[np.ndarray, "members configs"]:
         """Scores of every member, scaled; the guest is not asked."""
-        view = view_of(matrix)
+        view = as_features(matrix)
         return np.stack([_scaled(member.score(view, configs)) for member in self.members])
 
 

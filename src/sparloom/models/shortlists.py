@@ -15,13 +15,13 @@ from jaxtyping import Float
 from sparloom.errors import IllegalSchedule, SchemaError, Unsupported
 from sparloom.models.cognate.checkpoint import load_checkpoint
 from sparloom.models.cognate.model import CognateModel, restore_cognate
-from sparloom.models.cost_model import LastSeen, MatrixView
+from sparloom.models.cost_model import MatrixFeatures, OneEntryCache
 from sparloom.models.performance import SDDMM_FEATURES, SPMM_FEATURES, FeatureSpec, PerformanceModel, load_performance
 from sparloom.ops import Operands
 from sparloom.space import Config, GridSpace, SddmmSpace, SpmmSpace
 from sparloom.sparse import STATISTICS, statistics
 
-__all__ = ["NetworkShortlists", "TreeShortlists", "open_networks", "open_trees"]
+__all__ = ["NetworkShortlists", "TreeShortlists", "load_networks", "load_trees"]
 
 SPACES: Mapping[str, Callable[[int], GridSpace]] = {"spmm": SpmmSpace, "sddmm": SddmmSpace}
 PLATFORM = "cpu_kernels"
@@ -38,7 +38,7 @@ class NetworkShortlists:
 
     def __init__(self, models: Mapping[tuple[str, int], CognateModel]) -> None:
         self._models = dict(models)
-        self._views = LastSeen(MatrixView.of)
+        self._matrices = OneEntryCache(MatrixFeatures.from_pattern)
 
     def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Score configurations: low = fast.
@@ -60,10 +60,10 @@ class NetworkShortlists:
                 model.space.validate(config)
         except IllegalSchedule as error:
             raise Unsupported(f"the network of {op} with {width} columns: {error}") from None
-        return model.score(self._views.of(pattern), configs)
+        return model.score(self._matrices.get(pattern), configs)
 
 
-def open_networks(files: Sequence[Path], *, threads: int) -> NetworkShortlists:
+def load_networks(files: Sequence[Path], *, threads: int) -> NetworkShortlists:
     """Read networks, as experiment=finetune_cpu_kernels saves them.
 
     Args:
@@ -101,7 +101,7 @@ class TreeShortlists:
 
     def __init__(self, models: Mapping[str, PerformanceModel], *, threads: int) -> None:
         self._models, self._threads = dict(models), threads
-        self._statistics = LastSeen(statistics)
+        self._statistics = OneEntryCache(statistics)
 
     def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         """Score configurations: low = fast.
@@ -112,7 +112,7 @@ class TreeShortlists:
         """
         if op not in self._models:
             raise Unsupported(f"the trees are of {', '.join(sorted(self._models))}")
-        model, found = self._models[op], self._statistics.of(operands.matrix.pattern)
+        model, found = self._models[op], self._statistics.get(operands.matrix.pattern)
         problem = {name: np.array([found[name]], np.float64) for name in STATISTICS} | {
             "width": np.array([operands.width], np.float64), "threads": np.array([self._threads], np.float64)}
         foreign = [config.space for config in configs if config.space != model.origin.platform]
@@ -126,7 +126,7 @@ class TreeShortlists:
             raise Unsupported(f"the trees of {op} read {error}, which its configurations do not have") from None
 
 
-def open_trees(folders: Sequence[Path], *, threads: int) -> TreeShortlists:
+def load_trees(folders: Sequence[Path], *, threads: int) -> TreeShortlists:
     """Read performance models, as experiment=fit_trees saves them; of one operation twice, the last counts.
 
     Args:

@@ -20,7 +20,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Kernel,
 
 from sparloom.errors import Unsupported
 from sparloom.measure import checked_threads
-from sparloom.models.cost_model import CostModel, MatrixView, view_of
+from sparloom.models.cost_model import CostModel, MatrixFeatures, as_features
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import STATISTICS, WALK_STATISTICS, WALKS, Pattern, signed_logarithm
 
@@ -40,7 +40,7 @@ SPECIFIC = (
 
 
 def walk_features(
-    view: MatrixView, configs: Sequence[Config], space: ConfigSpace
+    view: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace
 ) -> Float[np.ndarray, "configs features"]:
     """Describe configurations on a matrix.
 
@@ -75,7 +75,7 @@ def walk_features(
 
 
 def _specific(
-    view: MatrixView, met: Mapping[str, np.ndarray], row_panel: np.ndarray, column_panel: np.ndarray,
+    view: MatrixFeatures, met: Mapping[str, np.ndarray], row_panel: np.ndarray, column_panel: np.ndarray,
     phased: np.ndarray, dense: np.ndarray, *, op: str,
 ) -> dict[str, np.ndarray]:
     rows, cols, nnz = max(1, view.shape[0]), max(1, view.shape[1]), max(1, view.nnz)
@@ -149,26 +149,26 @@ class Trees:
         self._space: ConfigSpace | None = None
         self._models: list[lightgbm.Booster] = []
 
-    def seeded(self, seed: int) -> "Trees":
+    def with_seed(self, seed: int) -> "Trees":
         """Fix what is random in growing."""
         made = copy.copy(self)
         made.seed = seed
         return made
 
-    def informed_by(self, prior: CostModel) -> "Trees":
+    def with_prior(self, prior: CostModel) -> "Trees":
         """Let the score of a model that has learned elsewhere be one more number of every configuration."""
         made = copy.copy(self)
         made._prior = prior
         return made
 
-    def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, views: Mapping[str, MatrixView]) -> "Trees":
+    def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]) -> "Trees":
         """Learn from columns matrix, config, seconds and the matrices' statistics; returns a new model."""
         features, targets, groups = [], [], []
         for name, rows in labels.groupby("matrix", sort=True, observed=True):
             configs = [Config.parse(space.name, key) for key in rows["config"]]
-            features.append(self._describe(views[str(name)], configs, space))
+            features.append(self._describe(matrices[str(name)], configs, space))
             logs = np.log(rows["seconds"].to_numpy(np.float64))
-            targets.append(OBJECTIVES[self.objective](logs, views[str(name)]))
+            targets.append(OBJECTIVES[self.objective](logs, matrices[str(name)]))
             groups.append(len(rows))
         fitted = copy.copy(self)
         fitted._space = space
@@ -176,15 +176,15 @@ class Trees:
                           for bag in range(self.bags)]
         return fitted
 
-    def score(self, matrix: Pattern | MatrixView, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+    def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         if self._space is None:
             raise ValueError("these trees were not grown yet: call fit")
-        features = self._describe(view_of(matrix), configs, self._space)
+        features = self._describe(as_features(matrix), configs, self._space)
         scores = np.mean([model.predict(features, num_threads=self.parameters["num_threads"])
                           for model in self._models], axis=0)
         return -scores if self.objective == "rank" else scores
 
-    def _describe(self, view: MatrixView, configs: Sequence[Config], space: ConfigSpace) -> np.ndarray:
+    def _describe(self, view: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace) -> np.ndarray:
         features = FEATURES[self.features](view, configs, space)
         if self._prior is None:
             return features
@@ -197,7 +197,9 @@ class Trees:
         return lightgbm.train(self.parameters | objective | {"seed": self.seed * 1009 + bag}, data, self.rounds)
 
 
-def pattern_features(view: MatrixView, configs: Sequence[Config], space: ConfigSpace) -> Float[np.ndarray, "configs f"]:
+def pattern_features(
+    view: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace
+) -> Float[np.ndarray, "configs features"]:
     """Describe each configuration on a matrix: values, extents, tiles, flags, then the matrix's statistics."""
     bound = space.bind(view.shape)
     shared, codes = bound.vectors(configs)
@@ -213,7 +215,7 @@ def pattern_features(view: MatrixView, configs: Sequence[Config], space: ConfigS
 
 
 def _prior_scores(
-    prior: CostModel, view: MatrixView, configs: Sequence[Config], space: ConfigSpace
+    prior: CostModel, view: MatrixFeatures, configs: Sequence[Config], space: ConfigSpace
 ) -> Float[np.ndarray, " configs"]:
     """Scores in standard deviations from their mean over the whole space, which compares across matrices."""
     whole = list(space)
@@ -222,15 +224,15 @@ def _prior_scores(
     return np.array([scaled[config] for config in configs])
 
 
-def _level(logs: np.ndarray, view: MatrixView) -> np.ndarray:
+def _level(logs: np.ndarray, view: MatrixFeatures) -> np.ndarray:
     return logs - np.log(max(1, view.nnz))
 
 
-def _relative(logs: np.ndarray, view: MatrixView) -> np.ndarray:
+def _relative(logs: np.ndarray, view: MatrixFeatures) -> np.ndarray:
     return logs - logs.mean()
 
 
-def _grades(logs: np.ndarray, view: MatrixView) -> np.ndarray:
+def _grades(logs: np.ndarray, view: MatrixFeatures) -> np.ndarray:
     """Relevance by rank: the fastest GRADES - 1, the slowest 0."""
     order = np.argsort(np.argsort(-logs, kind="stable"), kind="stable")
     return order * GRADES // len(logs)
@@ -257,15 +259,17 @@ class GaussianProcess:
         self.smoothness = smoothness
         self._space: ConfigSpace | None = None
 
-    def seeded(self, seed: int) -> "GaussianProcess":
+    def with_seed(self, seed: int) -> "GaussianProcess":
         """Nothing is random."""
         return self
 
-    def fit(self, labels: pd.DataFrame, *, space: ConfigSpace, views: Mapping[str, MatrixView]) -> "GaussianProcess":
+    def fit(
+        self, labels: pd.DataFrame, *, space: ConfigSpace, matrices: Mapping[str, MatrixFeatures]
+    ) -> "GaussianProcess":
         """Learn from columns matrix, config, seconds and the matrices' views; returns a new model."""
         features, targets, everything = [], [], []
         for name, rows in labels.groupby("matrix", sort=True, observed=True):
-            view = views[str(name)]
+            view = matrices[str(name)]
             configs = [Config.parse(space.name, key) for key in rows["config"]]
             features.append(walk_features(view, configs, space))
             targets.append(np.log(rows["seconds"].to_numpy(np.float64)) - np.log(max(1, view.nnz)))
@@ -279,10 +283,10 @@ class GaussianProcess:
             fitted._regression.fit((np.concatenate(features) - fitted._mean) / fitted._scale, target - target.mean())
         return fitted
 
-    def score(self, matrix: Pattern | MatrixView, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
+    def score(self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config]) -> Float[np.ndarray, " configs"]:
         if self._space is None:
             raise ValueError("this Gaussian process was not fitted yet: call fit")
-        features = walk_features(view_of(matrix), configs, self._space)
+        features = walk_features(as_features(matrix), configs, self._space)
         return self._regression.predict((features - self._mean) / self._scale)
 
     def _kernel(self, features: int) -> Kernel:

@@ -13,6 +13,7 @@ from importlib import resources
 import numpy as np
 from jaxtyping import Float64
 
+from sparloom.ops.compare import OracleBounds
 from sparloom.ops.op import Work, uniform
 
 __all__ = ["GEMM", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes"]
@@ -111,6 +112,10 @@ class GEMM:
     def scale(self, operands: DenseOperands) -> np.ndarray:
         """Bound the magnitude of the products in each row, (m, 1), for tolerances."""
         return np.abs(operands.dense["A"]).max(axis=1, keepdims=True) * np.abs(operands.dense["B"]).max()
+
+    def bounds(self, operands: DenseOperands) -> OracleBounds:
+        """Compute the oracle and its tolerances, for many results of one problem."""
+        return OracleBounds(self.oracle(operands), terms=self.terms(operands.shape), scale=self.scale(operands))
 
 
 ATTEMPTS = 10_000  # draws per kind; shapes beyond the limits are drawn again

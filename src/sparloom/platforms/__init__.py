@@ -1,34 +1,39 @@
-"""Where operations run: real processors and simulated accelerators behind one interface."""
+"""Where operations run: processors, GPUs and a simulated accelerator behind one interface.
+
+platform: that interface; clock and timing: how seconds are measured; cpu_schedules: generated C for schedules of a loop
+nest; cpu_kernels and cuda: hand-written kernels; spade: the simulated accelerator.
+"""
 
 from sparloom.ondemand import on_demand
 
 __all__ = [
     "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "CupyGpu", "DeviceKernels", "DeviceMatrix",
-    "DevicePattern", "Family", "Gpu", "NullPlatform", "Platform", "RaggedOnDevice", "Rival", "SpadePlatform",
-    "SpmmKernels", "SpmmMaxKernels", "count_reads", "cusparse_spmm", "interleaved",
+    "DevicePattern", "Family", "GemmKernels", "Gpu", "NullPlatform", "Platform", "RaggedOnDevice", "Rival",
+    "SpadePlatform", "SpmmKernels", "SpmmMaxKernels", "count_reads", "cusparse_spmm", "interleaved",
     "interleaved_on_device", "keep_threads_awake", "on_cuda", "reads_by_level", "reallocated",
 ]
 
-_PLACES = {
+_MODULES = {
     "CpuKernels": "sparloom.platforms.cpu_kernels",
     "CpuPlatform": "sparloom.platforms.cpu_schedules",
-    "CudaDevice": "sparloom.platforms.cuda",
-    "CudaPlatform": "sparloom.platforms.cuda",
+    "CudaDevice": "sparloom.platforms.cuda.device",
+    "CudaPlatform": "sparloom.platforms.cuda.platform",
     "CupyGpu": "sparloom.platforms.cuda.device",
     "DeviceKernels": "sparloom.platforms.cuda.launch",
     "DeviceMatrix": "sparloom.platforms.cuda.operands",
     "DevicePattern": "sparloom.platforms.cuda.operands",
-    "Family": "sparloom.platforms.cpu_kernels.kernels",
+    "Family": "sparloom.platforms.platform",
+    "GemmKernels": "sparloom.platforms.cpu_kernels.kernels",
     "Gpu": "sparloom.platforms.cuda.device",
     "NullPlatform": "sparloom.platforms.platform",
     "Platform": "sparloom.platforms.platform",
-    "RaggedOnDevice": "sparloom.platforms.cuda.launch",
-    "Rival": "sparloom.platforms.cpu_kernels.kernels",
+    "RaggedOnDevice": "sparloom.platforms.cuda.ragged",
+    "Rival": "sparloom.platforms.platform",
     "SpadePlatform": "sparloom.platforms.spade",
     "SpmmKernels": "sparloom.platforms.cpu_kernels.kernels",
     "SpmmMaxKernels": "sparloom.platforms.cpu_kernels.kernels",
     "count_reads": "sparloom.platforms.clock",
-    "cusparse_spmm": "sparloom.platforms.cuda.libraries",
+    "cusparse_spmm": "sparloom.platforms.cuda.sparse_kernels",
     "interleaved": "sparloom.platforms.timing",
     "interleaved_on_device": "sparloom.platforms.timing",
     "keep_threads_awake": "sparloom.platforms.clock",
@@ -37,4 +42,4 @@ _PLACES = {
     "reallocated": "sparloom.platforms.timing",
 }
 
-__getattr__, __dir__ = on_demand(__name__, _PLACES)
+__getattr__, __dir__ = on_demand(__name__, _MODULES)

@@ -1,10 +1,7 @@
-"""What tasks ask of a platform.
-
-A platform without hardware: results by the oracle, seconds by a formula.
-"""
+"""The interface of a platform, and a platform without hardware: results by the oracle, seconds by a formula."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -12,25 +9,35 @@ import numpy as np
 
 from sparloom.errors import IllegalSchedule
 from sparloom.measure import Kind, Measurement, TimingProtocol
-from sparloom.ops import Op, Operands
+from sparloom.ops import DenseOperands, Op, Operands
+from sparloom.platforms.timing import Call, Check
 from sparloom.space import Config, ConfigSpace, CpuSpace
 from sparloom.sparse import Pattern
 
-__all__ = ["NullPlatform", "Platform"]
+__all__ = ["Family", "Inputs", "NullPlatform", "Platform", "Rival"]
+
+FLOPS_PER_SECOND = 1e10
+BEST_ROWS = 256  # rows of the tile that the formula favours
+STEP = 0.05  # cost of each factor of two away from it
+
+Inputs = Operands | DenseOperands
+
+Rival = Callable[[Inputs, np.ndarray], Call]
+"""Binds a kernel of another library to operands and a result, to be timed among ours."""
 
 
 class Platform(Protocol):
     """A machine that runs configurations of operations, or simulates them.
 
-    Several presets of one platform may share their work in `measure_together`, which tasks use where a class has it;
-    see `SpadePlatform`. A class may also have `conditions(op)`, a mapping of plain values on which its seconds depend
-    beside the machine, the timing and what a row of a sample table names: samples that were made under other ones are
-    not added to. Where it has none, its public attributes are taken, without `width`.
+    Several presets of one platform may share their work in `measure_together`, which experiments use where a class has
+    it; see `SpadePlatform`. A class may also have `conditions(op)`: a mapping of plain values on which its seconds
+    depend, besides the machine, the timing and what a row of a sample table names. Samples are never added to samples
+    that were made under other conditions. Without the method, the conditions are the public attributes except `width`.
 
     Args:
-        name: of the platform, one for all presets.
+        name: of the platform, the same for all presets.
         preset: name of its settings in sample tables.
-        kind: clock of its seconds; they never mix.
+        kind: clock of its seconds; different kinds never mix.
     """
 
     name: str
@@ -41,7 +48,7 @@ class Platform(Protocol):
         """List the configurations of `op`, not yet bound to a matrix."""
 
     def baseline(self, op: Op, pattern: Pattern) -> Config:
-        """Name the configuration that speedups refer to."""
+        """Choose the configuration that speedups are relative to."""
 
     def run(self, op: Op, operands: Operands, config: Config) -> np.ndarray:
         """Compute the result in float32, to compare with the float64 oracle."""
@@ -54,18 +61,47 @@ class Platform(Protocol):
     ) -> Iterator[tuple[Config, int, Measurement]]:
         """Measure configurations in interleaved rounds: configuration, round, measurement.
 
-        Platforms on which others' code can run between their own take it as a last argument, `rivals`: what binds it to
-        operands and a result, by the configuration that names it in sample tables.
+        Platforms that can time kernels of other libraries among their own take these as a last argument, `rivals`:
+        configuration that names one in sample tables -> `Rival`.
         """
 
 
-FLOPS_PER_SECOND = 1e10
-BEST_ROWS = 256  # rows of the tile that the formula likes best
-STEP = 0.05  # cost of each factor of two away from it
+class Family(Protocol):
+    """The kernels of one operation on a processor: its configurations, and how one is bound to arrays.
+
+    Whatever else a kernel needs (partitions, workspaces) is made by `bind`, which is never timed. Calls of one family
+    may share a workspace, so only one thread at a time may run them.
+
+    Args:
+        threads: of every call.
+        width: columns of the dense operands for which `space` is made; GEMM ignores it.
+    """
+
+    threads: int
+    width: int
+
+    def space(self) -> ConfigSpace:
+        """List the configurations."""
+
+    def result(self, operands: Inputs) -> np.ndarray:
+        """Allocate the array that a kernel overwrites."""
+
+    def bind(self, operands: Inputs, config: Config, result: np.ndarray) -> Call:
+        """Bind the kernel of a legal configuration to arrays."""
+
+    def rebind(self, call: Any, operands: Inputs, result: np.ndarray) -> None:
+        """Point a call of `bind` to other arrays of the same shapes, which costs much less than binding.
+
+        Args:
+            call: keeps these arrays alive until it is rebound.
+        """
+
+    def check(self, op: Op, operands: Inputs, *, seed: int) -> Check:
+        """Make a check that compares a result, or part of it, with the float64 oracle."""
 
 
 class NullPlatform:
-    """Runs everything that the CPU's space describes, instantly and alike on every machine.
+    """Runs every configuration of the CPU's space, instantly and with the same seconds on every machine.
 
     For trying out pipelines without a compiler or a simulator, and as the shortest example of a platform. The seconds
     are made up: useless for anything but tests.
@@ -87,11 +123,11 @@ class NullPlatform:
         return {"best_rows": BEST_ROWS, "flops_per_second": FLOPS_PER_SECOND, "step": STEP}
 
     def space(self, op: Op) -> ConfigSpace:
-        """Schedules of the CPU under the name of this platform; operations it does not know are taken for SpMM."""
+        """Take the CPU's schedules under the name of this platform, for unknown operations those of SpMM."""
         return replace(CpuSpace(op.name if op.name == "sddmm" else "spmm", width=self.width), name=self.name)
 
     def baseline(self, op: Op, pattern: Pattern) -> Config:
-        """The default of the space."""
+        """Take the default of the space."""
         return self.space(op).default()
 
     def run(self, op: Op, operands: Operands, config: Config) -> np.ndarray:
@@ -104,7 +140,7 @@ class NullPlatform:
         return op.oracle(operands).astype(np.float32)
 
     def measure(self, op: Op, operands: Operands, config: Config, timing: TimingProtocol) -> Measurement:
-        """Work over a constant rate, more for tiles far from 256 rows and for compressed levels."""
+        """Divide the work by a constant rate; tiles far from 256 rows and compressed levels cost more."""
         self.space(op).validate(config)
         work = op.work(operands.matrix.pattern, operands.width)
         distance = abs(math.log2(int(config["rows_tile"]) / BEST_ROWS)) + str(config["formats"]).count("C")
@@ -113,7 +149,7 @@ class NullPlatform:
     def measure_many(
         self, op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol
     ) -> Iterator[tuple[Config, int, Measurement]]:
-        """Give every configuration once: rounds would repeat it exactly."""
+        """Yield every configuration once, because all rounds would give the same seconds."""
         for config in configs:
             try:
                 yield config, 0, self.measure(op, operands, config, timing)

@@ -1,15 +1,8 @@
-"""Operands at new places in memory, so that a measurement does not depend on the places of the one before.
+"""Timing several kernels side by side: repetitions interleave, because the speed of a machine drifts.
 
-A few elements of a result, known in float64: cheap enough to check every configuration on every matrix.
-
-One round of measurements: all calls on the same arrays, their repetitions interleaved.
-
-The speed of a machine drifts within tenths of a second. So all calls are run and checked once, then all of them are
-visited for their first repetition, in random order, then for their second: what drifts meets all alike.
-
-Several methods timed side by side in one run, so that what drifts meets all alike.
-
-A compiled kernel with its arguments, repeated without Python in between.
+The speed changes within tenths of a second (neighbours share caches and memory). So every kernel is run and checked
+once, then each takes its first repetition, then its second: a drift then affects all kernels alike. `measure_rounds`
+times configurations of a platform, `interleaved` any named functions.
 """
 
 import ctypes
@@ -23,22 +16,34 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sparloom.errors import Unsupported
 from sparloom.jit import NativeCall, aligned, compile_cpp
-from sparloom.measure import Measurement, TimingProtocol
+from sparloom.measure import REPEATS, Kind, Measurement, TimingProtocol
 from sparloom.ops import DenseOperands, Op, Operands, assert_close
 from sparloom.platforms.clock import Clock, Repeat, Repetition, Stopwatch, in_series, processor_clock, thread_clocks
 from sparloom.space import Config
 
 __all__ = [
-    "Call", "Check", "Contender", "SpotCheck", "interleaved", "interleaved_on_device", "reallocated", "repeat_of",
-    "repeated", "sweep",
+    "Call", "Check", "Contender", "SpotCheck", "interleaved", "interleaved_on_device", "measure_rounds", "reallocated",
+    "repeat_of", "repeated", "sweep",
 ]
 
-Given = TypeVar("Given", Operands, DenseOperands)
+log = logging.getLogger(__name__)
+
+SPOT_ROWS = 16
+SETTLE_SECONDS = 0.03  # idle threads of GNU OpenMP keep a processor busy for some milliseconds
+
+Inputs = TypeVar("Inputs", Operands, DenseOperands)
+
+Call = Callable[[], None]
+"""A kernel with all its arguments; overwrites the result. A `NativeCall` is timed without Python in between."""
+
+Check = Callable[[Any], None]
+"""Compares a result, as the calls leave it, with the oracle; raises AssertionError."""
 
 
-def reallocated(operands: Given) -> Given:
-    """Copy the dense operands to new pages."""
+def reallocated(operands: Inputs) -> Inputs:
+    """Copy the dense operands to new pages, so that seconds do not depend on one position in memory."""
     dense = {}
     for name, array in operands.dense.items():
         dense[name] = aligned(array.shape, np.float32)
@@ -46,16 +51,13 @@ def reallocated(operands: Given) -> Given:
     return replace(operands, dense=dense)
 
 
-ROWS = 16
-
-
 class SpotCheck:
-    """Rows of the sparse operand, the longest among them, with their results by the oracle."""
+    """The oracle's result for some rows of A, the longest among them: cheap enough to check every configuration."""
 
     def __init__(self, op: Op, operands: Operands, *, seed: int) -> None:
         pattern = operands.matrix.pattern
         rng = np.random.default_rng(seed)
-        drawn = rng.choice(pattern.rows, size=min(ROWS, pattern.rows), replace=False)
+        drawn = rng.choice(pattern.rows, size=min(SPOT_ROWS, pattern.rows), replace=False)
         longest = [int(np.argmax(pattern.row_lengths()))] if pattern.rows else []
         self.op = op
         self.rows = np.unique(np.concatenate([drawn, longest]).astype(np.int64))
@@ -77,71 +79,102 @@ class SpotCheck:
             raise AssertionError(f"{self.op.name} with {config} is wrong in the sampled rows: {error}") from error
 
     def compare(self, result: np.ndarray) -> None:
-        """Do as `check` for a caller that names the configuration itself."""
+        """Compare as `check`, but leave naming the configuration to the caller."""
         picked = result[self.nonzeros] if self.op.name == "sddmm" else result[self.rows]
         assert_close(picked, self.oracle, terms=self.terms, scale=self.scale)
 
     def compare_written(self, result: np.ndarray) -> None:
-        """Compare a result that held NaN before the kernel ran: no element of it may be left as it was."""
+        """Compare a result that held NaN before the kernel ran, and refuse one in which any element still does."""
         self.compare(result)
         if np.isnan(result.sum(dtype=np.promote_types(result.dtype, np.float32))):
             rows = np.unique(np.argwhere(np.isnan(result))[:, 0])
             raise AssertionError(f"{rows.size} rows hold NaN, the first is {rows[0]}")
 
 
-log = logging.getLogger(__name__)
-
-Call = Callable[[], None]
-"""A kernel with all its arguments; overwrites the result. A `NativeCall` is timed without Python in between."""
-
-Check = Callable[[Any], None]
-"""Compares a result, as the calls leave it, with the oracle; raises AssertionError."""
-
-
 @dataclass(frozen=True)
 class Contender:
-    """A call and the configuration under which its seconds are known."""
+    """A call and the configuration to which its seconds belong."""
 
     config: Config
     call: Call
 
 
-def sweep(
-    contenders: Sequence[Contender], result: Any, check: Check, *, watch: Callable[[Call], Stopwatch],
-    rng: np.random.Generator,
-) -> Iterator[tuple[Config, Measurement]]:
-    """Check and measure all contenders; nothing is yielded before the last repetition, so the caller disturbs none.
-
-    A contender is slow (see `TimingProtocol`) in comparison with the fastest one so far.
+def measure_rounds(
+    prepare: Callable[[], tuple[Mapping[Config, Callable[[], Call]], Any]], check: Check, timing: TimingProtocol, *,
+    kind: Kind, stopwatch: Callable[[Call], Stopwatch], repeated: Collection[Config] = (),
+) -> Iterator[tuple[Config, int, Measurement]]:
+    """Bind configurations anew in every round, and check and time them in one sweep.
 
     Args:
-        result: what all of them overwrite; an array of the host or of a device.
-        watch: makes the stopwatch of a call that has run once.
+        prepare: copies the operands and allocates a result; returns configuration -> what binds its call, and the
+            result. A configuration whose binding raises Unsupported becomes a failed measurement.
+        stopwatch: makes the stopwatch of a call that has run once.
+        repeated: configurations that are measured REPEATS times more in each round (A/A), to tell the noise; numbered
+            as rounds from `timing.rounds` on.
+
+    Yields:
+        Configuration, number of the round, measurement.
+    """
+    rng = np.random.default_rng(timing.seed)
+    for number in range(timing.rounds):
+        binders, result = prepare()
+        contenders, refused = _bound(binders)
+        contenders += [each for each in contenders if each.config in repeated for _ in range(REPEATS)]
+        first = timing.rounds + REPEATS * number
+        numbers = {config: iter((number, *range(first, first + REPEATS))) for config in repeated}
+        for config, reason in refused.items():
+            yield config, number, Measurement.failed(reason, kind)
+        for config, measurement in sweep(contenders, result, check, stopwatch=stopwatch, rng=rng):
+            yield config, next(numbers[config]) if config in numbers else number, measurement
+
+
+def _bound(binders: Mapping[Config, Callable[[], Call]]) -> tuple[list[Contender], dict[Config, str]]:
+    """Bind all configurations; those that cannot run come with the reason."""
+    contenders, refused = [], {}
+    for config, bind in binders.items():
+        try:
+            contenders.append(Contender(config, bind()))
+        except Unsupported as error:
+            refused[config] = str(error)
+    return contenders, refused
+
+
+def sweep(
+    contenders: Sequence[Contender], result: Any, check: Check, *, stopwatch: Callable[[Call], Stopwatch],
+    rng: np.random.Generator,
+) -> Iterator[tuple[Config, Measurement]]:
+    """Check and time all contenders; nothing is yielded before the last repetition, so that the caller disturbs none.
+
+    Whether a contender is slow (see `TimingProtocol`) is decided against the fastest one so far.
+
+    Args:
+        result: the array that all of them overwrite, of the host or of a device.
+        stopwatch: makes the stopwatch of a call that has run once.
     """
     best = math.inf
     started: list[tuple[Contender, Stopwatch, int]] = []
     wrong: dict[Config, Measurement] = {}
-    for place in rng.permutation(len(contenders)):
-        contender = contenders[place]
+    for index in rng.permutation(len(contenders)):
+        contender = contenders[index]
         result.fill(np.nan)
         contender.call()
-        stopwatch = watch(contender.call)
+        watch = stopwatch(contender.call)
         fault = _fault(check, result)
         if fault is not None:
             log.error("%s computes something else than the oracle: %s", contender.config, fault)
-            wrong[contender.config] = Measurement.failed(f"wrong result: {fault}", stopwatch.kind)
+            wrong[contender.config] = Measurement.failed(f"wrong result: {fault}", watch.kind)
             continue
-        visits = stopwatch.warm_up(best)
-        best = min(best, stopwatch.warm_seconds)
-        started.append((contender, stopwatch, visits))
+        visits = watch.warm_up(best)
+        best = min(best, watch.warm_seconds)
+        started.append((contender, watch, visits))
     for turn in range(max((visits for _, _, visits in started), default=0)):
-        for place in rng.permutation(len(started)):
-            _, stopwatch, visits = started[place]
+        for index in rng.permutation(len(started)):
+            _, watch, visits = started[index]
             if turn < visits:
-                stopwatch.visit()
+                watch.visit()
     yield from wrong.items()
-    for contender, stopwatch, _ in started:
-        yield contender.config, stopwatch.measurement()
+    for contender, watch, _ in started:
+        yield contender.config, watch.measurement()
 
 
 def _fault(check: Check, result: Any) -> str | None:
@@ -152,26 +185,23 @@ def _fault(check: Check, result: Any) -> str | None:
     return None
 
 
-SETTLE = 0.03  # seconds; idle threads of GNU OpenMP keep a processor busy for some milliseconds
-
-
 def interleaved(
     methods: Mapping[str, Callable[[], None]], timing: TimingProtocol, *, threads: int, serial: Collection[str] = (),
-    settle: float = SETTLE, processor: Clock | None = None, wall: Clock = time.perf_counter,
+    settle: float = SETTLE_SECONDS, processor: Clock | None = None, wall: Clock = time.perf_counter,
 ) -> dict[str, Measurement]:
     """Time methods in turn, A B C, then B C A, then C A B, until each has the protocol's repetitions.
 
-    Every method first runs once, which nobody times: threads begin, pages are touched. Every repetition begins with
-    runs that are not timed, because the method before has left its own data in the caches, and its threads may still
-    spin; that of a short method is the mean of a series that lasts its share of `timing.short_seconds`. A
-    method is slow (see `TimingProtocol`) against the fastest of those named before it, so name a fast one first.
+    Every method first runs once untimed: threads start, pages are touched. Every repetition begins with untimed runs,
+    because the method before has left its own data in the caches, and its threads may still spin. A repetition of a
+    short method is the mean of a series that lasts its share of `timing.short_seconds`. Whether a method is slow (see
+    `TimingProtocol`) is decided against the fastest one named before it, so name a fast one first.
 
     Args:
-        methods: name -> one run with all its arguments. Results are checked by the caller, before.
-        timing: its `rounds` are the caller's: one call is one round.
-        threads: of every method but those in `serial`, which run on one.
-        settle: seconds of runs before a repetition, at least one run. Idle threads of OpenBLAS spin for 0.13 s.
-        processor, wall: clocks in seconds; that of all threads there are after the first runs, unless given.
+        methods: name -> one run with all its arguments. The caller checks the results beforehand.
+        timing: its `rounds` are left to the caller: one call is one round.
+        threads: of every method except those in `serial`, which run on one.
+        settle: seconds of untimed runs before a repetition, at least one run. Idle threads of OpenBLAS spin for 0.13 s.
+        processor, wall: clocks in seconds; default: of all threads that exist after the first runs.
 
     Returns:
         A measurement for every method, in the order given; wall and processor seconds.
@@ -190,7 +220,7 @@ def interleaved_on_device(
     """Time methods in turn as `interleaved` does, by the clock of a device.
 
     Args:
-        repeat: makes what times single runs, such as `Gpu.repeat`, of a call that only asks the device.
+        repeat: makes the timer of a call that only launches work on the device, such as `Gpu.repeat`.
 
     Returns:
         A measurement for every method, in the order given; seconds of the device.
@@ -227,12 +257,12 @@ def _settle(run: Callable[[], None], seconds: float, wall: Clock) -> None:
 
 
 def repeat_of(call: Call) -> Repeat:
-    """Time a call that has run once: its threads have begun, so their clocks exist."""
+    """Make the timer of a call that has run once, so that its threads exist and have clocks."""
     return repeated(call, thread_clocks()) if isinstance(call, NativeCall) else in_series(call, processor_clock())
 
 
 def repeated(call: NativeCall, clocks: Sequence[int]) -> Repeat:
-    """Time runs in a loop of C.
+    """Make a timer that repeats a compiled kernel in a C loop, without Python in between.
 
     Args:
         clocks: of the threads that run, see `thread_clocks`.

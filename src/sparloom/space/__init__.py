@@ -1,30 +1,6 @@
 """Which programs exist: configuration spaces of all platforms as data, and their maps onto shared loops."""
 
 from sparloom.space.compilers import EncoderSpace, NormSpace, RaggedProductSpace, SoftmaxSpace, TileFusionSpace
-from sparloom.space.config import (
-    ENCODED_WIDTH,
-    I1,
-    I2,
-    J1,
-    J2,
-    K1,
-    K2,
-    K3,
-    LOOPS,
-    Code,
-    Config,
-    Readings,
-    Shape,
-    SharedSchedule,
-    Value,
-    Walk,
-    encode,
-    flag,
-    insert_after,
-    letters,
-    logarithm,
-    one_hot,
-)
 from sparloom.space.cpu import CpuSpace, legal_orders
 from sparloom.space.cpu_kernels import AttentionSpace, GemmSpace, SddmmSpace, SpmmMaxSpace, SpmmSpace, register_tile
 from sparloom.space.cuda import (
@@ -37,7 +13,30 @@ from sparloom.space.cuda import (
     accumulators,
     pipeline_bytes,
 )
-from sparloom.space.grid import ConfigSpace, GridSpace, Parameter, uniform
+from sparloom.space.grid import Config, ConfigSpace, GridSpace, Parameter, uniform
+from sparloom.space.shared import (
+    ENCODED_WIDTH,
+    I1,
+    I2,
+    J1,
+    J2,
+    K1,
+    K2,
+    K3,
+    LOOPS,
+    Code,
+    Readings,
+    Shape,
+    SharedSchedule,
+    Value,
+    Walk,
+    encode,
+    flag,
+    insert_after,
+    letters,
+    logarithm,
+    one_hot,
+)
 from sparloom.space.spade import SpadeSpace
 
 __all__ = [

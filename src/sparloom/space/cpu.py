@@ -6,7 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from sparloom.space.config import (
+from sparloom.space.grid import Config, GridSpace, Parameter
+from sparloom.space.shared import (
     I1,
     I2,
     J1,
@@ -15,7 +16,6 @@ from sparloom.space.config import (
     K2,
     K3,
     Code,
-    Config,
     Readings,
     Shape,
     SharedSchedule,
@@ -26,7 +26,6 @@ from sparloom.space.config import (
     logarithm,
     one_hot,
 )
-from sparloom.space.grid import GridSpace, Parameter
 
 __all__ = ["CpuSpace", "legal_orders"]
 
@@ -38,16 +37,16 @@ LEVELS = ("io", "ii", "jo", "ji")
 FORMATS = tuple("".join(word) for word in itertools.product("UC", repeat=len(LEVELS)) if set(word) != {"U"})
 DEFAULT_ORDER = "io.ii.jo.ji.ko.ki"
 NEAR_FORMATS = ("UUUC", "UUCC", "CUUC", "CUCC")
-"""Formats drawn around the default order: rows within a tile dense, columns within a tile compressed."""
+"""Formats that are drawn near the default order: rows of a tile dense, columns of a tile compressed."""
 
 BY_ROLE = {"io": I2, "ii": I1, "jo": J2, "ji": J1, "ko": K2, "ki": K1}
 BY_LETTER = {"io": I2, "ii": I1, "jo": K2, "ji": K1, "ko": J2, "ki": J1}
 
 
 def legal_orders(op: str, orders: Literal["all", "waco"] = "all") -> tuple[str, ...]:
-    """List loop orders: every outer loop before its inner one, ki last: 30.
+    """List the 30 loop orders that have every outer loop before its inner one, and ki last.
 
-    "waco" further puts io before ko for SpMM, which leaves 20.
+    "waco" also requires io before ko for SpMM, which leaves 20.
     """
     found = []
     for loops in itertools.permutations(("io", "ii", "jo", "ji", "ko")):
@@ -157,7 +156,7 @@ def _order_fault(order: Value) -> str | None:
 
 
 def _draw(space: GridSpace, count: int, rng: np.random.Generator) -> list[Config]:
-    """The default, a third around the default order, the rest uniform."""
+    """Draw the default, a third near the default order, the rest uniformly."""
     drawn = [space.default()][:count]
     fixed = {"order": (DEFAULT_ORDER,), "formats": NEAR_FORMATS}
     drawn += space.draw_distinct(min(count // 3, count - len(drawn)), rng, fixed=fixed, taken=drawn)

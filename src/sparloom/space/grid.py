@@ -1,9 +1,13 @@
-"""Spaces as data: a grid of parameter values, the illegal points, and what the model sees of each point."""
+"""Configurations and the spaces that list them.
+
+A space is data: a grid of parameter values, which points are illegal, and what a cost model sees of each point.
+"""
 
 import hashlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,16 +16,91 @@ from typing import Literal, Protocol
 import numpy as np
 
 from sparloom.errors import IllegalSchedule, Unsupported
-from sparloom.space.config import ENCODED_WIDTH, Code, Config, Shape, SharedSchedule, Value, Walk, encode
+from sparloom.space.shared import ENCODED_WIDTH, Code, Shape, SharedSchedule, Value, Walk, encode
 
-__all__ = ["ConfigSpace", "GridSpace", "Parameter", "uniform"]
+__all__ = ["Config", "ConfigSpace", "GridSpace", "Parameter", "uniform"]
 
-CODE_LIMIT = 4096
-"""Most codes that `heterogeneous_codes` lists; beyond it they are drawn, as for the reading latent="config"."""
+MAX_CODES = 4096
+"""Codes that `heterogeneous_codes` lists; where there are more (reading latent="config"), it draws so many."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_INTEGER = re.compile(r"-?[0-9]+")
+_RESERVED = frozenset(",= \t\n")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One point of a space: values of all parameters, in the order of the space; comparable, hashable, printable.
+
+    Args:
+        space: name of the space, such as "spade".
+        values: (parameter, value) pairs; text has no comma, equal sign or blank and is no number.
+    """
+
+    space: str
+    values: tuple[tuple[str, Value], ...]
+
+    def __post_init__(self) -> None:
+        for name, value in self.values:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"parameter name {name!r} of space {self.space}: use lower case letters, digits and _")
+            if isinstance(value, str) and (not value or _RESERVED & set(value) or _INTEGER.fullmatch(value)):
+                rule = "use text that is no number, without commas, equal signs and blanks"
+                raise ValueError(f"value {value!r} of {name} does not fit a key: {rule}")
+        if len(self._index) != len(self.values):
+            raise ValueError(f"a parameter is given twice in {self.key!r} (space {self.space})")
+
+    @cached_property
+    def _index(self) -> dict[str, Value]:
+        return dict(self.values)
+
+    def __getitem__(self, name: str) -> Value:
+        try:
+            return self._index[name]
+        except KeyError:
+            raise KeyError(f"space {self.space} has no parameter {name!r}; it has {', '.join(self._index)}") from None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.values)
+
+    @cached_property
+    def key(self) -> str:
+        """The values as text, "row_panel=4,column_panel=all", which `parse` reads."""
+        return ",".join(f"{name}={value}" for name, value in self.values)
+
+    def __str__(self) -> str:
+        return self.key
+
+    def replace(self, **changes: Value) -> "Config":
+        """Copy with some values changed; use `ConfigSpace.validate` to check that the space has them.
+
+        Raises:
+            ValueError: no such parameter.
+        """
+        unknown = [name for name in changes if name not in self._index]
+        if unknown:
+            raise ValueError(f"space {self.space} has no parameter {unknown[0]!r}; it has {', '.join(self._index)}")
+        return Config(self.space, tuple((name, changes.get(name, value)) for name, value in self.values))
+
+    @classmethod
+    def parse(cls, space: str, key: str) -> "Config":
+        """Parse a key; digits become integers.
+
+        Raises:
+            ValueError: a part is not of the form name=value.
+        """
+        values = []
+        for part in key.split(","):
+            name, equals, text = part.partition("=")
+            if not equals or not text:
+                raise ValueError(f"{part!r} in configuration key {key!r} is not of the form name=value")
+            values.append((name, int(text) if _INTEGER.fullmatch(text) else text))
+        return cls(space, tuple(values))
 
 
 class ConfigSpace(Protocol):
-    """Which programs a platform can run for one operation, and how a model sees them."""
+    """The configurations of a platform for one operation, and how a model sees them."""
 
     name: str
     op: str
@@ -45,11 +124,11 @@ class ConfigSpace(Protocol):
     def digest(self) -> str: ...
 
 
-def _nothing(_: Config | Value) -> None:
-    """No objection."""
+def _no_objection(_: Config | Value) -> None:
+    pass
 
 
-def _itself(config: Config, _: Shape) -> Config:
+def _identity(config: Config, _: Shape) -> Config:
     return config
 
 
@@ -58,12 +137,12 @@ class Parameter:
     """A name and the values that are searched, in a fixed order.
 
     Args:
-        fault: says why a value outside the list is wrong, or None when there is nothing to add.
+        fault: explains why a value outside the list is wrong, or returns None.
     """
 
     name: str
     values: tuple[Value, ...]
-    fault: Callable[[Value], str | None] = _nothing
+    fault: Callable[[Value], str | None] = _no_objection
 
 
 def uniform(space: "GridSpace", count: int, rng: np.random.Generator) -> list[Config]:
@@ -76,21 +155,21 @@ class GridSpace:
     """A space given by its values; every platform's space is one of these.
 
     Args:
-        name: of the platform, written into every configuration.
+        name: of the platform; every configuration holds it.
         op: name of the operation.
         parameters: the grid.
         defaults: the configuration that speedups are relative to.
         mapping: (configuration, shape or None) -> shared schedule; may raise ValueError when it needs the shape. None:
-            no model reads this space in shared terms.
+            models cannot read this space in shared terms.
         latent: codes of the hardware-specific parameters, at least one where there is a mapping.
-        refuse: says why a combination of values of the grid is illegal, or None.
-        coupled: the parameters that `refuse` looks at.
-        draw: how a sample is taken.
-        collapse: (configuration, shape) -> the one that stands for all that are the same program on that shape.
+        refuse: explains why a combination of values of the grid is illegal, or returns None.
+        coupled: the parameters that `refuse` reads.
+        draw: draws a sample.
+        collapse: (configuration, shape) -> representative of all configurations that are one program on that shape.
         numbers: how extents enter the vector.
-        walks: configuration -> how it walks a matrix; None where that was not described.
-        meaning: text that must change when the mapping or the codes do; part of the digest.
-        shape: rows and columns of the matrix it is bound to.
+        walks: configuration -> how it walks a matrix; None: not described.
+        meaning: text to change whenever the mapping or the codes change; part of the digest.
+        shape: rows and columns of the matrix to which the space is bound.
     """
 
     name: str
@@ -99,17 +178,17 @@ class GridSpace:
     defaults: tuple[Value, ...]
     mapping: Callable[[Config, Shape | None], SharedSchedule] | None = None
     latent: tuple[Code, ...] = ()
-    refuse: Callable[[Config], str | None] = _nothing
+    refuse: Callable[[Config], str | None] = _no_objection
     coupled: tuple[str, ...] = ()
     draw: "Callable[[GridSpace, int, np.random.Generator], list[Config]]" = uniform
-    collapse: Callable[[Config, Shape], Config] = _itself
+    collapse: Callable[[Config, Shape], Config] = _identity
     numbers: Literal["log2", "raw"] = "log2"
     walks: Callable[[Config], Walk] | None = None
     meaning: str = ""
     shape: Shape | None = None
 
     def bind(self, shape: Shape) -> "GridSpace":
-        """Fix the size of the matrix, which values such as "all" stand for."""
+        """Bind the space to the shape of a matrix, which gives values such as "all" their extent."""
         return replace(self, shape=(int(shape[0]), int(shape[1])))
 
     def __iter__(self) -> Iterator[Config]:
@@ -146,7 +225,7 @@ class GridSpace:
                       if config not in seen and self.refuse(config) is None]
             if count > len(points):
                 raise ValueError(f"cannot draw {count} configurations: {len(points)} remain in space {self.name}")
-            return [points[place] for place in rng.permutation(len(points))[:count]]
+            return [points[index] for index in rng.permutation(len(points))[:count]]
         drawn: list[Config] = []
         seen = set(taken)
         while len(drawn) < count:
@@ -183,22 +262,22 @@ class GridSpace:
         return config
 
     def parse(self, key: str) -> Config:
-        """Read a key such as "row_panel=4,column_panel=all,..." and validate it."""
+        """Parse a key such as "row_panel=4,column_panel=all,..." and validate the configuration."""
         config = Config.parse(self.name, key)
         self.validate(config)
         return config
 
     def canonical(self, config: Config) -> Config:
-        """Choose the representative of all configurations that are the same program on the bound shape."""
+        """Return the representative of all configurations that are the same program on the bound shape."""
         if self.shape is None:
             raise ValueError(f"space {self.name} is not bound to a matrix: call bind(shape) before canonical")
         return self.collapse(config, self.shape)
 
     def shared(self, config: Config) -> SharedSchedule:
-        """Give loops and extents in the terms that all platforms share; extents are clipped to the bound shape.
+        """Map a configuration to loops and extents that all platforms share; extents are clipped to the bound shape.
 
         Raises:
-            Unsupported: the space is not described in them.
+            Unsupported: the space has no such mapping.
         """
         if self.mapping is None:
             raise Unsupported(f"space {self.name} ({self.op}) has no map onto shared schedules: give GridSpace "
@@ -206,10 +285,10 @@ class GridSpace:
         return self.mapping(config, self.shape)
 
     def walk(self, config: Config) -> Walk:
-        """Say how a configuration walks a matrix.
+        """Describe how a configuration walks a matrix.
 
         Raises:
-            Unsupported: the space does not describe it.
+            Unsupported: the space has no such description.
         """
         if self.walks is None:
             raise Unsupported(f"space {self.name} does not say how its configurations walk a matrix: give GridSpace "
@@ -217,7 +296,7 @@ class GridSpace:
         return self.walks(config)
 
     def heterogeneous(self, config: Config) -> np.ndarray:
-        """Write the hardware-specific parameters as numbers: float32 (h,)."""
+        """Encode the hardware-specific parameters as numbers: float32 (h,)."""
         parts = (tables[config[code.parameter]] for code, tables in zip(self.latent, self._tables, strict=True))
         return np.fromiter(itertools.chain.from_iterable(parts), np.float32)
 
@@ -226,18 +305,18 @@ class GridSpace:
         return tuple(name for code in self.latent for name in code.names)
 
     def heterogeneous_codes(self) -> np.ndarray:
-        """List every distinct vector that `heterogeneous` can give, at most 4096 of them: float32 (n, h)."""
+        """List the distinct vectors that `heterogeneous` can return, at most 4096: float32 (n, h)."""
         listed = [[numbers for _, numbers in code.table] for code in self.latent]
-        if math.prod(map(len, listed)) <= CODE_LIMIT:
+        if math.prod(map(len, listed)) <= MAX_CODES:
             rows = itertools.product(*listed)
         else:
             rng = np.random.default_rng(0)
-            rows = ([choices[rng.integers(len(choices))] for choices in listed] for _ in range(CODE_LIMIT))
+            rows = ([choices[rng.integers(len(choices))] for choices in listed] for _ in range(MAX_CODES))
         codes = np.array([tuple(itertools.chain.from_iterable(row)) for row in rows], np.float32)
         return np.unique(codes, axis=0)
 
     def vectors(self, configs: Sequence[Config]) -> tuple[np.ndarray, np.ndarray]:
-        """Write what a model reads: shared schedules, float32 (n, 53), and hardware-specific parts, float32 (n, h)."""
+        """Encode configurations for a model: shared schedules, float32 (n, 53), and specific parts, float32 (n, h)."""
         shared = [encode(self.shared(config), self.numbers) for config in configs]
         heterogeneous = [self.heterogeneous(config) for config in configs]
         count = len(configs)
@@ -247,7 +326,7 @@ class GridSpace:
         )
 
     def digest(self) -> str:
-        """Hash everything but the bound shape: 16 hexadecimal digits, the version of the space."""
+        """Hash everything except the bound shape to 16 hexadecimal digits, the version of the space."""
         grid = [[parameter.name, parameter.values] for parameter in self.parameters]
         codes = [[code.parameter, code.names, code.table] for code in self.latent]
         content = [self.name, self.op, grid, self.defaults, self.numbers, self.meaning, codes]

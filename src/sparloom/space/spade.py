@@ -1,8 +1,9 @@
-"""The SPADE accelerator's 256 configurations (COGNATE §4.1) and the map phi onto shared loops (§3.2, appendix E)."""
+"""Space of the SPADE accelerator: 256 configurations (COGNATE §4.1), and the map phi onto shared loops (§3.2, E)."""
 
 from functools import partial
 
-from sparloom.space.config import (
+from sparloom.space.grid import Config, GridSpace, Parameter
+from sparloom.space.shared import (
     I1,
     I2,
     J1,
@@ -11,7 +12,6 @@ from sparloom.space.config import (
     K2,
     K3,
     Code,
-    Config,
     Readings,
     Shape,
     SharedSchedule,
@@ -21,7 +21,6 @@ from sparloom.space.config import (
     insert_after,
     logarithm,
 )
-from sparloom.space.grid import GridSpace, Parameter
 
 __all__ = ["SpadeSpace"]
 

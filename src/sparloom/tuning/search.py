@@ -42,7 +42,7 @@ from sparloom.space import Config, ConfigSpace, GridSpace
 from sparloom.sparse import Pattern
 
 if TYPE_CHECKING:
-    from sparloom.models import CostModel, MatrixView
+    from sparloom.models import CostModel, MatrixFeatures
 
 __all__ = [
     "SHORTLISTS", "CandidateSource", "CsrCostModel", "Evolution", "Given", "Ranked", "best", "is_object",
@@ -58,7 +58,7 @@ class Ranked:
     score: float
 
 
-def top_k(model: CostModel, matrix: Pattern | MatrixView, space: ConfigSpace, k: int) -> list[Ranked]:
+def top_k(model: CostModel, matrix: Pattern | MatrixFeatures, space: ConfigSpace, k: int) -> list[Ranked]:
     """Find the k configurations with the lowest scores, best first; equal scores keep the order of the space.
 
     Args:
@@ -251,7 +251,7 @@ Given = CsrCostModel | str | Path | Sequence[str | Path] | None
 
 SHORTLISTS = ("estimate", "all", "trees", "model")
 GIVEN = "given"  # a model that came as an object
-OPENED: Mapping[str, str] = {"trees": "open_trees", "model": "open_networks"}
+OPENED: Mapping[str, str] = {"trees": "load_trees", "model": "load_networks"}
 EXPERIMENTS: Mapping[str, tuple[str, str]] = {
     "trees": ("fit_trees", "python run.py experiment=fit_trees"),
     "model": ("finetune_cpu_kernels", "python run.py -m experiment=finetune_cpu_kernels op=spmm,sddmm")}

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparloom.data import Conditions, Journal, SampleTable, compact, plain
+from sparloom.data import Conditions, Journal, SampleTable, compact, to_json_values
 from sparloom.errors import SchemaError
 
 
@@ -49,7 +49,7 @@ def test_the_digest_stays_the_same_for_good():
 
 def test_what_has_no_plain_form_is_refused():
     with pytest.raises(TypeError, match="a object among the settings"):
-        plain({"a": [object()]})
+        to_json_values({"a": [object()]})
 
 
 def test_differences_name_the_settings():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparloom.data import check_stored, ensure_data
+from sparloom.data import ensure_data, verify_stored
 from sparloom.errors import MissingArtifact, SchemaError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,13 +69,13 @@ def test_clone_gets_its_data_once(clone: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_damaged_file_is_told_by_what_the_store_lists(clone: Path) -> None:
     path = clone / "data" / "samples" / "a.txt"
     ensure_data(clone / "data")
-    check_stored(clone / "data", path)
+    verify_stored(clone / "data", path)
     path.chmod(0o644)
     path.write_text("firsd")
     with pytest.raises(SchemaError, match=r"a\.txt is damaged .*: bring it back by `dvc pull --force`"):
-        check_stored(clone / "data", path)
+        verify_stored(clone / "data", path)
     path.write_text("made anew here")
-    check_stored(clone / "data", path)
+    verify_stored(clone / "data", path)
 
 
 def test_interrupted_fetch_is_completed(clone: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparloom.data import MatrixInputs, cap
+from sparloom.data import MatrixInputs, coarsen
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.sparse import Pattern
 
@@ -25,7 +25,7 @@ def scattered(seed: int, rows: int = 5000, cols: int = 9000, nnz: int = 20_000) 
 
 def test_small_pattern_is_kept_as_it_is() -> None:
     pattern = scattered(0, nnz=1000)
-    item = cap(pattern, name="g/a", cost=free)
+    item = coarsen(pattern, name="g/a", cost=free)
     assert item.quantum == 1
     assert np.array_equal(item.coords, np.stack([pattern.row_ids(), pattern.indices], axis=1))
     assert (item.counts == 1).all()
@@ -33,14 +33,14 @@ def test_small_pattern_is_kept_as_it_is() -> None:
 
 @pytest.mark.parametrize(("size", "quantum"), [(4096, 1), (4097, 2), (8192, 2), (8193, 4), (100_000, 32)])
 def test_grid_is_the_finest_power_of_two_within_the_sites(size: int, quantum: int) -> None:
-    item = cap(diagonal(size), name="g/a", cost=free)
+    item = coarsen(diagonal(size), name="g/a", cost=free)
     assert item.quantum == quantum
     assert len(item.coords) == -(-size // quantum)
 
 
 def test_counts_add_up_to_the_nonzeros() -> None:
     pattern = scattered(1)
-    item = cap(pattern, name="g/a", cost=free, sites=500)
+    item = coarsen(pattern, name="g/a", cost=free, sites=500)
     assert len(item.coords) <= 500
     assert item.counts.sum() == item.nnz == pattern.nnz
     assert item.shape == pattern.shape
@@ -51,23 +51,23 @@ def test_counts_add_up_to_the_nonzeros() -> None:
 
 def test_sites_are_in_row_major_order_and_match_the_pattern() -> None:
     pattern = scattered(2)
-    item = cap(pattern, name="g/a", cost=free, sites=700)
+    item = coarsen(pattern, name="g/a", cost=free, sites=700)
     expected = np.unique(np.stack([pattern.row_ids(), pattern.indices], axis=1) // item.quantum, axis=0)
     assert np.array_equal(item.coords, expected)
 
 
 def test_dear_patterns_are_coarsened_further() -> None:
-    dear = cap(diagonal(1000), name="g/a", cost=lambda coords: 1e7 * len(coords), flops=1e9)
+    dear = coarsen(diagonal(1000), name="g/a", cost=lambda coords: 1e7 * len(coords), flops=1e9)
     assert (dear.quantum, len(dear.coords)) == (16, 63)
 
 
 def test_cost_that_is_never_met_ends_with_one_site() -> None:
-    assert len(cap(diagonal(1000), name="g/a", cost=lambda coords: 1e12).coords) == 1
+    assert len(coarsen(diagonal(1000), name="g/a", cost=lambda coords: 1e12).coords) == 1
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (3, 0), (3, 4)])
 def test_pattern_without_nonzeros_has_no_sites(shape: tuple[int, int], tmp_path: Path) -> None:
-    item = cap(Pattern.from_coo(np.zeros(0, int), np.zeros(0, int), shape), name="g/a", cost=free)
+    item = coarsen(Pattern.from_coo(np.zeros(0, int), np.zeros(0, int), shape), name="g/a", cost=free)
     assert item.coords.shape == (0, 2)
     MatrixInputs.of([item]).write(tmp_path / "i.npz")
     assert MatrixInputs.read(tmp_path / "i.npz")["g/a"].coords.shape == (0, 2)
@@ -75,7 +75,7 @@ def test_pattern_without_nonzeros_has_no_sites(shape: tuple[int, int], tmp_path:
 
 def test_file_reads_back(tmp_path: Path) -> None:
     patterns = {"g/b": scattered(3), "g/a": diagonal(70_000), "h/wide": scattered(4, rows=3, cols=2_000_000, nnz=900)}
-    items = {name: cap(pattern, name=name, cost=free) for name, pattern in patterns.items()}
+    items = {name: coarsen(pattern, name=name, cost=free) for name, pattern in patterns.items()}
     MatrixInputs.of(list(items.values()), {"sites": 4096}).write(tmp_path / "i.npz")
     back = MatrixInputs.read(tmp_path / "i.npz")
     assert back.names == ("g/a", "g/b", "h/wide")
@@ -97,7 +97,7 @@ def test_nothing_is_opened_before_the_first_access(tmp_path: Path) -> None:
 
 
 def test_absent_matrix_names_the_experiment() -> None:
-    inputs = MatrixInputs.of([cap(diagonal(3), name="g/a", cost=free)])
+    inputs = MatrixInputs.of([coarsen(diagonal(3), name="g/a", cost=free)])
     with pytest.raises(MissingArtifact, match="no featurizer input of g/b among 1") as caught:
         inputs["g/b"]
     assert caught.value.experiment == "prepare_inputs"

@@ -16,7 +16,7 @@ from sparloom.data import (
     Split,
     StoredSamples,
     TinySamples,
-    cap,
+    coarsen,
     read_statistics,
     read_walks,
     write_statistics,
@@ -37,7 +37,7 @@ def test_stored_files_are_found_by_platform_and_operation(tmp_path: Path, sample
     statistics = pd.DataFrame({"rows": [3.0]}, index=pd.Index(["g/a"], name="matrix"))
     write_statistics(tmp_path / "synthetic" / "statistics" / "statistics.parquet", statistics)
     pattern = Pattern.from_coo([0, 1], [1, 0], (2, 2))
-    MatrixInputs.of([cap(pattern, name="g/a", cost=len)]).write(tmp_path / "synthetic" / "inputs" / "inputs.npz")
+    MatrixInputs.of([coarsen(pattern, name="g/a", cost=len)]).write(tmp_path / "synthetic" / "inputs" / "inputs.npz")
     source = StoredSamples(data=str(tmp_path), folder="synthetic", corpus="synthetic")
     assert len(source.table("spade", "low", "sddmm")) == 1
     assert source.split() == {"g/a": "test"}

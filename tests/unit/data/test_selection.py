@@ -165,8 +165,8 @@ def test_doubt_prefers_disagreement_among_the_promising() -> None:
     selection = Uncertainty(matrices=4, configs_per_matrix=1, first=0.5, rounds=2, promising=2)
     agree = np.array([[0.0, 1.0, 5.0], [0.0, 1.0, 5.0]])
     differ = np.array([[0.0, 3.0, 5.0], [1.0, 0.0, 9.0]])
-    assert selection.doubtful({"g/a": agree, "g/b": differ}, 1) == {"g/b": [1]}
-    assert selection.begin().matrices == 2
+    assert selection.most_uncertain({"g/a": agree, "g/b": differ}, 1) == {"g/b": [1]}
+    assert selection.initial().matrices == 2
     assert selection.quotas() == [1, 1]
 
 

@@ -19,7 +19,7 @@ from sparloom.experiments.harness import failure_reasons
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import CsrAttention, SpMM
 from sparloom.platforms import CudaPlatform, NullPlatform
-from sparloom.platforms.cuda.sparse_kernels import AttentionProgram
+from sparloom.platforms.cuda import AttentionProgram
 
 TABLE = Path("toy", "samples", "toy_spmm.parquet")
 

@@ -16,8 +16,7 @@ from sparloom.experiments import CollectGemm
 from sparloom.experiments.harness import own_processor
 from sparloom.measure import TimingProtocol
 from sparloom.ops import GemmShape, GemmShapes
-from sparloom.platforms import CpuKernels
-from sparloom.platforms.cpu_kernels.kernels import GemmKernels
+from sparloom.platforms import CpuKernels, GemmKernels
 
 pytestmark = pytest.mark.cc
 

@@ -13,7 +13,7 @@ from sparloom.experiments import Collect, PrepareInputs
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SpMM
 from sparloom.platforms import CudaPlatform
-from sparloom.platforms.cuda.sparse_kernels import SpmmProgram
+from sparloom.platforms.cuda import SpmmProgram
 from sparloom.sparse import SyntheticCorpus
 
 WHOLE = (*SMALL, "samples.configs=324")  # every configuration of either space
@@ -58,7 +58,7 @@ def test_sddmm_is_judged_on_its_own_space(build, tmp_path):
 
 def dense_product(gpu, placed, result):
     """Stand in for cuSPARSE on an emulated device."""
-    matrix = placed.given.matrix
+    matrix = placed.host.matrix
     full = np.zeros(matrix.pattern.shape, np.float32)
     full[matrix.pattern.row_ids(), matrix.pattern.indices] = matrix.values
     return lambda: np.matmul(full, placed.dense["B"], out=result)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from gemm_table import drawn_shapes, write_gemm_table
@@ -13,11 +14,11 @@ from sparse_table import patterns, write_spmm_table
 
 from sparloom.errors import MissingArtifact, SchemaError
 from sparloom.experiments.trees import sparse_subject
-from sparloom.models import KernelCosts
-from sparloom.models.performance import GEMM_FEATURES, SPMM_FEATURES, load_interval, load_performance
+from sparloom.models import load_trees
+from sparloom.models.performance import GEMM_FEATURES, load_interval, load_performance
 from sparloom.ops import SpMM
 from sparloom.space import SpmmSpace
-from sparloom.tuning import top_k
+from sparloom.sparse import SparseMatrix
 
 SMALL = (
     "task.sparse=[]", "task.others=[raw]", "task.folds=3", "growth.trees=20", "growth.leaves=15", "growth.threads=1",
@@ -195,9 +196,10 @@ def test_sparse_kernels_are_chosen_out_of_families_that_are_known(sparse_fitted)
 def test_the_model_of_spmm_ranks_kernels_for_a_pattern(sparse_fitted):
     folder, _ = sparse_fitted
     name = folder / "artifacts" / "checkpoints" / "real" / "performance_cpu_kernels_t2_spmm" / "full"
-    costs = KernelCosts(load_performance(name, spec=SPMM_FEATURES), width=128)
     uneven = patterns(2)["made/uneven1"]
-    first = top_k(costs, uneven, SpmmSpace(128), 1)[0].config
+    operands = SpMM().operands(SparseMatrix(uneven, np.ones(uneven.nnz, np.float32)), 128, seed=0)
+    configs = list(SpmmSpace(128))
+    first = configs[load_trees([name], threads=2).score("spmm", operands, configs).argmin()]
     assert first["balance"] != "rows"
     assert first["stream"] == 1
 

@@ -8,7 +8,7 @@ from small import SMALL
 
 from sparloom.errors import MissingArtifact, Unsupported
 from sparloom.experiments.cognate import read_shape
-from sparloom.models import MatrixView, Network
+from sparloom.models import MatrixFeatures, Network
 from sparloom.ops import GemmShape
 from sparloom.sparse import Pattern, SparseMatrix, write_matrix
 
@@ -131,7 +131,7 @@ def test_training_matrices_are_familiar_to_a_fitted_model(build, trained):
     inputs, statistics, walks = adviser.samples.inputs(), adviser.samples.statistics(), adviser.samples.walks()
     nearest = {}
     for name in inputs.names:
-        view = MatrixView.stored(inputs[name], statistics.loc[name].to_dict(), lambda name=name: walks[name])
+        view = MatrixFeatures.from_stored(inputs[name], statistics.loc[name].to_dict(), lambda name=name: walks[name])
         nearest[name] = adviser.advise(view, list(adviser.platform.space(adviser.op).bind(view.shape))).familiarity
     known = {name for name, found in nearest.items() if found.nearest == name}
     assert len(known) == 4 <= len(adviser.learned_from & known)

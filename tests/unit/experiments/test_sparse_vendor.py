@@ -8,7 +8,7 @@ from sparloom.baselines import cuda as sparse_vendor
 from sparloom.baselines import sparse_vendors
 from sparloom.ops import SDDMM, CsrAttention, SpMM, assert_close
 from sparloom.platforms import CudaPlatform
-from sparloom.platforms.cuda.operands import Placed
+from sparloom.platforms.cuda import DeviceOperands
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # torch says that they are in beta
@@ -41,5 +41,5 @@ def test_sampled_products_are_written_where_kernels_write(platform):
     operands = SDDMM().operands(SparseMatrix(pattern, np.linspace(-1, 1, pattern.nnz, dtype=np.float32)), 16, seed=0)
     (bind,) = sparse_vendors(platform, SDDMM()).values()
     result = np.full(pattern.nnz, np.nan, np.float32)
-    bind(Placed.on(platform.gpu, operands), result)()
+    bind(DeviceOperands.on(platform.gpu, operands), result)()
     assert_close(result, SDDMM().oracle(operands), terms=SDDMM().terms(pattern, 16), scale=SDDMM().scale(operands))

@@ -48,7 +48,7 @@ def check(op, operands: Operands, width: int, bind) -> None:
 @dtypes
 @tilings
 @pytest.mark.parametrize("threads", [1, 3])
-def test_tilings_are_right_where_tiles_share_rows(op, dtype, tiling, threads):
+def test_tilings_are_correct_where_tiles_share_rows(op, dtype, tiling, threads):
     op = replace(op, dtype=dtype)
     for width in (5, 64):
         operands = operands_of(op, hub(), width)
@@ -59,7 +59,7 @@ def test_tilings_are_right_where_tiles_share_rows(op, dtype, tiling, threads):
 @tilings
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_tilings_of_any_pattern_are_right(op, tiling, data):
+def test_tilings_are_correct_for_any_pattern(op, tiling, data):
     pattern, width = data.draw(patterns(max_rows=30, square=True)), data.draw(st.sampled_from(WIDTHS))
     threads, tiles = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))
     check(op, operands_of(op, pattern, width), width, lambda *given: tiling(op, *given, threads=threads, tiles=tiles))
@@ -69,14 +69,14 @@ def test_tilings_of_any_pattern_are_right(op, tiling, data):
 @pytest.mark.parametrize("kind", ["listing", "gemv", "blas_gemv"])
 @settings(max_examples=20, deadline=None)
 @given(data=st.data(), pattern=patterns(max_rows=30), width=st.sampled_from(WIDTHS))
-def test_fused_gemv_of_any_pattern_is_right(dtype, kind, data, pattern, width):
+def test_fused_gemv_is_correct_for_any_pattern(dtype, kind, data, pattern, width):
     op, threads = GemmSpmm(inner=data.draw(st.integers(1, 40)), dtype=dtype), data.draw(st.integers(1, 3))
     check(op, operands_of(op, pattern, width), width, lambda *given: fused_gemv(op, *given, threads=threads, kind=kind))
 
 
 @pytest.mark.parametrize("op", [*PAIRS[:2], SpmmGemm(inner=20)], ids=lambda op: f"{op.name}_{op.inner}")
 @dtypes
-def test_tiles_by_a_blas_are_right(op, dtype):
+def test_blas_tiles_are_correct(op, dtype):
     op, pattern = replace(op, dtype=dtype), hub()
     operands, schedule = operands_of(op, pattern, 48), schedule_of(op, pattern, [100, 101])
     for local in (False, True):
@@ -84,7 +84,7 @@ def test_tiles_by_a_blas_are_right(op, dtype):
         check(op, operands, 48, executor.bind)
 
 
-def test_overlapped_tiles_take_addends_and_atomic_ones_refuse():
+def test_overlapped_tiling_supports_addends_and_atomic_tiling_rejects_them():
     op = SpmmSpmm(addends=True)
     operands = operands_of(op, hub(), 24)
     check(op, operands, 24, lambda *given: overlapped_tiling(op, *given, threads=2, tiles=7))
@@ -92,7 +92,7 @@ def test_overlapped_tiles_take_addends_and_atomic_ones_refuse():
         atomic_tiling(op, operands, np.empty((300, 24), np.float32), threads=2, tiles=7)
 
 
-def test_what_a_baseline_cannot_do_is_refused():
+def test_baselines_reject_unsupported_operations():
     pattern = hub(8 * 40)
     operands = operands_of(SpmmGemm(), pattern, 8)
     result = np.empty((320, 8), np.float32)
@@ -107,6 +107,6 @@ def test_what_a_baseline_cannot_do_is_refused():
         Executor(GemmSpmm(), brute_force(pattern, []), threads=1, variant=Variant(blas=True), order=order)
 
 
-def test_potential_gain_is_what_the_others_wait_for():
+def test_potential_gain_is_the_mean_waiting_time():
     assert potential_gain(np.array([[4.0, 2.0], [1.0, 1.0]])) == pytest.approx(1.0)
     assert potential_gain(np.zeros((2, 3))) == 0

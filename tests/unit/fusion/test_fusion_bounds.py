@@ -64,7 +64,7 @@ INSIDE = {
 
 
 @pytest.mark.parametrize("name", INSIDE)
-def test_what_the_condition_keeps_inside_runs(name):
+def test_subscripts_that_a_condition_keeps_in_bounds_run(name):
     function = _pair(*INSIDE[name])
     for n in (0, 1, N):
         part = A if n == N else Csr(np.zeros(n + 1, np.int64), A.i[:0], A.x[:0], (n, n))
@@ -86,7 +86,7 @@ def test_what_the_condition_keeps_inside_runs(name):
     (("for e in range(A.p[j], A.p[j + 1]):", "    if A.x[e] > 0.0:", "        D[j] += D1[A.i[e] + 2]"),
      "subscript 0 of D1 runs from 2 to 7"),
 ])
-def test_what_it_lets_outside_is_refused(lines, message):
+def test_subscripts_that_a_condition_lets_out_of_bounds_are_rejected(lines, message):
     with pytest.raises(ValueError, match=f"{message}.*: let the `if` around it compare it with its limits"):
         fuse(_pair(*lines))(A, B, N, 0, 2)
 
@@ -101,7 +101,7 @@ def compared_reals(B, n, alpha, beta):
     return D
 
 
-def test_a_comparison_of_reals_says_nothing():
+def test_comparisons_of_floats_are_ignored():
     with pytest.raises(ValueError, match="subscript 0 of D1 runs from 1 to 6"):
         fuse(compared_reals)(B, N, 0.0, 0.5)
 
@@ -117,7 +117,7 @@ def lower_triangle(A, B, n):
     return D
 
 
-def test_the_graph_keeps_what_the_condition_leaves():
+def test_conditions_remove_edges_from_the_graph():
     graph = fuse(lower_triangle).graph(A, B, N)
     assert [(r, c) for r, c in zip(graph.row_ids().tolist(), graph.indices.tolist(), strict=True)] == [
         (r, c) for r in range(N) for c in A.i[A.p[r] : A.p[r + 1]].tolist() if c < r]

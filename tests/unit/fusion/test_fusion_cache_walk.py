@@ -43,7 +43,7 @@ def fused(pattern, threads=1):
 
 
 @pytest.mark.cc
-def test_what_is_read_once_comes_from_memory_and_what_was_written_from_a_cache():
+def test_first_reads_miss_and_written_rows_hit_a_cache():
     pattern = diagonal(64)
     found = cycles(GemmSpmm(), pattern, unfused_schedule(pattern, threads=1), levels=(NONE, LARGE, LARGE))
     rows, lines = 64, 64 / 8  # of B from memory, of D1 from level two; index lines: first from memory, then level one
@@ -53,7 +53,7 @@ def test_what_is_read_once_comes_from_memory_and_what_was_written_from_a_cache()
 
 
 @pytest.mark.cc
-def test_fused_tiles_find_d1_where_unfused_loops_do_not():
+def test_fused_tiles_hit_d1_in_cache_where_unfused_loops_miss():
     pattern = band(4096)
     small = (CacheLevel(4 << 10, 4, 1.0), CacheLevel(16 << 10, 8, 10.0), CacheLevel(32 << 10, 8, 20.0))
     for variant in (PLAIN, Variant(local=True, stream=True)):
@@ -62,7 +62,7 @@ def test_fused_tiles_find_d1_where_unfused_loops_do_not():
 
 
 @pytest.mark.cc
-def test_threads_and_sparse_operands_are_walked_too():
+def test_walks_cover_threads_and_sparse_operands():
     pattern = band(512)
     for threads in (1, 2):
         found = cycles(SpmmSpmm(), pattern, fused(pattern, threads), levels=(NONE, LARGE, LARGE), threads=threads)
@@ -70,12 +70,12 @@ def test_threads_and_sparse_operands_are_walked_too():
 
 
 @pytest.mark.cc
-def test_nothing_read_has_no_average():
+def test_the_average_of_no_reads_is_nan():
     empty = Pattern((0, 0), np.zeros(1, np.int64), np.empty(0, np.int32))
     assert math.isnan(cycles(GemmSpmm(), empty, unfused_schedule(empty, threads=1), levels=(NONE, NONE, NONE)))
 
 
-def test_loops_that_depend_row_by_row_are_refused():
+def test_spmm_gemm_is_rejected():
     pattern = diagonal(4)
     with pytest.raises(Unsupported, match="access_cycles of spmm_gemm"):
         cycles(SpmmGemm(), pattern, unfused_schedule(pattern, threads=1), levels=(NONE, NONE, NONE))

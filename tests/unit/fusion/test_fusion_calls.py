@@ -43,7 +43,7 @@ def _arguments(real=np.float32):
     return operands(CASES["gemm_spmm"][1], n=9, real=real, seed=0)
 
 
-def test_sparse_operands_of_every_kind_give_the_same(gemm_spmm):
+def test_all_kinds_of_sparse_operands_give_the_same_result(gemm_spmm):
     A, *dense = _arguments()
     pattern = Pattern(A.shape, A.p, A.i)
     narrow = scipy.sparse.csr_array((A.x, A.i, A.p.astype(np.int32)), shape=A.shape)
@@ -55,7 +55,7 @@ def test_sparse_operands_of_every_kind_give_the_same(gemm_spmm):
     np.testing.assert_array_equal(gemm_spmm(pattern, *dense), ones)
 
 
-def test_arrays_made_without_dtype_are_as_wide_as_the_operands(gemm_spmm):
+def test_arrays_allocated_without_dtype_have_the_type_of_the_operands(gemm_spmm):
     assert gemm_spmm(*_arguments(np.float32)).dtype == np.float32
     assert gemm_spmm(*_arguments(np.float64)).dtype == np.float64
 
@@ -71,12 +71,12 @@ def with_dtypes(B, n):
     return D1, D
 
 
-def test_a_dtype_that_is_given_is_kept():
+def test_an_explicit_dtype_is_kept():
     D1, D = fuse(with_dtypes)(np.ones((3, 2), np.float32), 3)
     assert (D1.dtype, D.dtype) == (np.float64, np.float32)
 
 
-def test_operands_may_be_views_and_by_keyword(gemm_spmm):
+def test_operands_may_be_views_and_keyword_arguments(gemm_spmm):
     A, B, C, n, inner, width = _arguments()
     expected = gemm_spmm(A, B, C, n, inner, width)
     wide = np.repeat(B, 2, axis=1)[:, ::2]
@@ -84,14 +84,14 @@ def test_operands_may_be_views_and_by_keyword(gemm_spmm):
         gemm_spmm(A, wide, np.asfortranarray(C), cCol=width, bCol=np.int32(inner), n=np.int64(n)), expected)
 
 
-def test_arrays_that_are_written_must_be_contiguous():
+def test_written_arrays_must_be_contiguous():
     function, names = CASES["smoothed_in_place"]
     A, X, n = operands(names, n=4, real=np.float32, seed=0)
     with pytest.raises(TypeError, match="X is not a C-contiguous NumPy array"):
         fuse(function)(A, np.asfortranarray(X), n)
 
 
-def test_a_schedule_is_made_once_per_pattern_and_again_for_another(gemm_spmm, monkeypatch):
+def test_each_pattern_is_scheduled_once(gemm_spmm, monkeypatch):
     made = []
     original = gemm_spmm._inspect
     monkeypatch.setattr(gemm_spmm, "_inspect", lambda *given: made.append(1) or original(*given))
@@ -105,7 +105,7 @@ def test_a_schedule_is_made_once_per_pattern_and_again_for_another(gemm_spmm, mo
     assert len(made) == 3
 
 
-def test_a_pattern_that_is_gone_is_not_taken_for_a_new_one(gemm_spmm):
+def test_a_new_pattern_at_the_address_of_a_dead_one_is_scheduled(gemm_spmm):
     _, *dense = _arguments()
     for seed in range(5):
         A = operands(("A",), n=9, real=np.float32, seed=seed)[0]
@@ -114,7 +114,7 @@ def test_a_pattern_that_is_gone_is_not_taken_for_a_new_one(gemm_spmm):
         gc.collect()
 
 
-def test_the_schedule_keeps_the_budget(gemm_spmm):
+def test_schedules_respect_the_budget(gemm_spmm):
     schedule = gemm_spmm.schedule(*_arguments())
     assert schedule.largest_tile <= BUDGET.ct_size
     assert schedule.tiles[0] >= BUDGET.threads
@@ -127,12 +127,12 @@ def test_a_one_to_one_dependence_has_one_wavefront():
     assert (schedule.tiles[1], schedule.fused_rows) == (0, 1.0)
 
 
-def test_bodies_that_do_not_exist_are_refused():
+def test_unknown_bodies_are_rejected():
     with pytest.raises(ValueError, match="bodies 'written': give one of recognised, generated"):
         fuse(with_dtypes, bodies="written")
 
 
-def test_the_undecorated_function_is_kept(gemm_spmm):
+def test_the_undecorated_function_is_accessible(gemm_spmm):
     assert gemm_spmm.__name__ == "gemm_spmm"
     assert gemm_spmm.__wrapped__ is CASES["gemm_spmm"][0]
     assert isinstance(_arguments()[0], Csr)
@@ -178,7 +178,7 @@ def test_a_function_is_read_under_the_lock_of_numba(monkeypatch):
     assert not global_compiler_lock.is_locked()
 
 
-def test_what_is_compiled_is_called_while_another_thread_compiles(gemm_spmm):
+def test_compiled_functions_may_be_called_while_another_thread_compiles(gemm_spmm):
     arguments, begun, may_end = _arguments(), threading.Event(), threading.Event()
     expected = gemm_spmm(*arguments)
 

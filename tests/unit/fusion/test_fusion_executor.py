@@ -73,7 +73,7 @@ def check(op, executor: Executor, operands: Operands, width: int) -> None:
 @ops
 @dtypes
 @pytest.mark.parametrize("width", [1, 16, 33, 64, 128])
-def test_every_variant_is_right(op, dtype, width):
+def test_every_variant_is_correct(op, dtype, width):
     op, pattern = replace(op, dtype=dtype), varied()
     operands, schedule = operands_of(op, pattern, width), schedule_of(op, pattern, [20, 45, 60])
     for variant in VARIANTS:
@@ -85,7 +85,7 @@ def test_every_variant_is_right(op, dtype, width):
 @dtypes
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_any_pattern_extent_and_tiles_are_right(op, dtype, data):
+def test_results_are_correct_for_any_pattern_extent_and_tiles(op, dtype, data):
     pattern = data.draw(patterns(max_rows=40, square=True))
     width, inner = data.draw(st.sampled_from(WIDTHS)), data.draw(st.sampled_from(INNERS))
     op = replace(op, dtype=dtype) if op.name == "spmm_spmm" else replace(op, dtype=dtype, inner=inner)
@@ -98,7 +98,7 @@ def test_any_pattern_extent_and_tiles_are_right(op, dtype, data):
 @ops
 @settings(max_examples=20, deadline=None)
 @given(pattern=patterns(max_rows=40, square=True), threads=st.integers(1, 3), width=st.sampled_from(WIDTHS))
-def test_schedules_that_fuse_nothing_are_right(op, pattern, threads, width):
+def test_unfused_schedules_are_correct(op, pattern, threads, width):
     operands = operands_of(op, pattern, width)
     plain = unfused_schedule(pattern, threads=threads)
     if op.name != "spmm_gemm":
@@ -113,7 +113,7 @@ def test_schedules_that_fuse_nothing_are_right(op, pattern, threads, width):
 @pytest.mark.parametrize("op", [GemmSpmm(inner=70), SpmmSpmm(), SpmmSpmm(addends=True)], ids=lambda op: name(op))
 @dtypes
 @pytest.mark.parametrize("local", [False, True])
-def test_rows_in_another_order_give_the_same(op, dtype, local):
+def test_reordered_rows_give_the_same_result(op, dtype, local):
     op, pattern = replace(op, dtype=dtype), varied()
     order = np.random.default_rng(2).permutation(pattern.rows).astype(np.int32)
     ordered = Pattern.from_scipy(pattern.to_scipy()[order][:, order])
@@ -136,7 +136,7 @@ def test_every_variant_gives_the_same_bits(dtype, width):
 
 @dtypes
 @pytest.mark.parametrize("width", [1, 16, 37, 64, 100])
-def test_changes_are_the_distance_of_both_iterates(dtype, width):
+def test_changes_are_the_distance_between_both_iterates(dtype, width):
     op, pattern = SpmmSpmm(dtype=dtype, addends=True), varied()
     operands = operands_of(op, pattern, width)
     c, f = (operands.dense[name].astype(np.float64) for name in ("C", "F"))
@@ -152,7 +152,7 @@ def test_changes_are_the_distance_of_both_iterates(dtype, width):
             np.testing.assert_allclose(changes.sum(axis=0), expected, rtol=1e-5 if dtype == "float32" else 1e-13)
 
 
-def test_changes_that_cannot_be_are_refused():
+def test_invalid_changes_are_rejected():
     op, pattern = SpmmSpmm(), varied()
     operands, executor = operands_of(op, pattern, 8), Executor(op, brute_force(pattern, [50]), threads=1)
     with pytest.raises(ValueError, match=r"changes have shape \(3, 8\), not \(2, 8\)"):
@@ -163,20 +163,20 @@ def test_changes_that_cannot_be_are_refused():
         executor.bind(dense, executor.result(dense), changes=np.empty((2, 8), np.float32))
 
 
-def test_rectangular_operands_are_multiplied():
+def test_rectangular_operands_are_supported():
     pattern = Pattern.from_coo(np.array([0, 2, 2, 6]), np.array([3, 0, 4, 1]), (7, 5))
     for op, schedule in ((GemmSpmm(inner=3), brute_force(pattern, [2])), (SpmmGemm(inner=3), one_to_one(7, [2]))):
         check(op, Executor(op, schedule, threads=2), operands_of(op, pattern, 9), 9)
 
 
-def test_one_executor_serves_new_values_and_widths():
+def test_an_executor_accepts_new_values_and_widths():
     op, pattern = GemmSpmm(), varied()
     executor = Executor(op, brute_force(pattern, [50]), threads=2, variant=Variant(local=True))
     for width in (32, 7, 64):
         check(op, executor, operands_of(op, pattern, width), width)
 
 
-def test_nothing_beyond_the_result_is_written():
+def test_no_write_is_outside_the_result():
     op, pattern = GemmSpmm(), varied()
     operands = operands_of(op, pattern, 37)
     room = np.full((pattern.rows + 2, 37), 7, dtype=np.float32)
@@ -194,7 +194,7 @@ def test_threads_are_timed_on_request():
     assert executor.seconds.sum() > 0
 
 
-def test_operands_that_do_not_fit_are_refused():
+def test_mismatched_operands_are_rejected():
     op, pattern = GemmSpmm(), varied()
     operands, schedule = operands_of(op, pattern, 8), brute_force(pattern, [50])
     executor = Executor(op, schedule, threads=1)
@@ -222,7 +222,7 @@ def test_operands_that_do_not_fit_are_refused():
 
 
 @pytest.mark.parametrize("local", [False, True])
-def test_schedules_of_the_inspector_are_executed(local):
+def test_the_executor_runs_schedules_of_the_inspector(local):
     row, column = np.indices((600, 600))
     pattern = Pattern.from_coo(*np.nonzero(np.isin(row - column, (-25, -1, 0, 1, 25))), (600, 600))
     reads = Reads.of(pattern)
@@ -243,7 +243,7 @@ def over(array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 @ops
-def test_a_result_in_the_memory_of_an_operand_is_refused(op):
+def test_a_result_that_overlaps_an_operand_is_rejected(op):
     pattern = varied()
     operands = operands_of(op, pattern, 2)
     graph = Pattern.identity(pattern.rows) if op.name == "spmm_gemm" else pattern
@@ -261,7 +261,7 @@ def test_a_result_in_the_memory_of_an_operand_is_refused(op):
                     bound(operands, over(array, shape, op.dtype))
 
 
-def test_threads_may_execute_one_plan():
+def test_several_threads_may_run_one_executor():
     op, pattern = GemmSpmm(), varied(900)
     executor = Executor(op, unfused_schedule(pattern, threads=2), 2)
     several = [replace(operands_of(op, pattern, 32), dense={

@@ -123,7 +123,7 @@ FUNCTIONS = [
 
 
 @pytest.mark.parametrize(("function", "arguments"), FUNCTIONS, ids=[each[0].__name__ for each in FUNCTIONS])
-def test_a_function_computes_what_python_does(function, arguments):
+def test_compiled_functions_compute_what_python_computes(function, arguments):
     actual, expected = ([each.copy() if isinstance(each, np.ndarray) else each for each in arguments] for _ in "ab")
     results = fuse(function)(*actual), function(*expected)
     for a, b in zip((*_tuple(results[0]), *actual), (*_tuple(results[1]), *expected), strict=True):

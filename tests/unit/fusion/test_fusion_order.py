@@ -84,7 +84,7 @@ def test_a_partition_order_fuses_most_of_a_large_mesh():
     assert _fused(mesh, partition_order(mesh, parts=parts), ct_size=4096) >= 0.7
 
 
-def test_metis_fuses_a_mesh_too():
+def test_metis_order_fuses_a_mesh():
     pytest.importorskip("pymetis", reason="pymetis is not installed: pip install sparloom[peers]")
     mesh = _mesh(24)
     order = metis_order(mesh, parts=8)
@@ -93,17 +93,17 @@ def test_metis_fuses_a_mesh_too():
     assert metis_order(mesh, parts=1).tolist() == list(range(mesh.rows))
 
 
-def test_without_metis_another_order_is_advised(monkeypatch):
+def test_a_missing_pymetis_is_reported_with_an_alternative(monkeypatch):
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(Unsupported, match=r"pymetis is not installed: install sparloom\[peers\] or take partition"):
         metis_order(_mesh(3), parts=2)
 
 
-def test_more_parts_than_vertices_are_as_many_as_there_are():
+def test_the_number_of_parts_is_limited_by_the_vertices():
     assert partition_order(_mesh(2), parts=10**12).tolist() == partition_order(_mesh(2), parts=8).tolist()
 
 
-def test_components_are_not_mixed():
+def test_connected_components_stay_together():
     shuffled = np.random.default_rng(0).permutation(60)
     blocks = Pattern.from_coo(*np.nonzero(np.kron(np.eye(3), np.ones((20, 20)))), (60, 60))
     pattern = reorder(blocks, shuffled, shuffled)
@@ -116,7 +116,7 @@ def test_vertices_without_edges_keep_their_order():
     assert partition_order(nothing, parts=2).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_next_to_no_fusion_is_rescued_by_a_smaller_bandwidth():
+def test_bandwidth_order_applies_where_almost_nothing_is_fused():
     rows = np.arange(400)
     shuffled = np.random.default_rng(1).permutation(400)
     chain = Pattern.from_coo(*np.nonzero(abs(np.subtract.outer(rows, rows)) == 1), (400, 400))
@@ -130,12 +130,12 @@ def test_next_to_no_fusion_is_rescued_by_a_smaller_bandwidth():
 
 @pytest.mark.parametrize("order", [bandwidth_order, lambda p: partition_order(p, parts=2),
                                    lambda p: metis_order(p, parts=2), lambda p: Reordered.of(p, np.arange(2))])
-def test_a_rectangular_pattern_has_no_order(order):
+def test_orders_of_rectangular_patterns_are_rejected(order):
     with pytest.raises(ValueError, match="a pattern of 2 x 3: only a square one has an order of both"):
         order(Pattern((2, 3), np.zeros(3, int), np.zeros(0, int)))
 
 
-def test_arguments_without_meaning_are_refused():
+def test_meaningless_arguments_are_rejected():
     square = Pattern((3, 3), np.zeros(4, int), np.zeros(0, int))
     with pytest.raises(ValueError, match="0 parts: there must be at least 1"):
         partition_order(square, parts=0)

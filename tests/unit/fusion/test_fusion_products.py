@@ -52,13 +52,13 @@ def _check(function, arguments, executed, *, by_hand):
 
 @pytest.mark.parametrize("real", [np.float32, np.float64])
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_products_are_run_by_the_kernels(fused, executed, name, real):
+def test_products_run_on_the_hand_written_kernels(fused, executed, name, real):
     for n in (1, 2, 9, 40):
         arguments = operands(CASES[name][1], n=n, real=real, seed=n)
         _check(fused[name], arguments, executed, by_hand=True)
 
 
-def test_the_schedule_of_the_call_is_executed(fused, executed):
+def test_products_follow_the_schedule_of_the_call(fused, executed):
     arguments = operands(CASES["gemm_spmm"][1], n=40, real=np.float32, seed=0)
     fused["gemm_spmm"](*arguments)
     fused["gemm_spmm"].unfused(*arguments)
@@ -67,14 +67,14 @@ def test_the_schedule_of_the_call_is_executed(fused, executed):
     assert executed[1].schedule.fused == 0
 
 
-def test_generated_bodies_are_run_on_request(executed):
+def test_generated_bodies_run_on_request(executed):
     function, names = CASES["gemm_spmm"]
     arguments = operands(names, n=9, real=np.float32, seed=0)
     _check(fuse(function, budget=BUDGET, bodies="generated"), arguments, executed, by_hand=False)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_empty_matrices_are_multiplied(fused, executed, name):
+def test_empty_matrices_are_supported(fused, executed, name):
     names = CASES[name][1]
     _check(fused[name], operands(names, n=0, real=np.float32, seed=0), executed, by_hand=False)
     arguments = [_without_nonzeros(each) for each in operands(names, n=7, real=np.float32, seed=0)]
@@ -93,7 +93,7 @@ def test_an_empty_inner_dimension_gives_zeros(fused, executed):
     _check(fused["gemm_spmm"], [A, *empty, n, 0, 3], executed, by_hand=False)
 
 
-def test_loops_over_parts_of_matrices_are_generated(fused, executed):
+def test_loops_over_parts_of_matrices_run_generated_code(fused, executed):
     A, B, C, n = operands(("A", "B", "C", "n"), n=9, real=np.float32, seed=0)
     gemm_spmm = fused["gemm_spmm"]
     _check(gemm_spmm, [A, B, C, n, 4, 3], executed, by_hand=False)
@@ -104,14 +104,14 @@ def test_loops_over_parts_of_matrices_are_generated(fused, executed):
     _check(gemm_spmm, [narrow, B, C, n, 5, 3], executed, by_hand=False)
 
 
-def test_columns_that_do_not_increase_are_generated(fused, executed):
+def test_unsorted_columns_run_generated_code(fused, executed):
     _, B, C, n = operands(("A", "B", "C", "n"), n=3, real=np.float32, seed=0)
     for columns in ([2, 1, 0], [1, 1, 2]):
         A = Csr(np.array([0, 3, 3, 3]), np.array(columns, np.int32), np.array([1, 2, 4], np.float32), (3, 3))
         _check(fused["gemm_spmm"], [A, B, C, n, 5, 3], executed, by_hand=False)
 
 
-def test_index_arrays_of_any_type_are_taken(fused, executed):
+def test_index_arrays_may_have_any_integer_type(fused, executed):
     A, *dense = operands(CASES["gemm_spmm"][1], n=9, real=np.float64, seed=0)
     narrow = scipy.sparse.csr_array((A.x, A.i, A.p.astype(np.int32)), shape=A.shape)
     expected = fused["gemm_spmm"](A, *dense)
@@ -120,7 +120,7 @@ def test_index_arrays_of_any_type_are_taken(fused, executed):
     assert len(executed) == 3
 
 
-def test_one_operand_may_be_given_twice(fused, executed):
+def test_one_array_may_serve_as_two_operands(fused, executed):
     S, X, n, width = operands(("S", "X", "n", "cCol"), n=12, real=np.float32, seed=0)
     _check(fused["spmm_spmm"], [S, S, X, n, width], executed, by_hand=True)
     square = np.random.default_rng(0).uniform(-1, 1, (6, 6)).astype(np.float32)
@@ -136,7 +136,7 @@ def test_operands_may_be_views(fused, executed):
     _check(fused["gemm_spmm"], [A._replace(x=spread), wide, np.asfortranarray(C), n, 5, 3], executed, by_hand=True)
 
 
-def test_values_that_change_between_calls_are_seen(fused, executed):
+def test_changed_values_are_used(fused, executed):
     A, B, *rest = operands(CASES["gemm_spmm"][1], n=20, real=np.float32, seed=0)
     first = fused["gemm_spmm"](A, B, *rest)
     kept = first.copy()
@@ -155,7 +155,7 @@ def test_widths_may_change_between_calls(fused, executed):
         _check(fused["gemm_spmm"], [A, B, C, n, inner, width], executed, by_hand=True)
 
 
-def test_calls_may_come_from_several_threads(fused):
+def test_several_threads_may_call_one_function(fused):
     cases = [operands(CASES["gemm_spmm"][1], n=60, real=np.float32, seed=seed) for seed in range(8)]
     expected = [CASES["gemm_spmm"][0](*arguments) for arguments in cases]
     with ThreadPoolExecutor(4) as pool:
@@ -163,7 +163,7 @@ def test_calls_may_come_from_several_threads(fused):
             np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_matrices_seen_long_ago_are_let_go(fused):
+def test_old_matrices_are_evicted(fused):
     _, *dense = operands(CASES["gemm_spmm"][1], n=9, real=np.float32, seed=0)
     gone = []
     for seed in range(CACHED_MATRICES + 1):
@@ -190,13 +190,13 @@ def whole_only(A, B, C, n):
     return D
 
 
-def test_rows_that_no_loop_reaches_stay_zero(executed):
+def test_rows_outside_the_loops_stay_zero(executed):
     A, B, C, n = operands(("A", "B", "C", "n"), n=9, real=np.float32, seed=0)
     _check(fuse(whole_only, budget=BUDGET), [A, B, C, n], executed, by_hand=True)
     _check(fuse(whole_only, budget=BUDGET), [A, B, C, n - 4], executed, by_hand=False)
 
 
-def test_a_call_in_the_middle_of_another_one_is_right(fused, monkeypatch):
+def test_reentrant_calls_are_correct(fused, monkeypatch):
     function = fused["gemm_spmm"]
     one, two = (operands(CASES["gemm_spmm"][1], n=45, real=np.float32, seed=seed) for seed in (0, 1))
     expected = [function.__wrapped__(*arguments) for arguments in (one, two)]

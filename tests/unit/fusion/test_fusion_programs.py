@@ -19,7 +19,7 @@ def fused():
 
 @pytest.mark.parametrize(
     ("name", "real"), [*((name, np.float32) for name in CASES), ("gemm_spmm", np.float64), ("stencil", np.float64)])
-def test_fused_and_unfused_are_what_python_computes(fused, name, real):
+def test_fused_and_unfused_results_equal_python(fused, name, real):
     function, names = CASES[name]
     for n in (0, 1, 2, 9, 40):
         arguments = operands(names, n=n, real=real, seed=n)
@@ -33,13 +33,13 @@ def test_fused_and_unfused_are_what_python_computes(fused, name, real):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_schedules_keep_every_dependence(fused, name):
+def test_schedules_respect_all_dependences(fused, name):
     _, names = CASES[name]
     arguments = operands(names, n=40, real=np.float32, seed=3)
     check_schedule(fused[name].schedule(*arguments), fused[name].graph(*arguments))
 
 
-def test_fused_and_unfused_add_in_the_same_order(fused):
+def test_fused_and_unfused_sum_in_the_same_order(fused):
     arguments = operands(CASES["gemm_spmm"][1], n=300, real=np.float32, seed=0)
     np.testing.assert_array_equal(fused["gemm_spmm"](*arguments), fused["gemm_spmm"].unfused(*arguments))
 

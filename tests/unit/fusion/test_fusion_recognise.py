@@ -118,16 +118,16 @@ def integral(A, B, C, n):
     return D
 
 
-def test_operands_are_named_as_the_user_calls_them():
+def test_recognised_operands_have_the_names_of_arguments():
     found = _recognised(named_like_a_keyword, operands(("A", "B", "C", "n"), n=6, real=np.float32, seed=0))
     assert found.operands == {"A": "default", "B": "int_", "C": "register"}
 
 
-def test_an_array_made_inside_is_no_operand():
+def test_allocated_arrays_are_not_operands():
     assert _recognised(made_inside, operands(("A", "B", "n"), n=6, real=np.float32, seed=0)) is None
 
 
-def test_products_of_integers_are_not_taken():
+def test_integer_products_are_not_recognised():
     A, B, C, n = operands(("A", "B", "C", "n"), n=6, real=np.float32, seed=0)
     A = A._replace(x=np.ones(A.i.size, np.int64))
     assert _recognised(integral, (A, B.astype(np.int64), C.astype(np.int64), n)) is None
@@ -140,10 +140,10 @@ def test_names_and_order_do_not_matter():
 
 
 @pytest.mark.parametrize("function", [scaled, both_returned])
-def test_what_is_almost_a_product_is_not_taken_for_one(function):
+def test_near_products_are_not_recognised(function):
     assert _recognised(function, operands(("A", "B", "C", "n"), n=6, real=np.float32, seed=0)) is None
 
 
-def test_operands_of_two_types_are_not_taken():
+def test_mixed_types_are_not_recognised():
     A, B, C, n = operands(("A", "B", "C", "n"), n=6, real=np.float32, seed=0)
     assert _recognised(other_names, (n, C.astype(np.float64), B, A, 3)) is None

@@ -285,7 +285,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("function", "arguments", "message"), REFUSED, ids=[each[0].__name__ for each in REFUSED])
-def test_refusals_name_place_and_offender(function, arguments, message):
+def test_errors_name_the_location_and_the_reason(function, arguments, message):
     lines, start = inspect.getsourcelines(function)
     offset, text = next((offset, line) for offset, line in enumerate(lines) if "# refused" in line)
     with pytest.raises(Unfusable, match=message) as caught:
@@ -294,7 +294,7 @@ def test_refusals_name_place_and_offender(function, arguments, message):
     assert text.strip() in str(caught.value)
 
 
-def test_arguments_of_other_types_are_refused():
+def test_unsupported_argument_types_are_rejected():
     with pytest.raises(Unfusable, match="a value of type int8"):
         fuse(unequal_trips)(B.astype(np.int8), N, N)
     with pytest.raises(TypeError, match="argument B is a list"):
@@ -319,13 +319,13 @@ def gathered(A, B, n):
     ((A._replace(i=A.i + 1), B, N), "columns of A run from 1 to 4: they must lie in 0 to 3"),
     ((A._replace(p=A.p[::-1].copy()), B, N), "row pointers of A, 4 rows and 4 nonzeros"),
 ])
-def test_subscripts_that_leave_their_array_are_refused_before_the_run(arguments, message, monkeypatch):
+def test_subscripts_out_of_bounds_are_rejected_before_the_run(arguments, message, monkeypatch):
     monkeypatch.setattr("sparloom.fusion.compiled.compile_c", InterpretedLibrary)
     with pytest.raises(ValueError, match=message):
         fuse(gathered)(*arguments)
 
 
-def test_no_iterations_touch_nothing(monkeypatch):
+def test_loops_without_iterations_access_nothing(monkeypatch):
     monkeypatch.setattr("sparloom.fusion.compiled.compile_c", InterpretedLibrary)
     empty = Csr(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), (0, 9))
     assert fuse(gathered)(empty, B[:0, :0], 0).shape == (0,)

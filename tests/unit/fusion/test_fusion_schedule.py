@@ -21,7 +21,7 @@ def _schedule(**changes: object) -> TileSchedule:
     return TileSchedule(**(arrays | changes))
 
 
-def test_a_schedule_knows_its_iterations_and_ratios():
+def test_a_schedule_reports_its_iterations_and_ratios():
     schedule = _schedule()
     assert schedule.iterations == (6, 6)
     assert schedule.fused == 4
@@ -38,7 +38,7 @@ def test_loops_without_iterations_have_a_schedule():
     assert (schedule.fused_ratio, schedule.fused_rows, schedule.largest_tile) == (0.0, 0.0, 0)
 
 
-def test_equality_and_digest_are_those_of_the_arrays():
+def test_equality_and_digest_depend_on_the_arrays():
     schedule, slower = _schedule(), _schedule(build_seconds=1.0)
     assert schedule == slower
     assert schedule.digest() == slower.digest()
@@ -55,7 +55,7 @@ def test_equality_and_digest_are_those_of_the_arrays():
     ({"second_ptr": np.array([0, 2, 6])}, "second_ptr has 3 elements: .* tiles need 5"),
     ({"second": np.arange(12, dtype=np.int32)[::2]}, "second is int32 of shape .* must be a contiguous list of int32"),
 ])
-def test_arrays_of_another_form_are_refused(changes, message):
+def test_arrays_of_wrong_type_or_size_are_rejected(changes, message):
     with pytest.raises(ValueError, match=message):
         _schedule(**changes)
 
@@ -75,16 +75,16 @@ def test_a_legal_schedule_passes():
     ({"needed": np.array([1, 1, 1, 1, 0, 1], np.uint8)}, r"needed\[0\] is 1, but wavefront 1 reads it never"),
     ({"needed": np.array([0, 1, 1, 0, 0, 1], np.uint8)}, r"needed\[3\] is 0, but wavefront 1 reads it at least once"),
 ])
-def test_an_illegal_schedule_is_refused_with_its_offender(changes, message):
+def test_illegal_schedules_are_rejected_with_the_reason(changes, message):
     with pytest.raises(IllegalSchedule, match=message):
         check_schedule(_schedule(**changes), READS)
 
 
-def test_a_schedule_of_other_loops_is_refused():
+def test_a_schedule_of_other_loops_is_rejected():
     with pytest.raises(IllegalSchedule, match="6 and 6 iterations for dependences of 5 and 5"):
         check_schedule(_schedule(), Pattern((5, 5), np.zeros(6, int), np.zeros(0, int)))
 
 
-def test_a_schedule_cannot_be_changed():
+def test_schedules_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         _schedule().tiles = (1, 1)

@@ -37,14 +37,14 @@ def test_separate_blocks_need_one_wavefront():
     assert not schedule.needed.any()
 
 
-def test_a_split_leaves_to_wavefront_1_what_reads_both_halves():
+def test_a_split_moves_iterations_that_read_both_halves_to_wavefront_1():
     schedule = _schedule(_gemm_spmm(BLOCKS), cache_bytes=100)
     assert schedule.tiles[0] > 3
     assert schedule.fused_rows == 0.0
     assert schedule.needed.all()
 
 
-def test_tiles_are_even_and_as_many_for_every_thread():
+def test_tiles_are_equal_and_balanced_over_threads():
     schedule = _schedule(FusedLoops(Loop(100, None, 1), Loop(100, None, 1)), threads=4, ct_size=20)
     assert np.diff(schedule.first).tolist() == [12, 13, 12, 13, 12, 13, 12, 13]
 
@@ -60,13 +60,13 @@ def test_coarse_tiles_are_those_of_a_schedule_that_fits():
         assert schedule.tiles[0] == coarse_tiles(12, threads=threads, ct_size=ct_size)
 
 
-def test_one_to_one_loops_are_fused_wholly():
+def test_one_to_one_loops_are_fused_completely():
     schedule = _schedule(spmm_gemm_loops(BLOCKS, inner=5, width=2, element_bytes=8))
     assert schedule.fused_rows == 1.0
     assert schedule.second.tolist() == list(range(12))
 
 
-def test_wavefront_1_is_dealt_by_nonzeros():
+def test_wavefront_1_is_balanced_by_nonzeros():
     """One row reads all of 40, forty read two far apart: the long one is as much work as thirteen of the others."""
     lengths = np.array([40, *(2 for _ in range(39))])
     columns = [*range(40), *(c for j in range(1, 40) for c in sorted((j, (j + 20) % 40)))]
@@ -99,7 +99,7 @@ def test_one_iteration_is_one_tile():
 
 
 @pytest.mark.parametrize("index", [-1, 12])
-def test_a_read_out_of_range_is_refused(index):
+def test_reads_out_of_range_are_rejected(index):
     indices = BLOCKS.indices.copy()
     indices[21] = index
     broken = Reads(BLOCKS.indptr, indices, 12)
@@ -110,17 +110,17 @@ def test_a_read_out_of_range_is_refused(index):
 
 
 @pytest.mark.parametrize("name", ["threads", "cache_bytes", "ct_size"])
-def test_arguments_below_one_are_refused(name):
+def test_arguments_below_one_are_rejected(name):
     with pytest.raises(ValueError, match=f"{name} is 0: it must be at least 1"):
         _schedule(_gemm_spmm(BLOCKS), **{name: 0})
 
 
-def test_loops_of_different_lengths_are_refused():
+def test_loops_of_different_lengths_are_rejected():
     with pytest.raises(ValueError, match="loops of 4 and 3 iterations: only loops of one length are fused"):
         FusedLoops(Loop(4, None, 1), Loop(3, None, 1))
 
 
-def test_reads_of_rows_that_loop_one_does_not_write_are_refused():
+def test_reads_of_rows_that_loop_one_does_not_write_are_rejected():
     wide = Reads(np.zeros(4, np.int64), np.zeros(0, np.int32), 5)
     with pytest.raises(ValueError, match="loop two reads 5 rows, but loop one writes 3"):
         _gemm_spmm(wide)
@@ -135,7 +135,7 @@ def test_reads_of_rows_that_loop_one_does_not_write_are_refused():
     (np.array([0, 1], np.int32), np.zeros(1, np.int32), "indptr is int32 of shape .* list of int64"),
     (np.array([0, 1]), np.zeros(1, np.int64), "indices is int64 of shape .* list of int32"),
 ])
-def test_reads_of_another_form_are_refused(indptr, indices, message):
+def test_reads_of_wrong_type_or_size_are_rejected(indptr, indices, message):
     with pytest.raises(ValueError, match=message):
         Reads(indptr, indices, 3)
 
@@ -167,7 +167,7 @@ def test_reads_of_a_pattern_are_its_arrays():
     (np.array([1, 2]), np.zeros(2, np.int32), "indptr does not rise from 0 to 2"),
     (np.array([0, 2, 1, 2]), np.zeros(2, np.int32), "indptr does not rise from 0 to 2"),
 ])
-def test_reads_in_pieces_or_with_falling_pointers_are_refused(indptr, indices, message):
+def test_noncontiguous_reads_and_decreasing_pointers_are_rejected(indptr, indices, message):
     with pytest.raises(ValueError, match=message):
         Reads(indptr, indices, 3)
 
@@ -176,5 +176,5 @@ def test_reads_without_indices_in_an_iteration_are_accepted():
     assert Reads(np.array([0, 1, 1, 2]), np.zeros(2, np.int32), 3).iterations == 3
 
 
-def test_pointers_that_are_said_to_rise_are_not_looked_at():
+def test_pointers_declared_as_rising_are_not_checked():
     assert Reads(np.array([0, 2, 1, 2]), np.zeros(2, np.int32), 3, rising=True).iterations == 3

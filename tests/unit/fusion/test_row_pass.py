@@ -87,7 +87,7 @@ def test_each_step_alone() -> None:
         assert_computed(alone, results)
 
 
-def test_apart_gives_the_same() -> None:
+def test_separate_steps_give_the_same_result() -> None:
     steps = problem(grid(), 16, 24, 40)
     results, run = expected(steps), RowPass(steps.matrix.pattern, threads=2)
     parts = steps.apart()
@@ -106,7 +106,7 @@ def test_any_pattern(pattern: Pattern, width: int, out: int) -> None:
     assert_computed(steps, results)
 
 
-def test_the_same_bits_every_time() -> None:
+def test_results_are_reproducible_to_the_bit() -> None:
     steps = problem(grid(2000, 200), 32, 32, 32)
     run = RowPass(steps.matrix.pattern, threads=2)
     run(steps)
@@ -116,7 +116,7 @@ def test_the_same_bits_every_time() -> None:
         np.testing.assert_array_equal(steps.s, first)
 
 
-def test_results_may_go_past_the_caches(monkeypatch) -> None:
+def test_results_may_be_stored_past_the_caches(monkeypatch) -> None:
     monkeypatch.setattr("sparloom.fusion.row_pass.STREAM_SHARE", 0.0)
     for widths in ((32, 48, 16), (33, 20, 16)):
         steps = problem(grid(), *widths)
@@ -135,7 +135,7 @@ def test_rows_with_equal_columns() -> None:
     assert_computed(steps, results)
 
 
-def test_a_bound_call_takes_other_arrays() -> None:
+def test_a_bound_call_accepts_other_arrays() -> None:
     steps, other = problem(grid(), 32, 16, 8), problem(grid(), 32, 16, 8)
     call = RowPass(steps.matrix.pattern, threads=2).bind(steps)
     other.y[:] += 1
@@ -146,7 +146,7 @@ def test_a_bound_call_takes_other_arrays() -> None:
     assert_computed(other, results)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatched_arrays_are_rejected() -> None:
     steps = problem(grid(), 8, 8, 8)
     run = RowPass(steps.matrix.pattern, threads=1)
     with pytest.raises(ValueError, match=r"y has shape \(299, 8\), not \(300, 8\)"):
@@ -169,7 +169,7 @@ def test_what_does_not_fit_is_refused() -> None:
         RowPass(steps.matrix.pattern, threads=0)
 
 
-def test_results_in_the_memory_of_others_are_refused():
+def test_overlapping_results_are_rejected():
     steps = problem(grid(), 8, 8, 8)
     run = RowPass(steps.matrix.pattern, threads=2)
     read = {"y": steps.y, "c": steps.c, "summed": steps.summed, "indices of A": steps.matrix.pattern.indices,

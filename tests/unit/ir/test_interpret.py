@@ -95,7 +95,7 @@ def test_access_out_of_bounds_is_an_error(index, lanes):
         run([Store("y", 0, Load("x", Const(index), lanes))], x=np.ones(4, np.float32), y=np.ones(8, np.float32))
 
 
-def test_array_element_that_was_never_stored_is_an_error():
+def test_reading_an_uninitialised_element_is_an_error():
     body = [Alloc("t", "f32", 4), Store("t", 1, ONE), Store("y", 0, Load("t", Const(0), 2))]
     with pytest.raises(ValueError, match=r"load of t\[0; 2\], which was never stored"):
         run(body, (Y,), y=np.ones(4, np.float32))
@@ -137,7 +137,7 @@ def test_races_between_parallel_iterations_are_errors(stmt, message):
         run([For("i", 3, 9, [stmt], "parallel")], (Y,), y=np.zeros(12, np.float32))
 
 
-def test_what_parallel_iterations_only_read_or_own_is_no_race():
+def test_shared_reads_and_private_arrays_are_no_races():
     body = [Alloc("t", "f32", 1), Store("t", 0, Load("x", Const(0))), Store("y", ITERATION, Load("t", Const(0)))]
     y = np.zeros(4, np.float32)
     run([For("i", 0, 4, body, "parallel"), For("i", 0, 4, [Accumulate("y", ITERATION, ONE)], "parallel")],

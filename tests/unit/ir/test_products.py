@@ -73,7 +73,7 @@ def test_interpreted_products(transposed):
     np.testing.assert_allclose(given[2][:-1].reshape(3, 5), a @ b, rtol=1e-5)
 
 
-def test_the_interpreter_notices_what_a_product_reads_beyond_its_buffers():
+def test_the_interpreter_detects_products_out_of_bounds():
     given = operands(3, 5, 4)[3]
     with pytest.raises(IndexError, match="access to b"):
         interpret(product(), rows=3, cols=5, depth=5, **dict(zip("abc", given, strict=True)))
@@ -104,14 +104,14 @@ def test_products_are_loops_in_cuda():
     ({"rows": Const(1.0, F32)}, "offset or extent of a product is f32, not i64"),
     ({"add": ROWS}, "add is i64, not bool"),
 ])
-def test_products_that_are_none(changed, message):
+def test_invalid_products_are_rejected(changed, message):
     kernel = product()
     kernel = Kernel("k", (*kernel.params, Param("d", F64, True)), [replace(kernel.body[0], **changed)])
     with pytest.raises(IllegalSchedule, match=message):
         verify(kernel)
 
 
-def test_a_product_is_no_part_of_a_simd_loop():
+def test_products_in_simd_loops_are_rejected():
     with pytest.raises(IllegalSchedule, match="a product of tiles in a simd loop: make the loop serial"):
         verify(Kernel("k", product().params, [For("i", 0, 4, product().body, "simd")]))
 
@@ -137,7 +137,7 @@ def test_local_arrays_of_any_size(library, n):
     np.testing.assert_array_equal(y[:-1], np.tile(2 * x[:-1], 2))
 
 
-def test_cuda_has_no_local_arrays_of_any_size():
+def test_cuda_rejects_local_arrays_of_variable_size():
     with pytest.raises(Unsupported, match="local array t has a size that is not a constant: give lengths a limit"):
         render_cuda(doubled_in_an_array())
 
@@ -161,7 +161,7 @@ def test_simd_loops_reduce(op, start, of):
 
 
 @pytest.mark.cc
-def test_exp_is_exact_to_two_units_and_has_its_limits():
+def test_exp_is_accurate_to_two_ulps_and_saturates():
     i = Ref("i")
     kernel = Kernel("k", (Param("n", I64), Param("x", F32, True), Param("y", F32, True, False)), [
         For("i", 0, Ref("n"), [Store("y", i, Call("exp", (Load("x", i),)))], "simd")])

@@ -71,7 +71,7 @@ def body(*stmts) -> str:
         (Load("y", Const(2) * 3), Load("y", Const(6))),
     ],
 )
-def test_folded(expr, expected):
+def test_expressions_that_are_folded(expr, expected):
     assert simplify_expr(expr) == expected
 
 
@@ -88,11 +88,11 @@ def test_folded(expr, expected):
         Binary("min", N, Const(0)),
     ],
 )
-def test_left_alone(expr):
+def test_expressions_that_are_not_folded(expr):
     assert simplify_expr(expr) == expr
 
 
-def test_constants_flow_through_let():
+def test_constants_are_propagated_through_let():
     assert body(Let("a", I64, Const(2) + 3), Let("b", I64, Ref("a") * N), Store("y", Ref("a") - 5, X)) == (
         "let b: i64 = n * 5\ny[0] = x"
     )
@@ -102,16 +102,16 @@ def test_declared_names_stay():
     assert body(Declare("a", F32, Const(0.0, F32)), Store("y", 0, Ref("a"))) == "var a: f32 = 0.0\ny[0] = a"
 
 
-def test_known_conditions_choose_their_branch():
+def test_branches_with_constant_conditions_are_resolved():
     branches = [Store("y", 0, X)], [Store("y", 1, X)]
     assert body(If(TRUE, *branches), If(Unary("not", TRUE), *branches)) == "y[0] = x\ny[1] = x"
 
 
-def test_loops_without_iterations_go():
+def test_loops_without_iterations_are_removed():
     assert body(For("i", 4, 4, [Store("y", 0, X)]), For("i", 5, 4, [Store("y", 0, X)])) == "pass"
 
 
-def test_loops_that_become_empty_go():
+def test_loops_that_become_empty_are_removed():
     assert body(For("i", 0, N, [For("j", 4, 4, [Store("y", 0, X)])]), If(Ref("c"), [For("j", 4, 4, [])])) == "pass"
 
 
@@ -120,7 +120,7 @@ def test_single_iterations_are_inlined(kind):
     assert body(For("i", 2, 5, [Accumulate("y", Ref("i"), X)], kind, step=3)) == "y[2] += x"
 
 
-def test_two_iterations_stay():
+def test_loops_of_two_iterations_are_kept():
     assert body(For("i", 2, 5, [Store("y", Ref("i"), X)], step=2)) == "for i in 2 .. 5 step 2:\n    y[i] = x"
 
 

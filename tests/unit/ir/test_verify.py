@@ -45,7 +45,7 @@ def refuse(*body, message: str, params=PARAMS, name: str = "k") -> None:
         verify(Kernel(name, params, body))
 
 
-def test_place_names_every_loop_on_the_way():
+def test_errors_name_the_path_of_the_statement():
     inner = For("j", 0, 4, [Store("y", Ref("j"), Ref("missing"))])
     refuse(For("i", 0, Ref("n"), [If(Const(True, BOOL), [inner])]),
            message="kernel k / for i / if / for j / store y: name missing is not in scope; there are: x, y, flags")
@@ -54,25 +54,25 @@ def test_place_names_every_loop_on_the_way():
 @pytest.mark.parametrize(
     "name", ["int", "a__b", "_a", "1a", "f32x16", "sum_f32x4", "expf", "linux", "int64_t", "", "a-b"]
 )
-def test_names_that_mean_something_in_c_are_refused(name):
+def test_reserved_names_of_c_are_rejected(name):
     refuse(Let(name, I64, 0), message=f"{name!r} is no usable name")
 
 
-def test_names_near_those_are_fine():
+def test_names_similar_to_reserved_ones_are_accepted():
     verify(Kernel("k", PARAMS, [Let("a_b", I64, 0), Let("x16", I64, 0), Let("acc_f32", I64, 0), Let("sums", I64, 0)]))
 
 
-def test_shadowing_is_refused():
+def test_shadowing_is_rejected():
     refuse(For("n", 0, 4, []), message="kernel k / for n: name n is already in scope")
     refuse(Let("a", I64, 0), If(Const(True, BOOL), [Declare("a", I64, 1)]), message="name a is already in scope")
 
 
-def test_names_end_with_their_block_and_may_come_again():
+def test_names_may_be_reused_after_their_block():
     verify(Kernel("k", PARAMS, [If(Const(True, BOOL), [Let("a", I64, 0)], [Let("a", F32, ZERO)]), Let("a", I64, 0)]))
     refuse(If(Const(True, BOOL), [Let("a", I64, 0)]), Let("b", I64, Ref("a")), message="let b: name a is not in scope")
 
 
-def test_two_parameters_of_one_name_are_refused():
+def test_duplicate_parameters_are_rejected():
     refuse(message="name x is already in scope", params=(Param("x", I64), Param("x", F32, True)))
 
 
@@ -190,14 +190,14 @@ def test_condition_is_one_bool():
     refuse(If(Binary("<", Load("x", Const(0), 4), Load("x", Const(4), 4)), []), message="condition is boolx4, not bool")
 
 
-def test_strangers_are_no_nodes():
+def test_objects_that_are_not_nodes_are_rejected():
     with pytest.raises(TypeError, match="is not a statement of the IR"):
         verify(Kernel("k", (), ["store"]))
     with pytest.raises(TypeError, match="is not an expression of the IR"):
         verify(Kernel("k", (), [Let("a", I64, "n")]))
 
 
-def test_a_shared_loop_stands_directly_in_a_parallel_one_beside_nothing_but_let():
+def test_a_shared_loop_is_directly_in_a_parallel_loop_next_to_let_only():
     shared = For("j", 0, 4, [Store("y", Ref("j"), ZERO)], "shared")
     refuse(shared, message="a shared loop that is not directly in a parallel loop")
     refuse(For("i", 0, 4, [If(Const(True, BOOL), [shared])], "parallel"),

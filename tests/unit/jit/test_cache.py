@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from sparloom.errors import CompileError
-from sparloom.jit import Source, cache_folder, compile_c, turns
+from sparloom.jit import Source, cache_folder, compile_c
 from sparloom.jit import cache as module
+from sparloom.jit import cache as turns
 from sparloom.jit import toolchain as tools
 from sparloom.jit.cache import Cache, build_folder, load
 from sparloom.jit.toolchain import Toolchain

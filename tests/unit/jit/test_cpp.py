@@ -3,9 +3,8 @@
 import pytest
 
 from sparloom.errors import CompileError
-from sparloom.jit import compile_cpp, kernel_source
-from sparloom.jit import cpp as module
-from sparloom.jit import source as sources
+from sparloom.jit import compile as module
+from sparloom.jit import compile_cpp, kernel_source, sources
 
 
 @pytest.fixture

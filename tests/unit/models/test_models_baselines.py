@@ -8,7 +8,7 @@ import pytest
 from model_parts import spade
 
 from sparloom.data import TinySamples
-from sparloom.models import CostModel, MatrixView, Static, Trees
+from sparloom.models import CostModel, MatrixFeatures, Static, Trees
 from sparloom.space import Config
 from sparloom.sparse import Pattern
 
@@ -20,7 +20,7 @@ SETTINGS = {"features": "pattern", "bags": 2, "rounds": 60, "learning_rate": 0.1
 class RandomScores:
     """Scores that know nothing, other ones for every matrix."""
 
-    def score(self, matrix: MatrixView, configs: Sequence[Config]) -> np.ndarray:
+    def score(self, matrix: MatrixFeatures, configs: Sequence[Config]) -> np.ndarray:
         return np.random.default_rng([0, *matrix.shape, matrix.nnz]).random(len(configs))
 
 
@@ -29,9 +29,9 @@ def labels(share: float = 1.0) -> pd.DataFrame:
     return whole.groupby("matrix", group_keys=False).sample(frac=share, random_state=0)
 
 
-def views() -> dict[str, MatrixView]:
+def views() -> dict[str, MatrixFeatures]:
     numbers, inputs = SOURCE.statistics(), SOURCE.inputs()
-    return {name: MatrixView.stored(inputs[name], numbers.loc[name].to_dict()) for name in inputs.names}
+    return {name: MatrixFeatures.from_stored(inputs[name], numbers.loc[name].to_dict()) for name in inputs.names}
 
 
 def chosen_over_best(model: CostModel, names: list[str]) -> float:
@@ -72,7 +72,7 @@ def test_static_asked_before_fit_says_so() -> None:
 def test_trees_beat_random_on_matrices_they_have_not_seen(objective: str) -> None:
     names = sorted(SOURCE.split())
     train = labels(0.4)[lambda frame: frame["matrix"].isin(names[:8])]
-    trees = Trees(objective=objective, **SETTINGS).fit(train, space=spade(), views=views())
+    trees = Trees(objective=objective, **SETTINGS).fit(train, space=spade(), matrices=views())
     assert chosen_over_best(trees, names[8:]) < 0.5 * (1 + chosen_over_best(RandomScores(), names[8:]))
 
 
@@ -83,22 +83,22 @@ def test_trees_hear_a_prior_whatever_its_unit() -> None:
             self.logs = unit * np.log(labels().pivot(index="matrix", columns="config", values="seconds"))
             self.names = {view.input.digest: name for name, view in views().items()}
 
-        def score(self, matrix: MatrixView, configs: Sequence[Config]) -> np.ndarray:
+        def score(self, matrix: MatrixFeatures, configs: Sequence[Config]) -> np.ndarray:
             row = self.logs.loc[self.names[matrix.input.digest]]
             return row[[config.key for config in configs]].to_numpy()
 
     names = sorted(SOURCE.split())
     train = labels(0.1)[lambda frame: frame["matrix"].isin(names[:8])]
     alone = Trees(objective="log", **SETTINGS)
-    chosen = [chosen_over_best(trees.fit(train, space=spade(), views=views()), names[8:])
-              for trees in (alone, alone.informed_by(Told(1)), alone.informed_by(Told(7)))]
+    chosen = [chosen_over_best(trees.fit(train, space=spade(), matrices=views()), names[8:])
+              for trees in (alone, alone.with_prior(Told(1)), alone.with_prior(Told(7)))]
     assert chosen[1] - 1 < 0.7 * (chosen[0] - 1)
     assert chosen[1] == pytest.approx(chosen[2])
 
 
 def test_trees_are_reproducible() -> None:
     train, view = labels(0.2), next(iter(views().values()))
-    scores = [Trees(objective="log", **SETTINGS).fit(train, space=spade(), views=views()).score(view, list(spade()))
+    scores = [Trees(objective="log", **SETTINGS).fit(train, space=spade(), matrices=views()).score(view, list(spade()))
               for _ in range(2)]
     np.testing.assert_array_equal(*scores)
 
@@ -112,8 +112,8 @@ def test_trees_refuse_wrong_use() -> None:
 
 def test_view_of_a_pattern_equals_the_stored_one() -> None:
     pattern = Pattern.from_coo([0, 1, 2, 2], [0, 1, 0, 2], (3, 3))
-    live = MatrixView.of(pattern, "a/b")
-    stored = MatrixView.stored(live.input, live.statistics)
+    live = MatrixFeatures.from_pattern(pattern, "a/b")
+    stored = MatrixFeatures.from_stored(live.input, live.statistics)
     assert (stored.shape, stored.nnz) == (live.shape, live.nnz) == ((3, 3), 4)
     np.testing.assert_array_equal(live.input.coords, [(0, 0), (1, 1), (2, 0), (2, 2)])
     assert live.statistics["nnz"] == 4
@@ -121,8 +121,8 @@ def test_view_of_a_pattern_equals_the_stored_one() -> None:
 
 def test_missing_statistics_are_named() -> None:
     pattern = Pattern.from_coo([0], [0], (1, 1))
-    with pytest.raises(ValueError, match="the statistics of a/b were not given: pass them to MatrixView"):
-        _ = MatrixView.stored(MatrixView.of(pattern, "a/b").input).statistics
+    with pytest.raises(ValueError, match="the statistics of a/b were not given: pass them to MatrixFeatures"):
+        _ = MatrixFeatures.from_stored(MatrixFeatures.from_pattern(pattern, "a/b").input).statistics
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (1, 1), (5, 3)])
@@ -132,6 +132,6 @@ def test_models_score_matrices_without_nonzeros(shape: tuple[int, int]) -> None:
     from sparloom.models import CognateModel
 
     empty = Pattern.from_coo([], [], shape)
-    trees = Trees(objective="log", **SETTINGS).fit(labels(0.1), space=spade(), views=views())
+    trees = Trees(objective="log", **SETTINGS).fit(labels(0.1), space=spade(), matrices=views())
     for model in (Static().fit(labels(), space=spade()), trees, CognateModel(ready_net(spade()), spade())):
         assert np.isfinite(model.score(empty, list(spade()))).all()

@@ -15,7 +15,7 @@ from sparloom.models import (
     Checkpoint,
     CognateModel,
     Familiarity,
-    MatrixView,
+    MatrixFeatures,
     Network,
     SideFeatures,
     fit,
@@ -103,7 +103,7 @@ def test_model_scores_alike_after_its_file(tmp_path: Path, trained: bool) -> Non
                                validate_every=1, out=tmp_path)
         data = RankingData(samples[:4], samples[4:], configs_per_step=None, matrices_per_step=1, seed=0)
         fit(trainer, module_of(net), data)
-    views = {item.input.name: MatrixView.stored(item.input) for item in samples}
+    views = {item.input.name: MatrixFeatures.from_stored(item.input) for item in samples}
     model = CognateModel(net, space)
     model.anchors = {name: model.embedding(view) for name, view in views.items()}
     model.save(tmp_path / "m.pt", notes={"seed": 0}, precision="float32")
@@ -132,7 +132,7 @@ def test_linear_sizes_survive_half_precision(tmp_path: Path) -> None:
     model = CognateModel(net, space)
     model.save(path, notes={}, precision="float16")
     first, second = (CognateModel.load(path, net=made(seed), space=space) for seed in (8, 9))
-    for view in map(MatrixView.stored, items):
+    for view in map(MatrixFeatures.from_stored, items):
         scores = first.score(view, list(space))
         assert np.isfinite(scores).all()
         np.testing.assert_array_equal(second.score(view, list(space)), scores)

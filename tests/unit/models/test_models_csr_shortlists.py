@@ -11,22 +11,21 @@ from kept_files import kept_files
 from model_parts import small_net
 
 import sparloom
-from sparloom.data import cap
+from sparloom.data import coarsen
 from sparloom.errors import SchemaError, Unsupported
 from sparloom.experiments.autosage import PolicyVariant, ready_variants
 from sparloom.models import (
     Autoencoder,
     CognateModel,
-    KernelCosts,
     TreeShortlists,
     conv_flops,
-    open_networks,
-    open_trees,
+    load_networks,
+    load_trees,
     ranking_loss,
 )
 from sparloom.models.performance import (
     SPMM_FEATURES,
-    Growth,
+    BoostingConfig,
     Measured,
     Origin,
     PerformanceModel,
@@ -41,8 +40,9 @@ from sparloom.sparse import STATISTICS, MatrixEntry, Pattern, SparseMatrix, stat
 from sparloom.tuning import MeasurementBudget, PlanCache, search
 from sparloom.tuning.sparse import CsrPolicy
 
-GROWTH = Growth(trees=60, patience=10, leaves=15, depth=-1, rows_per_leaf=5, learning_rate=0.15, lasso=0.0, ridge=1.0,
-                row_share=1.0, column_share=1.0, bins=255, threads=1, seed=0)
+GROWTH = BoostingConfig(
+    trees=60, patience=10, leaves=15, depth=-1, rows_per_leaf=5, learning_rate=0.15, lasso=0.0, ridge=1.0,
+    row_share=1.0, column_share=1.0, bins=255, threads=1, seed=0)
 MACHINE = {"l1_bytes": 32e3, "l2_bytes": 1e6, "l3_bytes": 32e6, "threads": 2.0}
 PATIENT = CsrPolicy(least_seconds=0, runs=1e9, effort=MeasurementBudget(candidates=6, seconds=30.0))
 WIDTHS = (32, 128)
@@ -90,7 +90,7 @@ def network(width: int, favourite: str, steps: int = 0) -> CognateModel:
     space, net = SpmmSpace(width), small_net()
     encoder = Autoencoder(width=8, hidden=16, epochs=20, batch_size=32, learning_rate=1e-2)
     net.use_encoder(encoder.fit(space.heterogeneous_codes(), platform=space.name, seed=0))
-    inputs = [cap(uneven(seed).pattern, name=str(seed), cost=conv_flops) for seed in range(2)]
+    inputs = [coarsen(uneven(seed).pattern, name=str(seed), cost=conv_flops) for seed in range(2)]
     net.standardise(inputs)
     configs = list(space)
     taken = torch.tensor([seconds(config, favourite) for config in configs])
@@ -173,10 +173,11 @@ def test_what_a_model_has_not_learned_is_left_to_the_formula_and_said_once(saved
 
 def test_trees_read_statistics_width_and_threads(saved_trees):
     matrix, configs = uneven(52), list(SpmmSpace(128))
-    costs = open_trees([saved_trees["rows"] / "full"], threads=2)
+    costs = load_trees([saved_trees["rows"] / "full"], threads=2)
     operands = SpMM().operands(matrix, 128, seed=0)
     model = load_performance(saved_trees["rows"] / "full")
-    expected = KernelCosts(model, 128).score(matrix.pattern, configs)
+    problem = {name: np.array([value]) for name, value in statistics(matrix.pattern).items()}
+    expected = model.over(configs).score(problem | {"width": np.array([128.0])})[0]
     assert np.array_equal(costs.score("spmm", operands, configs), expected)
     seen = []
     model_of_two = TreeShortlists({"spmm": model}, threads=2)
@@ -187,7 +188,7 @@ def test_trees_read_statistics_width_and_threads(saved_trees):
 
 
 def test_trees_refuse_what_they_do_not_know(saved_trees, tmp_path):
-    costs = open_trees([saved_trees["rows"] / "full"], threads=2)
+    costs = load_trees([saved_trees["rows"] / "full"], threads=2)
     matrix = uneven(53)
     with pytest.raises(Unsupported, match="the trees are of spmm"):
         costs.score("attention", CsrAttention().operands(matrix, 8, seed=0), list(SpmmSpace(8)))
@@ -200,13 +201,13 @@ def test_trees_refuse_what_they_do_not_know(saved_trees, tmp_path):
     with pytest.raises(Unsupported, match="no trees are asked where nnz == 0"):
         costs.score("spmm", SpMM().operands(empty, 8, seed=0), list(SpmmSpace(8)))
     with pytest.raises(SchemaError, match=r"holds no performance model .* run experiment=fit_trees"):
-        open_trees([tmp_path], threads=2)
+        load_trees([tmp_path], threads=2)
 
 
 def test_a_network_is_restored_from_its_file_alone(tmp_path):
     model, matrix = network(128, "rows", steps=1), uneven(54)
     model.save(tmp_path / "one.pt", notes={"width": 128}, precision="float32")
-    costs, configs = open_networks([tmp_path / "one.pt"], threads=2), list(SpmmSpace(128))
+    costs, configs = load_networks([tmp_path / "one.pt"], threads=2), list(SpmmSpace(128))
     expected = model.score(matrix.pattern, configs)
     assert np.ptp(expected) > 0
     for width in (128, 256):  # the network of the nearest width is asked
@@ -219,7 +220,7 @@ def test_the_network_of_the_nearest_width_is_asked(tmp_path):
         model = network(width, favourite, steps=2)
         model.save(tmp_path / f"{width}.pt", notes={"width": width}, precision="float32")
         scores[width] = partial(model.score, matrix.pattern)
-    costs = open_networks([tmp_path / "32.pt", tmp_path / "128.pt"], threads=2)
+    costs = load_networks([tmp_path / "32.pt", tmp_path / "128.pt"], threads=2)
     for width, nearest in ((8, 32), (60, 32), (100, 128)):
         configs = list(SpmmSpace(min(width, nearest)))
         found = costs.score("spmm", SpMM().operands(matrix, width, seed=0), configs)
@@ -229,7 +230,7 @@ def test_the_network_of_the_nearest_width_is_asked(tmp_path):
 def test_a_network_refuses_what_it_does_not_know(tmp_path):
     model, matrix = network(32, "rows"), uneven(56)
     model.save(tmp_path / "good.pt", notes={"width": 32}, precision="float32")
-    costs = open_networks([tmp_path / "good.pt"], threads=2)
+    costs = load_networks([tmp_path / "good.pt"], threads=2)
     with pytest.raises(Unsupported, match="the networks are of spmm"):
         costs.score("sddmm", SpMM().operands(matrix, 8, seed=0), list(SddmmSpace(8)))
     with pytest.raises(Unsupported, match=r"network of spmm with 32 columns: .*strip=64"):
@@ -239,10 +240,10 @@ def test_a_network_refuses_what_it_does_not_know(tmp_path):
         costs.score("spmm", SpMM().operands(empty, 8, seed=0), list(SpmmSpace(8)))
     model.save(tmp_path / "other.pt", notes={"width": 64}, precision="float32")
     with pytest.raises(SchemaError, match=r"the space has changed since, run .* op=spmm target\.width=64"):
-        open_networks([tmp_path / "other.pt"], threads=2)
+        load_networks([tmp_path / "other.pt"], threads=2)
     model.save(tmp_path / "unsaid.pt", notes={}, precision="float32")
     with pytest.raises(SchemaError, match="is a network of spmm for width None"):
-        open_networks([tmp_path / "unsaid.pt"], threads=2)
+        load_networks([tmp_path / "unsaid.pt"], threads=2)
 
 
 def test_a_model_is_not_judged_on_what_it_has_learned(saved_trees, saved_network, tmp_path, caplog):

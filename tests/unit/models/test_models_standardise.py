@@ -7,7 +7,7 @@ import torch
 from model_parts import module_of, ready_net, spade, tiny_samples
 
 from sparloom.data.lightning import RankingData
-from sparloom.models import Standardise, fit, make_trainer, norm_of, swapped_accuracy
+from sparloom.models import Standardise, fit, make_norm, make_trainer, swapped_accuracy
 
 
 def features(seed: int = 0) -> torch.Tensor:
@@ -45,14 +45,14 @@ def test_features_as_they_are_are_not_asked_for() -> None:
         raise AssertionError
         yield
 
-    norm = norm_of("none", 6, gain=0.1)
+    norm = make_norm("none", 6, gain=0.1)
     norm.fit(unasked())
     assert torch.equal(norm(features()), features())
 
 
 def test_unknown_norm_is_refused() -> None:
     with pytest.raises(ValueError, match="norm='batch' is not one of none, standard"):
-        norm_of("batch", 6, gain=1.0)
+        make_norm("batch", 6, gain=1.0)
 
 
 def test_network_looks_at_the_matrix(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from sparloom.models import (
     Autoencoder,
     CognateModel,
     LookupTable,
-    MatrixView,
+    MatrixFeatures,
     ProgramEmbedder,
     TorchBackend,
     WacoFeaturizer,
@@ -125,8 +125,8 @@ def test_equal_configurations_get_equal_scores(padding: str) -> None:
     assert model.embedding(_view(item)).shape == (12,)
 
 
-def _view(item: MatrixSamples) -> MatrixView:
-    return MatrixView.stored(item.input)
+def _view(item: MatrixSamples) -> MatrixFeatures:
+    return MatrixFeatures.from_stored(item.input)
 
 
 def test_scores_of_a_batch_equal_those_of_single_matrices() -> None:

@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from model_parts import spade
 
 from sparloom.errors import Unsupported
-from sparloom.models import Ensemble, GaussianProcess, Learner, MatrixView, Trees
+from sparloom.models import Ensemble, GaussianProcess, Learner, MatrixFeatures, Trees
 from sparloom.models.trees import GENERAL, SPECIFIC, walk_features
 from sparloom.platforms.spade import simulate_many
 from sparloom.space import Config, CpuSpace
@@ -35,7 +35,7 @@ def machine():
 
 
 @cache
-def world() -> tuple[dict[str, MatrixView], pd.DataFrame]:
+def world() -> tuple[dict[str, MatrixFeatures], pd.DataFrame]:
     """Views and simulated seconds of twelve generated matrices."""
     corpus = SyntheticCorpus(rows=[1000, 4000], variants=1, seed=0)
     small = sorted((entry for entry in corpus.entries() if entry.nnz < 40_000), key=lambda entry: entry.name)
@@ -44,7 +44,7 @@ def world() -> tuple[dict[str, MatrixView], pd.DataFrame]:
     for entry in small[::3][:12]:
         pattern = corpus.load(entry.name).pattern
         seconds = simulate_many(pattern, "spmm", width=256, configs=configs, machines=[machine()])[0]
-        views[entry.name] = MatrixView.of(pattern, entry.name)
+        views[entry.name] = MatrixFeatures.from_pattern(pattern, entry.name)
         rows += [{"matrix": entry.name, "config": config.key, "seconds": second}
                  for config, second in zip(configs, seconds, strict=True)]
     return views, pd.DataFrame(rows)
@@ -56,7 +56,7 @@ def share(learner: Learner, per_matrix: int) -> float:
     names, configs = sorted(views), list(spade())
     known = whole[whole["matrix"].isin(names[:8])]
     drawn = known.groupby("matrix", group_keys=False).sample(per_matrix, random_state=1)
-    model = learner.seeded(0).fit(drawn, space=spade(), views=views)
+    model = learner.with_seed(0).fit(drawn, space=spade(), matrices=views)
     table = whole.pivot(index="matrix", columns="config", values="seconds")
     found = []
     for name in names[8:]:
@@ -78,7 +78,7 @@ def test_learning_leaves_the_learner_as_it_was_and_is_repeatable(name):
     views, whole = world()
     drawn = whole.groupby("matrix", group_keys=False).sample(6, random_state=2)
     view, configs = next(iter(views.values())), list(spade())[::7]
-    first, second = (LEARNERS[name].seeded(3).fit(drawn, space=spade(), views=views) for _ in range(2))
+    first, second = (LEARNERS[name].with_seed(3).fit(drawn, space=spade(), matrices=views) for _ in range(2))
     np.testing.assert_array_equal(first.score(view, configs), second.score(view, configs))
     if name != "ensemble":
         with pytest.raises(ValueError, match="call fit"):
@@ -86,7 +86,7 @@ def test_learning_leaves_the_learner_as_it_was_and_is_repeatable(name):
 
 
 def test_seeds_of_an_ensemble_reach_its_members():
-    seeded = LEARNERS["ensemble"].seeded(9)
+    seeded = LEARNERS["ensemble"].with_seed(9)
     assert [getattr(member, "seed", None) for member in seeded.members] == [None, 9, 9]
 
 
@@ -112,7 +112,7 @@ def test_every_feature_is_finite_and_named():
 
 
 def test_barrier_on_a_single_column_of_tiles_changes_only_its_own_code():
-    view = MatrixView.of(Pattern.from_coo([0, 1, 2, 2], [0, 1, 2, 0], (3, 3)))
+    view = MatrixFeatures.from_pattern(Pattern.from_coo([0, 1, 2, 2], [0, 1, 2, 0], (3, 3)))
     config = Config.parse("spade", "row_panel=4,column_panel=1024,split=32,barrier=0,bypass=0,reorder=0")
     first, second = (walk_features(view, [config.replace(barrier=flag)], spade())[0] for flag in (0, 1))
     differing = set(np.flatnonzero(first != second).tolist())
@@ -121,7 +121,7 @@ def test_barrier_on_a_single_column_of_tiles_changes_only_its_own_code():
 
 
 def test_space_without_walks_is_refused():
-    view = MatrixView.of(Pattern.from_coo([0], [0], (2, 2)))
+    view = MatrixFeatures.from_pattern(Pattern.from_coo([0], [0], (2, 2)))
     space = CpuSpace("spmm")
     with pytest.raises(Unsupported, match="space cpu does not say how its configurations walk a matrix"):
         walk_features(view, [space.default()], space)
@@ -138,6 +138,6 @@ def test_guest_votes_as_much_as_it_is_given():
 
     pattern, configs = Pattern.from_coo([0], [0], (2, 2)), list(spade())[:5]
     alone = Ensemble(members=[Rising()])
-    assert (np.diff(alone.joined_by(Falling(), 0.5).score(pattern, configs)) > 0).all()
-    assert (np.diff(alone.joined_by(Falling(), 2.0).score(pattern, configs)) < 0).all()
-    assert alone.joined_by(Falling(), 2.0).opinions(pattern, configs).shape == (1, 5)
+    assert (np.diff(alone.with_guest(Falling(), 0.5).score(pattern, configs)) > 0).all()
+    assert (np.diff(alone.with_guest(Falling(), 2.0).score(pattern, configs)) < 0).all()
+    assert alone.with_guest(Falling(), 2.0).member_scores(pattern, configs).shape == (1, 5)

@@ -15,7 +15,7 @@ from sparloom.models import (
     FeatureMapping,
     FrozenEncoder,
     LatentEncoder,
-    MatrixView,
+    MatrixFeatures,
     Network,
     Predictor,
     ProgramEmbedder,
@@ -83,7 +83,7 @@ def losses(net: Network, items: list[MatrixSamples], *, steps: int, lr: float) -
 
 def assert_same_after_file(net: Network, fresh: Network, space: ConfigSpace, path: Path) -> None:
     """Save a network with its encoder, load it into one made alike, and compare all scores."""
-    view = MatrixView.stored(tiny_samples(matrices=4, configs=3)[0].input)
+    view = MatrixFeatures.from_stored(tiny_samples(matrices=4, configs=3)[0].input)
     model = CognateModel(net, space, anchors={"a": np.ones(3, np.float32), "b": np.zeros(3, np.float32)})
     model.save(path, notes={}, precision="float32")
     loaded = CognateModel.load(path, net=fresh, space=space)

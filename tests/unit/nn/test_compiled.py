@@ -5,7 +5,7 @@ import torch
 from sparse_tensors import COLS, ROWS, dense, sparse_tensor, with_gradients
 
 from sparloom.nn import GCNConv, Graph, SAGEConv, TransformerConv, csr_attention, sddmm, spmm
-from sparloom.nn.eager import eager, frames_are_compiled
+from sparloom.nn.torch_integration import eager, frames_are_compiled
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"), pytest.mark.slow,
               pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")]

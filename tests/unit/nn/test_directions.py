@@ -5,7 +5,7 @@ import pytest
 import torch
 from kernel_cache import beside_kernels
 
-from sparloom.nn.directions import Directions
+from sparloom.nn.pattern_cache import Directions
 from sparloom.sparse import Pattern
 
 pytestmark = pytest.mark.cc

@@ -8,7 +8,8 @@ import torch
 
 from sparloom import nn
 from sparloom.jit import NativeCall
-from sparloom.nn import known_patterns, propagation
+from sparloom.nn import convolution as propagation
+from sparloom.nn import pattern_cache as known_patterns
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 

@@ -8,7 +8,7 @@ import torch
 from sparse_tensors import COLS, ROWS, dense, sparse_tensor
 
 from sparloom.nn import SAGEConv, TransformerConv, spmm
-from sparloom.nn.known_patterns import KnownPatterns, known_patterns
+from sparloom.nn.pattern_cache import KnownPatterns, known_patterns
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"), pytest.mark.filterwarnings("ignore:Sparse")]
 

@@ -10,13 +10,13 @@ from emulated_gpu import SharedMemory
 from sparse_tensors import dense
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sparloom.nn import GCNConv, Graph, SAGEConv, TransformerConv, tensor_place
+from sparloom.nn import GCNConv, Graph, SAGEConv, TransformerConv
 from sparloom.nn import graph as graphs
-from sparloom.nn.connections import Connections
-from sparloom.nn.device_convolution import DeviceAdjacency
-from sparloom.nn.normalise import Normalisation
-from sparloom.nn.tensor_place import CudaTensors
-from sparloom.nn.unchanged import Unchanged
+from sparloom.nn import tensor_backend as tensor_place
+from sparloom.nn.convolution import DeviceAdjacency
+from sparloom.nn.edges import Connections, Normalisation
+from sparloom.nn.tensor_backend import CudaTensors
+from sparloom.nn.version_guard import Unchanged
 from sparloom.tuning.sparse import CsrPolicy, CudaBackend
 from sparloom.tuning.sparse.cuda import CudaRates
 
@@ -48,7 +48,7 @@ def emulated(where, monkeypatch) -> contextlib.AbstractContextManager[CudaBacken
                           lambda gpu: CudaRates.of_data_sheet(gpu.device))
             patch.setattr(tensor_place, "CUDA_SPARSE_LIBRARIES", {})
             patch.setattr(graphs, "FUSED", ())
-            patch.setattr("sparloom.nn.known_patterns.tensors_on",
+            patch.setattr("sparloom.nn.pattern_cache.tensors_on",
                           lambda device: CudaTensors(device, where, lambda: 0))
             yield where
 

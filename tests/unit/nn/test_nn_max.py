@@ -8,8 +8,7 @@ import torch
 from sparse_tensors import COLS, ROWS, assert_within, dense, dense_largest, places, sparse_tensor, with_gradients
 
 from sparloom.nn import spmm
-from sparloom.nn.directions import Directions
-from sparloom.nn.known_patterns import known_patterns
+from sparloom.nn.pattern_cache import Directions, known_patterns
 from sparloom.sparse import Pattern
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"),
@@ -283,8 +282,8 @@ def test_compiled_functions_are_one_graph(index) -> None:
 
 
 def test_more_nonzeros_than_places_can_count_are_refused(monkeypatch) -> None:
-    monkeypatch.setattr("sparloom.platforms.cpu_kernels.kernels.MOST_PLACES", 10)
+    monkeypatch.setattr("sparloom.platforms.cpu_kernels.kernels.MAX_ARGMAX", 10)
     a, x = sparse_tensor(seed=5), dense(COLS, 7)
     largest(a, a.values(), x)
-    with pytest.raises(ValueError, match=r"A has \d+ nonzeros, and places count up to 10: take parts of its rows"):
+    with pytest.raises(ValueError, match=r"A has \d+ nonzeros, above the 10 that the argmax can index"):
         largest(a, a.values(), x.requires_grad_())

@@ -20,9 +20,12 @@ from sparse_tensors import (
 )
 
 from sparloom.errors import Unsupported
-from sparloom.nn import csr_attention, csr_given, cuda_rivals, sddmm, spmm, tensor_place
-from sparloom.nn.bits import as_bits, as_tensor
-from sparloom.nn.tensor_place import CudaTensors, tensors_on
+from sparloom.nn import baselines as cuda_rivals
+from sparloom.nn import csr_attention, sddmm, spmm
+from sparloom.nn import tensor_backend as tensor_place
+from sparloom.nn import torch_integration as autocast
+from sparloom.nn.tensor_backend import CudaTensors, tensors_on
+from sparloom.nn.version_guard import as_bits, as_tensor
 from sparloom.ops import SDDMM, Operands, SpMM, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import MeasurementBudget, PlanCache, Race
@@ -32,7 +35,7 @@ from sparloom.tuning.sparse.cuda import CudaRates
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"), pytest.mark.filterwarnings("ignore:Sparse")]
 
 WIDTH = 8
-LIBRARIES = {"spmm": {"torch_mm": cuda_rivals.torch_mm}, "sddmm": {"torch_gather": cuda_rivals.torch_gather}}
+LIBRARIES = {"spmm": {"torch_mm": cuda_rivals.device_mm}, "sddmm": {"torch_gather": cuda_rivals.device_gather}}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def on_gpu(where, monkeypatch) -> CudaBackend:
     monkeypatch.setattr("sparloom.tuning.sparse.cuda.measure_cuda_rates",
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
     monkeypatch.setattr(tensor_place, "CUDA_SPARSE_LIBRARIES", LIBRARIES)
-    monkeypatch.setattr("sparloom.nn.known_patterns.tensors_on", lambda device: CudaTensors(device, where, lambda: 0))
+    monkeypatch.setattr("sparloom.nn.pattern_cache.tensors_on", lambda device: CudaTensors(device, where, lambda: 0))
     return where
 
 
@@ -137,7 +140,7 @@ def test_a_pattern_without_nonzeros_has_maxima_of_zero(on_gpu) -> None:
 @pytest.fixture
 def short_numbers(on_gpu, monkeypatch) -> CudaBackend:
     """Let tensors of the CPU, which stand for a GPU's, have the types of a GPU."""
-    monkeypatch.setitem(csr_given.TYPES, "cpu", csr_given.TYPES["cuda"])
+    monkeypatch.setitem(autocast.TYPES, "cpu", autocast.TYPES["cuda"])
     return on_gpu
 
 

@@ -98,7 +98,7 @@ def test_pieces_hold_every_nonzero_once_and_few_bytes(monkeypatch, nnz, width) -
 @pytest.mark.parametrize("wide", [False, True])
 def test_indices_have_32_bits_where_these_count_the_nonzeros(monkeypatch, wide) -> None:
     if wide:
-        monkeypatch.setattr("sparloom.nn.torch_matrix.MOST", matrix().pattern.nnz - 1)
+        monkeypatch.setattr("sparloom.baselines.sparse.MAX_INT32", matrix().pattern.nnz - 1)
     operands = OPS["spmm"].operands(matrix(), 8, seed=0)
     found, expected = torch_csr(operands.matrix), torch.int64 if wide else torch.int32
     assert (found.crow_indices().dtype, found.col_indices().dtype) == (expected, expected)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from sparloom.nn import LayerNorm, TransformerEncoderLayer, ragged_softmax, schedules
+from sparloom.nn import LayerNorm, TransformerEncoderLayer, ragged_softmax
+from sparloom.nn import ragged_programs as schedules
 from sparloom.ragged import NormSchedule
 from sparloom.tuning import MeasurementBudget, PlanCache, RaggedBudget, choose_schedule
 

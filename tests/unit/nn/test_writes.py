@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from sparloom.nn import GCNConv, LayerNorm, MultiheadAttention, SAGEConv, TransformerEncoderLayer, spmm
-from sparloom.nn.unchanged import KEY_WORDS, content_of, fingerprint, fingerprint_of, indices_of
-from sparloom.nn.weights import PackedWeights
+from sparloom.nn.ragged_programs import PackedWeights
+from sparloom.nn.version_guard import KEY_WORDS, content_of, fingerprint, fingerprint_of, indices_of
 from sparloom.ragged import LENGTHS, EncoderSchedule, EncoderShape, Structure, compiled_encoder_layer
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]

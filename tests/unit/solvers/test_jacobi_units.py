@@ -59,7 +59,7 @@ def test_solutions_do_not_depend_on_the_units_of_the_matrix(dtype):
         np.testing.assert_allclose(found.solution, SOLUTION, atol=10 * tolerance)
 
 
-def test_columns_and_rows_may_have_units_of_their_own():
+def test_columns_and_rows_may_have_different_units():
     columns = np.array([1e-280, 1.0, 1e280])
     rows = 10.0 ** np.linspace(-150, 150, ROWS)
     given = matrix(PLAIN.data * rows[np.repeat(np.arange(ROWS), np.diff(PLAIN.indptr))])
@@ -72,7 +72,7 @@ def test_columns_and_rows_may_have_units_of_their_own():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_powers_of_two_change_no_digit(dtype):
+def test_scaling_by_powers_of_two_is_exact(dtype):
     solver = JacobiSolver(matrix(), 3, dtype=dtype, threads=2)
     tolerance = 1e-5 if dtype == "float32" else 1e-10
     plain = solver.solve(B, tolerance=tolerance)
@@ -108,7 +108,7 @@ def test_a_solution_too_large_for_its_type_has_not_converged(caplog):
         jacobi(matrix(PLAIN.data * 1e-200), B * 1e200)
 
 
-def test_a_type_too_coarse_for_the_tolerance_is_told(caplog):
+def test_a_type_too_coarse_for_the_tolerance_is_reported(caplog):
     found = jacobi(matrix(), B, dtype="float32", tolerance=1e-9)
     assert not found.converged.any()
     np.testing.assert_allclose(found.residuals, exact_residuals(matrix(), B, found.solution), rtol=1e-9)
@@ -118,7 +118,7 @@ def test_a_type_too_coarse_for_the_tolerance_is_told(caplog):
     assert (found.residuals > 1e-18).all()
 
 
-def test_what_converges_near_the_precision_of_its_type_is_true(caplog):
+def test_convergence_near_the_precision_of_the_type_is_genuine(caplog):
     for tolerance in (1.2e-7, 2e-7, 5e-7, 1e-6):
         found = jacobi(matrix(), B, dtype="float32", tolerance=tolerance)
         exact = exact_residuals(matrix(), B, found.solution)
@@ -139,7 +139,7 @@ def test_values_are_used_as_the_matrix_holds_them():
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("place", [0, 1, PLAIN.nnz - 2])
-def test_a_matrix_that_is_not_finite_is_refused(value, place):
+def test_a_matrix_with_infinities_is_rejected(value, place):
     values = PLAIN.data.copy()
     values[place] = value
     row = np.searchsorted(PLAIN.indptr, place, side="right") - 1
@@ -154,7 +154,7 @@ def test_a_matrix_that_is_not_finite_is_refused(value, place):
     (B.astype(object), "type object: give real numbers"), (B.astype(str), "give real numbers"),
     (scipy.sparse.csr_array(B), "a csr_array: give a dense array"),
     (np.ma.masked_less(B, 0), "masked entries"), (B.astype("datetime64[s]"), "give real numbers")])
-def test_right_hand_sides_that_are_no_real_numbers_are_refused(wrong, text):
+def test_right_hand_sides_that_are_not_real_are_rejected(wrong, text):
     solver = JacobiSolver(matrix(), 3, threads=2)
     for refused in (solver.solve, solver.sweeps, lambda b: jacobi(matrix(), b)):
         with pytest.raises(TypeError, match=text):
@@ -162,7 +162,7 @@ def test_right_hand_sides_that_are_no_real_numbers_are_refused(wrong, text):
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_right_hand_sides_that_are_not_finite_are_refused(value):
+def test_right_hand_sides_that_are_not_finite_are_rejected(value):
     b = B.copy()
     b[4, 1] = value
     with pytest.raises(ValueError, match="right-hand side 1 holds a value that is not finite"):
@@ -170,14 +170,14 @@ def test_right_hand_sides_that_are_not_finite_are_refused(value):
 
 
 @pytest.mark.parametrize("kind", [bool, np.int8, np.uint64, np.float16, np.longdouble])
-def test_right_hand_sides_of_other_numbers_are_taken_as_they_are(kind):
+def test_right_hand_sides_of_other_number_types_are_accepted(kind):
     b = (np.abs(B) * 10).astype(kind)
     found = jacobi(matrix(), b)
     assert found.solution.dtype == np.float64
     np.testing.assert_allclose(PLAIN @ found.solution, b.astype(np.float64), atol=1e-6)
 
 
-def test_right_hand_sides_that_vanish_in_float64_are_refused():
+def test_right_hand_sides_that_underflow_in_float64_are_rejected():
     b = B.astype(np.longdouble)
     b[3, 1] *= np.longdouble("1e-4000")
     with pytest.raises(ValueError, match="right-hand side 1 holds a value that is too small for float64: scale it"):
@@ -185,7 +185,7 @@ def test_right_hand_sides_that_vanish_in_float64_are_refused():
 
 
 @pytest.mark.parametrize("wrong", [None, "1", 1j, np.ones(2), [1.0], np.array([])])
-def test_tolerance_and_relaxation_are_one_number(wrong):
+def test_tolerance_and_relaxation_must_be_scalars(wrong):
     with pytest.raises(TypeError, match=r"tolerance .*above 0"):
         jacobi(matrix(), B, tolerance=wrong)
     with pytest.raises(TypeError, match=r"relaxation .*: give one real number above 0"):
@@ -201,7 +201,7 @@ def test_tolerance_and_relaxation_fit_into_float64(wrong):
 
 
 @pytest.mark.parametrize("given", [PLAIN, scipy.sparse.coo_matrix(PLAIN), PLAIN.toarray(), None])
-def test_another_matrix_is_refused_by_name(given):
+def test_other_matrix_types_are_rejected_by_name(given):
     for refused in (lambda a: jacobi(a, B), lambda a: JacobiSolver(a, 3), converging_relaxation):
         with pytest.raises(TypeError, match=f"the matrix is a {type(given).__name__}, not a sparloom.sparse.SparseM"):
             refused(given)
@@ -209,14 +209,14 @@ def test_another_matrix_is_refused_by_name(given):
 
 @pytest.mark.parametrize("wrong", [
     {"tolerance": np.nan}, {"tolerance": -1e-8}, {"tolerance": np.inf}, {"max_iterations": -2}])
-def test_bounds_that_are_none_are_refused(wrong):
+def test_invalid_tolerances_and_step_limits_are_rejected(wrong):
     with pytest.raises(ValueError, match="both must be above 0 and finite"):
         jacobi(matrix(), B, **wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"tolerance": "small"}, {"tolerance": 1j}, {"max_iterations": 10.5},
                                    {"max_iterations": None}])
-def test_bounds_of_another_kind_are_refused(wrong):
+def test_bounds_of_wrong_type_are_rejected(wrong):
     with pytest.raises(TypeError, match="give a number and an integer"):
         jacobi(matrix(), B, **wrong)
 
@@ -228,7 +228,7 @@ def test_a_relaxation_is_a_finite_number_above_0(relaxation):
 
 
 @pytest.mark.parametrize("relaxation", [None, "1", 1j])
-def test_a_relaxation_that_is_no_real_number_is_named(relaxation):
+def test_a_relaxation_that_is_not_real_is_rejected_by_name(relaxation):
     with pytest.raises(TypeError, match=r"relaxation .*: give one real number above 0"):
         jacobi(matrix(), B, relaxation=relaxation)
 
@@ -241,7 +241,7 @@ def test_systems_without_unknowns_are_solved(relaxation):
     assert found.solution.shape == (0, 2)
 
 
-def test_a_matrix_whose_ratios_leave_the_type_is_refused():
+def test_a_matrix_whose_ratios_overflow_is_rejected():
     values = np.where(PLAIN.data == 4, 1e-30, PLAIN.data * 1e20)
     with pytest.raises(ValueError, match="row 0 holds a value so much larger than its diagonal that float32 does not"):
         JacobiSolver(matrix(values), 3, dtype="float32")
@@ -249,7 +249,7 @@ def test_a_matrix_whose_ratios_leave_the_type_is_refused():
         JacobiSolver(matrix(np.where(PLAIN.data == 4, 1e-300, PLAIN.data * 1e20)), 3)
 
 
-def test_bare_sweeps_refuse_what_their_lengths_cannot_hold():
+def test_bare_sweeps_reject_right_hand_sides_whose_norms_overflow():
     solver = JacobiSolver(matrix(), 3, dtype="float32", threads=2)
     for scale in (1e-25, 1e20):
         with pytest.raises(ValueError, match="bare sweeps in float32 take 2\\^-51 to 2\\^51; scale it, or use solve"):

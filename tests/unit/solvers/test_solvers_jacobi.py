@@ -64,7 +64,7 @@ def residuals(matrix: SparseMatrix, b: np.ndarray, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("relaxation", [1.0, 0.8])
 @pytest.mark.parametrize("columns", [1, 13, 64])
 @pytest.mark.parametrize("numbering", ["natural", "bandwidth"])
-def test_iterates_are_those_of_the_method(fuse, relaxation, columns, numbering):
+def test_iterates_are_those_of_jacobis_method(fuse, relaxation, columns, numbering):
     matrix, b = plane(), right_hand_sides(576, columns)
     solver = JacobiSolver(matrix, columns, fuse=fuse, numbering=numbering, relaxation=relaxation, threads=2)
     assert (solver.numbering.order is None) == (numbering == "natural")
@@ -100,7 +100,7 @@ def test_any_dominant_system_is_solved(pattern, columns, fuse):
 
 
 @pytest.mark.parametrize("fuse", FUSE)
-def test_columns_rest_when_they_have_converged(fuse):
+def test_converged_columns_stop(fuse):
     """Right-hand sides along eigenvectors converge at rates of their own; the arrays are narrowed on the way."""
     matrix = plane()
     a = matrix.to_scipy().toarray()
@@ -139,7 +139,7 @@ def test_steps_are_limited():
 
 
 @pytest.mark.parametrize("factor", [1.5, 1e200])
-def test_divergence_is_told_and_other_columns_are_solved(factor, caplog):
+def test_divergence_is_reported_and_other_columns_are_solved(factor, caplog):
     """Two systems side by side: what diverges in one does not touch columns that are zero there."""
     rows = 40
     dense = np.zeros((2 * rows, 2 * rows))
@@ -178,7 +178,7 @@ def test_the_iteration_splits_the_matrix():
     assert damped.matrix.dtype == np.float32
 
 
-def test_what_cannot_be_solved_is_refused():
+def test_unsolvable_systems_are_rejected():
     b = np.ones((3, 2))
     rectangle = SparseMatrix(Pattern((3, 4), [0, 0, 0, 0], []), [])
     with pytest.raises(ValueError, match="a 3 x 4 matrix: Jacobi's method solves square systems"):
@@ -219,7 +219,7 @@ def test_the_relaxation_that_converges_is_found(rows):
 
 
 @pytest.mark.parametrize("fuse", ["auto", "always"])
-def test_what_was_decided_once_is_found_again(fuse, tmp_path):
+def test_decisions_are_reused(fuse, tmp_path):
     matrix, cache = plane(), PlanCache(tmp_path)
     with pytest.raises(NotDecided, match="which sweeps of"):
         JacobiSolver(matrix, 8, fuse=fuse, threads=2, cache=cache, replay_only=True)
@@ -231,7 +231,7 @@ def test_what_was_decided_once_is_found_again(fuse, tmp_path):
 
 
 @pytest.mark.parametrize("ending", [".mtx", ".npz"])
-def test_the_matrix_of_a_file_is_solved_with_all_its_digits(tmp_path, ending):
+def test_a_matrix_from_a_file_keeps_all_its_digits(tmp_path, ending):
     matrix = dominant(Pattern.from_coo(*np.nonzero(np.ones((20, 20))), (20, 20)))
     write_matrix(tmp_path / f"m{ending}", matrix)
     b = np.random.default_rng(0).standard_normal((20, 2))

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from sparloom.models.performance import Feature, FeatureSpec, Growth, Measured, Origin, Target, train_performance
+from sparloom.models.performance import (
+    BoostingConfig,
+    Feature,
+    FeatureSpec,
+    Measured,
+    Origin,
+    Target,
+    train_performance,
+)
 from sparloom.ops import GemmSpmm
 from sparloom.space import TileFusionSpace
 from sparloom.sparse import Pattern, SparseMatrix
@@ -11,8 +19,9 @@ from sparloom.tuning import LearnedPairCosts, PairCostModel, Problem, pair_numbe
 from sparloom.tuning.fusion import shortlist
 
 N, WIDTHS = 6000, (16, 32, 64)
-GROWTH = Growth(trees=60, patience=10, leaves=15, depth=-1, rows_per_leaf=5, learning_rate=0.15, lasso=0.0, ridge=1.0,
-                row_share=1.0, column_share=1.0, bins=255, threads=1, seed=0)
+GROWTH = BoostingConfig(
+    trees=60, patience=10, leaves=15, depth=-1, rows_per_leaf=5, learning_rate=0.15, lasso=0.0, ridge=1.0,
+    row_share=1.0, column_share=1.0, bins=255, threads=1, seed=0)
 SPEC = FeatureSpec(
     op="gemm_spmm", version=1, fallback="nnz == 0",
     features=(

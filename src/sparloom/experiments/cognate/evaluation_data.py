@@ -13,7 +13,7 @@ import pandas as pd
 from sparloom.data import MatrixInputs, MatrixSamples, SampleSource, Selection, draw_labels, matrix_samples
 from sparloom.errors import MissingArtifact
 from sparloom.experiments.harness import samples_of
-from sparloom.models import CostModel, MatrixView
+from sparloom.models import CostModel, MatrixFeatures
 from sparloom.ops import Op
 from sparloom.report import Truth
 from sparloom.space import ConfigSpace
@@ -76,10 +76,10 @@ class EvaluationData:
         return sorted(name for name, given in self.roles.items() if given == role and name in labelled)
 
     @cached_property
-    def views(self) -> Mapping[str, MatrixView]:
+    def views(self) -> Mapping[str, MatrixFeatures]:
         """What models see of each matrix; shared by all methods, so nothing is built twice."""
         rows = self.statistics.to_dict(orient="index")
-        return {name: MatrixView.stored(self.inputs[name], rows[name], partial(self._walks, name))
+        return {name: MatrixFeatures.stored(self.inputs[name], rows[name], partial(self._walks, name))
                 for name in self.roles if name in rows}
 
     @cached_property

@@ -222,11 +222,11 @@ class Finetune:
         if "static" in self.methods:
             yield "static", Static().fit(labels, space=study.space)
         if "trees" in self.methods:
-            yield "trees", self.trees.seeded(seed).fit(labels, space=study.space, views=study.views)
+            yield "trees", self.trees.with_seed(seed).fit(labels, space=study.space, matrices=study.views)
         if "trees_source" in self.methods:
             prior = beginning.zero_shot(self.recipe.module.net, study.space)
-            yield "trees_source", self.trees.informed_by(prior).seeded(seed).fit(labels, space=study.space,
-                                                                                 views=study.views)
+            yield "trees_source", self.trees.with_prior(prior).with_seed(seed).fit(labels, space=study.space,
+                                                                                 matrices=study.views)
 
     def _trained(
         self, method: str, study: EvaluationData, labels: pd.DataFrame, *, seed: int, beginning: TransferInit,

@@ -22,7 +22,15 @@ from sparloom.errors import Unsupported
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit
 from sparloom.experiments.harness import Checkpoints
-from sparloom.models import CognateModel, CostModel, Familiarity, MatrixView, Network, how_familiar, load_checkpoint
+from sparloom.models import (
+    CognateModel,
+    CostModel,
+    Familiarity,
+    MatrixFeatures,
+    Network,
+    familiarity_of,
+    load_checkpoint,
+)
 from sparloom.ops import Op
 from sparloom.report import draw_spy
 from sparloom.space import Config, ConfigSpace
@@ -73,7 +81,7 @@ class Adviser(Protocol):
             MissingArtifact: names the experiment that makes what it needs.
         """
 
-    def advise(self, view: MatrixView, configs: Sequence[Config]) -> Recommendation: ...
+    def advise(self, view: MatrixFeatures, configs: Sequence[Config]) -> Recommendation: ...
 
 
 TOP_K = 5
@@ -95,7 +103,7 @@ class Ranking:
     """
 
     matrix: SparseMatrix
-    view: MatrixView
+    view: MatrixFeatures
     programs: tuple[Config, ...]
     behind: np.ndarray
     familiarity: Familiarity
@@ -142,7 +150,7 @@ class Recommender:
         read_seconds = time.perf_counter() - began
         self.adviser.prepare()
         began = time.perf_counter()
-        view = MatrixView.of(matrix.pattern, Path(str(file)).name)
+        view = MatrixFeatures.from_pattern(matrix.pattern, Path(str(file)).name)
         bound = space.bind(view.shape)
         configs = list(bound)
         advice = self.adviser.advise(view, configs)
@@ -206,7 +214,7 @@ class FineTuned:
     def prepare(self) -> None:
         _ = self._model
 
-    def advise(self, view: MatrixView, configs: Sequence[Config]) -> Recommendation:
+    def advise(self, view: MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
         embedding = self._model.embedding(view)
         return Recommendation(self._model.score(view, configs, embedding=embedding), self._model.familiarity(embedding))
 
@@ -253,10 +261,10 @@ class Fitted:
     def prepare(self) -> None:
         _ = self._learned
 
-    def advise(self, view: MatrixView, configs: Sequence[Config]) -> Recommendation:
+    def advise(self, view: MatrixFeatures, configs: Sequence[Config]) -> Recommendation:
         """Score configurations; familiarity compares statistics, as signed logarithms scaled to unit variance."""
         _, model = self._learned
-        return Recommendation(model.score(view, configs), how_familiar(self._place(view.statistics), self._anchors))
+        return Recommendation(model.score(view, configs), familiarity_of(self._place(view.statistics), self._anchors))
 
     @cached_property
     def _study(self) -> EvaluationData:

@@ -21,7 +21,7 @@ from sparloom.data import (
     SampleSource,
     SampleTable,
     Split,
-    cap,
+    coarsen,
     write_csv,
     write_statistics,
     write_walks,
@@ -195,5 +195,5 @@ class PrepareInputs:
             pattern = self.corpus.load(name).pattern
         except (OSError, ValueError, SparloomError) as error:
             return None, {}, {}, str(error)
-        item = cap(pattern, name=name, cost=conv_flops, sites=self.sites, flops=self.flops)
+        item = coarsen(pattern, name=name, cost=conv_flops, sites=self.sites, flops=self.flops)
         return item, statistics(pattern), walk_statistics(pattern), ""

@@ -22,13 +22,13 @@ from sparloom.intermediate import Stopped, report
 from sparloom.models import (
     CognateModel,
     FrozenEncoder,
-    MatrixView,
+    MatrixFeatures,
     Network,
     RankingModule,
-    fill,
     fit,
     initialise,
     load_checkpoint,
+    load_weights,
 )
 from sparloom.report import draw_curves
 from sparloom.space import ConfigSpace
@@ -132,7 +132,7 @@ def train(
         initialise(module.net, seed)
         module.net.standardise([item.input for item in train])
     else:
-        fill(module.net, load_checkpoint(start, kind="cognate"), start)
+        load_weights(module.net, load_checkpoint(start, kind="cognate"), start)
     module.net.use_encoder(encoder)
     reports.begin()
     handed = out / "ended.pt"
@@ -155,7 +155,7 @@ def train(
 def with_anchors(net: Network, space: ConfigSpace, inputs: Sequence[MatrixInput]) -> CognateModel:
     """Wrap a network with the embeddings of the matrices it was trained on."""
     bare = CognateModel(net, space)
-    anchors = {item.name: bare.embedding(MatrixView.stored(item)) for item in inputs}
+    anchors = {item.name: bare.embedding(MatrixFeatures.from_stored(item)) for item in inputs}
     return CognateModel(net, space, anchors=anchors)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from sparloom.data import SampleSource, Selection, Uncertainty, draw_more, ensure_data
+from sparloom.data import SampleSource, Selection, Uncertainty, ensure_data, select_labels
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.harness import Checkpoints
 from sparloom.files import sha256, write_json
@@ -23,9 +23,9 @@ from sparloom.models import (
     FrozenEncoder,
     Learner,
     Network,
-    fill,
     load_checkpoint,
     load_encoder,
+    load_weights,
 )
 from sparloom.space import ConfigSpace
 
@@ -59,7 +59,7 @@ class TransferInit:
             space: of the target.
         """
         net = copy.deepcopy(net)
-        fill(net, load_checkpoint(self.source, kind="cognate"), self.source)
+        load_weights(net, load_checkpoint(self.source, kind="cognate"), self.source)
         net.use_encoder(self.encoder)
         return CognateModel(net, space)
 
@@ -161,25 +161,25 @@ class LearnerConfig:
         if beginning is None:
             return self.model
         budget = self.selection.matrices * self.selection.configs_per_matrix
-        return self.model.joined_by(beginning.zero_shot(self.net, study.space), self.source_votes * REFERENCE / budget)
+        return self.model.with_guest(beginning.zero_shot(self.net, study.space), self.source_votes * REFERENCE / budget)
 
     def learn(self, study: EvaluationData, learner: Learner, seed: int) -> tuple[pd.DataFrame, CostModel]:
         """Draw labels, in rounds if the selection asks the model, and learn from all of them."""
-        learner = learner.seeded(seed)
+        learner = learner.with_seed(seed)
         if not isinstance(self.selection, Uncertainty):
             labels = study.draw(self.selection, seed)
-            return labels, learner.fit(labels, space=study.space, views=study.views)
+            return labels, learner.fit(labels, space=study.space, matrices=study.views)
         if not isinstance(learner, Ensemble):
             raise ValueError("selection=uncertainty asks where members of a model disagree, and this model has none: "
                              "take model=ensemble, or selection=spread")
         configs = list(study.space)
-        labels = study.draw(self.selection.begin(), seed)
-        model = learner.fit(labels, space=study.space, views=study.views)
+        labels = study.draw(self.selection.initial(), seed)
+        model = learner.fit(labels, space=study.space, matrices=study.views)
         for count in self.selection.quotas():
             fresh = sorted(set(study.names("train")) - set(labels["matrix"]))
-            opinions = {name: model.opinions(study.views[name], configs) for name in fresh}
-            chosen = self.selection.doubtful(opinions, count)
+            opinions = {name: model.member_scores(study.views[name], configs) for name in fresh}
+            chosen = self.selection.most_uncertain(opinions, count)
             keys = {name: [configs[place].key for place in places] for name, places in chosen.items()}
-            labels = pd.concat([labels, draw_more(study.labels, keys)], ignore_index=True)
-            model = learner.fit(labels, space=study.space, views=study.views)
+            labels = pd.concat([labels, select_labels(study.labels, keys)], ignore_index=True)
+            model = learner.fit(labels, space=study.space, matrices=study.views)
         return labels, model

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparloom.data import ROLES, SampleSource, Selection, check_stored, ensure_data
+from sparloom.data import ROLES, SampleSource, Selection, ensure_data, verify_stored
 from sparloom.errors import MissingArtifact
 from sparloom.files import settle
 from sparloom.models import LatentEncoder, Network
@@ -96,7 +96,7 @@ class Checkpoints:
         for place in places:
             if place.exists():
                 if place is not places[0]:
-                    check_stored(Path(self.data), place)
+                    verify_stored(Path(self.data), place)
                 logger.info("checkpoint %s", place)
                 return place
         raise MissingArtifact(f"no checkpoint {name} of {samples_name(samples)} samples in "
@@ -173,7 +173,7 @@ class TreeModels:
                 settle(place / name)
             if best_in(place).exists():
                 for path in sorted(place.rglob("*")) if place is not places[0] else ():
-                    check_stored(Path(self.data), path)
+                    verify_stored(Path(self.data), path)
                 return place
         raise MissingArtifact(f"no performance model of {op.name} on {platform.name} {platform.preset} in "
                               f"{' or '.join(str(place.parent) for place in places)}", experiment="fit_trees")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sparloom.data import Conditions, Journal, SampleSource, SampleTable, plain
+from sparloom.data import Conditions, Journal, SampleSource, SampleTable, to_json_values
 from sparloom.errors import SchemaError
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import Op
@@ -178,7 +178,7 @@ def _attributes(owner: Any) -> dict[str, Any]:
         if name.startswith("_") or name in IRRELEVANT or isinstance(getattr(type(owner), name, None), cached_property):
             continue
         try:
-            found[name] = plain(value)
+            found[name] = to_json_values(value)
         except TypeError:
             continue
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparloom.checkout import changes, revision
-from sparloom.data import Conditions, plain
+from sparloom.data import Conditions, to_json_values
 from sparloom.errors import SchemaError
 from sparloom.experiments.harness.conditions import identities_of
 from sparloom.files import append_lines, read_lines
@@ -68,7 +68,7 @@ def journal_folder(
 
 def _plain(value: object) -> Any:
     try:
-        return plain(value)
+        return to_json_values(value)
     except TypeError:
         return repr(value)
 

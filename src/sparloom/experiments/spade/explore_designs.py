@@ -20,7 +20,7 @@ from sparloom.data import Conditions, SampleSource, Selection, Spread, write_fra
 from sparloom.experiments.cognate import EvaluationData
 from sparloom.experiments.harness import run_jobs
 from sparloom.files import read_json, write_json
-from sparloom.models import CostModel, Learner, MatrixView
+from sparloom.models import CostModel, Learner, MatrixFeatures
 from sparloom.ops import Op
 from sparloom.report import design_metrics, designs_table, draw_designs, op_title, per_design
 from sparloom.space import Config
@@ -231,17 +231,17 @@ class ExploreDesigns:
         """Rows of the two models, one frame per seed."""
         study = EvaluationData(self.target, self.op, self.samples, self.role)
         names = dict.fromkeys([*judged, *(name for draws in drawn.values() for name in draws)])
-        views = {name: MatrixView.of(self.corpus.load(name).pattern, name) for name in names}
+        views = {name: MatrixFeatures.from_pattern(self.corpus.load(name).pattern, name) for name in names}
         frames = []
         for seed in self.seeds:
-            start, learner = time.monotonic(), self.model.seeded(seed)
+            start, learner = time.monotonic(), self.model.with_seed(seed)
             labels = study.draw(self.selection, seed)
-            transferred = learner.fit(labels, space=study.space, views=study.views)
+            transferred = learner.fit(labels, space=study.space, matrices=study.views)
             chosen = self._choices(transferred, judged, views)
             rows = [{"method": "transferred", "design": design, "matrix": name, "config": key}
                     for design in self.machines for name, key in chosen.items()]
             for design in self.machines:
-                own = learner.fit(_labels(drawn[seed], seconds, design), space=study.space, views=views)
+                own = learner.fit(_labels(drawn[seed], seconds, design), space=study.space, matrices=views)
                 rows += [{"method": "learned", "design": design, "matrix": name, "config": key}
                          for name, key in self._choices(own, judged, views).items()]
             times = [seconds[row["matrix"]].at[row["design"], row["config"]] for row in rows]
@@ -249,7 +249,7 @@ class ExploreDesigns:
             logger.info("seed %d: %d models learned in %.0f s", seed, 1 + len(self.machines), time.monotonic() - start)
         return frames
 
-    def _choices(self, model: CostModel, names: Sequence[str], views: Mapping[str, MatrixView]) -> dict[str, str]:
+    def _choices(self, model: CostModel, names: Sequence[str], views: Mapping[str, MatrixFeatures]) -> dict[str, str]:
         return {name: self.configs[int(model.score(views[name], self.configs).argmin())].key for name in names}
 
     def _parameters(self) -> pd.DataFrame:

@@ -22,16 +22,16 @@ from sparloom import log
 from sparloom.data import SampleSource, write_frame
 from sparloom.experiments.trees.evaluation import TreeSubject, chosen, gemm_subject
 from sparloom.models.performance import (
+    BoostingConfig,
     Grid,
-    Growth,
     Mining,
     Target,
     assign_folds,
     cross_fit,
-    fold_of,
-    grow_each,
     mine_hard_examples,
     out_of_fold,
+    problem_folds,
+    train_per_fold,
 )
 from sparloom.ops import GEMM, GemmShape, assert_close
 from sparloom.report import Learning, contrast, draw_learnings, efficiencies, learnings_table, slice_lead
@@ -58,9 +58,9 @@ class TrainingVariants:
     """
 
     subject: TreeSubject
-    growth: Growth
-    small: Growth
-    big: Growth
+    growth: BoostingConfig
+    small: BoostingConfig
+    big: BoostingConfig
     folds: int
     mining: Mining
     share: float
@@ -80,7 +80,7 @@ class TrainingVariants:
         return cross_fit(self.grid, self.growth, self._fold)
 
     @cached_property
-    def fixed(self) -> Growth:
+    def fixed(self) -> BoostingConfig:
         """As many trees as the model has, for variants that are not stopped early."""
         return self.growth.with_trees(int(np.median([member.num_trees() for member in self.members])))
 
@@ -92,7 +92,7 @@ class TrainingVariants:
     @cached_property
     def _fold(self) -> np.ndarray:
         measured = self.subject.measured
-        return fold_of(measured, assign_folds(measured.groups, self.folds, seed=self.growth.seed))
+        return problem_folds(measured, assign_folds(measured.groups, self.folds, seed=self.growth.seed))
 
     def _scaled(self, scale: str) -> Grid:
         return Grid.of(self.subject.spec, self.subject.measured, target=Target("throughput", scale))
@@ -113,7 +113,7 @@ class TrainingVariants:
 
     def _sizes(self) -> Iterator[TrainingVariant]:
         for name, growth in (("small", self.small), ("big", self.big)):
-            yield name, self._scores(self.grid, grow_each(self.grid, growth, self._fold), self._fold)
+            yield name, self._scores(self.grid, train_per_fold(self.grid, growth, self._fold), self._fold)
 
     def _mined(self) -> Iterator[TrainingVariant]:
         """The first round, in which all problems weigh the same, is the model with a fixed number of trees."""
@@ -131,19 +131,19 @@ class TrainingVariants:
         interaction = {feature.name for feature in spec.features if feature.group == "interaction"}
         for name, left in (("without_dimensions", {"m", "n", "k"}), ("without_interaction", interaction)):
             grid = self.grid.only([feature for feature in self.grid.names if feature not in left])
-            yield name, self._scores(grid, grow_each(grid, self.fixed, self._fold), self._fold)
+            yield name, self._scores(grid, train_per_fold(grid, self.fixed, self._fold), self._fold)
 
     def _fewer_problems(self) -> Iterator[TrainingVariant]:
         rng = np.random.default_rng(self.growth.seed)
         kept = rng.permutation(len(self.subject))[:, None] < self.share * len(self.subject)
-        base = grow_each(self.grid, self.fixed, self._fold, kept=kept)
+        base = train_per_fold(self.grid, self.fixed, self._fold, kept=kept)
         yield "part", self._scores(self.grid, base, self._fold)
         more = self.fixed.with_trees(self.more_trees)
-        grown = [more.grow(self.grid.rows(self._fold != fold), self.grid.names, base=member)
+        grown = [more.train(self.grid.rows(self._fold != fold), self.grid.names, base=member)
                  for fold, member in enumerate(base)]
         yield "grown_further", self._scores(self.grid, grown, self._fold)
         tall = (self.subject.scene.about["slice"] != "m1").to_numpy()[:, None]
-        others = grow_each(self.grid, self.fixed, self._fold, kept=tall)
+        others = train_per_fold(self.grid, self.fixed, self._fold, kept=tall)
         yield "without_m1", self._scores(self.grid, others, self._fold)
 
 
@@ -189,9 +189,9 @@ class CheckLearnings:
     gemm_platform: "CpuKernels"
     samples: SampleSource
     judging_sweep: int
-    growth: Growth
-    small: Growth
-    big: Growth
+    growth: BoostingConfig
+    small: BoostingConfig
+    big: BoostingConfig
     folds: int
     mining: Mining
     share: float

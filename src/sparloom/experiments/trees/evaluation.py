@@ -26,10 +26,10 @@ from sparloom.models.performance import (
     Measured,
     Origin,
     PerformanceModel,
-    fold_of,
     gemm_problems,
     machine_constants,
     out_of_fold,
+    problem_folds,
     sparse_problems,
 )
 from sparloom.ops import GemmShape, Op
@@ -219,7 +219,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 def model_scores(subject: TreeSubject, model: PerformanceModel) -> Float[np.ndarray, "problems configs"]:
     """Score every problem by the member that has not seen it; low = fast."""
     grid = Grid.of(subject.spec, subject.measured, target=model.target).only(model.names)
-    return model.target.sign * out_of_fold(grid, model.members, fold_of(subject.measured, model.folds),
+    return model.target.sign * out_of_fold(grid, model.members, problem_folds(subject.measured, model.folds),
                                            threads=model.threads)
 
 
@@ -308,7 +308,7 @@ def _speedup(own: np.ndarray, others: np.ndarray) -> float:
 
 def _static(subject: TreeSubject, folds: Mapping[str, int]) -> np.ndarray:
     """For each fold the configuration with the highest mean efficiency on all others; the best that is offered."""
-    fold = fold_of(subject.measured, folds).ravel()
+    fold = problem_folds(subject.measured, folds).ravel()
     reached = efficiencies(subject.measured.seconds)
     columns = np.zeros(len(subject), int)
     for number in set(folds.values()):

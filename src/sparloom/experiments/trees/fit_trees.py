@@ -22,18 +22,18 @@ from sparloom.files import write_json, write_text
 from sparloom.ir import F64, I64, Param
 from sparloom.jit import Source, compile_c
 from sparloom.models.performance import (
+    BoostingConfig,
     Grid,
-    Growth,
     PerformanceModel,
     Target,
     bounds_out_of_fold,
     c_header,
+    continue_training,
     distil,
-    fold_of,
     gemm_problems,
-    grow_further,
     load_performance,
     nearby_shapes,
+    problem_folds,
     save_interval,
     save_performance,
     train_performance,
@@ -82,7 +82,7 @@ class Distillation:
         share: of the configurations that are asked about.
     """
 
-    growth: Growth
+    growth: BoostingConfig
     shapes: int
     focus: float
     share: float
@@ -97,7 +97,7 @@ class Distillation:
 
     def scores(self, subject: TreeSubject, model: PerformanceModel) -> Float[np.ndarray, "problems configs"]:
         """Score every fold by the small model of the member that has not seen it."""
-        fold = fold_of(subject.measured, model.folds).ravel()
+        fold = problem_folds(subject.measured, model.folds).ravel()
         found = np.zeros(subject.measured.seconds.shape)
         for number in range(len(model.members)):
             asked = fold == number
@@ -189,7 +189,7 @@ class FitTrees:
     judging_sweep: int
     target: Target
     others: Sequence[str]
-    growth: Growth
+    growth: BoostingConfig
     folds: int
     distillation: Distillation
     coverage: float
@@ -243,7 +243,7 @@ class FitTrees:
         target = target or self.target
         if base is not None:
             earlier = load_performance(Path(base), spec=subject.spec, threads=self.growth.threads)
-            model = grow_further(earlier, subject.measured, spec=subject.spec,
+            model = continue_training(earlier, subject.measured, spec=subject.spec,
                                  growth=self.growth.with_trees(self.more_trees))
         else:
             model = train_performance(subject.measured, spec=subject.spec, target=target, origin=subject.origin,
@@ -265,7 +265,8 @@ class FitTrees:
     def _interval(self, subject: TreeSubject, model: PerformanceModel, folder: Path) -> dict[str, float]:
         """Quantile models of the other sweeps, and how often measurements of the one that judges lie within."""
         grid = Grid.of(subject.spec, subject.with_seconds(subject.other), target=self.target)
-        bounds = bounds_out_of_fold(grid, self.growth, fold_of(subject.measured, model.folds), coverage=self.coverage)
+        folds = problem_folds(subject.measured, model.folds)
+        bounds = bounds_out_of_fold(grid, self.growth, folds, coverage=self.coverage)
         save_interval(folder / INTERVAL, bounds.interval(model))
         judging = Grid.of(subject.spec, subject.with_seconds(subject.scene.seconds), target=self.target).targets
         widened = self.target.restore(bounds.high + bounds.margins) / self.target.restore(bounds.low - bounds.margins)

@@ -148,13 +148,10 @@ class Environment:
         """Return the leader of the group of a mutable variable; None for an immutable one."""
         return self._groups.get(variable.name)
 
-    def members(self, leader: str) -> list[str]:
-        """List the versions in a group."""
-        return [name for name, other in self._groups.items() if other == leader]
-
-    def version_type(self, name: str, location: SourceLocation) -> Type:
-        """Return the type of a version."""
-        return scalar_type(self._ssa.types[name], location)
+    def group_type(self, leader: str, location: SourceLocation) -> Type:
+        """Return the common type of the versions in a group."""
+        versions = [name for name, other in self._groups.items() if other == leader]
+        return widest(*(scalar_type(self._ssa.types[name], location) for name in versions))
 
     def fresh(self, wish: str) -> str:
         """Make a new name that is valid in the loop IR and close to `wish`."""

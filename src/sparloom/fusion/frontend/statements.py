@@ -20,7 +20,6 @@ from sparloom.fusion.frontend.environment import (
     PythonObject,
     Value,
     convert,
-    widest,
 )
 from sparloom.fusion.frontend.expressions import evaluate, lookup, number, truth
 from sparloom.fusion.frontend.ssa import ControlFlow, phi_groups, typed_ssa
@@ -209,8 +208,7 @@ class StatementReader:
         """Assign to a mutable variable, which is declared at the top of the marked loop."""
         env, leader = self.env, self.env.leader(target)
         if leader not in env.storage:
-            location = env.location(target)
-            type = widest(*(env.version_type(name, location) for name in env.members(leader)))
+            type = env.group_type(leader, env.location(target))
             name = env.fresh(target.unversioned_name)
             env.storage[leader] = Number(Ref(name), type)
             self.declared.append(Declare(name, type, Const(_zero(type), type)))

@@ -22,14 +22,16 @@ from torch import Tensor, distributed, nn
 from sparloom.data import MatrixInput
 from sparloom.models.sparseconv import MapCache, SparseBackend, level_channels
 
-__all__ = ["AsIs", "Featurizer", "InputFeaturizer", "Norm", "SideFeatures", "Standardise", "WacoFeaturizer", "norm_of"]
+__all__ = [
+    "Featurizer", "InputFeaturizer", "NoNorm", "Norm", "SideFeatures", "Standardise", "WacoFeaturizer", "make_norm",
+]
 
 Norm = Literal["none", "standard"]
 REACH = 5.0  # standard deviations beyond which a feature counts no further
 TINY = 1e-6
 
 
-class AsIs(nn.Module):
+class NoNorm(nn.Module):
     """Leave features as they are."""
 
     def fit(self, features: Iterable[Tensor]) -> None:
@@ -95,7 +97,7 @@ class Standardise(nn.Module):
         self.variance.lerp_(scatter, self.momentum)
 
 
-def norm_of(name: Norm, width: int, *, gain: float) -> AsIs | Standardise:
+def make_norm(name: Norm, width: int, *, gain: float) -> NoNorm | Standardise:
     """Make the normalisation of pooled features that an option names.
 
     Raises:
@@ -103,7 +105,7 @@ def norm_of(name: Norm, width: int, *, gain: float) -> AsIs | Standardise:
     """
     if name not in ("none", "standard"):
         raise ValueError(f"norm={name!r} is not one of none, standard")
-    return Standardise(width, gain=gain) if name == "standard" else AsIs()
+    return Standardise(width, gain=gain) if name == "standard" else NoNorm()
 
 
 def _gathered(logs: Tensor) -> tuple[int, list[Tensor]]:
@@ -196,7 +198,7 @@ class Featurizer(nn.Module, ABC):
         }
         self.weights = nn.ParameterList(torch.empty(shape) for shape in shapes)
         self.biases = nn.ParameterList(torch.empty(outputs) for *_, outputs in shapes) if bias else None
-        self.norm = norm_of(norm, pooled, gain=gain)
+        self.norm = make_norm(norm, pooled, gain=gain)
         self.head = nn.Sequential(nn.Linear(pooled + side_width, hidden), nn.ReLU(), nn.Linear(hidden, width))
 
     def reset(self, generator: torch.Generator) -> None:

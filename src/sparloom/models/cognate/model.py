@@ -20,7 +20,7 @@ from sparloom.models.cognate.encoder import FrozenEncoder
 from sparloom.models.cognate.featurizer import InputFeaturizer, SideFeatures
 from sparloom.models.cognate.network import Cognate, ConfigurationMapper, Network
 from sparloom.models.cognate.predictor import Predictor, RecurrentPredictor, TransformerPredictor
-from sparloom.models.cost_model import Familiarity, MatrixView, how_familiar, view_of
+from sparloom.models.cost_model import Familiarity, MatrixFeatures, as_features, familiarity_of
 from sparloom.models.sparseconv import TorchBackend
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
@@ -46,7 +46,7 @@ class CognateModel:
         self.net, self.space, self.anchors = net, space, dict(anchors or {})
 
     def score(
-        self, matrix: Pattern | MatrixView, configs: Sequence[Config], *,
+        self, matrix: Pattern | MatrixFeatures, configs: Sequence[Config], *,
         embedding: Float32[np.ndarray, " width"] | None = None,
     ) -> Float[np.ndarray, " configs"]:
         """Score configurations: low = fast, no unit.
@@ -54,7 +54,7 @@ class CognateModel:
         Args:
             embedding: of this matrix, where it was made before.
         """
-        view = view_of(matrix)
+        view = as_features(matrix)
         shared, codes = self.space.bind(view.shape).vectors(configs)
         embedding = self.embedding(view) if embedding is None else embedding
         device = next(self.net.parameters()).device
@@ -63,10 +63,10 @@ class CognateModel:
             scores = self.net.score(rows.expand(len(configs), -1), *others)
         return scores.cpu().numpy().astype(np.float64)
 
-    def embedding(self, matrix: Pattern | MatrixView) -> Float32[np.ndarray, " width"]:
+    def embedding(self, matrix: Pattern | MatrixFeatures) -> Float32[np.ndarray, " width"]:
         """Embed a matrix."""
         with _evaluating(self.net):
-            return self.net.embed([view_of(matrix).input])[0].cpu().numpy()
+            return self.net.embed([as_features(matrix).input])[0].cpu().numpy()
 
     def familiarity(self, embedding: Float32[np.ndarray, " width"]) -> Familiarity:
         """Compare the embedding of a matrix with the anchors.
@@ -74,7 +74,7 @@ class CognateModel:
         Raises:
             ValueError: there are fewer than two.
         """
-        return how_familiar(embedding, self.anchors)
+        return familiarity_of(embedding, self.anchors)
 
     def save(self, path: Path, *, notes: Mapping[str, Any], precision: Literal["float32", "float16"]) -> None:
         """Write everything that `load` needs, and notes for the reader."""
@@ -95,13 +95,13 @@ class CognateModel:
             SchemaError: another op, platform, version of the space, or settings of the network.
         """
         stored = load_checkpoint(path, kind="cognate", op=space.op, platform=space.name, space=space.digest())
-        fill(net, stored, path)
+        load_weights(net, stored, path)
         names = stored.notes[ANCHORS]
         points = stored.weights[ANCHORS].numpy() if names else ()
         return cls(net, space, anchors=dict(zip(names, points, strict=True)))
 
 
-def fill(net: Network, stored: Checkpoint, path: Path) -> None:
+def load_weights(net: Network, stored: Checkpoint, path: Path) -> None:
     """Copy the weights of a checkpoint into a network, its encoder included.
 
     Raises:
@@ -164,7 +164,7 @@ def restore_cognate(stored: Checkpoint, path: Path) -> Cognate:
         raise SchemaError(f"{path} has the parts {', '.join(stored.settings)}, not {', '.join(PARTS)}: give a network "
                           "of model=cognate")
     net = Cognate(**{name: _part(name, stored.settings[name], path) for name in PARTS})
-    fill(net, stored, path)
+    load_weights(net, stored, path)
     return net
 
 

@@ -1,21 +1,23 @@
 """Performance models: trees on declared features of problems and configurations that predict how fast a kernel is."""
 
+from functools import partial
+
 from sparloom.models.performance.features import Feature, FeatureSpec, Formula, machine_constants
 from sparloom.models.performance.growth import (
+    BoostingConfig,
     Grid,
-    Growth,
     Measured,
     Rows,
     Target,
     assign_folds,
     cross_fit,
-    grow_each,
     out_of_fold,
+    train_per_fold,
 )
 from sparloom.models.performance.header import c_header
 from sparloom.models.performance.model import (
     Bounds,
-    Candidates,
+    CandidateScorer,
     Origin,
     PerformanceModel,
     PredictionInterval,
@@ -38,17 +40,21 @@ from sparloom.models.performance.store import (
 )
 from sparloom.models.performance.training import (
     Mining,
+    continue_training,
     distil,
-    fold_of,
-    grow_further,
     mine_hard_examples,
+    problem_folds,
     train_performance,
 )
+from sparloom.renamed import resolve
 
 __all__ = [
-    "GEMM_FEATURES", "SDDMM_FEATURES", "SPMM_FEATURES", "Bounds", "Candidates", "Feature", "FeatureSpec", "Formula",
-    "Grid", "Growth", "Measured", "Mining", "Origin", "PerformanceModel", "PredictionInterval", "Rows", "Target",
-    "assign_folds", "bounds_out_of_fold", "c_header", "cross_fit", "digest", "distil", "fold_of", "gemm_problems",
-    "grow_each", "grow_further", "load_interval", "load_performance", "machine_constants", "mine_hard_examples",
-    "nearby_shapes", "out_of_fold", "save_interval", "save_performance", "sparse_problems", "train_performance",
+    "GEMM_FEATURES", "SDDMM_FEATURES", "SPMM_FEATURES", "BoostingConfig", "Bounds", "CandidateScorer", "Feature",
+    "FeatureSpec", "Formula", "Grid", "Measured", "Mining", "Origin", "PerformanceModel", "PredictionInterval", "Rows",
+    "Target", "assign_folds", "bounds_out_of_fold", "c_header", "continue_training", "cross_fit", "digest", "distil",
+    "gemm_problems", "load_interval", "load_performance", "machine_constants", "mine_hard_examples", "nearby_shapes",
+    "out_of_fold", "problem_folds", "save_interval", "save_performance", "sparse_problems", "train_per_fold",
+    "train_performance",
 ]
+
+__getattr__ = partial(resolve, __name__)

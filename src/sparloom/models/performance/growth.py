@@ -24,8 +24,8 @@ from sparloom.models.performance.features import FeatureSpec
 from sparloom.space import Config
 
 __all__ = [
-    "Grid", "Growth", "Measured", "Rows", "Target", "assign_folds", "cross_fit", "grow_each", "out_of_fold",
-    "predict",
+    "BoostingConfig", "Grid", "Measured", "Rows", "Target", "assign_folds", "cross_fit", "out_of_fold", "predict",
+    "train_per_fold",
 ]
 
 Quantity = Literal["throughput", "bandwidth", "latency"]
@@ -136,7 +136,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Growth:
+class BoostingConfig:
     """Settings of gradient boosting.
 
     Args:
@@ -167,11 +167,11 @@ class Growth:
     def __post_init__(self) -> None:
         checked_threads(self.threads)
 
-    def with_trees(self, trees: int) -> "Growth":
+    def with_trees(self, trees: int) -> "BoostingConfig":
         """The same with another number of trees."""
         return replace(self, trees=trees)
 
-    def grow(
+    def train(
         self, rows: Rows, names: tuple[str, ...], *, base: lightgbm.Booster | None = None, quantile: float | None = None
     ) -> lightgbm.Booster:
         """Grow all trees.
@@ -183,7 +183,7 @@ class Growth:
         """
         return lightgbm.train(self._parameters(quantile), rows.dataset(names), self.trees, init_model=base)
 
-    def best_size(
+    def best_tree_count(
         self, rows: Rows, held: Rows, names: tuple[str, ...], *, quantile: float | None = None
     ) -> int:
         """Number of trees with the least error on rows that are not learned from."""
@@ -282,7 +282,7 @@ class Grid:
 
 
 def cross_fit(
-    grid: Grid, growth: Growth, folds: np.ndarray, *, weights: np.ndarray | None = None,
+    grid: Grid, growth: BoostingConfig, folds: np.ndarray, *, weights: np.ndarray | None = None,
     quantile: float | None = None,
 ) -> list[lightgbm.Booster]:
     """Grow one model per fold, on all other folds.
@@ -305,15 +305,15 @@ def cross_fit(
     members = []
     for fold in range(count):
         following = (fold + 1) % count
-        trees = growth.best_size(
+        trees = growth.best_tree_count(
             grid.rows((folds != fold) & (folds != following), weights), grid.rows(folds == following), grid.names,
             quantile=quantile)
-        members.append(growth.with_trees(trees).grow(grid.rows(folds != fold, weights), grid.names, quantile=quantile))
+        members.append(growth.with_trees(trees).train(grid.rows(folds != fold, weights), grid.names, quantile=quantile))
     return members
 
 
-def grow_each(
-    grid: Grid, growth: Growth, folds: np.ndarray, *, weights: np.ndarray | None = None,
+def train_per_fold(
+    grid: Grid, growth: BoostingConfig, folds: np.ndarray, *, weights: np.ndarray | None = None,
     kept: np.ndarray | bool = True,
 ) -> list[lightgbm.Booster]:
     """Grow all trees of one model per fold, on all other folds, as far as rows are `kept`.
@@ -321,7 +321,7 @@ def grow_each(
     Args:
         folds, weights, kept: broadcast to (problems, configs).
     """
-    return [growth.grow(grid.rows((folds != fold) & kept, weights), grid.names)
+    return [growth.train(grid.rows((folds != fold) & kept, weights), grid.names)
             for fold in range(int(np.max(folds)) + 1)]
 
 

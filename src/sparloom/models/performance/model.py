@@ -14,10 +14,10 @@ from jaxtyping import Bool, Float
 
 from sparloom.measure import checked_threads
 from sparloom.models.performance.features import FeatureSpec
-from sparloom.models.performance.growth import Grid, Growth, Target, cross_fit, out_of_fold, predict
+from sparloom.models.performance.growth import BoostingConfig, Grid, Target, cross_fit, out_of_fold, predict
 from sparloom.space import Config
 
-__all__ = ["Bounds", "Candidates", "Origin", "PerformanceModel", "PredictionInterval", "bounds_out_of_fold"]
+__all__ = ["Bounds", "CandidateScorer", "Origin", "PerformanceModel", "PredictionInterval", "bounds_out_of_fold"]
 
 Columns = Mapping[str, np.ndarray]
 
@@ -63,12 +63,12 @@ class PerformanceModel:
         checked_threads(self.threads)
 
     def predict(self, problems: Columns, configs: Sequence[Config]) -> Float[np.ndarray, "problems configs"]:
-        """Predict the quantity in its unit; see `Candidates`, which is quicker for the same configurations again."""
+        """Predict the quantity in its unit; keep the result of `over` to ask about the same configurations again."""
         return self.over(configs).predict(problems)
 
-    def over(self, configs: Sequence[Config]) -> "Candidates":
+    def over(self, configs: Sequence[Config]) -> "CandidateScorer":
         """Evaluate once what depends on configurations alone."""
-        return Candidates(self, tuple(configs))
+        return CandidateScorer(self, tuple(configs))
 
     def falls_back(self, problems: Columns) -> Bool[np.ndarray, " problems"]:
         """Whether each problem is one that no model is asked about."""
@@ -85,7 +85,7 @@ class PerformanceModel:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class CandidateScorer:
     """A performance model over fixed configurations."""
 
     model: PerformanceModel
@@ -184,7 +184,7 @@ class Bounds:
         return PredictionInterval(low, high, self.margin, self.coverage)
 
 
-def bounds_out_of_fold(grid: Grid, growth: Growth, folds: np.ndarray, *, coverage: float) -> Bounds:
+def bounds_out_of_fold(grid: Grid, growth: BoostingConfig, folds: np.ndarray, *, coverage: float) -> Bounds:
     """Fit quantile models per fold and widen them by what the others missed.
 
     Args:

@@ -16,8 +16,8 @@ from jaxtyping import Float
 from sparloom.errors import SchemaError
 from sparloom.models.performance.features import FeatureSpec
 from sparloom.models.performance.growth import (
+    BoostingConfig,
     Grid,
-    Growth,
     Measured,
     Rows,
     Target,
@@ -29,7 +29,7 @@ from sparloom.models.performance.model import Origin, PerformanceModel
 from sparloom.models.performance.store import digest
 from sparloom.space import Config
 
-__all__ = ["Mining", "distil", "fold_of", "grow_further", "mine_hard_examples", "train_performance"]
+__all__ = ["Mining", "continue_training", "distil", "mine_hard_examples", "problem_folds", "train_performance"]
 
 Judge = Callable[[Float[np.ndarray, "problems configs"]], Float[np.ndarray, " problems"]]
 """Predictions on the scale of the target -> efficiency of the choice on each problem."""
@@ -53,7 +53,7 @@ class Mining:
 
 
 def mine_hard_examples(
-    grid: Grid, growth: Growth, folds: np.ndarray, *, mining: Mining, judge: Judge
+    grid: Grid, growth: BoostingConfig, folds: np.ndarray, *, mining: Mining, judge: Judge
 ) -> Iterator[Float[np.ndarray, "problems configs"]]:
     """Yield the predictions out of fold of every round, the first without weights.
 
@@ -69,7 +69,7 @@ def mine_hard_examples(
     count = int(folds.max()) + 1
     weights = np.ones((count, len(grid.targets)))
     for turn in range(mining.rounds + 1):
-        members = [growth.grow(grid.rows(folds != fold, weights[fold][:, None]), grid.names) for fold in range(count)]
+        members = [growth.train(grid.rows(folds != fold, weights[fold][:, None]), grid.names) for fold in range(count)]
         yield out_of_fold(grid, members, folds, threads=growth.threads)
         if turn < mining.rounds:
             for fold in range(count):
@@ -79,13 +79,13 @@ def mine_hard_examples(
                 weights[fold, hard] = np.minimum(mining.most, weights[fold, hard] * mining.factor)
 
 
-def _within(grid: Grid, growth: Growth, folds: np.ndarray, fold: int, weights: np.ndarray) -> np.ndarray:
+def _within(grid: Grid, growth: BoostingConfig, folds: np.ndarray, fold: int, weights: np.ndarray) -> np.ndarray:
     """Predict the training part of a fold, each other fold by a model without it; the fold itself stays 0."""
     found = np.zeros(grid.targets.shape)
     for other in range(int(folds.max()) + 1):
         if other == fold:
             continue
-        member = growth.grow(grid.rows((folds != fold) & (folds != other), weights[:, None]), grid.names)
+        member = growth.train(grid.rows((folds != fold) & (folds != other), weights[:, None]), grid.names)
         asked = (folds == other).ravel()
         found[asked] = member.predict(grid.features[asked].reshape(-1, grid.features.shape[-1]),
                                       num_threads=growth.threads).reshape(asked.sum(), -1)
@@ -93,7 +93,7 @@ def _within(grid: Grid, growth: Growth, folds: np.ndarray, fold: int, weights: n
 
 
 def train_performance(
-    measured: Measured, *, spec: FeatureSpec, target: Target, origin: Origin, growth: Growth, folds: int,
+    measured: Measured, *, spec: FeatureSpec, target: Target, origin: Origin, growth: BoostingConfig, folds: int,
     hardware: bool = False,
 ) -> PerformanceModel:
     """Train one member per fold of the groups.
@@ -104,14 +104,16 @@ def train_performance(
     """
     grid = Grid.of(spec, measured, target=target, hardware=hardware)
     assigned = assign_folds(measured.groups, folds, seed=growth.seed)
-    members = cross_fit(grid, growth, fold_of(measured, assigned))
+    members = cross_fit(grid, growth, problem_folds(measured, assigned))
     trees = sum(member.num_trees() for member in members)
     return PerformanceModel(
         spec=spec, target=target, origin=origin, names=grid.names, members=tuple(members), folds=assigned,
         lineage=(_entry(grid, base=None, new=trees, trees=trees),), threads=growth.threads)
 
 
-def grow_further(base: PerformanceModel, measured: Measured, *, spec: FeatureSpec, growth: Growth) -> PerformanceModel:
+def continue_training(
+    base: PerformanceModel, measured: Measured, *, spec: FeatureSpec, growth: BoostingConfig
+) -> PerformanceModel:
     """Add trees to every member of a model, learned from other or more problems.
 
     Problems that the model knows stay in their folds, so members still have not seen what they are scored on. As many
@@ -130,8 +132,8 @@ def grow_further(base: PerformanceModel, measured: Measured, *, spec: FeatureSpe
     hardware = any(feature.group == "hardware" for feature in spec.features if feature.name in base.names)
     grid = Grid.of(spec, measured, target=base.target, hardware=hardware)
     known = assign_folds(measured.groups, len(base.members), seed=growth.seed, known=base.folds)
-    fold = fold_of(measured, known)
-    members = [growth.grow(grid.rows(fold != place), grid.names, base=member)
+    fold = problem_folds(measured, known)
+    members = [growth.train(grid.rows(fold != place), grid.names, base=member)
                for place, member in enumerate(base.members)]
     trees = sum(member.num_trees() for member in members)
     return PerformanceModel(
@@ -140,7 +142,7 @@ def grow_further(base: PerformanceModel, measured: Measured, *, spec: FeatureSpe
         lineage=(*base.lineage, _entry(grid, base=digest(base), new=trees - base.trees, trees=trees)))
 
 
-def fold_of(measured: Measured, folds: Mapping[str, int]) -> np.ndarray:
+def problem_folds(measured: Measured, folds: Mapping[str, int]) -> np.ndarray:
     """Fold of each problem, (problems, 1)."""
     return np.array([[folds[group]] for group in measured.groups])
 
@@ -154,7 +156,7 @@ CHUNK = 256  # problems whose features are held at a time
 
 
 def distil(
-    model: PerformanceModel, problems: Mapping[str, np.ndarray], configs: Sequence[Config], *, growth: Growth,
+    model: PerformanceModel, problems: Mapping[str, np.ndarray], configs: Sequence[Config], *, growth: BoostingConfig,
     focus: float, share: float,
 ) -> PerformanceModel:
     """Let a single model learn the predictions of a large one, which need no measurement and have no noise.
@@ -178,7 +180,7 @@ def distil(
         targets.append(learned[kept])
         weights.append(np.exp(-focus * behind[kept]))
     rows = Rows(np.concatenate(features), np.concatenate(targets), np.concatenate(weights))
-    small = growth.grow(rows, model.names)
+    small = growth.train(rows, model.names)
     entry = {"distilled_from": digest(model), "trees": small.num_trees(), "rows": len(rows), "problems": total,
              "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
     return replace(model, members=(small,), folds={}, lineage=(*model.lineage, entry))

@@ -23,8 +23,8 @@ from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 __all__ = [
-    "CHANNELS", "Block", "Level", "MapCache", "Pool", "SparseMap", "build_map", "cell_keys", "conv_flops", "int32",
-    "level_channels", "map_flops", "patches_under", "stack",
+    "CHANNELS", "Block", "Level", "MapCache", "Pool", "SparseMap", "build_map", "cell_keys", "conv_flops",
+    "input_patches", "level_channels", "map_flops", "stack_matrices", "to_int32",
 ]
 
 BLOCK_FLOATS = 2**20  # of one gathered buffer (4 MiB): two of them stay in the last cache level
@@ -129,14 +129,14 @@ def build_map(
     Raises:
         ValueError: a site occurs twice or is negative.
     """
-    rows, cols, owner, values = stack(coords, features, steps=2 ** (len(channels) - 1))
+    rows, cols, owner, values = stack_matrices(coords, features, steps=2 ** (len(channels) - 1))
     stride = int(cols.max(initial=0)) + 5
     keys = cell_keys(rows, cols, stride)
     order = np.argsort(keys, kind="stable")
     keys, owner, values = keys[order], owner[order], values[order]
     if (keys[1:] == keys[:-1]).any():
         raise ValueError("a site occurs twice: merge equal coordinates before building a map")
-    patches, patch_pairs = patches_under(keys, stride, values)
+    patches, patch_pairs = input_patches(keys, stride, values)
     rows, cols = rows[order], cols[order]
     sites = np.stack([rows, cols], axis=1)
     levels, pools = [_level(keys, stride, owner, len(coords), channels[0])], []
@@ -151,7 +151,7 @@ def build_map(
     )
 
 
-def stack(
+def stack_matrices(
     coords: Sequence[np.ndarray], features: Sequence[np.ndarray] | None, *, steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Put the matrices below each other; gaps of 2 rows at the coarsest level, aligned to its cells."""
@@ -187,7 +187,7 @@ def _touching(keys: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:
     return found, place[found]
 
 
-def patches_under(keys: np.ndarray, stride: int, values: np.ndarray) -> tuple[Float32[np.ndarray, "n p"], int]:
+def input_patches(keys: np.ndarray, stride: int, values: np.ndarray) -> tuple[Float32[np.ndarray, "n p"], int]:
     """Lay the inputs under the 5x5 kernel beside each other; offsets before the centre mirror those after it."""
     sites, channels = values.shape
     patches = np.zeros((sites, 25, channels), dtype=np.float32)
@@ -241,8 +241,8 @@ def _block(groups: dict[int, tuple[np.ndarray, np.ndarray]], rows: tuple[int, in
     target = np.concatenate(targets)
     bags = np.concatenate([[0], np.cumsum(np.bincount(target - rows[0], minlength=rows[1] - rows[0]))])
     return Block(
-        rows=rows, taps=tuple(taps), counts=tuple(map(len, targets)), source=int32(np.concatenate(sources)),
-        target=int32(target), order=int32(np.argsort(target, kind="stable")), bags=int32(bags),
+        rows=rows, taps=tuple(taps), counts=tuple(map(len, targets)), source=to_int32(np.concatenate(sources)),
+        target=to_int32(target), order=to_int32(np.argsort(target, kind="stable")), bags=to_int32(bags),
     )
 
 
@@ -263,7 +263,7 @@ def _halve(rows: np.ndarray, cols: np.ndarray, owner: np.ndarray) -> tuple[np.nd
     return rows[first], cols[first], owner[first], Pool(torch.from_numpy(first), tuple(extra))
 
 
-def int32(values: np.ndarray) -> Tensor:
+def to_int32(values: np.ndarray) -> Tensor:
     """Keep integers as indices of PyTorch."""
     return torch.from_numpy(values.astype(np.int32))
 

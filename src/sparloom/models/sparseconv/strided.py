@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from sparloom.models.sparseconv.maps import Level, cell_keys, int32, patches_under, stack
+from sparloom.models.sparseconv.maps import Level, cell_keys, input_patches, stack_matrices, to_int32
 
 __all__ = ["Stride", "StridedMap", "build_strided_map", "strided_conv_relu"]
 
@@ -85,14 +85,14 @@ def build_strided_map(
     Raises:
         ValueError: a site occurs twice or is negative.
     """
-    rows, cols, owner, values = stack(coords, None, steps=2**steps)
+    rows, cols, owner, values = stack_matrices(coords, None, steps=2**steps)
     stride = _stride(cols)
     order = np.argsort(cell_keys(rows, cols, stride), kind="stable")
     rows, cols, owner = rows[order], cols[order], owner[order]
     keys = cell_keys(rows, cols, stride)
     if (keys[1:] == keys[:-1]).any():
         raise ValueError("a site occurs twice: merge equal coordinates before building a map")
-    patches, _ = patches_under(keys, stride, values)
+    patches, _ = input_patches(keys, stride, values)
     levels, made = [_level(owner, len(coords), 0)], []
     for _ in range(steps):
         coarse = _coarsened(rows, cols, owner)
@@ -135,7 +135,7 @@ def _step(rows: np.ndarray, cols: np.ndarray, coarse: tuple[np.ndarray, np.ndarr
     by_target, target_bags = _runs(target, len(centres))
     by_source, source_bags = _runs(source, len(keys))
     return Stride(
-        taps=tuple(taps), counts=tuple(map(len, targets[1:])), source=int32(source), target=int32(target),
+        taps=tuple(taps), counts=tuple(map(len, targets[1:])), source=to_int32(source), target=to_int32(target),
         by_target=by_target, target_bags=target_bags, by_source=by_source, source_bags=source_bags,
     )
 
@@ -143,7 +143,7 @@ def _step(rows: np.ndarray, cols: np.ndarray, coarse: tuple[np.ndarray, np.ndarr
 def _runs(site: np.ndarray, sites: int) -> tuple[Tensor, Tensor]:
     """Sort pairs by a site of theirs, offsets in ascending order within each; and where the runs start."""
     bags = np.concatenate([[0], np.cumsum(np.bincount(site, minlength=sites))])
-    return int32(np.argsort(site, kind="stable")), int32(bags)
+    return to_int32(np.argsort(site, kind="stable")), to_int32(bags)
 
 
 def strided_conv_relu(x: Tensor, weight: Tensor, bias: Tensor | None, step: Stride) -> Tensor:

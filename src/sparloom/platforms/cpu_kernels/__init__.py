@@ -1,5 +1,9 @@
-"""Kernels written by hand, chosen by parameters: GEMM, SpMM and SDDMM on the CPU this runs on."""
+"""Hand-written kernels of the CPU this runs on, chosen by parameters: GEMM, SpMM, its maximum, SDDMM and attention.
 
-from sparloom.platforms.cpu_kernels.platform import CpuKernels
+rows: how the rows of the sparse operand are ordered and shared among threads; kernels: the kernels bound to arrays,
+and the platform that measures them.
+"""
+
+from sparloom.platforms.cpu_kernels.kernels import CpuKernels
 
 __all__ = ["CpuKernels"]

@@ -1,29 +1,21 @@
-"""What the platform asks of the kernels of one operation.
-
-What families of sparse kernels have in common.
-
-Kernels of SpMM: kernels/cpu/spmm.cpp bound to arrays.
-
-Kernels of the maximum of products: kernels/cpu/spmm_max.cpp bound to arrays.
-
-Kernels of SDDMM: kernels/cpu/sddmm.cpp bound to arrays.
-
-Kernels of attention on a sparse pattern: kernels/cpu/attention.cpp bound to arrays.
-
-Kernels of dense GEMM: kernels/cpu/gemm.cpp bound to arrays.
-"""
+"""Hand-written CPU kernels: a platform with one family per operation, which binds kernels/cpu/<operation>.cpp."""
 
 import ctypes
-from collections.abc import Callable
-from functools import cache, cached_property
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, cached_property, partial
+from typing import Any
 
 import numpy as np
 
-from sparloom.jit import NativeCall, address, aligned, compile_cpp
-from sparloom.ops import GEMM, DenseOperands, Op, Operands, OracleBounds
-from sparloom.platforms.cpu_kernels.rows import Rows, SparseRows
-from sparloom.platforms.timing import Call, Check, SpotCheck
+from sparloom.errors import Unsupported
+from sparloom.jit import NativeCall, address, aligned, compile_cpp, compiler_version, sources_digest
+from sparloom.measure import Measurement, TimingProtocol, checked_threads
+from sparloom.ops import GEMM, DenseOperands, Op, Operands
+from sparloom.platforms.clock import Stopwatch, keep_threads_awake
+from sparloom.platforms.cpu_kernels.rows import BoundRows, Rows, SparseRows
+from sparloom.platforms.platform import Family, Inputs, Rival
+from sparloom.platforms.timing import Call, Check, SpotCheck, measure_rounds, reallocated, repeat_of
 from sparloom.space import (
     AttentionSpace,
     Config,
@@ -35,53 +27,122 @@ from sparloom.space import (
     SpmmSpace,
     register_tile,
 )
+from sparloom.sparse import Pattern
 
 __all__ = [
-    "Allocate", "AttentionKernels", "Family", "GemmKernels", "Given", "Rival", "SddmmKernels", "SparseCall",
-    "SparseFamily", "SpmmKernels", "SpmmMaxKernels",
+    "Allocate", "AttentionKernels", "CpuKernels", "GemmKernels", "SddmmKernels", "SparseCall", "SpmmKernels",
+    "SpmmMaxKernels",
 ]
 
-Given = Operands | DenseOperands
+MAX_STRIP = 2**31 - 1  # columns of a strip that is as wide as it can be
+MAX_ARGMAX = 2**31 - 1  # the argmax is int32
+PACK = {"none": 0, "b": 1, "ab": 2}
 
 Allocate = Callable[[tuple[int, ...], type[np.generic]], np.ndarray]
-"""Makes an array of a shape and a type, with any content."""
-
-Rival = Callable[[Given, np.ndarray], Call]
-"""Binds somebody else's kernel to operands and a result, to be timed between ours."""
+"""Makes an uninitialised array of a shape and a type."""
 
 
-class Family(Protocol):
-    """Kernels of one operation: which there are, and how one is bound to arrays.
-
-    Whatever a kernel needs besides (partitions, workspaces) is made by `bind`, which nobody times. Calls of one family
-    may share a workspace, so one thread at a time may execute them.
+class CpuKernels:
+    """Kernels under kernels/cpu, compiled for this machine; a configuration chooses one of them and its tiles.
 
     Args:
-        threads: of every call.
-        width: columns of the dense operand for which `space` is made; GEMM does not ask.
+        threads: of every kernel; names the preset.
+        width: columns of the dense operand for which the spaces of sparse operations are made.
+        allocate: makes arrays for results.
     """
 
-    threads: int
-    width: int
+    name = "cpu_kernels"
+    kind = "wall"
 
-    def space(self) -> ConfigSpace:
-        """List the configurations."""
+    def __init__(self, threads: int, width: int, allocate: Allocate = aligned) -> None:
+        self.threads = checked_threads(threads)
+        self.width = width
+        self._allocate = allocate
 
-    def result(self, operands: Given) -> np.ndarray:
-        """Allocate what a kernel overwrites."""
+    def __reduce__(self) -> tuple[type["CpuKernels"], tuple[int, int, Allocate]]:
+        """Pickle the settings only: compiled kernels stay in their process."""
+        return CpuKernels, (self.threads, self.width, self._allocate)
 
-    def bind(self, operands: Given, config: Config, result: np.ndarray) -> Call:
-        """Bind the kernel of a legal configuration to arrays."""
+    @property
+    def preset(self) -> str:
+        """Name of these settings in sample tables."""
+        return f"t{self.threads}"
 
-    def rebind(self, call: Any, operands: Given, result: np.ndarray) -> None:
-        """Point a call of `bind` to other arrays of the same shapes, for much less than binding costs.
+    def conditions(self, op: Op) -> Mapping[str, Any]:
+        """Name what seconds depend on besides the machine: threads, compiler, sources of the kernels of `op`."""
+        self.family(op)  # refuses an operation without kernels
+        return {"threads": self.threads, "compiler": compiler_version("c++"),
+                "sources": sources_digest([f"cpu/{op.name}.cpp"])}
+
+    def space(self, op: Op) -> ConfigSpace:
+        """List the configurations of `op`.
+
+        Raises:
+            Unsupported: there are no kernels for it.
+        """
+        return self.family(op).space()
+
+    def baseline(self, op: Op, pattern: Pattern | None) -> Config:
+        """Take the default of the space, whatever the pattern; GEMM has none."""
+        return self.space(op).default()
+
+    def run(self, op: Op, operands: Inputs, config: Config) -> np.ndarray:
+        """Compute the result in float32.
+
+        Raises:
+            IllegalSchedule: the configuration is not in the space.
+        """
+        family = self.family(op)
+        family.space().validate(config)
+        result = family.result(operands)
+        family.bind(operands, config, result)()
+        return result
+
+    def measure(self, op: Op, operands: Inputs, config: Config, timing: TimingProtocol) -> Measurement:
+        """Measure one configuration and join the repetitions of all rounds."""
+        return Measurement.joined([taken for _, _, taken in self.measure_many(op, operands, [config], timing)])
+
+    def measure_many(
+        self, op: Op, operands: Inputs, configs: Sequence[Config], timing: TimingProtocol,
+        rivals: Mapping[Config, Rival] | None = None,
+    ) -> Iterator[tuple[Config, int, Measurement]]:
+        """Measure configurations in interleaved rounds; in each, operands are allocated anew.
+
+        Every result is compared with the float64 oracle in every round; one that differs is a failed measurement.
 
         Args:
-            call: keeps them alive until the next time.
+            rivals: kernels of other libraries, by the configuration that names one in sample tables; they are bound,
+                checked and timed like configurations.
         """
+        keep_threads_awake()
+        family = self.family(op)
+        for config in configs:
+            family.space().validate(config)
 
-    def check(self, op: Op, operands: Given, *, seed: int) -> Check:
-        """Know the result, or a part of it, in float64."""
+        def prepare() -> tuple[dict[Config, Callable[[], Call]], np.ndarray]:
+            inputs = reallocated(operands)
+            result = family.result(inputs)
+            ours = {config: partial(family.bind, inputs, config, result) for config in configs}
+            return ours | {config: partial(bind, inputs, result) for config, bind in (rivals or {}).items()}, result
+
+        yield from measure_rounds(
+            prepare, family.check(op, operands, seed=timing.seed), timing, kind=self.kind,
+            stopwatch=lambda call: Stopwatch(repeat_of(call), timing, threads=self.threads))
+
+    def family(self, op: Op) -> Family:
+        """Give the kernels of `op`.
+
+        Raises:
+            Unsupported: there are none.
+        """
+        if op.name not in self._families:
+            listed = ", ".join(self._families)
+            raise Unsupported(f"operation {op.name} on platform {self.name}: there are kernels for {listed}")
+        return self._families[op.name]
+
+    @cached_property
+    def _families(self) -> dict[str, Family]:
+        return {name: family(self.threads, self.width, self._allocate) for name, family in FAMILIES.items()}
 
 
 class SparseCall(NativeCall):
@@ -90,20 +151,20 @@ class SparseCall(NativeCall):
     _values: np.ndarray | None = None
 
     def point(self, values: np.ndarray) -> None:
-        """Let it read other values of the same pattern."""
+        """Read other values of the same pattern."""
         if values is not self._values:
             self._values = None  # an exception before the last line must not leave an address of other values
             self.arguments.rows.values = address(values)
             self._values = values
 
 
-class SparseFamily:
+class SparseFamily(ABC):
     """Kernels of one operation with one sparse operand.
 
     Args:
         threads: of every call.
-        width: columns of the dense operands, all heads together, for which `space` is made; any width is computed.
-        allocate: arrays for results.
+        width: columns of the dense operands, all heads together, for which `space` is made; kernels take any width.
+        allocate: makes arrays for results.
     """
 
     def __init__(self, threads: int, width: int, allocate: Allocate = aligned) -> None:
@@ -112,12 +173,29 @@ class SparseFamily:
         self._allocate = allocate
         self._rows = SparseRows(threads)
 
+    @abstractmethod
+    def space(self) -> GridSpace:
+        """List the configurations."""
+
+    def result(self, operands: Operands) -> np.ndarray:
+        """Allocate D (rows, width)."""
+        return self._allocate((operands.matrix.pattern.rows, operands.width), np.float32)
+
+    @abstractmethod
+    def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
+        """Bind the kernel of a legal configuration."""
+
+    @abstractmethod
+    def rebind(self, call: Any, operands: Operands, result: np.ndarray) -> None:
+        """Point a call to other arrays of the same shapes."""
+
     def check(self, op: Op, operands: Operands, *, seed: int) -> Check:
-        """Know some rows of the result, and that all are written."""
+        """Compare some rows of a result with the oracle, and make sure that all are written."""
         return SpotCheck(op, operands, seed=seed).compare_written
 
-
-WHOLE = 2**31 - 1  # columns of a strip that is as wide as it can be
+    def _bind_rows(self, operands: Operands, config: Config, *, together: bool = False) -> BoundRows:
+        return self._rows.bind(operands.matrix.pattern, order=str(config["order"]), balance=str(config["balance"]),
+                               together=together)
 
 
 class SpmmKernels(SparseFamily):
@@ -127,21 +205,16 @@ class SpmmKernels(SparseFamily):
         """List the configurations."""
         return SpmmSpace(self.width)
 
-    def result(self, operands: Operands) -> np.ndarray:
-        """Allocate D (rows, width)."""
-        return self._allocate((operands.matrix.pattern.rows, operands.width), np.float32)
-
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> SparseCall:
         """Bind the kernel of a legal configuration."""
         together = config["together"] > 1
-        rows = self._rows.bind(operands.matrix.pattern, order=str(config["order"]), balance=str(config["balance"]),
-                               together=together)
-        carries = aligned((rows.pieces, operands.width), np.float32) if rows.cut else None
-        strip = WHOLE if config["strip"] == "all" else config["strip"]
+        rows = self._bind_rows(operands, config, together=together)
+        carries = _carries(rows, operands.width)
         arguments = _Spmm(
-            rows=rows.arguments, carries=None if carries is None else address(carries), width=operands.width,
-            strip=strip, ahead=1024 * int(config["prefetch"]), stream=config["stream"], together=together)
-        call = SparseCall(_spmm_library().sparloom_spmm, arguments, kept=(rows, carries))
+            rows=rows.arguments, carries=_optional(carries), width=operands.width,
+            strip=MAX_STRIP if config["strip"] == "all" else config["strip"], ahead=1024 * int(config["prefetch"]),
+            stream=config["stream"], together=together)
+        call = SparseCall(_library("spmm").sparloom_spmm, arguments, kept=(rows, carries))
         self.rebind(call, operands, result)
         return call
 
@@ -153,25 +226,6 @@ class SpmmKernels(SparseFamily):
         call.lent = (operands, result)
 
 
-class _Spmm(ctypes.Structure):
-    """The struct Spmm of kernels/cpu/spmm.cpp."""
-
-    _fields_ = (
-        ("rows", Rows),
-        *((name, ctypes.c_void_p) for name in ("dense", "result", "carries")),
-        ("width", ctypes.c_int64),
-        *((name, ctypes.c_int32) for name in ("strip", "ahead", "stream", "together")),
-    )
-
-
-@cache
-def _spmm_library() -> ctypes.CDLL:
-    return compile_cpp(["cpu/spmm.cpp"])
-
-
-MOST_PLACES = 2**31 - 1  # places are int32
-
-
 class SpmmMaxKernels(SparseFamily):
     """The family of the maximum of products."""
 
@@ -179,66 +233,44 @@ class SpmmMaxKernels(SparseFamily):
         """List the configurations."""
         return SpmmMaxSpace(self.width)
 
-    def result(self, operands: Operands) -> np.ndarray:
-        """Allocate D (rows, width)."""
-        return self._allocate((operands.matrix.pattern.rows, operands.width), np.float32)
-
-    def places(self, operands: Operands) -> np.ndarray:
-        """Allocate the places of D's elements, (rows, width) int32."""
+    def argmax(self, operands: Operands) -> np.ndarray:
+        """Allocate the argmax of D, (rows, width) int32."""
         return self._allocate((operands.matrix.pattern.rows, operands.width), np.int32)
 
     def bind(
-        self, operands: Operands, config: Config, result: np.ndarray, places: np.ndarray | None = None,
+        self, operands: Operands, config: Config, result: np.ndarray, argmax: np.ndarray | None = None,
     ) -> SparseCall:
         """Bind the kernel of a legal configuration.
 
         Args:
-            places: gets, for each element of D, which nonzero of A it comes from: the first one whose product is the
-                largest, or NaN; -1 in rows without nonzeros. None if nobody wants it.
+            argmax: gets the index of the nonzero of A behind each element of D: the first one whose product is the
+                largest, or NaN; -1 in rows without nonzeros. None: not computed.
 
         Raises:
-            ValueError: places are wanted, and there are too many nonzeros to count them in int32.
+            ValueError: the argmax is wanted and A has too many nonzeros to index them in int32.
         """
         nnz = operands.matrix.pattern.nnz
-        if places is not None and nnz > MOST_PLACES:
-            raise ValueError(f"A has {nnz} nonzeros, and places count up to {MOST_PLACES}: take parts of its rows")
-        rows = self._rows.bind(operands.matrix.pattern, order=str(config["order"]), balance=str(config["balance"]))
-        shape = (rows.pieces, operands.width)
-        carries = aligned(shape, np.float32) if rows.cut else None
-        carried_places = aligned(shape, np.int32) if rows.cut and places is not None else None
+        if argmax is not None and nnz > MAX_ARGMAX:
+            raise ValueError(f"A has {nnz} nonzeros, above the {MAX_ARGMAX} that the argmax can index: split A by rows")
+        rows = self._bind_rows(operands, config)
+        carries = _carries(rows, operands.width)
+        carried_argmax = None if argmax is None else _carries(rows, operands.width, np.int32)
         arguments = _SpmmMax(
-            rows=rows.arguments, carries=None if carries is None else address(carries),
-            carried_places=None if carried_places is None else address(carried_places, np.int32),
+            rows=rows.arguments, carries=_optional(carries), carried_places=_optional(carried_argmax, np.int32),
             width=operands.width, ahead=1024 * int(config["prefetch"]))
-        call = SparseCall(_spmm_max_library().sparloom_spmm_max, arguments, kept=(rows, carries, carried_places))
-        self.rebind(call, operands, result, places)
+        call = SparseCall(_library("spmm_max").sparloom_spmm_max, arguments, kept=(rows, carries, carried_argmax))
+        self.rebind(call, operands, result, argmax)
         return call
 
     def rebind(
-        self, call: SparseCall, operands: Operands, result: np.ndarray, places: np.ndarray | None = None,
+        self, call: SparseCall, operands: Operands, result: np.ndarray, argmax: np.ndarray | None = None,
     ) -> None:
-        """Point a call to other arrays of the same shapes; with places only if it was bound with some."""
+        """Point a call to other arrays of the same shapes; give an argmax only if it was bound with one."""
         arguments = call.arguments
         call.point(operands.matrix.values)
         arguments.dense, arguments.result = address(operands.dense["B"]), address(result, written=True)
-        arguments.places = None if places is None else address(places, np.int32, written=True)
-        call.lent = (operands, result, places)
-
-
-class _SpmmMax(ctypes.Structure):
-    """The struct SpmmMax of kernels/cpu/spmm_max.cpp."""
-
-    _fields_ = (
-        ("rows", Rows),
-        *((name, ctypes.c_void_p) for name in ("dense", "result", "carries", "places", "carried_places")),
-        ("width", ctypes.c_int64),
-        ("ahead", ctypes.c_int32),
-    )
-
-
-@cache
-def _spmm_max_library() -> ctypes.CDLL:
-    return compile_cpp(["cpu/spmm_max.cpp"])
+        arguments.places = None if argmax is None else address(argmax, np.int32, written=True)
+        call.lent = (operands, result, argmax)
 
 
 class SddmmKernels(SparseFamily):
@@ -254,10 +286,10 @@ class SddmmKernels(SparseFamily):
 
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> SparseCall:
         """Bind the kernel of a legal configuration."""
-        rows = self._rows.bind(operands.matrix.pattern, order=str(config["order"]), balance=str(config["balance"]))
+        rows = self._bind_rows(operands, config)
         arguments = _Sddmm(rows=rows.arguments, width=operands.width, ahead=2048 * int(config["prefetch"]),
-                               group=config["group"])
-        call = SparseCall(_sddmm_library().sparloom_sddmm, arguments, kept=(rows,))
+                           group=config["group"])
+        call = SparseCall(_library("sddmm").sparloom_sddmm, arguments, kept=(rows,))
         self.rebind(call, operands, result)
         return call
 
@@ -270,44 +302,27 @@ class SddmmKernels(SparseFamily):
         call.lent = (operands, result)
 
 
-class _Sddmm(ctypes.Structure):
-    """The struct Sddmm of kernels/cpu/sddmm.cpp."""
-
-    _fields_ = (
-        ("rows", Rows),
-        *((name, ctypes.c_void_p) for name in ("left", "right", "result")),
-        ("width", ctypes.c_int64),
-        *((name, ctypes.c_int32) for name in ("ahead", "group")),
-    )
-
-
-@cache
-def _sddmm_library() -> ctypes.CDLL:
-    return compile_cpp(["cpu/sddmm.cpp"])
-
-
 class AttentionKernels(SparseFamily):
-    """The family of attention."""
+    """The family of attention on a sparse pattern."""
 
     def space(self) -> GridSpace:
         """List the configurations."""
         return AttentionSpace(self.width)
 
     def result(self, operands: Operands) -> np.ndarray:
-        """Allocate D (rows, heads, columns of V's heads)."""
-        rows, heads, each = operands.matrix.pattern.rows, *operands.dense["V"].shape[1:]
-        return self._allocate((rows, heads, each), np.float32)
+        """Allocate D (rows, heads, columns of a head of V)."""
+        return self._allocate((operands.matrix.pattern.rows, *operands.dense["V"].shape[1:]), np.float32)
 
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> NativeCall:
-        """Bind the kernel of a legal configuration; scores are divided by the square root of a head's width."""
-        rows = self._rows.bind(operands.matrix.pattern, order=str(config["order"]), balance=str(config["balance"]))
+        """Bind the kernel of a legal configuration; scores are divided by the square root of the width of a head."""
+        rows = self._bind_rows(operands, config)
         heads, width = operands.dense["K"].shape[1:]
         value_width = operands.dense["V"].shape[2]
-        parts = aligned((rows.pieces, 2 * heads * (value_width + 2)), np.float32) if rows.cut else None
+        parts = _carries(rows, 2 * heads * (value_width + 2))
         arguments = _Attention(
-            rows=rows.arguments, parts=None if parts is None else address(parts), heads=heads, width=width,
-            value_width=value_width, scale=width**-0.5, ahead=1024 * int(config["prefetch"]))
-        call = NativeCall(_attention_library().sparloom_attention, arguments, kept=(rows, parts))
+            rows=rows.arguments, parts=_optional(parts), heads=heads, width=width, value_width=value_width,
+            scale=width**-0.5, ahead=1024 * int(config["prefetch"]))
+        call = NativeCall(_library("attention").sparloom_attention, arguments, kept=(rows, parts))
         self.rebind(call, operands, result)
         return call
 
@@ -319,32 +334,13 @@ class AttentionKernels(SparseFamily):
         call.lent = (operands, result)
 
 
-class _Attention(ctypes.Structure):
-    """The struct Attention of kernels/cpu/attention.cpp."""
-
-    _fields_ = (
-        ("rows", Rows),
-        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "result", "parts")),
-        *((name, ctypes.c_int64) for name in ("heads", "width", "value_width")),
-        ("scale", ctypes.c_float),
-        ("ahead", ctypes.c_int32),
-    )
-
-
-@cache
-def _attention_library() -> ctypes.CDLL:
-    return compile_cpp(["cpu/attention.cpp"])
-
-
-PACK = {"none": 0, "b": 1, "ab": 2}
-
-
 class GemmKernels:
-    """The family of GEMM; all calls share one workspace for packed blocks.
+    """The family of dense GEMM; all calls share one workspace for packed blocks.
 
     Args:
         threads: of every call.
-        width: of no meaning here: a shape has its own.
+        width: ignored, because a shape has its own.
+        allocate: makes arrays for results.
     """
 
     def __init__(self, threads: int, width: int, allocate: Allocate = aligned) -> None:
@@ -368,12 +364,14 @@ class GemmKernels:
             m=shape.m, n=shape.n, k=shape.k, tile_m=config["tile_m"], tile_n=config["tile_n"],
             tile_k=config["tile_k"], rows=rows, columns=columns, unroll=config["unroll"], pack=PACK[config["pack"]],
             threads=self.threads)
-        floats = _gemm_library().sparloom_gemm_prepare(ctypes.byref(arguments))
+        library = _library("gemm")
+        library.sparloom_gemm_prepare.restype = ctypes.c_int64
+        floats = library.sparloom_gemm_prepare(ctypes.byref(arguments))
         assert floats >= 0, f"kernels/cpu/gemm.cpp has no register tile {config['micro']}"
         if floats > self._workspace.size:
             self._workspace = aligned((floats,), np.float32, zero=True)
         arguments.workspace = address(self._workspace)
-        call = NativeCall(_gemm_library().sparloom_gemm, arguments, kept=(self._workspace,))
+        call = NativeCall(library.sparloom_gemm, arguments, kept=(self._workspace,))
         self.rebind(call, operands, result)
         return call
 
@@ -385,13 +383,62 @@ class GemmKernels:
         call.lent = (operands, result)
 
     def check(self, op: GEMM, operands: DenseOperands, *, seed: int) -> Check:
-        """Know all of the result."""
-        oracle = op.oracle(operands)
-        return OracleBounds(oracle, terms=op.terms(operands.shape), scale=op.scale(operands)).check
+        """Compare the whole result with the oracle."""
+        return op.bounds(operands).check
 
     @cached_property
     def _space(self) -> GridSpace:
         return GemmSpace()
+
+
+FAMILIES: Mapping[str, Callable[[int, int, Allocate], Family]] = {
+    "gemm": GemmKernels, "spmm": SpmmKernels, "spmm_max": SpmmMaxKernels, "sddmm": SddmmKernels,
+    "attention": AttentionKernels}
+
+
+class _Spmm(ctypes.Structure):
+    """The struct Spmm of kernels/cpu/spmm.cpp."""
+
+    _fields_ = (
+        ("rows", Rows),
+        *((name, ctypes.c_void_p) for name in ("dense", "result", "carries")),
+        ("width", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("strip", "ahead", "stream", "together")),
+    )
+
+
+class _SpmmMax(ctypes.Structure):
+    """The struct SpmmMax of kernels/cpu/spmm_max.cpp."""
+
+    _fields_ = (
+        ("rows", Rows),
+        *((name, ctypes.c_void_p) for name in ("dense", "result", "carries", "places", "carried_places")),
+        ("width", ctypes.c_int64),
+        ("ahead", ctypes.c_int32),
+    )
+
+
+class _Sddmm(ctypes.Structure):
+    """The struct Sddmm of kernels/cpu/sddmm.cpp."""
+
+    _fields_ = (
+        ("rows", Rows),
+        *((name, ctypes.c_void_p) for name in ("left", "right", "result")),
+        ("width", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("ahead", "group")),
+    )
+
+
+class _Attention(ctypes.Structure):
+    """The struct Attention of kernels/cpu/attention.cpp."""
+
+    _fields_ = (
+        ("rows", Rows),
+        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "result", "parts")),
+        *((name, ctypes.c_int64) for name in ("heads", "width", "value_width")),
+        ("scale", ctypes.c_float),
+        ("ahead", ctypes.c_int32),
+    )
 
 
 class _Gemm(ctypes.Structure):
@@ -406,7 +453,14 @@ class _Gemm(ctypes.Structure):
 
 
 @cache
-def _gemm_library() -> ctypes.CDLL:
-    library = compile_cpp(["cpu/gemm.cpp"])
-    library.sparloom_gemm_prepare.restype = ctypes.c_int64
-    return library
+def _library(operation: str) -> ctypes.CDLL:
+    return compile_cpp([f"cpu/{operation}.cpp"])
+
+
+def _carries(rows: BoundRows, width: int, dtype: type[np.generic] = np.float32) -> np.ndarray | None:
+    """Allocate room for the partial results of rows that are shared by pieces; None where no row is."""
+    return aligned((rows.count, width), dtype) if rows.pieces.cut else None
+
+
+def _optional(array: np.ndarray | None, dtype: type[np.generic] = np.float32) -> int | None:
+    return None if array is None else address(array, dtype)

@@ -1,6 +1,7 @@
-"""In which order the rows of a pattern are processed, and how they are cut into pieces for threads.
+"""The sparse operand of the hand-written kernels: the order of its rows, and how threads share them.
 
-A sparse matrix as the kernels see it: the struct Rows of kernels/cpu/rows.hpp, filled but for the values.
+A `Traversal` is a pattern with its rows in processing order; `Pieces` cut it for the threads; `SparseRows` fills the
+struct Rows of kernels/cpu/rows.hpp with both.
 """
 
 import ctypes
@@ -13,11 +14,11 @@ import numpy as np
 from sparloom.jit import address, compile_cpp
 from sparloom.sparse import Pattern
 
-__all__ = ["Bound", "Pieces", "Rows", "SparseRows", "Traversal"]
+__all__ = ["BoundRows", "Pieces", "Rows", "SparseRows", "Traversal"]
 
-TOGETHER = 4  # rows with equal columns that a kernel can take at once, at most
-ROW_WORK = 4  # nonzeros that cost as much as beginning a row
-PIECES_PER_THREAD = 16  # where threads take pieces on demand
+MAX_TOGETHER = 4  # rows with equal columns that a kernel processes at once
+ROW_WORK = 4  # starting a row costs as much as so many nonzeros
+PIECES_PER_THREAD = 16  # with balance "dynamic"
 SLACK = 16  # a cut may move by 1/SLACK of a piece to fall between two rows
 
 
@@ -26,13 +27,13 @@ class Pieces:
     """Consecutive parts of a traversal.
 
     Piece p is the nonzeros nonzeros[p] to nonzeros[p + 1] of the rows rows[p] to rows[p + 1], all in the order of the
-    traversal. A piece that begins inside a row is cut: the piece where that row begins owns its result.
+    traversal. A piece that begins inside a row is cut: the piece in which that row begins owns its result.
 
     Args:
         rows: (pieces + 1,) int64.
         nonzeros: (pieces + 1,) int64.
         cut: whether any piece is cut.
-        dynamic: threads take pieces as they get free; otherwise there is one for each.
+        dynamic: threads take pieces as they become free; otherwise there is one per thread.
     """
 
     rows: np.ndarray
@@ -43,19 +44,19 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Traversal:
-    """A pattern with its rows in another order.
+    """A pattern with its rows in processing order.
 
     Args:
         indptr: (rows + 1,) int64, along `indices`.
         indices: (nnz,) int32, columns.
         source: (rows,) int64, where the nonzeros of each row begin in the pattern.
-        place: (rows,) int32, which row of the pattern it is.
+        original_row: (rows,) int32, index of each row in the pattern.
     """
 
     indptr: np.ndarray
     indices: np.ndarray
     source: np.ndarray
-    place: np.ndarray
+    original_row: np.ndarray
 
     @classmethod
     def natural(cls, pattern: Pattern) -> "Traversal":
@@ -64,27 +65,27 @@ class Traversal:
 
     @classmethod
     def by_column(cls, pattern: Pattern) -> "Traversal":
-        """Take rows by their middle column, empty ones last: rows that read the same dense rows come together."""
-        walk = cls(np.empty(pattern.rows + 1, np.int64), np.empty(pattern.nnz, np.int32),
-                   np.empty(pattern.rows, np.int64), np.empty(pattern.rows, np.int32))
+        """Sort rows by their middle column, empty ones last, so that rows that read the same dense rows meet."""
+        traversal = cls(np.empty(pattern.rows + 1, np.int64), np.empty(pattern.nnz, np.int32),
+                        np.empty(pattern.rows, np.int64), np.empty(pattern.rows, np.int32))
         counters = np.zeros(pattern.cols + 2, np.int32)
         result = _Traversal(*(address(array, array.dtype.type, written=True) for array in (
-            walk.indptr, walk.indices, walk.source, walk.place, counters)))
+            traversal.indptr, traversal.indices, traversal.source, traversal.original_row, counters)))
         _library().sparloom_by_column(ctypes.byref(_Pattern.of(pattern.indptr, pattern.indices)),
                                       ctypes.c_int64(pattern.cols), ctypes.byref(result))
-        return walk
+        return traversal
 
     @property
     def rows(self) -> int:
         """Number of rows."""
-        return self.place.size
+        return self.original_row.size
 
     @cached_property
     def equal(self) -> np.ndarray:
-        """Count the rows, from each one on and at most TOGETHER, that have its columns: (rows,) uint8, from 1."""
+        """Count, for each row, the rows from it on that have its columns, itself included: (rows,) uint8, 1 to 4."""
         count = np.empty(self.rows, dtype=np.uint8)
         rows = _Pattern.of(self.indptr, self.indices)
-        _library().sparloom_equal_rows(ctypes.byref(rows), ctypes.c_int64(TOGETHER),
+        _library().sparloom_equal_rows(ctypes.byref(rows), ctypes.c_int64(MAX_TOGETHER),
                                        ctypes.c_void_p(address(count, np.uint8, written=True)))
         return count
 
@@ -92,8 +93,8 @@ class Traversal:
         """Cut into pieces.
 
         Args:
-            balance: "rows", a piece of equally many rows per thread; "nonzeros", a piece of equal work per thread, for
-                which long rows are cut; "dynamic", smaller pieces of whole rows.
+            balance: "rows", one piece of equally many rows per thread; "nonzeros", one piece of equal work per thread,
+                for which long rows are cut; "dynamic", smaller pieces of whole rows.
         """
         if balance == "rows" or not self.rows:
             return self._whole_rows(np.linspace(0, self.rows, threads + 1).astype(np.int64), dynamic=False)
@@ -118,30 +119,8 @@ class Traversal:
         return Pieces(rows, nonzeros, cut=bool((nonzeros > self.indptr[rows]).any()), dynamic=False)
 
 
-class _Pattern(ctypes.Structure):
-    """The struct Pattern of kernels/cpu/traversal.cpp."""
-
-    _fields_ = (("indptr", ctypes.c_void_p), ("indices", ctypes.c_void_p), ("rows", ctypes.c_int64))
-
-    @classmethod
-    def of(cls, indptr: np.ndarray, indices: np.ndarray) -> "_Pattern":
-        """Fill it."""
-        return cls(address(indptr, np.int64), address(indices, np.int32), indptr.size - 1)
-
-
-class _Traversal(ctypes.Structure):
-    """The struct Traversal of the same file."""
-
-    _fields_ = tuple((name, ctypes.c_void_p) for name in ("indptr", "indices", "source", "place", "next"))
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    return compile_cpp(["cpu/traversal.cpp"])
-
-
 class Rows(ctypes.Structure):
-    """The struct of the same name."""
+    """The struct Rows of kernels/cpu/rows.hpp, with its names."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
@@ -152,23 +131,25 @@ class Rows(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Bound:
-    """A filled struct.
+class BoundRows:
+    """A struct Rows that has everything but the values.
 
     Args:
-        pieces: how many there are.
-        cut: whether a piece begins inside a row.
-        kept: what its addresses point to.
+        kept: owners of the arrays that its addresses point to.
     """
 
     arguments: Rows
-    pieces: int
-    cut: bool
+    pieces: Pieces
     kept: tuple[Any, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of pieces."""
+        return self.pieces.rows.size - 1
 
 
 class SparseRows:
-    """Binds patterns; traversals of the one seen last, and their pieces, are kept: configurations share them."""
+    """Binds patterns. Keeps traversals and pieces of the latest pattern, because configurations share them."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -176,24 +157,23 @@ class SparseRows:
         self._traversals: dict[str, Traversal] = {}
         self._pieces: dict[tuple[str, str], Pieces] = {}
 
-    def bind(self, pattern: Pattern, *, order: str, balance: str, together: bool = False) -> Bound:
-        """Fill the struct for one order of the rows and one way of sharing them.
+    def bind(self, pattern: Pattern, *, order: str, balance: str, together: bool = False) -> BoundRows:
+        """Fill the struct for one order of the rows and one way of sharing them among threads.
 
         Args:
-            together: whether the kernel asks which rows have equal columns.
+            together: whether the kernel reads which rows have equal columns.
         """
-        walk = self._traversal(pattern, order)
+        traversal = self._traversal(pattern, order)
         if (order, balance) not in self._pieces:
-            self._pieces[order, balance] = walk.pieces(balance, self.threads)
+            self._pieces[order, balance] = traversal.pieces(balance, self.threads)
         pieces = self._pieces[order, balance]
-        count = pieces.rows.size - 1
         arguments = Rows(
-            indptr=address(walk.indptr, np.int64), indices=address(walk.indices, np.int32),
-            source=address(walk.source, np.int64), place=address(walk.place, np.int32),
-            equal=address(walk.equal, np.uint8) if together else None, piece_rows=address(pieces.rows, np.int64),
-            piece_nonzeros=address(pieces.nonzeros, np.int64), nnz=pattern.nnz, pieces=count, dynamic=pieces.dynamic,
-            threads=self.threads)
-        return Bound(arguments, count, pieces.cut, kept=(walk, pieces))
+            indptr=address(traversal.indptr, np.int64), indices=address(traversal.indices, np.int32),
+            source=address(traversal.source, np.int64), place=address(traversal.original_row, np.int32),
+            equal=address(traversal.equal, np.uint8) if together else None,
+            piece_rows=address(pieces.rows, np.int64), piece_nonzeros=address(pieces.nonzeros, np.int64),
+            nnz=pattern.nnz, pieces=pieces.rows.size - 1, dynamic=pieces.dynamic, threads=self.threads)
+        return BoundRows(arguments, pieces, kept=(traversal, pieces))
 
     def _traversal(self, pattern: Pattern, order: str) -> Traversal:
         if self._pattern is not pattern:
@@ -202,3 +182,24 @@ class SparseRows:
             make = {"natural": Traversal.natural, "column": Traversal.by_column}[order]
             self._traversals[order] = make(pattern)
         return self._traversals[order]
+
+
+class _Pattern(ctypes.Structure):
+    """The struct Pattern of kernels/cpu/traversal.cpp."""
+
+    _fields_ = (("indptr", ctypes.c_void_p), ("indices", ctypes.c_void_p), ("rows", ctypes.c_int64))
+
+    @classmethod
+    def of(cls, indptr: np.ndarray, indices: np.ndarray) -> "_Pattern":
+        return cls(address(indptr, np.int64), address(indices, np.int32), indptr.size - 1)
+
+
+class _Traversal(ctypes.Structure):
+    """The struct Traversal of kernels/cpu/traversal.cpp."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("indptr", "indices", "source", "place", "next"))
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return compile_cpp(["cpu/traversal.cpp"])

@@ -1,7 +1,4 @@
-"""What an NVIDIA GPU offers a launch, known without one: configurations that cannot start are refused ahead of time.
-
-The device as the platform uses it: memory, kernels and a clock, all through CuPy.
-"""
+"""An NVIDIA GPU: its limits, which are known without one, and its memory, kernels and clock through CuPy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,12 +15,17 @@ from sparloom.platforms.clock import Repeat, Repetition
 
 __all__ = ["CudaDevice", "CupyGpu", "Gpu", "Kernel", "LaunchShape", "on_cuda"]
 
-GRID_X, GRID_Y = 2**31 - 1, 2**16 - 1
+GRID_X, GRID_Y = 2**31 - 1, 2**16 - 1  # most blocks
+FLUSH_BYTES = 256 * 2**20  # several times any L2; takes 0.1 ms, during which the host queues the kernels
+TICK = 5e-7  # resolution of events in seconds
+DEFAULT_SHARED_BYTES = 48 * 1024  # more must be requested
+ALIGNMENT = 16  # bytes, of the widest load
+CUDA_MEMORY = (2, 13)  # kDLCUDA and kDLCUDAManaged of DLPack
 
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """What a launch asks for.
+    """The resources of a launch.
 
     Args:
         grid: blocks in x and y.
@@ -40,7 +42,7 @@ class LaunchShape:
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """Limits of a device; bytes of shared memory are those a kernel gets when it asks for the most.
+    """Limits of a device; the bytes of shared memory are the most that a kernel can request.
 
     Source: CUDA C++ Programming Guide, technical specifications per compute capability.
     """
@@ -56,7 +58,7 @@ class CudaDevice:
 
     @classmethod
     def named(cls, name: str) -> "CudaDevice":
-        """Take a device that need not be there, such as "h200".
+        """Look up a device that need not be installed, such as "h200".
 
         Raises:
             ValueError: it is not described here.
@@ -85,7 +87,7 @@ class CudaDevice:
 
     @staticmethod
     def check_here() -> None:
-        """Refuse where there is no device; quick once there was one.
+        """Raise unless there is a device; fast once there was one.
 
         Raises:
             Unsupported: there is none, or CuPy is missing; names the remedy.
@@ -98,7 +100,7 @@ class CudaDevice:
         return f"sm_{self.compute_capability}"
 
     def refuse(self, shape: LaunchShape) -> str | None:
-        """Say why a launch cannot start, or None."""
+        """Name the limit that a launch exceeds, or None if it can start."""
         limits = (
             ("threads per block", shape.threads, self.threads_per_block),
             ("bytes of shared memory per block", shape.shared_bytes, self.shared_per_block_bytes),
@@ -136,24 +138,17 @@ def _properties() -> dict[str, Any]:
 
 
 def _short_name(name: str) -> str:
-    """Read "NVIDIA A100-SXM4-40GB" as a100, as the presets are called; other names by their words."""
+    """Shorten "NVIDIA A100-SXM4-40GB" to the preset's name a100; join the words of other names."""
     words = name.lower().replace("-", " ").split()
     return next((word for word in words if word in PRESETS), "_".join(word for word in words if word != "nvidia"))
 
 
-FLUSH_BYTES = 256 * 2**20  # several times any L2; takes 0.1 ms, in which the host queues the kernels behind it
-TICK = 5e-7  # resolution of events in seconds
-DEFAULT_SHARED_BYTES = 48 * 1024  # more must be asked for
-ALIGNMENT = 16  # bytes, of the widest load
-CUDA_MEMORY = (2, 13)  # kDLCUDA and kDLCUDAManaged of DLPack
-
-
-def on_cuda(given: Any) -> bool:
-    """Tell whether an array of any library says that it is on an NVIDIA GPU."""
-    device = getattr(given, "__dlpack_device__", None)
+def on_cuda(array: Any) -> bool:
+    """Tell whether an array of any library is on an NVIDIA GPU."""
+    device = getattr(array, "__dlpack_device__", None)
     if device is not None:
         return int(device()[0]) in CUDA_MEMORY
-    return hasattr(given, "__cuda_array_interface__")
+    return hasattr(array, "__cuda_array_interface__")
 
 
 class Kernel(Protocol):
@@ -169,7 +164,7 @@ class Kernel(Protocol):
 
 
 class Gpu(Protocol):
-    """Arrays and kernels of a device; tests put an emulator here.
+    """Arrays and kernels of a device; tests substitute an emulator.
 
     Arguments of kernels are arrays of the device and NumPy scalars of the kernel's types.
     """
@@ -183,27 +178,27 @@ class Gpu(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: type) -> Any: ...
 
     def adopt(self, array: Any, name: str, *, copies: bool = True) -> Any:
-        """View an array of any library that is on this device as one of ours.
+        """View an array of any library on this device as a CuPy array.
 
         Args:
-            copies: one that has gaps, or begins where no wide load may, is copied; else it is refused.
+            copies: copy an array that has gaps or is not aligned for wide loads, instead of refusing it.
 
         Raises:
-            TypeError: it is none, or somewhere else; says where.
-            ValueError: it would have to be copied and may not.
+            TypeError: it is no array of this device; names where it is.
+            ValueError: it would have to be copied and may not be.
         """
 
-    def take(self, array: Any, places: np.ndarray) -> Any:
+    def take(self, array: Any, rows: np.ndarray) -> Any:
         """Gather rows of an array of the device."""
 
     def overlap(self, one: Any, other: Any) -> bool:
         """Tell whether two arrays share memory."""
 
     def signature(self) -> Mapping[str, str | int]:
-        """Name all of the device and its software that times depend on."""
+        """Describe the device and its software, as far as seconds depend on them."""
 
     def following(self, stream: int) -> AbstractContextManager[None]:
-        """Work on a stream of the device, by its address, within a context."""
+        """Make a context in which work goes to the stream of the device at this address."""
 
     def kernel(self, text: str, name: str) -> Kernel: ...
 
@@ -220,7 +215,7 @@ class CupyGpu:
 
     @classmethod
     def current(cls) -> "CupyGpu":
-        """Take the current device of CuPy, the same object each time.
+        """Return the current device of CuPy, always the same object.
 
         Raises:
             Unsupported: there is none, or CuPy is missing.
@@ -256,8 +251,8 @@ class CupyGpu:
             raise ValueError(f"{name} has gaps, or is not aligned to {ALIGNMENT} bytes: give an array of its own")
         return ours.copy(order="C")
 
-    def take(self, array: Any, places: np.ndarray) -> Any:
-        return array[self.upload(places)]
+    def take(self, array: Any, rows: np.ndarray) -> Any:
+        return array[self.upload(rows)]
 
     def overlap(self, one: Any, other: Any) -> bool:
         import cupy
@@ -293,13 +288,13 @@ class CupyGpu:
             return _CupyKernel(cupy.RawModule(path=str(path)).get_function(name))
 
     def repeat(self, call: Callable[[], None]) -> Repeat:
-        """Time single runs by events, each with an L2 that holds nothing of the operands."""
+        """Time single runs by events, each with a flushed L2 cache."""
         import cupy
 
         start, stop = cupy.cuda.Event(), cupy.cuda.Event()
 
         def timed(_: float) -> Repetition:
-            self._ballast.fill(0)
+            self._flush_buffer.fill(0)
             start.record()
             call()
             stop.record()
@@ -310,7 +305,7 @@ class CupyGpu:
         return timed
 
     @cached_property
-    def _ballast(self) -> Any:
+    def _flush_buffer(self) -> Any:
         return self.empty((FLUSH_BYTES // 4,), np.float32)
 
 
@@ -326,7 +321,7 @@ def _adopted(array: Any, name: str) -> Any:
 
 
 class _CupyKernel:
-    """A kernel in memory: asking for its registers loads it."""
+    """A kernel that is loaded when it is made, because its registers are read."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -340,7 +335,7 @@ class _CupyKernel:
 
 @cache
 def _gpu(number: int) -> CupyGpu:
-    """Keep one for each device; it is current when this is called first."""
+    """Keep one object per device, which must be current at the first call."""
     return CupyGpu()
 
 

@@ -10,14 +10,16 @@ import numpy as np
 
 from sparloom.errors import Unsupported
 from sparloom.jit import sources_digest
-from sparloom.measure import REPEATS, Measurement, TimingProtocol
+from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import CsrAttention, Op
 from sparloom.platforms.clock import Stopwatch
+from sparloom.platforms.cuda import DeviceOperands
 from sparloom.platforms.cuda.device import CudaDevice, CupyGpu, Gpu
-from sparloom.platforms.cuda.operands import Family, Given, Placed, Rival
+from sparloom.platforms.cuda.launch import Family, Rival
 from sparloom.platforms.cuda.sparse_kernels import AttentionKernels, SddmmKernels, SpmmKernels
 from sparloom.platforms.cuda.triton_gemm import TritonGemm
-from sparloom.platforms.timing import Call, Contender, sweep
+from sparloom.platforms.platform import Inputs
+from sparloom.platforms.timing import Call, measure_rounds
 from sparloom.space import Config, ConfigSpace, CudaKernelSpace, CudaSpace
 from sparloom.sparse import Pattern
 
@@ -32,16 +34,16 @@ COMPILERS = ("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "triton")
 
 
 class CudaPlatform:
-    """Kernels under kernels/cuda, or those of Triton, on the current device and timed by its own clock.
+    """Kernels under kernels/cuda, or those of Triton, run on the current device and timed by its own clock.
 
-    Spaces and limits need no device; running does.
+    Spaces and limits are available without a device.
 
     Args:
         space: "cuda", the spaces of COGNATE's third platform; "cuda_kernels", AutoSAGE's mappings and more;
             "triton", dense GEMM. Names the platform.
-        device: whose limits hold: "here", the installed one, or the name of one to plan for, such as "h200". Names the
-            preset.
-        width: columns of the dense operands for which the spaces are made; of attention, all heads together.
+        device: the device whose limits hold: "here", the installed one, or the name of one to plan for, such as
+            "h200". Names the preset.
+        width: columns of the dense operands for which the spaces are made; of attention, those of all heads together.
     """
 
     kind = "device"
@@ -55,7 +57,7 @@ class CudaPlatform:
         self._families: dict[tuple[str, int], Family] = {}
 
     def __reduce__(self) -> tuple[type["CudaPlatform"], tuple[str, str, int]]:
-        """Travel to another process as settings: devices stay where they are."""
+        """Pickle the settings only: devices stay in their process."""
         return CudaPlatform, (self.name, self.device, self.width)
 
     @property
@@ -65,11 +67,11 @@ class CudaPlatform:
 
     @cached_property
     def limits(self) -> CudaDevice:
-        """What the device offers a launch."""
+        """Limits of the device."""
         return CudaDevice.here() if self.device == "here" else CudaDevice.named(self.device)
 
     def conditions(self, op: Op) -> Mapping[str, Any]:
-        """Name what seconds depend on: the device, the sources of the kernels of `op`, and what compiles them."""
+        """Name what seconds depend on: the device, the sources of the kernels of `op`, and the compilers."""
         self.family(op)  # refuses an operation without kernels
         compilers = {name: _version(name) for name in COMPILERS}
         sources = "" if self.name == "triton" else sources_digest([f"cuda/{SOURCES.get(op.name, op.name)}.cu"])
@@ -87,8 +89,8 @@ class CudaPlatform:
         """Take the default of the space, whatever the pattern; GEMM has none."""
         return self.space(op).default()
 
-    def run(self, op: Op, operands: Given, config: Config) -> np.ndarray:
-        """Compute the result, in the type of the dense operands: float32, or float16 where the kernels are ours.
+    def run(self, op: Op, operands: Inputs, config: Config) -> np.ndarray:
+        """Compute the result, in the type of the dense operands: float32, or float16 except with Triton.
 
         Raises:
             IllegalSchedule: the configuration is not in the space.
@@ -97,51 +99,42 @@ class CudaPlatform:
         family = self.family(op)
         family.space().validate(config)
         result = family.result(self.gpu, operands)
-        family.bind(self.gpu, Placed.on(self.gpu, operands), config, result)()
+        family.bind(self.gpu, DeviceOperands.on(self.gpu, operands), config, result)()
         return self.gpu.download(result)
 
-    def measure(self, op: Op, operands: Given, config: Config, timing: TimingProtocol) -> Measurement:
-        """Measure one configuration; the repetitions of all rounds in one measurement."""
-        return Measurement.joined([taken for _, number, taken in self.measure_many(op, operands, [config], timing)
-                                   if number < timing.rounds])
+    def measure(self, op: Op, operands: Inputs, config: Config, timing: TimingProtocol) -> Measurement:
+        """Measure one configuration and join the repetitions of all rounds."""
+        return Measurement.joined([taken for _, _, taken in self.measure_many(op, operands, [config], timing)])
 
     def measure_many(
-        self, op: Op, operands: Given, configs: Sequence[Config], timing: TimingProtocol,
+        self, op: Op, operands: Inputs, configs: Sequence[Config], timing: TimingProtocol,
         rivals: Mapping[Config, Rival] | None = None,
     ) -> Iterator[tuple[Config, int, Measurement]]:
         """Measure configurations in interleaved rounds; in each, operands are copied to the device anew.
 
-        The baseline of a sparse operation, if asked for beside others, is measured three times in each round (A/A), as
-        by `CpuPlatform`: the second and third are rounds `rounds + 2 * round` and the next, and tell the drift.
+        The baseline of a sparse operation, if asked for together with others, is measured three times in each round
+        (A/A) as by `CpuPlatform`, to tell the drift: the additional ones are rounds `rounds + 2 * round` and the next.
 
-        Every result is compared with the float64 oracle in every round; one that differs is a failed measurement, and
+        Every result is compared with the float64 oracle in every round. One that differs is a failed measurement, and
         so is a configuration that the device cannot start.
 
         Args:
-            rivals: what others have for the same operation, under the configuration that names it in sample tables.
+            rivals: kernels of other libraries, by the configuration that names one in sample tables.
         """
-        gpu, family, rng = self.gpu, self.family(op), np.random.default_rng(timing.seed)
+        gpu, family = self.gpu, self.family(op)
         for config in configs:
             family.space().validate(config)
         check = family.check(op, operands, seed=timing.seed)
-        repeated = self._repeated(op, configs)
 
-        def watch(call: Call) -> Stopwatch:
-            return Stopwatch(gpu.repeat(call), timing, threads=1, kind=self.kind)
+        def prepare() -> tuple[dict[Config, Callable[[], Call]], Any]:
+            inputs, result = DeviceOperands.on(gpu, operands), family.result(gpu, operands)
+            ours = {config: partial(family.bind, gpu, inputs, config, result) for config in configs}
+            return ours | {config: partial(bind, inputs, result) for config, bind in (rivals or {}).items()}, result
 
-        for number in range(timing.rounds):
-            placed, result = Placed.on(gpu, operands), family.result(gpu, operands)
-            calls = {config: partial(family.bind, gpu, placed, config, result) for config in configs}
-            calls |= {config: partial(rival, placed, result) for config, rival in (rivals or {}).items()}
-            contenders, refused = _bound(calls)
-            contenders += [each for each in contenders if each.config in repeated for _ in range(REPEATS)]
-            numbers = {config: iter((number, *range(timing.rounds + REPEATS * number,
-                                                    timing.rounds + REPEATS * (number + 1)))) for config in repeated}
-            for config, reason in refused.items():
-                yield config, number, Measurement.failed(reason, self.kind)
-            for config, measurement in sweep(contenders, result, lambda found: check(gpu.download(found)), watch=watch,
-                                             rng=rng):
-                yield config, next(numbers[config]) if config in repeated else number, measurement
+        yield from measure_rounds(
+            prepare, lambda found: check(gpu.download(found)), timing, kind=self.kind,
+            stopwatch=lambda call: Stopwatch(gpu.repeat(call), timing, threads=1, kind=self.kind),
+            repeated=self._repeated(op, configs))
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -170,7 +163,7 @@ class CudaPlatform:
         return self._families[key]
 
     def _repeated(self, op: Op, configs: Sequence[Config]) -> tuple[Config, ...]:
-        """Name the configuration whose repetitions tell the drift; sweeps of GEMM have no rounds for it."""
+        """Choose the configuration that is measured repeatedly; sweeps of GEMM have no rounds for it."""
         baseline = None if self.name == "triton" or len(configs) < 2 else self.baseline(op, None)
         return (baseline,) if baseline in configs else ()
 
@@ -186,14 +179,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _bound(calls: Mapping[Config, Callable[[], Call]]) -> tuple[list[Contender], dict[Config, str]]:
-    """Bind all configurations; those that the device cannot start come with the reason."""
-    contenders, refused = [], {}
-    for config, bind in calls.items():
-        try:
-            contenders.append(Contender(config, bind()))
-        except Unsupported as error:
-            refused[config] = str(error)
-    return contenders, refused

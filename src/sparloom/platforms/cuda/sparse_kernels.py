@@ -1,13 +1,11 @@
-"""What families of kernels on a sparse pattern have in common.
+"""Hand-written kernels on a sparse pattern: SpMM, its mean and maximum, SDDMM, attention; and cuSPARSE's SpMM.
 
-Kernels of SpMM, its mean and its maximum: kernels/cuda/spmm.cu bound to arrays of a device.
-
-Kernels of SDDMM: kernels/cuda/sddmm.cu bound to arrays of a device.
-
-Kernels of attention on a sparse pattern: kernels/cuda/attention.cu bound to arrays of a device.
+Each operation has a program, which translates a configuration to macros and launch shapes, and a family, which binds
+kernels/cuda/{spmm,sddmm,attention}.cu to arrays of a device.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,66 +15,70 @@ from sparloom.errors import Unsupported
 from sparloom.jit import cuda_text
 from sparloom.ops import Op, Operands
 from sparloom.platforms.cuda.device import CudaDevice, Gpu, LaunchShape
+from sparloom.platforms.cuda.launch import HostCheck, Launch, Launches
 from sparloom.platforms.cuda.operands import (
     ALL_ROWS,
+    ELEMENTS,
+    DeviceMatrix,
+    DeviceOperands,
     DevicePattern,
-    HostCheck,
-    Launch,
-    PatternPlace,
-    Placed,
+    PatternCache,
     columns_argument,
     dense_type,
     element_macro,
-    in_order,
 )
 from sparloom.platforms.timing import Call, SpotCheck
 from sparloom.space import ATTENTION_COLUMNS, Config, GridSpace
 
 __all__ = [
     "AttentionKernels", "AttentionProgram", "SddmmKernels", "SddmmProgram", "SparseFamily", "SpmmKernels",
-    "SpmmProgram",
+    "SpmmProgram", "cusparse_spmm",
 ]
+
+COMBINE = {"spmm": "kAdd", "spmm_mean": "kMean", "spmm_max": "kLargest"}  # operation -> its name in spmm.cuh
+ARGMAX_THREADS = 256  # of a block that finds the argmax
+MAX_ARGMAX = 2**31 - 1  # the argmax is int32
+MIN_SHARE = 64  # nonzeros and row ends per group: a share must be worth the search for its beginning
+
+CUSPARSE_ORDER_ROW = 2
+CUSPARSE_FLOAT = 0  # CUDA_R_32F, of sums
+CUSPARSE_TYPES = {"float": CUSPARSE_FLOAT, "Half": 2, "Bfloat": 14}  # CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF
+CUSPARSE_ALGORITHMS = {"default": 0, "alg2": 6}  # CUSPARSE_SPMM_ALG_DEFAULT, _CSR_ALG2: which is faster varies
 
 
 class SparseFamily:
-    """The configurations, the place of the pattern, and the check of some rows; subclasses bind kernels.
+    """What families on a sparse pattern share: the space, the pattern on the device, and the check of some rows.
 
     Args:
-        listed: its configurations.
+        space: its configurations.
     """
 
-    def __init__(self, listed: GridSpace) -> None:
-        self._space = listed
-        self._patterns = PatternPlace()
+    def __init__(self, space: GridSpace) -> None:
+        self._space = space
+        self._patterns = PatternCache()
 
     def space(self) -> GridSpace:
         """List the configurations."""
         return self._space
 
-    def check(self, op: Op, given: Operands, *, seed: int) -> HostCheck:
-        """Know some rows of the result, and that all are written."""
-        return SpotCheck(op, given, seed=seed).compare_written
-
-
-COMBINE = {"spmm": "kAdd", "spmm_mean": "kMean", "spmm_max": "kLargest"}  # operation -> its word in spmm.cuh
-PLACE_THREADS = 256  # of a block that looks for places
-MOST_PLACES = 2**31 - 1  # places are int32
-LEAST_SHARE = 64  # nonzeros and row ends per group: finding where a share begins must be worth it
+    def check(self, op: Op, inputs: Operands, *, seed: int) -> HostCheck:
+        """Compare some rows of a result with the oracle, and make sure that all are written."""
+        return SpotCheck(op, inputs, seed=seed).compare_written
 
 
 @dataclass(frozen=True)
 class SpmmProgram:
-    """What a configuration says about the kernels, in their words.
+    """A configuration of SpMM in terms of the kernels.
 
     Args:
         lanes: threads of a group.
         columns: of a thread, `vector` of them adjacent.
-        reduction: "outside", one pass over the nonzeros; "inside", one for each load of a thread.
-        unroll: nonzeros whose loads are under way together.
+        reduction: "outside", one pass over the nonzeros; "inside", one pass for each load of a thread.
+        unroll: nonzeros whose loads are in flight together.
         groups: per block.
-        balance: "rows", a group per row; "q90" and so on, a block per hub row beside that; "nonzeros", equal shares.
-        element: type of what is in memory.
-        combine: what an element of the result is of its products: "kAdd", "kMean" or "kLargest".
+        balance: "rows", a group per row; "q90" and so on, also a block per hub row; "nonzeros", equal shares.
+        element: type of the arrays.
+        combine: how an element of the result combines its products: "kAdd", "kMean" or "kLargest".
     """
 
     lanes: int
@@ -91,7 +93,7 @@ class SpmmProgram:
 
     @classmethod
     def of(cls, config: Config, element: str = "float", combine: str = "kAdd") -> "SpmmProgram":
-        """Read a configuration of `CudaSpace` or `CudaKernelSpace`."""
+        """Translate a configuration of `CudaSpace` or `CudaKernelSpace`."""
         lanes = int(config["lanes"])
         if config.space == "cuda":
             return cls(lanes, int(config["coarsening"]), 1, str(config["reduction"]), 4 if config["unroll"] else 1,
@@ -102,7 +104,7 @@ class SpmmProgram:
 
     @property
     def threads(self) -> int:
-        """Size of a block."""
+        """Threads of a block."""
         return self.lanes * self.groups
 
     @property
@@ -115,107 +117,91 @@ class SpmmProgram:
             **({} if self.combine == "kAdd" else {"COMBINE": self.combine})})
 
     def grid(self, groups: int, width: int) -> tuple[int, int]:
-        """Count the blocks that hold so many groups, for every tile of columns."""
+        """Count the blocks for a number of groups, times the tiles of columns."""
         return -(-groups // self.groups), -(-width // (self.lanes * self.columns))
 
     def share(self, items: int, device: CudaDevice) -> int:
-        """Say how many items a group takes if all groups that the device holds at a time share them."""
+        """Divide items among all groups that the device holds at a time: items per group."""
         resident = device.multiprocessors * device.threads_per_multiprocessor // self.lanes
-        return max(LEAST_SHARE, -(-items // resident))
+        return max(MIN_SHARE, -(-items // resident))
 
 
 class SpmmKernels(SparseFamily):
     """The families of SpMM, of its mean and of its maximum."""
 
-    def result(self, gpu: Gpu, given: Operands) -> Any:
+    def result(self, gpu: Gpu, inputs: Operands) -> Any:
         """Allocate D (rows, width)."""
-        return gpu.empty((given.matrix.pattern.rows, given.width), dense_type(given))
+        return gpu.empty((inputs.matrix.pattern.rows, inputs.width), dense_type(inputs))
 
-    def places(self, gpu: Gpu, given: Operands) -> Any:
-        """Allocate the places of the elements of a maximum, (rows, width) int32."""
-        return gpu.empty((given.matrix.pattern.rows, given.width), np.int32)
+    def argmax(self, gpu: Gpu, inputs: Operands) -> Any:
+        """Allocate the argmax of D, (rows, width) int32."""
+        return gpu.empty((inputs.matrix.pattern.rows, inputs.width), np.int32)
 
-    def bind(self, gpu: Gpu, placed: Placed, config: Config, result: Any, places: Any | None = None) -> Call:
+    def bind(
+        self, gpu: Gpu, operands: DeviceOperands, config: Config, result: Any, argmax: Any | None = None,
+    ) -> Call:
         """Bind the kernels of a configuration.
 
         Args:
-            places: of a maximum gets, for each element of D, which nonzero of A it comes from: the first one whose
-                product is the largest, or NaN; -1 in rows without nonzeros. None if nobody wants it.
+            argmax: of a maximum, gets the index of the nonzero of A behind each element of D: the first one whose
+                product is the largest, or NaN; -1 in rows without nonzeros. None: not computed.
 
         Raises:
-            ValueError: places are wanted, and there are too many nonzeros to count them in int32.
+            ValueError: the argmax is wanted and A has too many nonzeros to index them in int32.
         """
-        pattern = self._patterns.of(gpu, placed)
-        program = SpmmProgram.of(config, placed.element, COMBINE[self._space.op])
-        bound = _Bound(gpu, program, pattern, placed, result)
-        launches = bound.shares() if program.balance == "nonzeros" else bound.rows_and_hubs()
-        return in_order(launches if places is None else [*launches, bound.places(places)], gpu)
+        program = SpmmProgram.of(config, operands.element, COMBINE[self._space.op])
+        pattern, width = self._patterns.get(gpu, operands), columns_argument(operands.host.width)
+        csr, rows = (pattern.indptr, pattern.indices, operands.values), pattern.pattern.rows
+        dense = operands.dense["B"], width
+        if program.balance == "nonzeros":
+            launches = _spmm_shares(gpu, program, pattern, csr=csr, dense=dense, result=result)
+        else:
+            tiles = program.grid(1, int(width))[1]
+            launches = _rows_and_hubs(
+                gpu, pattern, program.balance, program.text, "spmm", arguments=(csr, (*dense, result)),
+                rows_shape=LaunchShape(program.grid(rows, int(width)), program.threads),
+                hub_shape=lambda hubs: LaunchShape((hubs, tiles), program.threads,
+                                                   4 * program.threads * program.columns))
+        if argmax is not None:
+            launches.append(_spmm_argmax(gpu, program, pattern, csr=csr, dense=dense, argmax=argmax))
+        return Launches.checked(launches, gpu)
 
 
-@dataclass(frozen=True)
-class _Bound:
-    gpu: Gpu
-    program: SpmmProgram
-    pattern: DevicePattern
-    placed: Placed
-    result: Any
+def _spmm_shares(
+    gpu: Gpu, program: SpmmProgram, pattern: DevicePattern, *, csr: tuple[Any, ...], dense: tuple[Any, np.int32],
+    result: Any,
+) -> list[Launch]:
+    """Give groups equal shares of nonzeros and row ends; a second kernel adds up the rows that groups share."""
+    rows, width = pattern.pattern.rows, int(dense[1])
+    items = rows + pattern.pattern.nnz
+    share = program.share(items, gpu.device)
+    groups = -(-items // share)
+    shape = LaunchShape(program.grid(groups, width), program.threads)
+    carry_rows = gpu.empty((groups,), np.int32)
+    carries, rests = (gpu.empty((groups, width), np.float32) for _ in range(2))
+    return [
+        Launch(gpu.kernel(program.text, "spmm_shares"), shape,
+               (*csr, np.int64(rows), np.int64(share), *dense, result, carry_rows, carries, rests)),
+        Launch(gpu.kernel(program.text, "spmm_carries"), shape,
+               (pattern.indptr, np.int64(groups), dense[1], carry_rows, carries, rests, result)),
+    ]
 
-    def rows_and_hubs(self) -> list[Launch]:
-        program, rows = self.program, self.pattern.pattern.rows
-        hubs = None if program.balance == "rows" else self.pattern.hubs(self.gpu, program.balance)
-        degree = ALL_ROWS if hubs is None else hubs.degree
-        launches = [self._launch("spmm_rows", LaunchShape(program.grid(rows, self._width), program.threads),
-                                 (*self._csr, np.int64(rows), degree, *self._dense, self.result))]
-        if hubs is not None:
-            shape = LaunchShape((hubs.count, program.grid(1, self._width)[1]), program.threads,
-                                4 * program.threads * program.columns)
-            launches.append(self._launch("spmm_hubs", shape, (*self._csr, hubs.rows, *self._dense, self.result)))
-        return launches
 
-    def shares(self) -> list[Launch]:
-        program, pattern = self.program, self.pattern.pattern
-        items = pattern.rows + pattern.nnz
-        share = program.share(items, self.gpu.device)
-        groups = -(-items // share)
-        shape = LaunchShape(program.grid(groups, self._width), program.threads)
-        carry_rows = self.gpu.empty((groups,), np.int32)
-        carries, rests = (self.gpu.empty((groups, self._width), np.float32) for _ in range(2))
-        return [
-            self._launch("spmm_shares", shape, (*self._csr, np.int64(pattern.rows), np.int64(share), *self._dense,
-                                                self.result, carry_rows, carries, rests)),
-            self._launch("spmm_carries", shape, (self.pattern.indptr, np.int64(groups), columns_argument(self._width),
-                                                 carry_rows, carries, rests, self.result)),
-        ]
-
-    def places(self, places: Any) -> Launch:
-        pattern = self.pattern.pattern
-        if pattern.nnz > MOST_PLACES:
-            raise ValueError(f"A has {pattern.nnz} nonzeros, and places count up to {MOST_PLACES}: take parts of its "
-                             "rows")
-        text = cuda_text("cuda/spmm_places.cu", {"THREADS": PLACE_THREADS, **element_macro(self.program.element)})
-        shape = LaunchShape((-(-pattern.rows * self._width // PLACE_THREADS), 1), PLACE_THREADS)
-        return Launch(self.gpu.kernel(text, "spmm_places"), shape, (
-            *self._csr, np.int64(pattern.rows), *self._dense, places))
-
-    @property
-    def _width(self) -> int:
-        return self.placed.given.width
-
-    @property
-    def _csr(self) -> tuple[Any, ...]:
-        return self.pattern.indptr, self.pattern.indices, self.placed.values
-
-    @property
-    def _dense(self) -> tuple[Any, ...]:
-        return self.placed.dense["B"], columns_argument(self._width)
-
-    def _launch(self, name: str, shape: LaunchShape, arguments: tuple[Any, ...]) -> Launch:
-        return Launch(self.gpu.kernel(self.program.text, name), shape, arguments)
+def _spmm_argmax(
+    gpu: Gpu, program: SpmmProgram, pattern: DevicePattern, *, csr: tuple[Any, ...], dense: tuple[Any, np.int32],
+    argmax: Any,
+) -> Launch:
+    rows, nnz = pattern.pattern.rows, pattern.pattern.nnz
+    if nnz > MAX_ARGMAX:
+        raise ValueError(f"A has {nnz} nonzeros, above the {MAX_ARGMAX} that the argmax can index: split A by rows")
+    text = cuda_text("cuda/spmm_places.cu", {"THREADS": ARGMAX_THREADS, **element_macro(program.element)})
+    shape = LaunchShape((-(-rows * int(dense[1]) // ARGMAX_THREADS), 1), ARGMAX_THREADS)
+    return Launch(gpu.kernel(text, "spmm_places"), shape, (*csr, np.int64(rows), *dense, argmax))
 
 
 @dataclass(frozen=True)
 class SddmmProgram:
-    """What a configuration says about the kernels, in their words.
+    """A configuration of SDDMM in terms of the kernels.
 
     Args:
         lanes: threads of a group.
@@ -224,9 +210,9 @@ class SddmmProgram:
         unroll: "explicit", they are computed side by side; "implicit" and "none", one after the other, the loop
             unrolled or not.
         groups: per block.
-        balance: "nonzeros", equally many for every group; "rows", a group per row; "q90" and so on, a block per hub
-            row beside that.
-        element: type of what is in memory.
+        balance: "nonzeros", equally many for every group; "rows", a group per row; "q90" and so on, also a block per
+            hub row.
+        element: type of the arrays.
     """
 
     lanes: int
@@ -239,7 +225,7 @@ class SddmmProgram:
 
     @classmethod
     def of(cls, config: Config, element: str = "float") -> "SddmmProgram":
-        """Read a configuration of `CudaSpace` or `CudaKernelSpace`."""
+        """Translate a configuration of `CudaSpace` or `CudaKernelSpace`."""
         lanes, vector, group = (int(config[name]) for name in ("lanes", "vector", "group"))
         if config.space == "cuda":
             return cls(lanes, vector, group, str(config["unroll"]), int(config["groups_per_block"]), "nonzeros",
@@ -249,7 +235,7 @@ class SddmmProgram:
 
     @property
     def threads(self) -> int:
-        """Size of a block."""
+        """Threads of a block."""
         return self.lanes * self.groups
 
     @property
@@ -261,47 +247,43 @@ class SddmmProgram:
                                            **element_macro(self.element)})
 
     def shape(self, groups: int) -> LaunchShape:
-        """Take as many blocks as hold so many groups."""
+        """Count the blocks for a number of groups."""
         return LaunchShape((-(-groups // self.groups), 1), self.threads)
 
 
 class SddmmKernels(SparseFamily):
     """The family of SDDMM."""
 
-    def result(self, gpu: Gpu, given: Operands) -> Any:
+    def result(self, gpu: Gpu, inputs: Operands) -> Any:
         """Allocate the values of D (nnz,)."""
-        return gpu.empty((given.matrix.pattern.nnz,), dense_type(given))
+        return gpu.empty((inputs.matrix.pattern.nnz,), dense_type(inputs))
 
-    def bind(self, gpu: Gpu, placed: Placed, config: Config, result: Any) -> Call:
+    def bind(self, gpu: Gpu, operands: DeviceOperands, config: Config, result: Any) -> Call:
         """Bind the kernels of a configuration."""
-        program, pattern = SddmmProgram.of(config, placed.element), self._patterns.of(gpu, placed)
+        program, pattern = SddmmProgram.of(config, operands.element), self._patterns.get(gpu, operands)
         rows, nnz, text = pattern.pattern.rows, pattern.pattern.nnz, program.text
-        csr = (pattern.indptr, pattern.indices, placed.values)
-        dense = (placed.dense["B"], placed.dense["C"], columns_argument(placed.given.width), result)
+        csr = (pattern.indptr, pattern.indices, operands.values)
+        dense = (operands.dense["B"], operands.dense["C"], columns_argument(operands.host.width), result)
         if program.balance == "nonzeros":
-            return in_order([Launch(gpu.kernel(text, "sddmm_nonzeros"), program.shape(-(-nnz // program.group)),
-                                    (*csr, np.int64(rows), *dense))], gpu)
-        hubs = None if program.balance == "rows" else pattern.hubs(gpu, program.balance)
-        degree = ALL_ROWS if hubs is None else hubs.degree
-        launches = [Launch(gpu.kernel(text, "sddmm_rows"), program.shape(rows), (*csr, np.int64(rows), degree, *dense))]
-        if hubs is not None:
-            launches.append(Launch(gpu.kernel(text, "sddmm_hubs"), LaunchShape((hubs.count, 1), program.threads),
-                                   (*csr, hubs.rows, *dense)))
-        return in_order(launches, gpu)
+            return Launches.checked([Launch(gpu.kernel(text, "sddmm_nonzeros"), program.shape(-(-nnz // program.group)),
+                                            (*csr, np.int64(rows), *dense))], gpu)
+        return Launches.checked(_rows_and_hubs(
+            gpu, pattern, program.balance, text, "sddmm", arguments=(csr, dense), rows_shape=program.shape(rows),
+            hub_shape=lambda hubs: LaunchShape((hubs, 1), program.threads)), gpu)
 
 
 @dataclass(frozen=True)
 class AttentionProgram:
-    """What a configuration says about the kernels, in their words.
+    """A configuration of attention in terms of the kernels.
 
     Args:
         lanes: threads of a group.
         vector: columns per load.
         packs: loads of a thread per row of V.
-        group: nonzeros whose loads are under way together.
+        group: nonzeros whose loads are in flight together.
         groups: per block.
-        balance: "rows", a group per row and head; "q90" and so on, a block per hub row and head beside that.
-        element: type of what is in memory.
+        balance: "rows", a group per row and head; "q90" and so on, also a block per hub row and head.
+        element: type of the arrays.
     """
 
     lanes: int
@@ -314,14 +296,14 @@ class AttentionProgram:
 
     @classmethod
     def of(cls, config: Config, value_width: int, element: str = "float") -> "AttentionProgram":
-        """Read a configuration of `CudaKernelSpace`; threads hold all columns of a head of V if that many fit."""
+        """Translate a configuration of `CudaKernelSpace`; threads hold all columns of a head of V if that many fit."""
         lanes, vector, group = (int(config[name]) for name in ("lanes", "vector", "group"))
         packs = min(max(1, -(-value_width // (lanes * vector))), ATTENTION_COLUMNS // vector)
         return cls(lanes, vector, packs, group, 32 * int(config["warps"]) // lanes, str(config["balance"]), element)
 
     @property
     def threads(self) -> int:
-        """Size of a block."""
+        """Threads of a block."""
         return self.lanes * self.groups
 
     @property
@@ -331,7 +313,7 @@ class AttentionProgram:
 
     @property
     def shared_bytes(self) -> int:
-        """What a block for a hub row needs."""
+        """Bytes of shared memory of a block for a hub row."""
         return 4 * self.groups * (self.columns + 2)
 
     @property
@@ -343,35 +325,114 @@ class AttentionProgram:
 
 
 class AttentionKernels(SparseFamily):
-    """The family of attention."""
+    """The family of attention on a sparse pattern."""
 
-    def result(self, gpu: Gpu, given: Operands) -> Any:
-        """Allocate D (rows, heads, columns of V's heads)."""
-        return gpu.empty((given.matrix.pattern.rows, *given.dense["V"].shape[1:]), dense_type(given))
+    def result(self, gpu: Gpu, inputs: Operands) -> Any:
+        """Allocate D (rows, heads, columns of a head of V)."""
+        return gpu.empty((inputs.matrix.pattern.rows, *inputs.dense["V"].shape[1:]), dense_type(inputs))
 
-    def bind(self, gpu: Gpu, placed: Placed, config: Config, result: Any) -> Call:
-        """Bind the kernels of a configuration; scores are divided by the square root of a head's width.
+    def bind(self, gpu: Gpu, operands: DeviceOperands, config: Config, result: Any) -> Call:
+        """Bind the kernels of a configuration; scores are divided by the square root of the width of a head.
 
         Raises:
             Unsupported: loads of several elements do not divide a head, or the device cannot start the kernels.
         """
-        heads, width = placed.given.dense["K"].shape[1:]
-        value_width = placed.given.dense["V"].shape[2]
-        program = AttentionProgram.of(config, value_width, placed.element)
+        heads, width = operands.host.dense["K"].shape[1:]
+        value_width = operands.host.dense["V"].shape[2]
+        program = AttentionProgram.of(config, value_width, operands.element)
         for name, extent in (("K", width), ("V", value_width)):
             if extent % program.vector:
                 raise Unsupported(f"vector={program.vector} does not divide the {extent} columns of a head of {name}: "
                                   "use vector=1")
-        pattern, tiles = self._patterns.of(gpu, placed), -(-value_width // program.columns)
-        csr, rows = (pattern.indptr, pattern.indices), pattern.pattern.rows
+        pattern, tiles = self._patterns.get(gpu, operands), -(-value_width // program.columns)
         scale = np.float32(math.log2(math.e) * width**-0.5)
-        dense = (*(placed.dense[name] for name in ("Q", "K", "V")), np.int32(heads), columns_argument(width),
+        dense = (*(operands.dense[name] for name in ("Q", "K", "V")), np.int32(heads), columns_argument(width),
                  columns_argument(value_width), scale, result)
-        hubs = None if program.balance == "rows" else pattern.hubs(gpu, program.balance)
-        degree = ALL_ROWS if hubs is None else hubs.degree
-        shape = LaunchShape((-(-rows * heads // program.groups), tiles), program.threads)
-        launches = [Launch(gpu.kernel(program.text, "attention_rows"), shape, (*csr, np.int64(rows), degree, *dense))]
-        if hubs is not None:
-            shape = LaunchShape((hubs.count * heads, tiles), program.threads, program.shared_bytes)
-            launches.append(Launch(gpu.kernel(program.text, "attention_hubs"), shape, (*csr, hubs.rows, *dense)))
-        return in_order(launches, gpu)
+        blocks = -(-pattern.pattern.rows * heads // program.groups)
+        return Launches.checked(_rows_and_hubs(
+            gpu, pattern, program.balance, program.text, "attention",
+            arguments=((pattern.indptr, pattern.indices), dense),
+            rows_shape=LaunchShape((blocks, tiles), program.threads),
+            hub_shape=lambda hubs: LaunchShape((hubs * heads, tiles), program.threads, program.shared_bytes)), gpu)
+
+
+def _rows_and_hubs(
+    gpu: Gpu, pattern: DevicePattern, balance: str, text: str, operation: str, *,
+    arguments: tuple[tuple[Any, ...], tuple[Any, ...]], rows_shape: LaunchShape,
+    hub_shape: Callable[[int], LaunchShape],
+) -> list[Launch]:
+    """Launch a group per row, and unless the balance is "rows" a block per hub row, which the groups then leave out.
+
+    Args:
+        arguments: those before the rows, and those after.
+        hub_shape: number of hub rows -> launch.
+    """
+    before, after = arguments
+    hubs = None if balance == "rows" else pattern.hubs(gpu, balance)
+    degree = ALL_ROWS if hubs is None else hubs.degree
+    launches = [Launch(gpu.kernel(text, f"{operation}_rows"), rows_shape,
+                       (*before, np.int64(pattern.pattern.rows), degree, *after))]
+    if hubs is not None:
+        launches.append(Launch(gpu.kernel(text, f"{operation}_hubs"), hub_shape(hubs.count),
+                               (*before, hubs.rows, *after)))
+    return launches
+
+
+def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[..., Any]:
+    """Prepare cuSPARSE's SpMM for a pattern: the library that our kernels must beat.
+
+    The function that is returned takes operands with A's values and "B" (cols, width) of one type, and an array
+    (rows, width) to overwrite or None. Sums are float32. It uses CuPy's low-level interface, because CuPy's own product
+    needs column-major operands, copies others in every call, and supports no 16-bit numbers.
+
+    Args:
+        algorithm: "default" or "alg2".
+    """
+    import cupy
+    import cupyx.cusparse
+    from cupy_backends.cuda.libs import cusparse
+
+    pattern, algorithm_number = matrix.pattern, CUSPARSE_ALGORITHMS[algorithm]
+    index_type, index = (np.int32, cusparse.CUSPARSE_INDEX_32I) if pattern.nnz < 2**31 else (
+        np.int64, cusparse.CUSPARSE_INDEX_64I)
+    arrays = [  # descriptors hold their addresses
+        matrix.placed.indptr.astype(index_type), matrix.placed.indices.astype(index_type), matrix.values]
+    descriptors: dict[np.dtype, Any] = {}
+    alpha, beta = (np.array(number, np.float32).ctypes for number in (1, 0))
+    workspaces: dict[tuple[int, np.dtype], Any] = {}
+
+    def sparse(values: Any) -> Any:
+        if values.dtype not in descriptors:
+            descriptors[values.dtype] = cupyx.cusparse.SpMatDescriptor(cusparse.createCsr(
+                pattern.rows, pattern.cols, pattern.nnz, *(array.data.ptr for array in (*arrays[:2], values)), index,
+                index, cusparse.CUSPARSE_INDEX_BASE_ZERO, CUSPARSE_TYPES[ELEMENTS[values.dtype]]), None,
+                cusparse.destroySpMat)
+        descriptor = descriptors[values.dtype].desc
+        cusparse.spMatSetValues(descriptor, values.data.ptr)
+        return descriptor
+
+    def product(operands: Operands, out: Any | None = None) -> Any:
+        arrays[2], x = operands.matrix.values, operands.dense["B"]
+        result = cupy.empty((pattern.rows, x.shape[1]), x.dtype) if out is None else out
+        right, written = _descriptor(cusparse, x), _descriptor(cusparse, result)
+        arguments = (
+            cupy.cuda.device.get_cusparse_handle(), cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE,
+            cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE, alpha.data, sparse(arrays[2]), right, beta.data, written,
+            CUSPARSE_FLOAT, algorithm_number)
+        try:
+            case = x.shape[1], x.dtype
+            if case not in workspaces:
+                workspaces[case] = cupy.empty(max(1, cusparse.spMM_bufferSize(*arguments)), np.int8)
+            cusparse.spMM(*arguments, workspaces[case].data.ptr)
+        finally:
+            cusparse.destroyDnMat(right)
+            cusparse.destroyDnMat(written)
+        return result
+
+    return product
+
+
+def _descriptor(cusparse: Any, array: Any) -> Any:
+    rows, cols = array.shape
+    return cusparse.createDnMat(rows, cols, cols, array.data.ptr, CUSPARSE_TYPES[ELEMENTS[array.dtype]],
+                                CUSPARSE_ORDER_ROW)

@@ -1,7 +1,4 @@
-"""The Triton kernel of dense GEMM, and its machine code, which is made without a device.
-
-The Triton kernel of dense GEMM bound to arrays of a device; launched without torch, which Triton would ask for.
-"""
+"""Dense GEMM by Triton: the kernel, its compilation, which needs no device, and its launch without torch."""
 
 import re
 import warnings
@@ -12,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from sparloom.errors import Unsupported
-from sparloom.ops import GEMM, DenseOperands, OracleBounds
+from sparloom.ops import GEMM, DenseOperands, GemmShape
+from sparloom.platforms.cuda import DeviceOperands
 from sparloom.platforms.cuda.device import CudaDevice, Gpu, LaunchShape
-from sparloom.platforms.cuda.operands import HostCheck, Launch, Placed, in_order
+from sparloom.platforms.cuda.launch import HostCheck, Launch, Launches
 from sparloom.platforms.timing import Call
 from sparloom.space import Config, GridSpace, TritonGemmSpace
 
@@ -23,11 +21,62 @@ __all__ = ["CompiledGemm", "Tiling", "TritonGemm", "compile_gemm", "gemm_kernel"
 NAME = "gemm"
 ARGUMENTS = 7  # a, b, c, m, n, k, group_m; what Triton adds are pointers to scratch memory
 ALIGNMENT = 16  # elements; rows that are multiples of it are loaded in pieces of 16 bytes
+INDEX_LIMIT = 2**31 - 1  # the kernel counts elements in int32
+
+
+class TritonGemm:
+    """The family of GEMM.
+
+    Args:
+        limits: of the device; configurations that exceed them are left out.
+    """
+
+    def __init__(self, limits: CudaDevice) -> None:
+        self._space = TritonGemmSpace(limits.shared_per_block_bytes)
+
+    def space(self) -> GridSpace:
+        """List the configurations."""
+        return self._space
+
+    def result(self, gpu: Gpu, inputs: DenseOperands) -> Any:
+        """Allocate C (m, n)."""
+        return gpu.empty((inputs.shape.m, inputs.shape.n), np.float32)
+
+    def bind(self, gpu: Gpu, operands: DeviceOperands, config: Config, result: Any) -> Call:
+        """Compile and bind the kernel of a configuration.
+
+        Raises:
+            Unsupported: Triton refuses it, it needs more shared memory than the device has, an operand is too large or
+                not float32.
+        """
+        if operands.element != "float":
+            raise Unsupported("the operands are float16: the Triton kernel takes float32, convert them")
+        shape = operands.host.shape
+        _check_extent(shape.m * shape.k, shape.k * shape.n, shape.m * shape.n)
+        tiling = _tiling(config, shape)
+        made = compile_gemm(tiling, gpu.device.compute_capability)
+        tiles = -(-shape.m // tiling.block_m) * -(-shape.n // tiling.block_n)
+        grid = LaunchShape((tiles, tiling.split), 32 * tiling.warps, made.shared_bytes)
+        numbers = (np.int32(extent) for extent in (shape.m, shape.n, shape.k, config["group_m"]))
+        arguments = (operands.dense["A"], operands.dense["B"], result, *numbers, *[np.uint64(0)] * made.scratch)
+        launch = Launches.checked([Launch(gpu.binary(made.binary, NAME), grid, arguments)], gpu)
+        if tiling.split == 1:
+            return launch
+
+        def call() -> None:
+            result.fill(0)
+            launch()
+
+        return call
+
+    def check(self, op: GEMM, inputs: DenseOperands, *, seed: int) -> HostCheck:
+        """Compare the whole result with the oracle."""
+        return op.bounds(inputs).check
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """What the kernel is compiled for.
+    """The constants for which the kernel is compiled.
 
     Args:
         split: whether several programs share the sums of a tile.
@@ -80,7 +129,7 @@ def compile_gemm(tiling: Tiling, compute_capability: int) -> CompiledGemm:
     signature |= dict.fromkeys(tiling.constants, "constexpr")
     aligned = [0, 1, 2, *([4] if tiling.aligned_n else []), *([5] if tiling.aligned_k else [])]
     source = ASTSource(gemm_kernel(), signature, tiling.constants,
-                       {(place,): [["tt.divisibility", ALIGNMENT]] for place in aligned})
+                       {(index,): [["tt.divisibility", ALIGNMENT]] for index in aligned})
     options = {"num_warps": tiling.warps, "num_stages": tiling.stages, "enable_fp_fusion": True}
     try:
         with warnings.catch_warnings():
@@ -138,63 +187,10 @@ def _triton() -> Any:
     return triton
 
 
-INDEX_LIMIT = 2**31 - 1  # the kernel counts elements in int32
-
-
-class TritonGemm:
-    """The family of GEMM.
-
-    Args:
-        limits: of the device, by which configurations are left out.
-    """
-
-    def __init__(self, limits: CudaDevice) -> None:
-        self._space = TritonGemmSpace(limits.shared_per_block_bytes)
-
-    def space(self) -> GridSpace:
-        """List the configurations."""
-        return self._space
-
-    def result(self, gpu: Gpu, given: DenseOperands) -> Any:
-        """Allocate C (m, n)."""
-        return gpu.empty((given.shape.m, given.shape.n), np.float32)
-
-    def bind(self, gpu: Gpu, placed: Placed, config: Config, result: Any) -> Call:
-        """Compile and bind the kernel of a configuration.
-
-        Raises:
-            Unsupported: Triton refuses it, it needs more shared memory than the device has, an operand is too large or
-                not float32.
-        """
-        if placed.element != "float":
-            raise Unsupported("the operands are float16: the kernel of Triton takes float32, convert them")
-        shape = placed.given.shape
-        _check_extent(shape.m * shape.k, shape.k * shape.n, shape.m * shape.n)
-        tiling = _tiling(config, placed.given)
-        made = compile_gemm(tiling, gpu.device.compute_capability)
-        tiles = -(-shape.m // tiling.block_m) * -(-shape.n // tiling.block_n)
-        grid = LaunchShape((tiles, tiling.split), 32 * tiling.warps, made.shared_bytes)
-        numbers = (np.int32(extent) for extent in (shape.m, shape.n, shape.k, config["group_m"]))
-        arguments = (placed.dense["A"], placed.dense["B"], result, *numbers, *[np.uint64(0)] * made.scratch)
-        launch = in_order([Launch(gpu.binary(made.binary, NAME), grid, arguments)], gpu)
-        if tiling.split == 1:
-            return launch
-
-        def call() -> None:
-            result.fill(0)
-            launch()
-
-        return call
-
-    def check(self, op: GEMM, given: DenseOperands, *, seed: int) -> HostCheck:
-        """Know all of the result."""
-        return OracleBounds(op.oracle(given), terms=op.terms(given.shape), scale=op.scale(given)).check
-
-
-def _tiling(config: Config, given: DenseOperands) -> Tiling:
+def _tiling(config: Config, shape: GemmShape) -> Tiling:
     blocks = (int(config[name]) for name in ("block_m", "block_n", "block_k", "warps", "stages", "split_k"))
-    return Tiling(*blocks, str(config["precision"]), aligned_n=given.shape.n % ALIGNMENT == 0,
-                  aligned_k=given.shape.k % ALIGNMENT == 0)
+    return Tiling(*blocks, str(config["precision"]), aligned_n=shape.n % ALIGNMENT == 0,
+                  aligned_k=shape.k % ALIGNMENT == 0)
 
 
 def _check_extent(*elements: int) -> None:

@@ -254,7 +254,7 @@ class PlacesReplay:
         return both, seconds
 
     def _pointed(self, operands: Operands) -> tuple[Any, Any]:
-        both = self._family.result(operands), self._family.places(operands)
+        both = self._family.result(operands), self._family.argmax(operands)
         if self._call is None:
             self._call = self._family.bind(operands, self._config, *both)
         else:
@@ -291,7 +291,7 @@ class EmptyReplay:
         result = self._family.result(operands)
         result.fill(0)
         if self._places:
-            return result, self._family.places(operands)
+            return result, self._family.argmax(operands)
         if out is None:
             return result
         self._where.copy(result, out)

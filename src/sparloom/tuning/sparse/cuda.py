@@ -41,8 +41,7 @@ from sparloom.platforms import (
     Gpu,
     cusparse_spmm,
 )
-from sparloom.platforms.cuda import LaunchShape
-from sparloom.platforms.cuda.operands import BITS, widened
+from sparloom.platforms.cuda import BITS, LaunchShape, as_float32
 from sparloom.space import CUDA_KERNELS, HUBS, Config, ConfigSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache
@@ -426,12 +425,12 @@ class CudaBackend:
         values = self.some(operands.matrix.values, pattern.nonzeros_of(rows))
         dense = {name: self.some(array, kept[name]) for name, array in operands.dense.items()}
         return Operands(SparseMatrix(Pattern((part.rows, used.size), part.indptr, columns), values), {
-            name: widened(array) for name, array in dense.items()})
+            name: as_float32(array) for name, array in dense.items()})
 
     def some(self, result: Any, places: np.ndarray) -> np.ndarray:
         """Copy some rows of a result to the memory of the processor; bfloat16 as float32."""
         found = self.gpu.download(self.gpu.take(result, places))
-        return widened(found) if found.dtype == BITS else found
+        return as_float32(found) if found.dtype == BITS else found
 
     def dense(self, given: Any, name: str, *, rows: int, axes: int) -> Any:
         """Take a dense operand where it lies; a copy on the device where it has gaps."""

@@ -26,7 +26,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from sparloom.jit import Watch
 from sparloom.platforms import DeviceMatrix, DevicePattern, Gpu, on_cuda
-from sparloom.platforms.cuda.operands import BITS, ELEMENTS, HubDegrees
+from sparloom.platforms.cuda import BITS, ELEMENTS, HubThresholds
 from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = [
@@ -369,7 +369,7 @@ def cuda_matrix(gpu: Gpu, parts: Parts) -> DeviceMatrix:
                          "CuPy sorts them") from error
     placed = DevicePattern(
         pattern, indptr if indptr.dtype == np.int64 else gpu.upload(pattern.indptr),
-        indices if indices.dtype == np.int32 else gpu.upload(pattern.indices), HubDegrees(pattern))
+        indices if indices.dtype == np.int32 else gpu.upload(pattern.indices), HubThresholds(pattern))
     return DeviceMatrix(gpu, placed, None).with_values(values)
 
 

@@ -2,14 +2,15 @@
 
 import numpy as np
 
-from sparloom.models.performance import Growth, Measured, Origin, Target, gemm_problems
+from sparloom.models.performance import BoostingConfig, Measured, Origin, Target, gemm_problems
 from sparloom.ops import GemmShape
 from sparloom.space import Config, GridSpace, Parameter
 
 MACHINE = {"l1_bytes": 2.0**15, "l2_bytes": 2.0**20, "l3_bytes": 2.0**25}
 LOG1P = Target("throughput", "log1p")
-GROWTH = Growth(trees=60, patience=10, leaves=15, depth=-1, rows_per_leaf=5, learning_rate=0.15, lasso=0.0, ridge=1.0,
-                row_share=0.8, column_share=0.8, bins=255, threads=1, seed=0)
+GROWTH = BoostingConfig(
+    trees=60, patience=10, leaves=15, depth=-1, rows_per_leaf=5, learning_rate=0.15, lasso=0.0, ridge=1.0,
+    row_share=0.8, column_share=0.8, bins=255, threads=1, seed=0)
 PEAK, MEMORY, CALL = 5e10, 2e10, 4e-9  # flop/s, bytes/s, seconds
 
 

@@ -10,23 +10,24 @@ from gemm_cases import GROWTH, LOG1P, MACHINE, efficiency, measured, origin
 
 from sparloom.models.performance import (
     GEMM_FEATURES,
+    BoostingConfig,
     Grid,
-    Growth,
     Mining,
     Target,
     assign_folds,
+    continue_training,
     cross_fit,
-    grow_each,
-    grow_further,
     mine_hard_examples,
     out_of_fold,
+    train_per_fold,
     train_performance,
 )
 
 PROBLEMS, CONFIGS = 12, 3
 FOLDS = np.arange(PROBLEMS)[:, None] % 3
-SMALL = Growth(trees=3, patience=2, leaves=4, depth=-1, rows_per_leaf=1, learning_rate=0.5, lasso=0.0, ridge=0.0,
-               row_share=1.0, column_share=1.0, bins=63, threads=1, seed=7)
+SMALL = BoostingConfig(
+    trees=3, patience=2, leaves=4, depth=-1, rows_per_leaf=1, learning_rate=0.5, lasso=0.0, ridge=0.0,
+    row_share=1.0, column_share=1.0, bins=63, threads=1, seed=7)
 
 
 @pytest.fixture
@@ -41,18 +42,18 @@ def grid() -> Grid:
 def grown(monkeypatch):
     """Record what models are grown from; they are grown nevertheless."""
     found = []
-    grow, best_size = Growth.grow, Growth.best_size
+    train, best_tree_count = BoostingConfig.train, BoostingConfig.best_tree_count
 
     def recorded(self, rows, names, *, base=None, quantile=None):
-        found.append(("grow", rows, None, quantile))
-        return grow(self, rows, names, base=base, quantile=quantile)
+        found.append(("train", rows, None, quantile))
+        return train(self, rows, names, base=base, quantile=quantile)
 
     def sized(self, rows, held, names, *, quantile=None):
         found.append(("size", rows, held, quantile))
-        return best_size(self, rows, held, names, quantile=quantile)
+        return best_tree_count(self, rows, held, names, quantile=quantile)
 
-    monkeypatch.setattr(Growth, "grow", recorded)
-    monkeypatch.setattr(Growth, "best_size", sized)
+    monkeypatch.setattr(BoostingConfig, "train", recorded)
+    monkeypatch.setattr(BoostingConfig, "best_tree_count", sized)
     return found
 
 
@@ -71,7 +72,7 @@ def test_cross_fit_sizes_and_grows_without_the_scored_fold(grid, grown):
     assert len(members) == 3
     for fold in range(3):
         (kind, rows, held, asked), (then, all_rows, _, again) = grown[2 * fold : 2 * fold + 2]
-        assert (kind, then, asked, again) == ("size", "grow", 0.25, 0.25)
+        assert (kind, then, asked, again) == ("size", "train", 0.25, 0.25)
         assert folds_of(held) == {(fold + 1) % 3}
         assert folds_of(rows) == {(fold + 2) % 3}
         assert folds_of(all_rows) == {0, 1, 2} - {fold}
@@ -85,12 +86,12 @@ def test_cross_fit_of_two_folds_is_refused(grid):
 
 
 def test_grow_each_leaves_out_its_fold_and_what_is_not_kept(grid, grown):
-    assert len(grow_each(grid, SMALL, FOLDS)) == 3
+    assert len(train_per_fold(grid, SMALL, FOLDS)) == 3
     assert [folds_of(rows) for _, rows, _, _ in grown] == [{1, 2}, {0, 2}, {0, 1}]
     assert [len(rows) for _, rows, _, _ in grown] == [8 * CONFIGS] * 3
     grown.clear()
     kept, weights = np.arange(PROBLEMS)[:, None] >= 6, np.full((PROBLEMS, 1), 2.0)
-    grow_each(grid, SMALL, FOLDS, weights=weights, kept=kept)
+    train_per_fold(grid, SMALL, FOLDS, weights=weights, kept=kept)
     assert [len(rows) for _, rows, _, _ in grown] == [4 * CONFIGS] * 3
     assert all((rows.weights == 2).all() and rows.targets.min() > 6 for _, rows, _, _ in grown)
 
@@ -133,7 +134,7 @@ def test_what_is_held_out_within_a_fold_is_predicted_by_the_member_without_it(gr
     list(mine_hard_examples(grid, SMALL, FOLDS, mining=Mining(1, 0.5, 2.0, 4.0), judge=judge))
     for fold, learned in enumerate(judged):
         for other in {0, 1, 2} - {fold}:
-            member = SMALL.grow(grid.rows((fold != FOLDS) & (other != FOLDS), np.ones((PROBLEMS, 1))), grid.names)
+            member = SMALL.train(grid.rows((fold != FOLDS) & (other != FOLDS), np.ones((PROBLEMS, 1))), grid.names)
             asked = (other == FOLDS).ravel()
             wanted = [member.predict(features) for features in grid.features[asked]]
             np.testing.assert_allclose(learned[asked], wanted)
@@ -171,7 +172,7 @@ def test_growing_further_keeps_all_but_trees_and_folds():
     growth, target = replace(GROWTH, trees=5, threads=2), Target("latency", "log")
     base = train_performance(data.take(np.arange(30) < 20), spec=GEMM_FEATURES, target=target, origin=origin(),
                              growth=growth, folds=3, hardware=True)
-    model = grow_further(base, data, spec=GEMM_FEATURES, growth=growth)
+    model = continue_training(base, data, spec=GEMM_FEATURES, growth=growth)
     assert model.names == base.names == GEMM_FEATURES.names(hardware=True)
     assert (model.spec, model.origin, model.target) == (base.spec, base.origin, target)
     assert model.threads == growth.threads

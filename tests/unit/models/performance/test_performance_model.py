@@ -16,11 +16,11 @@ from sparloom.models.performance import (
     Measured,
     PerformanceModel,
     Target,
+    continue_training,
     digest,
-    fold_of,
-    grow_further,
     load_performance,
     out_of_fold,
+    problem_folds,
     save_performance,
     train_performance,
 )
@@ -44,7 +44,7 @@ def work(data: Measured) -> list[np.ndarray]:
 
 def out_of_fold_efficiency(data: Measured, model: PerformanceModel) -> float:
     grid = Grid.of(GEMM_FEATURES, data, target=model.target)
-    learned = out_of_fold(grid, model.members, fold_of(data, model.folds), threads=1)
+    learned = out_of_fold(grid, model.members, problem_folds(data, model.folds), threads=1)
     return efficiency(data, model.target.sign * learned).mean()
 
 
@@ -68,7 +68,7 @@ def test_every_target_can_be_learned(data, target):
 
 def test_a_member_never_saw_its_fold(data, model):
     """Seconds of a fold that are changed change every member but the one that is scored there."""
-    fold = fold_of(data, model.folds).ravel()
+    fold = problem_folds(data, model.folds).ravel()
     changed = replace(data, seconds=np.where((fold == 1)[:, None], data.seconds[:, ::-1], data.seconds))
     again = train_performance(changed, spec=GEMM_FEATURES, target=LOG1P, origin=origin(), growth=GROWTH, folds=FOLDS)
     same = [mine.model_to_string() == other.model_to_string()
@@ -162,7 +162,7 @@ def test_headers_without_checksum_are_read_and_damage_is_one_line(model, tmp_pat
 def test_growing_further_keeps_what_was_learned_and_writes_it_down(data, model):
     half = train_performance(data.take(np.arange(45) < 25), spec=GEMM_FEATURES, target=LOG1P, origin=origin(),
                              growth=GROWTH, folds=FOLDS)
-    grown = grow_further(half, data, spec=GEMM_FEATURES, growth=GROWTH.with_trees(30))
+    grown = continue_training(half, data, spec=GEMM_FEATURES, growth=GROWTH.with_trees(30))
     assert {group: grown.folds[group] for group in half.folds} == half.folds
     assert grown.trees == half.trees + 30 * FOLDS
     assert [entry["problems"] for entry in grown.lineage] == [25, 45]
@@ -175,9 +175,9 @@ def test_growing_further_keeps_what_was_learned_and_writes_it_down(data, model):
 
 def test_growing_further_never_learns_the_fold_a_member_is_scored_on(data, model):
     """Seconds of a fold that are changed change the new trees of every member but the one that is scored there."""
-    fold, growth = fold_of(data, model.folds).ravel(), GROWTH.with_trees(10)
+    fold, growth = problem_folds(data, model.folds).ravel(), GROWTH.with_trees(10)
     changed = replace(data, seconds=np.where((fold == 1)[:, None], data.seconds[:, ::-1], data.seconds))
-    grown, again = (grow_further(model, given, spec=GEMM_FEATURES, growth=growth) for given in (data, changed))
+    grown, again = (continue_training(model, given, spec=GEMM_FEATURES, growth=growth) for given in (data, changed))
     same = [mine.model_to_string() == other.model_to_string()
             for mine, other in zip(grown.members, again.members, strict=True)]
     assert same == [False, True, False]
@@ -186,11 +186,11 @@ def test_growing_further_never_learns_the_fold_a_member_is_scored_on(data, model
 def test_growing_further_refuses_other_features_and_single_models(data, model):
     more = replace(GEMM_FEATURES, version=2)
     with pytest.raises(SchemaError, match="the model to start from was trained on other features"):
-        grow_further(model, data, spec=more, growth=GROWTH)
+        continue_training(model, data, spec=more, growth=GROWTH)
     with pytest.raises(SchemaError, match=(
             r"^the model to start from is a single one without folds, such as a distilled one: start from the one that "
             "experiment=fit_trees saves$")):
-        grow_further(model.member(0), data, spec=GEMM_FEATURES, growth=GROWTH)
+        continue_training(model.member(0), data, spec=GEMM_FEATURES, growth=GROWTH)
 
 
 def test_hardware_that_varies_is_read(data):

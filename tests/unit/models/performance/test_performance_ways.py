@@ -13,9 +13,9 @@ from sparloom.models.performance import (
     PerformanceModel,
     assign_folds,
     bounds_out_of_fold,
-    fold_of,
     load_interval,
     mine_hard_examples,
+    problem_folds,
     save_interval,
 )
 
@@ -23,7 +23,7 @@ from sparloom.models.performance import (
 def cases(noise: float = 0.02):
     data = measured(45, noise=noise)
     grid = Grid.of(GEMM_FEATURES, data, target=LOG1P)
-    return data, grid, fold_of(data, assign_folds(data.groups, 3, seed=0))
+    return data, grid, problem_folds(data, assign_folds(data.groups, 3, seed=0))
 
 
 def test_hard_problems_weigh_more_and_the_scored_fold_has_no_say():

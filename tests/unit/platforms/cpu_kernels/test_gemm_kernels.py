@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from sparloom.errors import IllegalSchedule
 from sparloom.jit import compile_cpp
 from sparloom.ops import GEMM, DenseOperands, GemmShape, OracleBounds
-from sparloom.platforms import CpuKernels
-from sparloom.platforms.cpu_kernels.kernels import GemmKernels
+from sparloom.platforms import CpuKernels, GemmKernels
 from sparloom.space import GemmSpace
 
 pytestmark = pytest.mark.cc

@@ -8,9 +8,8 @@ import pytest
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ops import GEMM, GemmShape
-from sparloom.platforms import CpuKernels
+from sparloom.platforms import CpuKernels, GemmKernels
 from sparloom.platforms.clock import Stopwatch, one_by_one
-from sparloom.platforms.cpu_kernels.kernels import GemmKernels
 from sparloom.platforms.timing import Contender, sweep
 from sparloom.space import Config, GemmSpace
 
@@ -101,7 +100,7 @@ class Tape:
         def clock():
             return self.now
 
-        taken = sweep(contenders, np.zeros(1, np.float32), lambda result: None, rng=rng, watch=lambda call: Stopwatch(
+        taken = sweep(contenders, np.zeros(1, np.float32), lambda _: None, rng=rng, stopwatch=lambda call: Stopwatch(
             one_by_one(call, clock, clock), replace(TIMING, short_seconds=0.0, **timing), threads=1))
         return {config["name"]: measurement for config, measurement in taken}
 

@@ -25,7 +25,7 @@ def family(threads):
 def run(operands, config, threads):
     """Largest products and their places; the same products must come out where no places are wanted."""
     kernels = family(threads)
-    result, places, alone = kernels.result(operands), kernels.places(operands), kernels.result(operands)
+    result, places, alone = kernels.result(operands), kernels.argmax(operands), kernels.result(operands)
     kernels.bind(operands, config, result, places)()
     kernels.bind(operands, config, alone)()
     np.testing.assert_array_equal(alone, result)
@@ -179,8 +179,8 @@ def test_places_of_another_type_are_refused():
 def test_more_nonzeros_than_places_can_count_are_refused(monkeypatch):
     operands, kernels = operands_of(varied(), 4), family(1)
     default, result = kernels.space().default(), kernels.result(operands)
-    monkeypatch.setattr("sparloom.platforms.cpu_kernels.kernels.MOST_PLACES", 100)
-    with pytest.raises(ValueError, match=r"A has \d+ nonzeros, and places count up to 100: take parts of its rows"):
-        kernels.bind(operands, default, result, kernels.places(operands))
+    monkeypatch.setattr("sparloom.platforms.cpu_kernels.kernels.MAX_ARGMAX", 100)
+    with pytest.raises(ValueError, match=r"A has \d+ nonzeros, above the 100 that the argmax can index"):
+        kernels.bind(operands, default, result, kernels.argmax(operands))
     kernels.bind(operands, default, result)()
     np.testing.assert_array_equal(result, expected(operands)[0])

@@ -19,21 +19,21 @@ def test_rows_come_by_their_middle_column_and_empty_ones_last(pattern):
         columns = pattern.indices[pattern.indptr[row] : pattern.indptr[row + 1]]
         return columns[columns.size // 2] if columns.size else pattern.cols
 
-    assert Traversal.by_column(pattern).place.tolist() == sorted(range(pattern.rows), key=middle)
+    assert Traversal.by_column(pattern).original_row.tolist() == sorted(range(pattern.rows), key=middle)
 
 
 @pytest.mark.cc
 def test_few_rows_of_many_columns_are_sorted():
     pattern = Pattern.from_coo(np.array([0, 1, 3]), np.array([10**6, 0, 5]), (4, 10**6 + 1))
-    assert Traversal.by_column(pattern).place.tolist() == [1, 3, 0, 2]
+    assert Traversal.by_column(pattern).original_row.tolist() == [1, 3, 0, 2]
 
 
 @pytest.mark.cc
 @given(pattern=patterns(), column=st.booleans())
 def test_orders_keep_every_row(pattern, column):
     walk = Traversal.by_column(pattern) if column else Traversal.natural(pattern)
-    assert sorted(walk.place) == list(range(pattern.rows))
-    for place, row in enumerate(walk.place):
+    assert sorted(walk.original_row) == list(range(pattern.rows))
+    for place, row in enumerate(walk.original_row):
         there = slice(walk.indptr[place], walk.indptr[place + 1])
         stored = slice(pattern.indptr[row], pattern.indptr[row + 1])
         assert walk.indices[there].tolist() == pattern.indices[stored].tolist()

@@ -11,8 +11,7 @@ from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ops import CsrAttention, Operands, assert_close
 from sparloom.platforms import CudaPlatform
-from sparloom.platforms.cuda.operands import Placed
-from sparloom.platforms.cuda.sparse_kernels import AttentionProgram
+from sparloom.platforms.cuda import AttentionProgram, DeviceOperands
 from sparloom.space import Config, CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -46,7 +45,7 @@ def emulated(tmp_path_factory) -> Emulator:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     """Let short rows be hubs, so that small matrices meet every path."""
-    monkeypatch.setattr("sparloom.platforms.cuda.operands.LEAST_HUB", 9)
+    monkeypatch.setattr("sparloom.platforms.cuda.operands.MIN_HUB", 9)
 
 
 def hubs() -> Pattern:
@@ -158,7 +157,7 @@ def test_any_pattern_is_right(emulated, pattern, place):
 def test_nothing_beyond_the_result_is_written(emulated):
     operands = operands_of(hubs())
     family = CudaPlatform("cuda_kernels", "h200", HEADS * WIDTH).family(CsrAttention(HEADS))
-    placed, shape = Placed.on(emulated, operands), family.result(emulated, operands).shape
+    placed, shape = DeviceOperands.on(emulated, operands), family.result(emulated, operands).shape
     for config in few():
         room = np.full((shape[0] + 2, *shape[1:]), 7, np.float32)
         family.bind(emulated, placed, config, room[1:-1])()
@@ -208,10 +207,10 @@ def test_what_does_not_fit_a_head_is_refused(emulated):
         attend(emulated, operands, config.replace(vector=4))
     with pytest.raises(IllegalSchedule, match="lanes=8 keep 256 columns of a head, below its width 300: use lanes=32"):
         CudaKernelSpace("attention", width=300).config(lanes=8, vector=1)
-    placed = Placed.on(emulated, operands_of(hubs(), WIDTH, 6))
+    placed = DeviceOperands.on(emulated, operands_of(hubs(), WIDTH, 6))
     family = CudaPlatform("cuda_kernels", "h200", HEADS * WIDTH).family(CsrAttention(HEADS))
     with pytest.raises(Unsupported, match="vector=4 does not divide the 6 columns of a head of V: use vector=1"):
-        family.bind(emulated, placed, family.space().config(lanes=8, vector=4), family.result(emulated, placed.given))
+        family.bind(emulated, placed, family.space().config(lanes=8, vector=4), family.result(emulated, placed.host))
 
 
 def test_configurations_are_measured_on_the_clock_of_the_device(emulated):

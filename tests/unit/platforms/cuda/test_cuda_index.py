@@ -10,7 +10,7 @@ import pytest
 from sparloom.errors import Unsupported
 from sparloom.jit import kernel_source
 from sparloom.jit.toolchain import find_toolchain
-from sparloom.platforms.cuda.operands import MOST_COLUMNS, columns_argument
+from sparloom.platforms.cuda.operands import MAX_COLUMNS, columns_argument
 
 PROGRAM = Path(__file__).with_name("cuda_index.cpp")
 FLAGS = ("-std=c++17", "-Og", "-fsanitize=undefined", "-fno-sanitize-recover=undefined")
@@ -83,6 +83,6 @@ def test_kernels_leave_the_arithmetic_to_the_header():
 
 
 def test_matrices_so_wide_that_columns_have_no_number_are_refused():
-    assert columns_argument(MOST_COLUMNS) == np.int32(2**31 - 1024)
-    with pytest.raises(Unsupported, match=f"{MOST_COLUMNS + 1} columns, above {MOST_COLUMNS}"):
-        columns_argument(MOST_COLUMNS + 1)
+    assert columns_argument(MAX_COLUMNS) == np.int32(2**31 - 1024)
+    with pytest.raises(Unsupported, match=f"{MAX_COLUMNS + 1} columns, above {MAX_COLUMNS}"):
+        columns_argument(MAX_COLUMNS + 1)

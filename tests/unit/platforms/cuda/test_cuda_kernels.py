@@ -10,8 +10,8 @@ from strategies import patterns
 from sparloom.jit import cuda_text
 from sparloom.ops import SDDMM, Op, Operands, SpMM, SpmmMax, SpmmMean, assert_close
 from sparloom.platforms import CudaPlatform
-from sparloom.platforms.cuda.operands import PatternPlace, Placed
-from sparloom.platforms.cuda.sparse_kernels import COMBINE, PLACE_THREADS, SddmmProgram, SpmmProgram
+from sparloom.platforms.cuda.operands import DeviceOperands, PatternCache
+from sparloom.platforms.cuda.sparse_kernels import ARGMAX_THREADS, COMBINE, SddmmProgram, SpmmProgram
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cc
 
 CASES = [*((space, op) for space in ("cuda", "cuda_kernels") for op in (SpMM(), SDDMM())),
          ("cuda_kernels", SpmmMean()), ("cuda_kernels", SpmmMax())]
-PLACES = cuda_text("cuda/spmm_places.cu", {"THREADS": PLACE_THREADS})
+PLACES = cuda_text("cuda/spmm_places.cu", {"THREADS": ARGMAX_THREADS})
 cases = pytest.mark.parametrize(("space", "op"), CASES, ids=lambda value: getattr(value, "name", value))
 WIDEST = 256  # at which no configuration is refused
 
@@ -53,8 +53,8 @@ def emulated(tmp_path_factory) -> Emulator:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     """Let short rows be hubs and shares be small, so that small matrices meet every path."""
-    monkeypatch.setattr("sparloom.platforms.cuda.operands.LEAST_HUB", 9)
-    monkeypatch.setattr("sparloom.platforms.cuda.sparse_kernels.LEAST_SHARE", 6)
+    monkeypatch.setattr("sparloom.platforms.cuda.operands.MIN_HUB", 9)
+    monkeypatch.setattr("sparloom.platforms.cuda.sparse_kernels.MIN_SHARE", 6)
 
 
 def hubs() -> Pattern:
@@ -117,7 +117,7 @@ def test_any_pattern_is_right(emulated, space, op, pattern, place):
 def test_nothing_beyond_the_result_is_written(emulated, space, op):
     operands = operands_of(op, hubs(), WIDEST)
     platform = CudaPlatform(space, "h200", WIDEST)
-    family, placed = platform.family(op), Placed.on(emulated, operands)
+    family, placed = platform.family(op), DeviceOperands.on(emulated, operands)
     shape = family.result(emulated, operands).shape
     for config in few(space, op):
         room = np.full((shape[0] + 2, *shape[1:]), 7, np.float32)
@@ -129,8 +129,8 @@ def test_nothing_beyond_the_result_is_written(emulated, space, op):
 def largest(device: Emulator, operands: Operands, config: Config) -> tuple[np.ndarray, np.ndarray]:
     """The maxima of products, and where they are."""
     family = CudaPlatform("cuda_kernels", "h200", operands.width).family(SpmmMax())
-    result, places = family.result(device, operands), family.places(device, operands)
-    family.bind(device, Placed.on(device, operands), config, result, places)()
+    result, places = family.result(device, operands), family.argmax(device, operands)
+    family.bind(device, DeviceOperands.on(device, operands), config, result, places)()
     return result, places
 
 
@@ -185,9 +185,9 @@ def test_places_are_those_of_the_first_of_the_largest(emulated):
 
 
 def test_more_nonzeros_than_places_can_count_are_refused(emulated, monkeypatch):
-    monkeypatch.setattr("sparloom.platforms.cuda.sparse_kernels.MOST_PLACES", 10)
+    monkeypatch.setattr("sparloom.platforms.cuda.sparse_kernels.MAX_ARGMAX", 10)
     operands = operands_of(SpmmMax(), hubs(), WIDEST)
-    with pytest.raises(ValueError, match=r"A has \d+ nonzeros, and places count up to 10: take parts of its rows"):
+    with pytest.raises(ValueError, match=r"A has \d+ nonzeros, above the 10 that the argmax can index"):
         largest(emulated, operands, few("cuda_kernels", SpmmMax())[0])
 
 
@@ -217,7 +217,7 @@ def test_a_shuffle_that_not_all_lanes_reach_is_told(tmp_path, monkeypatch):
 
 
 def test_hub_rows_are_those_beyond_the_quantile(emulated):
-    pattern = PatternPlace().on(emulated, hubs())
+    pattern = PatternCache().on(emulated, hubs())
     found = pattern.hubs(emulated, "q90")
     assert found.rows.tolist() == [4]
     assert (hubs().row_lengths()[found.rows] >= found.degree).all()
@@ -246,6 +246,6 @@ def test_a_row_that_just_reaches_the_threshold_is_computed_once(emulated, monkey
 
 
 def test_a_pattern_is_copied_to_the_device_once(emulated):
-    place, pattern = PatternPlace(), hubs()
+    place, pattern = PatternCache(), hubs()
     assert place.on(emulated, pattern) is place.on(emulated, pattern)
     assert place.on(emulated, pattern) is not place.on(emulated, hubs())

@@ -12,8 +12,7 @@ from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax, SpmmMean, assert_close
 from sparloom.platforms import CudaDevice, CudaPlatform
-from sparloom.platforms.cuda import LaunchShape
-from sparloom.platforms.cuda.operands import Placed
+from sparloom.platforms.cuda import DeviceOperands, LaunchShape
 from sparloom.platforms.cuda.sparse_kernels import SpmmKernels, SpmmProgram
 from sparloom.space import Config, CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix
@@ -204,7 +203,7 @@ def test_bfloat16_is_right_on_a_gpu(space, op):
     platform, operands = CudaPlatform(space, "here", 64), cut(op.operands(skewed(), 64, seed=0))
     family, gpu, oracle = platform.family(op), platform.gpu, op.oracle(operands)
     dense = {name: gpu.upload(upper_half(array)) for name, array in operands.dense.items()}
-    placed = Placed(operands, dense, gpu.upload(upper_half(operands.matrix.values)), element="Bfloat")
+    placed = DeviceOperands(operands, dense, gpu.upload(upper_half(operands.matrix.values)), element="Bfloat")
     allowed = 2.0**-7 * op.scale(operands) * (op.terms(operands.matrix.pattern, 64) + 1)
     for config in platform.space(op).sample(40, np.random.default_rng(0)):
         result = gpu.empty(oracle.shape, np.uint16)

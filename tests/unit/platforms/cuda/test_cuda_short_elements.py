@@ -10,9 +10,7 @@ from sparloom.errors import Unsupported
 from sparloom.jit import cuda_text
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmMean
 from sparloom.platforms import CudaPlatform
-from sparloom.platforms.cuda import LaunchShape
-from sparloom.platforms.cuda.operands import Placed
-from sparloom.platforms.cuda.sparse_kernels import COMBINE, AttentionProgram, SddmmProgram, SpmmProgram
+from sparloom.platforms.cuda import COMBINE, AttentionProgram, DeviceOperands, LaunchShape, SddmmProgram, SpmmProgram
 from sparloom.space import Config, CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -87,8 +85,8 @@ def emulated(tmp_path_factory) -> Emulator:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr("sparloom.platforms.cuda.operands.LEAST_HUB", 9)
-    monkeypatch.setattr("sparloom.platforms.cuda.sparse_kernels.LEAST_SHARE", 6)
+    monkeypatch.setattr("sparloom.platforms.cuda.operands.MIN_HUB", 9)
+    monkeypatch.setattr("sparloom.platforms.cuda.sparse_kernels.MIN_SHARE", 6)
 
 
 def operands_of(op: Op, element: str) -> Operands:
@@ -171,7 +169,7 @@ def test_bfloat16_gives_bfloat16(emulated, name):
     op, operands, kind = OPS[name], operands_of(OPS[name], "Bfloat"), FORMATS["Bfloat"]
     family = CudaPlatform("cuda_kernels", "h200", operands.width).family(op)
     bits = {key: kind.narrow(array.astype(np.float64)) for key, array in operands.dense.items()}
-    placed = Placed(operands, bits, kind.narrow(operands.matrix.values.astype(np.float64)),
+    placed = DeviceOperands(operands, bits, kind.narrow(operands.matrix.values.astype(np.float64)),
                     element="Bfloat")
     for config in chosen(name):
         result = np.full(op.oracle(operands).shape, 0x7FFF, np.uint16)
@@ -183,6 +181,6 @@ def test_operands_of_several_types_are_refused(emulated):
     operands = operands_of(CsrAttention(2), "Half")
     dense = {**operands.dense, "V": operands.dense["V"].astype(np.float16)}
     with pytest.raises(Unsupported, match="V is float16 and Q float32: the kernels take one type, convert it"):
-        Placed.on(emulated, Operands(operands.matrix, dense))
+        DeviceOperands.on(emulated, Operands(operands.matrix, dense))
     with pytest.raises(Unsupported, match="the values are float64: the kernels take float32, convert them"):
-        Placed.on(emulated, Operands(operands.matrix.astype(np.float64), operands.dense))
+        DeviceOperands.on(emulated, Operands(operands.matrix.astype(np.float64), operands.dense))

@@ -128,7 +128,7 @@ def test_float16_is_refused():
     platform, drawn = CudaPlatform("triton", "h200", 256), OP.operands(GemmShape(4, 4, 4), seed=0)
     platform.gpu = Interpreted()
     short = replace(drawn, dense={name: array.astype(np.float16) for name, array in drawn.dense.items()})
-    with pytest.raises(Unsupported, match="the operands are float16: the kernel of Triton takes float32, convert them"):
+    with pytest.raises(Unsupported, match="the operands are float16: the Triton kernel takes float32, convert them"):
         platform.run(OP, short, platform.space(OP).default())
 
 

@@ -1,4 +1,6 @@
-"""Whether tensors hold what they held when something was made of them: by their content, which no writer can pass by.
+"""Tensors as libraries take them that do not know bfloat16: by the bits of its numbers, as uint16.
+
+Whether tensors hold what they held when something was made of them: by their content, which no writer can pass by.
 
 Counts of writes cannot tell: fused optimisers, `tensor.data`, NumPy arrays on the same memory and others do not count.
 """
@@ -14,9 +16,20 @@ import numpy as np
 import torch
 
 from sparloom.jit import address, compile_cpp
-from sparloom.nn.bits import as_bits
 
-__all__ = ["Unchanged", "content_of", "fingerprint", "fingerprint_of", "indices_of"]
+__all__ = ["Unchanged", "as_bits", "as_tensor", "content_of", "fingerprint", "fingerprint_of", "indices_of"]
+
+
+def as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """View bfloat16 as uint16; other tensors as they are."""
+    return tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+
+
+def as_tensor(array: Any) -> torch.Tensor:
+    """View an array that speaks DLPack as a tensor, uint16 as bfloat16."""
+    tensor = torch.from_dlpack(array)
+    return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor
+
 
 KEY_WORDS = 1044  # kKeyWords of kernels/cpu/fingerprint.cpp
 PLAIN = (torch.Tensor, torch.nn.Parameter)
