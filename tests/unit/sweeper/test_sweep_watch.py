@@ -2,7 +2,7 @@
 
 import time
 
-from hydra_plugins.sparloom_sweeps._watch import Watch
+from hydra_plugins.sparloom_sweeps._jobs import Watch
 from sparloom.intermediate import REPORTED, STOP, STOPPED, report
 
 
