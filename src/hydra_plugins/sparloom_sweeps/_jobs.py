@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 
 from sparloom.cli import Reported, UsageError, suggestion
 from sparloom.files import check_sum, locked
-from sparloom.intermediate import REPORTED, STOP, STOPPED
+from sparloom.log import REPORTED, STOP, STOPPED
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
