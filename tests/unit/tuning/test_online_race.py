@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sparloom.tuning import Guardrail, MeasurementBudget, OnlineRace
-from sparloom.tuning.racing import COLD_SECONDS_SECONDS, MIN_EXTRA_SECONDS
+from sparloom.tuning.racing import COLD_SECONDS, MIN_EXTRA_SECONDS
 from sparloom.tuning.sparse import CsrPolicy
 
 USUAL = CsrPolicy.online()
@@ -67,7 +67,7 @@ def test_short_calls_have_half_a_millisecond():
 
 
 def test_a_cold_first_call_is_no_reason_to_have_no_other():
-    for beyond, again in ((0.9 * COLD_SECONDS_SECONDS, True), (1.1 * COLD_SECONDS_SECONDS, False)):
+    for beyond, again in ((0.9 * COLD_SECONDS, True), (1.1 * COLD_SECONDS, False)):
         race = OnlineRace(2, effort=USUAL.effort, guardrail=USUAL.guardrail, runs=USUAL.runs)
         race.record(1e-6)
         race.record(1.5e-6 + beyond)
