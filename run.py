@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from sparloom import cli, log
 from sparloom.errors import MissingArtifact
-from sparloom.intermediate import Stopped
+from sparloom.log import Stopped
 
 ROOT = Path(__file__).resolve().parent
 CONF = ROOT / "conf"

@@ -1,4 +1,4 @@
-"""Pairs of loops that are fused, as a user writes them; in plain Python they are their own oracle."""
+"""Functions with two loops to fuse; in plain Python they are their own oracle."""
 
 from collections.abc import Callable
 from typing import Any
@@ -42,7 +42,7 @@ def gemm_spmm_transposed(A, B, C, n):
 
 
 def spmm_spmm(A, B, C, n, cCol):
-    """The same names twice, as users write them."""
+    """The same names in both loops, as users write them."""
     D1 = np.zeros((n, cCol))
     D = np.zeros((n, cCol))
     for i in fprange(n):
@@ -72,7 +72,7 @@ def spmm_gemm(A, B, C, n, bCol, cCol):
 
 
 def flattened(A, B, n, width):
-    """Rows flattened by hand: the stride must be divided out."""
+    """Manually flattened rows: the stride must be divided out."""
     D1 = np.empty(n * width)
     D = np.zeros(n * width)
     for i in fprange(n):
@@ -132,7 +132,7 @@ def smoothed_in_place(A, X, n):
 
 
 def named_like_keywords(default, tile, n):
-    """Names that C, CUDA or the compiler use itself."""
+    """Names that are reserved in C, CUDA or the compiler."""
     edges = np.zeros((n, tile))
     register = np.zeros((n, tile))
     for at_1 in fprange(n):
@@ -155,7 +155,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "named_like_keywords": (named_like_keywords, ("B", "bCol", "n")),
     "smoothed_in_place": (smoothed_in_place, ("A", "B", "n")),
 }
-"""Name -> function, and which operands it takes."""
+"""Name -> function and its operands."""
 
 
 def operands(names: tuple[str, ...], *, n: int, real: type[np.generic], seed: int) -> list[Any]:
@@ -173,7 +173,7 @@ def _dense(shape: tuple[int, int], real: type[np.generic], rng: np.random.Genera
 
 
 def _sparse(n: int, real: type[np.generic], rng: np.random.Generator) -> Csr:
-    """Near the diagonal, so that tiles fuse something."""
+    """A pattern near the diagonal, so that tiles fuse some iterations."""
     mask = (np.abs(np.arange(n)[:, None] - np.arange(n)) < 3) & (rng.random((n, n)) < 0.6)
     if n > 4:
         mask[1], mask[3] = False, True

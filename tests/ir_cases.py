@@ -1,4 +1,4 @@
-"""Kernels that the tests of ir and jit share, each with arguments and what it must compute."""
+"""Kernels for the tests of ir and jit, each with arguments and expected results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

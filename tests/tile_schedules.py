@@ -1,4 +1,4 @@
-"""Tile schedules made by brute force, for tests of what executes them."""
+"""Brute-force tile schedules, for tests of executors."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def schedule_of(op: Pair, pattern: Pattern, borders: Sequence[int]) -> TileSched
 
 
 def brute_force(pattern: Pattern, borders: Sequence[int], late_tiles: int = 3) -> TileSchedule:
-    """Cut loop one at the borders and fuse every row whose columns lie in one tile; rows of a tile in falling order."""
+    """Cut loop one at the borders and fuse each row whose columns lie in one tile, in decreasing order."""
     first = _tiles(pattern.cols, borders)
     fused: list[list[int]] = [[] for _ in first[1:]]
     late, needed = [], np.zeros(pattern.cols, dtype=np.uint8)

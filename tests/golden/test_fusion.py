@@ -1,4 +1,4 @@
-"""What a fused function prints; tests/unit/fusion runs the same functions."""
+"""The output of fused functions' printers; tests/unit/fusion runs the same functions."""
 
 import numpy as np
 import pytest

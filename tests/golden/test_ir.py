@@ -1,4 +1,4 @@
-"""Printed kernels; each is also run against what it must compute."""
+"""Printed kernels, each of which is also run and compared with its expected result."""
 
 import pytest
 from ir_cases import CASES

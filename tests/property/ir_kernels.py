@@ -55,7 +55,7 @@ KINDS = ("serial", "unrolled", "parallel", "parallel")
 
 @dataclass(frozen=True)
 class Bounded:
-    """A name or expression and the largest magnitude it may have."""
+    """A name or expression and the maximum of its magnitude."""
 
     expr: Expr
     bound: int
@@ -63,7 +63,7 @@ class Bounded:
 
 @dataclass(frozen=True)
 class Context:
-    """What the statements generated next may use."""
+    """What the next generated statements may use."""
 
     values: tuple[tuple[Type, Bounded], ...] = ()
     mutable: tuple[tuple[str, Type], ...] = ()
@@ -205,7 +205,7 @@ def _stores(draw: st.DrawFn, context: Context, *, accumulate: bool) -> Stmt:
 
 @st.composite
 def _places(draw: st.DrawFn, context: Context) -> Expr:
-    """Where to store: iterations of a simd loop never store to the same element."""
+    """An index to store to: iterations of a simd loop never store to the same element."""
     return Ref(context.simd) if context.simd is not None else draw(_indices(context))
 
 

@@ -14,7 +14,7 @@ import scipy.sparse
 from kernel_cache import beside_kernels
 from sparse_inputs import ARRAYS, MATRICES, MATRIX_FAULT, PATTERNS, WRONG_ARRAYS, WRONG_MATRICES
 
-from sparloom.tuning.sparse.inputs import dense_of, matrix_of
+from sparloom.tuning.sparse import dense_of, matrix_of
 
 pytestmark = pytest.mark.cc
 

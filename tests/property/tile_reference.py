@@ -1,4 +1,4 @@
-"""Algorithm 1 of tile fusion, written to be read: what the compiled inspector must give, array for array."""
+"""A readable Algorithm 1 of tile fusion: the compiled inspector must give the same arrays."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ __all__ = ["loop_cost", "reference_schedule"]
 
 
 def reference_schedule(loops: FusedLoops, *, threads: int, cache_bytes: int, ct_size: int) -> TileSchedule:
-    """Schedule the loops; every iteration is looked at anew for every tile."""
+    """Schedule the loops, and examine each iteration again for each tile."""
     n = loops.one.iterations
 
     def inside(tile: range) -> list[int]:
@@ -66,7 +66,7 @@ def _split(tile: range | list[int], fits: Callable[[range | list[int]], bool]) -
 
 
 def _balance(loop: Loop, rest: list[int], tiles: int) -> list[list[int]]:
-    """Deal iterations to tiles in their order: each takes its share of what is left, and leaves one for every other."""
+    """Assign iterations to tiles in order: each takes its share of the rest, and leaves one for each other."""
     weights = [1 + len(_inputs(loop, j)) for j in rest]
     cut, begin = [], 0
     for left in range(tiles, 0, -1):

@@ -74,7 +74,7 @@ print("alive")
 
 NO_THREADS = BEGIN + """
 from sparloom.tuning.sparse import CpuBackend
-from sparloom.tuning.sparse.backend import NativeReplay
+from sparloom.tuning.sparse import NativeReplay
 from sparloom.ir import I64, For, Kernel, Param, Ref, Store
 from sparloom.jit import compile_c
 from sparloom.ops import Operands, SpMM
@@ -82,7 +82,7 @@ from sparloom.sparse import Pattern, SparseMatrix
 
 def replay(threads):
     place = CpuBackend(threads)
-    return NativeReplay(place.kernels(SpMM(), 1), place.safe(SpMM(), operands))
+    return NativeReplay(place.kernels(SpMM(), 1), place.default_config(SpMM(), operands))
 
 rng = np.random.default_rng(0)
 pattern = Pattern.from_coo(rng.integers(0, 400, 4000), rng.integers(0, 400, 4000), (400, 400))

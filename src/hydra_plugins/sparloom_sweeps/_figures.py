@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hydra_plugins.sparloom_sweeps._point import Point, Trial
-from hydra_plugins.sparloom_sweeps._table import names
+from hydra_plugins.sparloom_sweeps._grid import Point, Trial
+from hydra_plugins.sparloom_sweeps._results import names
 from sparloom.report.figures import figure, save, styled
 
 __all__ = ["draw_objective", "draw_slices"]

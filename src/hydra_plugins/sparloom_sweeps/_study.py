@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from hydra_plugins.sparloom_sweeps._point import best
+from hydra_plugins.sparloom_sweeps._grid import best
 from hydra_plugins.sparloom_sweeps._space import Space
 from sparloom.cli import UsageError
 

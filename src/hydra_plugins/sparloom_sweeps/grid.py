@@ -12,12 +12,9 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from hydra_plugins.sparloom_sweeps._compose import Composer, flat, plain
-from hydra_plugins.sparloom_sweeps._grid import Grid, read_grid
-from hydra_plugins.sparloom_sweeps._job import Job, metrics
-from hydra_plugins.sparloom_sweeps._once import Once
-from hydra_plugins.sparloom_sweeps._point import State
-from hydra_plugins.sparloom_sweeps._results import conclude
+from hydra_plugins.sparloom_sweeps._grid import Grid, State, read_grid
+from hydra_plugins.sparloom_sweeps._jobs import Job, Once, metrics
+from hydra_plugins.sparloom_sweeps._results import Composer, conclude, flat, plain
 from hydra_plugins.sparloom_sweeps._space import written
 from sparloom import log
 from sparloom.cli import Reported, UsageError, suggestion

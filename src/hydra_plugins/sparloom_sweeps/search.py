@@ -13,13 +13,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hydra_plugins.sparloom_sweeps._compose import Composer, flat, plain
-from hydra_plugins.sparloom_sweeps._job import Job
-from hydra_plugins.sparloom_sweeps._once import Once
-from hydra_plugins.sparloom_sweeps._results import conclude
+from hydra_plugins.sparloom_sweeps._jobs import Job, Once, Watch
+from hydra_plugins.sparloom_sweeps._results import Composer, conclude, flat, plain
 from hydra_plugins.sparloom_sweeps._space import Space, read_space
 from hydra_plugins.sparloom_sweeps._study import Study
-from hydra_plugins.sparloom_sweeps._watch import Watch
 from sparloom import log
 from sparloom.cli import UsageError
 

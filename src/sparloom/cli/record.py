@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from sparloom import log
-from sparloom.checkout import revision
 from sparloom.cli.arguments import UsageError
 from sparloom.cli.failure import Reported
 from sparloom.cli.overrides import key_of, merged
@@ -36,6 +35,7 @@ from sparloom.files import (
     write_sums,
     write_text,
 )
+from sparloom.measure import code_revision, describe_machine
 from sparloom.renamed import first_name
 
 __all__ = ["ArmRun", "Arms", "Record", "arm_overrides", "begin", "data_hash", "digest", "run_arms", "stale"]
@@ -118,9 +118,7 @@ def begin(
 
 def environment(root: Path, seed: int) -> dict[str, object]:
     """Describe commit, versions, machine, threads, seed and data of this run."""
-    from sparloom.measure import describe_machine  # it loads NumPy, which listing and help do without
-
-    found = revision(root)
+    found = code_revision(root)
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": found and found.commit,

@@ -1,44 +1,19 @@
-"""Measurements, timing protocol, noise, metrics of rankings and choices, machine description."""
+"""Measurements and their conditions.
 
-from sparloom.measure.machine import (
-    cache_bytes_per_core,
-    cache_levels,
-    checked_threads,
-    describe_machine,
-    usable_memory,
-    vector_lanes,
-)
-from sparloom.measure.measurement import REPEATS, Kind, Measurement, TimingProtocol
-from sparloom.measure.metrics import (
-    DCE_COST,
-    ape_speedup,
-    ape_time,
-    bootstrap_interval,
-    dce,
-    geomean,
-    kendall_tau,
-    noise_floor,
-    ordered_pair_accuracy,
-)
+A measurement is made under a timing protocol (measurement.py) on a machine and a commit (machine.py); its seconds
+become metrics of rankings and choices, with their noise (metrics.py).
+"""
 
-__all__ = [
-    "DCE_COST",
-    "REPEATS",
-    "Kind",
-    "Measurement",
-    "TimingProtocol",
-    "ape_speedup",
-    "ape_time",
-    "bootstrap_interval",
-    "cache_bytes_per_core",
-    "cache_levels",
-    "checked_threads",
-    "dce",
-    "describe_machine",
-    "geomean",
-    "kendall_tau",
-    "noise_floor",
-    "ordered_pair_accuracy",
-    "usable_memory",
-    "vector_lanes",
-]
+from sparloom.ondemand import on_demand
+
+_HOMES = {
+    "measurement": ("REPEATS", "Kind", "Measurement", "TimingProtocol"),
+    "machine": ("Revision", "cache_bytes_per_core", "cache_levels", "checked_threads", "code_changes",
+                "code_revision", "describe_machine", "usable_memory", "vector_lanes"),
+    "metrics": ("DCE_COST", "ape_speedup", "ape_time", "bootstrap_interval", "dce", "geomean", "kendall_tau",
+                "noise_floor", "ordered_pair_accuracy"),
+}
+_NAMES = {name: f"sparloom.measure.{file}" for file, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_NAMES)
+__getattr__, __dir__ = on_demand(__name__, _NAMES)

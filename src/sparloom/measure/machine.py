@@ -1,72 +1,161 @@
-"""The machine that a measurement was made on.
+"""Conditions of a measurement: machine, caches, memory, threads, and the commit of the code."""
 
-How much fast memory one thread has.
-
-How many threads a call may have.
-"""
-
+import hashlib
 import operator
 import os
 import platform
+import subprocess
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "cache_bytes_per_core", "cache_levels", "checked_threads", "describe_machine", "usable_memory", "vector_lanes",
+    "Revision", "cache_bytes_per_core", "cache_levels", "checked_threads", "code_changes", "code_revision",
+    "describe_machine", "usable_memory", "vector_lanes",
 ]
 
-LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container
+CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+CPU0 = Path("/sys/devices/system/cpu/cpu0")
+CACHE_NAMES = {("1", "Data"): "cache_l1d", ("2", "Unified"): "cache_l2", ("3", "Unified"): "cache_l3"}
+DEFAULT_CACHE_BYTES = 2 << 20  # a second-level cache and a share of a third are seldom smaller
+UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+THREADS_PER_PROCESSOR = 4
+MIN_THREAD_LIMIT = 64  # allowed on any machine
 
 
 @cache
 def describe_machine() -> dict[str, str | int]:
-    """Describe processor, caches, memory and system; holds nothing that identifies the host or its user.
+    """Describe processor, caches, memory and system; nothing identifies the host or its user.
 
     Returns:
         `name` (one line that goes into sample tables), `processor`, `architecture`, `threads`, `cache_l1d`,
         `cache_l2`, `cache_l3` (per instance, as the kernel prints them, "" when unknown), `memory_mib`, `system`.
     """
-    processor = _processor()
+    processor = _processor_name()
     threads = len(os.sched_getaffinity(0))
-    caches = _caches()
+    caches = dict.fromkeys(CACHE_NAMES.values(), "")
+    for folder in sorted((CPU0 / "cache").glob("index*")):
+        key = (_read(folder / "level"), _read(folder / "type"))
+        if key in CACHE_NAMES:
+            caches[CACHE_NAMES[key]] = _read(folder / "size")
     return {
         "name": f"{processor}, {threads} threads, L2 {caches['cache_l2'] or '?'}, L3 {caches['cache_l3'] or '?'}",
         "processor": processor,
         "architecture": platform.machine(),
         "threads": threads,
         **caches,
-        "memory_mib": _memory() // 2**20,
+        "memory_mib": _memory_bytes() // 2**20,
         "system": f"{platform.system()} {platform.release()}",
     }
 
 
 def usable_memory() -> int:
-    """Bytes that this machine has, or that its container may take."""
-    found = [_memory()]
-    for path in LIMITS:
-        text = path.read_text(encoding="ascii").strip() if path.exists() else ""
-        found += [int(text)] if text.isdecimal() else []
-    return min(found)
+    """Return the bytes of memory of this machine, or of its container if that may take less."""
+    limits = [_memory_bytes()]
+    for path in CONTAINER_LIMITS:
+        text = _read(path)
+        limits += [int(text)] if text.isdecimal() else []
+    return min(limits)
 
 
 @cache
 def vector_lanes() -> int:
     """Count the float32 numbers of a vector register: 16 with AVX-512, 8 with AVX, else 4."""
-    path = Path("/proc/cpuinfo")
-    features = set(path.read_text(encoding="utf-8").split()) if path.exists() else set()
+    features = set(_read(Path("/proc/cpuinfo")).split())
     return 16 if "avx512f" in features else 8 if "avx" in features else 4
 
 
-def _memory() -> int:
+def cache_bytes_per_core(processor: Path = CPU0) -> int:
+    """Add up the data caches of a processor, each divided among the cores that share it.
+
+    Args:
+        processor: sysfs folder of one logical processor.
+
+    Returns:
+        Bytes; 2 MiB where the system does not say.
+    """
+    return sum(size for _, size in _data_caches(processor)) or DEFAULT_CACHE_BYTES
+
+
+def cache_levels(processor: Path = CPU0) -> dict[int, int]:
+    """Map the levels of the data caches of a processor to bytes, divided among the cores that share the cache.
+
+    Args:
+        processor: sysfs folder of one logical processor; levels that it does not list are missing.
+    """
+    return {int(level): size for level, size in _data_caches(processor) if level.isdigit()}
+
+
+def checked_threads(threads: Any, name: str = "threads") -> int:
+    """Check a number of threads; None stands for one per processor that this process may use.
+
+    OpenMP ends the process where the system refuses it a thread, and its stack overflows with too many of them: so the
+    limit is far below what a system may refuse.
+
+    Args:
+        name: of the argument in messages.
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: below 1, or more than 64 and more than four for each processor of the machine.
+    """
+    if threads is None:
+        return len(os.sched_getaffinity(0))
+    try:
+        if isinstance(threads, bool):
+            raise TypeError("a bool")
+        count = operator.index(threads)
+    except TypeError as error:
+        raise TypeError(f"{name}={threads!r}: give a whole number, at least 1") from error
+    if count < 1:
+        raise ValueError(f"{name}: {count} threads: give at least 1")
+    if count > _thread_limit():
+        raise ValueError(f"{name}: {count} threads: give at most {_thread_limit()} on this machine, whose processors "
+                         f"run {os.cpu_count() or 1} at a time")
+    return count
+
+
+@dataclass(frozen=True)
+class Revision:
+    """State of a checkout: a commit, 40 hexadecimal digits; `dirty`: tracked files differ from it."""
+
+    commit: str
+    dirty: bool
+
+
+def code_revision(folder: Path) -> Revision | None:
+    """Ask git for the state of the checkout that contains `folder`; None outside of one."""
+    try:
+        return Revision(_git(folder, "rev-parse", "HEAD"),
+                        bool(_git(folder, "status", "--porcelain", "--untracked-files=no")))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def code_changes(folder: Path, *paths: str) -> str:
+    """Hash the changes since the commit to some paths of a checkout: "+" and 12 digits; "" without changes."""
+    try:
+        root = _git(folder, "rev-parse", "--show-toplevel")
+        text = _git(Path(root), "diff", "HEAD", "--no-ext-diff", "--binary", "--", *paths)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"+{hashlib.sha256(text.encode()).hexdigest()[:12]}" if text else ""
+
+
+@cache
+def _thread_limit() -> int:
+    return max(MIN_THREAD_LIMIT, THREADS_PER_PROCESSOR * (os.cpu_count() or 1))
+
+
+def _memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _processor() -> str:
-    """Name, family and model: virtual machines often shorten the name to its maker."""
+def _processor_name() -> str:
+    """Join name, family and model: virtual machines often shorten the name to its maker."""
     fields: dict[str, str] = {}
-    path = Path("/proc/cpuinfo")
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
         key, _, value = line.partition(":")
         fields.setdefault(key.strip(), value.strip())
     if "model name" not in fields:
@@ -74,44 +163,8 @@ def _processor() -> str:
     return f"{fields['model name']} family {fields.get('cpu family', '?')} model {fields.get('model', '?')}"
 
 
-def _caches() -> dict[str, str]:
-    sizes = {"cache_l1d": "", "cache_l2": "", "cache_l3": ""}
-    names = {("1", "Data"): "cache_l1d", ("2", "Unified"): "cache_l2", ("3", "Unified"): "cache_l3"}
-    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        key = tuple((folder / part).read_text(encoding="utf-8").strip() for part in ("level", "type"))
-        if key in names:
-            sizes[names[key]] = (folder / "size").read_text(encoding="utf-8").strip()
-    return sizes
-
-
-PROCESSOR = Path("/sys/devices/system/cpu/cpu0")
-UNKNOWN = 2 << 20  # bytes; a second-level cache and a share of a third are seldom less
-UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-def cache_bytes_per_core(processor: Path = PROCESSOR) -> int:
-    """Add up the data caches of a processor, each divided among the cores that share it.
-
-    Args:
-        processor: folder of one logical processor in the form of Linux.
-
-    Returns:
-        Bytes; 2 MiB where the system does not say.
-    """
-    return sum(size for _, size in _read_caches(processor)) or UNKNOWN
-
-
-def cache_levels(processor: Path = PROCESSOR) -> dict[int, int]:
-    """List the data caches of a processor: level -> bytes, divided among the cores that share it.
-
-    Args:
-        processor: as above; of levels that the system does not name, nothing is listed.
-    """
-    return {int(level): size for level, size in _read_caches(processor) if level.isdigit()}
-
-
-def _read_caches(processor: Path) -> list[tuple[str, int]]:
-    """Level and bytes per core of every data cache."""
+def _data_caches(processor: Path) -> list[tuple[str, int]]:
+    """List level and bytes per core of every data cache."""
     siblings = _count(_read(processor / "topology" / "thread_siblings_list")) or 1
     found = []
     for folder in sorted((processor / "cache").glob("index*")):
@@ -134,39 +187,6 @@ def _count(ranges: str) -> int:
     return count
 
 
-PER_PROCESSOR = 4
-LEAST = 64  # what is allowed on any machine
-
-
-def checked_threads(given: Any, name: str = "threads") -> int:
-    """Take a number of threads; for None, one for each processor that this process may use.
-
-    OpenMP ends the process where the system refuses it a thread, and has a stack that too many overflow: so there is a
-    limit far below what a system may refuse.
-
-    Args:
-        name: of the argument in messages.
-
-    Raises:
-        TypeError: it is no whole number.
-        ValueError: below 1, or more than 64 and more than four for each processor of the machine.
-    """
-    if given is None:
-        return len(os.sched_getaffinity(0))
-    try:
-        if isinstance(given, bool):
-            raise TypeError("a bool")
-        threads = operator.index(given)
-    except TypeError as error:
-        raise TypeError(f"{name}={given!r}: give a whole number, at least 1") from error
-    if threads < 1:
-        raise ValueError(f"{name}: {threads} threads: give at least 1")
-    if threads > _most():
-        raise ValueError(f"{name}: {threads} threads: give at most {_most()} on this machine, whose processors run "
-                         f"{os.cpu_count() or 1} at a time")
-    return threads
-
-
-@cache
-def _most() -> int:
-    return max(LEAST, PER_PROCESSOR * (os.cpu_count() or 1))
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""What happened when a configuration ran, and how often it is to run."""
+"""Measurements of configurations, and the protocol by which they are timed."""
 
 import math
 from collections.abc import Sequence
@@ -8,22 +8,22 @@ from typing import Literal
 __all__ = ["REPEATS", "Kind", "Measurement", "TimingProtocol"]
 
 REPEATS = 2
-"""Of the baseline in a round, beyond the first: they tell the drift (A/A)."""
+"""Further measurements of the baseline in a round, beside the first: they show the drift (A/A)."""
 
 Kind = Literal["wall", "device", "simulated"]
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Seconds of one configuration in one round; raw repetitions, no statistics.
+    """Seconds of one configuration in one round: raw repetitions, no statistics.
 
     Args:
-        seconds: one per repetition; empty when it failed.
-        kind: which clock; clocks never share a column.
+        seconds: one per repetition; empty if the measurement failed.
+        kind: clock; seconds of different clocks never share a column.
         failure: why there are no seconds, or None.
         cpu_seconds: processor time of all threads, one per repetition; empty where no such clock exists.
-        stolen: the machine was taken from us during every attempt (wall time far above processor time per thread);
-            the seconds are kept but not to be trusted.
+        stolen: other processes took the machine during every attempt (wall time far above processor time per thread);
+            the seconds are kept, but cannot be trusted.
     """
 
     seconds: tuple[float, ...]
@@ -43,12 +43,12 @@ class Measurement:
 
     @classmethod
     def failed(cls, reason: str, kind: Kind) -> "Measurement":
-        """Record that nothing was measured, and why."""
+        """Record a failed measurement and its reason."""
         return cls(seconds=(), kind=kind, failure=reason)
 
     @classmethod
     def joined(cls, parts: "Sequence[Measurement]") -> "Measurement":
-        """Put the repetitions of several rounds together; the first failure, if there is one, stands for all."""
+        """Concatenate the repetitions of several rounds; a failure in any round is the failure of the whole."""
         failed = [part for part in parts if part.failure is not None]
         if failed:
             return failed[0]
@@ -60,13 +60,13 @@ class Measurement:
 
     @property
     def best(self) -> float:
-        """Least seconds of the repetitions.
+        """Return the minimum of the repetitions, in seconds.
 
         Raises:
             ValueError: the measurement failed.
         """
         if self.failure is not None:
-            raise ValueError(f"no seconds, the measurement failed: {self.failure}")
+            raise ValueError(f"no seconds: the measurement failed ({self.failure})")
         return min(self.seconds)
 
 
@@ -76,18 +76,19 @@ class TimingProtocol:
 
     Args:
         rounds: independent passes over all configurations; operands are packed and allocated anew in each.
-        repetitions: runs per round of a configuration, after one warm-up run that is not kept.
-        short_seconds: a configuration is run on until so much time has passed in its round, ...
-        most_repetitions: ... at most so often: short runs are the noisy ones.
+        repetitions: runs of a configuration per round, after one warm-up run that is discarded.
+        short_seconds: a configuration is repeated until this time has passed in its round (short runs are noisy), ...
+        most_repetitions: ... at most this often.
         slow_factor: a configuration whose warm-up takes more than `short_seconds` and more than this many times the
-            default has one repetition per round; beyond the square of this factor the warm-up itself is that one.
+            default is run once per round; beyond the square of this factor the warm-up itself is that run.
             The first round decides for all. Infinity: never.
         steal_ratio: a repetition whose wall seconds exceed this many times its processor seconds per thread is
-            retaken (the machine ran something else).
-        retakes: how often at most; afterwards the row is kept and marked as stolen.
-        seed: order of the configurations in each round, and the values of the dense operands.
+            repeated (the machine ran something else).
+        retakes: maximum of such further runs; after that the row is kept and marked as stolen.
+        seed: determines the order of the configurations in each round, and the values of the dense operands.
 
-    Source: measured noise of packing against repetition; more than three repetitions per packing gain nothing.
+    Source: our measurements of the noise of packing and of repetition: beyond three repetitions per packing, more gain
+    nothing.
     """
 
     rounds: int

@@ -1,7 +1,4 @@
-"""How far equal runs lie apart.
-
-Figures of merit for rankings and choices; seconds in, dimensionless numbers out.
-"""
+"""Metrics of rankings and choices, and the noise of measurements: seconds in, dimensionless numbers out."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,14 +12,14 @@ __all__ = [
 
 
 def noise_floor(repeats: Sequence[Sequence[float]]) -> float:
-    """Relative noise of A/A runs: the same configuration measured several times as if it were different ones.
+    """Compute the relative noise of A/A runs: one configuration measured several times as if it were several.
 
     Args:
         repeats: for each matrix (or round), the seconds of the repeated baseline.
 
     Returns:
-        90th percentile over all pairs of |a - b| / min(a, b); pairs of distinct configurations closer than this
-        carry no order.
+        90th percentile over all pairs of |a - b| / min(a, b); distinct configurations that lie closer
+        than this are not ordered.
     """
     gaps = []
     for seconds in repeats:
@@ -53,7 +50,7 @@ def bootstrap_interval(
     confidence: float = 0.95,
     resamples: int = 2000,
 ) -> tuple[float, float]:
-    """Bound a statistic over matrices by resampling the matrices (percentile bootstrap).
+    """Compute a confidence interval of a statistic over matrices (percentile bootstrap: matrices are resampled).
 
     Args:
         values: one per matrix.
@@ -74,7 +71,7 @@ def bootstrap_interval(
 
 def kendall_tau(first: Float[np.ndarray, " n"], second: Float[np.ndarray, " n"]) -> float:
     """Correlate two rankings of the same items (tau-b: ties count for neither side); NaN if one side is constant."""
-    from scipy import stats  # takes most of a second, which readers of the other metrics do without
+    from scipy import stats  # loading takes most of a second, and the other metrics do not need it
 
     first, second = _same_length(first, second)
     if np.ptp(first) == 0 or np.ptp(second) == 0:
@@ -85,7 +82,7 @@ def kendall_tau(first: Float[np.ndarray, " n"], second: Float[np.ndarray, " n"])
 def ordered_pair_accuracy(
     scores: Float[np.ndarray, " n"], seconds: Float[np.ndarray, " n"], *, tolerance: float = 0.0
 ) -> float:
-    """Share of pairs whose scores are ordered like their seconds; NaN if no pair is left.
+    """Compute the share of pairs whose scores are ordered like their seconds; NaN if no pair is left.
 
     Args:
         scores: low = fast.
@@ -101,27 +98,27 @@ def ordered_pair_accuracy(
 
 
 def ape_time(chosen: Float[np.ndarray, " n"], optimum: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Absolute percentage error of the chosen time, |t - t*| / t* x 100 of each matrix.
+    """Compute the absolute percentage error of the chosen time, |t - t*| / t* x 100, of each matrix.
 
     Source: the formula of COGNATE appendix A.2. Nine of the eleven rows of its table 2 cannot come from this formula
-    (their speedups force a larger value); they fit `ape_speedup`. Both are reported, table 2 is compared with that.
+    (their speedups force a larger value) but fit `ape_speedup`. Both are reported; table 2 is compared with the latter.
     """
     chosen, optimum = _positive("chosen", chosen), _positive("optimum", optimum)
     return np.abs(chosen / optimum - 1) * 100
 
 
 def ape_speedup(chosen: Float[np.ndarray, " n"], optimum: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Absolute percentage error of the reached speedup, |s - s*| / s* x 100 of each matrix.
+    """Compute the absolute percentage error of the speedup, |s - s*| / s* x 100, of each matrix.
 
-    The baseline cancels: |s - s*| / s* = |1 - t* / t|. Source: the reading of COGNATE table 2 that its speedups
-    allow; see `ape_time`.
+    The baseline cancels: |s - s*| / s* = |1 - t* / t|. Source: the reading of COGNATE table 2 that agrees with its
+    speedups; see `ape_time`.
     """
     chosen, optimum = _positive("chosen", chosen), _positive("optimum", optimum)
     return np.abs(1 - optimum / chosen) * 100
 
 
 def dce(samples: Mapping[str, int], cost: Mapping[str, float] = DCE_COST) -> float:
-    """Sum the expense of collecting data: number of samples times the cost of one, over platforms.
+    """Compute the data collection expense: number of samples times the cost of one, summed over platforms.
 
     Args:
         samples: platform -> number of samples read in training.
@@ -143,7 +140,7 @@ def _pair_signs(scores: np.ndarray, seconds: np.ndarray, tolerance: float) -> tu
 
 
 def _time_sign(first: np.ndarray, second: np.ndarray, tolerance: float) -> np.ndarray:
-    """Sign of first - second, 0 where they are closer than the tolerance."""
+    """Return the sign of first - second, 0 where they are closer than the tolerance."""
     gap = first - second
     return np.where(np.abs(gap) > tolerance * np.minimum(first, second), np.sign(gap), 0.0)
 
@@ -158,6 +155,6 @@ def _same_length(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.
 def _positive(name: str, values: np.ndarray) -> np.ndarray:
     values = np.asarray(values, dtype=np.float64)
     if values.size == 0 or not (values > 0).all():
-        raise ValueError(f"{name} must hold at least one number, all above 0; least is "
+        raise ValueError(f"{name} must hold at least one number, all above 0; the smallest is "
                          f"{values.min() if values.size else 'missing'}")
     return values

@@ -14,8 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from sparloom.measure import bootstrap_interval, geomean
+from sparloom.measure import geomean
 from sparloom.report.figures import figure, logarithmic, op_title, save, styled, width_bars
+from sparloom.report.runs import bounded_cell, ratio_bounds
 
 __all__ = [
     "ANCHORS", "PEERS", "draw_amortisation", "draw_fused_methods", "draw_fusion", "draw_gain", "draw_memory_time",
@@ -114,11 +115,8 @@ def _group(rows: pd.DataFrame, seed: int) -> dict[str, float]:
 def _bounded(key: str, values: pd.Series, seed: int) -> dict[str, float]:
     if values.empty:
         return {}
-    numbers = values.to_numpy()
-    low, high = bootstrap_interval(numbers, seed=seed)
-    return {key: geomean(numbers), f"{key}_low": low, f"{key}_high": high, f"{key}_min": float(numbers.min()),
-            f"{key}_max": float(numbers.max()), f"{key}_share": float((numbers > 1).mean()),
-            f"{key}_matrices": len(numbers)}
+    return {**ratio_bounds(key, values, seed=seed), f"{key}_share": float((values > 1).mean()),
+            f"{key}_matrices": len(values)}
 
 
 def _costs(rows: pd.DataFrame) -> dict[str, float]:
@@ -207,17 +205,11 @@ def fusion_tables(metrics: Mapping[str, float]) -> Iterator[Table]:
 def speedup_cells(metrics: Mapping[str, float], prefixes: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Give a row for each method that was timed: its label, and a cell for each group of metrics."""
     for peer in PEERS:
-        cells = [_fusion_tables_bounded(metrics, f"{prefix}/auto_over_{peer}") for prefix in prefixes]
+        cells = [bounded_cell(metrics, f"{prefix}/auto_over_{peer}") for prefix in prefixes]
         if any(cells):
             yield LABELS[peer], cells
     least = [metrics.get(f"{prefix}/auto_over_unfused_min") for prefix in prefixes]
     yield "own unfused, least", ["" if value is None else f"{value:.2f}" for value in least]
-
-
-def _fusion_tables_bounded(metrics: Mapping[str, float], key: str) -> str:
-    if key not in metrics:
-        return ""
-    return f"{metrics[key]:.2f} ({metrics[f'{key}_low']:.2f}–{metrics[f'{key}_high']:.2f})"
 
 
 COLOURS: Mapping[str, str] = {

@@ -187,6 +187,13 @@ def _escaped(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in text)
 
 
+def bounded_cell(metrics: Mapping[str, float], key: str) -> str:
+    """Format what `ratio_bounds` found, such as "1.52 (1.43–1.61)"; empty if there is nothing under the key."""
+    if key not in metrics:
+        return ""
+    return f"{metrics[key]:.2f} ({metrics[f'{key}_low']:.2f}–{metrics[f'{key}_high']:.2f})"
+
+
 def ratio_bounds(key: str, ratio: pd.Series, *, seed: int) -> dict[str, float]:
     """Reduce ratios, without those that are NaN.
 

@@ -13,8 +13,9 @@ import pandas as pd
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from rich.table import Table
 
-from sparloom.measure import bootstrap_interval, geomean
+from sparloom.measure import geomean
 from sparloom.report.figures import COLOURS, TICKS, figure, save, styled
+from sparloom.report.runs import bounded_cell, ratio_bounds
 
 __all__ = [
     "draw_gcn", "draw_jacobi", "gcn_metrics", "gcn_table", "jacobi_metrics", "jacobi_ratios", "jacobi_table",
@@ -72,11 +73,7 @@ def gcn_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         ratios["layer_speedup_over_pyg"] = (inside["pyg"] / inside["sparloom"].where(own)).dropna()
         found[f"{width}/graphs"] = len(cases)
         for key, values in ratios.items():
-            if values.empty:
-                continue
-            found[f"{width}/{key}"] = geomean(values.to_numpy())
-            low, high = bootstrap_interval(values.to_numpy(), seed=seed)
-            found |= {f"{width}/{key}_low": low, f"{width}/{key}_high": high, f"{width}/{key}_min": float(values.min())}
+            found |= ratio_bounds(f"{width}/{key}", values, seed=seed)
         for name in ("pyg", "sparloom"):
             found[f"{width}/rest_share_{name}"] = float((rest / cases["step_seconds"][name]).median())
         prepared = cases["first_seconds"]["sparloom"] - cases["step_seconds"]["sparloom"]
@@ -98,7 +95,7 @@ def gcn_table(metrics: Mapping[str, float]) -> Table:
     for width in widths:
         table.add_column(f"width {width}", justify="right", no_wrap=True)
     for key, label in LABELS.items():
-        table.add_row(label, *(_bounded(metrics, f"{width}/{key}") for width in widths))
+        table.add_row(label, *(bounded_cell(metrics, f"{width}/{key}") for width in widths))
     table.add_row("least of all graphs", *(f"{metrics[f'{width}/speedup_over_pyg_min']:.2f}" for width in widths))
     table.add_row("the paper, 14 graphs, 1 node of Ice Lake", *(
         f"{PAPER[width]:.2f}" if width in PAPER else "" for width in widths))
@@ -135,12 +132,6 @@ def draw_gcn(frame: pd.DataFrame, stem: Path) -> None:
         panel.margins(x=0.12)
     drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     save(drawn, stem)
-
-
-def _bounded(metrics: Mapping[str, float], key: str) -> str:
-    if key not in metrics:
-        return ""
-    return f"{metrics[key]:.2f} ({metrics[f'{key}_low']:.2f}–{metrics[f'{key}_high']:.2f})"
 
 
 REFERENCE = "float64"
@@ -222,13 +213,14 @@ def jacobi_metrics(frame: pd.DataFrame, *, seed: int) -> dict[str, float]:
         prefix = PREFIXES[part]
         found[f"{prefix}matrices"] = int(rows["matrix"].nunique())
         for peer in PEERS:
-            found |= _jacobi_bounded(f"{prefix}speedup_over_{peer}", jacobi_ratios(rows, "auto", peer), seed)
+            found |= ratio_bounds(f"{prefix}speedup_over_{peer}", jacobi_ratios(rows, "auto", peer), seed=seed)
         for name in ("fused", "fused_natural"):
-            found |= _jacobi_bounded(f"{prefix}{name}_speedup_over_unfused", jacobi_ratios(rows, name, "unfused"), seed)
+            speedups = jacobi_ratios(rows, name, "unfused")
+            found |= ratio_bounds(f"{prefix}{name}_speedup_over_unfused", speedups, seed=seed)
         both = pd.concat([jacobi_ratios(rows, "auto", peer) for peer in PEERS[:2]], axis=1)
-        found |= _jacobi_bounded(f"{prefix}speedup_over_best_unfused", both.min(axis=1), seed)
-        found |= _jacobi_bounded(f"{prefix}solve_speedup_over_unfused",
-                          jacobi_ratios(rows, "auto", "unfused", "solve_seconds"), seed)
+        found |= ratio_bounds(f"{prefix}speedup_over_best_unfused", both.min(axis=1), seed=seed)
+        solves = jacobi_ratios(rows, "auto", "unfused", "solve_seconds")
+        found |= ratio_bounds(f"{prefix}solve_speedup_over_unfused", solves, seed=seed)
         auto = rows[rows["method"] == "auto"]
         found |= {f"{prefix}fused_share": float((~auto["same"].astype(bool)).mean()),
                   f"{prefix}steps_median": float(auto["steps_most"].median()),
@@ -286,12 +278,3 @@ def draw_jacobi(frame: pd.DataFrame, stem: Path) -> None:
 
 def _cell(ratios: pd.Series, place: tuple[str, str]) -> str:
     return f"{ratios[place]:.2f}" if place in ratios.index else ""
-
-
-def _jacobi_bounded(key: str, ratios: pd.Series, seed: int) -> dict[str, float]:
-    if ratios.empty:
-        return {}
-    values = ratios.to_numpy()
-    low, high = bootstrap_interval(values, seed=seed)
-    return {key: geomean(values), f"{key}_low": low, f"{key}_high": high, f"{key}_min": float(values.min()),
-            f"{key}_max": float(values.max())}

@@ -11,6 +11,8 @@ from sparloom.sparse import Pattern, SparseMatrix
 __all__ = ["JacobiIteration", "checked_right_hand_sides", "converging_relaxation", "is_positive", "system_diagonal"]
 
 LARGE = 2.0 ** 900  # a column of g with a maximum between 1 / LARGE and LARGE neither over- nor underflows
+MAX_EIGENVALUE = 1.99  # of A / D, up to which no relaxation is needed: 2, less the error of the estimate
+RELAXATION_SHARE = 0.95  # of the largest relaxation that converges
 
 
 @dataclass(frozen=True)
@@ -203,10 +205,6 @@ def _check_range(values: np.ndarray, rows: np.ndarray, dtype: np.dtype) -> None:
         remedy = "give dtype=\"float64\"" if dtype.itemsize < 8 else "scale the unknowns, or take another method"
         raise ValueError(f"row {rows[np.argmax(beyond)]} holds a value so much larger than its diagonal that {dtype} "
                          f"does not hold their ratio: {remedy}")
-
-
-MAX_EIGENVALUE = 1.99  # of A / D, up to which no relaxation is needed: 2, less the error of the estimate
-RELAXATION_SHARE = 0.95  # of the largest relaxation that converges
 
 
 def converging_relaxation(matrix: SparseMatrix) -> float:

@@ -30,6 +30,7 @@ from sparloom.tuning import (
 __all__ = ["NUMBERINGS", "Numbering", "SweepPlan", "SweepPlanner", "Sweeps"]
 
 NUMBERINGS = ("natural", "bandwidth")
+GUARDRAIL = 0.97  # share of the time of the plain plan (unfused, natural order) that another plan must stay below
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,6 @@ class Sweeps:
         return self._executor.bind(operands, self._shaped(end), changes=self._changes)
 
 
-GUARD = 0.97  # a plan must take less than this share of the time of the plain one, which is unfused in natural order
-
-
 @dataclass(frozen=True)
 class SweepPlan:
     """A plan and its numbering of the unknowns."""
@@ -213,7 +211,7 @@ class SweepPlanner:
             run = race([Sweeps(candidate.plan.executor, candidate.numbering.matrix, self._zeros[1]).advance
                         for candidate in candidates.values()], effort=MeasurementBudget(), clock=time.perf_counter)
         best, names = [min(seconds, default=np.inf) for seconds in run.seconds], list(candidates)
-        winner = names[run.winner] if best[run.winner] < GUARD * best[0] or fuse != "auto" else names[0]
+        winner = names[run.winner] if best[run.winner] < GUARDRAIL * best[0] or fuse != "auto" else names[0]
         trials = tuple(Trial(name, seconds) for name, seconds in zip(names, run.seconds, strict=True))
         put_pair(self._cache, key, candidates[winner].plan.choice, Decision(
             "measured", winner, trials, run.executions, time.perf_counter() - start), busy=watch.close())

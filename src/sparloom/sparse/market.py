@@ -1,8 +1,15 @@
-"""MatrixMarket text to matrix: the body is parsed by fast_matrix_market, every rule of the format is checked here."""
+"""MatrixMarket text to matrix and back.
+
+fast_matrix_market parses the body. It reads the beginning of "1e5.5", "1.5-2" and "1 1.5 3" without an error, and reads
+past the end of a text whose last line has no line end. So every line is matched against the grammar before the parser
+sees it; repeated entries, values that do not fit and numbers that vanish are found after it.
+"""
 
 import io
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import fast_matrix_market
 import numpy as np
@@ -10,36 +17,30 @@ import scipy.sparse
 from numpy.typing import DTypeLike
 
 from sparloom.sparse.archive import check_extents, memory_for
-from sparloom.sparse.market_text import (
-    BLANKS,
-    MarketStream,
-    count_tokens,
-    entry_line,
-    line_begin,
-    lines_of,
-    odd_line,
-    vanishing_line,
-    words_of,
-)
 from sparloom.sparse.pattern import INDEX_LIMIT, Pattern, SparseMatrix, unfit_value
 
 __all__ = ["market_text", "parse_market"]
 
 FIELDS = ("real", "double", "integer", "unsigned-integer", "pattern")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
-LONGEST_BANNER, LONGEST_SIZE_LINE, LONGEST_PREAMBLE = 1024, 1024, 4 << 20  # bytes; the preamble is all comments
-LONGEST_COUNT = 18  # digits
-ENTRY_BYTES, POINTER_BYTES = 64, 16  # wanted at the most while a matrix is read, per entry and per row
+MAX_BANNER, MAX_SIZE_LINE, MAX_PREAMBLE = 1024, 1024, 4 << 20  # bytes; the preamble is all comments
+MAX_COUNT_DIGITS = 18
+ENTRY_BYTES, POINTER_BYTES = 64, 16  # upper bounds of the memory that reading takes, per entry and per row
 SHOWN = 40  # characters of a token in a message
+PIECE = 1 << 18  # bytes that are handed to the parser at a time
+
+INTEGER, UNSIGNED, REAL = rb"[+-]?+\d++", rb"\+?+\d++", rb"[+-]?+(?:\d++\.?+\d*+|\.\d++)(?:[eE][+-]?+\d++)?"
+VALUES = {"real": REAL, "integer": INTEGER, "unsigned-integer": UNSIGNED}
+BLANK_LINE = re.compile(rb"\n[ \t\r]*+$", re.MULTILINE)
 END = re.compile(rb"[ \t\r\n]*+\Z")
-INTEGER = re.compile(rb"[+-]?\d+")
-UNSIGNED = re.compile(rb"[+]?\d+")
-REAL = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+PLUS = re.compile(rb"(?<![eE])\+")
+TINY = re.compile(rb"[eE]-0*+(?:[3-9]\d\d|[1-9]\d{3,})|(?<!0)0{20,}+[1-9]")  # in all numbers that may be below 5e-324
+SPACES = bytes.maketrans(b"\t\r", b"  ")
 
 
 @dataclass(frozen=True)
 class _Header:
-    """What the lines above the body say; `body` is the offset where the entries start, `line` the lines before it."""
+    """Content of the lines above the body: it starts at offset `body`, after `line` lines."""
 
     layout: str
     field: str
@@ -56,37 +57,38 @@ class _Header:
         return 1 if self.layout == "array" else 2 if self.field == "pattern" else 3
 
 
-def parse_market(text: bytes, place: str, limit_bytes: int, dtype: DTypeLike | None = None) -> SparseMatrix:
-    """Read a real matrix from MatrixMarket text, symmetric ones expanded to both triangles.
+def parse_market(text: bytes, source: str, limit_bytes: int, dtype: DTypeLike | None = None) -> SparseMatrix:
+    """Read a real matrix from MatrixMarket text; symmetric ones are expanded to both triangles.
 
     Entries that are stored as zero stay in the pattern of a coordinate file; an array file gives its nonzeros.
 
     Args:
-        place: file, or file and member, that error messages start with.
-        limit_bytes: what the row or column pointers may take: a short file can claim two billion rows.
-        dtype: of the values, as of `read_matrix`.
+        source: file, or file and member; error messages start with it.
+        limit_bytes: maximum of the row or column pointers: a short file can claim two billion rows.
+        dtype: of the values, as in `read_matrix`.
 
     Raises:
-        ValueError: the text breaks the format, is incomplete, or holds something other than finite real numbers that
-            `dtype` has, each position once; the message names `place` and the line.
-        MemoryError: says how much was wanted.
+        ValueError: the text breaks the format, is incomplete, repeats a position, or holds something other than finite
+            real numbers that fit `dtype`; the message names `source` and the line.
+        MemoryError: says how much was needed.
     """
     if b"\n" not in text:
         text = text.replace(b"\r", b"\n")  # lines may end in carriage returns alone
-    header = _read_header(text, place)
-    check_extents((header.rows, header.cols), limit_bytes, f"{place}: line {header.line}")
-    tokens, wrong = count_tokens(text, header.body, real=header.field == "real")
-    if wrong is not None:
-        raise _token_fault(text, header, place, wrong)
-    if tokens != header.count * header.tokens:
-        raise _fault(text, header, place, tokens=tokens)
-    wanted = ENTRY_BYTES * header.count + POINTER_BYTES * header.rows
-    with memory_for(f"{place}: {header.rows} x {header.cols} with {header.count} entries need about {wanted} bytes"):
-        return _matrix(text, header, place, dtype)
+    header = _read_header(text, source)
+    check_extents((header.rows, header.cols), limit_bytes, f"{source}: line {header.line}")
+    bad = _bad_line(header.layout, header.field).search(text, header.body - 1)
+    if bad is not None:
+        raise _line_fault(text, header, source, bad.start() + 1)
+    lines = text.count(b"\n", header.body) + 1
+    if lines < header.count or header.count == 0:
+        _check_count(text, header, source)
+    needed = ENTRY_BYTES * header.count + POINTER_BYTES * header.rows
+    with memory_for(f"{source}: {header.rows} x {header.cols} with {header.count} entries need about {needed} bytes"):
+        return _matrix(text, header, source, dtype)
 
 
 def market_text(matrix: SparseMatrix) -> bytes:
-    """Write a matrix as coordinate, real, general; the digits bring every number back exactly, as float64 too."""
+    """Write a matrix as coordinate, real, general, with enough digits that every float64 is read back exactly."""
     pattern = matrix.pattern
     sink = io.BytesIO()
     entries = (matrix.astype(np.float64).values, (pattern.row_ids(), pattern.indices))
@@ -94,72 +96,56 @@ def market_text(matrix: SparseMatrix) -> bytes:
     return sink.getvalue()
 
 
-def _matrix(text: bytes, header: _Header, place: str, dtype: DTypeLike | None) -> SparseMatrix:
-    if header.count == 0:
-        rows = cols = np.zeros(0, dtype=np.int32)
-        values = np.zeros(0)
-    else:
-        rows, cols, values = _parse(text, header, place, dtype)
-    rows, cols, values = _expand(rows, cols, values, header)
-    coo = scipy.sparse.coo_array((values, (rows, cols)), shape=(header.rows, header.cols))
-    csr = scipy.sparse.csr_array(coo)  # would add up repeated entries; _entry_fault refused them
-    csr.sort_indices()
-    return SparseMatrix.of_doubles(Pattern(csr.shape, csr.indptr, csr.indices), csr.data, dtype)
-
-
-def _read_header(text: bytes, place: str) -> _Header:
-    banner = text[:LONGEST_BANNER].partition(b"\n")[0]
-    words = [word.decode("ascii", "replace").lower() for word in words_of(banner)]
+def _read_header(text: bytes, source: str) -> _Header:
+    banner = text[:MAX_BANNER].partition(b"\n")[0]
+    words = [word.decode("ascii", "replace").lower() for word in _words(banner)]
     if len(words) != 5 or words[0] != "%%matrixmarket" or words[1] != "matrix":
         raise ValueError(
-            f"{place}: line 1: no MatrixMarket header; it reads '%%MatrixMarket matrix coordinate real general'")
+            f"{source}: line 1: no MatrixMarket header; it reads '%%MatrixMarket matrix coordinate real general'")
     layout, field, symmetry = words[2:]
     if layout not in ("coordinate", "array"):
-        raise ValueError(f"{place}: line 1: layout {layout!r} is neither 'coordinate' nor 'array'")
+        raise ValueError(f"{source}: line 1: layout {layout!r} is neither 'coordinate' nor 'array'")
     if field == "complex":
-        raise ValueError(f"{place}: line 1: complex values; only real matrices are supported: save its real part")
+        raise ValueError(f"{source}: line 1: complex values; only real matrices are supported: save its real part")
     if field not in FIELDS:
-        raise ValueError(f"{place}: line 1: field {field!r} is none of {', '.join(FIELDS)}")
+        raise ValueError(f"{source}: line 1: field {field!r} is none of {', '.join(FIELDS)}")
     if symmetry not in SYMMETRIES:
-        raise ValueError(f"{place}: line 1: symmetry {symmetry!r} is none of {', '.join(SYMMETRIES)}")
+        raise ValueError(f"{source}: line 1: symmetry {symmetry!r} is none of {', '.join(SYMMETRIES)}")
     if field == "pattern" and (layout == "array" or symmetry == "skew-symmetric"):
         other = layout if layout == "array" else symmetry
-        raise ValueError(f"{place}: line 1: 'pattern' cannot be {other!r}: its entries have no values")
-    size, body, line = _size_line(text, place)
+        raise ValueError(f"{source}: line 1: 'pattern' cannot be {other!r}: its entries have no values")
+    size, body, line = _size_line(text, source)
     expected = 2 if layout == "array" else 3
-    words_of_size = words_of(size)
-    if len(words_of_size) != expected or not all(word.isdigit() for word in words_of_size):
+    counts = _words(size)
+    if len(counts) != expected or not all(word.isdigit() for word in counts):
         shown = size[:60].decode("ascii", "replace")
         names = "rows, columns" if layout == "array" else "rows, columns, entries"
-        raise ValueError(f"{place}: line {line}: {shown!r} is no size line; it holds {expected} counts: {names}")
-    rows, cols, *counts = (_count(word, f"{place}: line {line}") for word in words_of_size)
+        raise ValueError(f"{source}: line {line}: {shown!r} is no size line; it holds {expected} counts: {names}")
+    for word in counts:
+        if len(word.lstrip(b"0")) > MAX_COUNT_DIGITS:
+            raise ValueError(f"{source}: line {line}: {_shown(word)} is too large: no file holds so much")
+    rows, cols, *entries = (int(word.lstrip(b"0") or b"0") for word in counts)
     if max(rows, cols) > INDEX_LIMIT:
-        raise ValueError(f"{place}: line {line}: {rows} x {cols} exceeds the limit of {INDEX_LIMIT} rows or columns")
+        raise ValueError(f"{source}: line {line}: {rows} x {cols} exceeds the limit of {INDEX_LIMIT} rows or columns")
     if symmetry != "general" and rows != cols:
-        raise ValueError(f"{place}: line {line}: {rows} x {cols} is not square, yet line 1 says {symmetry!r}")
-    count = _array_count(rows, cols, symmetry) if layout == "array" else counts[0]
+        raise ValueError(f"{source}: line {line}: {rows} x {cols} is not square, yet line 1 says {symmetry!r}")
+    count = entries[0] if entries else _array_count(rows, cols, symmetry)
     return _Header(layout, "real" if field == "double" else field, symmetry, rows, cols, count, body, line)
 
 
-def _size_line(text: bytes, place: str) -> tuple[bytes, int, int]:
-    """Find the first line that is neither empty nor a comment; also the end and the number of it."""
+def _size_line(text: bytes, source: str) -> tuple[bytes, int, int]:
+    """Find the first line that is neither empty nor a comment; return it, the offset of its end, and its number."""
     start, line = 0, 0
-    for content in lines_of(text, 0):
-        line, start = line + 1, start + len(content) + 1
-        content = content.strip(BLANKS)
-        if len(content) > LONGEST_SIZE_LINE and not content.startswith(b"%"):
-            raise ValueError(f"{place}: line {line}: {len(content)} characters where the size line must stand")
+    while start < len(text):
+        end = _line_end(text, start)
+        content, start, line = text[start:end].strip(b" \t\r"), end + 1, line + 1
+        if len(content) > MAX_SIZE_LINE and not content.startswith(b"%"):
+            raise ValueError(f"{source}: line {line}: {len(content)} characters where the size line must stand")
         if content and not content.startswith(b"%"):
             return content, min(start, len(text)), line
-        if start > LONGEST_PREAMBLE:
-            raise ValueError(f"{place}: line {line}: {LONGEST_PREAMBLE} bytes of comments, and no size line among them")
-    raise ValueError(f"{place}: line {line}: the file ends before its size line: truncated")
-
-
-def _count(digits: bytes, place: str) -> int:
-    if len(digits.lstrip(b"0")) > LONGEST_COUNT:
-        raise ValueError(f"{place}: {_shown(digits)} is too large: no file holds so much")
-    return int(digits.lstrip(b"0") or b"0")
+        if start > MAX_PREAMBLE:
+            raise ValueError(f"{source}: line {line}: {MAX_PREAMBLE} bytes of comments, and no size line among them")
+    raise ValueError(f"{source}: line {line}: the file ends before its size line: truncated")
 
 
 def _array_count(rows: int, cols: int, symmetry: str) -> int:
@@ -168,111 +154,164 @@ def _array_count(rows: int, cols: int, symmetry: str) -> int:
     return rows * (rows - 1) // 2 if symmetry == "skew-symmetric" else rows * (rows + 1) // 2
 
 
-def _token_fault(text: bytes, header: _Header, place: str, wrong: int) -> ValueError:
-    """Say what is no number, at `wrong` or up to a piece behind it."""
-    begin = text.rfind(b"\n", header.body, wrong) + 1 or header.body
-    first = header.line + 1 + text.count(b"\n", header.body, begin)
-    for line, content in enumerate(lines_of(text, begin), start=first):
-        words = words_of(content)
-        if words and (complaint := _complaint(words, header)):
-            return ValueError(f"{place}: line {line}: {complaint}")
-    raise AssertionError(f"{place}: there is nothing wrong from byte {wrong} on")
+@cache
+def _bad_line(layout: str, field: str) -> re.Pattern[bytes]:
+    """Make the expression that finds a line end with a line after it that is neither blank nor an entry.
 
-
-def _fault(text: bytes, header: _Header, place: str, *, tokens: int, reason: str = "") -> ValueError:
-    """Say what is wrong with a body of so many numbers.
-
-    Args:
-        reason: what the parser says, with "Line N" where it counts the two lines of its own header.
+    The repetitions inside the tokens are possessive, so the time is linear in the text.
     """
-    real = header.field == "real"
-    odd = odd_line(text, header.body, real=real, tokens=header.tokens)
-    entries, remainder = divmod(tokens, header.tokens)
-    if odd is None and not remainder and entries < header.count:
-        return ValueError(f"{place}: the file ends after {entries} of the {header.count} entries that line "
-                          f"{header.line} promises: truncated")
-    if odd is None and entries > header.count:
-        line = header.line + 1 + entry_line(text, header.body, real=real, entry=header.count)
-        return ValueError(f"{place}: line {line}: more entries than the {header.count} of line {header.line}")
-    named = re.search(r"Line (\d+)", reason)
-    before = odd if odd is not None else int(named[1]) - 3 if named else None
-    if before is not None:
-        begin = line_begin(text, header.body, before)
-        content = next(lines_of(text, begin))
-        words = words_of(content)
-        complaint = _complaint(words, header)
-        if complaint:
-            cut = ": truncated" if len(words) < header.tokens and END.match(text, begin + len(content)) else ""
-            return ValueError(f"{place}: line {header.line + 1 + before}: {complaint}{cut}")
-    return ValueError(f"{place}: the entries cannot be read ({reason})")
+    tokens = [INTEGER, INTEGER] if layout == "coordinate" else []
+    tokens += [VALUES[field]] if field != "pattern" else []
+    return re.compile(rb"\n(?![ \t\r]*+" + rb"[ \t\r]++".join(tokens) + rb"[ \t\r]*+$|[ \t\r]*+$)", re.MULTILINE)
+
+
+def _line_fault(text: bytes, header: _Header, source: str, start: int) -> ValueError:
+    """Say what is wrong with the line that starts at an offset of the text."""
+    line = header.line + 1 + text.count(b"\n", header.body, start)
+    end = _line_end(text, start)
+    words = _words(text[start:end])
+    cut = ": truncated" if len(words) < header.tokens and END.match(text, end) else ""
+    complaint = _complaint(words, header)
+    assert complaint is not None, f"{source}: line {line} breaks no rule"
+    return ValueError(f"{source}: line {line}: {complaint}{cut}")
 
 
 def _complaint(words: list[bytes], header: _Header) -> str | None:
     limits = (("row", header.rows), ("column", header.cols)) if header.layout == "coordinate" else ()
     for word, (axis, limit) in zip(words, limits, strict=False):
-        if not INTEGER.fullmatch(word):
+        if not re.fullmatch(INTEGER, word):
             return f"{_shown(word)} is not an index"
         if not 1 <= _integer(word) <= limit:
             return f"{axis} {_shown(word, quoted=False)} is outside 1 to {limit}"
     for word in words[len(limits) : header.tokens]:
-        if header.field == "real" and not REAL.fullmatch(word):
+        if header.field == "real" and not re.fullmatch(REAL, word):
             return f"{_shown(word)} is not a finite number"
-        if header.field == "integer" and not (INTEGER.fullmatch(word) and -(2**63) <= _integer(word) < 2**63):
+        if header.field == "integer" and not (re.fullmatch(INTEGER, word) and -(2**63) <= _integer(word) < 2**63):
             return f"{_shown(word)} is not an integer of 64 bits"
-        if header.field == "unsigned-integer" and not (UNSIGNED.fullmatch(word) and _integer(word) < 2**64):
+        if header.field == "unsigned-integer" and not (re.fullmatch(UNSIGNED, word) and _integer(word) < 2**64):
             return f"{_shown(word)} is not an unsigned integer of 64 bits"
     if len(words) != header.tokens:
         return f"{len(words)} numbers where a {header.field} {header.layout} file has {header.tokens}"
     return None
 
 
-def _integer(word: bytes) -> int:
-    """Convert digits with a sign; those of more than 20 digits are all the same: larger than any limit here."""
-    digits = word.lstrip(b"+-").lstrip(b"0") or b"0"
-    size = int(digits) if len(digits) <= 20 else 10**20
-    return -size if word.startswith(b"-") else size
+def _check_count(text: bytes, header: _Header, source: str) -> None:
+    """Compare the entries with their number in the header.
+
+    Raises:
+        ValueError: there are fewer or more.
+    """
+    lines = text.count(b"\n", header.body - 1)
+    entries = lines - sum(1 for _ in BLANK_LINE.finditer(text, header.body - 1))
+    if entries < header.count:
+        raise ValueError(f"{source}: the file ends after {entries} of the {header.count} entries that line "
+                         f"{header.line} promises: truncated")
+    if entries > header.count:
+        line = _entry_line(text, header, header.count)
+        raise ValueError(f"{source}: line {line}: more entries than the {header.count} of line {header.line}")
 
 
-def _shown(word: bytes, *, quoted: bool = True) -> str:
-    shown = word[:SHOWN].decode("ascii", "replace")
-    shown = repr(shown) if quoted else shown.lstrip("+")
-    return shown if len(word) <= SHOWN else f"{shown} and so on, {len(word)} characters,"
+def _entry_line(text: bytes, header: _Header, entry: int) -> int:
+    """Find the number of the line that holds an entry, counted from 0: blank lines are legal, so they are counted."""
+    line, passed, start = entry, 0, header.body
+    for blank in BLANK_LINE.finditer(text, header.body - 1):
+        passed += text.count(b"\n", start, blank.start() + 1)
+        start = blank.start() + 1
+        if passed > line:
+            break
+        line += 1
+    return header.line + 1 + line
 
 
 def _parse(
-    text: bytes, header: _Header, place: str, dtype: DTypeLike | None,
+    text: bytes, header: _Header, source: str, dtype: DTypeLike | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Read rows, columns, counted from 0, and float64 values of the stored entries."""
+    """Read rows and columns, counted from 0, and float64 values of the stored entries."""
     coordinate = header.layout == "coordinate"
     # an array is read as one column: the parser does not miss entries of symmetric ones
     sizes = (header.rows, header.cols, header.count) if coordinate else (header.count, 1)
     banner = f"%%MatrixMarket matrix {header.layout} {header.field} general\n{' '.join(map(str, sizes))}\n"
-    source = MarketStream(banner.encode("ascii"), text, header.body)
+    stream = _Stream(banner.encode("ascii"), text, header.body)
     try:
         if coordinate:
-            (read, (rows, cols)), _ = fast_matrix_market.read_coo(source, parallelism=1)
+            (read, (rows, cols)), _ = fast_matrix_market.read_coo(stream, parallelism=1)
         else:
-            read = fast_matrix_market.read_array(source, parallelism=1).ravel()
+            read = fast_matrix_market.read_array(stream, parallelism=1).ravel()
     except (ValueError, OverflowError) as error:
-        raise _fault(text, header, place, tokens=header.count * header.tokens, reason=str(error)) from error
+        _check_count(text, header, source)
+        named = re.search(r"Line (\d+)", str(error))  # the parser counts the two lines of its own header
+        if named is None:
+            raise ValueError(f"{source}: the entries cannot be read ({error})") from error
+        raise _line_fault(text, header, source, _line_start(text, header.body, int(named[1]) - 3)) from error
     values = read.astype(np.float64, copy=False)
-    if header.field == "real" and not values.all() and (vanishing := vanishing_line(text, header.body)):
-        before, word = vanishing
-        raise ValueError(f"{place}: line {header.line + 1 + before}: {_shown(word)} is too small for float64")
+    if header.field == "real" and not values.all() and (vanishing := _vanishing(text, header)) is not None:
+        line, word = vanishing
+        raise ValueError(f"{source}: line {line}: {_shown(word)} is too small for float64")
     if not coordinate:
         rows, cols = _array_positions(header)
     fault = _value_fault(values, rows, cols, dtype=dtype) or (_entry_fault(rows, cols, header) if coordinate else None)
     if fault is not None:
-        before = entry_line(text, header.body, real=header.field == "real", entry=fault[0])
-        raise ValueError(f"{place}: line {header.line + 1 + before}: {fault[1]}")
+        raise ValueError(f"{source}: line {_entry_line(text, header, fault[0])}: {fault[1]}")
     if coordinate:
         return rows, cols, values
     stored = np.flatnonzero(values)
     return rows[stored], cols[stored], values[stored]
 
 
+class _Stream:
+    """Source that fast_matrix_market reads: a header, then entries in the spelling that it knows.
+
+    Signs "+" in front of numbers, tabs and carriage returns become blanks, and the last line gets an end.
+    """
+
+    def __init__(self, header: bytes, text: bytes, start: int) -> None:
+        self._pieces = self._spelled(header, text, start)
+
+    def read(self, _: int) -> bytes:
+        """Return the next piece, of any size; nothing at the end."""
+        return next(self._pieces, b"")
+
+    @staticmethod
+    def _spelled(header: bytes, text: bytes, start: int) -> Iterator[bytes]:
+        yield header
+        while start < len(text):
+            end = text.find(b"\n", start + PIECE) + 1 or len(text)
+            piece = text[start:end]
+            if b"+" in piece:
+                piece = PLUS.sub(b" ", piece)
+            if b"\t" in piece or b"\r" in piece:
+                piece = piece.translate(SPACES)
+            yield piece
+            start = end
+        yield b"\n"
+
+
+def _line_end(text: bytes, start: int) -> int:
+    end = text.find(b"\n", start)
+    return len(text) if end < 0 else end
+
+
+def _line_start(text: bytes, start: int, lines: int) -> int:
+    """Find the offset that lies so many lines after `start`."""
+    while (passed := text.count(b"\n", start, start + PIECE)) < lines:
+        start, lines = start + PIECE, lines - passed
+    for _ in range(lines):
+        start = text.index(b"\n", start) + 1
+    return start
+
+
+def _vanishing(text: bytes, header: _Header) -> tuple[int, bytes] | None:
+    """Find a number other than 0 that is too small for float64; return its line and the number."""
+    for match in TINY.finditer(text, header.body):
+        start = text.rfind(b"\n", header.body, match.start()) + 1 or header.body
+        word = _words(text[start : _line_end(text, match.start())])[-1]
+        if word.lower().partition(b"e")[0].strip(b"+-0.") and float(word) == 0:
+            return header.line + 1 + text.count(b"\n", header.body, start), word
+    return None
+
+
 def _array_positions(header: _Header) -> tuple[np.ndarray, np.ndarray]:
-    """List rows and columns of the entries of an array file, column after column; of symmetric ones the lower part."""
+    """List rows and columns of the entries of an array file, column by column; of symmetric ones the lower part."""
     starts = np.zeros(header.cols, np.int32)
     if header.symmetry != "general":
         starts = np.arange(header.cols, dtype=np.int32) + (header.symmetry == "skew-symmetric")
@@ -290,20 +329,17 @@ def _value_fault(
     if unfit is None:
         return None
     entry, complaint = unfit
-    at = f"({int(rows[entry]) + 1}, {int(cols[entry]) + 1})"
-    return entry, f"value {float(values[entry])!r} at {at} {complaint}"
+    return entry, f"value {float(values[entry])!r} at {_position(rows, cols, entry)} {complaint}"
 
 
 def _entry_fault(rows: np.ndarray, cols: np.ndarray, header: _Header) -> tuple[int, str] | None:
-    """Return entry and complaint of what the parser lets pass."""
+    """Find an entry on a diagonal that must be empty, or the second of two entries at one position.
+
+    Positions that symmetry makes one are the same.
+    """
     if header.symmetry == "skew-symmetric" and (rows == cols).any():
         entry = int(np.argmax(rows == cols))
-        return entry, f"diagonal entry ({int(rows[entry]) + 1}, {int(cols[entry]) + 1}) in a skew-symmetric matrix"
-    return _duplicate(rows, cols, header)
-
-
-def _duplicate(rows: np.ndarray, cols: np.ndarray, header: _Header) -> tuple[int, str] | None:
-    """Find the second of two entries at one position, or at two positions that symmetry makes one."""
+        return entry, f"diagonal entry {_position(rows, cols, entry)} in a skew-symmetric matrix"
     high, low = (rows, cols) if header.symmetry == "general" else (np.maximum(rows, cols), np.minimum(rows, cols))
     keys = low.astype(np.int64) * header.rows + high  # files are mostly column-major: then the keys rise
     if (keys[1:] > keys[:-1]).all():
@@ -315,15 +351,43 @@ def _duplicate(rows: np.ndarray, cols: np.ndarray, header: _Header) -> tuple[int
         return None
     entry = int(order[repeats + 1].min())
     mirrored = " or its mirror image" if header.symmetry != "general" else ""
-    return entry, f"position ({int(rows[entry]) + 1}, {int(cols[entry]) + 1}){mirrored} occurs a second time"
+    return entry, f"position {_position(rows, cols, entry)}{mirrored} occurs a second time"
 
 
-def _expand(
-    rows: np.ndarray, cols: np.ndarray, values: np.ndarray, header: _Header,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    if header.symmetry == "general":
-        return rows, cols, values
-    off = rows != cols
-    sign = -1 if header.symmetry == "skew-symmetric" else 1
-    mirrored = (np.concatenate((rows, cols[off])), np.concatenate((cols, rows[off])))
-    return *mirrored, np.concatenate((values, sign * values[off]))
+def _position(rows: np.ndarray, cols: np.ndarray, entry: int) -> str:
+    return f"({int(rows[entry]) + 1}, {int(cols[entry]) + 1})"
+
+
+def _matrix(text: bytes, header: _Header, source: str, dtype: DTypeLike | None) -> SparseMatrix:
+    if header.count == 0:
+        rows = cols = np.zeros(0, dtype=np.int32)
+        values = np.zeros(0)
+    else:
+        rows, cols, values = _parse(text, header, source, dtype)
+    if header.symmetry != "general":
+        off = rows != cols
+        sign = -1 if header.symmetry == "skew-symmetric" else 1
+        rows, cols = np.concatenate((rows, cols[off])), np.concatenate((cols, rows[off]))
+        values = np.concatenate((values, sign * values[off]))
+    coo = scipy.sparse.coo_array((values, (rows, cols)), shape=(header.rows, header.cols))
+    csr = scipy.sparse.csr_array(coo)  # would add up repeated entries, which _entry_fault refused
+    csr.sort_indices()
+    return SparseMatrix.of_doubles(Pattern(csr.shape, csr.indptr, csr.indices), csr.data, dtype)
+
+
+def _integer(word: bytes) -> int:
+    """Convert digits with a sign; more than 20 digits give 10**20, which is larger than any limit here."""
+    digits = word.lstrip(b"+-").lstrip(b"0") or b"0"
+    size = int(digits) if len(digits) <= 20 else 10**20
+    return -size if word.startswith(b"-") else size
+
+
+def _words(line: bytes) -> list[bytes]:
+    """Split a line at blanks, tabs and carriage returns, and at nothing else."""
+    return [word for word in line.translate(SPACES).split(b" ") if word]
+
+
+def _shown(word: bytes, *, quoted: bool = True) -> str:
+    shown = word[:SHOWN].decode("ascii", "replace")
+    shown = repr(shown) if quoted else shown.lstrip("+")
+    return shown if len(word) <= SHOWN else f"{shown} and so on, {len(word)} characters,"

@@ -345,7 +345,7 @@ class PairCostModel(Protocol):
 
 
 class Scorer(Protocol):
-    """A model over fixed configurations, such as `sparloom.models.performance.Candidates`."""
+    """A model over fixed configurations, such as `sparloom.models.performance.CandidateScorer`."""
 
     def score(self, problems: Mapping[str, np.ndarray]) -> np.ndarray:
         """Score, (problems, configs): low = fast."""

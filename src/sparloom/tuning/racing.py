@@ -1,20 +1,7 @@
-"""Why a choice was made: what was measured for it, and what that took.
+"""Measurement races: many candidates in rounds, two in turn, or the calls of a program; and what they decide.
 
-Whether something new may take the place of what is known to be good.
-
-A short measurement: of many candidates, where those that fall behind drop out; of two, in turn.
-
-A race that takes no runs of its own: each call of a program is computed by the candidate whose turn it is.
-
-    all candidates, the most promising ones first -> rounds of those that are near the fastest, in turn ->
-    the fastest and the best baseline in turn -> the fastest, if it passes the guardrail
-
-What is measured is what runs: all rows, the operands of the program, the state in which it leaves the caches. So a
-call counts in the comparison of the last two that follows one of the same candidate, as others meet what another one
-has left in the caches: a turn has two calls, or one after a turn of the same. Who stays until then is told by the
-fastest of all calls of each, as a call may be interrupted whoever computes it, and so is what candidates cost: how much
-longer they take than the baseline. That has a limit, in runs and in seconds, until two are left; as the second one was
-not slower then, their calls have one in number only.
+`race`: candidates in rounds; those that fall behind drop out. `duel`: the winner and the best baseline in turn, until
+the `Guardrail` accepts or refuses the winner. `OnlineRace`: both, made of the calls of a program. `Decision`: evidence.
 """
 
 from __future__ import annotations
@@ -31,11 +18,33 @@ import numpy as np
 from sparloom.errors import SchemaError
 
 __all__ = [
-    "Call", "Clock", "Decision", "Guardrail", "MeasurementBudget", "OnlineRace", "Origin", "Race", "Timer", "Trial",
-    "Verdict", "by_clock", "duel", "race",
+    "Call", "Clock", "Decision", "Guardrail", "MeasurementBudget", "OnlineRace", "Origin", "Outcome", "Race",
+    "Timer", "Trial", "Verdict", "by_clock", "challenge", "duel", "race", "trials_of",
 ]
 
 Origin = Literal["rule", "measured"]
+
+NORMAL = 1.4826  # standard deviations in a median absolute deviation of normal numbers
+MEDIAN_ERROR = 1.2533  # standard errors of the median in one of the mean, likewise
+TICK = 1e-9  # seconds; a clock that cannot resolve so little says 0
+
+HOPELESS = 5  # times as slow as the best in the first run: not run again; the first candidate pays for cold caches
+
+SLOW_FIRST_CALL = 0.5  # a candidate is dropped whose first call is slower than the fastest by this share ...
+COLD_SECONDS = 0.3e-3  # ... and by so many seconds, as a first call meets cold caches or is interrupted
+MIN_EXTRA_SECONDS = 0.5e-3  # that candidates may cost in any case
+ROUNDS_SHARE = 0.6  # of all calls that the rounds may take; the last two candidates have the rest
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+"""Wall seconds."""
+
+Call = Callable[[], None]
+"""Runs a product once."""
+
+Timer = Callable[[Call, int], float]
+"""Runs a call so many times; returns the mean seconds of a run, by its own clock."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ class Trial:
 
     Args:
         candidate: key of its configuration, or name of a library.
-        seconds: one per repetition; none where time did not suffice to begin with it.
+        seconds: one per repetition; none if the time did not suffice to start it.
     """
 
     candidate: str
@@ -56,15 +65,12 @@ class Decision:
     """The evidence for a choice.
 
     Args:
-        origin: "rule" where no candidate was measured beside what runs in any case (loops that are not fused, or a safe
-            kernel), else "measured".
+        origin: "rule" if no candidate was measured beside what runs in any case (unfused loops, or the default kernel),
+            else "measured".
         reason: in words.
-        trials: a race of candidates, whether or not time sufficed to begin with each, then the duel of its winner with
-            the best baseline.
-        executions: runs, on a sample where there is one, that the decision took, those of baselines included; calls of
-            the program where these were the race.
-        seconds: from beginning to end, with orders, schedules and estimates; where calls were the race, what they took
-            beyond as many of what was chosen.
+        trials: a race, including candidates that were not started, then the duel of its winner with the best baseline.
+        executions: runs that the decision took, including those of baselines; online, calls of the program.
+        seconds: total, with orders, schedules and estimates; online, what calls took longer than those of the winner.
         from_cache: it was made before, by this or another process.
     """
 
@@ -76,10 +82,10 @@ class Decision:
     from_cache: bool = False
 
     def speedup(self, chosen: str) -> float | None:
-        """Seconds of the baseline over those of what was chosen, in the final duel; None if there was none.
+        """Seconds of the baseline over those of the choice in the final duel; None if there was none.
 
         Args:
-            chosen: as among the trials.
+            chosen: its name among the trials.
         """
         if len(self.trials) < 3:
             return None
@@ -93,12 +99,12 @@ class Decision:
         return float(np.median(np.divide(reference.seconds, challenger.seconds)))
 
     def to_json(self) -> dict[str, Any]:
-        """Write as JSON values, all but `from_cache`."""
+        """Convert to JSON values, without `from_cache`."""
         return {name: value for name, value in asdict(self).items() if name != "from_cache"}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Decision:
-        """Read what `to_json` wrote.
+        """Read the values of `to_json`.
 
         Raises:
             SchemaError: a field is missing, unknown or of another type.
@@ -114,19 +120,14 @@ class Decision:
         return decision
 
 
-NORMAL = 1.4826  # standard deviations in a median absolute deviation of normal numbers
-MEDIAN_ERROR = 1.2533  # standard errors of the median in one of the mean, likewise
-TICK = 1e-9  # seconds; a clock that does not tell so little apart says 0
-
-
 @dataclass(frozen=True)
 class Verdict:
-    """Seconds of the challenger over those of the reference.
+    """Seconds of the challenger over those of the baseline.
 
     Args:
         ratio: the larger of two: median over pairs, and least over least.
         noise: standard error of the median.
-        sure: whether more pairs would hardly change it.
+        sure: more pairs would hardly change the verdict.
     """
 
     accepted: bool
@@ -143,43 +144,29 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Guardrail:
-    """Accept a challenger only if it is faster than the reference beyond doubt.
+    """Accepts a challenger only if it is faster than the baseline beyond doubt.
 
     Args:
-        alpha: its seconds may be at most this share of the reference's, ...
+        alpha: its seconds may be at most this share of the baseline's, ...
         errors: ... and less by so many standard errors.
     """
 
     alpha: float = 0.97
     errors: float = 1.0
 
-    def judge(self, challenger: Sequence[float], reference: Sequence[float]) -> Verdict:
+    def judge(self, challenger: Sequence[float], baseline: Sequence[float]) -> Verdict:
         """Compare repetitions that were taken in turn.
 
         Args:
-            challenger, reference: seconds, as many of each.
+            challenger, baseline: seconds, as many of each.
         """
-        ratios = [one / max(other, TICK) for one, other in zip(challenger, reference, strict=True)]
+        ratios = [one / max(other, TICK) for one, other in zip(challenger, baseline, strict=True)]
         middle = median(ratios)
         spread = NORMAL * median(abs(ratio - middle) for ratio in ratios)
         noise = MEDIAN_ERROR * spread / math.sqrt(len(ratios))
-        ratio = max(middle, min(challenger) / max(min(reference), TICK))
+        ratio = max(middle, min(challenger) / max(min(baseline), TICK))
         accepted = ratio + self.errors * noise <= self.alpha
         return Verdict(accepted, ratio, noise, sure=abs(ratio - self.alpha) > 2 * noise)
-
-
-HOPELESS = 5  # times as slow as the best in the first run: not run again; who is first of all bears what all need
-
-log = logging.getLogger(__name__)
-
-Clock = Callable[[], float]
-"""Wall seconds."""
-
-Call = Callable[[], None]
-"""Runs a product once."""
-
-Timer = Callable[[Call, int], float]
-"""Runs a call so many times: mean seconds of a run, by whatever clock."""
 
 
 @dataclass(frozen=True)
@@ -192,9 +179,9 @@ class MeasurementBudget:
         pairs: of repetitions of the last two, at least and at most.
         executions: of the product in a race or a duel, at most, ...
         seconds: ... and how long one may take. Two candidates run twice in any case.
-        short_seconds: a repetition is as many runs as fit into this; they count as one execution.
-        tolerance: who is so much slower than the best drops out after the first repetition; after n, it is an n-th.
-            Least seconds are compared: a run may be interrupted, but is never faster than it can be.
+        short_seconds: a repetition consists of as many runs as fit into this; they count as one execution.
+        tolerance: a candidate that is slower than the best by more than this share drops out after the first
+            repetition; after n, by an n-th of it. Least seconds are compared, as runs may be interrupted.
     """
 
     candidates: int = 6
@@ -215,9 +202,8 @@ class Race:
     """What was measured.
 
     Args:
-        seconds: of each candidate, one per repetition; none if it was not started, the first run if that
-            was hopeless.
-        executions: warm-up runs among them.
+        seconds: of each candidate, one per repetition; none if it was not started, the first run if that was hopeless.
+        executions: including warm-up runs.
     """
 
     seconds: tuple[tuple[float, ...], ...]
@@ -225,14 +211,30 @@ class Race:
 
     @property
     def winner(self) -> int:
-        """The fastest of those measured most often: half of its repetitions are faster than half of any other's."""
+        """Index of the fastest, by the lower quartile, among the candidates with the most repetitions."""
         most = max(map(len, self.seconds))
-        return min((place for place, taken in enumerate(self.seconds) if len(taken) == most),
-                   key=lambda place: float(np.quantile(self.seconds[place], 0.25)))
+        return min((index for index, taken in enumerate(self.seconds) if len(taken) == most),
+                   key=lambda index: float(np.quantile(self.seconds[index], 0.25)))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a race and a duel came to.
+
+    Args:
+        chosen: index of the winner if the guardrail accepted it, else of the baseline.
+        duel: seconds of the winner and of the baseline.
+        trials: of the race, then of the duel.
+    """
+
+    chosen: int
+    duel: Race
+    verdict: Verdict
+    trials: tuple[Trial, ...]
 
 
 def by_clock(clock: Clock) -> Timer:
-    """Time runs by a clock that is read before the first and after the last."""
+    """Time runs by a clock that is read before the first and after the last one."""
     def timed(call: Call, runs: int) -> float:
         start = clock()
         for _ in range(runs):
@@ -248,8 +250,8 @@ def race(calls: Sequence[Call], *, effort: MeasurementBudget, clock: Clock, time
     A call that fails is left out, unless it is the first.
 
     Args:
-        calls: the more promising ones first: where time is short the last are not started.
-        clock: by which the race ends.
+        calls: the more promising ones first: if time runs out, the last ones are not started.
+        clock: limits the race.
         timer: of runs; the clock unless given.
     """
     timed = timer or by_clock(clock)
@@ -257,85 +259,112 @@ def race(calls: Sequence[Call], *, effort: MeasurementBudget, clock: Clock, time
     seconds: list[list[float]] = [[] for _ in calls]
     runs: dict[int, int] = {}
     least: dict[int, float] = {}
-    for place, call in enumerate(calls):
-        if place >= 2 and (clock() - start > effort.seconds / 3 or 2 * executions >= effort.executions):
+    for index, call in enumerate(calls):
+        if index >= 2 and (clock() - start > effort.seconds / 3 or 2 * executions >= effort.executions):
             break
         executions += 1
         try:
-            least[place] = timed(call, 1)
+            least[index] = timed(call, 1)
         except Exception as error:
-            if not place:
+            if not index:
                 raise
-            log.warning("candidate %d fails and is left out: %r", place, error)
+            log.warning("candidate %d fails and is left out: %r", index, error)
             continue
-        runs[place] = _runs(least[place], effort)
+        runs[index] = _runs(least[index], effort)
     limit = HOPELESS * min(least.values())
-    running = [place for place in runs if not place or least[place] <= limit]
-    for place in least.keys() - running:
-        seconds[place].append(least[place])
+    running = [index for index in runs if not index or least[index] <= limit]
+    for index in least.keys() - running:
+        seconds[index].append(least[index])
     for turn in range(effort.repetitions):
         if turn >= 1 and (clock() - start > effort.seconds or executions + len(running) > effort.executions):
             break
         shift = turn % len(running)
-        for place in running[shift:] + running[:shift]:
-            seconds[place].append(timed(calls[place], runs[place]))
-            least[place] = min(least[place], seconds[place][-1])
+        for index in running[shift:] + running[:shift]:
+            seconds[index].append(timed(calls[index], runs[index]))
+            least[index] = min(least[index], seconds[index][-1])
             executions += 1
-        limit = (1 + effort.tolerance / (turn + 1)) * min(least[place] for place in running)
-        running = [place for place in running if least[place] <= limit]
+        limit = (1 + effort.tolerance / (turn + 1)) * min(least[index] for index in running)
+        running = [index for index in running if least[index] <= limit]
     return Race(tuple(map(tuple, seconds)), executions)
 
 
 def duel(
-    rivals: Sequence[tuple[Call, Call]], *, decided: Callable[[Race], bool], effort: MeasurementBudget, clock: Clock,
+    pairs: Sequence[tuple[Call, Call]], *, decided: Callable[[Race], bool], effort: MeasurementBudget, clock: Clock,
     timer: Timer | None = None,
 ) -> Race:
-    """Measure two calls in turn until it is decided which to take.
+    """Measure two calls in turn until it is decided which one to take.
 
     Args:
-        rivals: the two, on each of the problems they meet on in turn.
-        decided: asked after the least number of pairs, and after each further one.
+        pairs: the two calls on each of several problems, which take turns.
+        decided: called after the least number of pairs, and after each further one.
         clock, timer: as in `race`.
     """
     start, timed = clock(), timer or by_clock(clock)
-    runs = [[_runs(timed(call, 1), effort) for call in calls] for calls in rivals]
+    runs = [[_runs(timed(call, 1), effort) for call in calls] for calls in pairs]
     seconds: tuple[list[float], list[float]] = ([], [])
     least, most = effort.pairs
     for pair in range(most):
-        meeting = pair % len(rivals)
-        for place in (0, 1) if pair % 2 else (1, 0):
-            seconds[place].append(timed(rivals[meeting][place], runs[meeting][place]))
-        taken = Race(tuple(map(tuple, seconds)), 2 * (pair + 1 + len(rivals)))
+        problem = pair % len(pairs)
+        for index in (0, 1) if pair % 2 else (1, 0):
+            seconds[index].append(timed(pairs[problem][index], runs[problem][index]))
+        taken = Race(tuple(map(tuple, seconds)), 2 * (pair + 1 + len(pairs)))
         if clock() - start > effort.seconds or taken.executions + 2 > effort.executions or (
                 pair + 1 >= least and decided(taken)):
             break
     return taken
 
 
+def challenge(
+    names: Sequence[str], run: Race, indices: tuple[int, int], pairs: Sequence[tuple[Call, Call]], *,
+    guardrail: Guardrail, effort: MeasurementBudget, clock: Clock, timer: Timer | None = None,
+) -> Outcome:
+    """Let the winner of a race take the place of the baseline if the guardrail accepts it.
+
+    Args:
+        names: of all candidates and baselines.
+        run: the race, of the first of them or of all.
+        indices: of the winner and of the baseline.
+        pairs, clock, timer: as in `duel`.
+    """
+    taken = duel(pairs, decided=lambda so_far: guardrail.judge(*so_far.seconds).sure, effort=effort, clock=clock,
+                 timer=timer)
+    verdict = guardrail.judge(*taken.seconds)
+    trials = trials_of(names, run.seconds) + trials_of([names[index] for index in indices], taken.seconds)
+    return Outcome(indices[0] if verdict.accepted else indices[1], taken, verdict, trials)
+
+
+def trials_of(names: Sequence[str], seconds: Sequence[Sequence[float]]) -> tuple[Trial, ...]:
+    """Pair names with seconds, as far as there are any."""
+    return tuple(Trial(name, tuple(taken)) for name, taken in zip(names, seconds, strict=False))
+
+
 def _runs(seconds: float, effort: MeasurementBudget) -> int:
-    """How many runs of so many seconds make a repetition."""
+    """Number of runs of so many seconds in one repetition."""
     return max(1, int(effort.short_seconds / max(seconds, 1e-9)))
 
 
-FIRST = 0.5  # who is so much slower than the fastest in its very first call, ...
-COLD = 0.3e-3  # ... and by so many seconds more, as that meets cold caches or is interrupted, has no other call
-LEAST = 0.5e-3  # seconds that candidates may take longer in any case
-ROUNDS = 0.6  # share of all calls that the rounds may take; those of the last two have the rest
-
-
 class OnlineRace:
-    """Says whose turn it is, and who wins.
+    """Online tuning: user calls rotate through the candidates, so no extra runs are made.
 
-    `winner` and `reason` say who was chosen and why, `rival` who the best baseline was; `seconds` those of all calls.
+        all candidates, the most promising ones first -> rounds of those that are near the fastest, in turn ->
+        the fastest and the best baseline in turn -> the fastest, if it passes the guardrail
+
+    What is measured is what runs: all rows, the operands of the program, the caches as the program leaves them. The
+    last two are compared by calls that follow one of the same candidate, as other calls meet caches filled by another
+    one: a turn has two calls, or one after a turn of the same candidate. Before that, candidates are compared by their
+    fastest calls, as any call may be interrupted. What candidates take longer than the baseline is limited, until two
+    are left; then only the number of calls is, as the second one was not slower so far.
+
+    `winner` and `reason` say what was chosen and why, `baseline` which the best baseline was; `seconds` are those of
+    all calls.
 
     Args:
-        arms: candidates, by number: a baseline, which computed the call before the race, then the more promising ones
-            first.
-        baselines: which of them are baselines.
-        effort: `repetitions` and `tolerance` of the rounds, `pairs` of the last two; twice `seconds` is a limit of what
-            others may take longer than the first baseline, `executions` that of all calls.
-        guardrail: what the fastest one must pass, against the best baseline.
-        runs: of the first baseline, another limit of what others may take longer, or LEAST where that is more.
+        arms: number of candidates: a baseline, which computed the call before the race, then the most promising ones.
+        baselines: indices of baselines.
+        effort: `repetitions` and `tolerance` of the rounds, `pairs` of the last two; others may take twice `seconds`
+            longer than the first baseline, and all calls are at most `executions`.
+        guardrail: that the fastest candidate must pass, against the best baseline.
+        runs: of the first baseline, another limit of what others may take longer, or MIN_EXTRA_SECONDS if that is more.
     """
 
     def __init__(
@@ -343,27 +372,27 @@ class OnlineRace:
         runs: float,
     ) -> None:
         self.seconds: list[list[float]] = [[] for _ in range(arms)]
-        self.winner, self.rival, self.reason = 0, 0, ""
+        self.winner, self.baseline, self.reason = 0, 0, ""
         self._counted: list[list[float]] = [[] for _ in range(arms)]  # seconds of calls that follow one of the same arm
-        self._last = 0  # who computed the call before
+        self._last = 0  # arm that computed the previous call
         self._baselines, self._effort, self._guardrail, self._runs = tuple(baselines), effort, guardrail, runs
         self._round, self._alive, self._duel = 0, list(range(arms)), False
         self._order = list(self._alive)
         self._executions = 0
-        self._since: dict[int, int] = {}  # the last two -> where those runs begin that both took in the same rounds
+        self._since: dict[int, int] = {}  # of the last two: index of the first call that both made in the same rounds
 
     @property
     def settled(self) -> bool:
-        """Whether it is known who wins, and why."""
+        """Whether the winner is known."""
         return bool(self.reason)
 
     @property
     def turn(self) -> int:
-        """Whose it is; the winner's from the end on."""
+        """Arm that computes the next call; the winner at the end."""
         return self.winner if self.settled else self._order[0]
 
     def record(self, seconds: float) -> None:
-        """Take the seconds of a call by the arm whose turn it is."""
+        """Record the seconds of a call by the arm whose turn it was."""
         turn = self.turn
         self.seconds[turn].append(seconds)
         if self.settled:
@@ -382,32 +411,33 @@ class OnlineRace:
             self._next_round()
 
     def fail(self) -> None:
-        """Put the arm out whose turn it was: it cannot compute, and the first baseline does so in its place."""
+        """Drop the arm whose turn it was, because it failed and the first baseline computed its call."""
         arm = self._order.pop(0)
         self._alive.remove(arm)
         self._baselines = tuple(each for each in self._baselines if each != arm)
         self.seconds[arm], self._counted[arm], self._last = [], [], 0
         if self._duel:
-            self.winner = self.rival = 0 if arm == self.rival else self.rival
+            self.winner = self.baseline = 0 if arm == self.baseline else self.baseline
             self.reason = "refused: it failed"
         elif not self._order:
             self._next_round()
 
     def paired(self, arm: int) -> list[float]:
-        """Give the seconds of one of the last two that are compared."""
+        """Seconds of one of the last two that are compared."""
         begin = self._since[arm]
         return self._counted[arm][begin : begin + self._pairs]
 
     def _hopeless(self, arm: int, seconds: float) -> bool:
-        return not self._counted[arm] and seconds > (1 + FIRST) * min(map(min, filter(None, self._counted))) + COLD
+        fastest = min(map(min, filter(None, self._counted)))
+        return not self._counted[arm] and seconds > (1 + SLOW_FIRST_CALL) * fastest + COLD_SECONDS
 
     def _at_limit(self) -> bool:
         if self._duel:
             return self._executions >= self._effort.executions
         usual = median(self._counted[0])
         longer = sum(len(taken) * max(0.0, self._least(arm) - usual) for arm, taken in enumerate(self.seconds) if taken)
-        limit = min(max(self._runs * usual, LEAST), 2 * self._effort.seconds)
-        return longer > limit or self._executions >= ROUNDS * self._effort.executions
+        limit = min(max(self._runs * usual, MIN_EXTRA_SECONDS), 2 * self._effort.seconds)
+        return longer > limit or self._executions >= ROUNDS_SHARE * self._effort.executions
 
     def _limited(self) -> None:
         if self._duel:
@@ -429,14 +459,14 @@ class OnlineRace:
             self._turns()
 
     def _begin_duel(self) -> None:
-        """Let the fastest meet the best baseline; where they are the same there is nothing to win."""
+        """Let the fastest arm meet the best baseline; there is no duel if they are the same."""
         self._duel = True
         self.winner = min(self._alive, key=self._least)
-        self.rival = min((arm for arm in self._baselines if self._counted[arm]), key=self._least)
-        self._alive = [self.rival, self.winner]
-        together = len(self._counted[self.rival]) == len(self._counted[self.winner])  # in every round so far
+        self.baseline = min((arm for arm in self._baselines if self._counted[arm]), key=self._least)
+        self._alive = [self.baseline, self.winner]
+        together = len(self._counted[self.baseline]) == len(self._counted[self.winner])  # in every round so far
         self._since = {arm: 0 if together else len(self._counted[arm]) for arm in self._alive}
-        if self.winner == self.rival:
+        if self.winner == self.baseline:
             self.reason = "no candidate was faster than the best baseline"
         else:
             self._judge()
@@ -454,19 +484,19 @@ class OnlineRace:
         else:
             self.reason = self._verdict.text
         if self._pairs < self._effort.pairs[0] or not self._verdict.accepted:
-            self.winner = self.rival
+            self.winner = self.baseline
 
     @property
     def _pairs(self) -> int:
-        """How often the last two had their turns in the same round."""
+        """Number of rounds in which both of the last two had their turns."""
         return min(len(self._counted[arm]) - begin for arm, begin in self._since.items())
 
     @property
     def _verdict(self) -> Verdict:
-        return self._guardrail.judge(self.paired(self.winner), self.paired(self.rival))
+        return self._guardrail.judge(self.paired(self.winner), self.paired(self.baseline))
 
     def _least(self, arm: int) -> float:
-        """Of all its calls: so few count that one which is interrupted would put it out."""
+        """Least seconds of all its calls: so few count that a single interrupted one would drop it."""
         return min(self.seconds[arm])
 
     def _turns(self) -> None:

@@ -1,25 +1,15 @@
-"""Exhaustive search: score every configuration of the space; right for spaces of a few thousand points.
+"""What to measure: configurations found by search or named by a cost model, and sample rows to measure them on.
 
-Evolutionary search: for spaces that are too large to score every configuration.
-
-Search that fits the space: every configuration of a small one, an evolution in a large one.
-
-A few configurations of which one is near the best on every problem.
-
-Which few kernels of a space are worth a measurement.
-
-Where the shortlists of decisions come from: a formula, learned models, or everything there is.
+`best` searches a space: every configuration of a small one, by evolution in a large one. `shortlist` keeps the few
+configurations that a cost model ranks first. `CandidateSource` says which model that is:
 
     estimate  a formula over rates of this machine, `CsrEstimate`
-    all       every configuration; the formula says in which order they are measured
-    trees     performance models, folders that experiment=fit_trees writes
-    model     COGNATE networks, files that experiment=finetune_cpu_kernels writes
+    all       every configuration; the formula gives the order in which they are measured
+    trees     performance models, folders written by experiment=fit_trees
+    model     COGNATE networks, files written by experiment=finetune_cpu_kernels
 
-A learned model proposes, the probe decides, the guardrail protects. Where a model says that it was not trained for a
-problem, the formula takes its place.
-
-Learned models need lightgbm or torch, which this package must not import. `sparloom.models` is asked for them by name
-when a decision is made, so that what is kept runs without them.
+If a learned model was not trained for a problem, the formula takes its place. Learned models need lightgbm or torch,
+which this package must not import: `sparloom.models` is imported when such a model is used.
 """
 
 from __future__ import annotations
@@ -45,9 +35,31 @@ if TYPE_CHECKING:
     from sparloom.models import CostModel, MatrixFeatures
 
 __all__ = [
-    "SHORTLISTS", "CandidateSource", "CsrCostModel", "Evolution", "Given", "Ranked", "best", "is_object",
-    "portfolio", "shortlist", "top_k",
+    "SHORTLISTS", "CandidateSource", "CsrCostModel", "Evolution", "Given", "Ranked", "Sample", "best",
+    "is_object", "portfolio", "sample_rows", "shortlist", "top_k",
 ]
+
+
+log = logging.getLogger(__name__)
+
+SHORTLISTS = ("estimate", "all", "trees", "model")
+OBJECT = "given"  # kind of a source that is a model object
+LOADERS: Mapping[str, str] = {"trees": "load_trees", "model": "load_networks"}
+EXPERIMENTS: Mapping[str, tuple[str, str]] = {
+    "trees": ("fit_trees", "python run.py experiment=fit_trees"),
+    "model": ("finetune_cpu_kernels", "python run.py -m experiment=finetune_cpu_kernels op=spmm,sddmm")}
+"""Source of shortlists -> the experiment that makes its files, and the command."""
+
+HEADER = "model.json"  # of a performance model
+SUBFOLDERS = ("", "full", "small")  # in which it may lie, the best model first
+
+MAX_ENUMERATED = 4096  # configurations of a space that is scored whole
+ATTEMPTS = 20  # to make a legal child that was not scored before
+
+BLOCK_ROWS, STRATA = 64, 8  # of samples
+
+Scorer = Callable[[Sequence[Config]], np.ndarray]
+"""Configurations -> scores, low = fast."""
 
 
 @dataclass(frozen=True)
@@ -74,27 +86,19 @@ def top_k(model: CostModel, matrix: Pattern | MatrixFeatures, space: ConfigSpace
     if scores.shape != (len(configs),) or np.isnan(scores).any():
         raise ValueError(f"{type(model).__name__} gave {scores.size} scores, {np.isnan(scores).sum()} of them NaN, for "
                          f"{len(configs)} configurations: its training diverged, train it again")
-    best = np.argsort(scores, kind="stable")[:k]
-    return [Ranked(configs[place], float(scores[place])) for place in best]
-
-
-Scorer = Callable[[Sequence[Config]], np.ndarray]
-"""Configurations -> scores, low = fast."""
-
-ATTEMPTS = 20  # to make a legal child that was not scored before
+    return [Ranked(configs[index], float(scores[index])) for index in np.argsort(scores, kind="stable")[:k]]
 
 
 @dataclass(frozen=True)
 class Evolution:
-    """A population whose children take each value from either parent, and some values from neither.
+    """Evolutionary search: children take each value from either parent, or a mutated one.
 
     Args:
-        population: configurations that may have children; as many children are born in each generation.
+        population: configurations that may have children, and number of children in each generation.
         generations: at most.
-        patience: generations without a better one after which it ends.
-        mutation: probability that a value is drawn anew; half of the draws are of a neighbouring value.
-        tournament: candidates among which the best becomes a parent.
-        seed: of all draws.
+        patience: stop after so many generations without improvement.
+        mutation: probability that a value is redrawn; half of the draws are of a neighbouring value.
+        tournament: size; the best of these candidates becomes a parent.
     """
 
     population: int
@@ -148,9 +152,9 @@ class Evolution:
         return first.replace(**values)
 
 
-def _mutated(values: tuple, place: int, rng: np.random.Generator) -> object:
+def _mutated(values: tuple, index: int, rng: np.random.Generator) -> object:
     if rng.random() < 0.5:
-        return values[min(len(values) - 1, max(0, place + (1 if rng.random() < 0.5 else -1)))]
+        return values[min(len(values) - 1, max(0, index + (1 if rng.random() < 0.5 else -1)))]
     return values[rng.integers(len(values))]
 
 
@@ -170,31 +174,25 @@ def _best(scored: dict[Config, float], count: int) -> list[Config]:
     return sorted(scored, key=scored.__getitem__)[:count]
 
 
-LISTED = 4096  # configurations of a space that is scored whole
-
-
-def best(
-    score: Callable[[Sequence[Config]], np.ndarray], space: GridSpace, k: int, *, evolution: Evolution
-) -> list[Ranked]:
+def best(score: Scorer, space: GridSpace, k: int, *, evolution: Evolution) -> list[Ranked]:
     """Find k configurations with low scores, best first.
 
     Args:
-        score: configurations -> scores, low = fast.
-        evolution: for a space of more than 4096 configurations.
+        evolution: searches a space of more than 4096 configurations.
     """
-    if len(space) > LISTED:
+    if len(space) > MAX_ENUMERATED:
         return evolution.top_k(score, space, k)
     configs = list(space)
     scores = np.asarray(score(configs), np.float64)
-    return [Ranked(configs[place], float(scores[place])) for place in np.argsort(scores, kind="stable")[:k]]
+    return [Ranked(configs[index], float(scores[index])) for index in np.argsort(scores, kind="stable")[:k]]
 
 
 def portfolio(seconds: np.ndarray, count: int) -> list[int]:
-    """Choose configurations one by one, each as the mean logarithm of the least seconds falls the most.
+    """Choose configurations greedily, each to lower the mean logarithm of the least seconds the most.
 
     Args:
         seconds: (problems, configurations).
-        count: of configurations, at most: it ends where another one would not help.
+        count: of configurations, at most; fewer if another one would not help.
 
     Returns:
         Columns, in the order in which they were chosen.
@@ -212,13 +210,13 @@ def portfolio(seconds: np.ndarray, count: int) -> list[int]:
 
 
 class CsrCostModel(Protocol):
-    """Orders configurations of one operation for one problem."""
+    """Ranks configurations of one operation for one problem."""
 
     def score(self, op: str, operands: Operands, configs: Sequence[Config]) -> np.ndarray:
         """Score, (configs,): low = fast.
 
         Raises:
-            Unsupported: the model was not trained for this; a formula is asked in its place.
+            Unsupported: the model was not trained for this; the formula takes its place.
         """
 
 
@@ -226,18 +224,18 @@ def shortlist(
     model: CsrCostModel, op: str, operands: Operands, configs: Sequence[Config], *, count: int,
     kind: Callable[[Config], str],
 ) -> list[Config]:
-    """Choose the most promising configurations, best first, with at least one of each kind as far as they suffice.
+    """Choose the most promising configurations, best first, with at least one of each kind if `count` allows.
 
     Args:
-        count: of them; where there are more kinds, these are each of another kind.
-        kind: of a configuration, in which an estimate does not see enough to leave one out.
+        count: of configurations; if there are more kinds, each is of another kind.
+        kind: of a configuration; the model cannot compare those of different kinds well enough to drop a kind.
     """
-    ranked = [configs[place] for place in np.argsort(model.score(op, operands, configs), kind="stable")]
+    ranked = [configs[index] for index in np.argsort(model.score(op, operands, configs), kind="stable")]
     chosen = ranked[:count]
     for missing in dict.fromkeys(map(kind, ranked)):
         held = Counter(map(kind, chosen))
         if missing not in held:
-            last = max((place for place, config in enumerate(chosen) if held[kind(config)] > 1), default=None)
+            last = max((index for index, config in enumerate(chosen) if held[kind(config)] > 1), default=None)
             if last is None:
                 break
             del chosen[last]
@@ -245,30 +243,14 @@ def shortlist(
     return chosen
 
 
-log = logging.getLogger(__name__)
-
-Given = CsrCostModel | str | Path | Sequence[str | Path] | None
-
-SHORTLISTS = ("estimate", "all", "trees", "model")
-GIVEN = "given"  # a model that came as an object
-OPENED: Mapping[str, str] = {"trees": "load_trees", "model": "load_networks"}
-EXPERIMENTS: Mapping[str, tuple[str, str]] = {
-    "trees": ("fit_trees", "python run.py experiment=fit_trees"),
-    "model": ("finetune_cpu_kernels", "python run.py -m experiment=finetune_cpu_kernels op=spmm,sddmm")}
-"""Source of shortlists -> the experiment that makes its files, and the command."""
-
-HEADER = "model.json"  # of a performance model
-BEST_FIRST = ("", "full", "small")  # folders in which it may lie
-
-
 @dataclass(frozen=True)
 class CandidateSource:
-    """A source of shortlists.
+    """Where shortlists come from.
 
     Args:
-        kind: one of `SHORTLISTS`, or "given".
+        kind: one of `SHORTLISTS`, or "given" for a model object.
         files: of a learned model: folders with a model.json, or checkpoints.
-        given: the model that came as an object.
+        given: the model object.
     """
 
     kind: str
@@ -277,25 +259,25 @@ class CandidateSource:
 
     @classmethod
     def of(cls, shortlist: str | None, model: Given = None) -> CandidateSource:
-        """Take what a user says.
+        """Check what a user asks for.
 
         Args:
-            shortlist: one of `SHORTLISTS`; None: the formula, or the model that is given as an object.
-            model: paths of a learned model's files, one or several, or a model as an object.
+            shortlist: one of `SHORTLISTS`; None: the formula, or `model` if it is an object.
+            model: paths of the files of a learned model, one or several, or a model object.
 
         Raises:
-            ValueError: another word, a model without a word for it, or a learned model that is not given.
-            MissingArtifact: a file is not there; names the command that makes it.
+            ValueError: an unknown word, a model that it does not use, or a learned model without files.
+            MissingArtifact: a file does not exist; names the command that makes it.
         """
         if shortlist is not None and shortlist not in SHORTLISTS:
             raise ValueError(f"shortlist={shortlist!r}: give one of {', '.join(SHORTLISTS)}")
         if is_object(model):
             if shortlist is not None:
-                raise ValueError(f"shortlist={shortlist!r} beside a model that is an object: give one of them")
-            return cls(GIVEN, given=model)
+                raise ValueError(f"shortlist={shortlist!r} beside a model object: give one of them")
+            return cls(OBJECT, given=model)
         paths = [model] if isinstance(model, str | Path) else list(model or ())
         kind = shortlist or "estimate"
-        if kind not in OPENED:
+        if kind not in LOADERS:
             if paths:
                 raise ValueError(f"model={paths[0]!s} is not read with shortlist={kind!r}: give shortlist=\"trees\" or "
                                  "\"model\"")
@@ -307,31 +289,31 @@ class CandidateSource:
 
     @property
     def learned(self) -> bool:
-        """Whether a model is asked that may think longer than a race takes."""
-        return self.kind in OPENED or self.kind == GIVEN
+        """Whether it is a model that may take longer than a race."""
+        return self.kind in LOADERS or self.kind == OBJECT
 
     @property
     def key(self) -> Mapping[str, str]:
-        """What the key of a decision must hold, so that those of several sources do not mix; nothing for the formula.
+        """Part of the key of a decision, so that those of several sources do not mix; empty for the formula.
 
-        A learned model is known by the content of its files, an object by its class and by its `digest`, if it has one.
+        Learned models are identified by the content of their files, objects by their class and `digest`, if any.
         """
         if self.kind == "estimate":
             return {}
-        if self.kind == GIVEN:
+        if self.kind == OBJECT:
             named = f"{type(self.given).__module__}.{type(self.given).__qualname__}"
             return {"shortlist": f"{named} {getattr(self.given, 'digest', '')}".strip()}
         return {"shortlist": " ".join([self.kind, *sorted(_content(_stamp(path)) for path in self.files)])}
 
     def scorer(self, formula: Callable[[], CsrCostModel], *, threads: int) -> CsrCostModel:
-        """Make what orders the configurations.
+        """Load the cost model.
 
         Args:
-            formula: makes the formula, which takes the place of a model that was not trained for a problem.
+            formula: makes the formula, which replaces a model that was not trained for a problem.
             threads: of the kernels.
 
         Raises:
-            SchemaError: a file holds something else than it should.
+            SchemaError: a file has unexpected content.
         """
         if not self.learned:
             return formula()
@@ -341,7 +323,7 @@ class CandidateSource:
 
 @dataclass(frozen=True)
 class _OrFormula:
-    """A model, and the formula where it was not trained for a problem, which is said once per process."""
+    """A model with the formula as its fallback, which is logged once per process."""
 
     model: CsrCostModel
     formula: Callable[[], CsrCostModel]
@@ -351,25 +333,29 @@ class _OrFormula:
         try:
             return self.model.score(op, operands, configs)
         except Unsupported as reason:
-            _say(f"shortlists of {op} are made by the formula: {reason}")
+            _warn_once(f"shortlists of {op} are made by the formula: {reason}")
             return self.formula().score(op, operands, configs)
 
 
 def is_object(model: Given) -> bool:
-    """Whether a model is one, rather than paths of its files or nothing."""
+    """Whether a model is an object rather than paths of files, or None."""
     return model is not None and not isinstance(model, str | Path | Sequence)
 
 
+Given = CsrCostModel | str | Path | Sequence[str | Path] | None
+"""A model as users give it."""
+
 Stamp = tuple[Path, int, int]
-"""A file, the time of its last change in nanoseconds, and its bytes: what of it was read before may be used again."""
+"""A file, the time of its last change in nanoseconds, and its size: the key under which its content is cached."""
 
 
 def _file(kind: str, path: Path) -> Path:
-    """Find what a path stands for."""
-    found = [path] if kind == "model" else [path / place for place in BEST_FIRST if (path / place / HEADER).is_file()]
+    """Find the file or folder that a path names."""
+    found = [path] if kind == "model" else [path / part for part in SUBFOLDERS if (path / part / HEADER).is_file()]
     if not found or not found[0].exists():
         experiment, command = EXPERIMENTS[kind]
-        raise MissingArtifact(f"{path} is not there, for shortlist={kind!r}: {command} makes it", experiment=experiment)
+        raise MissingArtifact(f"{path} does not exist, for shortlist={kind!r}: {command} makes it",
+                              experiment=experiment)
     return found[0].resolve()
 
 
@@ -380,16 +366,68 @@ def _stamp(path: Path) -> Stamp:
 
 @lru_cache(16)
 def _content(stamp: Stamp) -> str:
-    """Digest of a file; the header of a performance model holds those of its trees."""
+    """Digest of a file; the header of a performance model contains those of its trees."""
     path = stamp[0]
     return sha256(path / HEADER if path.is_dir() else path)[:16]
 
 
 @lru_cache(4)
 def _opened(kind: str, stamps: tuple[Stamp, ...], threads: int) -> Any:
-    return getattr(import_module("sparloom.models"), OPENED[kind])([path for path, *_ in stamps], threads=threads)
+    return getattr(import_module("sparloom.models"), LOADERS[kind])([path for path, *_ in stamps], threads=threads)
 
 
 @cache
-def _say(text: str) -> None:
+def _warn_once(text: str) -> None:
     log.warning("%s", text)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows, divided into parts that are samples themselves.
+
+    Args:
+        rows: (sampled,) int64, ascending.
+        part: (sampled,) int64, part of each row; all 0 if there is only one.
+    """
+
+    rows: np.ndarray
+    part: np.ndarray
+
+    @property
+    def parts(self) -> list[np.ndarray]:
+        """Rows of each part, ascending."""
+        return [self.rows[self.part == number] for number in range(int(self.part.max(initial=0)) + 1)]
+
+
+def sample_rows(pattern: Pattern, *, nonzeros: int, parts: int, seed: int) -> Sample:
+    """Draw rows with about so many nonzeros; all rows, as one part, if the pattern has no more.
+
+    Rows are drawn in blocks of neighbours, so they share as much in the caches as before; all their columns are kept,
+    and the dense operands they read are whole. Blocks are drawn from strata of equal size by nonzeros. The block with
+    the most nonzeros is always drawn, so hubs are in the sample; blocks without nonzeros never are.
+
+    Args:
+        parts: at most; the blocks of every stratum are dealt to them in turn.
+
+    Departure from AutoSAGE, which probes an induced subgraph: that thins every row by the sampling fraction.
+    """
+    if pattern.nnz <= nonzeros:
+        return Sample(np.arange(pattern.rows), np.zeros(pattern.rows, np.int64))
+    begins = np.arange(0, pattern.rows, BLOCK_ROWS)
+    held = np.diff(pattern.indptr[np.append(begins, pattern.rows)])
+    begins, held = begins[held > 0], held[held > 0]
+    rng, chosen = np.random.default_rng(seed), []
+    *lighter, heavy = np.array_split(np.argsort(held, kind="stable"), min(STRATA, begins.size))
+    drawn = [*map(rng.permutation, lighter), np.append(heavy[-1:], rng.permutation(heavy[:-1]))]
+    for stratum in drawn:
+        wanted, got = nonzeros * held[stratum].sum() / pattern.nnz, 0
+        for block in stratum:
+            if got + held[block] / 2 > wanted and block != heavy[-1]:
+                break
+            chosen.append(int(block))
+            got += int(held[block])
+    dealt = np.arange(len(chosen)) % min(parts, len(chosen))
+    order = np.argsort(chosen)
+    blocks = [np.arange(begins[block], min(begins[block] + BLOCK_ROWS, pattern.rows))
+              for block in np.array(chosen)[order]]
+    return Sample(np.concatenate(blocks), np.repeat(dealt[order], [rows.size for rows in blocks]))

@@ -142,7 +142,7 @@ def test_a_log_on_a_full_disk_ends_with_one_line(tmp_path, capsys, monkeypatch):
     for _ in range(2):
         logging.getLogger("sparloom.x").warning("words")
     shown = capsys.readouterr().err
-    assert shown == f"warning: {tmp_path / 'run.log'} is not written any more: No space left on device\n"
+    assert shown == f"warning: {tmp_path / 'run.log'} is no longer written: No space left on device\n"
 
 
 def test_a_reference_that_does_not_exist_is_explained():

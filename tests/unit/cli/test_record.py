@@ -103,5 +103,5 @@ def test_what_cannot_be_written_is_known_before_the_run(tmp_path, blocked):
     ("9" * 30, None), ("\u0663", None)])
 def test_threads_are_those_that_openmp_takes(monkeypatch, tmp_path, given, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", given)
-    monkeypatch.setattr(record, "revision", lambda root: None)
+    monkeypatch.setattr(record, "code_revision", lambda root: None)
     assert record.environment(tmp_path, 0)["threads"] == (threads or len(os.sched_getaffinity(0)))

@@ -200,8 +200,8 @@ def test_the_first_call_takes_longer_than_its_decision_and_is_timed_anew_after_a
 def test_calls_are_made_until_it_is_decided_and_the_cost_is_what_programs_that_know_do_not_have(tmp_path, monkeypatch):
     corpus = SyntheticCorpus([3000], 1, 0, ["uniform"])
     matrix, case = corpus.load(corpus.entries()[0].name), DispatchCase("spmm", "a/b", 32)
-    races, entrants = [], CsrDecider.entrants
-    monkeypatch.setattr(CsrDecider, "entrants", lambda *given: races.append(given) or entrants(*given))
+    races, entrants = [], CsrDecider.candidates
+    monkeypatch.setattr(CsrDecider, "candidates", lambda *given: races.append(given) or entrants(*given))
     (row,) = scoring(tmp_path, policy=CsrPolicy.online()).decide(case, matrix)
     assert row["origin"] == "measured"
     assert row["calls"] == row["decision_executions"] > 3

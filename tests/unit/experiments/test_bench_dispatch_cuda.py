@@ -21,8 +21,7 @@ from sparloom.nn.tensor_backend import CudaTensors
 from sparloom.report import device_dispatch_metrics
 from sparloom.sparse import AutosageCorpus
 from sparloom.tuning import MeasurementBudget, Race
-from sparloom.tuning.sparse import CsrPolicy, CudaBackend, cuda, tuner
-from sparloom.tuning.sparse.cuda import CudaRates
+from sparloom.tuning.sparse import CsrPolicy, CudaBackend, CudaRates, cuda, tuner
 
 pytestmark = [pytest.mark.cc, pytest.mark.filterwarnings("ignore:Sparse")]
 TIMING = TimingProtocol(rounds=1, repetitions=2, short_seconds=0, most_repetitions=2, slow_factor=1e9, steal_ratio=100,
@@ -49,7 +48,7 @@ def _without_cupy(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuner, "race", lambda calls, **_: Race(
             tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))
-        patch.setattr(tuner, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
+        patch.setattr("sparloom.tuning.racing.duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
         patch.setenv("SPARLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(cuda, "measure_cuda_rates", lambda gpu: CudaRates.of_data_sheet(gpu.device))  # slow here
         patch.setattr(dispatch_device, "SHORT", np.inf)

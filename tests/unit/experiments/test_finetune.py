@@ -8,7 +8,7 @@ import pytest
 from small import SMALL
 
 from sparloom.errors import MissingArtifact, SchemaError
-from sparloom.intermediate import Stopped
+from sparloom.log import Stopped
 from sparloom.report import read_run, summary
 
 METHODS = {"random", "static", "trees", "zero_shot", "no_transfer", "cognate", "optimum"}

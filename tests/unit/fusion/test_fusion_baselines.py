@@ -1,4 +1,4 @@
-"""Fused baselines, and tiles by a BLAS, against the float64 oracles."""
+"""Fused baselines and BLAS tiles against the float64 oracles."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ WIDTHS = [*range(1, 41), 64, 100, 128, 200]
 
 
 def hub(rows: int = 300) -> Pattern:
-    """A tridiagonal matrix with one full row and one full column: every tile meets every other."""
+    """A tridiagonal matrix with one full row and one full column, so that all tiles share rows."""
     dense = np.abs(np.subtract(*np.indices((rows, rows)))) < 2
     dense[7], dense[:, 150] = True, True
     return Pattern.from_coo(*np.nonzero(dense), dense.shape)

@@ -1,4 +1,4 @@
-"""Subscripts under an `if`: what its comparisons leave is checked, before anything runs."""
+"""Subscripts under an `if` are checked before the run, within what its comparisons allow."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ INSIDE = {
     "a scalar that forbids it": ("if flag > 0:", "    D[j] = D1[j + offset]"),
     "never": ("if j > n:", "    D[j] = D1[j + 1]"),
 }
-"""The second loop of functions that stay inside."""
+"""Second loops whose subscripts stay in bounds."""
 
 
 @pytest.mark.parametrize("name", INSIDE)

@@ -1,4 +1,4 @@
-"""How fused functions are called: operands, types, schedules found again."""
+"""Calls of fused functions: operands, types, cached schedules."""
 
 import gc
 import sys
@@ -61,7 +61,7 @@ def test_arrays_allocated_without_dtype_have_the_type_of_the_operands(gemm_spmm)
 
 
 def with_dtypes(B, n):
-    """Types that the function names itself."""
+    """Arrays with explicit types."""
     D1 = np.zeros(n, np.float64)
     D = np.zeros((n, 1), dtype=B.dtype)
     for i in fprange(n):
@@ -145,7 +145,7 @@ def _compiled_by_numba(factor):
 
 
 def test_functions_are_compiled_from_several_threads_beside_those_of_numba(monkeypatch):
-    """All enter at once, threads change after every few instructions, and each function is read only once."""
+    """All threads start at once and switch after every few instructions, and each function is read only once."""
     interval, together, read = sys.getswitchinterval(), threading.Barrier(4), []
     monkeypatch.setattr(decorator, "read_program", lambda *given: read.append(given[0]) or read_program(*given))
     shared, arguments = fuse(CASES["gemm_spmm"][0], budget=BUDGET, bodies="generated"), _arguments()

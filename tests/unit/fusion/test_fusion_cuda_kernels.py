@@ -1,4 +1,4 @@
-"""The CUDA kernels of fused products, written by hand and generated, compile and compute what the oracle does."""
+"""Hand-written and generated CUDA kernels of fused products compile and agree with the oracle."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def test_fused_kernels_compile(dtype):
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory):
-    """The kernels written by hand, on the processor."""
+    """The hand-written kernels, run on the CPU."""
     return {dtype: Host(_text(dtype), KERNELS, tmp_path_factory.mktemp(dtype)) for dtype in ELEMENTS}
 
 
@@ -128,7 +128,7 @@ def _unfused(device: Device, op: GemmSpmm | SpmmSpmm, operands: Operands):
 
 
 def _first_operands(device: Device, op: GemmSpmm | SpmmSpmm, operands: Operands):
-    """What loop one takes in front of the width, and the arrays that must live as long."""
+    """Return the arguments of loop one before the width, and the arrays that they point to."""
     c = device.array(operands.dense["C"])
     if op.name == "gemm_spmm":
         b = operands.dense["B"]
@@ -138,7 +138,7 @@ def _first_operands(device: Device, op: GemmSpmm | SpmmSpmm, operands: Operands)
 
 
 def _outputs(device: Device, operands: Operands, width: int):
-    """D1 and D, full of what is no number."""
+    """D1 and D, filled with NaN."""
     pattern = operands.matrix.pattern
     return tuple(device.array(np.full((rows, width), np.nan, operands.matrix.dtype))
                  for rows in (pattern.cols, pattern.rows))

@@ -237,7 +237,7 @@ def test_the_executor_runs_schedules_of_the_inspector(local):
 
 
 def over(array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """A result in the memory of an array."""
+    """A result that shares memory with an array."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     return array.view(np.uint8).reshape(-1)[:size].view(dtype).reshape(shape)
 

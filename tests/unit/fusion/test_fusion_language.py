@@ -1,4 +1,4 @@
-"""What may stand in a marked loop, each against Python itself."""
+"""Statements and expressions in marked loops, compared with Python."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Orders for fusion: permutations that keep values and neighbours, and fuse what the natural order does not."""
+"""Orders are permutations that keep values and neighbours, and let more iterations fuse."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Threads are bound to processors, and free again afterwards."""
+"""Threads are pinned to processors and released afterwards."""
 
 import os
 import sys

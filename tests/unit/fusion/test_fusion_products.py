@@ -1,4 +1,4 @@
-"""Recognised products run by the kernels written by hand, and what looks like one by generated code."""
+"""Recognised products run on the hand-written kernels, and near-products on generated code."""
 
 import gc
 import weakref
@@ -21,7 +21,7 @@ PRODUCTS = ("gemm_spmm", "gemm_spmm_transposed", "spmm_spmm", "spmm_gemm")
 
 @pytest.fixture
 def executed(monkeypatch):
-    """Executors that calls have made."""
+    """The executors that calls have made."""
     made = []
 
     def make(*args, **kwargs):
@@ -39,7 +39,7 @@ def fused():
 
 
 def _check(function, arguments, executed, *, by_hand):
-    """Both ways agree with Python; `by_hand`: the kernels written by hand ran."""
+    """Fused and unfused calls agree with Python; `by_hand`: the hand-written kernels ran."""
     expected = function.__wrapped__(*arguments)
     real = next(each.x.dtype for each in arguments if isinstance(each, Csr))
     for way in (function, function.unfused):

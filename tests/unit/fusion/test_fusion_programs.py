@@ -49,7 +49,7 @@ def _dense(arguments):
 
 
 def _assert_equal(actual, expected, real):
-    """Sums of at most 45 products of numbers below 1: rounding errors are below 45 units in the last place of 45."""
+    """Tolerance for sums of at most 45 products of numbers below 1: 45 ulps of 45."""
     actual, expected = (each if isinstance(each, tuple) else (each,) for each in (actual, expected))
     for a, b in zip(actual, expected, strict=True):
         if b is not None:

@@ -1,4 +1,4 @@
-"""Products are recognised by their structure, and nothing else is."""
+"""Products are recognised by their structure."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_products_are_recognised_and_nothing_else(name):
 
 
 def other_names(rows, weights, features, graph, size):
-    """GeMM-SpMM with factors and loops the other way round, and a name for the column."""
+    """GeMM-SpMM with swapped factors and loops, and a variable for the column."""
     hidden = np.zeros((rows, size))
     out = np.zeros((rows, size))
     for r in fprange(rows):
@@ -44,7 +44,7 @@ def other_names(rows, weights, features, graph, size):
 
 
 def scaled(A, B, C, n):
-    """The same with a factor."""
+    """The same with an extra factor."""
     D1 = np.zeros((n, 3))
     D = np.zeros((n, 3))
     for i in fprange(n):
@@ -59,7 +59,7 @@ def scaled(A, B, C, n):
 
 
 def both_returned(A, B, C, n):
-    """D1 is a result too, so it may not stay in a buffer."""
+    """D1 is also a result, so it cannot stay in a buffer."""
     D1 = np.zeros((n, 3))
     D = np.zeros((n, 3))
     for i in fprange(n):
@@ -74,7 +74,7 @@ def both_returned(A, B, C, n):
 
 
 def made_inside(A, B, n):
-    """C is no argument: its zeros are those of D."""
+    """C is not an argument but allocated like D."""
     D1 = np.zeros((n, n))
     D = np.zeros((n, n))
     for i in fprange(n):
@@ -89,7 +89,7 @@ def made_inside(A, B, n):
 
 
 def named_like_a_keyword(default, int_, register, n):
-    """Arguments whose names are others in C."""
+    """Arguments whose names are reserved in C."""
     D1 = np.zeros((n, register.shape[1]))
     D = np.zeros((n, register.shape[1]))
     for i in fprange(n):
@@ -104,7 +104,7 @@ def named_like_a_keyword(default, int_, register, n):
 
 
 def integral(A, B, C, n):
-    """In whole numbers."""
+    """With integers."""
     D1 = np.zeros((n, 3), np.int64)
     D = np.zeros((n, 3), np.int64)
     for i in fprange(n):

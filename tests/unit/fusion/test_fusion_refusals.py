@@ -1,4 +1,4 @@
-"""What is not fused is refused with file, line and what stands there."""
+"""Functions that cannot be fused are rejected with file, line and source text."""
 
 import inspect
 
@@ -18,7 +18,7 @@ PERM = np.array([2, 0, 3, 1])
 def carried_by_an_array(B, n):
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(1, n):
-        D1[i] = D1[i - 1] + B[i, 0]  # refused
+        D1[i] = D1[i - 1] + B[i, 0]  # rejected
     for j in fprange(1, n):
         D[j] = D1[j]
     return D
@@ -26,7 +26,7 @@ def carried_by_an_array(B, n):
 
 def carried_by_a_scalar(B, n):
     D1, D, total = np.zeros(n), np.zeros(n), 0.0
-    for i in fprange(n):  # refused
+    for i in fprange(n):  # rejected
         total += B[i, 0]
         D1[i] = total
     for j in fprange(n):
@@ -37,7 +37,7 @@ def carried_by_a_scalar(B, n):
 def scattered(B, perm, n):
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(n):
-        D1[perm[i]] = B[i, 0]  # refused
+        D1[perm[i]] = B[i, 0]  # rejected
     for j in fprange(n):
         D[j] = D1[j]
     return D
@@ -47,7 +47,7 @@ def unequal_trips(B, n, m):
     D1, D = np.zeros(n), np.zeros(m)
     for i in fprange(n):
         D1[i] = B[i, 0]
-    for j in fprange(m):  # refused
+    for j in fprange(m):  # rejected
         D[j] = D1[j]
     return D
 
@@ -58,7 +58,7 @@ def dense(B, n):
         D1[i] = B[i, 0]
     for j in fprange(n):
         for k in range(n):
-            D[j] += D1[k]  # refused
+            D[j] += D1[k]  # rejected
     return D
 
 
@@ -66,7 +66,7 @@ def between(B, n):
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(n):
         D1[i] = B[i, 0]
-    pivot = D1[0]  # refused
+    pivot = D1[0]  # rejected
     for j in fprange(n):
         D[j] = D1[j] / pivot
     return D
@@ -76,7 +76,7 @@ def stored_between(B, n):
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(n):
         D1[i] = B[i, 0]
-    D[0] = 1.0  # refused
+    D[0] = 1.0  # rejected
     for j in fprange(n):
         D[j] = D1[j]
     return D
@@ -86,7 +86,7 @@ def unmarked(B, n):
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(n):
         D1[i] = B[i, 0]
-    for j in range(n):  # refused
+    for j in range(n):  # rejected
         D[j] = D1[j]
     return D
 
@@ -97,7 +97,7 @@ def three(B, n):
         D1[i] = B[i, 0]
     for j in fprange(n):
         D[j] = D1[j]
-    for k in fprange(n):  # refused
+    for k in fprange(n):  # rejected
         D[k] = 2.0 * D[k]
     return D
 
@@ -105,14 +105,14 @@ def three(B, n):
 def nested(B, n):
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(n):
-        for k in fprange(3):  # refused
+        for k in fprange(3):  # rejected
             D1[i] += B[i, k]
     for j in fprange(n):
         D[j] = D1[j]
     return D
 
 
-def one(B, n):  # refused
+def one(B, n):  # rejected
     D1 = np.zeros(n)
     for i in fprange(n):
         D1[i] = B[i, 0]
@@ -124,7 +124,7 @@ def left_early(B, n):
     for i in fprange(n):
         for k in range(3):
             if B[i, k] < 0:
-                break  # refused
+                break  # rejected
             D1[i] += B[i, k]
     for j in fprange(n):
         D[j] = D1[j]
@@ -135,7 +135,7 @@ def open_ended(B, n):
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(n):
         x = B[i, 0]
-        while x > 1.0:  # refused
+        while x > 1.0:  # rejected
             x = 0.5 * x
         D1[i] = x
     for j in fprange(n):
@@ -146,7 +146,7 @@ def open_ended(B, n):
 def called(B, n):
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(n):
-        D1[i] = np.cbrt(B[i, 0])  # refused
+        D1[i] = np.cbrt(B[i, 0])  # rejected
     for j in fprange(n):
         D[j] = D1[j]
     return D
@@ -159,7 +159,7 @@ def helper(x):
 def called_python(B, n):
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(n):
-        D1[i] = helper(B[i, 0])  # refused
+        D1[i] = helper(B[i, 0])  # rejected
     for j in fprange(n):
         D[j] = D1[j]
     return D
@@ -168,7 +168,7 @@ def called_python(B, n):
 def sliced(B, n):
     D1, D = np.zeros((n, 3)), np.zeros((n, 3))
     for i in fprange(n):
-        D1[i, 0] = np.sum(B[i])  # refused
+        D1[i, 0] = np.sum(B[i])  # rejected
     for j in fprange(n):
         D[j, 0] = D1[j, 0]
     return D
@@ -179,7 +179,7 @@ def computed_subscript(B, n):
     for i in fprange(n):
         D1[i] = B[i, 0]
     for j in fprange(n):
-        D[j] = D1[int(B[j, 0])]  # refused
+        D[j] = D1[int(B[j, 0])]  # rejected
     return D
 
 
@@ -191,7 +191,7 @@ def changing_subscript(A, B, n):
         at = 0
         for e in range(A.p[j], A.p[j + 1]):
             at += A.i[e]
-            D[j] += D1[at]  # refused
+            D[j] += D1[at]  # rejected
     return D
 
 
@@ -204,7 +204,7 @@ def changing_bound(A, B, n):
         for e in range(A.p[j], A.p[j + 1]):
             end += A.i[e]
         for k in range(end):
-            D[j] += D1[k]  # refused
+            D[j] += D1[k]  # rejected
     return D
 
 
@@ -214,14 +214,14 @@ def written_index(A, B, n):
         D1[i] = B[i, 0]
         A.i[i] = 0
     for j in fprange(n):
-        D[j] = D1[A.i[j]]  # refused
+        D[j] = D1[A.i[j]]  # rejected
     return D
 
 
 def made_inside(B, n):
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(n):
-        row = np.zeros(3)  # refused
+        row = np.zeros(3)  # rejected
         row[0] = B[i, 0]
         D1[i] = row[0]
     for j in fprange(n):
@@ -232,7 +232,7 @@ def made_inside(B, n):
 def negative(B, n):
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(n):
-        D1[i] = B[i, -1]  # refused
+        D1[i] = B[i, -1]  # rejected
     for j in fprange(n):
         D[j] = D1[j]
     return D
@@ -240,14 +240,14 @@ def negative(B, n):
 
 def backwards(B, n):
     D1, D = np.zeros(n), np.zeros(n)
-    for i in fprange(n, 0, -1):  # refused
+    for i in fprange(n, 0, -1):  # rejected
         D1[i - 1] = B[i - 1, 0]
     for j in fprange(n):
         D[j] = D1[j]
     return D
 
 
-def number_returned(B, n):  # refused
+def number_returned(B, n):  # rejected
     D1, D = np.zeros(n), np.zeros(n)
     for i in fprange(n):
         D1[i] = B[i, 0]
@@ -256,7 +256,7 @@ def number_returned(B, n):  # refused
     return n
 
 
-REFUSED = [
+REJECTED = [
     (carried_by_an_array, (B, N), r"D1\[i\] is written, and D1\[i - 1\] of another iteration"),
     (carried_by_a_scalar, (B, N), "total is carried from one iteration to the next"),
     (scattered, (B, PERM, N), r"D1\[perm\[i\]\] is written, and D1\[perm\[i\]\] of another iteration"),
@@ -284,10 +284,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("function", "arguments", "message"), REFUSED, ids=[each[0].__name__ for each in REFUSED])
+@pytest.mark.parametrize(("function", "arguments", "message"), REJECTED, ids=[each[0].__name__ for each in REJECTED])
 def test_errors_name_the_location_and_the_reason(function, arguments, message):
     lines, start = inspect.getsourcelines(function)
-    offset, text = next((offset, line) for offset, line in enumerate(lines) if "# refused" in line)
+    offset, text = next((offset, line) for offset, line in enumerate(lines) if "# rejected" in line)
     with pytest.raises(Unfusable, match=message) as caught:
         fuse(function)(*arguments)
     assert str(caught.value).startswith(f"{__file__}:{start + offset}: ")

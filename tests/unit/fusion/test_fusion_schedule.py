@@ -1,4 +1,4 @@
-"""Tile schedules: what they hold and what they refuse."""
+"""Tile schedules: contents and checks."""
 
 import dataclasses
 

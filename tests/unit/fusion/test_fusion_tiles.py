@@ -1,4 +1,4 @@
-"""The inspector: what it makes of particular loops, and what it refuses."""
+"""The inspector: schedules of particular loops, and errors."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_one_to_one_loops_are_fused_completely():
 
 
 def test_wavefront_1_is_balanced_by_nonzeros():
-    """One row reads all of 40, forty read two far apart: the long one is as much work as thirteen of the others."""
+    """One row reads all of 40, and forty rows read two far apart: the long row has the work of thirteen others."""
     lengths = np.array([40, *(2 for _ in range(39))])
     columns = [*range(40), *(c for j in range(1, 40) for c in sorted((j, (j + 20) % 40)))]
     reads = Reads(np.cumsum([0, *lengths]), np.array(columns, np.int32), 40)
@@ -77,7 +77,7 @@ def test_wavefront_1_is_balanced_by_nonzeros():
 
 
 def test_a_long_last_row_leaves_an_iteration_to_every_tile_of_wavefront_1():
-    """Four rows read two columns far apart, the last reads all: it alone is most of the work."""
+    """Four rows read two columns far apart, and the last reads all, which is most of the work."""
     n = 100
     columns = [*([j, n - 1] for j in range(4)), *([j] for j in range(4, n - 1)), list(range(n))]
     reads = Reads(np.cumsum([0, *map(len, columns)]), np.concatenate(columns).astype(np.int32), n)

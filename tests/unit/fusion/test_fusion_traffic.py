@@ -1,4 +1,4 @@
-"""What the inspector is told of a program is what it is told of the product that the program is."""
+"""The compiler describes a program to the inspector like the product that it computes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""One pass over rows against NumPy in float64: every step alone and all together."""
+"""The pass over rows against NumPy in float64: each step alone and all together."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cc
 
 
 def problem(pattern: Pattern, width: int, out: int, right: int, dtype: str = "float32") -> RowSteps:
-    """Draw all operands; results hold what must be overwritten."""
+    """Draw all operands; results hold values that must be overwritten."""
     rng = np.random.default_rng(0)
 
     def drawn(*shape: int) -> np.ndarray:
@@ -47,7 +47,7 @@ def expected(steps: RowSteps) -> dict[str, np.ndarray]:
 
 
 def assert_computed(steps: RowSteps, results: dict[str, np.ndarray]) -> None:
-    """Compare with a tolerance that grows with what is summed."""
+    """Compare with a tolerance that grows with the length of the sums."""
     for name, result in results.items():
         actual = getattr(steps, name)
         tolerance = 50 * np.finfo(actual.dtype).eps * max(1.0, np.abs(result).max(initial=0))

@@ -1,4 +1,4 @@
-"""The meaning at its corners; ordinary programs are in tests/property."""
+"""Edge cases of the interpreter; ordinary programs are in tests/property."""
 
 import math
 

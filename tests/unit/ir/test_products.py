@@ -1,4 +1,4 @@
-"""Products of tiles, arrays of any size, and what simd loops may reduce."""
+"""Products of tiles, local arrays of variable size, and reductions of simd loops."""
 
 from dataclasses import replace
 
@@ -117,7 +117,7 @@ def test_products_in_simd_loops_are_rejected():
 
 
 def doubled_in_an_array():
-    """y = 2 x by way of a local array of n elements."""
+    """y = 2 x through a local array of n elements."""
     n, i = Ref("n"), Ref("i")
     return Kernel("k", (Param("n", I64), Param("x", F32, True), Param("y", F32, True, False)), [
         For("p", 0, 2, [

@@ -1,4 +1,4 @@
-"""What is folded, and what must not be."""
+"""Expressions and statements that are simplified, and those that must not be."""
 
 import pytest
 
@@ -33,7 +33,7 @@ PARAMS = (Param("y", F32, True, False), Param("n", I64), Param("x", F32), Param(
 
 
 def body(*stmts) -> str:
-    """Printed body of the simplified kernel, without indentation of the kernel."""
+    """Print the body of the simplified kernel without indentation."""
     text = pretty(simplify(Kernel("k", PARAMS, stmts)))
     return "\n".join(line[4:] for line in text.splitlines()[1:])
 

@@ -1,4 +1,4 @@
-"""Ill-formed kernels are refused with the place and the remedy."""
+"""Ill-formed kernels are rejected with the path of the statement and the remedy."""
 
 import re
 

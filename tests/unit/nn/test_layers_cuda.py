@@ -17,8 +17,7 @@ from sparloom.nn.convolution import DeviceAdjacency
 from sparloom.nn.edges import Connections, Normalisation
 from sparloom.nn.tensor_backend import CudaTensors
 from sparloom.nn.version_guard import Unchanged
-from sparloom.tuning.sparse import CsrPolicy, CudaBackend
-from sparloom.tuning.sparse.cuda import CudaRates
+from sparloom.tuning.sparse import CsrPolicy, CudaBackend, CudaRates
 
 pytestmark = [
     pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"),

@@ -29,8 +29,7 @@ from sparloom.nn.version_guard import as_bits, as_tensor
 from sparloom.ops import SDDMM, Operands, SpMM, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import MeasurementBudget, PlanCache, Race
-from sparloom.tuning.sparse import CandidateSet, CsrPolicy, CudaBackend, Prepared, tuner
-from sparloom.tuning.sparse.cuda import CudaRates
+from sparloom.tuning.sparse import CandidateSet, CsrPolicy, CudaBackend, CudaRates, Prepared, tuner
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"), pytest.mark.filterwarnings("ignore:Sparse")]
 
@@ -224,7 +223,7 @@ def test_bfloat16_is_decided_about_and_checked(where, tmp_path, monkeypatch) -> 
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
     monkeypatch.setattr(tuner, "race", lambda calls, **_: Race(
         tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))
-    monkeypatch.setattr(tuner, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
+    monkeypatch.setattr("sparloom.tuning.racing.duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
     there = np.random.default_rng(0).random((ROWS, COLS)) < 0.2
     pattern, cache = Pattern.from_coo(*np.nonzero(there), there.shape), PlanCache(tmp_path)
     ready = Prepared(where.ones(pattern), where=where, cache=cache, libraries={}, policy=CsrPolicy(

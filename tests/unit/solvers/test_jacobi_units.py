@@ -1,4 +1,4 @@
-"""Jacobi's method in any units, and what it refuses: results say only what is true of the system as it was given."""
+"""Jacobi's method on systems of any scale, and its errors: results hold for the system as it was passed."""
 
 import logging
 
@@ -93,7 +93,7 @@ def test_a_solution_too_small_for_its_type_has_not_converged(scale, caplog):
 
 
 def test_a_solution_too_large_for_its_type_has_not_converged(caplog):
-    """The first iterate fits into float32, later ones do not."""
+    """The first iterate fits into float32, but later ones overflow."""
     narrow = matrix(np.where(PLAIN.data == 4, 2.01, PLAIN.data))
     b = np.full((ROWS, 2), 3e38)
     b[:, 1] = 1

@@ -1,4 +1,4 @@
-"""Jacobi's method against iterates of dense NumPy: fused and not, columns that converge at a pace of their own."""
+"""Jacobi's method against dense NumPy iterates: fused and unfused, with columns that converge at different rates."""
 
 import logging
 
@@ -19,7 +19,7 @@ FUSE = ["always", "never"]
 
 
 def dominant(pattern: Pattern, *, excess: float = 1.3, seed: int = 0) -> SparseMatrix:
-    """Random values off the diagonal, which is `excess` times the sum of their magnitudes."""
+    """Random values off the diagonal, and a diagonal that is `excess` times the sum of their magnitudes."""
     rng = np.random.default_rng(seed)
     dense = np.zeros(pattern.shape)
     dense[pattern.row_ids(), pattern.indices] = rng.uniform(-1, 1, pattern.nnz)
@@ -43,7 +43,7 @@ def plane(side: int = 24) -> SparseMatrix:
 
 
 def iterate(matrix: SparseMatrix, b: np.ndarray, steps: int, relaxation: float = 1.0) -> np.ndarray:
-    """The method as in textbooks."""
+    """Jacobi's method as in textbooks."""
     a, x = matrix.to_scipy().toarray(), np.zeros(b.shape)
     for _ in range(steps):
         x = x + relaxation / np.diag(a)[:, None] * (b - a @ x)
@@ -101,7 +101,7 @@ def test_any_dominant_system_is_solved(pattern, columns, fuse):
 
 @pytest.mark.parametrize("fuse", FUSE)
 def test_converged_columns_stop(fuse):
-    """Right-hand sides along eigenvectors converge at rates of their own; the arrays are narrowed on the way."""
+    """Right-hand sides along eigenvectors converge at different rates; the arrays are narrowed on the way."""
     matrix = plane()
     a = matrix.to_scipy().toarray()
     values, vectors = np.linalg.eigh(np.eye(576) - a / 4.2)
@@ -140,7 +140,7 @@ def test_steps_are_limited():
 
 @pytest.mark.parametrize("factor", [1.5, 1e200])
 def test_divergence_is_reported_and_other_columns_are_solved(factor, caplog):
-    """Two systems side by side: what diverges in one does not touch columns that are zero there."""
+    """Two systems side by side: divergence in one does not affect columns that are zero there."""
     rows = 40
     dense = np.zeros((2 * rows, 2 * rows))
     full = Pattern.from_coo(*np.nonzero(np.ones((rows, rows))), (rows, rows))

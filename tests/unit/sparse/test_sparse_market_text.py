@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from sparloom.sparse import market_text
+from sparloom.sparse import market
 from sparloom.sparse.market import parse_market
 
 HEADER = "%%MatrixMarket matrix coordinate real general\n"
@@ -116,7 +116,7 @@ def test_a_number_that_was_cut_is_refused(last):
 
 @pytest.mark.parametrize("piece", [1, 2, 5, 64])
 def test_texts_are_read_as_the_grammar_says_wherever_pieces_end(piece, monkeypatch):
-    monkeypatch.setattr(market_text, "PIECE", piece)
+    monkeypatch.setattr(market, "PIECE", piece)
     rng, accepted = random.Random(piece), 0
     for _ in range(1500):
         text, expected = drawn(rng)

@@ -5,10 +5,10 @@ import json
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
-from hydra_plugins.sparloom_sweeps._job import Job
+from hydra_plugins.sparloom_sweeps._jobs import Job
 from sparloom.cli import Reported, UsageError
 from sparloom.files import write_sums
-from sparloom.intermediate import STOPPED
+from sparloom.log import STOPPED
 
 
 class Trial:

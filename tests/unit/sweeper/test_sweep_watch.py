@@ -2,8 +2,8 @@
 
 import time
 
-from hydra_plugins.sparloom_sweeps._watch import Watch
-from sparloom.intermediate import REPORTED, STOP, STOPPED, report
+from hydra_plugins.sparloom_sweeps._jobs import Watch
+from sparloom.log import REPORTED, STOP, STOPPED, report_value
 
 
 class Trial:
@@ -27,9 +27,9 @@ def wait_for(path):
 
 
 def test_report_says_stop_when_asked(tmp_path):
-    assert not report(tmp_path, step=0, value=1)
+    assert not report_value(tmp_path, step=0, value=1)
     (tmp_path / STOP).touch()
-    assert report(tmp_path, step=1, value=0.1)
+    assert report_value(tmp_path, step=1, value=0.1)
     assert (tmp_path / STOPPED).exists()
     assert (tmp_path / REPORTED).read_text() == "0,1.0\n1,0.1\n"
 
@@ -40,7 +40,7 @@ def test_hopeless_trial_is_asked_to_stop_and_the_other_is_not(tmp_path):
         folder.mkdir()
     with Watch(folders, 0.01):
         for folder in folders:
-            report(folder, step=0, value=3.0)
+            report_value(folder, step=0, value=3.0)
         assert wait_for(tmp_path / "bad" / STOP)
     assert not (tmp_path / "good" / STOP).exists()
 
@@ -49,7 +49,7 @@ def test_all_values_arrive_once_and_a_half_written_line_does_not(tmp_path):
     trial = Trial(False)
     with Watch({tmp_path: trial}, 0.001):
         for step in range(50):
-            report(tmp_path, step=step, value=step / 3)
+            report_value(tmp_path, step=step, value=step / 3)
         with (tmp_path / REPORTED).open("a") as file:
             file.write("50,1")
     assert trial.values == [(step, step / 3) for step in range(50)]

@@ -5,8 +5,7 @@ from device_operands import LIBRARIES, POLICY
 from emulated_gpu import EmulatedGpu
 
 from sparloom.tuning import Race
-from sparloom.tuning.sparse import CudaBackend, tuner
-from sparloom.tuning.sparse.cuda import CudaRates
+from sparloom.tuning.sparse import CudaBackend, CudaRates, tuner
 
 
 @pytest.fixture
@@ -14,7 +13,7 @@ def second_wins(monkeypatch):
     """Seconds of races in which the second candidate is fastest, and of duels that it wins."""
     monkeypatch.setattr(tuner, "race", lambda calls, **_: Race(
         tuple((1.0 if place == 1 else 2.0,) for place in range(len(calls))), 1))
-    monkeypatch.setattr(tuner, "duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
+    monkeypatch.setattr("sparloom.tuning.racing.duel", lambda rivals, **_: Race(((1.0,) * 6, (2.0,) * 6), 12))
 
 
 @pytest.fixture

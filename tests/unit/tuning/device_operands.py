@@ -11,8 +11,7 @@ from sparloom.ops import Op, Operands, assert_close
 from sparloom.platforms import DeviceMatrix
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import MeasurementBudget, PlanCache
-from sparloom.tuning.sparse import CsrPolicy, CudaBackend, Prepared, Product
-from sparloom.tuning.sparse.cuda import gather_dot
+from sparloom.tuning.sparse import CsrPolicy, CudaBackend, Prepared, Product, gather_dot
 
 __all__ = ["COLS", "LIBRARIES", "POLICY", "ROWS", "WIDTH", "close", "host", "parts", "prepared"]
 

@@ -37,14 +37,14 @@ def small(monkeypatch):
 
 def test_the_safe_kernel_follows_the_caches(small):
     place = CpuBackend(2)
-    near, far = (place.safe(SpMM(), operands(SpMM(), banded(rows), 16)) for rows in (60, 900))
+    near, far = (place.default_config(SpMM(), operands(SpMM(), banded(rows), 16)) for rows in (60, 900))
     assert (near["stream"], near["prefetch"], near["balance"]) == (0, 0, "nonzeros")
     assert (far["stream"], far["prefetch"], far["balance"]) == (1, 8, "nonzeros")
 
 
 def test_sddmm_takes_groups_of_one_row_where_rows_are_long_and_narrow(small):
     def safe(rows, width, found=banded):
-        return CpuBackend(2).safe(SDDMM(), operands(SDDMM(), found(rows), width))
+        return CpuBackend(2).default_config(SDDMM(), operands(SDDMM(), found(rows), width))
 
     def long(rows):
         return pattern(rows, np.tile(np.arange(30), (rows, 1)))
@@ -56,7 +56,7 @@ def test_sddmm_takes_groups_of_one_row_where_rows_are_long_and_narrow(small):
 
 def test_what_reads_all_nonzeros_takes_longer_to_bind(small):
     place, given = CpuBackend(2), operands(SpMM(), banded(900), 16)
-    safe, pattern = place.safe(SpMM(), given), given.matrix.pattern
+    safe, pattern = place.default_config(SpMM(), given), given.matrix.pattern
     assert place.binding_seconds(safe, pattern) == 0
     assert 1e-6 < place.binding_seconds(safe.replace(together=4), pattern) < 1e-4
     assert 1e-6 < place.binding_seconds(safe.replace(order="column"), pattern) < 1e-4

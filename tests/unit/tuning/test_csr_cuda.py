@@ -17,8 +17,7 @@ from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax, assert_cl
 from sparloom.platforms import CudaDevice
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import PlanCache, list_plans
-from sparloom.tuning.sparse import CsrDecider, CudaBackend, Prepared, tuner
-from sparloom.tuning.sparse.cuda import gather_dot
+from sparloom.tuning.sparse import CsrDecider, CudaBackend, Prepared, gather_dot, tuner
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sheet_rates")]
 
@@ -110,7 +109,7 @@ def test_hubs_of_a_sample_are_those_of_the_whole_matrix(where, monkeypatch):
     matrix = where.matrix(host())
     operands = Operands(matrix, {"B": where.gpu.upload(dense(COLS, WIDTH))})
     short = np.flatnonzero(host().pattern.row_lengths() < 4)
-    part = where.take_rows(operands, short, "spmm").matrix.placed
+    part = where.arrays.take_rows(operands, short, "spmm").matrix.placed
     assert part.hubs(where.gpu, "q95").degree == matrix.placed.hubs(where.gpu, "q95").degree
     assert part.hubs(where.gpu, "q95").count == 0
 
@@ -121,7 +120,7 @@ def test_arrays_are_not_copied(where, tmp_path):
     ready = sparloom.prepare(given, where=where, cache=PlanCache(tmp_path), policy=POLICY)
     assert np.shares_memory(ready.matrix.values, given[2].array)
     assert np.shares_memory(ready.matrix.placed.indices, given[1].array)
-    assert np.shares_memory(where.dense(given[2], "X", rows=a.pattern.nnz, axes=1), given[2].array)
+    assert np.shares_memory(where.arrays.dense(given[2], "X", rows=a.pattern.nnz, axes=1), given[2].array)
     out = where.gpu.empty((ROWS, WIDTH), np.float32)
     x = dense(COLS, WIDTH)
     assert ready.spmm(Foreign(x), out=out) is out

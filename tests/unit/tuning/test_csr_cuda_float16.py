@@ -12,8 +12,7 @@ from sparloom.errors import NotDecided
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, SpmmMax, SpmmMean
 from sparloom.sparse import SparseMatrix
 from sparloom.tuning import PlanCache, list_plans
-from sparloom.tuning.sparse import CsrPolicy, CudaBackend, Prepared
-from sparloom.tuning.sparse.cuda import gather_dot
+from sparloom.tuning.sparse import CsrPolicy, CudaBackend, Prepared, gather_dot
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sheet_rates")]
 

@@ -82,7 +82,7 @@ def test_where_a_probe_would_cost_too_much_nothing_is_measured(tmp_path):
 
 def test_no_rates_are_measured_where_nothing_is(tmp_path, monkeypatch):
     monkeypatch.setattr("sparloom.tuning.sparse.cpu.machine_rates", None)
-    monkeypatch.setattr(tuner, "ASKING", math.inf)  # a run may be held up, however short it is
+    monkeypatch.setattr(tuner, "MODEL_SECONDS", math.inf)  # a run may be held up, however short it is
     small = scipy.sparse.eye_array(5, format="csr", dtype=np.float32)
     sparloom.prepare(small, cache=PlanCache(tmp_path)).plan("spmm", B=dense(5, 3))
     ready = sparloom.prepare(small, cache=PlanCache(tmp_path), policy=CsrPolicy(least_seconds=1e9))

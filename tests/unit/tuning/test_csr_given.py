@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse
 
 from sparloom.sparse import Pattern, SparseMatrix
-from sparloom.tuning.sparse.inputs import array_of, dense_of, matrix_of
+from sparloom.tuning.sparse import array_of, dense_of, matrix_of
 
 
 def matrix():

@@ -19,8 +19,7 @@ from sparloom.jit import NativeCall, ResultPool
 from sparloom.ops import SpMM
 from sparloom.platforms.cpu_kernels.kernels import SparseCall, SpmmKernels
 from sparloom.tuning import OnlineRace, PlanCache, Rates, machine_rates, put_rates
-from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy, Prepared, ProbeLog
-from sparloom.tuning.sparse.tuner import OnlineReplay
+from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy, OnlineReplay, Prepared, ProbeLog
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 
@@ -167,8 +166,8 @@ def interrupting(monkeypatch, owner: type, name: str, call: Callable[[], None]) 
 
 PLACES = {
     "allocation": (ResultPool, "empty"), "rooms": (ResultPool, "_room"), "pointing": (SpmmKernels, "rebind"),
-    "run": (NativeCall, "__call__"), "counting": (OnlineRace, "record"), "decision": (Prepared, "_keep"),
-    "lines": (ProbeLog, "_append"), "binding": (SpmmKernels, "bind"), "choosing": (CsrDecider, "entrants"),
+    "run": (NativeCall, "__call__"), "counting": (OnlineRace, "record"), "decision": (Prepared, "_store"),
+    "lines": (ProbeLog, "_append"), "binding": (SpmmKernels, "bind"), "choosing": (CsrDecider, "candidates"),
 }
 
 

@@ -13,9 +13,7 @@ import sparloom
 from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Guardrail, OnlineRace, PlanCache, list_plans
-from sparloom.tuning.sparse import CsrPolicy, Prepared
-from sparloom.tuning.sparse.backend import NativeReplay
-from sparloom.tuning.sparse.tuner import FewRows
+from sparloom.tuning.sparse import CsrPolicy, NativeReplay, Prepared, RowCheck
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
 EFFORT = CsrPolicy.online().effort
@@ -89,7 +87,7 @@ def test_a_winner_that_computes_something_else_is_refused(tmp_path, monkeypatch,
     a, x = matrix(2000, 1500), dense(1500, 16)
     ready = sparloom.prepare(a, threads=1, cache=PlanCache(tmp_path), policy=LENIENT, libraries={})
     if wrong:
-        safe, timed = ready.where.safe(SpMM(), Operands(ready.matrix, {"B": x})), NativeReplay.timed
+        safe, timed = ready.backend.default_config(SpMM(), Operands(ready.matrix, {"B": x})), NativeReplay.timed
 
         def shifted(replay, *given):
             result, seconds = timed(replay, *given)
@@ -171,12 +169,12 @@ def test_wrong_results_are_told(tmp_path):
     a, x = matrix(2000, 1500), dense(1500, 16)
     operands = SpMM().operands(SparseMatrix(Pattern.from_scipy(a), a.data), 16, seed=0)
     ready = Prepared(operands.matrix, cache=PlanCache(tmp_path))
-    few = FewRows(SpMM(), ready.where, operands)
+    few = RowCheck(SpMM(), ready.backend, operands)
     choice = ready.plan("spmm", B=x).choice
     found = few.of(ready.spmm(operands.dense["B"]))
-    assert few.difference(found, few.computed(choice, ready.where.libraries["spmm"])) == ""
+    assert few.difference(found, few.computed(choice, ready.backend.libraries["spmm"])) == ""
     found[2, 5] += 1e-2
-    assert "element (2, 5)" in few.difference(found, few.computed(choice, ready.where.libraries["spmm"]))
+    assert "element (2, 5)" in few.difference(found, few.computed(choice, ready.backend.libraries["spmm"]))
 
 
 def test_a_library_that_is_far_behind_computes_no_call(tmp_path):

@@ -103,7 +103,7 @@ def test_memory_of_arrays_that_are_gone_may_be_used():
 
 def test_what_out_must_be_is_said_before_anything_is_computed():
     ready, x = sparloom.prepare(full(), libraries={}), dense(SIDE, 8)
-    ready.where.kernels = None  # nothing can run
+    ready.backend.kernels = None  # nothing can run
     for out in (np.zeros((SIDE, 8)), np.zeros((8, SIDE), np.float32).T, np.zeros((SIDE, 16), np.float32)[:, ::2]):
         with pytest.raises(ValueError, match=r"out cannot be written: .* no contiguous array of float32"):
             ready.spmm(x, out=out)

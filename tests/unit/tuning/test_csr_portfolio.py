@@ -11,8 +11,8 @@ from sparloom.platforms import CpuKernels
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Caches, Rates
-from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrEstimate, CsrPolicy
-from sparloom.tuning.sparse.cpu import BEHIND, PORTFOLIO, STORED, portfolios
+from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrEstimate, CsrPolicy, portfolios
+from sparloom.tuning.sparse.cpu import NOT_FAVOURED, PORTFOLIO, STORED
 
 ROOT = Path(__file__).parents[3]
 OPS = {"spmm": SpMM(), "sddmm": SDDMM(), "attention": CsrAttention(4)}
@@ -35,7 +35,7 @@ def test_they_are_legal_and_come_before_others_that_seem_as_fast(op, width):
     assert all(key.startswith("order=natural,") for key in STORED[op])
     ratios = CsrEstimate(RATES, 1, lambda op, operands: PORTFOLIO[op]).score(op, operands, configs) / CsrEstimate(
         RATES, 1).score(op, operands, configs)
-    assert ratios == pytest.approx([1.0 if config.key in PORTFOLIO[op] else BEHIND for config in configs])
+    assert ratios == pytest.approx([1.0 if config.key in PORTFOLIO[op] else NOT_FAVOURED for config in configs])
 
 
 @pytest.mark.parametrize(("op", "places"), [("spmm", [2, 1, 2]), ("sddmm", [2, 1, 1]), ("attention", [2, 1, 1])])
@@ -55,7 +55,7 @@ def test_there_are_six_to_try_whether_or_not_rows_can_be_sorted():
         np.repeat(np.arange(2000), 8), np.tile(np.arange(8), 2000), (2000, 40)), np.ones(16000, np.float32)), 8, seed=0)
     decider = CsrDecider(SpMM(), CpuBackend(2), {}, CsrPolicy.online(), model=None)
     for run, orders in ((1e-3 / 2, {"natural", "column"}), (20e-6, {"natural"})):
-        choices, baselines = decider.entrants(operands, run)
+        choices, baselines = decider.candidates(operands, run)
         configs = [Config.parse("cpu_kernels", choice.config) for choice in choices]
         assert (len(choices), baselines) == (6, [0])
         assert {config["order"] for config in configs} == orders

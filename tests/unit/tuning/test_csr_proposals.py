@@ -111,8 +111,9 @@ def test_the_limits_of_time_stay_where_everything_is_measured():
     ({"shortlist": "trees"}, ValueError, "shortlist='trees' needs model=.* run.py experiment=fit_trees makes them"),
     ({"shortlist": "all", "model": "net.pt"}, ValueError, "model=net.pt is not read with shortlist='all'"),
     ({"model": ["net.pt"]}, ValueError, "model=net.pt is not read with shortlist='estimate'"),
-    ({"shortlist": "all", "model": Favourite()}, ValueError, "beside a model that is an object"),
-    ({"shortlist": "trees", "model": "nowhere"}, MissingArtifact, "nowhere is not there.* experiment=fit_trees makes"),
+    ({"shortlist": "all", "model": Favourite()}, ValueError, "beside a model object"),
+    ({"shortlist": "trees", "model": "nowhere"}, MissingArtifact,
+     "nowhere does not exist.* experiment=fit_trees makes"),
     ({"shortlist": "model", "model": "nowhere"}, MissingArtifact, "-m experiment=finetune_cpu_kernels op=spmm,sddmm"),
 ])
 def test_what_cannot_be_meant_is_refused(given, error, message):

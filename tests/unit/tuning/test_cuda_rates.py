@@ -17,8 +17,7 @@ from sparloom.platforms.cuda import LaunchShape
 from sparloom.space import CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
-from sparloom.tuning.sparse import CudaBackend, cuda
-from sparloom.tuning.sparse.cuda import CudaEstimate, CudaRates, measure_cuda_rates
+from sparloom.tuning.sparse import CudaBackend, CudaEstimate, CudaRates, cuda, measure_cuda_rates
 
 pytestmark = pytest.mark.cc
 
@@ -113,7 +112,7 @@ def test_without_a_measurement_those_of_data_sheets_are_taken(gpu, tmp_path, mon
     monkeypatch.setattr(cuda, "measure_cuda_rates", fail)
     assert CudaBackend(gpu).model(PlanCache(tmp_path)) == CudaEstimate(CudaRates.of_data_sheet(TINY))
     assert not list(tmp_path.iterdir())
-    assert f"rates of tiny are not measured: {error}: those of data sheets are taken" in caplog.text
+    assert f"rates of tiny are not measured: {error}: those of data sheets are used" in caplog.text
 
 
 def test_data_sheets_say_what_gpus_of_this_size_do():

@@ -42,9 +42,7 @@ from sparloom.tuning import (
 )
 from sparloom.tuning import machine as load
 from sparloom.tuning.machine import AGAIN, LATEST, THREADS
-from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy, prepared, tuner
-from sparloom.tuning.sparse.backend import MeanwhileReplay
-from sparloom.tuning.sparse.tuner import OnlineReplay
+from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy, OnlineReplay, ProvisionalReplay, prepared, tuner
 
 EASY = CsrPolicy.online(guardrail=Guardrail(alpha=1e6, errors=0), runs=1e6)  # nearly any kernel wins
 
@@ -76,7 +74,7 @@ def machine(monkeypatch):
     machine = Machine()
     monkeypatch.delenv("SPARLOOM_KEEP_BUSY")
     monkeypatch.setattr(load, "ProcessLoad", lambda: machine)
-    monkeypatch.setattr(tuner, "SHORT", 0.0)  # a run that is too short for a race is so on every machine
+    monkeypatch.setattr(tuner, "SHORT_SECONDS", 0.0)  # a run that is too short for a race is so on every machine
     for module in (prepared, cache):
         monkeypatch.setattr(module, "clock", lambda: machine.now)
     monkeypatch.setattr(cache, "_REMEMBERED", cache._ProcessMemory())
@@ -238,7 +236,7 @@ def test_on_a_busy_machine_nothing_is_kept_and_no_library_chosen(tmp_path, machi
         assert decided(tmp_path / "busy") == ("", 0)
         assert decided(tmp_path / "busy again") == ("", 0)
     assert caplog.text.count("the machine is busy: decisions are used by this process alone") == 1
-    assert caplog.text.count("; not kept: threads waited for processors") == 2
+    assert caplog.text.count("; not stored: threads waited for processors") == 2
     machine.wait, machine.taken_away = 0.0, 1e6
     assert decided(tmp_path / "stolen") == ("", 0)
 
@@ -286,8 +284,8 @@ def test_it_is_decided_anew_each_time_twice_as_late_until_the_machine_is_quiet(t
         call()
     assert len(kept_files(tmp_path, "csr")) == 1
     assert ready.decided(op, B=x)
-    replays = ready._placing if places else ready._replays
-    assert not any(isinstance(replay, MeanwhileReplay | OnlineReplay) for replay in replays.values())
+    replays = ready._argmax_replays if places else ready._replays
+    assert not any(isinstance(replay, ProvisionalReplay | OnlineReplay) for replay in replays.values())
     machine.now += 1e6
     call()
     assert len(races) == 7
@@ -399,11 +397,11 @@ def test_rates_are_measured_once_in_a_process_and_kept_where_it_was_quiet(tmp_pa
     (16, 50e-6, False, False), (1, 20e-6, False, False), (1, 20e-6, True, False)])
 def test_one_thread_is_tried_where_many_may_not_pay(monkeypatch, threads, run, busy, there):
     operands, library = Operands(ones(), {"B": dense(200, 8)}), {"other": None}
-    monkeypatch.setattr(CsrDecider, "_few", lambda self, operands, safe, run: [
-        safe, *(config for config in self.where.configs(self.op, operands, sampled=False) if config != safe)][:6])
-    monkeypatch.setattr(CsrDecider, "_near", lambda *given: list(library))
+    monkeypatch.setattr(CsrDecider, "_quick_configs", lambda self, operands, safe, run: [
+        safe, *(config for config in self.backend.configs(self.op, operands, sampled=False) if config != safe)][:6])
+    monkeypatch.setattr(CsrDecider, "_near_libraries", lambda *given: list(library))
     decider = CsrDecider(SpMM(), CpuBackend(threads), library, CsrPolicy.online(), model=None)
-    choices, baselines = decider.entrants(operands, run, busy=busy)
+    choices, baselines = decider.candidates(operands, run, busy=busy)
     assert [choice.threads for choice in choices] == ([0, 0, 1] + 4 * [0] if there else 7 * [0])
     assert len(set(choices)) == len(choices)
     assert baselines == [0, 1]
@@ -420,7 +418,7 @@ def test_one_thread_that_was_chosen_is_found_again_and_computes_the_same(tmp_pat
     run_until_decided(sparloom.prepare(a, threads=2, cache=cache, libraries={}), x)
     (path,) = kept_files(tmp_path, "csr")
     kept = json.loads(text_of(path))
-    config = CpuBackend(2).safe(SpMM(), Operands(ones(), {"B": x})).key
+    config = CpuBackend(2).default_config(SpMM(), Operands(ones(), {"B": x})).key
     for threads, right in ((1, True), (2, True), (3, False), (-1, False), ("1", False), (None, False)):
         choice = {"library": "", "config": config, "threads": threads}
         rewrite(path, json.dumps(kept | {"value": kept["value"] | {"choice": choice}}))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sparloom.tuning import Guardrail, MeasurementBudget, OnlineRace
-from sparloom.tuning.racing import COLD, LEAST
+from sparloom.tuning.racing import COLD_SECONDS, MIN_EXTRA_SECONDS
 from sparloom.tuning.sparse import CsrPolicy
 
 USUAL = CsrPolicy.online()
@@ -63,11 +63,11 @@ def test_short_calls_have_half_a_millisecond():
     race = raced([1.0] + [1.4] * 5, unit=20e-6, effort=USUAL.effort, runs=1.0)
     assert all(race.seconds)
     beyond = sum(max(0.0, each - 20e-6) for taken in race.seconds for each in taken)
-    assert 20e-6 < beyond < LEAST + 8e-6
+    assert 20e-6 < beyond < MIN_EXTRA_SECONDS + 8e-6
 
 
 def test_a_cold_first_call_is_no_reason_to_have_no_other():
-    for beyond, again in ((0.9 * COLD, True), (1.1 * COLD, False)):
+    for beyond, again in ((0.9 * COLD_SECONDS, True), (1.1 * COLD_SECONDS, False)):
         race = OnlineRace(2, effort=USUAL.effort, guardrail=USUAL.guardrail, runs=USUAL.runs)
         race.record(1e-6)
         race.record(1.5e-6 + beyond)
@@ -101,7 +101,7 @@ def test_a_race_of_long_calls_has_a_limit_in_seconds():
 def test_the_best_of_several_baselines_must_be_beaten():
     assert raced([1.0, 0.8, 0.78], baselines=(0, 1)).winner == 1
     race = raced([1.0, 0.8, 0.7], baselines=(0, 1))
-    assert (race.winner, race.rival) == (2, 1)
+    assert (race.winner, race.baseline) == (2, 1)
     assert raced([1.0, 0.8, 0.9], baselines=(0, 1)).winner == 1
 
 
@@ -121,7 +121,7 @@ def test_only_runs_that_were_taken_in_turn_are_compared():
     race = OnlineRace(3, baselines=(0, 1), effort=EFFORT, guardrail=Guardrail(alpha=0.95), runs=70.0)
     while not race.settled:
         race.record(1e-3 * [2.0, 1.6, 1.0][race.turn] * 1.05 ** next(drift))
-    assert (race.winner, race.rival) == (2, 1)
+    assert (race.winner, race.baseline) == (2, 1)
     ratios = np.divide(race.paired(2), race.paired(1)) * 1.6
     assert np.abs(ratios - 1).max() < 0.11  # two calls apart
     assert ratios.min() < 1 < ratios.max()  # in both orders
@@ -152,7 +152,7 @@ def test_who_fails_is_out(place, run):
         runs += 1
         assert runs < 100
     assert not race.seconds[place]
-    assert place not in (race.winner, race.rival)
+    assert place not in (race.winner, race.baseline)
     assert race.seconds[race.winner]
 
 

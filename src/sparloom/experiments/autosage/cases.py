@@ -126,7 +126,7 @@ class ReferenceRows:
     def __init__(self, op: Op, operands: Operands, where: Backend) -> None:
         pattern = operands.matrix.pattern
         rows = few_rows(pattern)
-        self._op, self._where, self._few = op, where, where.few(operands, rows, op.name)
+        self._op, self._where, self._few = op, where, where.arrays.gather_operands(operands, rows, op.name)
         self._places, count = (pattern.nonzeros_of(rows), pattern.nnz) if op.name == "sddmm" else (rows, pattern.rows)
         with np.errstate(over="ignore"):  # what float32 cannot hold is infinite in the results, too
             self._expected = op.oracle(self._few).astype(np.float32)
@@ -138,10 +138,10 @@ class ReferenceRows:
         Raises:
             AssertionError: names the worst element; also where only one of them is infinite or NaN.
         """
-        found = self._where.array(result, "the result")
+        found = self._where.arrays.array(result, "the result")
         if found.shape != self._shape:
             raise AssertionError(f"shape {found.shape}: it must be {self._shape}")
-        assert_few_close(self._where.some(found, self._places), self._expected, self._op, self._few)
+        assert_few_close(self._where.arrays.gather_rows(found, self._places), self._expected, self._op, self._few)
 
 
 AFTER_PAGE = 4  # float32 from the start of a page: where large arrays begin that glibc has mapped

@@ -123,7 +123,7 @@ class DeviceDispatchBench:
         op = OPS[case.op](self.heads)
         drawn = op.operands(matrix, case.width, self.seed)
         operands = Operands(self.where.matrix(matrix), {
-            name: self.where.spread(array) for name, array in drawn.dense.items()})
+            name: self.where.arrays.to_device(array) for name, array in drawn.dense.items()})
         plans = {way: self._prepared(operands, cache).plan(case.op, **operands.dense)
                  for way, cache in (("first", self.cache), ("", PlanCache(None, keep_busy=True)))}
         decided = [{"way": way, "own": not plan.choice.library, **told(plan)} for way, plan in plans.items()]

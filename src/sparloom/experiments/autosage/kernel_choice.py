@@ -114,7 +114,7 @@ class CheckProbe:
 
     def _configs(self, place: CpuBackend, op: Op, operands: Operands) -> list[Config]:
         """Take the safe configuration, then others at random."""
-        safe = place.safe(op, operands)
+        safe = place.default_config(op, operands)
         others = [config for config in place.configs(op, operands, sampled=True) if config != safe]
         drawn = np.random.default_rng(self.seed).permutation(len(others))[:self.kernels - 1]
         return [safe, *(others[number] for number in drawn)]
@@ -208,7 +208,7 @@ class ChooseKernels:
     def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
         op, place = OPS[case.op](self.heads), CpuBackend(self.threads)
         operands: Operands = reallocated(op.operands(load(case.matrix), case.width, self.seed))
-        family, safe = CpuKernels(self.threads, case.width).family(op), place.safe(op, operands).key
+        family, safe = CpuKernels(self.threads, case.width).family(op), place.default_config(op, operands).key
         result = family.result(operands)
         calls = {config.key: family.bind(operands, config, result) for config in family.space()}
         taken = interleaved(calls, self.timing, threads=self.threads)

@@ -79,7 +79,7 @@ class EvaluationData:
     def views(self) -> Mapping[str, MatrixFeatures]:
         """What models see of each matrix; shared by all methods, so nothing is built twice."""
         rows = self.statistics.to_dict(orient="index")
-        return {name: MatrixFeatures.stored(self.inputs[name], rows[name], partial(self._walks, name))
+        return {name: MatrixFeatures.from_stored(self.inputs[name], rows[name], partial(self._walks, name))
                 for name in self.roles if name in rows}
 
     @cached_property

@@ -18,7 +18,7 @@ from lightning import Callback, LightningModule, Trainer
 from sparloom.data import MatrixInput, MatrixSamples
 from sparloom.data.lightning import RankingData
 from sparloom.files import atomic_path
-from sparloom.intermediate import Stopped, report
+from sparloom.log import Stopped, report_value
 from sparloom.models import (
     CognateModel,
     FrozenEncoder,
@@ -68,7 +68,7 @@ class Reports:
                            self.metric, ", ".join(logged))
             self.metric = None
             return False
-        return report(self.out, step=(self._trainings - 1) * STRIDE + epoch, value=logged[self.metric])
+        return report_value(self.out, step=(self._trainings - 1) * STRIDE + epoch, value=logged[self.metric])
 
 
 @dataclass(frozen=True)

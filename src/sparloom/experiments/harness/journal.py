@@ -7,13 +7,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparloom.checkout import changes, revision
 from sparloom.data import Conditions, to_json_values
 from sparloom.errors import SchemaError
 from sparloom.experiments.harness.conditions import identities_of
 from sparloom.files import append_lines, read_lines
 from sparloom.jit import compiler_version
-from sparloom.measure import describe_machine
+from sparloom.measure import code_changes, code_revision, describe_machine
 from sparloom.ragged import LengthCorpus
 from sparloom.sparse import Corpus
 
@@ -29,14 +28,14 @@ PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "mkl", "pymetis", "cup
 @cache
 def commit() -> str:
     """Commit of the checkout this package is in, "+" appended when tracked files differ; "unknown" outside of one."""
-    found = revision(Path(__file__).parent)
+    found = code_revision(Path(__file__).parent)
     return "unknown" if found is None else found.commit[:12] + ("+" if found.dirty else "")
 
 
 @cache
 def code() -> str:
     """Commit, and a digest of what differs from it in the package and in kernels/, "" where nothing does."""
-    return commit().rstrip("+") + changes(Path(__file__).parent, "src", "kernels")
+    return commit().rstrip("+") + code_changes(Path(__file__).parent, "src", "kernels")
 
 
 @cache

@@ -15,20 +15,43 @@ from typing import Any
 
 from sparloom.renamed import resolve
 from sparloom.tuning.records import ProbeLog
-from sparloom.tuning.search import SHORTLISTS, CandidateSource, CsrCostModel
+from sparloom.tuning.search import SHORTLISTS, CandidateSource, CsrCostModel, Sample, sample_rows
 from sparloom.tuning.sparse.api import csr_attention, prepare, sddmm, spmm
-from sparloom.tuning.sparse.backend import LIBRARIES, Backend, Library, Product, gathered_pieces
-from sparloom.tuning.sparse.cpu import CpuBackend, CsrEstimate
-from sparloom.tuning.sparse.cuda import CUDA_LIBRARIES, CudaBackend
+from sparloom.tuning.sparse.backend import (
+    LIBRARIES,
+    Arrays,
+    Backend,
+    CandidateSet,
+    CsrChoice,
+    CsrPlan,
+    Library,
+    NativeReplay,
+    Product,
+    ProvisionalReplay,
+    RowCheck,
+    gathered_pieces,
+)
+from sparloom.tuning.sparse.cpu import CpuBackend, CsrEstimate, portfolios
+from sparloom.tuning.sparse.cuda import (
+    CUDA_LIBRARIES,
+    CudaBackend,
+    CudaEstimate,
+    CudaRates,
+    gather_dot,
+    measure_cuda_rates,
+)
+from sparloom.tuning.sparse.inputs import array_of, dense_of, matrix_of
 from sparloom.tuning.sparse.prepared import Prepared
 from sparloom.tuning.sparse.settings import CsrPolicy, CudaSettings, Settings
-from sparloom.tuning.sparse.tuner import CandidateSet, CsrChoice, CsrDecider, CsrPlan, Sample, sample_rows
+from sparloom.tuning.sparse.tuner import CsrDecider, OnlineReplay
 
 __all__ = [
-    "CUDA_LIBRARIES", "LIBRARIES", "SHORTLISTS", "Backend", "CandidateSet", "CandidateSource", "CpuBackend",
-    "CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan", "CsrPolicy", "CudaBackend", "CudaSettings",
-    "Library", "Prepared", "ProbeLog", "Product", "Sample", "Settings", "csr_attention", "gathered_pieces", "prepare",
-    "sample_rows", "sddmm", "spmm",
+    "CUDA_LIBRARIES", "LIBRARIES", "SHORTLISTS", "Arrays", "Backend", "CandidateSet", "CandidateSource",
+    "CpuBackend", "CsrChoice", "CsrCostModel", "CsrDecider", "CsrEstimate", "CsrPlan", "CsrPolicy", "CudaBackend",
+    "CudaEstimate", "CudaRates", "CudaSettings", "Library", "NativeReplay", "OnlineReplay", "Prepared", "ProbeLog",
+    "Product", "ProvisionalReplay", "RowCheck", "Sample", "Settings", "array_of", "csr_attention", "dense_of",
+    "gather_dot", "gathered_pieces", "matrix_of", "measure_cuda_rates", "portfolios", "prepare", "sample_rows",
+    "sddmm", "spmm",
 ]
 
 

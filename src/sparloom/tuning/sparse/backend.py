@@ -1,152 +1,70 @@
-"""What the guardrail compares with: products of other libraries, ready for one pattern.
+"""What a device offers to a sparse operation; candidates bound to it, and what runs a choice again and again.
 
-Where a sparse matrix lies and computes: all in which decisions for a processor and for a GPU differ.
-
-What was decided, run again and again: nothing is made twice but the array of the result.
+`Backend` computes, `Arrays` handles operands and results; `sparloom.tuning.sparse.cpu` and `cuda` implement both. A
+`CandidateSet` binds candidates for a race; a `Replay` runs what was chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
-from sparloom.ops import Op, Operands
+from sparloom.ops import Op, Operands, assert_few_close, few_rows
 from sparloom.platforms import DeviceKernels, Family, SpmmMaxKernels
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache
-from sparloom.tuning.racing import Clock, Timer
+from sparloom.tuning.racing import Call, Clock, Decision, Timer
 from sparloom.tuning.search import CsrCostModel
 from sparloom.tuning.sparse.inputs import Origin
 from sparloom.tuning.sparse.settings import CsrPolicy
 
 __all__ = [
-    "LIBRARIES", "Backend", "EmptyReplay", "Library", "LibraryReplay", "MeanwhileReplay", "NativeReplay",
-    "PlacesReplay", "Product", "Replay", "TimedReplay", "gathered_pieces",
+    "LIBRARIES", "ArgmaxReplay", "Arrays", "Backend", "CandidateSet", "CsrChoice", "CsrPlan", "EmptyReplay",
+    "Library", "LibraryReplay", "NativeReplay", "Product", "ProvisionalReplay", "Replay", "RowCheck", "TimedReplay",
+    "gathered_pieces",
 ]
 
-GATHERED_BYTES = 1 << 30  # that a product by gathering may make at a time
+EPS: Mapping[str, float] = {"bfloat16": 2.0**-7}
+"""Of types that are compared as float32."""
+
+GATHERED_BYTES = 1 << 30  # that a product by gathering may allocate at a time
 
 Product = Callable[[Operands], np.ndarray]
-"""Computes with the values of a matrix that has the pattern, and with dense operands; makes the array of its result.
+"""Computes with the values of a matrix that has the pattern, and with dense operands; allocates its result.
 
-Numbers are of any type that kernels there take, not only of that of the matrix which brought the pattern.
-
-One thread at a time may call it."""
+Numbers are of any type that kernels on the device take, not only of that of the matrix which brought the pattern. One
+thread at a time may call it.
+"""
 
 Library = Callable[[SparseMatrix, int], Product]
-"""Brings the pattern of a matrix into the form that a library likes best, for products by so many threads."""
+"""Converts the pattern of a matrix to the format that a library prefers, for products by so many threads."""
 
 
-def scipy_spmm(matrix: SparseMatrix, threads: int) -> Product:
-    """Multiply by SciPy: on one thread, whatever is allowed."""
-    csr = matrix.to_scipy()
-
-    def product(operands: Operands) -> np.ndarray:
-        csr.data = operands.matrix.values
-        return csr @ operands.dense["B"]
-
-    return product
-
-
-def gathered_pieces(nnz: int, width: int) -> Iterator[slice]:
-    """Cut nonzeros into pieces; of each, three arrays (piece, width) take a gigabyte at most, or one nonzero each."""
-    step = max(1, GATHERED_BYTES // (3 * 4 * width))
-    return (slice(begin, begin + step) for begin in range(0, nnz, step))
-
-
-LIBRARIES: Mapping[str, Mapping[str, Library]] = MappingProxyType({"spmm": MappingProxyType({"scipy": scipy_spmm})})
-"""Operation -> name -> library, of those that are always there."""
-
-
-class Backend(Protocol):
-    """A device, its arrays, the kernels and libraries that run on it, and its clock.
-
-    Operands there have the same class everywhere; their matrix and arrays are those of the place.
-
-    Args:
-        threads: of every call; 0 where they do not matter.
-        libraries: operation -> baselines beside the safe configuration of our kernels.
-        sources: of the kernels, as `kernels_digest` takes them.
-    """
-
-    threads: int
-    libraries: Mapping[str, Mapping[str, Library]]
-    sources: tuple[str, ...]
-
-    def kernels(self, op: Op, width: int) -> Family:
-        """Give kernels of an operation with a workspace of their own; those of a CPU or what has the same calls.
-
-        Raises:
-            Unsupported: there are none here.
-        """
-
-    def space(self, op: Op, width: int) -> ConfigSpace:
-        """Give the space of these kernels."""
-
-    def configs(self, op: Op, operands: Operands, *, sampled: bool) -> Sequence[Config]:
-        """List its configurations; without those whose worth does not show where only a sample of the rows is timed."""
-
-    def safe(self, op: Op, operands: Operands) -> Config:
-        """Take the configuration that runs where nothing is measured, and that others must beat."""
-
-    def able(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
-        """Compile kernels, and keep those that can start."""
-
-    def portfolios(self, op: Op, operands: Operands) -> Sequence[Sequence[Config]]:
-        """List configurations of which one is near the fastest on most such problems.
-
-        Returns:
-            Lists, the better ones first, others for where not all of one can be taken; none where that is not known.
-        """
-
-    def binding_seconds(self, config: Config, pattern: Pattern) -> float:
-        """Guess what it takes to bind a configuration beyond what binding any other takes."""
-
-    def kind(self, config: Config) -> str:
-        """Name what an estimate does not see: of each kind at least one is measured."""
-
-    def model(self, cache: PlanCache) -> CsrCostModel:
-        """Make what orders configurations by a formula."""
-
-    def policy(self) -> CsrPolicy:
-        """Say how decisions are made unless a caller does."""
-
-    def timer(self, clock: Clock) -> Timer:
-        """Time calls: by the clock given, or by the device's own."""
-
-    def signature(self) -> Mapping[str, Any]:
-        """Name what times here depend on: threads, machine and kernels; part of the key of a decision."""
-
-    def take_rows(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
-        """Keep some rows of A with all their columns, as `Operands.take_rows`."""
-
-    def few(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
-        """Bring some rows, with the columns they use, into the memory of the processor."""
-
-    def some(self, result: Any, places: np.ndarray) -> np.ndarray:
-        """Bring some rows of a result into the memory of the processor."""
+class Arrays(Protocol):
+    """Operands and results of a device. Operands have the same class on every device."""
 
     def dense(self, given: Any, name: str, *, rows: int, axes: int) -> Any:
-        """Take a dense operand.
+        """Accept a dense operand.
 
         Args:
-            rows: that it must have.
-            axes: likewise.
+            rows, axes: that it must have.
 
         Raises:
-            TypeError: of a type that no kernel here reads, or somewhere else.
-            ValueError: of another shape.
+            TypeError: its type is read by no kernel here, or it is on another device.
+            ValueError: it has another shape.
         """
 
     def array(self, given: Any, name: str) -> Any:
-        """Take an array of any type and shape.
+        """Accept an array of any type and shape.
 
         Raises:
-            TypeError: no array, or somewhere else.
+            TypeError: it is no array, or on another device.
         """
 
     def dtype(self, op: str, operands: Operands) -> str:
@@ -156,35 +74,260 @@ class Backend(Protocol):
             TypeError: operands are of several types.
         """
 
-    def spread(self, array: np.ndarray) -> Any:
-        """Bring an array here."""
+    def to_device(self, array: np.ndarray) -> Any:
+        """Copy an array to the device, if it is not in the memory of the processor."""
 
-    def times(self, one: Any, other: Any) -> Any:
-        """Multiply two arrays of one shape that are here, element by element."""
+    def multiply(self, one: Any, other: Any) -> Any:
+        """Multiply two arrays of one shape, element by element."""
+
+    def take_rows(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
+        """Keep some rows of A with all their columns, as `Operands.take_rows`."""
+
+    def gather_operands(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
+        """Copy some rows, with the columns they use, to the memory of the processor."""
+
+    def gather_rows(self, result: Any, rows: np.ndarray) -> np.ndarray:
+        """Copy some rows of a result to the memory of the processor."""
 
     def check_out(
         self, out: Any, shape: tuple[int, ...], operands: Operands, inputs: Sequence[tuple[str, Any]], origin: Origin,
     ) -> Any:
-        """Take an array for the result.
+        """Accept an array for the result.
 
         Args:
-            inputs: arrays of the call as its caller has them, or None, with the names that they have in messages.
-            origin: knows the arrays of A.
+            inputs: arrays of the call as its caller has them, or None, with their names in messages.
+            origin: the arrays of A.
 
         Raises:
-            TypeError: no array, or of another type.
+            TypeError: it is no array, or of another type.
             ValueError: it has another shape, is read-only, has gaps, or shares memory with an input.
         """
 
     def copy(self, result: Any, out: Any) -> None:
-        """Copy a result of a library to where the caller wants it."""
+        """Copy the result of a library to where the caller wants it."""
+
+
+class Backend(Protocol):
+    """Kernels and libraries of a device, and its clock.
+
+    Args:
+        threads: of every call; 0 on a GPU.
+        libraries: operation -> baselines besides the default configuration of our kernels.
+        sources: of the kernels, as for `kernels_digest`.
+        arrays: operands and results there.
+    """
+
+    threads: int
+    libraries: Mapping[str, Mapping[str, Library]]
+    sources: tuple[str, ...]
+    arrays: Arrays
+
+    def kernels(self, op: Op, width: int) -> Family:
+        """Make kernels of an operation with their own workspace.
+
+        Raises:
+            Unsupported: there are none.
+        """
+
+    def space(self, op: Op, width: int) -> ConfigSpace:
+        """Configurations of these kernels."""
+
+    def configs(self, op: Op, operands: Operands, *, sampled: bool) -> Sequence[Config]:
+        """List the configurations; for a sample, without those whose benefit only shows on all rows."""
+
+    def default_config(self, op: Op, operands: Operands) -> Config:
+        """Choose the configuration that runs if nothing is measured, and that others must beat."""
+
+    def launchable(self, op: Op, operands: Operands, configs: Sequence[Config]) -> list[Config]:
+        """Compile kernels, and keep the configurations that can be launched."""
+
+    def portfolios(self, op: Op, operands: Operands) -> Sequence[Sequence[Config]]:
+        """List configurations of which one is near the fastest on most such problems.
+
+        Returns:
+            Lists, the better ones first; the others are for problems on which not all of the first can be taken.
+            Nothing where that is not known.
+        """
+
+    def binding_seconds(self, config: Config, pattern: Pattern) -> float:
+        """Estimate what binding a configuration takes beyond binding any other."""
+
+    def kind(self, config: Config) -> str:
+        """Name what an estimate cannot compare: at least one configuration of each kind is measured."""
+
+    def model(self, cache: PlanCache) -> CsrCostModel:
+        """Make the formula that ranks configurations."""
+
+    def policy(self) -> CsrPolicy:
+        """Policy of decisions unless a caller gives one."""
+
+    def timer(self, clock: Clock) -> Timer:
+        """Make a timer by the given clock, or by the device's own."""
+
+    def signature(self) -> Mapping[str, Any]:
+        """What times depend on: threads, machine and kernels; part of the key of a decision."""
+
+
+@dataclass(frozen=True)
+class CsrChoice:
+    """What runs: a library, or a configuration of our kernels.
+
+    Args:
+        library: its name; "" for our own kernels.
+        config: key of a point of the space; "" for a library.
+        threads: of the configuration; 0: all threads of the backend.
+    """
+
+    library: str = ""
+    config: str = ""
+    threads: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON values, without threads where they are all."""
+        return {name: value for name, value in asdict(self).items() if value or name != "threads"}
+
+    @property
+    def name(self) -> str:
+        """Its name among trials."""
+        return self.library or (f"{self.config},threads={self.threads}" if self.threads else self.config)
+
+
+@dataclass(frozen=True)
+class CsrPlan:
+    """How one operation on one matrix runs from now on.
+
+    Args:
+        space: name of the space of our kernels.
+    """
+
+    choice: CsrChoice
+    decision: Decision
+    space: str = "cpu_kernels"
+
+    @cached_property
+    def config(self) -> Config:
+        """Configuration of our kernels, if they were chosen."""
+        return Config.parse(self.space, self.choice.config)
+
+
+@dataclass(frozen=True)
+class RowCheck:
+    """Compares results in some rows of a problem."""
+
+    op: Op
+    backend: Backend
+    operands: Operands
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Indices of these rows."""
+        return few_rows(self.operands.matrix.pattern)
+
+    def of(self, result: Any) -> np.ndarray:
+        """Take these rows of a result for all rows."""
+        pattern = self.operands.matrix.pattern
+        indices = pattern.nonzeros_of(self.rows) if self.op.name == "sddmm" else self.rows
+        return self.backend.arrays.gather_rows(result, indices)
+
+    def computed(self, choice: CsrChoice, libraries: Mapping[str, Library]) -> np.ndarray:
+        """Compute these rows alone."""
+        operands = self.backend.arrays.take_rows(self.operands, self.rows, self.op.name)
+        family = self.backend.kernels(self.op, operands.width)
+        result = _computed(choice, operands, family, libraries, self.backend.threads)
+        return self.backend.arrays.gather_rows(result, np.arange(result.shape[0]))
+
+    def difference(self, found: np.ndarray, expected: np.ndarray) -> str:
+        """Describe where these rows differ from those of the baseline; "" if they do not."""
+        arrays = self.backend.arrays
+        few = arrays.gather_operands(self.operands, self.rows, self.op.name)
+        try:
+            assert_few_close(found, expected, self.op, few, eps=EPS.get(arrays.dtype(self.op.name, self.operands)))
+        except AssertionError as error:
+            return f"other than the baseline: {error}"
+        return ""
+
+
+class CandidateSet:
+    """Candidates and baselines, bound to the parts of a sample on request.
+
+    Args:
+        own: configurations of our kernels, the default one first; the libraries follow.
+    """
+
+    def __init__(
+        self, op: Op, backend: Backend, own: Sequence[Config], libraries: Mapping[str, Library],
+        parts: Sequence[Operands],
+    ) -> None:
+        self.own, self.parts = own, parts
+        self.names = [*(config.key for config in own), *libraries]
+        self._op, self._backend, self._libraries = op, backend, libraries
+        self._families = [backend.kernels(op, part.width) for part in parts]
+        self._results = [family.result(part) for family, part in zip(self._families, parts, strict=True)]
+
+    def choice(self, index: int) -> CsrChoice:
+        """Name a candidate."""
+        name = self.names[index]
+        return CsrChoice(config=name) if index < len(self.own) else CsrChoice(library=name)
+
+    def call(self, index: int) -> Call:
+        """Bind a candidate to all parts, one after the other."""
+        calls = [self._bound(index, part) for part in range(len(self.parts))]
+
+        def run() -> None:
+            for call in calls:
+                call()
+
+        return run
+
+    def call_or_failure(self, index: int) -> Call:
+        """Bind a candidate, or make a call that fails as binding did, so that a race goes on without it."""
+        try:
+            return self.call(index)
+        except Exception as error:
+            failure = error  # `error` is gone when the call runs
+
+            def fail() -> None:
+                raise failure
+
+            return fail
+
+    def pairs(self, one: int, other: int) -> list[tuple[Call, Call]]:
+        """Bind two candidates to each part."""
+        return [(self._bound(one, part), self._bound(other, part)) for part in range(len(self.parts))]
+
+    def difference(self, winner: int, baseline: int) -> str:
+        """Describe where, in some rows, the winner computes something else than the baseline; "" if it does not."""
+        check = RowCheck(self._op, self._backend, self.parts[0])
+        expected, found = (check.of(self._computed(index, self.parts[0])) for index in (baseline, winner))
+        return check.difference(found, expected)
+
+    def _bound(self, index: int, part: int) -> Call:
+        operands = self.parts[part]
+        if index < len(self.own):
+            return self._families[part].bind(operands, self.own[index], self._results[part])
+        product = self._libraries[self.names[index]](operands.matrix, self._backend.threads)
+        return lambda: product(operands)
+
+    def _computed(self, index: int, operands: Operands) -> Any:
+        return _computed(self.choice(index), operands, self._families[0], self._libraries, self._backend.threads)
+
+
+def _computed(
+    choice: CsrChoice, operands: Operands, family: Family, libraries: Mapping[str, Library], threads: int,
+) -> Any:
+    """Run a choice once."""
+    if choice.library:
+        return libraries[choice.library](operands.matrix, threads)(operands)
+    result = family.result(operands)
+    family.bind(operands, Config.parse(family.space().name, choice.config), result)()
+    return result
 
 
 class Replay(Protocol):
-    """Computes for operands of one pattern and of the same shapes each time; arrays are those of a `Backend`."""
+    """Computes again and again for operands of one pattern and of the same shapes."""
 
     def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        """Compute, into an array of the right shape if one is given; one thread at a time.
+        """Compute, into `out` if it is given; one thread at a time.
 
         Raises:
             ValueError: `out` is read-only, of another type or not contiguous.
@@ -192,14 +335,14 @@ class Replay(Protocol):
 
 
 class TimedReplay(Replay, Protocol):
-    """One that can say how long it computes."""
+    """A replay that can time itself."""
 
     def timed(self, operands: Operands, out: Any | None, timer: Timer) -> tuple[Any, float]:
-        """Compute likewise; also gives the seconds, without those of what is done once."""
+        """Compute; also returns the seconds, without those of what is done only once."""
 
 
 class NativeReplay:
-    """One of our kernels; bound at the first call, pointed to other arrays at each one after it."""
+    """One of our kernels: bound by the first call, pointed to other arrays by later ones."""
 
     def __init__(self, family: Family, config: Config) -> None:
         self._family, self._config = family, config
@@ -228,32 +371,17 @@ class NativeReplay:
         return result
 
 
-class PlacesReplay:
-    """The maximum of products by one of our kernels, with the places of the maxima; otherwise as `NativeReplay`."""
+class ArgmaxReplay(NativeReplay):
+    """The maximum of products by one of our kernels, with the argmax: which nonzero each maximum comes from.
+
+    Raises:
+        ValueError: there are too many nonzeros to count them in int32.
+    """
 
     def __init__(self, family: SpmmMaxKernels | DeviceKernels, config: Config) -> None:
-        self._family, self._config = family, config
-        self._call = None
+        super().__init__(family, config)
 
-    def __call__(self, operands: Operands, out: None = None) -> tuple[Any, Any]:
-        """Compute.
-
-        Raises:
-            ValueError: there are too many nonzeros to count them in int32.
-        """
-        both = self._pointed(operands)
-        self._call()
-        self._call.lent = ()
-        return both
-
-    def timed(self, operands: Operands, out: None, timer: Timer) -> tuple[tuple[Any, Any], float]:
-        """Compute, and time the kernel."""
-        both = self._pointed(operands)
-        seconds = timer(self._call, 1)
-        self._call.lent = ()
-        return both, seconds
-
-    def _pointed(self, operands: Operands) -> tuple[Any, Any]:
+    def _pointed(self, operands: Operands, out: None) -> tuple[Any, Any]:
         both = self._family.result(operands), self._family.argmax(operands)
         if self._call is None:
             self._call = self._family.bind(operands, self._config, *both)
@@ -262,54 +390,54 @@ class PlacesReplay:
         return both
 
 
-class MeanwhileReplay:
-    """What runs until it is time to decide anew.
+class ProvisionalReplay:
+    """What runs until it is time to decide again.
 
     Args:
         replay: computes until then.
         until: by the clock.
-        anew: gives what computes from then on.
+        renew: makes what computes from then on.
     """
 
-    def __init__(self, replay: Replay, until: float, anew: Callable[[Operands], Replay], *, clock: Clock) -> None:
-        self._replay, self._until, self._anew, self._clock = replay, until, anew, clock
+    def __init__(self, replay: Replay, until: float, renew: Callable[[Operands], Replay], *, clock: Clock) -> None:
+        self._replay, self._until, self._renew, self._clock = replay, until, renew, clock
 
     def __call__(self, operands: Operands, out: Any | None = None) -> Any:
         """Compute."""
-        replay = self._replay if self._clock() < self._until else self._anew(operands)
+        replay = self._replay if self._clock() < self._until else self._renew(operands)
         return replay(operands, out)
 
 
 class EmptyReplay:
-    """The result for dense operands without columns, or without heads: without elements, or of empty sums."""
+    """The result for dense operands without columns or heads: it has no elements, or all of them are empty sums."""
 
-    def __init__(self, family: Family, where: Backend, *, places: bool) -> None:
-        self._family, self._where, self._places = family, where, places
+    def __init__(self, family: Family, arrays: Arrays, *, argmax: bool) -> None:
+        self._family, self._arrays, self._argmax = family, arrays, argmax
 
     def __call__(self, operands: Operands, out: Any | None = None) -> Any:
-        """Give it, and for a maximum its places where they are asked for."""
+        """Return zeros, for a maximum with its argmax if that is asked for."""
         result = self._family.result(operands)
         result.fill(0)
-        if self._places:
+        if self._argmax:
             return result, self._family.argmax(operands)
         if out is None:
             return result
-        self._where.copy(result, out)
+        self._arrays.copy(result, out)
         return out
 
 
 class LibraryReplay:
-    """The product of a library, ready for the pattern."""
+    """The product of a library, prepared for the pattern."""
 
-    def __init__(self, product: Product, where: Backend) -> None:
-        self._product, self._where = product, where
+    def __init__(self, product: Product, arrays: Arrays) -> None:
+        self._product, self._arrays = product, arrays
 
     def __call__(self, operands: Operands, out: Any | None = None) -> Any:
         """Compute."""
         result = self._product(operands)
         if out is None:
             return result
-        self._where.copy(result, out)
+        self._arrays.copy(result, out)
         return out
 
     def timed(self, operands: Operands, out: Any | None, timer: Timer) -> tuple[Any, float]:
@@ -317,3 +445,24 @@ class LibraryReplay:
         results: list[Any] = []
         seconds = timer(lambda: results.append(self(operands, out)), 1)
         return results[-1], seconds
+
+
+def gathered_pieces(nnz: int, width: int) -> Iterator[slice]:
+    """Cut nonzeros into pieces so that three arrays (piece, width) take at most a gigabyte, or one nonzero each."""
+    step = max(1, GATHERED_BYTES // (3 * 4 * width))
+    return (slice(begin, begin + step) for begin in range(0, nnz, step))
+
+
+def _scipy_spmm(matrix: SparseMatrix, threads: int) -> Product:
+    """Multiply by SciPy, which uses one thread."""
+    csr = matrix.to_scipy()
+
+    def product(operands: Operands) -> np.ndarray:
+        csr.data = operands.matrix.values
+        return csr @ operands.dense["B"]
+
+    return product
+
+
+LIBRARIES: Mapping[str, Mapping[str, Library]] = MappingProxyType({"spmm": MappingProxyType({"scipy": _scipy_spmm})})
+"""Operation -> name -> library; those that are always installed on a processor."""

@@ -1,21 +1,18 @@
-"""What users pass: sparse matrices of several kinds, dense arrays of any library that speaks DLPack.
+"""Operands as users pass them: sparse matrices of several kinds, dense arrays of any library that speaks DLPack.
 
-Whatever it is, the arrays are looked at before anything follows them: SciPy reads and writes out of bounds for matrices
-whose arrays were changed by hand since they were made.
+All arrays are checked before anything reads through them: SciPy accesses memory out of bounds if the arrays of a matrix
+were changed by hand. `Origin` remembers the arrays a matrix came in: results must not be written to them, and index
+arrays must not change.
 
-The arrays that users gave a sparse matrix in: what results must not be written to, and what must not change.
-
-What users pass on a GPU: index arrays, values and dense operands of any library that speaks DLPack.
-
-Also `__cuda_array_interface__`. Values and dense operands are used where they lie; indices are read by the processor
-once, as decisions need them, and stay where they lie if they are of the types that kernels read.
+On a GPU, values and dense operands are used in place (DLPack or `__cuda_array_interface__`). Indices are copied to the
+processor once, as decisions need them, and stay in place if they have the types that kernels read.
 """
 
 from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -24,32 +21,33 @@ import numpy as np
 import scipy.sparse
 from numpy.lib.array_utils import byte_bounds
 
-from sparloom.jit import Watch
+from sparloom.jit import RESULTS, Watch, address
+from sparloom.ops import Operands
 from sparloom.platforms import DeviceMatrix, DevicePattern, Gpu, on_cuda
 from sparloom.platforms.cuda import BITS, ELEMENTS, HubThresholds
 from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = [
-    "FLOAT", "Origin", "array_of", "check_apart", "cuda_dense", "cuda_matrix", "cuda_parts", "dense_of",
+    "FLOAT", "CpuArrays", "Origin", "array_of", "check_apart", "cuda_dense", "cuda_matrix", "cuda_parts", "dense_of",
     "matrix_of", "origin_of", "shape_of",
 ]
 
 FLOAT = np.dtype(np.float32)
-MOST = 2**31 - 1  # rows, and columns
+MAX_EXTENT = 2**31 - 1  # rows, and columns
 GPU_MEMORY = (2, 13)  # kDLCUDA and kDLCUDAManaged of DLPack
 
 
 def matrix_of(given: Any, *, columns: int | None = None) -> SparseMatrix:
-    """Take a sparse matrix.
+    """Convert a sparse matrix.
 
     Args:
-        given: SparseMatrix, Pattern (ones), SciPy matrix of any format, or (indptr, indices, values[, shape]); columns
-            that are not sorted are sorted in a copy, and positions that are there twice are added up.
-        columns: of the matrix, where a tuple has no shape.
+        given: SparseMatrix, Pattern (ones), SciPy matrix of any format, or (indptr, indices, values[, shape]).
+            Unsorted columns are sorted in a copy, and duplicates are summed.
+        columns: of the matrix, if a tuple has no shape.
 
     Raises:
-        TypeError: something else, or values that are not float32.
-        ValueError: the arrays are no matrix; names what is wrong, and where.
+        TypeError: it is something else, or its values are not float32.
+        ValueError: the arrays are no matrix; names the fault.
     """
     if isinstance(given, Pattern):
         return SparseMatrix(given, np.ones(given.nnz, np.float32))
@@ -69,16 +67,15 @@ def matrix_of(given: Any, *, columns: int | None = None) -> SparseMatrix:
 
 
 def dense_of(given: Any, name: str, *, rows: int, axes: int) -> np.ndarray:
-    """Take a dense operand, row-major without gaps; a copy where it is not.
+    """Convert a dense operand to a contiguous row-major array, a copy if necessary.
 
     Args:
-        given: NumPy array, or one of another library that speaks DLPack, in the memory of the processor.
-        rows: that it must have.
-        axes: likewise.
+        given: array of NumPy, or of another library that speaks DLPack, in the memory of the processor.
+        rows, axes: that it must have.
 
     Raises:
-        TypeError: not float32, or on another device.
-        ValueError: of another shape.
+        TypeError: it is not float32, or on another device.
+        ValueError: it has another shape.
     """
     array = array_of(given, name)
     if array.dtype != FLOAT:
@@ -91,13 +88,13 @@ def dense_of(given: Any, name: str, *, rows: int, axes: int) -> np.ndarray:
 
 
 def array_of(given: Any, name: str) -> np.ndarray:
-    """Take an array of any type and shape.
+    """Convert an array of any type and shape.
 
     Raises:
-        TypeError: no array, one with a mask, or on another device.
+        TypeError: it is no array, masked, or on another device.
     """
     if isinstance(given, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array: pass {name}.filled(0), or what else shall stand there")
+        raise TypeError(f"{name} is a masked array: pass {name}.filled(0), or another fill value")
     if isinstance(given, np.ndarray):
         return np.asarray(given)
     if getattr(given, "requires_grad", False):
@@ -149,7 +146,7 @@ def _of_scipy(given: Any) -> scipy.sparse.csr_array:
 def _csr(
     indptr: Any, indices: Any, values: Any, *, shape: tuple[int, int], conversion: str = "A.astype(numpy.float32)",
 ) -> scipy.sparse.csr_array:
-    """Check arrays, and make a matrix of them that does not trust what anybody said about their order."""
+    """Check arrays, and make a matrix of them without assumptions about their order."""
     indptr, indices, values = (np.require(array_of(part, name), requirements=["C", "A"]) for part, name in (
         (indptr, "indptr"), (indices, "indices"), (values, "values")))
     _check_compressed(indptr, indices, {"rows": shape[0], "columns": shape[1]}, values=values.shape)
@@ -158,18 +155,18 @@ def _csr(
 
 
 def shape_of(given: Any) -> tuple[int, int]:
-    """Take (rows, columns).
+    """Convert (rows, columns).
 
     Raises:
-        TypeError: it is none.
-        ValueError: too large, or below 0.
+        TypeError: it is no such pair.
+        ValueError: an extent is too large, or below 0.
     """
     try:
         rows, cols = (operator.index(extent) for extent in given)
     except (TypeError, ValueError) as error:
         raise TypeError(f"shape of A is {given!r}: give (rows, columns)") from error
-    if not (0 <= rows <= MOST and 0 <= cols <= MOST):
-        raise ValueError(f"shape of A is {(rows, cols)}: rows and columns are between 0 and {MOST}")
+    if not (0 <= rows <= MAX_EXTENT and 0 <= cols <= MAX_EXTENT):
+        raise ValueError(f"shape of A is {(rows, cols)}: rows and columns are between 0 and {MAX_EXTENT}")
     return rows, cols
 
 
@@ -179,13 +176,13 @@ def _check_float(dtype: np.dtype, conversion: str = "A.astype(numpy.float32)") -
 
 
 def _remedy(dtype: np.dtype, conversion: str) -> str:
-    """Say what to do with numbers of a type that operations do not take."""
+    """Name the remedy for numbers of a type that operations do not accept."""
     return ("complex numbers are not computed with: give the real and the imaginary part, one after the other, as "
             "float32" if dtype.kind == "c" else f"pass {conversion}")
 
 
 def _check_format(given: Any) -> None:
-    """Refuse what `tocsr` of a format that is not csr would take without looking."""
+    """Refuse damaged matrices of formats other than CSR whose `tocsr` would not notice."""
     if given.format == "csc":
         extents = {"columns": given.shape[1], "rows": given.shape[0]}
         _check_compressed(array_of(given.indptr, "indptr"), array_of(given.indices, "indices"), extents,
@@ -196,7 +193,7 @@ def _check_format(given: Any) -> None:
         _check_compressed(array_of(given.indptr, "indptr"), array_of(given.indices, "indices"), extents,
                           values=given.data.shape[:1])
     elif given.format == "coo":
-        scipy.sparse.coo_array((given.data, given.coords), shape=given.shape)  # which looks at them
+        scipy.sparse.coo_array((given.data, given.coords), shape=given.shape)  # checks them
     elif given.format == "dia" and given.offsets.shape != given.data.shape[:1]:
         raise ValueError(f"it has offsets of shape {given.offsets.shape} for data of shape {given.data.shape}")
     elif given.format == "lil" and [*map(len, given.rows)] != [*map(len, given.data)]:
@@ -206,11 +203,11 @@ def _check_format(given: Any) -> None:
 def _check_compressed(
     indptr: np.ndarray, indices: np.ndarray, extents: dict[str, int], *, values: tuple[int, ...],
 ) -> None:
-    """Check pointers and indices of a matrix in CSR, or of one that is built like it.
+    """Check pointers and indices of a matrix in CSR or a similar format.
 
     Args:
-        extents: name and number of what the pointers count, then of what the indices do.
-        values: shape that must be that of the indices.
+        extents: name and number of what pointers count, then of what indices count.
+        values: shape, which must be that of the indices.
     """
     for part, name in ((indptr, "indptr"), (indices, "indices")):
         if part.ndim != 1:
@@ -228,16 +225,16 @@ def _check_compressed(
 
 
 class Origin:
-    """Knows the arrays of a matrix that was prepared, and does not keep them alive.
+    """The arrays a prepared matrix came in, which it does not keep alive.
 
     Args:
-        given: what the user passed; None: nothing that anybody else has.
+        given: what the user passed; None: nothing that anyone else owns.
     """
 
     def __init__(self, given: Any = None) -> None:
         arrays = dict(_arrays(given))
         self._spans = {name: _span(array) for name, array in arrays.items() if isinstance(array, np.ndarray)}
-        self.is_here = len(self._spans) == len(arrays)
+        self.all_numpy = len(self._spans) == len(arrays)
         """Whether all of them are NumPy arrays."""
         self._references = {name: self._reference(name, array) for name, array in arrays.items()}
         indices = {name: array for name, array in arrays.items() if name in ("indptr", "indices")
@@ -249,26 +246,26 @@ class Origin:
         return Origin, ()
 
     def refuse(self, number: int) -> None:
-        """Refuse to compute with an index array that is not as it was.
+        """Refuse to compute with an index array that was changed.
 
         Args:
-            number: what `changed` gave.
+            number: result of `changed`.
 
         Raises:
-            ValueError: says so, and names the remedy.
+            ValueError: always; names the array and the remedy.
         """
         raise ValueError(f"{self._watch.name(number)} of A was changed in place since A was prepared: call once with "
                          "changed=True, or prepare A anew")
 
-    def at(self, begin: int, end: int) -> str:
-        """Name the NumPy array of A that lies between two addresses, at least in part; "" if none does."""
+    def overlapping(self, begin: int, end: int) -> str:
+        """Name the NumPy array of A that overlaps memory between two addresses; "" if none does."""
         for name, (first, last) in list(self._spans.items()):
             if first < end and begin < last:
                 return f"{name} of A"
         return ""
 
-    def elsewhere(self) -> Iterator[tuple[str, Any]]:
-        """Name the arrays of other libraries that are still there."""
+    def other_arrays(self) -> Iterator[tuple[str, Any]]:
+        """List the arrays of other libraries that are still alive, with their names."""
         for name, reference in self._references.items():
             array = reference()
             if array is not None and name not in self._spans:
@@ -279,12 +276,12 @@ class Origin:
 
 
 def origin_of(matrix: SparseMatrix, given: Any) -> tuple[SparseMatrix, Origin]:
-    """Let a matrix have index arrays of its own: no change of those that were given can lead a kernel astray."""
+    """Copy index arrays that a matrix shares with the user: kernels never see changes of those."""
     pattern, arrays = matrix.pattern, [array_of(array, name) for name, array in _arrays(given)]
     own = {name: np.array(array) for name, array in (("indptr", pattern.indptr), ("indices", pattern.indices))
            if any(np.may_share_memory(array, each) for each in arrays)}
     if own:
-        pattern = copy(pattern)  # which does not check again what has been checked
+        pattern = copy(pattern)  # without checking it again
         for name, array in own.items():
             object.__setattr__(pattern, name, array)
         matrix = replace(matrix, pattern=pattern)
@@ -292,15 +289,15 @@ def origin_of(matrix: SparseMatrix, given: Any) -> tuple[SparseMatrix, Origin]:
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:
-    """The first address, and the first one behind."""
+    """First address, and the address after the last one."""
     return byte_bounds(array) if array.size else (0, 0)
 
 
 def check_apart(out: Any, given: Any) -> None:
-    """Refuse an array for a result that lies in the memory of a sparse matrix; None lies nowhere.
+    """Refuse an array for a result that shares memory with a sparse matrix; None shares none.
 
     Raises:
-        ValueError: it does; names the array.
+        ValueError: it does; names the array of the matrix.
     """
     for name, array in _arrays(given) if isinstance(out, np.ndarray) else ():
         if np.may_share_memory(out, array_of(array, name)):
@@ -312,7 +309,7 @@ def _is_csr(given: Any) -> bool:
 
 
 def _arrays(given: Any) -> Iterator[tuple[str, Any]]:
-    """Name the arrays of a sparse matrix of any kind that `matrix_of` takes."""
+    """List the arrays, with their names, of a sparse matrix of any kind that `matrix_of` accepts."""
     if isinstance(given, SparseMatrix):
         yield "values", given.values
         given = given.pattern
@@ -332,11 +329,11 @@ Parts = tuple[Any, Any, Any, Any]
 
 
 def cuda_parts(given: Any, columns: int | None) -> Parts | None:
-    """Take (indptr, indices, values, shape) of a matrix on a GPU; None for anything else.
+    """Return (indptr, indices, values, shape) of a matrix on a GPU; None for anything else.
 
     Args:
-        given: a CSR matrix of CuPy, or (indptr, indices, values[, shape]) with values on a GPU.
-        columns: of the matrix, where a tuple has no shape.
+        given: a CSR matrix of CuPy, or (indptr, indices, values[, shape]) with arrays on a GPU.
+        columns: of the matrix, if a tuple has no shape.
     """
     if isinstance(given, tuple):
         if len(given) not in (3, 4) or not any(map(on_cuda, given[:3])):
@@ -348,11 +345,11 @@ def cuda_parts(given: Any, columns: int | None) -> Parts | None:
 
 
 def cuda_matrix(gpu: Gpu, parts: Parts) -> DeviceMatrix:
-    """Take a matrix on a GPU.
+    """Convert a matrix on a GPU.
 
     Raises:
         TypeError: an array is not on the device, or of another type.
-        ValueError: the arrays are no matrix; names what is wrong, and where.
+        ValueError: the arrays are no matrix; names the fault.
     """
     *arrays, shape = parts
     if shape[1] is None:
@@ -374,10 +371,10 @@ def cuda_matrix(gpu: Gpu, parts: Parts) -> DeviceMatrix:
 
 
 def cuda_dense(gpu: Gpu, given: Any, name: str, *, rows: int, axes: int, bits: bool) -> Any:
-    """Take a dense operand on a GPU, as `sparloom.tuning.sparse.inputs.dense_of` does one of the processor.
+    """Convert a dense operand on a GPU, as `dense_of` does on the processor.
 
     Args:
-        bits: uint16 may be there, as the bits of bfloat16.
+        bits: accept uint16, as the bits of bfloat16.
     """
     array = gpu.adopt(given, name)
     if array.dtype not in ELEMENTS or (array.dtype == BITS and not bits):
@@ -386,3 +383,62 @@ def cuda_dense(gpu: Gpu, given: Any, name: str, *, rows: int, axes: int, bits: b
         wanted = {2: f"({rows}, width)", 3: f"({rows}, heads, width)"}[axes]
         raise ValueError(f"{name} has shape {array.shape}: it must be {wanted}")
     return array
+
+
+class CpuArrays:
+    """NumPy arrays, or others in the memory of the processor; see `Arrays`."""
+
+    def __init__(self) -> None:
+        self.dense, self.array = dense_of, array_of
+
+    def dtype(self, op: str, operands: Operands) -> str:
+        """Return the only type that there is."""
+        return "float32"
+
+    def take_rows(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
+        """Keep some rows of A with all their columns."""
+        return operands.take_rows(rows, op)
+
+    def gather_operands(self, operands: Operands, rows: np.ndarray, op: str) -> Operands:
+        """Keep some rows, and the columns they use."""
+        return operands.take_rows(rows, op).used_columns(op)
+
+    def gather_rows(self, result: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Take some rows of a result."""
+        return result[rows]
+
+    def to_device(self, array: np.ndarray) -> np.ndarray:
+        """Return it as it is."""
+        return array
+
+    def multiply(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Multiply, into the memory pool of results."""
+        return np.multiply(one, other, out=RESULTS.empty(one.shape, np.float32))
+
+    def check_out(
+        self, out: np.ndarray, shape: tuple[int, ...], operands: Operands, inputs: Sequence[tuple[str, Any]],
+        origin: Origin,
+    ) -> np.ndarray:
+        """Accept an array for the result."""
+        if not isinstance(out, np.ndarray) or out.shape != shape:
+            given = out.shape if isinstance(out, np.ndarray) else type(out).__name__
+            raise ValueError(f"out is {given}: it must be an array of shape {shape}")
+        if isinstance(out, np.ma.MaskedArray):
+            raise TypeError("out is a masked array, whose mask would be ignored: give out.data")
+        try:
+            begin = address(out, written=True)  # raises before anything is computed
+        except ValueError as error:
+            raise ValueError(f"out cannot be written: {error}") from error
+        shared = origin.overlapping(begin, begin + out.nbytes) if out.size else ""
+        for name, array in inputs if origin.all_numpy else (*inputs, *origin.other_arrays()):
+            if array is not None and np.may_share_memory(
+                    out, array if type(array) is np.ndarray else array_of(array, name)):
+                shared = name
+        if shared:
+            raise ValueError(f"out lies in the memory of an operand, {shared}: give another array")
+        return out
+
+    def copy(self, result: np.ndarray, out: np.ndarray) -> None:
+        """Copy a result of a library."""
+        address(out, written=True)
+        np.copyto(out, result)

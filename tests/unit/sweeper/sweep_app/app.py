@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from sparloom import cli
 from sparloom.files import write_json
-from sparloom.intermediate import report
+from sparloom.log import report_value
 
 
 @hydra.main(version_base="1.3", config_path=".", config_name="config")
@@ -29,7 +29,7 @@ def main(cfg: DictConfig) -> float | None:
     loss = (cfg.x - 0.3) ** 2 + 0.1 * (cfg.n - 4) ** 2 + cfg.shape.offset
     for step in range(cfg.steps):
         time.sleep(cfg.pause)
-        if report(out, step=step, value=loss + 1 / (step + 1)):
+        if report_value(out, step=step, value=loss + 1 / (step + 1)):
             note(cfg, f"stopped {out.name} {step}")
             return None
     metrics = {"loss": loss, "gain": -loss}

@@ -1,24 +1,34 @@
-"""One trial as a job of Hydra: its overrides and folder, and what came of it."""
+"""One trial as a job of Hydra: its overrides and folder, and what came of it.
+
+A trial runs once, though workers of a launcher may outlive the sweep that was killed.
+
+Pruning: reads the intermediate values that running jobs write into their folders, and asks the hopeless to stop.
+"""
 
 import json
 import math
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Self, Union
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import TaskFunction
+from omegaconf import DictConfig
 
 from sparloom.cli import Reported, UsageError, suggestion
-from sparloom.files import check_sum
-from sparloom.intermediate import REPORTED, STOP, STOPPED
+from sparloom.files import check_sum, locked
+from sparloom.log import REPORTED, STOP, STOPPED
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-    from hydra_plugins.sparloom_sweeps._point import Point
+    from hydra_plugins.sparloom_sweeps._grid import Point
 
-__all__ = ["Job", "metrics"]
+__all__ = ["Job", "Once", "Watch", "metrics"]
 
 METRICS = "metrics.json"  # a run writes it last and at once
 
@@ -119,3 +129,71 @@ def _number(value: Any) -> float | None:
 def _reason(error: BaseException | None) -> str:
     text = " ".join(str(error).split())
     return text if isinstance(error, Reported) else f"{type(error).__name__}: {text}"
+
+
+@dataclass(frozen=True)
+class Once:
+    """The task, held off while another process is at the same trial, and left out when that one has ended well.
+
+    Workers that outlive a killed sweep finish what is in their queue. The resumed sweep launches the same trials: of
+    two processes the first to lock the folder runs the trial, the second waits and returns what the first has found.
+    """
+
+    task: TaskFunction
+
+    def __call__(self, cfg: DictConfig) -> Any:
+        """Run the task in the folder of the job, or give the objective that is there."""
+        out = Path(HydraConfig.get().runtime.output_dir)
+        with locked(out / "job.lock"):
+            found = metrics(out).get(cfg.get("objective"))
+            return self.task(cfg) if found is None else found
+
+
+class Watch:
+    """Watches folders of running trials from a thread of the sweeper, whatever the launcher.
+
+    So jobs know nothing of Optuna, and only the sweeper opens the study, which may not lie on a network file system.
+
+    Args:
+        trials: folder -> trial.
+        seconds: between two looks.
+    """
+
+    def __init__(self, trials: Mapping[Path, "Trial"], seconds: float) -> None:
+        self._trials, self._seconds = trials, seconds
+        self._read = dict.fromkeys(trials, 0)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look_often, name="intermediate values", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        for folder, trial in self._trials.items():
+            self._take(folder, trial)
+
+    def _look_often(self) -> None:
+        while not self._ended.wait(self._seconds):
+            for folder, trial in self._trials.items():
+                if self._take(folder, trial) and trial.should_prune():
+                    (folder / STOP).touch()
+
+    def _take(self, folder: Path, trial: "Trial") -> bool:
+        """Hand new values to the trial; says whether there were any."""
+        new = _complete_lines(folder / REPORTED)[self._read[folder]:]
+        self._read[folder] += len(new)
+        for line in new:
+            step, _, value = line.partition(",")
+            trial.report(float(value), int(step))
+        return bool(new)
+
+
+def _complete_lines(path: Path) -> Sequence[str]:
+    """Leave out a last line that is still being written."""
+    try:
+        return path.read_text(encoding="utf-8").split("\n")[:-1]
+    except FileNotFoundError:
+        return ()
