@@ -13,6 +13,7 @@ PACKAGES = {  # old package -> package that has its names now
     "sparloom.tasks": "sparloom.experiments",
 }
 RENAMED: dict[str, str] = {  # old full name, with its package of today -> new full name
+    "sparloom.sparse.Patience": "sparloom.sparse.RetryPolicy",
     "sparloom.experiments.DecisionWay": "sparloom.experiments.PolicyVariant",
     "sparloom.platforms.cublas_strmm": "sparloom.baselines.cublas_strmm",
     "sparloom.experiments.Learning": "sparloom.experiments.LearnerConfig",
