@@ -14,6 +14,7 @@ PACKAGES = {  # old package -> package that has its names now
 }
 RENAMED: dict[str, str] = {  # old full name, with its package of today -> new full name
     "sparloom.ragged.arranged": "sparloom.ragged.pack_values",
+    "sparloom.sparse.Patience": "sparloom.sparse.RetryPolicy",
     "sparloom.experiments.DecisionWay": "sparloom.experiments.PolicyVariant",
     "sparloom.platforms.cublas_strmm": "sparloom.baselines.cublas_strmm",
     "sparloom.experiments.Learning": "sparloom.experiments.LearnerConfig",

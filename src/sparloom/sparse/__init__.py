@@ -1,5 +1,14 @@
-"""Sparse matrices: patterns, files, statistics, orders, and the corpora they come from."""
+"""Sparse matrices: patterns, files, corpora, orders and statistics.
 
+A `Pattern` or `SparseMatrix` (pattern.py) is read from a file (matrix_files.py), which is unpacked (archive.py) and, as
+MatrixMarket text, parsed (market.py). Corpora name many matrices (corpus.py): files of a folder, the SuiteSparse
+collection (suitesparse.py, download.py), or generated ones (synthetic.py, generators/). Statistics describe patterns
+(features.py), also as a tiled schedule visits them (walks.py).
+"""
+
+from functools import partial
+
+from sparloom.renamed import resolve
 from sparloom.sparse.corpus import (
     ROW_BINS,
     Corpus,
@@ -10,7 +19,7 @@ from sparloom.sparse.corpus import (
     row_bin,
     stratified_choice,
 )
-from sparloom.sparse.download import Patience
+from sparloom.sparse.download import RetryPolicy
 from sparloom.sparse.features import STATISTICS, locality_order, reorder, signed_logarithm, statistics
 from sparloom.sparse.matrix_files import MATRIX_ENDINGS, read_matrix, read_members, write_matrix
 from sparloom.sparse.pattern import Pattern, SparseMatrix
@@ -27,38 +36,10 @@ from sparloom.sparse.synthetic import (
 from sparloom.sparse.walks import WALK, WALK_STATISTICS, WALKS, WalkGrid, WalkStatistics, walk_statistics
 
 __all__ = [
-    "ANCHORS",
-    "AUTOSAGE_GRAPHS",
-    "MATRIX_ENDINGS",
-    "REORDERED_ANCHORS",
-    "ROW_BINS",
-    "STATISTICS",
-    "SYNTHETIC_ROLES",
-    "WALK",
-    "WALKS",
-    "WALK_STATISTICS",
-    "AnchorCorpus",
-    "AutosageCorpus",
-    "Corpus",
-    "FolderCorpus",
-    "MatrixEntry",
-    "Patience",
-    "Pattern",
-    "Role",
-    "SparseMatrix",
-    "SuiteSparseCorpus",
-    "SyntheticCorpus",
-    "WalkGrid",
-    "WalkStatistics",
-    "family_role",
-    "locality_order",
-    "read_matrix",
-    "read_members",
-    "reorder",
-    "row_bin",
-    "signed_logarithm",
-    "statistics",
-    "stratified_choice",
-    "walk_statistics",
-    "write_matrix",
+    "ANCHORS", "AUTOSAGE_GRAPHS", "MATRIX_ENDINGS", "REORDERED_ANCHORS", "ROW_BINS", "STATISTICS", "SYNTHETIC_ROLES",
+    "WALK", "WALKS", "WALK_STATISTICS", "AnchorCorpus", "AutosageCorpus", "Corpus", "FolderCorpus", "MatrixEntry",
+    "Pattern", "RetryPolicy", "Role", "SparseMatrix", "SuiteSparseCorpus", "SyntheticCorpus", "WalkGrid",
+    "WalkStatistics", "family_role", "locality_order", "read_matrix", "read_members", "reorder", "row_bin",
+    "signed_logarithm", "statistics", "stratified_choice", "walk_statistics", "write_matrix",
 ]
+__getattr__ = partial(resolve, __name__)

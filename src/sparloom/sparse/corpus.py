@@ -1,9 +1,4 @@
-"""What a corpus of matrices is: named entries, loading, roles by family.
-
-A folder of matrix files as a corpus.
-
-Which matrices of a corpus: even over the row bins and, within a bin, over sparsity.
-"""
+"""Corpora of matrices: named entries with roles by family, a folder of files as a corpus, and stratified choices."""
 
 import difflib
 import hashlib
@@ -31,12 +26,12 @@ class MatrixEntry:
 
     Args:
         name: "group/name", unique in the corpus.
-        family: versions of one input share it, and stay on one side of every split.
+        family: shared by versions of one input, which stay on one side of every split.
         nnz: stored entries after symmetric expansion.
         symmetric: the values are symmetric.
-        kind: problem kind, as the collection words it.
+        kind: kind of problem, in the words of the collection.
         row_bin: one of `ROW_BINS`.
-        spd: positive definite, as far as the catalogue knows.
+        spd: symmetric positive definite, as far as the catalogue knows.
     """
 
     name: str
@@ -51,22 +46,28 @@ class MatrixEntry:
 
     @property
     def density(self) -> float:
-        """Share of the positions that are stored."""
+        """Fraction of the positions that are stored."""
         return self.nnz / max(1, self.rows * self.cols)
 
 
 class Corpus(Protocol):
     """Named matrices with a split by family; conf/corpus has one file per kind of corpus."""
 
-    def entries(self) -> tuple[MatrixEntry, ...]: ...
+    def entries(self) -> tuple[MatrixEntry, ...]:
+        """List the matrices."""
+        ...
 
-    def load(self, name: str) -> SparseMatrix: ...
+    def load(self, name: str) -> SparseMatrix:
+        """Read or make one matrix; an unknown name raises KeyError."""
+        ...
 
-    def split(self) -> Mapping[str, Role]: ...
+    def split(self) -> Mapping[str, Role]:
+        """Map every matrix to its role."""
+        ...
 
 
 def row_bin(rows: int) -> str:
-    """Name the row bin of a matrix with `rows` rows."""
+    """Return the row bin of a matrix with `rows` rows, one of `ROW_BINS`."""
     for name in ROW_BINS[:-1]:
         if rows < int(name[1:]):
             return name
@@ -74,7 +75,7 @@ def row_bin(rows: int) -> str:
 
 
 def family_role(family: str) -> Role:
-    """Give a family its role by a hash of its name: about 50 % train, 10 % validation, 40 % test."""
+    """Assign a role by a hash of the family's name: about 50 % train, 10 % validation, 40 % test."""
     share = int.from_bytes(hashlib.sha256(family.encode()).digest()[:4], "big") / 2**32
     return "train" if share < 0.5 else "validation" if share < 0.6 else "test"
 
@@ -83,7 +84,7 @@ def entry_of(entries: Iterable[MatrixEntry], name: str) -> MatrixEntry:
     """Find an entry by name.
 
     Raises:
-        KeyError: names the nearest entries.
+        KeyError: there is none; the message names the nearest entries.
     """
     known = {entry.name: entry for entry in entries}
     if name not in known:
@@ -93,10 +94,10 @@ def entry_of(entries: Iterable[MatrixEntry], name: str) -> MatrixEntry:
 
 
 class FolderCorpus:
-    """All matrix files below a folder; the folder a file lies in is its group.
+    """All matrix files in a folder and its sub-folders; the folder of a file is its group.
 
-    Files in one sub-folder count as one family, so versions of one input belong in a folder of their own; a file
-    that lies in `folder` itself is its own family. Roles follow from the hash of the family.
+    The files of a sub-folder are one family, so versions of one input belong in a folder of their own; a file directly
+    in `folder` is its own family. Roles follow from the hash of the family.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -108,20 +109,20 @@ class FolderCorpus:
 
         Raises:
             NotADirectoryError: there is no such folder.
-            ValueError: a file is damaged, or two files have one name.
+            ValueError: a file is damaged, or two files have the same name.
         """
         return tuple(entry for entry, _ in self._files().values())
 
     def load(self, name: str) -> SparseMatrix:
-        """Read one matrix; its values are float32, beside the exact ones where these differ."""
+        """Read one matrix as float32; values that float32 rounds are kept in `SparseMatrix.exact` too."""
         return read_matrix(self._files()[entry_of(self.entries(), name).name][1]).astype(np.float32)
 
     def identity(self, name: str) -> str:
-        """Hash the file of a matrix: files of one name in two folders may hold different matrices."""
+        """Hash the file of a matrix, since files of one name in two folders may hold different matrices."""
         return sha256(self._files()[entry_of(self.entries(), name).name][1])
 
     def split(self) -> dict[str, Role]:
-        """Give every matrix a role by the hash of its family."""
+        """Map every matrix to the role of its family."""
         return {entry.name: family_role(entry.family) for entry in self.entries()}
 
     def _files(self) -> dict[str, tuple[MatrixEntry, Path]]:
@@ -143,7 +144,7 @@ class FolderCorpus:
 
 
 def _is_matrix(path: Path) -> bool:
-    """Tell by the name; a Mac puts "._NAME", which holds attributes, beside every file on foreign disks."""
+    """Decide by the name; macOS puts "._NAME", which holds attributes, beside every file on foreign disks."""
     return path.name.endswith(MATRIX_ENDINGS) and not path.name.startswith("._")
 
 
@@ -162,12 +163,12 @@ def _entry(name: str, pattern: Pattern, family: str) -> MatrixEntry:
 
 
 def stratified_choice(entries: Iterable[MatrixEntry], count: int, *, seed: int) -> tuple[str, ...]:
-    """Choose `count` names: as many from every row bin as its size allows, one from each stratum of density.
+    """Choose `count` names, spread evenly over the row bins as far as their sizes allow, and over density in each bin.
 
-    A bin that must give k matrices is sorted by density and cut into k equal parts; one is drawn from each.
+    A bin that gives k matrices is sorted by density and cut into k equal parts; one is drawn from each.
 
     Returns:
-        Names, bin by bin, sparse to dense; the same for the same entries (in any order), count and seed.
+        Names by row bin, then by density; the same for the same entries (in any order), count and seed.
 
     Raises:
         ValueError: there are fewer than `count` entries.
@@ -185,11 +186,11 @@ def stratified_choice(entries: Iterable[MatrixEntry], count: int, *, seed: int) 
 
 
 def _shares(sizes: Sequence[int], count: int, rng: np.random.Generator) -> list[int]:
-    """Deal `count` out to the bins one by one, in a drawn order, passing over those that are used up."""
+    """Distribute `count` over the bins one by one, in a random order, skipping bins that are exhausted."""
     shares = [0] * len(sizes)
     order = rng.permutation(len(sizes))
     while sum(shares) < count:
-        for place in order:
-            if shares[place] < sizes[place] and sum(shares) < count:
-                shares[place] += 1
+        for index in order:
+            if shares[index] < sizes[index] and sum(shares) < count:
+                shares[index] += 1
     return shares

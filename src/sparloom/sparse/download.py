@@ -1,4 +1,4 @@
-"""Files fetched over HTTP: resumed where they broke off, retried, checked against a checksum, renamed when complete."""
+"""Download files over HTTP: resume, retry, verify the checksum, and rename when complete."""
 
 import email.message
 import http.client
@@ -21,24 +21,24 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from sparloom.files import locked, sha256
 from sparloom.log import console
 
-__all__ = ["Patience", "download_bars", "fetch"]
+__all__ = ["RetryPolicy", "download_bars", "fetch"]
 
 log = logging.getLogger(__name__)
 
 CHUNK = 1 << 16
-FINAL = (400, 401, 403, 404, 405, 410, 451)  # asking again does not help
+FINAL_STATUSES = (400, 401, 403, 404, 405, 410, 451)  # a retry does not help
 
 
 @dataclass(frozen=True)
-class Patience:
-    """When to give up.
+class RetryPolicy:
+    """How long a download is retried.
 
     Args:
-        attempts: tries in a row that bring nothing new, or less than the least speed.
+        attempts: give up after so many attempts in a row without progress, or below the minimum speed.
         timeout_seconds: silence after which a connection counts as broken; also the time in which it must answer.
-        least_bytes_per_second: a connection that is slower during `timeout_seconds` counts as broken.
-        pause_seconds: pause before the second try; it doubles up to 64 times.
-        limit_bytes: the largest file that is accepted.
+        least_bytes_per_second: minimum speed; a connection that is slower for `timeout_seconds` counts as broken.
+        pause_seconds: pause before the second attempt; it doubles up to 64 times.
+        limit_bytes: maximum size of the file.
     """
 
     attempts: int = 5
@@ -60,29 +60,29 @@ def download_bars() -> Iterator[Progress]:
 
 
 def fetch(
-    url: str, path: Path, *, digest: str | None, patience: Patience, advance: Callable[[int, int | None], None],
+    url: str, path: Path, *, digest: str | None, patience: RetryPolicy, advance: Callable[[int, int | None], None],
 ) -> None:
-    """Bring `url` to `path`; what arrived before a failure stays in PATH.partial and is continued by the next call.
+    """Download `url` to `path`; after a failure the next call continues PATH.partial.
 
-    One process fetches, others that want the same path wait for it.
+    One process downloads; others that need the same path wait for it.
 
     Args:
-        digest: sha256 the file must have; None accepts any content of the promised length.
-        advance: told the bytes that are there and the bytes in all (None: unknown).
+        digest: sha256 of the file; None accepts any content of the promised length.
+        advance: called with the bytes received so far and the size of the file (None: unknown).
 
     Raises:
-        FileNotFoundError: the server does not have it or does not give it.
-        ConnectionError: no progress in `patience.attempts` tries.
-        ValueError: wrong checksum, or longer than `patience.limit_bytes`; nothing is left behind.
+        FileNotFoundError: the server refuses the file or does not have it.
+        ConnectionError: no progress in `patience.attempts` attempts.
+        ValueError: wrong checksum, or more than `patience.limit_bytes`; no partial file is left.
     """
     partial = path.with_name(f"{path.name}.partial")
     with locked(path.parent / ".locks" / path.name):
         if path.exists() and (digest is None or sha256(path) == digest):
-            return  # another process was faster
+            return  # another process has downloaded it
         continued = partial.exists() and partial.stat().st_size > 0
         _fill(url, partial, patience, advance)
         if digest is not None and continued and sha256(partial) != digest:
-            log.warning("%s: what an earlier run left does not fit; fetching it from the start", url)
+            log.warning("%s: the partial file of an earlier run does not fit; downloading it from the start", url)
             partial.unlink()
             _fill(url, partial, patience, advance)
         if digest is not None and (actual := sha256(partial)) != digest:
@@ -95,16 +95,16 @@ def fetch(
         partial.replace(path)
 
 
-def _fill(url: str, partial: Path, patience: Patience, advance: Callable[[int, int | None], None]) -> None:
-    """Try until the partial file is complete."""
+def _fill(url: str, partial: Path, patience: RetryPolicy, advance: Callable[[int, int | None], None]) -> None:
+    """Make attempts until the partial file is complete."""
     farthest, failures, slow = _size(partial), 0, 0
-    began, before = time.monotonic(), farthest  # of the time in which the speed is looked at, over all attempts in it
+    began, before = time.monotonic(), farthest  # the speed is measured over `timeout_seconds`, across attempts
     while True:
         try:
             _attempt(url, partial, patience, advance)
             return
         except urllib.error.HTTPError as error:
-            if error.code in FINAL:
+            if error.code in FINAL_STATUSES:
                 raise FileNotFoundError(f"{url}: the server answers {error.code} {error.reason}") from error
             reason = f"the server answers {error.code} {error.reason}"
         except (OSError, http.client.HTTPException) as error:  # URLError, timeouts and resets are OSErrors
@@ -118,16 +118,16 @@ def _fill(url: str, partial: Path, patience: Patience, advance: Callable[[int, i
         if max(failures, slow) >= patience.attempts:
             raise ConnectionError(
                 f"{url}: gave up after {max(failures, slow)} attempts without progress ({reason}); the {reached} bytes "
-                f"that arrived are kept: run again to continue")
-        log.debug("%s: %s; %d bytes are there, trying again", url, reason, reached)
+                f"received so far are kept: run again to continue")
+        log.debug("%s: %s; %d bytes received, trying again", url, reason, reached)
         time.sleep(patience.pause_seconds * 2 ** min(max(failures - 1, 0), 6))
 
 
-def _attempt(url: str, partial: Path, patience: Patience, advance: Callable[[int, int | None], None]) -> None:
-    """Ask for what is missing once and append it.
+def _attempt(url: str, partial: Path, patience: RetryPolicy, advance: Callable[[int, int | None], None]) -> None:
+    """Request the missing bytes once and append them.
 
     Raises:
-        OSError: the answer broke off or does not fit; what arrived is in the partial file.
+        OSError: the response broke off or does not fit; the bytes received are in the partial file.
     """
     with _Watch(patience) as watch:
         try:
@@ -136,12 +136,12 @@ def _attempt(url: str, partial: Path, patience: Patience, advance: Callable[[int
             if watch.found_slow:
                 raise TimeoutError(watch.found_slow) from error
             raise
-    if watch.found_slow:  # an answer without length ends where the connection does
+    if watch.found_slow:  # a response without length ends where the connection does
         raise TimeoutError(watch.found_slow)
 
 
 def _append(
-    url: str, partial: Path, patience: Patience, *, advance: Callable[[int, int | None], None], watch: "_Watch",
+    url: str, partial: Path, patience: RetryPolicy, *, advance: Callable[[int, int | None], None], watch: "_Watch",
 ) -> None:
     start = _size(partial)
     request = urllib.request.Request(url, headers={"Accept-Encoding": "identity"})
@@ -167,7 +167,7 @@ def _append(
             start, total = 0, _content_length(answer.headers)
         reached = start
         with partial.open("ab" if start else "wb", buffering=0) as file:
-            while data := answer.read1(CHUNK):  # what has arrived, so that a break loses nothing
+            while data := answer.read1(CHUNK):  # the bytes that are here, so that a break loses nothing
                 reached += len(data)
                 if reached > patience.limit_bytes:
                     break
@@ -182,9 +182,9 @@ def _append(
 
 
 class _Watch:
-    """Breaks connections that bring less than the least speed: timeouts of sockets begin anew with every byte."""
+    """Shuts down connections below the minimum speed, since socket timeouts restart with every byte."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: RetryPolicy) -> None:
         self.received, self.found_slow = 0, ""
         self._patience, self._sockets, self._ended = patience, [], threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -198,7 +198,7 @@ class _Watch:
         self._thread.join()
 
     def opener(self) -> urllib.request.OpenerDirector:
-        """Open addresses by connections that are watched."""
+        """Make an opener whose connections are watched."""
         plain, secure = urllib.request.HTTPHandler(), urllib.request.HTTPSHandler()
         plain.http_open = partial(plain.do_open, partial(_Plain, self._sockets))
         secure.https_open = partial(secure.do_open, partial(_Secure, self._sockets))
@@ -209,14 +209,14 @@ class _Watch:
         while not self._ended.wait(seconds):
             new, before = self.received - before, self.received
             if new < least * seconds:
-                self.found_slow = f"{new} bytes in {seconds:g} s, the least is {least:g} bytes per second"
+                self.found_slow = f"{new} bytes in {seconds:g} s, the minimum is {least:g} bytes per second"
                 for each in tuple(self._sockets):
                     with suppress(OSError):  # it is closed
                         socket.socket.shutdown(each, socket.SHUT_RDWR)  # SSLSocket's would go on in plain bytes
 
 
 class _Watched:
-    """A connection that adds its socket to a list."""
+    """Connection that adds its socket to a list."""
 
     def __init__(self, sockets: list[socket.socket], host: str, **options: Any) -> None:
         super().__init__(host, **options)
@@ -228,11 +228,11 @@ class _Watched:
 
 
 class _Plain(_Watched, http.client.HTTPConnection):
-    """By http."""
+    """Watched HTTP connection."""
 
 
 class _Secure(_Watched, http.client.HTTPSConnection):
-    """By https."""
+    """Watched HTTPS connection."""
 
 
 def _size(path: Path) -> int:
@@ -245,7 +245,7 @@ def _content_length(headers: email.message.Message) -> int | None:
 
 
 def _content_range(headers: email.message.Message) -> tuple[int | None, int | None]:
-    """Split "bytes 5-9/10" or "bytes */10" into the first byte and the length of the whole."""
+    """Parse "bytes 5-9/10" or "bytes */10" into the first byte and the size of the file."""
     span, _, total = headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
     begin = span.partition("-")[0]
     return int(begin) if begin.isdigit() else None, int(total) if total.isdigit() else None

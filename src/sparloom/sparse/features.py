@@ -1,7 +1,4 @@
-"""Orders of rows and columns that bring nonzeros that share columns close together.
-
-Statistics of a pattern: what a schedule could react to, in time linear in the nonzeros.
-"""
+"""Statistics of a pattern on which a schedule may depend, in time linear in the nonzeros, and locality orders."""
 
 import numpy as np
 import scipy.sparse
@@ -14,7 +11,7 @@ __all__ = ["STATISTICS", "locality_order", "reorder", "signed_logarithm", "stati
 
 
 def reorder(pattern: Pattern, rows_perm: np.ndarray, cols_perm: np.ndarray) -> Pattern:
-    """Put old row rows_perm[r] at row r, and old column cols_perm[c] at column c.
+    """Permute a pattern: old row rows_perm[r] becomes row r, old column cols_perm[c] becomes column c.
 
     Raises:
         ValueError: an argument is not a permutation of its axis.
@@ -28,13 +25,13 @@ def reorder(pattern: Pattern, rows_perm: np.ndarray, cols_perm: np.ndarray) -> P
 
 
 def locality_order(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
-    """Choose the order that the reorder option of SPADE applies: permutations (rows_perm, cols_perm) for `reorder`.
+    """Compute the order of SPADE's reorder option: permutations (rows_perm, cols_perm) for `reorder`.
 
     Square: reverse Cuthill-McKee on the pattern of A + A^T, the same permutation for rows and columns.
-    Rectangular: columns by falling degree bucket (power of two), then rows by falling degree bucket and, within one,
-    by the new place of their first column. All ties keep the old order.
+    Rectangular: columns by descending degree bucket (power of two), then rows by descending degree bucket and, within a
+    bucket, by the new position of their first column. Ties keep the old order.
 
-    Source: the papers name no algorithm; this is the reading recorded in docs/readings.md.
+    Source: the papers name no algorithm; docs/readings.md records this reading.
     """
     if pattern.rows == pattern.cols:
         perm = _cuthill_mckee(pattern)
@@ -52,11 +49,11 @@ def locality_order(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cuthill_mckee(pattern: Pattern) -> Int64[np.ndarray, " rows"]:
-    """Order a square pattern by reverse Cuthill-McKee, each component from its vertex of least degree.
+    """Order a square pattern by reverse Cuthill-McKee, each component from its vertex of minimum degree.
 
-    Vertices are numbered by degree first, so a breadth-first walk that takes neighbours by number takes them by degree;
-    an entry on the diagonal counts twice, as in SciPy. SciPy's own `reverse_cuthill_mckee` starts where NumPy's
-    unstable sort puts the least degree, which depends on the processor.
+    Vertices are first numbered by degree, so that a breadth-first search, which visits neighbours by number, visits
+    them by degree; a diagonal entry counts twice, as in SciPy. SciPy's own `reverse_cuthill_mckee` starts where NumPy's
+    unstable sort puts the minimum degree, which depends on the processor.
     """
     if pattern.nnz == 0:
         return np.arange(pattern.rows)
@@ -79,7 +76,7 @@ def _cuthill_mckee(pattern: Pattern) -> Int64[np.ndarray, " rows"]:
 
 
 def _bucket(degrees: np.ndarray) -> np.ndarray:
-    """Number the powers of two: 0 for no nonzeros, 1 for one, 2 for two and three, 3 for four to seven."""
+    """Map degrees to buckets by powers of two: 0 for no nonzeros, 1 for one, 2 for two and three, 3 for 4 to 7."""
     return np.frexp(degrees.astype(np.float64))[1]
 
 
@@ -92,7 +89,7 @@ def _checked(perm: np.ndarray, extent: int, name: str) -> np.ndarray:
 
 PANELS = (4, 32, 256, 2048)  # rows per panel: the row panels of SPADE
 BLOCKS = (4, 16, 64)
-TILE = (256, 1024)  # rows and columns of the tiles that are counted
+TILE_SHAPE = (256, 1024)  # rows and columns
 
 STATISTICS = (
     "rows", "cols", "nnz", "density", "aspect",
@@ -106,25 +103,25 @@ STATISTICS = (
 
 
 def signed_logarithm(values: np.ndarray) -> np.ndarray:
-    """Bring numbers of any sign and size to one scale: the logarithm of 1 + |x| with the sign of x."""
+    """Compute sign(x) log(1 + |x|), which brings numbers of any sign and magnitude to one scale."""
     return np.sign(values) * np.log1p(np.abs(values))
 
 
 def statistics(pattern: Pattern) -> dict[str, float]:
-    """Describe a pattern by the numbers named in `STATISTICS`, in that order; all are finite, also without nonzeros.
+    """Compute the statistics named in `STATISTICS`, in that order; all are finite, also without nonzeros.
 
     Returns:
         rows, cols, nnz; density = nnz / (rows cols); aspect = log2(rows / cols), each at least 1;
         row_* and col_*: nonzeros per row and column: mean, coefficient of variation, max, 99th percentile, Gini
-        coefficient, share of the nonzeros in the fullest 1 %, share of empty ones;
+        coefficient, share of the nonzeros in the fullest 1 %, share of empty rows or columns;
         bandwidth_max, bandwidth_mean: distance of a nonzero from the (stretched) diagonal over the columns;
         profile: mean over rows of the distance from the first nonzero back to the diagonal, over the columns;
-        span_mean: mean over filled rows of last - first + 1 column, over the columns;
-        runs: nonzeros per run of neighbouring columns; fill_b: share of nonzeros in the touched b x b blocks;
+        span_mean: mean over nonempty rows of last - first + 1 column, over the columns;
+        runs: nonzeros per run of adjacent columns; fill_b: share of nonzeros in the nonempty b x b blocks;
         reuse_p: nonzeros per distinct (panel of p rows, column), the hits of a cache that holds one panel's columns;
         imbalance_p: nonzeros of the fullest panel of p rows over the mean;
-        tiles: share of the 256 x 1024 tiles that hold a nonzero; tile_cv: variation of nonzeros over those;
-        diagonal: share of the diagonal that is stored; symmetry: share of nonzeros whose mirror image exists;
+        tiles: share of the 256 x 1024 tiles that are nonempty; tile_cv: variation of the nonzeros per nonempty tile;
+        diagonal: share of the diagonal that is stored; symmetry: share of nonzeros whose mirror image is stored;
         ordered_*: bandwidth_mean, reuse_32 and reuse_256 after `locality_order`.
     """
     rows, cols, nnz = pattern.rows, pattern.cols, pattern.nnz
@@ -173,7 +170,7 @@ def _shape(pattern: Pattern) -> list[float]:
 
 
 def _fills(pattern: Pattern) -> list[float]:
-    """Coarsen four by four, three times: the blocks of 16 are the blocks of 4 of the pattern of blocks of 4."""
+    """Compute fill_b by coarsening three times by 4: blocks of 16 are blocks of 4 in the pattern of blocks of 4."""
     fills, coarse = [], pattern
     for block in BLOCKS:
         coarse = _coarsen(coarse, 4)
@@ -182,13 +179,13 @@ def _fills(pattern: Pattern) -> list[float]:
 
 
 def _coarsen(pattern: Pattern, factor: int) -> Pattern:
-    """Make the pattern of the factor x factor blocks that hold a nonzero."""
+    """Make the pattern of the nonempty blocks of factor x factor."""
     flipped = _merge_columns(pattern, factor).transpose()
     return _merge_columns(flipped, factor).transpose()
 
 
 def _merge_columns(pattern: Pattern, factor: int) -> Pattern:
-    """Replace columns by column // factor, repeated ones dropped."""
+    """Replace columns by column // factor, without repetitions."""
     merged = pattern.indices // factor
     kept = np.ones(pattern.nnz, dtype=bool)
     kept[1:] = merged[1:] != merged[:-1]
@@ -203,7 +200,7 @@ def _reuse(by_column: Pattern, column_of: np.ndarray, panel: int) -> float:
 
 
 def _distinct(minor: np.ndarray, major: np.ndarray) -> int:
-    """Count the distinct pairs in a list that is sorted by (major, minor)."""
+    """Count the distinct pairs of lists that are sorted by (major, minor)."""
     if minor.size == 0:
         return 0
     return 1 + int(((minor[1:] != minor[:-1]) | (major[1:] != major[:-1])).sum())
@@ -219,9 +216,9 @@ def _imbalance(row_lengths: np.ndarray, panel: int) -> float:
 def _tiles(pattern: Pattern) -> list[float]:
     if pattern.nnz == 0:
         return [0.0, 0.0]
-    across = -(-pattern.cols // TILE[1])
-    down = -(-pattern.rows // TILE[0])
-    tile = (pattern.row_ids() // TILE[0]).astype(np.int64) * across + pattern.indices // TILE[1]
+    across = -(-pattern.cols // TILE_SHAPE[1])
+    down = -(-pattern.rows // TILE_SHAPE[0])
+    tile = (pattern.row_ids() // TILE_SHAPE[0]).astype(np.int64) * across + pattern.indices // TILE_SHAPE[1]
     counts = np.bincount(tile, minlength=down * across) if down * across <= 4 * pattern.nnz + 2**20 else np.unique(
         tile, return_counts=True)[1]
     filled = counts[counts > 0]

@@ -1,8 +1,6 @@
-"""NumPy archives (.npz) from anywhere: a file may be damaged, or made to harm.
+"""Matrix files: MatrixMarket text, SuiteSparse archives, and NumPy archives, any of which may be damaged or malicious.
 
-Matrices as NumPy archives (.npz): the layout of scipy.sparse.save_npz, or indptr, indices, shape and values.
-
-Matrix files, by the ending of their name.
+A NumPy archive (.npz) holds a matrix in the layout of scipy.sparse.save_npz, or as indptr, indices, shape and values.
 """
 
 import gzip
@@ -31,10 +29,26 @@ __all__ = [
     "MATRIX_ENDINGS", "matrix_stem", "read_arrays", "read_matrix", "read_members", "write_arrays", "write_matrix",
 ]
 
-MOST_MEMBERS = 1000
-LONGEST_REASON = 120  # characters
-END_BYTES = 22  # of the record at the end of a zip file, before its comment
-# What zipfile and its unpackers, and what NumPy's reader of headers raise for bytes that are no archive, no header
+MATRIX_ENDINGS = (".tar.gz", ".tgz", ".mtx.gz", ".mtx", ".npz")
+BANNER, GZIP, ZIP = b"%%matrixmarket", b"\x1f\x8b", b"PK\x03\x04"  # first bytes of files
+SNIFFED_BYTES = 64  # that identify the kind of a file
+OTHER_KINDS = (  # first bytes of files that hold no matrix, what they are, and what to do
+    (b"\xfd7zXZ\0", "an xz file: unpack it"), (b"BZh", "a bzip2 file: unpack it"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard file: unpack it"), (b"7z\xbc\xaf\x27\x1c", "a 7z archive: unpack it"),
+    (b"Rar!", "a RAR archive: unpack it"), (b"PK\x05\x06", "an empty zip archive"),
+    (GZIP, "a gzip file within another: unpack it once"), (b"\x93NUMPY", "a dense NumPy array: save a sparse matrix"),
+    (b"\x89HDF", "an HDF5 file: export it as MatrixMarket"), (b"MATLAB", "a MATLAB file: export it as MatrixMarket"),
+    (b"PAR1", "a Parquet file: export it as MatrixMarket"), (b"%PDF", "a PDF document"),
+    (b"version https://git-lfs", "a pointer of Git LFS: get the file itself by git lfs pull"),
+    (b"\xef\xbb\xbf", "text behind a byte order mark: save it without one"),
+    (b"\xff\xfe", "text in UTF-16: save it as ASCII"), (b"\xfe\xff", "text in UTF-16: save it as ASCII"),
+    (b"<", "a web page or XML: check the address that it was downloaded from"),
+)
+KEYS = ("shape", "format", "indptr", "indices", "row", "col", "data", "values")
+MAX_MEMBERS = 1000
+MAX_REASON = 120  # characters
+ZIP_END_BYTES = 22  # of the record at the end of a zip file, before its comment
+# Exceptions of zipfile and its decompressors, and of NumPy's reader of headers, for invalid bytes
 BROKEN_ARCHIVE = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError, RuntimeError, OSError,
     OverflowError, ValueError,
@@ -44,12 +58,81 @@ BROKEN_HEADER = (
 )
 
 
-def read_members(path: Path, names: Collection[str], limit_bytes: int) -> dict[str, np.ndarray]:
-    """Read those members of an archive that are named and there. Nothing is unpickled.
+def read_matrix(
+    path: Path | str, *, limit_bytes: int = LIMIT_BYTES, dtype: DTypeLike | None = None,
+) -> SparseMatrix:
+    """Read a real matrix from .mtx, .mtx.gz, a SuiteSparse .tar.gz or .npz; unpacked files may keep their names.
+
+    No digit of the file is lost: numbers that float32 rounds are kept in `SparseMatrix.exact`, from which `astype`
+    restores them.
+
+    Args:
+        limit_bytes: maximum size after unpacking.
+        dtype: of the values: numpy.float32, numpy.float64, or None for float32 unless that makes a number 0, then
+            float64. A number that is not finite in the type is an error; with an explicit type, so is one that becomes
+            0.
 
     Raises:
-        ValueError: damaged, more than `limit_bytes`, a member that is no array; the message names file and member.
-        MemoryError: names them, too.
+        FileNotFoundError, IsADirectoryError: there is no such file, or it is a folder.
+        ValueError: unknown ending, or a file that is damaged, too large or not a valid matrix; the message names the
+            file and the line or member.
+        MemoryError: says what for.
+    """
+    path = Path(path)
+    ending = _ending(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: a folder, not a file: name the matrix file in it")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    with path.open("rb") as file:
+        begin = file.read(SNIFFED_BYTES)
+    is_text = begin.lower().startswith(BANNER)
+    if ending == ".npz" and not is_text and not begin.startswith(GZIP):
+        _check_kind(begin, path)
+        return read_arrays(path, limit_bytes, dtype)
+    if begin.startswith(ZIP):
+        raise ValueError(f"{path}: a zip archive, whatever its name says: unpack it, or name it .npz if NumPy wrote it")
+    if not begin.startswith(GZIP):
+        check_size(path.stat().st_size, limit_bytes, f"{path}: holds")
+    text, member = read_text(path, limit_bytes, matrix_stem(path))
+    source = str(path) if member is None else f"{path}: member {member}"
+    _check_kind(text[:SNIFFED_BYTES], source)
+    if ending != ".mtx" and member is None and text[: len(BANNER)].lower() != BANNER:
+        expected = "gzip file" if ending == ".mtx.gz" else "archive"
+        if text and not begin.startswith(GZIP):
+            raise ValueError(f"{path}: damaged or truncated {expected}, or something else under this name: it begins "
+                             f"with {text[:20]!r}; check where it came from")
+        raise ValueError(f"{path}: damaged or truncated {expected} (it holds {text[:20]!r}): fetch it again")
+    return parse_market(text, source, limit_bytes, dtype)
+
+
+def write_matrix(path: Path | str, matrix: SparseMatrix) -> None:
+    """Write a matrix in the format of the ending, atomically; equal matrices give equal bytes."""
+    path = Path(path)
+    ending = _ending(path)
+    with atomic_path(path) as partial:
+        if ending == ".npz":
+            write_arrays(partial, matrix)
+        elif ending == ".mtx":
+            partial.write_bytes(market_text(matrix))
+        else:
+            text = market_text(matrix)
+            content = text if ending == ".mtx.gz" else _tar(text, matrix_stem(path))
+            partial.write_bytes(gzip.compress(content, compresslevel=6, mtime=0))
+
+
+def matrix_stem(path: Path) -> str:
+    """Return the name of a matrix file without folder and ending."""
+    return path.name.removesuffix(_ending(path))
+
+
+def read_members(path: Path, names: Collection[str], limit_bytes: int) -> dict[str, np.ndarray]:
+    """Read the members of a NumPy archive that have one of these names. Nothing is unpickled.
+
+    Raises:
+        ValueError: damaged, more than `limit_bytes`, or a member that is not an array; the message names file and
+            member.
+        MemoryError: names them too.
     """
     arrays = {}
     with path.open("rb") as file:
@@ -57,14 +140,14 @@ def read_members(path: Path, names: Collection[str], limit_bytes: int) -> dict[s
             archive = zipfile.ZipFile(file)
             _check_count(archive, file)
         with archive:
-            if len(archive.infolist()) > MOST_MEMBERS:
-                raise ValueError(f"{path}: {len(archive.infolist())} members: at most {MOST_MEMBERS} are read")
+            if len(archive.infolist()) > MAX_MEMBERS:
+                raise ValueError(f"{path}: {len(archive.infolist())} members: at most {MAX_MEMBERS} are read")
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             total = sum(info.file_size for info in members.values())
             check_size(total, limit_bytes, f"{path}: unpacks to")
             for name, info in members.items():
                 with memory_for(f"the {info.file_size} bytes of member {name!r} of {path}"):
-                    # Others are opened, too: a name that was damaged in the directory differs from that of the member.
+                    # Others are opened too: a name that is damaged in the directory differs from that of the member.
                     with _damage_of(path), archive.open(info) as member:
                         content = member.read(info.file_size) if name in names else None  # no more than it claims
                     if content is not None:
@@ -73,9 +156,9 @@ def read_members(path: Path, names: Collection[str], limit_bytes: int) -> dict[s
 
 
 def _check_count(archive: zipfile.ZipFile, file: BinaryIO) -> None:
-    """Compare the members with their number at the end of the file: a damaged entry may swallow the next."""
-    file.seek(-END_BYTES - len(archive.comment), io.SEEK_END)
-    signature, count = struct.unpack("<4s6xH10x", file.read(END_BYTES))
+    """Compare the number of members with that at the end of the file: a damaged entry may swallow the next."""
+    file.seek(-ZIP_END_BYTES - len(archive.comment), io.SEEK_END)
+    signature, count = struct.unpack("<4s6xH10x", file.read(ZIP_END_BYTES))
     if signature != b"PK\5\6" or count not in (len(archive.infolist()), 0xFFFF):
         raise zipfile.BadZipFile(f"{len(archive.infolist())} of {count} members are listed")
 
@@ -89,7 +172,7 @@ def _damage_of(path: Path) -> Iterator[None]:
 
 
 def _array(content: bytes, path: Path, name: str) -> np.ndarray:
-    """Read one .npy member; its header may claim any size, so it is compared with the bytes that are there."""
+    """Read one .npy member; its header may claim any size, so that is compared with the bytes of the member."""
     file = io.BytesIO(content)
     try:
         shape, dtype = _header(file)
@@ -104,9 +187,9 @@ def _array(content: bytes, path: Path, name: str) -> np.ndarray:
 
 
 def _reason(error: BaseException) -> str:
-    """Shorten what readers say: it may quote kilobytes of the file."""
+    """Shorten the message of a reader, which may quote kilobytes of the file."""
     text = str(error).partition("\n")[0]
-    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} ..."
+    return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]} ..."
 
 
 def _header(file: io.BytesIO) -> tuple[tuple[int, ...], np.dtype]:
@@ -119,18 +202,15 @@ def _header(file: io.BytesIO) -> tuple[tuple[int, ...], np.dtype]:
         raise ValueError(f"its header cannot be read ({error})") from error
 
 
-KEYS = ("shape", "format", "indptr", "indices", "row", "col", "data", "values")
-
-
 def read_arrays(path: Path, limit_bytes: int, dtype: DTypeLike | None = None) -> SparseMatrix:
-    """Read a matrix; without `data` or `values` every value is one. Nothing is unpickled.
+    """Read a matrix from a NumPy archive; without `data` or `values` every value is one. Nothing is unpickled.
 
     Args:
-        dtype: of the values, as of `read_matrix`.
+        dtype: of the values, as in `read_matrix`.
 
     Raises:
-        ValueError: damaged, more than `limit_bytes`, arrays missing or inconsistent, values not finite, positions
-            twice; the message names file and member.
+        ValueError: damaged, more than `limit_bytes`, arrays missing or inconsistent, values not finite, or a position
+            repeated; the message names file and member.
     """
     arrays = read_members(path, KEYS, limit_bytes)
     layout = _text(arrays["format"], path) if "format" in arrays else "csr"
@@ -151,7 +231,7 @@ def read_arrays(path: Path, limit_bytes: int, dtype: DTypeLike | None = None) ->
 
 
 def write_arrays(path: Path, matrix: SparseMatrix) -> None:
-    """Write shape, indptr, indices and values, uncompressed, to a file that SciPy's load_npz reads too."""
+    """Write shape, indptr, indices and values, uncompressed, in a layout that SciPy's load_npz reads too."""
     pattern = matrix.pattern
     with path.open("wb") as file:
         np.savez(
@@ -214,89 +294,6 @@ def _coordinates(
     return (major, second, second.size) if layout == "csr" else (second, major, second.size)
 
 
-MATRIX_ENDINGS = (".tar.gz", ".tgz", ".mtx.gz", ".mtx", ".npz")
-BANNER, GZIP, ZIP = b"%%matrixmarket", b"\x1f\x8b", b"PK\x03\x04"  # how files begin
-BEGIN = 64  # bytes that tell the kind of a file
-OTHERS = (  # how files begin that are no matrix here, what they are, and what to do
-    (b"\xfd7zXZ\0", "an xz file: unpack it"), (b"BZh", "a bzip2 file: unpack it"),
-    (b"\x28\xb5\x2f\xfd", "a Zstandard file: unpack it"), (b"7z\xbc\xaf\x27\x1c", "a 7z archive: unpack it"),
-    (b"Rar!", "a RAR archive: unpack it"), (b"PK\x05\x06", "an empty zip archive"),
-    (GZIP, "a gzip file within another: unpack it once"), (b"\x93NUMPY", "a dense NumPy array: save a sparse matrix"),
-    (b"\x89HDF", "an HDF5 file: export it as MatrixMarket"), (b"MATLAB", "a MATLAB file: export it as MatrixMarket"),
-    (b"PAR1", "a Parquet file: export it as MatrixMarket"), (b"%PDF", "a PDF document"),
-    (b"version https://git-lfs", "a pointer of Git LFS: get the file itself by git lfs pull"),
-    (b"\xef\xbb\xbf", "text behind a byte order mark: save it without one"),
-    (b"\xff\xfe", "text in UTF-16: save it as ASCII"), (b"\xfe\xff", "text in UTF-16: save it as ASCII"),
-    (b"<", "a web page or XML: check the address that it was downloaded from"),
-)
-
-
-def read_matrix(
-    path: Path | str, *, limit_bytes: int = LIMIT_BYTES, dtype: DTypeLike | None = None,
-) -> SparseMatrix:
-    """Read a real matrix from .mtx, .mtx.gz, a SuiteSparse .tar.gz or .npz; a file that was unpacked is read as it is.
-
-    No digit of the file is lost: what float32 rounds is kept in `SparseMatrix.exact`, and `astype` gives it back.
-
-    Args:
-        limit_bytes: what the file may hold after unpacking.
-        dtype: of the values: numpy.float32, numpy.float64, or None: float32 unless that makes a number 0, then float64.
-            A number that is not finite in the type is an error, and if it is given, so is one that becomes 0.
-
-    Raises:
-        FileNotFoundError, IsADirectoryError: there is no such file, or it is a folder.
-        ValueError: another ending, or a file that is damaged, too large or not a valid matrix; the message names the
-            file and the line or member.
-        MemoryError: says for what.
-    """
-    path = Path(path)
-    ending = _ending(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"{path}: a folder, not a file: name the matrix file in it")
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    with path.open("rb") as file:
-        begin = file.read(BEGIN)
-    is_text = begin.lower().startswith(BANNER)
-    if ending == ".npz" and not is_text and not begin.startswith(GZIP):
-        _check_kind(begin, path)
-        return read_arrays(path, limit_bytes, dtype)
-    if begin.startswith(ZIP):
-        raise ValueError(f"{path}: a zip archive, whatever its name says: unpack it, or name it .npz if NumPy wrote it")
-    if not begin.startswith(GZIP):
-        check_size(path.stat().st_size, limit_bytes, f"{path}: holds")
-    text, member = read_text(path, limit_bytes, matrix_stem(path))
-    place = str(path) if member is None else f"{path}: member {member}"
-    _check_kind(text[:BEGIN], place)
-    if ending != ".mtx" and member is None and text[: len(BANNER)].lower() != BANNER:
-        expected = "gzip file" if ending == ".mtx.gz" else "archive"
-        if text and not begin.startswith(GZIP):
-            raise ValueError(f"{path}: damaged or truncated {expected}, or something else under this name: it begins "
-                             f"with {text[:20]!r}; check where it came from")
-        raise ValueError(f"{path}: damaged or truncated {expected} (it holds {text[:20]!r}): fetch it again")
-    return parse_market(text, place, limit_bytes, dtype)
-
-
-def write_matrix(path: Path | str, matrix: SparseMatrix) -> None:
-    """Write a matrix in the format of the ending; equal matrices give equal bytes. A failure leaves no file."""
-    path = Path(path)
-    ending = _ending(path)
-    with atomic_path(path) as partial:
-        if ending == ".npz":
-            write_arrays(partial, matrix)
-        elif ending == ".mtx":
-            partial.write_bytes(market_text(matrix))
-        else:
-            text = market_text(matrix)
-            content = text if ending == ".mtx.gz" else _tar(text, matrix_stem(path))
-            partial.write_bytes(gzip.compress(content, compresslevel=6, mtime=0))
-
-
-def matrix_stem(path: Path) -> str:
-    """Return the name of a matrix file without folder and ending."""
-    return path.name.removesuffix(_ending(path))
-
-
 def _ending(path: Path) -> str:
     for ending in MATRIX_ENDINGS:
         if path.name.endswith(ending):
@@ -304,12 +301,12 @@ def _ending(path: Path) -> str:
     raise ValueError(f"{path}: not a matrix file: its name must end in {', '.join(MATRIX_ENDINGS)}")
 
 
-def _check_kind(begin: bytes, place: Path | str) -> None:
-    """Refuse files of kinds that are told from their first bytes, whatever their names say."""
+def _check_kind(begin: bytes, source: Path | str) -> None:
+    """Raise ValueError if the first bytes are those of another kind of file, whatever its name says."""
     shown = begin.lstrip() if begin.lstrip().startswith(b"<") else begin
-    kind = next((kind for start, kind in OTHERS if shown.startswith(start)), None)
+    kind = next((kind for start, kind in OTHER_KINDS if shown.startswith(start)), None)
     if kind is not None:
-        raise ValueError(f"{place}: no matrix but {kind}")
+        raise ValueError(f"{source}: not a matrix but {kind}")
 
 
 def _tar(text: bytes, stem: str) -> bytes:

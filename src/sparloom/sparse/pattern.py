@@ -1,4 +1,4 @@
-"""Patterns and matrices in CSR: where the nonzeros are, and what they are."""
+"""Sparsity patterns and sparse matrices in CSR."""
 
 import hashlib
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from numpy.typing import DTypeLike
 __all__ = ["Pattern", "SparseMatrix", "unfit_value"]
 
 INDEX_LIMIT = 2**31 - 1  # rows and columns are int32
-ELEMENTS = (np.dtype(np.float32), np.dtype(np.float64))
+VALUE_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Where the nonzeros of a matrix are, as CSR with strictly increasing columns in every row.
+    """Positions of the nonzeros of a matrix: CSR with strictly increasing columns in every row.
 
     Arrays of any integer type are accepted and stored as contiguous, aligned int64 (`indptr`) and int32 (`indices`).
 
     Args:
         shape: rows and columns, each below 2**31.
-        indptr: (rows + 1,), the nonzeros of row r are indptr[r] to indptr[r + 1].
+        indptr: (rows + 1,), row r holds the nonzeros from indptr[r] up to indptr[r + 1].
         indices: (nnz,), column of every nonzero.
 
     Raises:
@@ -58,19 +58,19 @@ class Pattern:
         for values, limit, axis in ((rows, shape[0], "row"), (cols, shape[1], "column")):
             outside = (values < 0) | (values >= limit)
             if outside.any():
-                place = int(np.argmax(outside))
-                raise ValueError(f"{axis} {int(values[place])} of entry {place} is outside 0 to {limit - 1}")
+                entry = int(np.argmax(outside))
+                raise ValueError(f"{axis} {int(values[entry])} of entry {entry} is outside 0 to {limit - 1}")
         ones = np.ones(rows.size, dtype=np.int8)
         return cls.from_scipy(scipy.sparse.coo_array((ones, (rows, cols)), shape=shape))
 
     @classmethod
     def identity(cls, rows: int) -> "Pattern":
-        """Make the one whose row j holds column j alone."""
+        """Make the pattern of an identity matrix."""
         return cls((rows, rows), np.arange(rows + 1), np.arange(rows))
 
     @classmethod
     def from_scipy(cls, matrix: scipy.sparse.sparray | scipy.sparse.spmatrix) -> "Pattern":
-        """Take the pattern of a SciPy matrix of any format: its stored entries, zeros included."""
+        """Make the pattern of the stored entries of a SciPy matrix of any format, zeros included."""
         coo = scipy.sparse.coo_array(matrix)
         ones = np.ones(coo.nnz, dtype=bool)  # bool: adding up repeated entries cannot overflow
         csr = scipy.sparse.csr_array((ones, coo.coords), shape=coo.shape)
@@ -97,7 +97,7 @@ class Pattern:
         return _csr(np.ones(self.nnz, dtype=np.float32), self)
 
     def transpose(self) -> "Pattern":
-        """Exchange rows and columns."""
+        """Make the pattern of the transposed matrix."""
         csc = _csr(np.ones(self.nnz, dtype=np.int8), self).tocsc()
         return Pattern((self.cols, self.rows), csc.indptr, csc.indices)
 
@@ -106,17 +106,17 @@ class Pattern:
         return np.diff(self.indptr)
 
     def row_ids(self) -> Int32[np.ndarray, " nnz"]:
-        """Name the row of every nonzero, in the order of `indices`."""
+        """List the row of every nonzero, in the order of `indices`."""
         return np.repeat(np.arange(self.rows, dtype=np.int32), self.row_lengths())
 
     def nonzeros_of(self, rows: Integer[np.ndarray, " some"]) -> Int64[np.ndarray, " nonzeros"]:
-        """List the places in `indices` of all nonzeros of some rows, row after row."""
+        """List the positions in `indices` of all nonzeros of some rows, row by row."""
         lengths = self.row_lengths()[rows]
         ends = np.cumsum(lengths)
         return np.arange(lengths.sum()) + np.repeat(self.indptr[rows] - (ends - lengths), lengths)
 
     def digest(self) -> str:
-        """Hash shape and content; 64 hexadecimal digits, the same on every machine."""
+        """Hash shape and content to 64 hexadecimal digits that are the same on every machine."""
         content = hashlib.sha256(np.array(self.shape, dtype="<i8").tobytes())
         content.update(np.ascontiguousarray(self.indptr, "<i8"))
         content.update(np.ascontiguousarray(self.indices, "<i4"))
@@ -140,13 +140,13 @@ class Pattern:
 
 @dataclass(frozen=True, eq=False)
 class SparseMatrix:
-    """A pattern and a value for every nonzero, in the order of `pattern.indices`.
+    """Pattern with a value for every nonzero, in the order of `pattern.indices`.
 
     Args:
         values: (nnz,) real numbers.
-        dtype: float32 or float64; values are rounded to it. What is too small for float32 becomes 0.
-        exact: (nnz,) float64, the numbers that float32 values were rounded from, as a file has them; None: the values
-            are all that is known.
+        dtype: float32 or float64; values are rounded to it, and become 0 where they are too small for it.
+        exact: (nnz,) float64, the numbers of a file that float32 values were rounded from; None: only the values are
+            known.
 
     Raises:
         ValueError: values of another shape or type, or a finite one that float32 cannot hold.
@@ -165,7 +165,7 @@ class SparseMatrix:
             raise ValueError("complex values: only real matrices are supported")
         if values.dtype.kind not in "fiub":
             raise ValueError(f"values of type {values.dtype}: give real numbers")
-        if dtype not in ELEMENTS:
+        if dtype not in VALUE_TYPES:
             raise ValueError(f"values of type {dtype}: a matrix holds float32 or float64")
         if values.dtype != dtype or not values.flags.c_contiguous or not values.flags.aligned:
             values = _rounded(values, dtype)
@@ -178,11 +178,11 @@ class SparseMatrix:
 
     @classmethod
     def of_doubles(cls, pattern: Pattern, values: np.ndarray, dtype: DTypeLike | None) -> "SparseMatrix":
-        """Hold float64 numbers, all of which `unfit_value` lets pass.
+        """Make a matrix of float64 numbers that `unfit_value` accepts.
 
         Args:
-            dtype: float32 or float64; None: float32 beside the exact numbers, but float64 alone where float32 would
-                make one of them 0.
+            dtype: float32 or float64; None: float32 with the exact numbers, but float64 alone if float32 would make
+                one of them 0.
         """
         if dtype is not None:
             return cls(pattern, values, dtype)
@@ -194,9 +194,9 @@ class SparseMatrix:
         return cls(pattern, narrow, exact=values)
 
     def astype(self, dtype: DTypeLike) -> "SparseMatrix":
-        """Convert the values; the same matrix if they have that type.
+        """Convert the values; returns the same matrix if they have that type.
 
-        Numbers that float32 rounds stay in `exact`, and come back when the type is float64 again.
+        Numbers that float32 rounds are kept in `exact`, from which a later conversion to float64 restores them.
         """
         if self.dtype == dtype:
             return self
@@ -207,7 +207,7 @@ class SparseMatrix:
         return SparseMatrix(self.pattern, converted.values, exact=numbers)
 
     def with_values(self, values: np.ndarray) -> "SparseMatrix":
-        """Put other values at the nonzeros."""
+        """Make a matrix of the same pattern and type with other values."""
         return SparseMatrix(self.pattern, values, self.dtype)
 
     def to_scipy(self) -> scipy.sparse.csr_array:
@@ -230,19 +230,19 @@ def unfit_value(values: Float64[np.ndarray, " nnz"], dtype: DTypeLike | None) ->
     """Find the first number that a matrix cannot hold.
 
     Args:
-        dtype: of the matrix, as of `SparseMatrix.of_doubles`.
+        dtype: of the matrix, as in `SparseMatrix.of_doubles`.
 
     Returns:
-        Its place, and what is wrong with it.
+        Its index, and what is wrong with it; None if all numbers fit.
     """
     target = np.dtype(np.float32 if dtype is None else dtype)
     with np.errstate(over="ignore"):
         narrow = values.astype(target, copy=False)
     finite = np.isfinite(narrow)
     if not finite.all():
-        place = int(np.argmin(finite))
-        remedy = ", or read it with dtype=numpy.float64" if np.isfinite(values[place]) else ""
-        return place, f"is not finite in {target}: scale or repair the matrix{remedy}"
+        index = int(np.argmin(finite))
+        remedy = ", or read it with dtype=numpy.float64" if np.isfinite(values[index]) else ""
+        return index, f"is not finite in {target}: scale or repair the matrix{remedy}"
     if dtype is not None and narrow is not values:
         lost = (narrow == 0) & (values != 0)
         if lost.any():
@@ -256,14 +256,14 @@ def _rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if values.dtype != dtype and values.dtype.kind in "fiu":
         lost = np.isinf(rounded) & np.isfinite(values)
         if lost.any():
-            place = int(np.argmax(lost))
-            raise ValueError(f"value {float(values[place])!r} of nonzero {place} is beyond {dtype}: give "
+            index = int(np.argmax(lost))
+            raise ValueError(f"value {float(values[index])!r} of nonzero {index} is beyond {dtype}: give "
                              "dtype=numpy.float64, or scale the matrix")
     return rounded
 
 
 def _csr(values: np.ndarray, pattern: Pattern) -> scipy.sparse.csr_array:
-    """Wrap the arrays; SciPy wants one index type for both, so `indptr` is narrowed where that is exact."""
+    """Wrap the arrays; SciPy needs the same index type for both, so `indptr` is narrowed where that is exact."""
     indptr = pattern.indptr.astype(np.int32) if pattern.nnz <= INDEX_LIMIT else pattern.indptr
     matrix = scipy.sparse.csr_array((values, pattern.indices, indptr), shape=pattern.shape)
     matrix.has_canonical_format = True
@@ -287,17 +287,17 @@ def _check_columns(indices: np.ndarray, indptr: np.ndarray, cols: int) -> None:
         return
     outside = (indices < 0) | (indices >= cols)
     if outside.any():
-        place = int(np.argmax(outside))
-        raise ValueError(f"column {int(indices[place])} in row {_row(indptr, place)} is outside 0 to {cols - 1}")
+        index = int(np.argmax(outside))
+        raise ValueError(f"column {int(indices[index])} in row {_row(indptr, index)} is outside 0 to {cols - 1}")
     steps = indices[1:] <= indices[:-1]
     starts = indptr[1:-1]
     steps[starts[(starts > 0) & (starts < indices.size)] - 1] = False
     if steps.any():
-        place = int(np.argmax(steps)) + 1
+        index = int(np.argmax(steps)) + 1
         raise ValueError(
-            f"column {int(indices[place])} follows column {int(indices[place - 1])} in row {_row(indptr, place)}: "
+            f"column {int(indices[index])} follows column {int(indices[index - 1])} in row {_row(indptr, index)}: "
             f"columns must increase strictly; use Pattern.from_coo for unsorted entries")
 
 
-def _row(indptr: np.ndarray, place: int) -> int:
-    return int(np.searchsorted(indptr, place, side="right")) - 1
+def _row(indptr: np.ndarray, index: int) -> int:
+    return int(np.searchsorted(indptr, index, side="right")) - 1

@@ -1,4 +1,4 @@
-"""The SuiteSparse collection, or a part of it in the same layout: catalogue, split, choice, files on demand."""
+"""SuiteSparse collection, or part of it in the same layout: catalogue, split, choice, files on demand."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from sparloom.files import locked, sha256
 from sparloom.sparse.corpus import MatrixEntry, Role, entry_of, family_role, row_bin, stratified_choice
-from sparloom.sparse.download import Patience, download_bars, fetch
+from sparloom.sparse.download import RetryPolicy, download_bars, fetch
 from sparloom.sparse.matrix_files import read_matrix
 from sparloom.sparse.pattern import SparseMatrix
 
@@ -25,9 +25,9 @@ __all__ = ["SuiteSparseCorpus"]
 log = logging.getLogger(__name__)
 
 COLUMNS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")
-REFRESH_SECONDS = 86_400  # age from which the catalogue of an address is asked for again
-REFRESH_PATIENCE = {"attempts": 1, "timeout_seconds": 10.0}  # a run without network shall begin at once
-SAFE = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*")  # a part of a path that leads nowhere else
+REFRESH_SECONDS = 86_400  # age at which the catalogue of an address is downloaded again
+REFRESH_POLICY = {"attempts": 1, "timeout_seconds": 10.0}  # a run without network must start at once
+SAFE_NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*")  # path component that stays in its folder
 DIGEST = re.compile(r"[0-9A-Fa-f]{64}")
 
 
@@ -35,17 +35,18 @@ class SuiteSparseCorpus:
     """Matrices of a mirror in SuiteSparse layout: index.csv beside GROUP/NAME.tar.gz; all of them, or a choice.
 
     Args:
-        mirror: a folder, or an address that begins with https:// or http://; None refuses every use with the remedy.
-        cache: folder for what is fetched from an address, a folder for each; a mirror that is a folder is read where
-            it is. A catalogue that is a day old is fetched again; without network the old one serves.
-        patience: when a download is given up.
-        count: so many matrices, chosen evenly over row bins and sparsity (`stratified_choice`); None: all.
-        role: only matrices with this role; None: with any.
+        mirror: folder, or address that begins with https:// or http://; with None, every use raises an error that says
+            how to set one.
+        cache: folder for downloads, with a folder for each address; a mirror that is a folder is read in place.
+            A catalogue that is a day old is downloaded again; without network the old one is used.
+        patience: when a download is given up; None: the default policy.
+        count: number of matrices, chosen evenly over row bins and sparsity (`stratified_choice`); None: all.
+        role: keep only matrices with this role; None: all.
         seed: of the choice.
     """
 
     def __init__(
-        self, mirror: str | None, cache: str, patience: Patience | None = None, *, count: int | None,
+        self, mirror: str | None, cache: str, patience: RetryPolicy | None = None, *, count: int | None,
         role: Role | None, seed: int,
     ) -> None:
         self.mirror = mirror
@@ -66,32 +67,32 @@ class SuiteSparseCorpus:
         return self._entries
 
     def load(self, name: str) -> SparseMatrix:
-        """Read one matrix, after fetching it when it is not in the cache.
+        """Read one matrix as float32, after downloading it if it is not in the cache.
 
-        Its values are float32, beside the exact ones where these differ.
+        Values that float32 rounds are kept in `SparseMatrix.exact` too.
 
         Raises:
             KeyError: the mirror has no such matrix.
             ValueError: the file is damaged, or its checksum differs from the catalogue.
-            FileNotFoundError, ConnectionError: the mirror does not give it.
+            FileNotFoundError, ConnectionError: the mirror does not provide it.
         """
         return read_matrix(self.fetch((name,))[0]).astype(np.float32)
 
     def fetch(self, names: Iterable[str]) -> tuple[Path, ...]:
-        """Bring the files of these matrices here, checksums compared, and return their paths."""
+        """Download missing files of these matrices, verify all checksums, and return the paths."""
         names = tuple(names)
         for name in names:
             entry_of(self.entries(), name)
         missing = [name for name in names if not self._is_here(name)]
         if missing:
             with download_bars() as bars:
-                for place, name in enumerate(missing, start=1):
-                    self._download(f"{name}.tar.gz", bars, title=f"{place} of {len(missing)}: {name}",
+                for number, name in enumerate(missing, start=1):
+                    self._download(f"{name}.tar.gz", bars, title=f"{number} of {len(missing)}: {name}",
                                    digest=self._index()[1][name])
         return tuple(self._path(name) for name in names)
 
     def split(self) -> dict[str, Role]:
-        """Give every matrix its frozen role; a family that the frozen split does not know gets one by hash."""
+        """Map every matrix to its frozen role; families that the frozen split does not list get a role by hash."""
         return _roles(self.entries())
 
     def _chosen(self) -> tuple[MatrixEntry, ...]:
@@ -119,25 +120,25 @@ class SuiteSparseCorpus:
         return self._catalogue
 
     def _refresh(self, path: Path) -> None:
-        """Replace a catalogue that is too old by that of the mirror; where there is no better one, keep it and warn."""
+        """Replace an old catalogue by that of the mirror; if that fails, keep it and warn."""
         fresh = path.with_name("index.csv.new")
         with locked(path.parent / ".locks" / "refresh"):
             fetched = path.stat().st_mtime
             if time.time() - fetched < REFRESH_SECONDS:
                 return
-            for left in (fresh, fresh.with_name(f"{fresh.name}.partial")):  # a part of another version must not go on
+            for left in (fresh, fresh.with_name(f"{fresh.name}.partial")):  # of another version
                 left.unlink(missing_ok=True)
             try:
                 fetch(self._address("index.csv"), fresh, digest=None, advance=lambda reached, total: None,
-                      patience=replace(self.patience or Patience(), **REFRESH_PATIENCE))
+                      patience=replace(self.patience or RetryPolicy(), **REFRESH_POLICY))
                 _parse_index(fresh.read_text(encoding="utf-8"), self._address("index.csv"))
                 fresh.replace(path)
             except (OSError, ValueError) as error:
                 day = time.strftime("%Y-%m-%d", time.gmtime(fetched))
-                log.warning("%s; the catalogue of %s serves on", error, day)
+                log.warning("%s; the catalogue of %s is used", error, day)
 
     def _is_here(self, name: str) -> bool:
-        """Tell whether the file is there and right; False only where it can be fetched."""
+        """Return whether the file exists and is intact; False only where it can be downloaded."""
         path, expected = self._path(name), self._index()[1][name]
         if not path.is_file():
             if self._is_remote():
@@ -148,7 +149,7 @@ class SuiteSparseCorpus:
             return True
         if not self._is_remote():
             raise ValueError(f"{path}: checksum {actual}, the catalogue says {expected}: the mirror is damaged")
-        log.warning("%s: damaged in the cache; fetching it again", path)
+        log.warning("%s: damaged in the cache; downloading it again", path)
         path.unlink()
         return False
 
@@ -160,7 +161,7 @@ class SuiteSparseCorpus:
         path.parent.mkdir(parents=True, exist_ok=True)
         task = bars.add_task(title, total=None)
         try:
-            fetch(self._address(relative), path, digest=digest, patience=self.patience or Patience(),
+            fetch(self._address(relative), path, digest=digest, patience=self.patience or RetryPolicy(),
                   advance=lambda reached, total: bars.update(task, completed=reached, total=total))
         finally:
             bars.remove_task(task)
@@ -172,7 +173,7 @@ class SuiteSparseCorpus:
         return str(self.mirror).startswith(("https://", "http://"))
 
     def _home(self) -> Path:
-        """Where the files are, or come to be."""
+        """Return the folder of the mirror, or of its downloads in the cache."""
         if not self.mirror:
             raise ValueError(
                 "no mirror of real matrices: set SPARLOOM_MIRROR, or paths.mirror=..., to a folder or an https:// "
@@ -185,40 +186,40 @@ class SuiteSparseCorpus:
 
 
 def _roles(entries: Iterable[MatrixEntry]) -> dict[str, Role]:
-    """Role by matrix; the roles of known families were frozen before any result existed."""
+    """Map matrices to roles; the roles of known families were frozen before any result existed."""
     text = resources.files("sparloom.sparse").joinpath("suitesparse_split.csv").read_text(encoding="utf-8")
     frozen = {row["family"]: row["role"] for row in csv.DictReader(io.StringIO(text))}
     return {entry.name: frozen.get(entry.family) or family_role(entry.family) for entry in entries}
 
 
-def _parse_index(text: str, place: str) -> tuple[tuple[MatrixEntry, ...], Mapping[str, str]]:
+def _parse_index(text: str, source: str) -> tuple[tuple[MatrixEntry, ...], Mapping[str, str]]:
     reader = csv.DictReader(io.StringIO(text))
     missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
     if missing:
-        raise ValueError(f"{place}: line 1: no column {missing[0]!r}: a catalogue has {', '.join(COLUMNS)}")
+        raise ValueError(f"{source}: line 1: no column {missing[0]!r}: a catalogue has {', '.join(COLUMNS)}")
     entries, sums = [], {}
     for line, row in enumerate(reader, start=2):
         if any(row[column] is None for column in COLUMNS):
-            raise ValueError(f"{place}: line {line}: fewer fields than line 1 names: truncated; remove the file")
-        entry = _entry(row, f"{place}: line {line}")
+            raise ValueError(f"{source}: line {line}: fewer fields than line 1 names: truncated; remove the file")
+        entry = _entry(row, f"{source}: line {line}")
         if not DIGEST.fullmatch(row["sha256"]):
-            raise ValueError(f"{place}: line {line}: sha256 {row['sha256']!r} is no checksum: damaged or truncated; "
+            raise ValueError(f"{source}: line {line}: sha256 {row['sha256']!r} is no checksum: damaged or truncated; "
                              "remove the file")
         if entry.name in sums:
-            raise ValueError(f"{place}: line {line}: {entry.name} occurs a second time")
+            raise ValueError(f"{source}: line {line}: {entry.name} occurs a second time")
         entries.append(entry)
         sums[entry.name] = row["sha256"].lower()
     return tuple(sorted(entries, key=lambda entry: entry.name)), sums
 
 
-def _entry(row: Mapping[str, str], place: str) -> MatrixEntry:
+def _entry(row: Mapping[str, str], source: str) -> MatrixEntry:
     for column in ("group", "name"):
-        if not SAFE.fullmatch(row[column]):
-            raise ValueError(f"{place}: {column} {row[column]!r} is no plain file name: refused")
+        if not SAFE_NAME.fullmatch(row[column]):
+            raise ValueError(f"{source}: {column} {row[column]!r} is not a plain file name: refused")
     counts = []
     for column in ("rows", "cols", "nnz"):
         if not row[column].isdigit():
-            raise ValueError(f"{place}: {column} {row[column]!r} is not a count")
+            raise ValueError(f"{source}: {column} {row[column]!r} is not a count")
         counts.append(int(row[column]))
     name = f"{row['group']}/{row['name']}"
     return MatrixEntry(name, row["family"], *counts, row["symmetric"] == "1", row["kind"], row_bin(counts[0]),

@@ -9,11 +9,11 @@ import pytest
 from broken_mirror import BrokenMirror
 
 from sparloom.sparse import download
-from sparloom.sparse.download import Patience, fetch
+from sparloom.sparse.download import RetryPolicy, fetch
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
-QUICK = Patience(attempts=3, timeout_seconds=5.0, pause_seconds=0.001)
+QUICK = RetryPolicy(attempts=3, timeout_seconds=5.0, pause_seconds=0.001)
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def test_a_server_that_always_breaks_at_one_place_is_given_up(server, tmp_path):
     server.always["/m.tar.gz"] = ("cut", 0)
     server.faults["/m.tar.gz"] = [("cut", 1000)]
     with pytest.raises(ConnectionError, match=r"m\.tar\.gz: gave up after 3 attempts without progress \(the connection "
-                                              r"closed after 1000 of 300000 bytes\); the 1000 bytes that arrived are "
-                                              r"kept: run again to continue"):
+                                              r"closed after 1000 of 300000 bytes\); the 1000 bytes received so far "
+                                              r"are kept: run again to continue"):
         get(server, tmp_path)
     server.always.clear()
     get(server, tmp_path)
@@ -136,16 +136,16 @@ def test_what_the_server_does_not_give_is_asked_for_once(server, tmp_path, statu
 
 def test_silence_counts_as_a_broken_connection(server, tmp_path):
     server.faults["/m.tar.gz"] = [("stall", 30)]
-    get(server, tmp_path, patience=Patience(attempts=3, timeout_seconds=1.0, pause_seconds=0.001))
+    get(server, tmp_path, patience=RetryPolicy(attempts=3, timeout_seconds=1.0, pause_seconds=0.001))
     assert server.asked("/m.tar.gz") == [None, "bytes=1-"]
 
 
 @pytest.mark.parametrize("fault", ["trickle", "trickle_headers"])
 def test_a_server_that_is_slower_than_the_least_speed_is_given_up(server, tmp_path, fault):
     server.always["/m.tar.gz"] = (fault, 0.002)
-    slow = Patience(attempts=2, timeout_seconds=0.3, pause_seconds=0.001, least_bytes_per_second=1e7)
+    slow = RetryPolicy(attempts=2, timeout_seconds=0.3, pause_seconds=0.001, least_bytes_per_second=1e7)
     with pytest.raises(ConnectionError, match=r"gave up after 2 attempts without progress \(\d+ bytes in 0\.3 s, the "
-                                              r"least is 1e\+07 bytes per second\); the \d+ bytes that arrived"):
+                                              r"minimum is 1e\+07 bytes per second\); the \d+ bytes received so far"):
         get(server, tmp_path, patience=slow)
     assert len(server.asked("/m.tar.gz")) == 2
 
@@ -153,15 +153,15 @@ def test_a_server_that_is_slower_than_the_least_speed_is_given_up(server, tmp_pa
 def test_an_answer_without_length_is_not_taken_for_whole_when_it_was_broken_off(server, tmp_path, monkeypatch):
     server.always["/m.tar.gz"] = ("trickle", 0.002)
     monkeypatch.setattr(download, "_content_length", lambda headers: None)
-    slow = Patience(attempts=1, timeout_seconds=0.3, pause_seconds=0.001, least_bytes_per_second=1e7)
-    with pytest.raises(ConnectionError, match="the least is"):
+    slow = RetryPolicy(attempts=1, timeout_seconds=0.3, pause_seconds=0.001, least_bytes_per_second=1e7)
+    with pytest.raises(ConnectionError, match="the minimum is"):
         get(server, tmp_path, digest=None, patience=slow)
     assert not (tmp_path / "m.tar.gz").exists()
 
 
 def test_a_server_that_breaks_off_after_every_byte_is_given_up(server, tmp_path):
     server.always["/m.tar.gz"] = ("cut", 1)
-    slow = Patience(attempts=3, timeout_seconds=0.2, pause_seconds=0.02, least_bytes_per_second=1e7)
+    slow = RetryPolicy(attempts=3, timeout_seconds=0.2, pause_seconds=0.02, least_bytes_per_second=1e7)
     with pytest.raises(ConnectionError, match="gave up after 3 attempts without progress"):
         get(server, tmp_path, patience=slow)
 
@@ -175,7 +175,7 @@ def test_no_server_at_all(tmp_path):
 
 def test_a_file_without_end_stops_at_the_limit(server, tmp_path):
     with pytest.raises(ValueError, match="longer than 70000 bytes: raise limit_bytes if the mirror is trusted"):
-        get(server, tmp_path, patience=Patience(limit_bytes=70_000))
+        get(server, tmp_path, patience=RetryPolicy(limit_bytes=70_000))
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
 
 

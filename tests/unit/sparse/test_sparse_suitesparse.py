@@ -18,8 +18,8 @@ from hydra.utils import instantiate
 from sparloom import files
 from sparloom.sparse import (
     ROW_BINS,
-    Patience,
     Pattern,
+    RetryPolicy,
     SparseMatrix,
     SuiteSparseCorpus,
     row_bin,
@@ -28,7 +28,7 @@ from sparloom.sparse import (
 )
 
 CONF = Path(__file__).parents[3] / "conf"
-QUICK = Patience(attempts=2, timeout_seconds=5.0, pause_seconds=0.001)
+QUICK = RetryPolicy(attempts=2, timeout_seconds=5.0, pause_seconds=0.001)
 FIELDS = ("group", "name", "family", "rows", "cols", "nnz", "symmetric", "kind", "sha256")
 SIZES = {"HB/one": 3, "HB/two": 5, "AG-Monien/3elt": 4, "New+/x_1.5": 6}
 
@@ -116,9 +116,9 @@ def test_an_unknown_name_brings_the_nearest(folder):
     ("old", "new", "message"),
     [
         ("sha256", "md5", r"index\.csv: line 1: no column 'sha256': a catalogue has group, name"),
-        ("HB,one", "..,one", r"index\.csv: line 2: group '\.\.' is no plain file name: refused"),
-        ("HB,two", "HB,../../two", r"line 3: name '\.\./\.\./two' is no plain file name"),
-        ("HB,two", "HB,/two", "line 3: name '/two' is no plain file name"),
+        ("HB,one", "..,one", r"index\.csv: line 2: group '\.\.' is not a plain file name: refused"),
+        ("HB,two", "HB,../../two", r"line 3: name '\.\./\.\./two' is not a plain file name"),
+        ("HB,two", "HB,/two", "line 3: name '/two' is not a plain file name"),
         ("HB,two", "HB,one", "line 3: HB/one occurs a second time"),
         ("two,5,", "two,many,", "line 3: rows 'many' is not a count"),
         ("1,toy,", "1,toy,0", "line 2: sha256 '0[0-9a-f]{64}' is no checksum: damaged or truncated; remove the file"),
@@ -184,7 +184,7 @@ def test_an_old_catalogue_serves_while_there_is_no_better_one(server, tmp_path, 
         entries = whole(server.address, str(tmp_path / "cache"), QUICK).entries()
     assert len(entries) == 4
     assert aged.read_bytes() == before
-    assert f"the catalogue of {time.strftime('%Y-%m-%d', time.gmtime(aged.stat().st_mtime))} serves on" in caplog.text
+    assert f"the catalogue of {time.strftime('%Y-%m-%d', time.gmtime(aged.stat().st_mtime))} is used" in caplog.text
     assert len(server.asked("/index.csv")) == 1
 
 
@@ -194,7 +194,7 @@ def test_an_old_catalogue_serves_without_network(tmp_path, aged, server, caplog)
     corpus = whole(server.address, str(tmp_path / "cache"), QUICK)
     with caplog.at_level(logging.WARNING):
         assert len(corpus.entries()) == 4
-    assert "serves on" in caplog.text
+    assert " is used" in caplog.text
 
 
 def test_what_was_left_of_another_catalogue_is_not_continued(server, tmp_path, aged):
@@ -234,7 +234,7 @@ def test_damage_in_the_cache_is_fetched_again(server, tmp_path, caplog):
     path.write_bytes(b"damaged")
     with caplog.at_level(logging.WARNING):
         assert corpus.load("HB/two") == matrix(5)
-    assert "damaged in the cache; fetching it again" in caplog.text
+    assert "damaged in the cache; downloading it again" in caplog.text
 
 
 def test_a_server_without_catalogue(server, tmp_path):
