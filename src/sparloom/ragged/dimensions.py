@@ -178,27 +178,27 @@ def min_of_sums(expr: Expr) -> Expr:
     """Move minima outwards, without duplicates: o * 64 + min(64, n - o * 64)  ->  min(o * 64 + 64, n)."""
     if not any(isinstance(node, Binary) and node.op == "min" for node in walk(expr)):
         return expr
-    *first, last = sorted((Polynomial(dict(terms)).expr() for terms in _min_terms(expr)), key=repr)
+    *first, last = sorted({polynomial.expr() for polynomial in _min_terms(expr)}, key=repr)
     total = last
     for each in reversed(first):
         total = Binary("min", each, total)
     return total
 
 
-def _min_terms(expr: Expr) -> set[frozenset[tuple[Factors, int]]]:
-    """Return the sums whose minimum the expression is."""
+def _min_terms(expr: Expr) -> list[Polynomial]:
+    """Return the sums whose minimum the expression is, terms sorted: equal sums are equal text in every process."""
     match expr:
         case Binary("min", a, b):
-            return _min_terms(a) | _min_terms(b)
+            return [*_min_terms(a), *_min_terms(b)]
         case Binary("+" | "-" as op, a, b):
-            rights = _min_terms(b) if op == "+" else {_key(Polynomial.of(b))}
-            return {_key(Polynomial.of(Binary(op, Polynomial(dict(left)).expr(), Polynomial(dict(right)).expr())))
-                    for left in _min_terms(a) for right in rights}
-    return {_key(Polynomial.of(expr))}
+            rights = _min_terms(b) if op == "+" else [Polynomial.of(b)]
+            return [_sorted(Polynomial.of(Binary(op, left.expr(), right.expr())))
+                    for left in _min_terms(a) for right in rights]
+    return [_sorted(Polynomial.of(expr))]
 
 
-def _key(polynomial: Polynomial) -> frozenset[tuple[Factors, int]]:
-    return frozenset(polynomial.terms.items())
+def _sorted(polynomial: Polynomial) -> Polynomial:
+    return Polynomial(dict(sorted(polynomial.terms.items(), key=repr)))
 
 
 def quotient(expr: Expr, factor: int, limits: Mapping[str, int]) -> tuple[Expr, Expr] | None:

@@ -18,7 +18,7 @@ from sparloom.ragged import (
     split,
     unroll,
 )
-from sparloom.ragged.dimensions import round_up, substitute, without_inner
+from sparloom.ragged.dimensions import min_of_sums, round_up, substitute, without_inner
 
 ROW = simplify_expr(Ref("outer") * 8 + Ref("inner"))
 
@@ -61,3 +61,11 @@ def test_a_triangle_is_covered_by_tiles():
     found = interpreted(tiled, of, **{name: value.data for name, value in inputs.items()})
     packed = RaggedTensor(tiled.tensors()["s"], of, found["s"]).to_packed()[0]
     assert_close(packed.reshape(-1), expected(case, of, inputs)["s"], terms=3, scale=9.0)
+
+
+def test_minima_are_written_in_one_order():
+    """Kernels are cached by their text, so it must not depend on the order in which sets of terms are traversed."""
+    for number in range(20):
+        a, b, n = Ref(f"a{number}"), Ref(f"b{number}"), Ref("n")
+        sums = {min_of_sums(Binary("min", n, each)) for each in (a + b - 512, b + a - 512, b - 512 + a)}
+        assert sums == {Binary("min", a + b - 512, n)}
