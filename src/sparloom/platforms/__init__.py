@@ -14,8 +14,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "CpuKernels": "sparloom.platforms.cpu_kernels",
-    "CpuPlatform": "sparloom.platforms.cpu_schedules",
+    "CpuKernels": "sparloom.platforms.cpu_kernels.kernels",
+    "CpuPlatform": "sparloom.platforms.cpu_schedules.platform",
     "CudaDevice": "sparloom.platforms.cuda.device",
     "CudaPlatform": "sparloom.platforms.cuda.platform",
     "CupyGpu": "sparloom.platforms.cuda.device",
@@ -29,7 +29,7 @@ _MODULES = {
     "Platform": "sparloom.platforms.platform",
     "RaggedOnDevice": "sparloom.platforms.cuda.ragged",
     "Rival": "sparloom.platforms.platform",
-    "SpadePlatform": "sparloom.platforms.spade",
+    "SpadePlatform": "sparloom.platforms.spade.platform",
     "SpmmKernels": "sparloom.platforms.cpu_kernels.kernels",
     "SpmmMaxKernels": "sparloom.platforms.cpu_kernels.kernels",
     "count_reads": "sparloom.platforms.clock",

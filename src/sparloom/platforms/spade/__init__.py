@@ -1,12 +1,31 @@
-"""The SPADE accelerator (ISCA'23) with the configuration space of COGNATE, simulated."""
+"""The SPADE accelerator (ISCA'23) with the configuration space of COGNATE, simulated.
 
-from sparloom.platforms.spade.line_accurate import Agreement, Pair, both_levels, stratified
-from sparloom.platforms.spade.machine import Machine, Prices, designs
-from sparloom.platforms.spade.platform import SpadePlatform
-from sparloom.platforms.spade.published_effects import Sign, sign_records
-from sparloom.platforms.spade.simulate import simulate_many, simulate_ops, simulator_digest
+machine: its parameters, and designs around it; simulate: the fast level T1; line_accurate: the reference level T0;
+platform: both as a platform; published_effects: tables of the SPADE paper beside ours.
+"""
+
+from sparloom.ondemand import on_demand
 
 __all__ = [
-    "Agreement", "Machine", "Pair", "Prices", "Sign", "SpadePlatform", "both_levels", "designs", "sign_records",
-    "simulate_many", "simulate_ops", "simulator_digest", "stratified",
+    "Agreement", "Machine", "Pair", "Prices", "PublishedEffect", "SpadePlatform", "both_levels", "designs",
+    "effect_records", "simulate_counts", "simulate_many", "simulate_ops", "simulator_digest", "stratified",
 ]
+
+_MODULES = {
+    "Agreement": "sparloom.platforms.spade.line_accurate",
+    "Machine": "sparloom.platforms.spade.machine",
+    "Pair": "sparloom.platforms.spade.line_accurate",
+    "Prices": "sparloom.platforms.spade.machine",
+    "PublishedEffect": "sparloom.platforms.spade.published_effects",
+    "SpadePlatform": "sparloom.platforms.spade.platform",
+    "both_levels": "sparloom.platforms.spade.line_accurate",
+    "designs": "sparloom.platforms.spade.machine",
+    "effect_records": "sparloom.platforms.spade.published_effects",
+    "simulate_counts": "sparloom.platforms.spade.simulate",
+    "simulate_many": "sparloom.platforms.spade.simulate",
+    "simulate_ops": "sparloom.platforms.spade.simulate",
+    "simulator_digest": "sparloom.platforms.spade.simulate",
+    "stratified": "sparloom.platforms.spade.line_accurate",
+}
+
+__getattr__, __dir__ = on_demand(__name__, _MODULES)
