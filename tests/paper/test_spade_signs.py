@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 from spade_cases import config_of, machine_of
 
-from sparloom.platforms.spade.published_effects import STANDINS, effect_records, kronecker, scaled
-from sparloom.platforms.spade.simulate import simulate_counts, simulate_many
+from sparloom.platforms.spade import STANDINS, effect_records, kronecker, scaled, simulate_counts, simulate_many
 
 pytestmark = [pytest.mark.paper, pytest.mark.cc]
 

@@ -7,13 +7,15 @@ nest; cpu_kernels and cuda: hand-written kernels; spade: the simulated accelerat
 from sparloom.ondemand import on_demand
 
 __all__ = [
-    "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "CupyGpu", "DeviceKernels", "DeviceMatrix",
-    "DevicePattern", "Family", "GemmKernels", "Gpu", "NullPlatform", "Platform", "RaggedOnDevice", "Rival",
-    "SpadePlatform", "SpmmKernels", "SpmmMaxKernels", "count_reads", "cusparse_spmm", "interleaved",
-    "interleaved_on_device", "keep_threads_awake", "on_cuda", "reads_by_level", "reallocated",
+    "EVENTS", "Contender", "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "CupyGpu", "DeviceKernels",
+    "DeviceMatrix", "DevicePattern", "Family", "GemmKernels", "Gpu", "NullPlatform", "Platform", "RaggedOnDevice",
+    "Repeat", "Repetition", "Rival", "SpadePlatform", "SpmmKernels", "SpmmMaxKernels", "SpotCheck", "Stopwatch",
+    "count_reads", "cusparse_spmm", "in_series", "interleaved", "interleaved_on_device", "keep_threads_awake",
+    "on_cuda", "one_by_one", "processor_clock", "reads_by_level", "reallocated", "sweep",
 ]
 
 _MODULES = {
+    "Contender": "sparloom.platforms.timing",
     "CpuKernels": "sparloom.platforms.cpu_kernels.kernels",
     "CpuPlatform": "sparloom.platforms.cpu_schedules.platform",
     "CudaDevice": "sparloom.platforms.cuda.device",
@@ -22,24 +24,33 @@ _MODULES = {
     "DeviceKernels": "sparloom.platforms.cuda.launch",
     "DeviceMatrix": "sparloom.platforms.cuda.operands",
     "DevicePattern": "sparloom.platforms.cuda.operands",
+    "EVENTS": "sparloom.platforms.clock",
     "Family": "sparloom.platforms.platform",
     "GemmKernels": "sparloom.platforms.cpu_kernels.kernels",
     "Gpu": "sparloom.platforms.cuda.device",
     "NullPlatform": "sparloom.platforms.platform",
     "Platform": "sparloom.platforms.platform",
     "RaggedOnDevice": "sparloom.platforms.cuda.ragged",
+    "Repeat": "sparloom.platforms.clock",
+    "Repetition": "sparloom.platforms.clock",
     "Rival": "sparloom.platforms.platform",
     "SpadePlatform": "sparloom.platforms.spade.platform",
     "SpmmKernels": "sparloom.platforms.cpu_kernels.kernels",
     "SpmmMaxKernels": "sparloom.platforms.cpu_kernels.kernels",
+    "SpotCheck": "sparloom.platforms.timing",
+    "Stopwatch": "sparloom.platforms.clock",
     "count_reads": "sparloom.platforms.clock",
     "cusparse_spmm": "sparloom.platforms.cuda.sparse_kernels",
+    "in_series": "sparloom.platforms.clock",
     "interleaved": "sparloom.platforms.timing",
     "interleaved_on_device": "sparloom.platforms.timing",
     "keep_threads_awake": "sparloom.platforms.clock",
     "on_cuda": "sparloom.platforms.cuda.device",
+    "one_by_one": "sparloom.platforms.clock",
+    "processor_clock": "sparloom.platforms.clock",
     "reads_by_level": "sparloom.platforms.clock",
     "reallocated": "sparloom.platforms.timing",
+    "sweep": "sparloom.platforms.timing",
 }
 
 __getattr__, __dir__ = on_demand(__name__, _MODULES)

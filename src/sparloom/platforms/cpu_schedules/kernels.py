@@ -8,7 +8,7 @@ import numpy as np
 from sparloom.jit import Function, aligned, compile_c
 from sparloom.measure import vector_lanes
 from sparloom.ops import SDDMM, Op, Operands, SpMM, assert_close
-from sparloom.platforms.cpu_schedules.lower import Program, lower
+from sparloom.platforms.cpu_schedules.lowering import Program, lower
 from sparloom.platforms.cpu_schedules.storage import Layout, Packed, Packer
 from sparloom.sparse import Pattern, SparseMatrix
 

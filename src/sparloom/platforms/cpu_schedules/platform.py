@@ -19,7 +19,7 @@ from sparloom.measure import REPEATS, Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.platforms.clock import Stopwatch, keep_threads_awake, one_by_one, processor_clock
 from sparloom.platforms.cpu_schedules.kernels import Kernels, fresh_result, register_columns, unpack_result
-from sparloom.platforms.cpu_schedules.lower import Program
+from sparloom.platforms.cpu_schedules.lowering import Program
 from sparloom.platforms.cpu_schedules.storage import LEVELS, Layout, Packed, Packer
 from sparloom.platforms.timing import SpotCheck, reallocated
 from sparloom.space import Config, ConfigSpace, CpuSpace, Readings
