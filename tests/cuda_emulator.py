@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sparloom.jit.toolchain import find_toolchain
-from sparloom.platforms.clock import Repeat, one_by_one
-from sparloom.platforms.cuda.device import CudaDevice, LaunchShape
+from sparloom.platforms import Repeat, one_by_one
+from sparloom.platforms.cuda import CudaDevice, LaunchShape
 
 _HEADER = Path(__file__).with_suffix(".hpp")
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(THREADS\)\s*)?(\w+)\(([^)]*)\)')

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from cuda_emulator import Emulator
 
-from sparloom.platforms.clock import Repeat, Repetition
-from sparloom.platforms.cuda.device import CudaDevice
+from sparloom.platforms import Repeat, Repetition
+from sparloom.platforms.cuda import CudaDevice
 
 __all__ = ["EmulatedGpu", "Foreign", "OnDevice", "SharedMemory", "WallClock"]
 

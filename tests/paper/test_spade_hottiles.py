@@ -10,8 +10,16 @@ import pytest
 from scipy.stats import spearmanr
 from spade_cases import config_of, machine_of
 
-from sparloom.platforms.spade.published_effects import STANDINS, delaunay, grid_3d, kronecker, mycielskian, social
-from sparloom.platforms.spade.simulate import simulate_counts, simulate_many
+from sparloom.platforms.spade import (
+    STANDINS,
+    delaunay,
+    grid_3d,
+    kronecker,
+    mycielskian,
+    simulate_counts,
+    simulate_many,
+    social,
+)
 
 pytestmark = [pytest.mark.paper, pytest.mark.cc, pytest.mark.slow]
 

@@ -8,14 +8,16 @@ import pandas as pd
 import pytest
 from spade_cases import banded, grid, machine_of, shuffled, uniform
 
-from sparloom.platforms.spade import Agreement, both_levels, stratified
-from sparloom.platforms.spade.published_effects import (
+from sparloom.platforms.spade import (
+    Agreement,
+    both_levels,
     delaunay,
     grid_3d,
     kronecker,
     mycielskian,
     road,
     social,
+    stratified,
     symmetric,
 )
 from sparloom.space import SpadeSpace

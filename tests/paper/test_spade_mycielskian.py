@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from spade_cases import config_of, machine_of
 
-from sparloom.platforms.spade.published_effects import mycielskian, scaled
-from sparloom.platforms.spade.simulate import CYCLIC, Tiling, deal, simulate_many
+from sparloom.platforms.spade import CYCLIC, Tiling, deal, mycielskian, scaled, simulate_many
 
 pytestmark = [pytest.mark.paper, pytest.mark.cc]
 

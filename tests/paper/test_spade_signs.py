@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 from spade_cases import config_of, machine_of
 
-from sparloom.platforms.spade.published_effects import STANDINS, kronecker, scaled, sign_records
-from sparloom.platforms.spade.simulate import simulate_counts, simulate_many
+from sparloom.platforms.spade import STANDINS, effect_records, kronecker, scaled, simulate_counts, simulate_many
 
 pytestmark = [pytest.mark.paper, pytest.mark.cc]
 
@@ -209,7 +208,7 @@ def test_latency_is_tolerated_as_published(small, standins):
 
 
 def test_records_hold_every_published_number():
-    records = sign_records(machine_of("spade_isca224"), factor=56, matrices=["MYC", "PAP"], widths=(32,))
+    records = effect_records(machine_of("spade_isca224"), factor=56, matrices=["MYC", "PAP"], widths=(32,))
     kinds = {(record.table, record.matrix, record.op) for record in records}
     assert kinds == {*((table, name, op) for table in ("barrier", "bypass", "gain") for name in ("MYC", "PAP")
                        for op in ("spmm", "sddmm")), ("tiles", "MYC", "spmm")}
@@ -225,5 +224,5 @@ def test_the_committed_run_is_of_this_simulator(dealing):
     name = "check_spade_signs" + ("" if dealing == "cyclic" else f"_{dealing}")
     committed = pd.read_parquet(RESULTS / name / "signs.parquet")
     rows = committed[(committed["matrix"] == "MYC") & (committed["width"] == 32)]
-    records = sign_records(machine_of("spade_isca224", dealing=dealing), factor=8, matrices=["MYC"], widths=(32,))
+    records = effect_records(machine_of("spade_isca224", dealing=dealing), factor=8, matrices=["MYC"], widths=(32,))
     np.testing.assert_allclose([record.ours for record in records], rows["ours"], rtol=1e-9, atol=1e-9)

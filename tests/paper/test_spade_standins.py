@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sparloom.platforms.spade.published_effects import delaunay, road
+from sparloom.platforms.spade import delaunay, road
 from sparloom.sparse import Pattern, SuiteSparseCorpus
 
 pytestmark = [pytest.mark.paper, pytest.mark.slow]

@@ -26,8 +26,8 @@ NO_MEMORY = BEGIN + """
 import ctypes
 from sparloom.fusion import FusedLoops, Loop, Reads, inspector, schedule_tiles
 from sparloom.jit import check_memory
-from sparloom.platforms.cpu_schedules.storage import Layout, Packer
-from sparloom.platforms.spade import native
+from sparloom.platforms.cpu_schedules import Layout, Packer
+from sparloom.platforms.spade import simulate as native
 from sparloom.sparse import Pattern, SparseMatrix
 
 def attempt(name, work, spare=64 << 20):

@@ -3,13 +3,13 @@
 The way of a function that is decorated with `fuse`:
 
     decorator     `fuse`: compiles a function for each set of argument types, and caches schedules
-    operands      sparse arguments, and the cache that is keyed by their index arrays
+    arguments     sparse arguments, and the cache that is keyed by their index arrays
     frontend/     Python function -> program
     program       what the front end produces: scalars, arrays, accesses, two loops
     symbolic      integer expressions in SymPy, their ranges, and checks of subscripts
     dependence    dependences between the two loops
     codegen       program -> kernels of the loop IR
-    products      recognises matrix products, which the executor runs
+    recognition   recognises matrix products, which the executor runs
     compiled      the compiled program: sizes, dependence graph, calls
 
 The way of a product of three matrices, which needs no compilation:
@@ -18,13 +18,13 @@ The way of a product of three matrices, which needs no compilation:
     inspector     Algorithm 1, which groups iterations into tiles, and orders of the iterations
     executor      runs a schedule with the kernels of kernels/cpu
     row_pass      SpMM-GeMM with sums on the side, in one pass over the rows
-    evaluation    the baselines of the paper, a cache simulator, load balance, thread pinning
+    comparison    the baselines of the paper, a cache simulator, load balance, thread pinning
 """
 
 from functools import partial
 
-from sparloom.fusion.decorator import Budget, FusedFunction, fuse
-from sparloom.fusion.evaluation import (
+from sparloom.fusion.arguments import Csr, IdentityCache
+from sparloom.fusion.comparison import (
     CacheLevel,
     access_cycles,
     atomic_tiling,
@@ -36,6 +36,7 @@ from sparloom.fusion.evaluation import (
     potential_gain,
     tall_gemm,
 )
+from sparloom.fusion.decorator import Budget, FusedFunction, fuse
 from sparloom.fusion.executor import Executor, Pair, Variant, Workspace
 from sparloom.fusion.frontend import fprange
 from sparloom.fusion.inspector import (
@@ -48,7 +49,6 @@ from sparloom.fusion.inspector import (
     rescue_order,
     schedule_tiles,
 )
-from sparloom.fusion.operands import Csr, IdentityCache
 from sparloom.fusion.row_pass import RowPass, RowSteps
 from sparloom.fusion.schedule import (
     FusedLoops,

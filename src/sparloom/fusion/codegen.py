@@ -39,9 +39,9 @@ from sparloom.fusion.program import (
     TILE,
     TILES_0,
     TILES_1,
+    FusedProgram,
     Iterator,
-    Nest,
-    Program,
+    MarkedLoop,
 )
 from sparloom.fusion.symbolic import BoundCheck, SymbolicLoop, Symbols, symbol
 from sparloom.ir import (
@@ -75,13 +75,13 @@ SCHEDULE = (Param(FIRST, I64, True), Param(SECOND, I32, True), Param(SECOND_PTR,
 
 
 
-def lower_fused(program: Program) -> Kernel:
+def lower_fused(program: FusedProgram) -> Kernel:
     """Run both loops tile by tile; the last parameters are the arrays and tile counts of a TileSchedule."""
     body = (*program.prelude, *_wavefronts(program))
     return Kernel(f"{program.name}_fused", (*params_used(program, body), *SCHEDULE), body)
 
 
-def lower_wavefronts(program: Program) -> tuple[Kernel, Kernel]:
+def lower_wavefronts(program: FusedProgram) -> tuple[Kernel, Kernel]:
     """Make one kernel per wavefront for GPUs: a thread block runs a tile, and a launch is the barrier."""
     first, second = (
         Kernel(f"{program.name}_wavefront_{number}", (*params_used(program, body), *SCHEDULE), body)
@@ -89,7 +89,7 @@ def lower_wavefronts(program: Program) -> tuple[Kernel, Kernel]:
     return first, second
 
 
-def lower_unfused(program: Program) -> Kernel:
+def lower_unfused(program: FusedProgram) -> Kernel:
     """Run one loop after the other, each parallel over its iterations."""
     loops = tuple(
         For(nest.iterator.name, nest.iterator.lo, nest.iterator.hi, nest.body, "parallel", step=nest.iterator.step,
@@ -98,7 +98,7 @@ def lower_unfused(program: Program) -> Kernel:
     return Kernel(f"{program.name}_unfused", params_used(program, body), body)
 
 
-def _wavefronts(program: Program) -> tuple[For, For]:
+def _wavefronts(program: FusedProgram) -> tuple[For, For]:
     tile = Ref(TILE)
     ones = _iterations(program.first, Load(FIRST, tile), Load(FIRST, tile + 1))
     twos = _listed(program.second)
@@ -107,7 +107,7 @@ def _wavefronts(program: Program) -> tuple[For, For]:
 
 
 def lower_sizes(
-    program: Program, checks: Iterable[BoundCheck], equal: Iterable[tuple[Expr, Expr]] = (),
+    program: FusedProgram, checks: Iterable[BoundCheck], equal: Iterable[tuple[Expr, Expr]] = (),
 ) -> Kernel:
     """Compute the sizes of a call.
 
@@ -124,7 +124,7 @@ def lower_sizes(
     return Kernel(f"{program.name}_sizes", (*params_used(program, body), Param(SIZES, I64, True, False)), body)
 
 
-def params_used(program: Program, body: Iterable[Stmt]) -> tuple[Param, ...]:
+def params_used(program: FusedProgram, body: Iterable[Stmt]) -> tuple[Param, ...]:
     """List the scalars and arrays of the program that `body` uses."""
     nodes = [node for statement in body for node in walk(statement)]
     names = {node.name for node in nodes if isinstance(node, Ref)}
@@ -142,14 +142,14 @@ def _trips(iterator: Iterator) -> Expr:
     return Binary("max", trips, Const(0))
 
 
-def _listed(nest: Nest) -> For:
+def _listed(nest: MarkedLoop) -> For:
     """Loop over the iterations of the second loop that the schedule lists for the tile."""
     number = Cast(I64, Load(SECOND, Ref(AT_SECOND)))
     body = (Let(nest.iterator.name, I64, _iteration(nest.iterator, number)), *nest.body)
     return For(AT_SECOND, Load(SECOND_PTR, Ref(TILE)), Load(SECOND_PTR, Ref(TILE) + 1), body, "shared")
 
 
-def _iterations(nest: Nest, lo: Expr, hi: Expr) -> For:
+def _iterations(nest: MarkedLoop, lo: Expr, hi: Expr) -> For:
     """Loop over consecutive iterations, numbered from 0."""
     iterator = nest.iterator
     if iterator.step == 1 and iterator.lo == Const(0):
@@ -177,7 +177,7 @@ class GraphBuilder:
     transposed: bool
 
 
-def graph_builder(program: Program, dependence: Dependence, name: str) -> GraphBuilder:
+def graph_builder(program: FusedProgram, dependence: Dependence, name: str) -> GraphBuilder:
     """Generate the graph builder of a dependence; its kernels are called `name`_count and `name`_fill."""
     first, second = dependence.iterations
     row, column = (second, first) if dependence.solved == "i" else (first, second)
@@ -202,7 +202,7 @@ def graph_builder(program: Program, dependence: Dependence, name: str) -> GraphB
         transposed=dependence.solved == "j")
 
 
-def shared_pattern(program: Program, dependence: Dependence) -> str | None:
+def shared_pattern(program: FusedProgram, dependence: Dependence) -> str | None:
     """Return the sparse argument whose pattern is the graph, so that none has to be built, or None.
 
     `{[j] -> [A.i[k]] : A.p[j] <= k < A.p[j + 1]}  ->  the rows of A`.
@@ -213,7 +213,7 @@ def shared_pattern(program: Program, dependence: Dependence) -> str | None:
     return _owner(solution.value, solution.loops)
 
 
-def listed_rows(program: Program, nest: Nest) -> str | None:
+def listed_rows(program: FusedProgram, nest: MarkedLoop) -> str | None:
     """Return the sparse argument whose rows index a gather of the loop: A if it reads X[A.i[k], ...]; or None."""
     symbols = Symbols(program)
     for access in nest.accesses:

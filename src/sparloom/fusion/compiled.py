@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sparloom.fusion.arguments import Csr
 from sparloom.fusion.codegen import (
     GraphBuilder,
     graph_builder,
@@ -21,9 +22,8 @@ from sparloom.fusion.codegen import (
     shared_pattern,
 )
 from sparloom.fusion.dependence import Dependence, check_independent, check_trip_counts, dependences
-from sparloom.fusion.operands import Csr
-from sparloom.fusion.products import Bodies, ProductRunner, recognise
-from sparloom.fusion.program import Access, Array, Nest, Program
+from sparloom.fusion.program import Access, Array, FusedProgram, MarkedLoop
+from sparloom.fusion.recognition import Bodies, ProductRunner, recognise
 from sparloom.fusion.schedule import FusedLoops, Loop, Reads, TileSchedule
 from sparloom.fusion.symbolic import bound_checks
 from sparloom.ir import DTYPES, Expr, Kernel, Load, Param, Ref, render_c, render_cuda, walk
@@ -57,7 +57,7 @@ class CompiledProgram:
         Unfusable: the loops cannot be fused.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: FusedProgram) -> None:
         check_trip_counts(program)
         for nest in (program.first, program.second):
             check_independent(program, nest)
@@ -240,7 +240,7 @@ def _make(array: Array, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _traffic(
-    program: Program, nest: Nest, shapes: Mapping[str, tuple[int, ...]], written: frozenset[str],
+    program: FusedProgram, nest: MarkedLoop, shapes: Mapping[str, tuple[int, ...]], written: frozenset[str],
 ) -> dict[str, int]:
     """Count the bytes that a loop moves per iteration, per index and per distinct index (Equation 4).
 
@@ -268,7 +268,7 @@ def _traffic(
             for unit in ("iteration_bytes", "nonzero_bytes", "column_bytes")}
 
 
-def _traffic_unit(access: Access, nest: Nest) -> str | None:
+def _traffic_unit(access: Access, nest: MarkedLoop) -> str | None:
     parts = [node for each in access.subscripts if each is not None for node in walk(each)]
     if any(isinstance(node, Load) for node in parts) or None in access.subscripts:
         return "column_bytes"

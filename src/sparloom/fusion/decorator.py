@@ -14,10 +14,10 @@ import numpy as np
 import scipy.sparse
 
 from sparloom.forks import forkable
+from sparloom.fusion.arguments import Csr, IdentityCache, check_csr, csr
 from sparloom.fusion.frontend import read_program
 from sparloom.fusion.inspector import schedule_tiles
-from sparloom.fusion.operands import Csr, IdentityCache, check_csr, csr
-from sparloom.fusion.products import Bodies
+from sparloom.fusion.recognition import Bodies
 from sparloom.fusion.schedule import TileSchedule
 from sparloom.measure import cache_bytes_per_core
 from sparloom.sparse import Pattern, SparseMatrix

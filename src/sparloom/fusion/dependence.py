@@ -20,7 +20,7 @@ from typing import Literal
 
 import sympy
 
-from sparloom.fusion.program import Access, Nest, Program, refuse
+from sparloom.fusion.program import Access, FusedProgram, MarkedLoop, refuse
 from sparloom.fusion.symbolic import SymbolicLoop, Symbols, facts, is_at_least, symbol, value_range
 
 __all__ = ["Dependence", "Solution", "check_independent", "check_trip_counts", "dependences"]
@@ -95,7 +95,7 @@ class Dependence:
         return f"{self.kind} {self.array}: {self.source} -> {self.sink}\n    {self.relation}\n    = {self.simplified}"
 
 
-def dependences(program: Program) -> tuple[Dependence, ...]:
+def dependences(program: FusedProgram) -> tuple[Dependence, ...]:
     """Derive all dependences between the loops.
 
     Raises:
@@ -112,7 +112,7 @@ def dependences(program: Program) -> tuple[Dependence, ...]:
     return tuple(found.values())
 
 
-def check_trip_counts(program: Program) -> None:
+def check_trip_counts(program: FusedProgram) -> None:
     """Check that both loops have the same number of iterations.
 
     Raises:
@@ -130,7 +130,7 @@ def check_trip_counts(program: Program) -> None:
                  f"is `{first.location.text}`; write the bounds of both with the same names")
 
 
-def check_independent(program: Program, nest: Nest) -> None:
+def check_independent(program: FusedProgram, nest: MarkedLoop) -> None:
     """Check that no iteration of a marked loop touches an element that another iteration writes.
 
     Raises:
@@ -154,7 +154,7 @@ def check_independent(program: Program, nest: Nest) -> None:
                              f"same element: iterations of a marked loop must be independent")
 
 
-def _dependence(program: Program, source: Access, sink: Access) -> Dependence | None:
+def _dependence(program: FusedProgram, source: Access, sink: Access) -> Dependence | None:
     symbols = Symbols(program)
     first, second = _loops(source, program, symbols), _loops(sink, program, symbols)
     left, right = _subscripts(sink, program, symbols), _subscripts(source, program, symbols)
@@ -191,14 +191,14 @@ def _flat(subscripts: Sequence[sympy.Expr], extents: Sequence[sympy.Expr]) -> sy
     return index
 
 
-def _distinct(nest: Nest) -> list[Access]:
+def _distinct(nest: MarkedLoop) -> list[Access]:
     """Return the accesses of a loop without duplicates."""
     kept = {(each.array, each.subscripts, each.writes, each.loops, each.conditions): each
             for each in reversed(nest.accesses)}
     return list(reversed(kept.values()))
 
 
-def _loops(access: Access, program: Program, symbols: Symbols) -> list[SymbolicLoop]:
+def _loops(access: Access, program: FusedProgram, symbols: Symbols) -> list[SymbolicLoop]:
     """Return the loops around an access; unsupported ones are left out if no subscript depends on them."""
     known: list[SymbolicLoop] = []
     unknown: set[sympy.Symbol] = set()
@@ -216,7 +216,7 @@ def _loops(access: Access, program: Program, symbols: Symbols) -> list[SymbolicL
     return known
 
 
-def _subscripts(access: Access, program: Program, symbols: Symbols) -> list[sympy.Expr]:
+def _subscripts(access: Access, program: FusedProgram, symbols: Symbols) -> list[sympy.Expr]:
     exprs = [symbols.expr(each) for each in access.subscripts]
     for expr in exprs:
         if expr is None:
@@ -230,17 +230,17 @@ def _subscripts(access: Access, program: Program, symbols: Symbols) -> list[symp
     return exprs
 
 
-def _changing(expr: sympy.Expr, program: Program) -> str | None:
+def _changing(expr: sympy.Expr, program: FusedProgram) -> str | None:
     """Return the label of an array that an expression reads and the loops write, or None."""
     written = {program.array(name).label for name in program.written()}
     return min({indexed.base.label.name for indexed in expr.atoms(sympy.Indexed)} & written, default=None)
 
 
-def _extents(program: Program, array: str, symbols: Symbols) -> list[sympy.Expr]:
+def _extents(program: FusedProgram, array: str, symbols: Symbols) -> list[sympy.Expr]:
     return [symbols.expr(extent) for extent in program.array(array).extents]
 
 
-def _text(access: Access, program: Program) -> str:
+def _text(access: Access, program: FusedProgram) -> str:
     symbols = Symbols(program)
     parts = [symbols.expr(each) for each in access.subscripts]
     return f"{program.array(access.array).label}[{', '.join('?' if part is None else str(part) for part in parts)}]"

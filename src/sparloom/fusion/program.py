@@ -15,7 +15,7 @@ from sparloom.ir import Expr, Let, Stmt, Type
 
 __all__ = [
     "AT_FIRST", "AT_SECOND", "EDGES", "FIRST", "GENERATED", "GRAPH_INDICES", "GRAPH_INDPTR", "SECOND", "SECOND_PTR",
-    "SIZES", "TILE", "TILES_0", "TILES_1", "Access", "Array", "Iterator", "Nest", "Program", "Scalar",
+    "SIZES", "TILE", "TILES_0", "TILES_1", "Access", "Array", "FusedProgram", "Iterator", "MarkedLoop", "Scalar",
     "SourceLocation", "location_at", "refuse",
 ]
 
@@ -100,7 +100,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Nest:
+class MarkedLoop:
     """A loop marked by fprange; `body` is one iteration."""
 
     iterator: Iterator
@@ -110,7 +110,7 @@ class Nest:
 
 
 @dataclass(frozen=True)
-class Program:
+class FusedProgram:
     """Two loops, one after the other.
 
     Args:
@@ -123,8 +123,8 @@ class Program:
     scalars: tuple[Scalar, ...]
     arrays: tuple[Array, ...]
     prelude: tuple[Let, ...]
-    first: Nest
-    second: Nest
+    first: MarkedLoop
+    second: MarkedLoop
     results: tuple[str, ...]
     single: bool
     location: SourceLocation

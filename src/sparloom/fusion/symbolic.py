@@ -10,7 +10,7 @@ from itertools import combinations
 
 import sympy
 
-from sparloom.fusion.program import Access, Iterator, Program, SourceLocation
+from sparloom.fusion.program import Access, FusedProgram, Iterator, SourceLocation
 from sparloom.ir import I32, I64, Binary, Cast, Const, Expr, Load, Ref, Unary, walk
 
 __all__ = ["BoundCheck", "SymbolicLoop", "Symbols", "bound_checks", "facts", "is_at_least", "symbol", "value_range"]
@@ -54,7 +54,7 @@ class Symbols:
     An element of an integer array becomes `Indexed`; division, remainder, min and max become uninterpreted functions.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: FusedProgram) -> None:
         self._named = {array.name: array for array in program.arrays}
         self._labelled = {array.label: array for array in program.arrays}
 
@@ -186,7 +186,7 @@ def _replace(
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
-def facts(program: Program, access: Access, loops: Sequence[SymbolicLoop]) -> tuple[sympy.Expr, ...]:
+def facts(program: FusedProgram, access: Access, loops: Sequence[SymbolicLoop]) -> tuple[sympy.Expr, ...]:
     """Derive expressions that are at least 0 wherever an access happens, outer conditions first.
 
     Comparisons of integers count, under `not`, true `and` and false `or`; other conditions are ignored.
@@ -205,7 +205,7 @@ def facts(program: Program, access: Access, loops: Sequence[SymbolicLoop]) -> tu
     return tuple(fact for fact in found if not fact.free_symbols & unknown)
 
 
-def _index_elements(program: Program) -> Elements:
+def _index_elements(program: FusedProgram) -> Elements:
     """Return the value ranges of the index arrays of sparse arguments."""
     found: dict[str, tuple[sympy.Expr, sympy.Expr]] = {}
     scalars = {scalar.source: symbol(scalar.name) for scalar in program.scalars}
@@ -229,7 +229,7 @@ def _relations(condition: Expr, *, holds: bool) -> Iterates[Binary]:
             yield Binary(op if holds else _NEGATED[op], a, b)
 
 
-def _integral(program: Program, expr: Expr) -> bool:
+def _integral(program: FusedProgram, expr: Expr) -> bool:
     """Whether an expression consists of integers that the loops do not change."""
     others = {scalar.name for scalar in program.scalars if scalar.type != I64}
     nodes = list(walk(expr))
@@ -298,7 +298,7 @@ class BoundCheck:
                          f"its extent is {extent}{remedy}")
 
 
-def bound_checks(program: Program) -> tuple[BoundCheck, ...]:
+def bound_checks(program: FusedProgram) -> tuple[BoundCheck, ...]:
     """List the subscripts that each call must check, because the program does not prove them in bounds.
 
     Row pointers and columns of sparse arguments are in range, which is checked separately. Under an `if`, a subscript
@@ -314,7 +314,7 @@ def bound_checks(program: Program) -> tuple[BoundCheck, ...]:
     return tuple(found.values())
 
 
-def _checks(program: Program, access: Access, elements: Elements, number: int) -> list[BoundCheck]:
+def _checks(program: FusedProgram, access: Access, elements: Elements, number: int) -> list[BoundCheck]:
     symbols = Symbols(program)
     loops = [symbols.loop(iterator) for iterator in access.loops]
     if None in loops:

@@ -4,7 +4,7 @@
     verify         types, and whether a kernel is well formed
     transform      rewrites nodes, simplifies kernels, lowers products of tiles
     interpret      the meaning of kernels, in NumPy
-    codegen        what C and CUDA have in common; codegen_c and codegen_cuda print the source text
+    c_family       what C and CUDA have in common; codegen_c and codegen_cuda print the source text
 """
 
 from sparloom.ir.codegen_c import render_c

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from sparloom.ir.codegen import Dialect, Printer, element_type
+from sparloom.ir.c_family import Dialect, Printer, element_type
 from sparloom.ir.nodes import Assign, Const, For, Kernel, Type, walk
 from sparloom.ir.verify import FLOAT_CALLS, reduction_op, verify
 

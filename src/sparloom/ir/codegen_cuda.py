@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from sparloom.errors import Unsupported
-from sparloom.ir.codegen import Dialect, Printer, element_type
+from sparloom.ir.c_family import Dialect, Printer, element_type
 from sparloom.ir.nodes import For, Kernel, Let, Type
 from sparloom.ir.transform import lower_products
 from sparloom.ir.verify import FLOAT_CALLS, verify

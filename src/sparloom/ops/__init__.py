@@ -1,4 +1,8 @@
-"""Operations: operands, float64 oracles, counts of flops and bytes."""
+"""Operations: operands, float64 oracles, counts of flops and bytes.
+
+op: the interface; sparse: operations on one sparse matrix; pairs: two products in a row; gemm: dense GEMM; compare:
+results against oracles.
+"""
 
 from sparloom.ops.compare import OracleBounds, assert_close, assert_few_close, assert_rows_close, few_rows
 from sparloom.ops.gemm import GEMM, DenseOperands, GemmProblem, GemmShape, GemmShapes

@@ -1,7 +1,4 @@
-"""Dense matrix times dense matrix: C(m,n) = sum over k of A(m,k) B(k,n), row-major.
-
-The GEMM shapes that are measured: drawn over several decades, and layers of published networks.
-"""
+"""Dense GEMM, C(m,n) = sum over k of A(m,k) B(k,n), row-major, and the shapes on which it is measured."""
 
 import csv
 import io
@@ -20,12 +17,14 @@ __all__ = ["GEMM", "DenseOperands", "GemmProblem", "GemmShape", "GemmShapes"]
 
 _NAME = re.compile(r"dense/(\d+)x(\d+)")
 
+MAX_DRAWS = 10_000  # per kind; shapes beyond the limits are drawn again
+
 
 @dataclass(frozen=True, order=True)
 class GemmShape:
     """Rows m and columns n of the result, length k of the sums.
 
-    Sample tables know a shape as the matrix "dense/<m>x<k>", which is A, and the width n.
+    In sample tables a shape is the matrix "dense/<m>x<k>", which is A, and the width n.
     """
 
     m: int
@@ -38,7 +37,7 @@ class GemmShape:
 
     @classmethod
     def of(cls, matrix: str, width: int) -> "GemmShape":
-        """Read the name and the width of a row of a sample table.
+        """Parse the name and the width in a row of a sample table.
 
         Raises:
             ValueError: the name is not that of a dense matrix.
@@ -88,7 +87,7 @@ class DenseOperands:
 
 @dataclass(frozen=True)
 class GEMM:
-    """A (m, k), B (k, n), C (m, n); like the other operations, but given by a shape instead of a sparse matrix."""
+    """C = A B with A (m, k), B (k, n), C (m, n); like the other operations, but its operands come from a shape."""
 
     name: str = "gemm"
 
@@ -98,7 +97,7 @@ class GEMM:
         return DenseOperands({"A": uniform((shape.m, shape.k), rng), "B": uniform((shape.k, shape.n), rng)})
 
     def oracle(self, operands: DenseOperands) -> Float64[np.ndarray, "m n"]:
-        """Multiply in float64, without a BLAS and so by one thread."""
+        """Multiply in float64, without a BLAS and therefore on one thread."""
         return np.einsum("mk,kn->mn", operands.dense["A"], operands.dense["B"], dtype=np.float64)
 
     def work(self, shape: GemmShape) -> Work:
@@ -118,12 +117,9 @@ class GEMM:
         return OracleBounds(self.oracle(operands), terms=self.terms(operands.shape), scale=self.scale(operands))
 
 
-ATTEMPTS = 10_000  # draws per kind; shapes beyond the limits are drawn again
-
-
 @dataclass(frozen=True)
 class GemmProblem:
-    """A shape, the kind of shapes it stands for, and for a layer where it is from ("" if it was drawn)."""
+    """A shape, its kind, and the source of a layer ("" for a shape that was drawn)."""
 
     shape: GemmShape
     kind: str
@@ -137,9 +133,9 @@ class GemmShapes:
     (extents within a factor of 2), "large" (from 20 MFLOP on), "layer" (transformers; convolutions as im2col).
 
     Args:
-        counts: how many of each kind but "layer" are drawn.
+        counts: how many shapes to draw of each kind except "layer".
         flops, bytes: limits of every shape.
-        seed: of the draws; a kind's shapes do not change with the counts of others.
+        seed: of the draws; the shapes of a kind do not depend on the counts of others.
     """
 
     def __init__(self, counts: Mapping[str, int], *, flops: float, bytes: float, seed: int) -> None:
@@ -152,7 +148,7 @@ class GemmShapes:
         self.seed = seed
 
     def problems(self) -> tuple[GemmProblem, ...]:
-        """List the shapes, each once: layers, then what is drawn, kind by kind.
+        """List the shapes, each once: layers, then drawn shapes, kind by kind.
 
         Raises:
             ValueError: the limits leave too few shapes of a kind.
@@ -164,7 +160,7 @@ class GemmShapes:
         for kind, draw in _DRAWS.items():
             rng = np.random.default_rng([self.seed, *kind.encode()])
             wanted = len(found) + self.counts.get(kind, 0)
-            for _ in range(ATTEMPTS):
+            for _ in range(MAX_DRAWS):
                 if len(found) == wanted:
                     break
                 shape = draw(rng)
@@ -179,20 +175,11 @@ class GemmShapes:
         return shape.flops <= self.flops and shape.bytes <= self.bytes
 
 
-def _layers() -> Iterator[GemmProblem]:
-    text = resources.files("sparloom.ops").joinpath("layers.csv").read_text(encoding="utf-8")
-    for row in csv.DictReader(io.StringIO(text)):
-        origin = f"{row['model']}, {row['layer']} ({row['source']})"
-        yield GemmProblem(GemmShape(int(row["m"]), int(row["n"]), int(row["k"])), "layer", origin)
-
-
-def _extent(rng: np.random.Generator, low: int, high: int) -> int:
-    """Draw a log-uniform integer in [low, high]."""
-    return min(high, int(np.exp(rng.uniform(np.log(low), np.log(high + 1)))))
-
-
-def _tiny(rng: np.random.Generator) -> GemmShape:
-    return GemmShape(*(_extent(rng, 2, 32) for _ in "mnk"))
+def _large(rng: np.random.Generator) -> GemmShape:
+    while True:
+        shape = GemmShape(*(_extent(rng, 32, 4096) for _ in "mnk"))
+        if shape.flops >= 2e7:
+            return shape
 
 
 def _one_row(rng: np.random.Generator) -> GemmShape:
@@ -209,13 +196,22 @@ def _square(rng: np.random.Generator) -> GemmShape:
     return GemmShape(*(max(1, round(size * 2 ** rng.uniform(-0.5, 0.5))) for _ in "mnk"))
 
 
-def _large(rng: np.random.Generator) -> GemmShape:
-    while True:
-        shape = GemmShape(*(_extent(rng, 32, 4096) for _ in "mnk"))
-        if shape.flops >= 2e7:
-            return shape
+def _tiny(rng: np.random.Generator) -> GemmShape:
+    return GemmShape(*(_extent(rng, 2, 32) for _ in "mnk"))
 
 
 _DRAWS: Mapping[str, Callable[[np.random.Generator], GemmShape]] = {
     "tiny": _tiny, "one_row": _one_row, "skinny": _skinny, "square": _square, "large": _large,
 }
+
+
+def _layers() -> Iterator[GemmProblem]:
+    text = resources.files("sparloom.ops").joinpath("layers.csv").read_text(encoding="utf-8")
+    for row in csv.DictReader(io.StringIO(text)):
+        origin = f"{row['model']}, {row['layer']} ({row['source']})"
+        yield GemmProblem(GemmShape(int(row["m"]), int(row["n"]), int(row["k"])), "layer", origin)
+
+
+def _extent(rng: np.random.Generator, low: int, high: int) -> int:
+    """Draw a log-uniform integer in [low, high]."""
+    return min(high, int(np.exp(rng.uniform(np.log(low), np.log(high + 1)))))

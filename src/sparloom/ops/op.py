@@ -1,4 +1,4 @@
-"""What an operation is: operands, an obviously right result, and the work it takes."""
+"""The interface of an operation: operands, an obviously right result, and the work it takes."""
 
 import math
 from collections.abc import Mapping
@@ -9,18 +9,18 @@ import numpy as np
 
 from sparloom.sparse import Pattern, SparseMatrix
 
-__all__ = ["Op", "Operands", "Work"]
+__all__ = ["Op", "Operands", "Work", "check_width", "row_peaks", "uniform"]
 
 OF_ROWS = {"sddmm": ("B",), "attention": ("Q",)}  # operation -> dense operands that have a row for each row of A
 
 
 @dataclass(frozen=True)
 class Operands:
-    """One sparse matrix and the dense arrays it meets, or two.
+    """One sparse matrix, or two, and the dense arrays of an operation.
 
     Args:
         matrix: the sparse operand A (rows, cols).
-        dense: name -> array of the type of A's values, row-major; the operation says which there are.
+        dense: name -> array of the type of A's values, row-major; which names exist depends on the operation.
         right: the sparse operand B of SpMM-SpMM.
     """
 
@@ -30,7 +30,7 @@ class Operands:
 
     @classmethod
     def unfilled(cls, matrix: SparseMatrix, width: int) -> "Operands":
-        """Operands without numbers, for simulators: they read the pattern and the width, and compute nothing."""
+        """Make operands without numbers, for simulators that read only the pattern and the width."""
         return cls(matrix, {"B": np.broadcast_to(np.float32(0), (1, width))})
 
     @property
@@ -40,24 +40,23 @@ class Operands:
 
     @staticmethod
     def of_rows(op: str) -> tuple[str, ...]:
-        """Name the dense operands that have a row for each row of A; others have one for each column."""
+        """Name the dense operands with a row for each row of A; the others have a row for each column of A."""
         return OF_ROWS.get(op, ())
 
     def take_rows(self, rows: np.ndarray, op: str) -> "Operands":
-        """Keep some rows of A with all their columns, and those rows of dense operands that belong to them.
+        """Keep some rows of A with all their columns, and the matching rows of dense operands.
 
         Args:
-            op: name of the operation, which says what belongs to the rows of A.
+            op: name of the operation, which decides the dense operands that have rows of A.
         """
         pattern = self.matrix.pattern
-        places, indptr = pattern.nonzeros_of(rows), np.concatenate([[0], np.cumsum(pattern.row_lengths()[rows])])
-        part = Pattern((rows.size, pattern.cols), indptr, pattern.indices[places])
-        return Operands(SparseMatrix(part, self.matrix.values[places], self.matrix.dtype), {
+        nonzeros, indptr = pattern.nonzeros_of(rows), np.concatenate([[0], np.cumsum(pattern.row_lengths()[rows])])
+        part = Pattern((rows.size, pattern.cols), indptr, pattern.indices[nonzeros])
+        return Operands(SparseMatrix(part, self.matrix.values[nonzeros], self.matrix.dtype), {
             name: array[rows] if name in OF_ROWS.get(op, ()) else array for name, array in self.dense.items()})
 
-
     def used_columns(self, op: str) -> "Operands":
-        """Keep the columns in which A has nonzeros, and those rows of dense operands that belong to them.
+        """Keep the columns of A that have nonzeros, and the matching rows of dense operands.
 
         Args:
             op: as in `take_rows`.
@@ -99,6 +98,13 @@ def uniform(shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
 
 
 def check_width(width: int) -> None:
-    """Refuse dense operands without columns."""
+    """Raise ValueError for dense operands without columns."""
     if width < 1:
         raise ValueError(f"width {width} must be at least 1: the dense operands need columns")
+
+
+def row_peaks(matrix: SparseMatrix) -> np.ndarray:
+    """Find the largest magnitude in each row, 0 in empty ones: (rows, 1)."""
+    largest = np.zeros(matrix.pattern.rows)
+    np.maximum.at(largest, matrix.pattern.row_ids(), np.abs(matrix.values))
+    return largest[:, None]

@@ -1,36 +1,51 @@
-"""Sparse matrix times dense matrix: D(i,k) = sum over j of A(i,j) B(j,k).
+"""Operations on one sparse matrix: SpMM, its mean and its maximum, SDDMM, attention."""
 
-The mean of the products in place of their sum: D(i,k) = sum over j of A(i,j) B(j,k) / nonzeros of row i.
-
-The largest product in place of their sum: D(i,k) = max over j of A(i,j) B(j,k).
-
-Sampled dense times dense: D(i,j) = A(i,j) * sum over k of B(i,k) C(j,k), on the pattern of A.
-
-Attention on the pattern of a sparse matrix: each row attends to the columns where it has nonzeros.
-"""
-
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64
 
-from sparloom.ops.op import Operands, Work, check_width, uniform
+from sparloom.ops.op import Operands, Work, check_width, row_peaks, uniform
 from sparloom.sparse import Pattern, SparseMatrix
 
 __all__ = ["SDDMM", "CsrAttention", "SpMM", "SpmmMax", "SpmmMean"]
 
+BLOCK = 8192  # nonzeros at once: bounds the memory of the oracle
 
-@dataclass(frozen=True)
-class SpMM:
-    """A (rows, cols) sparse, B (cols, width), D (rows, width)."""
 
-    name: str = "spmm"
+class _SparseTimesDense(ABC):
+    """What SpMM and its other reductions share: A (rows, cols) sparse, B (cols, width), D (rows, width)."""
 
     def operands(self, matrix: SparseMatrix, width: int, seed: int) -> Operands:
         """Draw B from [-1, 1)."""
         check_width(width)
         rng = np.random.default_rng(seed)
         return Operands(matrix.astype(np.float32), {"B": uniform((matrix.pattern.cols, width), rng)})
+
+    @abstractmethod
+    def oracle(self, operands: Operands) -> Float64[np.ndarray, "rows width"]:
+        """Compute D in float64."""
+
+    def work(self, pattern: Pattern, width: int) -> Work:
+        """Count two flops per nonzero and column; every operand moved once, D written once."""
+        moved = 8 * pattern.nnz + 8 * (pattern.rows + 1) + 4 * width * (pattern.cols + pattern.rows)
+        return Work(flops=2 * pattern.nnz * width, bytes=moved)
+
+    def terms(self, pattern: Pattern, width: int) -> np.ndarray:
+        """Count the products that each element of D adds up, (rows, 1), for tolerances."""
+        return pattern.row_lengths()[:, None]
+
+    def scale(self, operands: Operands) -> np.ndarray:
+        """Bound the magnitude of the products in each row, (rows, 1), for tolerances."""
+        return row_peaks(operands.matrix) * np.abs(operands.dense["B"]).max(initial=0)
+
+
+@dataclass(frozen=True)
+class SpMM(_SparseTimesDense):
+    """D(i,k) = sum over j of A(i,j) B(j,k): A (rows, cols) sparse, B (cols, width), D (rows, width)."""
+
+    name: str = "spmm"
 
     def oracle(self, operands: Operands) -> Float64[np.ndarray, "rows width"]:
         """Add up row by row in float64."""
@@ -42,61 +57,30 @@ class SpMM:
             result[row] = values[nonzeros] @ dense[pattern.indices[nonzeros]].astype(np.float64)
         return result
 
-    def work(self, pattern: Pattern, width: int) -> Work:
-        """Count a multiplication and an addition per nonzero and column; every operand moved once, D written once."""
-        moved = 8 * pattern.nnz + 8 * (pattern.rows + 1) + 4 * width * (pattern.cols + pattern.rows)
-        return Work(flops=2 * pattern.nnz * width, bytes=moved)
-
-    def terms(self, pattern: Pattern, width: int) -> np.ndarray:
-        """Count the products that each element of D adds up, (rows, 1), for tolerances."""
-        return pattern.row_lengths()[:, None]
-
-    def scale(self, operands: Operands) -> np.ndarray:
-        """Bound the magnitude of the products in each row, (rows, 1), for tolerances."""
-        pattern, largest = operands.matrix.pattern, np.zeros(operands.matrix.pattern.rows)
-        np.maximum.at(largest, pattern.row_ids(), np.abs(operands.matrix.values))
-        return largest[:, None] * np.abs(operands.dense["B"]).max(initial=0)
-
 
 @dataclass(frozen=True)
-class SpmmMean:
-    """A (rows, cols) sparse, B (cols, width), D (rows, width); rows without nonzeros give 0."""
+class SpmmMean(_SparseTimesDense):
+    """D(i,k) = sum over j of A(i,j) B(j,k), divided by the nonzeros of row i; rows without nonzeros give 0."""
 
     name: str = "spmm_mean"
 
-    def operands(self, matrix: SparseMatrix, width: int, seed: int) -> Operands:
-        """Draw B from [-1, 1)."""
-        return SpMM().operands(matrix, width, seed)
-
     def oracle(self, operands: Operands) -> Float64[np.ndarray, "rows width"]:
         """Add up row by row in float64, and divide."""
-        return SpMM().oracle(operands) / np.maximum(operands.matrix.pattern.row_lengths(), 1)[:, None]
-
-    def work(self, pattern: Pattern, width: int) -> Work:
-        """Count what the sum takes."""
-        return SpMM().work(pattern, width)
-
-    def terms(self, pattern: Pattern, width: int) -> np.ndarray:
-        """Count the products that each element of D adds up, (rows, 1), for tolerances."""
-        return SpMM().terms(pattern, width)
+        return SpMM().oracle(operands) / _divisors(operands)
 
     def scale(self, operands: Operands) -> np.ndarray:
-        """Bound the share that a product has of its element, (rows, 1), for tolerances."""
-        return SpMM().scale(operands) / np.maximum(operands.matrix.pattern.row_lengths(), 1)[:, None]
+        """Bound the share that a product has in its element, (rows, 1), for tolerances."""
+        return super().scale(operands) / _divisors(operands)
 
 
 @dataclass(frozen=True)
-class SpmmMax:
-    """A (rows, cols) sparse, B (cols, width), D (rows, width); j where A(i,j) is stored.
+class SpmmMax(_SparseTimesDense):
+    """D(i,k) = max over j of A(i,j) B(j,k), where A(i,j) is stored.
 
     Rows without nonzeros give 0. An element is NaN if one of its products is.
     """
 
     name: str = "spmm_max"
-
-    def operands(self, matrix: SparseMatrix, width: int, seed: int) -> Operands:
-        """Draw B from [-1, 1)."""
-        return SpMM().operands(matrix, width, seed)
 
     def oracle(self, operands: Operands) -> Float64[np.ndarray, "rows width"]:
         """Compare row by row in float64."""
@@ -107,25 +91,17 @@ class SpmmMax:
             result[row] = (values[nonzeros, None] * operands.dense["B"][pattern.indices[nonzeros]]).max(axis=0)
         return result
 
-    def work(self, pattern: Pattern, width: int) -> Work:
-        """Count a multiplication and a comparison per nonzero and column; every operand moved once, D written once."""
-        return SpMM().work(pattern, width)
-
     def terms(self, pattern: Pattern, width: int) -> np.ndarray:
-        """Count the products that each element of D adds up: one, (1,), for tolerances."""
+        """Count the products behind each element of D: one, (1,), for tolerances."""
         return np.ones(1, np.int64)
-
-    def scale(self, operands: Operands) -> np.ndarray:
-        """Bound the magnitude of the products in each row, (rows, 1), for tolerances."""
-        return SpMM().scale(operands)
-
-
-BLOCK = 8192  # nonzeros at once: bounds the memory of the oracle
 
 
 @dataclass(frozen=True)
 class SDDMM:
-    """A (rows, cols) sparse, B (rows, width), C (cols, width); the result holds the values of D in CSR order."""
+    """D(i,j) = A(i,j) * sum over k of B(i,k) C(j,k), on the pattern of A.
+
+    A (rows, cols) sparse, B (rows, width), C (cols, width); the result holds the values of D in CSR order.
+    """
 
     name: str = "sddmm"
 
@@ -138,7 +114,7 @@ class SDDMM:
         return Operands(matrix.astype(np.float32), dense)
 
     def oracle(self, operands: Operands) -> Float64[np.ndarray, " nnz"]:
-        """Form each dot product in float64."""
+        """Compute each dot product in float64."""
         pattern, rows = operands.matrix.pattern, operands.matrix.pattern.row_ids()
         left, right = operands.dense["B"], operands.dense["C"]
         result = np.empty(pattern.nnz)
@@ -149,7 +125,7 @@ class SDDMM:
         return result * operands.matrix.values
 
     def work(self, pattern: Pattern, width: int) -> Work:
-        """Count a multiplication and an addition per nonzero and column, one more per nonzero; operands moved once."""
+        """Count two flops per nonzero and column, one more per nonzero; operands moved once."""
         moved = 12 * pattern.nnz + 8 * (pattern.rows + 1) + 4 * width * (pattern.cols + pattern.rows)
         return Work(flops=(2 * width + 1) * pattern.nnz, bytes=moved)
 
@@ -190,7 +166,7 @@ class CsrAttention:
         rng, each = np.random.default_rng(seed), (self.heads, width // self.heads)
         rows, cols = matrix.pattern.shape
         return Operands(matrix.astype(np.float32), {name: uniform((count, width), rng).reshape(count, *each)
-                                 for name, count in (("Q", rows), ("K", cols), ("V", cols))})
+                                                    for name, count in (("Q", rows), ("K", cols), ("V", cols))})
 
     def oracle(self, operands: Operands) -> Float64[np.ndarray, "rows heads d"]:
         """Attend row by row in float64."""
@@ -211,11 +187,15 @@ class CsrAttention:
         return Work(flops=4 * pattern.nnz * width, bytes=moved)
 
     def terms(self, pattern: Pattern, width: int) -> np.ndarray:
-        """Count what each element of D adds up, with the products behind a score: (rows, 1, 1), for tolerances."""
+        """Count the terms behind each element of D, those of its scores included: (rows, 1, 1), for tolerances."""
         return (pattern.row_lengths() + width)[:, None, None]
 
     def scale(self, operands: Operands) -> float:
-        """Bound the products of weights and values, and what an error of a score does to them, for tolerances."""
+        """Bound the products of weights and values, and the effect of an error of a score on them, for tolerances."""
         largest = {name: float(np.abs(array).max(initial=0)) for name, array in operands.dense.items()}
         each = operands.dense["Q"].shape[2]
         return largest["V"] * max(1.0, largest["Q"] * largest["K"] * each**-0.5)
+
+
+def _divisors(operands: Operands) -> np.ndarray:
+    return np.maximum(operands.matrix.pattern.row_lengths(), 1)[:, None]

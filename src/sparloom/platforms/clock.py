@@ -1,6 +1,7 @@
-"""Repetitions on two clocks: those taken while the machine was stolen from us are retaken.
+"""Clocks and counters of the processor.
 
-Reads served by each level of the caches, counted by the processor; Linux, where it lets us.
+A `Stopwatch` takes repetitions on the wall clock and the processor clock, and retakes those during which other
+processes or machines took our processors (steal). `count_reads` counts the reads that each cache level serves (Linux).
 """
 
 import ctypes
@@ -22,13 +23,20 @@ __all__ = [
     "one_by_one", "processor_clock", "reads_by_level", "thread_clocks",
 ]
 
-SPIN = "10000000"  # turns that an idle thread waits before it sleeps, some 0.1 s
+SPIN = "10000000"  # iterations that an idle thread spins before it sleeps, about 0.1 s
 
 Clock = Callable[[], float]
 
+PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # number of the system call
+HW_CACHE, ATTRIBUTE_BYTES = 3, 112  # linux/perf_event.h: PERF_TYPE_HW_CACHE, PERF_ATTR_SIZE_VER5
+USER_ONLY = 1 << 5 | 1 << 6  # exclude_kernel, exclude_hv
+L1_DATA, LAST, READ, MISS = 0, 2, 0 << 8, 1 << 16
+EVENTS = {"first": L1_DATA | READ, "first_missed": L1_DATA | READ | MISS, "last": LAST | READ,
+          "last_missed": LAST | READ | MISS}
+
 
 class Repetition(NamedTuple):
-    """Wall seconds of one run and processor seconds of all threads; means where there were several `runs`."""
+    """Wall seconds of one run and processor seconds of all threads; means if there are several `runs`."""
 
     wall: float
     processor: float
@@ -36,7 +44,7 @@ class Repetition(NamedTuple):
 
 
 Repeat = Callable[[float], Repetition]
-"""Runs a kernel, more than once if it can do so without a pause and one run takes less than the given seconds."""
+"""Runs a kernel; repeats it without a pause, if it can, until the given seconds have passed."""
 
 
 class Stopwatch:
@@ -45,7 +53,7 @@ class Stopwatch:
     Args:
         repeat: executes the kernel; see `one_by_one`.
         threads: how many run (or spin) while the kernel does.
-        kind: of the wall seconds; "device" for those of a device's own clock, which nobody steals.
+        kind: of the wall seconds; "device" for the clock of a device, which has no steal.
     """
 
     def __init__(self, repeat: Repeat, timing: TimingProtocol, *, threads: int, kind: Kind = "wall") -> None:
@@ -59,13 +67,14 @@ class Stopwatch:
         self.warm_seconds = math.inf
 
     def warm_up(self, baseline: float, visits: int | None = None) -> int:
-        """Run once and say how many visits are wanted; for none, that run is kept as the only repetition.
+        """Run once and return the number of visits to make; if it is 0, that run is kept as the only repetition.
 
-        What seems slow is run once more before it is believed: an interruption of a millisecond looks the same.
+        A slow run is repeated once, because an interruption of a millisecond looks the same.
 
         Args:
-            baseline: seconds of the default configuration, against which a slow one is told; infinity: nothing is slow.
-            visits: what the first round decided, or None in the first round.
+            baseline: seconds that decide what is slow, such as those of the default configuration; infinity: nothing
+                is.
+            visits: number that the first round decided, or None in the first round.
         """
         first = self._repeat(0.0)
         if visits is None:
@@ -87,10 +96,10 @@ class Stopwatch:
         return 1 if seconds <= self.timing.slow_factor**2 * baseline else 0
 
     def visit(self) -> None:
-        """Take one repetition, or several of a short run: a share of the protocol's short_seconds."""
+        """Take one repetition, or several of a short run to fill a share of the protocol's short_seconds."""
         share, spent, count = self.timing.short_seconds / self.timing.repetitions, 0.0, 0
-        most = max(1, self.timing.most_repetitions // self.timing.repetitions)
-        while count == 0 or (spent < share and count < most):
+        max_count = max(1, self.timing.most_repetitions // self.timing.repetitions)
+        while count == 0 or (spent < share and count < max_count):
             latest = self._repeat(share)
             if self._is_stolen(latest) and self._retakes > 0:
                 self._retakes -= 1
@@ -99,7 +108,7 @@ class Stopwatch:
             spent, count = spent + latest.wall * latest.runs, count + 1
 
     def measurement(self) -> Measurement:
-        """Wall seconds with processor seconds of all threads; stolen if a suspicious repetition had to be kept."""
+        """Join wall seconds and processor seconds of all threads; marked if a repetition with steal had to be kept."""
         seconds, cpu_seconds, _ = zip(*self._kept, strict=True)
         return Measurement(seconds, self.kind, cpu_seconds=cpu_seconds if self.kind == "wall" else (),
                            stolen=self._stolen)
@@ -128,7 +137,7 @@ def one_by_one(run: Callable[[], None], processor: Clock, wall: Clock = time.per
 
 
 def in_series(run: Callable[[], None], processor: Clock, wall: Clock = time.perf_counter) -> Repeat:
-    """Read both clocks around a series of runs that is long enough; for one run that is long enough, around it alone.
+    """Read both clocks around a series of runs that is long enough, or around one run if that is.
 
     Args:
         run: executes the kernel once.
@@ -149,11 +158,11 @@ def in_series(run: Callable[[], None], processor: Clock, wall: Clock = time.perf
 
 
 def keep_threads_awake() -> None:
-    """Let idle threads of the GNU OpenMP library spin for a while, unless GOMP_SPINCOUNT already says otherwise.
+    """Let idle threads of the GNU OpenMP library spin for a while, unless GOMP_SPINCOUNT is set.
 
-    A thread that waits for the others then counts as busy, so that wall and processor clocks differ only where the
+    A thread that waits for the others then counts as busy, so that wall and processor clocks differ only while the
     machine ran something else; and parallel loops inside serial ones start within a microsecond. The library reads the
-    variable when it is loaded: where kernels ran before, its own (shorter) default stays.
+    variable when it is loaded: if kernels ran before, its own (shorter) default stays.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN)
 
@@ -161,8 +170,8 @@ def keep_threads_awake() -> None:
 def processor_clock() -> Clock:
     """Make a clock of the processor seconds of all threads that this process has now.
 
-    Linux: the sum of the threads' own clocks, exact at any moment. The clock of the process is not: what a thread has
-    run on another processor enters it only at the next timer tick, up to 4 ms late.
+    On Linux it sums the clocks of the threads, which are exact at any moment. The clock of the process is not: time of
+    a thread on another processor enters it only at the next timer tick, up to 4 ms late.
     """
     spent = dict.fromkeys(thread_clocks(), 0)
     if not spent:
@@ -178,7 +187,7 @@ def processor_clock() -> Clock:
 
 
 def thread_clocks() -> tuple[int, ...]:
-    """Name the processor clocks of all threads that this process has now, for clock_gettime; empty if not on Linux.
+    """List the processor clocks of all threads that this process has now, for clock_gettime; empty except on Linux.
 
     A clock of thread t is numbered ~t << 3 | 6, see clock_getcpuclockid(3) and linux/posix-timers.h.
     """
@@ -186,19 +195,11 @@ def thread_clocks() -> tuple[int, ...]:
     return tuple(~int(task.name) << 3 | 6 for task in tasks.iterdir()) if tasks.is_dir() else ()
 
 
-CALL = {"x86_64": 298, "aarch64": 241}  # perf_event_open
-HW_CACHE, ATTRIBUTE_BYTES = 3, 112  # linux/perf_event.h: PERF_TYPE_HW_CACHE, PERF_ATTR_SIZE_VER5
-USER_ONLY = 1 << 5 | 1 << 6  # exclude_kernel, exclude_hv
-L1_DATA, LAST, READ, MISS = 0, 2, 0 << 8, 1 << 16
-EVENTS = {"first": L1_DATA | READ, "first_missed": L1_DATA | READ | MISS, "last": LAST | READ,
-          "last_missed": LAST | READ | MISS}
-
-
 def count_reads(run: Callable[[], None]) -> dict[str, int]:
-    """Run once and count events of all threads that this process has now, by the names in `EVENTS`.
+    """Run once and count the events named in `EVENTS`, of all threads that this process has now.
 
     Raises:
-        Unsupported: the system or the processor counts nothing for us.
+        Unsupported: the system or the processor does not offer the counters.
     """
     threads = [int(task.name) for task in Path("/proc/self/task").iterdir()] if Path("/proc/self/task").is_dir() else []
     files: dict[str, list[int]] = {name: [] for name in EVENTS}
@@ -217,7 +218,7 @@ def count_reads(run: Callable[[], None]) -> dict[str, int]:
 
 
 def reads_by_level(counts: dict[str, int]) -> tuple[int, int, int, int]:
-    """Split counted reads by what served them: first, second and last level of the caches, and the memory."""
+    """Split counted reads by where they were served: first, second and last level of the caches, memory."""
     missed = min(counts["first_missed"], counts["first"])
     last = min(counts["last"], missed)
     memory = min(counts["last_missed"], last)
@@ -225,9 +226,9 @@ def reads_by_level(counts: dict[str, int]) -> tuple[int, int, int, int]:
 
 
 def _opened(event: int, thread: int) -> int:
-    number = CALL.get(platform.machine())
+    number = PERF_EVENT_OPEN.get(platform.machine())
     if number is None:
-        raise Unsupported(f"no counters on {platform.machine()}: they are for {', '.join(CALL)}")
+        raise Unsupported(f"no counters on {platform.machine()}: only on {', '.join(PERF_EVENT_OPEN)}")
     attribute = bytearray(ATTRIBUTE_BYTES)
     struct.pack_into("=IIQ", attribute, 0, HW_CACHE, ATTRIBUTE_BYTES, event)
     struct.pack_into("=Q", attribute, 40, USER_ONLY)
@@ -236,7 +237,7 @@ def _opened(event: int, thread: int) -> int:
     file = library.syscall(ctypes.c_long(number), (ctypes.c_char * ATTRIBUTE_BYTES).from_buffer(attribute),
                            ctypes.c_int(thread), ctypes.c_int(-1), ctypes.c_int(-1), ctypes.c_ulong(0))
     if file < 0:
-        raise Unsupported(f"the processor counts no cache events for us ({os.strerror(ctypes.get_errno())}): see "
+        raise Unsupported(f"cache events cannot be counted ({os.strerror(ctypes.get_errno())}): see "
                           "/proc/sys/kernel/perf_event_paranoid; virtual machines often have no counters")
     return int(file)
 

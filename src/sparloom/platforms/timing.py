@@ -128,17 +128,6 @@ def measure_rounds(
             yield config, next(numbers[config]) if config in numbers else number, measurement
 
 
-def _bound(binders: Mapping[Config, Callable[[], Call]]) -> tuple[list[Contender], dict[Config, str]]:
-    """Bind all configurations; those that cannot run come with the reason."""
-    contenders, refused = [], {}
-    for config, bind in binders.items():
-        try:
-            contenders.append(Contender(config, bind()))
-        except Unsupported as error:
-            refused[config] = str(error)
-    return contenders, refused
-
-
 def sweep(
     contenders: Sequence[Contender], result: Any, check: Check, *, stopwatch: Callable[[Call], Stopwatch],
     rng: np.random.Generator,
@@ -175,14 +164,6 @@ def sweep(
     yield from wrong.items()
     for contender, watch, _ in started:
         yield contender.config, watch.measurement()
-
-
-def _fault(check: Check, result: Any) -> str | None:
-    try:
-        check(result)
-    except AssertionError as error:
-        return str(error)
-    return None
 
 
 def interleaved(
@@ -231,6 +212,46 @@ def interleaved_on_device(
     return _in_turn(watches, timing, lambda name: methods[name]())
 
 
+def repeat_of(call: Call) -> Repeat:
+    """Make the timer of a call that has run once, so that its threads exist and have clocks."""
+    return repeated(call, thread_clocks()) if isinstance(call, NativeCall) else in_series(call, processor_clock())
+
+
+def repeated(call: NativeCall, clocks: Sequence[int]) -> Repeat:
+    """Make a timer that repeats a compiled kernel in a C loop, without Python in between.
+
+    Args:
+        clocks: of the threads that run, see `thread_clocks`.
+    """
+    numbers, repeat = (ctypes.c_int32 * len(clocks))(*clocks), _repeat_function()
+
+    def timed(seconds: float) -> Repetition:
+        spent = _Spent()
+        repeat(call.run, ctypes.byref(call.arguments), seconds, numbers, len(clocks), ctypes.byref(spent))
+        return Repetition(spent.wall / spent.runs, spent.processor / spent.runs, spent.runs)
+
+    return timed
+
+
+def _bound(binders: Mapping[Config, Callable[[], Call]]) -> tuple[list[Contender], dict[Config, str]]:
+    """Bind all configurations; those that cannot run come with the reason."""
+    contenders, refused = [], {}
+    for config, bind in binders.items():
+        try:
+            contenders.append(Contender(config, bind()))
+        except Unsupported as error:
+            refused[config] = str(error)
+    return contenders, refused
+
+
+def _fault(check: Check, result: Any) -> str | None:
+    try:
+        check(result)
+    except AssertionError as error:
+        return str(error)
+    return None
+
+
 def _in_turn(
     watches: Mapping[str, Stopwatch], timing: TimingProtocol, prepare: Callable[[str], None],
 ) -> dict[str, Measurement]:
@@ -254,27 +275,6 @@ def _settle(run: Callable[[], None], seconds: float, wall: Clock) -> None:
     run()
     while wall() - start < seconds:
         run()
-
-
-def repeat_of(call: Call) -> Repeat:
-    """Make the timer of a call that has run once, so that its threads exist and have clocks."""
-    return repeated(call, thread_clocks()) if isinstance(call, NativeCall) else in_series(call, processor_clock())
-
-
-def repeated(call: NativeCall, clocks: Sequence[int]) -> Repeat:
-    """Make a timer that repeats a compiled kernel in a C loop, without Python in between.
-
-    Args:
-        clocks: of the threads that run, see `thread_clocks`.
-    """
-    numbers, repeat = (ctypes.c_int32 * len(clocks))(*clocks), _repeat_function()
-
-    def timed(seconds: float) -> Repetition:
-        spent = _Spent()
-        repeat(call.run, ctypes.byref(call.arguments), seconds, numbers, len(clocks), ctypes.byref(spent))
-        return Repetition(spent.wall / spent.runs, spent.processor / spent.runs, spent.runs)
-
-    return timed
 
 
 class _Spent(ctypes.Structure):

@@ -1,4 +1,8 @@
-"""Which programs exist: configuration spaces of all platforms as data, and their maps onto shared loops."""
+"""Configuration spaces of all platforms as data, and their maps onto loops that the platforms share.
+
+grid: configurations and the spaces that list them; shared: what a cost model sees of a configuration; the other files
+have the spaces of one platform each.
+"""
 
 from sparloom.space.compilers import EncoderSpace, NormSpace, RaggedProductSpace, SoftmaxSpace, TileFusionSpace
 from sparloom.space.cpu import CpuSpace, legal_orders

@@ -15,7 +15,6 @@ from sparloom.space.shared import (
     K1,
     K2,
     K3,
-    Code,
     Shape,
     SharedSchedule,
     flag,
@@ -44,6 +43,11 @@ SDDMM = (
     PREFETCH,  # twice as many KiB
     Parameter("group", (1, 4, 16)),  # nonzeros of a row whose lanes are reduced together; 1: of several rows
 )
+
+LATENT = (  # codes of the parameters of both that are no loops
+    flag("order", ORDER.values), one_hot("balance", BALANCE.values), one_hot("prefetch", PREFETCH.values))
+SPMM_LATENT = (*LATENT, flag("together", (1, 4)), flag("stream"))
+SDDMM_LATENT = (*LATENT, logarithm("group", (1, 4, 16), 16))
 
 BLOCK = 64  # rows whose strips are computed in turn, kBlock of kernels/cpu/spmm.cpp
 BY_STRIP = (I2, K2, I1, J2, J1, K1)
@@ -86,7 +90,7 @@ def SpmmSpace(width: int) -> GridSpace:  # noqa: N802 (a constructor)
         refuse=partial(_refuse_spmm, width=width),
         coupled=("order", "strip", "together"),
         mapping=partial(_by_strip, width=width),
-        latent=(*_latent(), flag("together", (1, 4)), flag("stream")),
+        latent=SPMM_LATENT,
         meaning=f"spmm 1, width {width}",
     )
 
@@ -113,7 +117,7 @@ def SddmmSpace(width: int) -> GridSpace:  # noqa: N802 (a constructor)
         parameters=SDDMM,
         defaults=("natural", "dynamic", 0, 16),
         mapping=partial(_by_nonzero, width=width),
-        latent=(*_latent(), logarithm("group", (1, 4, 16), 16)),
+        latent=SDDMM_LATENT,
         meaning=f"sddmm 1, width {width}",
     )
 
@@ -150,11 +154,6 @@ def _refuse_spmm(config: Config, *, width: int) -> str | None:
     if config["order"] != "natural" or int(config["together"]) > 1:
         return f"strip={strip} requires order=natural and together=1"
     return None
-
-
-def _latent() -> tuple[Code, ...]:
-    """Encode the parameters of both operations that are no loops."""
-    return flag("order", ORDER.values), one_hot("balance", BALANCE.values), one_hot("prefetch", PREFETCH.values)
 
 
 def _by_strip(config: Config, shape: Shape | None, *, width: int) -> SharedSchedule:

@@ -1,8 +1,7 @@
-"""Synthetic matrices: made on demand from a seed, without network, in all row bins.
+"""Corpora of generated matrices, made on demand from seeds, without network.
 
-The matrices on which fused products are tuned and compared with what other programs were seen to reach.
-
-The graphs on which AutoSAGE was measured, generated: their sizes, degrees and skew, not their edges.
+`SyntheticCorpus` has every family of `generators` in all row bins; `AnchorCorpus` has the matrices on which tile fusion
+is tuned and compared; `AutosageCorpus` has graphs with the sizes, degrees and skew of those in the AutoSAGE paper.
 """
 
 import csv
@@ -31,9 +30,9 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-FIELDS = ("name", "rows", "cols", "nnz", "sha256")
+COLUMNS = ("name", "rows", "cols", "nnz", "sha256")
 
-# Generators that share their construction have one role: a model never meets a relative of a test matrix in training.
+# Generators that share a construction share a role, so that no model is trained on a relative of a test matrix.
 SYNTHETIC_ROLES: Mapping[str, Role] = MappingProxyType({
     **dict.fromkeys(("star_2d", "box_2d"), "train"),
     **dict.fromkeys(("triangles", "shuffled_mesh", "block_mesh", "tetrahedra"), "train"),
@@ -46,13 +45,13 @@ SYNTHETIC_ROLES: Mapping[str, Role] = MappingProxyType({
 
 
 class SyntheticCorpus:
-    """Every family in every size; the name of a matrix holds all that determines it.
+    """Every family in every size; the name of a matrix determines it.
 
     Args:
         rows: sizes to make; generators come close to them, within the row bin for sizes that are not near its border.
-        variants: matrices per family and size, which differ in all draws.
+        variants: independent matrices per family and size.
         seed: another seed gives another corpus.
-        families: names from `GENERATORS`; None takes all.
+        families: names from `GENERATORS`; None: all.
     """
 
     def __init__(
@@ -65,12 +64,13 @@ class SyntheticCorpus:
         self._entries: tuple[MatrixEntry, ...] | None = None
 
     def entries(self) -> tuple[MatrixEntry, ...]:
-        """List the matrices, family by family; those that the package's catalogue does not list are made for it."""
+        """List the matrices, family by family; those that the catalogue of the package does not list are made first."""
         if self._entries is None:
             known, names = _catalogue(), self._names()
             fresh = [name for name in names if name not in known]
             made = {name: _facts(_make(name)) for name in track(fresh, "synthetic matrices")} if fresh else {}
-            self._entries = tuple(_entry(name, known.get(name) or made[name]) for name in names)
+            facts = {name: known.get(name) or made[name] for name in names}
+            self._entries = tuple(_entry(name, name.partition("/")[0], facts[name][:3]) for name in names)
         return self._entries
 
     def load(self, name: str) -> SparseMatrix:
@@ -83,11 +83,11 @@ class SyntheticCorpus:
         matrix = _make(name)
         listed = _catalogue().get(name)
         if listed is not None and _facts(matrix) != listed:
-            log.warning("%s comes out differently on this machine: samples taken elsewhere do not describe it", name)
+            log.warning("%s differs from the catalogue on this machine: samples taken elsewhere do not apply", name)
         return matrix
 
     def split(self) -> dict[str, Role]:
-        """Give every matrix the role of its family."""
+        """Map every matrix to the role of its family."""
         return {entry.name: SYNTHETIC_ROLES[entry.family] for entry in self.entries()}
 
     def _names(self) -> tuple[str, ...]:
@@ -101,10 +101,10 @@ class SyntheticCorpus:
 
 
 def catalogue_text(corpus: SyntheticCorpus) -> str:
-    """Make every matrix of a corpus and write the catalogue that the package holds for it."""
+    """Make every matrix of a corpus and return the text of its catalogue, synthetic.csv of this package."""
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
-    writer.writerow(FIELDS)
+    writer.writerow(COLUMNS)
     writer.writerows((name, *_facts(_make(name))) for name in track(corpus._names(), "synthetic matrices"))
     return sink.getvalue()
 
@@ -112,18 +112,30 @@ def catalogue_text(corpus: SyntheticCorpus) -> str:
 def _make(name: str) -> SparseMatrix:
     """Make the matrix of a name "family/n<rows>_v<variant>_s<seed>"."""
     family, _, size = name.partition("/")
-    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
-    rng = np.random.Generator(np.random.PCG64(seed))
+    rng = _rng_of(name)
     pattern = GENERATORS[family](int(size[1:].partition("_")[0]), rng)
     return SparseMatrix(pattern, 2 * rng.random(pattern.nnz) - 1)
 
 
+def _rng_of(name: str) -> np.random.Generator:
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def _entry(name: str, family: str, size: tuple[int, int, int]) -> MatrixEntry:
+    """Describe a matrix of a size in rows, columns and nonzeros."""
+    return MatrixEntry(name, family, *size, False, "synthetic", row_bin(size[0]))
+
+
+def _size(pattern: Pattern) -> tuple[int, int, int]:
+    return pattern.rows, pattern.cols, pattern.nnz
+
+
 def _facts(matrix: SparseMatrix) -> tuple[int, int, int, str]:
-    """Rows, columns, nonzeros and a checksum of pattern and values."""
-    pattern = matrix.pattern
-    content = hashlib.sha256(pattern.digest().encode())
+    """Return rows, columns, nonzeros, and a checksum of pattern and values."""
+    content = hashlib.sha256(matrix.pattern.digest().encode())
     content.update(matrix.values.astype("<f4", copy=False).tobytes())
-    return pattern.rows, pattern.cols, pattern.nnz, content.hexdigest()
+    return *_size(matrix.pattern), content.hexdigest()
 
 
 @cache
@@ -135,12 +147,7 @@ def _catalogue() -> Mapping[str, tuple[int, int, int, str]]:
     }
 
 
-def _entry(name: str, facts: tuple[int, int, int, str]) -> MatrixEntry:
-    rows, cols, nnz, _ = facts
-    return MatrixEntry(name, name.partition("/")[0], rows, cols, nnz, False, "synthetic", row_bin(rows))
-
-
-PLANE, SPACE = 512, 64  # points of a grid along one axis
+PLANE, SPACE = 512, 64  # grid points along an axis
 PLANE_BLOCK, SPACE_BLOCK = 64, 16
 BAND_ROWS, BAND_REACH, BAND_DRAWS = 200_000, 200, 16
 GRAPH_LEVELS, GRAPH_DRAWS = 17, 16
@@ -149,11 +156,11 @@ COMMUNITY_ROWS, COMMUNITY, COMMUNITY_DRAWS, OUTSIDE = 150_000, 256, 24, 0.2
 
 
 class AnchorCorpus:
-    """Six matrices that fuse well, a little or not at all, and two of them in block order; all are for tuning.
+    """Six matrices for tuning, which fuse well, a little or not at all, and two of them again in block order.
 
     Args:
-        scale: of their rows; 1.0 for results that are compared, less for tests.
-        reordered: with the two in block order.
+        scale: factor on the rows; 1.0 for results that are compared, less for tests.
+        reordered: include the two in block order.
     """
 
     def __init__(self, scale: float, reordered: bool) -> None:
@@ -167,7 +174,8 @@ class AnchorCorpus:
         """List the matrices; the first call makes them all, which takes seconds."""
         if self._entries is None:
             names = (*ANCHORS, *(REORDERED_ANCHORS if self.reordered else ()))
-            self._entries = tuple(_anchor_entry(name, self._make(name).pattern) for name in names)
+            self._entries = tuple(_entry(name, name.partition("_")[0], _size(self._make(name).pattern))
+                                  for name in names)
         return self._entries
 
     def load(self, name: str) -> SparseMatrix:
@@ -179,24 +187,23 @@ class AnchorCorpus:
         return self._make(entry_of(self.entries(), name).name)
 
     def split(self) -> dict[str, Role]:
-        """All are for training: constants are tuned on them."""
+        """Map every matrix to "train", since constants are tuned on them."""
         return {entry.name: "train" for entry in self.entries()}
 
     def _make(self, name: str) -> SparseMatrix:
-        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
-        rng = np.random.Generator(np.random.PCG64(seed))
+        rng = _rng_of(name)
         pattern = {**ANCHORS, **REORDERED_ANCHORS}[name](self.scale, rng)
         return SparseMatrix(pattern, 2 * rng.random(pattern.nnz) - 1)
 
 
 def _grid(scale: float, _: np.random.Generator, *, points: int, axes: int, block: int = 0) -> Pattern:
-    """Couple each point of a grid with its neighbours along the axes, numbered row by row, or block by block."""
+    """Connect each point of a grid with its neighbours along the axes, numbered row by row, or block by block."""
     side = max(2, round(points * scale ** (1 / axes)))
     pattern = stencil((side,) * axes, reach=1)
     if not block:
         return pattern
-    places = np.indices((side,) * axes).reshape(axes, -1)
-    order = np.lexsort((*places[::-1], *(places // block)[::-1]))
+    position = np.indices((side,) * axes).reshape(axes, -1)
+    order = np.lexsort((*position[::-1], *(position // block)[::-1]))
     return reorder(pattern, order, order)
 
 
@@ -210,7 +217,7 @@ def _band(scale: float, rng: np.random.Generator) -> Pattern:
 
 
 def _rmat(scale: float, rng: np.random.Generator) -> Pattern:
-    """Draw 16 links per member of a recursive graph whose members are numbered at random."""
+    """Draw 16 edges per vertex of a recursive graph (R-MAT) whose vertices are numbered at random."""
     levels = max(1, round(GRAPH_LEVELS + np.log2(scale)))
     rows = 1 << levels
     return relabel(Pattern.from_coo(*recursive_links(levels, GRAPH_DRAWS * rows, rng), (rows, rows)), rng)
@@ -224,17 +231,12 @@ def _uniform(scale: float, rng: np.random.Generator) -> Pattern:
 
 
 def _communities(scale: float, rng: np.random.Generator) -> Pattern:
-    """Draw 24 links inside communities of 256; every fifth member has one link that leads anywhere."""
+    """Draw 24 edges per vertex inside communities of 256; every fifth vertex has one edge to any vertex."""
     rows = max(2, round(COMMUNITY_ROWS * scale))
     row = np.repeat(np.arange(rows), COMMUNITY_DRAWS)
     col = np.minimum(row // COMMUNITY * COMMUNITY + below(COMMUNITY, row.size, rng), rows - 1)
     far = np.flatnonzero(rng.random(rows) < OUTSIDE)
     return Pattern.from_coo(np.concatenate([row, far]), np.concatenate([col, below(rows, far.size, rng)]), (rows, rows))
-
-
-def _anchor_entry(name: str, pattern: Pattern) -> MatrixEntry:
-    family = name.partition("_")[0]
-    return MatrixEntry(name, family, pattern.rows, pattern.cols, pattern.nnz, False, "synthetic", row_bin(pattern.rows))
 
 
 Maker = Callable[[float, np.random.Generator], Pattern]
@@ -249,19 +251,19 @@ REORDERED_ANCHORS: Mapping[str, Maker] = MappingProxyType({
 })
 
 
-REDDIT = {"nodes": 232_965, "least": 143.0, "most": 21_657}  # 491 draws per node, as many as the real one has edges
-PRODUCTS = {"nodes": 2_449_029, "least": 13.55, "most": 17_481}  # 50 draws, likewise; repeated ones count once
-LINKS, LINKED_NODES = 4, 200_000  # p = 2e-5
+REDDIT = {"nodes": 232_965, "minimum": 143.0, "maximum": 21_657}  # 491 draws per node, the edges of the real graph
+PRODUCTS = {"nodes": 2_449_029, "minimum": 13.55, "maximum": 17_481}  # 50 draws, likewise; repetitions count once
+RANDOM_EDGES, RANDOM_NODES = 4, 200_000  # p = 2e-5
 HUBS, HUB_SHARE, BACKGROUND = 4, 0.15, 0.5  # synthhub 200000:4:0.15
 SPLIT_NODES, SPLIT_HUB, SPLIT_OTHER, SPLIT_SHARE = 20_000, 5_000, 64, 0.01  # table 10; the share is assumed
 
 
 class AutosageCorpus:
-    """Graphs with the nodes and the degrees of AutoSAGE's tables, as square matrices; nothing is tuned on them.
+    """Graphs for tests with the nodes and degrees of AutoSAGE's tables, as square matrices.
 
     Args:
-        scale: of their nodes; 1.0 for results that are compared, less for tests.
-        graphs: names from `AUTOSAGE_GRAPHS`; None takes all.
+        scale: factor on the nodes; 1.0 for results that are compared, less for tests.
+        graphs: names from `AUTOSAGE_GRAPHS`; None: all.
     """
 
     def __init__(self, scale: float, graphs: Sequence[str] | None = None) -> None:
@@ -276,10 +278,10 @@ class AutosageCorpus:
 
     def entries(self) -> tuple[MatrixEntry, ...]:
         """List the graphs; the first call makes them all, which takes minutes at full scale, and keeps them."""
-        return tuple(_graph_entry(name, self._matrix(name).pattern) for name in self.graphs or AUTOSAGE_GRAPHS)
+        return tuple(_entry(name, name, _size(self._matrix(name).pattern)) for name in self.graphs or AUTOSAGE_GRAPHS)
 
     def load(self, name: str) -> SparseMatrix:
-        """Give one graph, its values drawn from [-1, 1).
+        """Return one graph, its values drawn from [-1, 1).
 
         Raises:
             KeyError: the corpus has no such graph.
@@ -287,36 +289,35 @@ class AutosageCorpus:
         return self._matrix(entry_of(self.entries(), name).name)
 
     def split(self) -> dict[str, Role]:
-        """All are for tests."""
+        """Map every graph to "test"."""
         return {entry.name: "test" for entry in self.entries()}
 
     def _matrix(self, name: str) -> SparseMatrix:
         if name not in self._made:
-            seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
-            rng = np.random.Generator(np.random.PCG64(seed))
+            rng = _rng_of(name)
             pattern = AUTOSAGE_GRAPHS[name](self.scale, rng)
             self._made[name] = SparseMatrix(pattern, 2 * rng.random(pattern.nnz, dtype=np.float32) - 1)
         return self._made[name]
 
 
-def _social(scale: float, rng: np.random.Generator, *, nodes: int, least: float, most: int) -> Pattern:
-    """Draw degrees of which a share x^(-4/3) is above x times the least, and neighbours in proportion to theirs."""
+def _social(scale: float, rng: np.random.Generator, *, nodes: int, minimum: float, maximum: int) -> Pattern:
+    """Draw power-law degrees, P(degree > x minimum) = x^(-4/3), and neighbours in proportion to their degrees."""
     rows = max(2, round(nodes * scale))
     root = np.sqrt(1 - rng.random(rows))
-    degrees = np.minimum(least / (root * np.sqrt(root)), min(most, rows)).astype(np.int64)
+    degrees = np.minimum(minimum / (root * np.sqrt(root)), min(maximum, rows)).astype(np.int64)
     receivers = np.repeat(np.arange(rows), degrees)
     return Pattern.from_coo(receivers, receivers[below(receivers.size, receivers.size, rng)], (rows, rows))
 
 
 def _uniform_graph(scale: float, rng: np.random.Generator) -> Pattern:
-    """Draw pairs, all equally likely (Erdos-Renyi); fewer nodes have as many neighbours."""
-    rows = max(2, round(LINKED_NODES * scale))
-    return Pattern.from_coo(below(rows, LINKS * rows, rng), below(rows, LINKS * rows, rng), (rows, rows))
+    """Draw edges, all equally likely (Erdos-Renyi); the mean degree does not depend on the scale."""
+    rows = max(2, round(RANDOM_NODES * scale))
+    return Pattern.from_coo(below(rows, RANDOM_EDGES * rows, rng), below(rows, RANDOM_EDGES * rows, rng), (rows, rows))
 
 
 def _hub_skew(scale: float, rng: np.random.Generator) -> Pattern:
-    """Let 4 nodes have 15 % of all as neighbours each, and draw a pair for every second node beside that."""
-    rows = max(HUBS, round(LINKED_NODES * scale))
+    """Connect 4 hubs with 15 % of all nodes each, and draw one further edge for every two nodes."""
+    rows = max(HUBS, round(RANDOM_NODES * scale))
     length, pairs = int(HUB_SHARE * rows), int(BACKGROUND * rows)
     hubs = np.repeat(permutation(rows, rng)[:HUBS], length)
     first = [hubs, below(rows, pairs, rng)]
@@ -325,17 +326,12 @@ def _hub_skew(scale: float, rng: np.random.Generator) -> Pattern:
 
 
 def _hub_split(scale: float, rng: np.random.Generator) -> Pattern:
-    """Let 1 % of the nodes draw 5,000 neighbours each, or a quarter of all where that is less, and all others 64."""
+    """Draw 5,000 neighbours, but at most a quarter of all nodes, for 1 % of the nodes, and 64 for all others."""
     rows = max(4, round(SPLIT_NODES * scale))
     degrees = np.full(rows, min(SPLIT_OTHER, rows // 4))
     degrees[permutation(rows, rng)[:max(1, int(SPLIT_SHARE * rows))]] = min(SPLIT_HUB, rows // 4)
     receivers = np.repeat(np.arange(rows), degrees)
     return Pattern.from_coo(receivers, below(rows, receivers.size, rng), (rows, rows))
-
-
-def _graph_entry(name: str, pattern: Pattern) -> MatrixEntry:
-    return MatrixEntry(name, name, pattern.rows, pattern.cols, pattern.nnz, False, "synthetic", row_bin(pattern.rows))
-
 
 
 AUTOSAGE_GRAPHS: Mapping[str, Maker] = MappingProxyType({

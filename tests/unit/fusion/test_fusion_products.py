@@ -9,9 +9,9 @@ import pytest
 import scipy.sparse
 from fused_cases import CASES, operands
 
-import sparloom.fusion.products
+import sparloom.fusion.recognition
 from sparloom.fusion import Budget, Csr, Executor, fprange, fuse
-from sparloom.fusion.products import CACHED_MATRICES
+from sparloom.fusion.recognition import CACHED_MATRICES
 
 pytestmark = pytest.mark.cc
 
@@ -28,7 +28,7 @@ def executed(monkeypatch):
         made.append(Executor(*args, **kwargs))
         return made[-1]
 
-    monkeypatch.setattr(sparloom.fusion.products, "Executor", make)
+    monkeypatch.setattr(sparloom.fusion.recognition, "Executor", make)
     return made
 
 

@@ -5,7 +5,7 @@ import pytest
 from fused_cases import CASES, operands
 
 from sparloom.fusion import fprange, fuse
-from sparloom.fusion.products import recognise
+from sparloom.fusion.recognition import recognise
 
 PRODUCTS = {
     "gemm_spmm": ("gemm_spmm", {"A": "A", "B": "B", "C": "C"}, False),

@@ -1,7 +1,7 @@
 """Counted reads of caches."""
 
 from sparloom.errors import Unsupported
-from sparloom.platforms.clock import EVENTS, count_reads, reads_by_level
+from sparloom.platforms import EVENTS, count_reads, reads_by_level
 
 
 def test_reads_are_split_by_what_served_them():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sparloom.measure import TimingProtocol
-from sparloom.platforms.clock import Repeat, Repetition, Stopwatch, in_series, one_by_one, processor_clock
+from sparloom.platforms import Repeat, Repetition, Stopwatch, in_series, one_by_one, processor_clock
 
 TIMING = TimingProtocol(rounds=1, repetitions=3, short_seconds=0.0, most_repetitions=3, slow_factor=3.0,
                         steal_ratio=1.1, retakes=2, seed=0)

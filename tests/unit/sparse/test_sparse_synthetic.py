@@ -111,7 +111,7 @@ def test_difference_from_the_catalogue_is_a_warning(monkeypatch, caplog):
     monkeypatch.setattr(synthetic, "GENERATORS", other)
     with caplog.at_level(logging.WARNING):
         corpus("tiny").load("uniform/n200_v0_s0")
-    assert "uniform/n200_v0_s0 comes out differently on this machine" in caplog.text
+    assert "uniform/n200_v0_s0 differs from the catalogue on this machine" in caplog.text
 
 
 def test_unknown_names_are_refused():

@@ -17,7 +17,7 @@ from csr_operands import close, dense, matrix
 import sparloom
 from sparloom.jit import NativeCall, ResultPool
 from sparloom.ops import SpMM
-from sparloom.platforms.cpu_kernels.kernels import SparseCall, SpmmKernels
+from sparloom.platforms.cpu_kernels import SparseCall, SpmmKernels
 from sparloom.tuning import OnlineRace, PlanCache, Rates, machine_rates, put_rates
 from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy, OnlineReplay, Prepared, ProbeLog
 

@@ -11,8 +11,7 @@ from kept_files import kept_files, rewrite, text_of
 from sparloom.errors import SchemaError, Unsupported
 from sparloom.jit import cuda_text
 from sparloom.ops import Operands
-from sparloom.platforms import CudaDevice
-from sparloom.platforms.clock import Repetition
+from sparloom.platforms import CudaDevice, Repetition
 from sparloom.platforms.cuda import LaunchShape
 from sparloom.space import CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix

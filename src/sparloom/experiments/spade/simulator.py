@@ -311,10 +311,11 @@ class CheckSpadeSigns:
         return metrics
 
     def simulate(self, name: str) -> pd.DataFrame:
-        """Published numbers and ours for one matrix: columns as the fields of `Sign`."""
-        from sparloom.platforms.spade import sign_records
+        """Published numbers and ours for one matrix: columns as the fields of `PublishedEffect`."""
+        from sparloom.platforms.spade import effect_records
 
-        return pd.DataFrame(sign_records(self.target.machine, factor=self.factor, matrices=[name], widths=self.widths))
+        return pd.DataFrame(effect_records(
+            self.target.machine, factor=self.factor, matrices=[name], widths=self.widths))
 
 
 def judged(frame: pd.DataFrame) -> pd.DataFrame:

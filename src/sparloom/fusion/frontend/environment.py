@@ -13,7 +13,7 @@ from sparloom.ir import BOOL, F32, F64, I32, I64, Const, Expr, Load, Ref, Select
 from sparloom.ir import Cast as IrCast
 
 __all__ = [
-    "ArrayName", "Bounds", "Environment", "Items", "Matrix", "Number", "PythonObject", "Value", "convert",
+    "ArrayName", "Environment", "Items", "Matrix", "Number", "PythonObject", "RangeValue", "Value", "convert",
     "scalar_type", "widest",
 ]
 
@@ -50,7 +50,7 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class RangeValue:
     """range(lo, hi, step), or fprange if `marked`."""
 
     lo: Expr
@@ -66,7 +66,7 @@ class PythonObject:
     value: Any
 
 
-Value = Number | ArrayName | Matrix | Items | Bounds | PythonObject
+Value = Number | ArrayName | Matrix | Items | RangeValue | PythonObject
 
 
 def convert(number: Number, type: Type) -> Expr:

@@ -13,12 +13,12 @@ import numpy as np
 
 from sparloom.fusion.frontend.environment import (
     ArrayName,
-    Bounds,
     Environment,
     Items,
     Matrix,
     Number,
     PythonObject,
+    RangeValue,
     Value,
     convert,
     widest,
@@ -263,10 +263,10 @@ def _call(node: Any, target: Any, env: Environment, location: SourceLocation) ->
     return apply_function(function, args, result=env.type(target), location=location)
 
 
-def _bounds(args: list[Number], marked: bool, location: SourceLocation) -> Bounds:
+def _bounds(args: list[Number], marked: bool, location: SourceLocation) -> RangeValue:
     whole = [convert(arg, I64) for arg in args]
     lo, hi = (Const(0, I64), whole[0]) if len(whole) == 1 else whole[:2]
     step = whole[2] if len(whole) == 3 else Const(1, I64)
     if not (isinstance(step, Const) and step.value > 0):
         raise refuse(location, "the step of a loop is not a positive constant: write it as a number")
-    return Bounds(lo, hi, step.value, marked)
+    return RangeValue(lo, hi, step.value, marked)

@@ -1,7 +1,7 @@
 """Statements: translates the loops, branches and assignments of Numba's IR to a program of two loops.
 
-`for i in fprange(n): S; for j in fprange(n): T  ->  Program(first=S, second=T)`. Between the loops the function may
-only allocate arrays and compute scalars that the first loop does not change; these move before it.
+`for i in fprange(n): S; for j in fprange(n): T  ->  FusedProgram(first=S, second=T)`. Between the loops the function
+may only allocate arrays and compute scalars that the first loop does not change; these move before it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import numpy as np
 
 from sparloom.fusion.frontend.environment import (
     ArrayName,
-    Bounds,
     Environment,
     Items,
     Number,
     PythonObject,
+    RangeValue,
     Value,
     convert,
 )
 from sparloom.fusion.frontend.expressions import evaluate, lookup, number, truth
 from sparloom.fusion.frontend.ssa import ControlFlow, phi_groups, typed_ssa
-from sparloom.fusion.program import Iterator, Nest, Program, SourceLocation, location_at, refuse
+from sparloom.fusion.program import FusedProgram, Iterator, MarkedLoop, SourceLocation, location_at, refuse
 from sparloom.ir import (
     BOOL,
     I64,
@@ -87,7 +87,7 @@ class StatementReader:
         self._emit(For(iterator.name, iterator.lo, iterator.hi, body, step=iterator.step), self._blocks[header])
         return after
 
-    def bounds(self, header: int) -> Bounds:
+    def bounds(self, header: int) -> RangeValue:
         """Return the range of a loop.
 
         Raises:
@@ -96,7 +96,7 @@ class StatementReader:
         block = self._blocks[header]
         steps = list(block.find_exprs(op="iternext"))
         value = self.env.values.get(steps[0].value.name) if steps else None
-        if not isinstance(value, Bounds):
+        if not isinstance(value, RangeValue):
             raise refuse(self.env.location(block.terminator), "a loop that does not run over a range: use range or "
                          "fprange")
         return value
@@ -268,7 +268,7 @@ def _zero(type: Type) -> float | int | bool:
     return False if type == BOOL else 0.0 if type.scalar in ("f32", "f64") else 0
 
 
-def read_program(function: Callable[..., Any], types: Mapping[str, Any], real: type[np.generic]) -> Program:
+def read_program(function: Callable[..., Any], types: Mapping[str, Any], real: type[np.generic]) -> FusedProgram:
     """Read a function with two marked loops.
 
     Args:
@@ -294,18 +294,19 @@ class _FunctionReader:
         self._blocks = blocks
         self._location = location
         self._statements = StatementReader(blocks, env, self._loop)
-        self._nests: list[Nest] = []
+        self._nests: list[MarkedLoop] = []
         self._moved = 0  # statements of the prelude before the first loop
 
-    def program(self, name: str) -> Program:
+    def program(self, name: str) -> FusedProgram:
         """Read the function."""
         self._statements.walk(self._statements.flow.entry, None)
         if len(self._nests) != 2:
             raise refuse(self._location, f"{len(self._nests)} marked loops: mark two outermost loops by fprange")
         first, second = self._nests
         results, single = self._results()
-        program = Program(self._env.fresh(name), tuple(self._env.scalars.values()), tuple(self._env.arrays.values()),
-                          tuple(self._statements.body), first, second, results, single, self._location)
+        scalars, arrays = tuple(self._env.scalars.values()), tuple(self._env.arrays.values())
+        program = FusedProgram(self._env.fresh(name), scalars, arrays, tuple(self._statements.body), first, second,
+                               results, single, self._location)
         self._check_prelude(program)
         return program
 
@@ -330,7 +331,7 @@ class _FunctionReader:
         env.enter(iterator)
         reader.nested(body, inside, header)
         env.loops.pop()
-        self._nests.append(Nest(iterator, (*reader.declared, *body), tuple(env.accesses), location))
+        self._nests.append(MarkedLoop(iterator, (*reader.declared, *body), tuple(env.accesses), location))
         env.accesses, reader.declared = [], []
         return after
 
@@ -343,7 +344,7 @@ class _FunctionReader:
             raise refuse(self._location, "the function does not return an array: return arrays, or a tuple of arrays")
         return tuple(item.name for item in items), not isinstance(returned, Items)
 
-    def _check_prelude(self, program: Program) -> None:
+    def _check_prelude(self, program: FusedProgram) -> None:
         """Check that the statements outside the loops can move before the first loop."""
         for position, statement in enumerate(program.prelude):
             location = next(location for each, location in self._statements.origins if each is statement)

@@ -4,6 +4,19 @@ rows: how the rows of the sparse operand are ordered and shared among threads; k
 and the platform that measures them.
 """
 
-from sparloom.platforms.cpu_kernels.kernels import CpuKernels
+from sparloom.ondemand import on_demand
 
-__all__ = ["CpuKernels"]
+__all__ = [
+    "CpuKernels", "GemmKernels", "SparseCall", "SpmmKernels", "SpmmMaxKernels", "Traversal",
+]
+
+_MODULES = {
+    "CpuKernels": "sparloom.platforms.cpu_kernels.kernels",
+    "GemmKernels": "sparloom.platforms.cpu_kernels.kernels",
+    "SparseCall": "sparloom.platforms.cpu_kernels.kernels",
+    "SpmmKernels": "sparloom.platforms.cpu_kernels.kernels",
+    "SpmmMaxKernels": "sparloom.platforms.cpu_kernels.kernels",
+    "Traversal": "sparloom.platforms.cpu_kernels.rows",
+}
+
+__getattr__, __dir__ = on_demand(__name__, _MODULES)

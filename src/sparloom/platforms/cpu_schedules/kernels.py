@@ -1,7 +1,4 @@
-"""A small matrix with everything that goes wrong, on which every generated kernel is checked.
-
-Compiled programs: built in batches, each checked once against the float64 oracle, called with packed operands.
-"""
+"""Compiled programs: built in batches, each checked once on a small matrix with every edge case, then bound."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -11,7 +8,7 @@ import numpy as np
 from sparloom.jit import Function, aligned, compile_c
 from sparloom.measure import vector_lanes
 from sparloom.ops import SDDMM, Op, Operands, SpMM, assert_close
-from sparloom.platforms.cpu_schedules.lower import Program, lower
+from sparloom.platforms.cpu_schedules.lowering import Program, lower
 from sparloom.platforms.cpu_schedules.storage import Layout, Packed, Packer
 from sparloom.sparse import Pattern, SparseMatrix
 
@@ -22,7 +19,7 @@ ROWS_TILE, COLS_TILE = 8, 16  # neither divides the matrix
 
 
 class Example:
-    """An empty row, an empty column, a hub row, and tiles that reach over the edge."""
+    """A matrix with an empty row, an empty column, a hub row, and tiles that extend beyond its edge."""
 
     def __init__(self, op: str, width: int) -> None:
         self.op = op
@@ -38,7 +35,7 @@ class Example:
         return OPS[self.op].operands(matrix, self.width, seed=0)
 
     def packed(self, program: Program) -> tuple[Layout, Packed]:
-        """Pack the matrix as `program` wants it."""
+        """Pack the matrix for `program`."""
         layout = Layout.of(
             self.operands.matrix.pattern.shape,
             rows_tile=ROWS_TILE,
@@ -49,7 +46,7 @@ class Example:
         return layout, self._packer.pack(layout, locate=True)
 
     def check(self, program: Program, result: np.ndarray) -> None:
-        """Compare a result, in the oracle's order.
+        """Compare a result in the order of the oracle.
 
         Raises:
             AssertionError: names the program and the worst element.
@@ -69,14 +66,8 @@ class Example:
         return OPS[self.op].oracle(self.operands)
 
 
-def _with_column_tiles(levels: tuple[str, ...]) -> tuple[str, ...]:
-    """Put back the level jo where the program left it out."""
-    place = levels.index("ji")
-    return levels if "jo" in levels else (*levels[:place], "jo", *levels[place:])
-
-
 class Kernels:
-    """Programs by value; compiles what is missing.
+    """Cache of compiled programs.
 
     Args:
         threads: of every parallel loop.
@@ -88,7 +79,7 @@ class Kernels:
         self._examples: dict[tuple[str, int], Example] = {}
 
     def prepare(self, programs: Iterable[Program]) -> int:
-        """Compile and check those programs that are not ready; returns how many those were.
+        """Compile and check the programs that are missing, and return how many there were.
 
         Raises:
             AssertionError: a compiled program differs from the oracle.
@@ -110,21 +101,21 @@ class Kernels:
         layout, packed = example.packed(program)
         result = fresh_result(program.op, packed, example.operands)
         result.fill(np.nan)
-        _bound(function, arguments(layout, operands=example.operands, packed=packed, result=result, chunk=2))()
+        _bind_named(function, arguments(layout, operands=example.operands, packed=packed, result=result, chunk=2))()
         example.check(program, unpack_result(program.op, packed, result))
 
     def bind(
         self, program: Program, layout: Layout, *, operands: Operands, packed: Packed, result: np.ndarray, chunk: int
     ) -> Callable[[], None]:
         """Return a call without arguments that overwrites `result`."""
-        given = arguments(layout, operands=operands, packed=packed, result=result, chunk=chunk)
-        return _bound(self._functions[program], given)
+        return _bind_named(self._functions[program],
+                      arguments(layout, operands=operands, packed=packed, result=result, chunk=chunk))
 
 
 def arguments(
     layout: Layout, *, operands: Operands, packed: Packed, result: np.ndarray, chunk: int
 ) -> dict[str, np.ndarray | int]:
-    """Name everything that a kernel may take: buffers and run-time numbers."""
+    """Collect all arguments that a kernel may take, by name: buffers and run-time numbers."""
     pattern = operands.matrix.pattern
     return {
         **packed.arrays,
@@ -142,14 +133,14 @@ def arguments(
 
 
 def fresh_result(op: str, packed: Packed, operands: Operands) -> np.ndarray:
-    """Allocate what a kernel writes: D (rows, width) for SpMM, one value per stored position for SDDMM."""
+    """Allocate the result: D (rows, width) of SpMM, one value per stored position of SDDMM."""
     pattern = operands.matrix.pattern
     shape = (pattern.rows, operands.width) if op == "spmm" else (packed.arrays["values"].size,)
     return aligned(shape, np.float32, zero=True)
 
 
 def unpack_result(op: str, packed: Packed, result: np.ndarray) -> np.ndarray:
-    """Bring the result into the order of the oracle; SDDMM needs `packed.where`."""
+    """Reorder the result as the oracle has it; SDDMM needs `packed.where`."""
     return result if op == "spmm" else result[packed.where]
 
 
@@ -158,5 +149,11 @@ def register_columns() -> int:
     return 256 if vector_lanes() == 16 else 64
 
 
-def _bound(function: Function, given: Mapping[str, np.ndarray | int]) -> Callable[[], None]:
-    return function.bind(*(given[param.name] for param in function.params))
+def _with_column_tiles(levels: tuple[str, ...]) -> tuple[str, ...]:
+    """Insert the level jo if the program left it out."""
+    position = levels.index("ji")
+    return levels if "jo" in levels else (*levels[:position], "jo", *levels[position:])
+
+
+def _bind_named(function: Function, named: Mapping[str, np.ndarray | int]) -> Callable[[], None]:
+    return function.bind(*(named[param.name] for param in function.params))

@@ -1,12 +1,8 @@
-"""From a configuration and a matrix to storage and program, or to the reason why not.
+"""The CPU as a platform: configurations become storage and programs, and kernels are timed in interleaved rounds.
 
-One round of timing: fresh operands, every configuration packed anew, repetitions interleaved.
-
-The speed of a machine drifts within tenths of a second (neighbours share its caches and its memory). So repetitions of
-one configuration are spread over the round: as many configurations as fit into memory are packed, then all of them are
-run once, then all again. What drifts then meets all alike.
-
-The CPU this runs on: schedules become C, C becomes kernels, kernels are timed in interleaved rounds.
+The speed of a machine drifts within tenths of a second, because neighbours share its caches and its memory. So the
+repetitions of one configuration are spread over a round: as many configurations as fit into memory are packed, then all
+of them run once, then all again. A drift then affects all alike.
 """
 
 import math
@@ -23,7 +19,7 @@ from sparloom.measure import REPEATS, Measurement, TimingProtocol
 from sparloom.ops import Op, Operands
 from sparloom.platforms.clock import Stopwatch, keep_threads_awake, one_by_one, processor_clock
 from sparloom.platforms.cpu_schedules.kernels import Kernels, fresh_result, register_columns, unpack_result
-from sparloom.platforms.cpu_schedules.lower import Program
+from sparloom.platforms.cpu_schedules.lowering import Program
 from sparloom.platforms.cpu_schedules.storage import LEVELS, Layout, Packed, Packer
 from sparloom.platforms.timing import SpotCheck, reallocated
 from sparloom.space import Config, ConfigSpace, CpuSpace, Readings
@@ -31,12 +27,17 @@ from sparloom.sparse import Pattern
 
 __all__ = ["CpuPlatform", "Job", "Planner", "Round"]
 
-POSITION_BYTES = 12  # of one stored position at most: pos, crd, or value and result
+POSITION_BYTES = 12  # most bytes of a stored position: pos, crd, or value and result
+
+BATCH_BYTES = 2**30  # of packed matrices at once
+
+GENERATOR = 1
+"""Version of the generated code: raise it with every change that alters the seconds of a schedule."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A configuration made definite for one matrix."""
+    """A configuration resolved for one matrix."""
 
     config: Config
     layout: Layout
@@ -46,12 +47,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Planner:
-    """Checks configurations against their space and a matrix.
+    """Resolves configurations for a matrix, or explains why they cannot run.
 
     Args:
         op: "spmm" or "sddmm".
         width: columns of the dense operands.
-        register_columns: of them, how many are kept in registers at once.
+        register_columns: number of them that are kept in registers at once.
     """
 
     op: str
@@ -60,7 +61,7 @@ class Planner:
     register_columns: int
 
     def job(self, packer: Packer, config: Config) -> Job:
-        """Lay out the matrix of `packer` and name the program.
+        """Choose the layout of the matrix and the program.
 
         Raises:
             IllegalSchedule: the configuration is not in the space, or would store too many zeros.
@@ -78,14 +79,11 @@ class Planner:
         return Job(config, layout, program, packed_bytes=POSITION_BYTES * sum(positions))
 
 
-BATCH_BYTES = 2**30  # of packed matrices at once
-
-
 class Round:
-    """Measures jobs with one allocation of the dense operands.
+    """Measures jobs with one allocation of the dense operands, their repetitions interleaved.
 
     Args:
-        spot_check: compare the result of every job with it, or None.
+        spot_check: checks the result of every job, if given.
         rng: order of the repetitions.
     """
 
@@ -104,20 +102,20 @@ class Round:
         self._baseline = math.inf
 
     def measure(self, jobs: Sequence[Job], visits: dict[Config, int]) -> Iterator[tuple[int, Measurement]]:
-        """Measure all jobs; the first is the baseline, against which slow ones are told.
+        """Measure all jobs; the first is the baseline, which decides what is slow.
 
         Args:
-            visits: how often each configuration is visited; filled by the first round, obeyed by later ones.
+            visits: number of visits per configuration; filled by the first round, used by later ones.
 
         Yields:
-            Index of a job and its measurement, each once; between the runs of a batch nothing is yielded, so that what
-            the caller does (such as writing to disk) disturbs none.
+            Index of a job and its measurement, each once. Nothing is yielded between the runs of a batch, so that work
+            of the caller (such as writing to disk) disturbs none.
         """
         for batch in _batches(jobs):
             started = [(index, self._start(jobs[index], visits)) for index in batch]
             for sweep in range(self.timing.repetitions):
-                for place in self.rng.permutation(len(started)):
-                    index, watch = started[place]
+                for position in self.rng.permutation(len(started)):
+                    index, watch = started[position]
                     wanted = visits[jobs[index].config]
                     if sweep < wanted:
                         watch.visit()
@@ -125,7 +123,7 @@ class Round:
                 yield index, watch.measurement()
 
     def _start(self, job: Job, visits: dict[Config, int]) -> Stopwatch:
-        """Pack a job, warm it up, compare its result."""
+        """Pack a job, warm it up, check its result."""
         packed = self.packer.pack(job.layout, locate=self.spot_check is not None and self.op.name == "sddmm")
         result = self._result(packed)
         run = self.kernels.bind(job.program, job.layout, operands=self.operands, packed=packed, result=result,
@@ -141,7 +139,7 @@ class Round:
         return watch
 
     def _result(self, packed: Packed) -> np.ndarray:
-        """The result of SpMM has one shape for all configurations, and so one place."""
+        """Share the result of SpMM, which has one shape, among configurations; allocate that of SDDMM."""
         if self.op.name == "spmm":
             return self._shared_result
         return fresh_result(self.op.name, packed, self.operands)
@@ -149,23 +147,6 @@ class Round:
     @cached_property
     def _shared_result(self) -> np.ndarray:
         return aligned((self.operands.matrix.pattern.rows, self.operands.width), np.float32, zero=True)
-
-
-def _batches(jobs: Sequence[Job]) -> Iterator[list[int]]:
-    """Cut the jobs, in their order, into runs that fit into BATCH_BYTES (or hold a single job)."""
-    batch: list[int] = []
-    filled = 0
-    for index, job in enumerate(jobs):
-        if batch and filled + job.packed_bytes > BATCH_BYTES:
-            yield batch
-            batch, filled = [], 0
-        batch.append(index)
-        filled += job.packed_bytes
-    yield batch
-
-
-GENERATOR = 1
-"""Version of the generated code: raise it with every change after which the same schedule takes another time."""
 
 
 class CpuPlatform:
@@ -192,7 +173,7 @@ class CpuPlatform:
         self.readings = readings
 
     def conditions(self, op: Op) -> Mapping[str, Any]:
-        """Name what seconds depend on beside the machine: threads, orders, compiler, generated and packing code."""
+        """Name what seconds depend on besides the machine: threads, orders, compiler, generated and packing code."""
         return {"threads": self.threads, "orders": self.orders, "generator": GENERATOR,
                 "compiler": compiler_version("c"), "packing": sources_digest(["cpu/pack.cpp"])}
 
@@ -203,11 +184,11 @@ class CpuPlatform:
         return CpuSpace(op.name, width=self.width, orders=self.orders, readings=self.readings)
 
     def baseline(self, op: Op, pattern: Pattern) -> Config:
-        """Take row-parallel CSR with the result row in registers, whatever the matrix."""
+        """Choose row-parallel CSR with the result row in registers, whatever the matrix."""
         return self.space(op).default()
 
     def run(self, op: Op, operands: Operands, config: Config) -> np.ndarray:
-        """Pack, compile if need be, and compute.
+        """Pack, compile if necessary, and compute.
 
         Raises:
             IllegalSchedule: the schedule is not legal, or would store too many zeros.
@@ -222,7 +203,7 @@ class CpuPlatform:
         return unpack_result(op.name, packed, result)
 
     def measure(self, op: Op, operands: Operands, config: Config, timing: TimingProtocol) -> Measurement:
-        """Measure one configuration; the repetitions of all rounds in one measurement."""
+        """Measure one configuration and join the repetitions of all rounds."""
         taken = [measurement for asked, number, measurement in self.measure_many(op, operands, [config], timing)
                  if asked == config and number < timing.rounds]
         return Measurement.joined(taken)
@@ -233,11 +214,11 @@ class CpuPlatform:
         """Measure configurations in interleaved rounds: all of them once, in random order, then all again.
 
         In every round operands are allocated and the matrix is packed anew. The baseline, if asked for, is packed and
-        measured three times in each round (A/A): the second and third are given as rounds `rounds + 2 * round` and the
-        next, so that labels over all rounds remain right and their spread is the noise of the machine. A refused
-        configuration gives its reason once per round.
+        measured three times in each round (A/A). The second and third measurement are numbered as rounds
+        `rounds + 2 * round` and the next, so that labels over all rounds stay right and their spread is the noise of
+        the machine. A refused configuration yields its reason once per round.
 
-        The first round also compares a few results of each configuration with the float64 oracle.
+        The first round also checks some results of each configuration against the float64 oracle.
 
         Raises:
             AssertionError: a kernel computes something else than the oracle.
@@ -281,3 +262,16 @@ class CpuPlatform:
     @cached_property
     def _kernels(self) -> Kernels:
         return Kernels(self.threads)
+
+
+def _batches(jobs: Sequence[Job]) -> Iterator[list[int]]:
+    """Split the jobs, in their order, into batches that fit into BATCH_BYTES (or hold a single job)."""
+    batch: list[int] = []
+    filled = 0
+    for index, job in enumerate(jobs):
+        if batch and filled + job.packed_bytes > BATCH_BYTES:
+            yield batch
+            batch, filled = [], 0
+        batch.append(index)
+        filled += job.packed_bytes
+    yield batch

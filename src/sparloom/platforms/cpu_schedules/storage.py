@@ -1,4 +1,4 @@
-"""Storage of the sparse operand: four levels io, ii, jo, ji, each dense or compressed, in the order of the loops."""
+"""Storage of the sparse operand: four levels io, ii, jo, ji, each dense or compressed, in loop order."""
 
 import ctypes
 from collections.abc import Sequence
@@ -14,10 +14,13 @@ from sparloom.sparse import SparseMatrix
 __all__ = ["FILL_LIMIT", "LEVELS", "Layout", "Packed", "Packer"]
 
 LEVELS = ("io", "ii", "jo", "ji")
-FILL_LIMIT = 20  # stored values per nonzero, as WACO
-PADDING = 8  # coordinates that kernels may read, to prefetch, beyond the last one
+FILL_LIMIT = 20  # stored values per nonzero, as in WACO
+PADDING = 8  # coordinates beyond the last one that kernels may read, to prefetch
 POSITION_LIMIT = 2**31 - 1
 WHOLE = 31  # log2 of a tile that holds every column
+
+KEYS = ("row_keys", "row_sources", "col_keys", "col_sources")
+WORK = ("work_keys0", "work_sources0", "work_keys1", "work_sources1")
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Layout:
         )
 
     def extent(self, level: str) -> int:
-        """Count the coordinates of a level, by name."""
+        """Count the coordinates of a level."""
         return self.extents[self.order.index(level)]
 
 
@@ -78,7 +81,7 @@ class Packed:
     Args:
         arrays: `<level>_pos` and `<level>_crd` int32 of each compressed level, and `values` float32; each `crd` is
             followed by PADDING zeros.
-        where: CSR index -> position in `values`, int32, or None when it was not asked for.
+        where: CSR index -> position in `values`, int32; None unless requested.
     """
 
     arrays: dict[str, np.ndarray]
@@ -86,7 +89,7 @@ class Packed:
 
 
 class Packer:
-    """Packs one matrix into any layout, O(nnz); what all layouts share is computed once.
+    """Packs one matrix into any layout in O(nnz); the work that layouts share is done once.
 
     Args:
         matrix: below 2**31 nonzeros.
@@ -104,7 +107,7 @@ class Packer:
         Raises:
             IllegalSchedule: more than FILL_LIMIT values per nonzero would be stored, or more than FILL_LIMIT positions
                 of another level per nonzero, row and column.
-            MemoryError: there is no memory to count in.
+            MemoryError: there is too little memory to count.
         """
         pattern = self.matrix.pattern
         inner = min(FILL_LIMIT * (pattern.nnz + pattern.rows + pattern.cols), POSITION_LIMIT)
@@ -157,7 +160,7 @@ class Packer:
 
     @cached_property
     def _shared(self) -> dict[str, np.ndarray]:
-        """Nonzeros in row order and in column order, and room to sort them in."""
+        """Nonzeros in row order and in column order, and workspace to sort them."""
         pattern = self.matrix.pattern
         arrays = {name: np.empty(pattern.nnz, np.int64 if "keys" in name else np.int32) for name in (*KEYS, *WORK)}
         status = self._library.sparloom_pack_prepare(
@@ -165,10 +168,6 @@ class Packer:
             *(_address(arrays[name]) for name in KEYS))
         check_memory(status, f"sort {self.matrix} by columns", 4 * pattern.cols)
         return arrays
-
-
-KEYS = ("row_keys", "row_sources", "col_keys", "col_sources")
-WORK = ("work_keys0", "work_sources0", "work_keys1", "work_sources1")
 
 
 def _log2(tile: int, name: str) -> int:
@@ -183,7 +182,7 @@ def _describe(layout: Layout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _culprit(layout: Layout, stopped: int) -> str:
-    """The innermost dense level up to the one that overflowed, or that one if all are compressed."""
+    """Name the innermost dense level up to the one that overflowed, or that one if all are compressed."""
     dense = [name for name, packed in zip(layout.order[: stopped + 1], layout.compressed, strict=False) if not packed]
     return dense[-1] if dense else layout.order[stopped]
 

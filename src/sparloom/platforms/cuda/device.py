@@ -120,29 +120,6 @@ PRESETS = {
 }
 
 
-@cache
-def _check_here() -> None:
-    try:
-        import cupy
-    except ImportError as error:
-        raise Unsupported(f"no CuPy ({error}): pip install -e \".[gpu]\" on a machine with an NVIDIA GPU") from error
-    if not cupy.cuda.is_available():
-        raise Unsupported("no NVIDIA GPU: name one to plan for, such as device=h200, or go to a machine that has one")
-
-
-def _properties() -> dict[str, Any]:
-    _check_here()
-    import cupy
-
-    return cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
-
-
-def _short_name(name: str) -> str:
-    """Shorten "NVIDIA A100-SXM4-40GB" to the preset's name a100; join the words of other names."""
-    words = name.lower().replace("-", " ").split()
-    return next((word for word in words if word in PRESETS), "_".join(word for word in words if word != "nvidia"))
-
-
 def on_cuda(array: Any) -> bool:
     """Tell whether an array of any library is on an NVIDIA GPU."""
     device = getattr(array, "__dlpack_device__", None)
@@ -307,6 +284,29 @@ class CupyGpu:
     @cached_property
     def _flush_buffer(self) -> Any:
         return self.empty((FLUSH_BYTES // 4,), np.float32)
+
+
+@cache
+def _check_here() -> None:
+    try:
+        import cupy
+    except ImportError as error:
+        raise Unsupported(f"no CuPy ({error}): pip install -e \".[gpu]\" on a machine with an NVIDIA GPU") from error
+    if not cupy.cuda.is_available():
+        raise Unsupported("no NVIDIA GPU: name one to plan for, such as device=h200, or go to a machine that has one")
+
+
+def _properties() -> dict[str, Any]:
+    _check_here()
+    import cupy
+
+    return cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+
+
+def _short_name(name: str) -> str:
+    """Shorten "NVIDIA A100-SXM4-40GB" to the preset's name a100; join the words of other names."""
+    words = name.lower().replace("-", " ").split()
+    return next((word for word in words if word in PRESETS), "_".join(word for word in words if word != "nvidia"))
 
 
 def _adopted(array: Any, name: str) -> Any:

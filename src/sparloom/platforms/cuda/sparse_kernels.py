@@ -167,38 +167,6 @@ class SpmmKernels(SparseFamily):
         return Launches.checked(launches, gpu)
 
 
-def _spmm_shares(
-    gpu: Gpu, program: SpmmProgram, pattern: DevicePattern, *, csr: tuple[Any, ...], dense: tuple[Any, np.int32],
-    result: Any,
-) -> list[Launch]:
-    """Give groups equal shares of nonzeros and row ends; a second kernel adds up the rows that groups share."""
-    rows, width = pattern.pattern.rows, int(dense[1])
-    items = rows + pattern.pattern.nnz
-    share = program.share(items, gpu.device)
-    groups = -(-items // share)
-    shape = LaunchShape(program.grid(groups, width), program.threads)
-    carry_rows = gpu.empty((groups,), np.int32)
-    carries, rests = (gpu.empty((groups, width), np.float32) for _ in range(2))
-    return [
-        Launch(gpu.kernel(program.text, "spmm_shares"), shape,
-               (*csr, np.int64(rows), np.int64(share), *dense, result, carry_rows, carries, rests)),
-        Launch(gpu.kernel(program.text, "spmm_carries"), shape,
-               (pattern.indptr, np.int64(groups), dense[1], carry_rows, carries, rests, result)),
-    ]
-
-
-def _spmm_argmax(
-    gpu: Gpu, program: SpmmProgram, pattern: DevicePattern, *, csr: tuple[Any, ...], dense: tuple[Any, np.int32],
-    argmax: Any,
-) -> Launch:
-    rows, nnz = pattern.pattern.rows, pattern.pattern.nnz
-    if nnz > MAX_ARGMAX:
-        raise ValueError(f"A has {nnz} nonzeros, above the {MAX_ARGMAX} that the argmax can index: split A by rows")
-    text = cuda_text("cuda/spmm_places.cu", {"THREADS": ARGMAX_THREADS, **element_macro(program.element)})
-    shape = LaunchShape((-(-rows * int(dense[1]) // ARGMAX_THREADS), 1), ARGMAX_THREADS)
-    return Launch(gpu.kernel(text, "spmm_places"), shape, (*csr, np.int64(rows), *dense, argmax))
-
-
 @dataclass(frozen=True)
 class SddmmProgram:
     """A configuration of SDDMM in terms of the kernels.
@@ -356,28 +324,6 @@ class AttentionKernels(SparseFamily):
             hub_shape=lambda hubs: LaunchShape((hubs * heads, tiles), program.threads, program.shared_bytes)), gpu)
 
 
-def _rows_and_hubs(
-    gpu: Gpu, pattern: DevicePattern, balance: str, text: str, operation: str, *,
-    arguments: tuple[tuple[Any, ...], tuple[Any, ...]], rows_shape: LaunchShape,
-    hub_shape: Callable[[int], LaunchShape],
-) -> list[Launch]:
-    """Launch a group per row, and unless the balance is "rows" a block per hub row, which the groups then leave out.
-
-    Args:
-        arguments: those before the rows, and those after.
-        hub_shape: number of hub rows -> launch.
-    """
-    before, after = arguments
-    hubs = None if balance == "rows" else pattern.hubs(gpu, balance)
-    degree = ALL_ROWS if hubs is None else hubs.degree
-    launches = [Launch(gpu.kernel(text, f"{operation}_rows"), rows_shape,
-                       (*before, np.int64(pattern.pattern.rows), degree, *after))]
-    if hubs is not None:
-        launches.append(Launch(gpu.kernel(text, f"{operation}_hubs"), hub_shape(hubs.count),
-                               (*before, hubs.rows, *after)))
-    return launches
-
-
 def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[..., Any]:
     """Prepare cuSPARSE's SpMM for a pattern: the library that our kernels must beat.
 
@@ -430,6 +376,60 @@ def cusparse_spmm(matrix: DeviceMatrix, algorithm: str) -> Callable[..., Any]:
         return result
 
     return product
+
+
+def _spmm_shares(
+    gpu: Gpu, program: SpmmProgram, pattern: DevicePattern, *, csr: tuple[Any, ...], dense: tuple[Any, np.int32],
+    result: Any,
+) -> list[Launch]:
+    """Give groups equal shares of nonzeros and row ends; a second kernel adds up the rows that groups share."""
+    rows, width = pattern.pattern.rows, int(dense[1])
+    items = rows + pattern.pattern.nnz
+    share = program.share(items, gpu.device)
+    groups = -(-items // share)
+    shape = LaunchShape(program.grid(groups, width), program.threads)
+    carry_rows = gpu.empty((groups,), np.int32)
+    carries, rests = (gpu.empty((groups, width), np.float32) for _ in range(2))
+    return [
+        Launch(gpu.kernel(program.text, "spmm_shares"), shape,
+               (*csr, np.int64(rows), np.int64(share), *dense, result, carry_rows, carries, rests)),
+        Launch(gpu.kernel(program.text, "spmm_carries"), shape,
+               (pattern.indptr, np.int64(groups), dense[1], carry_rows, carries, rests, result)),
+    ]
+
+
+def _spmm_argmax(
+    gpu: Gpu, program: SpmmProgram, pattern: DevicePattern, *, csr: tuple[Any, ...], dense: tuple[Any, np.int32],
+    argmax: Any,
+) -> Launch:
+    rows, nnz = pattern.pattern.rows, pattern.pattern.nnz
+    if nnz > MAX_ARGMAX:
+        raise ValueError(f"A has {nnz} nonzeros, above the {MAX_ARGMAX} that the argmax can index: split A by rows")
+    text = cuda_text("cuda/spmm_places.cu", {"THREADS": ARGMAX_THREADS, **element_macro(program.element)})
+    shape = LaunchShape((-(-rows * int(dense[1]) // ARGMAX_THREADS), 1), ARGMAX_THREADS)
+    return Launch(gpu.kernel(text, "spmm_places"), shape, (*csr, np.int64(rows), *dense, argmax))
+
+
+def _rows_and_hubs(
+    gpu: Gpu, pattern: DevicePattern, balance: str, text: str, operation: str, *,
+    arguments: tuple[tuple[Any, ...], tuple[Any, ...]], rows_shape: LaunchShape,
+    hub_shape: Callable[[int], LaunchShape],
+) -> list[Launch]:
+    """Launch a group per row, and unless the balance is "rows" a block per hub row, which the groups then leave out.
+
+    Args:
+        arguments: those before the rows, and those after.
+        hub_shape: number of hub rows -> launch.
+    """
+    before, after = arguments
+    hubs = None if balance == "rows" else pattern.hubs(gpu, balance)
+    degree = ALL_ROWS if hubs is None else hubs.degree
+    launches = [Launch(gpu.kernel(text, f"{operation}_rows"), rows_shape,
+                       (*before, np.int64(pattern.pattern.rows), degree, *after))]
+    if hubs is not None:
+        launches.append(Launch(gpu.kernel(text, f"{operation}_hubs"), hub_shape(hubs.count),
+                               (*before, hubs.rows, *after)))
+    return launches
 
 
 def _descriptor(cusparse: Any, array: Any) -> Any:

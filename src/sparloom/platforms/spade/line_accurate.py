@@ -1,7 +1,5 @@
-"""Level T0: line-accurate, event-driven reference for small matrices; checks what T1 leaves out.
-
-How well the fast level T1 stands for the line-accurate level T0.
-"""
+"""Level T0 of the simulator: line-accurate, event-driven reference for small matrices, and how well T1 agrees with
+it."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -15,11 +13,12 @@ from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern, locality_order, reorder
 
 __all__ = [
-    "LIMIT", "LINES", "Agreement", "LineRun", "Pair", "both_levels", "simulate_each", "simulate_lines", "stratified",
+    "LINES", "MAX_NONZEROS", "Agreement", "LineRun", "Pair", "both_levels", "simulate_each", "simulate_lines",
+    "stratified",
 ]
 
-LIMIT = 200_000
-"""Nonzeros above which a run would take minutes."""
+MAX_NONZEROS = 200_000
+"""More would take minutes."""
 
 LINES = ("operations", "register_hits", "loads", "sparse_lines", "output_lines", "tiles")
 SERVED = ("l1", "l2", "llc", "dram", "victim", "writes")
@@ -30,10 +29,10 @@ PORT_CYCLES = 0.25  # caches run at the clock of the host, taken as four times t
 
 @dataclass(frozen=True)
 class LineRun:
-    """What happened, line by line; counts are those of one pass.
+    """Result of a line-accurate run; counts are those of one pass.
 
     Args:
-        seconds: of all passes, start and flush included.
+        seconds: of all passes, including start and flush.
         counts: see LINES and SERVED.
         flush: dirty lines left at the end of the pass.
         busy, waiting: (pes,) seconds of one pass, working and at barriers or the end.
@@ -47,7 +46,7 @@ class LineRun:
 
     @property
     def dram_lines(self) -> int:
-        """Lines that cross the DRAM border in a pass, final flush included."""
+        """Count the lines moved to and from DRAM in a pass, including the final flush."""
         names = ("dram", "writes", "sparse_lines", "output_lines")
         return sum(self.counts[name] for name in names) + self.flush
 
@@ -58,14 +57,14 @@ def simulate_lines(
     """Simulate one configuration.
 
     Args:
-        strided: the slices of a dense row keep the stride of the whole row, so narrow slices use few cache sets; the
-            default stores each slice contiguously.
+        strided: keep the stride of the whole dense row between its slices, so that narrow slices use few cache sets;
+            by default each slice is stored contiguously.
 
     Raises:
-        Unsupported: the matrix has more than LIMIT nonzeros.
+        Unsupported: the matrix has more than MAX_NONZEROS nonzeros.
     """
-    if pattern.nnz > LIMIT:
-        raise Unsupported(f"{pattern.nnz} nonzeros at level t0, which takes at most {LIMIT}: use level t1")
+    if pattern.nnz > MAX_NONZEROS:
+        raise Unsupported(f"{pattern.nnz} nonzeros at level t0, which takes at most {MAX_NONZEROS}: use level t1")
     chosen = plan(config, pattern.shape, width)
     if chosen.reorder:
         pattern = reorder(pattern, *locality_order(pattern))
@@ -102,7 +101,7 @@ def simulate_lines(
 def simulate_each(
     pattern: Pattern, op: str, *, width: int, configs: Sequence[Config], machines: Sequence[Machine],
 ) -> np.ndarray:
-    """Simulated seconds of each configuration on each machine, (machines, configs); equal programs run once."""
+    """Simulate each configuration on each machine: seconds (machines, configs); equal programs run once."""
     result = np.empty((len(machines), len(configs)))
     for row, machine in enumerate(machines):
         known: dict[tuple[Plan, bool], float] = {}
@@ -112,6 +111,91 @@ def simulate_each(
                 known[program] = simulate_lines(pattern, op, config, width=width, machine=machine).seconds
             result[row, column] = known[program]
     return result
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One configuration on both levels.
+
+    Args:
+        fast, reference: simulated seconds of T1 and T0.
+        fast_lines, reference_lines: lines moved to and from DRAM in a pass, including the final flush.
+    """
+
+    config: Config
+    fast: float
+    reference: float
+    fast_lines: float
+    reference_lines: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of both levels over the configurations of one matrix and operation.
+
+    Args:
+        error: median over configurations of |log(T1 / T0)|.
+        low, high: smallest and largest log(T1 / T0).
+        spearman: rank correlation of the times.
+        traffic, traffic_worst: median and largest |DRAM lines of T1 / those of T0 - 1| over configurations.
+        regret: T0 time of the configuration that is fastest on T1, divided by the shortest T0 time.
+    """
+
+    error: float
+    low: float
+    high: float
+    spearman: float
+    traffic: float
+    traffic_worst: float
+    regret: float
+
+    @staticmethod
+    def of(pairs: Sequence[Pair]) -> "Agreement":
+        """Summarise the pairs of one matrix and operation."""
+        from scipy.stats import spearmanr  # takes as long to import as the whole platform
+
+        fast, reference = (np.array([getattr(pair, name) for pair in pairs]) for name in ("fast", "reference"))
+        ratio = np.log(fast / reference)
+        traffic = np.array([abs(pair.fast_lines / pair.reference_lines - 1) for pair in pairs])
+        return Agreement(
+            error=float(np.median(np.abs(ratio))), low=float(ratio.min()), high=float(ratio.max()),
+            spearman=float(spearmanr(fast, reference).statistic), traffic=float(np.median(traffic)),
+            traffic_worst=float(traffic.max()), regret=float(reference[np.argmin(fast)] / reference.min()),
+        )
+
+
+def stratified(space: ConfigSpace) -> list[Config]:
+    """Choose 64 of the 256 configurations: every tile size, split and barrier, with bypass and reorder in turn."""
+    chosen = []
+    panels = {name: values for name, values in ((each.name, each.values) for each in space.parameters)}
+    for config in space:
+        i, j, k = (panels[name].index(config[name]) for name in ("row_panel", "column_panel", "split"))
+        bypass, reorder = (i + j + k) % 2, (i + int(config["barrier"]) + j // 2) % 2
+        if (config["bypass"], config["reorder"]) == (bypass, reorder):
+            chosen.append(config)
+    return chosen
+
+
+def both_levels(
+    pattern: Pattern, op: str, *, width: int, configs: Sequence[Config], machine: Machine,
+) -> list[Pair]:
+    """Simulate every configuration on both levels; equal programs are simulated once but listed every time.
+
+    Raises:
+        Unsupported: the matrix is too large for level T0.
+    """
+    fast = simulate_many(pattern, op, width=width, configs=configs, machines=[machine])[0]
+    known: dict[tuple[Plan, bool], tuple[float, float, float]] = {}
+    pairs = []
+    for config, seconds in zip(configs, fast, strict=True):
+        program = plan(config, pattern.shape, width), bool(config["barrier"])
+        if program not in known:
+            run = simulate_lines(pattern, op, config, width=width, machine=machine)
+            lines = simulate_counts(pattern, op, config, width=width, machine=machine).dram_bytes(op) / LINE_BYTES
+            known[program] = run.seconds, lines, run.dram_lines
+        reference, fast_lines, reference_lines = known[program]
+        pairs.append(Pair(config, float(seconds), reference, fast_lines, reference_lines))
+    return pairs
 
 
 @dataclass(frozen=True)
@@ -140,88 +224,3 @@ def _rates(machine: Machine, *, barrier: bool) -> np.ndarray:
         machine.dram_ns + machine.link_ns, machine.dram_channels, machine.bandwidth * 1e-9, PORT_CYCLES * cycle,
         machine.instruction_ns, machine.barrier_ns if barrier else 0.0,
     ])
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One configuration on both levels.
-
-    Args:
-        fast, reference: simulated seconds of T1 and T0.
-        fast_lines, reference_lines: lines that cross the DRAM border in a pass, final flush included.
-    """
-
-    config: Config
-    fast: float
-    reference: float
-    fast_lines: float
-    reference_lines: float
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """The pairs of one matrix and operation.
-
-    Args:
-        error: median over configurations of |log(T1 / T0)|.
-        low, high: least and greatest log(T1 / T0).
-        spearman: rank correlation of the times.
-        traffic, traffic_worst: median and greatest of |DRAM lines of T1 / those of T0 - 1| over configurations.
-        regret: T0 time of the configuration that is fastest on T1, over the least T0 time.
-    """
-
-    error: float
-    low: float
-    high: float
-    spearman: float
-    traffic: float
-    traffic_worst: float
-    regret: float
-
-    @staticmethod
-    def of(pairs: Sequence[Pair]) -> "Agreement":
-        """Summarise the pairs of one matrix and operation."""
-        from scipy.stats import spearmanr  # takes as long to import as the whole platform
-
-        fast, reference = (np.array([getattr(pair, name) for pair in pairs]) for name in ("fast", "reference"))
-        ratio = np.log(fast / reference)
-        traffic = np.array([abs(pair.fast_lines / pair.reference_lines - 1) for pair in pairs])
-        return Agreement(
-            error=float(np.median(np.abs(ratio))), low=float(ratio.min()), high=float(ratio.max()),
-            spearman=float(spearmanr(fast, reference).statistic), traffic=float(np.median(traffic)),
-            traffic_worst=float(traffic.max()), regret=float(reference[np.argmin(fast)] / reference.min()),
-        )
-
-
-def stratified(space: ConfigSpace) -> list[Config]:
-    """64 of the 256 configurations: every tile size, split and barrier, with bypass and reorder in turn."""
-    chosen = []
-    panels = {name: values for name, values in ((each.name, each.values) for each in space.parameters)}
-    for config in space:
-        i, j, k = (panels[name].index(config[name]) for name in ("row_panel", "column_panel", "split"))
-        bypass, reorder = (i + j + k) % 2, (i + int(config["barrier"]) + j // 2) % 2
-        if (config["bypass"], config["reorder"]) == (bypass, reorder):
-            chosen.append(config)
-    return chosen
-
-
-def both_levels(
-    pattern: Pattern, op: str, *, width: int, configs: Sequence[Config], machine: Machine,
-) -> list[Pair]:
-    """Simulate every configuration on both levels; equal programs are simulated once and counted as often as asked.
-
-    Raises:
-        Unsupported: the matrix is too large for level T0.
-    """
-    fast = simulate_many(pattern, op, width=width, configs=configs, machines=[machine])[0]
-    known: dict[tuple[Plan, bool], tuple[float, float, float]] = {}
-    pairs = []
-    for config, seconds in zip(configs, fast, strict=True):
-        program = plan(config, pattern.shape, width), bool(config["barrier"])
-        if program not in known:
-            run = simulate_lines(pattern, op, config, width=width, machine=machine)
-            lines = simulate_counts(pattern, op, config, width=width, machine=machine).dram_bytes(op) / LINE_BYTES
-            known[program] = run.seconds, lines, run.dram_lines
-        reference, fast_lines, reference_lines = known[program]
-        pairs.append(Pair(config, float(seconds), reference, fast_lines, reference_lines))
-    return pairs

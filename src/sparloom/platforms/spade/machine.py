@@ -17,7 +17,7 @@ CHANNEL_GB_PER_S = 25.6  # one channel of DDR4-3200
 
 @dataclass(frozen=True)
 class Geometry:
-    """What decides the counts of a trace for one slice width; machines with equal geometry share traces.
+    """The parameters that decide the counts of a trace for one slice width; machines of equal geometry share traces.
 
     Cache sizes are in sets of row slices; a level with 0 sets does not exist. `arguments` is the order of struct
     Geometry in kernels/spade/memory.hpp.
@@ -52,16 +52,16 @@ class Machine:
         parallel_dense_lines: dense lines that overlap on average (T1).
         victim_kib: victim cache of the bypass buffer; 0: none.
         l1_kib, l2_kib, llc_kib: per PE, per L2, and LLC share per L2 (the shares form one pool); 0: none.
-        dram_gb_per_s, dram_efficiency: theoretical bandwidth, and the share of it that can be had.
+        dram_gb_per_s, dram_efficiency: theoretical bandwidth, and the share of it that is achieved.
         link_ns: round trip between PE and memory controller, part of the latency of DRAM only.
-        l1_ns, l2_ns, llc_ns, dram_ns: time from request to data where the level serves it, without waiting.
-        smooth_exponent: q of the smooth maximum (x^q + y^q)^(1/q) of what limits a PE (T1).
+        l1_ns, l2_ns, llc_ns, dram_ns: latency of a request that the level serves, without queueing.
+        smooth_exponent: q of the smooth maximum (x^q + y^q)^(1/q) of the limits of a PE (T1).
         forwarding_cycles: from one accumulation to the next on the same register.
-        tile_ns: start and drain of a tile (T1).
+        tile_ns: to start and drain a tile (T1).
         instruction_ns, barrier_ns: of the control processor per instruction, and of a barrier.
-        quantum: nonzeros that a PE takes before the next PE does, in the interleaving of the trace (T1).
-        dealing: how the control processor gives out tiles: "cyclic", in turn, or "first_free", to the PE that has had
-            the least work so far.
+        quantum: nonzeros of a PE before those of the next PE, in the interleaving of the trace (T1).
+        dealing: how the control processor deals tiles: "cyclic", in turn, or "first_free", to the PE with the least
+            work so far.
     """
 
     pes: int
@@ -103,11 +103,11 @@ class Machine:
 
     @property
     def dram_channels(self) -> int:
-        """Channels that the theoretical bandwidth takes."""
+        """Number of channels of the theoretical bandwidth."""
         return max(1, round(self.dram_gb_per_s / CHANNEL_GB_PER_S))
 
     def geometry(self, slice_width: int) -> Geometry:
-        """Sizes in units of a row slice of `slice_width` values.
+        """Compute sizes in units of a row slice of `slice_width` values.
 
         Raises:
             ValueError: a count or a rate is not positive, a slice is not a whole number of lines or does not fit the
@@ -138,7 +138,7 @@ class Machine:
         )
 
     def dealing_costs(self, slice_width: int) -> tuple[int, int]:
-        """Cycles of a nonzero and of a tile, by which the first free PE is found; (0, 0): tiles are dealt in turn."""
+        """Cycles per nonzero and per tile, which decide the first free PE; (0, 0): tiles are dealt in turn."""
         if self.dealing == "cyclic":
             return 0, 0
         return slice_width * VALUE_BYTES // LINE_BYTES, round(self.tile_ns * self.clock_ghz)
@@ -167,13 +167,13 @@ class Machine:
 
 @dataclass(frozen=True)
 class Prices:
-    """A proxy of what a machine costs: so much per element, per MB of L2 and LLC, per GB/s of DRAM; in any unit.
+    """A proxy for the cost of a machine: per element, per MB of L2 and LLC, per GB/s of DRAM; in any unit.
 
-    Nothing is said of wires, of yield, or of how a cache's price depends on its ways: put in your own numbers.
+    Wires, yield and the ways of a cache have no price: use your own numbers.
 
     Source of those in conf/experiment/dse_spade.yaml, watts: ISCA'23 §7G. 224 elements with L1, bypass buffer and
-    victim cache take 20.3 W, 14 % of the system; DRAM, of 410 GB/s, takes more than 50 %. Departure: exactly 50 % are
-    taken, and what remains is put down to the 154 MB of L2 and LLC, though it holds the interconnect too.
+    victim cache take 20.3 W, 14 % of the system; DRAM, of 410 GB/s, takes more than 50 %. Departure: we take exactly
+    50 %, and assign the rest to the 154 MB of L2 and LLC, although it includes the interconnect.
     """
 
     pe: float
@@ -181,17 +181,17 @@ class Prices:
     dram_gb_per_s: float
 
     def of(self, machine: Machine) -> float:
-        """Price of a machine, in the unit of the prices."""
+        """Compute the price of a machine, in the unit of the prices."""
         clusters = -(-machine.pes // machine.pes_per_l2)
         cache_mb = clusters * (machine.l2_kib + machine.llc_kib) / 1024
         return machine.pes * self.pe + cache_mb * self.cache_mb + machine.dram_gb_per_s * self.dram_gb_per_s
 
 
 def designs(base: Machine, grid: Mapping[str, Sequence[float]], *, width: int) -> dict[str, Machine]:
-    """Every combination of the values of a grid: "pes=32,llc_kib=1536" -> machine.
+    """Make every combination of the values of a grid: "pes=32,llc_kib=1536" -> machine.
 
     Args:
-        grid: parameter of the machine -> its values; those of `base` are among them.
+        grid: parameter of the machine -> its values, including those of `base`.
         width: columns of the dense operands.
 
     Raises:

@@ -1,7 +1,4 @@
-"""Compute what the accelerator would, in the order of its tiles.
-
-SPADE as a platform: configurations are simulated, results are computed in the order of the simulated tiles.
-"""
+"""SPADE as a platform: seconds are simulated, results are computed in the order of the simulated tiles."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -22,21 +19,21 @@ __all__ = ["SpadePlatform", "execute"]
 
 
 def execute(op: str, operands: Operands, plan: Plan, *, pes: int) -> np.ndarray:
-    """Run SpMM, giving (rows, width), or SDDMM, giving (nnz,) in CSR order, as float32.
+    """Compute SpMM, (rows, width), or SDDMM, (nnz,) in CSR order, in float32 and in the order of the tiles.
 
-    The reordered matrix is computed in its own order; operands and result keep the order of the caller.
+    A reordered matrix is computed in its own order; operands and result keep the order of the caller.
     """
     pattern, width = operands.matrix.pattern, operands.width
     rows_perm, cols_perm = np.arange(pattern.rows), np.arange(pattern.cols)
-    place = np.arange(pattern.nnz)
+    source = np.arange(pattern.nnz)
     moved = pattern
     if plan.reorder:
         rows_perm, cols_perm = locality_order(pattern)
         moved = reorder(pattern, rows_perm, cols_perm)
-        place = _places(pattern.row_ids(), pattern.indices, rows_perm, cols_perm)
+        source = _sources(pattern.row_ids(), pattern.indices, rows_perm, cols_perm)
     tiling = tile(moved, plan.row_panel, plan.column_panel, with_source=True)
     schedule = deal(tiling, op, pes=pes, barrier=plan.phased)
-    values = np.ascontiguousarray(operands.matrix.values[place], dtype=np.float32)
+    values = np.ascontiguousarray(operands.matrix.values[source], dtype=np.float32)
     head = [width, plan.slice_width, tiling.count, tiling.row, tiling.column, tiling.source, tiling.begin,
             schedule.order, values]
     if op == "spmm":
@@ -49,25 +46,13 @@ def execute(op: str, operands: Operands, plan: Plan, *, pes: int) -> np.ndarray:
     b, c = _taken(operands.dense["B"], rows_perm), _taken(operands.dense["C"], cols_perm)
     call("spade_sddmm", [*head, b, c, products])
     result = np.empty_like(products)
-    result[place] = products
+    result[source] = products
     return result
-
-
-def _places(rows: np.ndarray, cols: np.ndarray, rows_perm: np.ndarray, cols_perm: np.ndarray) -> np.ndarray:
-    """Place in the original CSR arrays of each nonzero of the reordered pattern."""
-    new_row, new_column = np.empty(len(rows_perm), dtype=np.int64), np.empty(len(cols_perm), dtype=np.int64)
-    new_row[rows_perm] = np.arange(len(rows_perm))
-    new_column[cols_perm] = np.arange(len(cols_perm))
-    return np.lexsort((new_column[cols], new_row[rows]))
-
-
-def _taken(dense: np.ndarray, perm: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(dense[perm], dtype=np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpadePlatform(Machine):
-    """A machine, with the level at which it is simulated.
+    """A machine and the level at which it is simulated.
 
     Args:
         preset: name of these parameters in sample tables.
@@ -86,21 +71,21 @@ class SpadePlatform(Machine):
 
     @property
     def machine(self) -> Machine:
-        """The parameters alone."""
+        """The parameters without the settings of the platform."""
         return Machine(**{field.name: getattr(self, field.name) for field in fields(Machine)})
 
     def conditions(self, op: Op) -> Mapping[str, Any]:
-        """Name what simulated seconds depend on: every parameter of the machine, the level, the simulator."""
+        """Name what simulated seconds depend on: all parameters of the machine, the level, the simulator."""
         return {"machine": vars(self.machine), "level": self.level, "simulator": simulator_digest()}
 
     def space(self, op: Op) -> ConfigSpace:
-        """The 256 configurations of `op`, not yet bound to a matrix."""
+        """List the 256 configurations of `op`, not yet bound to a matrix."""
         if op.name not in ("spmm", "sddmm"):
             raise Unsupported(f"operation {op.name} on platform spade: use spmm or sddmm")
         return SpadeSpace(op.name, width=self.width, readings=self.readings)
 
     def baseline(self, op: Op, pattern: Pattern) -> Config:
-        """SPADE Base (ISCA'23 §7A), the same for every matrix."""
+        """Choose SPADE Base (ISCA'23 §7A), whatever the matrix."""
         return self.space(op).default()
 
     def run(self, op: Op, operands: Operands, config: Config) -> np.ndarray:
@@ -116,14 +101,14 @@ class SpadePlatform(Machine):
     def measure_many(
         self, op: Op, operands: Operands, configs: Sequence[Config], timing: TimingProtocol,
     ) -> Iterator[tuple[Config, int, Measurement]]:
-        """Simulate configurations together; every round and repetition gives the same seconds, so one is kept."""
+        """Simulate configurations together, once, because every round would give the same seconds."""
         for config, turn, measurements in self.measure_together([self], op, operands, configs):
             yield config, turn, measurements[0]
 
     def measure_together(
         self, machines: Sequence["SpadePlatform"], op: Op, operands: Operands, configs: Sequence[Config],
     ) -> Iterator[tuple[Config, int, tuple[Measurement, ...]]]:
-        """Simulate configurations on several machines, which share traces; one measurement per machine.
+        """Simulate configurations on several machines that share traces; yields one measurement per machine.
 
         Raises:
             ValueError: the level is neither "t0" nor "t1", or the machine is impossible.
@@ -145,3 +130,15 @@ class SpadePlatform(Machine):
         times = simulate(pattern, op.name, width=operands.width, configs=configs, machines=chosen)
         for config, values in zip(configs, times.T, strict=True):
             yield config, 0, tuple(Measurement((float(value),), "simulated") for value in values)
+
+
+def _sources(rows: np.ndarray, cols: np.ndarray, rows_perm: np.ndarray, cols_perm: np.ndarray) -> np.ndarray:
+    """Compute the index in the original CSR arrays of each nonzero of the reordered pattern."""
+    new_row, new_column = np.empty(len(rows_perm), dtype=np.int64), np.empty(len(cols_perm), dtype=np.int64)
+    new_row[rows_perm] = np.arange(len(rows_perm))
+    new_column[cols_perm] = np.arange(len(cols_perm))
+    return np.lexsort((new_column[cols], new_row[rows]))
+
+
+def _taken(dense: np.ndarray, perm: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(dense[perm], dtype=np.float32)

@@ -1,9 +1,7 @@
-"""Generated matrices that stand for those of the SPADE paper, at a fraction of their size.
+"""Published effects of the options of SPADE, beside ours on generated stand-ins of the paper's matrices.
 
-A machine with 1/factor of the processing elements and bandwidth meets a matrix with 1/factor of the rows and the same
-nonzeros per row, so that panels per element and bytes per cache stay what they were.
-
-The SPADE paper's tables on what each option does, recomputed on generated stand-ins, beside the published values.
+Stand-ins have 1/factor of the rows and the same nonzeros per row, and run on a machine with 1/factor of the processing
+elements and of the bandwidth, so that panels per element and bytes per cache do not change.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,23 +17,73 @@ from sparloom.space import Config
 from sparloom.sparse import Pattern
 
 __all__ = [
-    "BARRIER", "BYPASS", "GAIN", "STANDINS", "TILES", "Sign", "delaunay", "grid_3d", "kronecker", "mycielskian",
-    "road", "scaled", "sign_records", "social", "symmetric",
+    "BARRIER",
+    "BYPASS",
+    "GAIN",
+    "STANDINS",
+    "TILES",
+    "PublishedEffect",
+    "delaunay",
+    "effect_records",
+    "grid_3d",
+    "kronecker",
+    "mycielskian",
+    "road",
+    "scaled",
+    "social",
+    "symmetric",
 ]
+
+MATRICES = ("ASI", "DEL", "PAC", "ROA", "LIV", "PAP", "SER", "ORK", "KRO", "MYC")
+ROW_PANELS = (1024, 256, 64)
+
+BARRIER: Mapping[tuple[str, int], Sequence[float]] = {
+    ("spmm", 32): (22.8, 41.1, 4.3, 31.7, 24.2, 0, 1, -29.6, -12.6, 0),
+    ("sddmm", 32): (9, 6.5, 0.6, 5, -15, 0, 0.6, -48.3, -1.2, 0),
+    ("spmm", 128): (80.5, 76.6, 12.8, 56.2, 34, 47.7, 9.4, -57.1, -37, 0),
+    ("sddmm", 128): (19.6, 37.8, 8.2, 22.9, -16.9, 13.2, -3.8, -53.7, -36.9, 0),
+}
+"""ISCA'23 table 5: percent of time that barriers add at the middle tile sizes; by (operation, width) and matrix."""
+
+BYPASS: Mapping[tuple[str, int], Sequence[float]] = {
+    ("spmm", 32): (-7, -6.7, 4.2, -2.3, -0.8, 13.9, -1.8, -17.2, 169.2, 0.7),
+    ("sddmm", 32): (-3.2, 0.1, -0.3, -1.2, -6.8, 0.2, -0.1, -7, 0.2, 0.1),
+    ("spmm", 128): (-9.9, -10.4, -9, -12.2, -0.7, -7.1, -14.4, -32.9, -6.3, -1.9),
+    ("sddmm", 128): (-4.5, -0.3, -1.1, -1.9, -13.2, -6.3, -12.8, -18.7, -8.4, -2.7),
+}
+"""ISCA'23 table 6: percent of time that bypassing the r matrix adds to the best of all other options."""
+
+GAIN: Mapping[tuple[str, int], Sequence[float]] = {
+    ("spmm", 32): (1.08, 1.08, 1.00, 1.02, 1.01, 1.15, 1.02, 1.44, 1.16, 3.55),
+    ("sddmm", 32): (1.03, 1.00, 1.00, 1.01, 1.14, 1.00, 1.01, 2.01, 1.07, 2.56),
+    ("spmm", 128): (1.18, 1.13, 1.12, 1.13, 1.07, 1.12, 1.21, 1.48, 1.34, 4.76),
+    ("sddmm", 128): (1.05, 1.02, 1.01, 1.02, 1.31, 1.14, 1.21, 2.63, 1.57, 4.91),
+}
+"""Speedup of the best options over SPADE Base, ratios of the bars of ISCA'23 figure 9."""
+
+TILES: Mapping[str, Sequence[Sequence[float]]] = {
+    "KRO": ((0.80, 0.89, 0.93), (0.86, 0.91, 0.92), (1, 0.92, 0.93)),
+    "DEL": ((0.92, 0.92, 0.92), (0.89, 0.89, 0.84), (1, 1, 0.93)),
+    "MYC": ((0.99, 1, 1), (0.45, 0.45, 0.45), (0.21, 0.23, 0.23)),
+}
+"""ISCA'23 figure 11, SpMM of width 32: time over the worst; rows as ROW_PANELS, columns small, middle and all."""
+
+Times = Mapping[tuple[int, str, int, int], float]
+"""(row panel, column panel name, barrier, bypass) -> seconds."""
 
 
 def scaled(machine: Machine, factor: int) -> Machine:
-    """The machine with 1/factor of the elements (and with them of L2 and LLC) and of the DRAM bandwidth."""
+    """Scale a machine to 1/factor of the elements (and with them of L2 and LLC) and of the DRAM bandwidth."""
     return replace(machine, pes=machine.pes // factor, dram_gb_per_s=machine.dram_gb_per_s / factor)
 
 
 def symmetric(rows: np.ndarray, cols: np.ndarray, size: int) -> Pattern:
-    """Edges in both directions."""
+    """Make a pattern of edges in both directions."""
     return Pattern.from_coo(np.concatenate([rows, cols]), np.concatenate([cols, rows]), (size, size))
 
 
 def kronecker(levels: int, degree: float, seed: int) -> Pattern:
-    """Graph500: 2**levels rows, about `degree` nonzeros per row before repeated edges fall away, shuffled."""
+    """Draw a Graph500 graph: 2**levels shuffled rows, about `degree` nonzeros per row, repeated edges included."""
     rng = np.random.default_rng(seed)
     size, edges = 1 << levels, int(degree / 2 * (1 << levels))
     rows, cols = np.zeros(edges, dtype=np.int64), np.zeros(edges, dtype=np.int64)
@@ -49,7 +97,7 @@ def kronecker(levels: int, degree: float, seed: int) -> Pattern:
 
 
 def mycielskian(order: int) -> Pattern:
-    """The Mycielskian graph with chromatic number `order`: 3 * 2**(order - 2) - 1 rows, exactly as published."""
+    """Build the Mycielskian graph of chromatic number `order`: 3 * 2**(order - 2) - 1 rows, exactly as published."""
     edges, size = np.array([[0, 1]]), 2
     for _ in range(order - 2):
         left, right = edges.T
@@ -61,26 +109,26 @@ def mycielskian(order: int) -> Pattern:
 
 
 def delaunay(points: int, seed: int) -> Pattern:
-    """Triangulation of random points in the unit square, numbered cell by cell, cells in random order.
+    """Triangulate random points in the unit square, numbered cell by cell, cells in random order.
 
-    The 16 points of a cell were chosen for the traffic that the times of HotTiles imply for delaunay_n22, after signs
+    The 16 points of a cell were chosen for the traffic that the times of HotTiles imply for delaunay_n22, after effects
     with a numbering along a Z curve had been seen. A third of the columns of a row is far away (0.43 in delaunay_n15);
     panels of 256 and 1024 rows meet as many columns as in delaunay_n15 within 10 %.
     """
     rng = np.random.default_rng(seed)
-    place = rng.random((points, 2))
+    position = rng.random((points, 2))
     side = max(1, round((points / 16) ** 0.5))
-    cell = (place * side).astype(np.int64)
+    cell = (position * side).astype(np.int64)
     order = np.argsort(rng.permutation(side * side)[cell[:, 0] * side + cell[:, 1]], kind="stable")
-    corners = Delaunay(place[order]).simplices.astype(np.int64)
+    corners = Delaunay(position[order]).simplices.astype(np.int64)
     return symmetric(corners.ravel(), np.roll(corners, 1, axis=1).ravel(), points)
 
 
 def road(rows: int, seed: int) -> Pattern:
-    """A lattice that has lost 40 % of its edges: about 2.4 nonzeros per row.
+    """Draw a lattice that has lost 40 % of its edges: about 2.4 nonzeros per row.
 
-    Numbered by blocks of 16 x 16 that follow each other in random order, as regions of a map do; chosen after signs
-    with ordered blocks of 64 x 64 had been seen. 6 % of the columns are far away (11 % in luxembourg_osm); panels of
+    Rows are numbered by blocks of 16 x 16 in random order, like regions of a map; chosen after effects with ordered
+    blocks of 64 x 64 had been seen. 6 % of the columns are far away (11 % in luxembourg_osm); panels of
     256 and 1024 rows meet as many columns as in luxembourg_osm within 20 %.
     """
     rng = np.random.default_rng(seed)
@@ -98,7 +146,7 @@ def road(rows: int, seed: int) -> Pattern:
 
 
 def grid_3d(extents: tuple[int, int, int], *, reach: float, unknowns: int = 1) -> Pattern:
-    """A lattice whose points meet all others within `reach`, with a number of unknowns per point."""
+    """Build a lattice whose points are connected to all others within `reach`, with several unknowns per point."""
     number = np.arange(np.prod(extents)).reshape(extents)
     steps = np.arange(-int(reach), int(reach) + 1)
     rows, cols = [], []
@@ -117,7 +165,7 @@ def grid_3d(extents: tuple[int, int, int], *, reach: float, unknowns: int = 1) -
 
 
 def social(rows: int, degree: float, *, inside: float, group: int, seed: int) -> Pattern:
-    """Heavy-tailed degrees; a share `inside` of the edges stays within `group` neighbouring rows."""
+    """Draw a graph of heavy-tailed degrees; a share `inside` of the edges stays within `group` neighbouring rows."""
     rng = np.random.default_rng(seed)
     edges = int(rows * degree / 2)
     weight = rng.pareto(2.2, rows) + 1
@@ -152,44 +200,9 @@ STANDINS: Mapping[str, Callable[[int], Pattern]] = MappingProxyType({
 """Matrix of ISCA'23 table 4 -> its stand-in at 1/factor of the rows."""
 
 
-MATRICES = ("ASI", "DEL", "PAC", "ROA", "LIV", "PAP", "SER", "ORK", "KRO", "MYC")
-ROW_PANELS = (1024, 256, 64)
-
-BARRIER: Mapping[tuple[str, int], Sequence[float]] = {
-    ("spmm", 32): (22.8, 41.1, 4.3, 31.7, 24.2, 0, 1, -29.6, -12.6, 0),
-    ("sddmm", 32): (9, 6.5, 0.6, 5, -15, 0, 0.6, -48.3, -1.2, 0),
-    ("spmm", 128): (80.5, 76.6, 12.8, 56.2, 34, 47.7, 9.4, -57.1, -37, 0),
-    ("sddmm", 128): (19.6, 37.8, 8.2, 22.9, -16.9, 13.2, -3.8, -53.7, -36.9, 0),
-}
-"""ISCA'23 table 5: percent of time that barriers add at the middle tile sizes; by (operation, width), as MATRICES."""
-
-BYPASS: Mapping[tuple[str, int], Sequence[float]] = {
-    ("spmm", 32): (-7, -6.7, 4.2, -2.3, -0.8, 13.9, -1.8, -17.2, 169.2, 0.7),
-    ("sddmm", 32): (-3.2, 0.1, -0.3, -1.2, -6.8, 0.2, -0.1, -7, 0.2, 0.1),
-    ("spmm", 128): (-9.9, -10.4, -9, -12.2, -0.7, -7.1, -14.4, -32.9, -6.3, -1.9),
-    ("sddmm", 128): (-4.5, -0.3, -1.1, -1.9, -13.2, -6.3, -12.8, -18.7, -8.4, -2.7),
-}
-"""ISCA'23 table 6: percent of time that bypassing the r matrix adds to the best of all other options."""
-
-GAIN: Mapping[tuple[str, int], Sequence[float]] = {
-    ("spmm", 32): (1.08, 1.08, 1.00, 1.02, 1.01, 1.15, 1.02, 1.44, 1.16, 3.55),
-    ("sddmm", 32): (1.03, 1.00, 1.00, 1.01, 1.14, 1.00, 1.01, 2.01, 1.07, 2.56),
-    ("spmm", 128): (1.18, 1.13, 1.12, 1.13, 1.07, 1.12, 1.21, 1.48, 1.34, 4.76),
-    ("sddmm", 128): (1.05, 1.02, 1.01, 1.02, 1.31, 1.14, 1.21, 2.63, 1.57, 4.91),
-}
-"""Speedup of the best options over SPADE Base, ratios of the bars of ISCA'23 figure 9."""
-
-TILES: Mapping[str, Sequence[Sequence[float]]] = {
-    "KRO": ((0.80, 0.89, 0.93), (0.86, 0.91, 0.92), (1, 0.92, 0.93)),
-    "DEL": ((0.92, 0.92, 0.92), (0.89, 0.89, 0.84), (1, 1, 0.93)),
-    "MYC": ((0.99, 1, 1), (0.45, 0.45, 0.45), (0.21, 0.23, 0.23)),
-}
-"""ISCA'23 figure 11, SpMM of width 32: time over the worst; rows as ROW_PANELS, columns small, middle and all."""
-
-
 @dataclass(frozen=True)
-class Sign:
-    """One published number and ours.
+class PublishedEffect:
+    """One published number and ours: the effect of an option, in percent of time or as a speedup.
 
     Args:
         table: "barrier", "bypass", "gain" or "tiles".
@@ -205,9 +218,9 @@ class Sign:
     ours: float
 
 
-def sign_records(
+def effect_records(
     machine: Machine, *, factor: int, matrices: Sequence[str] = MATRICES, widths: Sequence[int] = (32, 128),
-) -> list[Sign]:
+) -> list[PublishedEffect]:
     """Search the options of ISCA'23 table 3 on stand-ins at 1/factor of the size.
 
     Args:
@@ -215,7 +228,7 @@ def sign_records(
         factor: a divisor of its elements into whole clusters.
     """
     small = scaled(machine, factor)
-    records: list[Sign] = []
+    records: list[PublishedEffect] = []
     for name in matrices:
         pattern = STANDINS[name](factor)
         for width in widths:
@@ -225,14 +238,10 @@ def sign_records(
     return records
 
 
-Times = Mapping[tuple[int, str, int, int], float]
-"""(row panel, column panel name, barrier, bypass) -> seconds."""
-
-
 def _searched(
     pattern: Pattern, row_panels: Sequence[int], width: int, machine: Machine, factor: int,
 ) -> dict[str, Times]:
-    """Column panels shrink with the matrix, so that a row panel meets as many of them, with as many nonzeros."""
+    """Simulate all options; column panels shrink with the matrix, so that their number and nonzeros do not change."""
     panels = {"small": 262_144 // width // factor, "middle": 16_777_216 // width // factor, "all": "all"}
     points, configs = [], []
     for rows in row_panels:
@@ -250,17 +259,17 @@ def _config(rows: int, cols: int | str, width: int, barrier: int, bypass: int) -
     return Config("spade", tuple(zip(names, (rows, cols, width, barrier, bypass, 0), strict=True)))
 
 
-def _records(name: str, op: str, width: int, times: Times) -> Iterator[Sign]:
-    place = MATRICES.index(name)
+def _records(name: str, op: str, width: int, times: Times) -> Iterator[PublishedEffect]:
+    index = MATRICES.index(name)
     barrier = 100 * (times[256, "middle", 1, 0] / times[256, "middle", 0, 0] - 1)
-    yield Sign("barrier", name, op, width, "", BARRIER[op, width][place], barrier)
+    yield PublishedEffect("barrier", name, op, width, "", BARRIER[op, width][index], barrier)
     best = min((point for point in times if point[3] == 0), key=times.__getitem__)
     bypass = 100 * (times[(*best[:3], 1)] / times[best] - 1)
-    yield Sign("bypass", name, op, width, "", BYPASS[op, width][place], bypass)
+    yield PublishedEffect("bypass", name, op, width, "", BYPASS[op, width][index], bypass)
     gain = times[256, "all", 0, 0] / min(times.values())
-    yield Sign("gain", name, op, width, "", GAIN[op, width][place], gain)
+    yield PublishedEffect("gain", name, op, width, "", GAIN[op, width][index], gain)
     if op == "spmm" and width == 32 and name in TILES:
         grid = np.array([[times[rows, panel, 0, 0] for panel in ("small", "middle", "all")] for rows in ROW_PANELS])
         for (i, j), value in np.ndenumerate(grid / grid.max()):
             setting = f"{ROW_PANELS[i]} x {('small', 'middle', 'all')[j]}"
-            yield Sign("tiles", name, op, width, setting, TILES[name][i][j], float(value))
+            yield PublishedEffect("tiles", name, op, width, setting, TILES[name][i][j], float(value))

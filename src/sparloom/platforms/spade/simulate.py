@@ -1,19 +1,14 @@
-"""The compiled simulator under kernels/spade/, compiled and loaded on first use.
+"""Level T1 of the simulator: row-granular traces, shared by configurations and machines.
 
-Configurations in the form that decides a simulation.
-
-Cut a matrix into tiles and deal them to processing elements; the front of every simulator level.
-
-Level T1: one row-granular trace gives counts, counts give seconds on any machine of the same geometry.
-
-Simulate many configurations of one matrix at level T1, sharing tilings and traces.
+A configuration becomes a `Plan`; a matrix is cut into tiles (`Tiling`), which are dealt to processing elements
+(`Schedule`); one trace gives `Counts`, and counts give seconds on any machine of the same geometry. The compiled part
+is under kernels/spade/.
 """
 
 import ctypes
-import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -30,20 +25,34 @@ __all__ = [
 
 SOURCES = ("spade/tiling.cpp", "spade/trace.cpp", "spade/timing.cpp", "spade/execute.cpp", "spade/event.cpp")
 
+CYCLIC = (0, 0)
 
-@functools.cache
+WORK = ("nonzeros", "runs", "tiles", "chain", "sparse_lines", "output_lines")
+SERVED = (
+    "l1", "l2", "llc", "dram", "victim", "writes", "windows_l2", "windows_llc", "windows_dram",
+    "nonzeros_l2", "nonzeros_llc", "nonzeros_dram",
+)
+
+VERSION = 1
+"""Version of the Python part of the simulator: raise it with every change that alters simulated seconds."""
+
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+
+
+@cache
 def library() -> ctypes.CDLL:
-    """Compile the sources, or take them from the cache on disk."""
+    """Compile the sources, or load them from the cache on disk."""
     return compile_cpp(SOURCES)
 
 
 def call(name: str, arguments: Sequence[np.ndarray | int | None]) -> int:
     """Call a C function of int64 values and pointers; None is a null pointer.
 
-    Arrays must be C-contiguous; their element types are those that the source file states.
+    Arrays must be C-contiguous and have the element types that the source file documents.
 
     Raises:
-        MemoryError: there is no memory for what the function keeps besides.
+        MemoryError: there is no memory for the function's own data.
     """
     function = getattr(library(), name)
     function.restype = ctypes.c_int64
@@ -66,10 +75,10 @@ def call(name: str, arguments: Sequence[np.ndarray | int | None]) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """A configuration in the form that decides the simulation: equal plans are equal programs but for the barrier cost.
+    """What of a configuration decides a simulation: equal plans are equal programs except for the barrier cost.
 
     Args:
-        column_panel: columns of a tile; at most the columns of the matrix, so that all larger values are one.
+        column_panel: columns of a tile; at most the columns of the matrix, so that all larger values are equal.
         phased: there are barriers and more than one column panel.
         slice_width: dense columns per pass.
     """
@@ -99,9 +108,6 @@ def plan(config: Config, shape: tuple[int, int], width: int) -> Plan:
     )
 
 
-CYCLIC = (0, 0)
-
-
 @dataclass(frozen=True)
 class Tiling:
     """The non-empty tiles of a pattern, row panel by row panel, each from left to right.
@@ -110,7 +116,7 @@ class Tiling:
         shape: of the pattern.
         row_panel, column_panel: rows and columns of a tile.
         row, column: (nnz,) int32, the nonzeros tile by tile, within a tile row by row.
-        source: (nnz,) int64, place of each nonzero in the CSR arrays, or None when it was not asked for.
+        source: (nnz,) int64, index of each nonzero in the CSR arrays; None unless requested.
         tile_row, tile_column: (tiles,) int32, panel numbers of each tile.
         begin: (tiles + 1,) int64, first nonzero of each tile.
     """
@@ -132,7 +138,7 @@ class Tiling:
 
     @property
     def column_panels(self) -> int:
-        """Number of column panels, empty ones included."""
+        """Number of column panels, including empty ones."""
         return max(1, -(-self.shape[1] // self.column_panel))
 
 
@@ -151,7 +157,7 @@ class Schedule:
     start: np.ndarray
 
     def tiles_of(self, phase: int, pe: int) -> np.ndarray:
-        """Tiles that a PE takes in a phase, in order."""
+        """List the tiles of a PE in a phase, in order."""
         slot = phase * self.pes + pe
         return self.order[self.start[slot] : self.start[slot + 1]]
 
@@ -175,14 +181,14 @@ def tile(pattern: Pattern, row_panel: int, column_panel: int, *, with_source: bo
 
 
 def deal(tiling: Tiling, op: str, *, pes: int, barrier: bool, costs: tuple[int, int] = CYCLIC) -> Schedule:
-    """Give row panels (SpMM) or single tiles (SDDMM) to PEs, in order; a row panel of SpMM stays on its PE.
+    """Deal row panels (SpMM) or single tiles (SDDMM) to PEs, in order; a row panel of SpMM stays on its PE.
 
     Without barriers there is one phase, row panel by row panel; with barriers one phase per non-empty column panel
     (ISCA'23 figure 5, with groups of one column panel).
 
     Args:
-        costs: of a nonzero and of a tile; the next one goes to the PE with the least cost so far in the phase. CYCLIC
-            deals in turn instead: row panel, or running tile number, modulo `pes`.
+        costs: of a nonzero and of a tile; the next one goes to the PE with the least cost so far in the phase. CYCLIC:
+            deal in turn instead, row panel or running tile number modulo `pes`.
     """
     if op not in ("spmm", "sddmm"):
         raise ValueError(f"op {op!r} has no schedule on SPADE: use 'spmm' or 'sddmm'")
@@ -196,16 +202,9 @@ def deal(tiling: Tiling, op: str, *, pes: int, barrier: bool, costs: tuple[int, 
     return Schedule(phases=phases, pes=pes, order=order, start=start[: phases * pes + 1].copy())
 
 
-WORK = ("nonzeros", "runs", "tiles", "chain", "sparse_lines", "output_lines")
-SERVED = (
-    "l1", "l2", "llc", "dram", "victim", "writes", "windows_l2", "windows_llc", "windows_dram",
-    "nonzeros_l2", "nonzeros_llc", "nonzeros_dram",
-)
-
-
 @dataclass(frozen=True)
 class Counts:
-    """What one pass did, per phase and processing element.
+    """Counts of one pass, per phase and processing element.
 
     Args:
         geometry: of the machine that was traced.
@@ -228,7 +227,7 @@ class Counts:
         return int(source[..., names.index(name)].sum())
 
     def dram_bytes(self, op: str) -> int:
-        """Bytes that cross the DRAM border in the pass, final flush included."""
+        """Count the bytes moved to and from DRAM in the pass, including the final flush."""
         rows = self.total("dram") + (self.total("writes") + self.flush if op == "spmm" else 0)
         lines = rows * self.geometry.row_lines + self.total("sparse_lines")
         return LINE_BYTES * (lines + (self.total("output_lines") if op == "sddmm" else 0))
@@ -237,7 +236,7 @@ class Counts:
 def trace(tiling: Tiling, schedule: Schedule, geometry: Geometry, *, bypass: Collection[int]) -> dict[int, Counts]:
     """Run one pass through registers and caches, for each setting of rMatrix bypass in `bypass`.
 
-    The counts hold for both operations: SDDMM only leaves out `writes` and `flush`.
+    The counts are valid for both operations; SDDMM ignores `writes` and `flush`.
     """
     work = np.zeros((schedule.phases, schedule.pes, len(WORK)), dtype=np.int64)
     served = [np.zeros((schedule.phases, schedule.pes, len(SERVED)), dtype=np.int64) for _ in range(2)]
@@ -262,15 +261,8 @@ def seconds(counts: Counts, op: str, machines: Sequence[Machine], *, passes: int
     return result
 
 
-VERSION = 1
-"""Of what this package does in Python: raise it with every change after which simulated seconds differ."""
-
-Item = TypeVar("Item")
-Key = TypeVar("Key", bound=Hashable)
-
-
 def simulator_digest() -> str:
-    """Identify the simulator: other sources under kernels/spade, or another version, may give other seconds."""
+    """Identify the simulator by its version and the sources under kernels/spade; another one may give other seconds."""
     sources = sorted(f"spade/{path.name}" for path in (kernel_folder() / "spade").glob("*.cpp"))
     return f"{VERSION}-{sources_digest(sources)}"
 
@@ -278,9 +270,9 @@ def simulator_digest() -> str:
 def simulate_many(
     pattern: Pattern, op: str, *, width: int, configs: Sequence[Config], machines: Sequence[Machine],
 ) -> np.ndarray:
-    """Simulated seconds of each configuration on each machine, (machines, configs).
+    """Simulate each configuration on each machine: seconds (machines, configs).
 
-    Results do not depend on what else is in `configs` or `machines`, and are the same bits every time.
+    A result depends on nothing else in `configs` and `machines`, and is reproduced bit by bit.
     """
     return simulate_ops(pattern, {op: configs}, width=width, machines=machines)[op]
 
@@ -288,32 +280,32 @@ def simulate_many(
 def simulate_ops(
     pattern: Pattern, configs: Mapping[str, Sequence[Config]], *, width: int, machines: Sequence[Machine],
 ) -> dict[str, np.ndarray]:
-    """As `simulate_many` for several operations: op -> (machines, configs). Tilings and equal schedules are shared."""
+    """Simulate several operations as `simulate_many` does one: op -> (machines, configs); they share tilings."""
     result = {op: np.empty((len(machines), len(chosen))) for op, chosen in configs.items()}
-    asks = [
-        _Ask(plan(config, pattern.shape, width), op, column, barrier=bool(config["barrier"]))
+    requests = [
+        _Request(plan(config, pattern.shape, width), op, column, barrier=bool(config["barrier"]))
         for op, chosen in configs.items() for column, config in enumerate(chosen)
     ]
     orders = {0: pattern}
-    if any(ask.plan.reorder for ask in asks):
+    if any(request.plan.reorder for request in requests):
         orders[1] = reorder(pattern, *locality_order(pattern))
-    for (number, row_panel, column_panel), group in _grouped(asks, _Ask.tiling).items():
+    for (number, row_panel, column_panel), group in _grouped(requests, _Request.tiling).items():
         tiling = tile(orders[number], row_panel, column_panel)
-        for job, same in _grouped(group, partial(_Ask.job, tiling=tiling)).items():
-            traced_as = partial(_traced_as, machines, job.slice_width)
-            for (geometry, costs), places in _grouped(range(len(machines)), traced_as).items():
+        for job, same in _grouped(group, partial(_Request.job, tiling=tiling)).items():
+            trace_key = partial(_trace_key, machines, job.slice_width)
+            for (geometry, costs), chosen in _grouped(range(len(machines)), trace_key).items():
                 schedule = deal(tiling, job.op, pes=geometry.pes, barrier=job.phased, costs=costs)
-                counts = trace(tiling, schedule, geometry, bypass={ask.plan.bypass for ask in same})
-                for ask in same:
-                    result[ask.op][places, ask.column] = seconds(
-                        counts[ask.plan.bypass], ask.op, [machines[place] for place in places],
-                        passes=width // job.slice_width, barrier=ask.barrier,
+                counts = trace(tiling, schedule, geometry, bypass={request.plan.bypass for request in same})
+                for request in same:
+                    result[request.op][chosen, request.column] = seconds(
+                        counts[request.plan.bypass], request.op, [machines[index] for index in chosen],
+                        passes=width // job.slice_width, barrier=request.barrier,
                     )
     return result
 
 
 def simulate_counts(pattern: Pattern, op: str, config: Config, *, width: int, machine: Machine) -> Counts:
-    """What one pass of one configuration does, for a look inside."""
+    """Count what one pass of one configuration does."""
     chosen = plan(config, pattern.shape, width)
     if chosen.reorder:
         pattern = reorder(pattern, *locality_order(pattern))
@@ -325,7 +317,7 @@ def simulate_counts(pattern: Pattern, op: str, config: Config, *, width: int, ma
 
 @dataclass(frozen=True)
 class _Job:
-    """What decides a trace within a tiling: for which operation tiles are dealt, phases, slice width."""
+    """What decides a trace within a tiling: the operation for which tiles are dealt, phases, slice width."""
 
     op: str
     phased: bool
@@ -333,8 +325,8 @@ class _Job:
 
 
 @dataclass(frozen=True)
-class _Ask:
-    """One point of the result."""
+class _Request:
+    """One element of the result."""
 
     plan: Plan
     op: str
@@ -345,18 +337,18 @@ class _Ask:
         return self.plan.reorder, self.plan.row_panel, self.plan.column_panel
 
     def job(self, tiling: Tiling) -> _Job:
-        """With one tile per row panel and no row panel empty both operations deal alike."""
+        """Group by trace: with one tile per row panel and no empty row panel, both operations deal alike."""
         alike = tiling.column_panels == 1 and tiling.count == -(-tiling.shape[0] // tiling.row_panel)
         return _Job("spmm" if alike else self.op, self.plan.phased, self.plan.slice_width)
 
 
-def _traced_as(machines: Sequence[Machine], slice_width: int, place: int) -> tuple[Geometry, tuple[int, int]]:
-    """Machines that agree in this share a trace."""
-    return machines[place].geometry(slice_width), machines[place].dealing_costs(slice_width)
+def _trace_key(machines: Sequence[Machine], slice_width: int, index: int) -> tuple[Geometry, tuple[int, int]]:
+    """Key by which machines share a trace."""
+    return machines[index].geometry(slice_width), machines[index].dealing_costs(slice_width)
 
 
 def _grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Items by key, keys in order of first appearance."""
+    """Group items by key, keys in order of first appearance."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

@@ -1,4 +1,7 @@
-"""Families of synthetic patterns: a function each, from a number of rows and a generator of random numbers."""
+"""Families of synthetic patterns: one function each, from a number of rows and a random number generator.
+
+The name of a function is the family in the names of matrices.
+"""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType

@@ -1,16 +1,6 @@
-"""Draws that are the same on every machine: PCG64 doubles, and only operations that IEEE 754 rounds exactly.
+"""Random graphs and other irregular patterns: uniform, recursive, heavy-tailed, clustered, hub rows, pruned weights.
 
-Random graphs without geometry: uniform, recursive, heavy-tailed, small worlds.
-
-Groups that are dense inside: diagonal blocks, and communities with links between them.
-
-A sparse background with a few hub rows that read a large part of all columns.
-
-Mycielski's construction: graphs without triangles that need ever more colours.
-
-Nearest neighbours of scattered points: point clouds, similarity graphs.
-
-Pruned weights of a neural network: rectangular, scattered, with rows and columns of unequal importance.
+Draws are the same on every machine: they take doubles of PCG64 and only operations that IEEE 754 rounds exactly.
 """
 
 from collections.abc import Sequence
@@ -25,7 +15,8 @@ __all__ = [
     "nearest", "permutation", "pick", "pruned", "recursive_links", "relabel", "small_world", "symmetric", "uniform",
 ]
 
-NNZ_LIMIT = 1_000_000  # about as many nonzeros as one synthetic matrix may have
+NNZ_LIMIT = 1_000_000  # approximate maximum of the nonzeros of a synthetic matrix
+QUADRANTS = (0.57, 0.76, 0.95)  # cumulative Graph500 probabilities 0.57, 0.19, 0.19, 0.05
 
 
 def below(limit: int, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -44,24 +35,21 @@ def pick(options: Sequence[float], rng: np.random.Generator) -> float:
 
 
 def permutation(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Shuffle 0 to count - 1."""
+    """Draw a permutation of 0 to count - 1."""
     return np.argsort(rng.random(count), kind="stable")
 
 
 def symmetric(rows: np.ndarray, cols: np.ndarray, extent: int) -> Pattern:
-    """Make a square pattern from pairs: each both ways, and the whole diagonal."""
+    """Make a symmetric square pattern with a full diagonal from pairs of row and column."""
     every = np.arange(extent)
     return Pattern.from_coo(
         np.concatenate((rows, cols, every)), np.concatenate((cols, rows, every)), (extent, extent))
 
 
 def relabel(pattern: Pattern, rng: np.random.Generator) -> Pattern:
-    """Renumber the rows and columns of a square pattern alike, at random."""
+    """Apply a random permutation to the rows and columns of a square pattern."""
     label = permutation(pattern.rows, rng)
     return Pattern.from_coo(label[pattern.row_ids()], label[pattern.indices], pattern.shape)
-
-
-QUADRANTS = (0.57, 0.76, 0.95)  # running sums of the Graph500 shares 0.57, 0.19, 0.19, 0.05
 
 
 def uniform(rows: int, rng: np.random.Generator) -> Pattern:
@@ -71,7 +59,7 @@ def uniform(rows: int, rng: np.random.Generator) -> Pattern:
 
 
 def kronecker(rows: int, rng: np.random.Generator) -> Pattern:
-    """Choose a quadrant again and again (R-MAT): few rows hold most of the nonzeros, at low numbers."""
+    """Choose quadrants recursively (R-MAT), so that few rows, with low indices, hold most of the nonzeros."""
     levels = max(1, (rows - 1).bit_length())
     links = rows * min(between(4, 16, rng), max(4, NNZ_LIMIT // rows))
     first, second = recursive_links(levels, links, rng)
@@ -80,14 +68,14 @@ def kronecker(rows: int, rng: np.random.Generator) -> Pattern:
 
 
 def heavy_tail(rows: int, rng: np.random.Generator) -> Pattern:
-    """Link members whose popularity falls as a power of their rank, numbered at random, both ways."""
+    """Draw undirected edges between vertices whose degrees follow a power of their rank, in random order."""
     links = rows * min(between(3, 10, rng), max(3, NNZ_LIMIT // (2 * rows)))
     start, end = _ranks(rows, links, rng), _ranks(rows, links, rng)
     return relabel(symmetric(start, end, rows), rng)
 
 
 def small_world(rows: int, rng: np.random.Generator) -> Pattern:
-    """Link each member of a ring with 2 to 6 followers; 1 to 30 % of the links lead elsewhere (Watts-Strogatz)."""
+    """Connect each vertex of a ring with the next 2 to 6; rewire 1 to 30 % of the edges (Watts-Strogatz)."""
     reach = between(2, 6, rng)
     start = np.repeat(np.arange(rows), reach)
     end = (start + np.tile(np.arange(1, reach + 1), rows)) % rows
@@ -96,7 +84,7 @@ def small_world(rows: int, rng: np.random.Generator) -> Pattern:
 
 
 def recursive_links(levels: int, links: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw positions in a square of 2^levels rows by choosing a quadrant again and again: rows and columns."""
+    """Draw rows and columns of positions in a square of 2^levels rows by choosing quadrants recursively."""
     first, second = np.zeros(links, dtype=np.int64), np.zeros(links, dtype=np.int64)
     for _ in range(levels):
         quadrant = np.searchsorted(QUADRANTS, rng.random(links), side="right")
@@ -105,13 +93,13 @@ def recursive_links(levels: int, links: int, rng: np.random.Generator) -> tuple[
 
 
 def _ranks(limit: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw ranks with a chance of about rank to the -2/3: the cube of a uniform draw."""
+    """Draw ranks with a probability of about rank^(-2/3): the cube of a uniform draw."""
     draw = rng.random(count)
     return (draw * draw * draw * limit).astype(np.int64)
 
 
 def blocks(rows: int, rng: np.random.Generator) -> Pattern:
-    """Fill diagonal blocks of one size, 4 to 64; the last block holds what is left."""
+    """Fill diagonal blocks of one size, 4 to 64; the last block may be smaller."""
     size = min(between(4, 64, rng), max(4, NNZ_LIMIT // rows))
     every = np.arange(rows)
     cols = (every // size * size)[:, None] + np.arange(size)
@@ -120,7 +108,7 @@ def blocks(rows: int, rng: np.random.Generator) -> Pattern:
 
 
 def communities(rows: int, rng: np.random.Generator) -> Pattern:
-    """Draw links, most of them inside communities of 20 to 500, and number the members at random or in a row."""
+    """Draw edges, most of them inside communities of 20 to 500; number the vertices in order or at random."""
     size = between(20, min(500, max(20, rows // 4)), rng)
     links = rows * min(between(3, 12, rng), max(3, NNZ_LIMIT // (2 * rows)))
     start = below(rows, links, rng)
@@ -132,7 +120,7 @@ def communities(rows: int, rng: np.random.Generator) -> Pattern:
 
 
 def hub_rows(rows: int, rng: np.random.Generator) -> Pattern:
-    """Draw 1 to 4 positions per row on average, and for 1 to 8 rows further 5 to 50 % as many as there are columns.
+    """Draw 1 to 4 positions per row on average, and for 1 to 8 hub rows positions in 5 to 50 % of all columns.
 
     Repeated positions count once; some rows stay empty.
     """
@@ -146,12 +134,13 @@ def hub_rows(rows: int, rng: np.random.Generator) -> Pattern:
 
 
 def mycielskian(rows: int, rng: np.random.Generator) -> Pattern:
-    """Apply the construction 3 to 7 times (less often where `rows` is small) to a cycle, giving nearly `rows` vertices.
+    """Apply Mycielski's construction 3 to 7 times (fewer for small `rows`) to a cycle, giving about `rows` vertices.
 
-    One step: vertices v become v and v'; an edge (u, v) also joins u' with v and u with v'; a new vertex joins all v'.
+    One step adds a copy v' of every vertex v and one more vertex w; an edge (u, v) adds the edges (u', v) and (u, v'),
+    and w is adjacent to all copies.
     """
-    steps, most = 1, between(3, 7, rng)
-    while steps < most and (rows + 1) >> (steps + 1) > 4 and 2 * rows * 1.5 ** (steps + 1) < NNZ_LIMIT:
+    steps, max_steps = 1, between(3, 7, rng)
+    while steps < max_steps and (rows + 1) >> (steps + 1) > 4 and 2 * rows * 1.5 ** (steps + 1) < NNZ_LIMIT:
         steps += 1
     extent = max(3, (rows + 1) // 2**steps - 1)
     first = np.arange(extent)
@@ -167,7 +156,7 @@ def mycielskian(rows: int, rng: np.random.Generator) -> Pattern:
 
 
 def nearest(rows: int, rng: np.random.Generator) -> Pattern:
-    """Link each of `rows` points in 2 to 5 dimensions to itself and its 3 to 6 nearest; points come in no order."""
+    """Connect each of `rows` random points in 2 to 5 dimensions to itself and its 3 to 6 nearest neighbours."""
     points = rng.random((rows, between(2, 5, rng)))
     count = min(between(4, 7, rng), rows)
     _, found = scipy.spatial.cKDTree(points).query(points, k=[*range(1, count + 1)])
@@ -177,14 +166,14 @@ def nearest(rows: int, rng: np.random.Generator) -> Pattern:
 def pruned(rows: int, rng: np.random.Generator) -> Pattern:
     """Keep 2 to 30 % of the weights of a layer with a quarter to four times as many inputs as `rows`, at most 4096.
 
-    The chance of a weight is the product of an importance of its row and one of its column, each within 50 % of one.
+    The probability of a weight is the density times a factor of its row and one of its column, each 0.5 to 1.5.
     """
     density = pick((0.02, 0.05, 0.1, 0.3), rng)
     limit = max(16, int(NNZ_LIMIT / (rows * density)))
     cols = max(1, min(int(rows * pick((0.25, 1.0, 4.0), rng)), 4096, limit))
     column_chance = 0.5 + rng.random(cols)
     row_chance = density * (0.5 + rng.random(rows))
-    step = max(1, 2**22 // cols)  # rows at once: bounds the memory
+    step = max(1, 2**22 // cols)  # rows per step, to bound the memory
     kept_rows, kept_cols = [], []
     for start in range(0, rows, step):
         chance = row_chance[start : start + step, None] * column_chance

@@ -1,15 +1,4 @@
-"""Bands around the diagonal, in their natural order, scrambled, and with an arrow head.
-
-Stencils on regular grids: finite differences and finite volumes in two and three dimensions.
-
-Finite elements on unstructured meshes: Delaunay triangulations of graded point clouds.
-
-Road-like networks: crossings on a ragged grid, joined by chains of points with two neighbours.
-
-Constraint matrices of linear programmes: stages, links between them, coupling rows, slack columns.
-
-Netlists of circuits: nets by cells, most nets short and local, a few reaching far.
-"""
+"""Patterns of applications: bands, stencils, finite-element meshes, road networks, linear programs, netlists."""
 
 import itertools
 import math
@@ -24,6 +13,12 @@ __all__ = [
     "arrow", "banded", "block_mesh", "box_2d", "box_3d", "netlist", "roads", "scrambled_band", "shuffled_mesh",
     "staircase", "star_2d", "star_3d", "stencil", "tetrahedra", "triangles",
 ]
+
+UNKNOWNS = 3  # per vertex of a block mesh: displacements
+STREET_SHARE = 0.75  # of the pairs of adjacent crossings that a street joins
+MAX_STREET = 4  # exclusive bound of the points on a street
+POINTS_PER_CROSSING = 1 + 2 * STREET_SHARE * (MAX_STREET - 1) / 2  # expected, the crossing included
+MAX_NET = 400  # cells on a net
 
 
 def banded(rows: int, rng: np.random.Generator) -> Pattern:
@@ -41,7 +36,7 @@ def banded(rows: int, rng: np.random.Generator) -> Pattern:
 
 
 def scrambled_band(rows: int, rng: np.random.Generator) -> Pattern:
-    """Renumber a band at random: its order is lost, but can be found again."""
+    """Permute a band at random; reordering can restore its locality."""
     return relabel(banded(rows, rng), rng)
 
 
@@ -60,22 +55,22 @@ def arrow(rows: int, rng: np.random.Generator) -> Pattern:
 
 
 def star_2d(rows: int, rng: np.random.Generator) -> Pattern:
-    """Couple each point of a plane grid with its four neighbours; the grid is one to four times as long as wide."""
+    """Connect each point of a 2-D grid with its four neighbours; the grid is one to four times as long as wide."""
     return stencil(_plane(rows, rng), reach=1)
 
 
 def box_2d(rows: int, rng: np.random.Generator) -> Pattern:
-    """Couple each point of a plane grid with its eight neighbours."""
+    """Connect each point of a 2-D grid with its eight neighbours."""
     return stencil(_plane(rows, rng), reach=2)
 
 
 def star_3d(rows: int, rng: np.random.Generator) -> Pattern:
-    """Couple each point of a spatial grid with its six neighbours."""
+    """Connect each point of a 3-D grid with its six neighbours."""
     return stencil(_space(rows, rng), reach=1)
 
 
 def box_3d(rows: int, rng: np.random.Generator) -> Pattern:
-    """Couple each point of a spatial grid with its 26 neighbours."""
+    """Connect each point of a 3-D grid with its 26 neighbours."""
     return stencil(_space(rows, rng), reach=3)
 
 
@@ -92,7 +87,7 @@ def _space(rows: int, rng: np.random.Generator) -> tuple[int, int, int]:
 
 
 def stencil(extents: tuple[int, ...], reach: int) -> Pattern:
-    """Couple points whose coordinates differ by at most one each, and in at most `reach` coordinates."""
+    """Connect points whose coordinates differ by at most one each, and in at most `reach` coordinates."""
     points = np.indices(extents).reshape(len(extents), -1)
     count = points.shape[1]
     rows, cols = [], []
@@ -106,26 +101,23 @@ def stencil(extents: tuple[int, ...], reach: int) -> Pattern:
     return Pattern.from_coo(np.concatenate(rows), np.concatenate(cols), (count, count))
 
 
-UNKNOWNS = 3  # per vertex of a block mesh: displacements
-
-
 def triangles(rows: int, rng: np.random.Generator) -> Pattern:
-    """Couple the vertices of a plane mesh that share an edge; vertices are numbered strip by strip."""
+    """Connect vertices of a 2-D mesh that share an edge; vertices are numbered strip by strip."""
     return _mesh(rows, 2, rng)
 
 
 def shuffled_mesh(rows: int, rng: np.random.Generator) -> Pattern:
-    """Number the vertices of a plane mesh at random, as some mesh generators leave them."""
+    """Number the vertices of a 2-D mesh at random, as some mesh generators do."""
     return relabel(_mesh(rows, 2, rng), rng)
 
 
 def tetrahedra(rows: int, rng: np.random.Generator) -> Pattern:
-    """Couple the vertices of a spatial mesh that share an edge."""
+    """Connect vertices of a 3-D mesh that share an edge."""
     return _mesh(rows, 3, rng)
 
 
 def block_mesh(rows: int, rng: np.random.Generator) -> Pattern:
-    """Give every vertex of a plane mesh three unknowns, all coupled: dense 3 x 3 blocks."""
+    """Expand every entry of a 2-D mesh to a dense 3 x 3 block: three unknowns per vertex."""
     mesh = _mesh(max(1, rows // UNKNOWNS), 2, rng)
     block_rows, block_cols = mesh.row_ids().astype(np.int64), mesh.indices.astype(np.int64)
     inner = np.array(list(itertools.product(range(UNKNOWNS), repeat=2)))
@@ -136,8 +128,9 @@ def block_mesh(rows: int, rng: np.random.Generator) -> Pattern:
 
 
 def _mesh(count: int, dimension: int, rng: np.random.Generator) -> Pattern:
+    """Make a Delaunay triangulation of a graded point cloud."""
     points = rng.random((count, dimension))
-    grading = pick((0.0, 0.5, 0.9), rng)  # 0: even; towards 1: fine near one side
+    grading = pick((0.0, 0.5, 0.9), rng)  # 0: uniform; towards 1: finer near one side
     points[:, 0] *= (1 - grading) + grading * points[:, 0]
     strips = max(1, int(np.sqrt(count) / 4))
     order = np.lexsort((points[:, 1], (points[:, 0] * strips).astype(np.int64)))
@@ -150,20 +143,18 @@ def _mesh(count: int, dimension: int, rng: np.random.Generator) -> Pattern:
     return symmetric(edges[:, 0], edges[:, 1], count)
 
 
-KEPT = 0.75  # of the streets between neighbouring crossings
-LONGEST = 4  # points on a street, less one
-GROWTH = 1 + 2 * KEPT * (LONGEST - 1) / 2  # points per crossing, on average
-
-
 def roads(rows: int, rng: np.random.Generator) -> Pattern:
-    """Number the crossings row by row and the points of a street behind its first crossing; about `rows` points."""
-    width = max(1, math.isqrt(int(rows / GROWTH)))
+    """Make a road network of about `rows` points: crossings on a grid, joined by chains of points.
+
+    Crossings are numbered row by row, and the points of a street after its first crossing.
+    """
+    width = max(1, math.isqrt(int(rows / POINTS_PER_CROSSING)))
     crossing = np.arange(width * width)
     east, south = crossing[crossing % width < width - 1], crossing[: width * (width - 1)]
     start, end = np.concatenate((east, south)), np.concatenate((east + 1, south + width))
-    kept = rng.random(start.size) < KEPT
+    kept = rng.random(start.size) < STREET_SHARE
     start, end = start[kept], end[kept]
-    points = below(LONGEST, start.size, rng)
+    points = below(MAX_STREET, start.size, rng)
     street = np.repeat(np.arange(start.size), points)
     step = np.arange(street.size) - np.repeat(np.cumsum(points) - points, points)
     inner = width * width + np.arange(street.size)
@@ -173,17 +164,17 @@ def roads(rows: int, rng: np.random.Generator) -> Pattern:
     first = np.concatenate((before, last, start[straight]))
     second = np.concatenate((inner, end[street[step == points[street] - 1]], end[straight]))
     extent = width * width + street.size
-    place = np.argsort(np.concatenate((crossing, start[street])), kind="stable")
+    order = np.argsort(np.concatenate((crossing, start[street])), kind="stable")
     label = np.empty(extent, dtype=np.int64)
-    label[place] = np.arange(extent)
+    label[order] = np.arange(extent)
     return symmetric(label[first], label[second], extent)
 
 
 def staircase(rows: int, rng: np.random.Generator) -> Pattern:
-    """Make `rows` constraints over one to three times as many variables, and a slack for every constraint.
+    """Make a linear program in stages: `rows` constraints, one to three times as many variables, and slack columns.
 
-    A variable enters 2 to 5 constraints of its stage, one in four also one of the next stage, one in fifty a coupling
-    constraint among the first.
+    A variable is in 2 to 5 constraints of its stage; one in four is also in one of the next stage, and one in fifty in
+    a coupling constraint among the first.
     """
     stages = between(4, 40, rng)
     height = max(1, rows // stages)
@@ -203,13 +194,10 @@ def staircase(rows: int, rng: np.random.Generator) -> Pattern:
         (rows, variables + rows))
 
 
-LARGEST = 400  # cells on one net
-
-
 def netlist(rows: int, rng: np.random.Generator) -> Pattern:
-    """Draw `rows` nets over 0.7 to 1.3 times as many cells; sizes fall off with the square, from two on."""
+    """Draw `rows` nets over 0.7 to 1.3 times as many cells, mostly local; P(size > x) = (2 / x)^2, from 2 up."""
     cells = max(2, int(rows * (0.7 + 0.6 * rng.random())))
-    sizes = np.minimum(2 / np.sqrt(1 - rng.random(rows)), LARGEST).astype(np.int64)
+    sizes = np.minimum(2 / np.sqrt(1 - rng.random(rows)), MAX_NET).astype(np.int64)
     net = np.repeat(np.arange(rows), sizes)
     home = net * cells // rows
     near = home + below(64, net.size, rng) - 32

@@ -8,9 +8,7 @@ import pytest
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ops import GEMM, GemmShape
-from sparloom.platforms import CpuKernels, GemmKernels
-from sparloom.platforms.clock import Stopwatch, one_by_one
-from sparloom.platforms.timing import Contender, sweep
+from sparloom.platforms import Contender, CpuKernels, GemmKernels, Stopwatch, one_by_one, sweep
 from sparloom.space import Config, GemmSpace
 
 pytestmark = pytest.mark.cc

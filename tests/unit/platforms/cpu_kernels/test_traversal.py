@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import patterns
 
-from sparloom.platforms.cpu_kernels.rows import Traversal
+from sparloom.platforms.cpu_kernels import Traversal
 from sparloom.sparse import Pattern
 
 BALANCES = ("rows", "nonzeros", "dynamic")

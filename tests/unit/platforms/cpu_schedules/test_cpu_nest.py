@@ -9,9 +9,17 @@ import pytest
 from sparloom.errors import IllegalSchedule
 from sparloom.ir import interpret, render_c
 from sparloom.ops import SDDMM, SpMM, assert_close
-from sparloom.platforms.cpu_schedules.kernels import Kernels, arguments, fresh_result, unpack_result
-from sparloom.platforms.cpu_schedules.lower import Program, lower
-from sparloom.platforms.cpu_schedules.storage import LEVELS, Layout, Packer
+from sparloom.platforms.cpu_schedules import (
+    LEVELS,
+    Kernels,
+    Layout,
+    Packer,
+    Program,
+    arguments,
+    fresh_result,
+    lower,
+    unpack_result,
+)
 from sparloom.space import Config, CpuSpace, legal_orders
 
 OPS = {"spmm": SpMM(), "sddmm": SDDMM()}

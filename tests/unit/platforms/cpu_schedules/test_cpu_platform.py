@@ -8,9 +8,8 @@ import pytest
 from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, Operands, SpMM, assert_close
-from sparloom.platforms import CpuPlatform
-from sparloom.platforms.cpu_schedules.kernels import Kernels
-from sparloom.platforms.timing import SpotCheck
+from sparloom.platforms import CpuPlatform, SpotCheck
+from sparloom.platforms.cpu_schedules import Kernels
 from sparloom.space import Readings
 from sparloom.sparse import Pattern, SparseMatrix
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparloom.errors import IllegalSchedule
-from sparloom.platforms.cpu_schedules.storage import FILL_LIMIT, LEVELS, PADDING, Layout, Packer
+from sparloom.platforms.cpu_schedules import FILL_LIMIT, LEVELS, PADDING, Layout, Packer
 from sparloom.sparse import Pattern, SparseMatrix
 
 pytestmark = pytest.mark.cc

@@ -9,8 +9,7 @@ from sparloom.errors import CompileError, Unsupported
 from sparloom.jit import check_cuda, cuda_text
 from sparloom.ops import SDDMM, CsrAttention, SpMM, SpmmMax, SpmmMean
 from sparloom.platforms import CudaPlatform
-from sparloom.platforms.cuda import COMBINE, AttentionProgram, SddmmProgram, SpmmProgram
-from sparloom.platforms.cuda.operands import element_macro
+from sparloom.platforms.cuda import COMBINE, AttentionProgram, SddmmProgram, SpmmProgram, element_macro
 
 CORNERS = [
     SpmmProgram(lanes=8, columns=1, vector=1, reduction="outside", unroll=1, groups=1, balance="rows"),

@@ -10,7 +10,7 @@ import pytest
 from sparloom.errors import Unsupported
 from sparloom.jit import kernel_source
 from sparloom.jit.toolchain import find_toolchain
-from sparloom.platforms.cuda.operands import MAX_COLUMNS, columns_argument
+from sparloom.platforms.cuda import MAX_COLUMNS, columns_argument
 
 PROGRAM = Path(__file__).with_name("cuda_index.cpp")
 FLAGS = ("-std=c++17", "-Og", "-fsanitize=undefined", "-fno-sanitize-recover=undefined")

@@ -10,8 +10,7 @@ from strategies import patterns
 from sparloom.jit import cuda_text
 from sparloom.ops import SDDMM, Op, Operands, SpMM, SpmmMax, SpmmMean, assert_close
 from sparloom.platforms import CudaPlatform
-from sparloom.platforms.cuda.operands import DeviceOperands, PatternCache
-from sparloom.platforms.cuda.sparse_kernels import ARGMAX_THREADS, COMBINE, SddmmProgram, SpmmProgram
+from sparloom.platforms.cuda import ARGMAX_THREADS, COMBINE, DeviceOperands, PatternCache, SddmmProgram, SpmmProgram
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 

@@ -12,8 +12,7 @@ from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ops import SDDMM, CsrAttention, Operands, SpMM, SpmmMax, SpmmMean, assert_close
 from sparloom.platforms import CudaDevice, CudaPlatform
-from sparloom.platforms.cuda import DeviceOperands, LaunchShape
-from sparloom.platforms.cuda.sparse_kernels import SpmmKernels, SpmmProgram
+from sparloom.platforms.cuda import DeviceOperands, LaunchShape, SpmmKernels, SpmmProgram
 from sparloom.space import Config, CudaKernelSpace
 from sparloom.sparse import Pattern, SparseMatrix
 

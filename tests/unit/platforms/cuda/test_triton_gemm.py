@@ -12,10 +12,8 @@ from gpu_here import on_a_gpu
 from sparloom.errors import Unsupported
 from sparloom.measure import TimingProtocol
 from sparloom.ops import GEMM, GemmShape, assert_close
-from sparloom.platforms import CudaDevice, CudaPlatform
-from sparloom.platforms.clock import one_by_one
-from sparloom.platforms.cuda.device import LaunchShape
-from sparloom.platforms.cuda.triton_gemm import CompiledGemm, Tiling, compile_gemm, gemm_kernel
+from sparloom.platforms import CudaDevice, CudaPlatform, one_by_one
+from sparloom.platforms.cuda import CompiledGemm, LaunchShape, Tiling, compile_gemm, gemm_kernel
 from sparloom.space import Config
 
 OP = GEMM()

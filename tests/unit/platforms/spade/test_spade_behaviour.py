@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from spade_cases import banded, config_of, even_rows, grid, machine_of, shuffled, uniform
 
-from sparloom.platforms.spade.simulate import simulate_counts, simulate_many
+from sparloom.platforms.spade import simulate_counts, simulate_many
 from sparloom.space import SpadeSpace
 
 pytestmark = pytest.mark.cc

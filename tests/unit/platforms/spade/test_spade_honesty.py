@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from spade_cases import PLATFORMS, banded, config_of, grid, machine_of, shuffled, uniform
 
-from sparloom.platforms.spade import Machine
-from sparloom.platforms.spade.published_effects import social
-from sparloom.platforms.spade.simulate import simulate_many
+from sparloom.platforms.spade import Machine, simulate_many, social
 from sparloom.space import SpadeSpace
 from sparloom.sparse import Pattern, reorder
 

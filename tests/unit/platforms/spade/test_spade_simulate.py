@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from spade_cases import config_of, machine_of, uniform
 
-from sparloom.platforms.spade import simulate_many, simulate_ops
-from sparloom.platforms.spade.simulate import plan
+from sparloom.platforms.spade import plan, simulate_many, simulate_ops
 from sparloom.space import SpadeSpace
 from sparloom.sparse import Pattern
 

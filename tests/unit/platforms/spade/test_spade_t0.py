@@ -5,7 +5,7 @@ import pytest
 import spade_oracle
 from spade_cases import config_of, machine_of, uniform
 
-from sparloom.platforms.spade.line_accurate import simulate_lines
+from sparloom.platforms.spade import simulate_lines
 from sparloom.sparse import Pattern
 
 pytestmark = pytest.mark.cc

@@ -5,7 +5,7 @@ import pytest
 import spade_oracle
 from spade_cases import uniform
 
-from sparloom.platforms.spade.simulate import deal, tile
+from sparloom.platforms.spade import deal, tile
 from sparloom.sparse import Pattern
 
 pytestmark = pytest.mark.cc

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from spade_cases import banded, config_of, machine_of, uniform
 
-from sparloom.platforms.spade.simulate import SERVED, WORK, seconds, simulate_counts, simulate_many
+from sparloom.platforms.spade import SERVED, WORK, seconds, simulate_counts, simulate_many
 
 pytestmark = pytest.mark.cc
 

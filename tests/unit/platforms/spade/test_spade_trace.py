@@ -9,8 +9,8 @@ from spade_cases import machine_of, uniform
 from test_spade_tiling import HAND
 
 from sparloom.jit import compile_cpp
+from sparloom.platforms.spade import SERVED, WORK, deal, tile, trace
 from sparloom.platforms.spade import simulate as native
-from sparloom.platforms.spade.simulate import SERVED, WORK, deal, tile, trace
 from sparloom.sparse import Pattern
 
 pytestmark = pytest.mark.cc

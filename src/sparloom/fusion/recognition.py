@@ -18,9 +18,9 @@ from typing import Any, Literal
 import numpy as np
 
 from sparloom.forks import forkable
+from sparloom.fusion.arguments import Csr, IdentityCache
 from sparloom.fusion.executor import Executor, Pair, Workspace
-from sparloom.fusion.operands import Csr, IdentityCache
-from sparloom.fusion.program import Access, Array, Iterator, Nest, Program
+from sparloom.fusion.program import Access, Array, FusedProgram, Iterator, MarkedLoop
 from sparloom.fusion.schedule import TileSchedule, unfused_schedule
 from sparloom.ir import F32, F64, I64, Accumulate, Binary, Cast, Const, Expr, For, Let, Load, Ref
 from sparloom.ops import GemmSpmm, Operands, SpmmGemm, SpmmSpmm
@@ -48,7 +48,7 @@ class RecognisedProduct:
 
 
 @dataclass(frozen=True)
-class _Product:
+class _RowProduct:
     """`out` += `left` times `right`, row by row; `left` is dense, or the values of a sparse argument."""
 
     out: Array
@@ -59,7 +59,7 @@ class _Product:
     whole: tuple[tuple[Expr, Expr], ...]
 
 
-def recognise(program: Program) -> RecognisedProduct | None:
+def recognise(program: FusedProgram) -> RecognisedProduct | None:
     """Find the operation that a program computes; None if it is none that has kernels."""
     first, second = _product(program, program.first), _product(program, program.second)
     if first is None or second is None or not (first.sparse or second.sparse):
@@ -81,7 +81,7 @@ def recognise(program: Program) -> RecognisedProduct | None:
     return RecognisedProduct(op, names, transposed, result.name, (*first.whole, *second.whole))
 
 
-def _product(program: Program, nest: Nest) -> _Product | None:
+def _product(program: FusedProgram, nest: MarkedLoop) -> _RowProduct | None:
     addition = _innermost(nest)
     if addition is None or nest.iterator.lo != Const(0) or nest.iterator.step != 1:
         return None
@@ -101,8 +101,8 @@ def _product(program: Program, nest: Nest) -> _Product | None:
 
 
 def _match(
-    program: Program, row: Iterator, loops: tuple[Iterator, Iterator], accesses: tuple[Access, Access, Access],
-) -> _Product | None:
+    program: FusedProgram, row: Iterator, loops: tuple[Iterator, Iterator], accesses: tuple[Access, Access, Access],
+) -> _RowProduct | None:
     """Match with `loops` as (inner dimension, columns) and `accesses` as (result, left operand, right operand)."""
     (inner, across), (out, left, right) = loops, accesses
     made, factor, dense = (program.array(access.array) for access in accesses)
@@ -115,7 +115,7 @@ def _match(
         extents = dense.extents[::-1] if transposed else dense.extents
         whole += [(row.hi, factor.extents[0]), (inner.hi, factor.extents[1]), (inner.hi, extents[0]),
                   (across.hi, extents[1])]
-        return _Product(made, factor, dense, False, transposed, tuple(whole))
+        return _RowProduct(made, factor, dense, False, transposed, tuple(whole))
     owner, *attribute = factor.source or ("",)
     columns = _attribute(program, owner, "i")
     if attribute != ["x"] or left.subscripts != (k,) or columns is None or len(right.subscripts) != 2:
@@ -125,10 +125,10 @@ def _match(
     sizes = {scalar.source: Ref(scalar.name) for scalar in program.scalars}
     whole += [(row.hi, sizes[owner, "shape", 0]), (sizes[owner, "shape", 1], dense.extents[0]),
               (across.hi, dense.extents[1])]
-    return _Product(made, factor, dense, True, False, tuple(whole))
+    return _RowProduct(made, factor, dense, True, False, tuple(whole))
 
 
-def _innermost(nest: Nest) -> Accumulate | None:
+def _innermost(nest: MarkedLoop) -> Accumulate | None:
     """Find the statement `buffer[..] += load * load` if it is all that two nested loops contain."""
     body, depth = nest.body, 0
     while True:
@@ -142,13 +142,13 @@ def _innermost(nest: Nest) -> Accumulate | None:
                 return None
 
 
-def _rows(program: Program, owner: str, loop: Iterator, row: Ref) -> bool:
+def _rows(program: FusedProgram, owner: str, loop: Iterator, row: Ref) -> bool:
     """Whether a loop runs over the nonzeros of a row."""
     pointers = _attribute(program, owner, "p")
     return pointers is not None and (loop.lo, loop.hi) == (_index(pointers, row), _index(pointers, row + 1))
 
 
-def _attribute(program: Program, owner: str, attribute: str) -> Array | None:
+def _attribute(program: FusedProgram, owner: str, attribute: str) -> Array | None:
     return next((array for array in program.arrays if array.source == (owner, attribute)), None)
 
 

@@ -1,4 +1,4 @@
-"""Tools to evaluate fused products: the paper's other ways to fuse, a cache simulator, load balance, thread pinning.
+"""Comparison of fused products: baselines of the paper, a cache simulator, load balance, thread pinning.
 
 Source: Loop Fusion in Matrix Multiplications with Sparse Dependence, §5.1.4 and Listing 7 (baselines), §5.2.2 (memory
 access time and load balance). How the baselines cut tiles and keep dependences follows arXiv 2407.00243. All of them

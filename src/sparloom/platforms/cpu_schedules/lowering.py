@@ -1,13 +1,8 @@
-"""What distinguishes one generated kernel from another: a configuration without the numbers passed at run time.
+"""Lowering of schedules: a configuration becomes a program, a program becomes a kernel of the loop IR.
 
-Dense columns of constant extent: tiles of the loop ko, blocks held in registers, vectors.
-
-The innermost sparse loop with the dense loops inside it: what stays in registers, what goes through memory.
-
-A leaf is a list of (before, inside, after): statements before the innermost sparse loop, its body, statements after it,
-once per block of dense columns. In the body i, j and `<level>_p` are bound.
-
-Lowering of a program to the loop IR: the nest around the innermost sparse loop.
+`lower` builds the loop nest down to the innermost sparse loop. A leaf is that loop with the dense loops inside it,
+which decides what stays in registers: a list of (before, inside, after), statements before the loop, in its body and
+after it, one entry per block of dense columns. The body can use i, j and the position `<level>_p`.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,19 +38,33 @@ from sparloom.space import Config
 
 __all__ = ["LANES", "Leaf", "Program", "Vector", "blocks", "dense_tiles", "lower", "sddmm_leaf", "spmm_leaf", "vectors"]
 
+LANES = 16
+Vector = tuple[int, int]  # first column, lanes
+
+Leaf = list[tuple[Sequence[Stmt], Sequence[Stmt], Sequence[Stmt]]]
+
+CHAINS = 4  # independent sums of a dot product, to hide the latency of additions
+
+SCALARS = ("rows", "cols", "rows_tile", "cols_tile", "row_tiles", "col_tiles", "stored", "chunk")
+"""Run-time numbers of every kernel, in order; `stored` is the number of stored values of the sparse operand."""
+
+EXTENT = {"io": Ref("row_tiles"), "ii": Ref("rows_tile"), "jo": Ref("col_tiles"), "ji": Ref("cols_tile")}
+ZEROED_AT_ONCE = 16384  # elements, 64 KiB
+
 
 @dataclass(frozen=True)
 class Program:
-    """A loop nest over one sparse operand; tile sizes of rows and columns and the chunk come at run time.
+    """A loop nest over one sparse operand: a configuration without the numbers that are passed at run time.
 
-    Loops of extent 1 are left out: jo when one tile holds every column, ko when one tile holds the whole width. So
-    configurations that differ only in the place of such a loop share their program.
+    Those are the tile sizes of rows and columns, and the chunk. Loops of extent 1 are left out: jo if one tile holds
+    every column, ko if one tile holds the whole width. So configurations that differ only in the position of such a
+    loop share their program.
 
     Args:
         op: "spmm" or "sddmm".
         order: loops outer to inner, ki last.
         compressed: for each level of LEVELS; False for a level that is left out.
-        parallel: the loop that is shared among threads, or None when that loop was left out.
+        parallel: the loop that is shared among threads, or None if it is left out.
         width: columns of the dense operands.
         dense_tile: columns of a tile, at most `width`.
         register_columns: columns that are kept in registers at once.
@@ -71,9 +80,9 @@ class Program:
 
     @classmethod
     def of(cls, op: str, config: Config, layout: Layout, *, width: int, register_columns: int) -> "Program":
-        """Name the program of `config` for a matrix laid out as `layout`."""
-        given = config["dense_tile"]
-        tile = width if given == "all" else min(int(given), width)
+        """Make the program of `config` for a matrix laid out as `layout`."""
+        chosen = config["dense_tile"]
+        tile = width if chosen == "all" else min(int(chosen), width)
         absent = {name for name, there in (("jo", layout.extent("jo") > 1), ("ko", tile < width)) if not there}
         order = tuple(loop for loop in str(config["order"]).split(".") if loop not in absent)
         parallel = str(config["parallel"])
@@ -105,7 +114,7 @@ class Program:
 
     @property
     def overwrites(self) -> bool:
-        """Whether every element of the result is stored to before it is read, so that it need not be zeroed.
+        """Whether every element of the result is stored before it is read, so that it need not be zeroed.
 
         SpMM: the innermost sparse loop runs over all columns of a row, and no row is left out.
         SDDMM: the dense loops are inside all sparse ones.
@@ -116,14 +125,10 @@ class Program:
         return "jo" not in self.order and self.order[-2] == "ji" and every_row
 
 
-LANES = 16
-Vector = tuple[int, int]  # first column, lanes
-
-
 def dense_tiles(program: Program, body: Callable[[Expr, int], Sequence[Stmt]]) -> tuple[Stmt, ...]:
     """for k: S  ->  for ko: for k in tile: S, then the rest of the width as a loop of one iteration.
 
-    `body` is given the first column and the number of columns, so that all extents below are constants.
+    `body` receives the first column and the number of columns, so that all extents inside are constants.
     """
     full, rest = divmod(program.width, program.dense_tile)
     start = Ref("ko") * program.dense_tile
@@ -134,7 +139,7 @@ def dense_tiles(program: Program, body: Callable[[Expr, int], Sequence[Stmt]]) -
 
 
 def vectors(columns: int) -> list[Vector]:
-    """Cut columns into vectors of 16 lanes, then 8, 4, 2 and 1."""
+    """Split columns into vectors of 16 lanes, then 8, 4, 2 and 1."""
     cut, start, lanes = [], 0, LANES
     while start < columns:
         while lanes > columns - start:
@@ -145,23 +150,18 @@ def vectors(columns: int) -> list[Vector]:
 
 
 def blocks(columns: int, register_columns: int) -> list[list[Vector]]:
-    """Cut columns into blocks of at most `register_columns`, each a list of vectors."""
+    """Split columns into blocks of at most `register_columns`, each a list of vectors."""
     cut = []
     for start in range(0, columns, register_columns):
         cut.append([(start + off, lanes) for off, lanes in vectors(min(register_columns, columns - start))])
     return cut
 
 
-Leaf = list[tuple[Sequence[Stmt], Sequence[Stmt], Sequence[Stmt]]]
-
-CHAINS = 4  # independent sums of a dot product, to hide the latency of additions
-
-
 def spmm_leaf(program: Program, level: str, *, start: Expr, columns: int) -> Leaf:
     """D(i,k) += A(i,j) B(j,k) for k in `columns` columns from `start`.
 
-    Innermost ji: D(i, block) stays in registers over the run of nonzeros. Innermost ii: B(j, block) does. With ko
-    inside, each nonzero goes through all of D(i,:) in memory.
+    With ji innermost, D(i, block) stays in registers over the nonzeros of a row; with ii innermost, B(j, block) does.
+    With ko inside, each nonzero updates all of D(i,:) in memory.
     """
     value = Let("a", F32, Load("values", Ref(f"{level}_p")))
     if _has_inner_tiles(program, level):
@@ -192,11 +192,11 @@ def spmm_leaf(program: Program, level: str, *, start: Expr, columns: int) -> Lea
 def sddmm_leaf(program: Program, level: str, *, start: Expr, columns: int) -> Leaf:
     """D(p) += A(p) * sum of B(i,k) C(j,k) over k in `columns` columns from `start`, at the position p of (i,j).
 
-    The row of B (innermost ji) or of C (innermost ii) stays in registers over the run of nonzeros; with ko inside,
-    only the partial sums do.
+    The row of B (ji innermost) or of C (ii innermost) stays in registers over the nonzeros; with ko inside, only the
+    partial sums do.
     """
-    place = Ref(f"{level}_p")
-    value = Load("values", place)
+    position = Ref(f"{level}_p")
+    value = Load("values", position)
     if _has_inner_tiles(program, level):
         sums = _chains(vectors(program.dense_tile)) | _chains(vectors(program.width % program.dense_tile))
         declared = [Declare(name, Type("f32", lanes), _zeros(lanes)) for name, lanes in sums.items()]
@@ -208,7 +208,7 @@ def sddmm_leaf(program: Program, level: str, *, start: Expr, columns: int) -> Le
                 steps.append(Assign(_chain(index, vector), Ref(_chain(index, vector)) + product))
             return steps
         total = _total([(Ref(name), lanes) for name, lanes in sums.items()])
-        return [((), (*declared, *dense_tiles(program, update), Store("D", place, value * total)), ())]
+        return [((), (*declared, *dense_tiles(program, update), Store("D", position, value * total)), ())]
     kept, row, moving, moving_row = ("B", "i", "C", "j") if level == "ji" else ("C", "j", "B", "i")
     leaf: Leaf = []
     for number, block in enumerate(blocks(columns, program.register_columns)):
@@ -221,9 +221,30 @@ def sddmm_leaf(program: Program, level: str, *, start: Expr, columns: int) -> Le
             partial[name] = (partial[name][0] + product if name in partial else product, vector[1])
         result = value * _total(list(partial.values()))
         update = Store if program.overwrites and number == 0 else Accumulate
-        inside = [*_prefetch(moving, program, level, start, block), update("D", place, result)]
+        inside = [*_prefetch(moving, program, level, start, block), update("D", position, result)]
         leaf.append((before, inside, ()))
     return leaf
+
+
+def lower(program: Program) -> Kernel:
+    """Build the loop nest of `program`.
+
+    for i: for j: for k: S  ->  the six halves of these loops in the given order: S, where S is
+    D(i,k) += A(i,j) B(j,k) or D(i,j) += A(i,j) B(i,k) C(j,k).
+
+    A dense level loops over coordinates, a compressed level over stored positions. The parallel loop is split into
+    groups of `chunk` iterations, which are scheduled dynamically. Legal if outer loops come before their inner ones and
+    ki is last; iterations of the parallel loop write different elements.
+
+    Parameters: `<level>_pos` and `<level>_crd` of compressed levels, `values`, dense operands, result D; then SCALARS.
+    """
+    leaf = spmm_leaf if program.op == "spmm" else sddmm_leaf
+    body = _Nest(program, leaf).statements()
+    if not program.overwrites:
+        body = (*_zero(program), *body)
+    kernel = Kernel(program.name, _parameters(program), body)
+    verify(kernel)
+    return kernel
 
 
 def _has_inner_tiles(program: Program, level: str) -> bool:
@@ -231,7 +252,7 @@ def _has_inner_tiles(program: Program, level: str) -> bool:
 
 
 def _prefetch(buffer: str, program: Program, level: str, start: Expr, block: list[Vector]) -> list[Stmt]:
-    """Fetch the row of a dense operand that a later nonzero of the run, or of the next run, will need.
+    """Prefetch the row of a dense operand that a later nonzero of this row, or of the next one, will need.
 
     Measured on seven matrices at width 256: 0 to 10 % faster, never slower.
     """
@@ -245,7 +266,7 @@ def _prefetch(buffer: str, program: Program, level: str, start: Expr, block: lis
 
 
 def _at(row: str, program: Program, start: Expr, off: int) -> Expr:
-    """Index of column `start` + `off` in row i or j of a dense operand."""
+    """Compute the index of column `start` + `off` in row i or j of a dense operand."""
     index = Ref(row) * program.width
     if start != Const(0):
         index = index + start
@@ -270,7 +291,7 @@ def _zeros(lanes: int) -> Expr:
 
 
 def _chain(index: int, vector: Vector) -> str:
-    """Name of the sum that the vector number `index` adds to."""
+    """Name the partial sum to which vector number `index` adds."""
     return f"s{vector[1]}_{index % CHAINS if vector[1] == LANES else 0}"
 
 
@@ -279,7 +300,7 @@ def _chains(cut: list[Vector]) -> dict[str, int]:
 
 
 def _total(sums: list[tuple[Expr, int]]) -> Expr:
-    """Add vectors of equal lanes, then their lanes, then all."""
+    """Add vectors of equal lanes, reduce their lanes, add the sums."""
     by_lanes: dict[int, Expr] = {}
     for expr, lanes in sums:
         by_lanes[lanes] = by_lanes[lanes] + expr if lanes in by_lanes else expr
@@ -288,34 +309,6 @@ def _total(sums: list[tuple[Expr, int]]) -> Expr:
     for scalar in scalars[1:]:
         total = total + scalar
     return total
-
-
-SCALARS = ("rows", "cols", "rows_tile", "cols_tile", "row_tiles", "col_tiles", "stored", "chunk")
-"""Run-time numbers of every kernel, in order; `stored` counts the stored values of the sparse operand."""
-
-EXTENT = {"io": Ref("row_tiles"), "ii": Ref("rows_tile"), "jo": Ref("col_tiles"), "ji": Ref("cols_tile")}
-ZEROED_AT_ONCE = 16384  # elements, 64 KiB
-
-
-def lower(program: Program) -> Kernel:
-    """Write the loops of `program`.
-
-    for i: for j: for k: S  ->  the six halves of these loops in the given order: S, where S is
-    D(i,k) += A(i,j) B(j,k) or D(i,j) += A(i,j) B(i,k) C(j,k).
-
-    A dense level loops over coordinates, a compressed level over stored positions. The parallel loop is cut into groups
-    of `chunk` iterations, handed out dynamically. Legal when outer loops come before their inner ones and ki is last;
-    iterations of the parallel loop write different elements.
-
-    Parameters: `<level>_pos` and `<level>_crd` of compressed levels, `values`, dense operands, result D; then SCALARS.
-    """
-    leaf = spmm_leaf if program.op == "spmm" else sddmm_leaf
-    body = _Nest(program, leaf).statements()
-    if not program.overwrites:
-        body = (*_zero(program), *body)
-    kernel = Kernel(program.name, _parameters(program), body)
-    verify(kernel)
-    return kernel
 
 
 class _Nest:
@@ -327,7 +320,7 @@ class _Nest:
         return self._loop(0, parent=Const(0), start=Const(0), columns=self.program.width)
 
     def _loop(self, depth: int, *, parent: Expr, start: Expr, columns: int) -> tuple[Stmt, ...]:
-        """Loops from `depth` on, below position `parent`, for `columns` dense columns from `start`."""
+        """Build the loops from `depth` on, below position `parent`, for `columns` dense columns from `start`."""
         loop = self.program.order[depth]
         if loop == "ko":
             return dense_tiles(self.program, lambda first, count: self._loop(
@@ -342,19 +335,19 @@ class _Nest:
         return self._level(loop, parent, inner)
 
     def _level(self, level: str, parent: Expr, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        """Loop over one storage level; binds its position `<level>_p`, and i or j below an inner level."""
-        place = f"{level}_p"
+        """Build the loop over one storage level; binds its position `<level>_p`, and i or j below an inner level."""
+        position = f"{level}_p"
         if self.program.is_compressed(level):
             bounds = tuple(Cast(I64, Load(f"{level}_pos", _plus(parent, step))) for step in (0, 1))
-            found = (Let(level, I64, Cast(I64, Load(f"{level}_crd", Ref(place)))),)
-            return self._for(level, place, bounds, (*found, *self._coordinate(level), *body))
+            found = (Let(level, I64, Cast(I64, Load(f"{level}_crd", Ref(position)))),)
+            return self._for(level, position, bounds, (*found, *self._coordinate(level), *body))
         extent = Ref("cols") if level == "ji" and "jo" not in self.program.order else EXTENT[level]
         below = Ref(level) if parent == Const(0) else parent * extent + Ref(level)
         bounds = (Const(0), self._bound(level, extent))
-        return self._for(level, level, bounds, (Let(place, I64, below), *self._coordinate(level), *body))
+        return self._for(level, level, bounds, (Let(position, I64, below), *self._coordinate(level), *body))
 
     def _bound(self, level: str, extent: Expr) -> Expr:
-        """Coordinates of a dense level: the last tile may reach over the edge of the matrix."""
+        """Count the coordinates of a dense level: the last tile may extend beyond the edge of the matrix."""
         if level == "ii":
             return Binary("min", extent, Ref("rows") - Ref("io") * Ref("rows_tile"))
         if level == "ji" and "jo" in self.program.order:
