@@ -61,7 +61,7 @@ def stored_and_padded(loop, extent, *, multiple, stored=1):
     ((LONGEST - 1) // 2 + 1, col, row // 2 + 1),
     ((LONGEST - 1) // 2 - 1, col, row // 2 - 1),
 ])
-def test_what_can_be_shown_to_stay_inside_is_taken(extent, index, loop):
+def test_accesses_proved_in_bounds_are_accepted(extent, index, loop):
     assert copied(extent, index, loop=loop).tensors()["x"].axes[2] == (inner, extent if not isinstance(extent, int)
                                                                       else Const(extent))
 
@@ -86,7 +86,7 @@ def test_what_can_be_shown_to_stay_inside_is_taken(extent, index, loop):
     (4, col, Binary("max", LONGEST - row, Const(2)) * 2, "4"),
     (1, col, Binary("max", LONGEST - row, Const(2)) - 1, "1"),
 ])
-def test_what_cannot_is_refused_with_the_extent(extent, index, loop, below):
+def test_unproved_accesses_are_refused_and_name_the_extent(extent, index, loop, below):
     with pytest.raises(IllegalSchedule, match="y accesses x, dimension inner, at .*, which cannot be shown to stay "
                                               "below " + re.escape(below) + ": read it by a dimension of that extent"):
         copied(extent, index, loop=loop)
@@ -124,7 +124,7 @@ def test_padded_loops_need_storage_that_is_padded_as_well(loop, extent, multiple
         stored_and_padded(loop, extent, multiple=multiple, stored=stored)
 
 
-def test_an_index_beside_a_padded_dimension_is_refused():
+def test_an_index_next_to_a_padded_dimension_is_refused():
     made = pad_storage(copied(8, col + 1, loop=3), "y", {col: 2})
     with pytest.raises(IllegalSchedule, match="cannot be shown to stay below 8"):
         pad_loop(made, "y", col, 2)
@@ -161,7 +161,7 @@ def in_bulk(x: Tensor, value, *, multiple: int = 4):
     (Tensor("x", {inner: SIZE, **OUTER}, bulk={row: 4}), lambda x: x[inner, batch, row]),
     (Tensor("x", {inner: SIZE}), lambda x: x[inner]),
 ])
-def test_storage_in_bulk_is_read_in_bulk(x, value):
+def test_bulk_padded_storage_is_read_by_bulk_padded_loops(x, value):
     in_bulk(x, value)
 
 
@@ -174,7 +174,7 @@ def test_storage_in_bulk_is_read_in_bulk(x, value):
     (Tensor("x", {inner: SIZE, **OUTER}), lambda x: x[inner, batch, row], "batch"),
     (Tensor("x", {batch: batches(), col: lengths(batch)}), lambda x: x[batch, row], "batch"),
 ])
-def test_other_storage_is_refused_in_bulk(x, value, place):
+def test_bulk_padded_loops_refuse_other_storage(x, value, place):
     with pytest.raises(IllegalSchedule, match=(
             rf"^y accesses x at {place} in a fused loop padded to multiples of 4: x must store batch and row next to "
             rf"each other, unpadded but for bulk padding of \w+ to a multiple of 4: pad_storage\(bulk=...\) first$")):

@@ -36,7 +36,7 @@ def panels(given):
     lambda given: reorder_dimensions(given, "w", ("inner", "row")),
     lambda given: panels(pad_storage(given, "w", {row: 3, inner: 4})),
 ])
-def test_values_are_where_the_tensor_has_them(change):
+def test_values_are_packed_at_the_offsets_of_the_tensor(change):
     tensor = change(READER).tensors()["w"]
     of = Structure({lengths: [1]}, InterpretedLibrary)
     np.testing.assert_array_equal(pack_values(tensor, VALUES), RaggedTensor.from_padded(tensor, of, VALUES).data)
@@ -44,14 +44,14 @@ def test_values_are_where_the_tensor_has_them(change):
     np.testing.assert_array_equal(pack_values(tensor, turned), pack_values(tensor, VALUES))
 
 
-def test_an_array_is_written_again():
+def test_an_array_can_be_overwritten():
     tensor = panels(READER).tensors()["w"]
     out = pack_values(tensor, VALUES)
     assert pack_values(tensor, VALUES + 1, out) is out
     np.testing.assert_array_equal(out, pack_values(tensor, VALUES + 1))
 
 
-def test_what_varies_or_has_another_shape_is_refused():
+def test_variable_extents_and_other_shapes_are_refused():
     with pytest.raises(ValueError, match=r"tensor w from values of shape \(4, 5, 3\): it has \(5, 4, 3\)"):
         pack_values(w, VALUES.reshape(4, 5, 3))
     ragged = Tensor("x", {batch: batches(), row: lengths(batch)})

@@ -102,7 +102,7 @@ def test_interpreted_operators(operator):
 
 @pytest.mark.cc
 @pytest.mark.parametrize("operator", ATTENTION_OPERATORS)
-def test_forms_of_an_operator_on_ragged_sequences(operator):
+def test_variants_of_an_operator_on_ragged_sequences(operator):
     program, of = ATTENTION_OPERATORS[operator](SHAPE, ragged_tokens()), Structure({LENGTHS: GIVEN})
     values = drawn(program, of)
     wanted = expected(operator, program, of, values, len(GIVEN))
@@ -122,7 +122,7 @@ def test_sequences_of_one_length_need_no_tables(operator):
     assert all(isinstance(extent, Const) for tensor in dense.tensors().values() for _, extent in tensor.axes)
 
 
-def test_dense_storage_has_room_for_the_longest():
+def test_dense_storage_holds_the_longest_sequence():
     program = ATTENTION_OPERATORS["attnv"](SHAPE, ragged_tokens())
     of = Structure({LENGTHS: [3, 0, 2]}, InterpretedLibrary)
     sizes = {name: of.size(tensor) for name, tensor in stored_densely(program).tensors().items()}
@@ -131,7 +131,7 @@ def test_dense_storage_has_room_for_the_longest():
 
 @pytest.mark.cc
 @pytest.mark.parametrize("operator", SPLIT_OPERATORS)
-def test_split_or_padded_the_same_is_computed(operator):
+def test_split_and_padded_tiles_compute_the_same(operator):
     defined, of = SPLIT_OPERATORS[operator](SHAPE), Structure({LENGTHS: GIVEN})
     values = drawn(defined, of)
     wanted = compiled(SPLIT_ARMS["exact"](defined), of, values)
@@ -144,7 +144,7 @@ def test_split_or_padded_the_same_is_computed(operator):
 
 
 @pytest.mark.parametrize(("operator", "parts"), [("qkt", 4), ("attnv", 2)])
-def test_parts_are_launches_of_their_own_or_one(operator, parts):
+def test_parts_are_separate_launches_or_one(operator, parts):
     defined, of = SPLIT_OPERATORS[operator](SHAPE), Structure({LENGTHS: GIVEN}, InterpretedLibrary)
     launches = {arm: len(schedule(defined).launches) for arm, schedule in SPLIT_ARMS.items()}
     assert launches == {"padded": 1, "split": parts, "hfused": 1, "exact": 1}
@@ -184,7 +184,7 @@ def test_iterations_count_padding_and_triangles_of_tiles():
 
 
 @pytest.mark.cc
-def test_kernels_by_themselves_compute_the_program():
+def test_kernels_run_one_by_one_compute_the_program():
     program, of = scheduled_attention(SHAPE, EncoderSchedule()), Structure({LENGTHS: GIVEN})
     values = drawn(program, of)
     kernels, bound = Executable(program, threads=2).kernels(of, **stored(program, of, values))
@@ -197,7 +197,7 @@ def test_kernels_by_themselves_compute_the_program():
 
 
 @pytest.mark.cc
-def test_a_prelude_for_every_kernel_builds_what_the_shared_one_does():
+def test_separate_preludes_build_the_tables_of_the_shared_one():
     program = scheduled_encoder_layer(SHAPE, EncoderSchedule())
     shared, single = Structure({LENGTHS: GIVEN}), kernel_preludes(program)
     shared.prepare(Executable(program).prelude)

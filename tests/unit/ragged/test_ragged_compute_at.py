@@ -85,7 +85,7 @@ def test_a_producer_at_tiles_of_a_fused_loop_has_the_range_of_the_maps(loop):
         assert "select(batch == fused_outer" in str(placed)
 
 
-def test_a_producer_with_loops_of_its_own_may_be_scheduled_there():
+def test_an_attached_producer_can_be_scheduled():
     placed = compute_at(CHAIN, "twice", "shifted", "row")
     is_chain(split(placed, "twice", "inner", 2))
 
@@ -117,7 +117,7 @@ def test_compute_at_refuses():
             "z", "col")
 
 
-def test_a_dimension_that_stands_for_something_else_is_refused():
+def test_a_dimension_with_another_meaning_is_refused():
     norms = compute("norms", token, sum_over({inner: 3}, x[batch, row, inner]))
     pairs = compute("pairs", {**token, col: lengths(batch)}, norms[batch, row] + real(0.0))
     others = compute("others", {**token, col: lengths(batch)}, norms[batch, col] + real(0.0))
@@ -140,7 +140,7 @@ def test_a_padded_or_vectorised_consumer_is_refused():
             placed, "shifted", row, 4)
 
 
-def test_loops_do_not_cross_what_is_computed_at_a_loop():
+def test_loops_do_not_cross_an_attached_nest():
     placed = compute_at(CHAIN, "twice", "shifted", "row")
     refused("shifted: loop inner cannot cross loop row, at which twice is computed: reorder before compute_at", reorder,
             placed, "shifted", ("inner", "row"))
@@ -152,7 +152,7 @@ def test_loops_do_not_cross_what_is_computed_at_a_loop():
             "shifted", "batch", "row")
 
 
-def test_horizontal_fusion_runs_parts_at_once(golden):
+def test_horizontal_fusion_runs_parts_concurrently(golden):
     halves = split_operation(CASES["scaled"].program, "y", row, multiple=4)
     for part in ("y_main", "y_rest"):
         halves = parallel(halves, part, "batch")

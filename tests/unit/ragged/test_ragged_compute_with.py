@@ -106,7 +106,7 @@ def test_two_gradients_in_one_pass(golden):
     golden("ragged/gradients.txt", str(given))
 
 
-def test_a_narrowed_sum_is_a_product_of_tiles():
+def test_a_narrowed_sum_is_a_tile_product():
     given = in_one_pass(triangles_of_tiles())
     for nest in ("by_row", "by_col_rest"):
         given = offload(given, nest, *(loop.name for loop in given.nest(nest).loops[-3:]))
@@ -132,14 +132,14 @@ def test_independent_operations_share_loops():
     assert_close(found["square"], inputs["x"].data.astype(float) ** 2, terms=1)
 
 
-def test_what_is_computed_with_another_is_independent_of_it():
+def test_compute_with_requires_independent_operations():
     reader = compute("reader", {**token, inner: 3}, twice[batch, row, inner])
     for nests in (("twice", "reader"), ("reader", "twice")):
         refused(f"{nests[0]} cannot be computed with {nests[1]}: reader reads twice: use compute_at", compute_with,
                 program("p", [twice, reader]), *nests, "row")
 
 
-def test_shared_loops_are_alike():
+def test_shared_loops_have_equal_extents():
     given = program("p", [twice, square], [twice, square])
     refused("twice cannot be computed with square: its loop row is not the loop row_outer of square: split, fuse and "
             "reorder both alike", compute_with, split(given, "square", "row", 2), "twice", "square", "row_outer")
@@ -150,7 +150,7 @@ def test_shared_loops_are_alike():
             "square", "row")
 
 
-def test_names_stand_for_the_same():
+def test_shared_names_have_the_same_definition():
     turned = compute("turned", {batch: batches(), col: lengths(batch), row: 3}, x[batch, col, row])
     refused("turned cannot be computed with square: row stands for something else there: give it another name",
             compute_with, program("p", [square, turned], [square, turned]), "turned", "square", "row")
@@ -174,13 +174,13 @@ def tiles_of_queries(given, nest):
     return reorder(given, nest, ("batch", "query_outer", "row", "head", "inner", "query_inner"))
 
 
-def test_a_reduction_that_another_surrounds_began_before():
+def test_a_reduction_inside_another_must_have_begun():
     refused("by_col cannot be computed with by_row at loop row_outer: its loop query_outer is of its reduction, which "
             "begins in it, or is not all of its value: decompose_reduction first", compute_with,
             tiles_of_queries(CASE.program, "by_col"), "by_col", "by_row", "row_outer")
 
 
-def test_iterations_that_a_nest_adds_up_run_one_after_the_other():
+def test_loops_over_which_a_nest_accumulates_are_serial():
     given = compute_with(decompose_reduction(CASE.program, "by_col"), "by_col_start", "by_row", "batch")
     given = compute_with(tiles_of_queries(given, "by_col_rest"), "by_col_rest", "by_row", "row_outer")
     refused("by_row: loop row_outer cannot be parallel, since by_col_rest, computed in it, accumulates over its "
@@ -188,7 +188,7 @@ def test_iterations_that_a_nest_adds_up_run_one_after_the_other():
     computes_the_case(parallel(given, "by_row", "batch"))
 
 
-def test_a_reduction_goes_on_where_it_began():
+def test_a_reduction_continues_where_it_began():
     given = decompose_reduction(CASE.program, "by_col")
     started = compute_with(given, "by_col_start", "by_row", "row")
     refused("by_col_rest cannot be computed with by_row: it goes on with the reduction of by_col_start: compute that "
@@ -202,7 +202,7 @@ def test_a_reduction_goes_on_where_it_began():
     refused("it goes on with the reduction of by_col_start", compute_with, alike, "by_col_rest", "by_row", "row_outer")
 
 
-def test_parts_of_a_reduction_do_not_run_at_once():
+def test_parts_of_a_reduction_do_not_run_concurrently():
     given = compute_with(decompose_reduction(CASE.program, "by_col"), "by_col_start", "by_row", "batch")
     given = parallel(parallel(given, "by_row", "batch"), "by_col_rest", "batch")
     refused("by_row and by_col_rest cannot run at once: by_col_rest is a part of the reduction of g", hfuse, given,
@@ -218,7 +218,7 @@ def test_only_whole_reductions_are_decomposed():
             split(program("p", [total]), "total", "row", 2), "total")
 
 
-def test_a_decomposed_maximum_begins_with_the_least():
+def test_a_decomposed_maximum_begins_with_minus_infinity():
     top = compute("top", token, max_over({inner: 3}, x[batch, row, inner]))
     given = decompose_reduction(program("p", [top]), "top")
     assert [launch.name for launch in given.launches] == ["top_start", "top_rest"]
@@ -240,7 +240,7 @@ def test_narrow_refuses():
             narrow(outside, "by_col_rest", row), "by_col_rest", row)
 
 
-def test_loops_of_a_product_are_not_remapped():
+def test_loops_of_a_tile_product_are_not_remapped():
     given = offload(CASES["projection"].program, "y", "row", "out", "inner")
     refused("y: loop out cannot be remapped, since it belongs to a tile product, whose elements are evenly spaced: "
             "remap a loop outside of it", remap, given, "y", "out")

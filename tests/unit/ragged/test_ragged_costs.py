@@ -92,7 +92,7 @@ def test_tables_have_as_many_entries_as_their_formula_says(name):
         assert sum(array.size for array in table.build()) == table.entries
 
 
-def test_entries_of_the_two_ways_to_store():
+def test_entries_of_ragged_and_sparse_storage():
     lengths, batch = np.array([70, 64, 5, 1]), 4
     entries = {name: {table.subject: table.entries for table in PRELUDES[name](lengths, EncoderSizes(), TileSizes())
                       if table.purpose == "storage"} for name in PRELUDES}
@@ -129,7 +129,7 @@ def test_partial_padding_costs_what_the_paper_says(seqlens, size, percent):
     ("cola", 128, "redundant", 11.18, 104.22), ("cola", 128, "by_tensor", 4.58, 17.5),
     ("race", 32, "redundant", 2.93, 666.54), ("race", 32, "by_tensor", 1.2, 106.87),
     ("race", 128, "redundant", 11.18, 2609.58), ("race", 128, "by_tensor", 4.58, 418.06)])
-def test_preludes_take_the_papers_kilobytes(seqlens, name, size, arm, storage, fusion):
+def test_preludes_have_the_sizes_of_the_paper(seqlens, name, size, arm, storage, fusion):
     """The paper rounds up."""
     found = {"storage": [], "fusion": []}
     for batch in read_lengths(name, seqlens).batches(size):

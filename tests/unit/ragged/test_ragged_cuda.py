@@ -52,7 +52,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_text_on_the_host_computes_what_numpy_does(name, tmp_path):
+def test_the_cuda_text_run_on_the_host_matches_numpy(name, tmp_path):
     program, case = PROGRAMS[name], CASES[name.split()[0]]
     lowered = lower(program)
     run = run_on_host([each.kernel for each in lowered], tmp_path)

@@ -45,7 +45,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_text_on_the_host_computes_what_the_definition_does(name, tmp_path):
+def test_the_cuda_text_run_on_the_host_matches_the_definition(name, tmp_path):
     program, definition, of = CASES[name]
     rng = np.random.default_rng(0)
     tensors = program.tensors()

@@ -43,7 +43,7 @@ def test_added_padding_is_fused_with_the_product_that_reads_it():
     assert np.isfinite(found).all()  # padding is computed from zeros
 
 
-def test_a_read_that_no_condition_keeps_inside_is_refused():
+def test_an_unguarded_read_is_refused():
     pad_loop(pad_storage(CASES["added"].program, "q_added", {row: 4}), "q_added", row, 4)
     copied = compute("y", token, q[batch, row, head, inner])
     with pytest.raises(IllegalSchedule, match="y accesses q, dimension row, at row, whose loops are padded"):
@@ -53,11 +53,11 @@ def test_a_read_that_no_condition_keeps_inside_is_refused():
         pad_loop(pad_storage(program("p", [longer]), "y", {row: 4}), "y", row, 4)
 
 
-def test_a_condition_that_says_less_than_the_extent_takes_nothing_away():
+def test_a_weaker_condition_does_not_hide_the_extent():
     program("p", [compute("y", token, where(less(row, 9), q[batch, row, head, inner], real(0.0)))])
 
 
-def test_both_parts_of_a_conjunction_keep_inside_and_the_other_branch_does_not():
+def test_a_conjunction_bounds_its_branch_only():
     both = Binary("and", less(row, lengths(batch)), less(head, HEADS))
     kept = compute("y", token, where(both, q[batch, row, head, inner], real(0.0)))
     pad_loop(pad_storage(program("p", [kept]), "y", {row: 4}), "y", row, 4)

@@ -61,7 +61,7 @@ def test_full_slices_are_as_large_as_the_largest():
     assert of.size(attention.stored(full=(row, col), padding={col: 4})) == 4 * 5 * 2 * 8
 
 
-def test_bulk_padding_lies_at_the_end():
+def test_bulk_padding_is_at_the_end():
     of = structure()
     tensor = Tensor("t", {batch: batches(), row: lengths(batch), inner: 3}, bulk={row: 4})
     np.testing.assert_array_equal(element_offsets(tensor, of)[1], np.arange(27))
@@ -76,7 +76,7 @@ def test_bulk_padding_needs_slices_that_vary_alone(tensor):
         offset_steps(tensor.stored(bulk={row: 4}))
 
 
-def test_a_dimension_that_a_length_function_is_asked_for_is_not_padded():
+def test_a_dimension_that_indexes_a_length_function_is_not_padded():
     tensor = Tensor("t", {batch: batches(), row: lengths(batch), item: widths(batch, row)}, padding={row: 4})
     with pytest.raises(IllegalSchedule, match="tensor t: row cannot be padded, since the extent of item reads length "
                                               "function widths at it, which has no entry beyond its end"):
@@ -85,7 +85,7 @@ def test_a_dimension_that_a_length_function_is_asked_for_is_not_padded():
 
 @pytest.mark.parametrize(("padding", "message"), [
     ({col: 2}, "tensor t has no dimension col to pad; there are: row"), ({row: 0}, "padding of row to multiples of 0")])
-def test_padding_of_what_is_not_there(padding, message):
+def test_padding_of_an_unknown_dimension(padding, message):
     with pytest.raises(IllegalSchedule, match=message):
         Tensor("t", {row: 3}, padding=padding)
 
@@ -103,11 +103,11 @@ def test_tensors_share_tables_whatever_their_dimensions_and_constants():
     assert len(tables(query)) == 1
 
 
-def test_slices_of_one_size_take_no_table():
+def test_slices_of_one_size_need_no_table():
     assert tables(Tensor("t", {batch: batches(), row: 7, inner: lengths(0)})) == set()
 
 
-def test_a_length_of_a_middle_dimension_takes_a_table_of_that_dimension_alone():
+def test_a_length_of_a_middle_dimension_needs_a_table_of_that_dimension_alone():
     triangle = Tensor("t", {batch: batches(), row: lengths(batch), head: 2, col: row + 1})
     of = structure()
     by_axes = {len(table.axes): of.table(table) for table in tables(triangle)}
@@ -117,7 +117,7 @@ def test_a_length_of_a_middle_dimension_takes_a_table_of_that_dimension_alone():
     assert list(by_axes) == [1]
 
 
-def test_tables_are_made_after_what_they_are_made_of():
+def test_tables_are_built_after_those_they_read():
     deep = Tensor("t", {batch: batches(), row: lengths(batch), item: widths(batch, row)})
     made = prelude_kernels(tables(deep))
     for number, each in enumerate(made):

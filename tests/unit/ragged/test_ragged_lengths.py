@@ -63,7 +63,7 @@ def test_more_batches_than_entries_are_refused(size, count):
 
 @pytest.mark.parametrize(("line", "shown"), [
     ("seven", "'seven'"), ("", "''"), ("-3", "'-3'"), ("0", "'0'"), ("1.5", "'1.5'"), (str(2**31), "'2147483648'")])
-def test_a_line_that_is_no_length_is_named(written, line, shown):
+def test_an_invalid_line_is_named(written, line, shown):
     with pytest.raises(ValueError, match=f"cola.txt.gz, line 3: {shown} is not a length"):
         read_lengths("cola", written([5, 6, line] + [4] * 1277))
 

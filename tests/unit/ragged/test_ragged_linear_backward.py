@@ -31,7 +31,7 @@ def test_sums_over_tokens(lengths, tile, cols):
     assert_close(found["d_b"], grads.astype(float).sum(axis=0), terms=16, scale=8.0)
 
 
-def test_loops_of_three_dimensions_are_one_product():
+def test_fused_loops_of_three_dimensions_are_one_tile_product():
     """Elements of fused loops that are split again lie evenly spaced: the divisions cancel."""
     kernel = lower(schedule_weight_gradient(SUMS, "d_w", 3, tile=(7, 3)))[0].kernel
     assert "depth offsets_entry)" in pretty(kernel)
@@ -41,6 +41,6 @@ def test_loops_of_three_dimensions_are_one_product():
     assert (base, steps["inner"]) == (Ref("outer") * 7, Const(1))
 
 
-def test_a_strip_has_its_sums_at_hand():
+def test_a_strip_accumulates_in_a_local_array():
     kernel = pretty(lower(schedule_token_sum(SUMS, "d_b", cols=4))[1].kernel)
     assert "array d_b_acc: f32[4]" in kernel

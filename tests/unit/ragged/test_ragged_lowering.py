@@ -35,7 +35,7 @@ def fused_projection():
     return parallel(fuse(CASES["projection"].program, "y", "batch", "row"), "y", "batch_row")
 
 
-def test_a_tensor_stored_as_the_fused_loop_runs_is_accessed_at_it_alone():
+def test_a_tensor_stored_in_the_order_of_a_fused_loop_is_accessed_at_it_alone():
     printed = text(fused_projection())
     assert "x[batch_row * 3 + inner]" in printed
     assert "y[batch_row * 4 + out]" in printed
@@ -109,7 +109,7 @@ def test_padded_iterations_of_a_reduction_add_nothing():
     assert "select(col < " in printed
 
 
-def test_storage_is_checked_once_more_when_lowering():
+def test_storage_is_checked_again_when_lowering():
     program = CASES["scaled"].program
     stored = pad_loop(pad_storage(pad_storage(program, "x", {row: 4}), "y", {row: 4}), "y", row, 4)
     unpadded = stored.with_tensor(program.tensors()["x"])

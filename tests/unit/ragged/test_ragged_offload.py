@@ -54,7 +54,7 @@ def refused(message, *arguments):
         offload(*arguments)
 
 
-def test_a_projection_with_what_follows_it():
+def test_a_projection_with_fused_operations():
     scheduled = parallel(offload(tiled_projection(), "y", *TILE), "y", "batch_row_outer")
     text = str(scheduled)
     assert "dense for batch_row_inner in 0 .. min(4, " in text
@@ -76,7 +76,7 @@ def test_a_reduction_of_variable_extent_in_blocks_begins_with_zeros():
     computes("values", scheduled, (5, 0, 3, 1))
 
 
-def test_a_part_that_does_not_begin_adds():
+def test_a_part_that_continues_a_reduction_adds():
     halves = split_operation(VALUES, "o", VALUES.nest("o").operation.reduced[0][0], point=2)
     for part in ("o_main", "o_rest"):
         halves = reorder(halves, part, ("batch", "head", "row", "inner"))
@@ -104,7 +104,7 @@ def test_the_operand_with_the_rows_may_be_the_second():
     np.testing.assert_allclose(found.reshape(3, 4), values["x"] @ values["w"], rtol=1e-5)
 
 
-def test_rows_without_a_limit_go_through_no_small_array():
+def test_rows_without_a_bound_use_no_local_array():
     """One column and any number of rows: more than a local array has."""
     columns = reorder(split(PROJECTION, "y", "out", 1), "y", ("batch", "out_outer", "row", "out_inner", "inner"))
     scheduled = offload(columns, "y", "row", "out_inner", "inner")
@@ -129,7 +129,7 @@ def test_products_of_matrices_only():
             pad_storage(tiled_projection(), "x", {row: 4}), "y", *TILE)
 
 
-def test_a_padded_reduction_is_no_product():
+def test_a_padded_reduction_is_not_offloaded():
     padded = pad_storage(pad_storage(VALUES, "p", {dim: 4 for dim, _ in VALUES.tensors()["p"].axes[3:]}), "v", {
         VALUES.tensors()["v"].axes[1][0]: 4})
     padded = pad_loop(padded, "o", VALUES.nest("o").operation.reduced[0][0], 4)
@@ -137,7 +137,7 @@ def test_a_padded_reduction_is_no_product():
             reorder(padded, "o", ("batch", "head", "row", "inner", "col")), "o", "row", "inner", "col")
 
 
-def test_what_is_offloaded_stays_whole_and_innermost():
+def test_offloaded_loops_stay_whole_and_innermost():
     done = offload(tiled_projection(), "y", *TILE)
     for step in (lambda: reorder(done, "y", ("inner", "out_inner")), lambda: vectorise(done, "y", "inner"),
                  lambda: parallel(done, "y", "batch_row_inner"), lambda: split(done, "y", "inner", 2)):

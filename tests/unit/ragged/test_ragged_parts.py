@@ -24,7 +24,7 @@ def test_parts_are_nests_of_one_tensor():
     assert "pair[batch, row, 1, inner] = x[batch, row, inner] + 1.0" in str(both)
 
 
-def test_all_parts_stand_before_what_reads_the_tensor():
+def test_all_parts_precede_readers_of_the_tensor():
     last = compute("last", {**token, inner: 3}, pair[batch, row, 0, inner])
     program("fine", [DOUBLE, NEXT, last])
     with pytest.raises(IllegalSchedule, match="last reads pair before it is computed: put pair first"):
@@ -35,7 +35,7 @@ def test_all_parts_stand_before_what_reads_the_tensor():
     [DOUBLE], [DOUBLE, NEXT, part("again", pair, {which: 1}, value)],
     [DOUBLE, part("other", pair, {inner: 1}, x[batch, row, which])],
 ])
-def test_parts_define_the_whole_once(given):
+def test_parts_define_every_element_once(given):
     with pytest.raises(IllegalSchedule, match="they must fix the same dimensions, and have every coordinate once"):
         program("p", given, ["pair"])
 

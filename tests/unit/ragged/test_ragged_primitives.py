@@ -63,7 +63,7 @@ def test_split_of_a_kind_of_loop():
         split(vectorise(SCALED, "y", "inner"), "y", "inner", 2), "y")
 
 
-def test_split_refuses_factors_and_loops_that_are_not():
+def test_split_refuses_invalid_factors_and_unknown_loops():
     refused("y: loop row cannot be split into tiles of 0: use a positive int", split, SCALED, "y", "row", 0)
     refused("y has no loop col; there are: batch, row, inner", split, SCALED, "y", "col", 2)
     refused("program scaled has no operation z; there are: y", split, SCALED, "z", "row", 2)
@@ -186,7 +186,7 @@ def test_operation_splitting_of_a_reduction():
     assert loops(halves, "o_rest")[-1].endswith("(on top of what is stored)")
 
 
-def test_the_value_around_a_reduction_stands_behind_it():
+def test_the_value_around_a_reduction_is_computed_after_it():
     assert loops(PROJECTION, "y")[-2:] == ["y[batch, row, out] += x[batch, row, inner] * w[inner, out]",
                                            "y[batch, row, out] = max(y[batch, row, out] + bias[out], 0.0)"]
 
@@ -207,7 +207,7 @@ def test_remap_has_no_work_in_bulk_padding():
             padded, "y", "batch_row", lengths(batch))
 
 
-def test_parallel_loops_are_outside_of_reductions_and_alone():
+def test_a_parallel_loop_is_outside_reductions_and_the_only_one():
     refused("o: parallel loop col cannot stand inside the reduction col: move it outside", parallel, VALUES, "o", "col")
     refused("s: loop row cannot be parallel beside the parallel loop batch of s: fuse the two, or make one serial",
             parallel, parallel(SCORES, "s", "batch"), "s", "row")
@@ -260,7 +260,7 @@ def test_unrolled_loops_have_constant_extents():
     assert "unrolled for inner in 0 .. 3:" in loops(unroll(SCALED, "y", "inner"), "y")
 
 
-def test_inline_puts_the_definition_in_place():
+def test_inline_replaces_reads_by_the_definition():
     shorter = inline(SOFTMAX, "e")
     assert "e[" not in str(shorter)
     assert loops(shorter, "z")[-1] == ("z[batch, row, head] += exp(p[batch, row, head, col] - "

@@ -20,7 +20,7 @@ OUTER, INNER = FusedOuter(batches(), lengths(Ref("x0"))), FusedInner(batches(), 
     (i, True), (i * 5 + j, True), (o + i, True), (Const(9) - i, True), (i - j, True), (Binary("min", i * 3, j + 4),
     True), (Binary("//", i + 5, Const(3)), True), (i + (Const(9) - i), False),
 ])
-def test_ends_are_those_that_enumeration_finds(index: Expr, tight: bool):
+def test_ranges_match_enumeration(index: Expr, tight: bool):
     found = index_range(index, EXTENTS, {})
     for outside in range(3):
         inner = evaluate(EXTENTS["j"], {"o": np.int64(outside)}, None)
@@ -30,7 +30,7 @@ def test_ends_are_those_that_enumeration_finds(index: Expr, tight: bool):
         assert (first, last) == (min(seen), max(seen)) if tight else first <= min(seen) <= max(seen) <= last
 
 
-def test_products_of_loops_and_remainders_are_not_understood():
+def test_products_of_loops_and_remainders_have_no_range():
     assert index_range(i * j, EXTENTS, {}) is None
     assert index_range(Binary("%", i, Const(2)), EXTENTS, {}) is None
 

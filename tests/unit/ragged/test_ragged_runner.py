@@ -36,7 +36,7 @@ def test_launches_that_nothing_needs_do_not_run():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_tensors_that_are_alive_at_once_lie_apart(seed):
+def test_tensors_alive_at_once_do_not_overlap(seed):
     rng = np.random.default_rng(seed)
     spans = {f"t{number}": tuple(sorted(map(int, rng.integers(0, 6, 2)))) for number in range(8)}
     sizes = {name: int(rng.integers(0, 500)) for name in spans}
@@ -49,7 +49,7 @@ def test_tensors_that_are_alive_at_once_lie_apart(seed):
                 assert places[one] + sizes[one] <= places[other] or places[other] + sizes[other] <= places[one]
 
 
-def test_tensors_of_other_times_share_memory():
+def test_tensors_not_alive_at_once_share_memory():
     places, total = assign_offsets({"a": (0, 1), "b": (1, 2), "c": (2, 3), "d": (3, 4)}, dict.fromkeys("abcd", 64))
     assert total == 128
     assert places["a"] == places["c"]
@@ -74,7 +74,7 @@ def test_results_of_a_runner(runner, given):
 
 
 @pytest.mark.cc
-def test_a_runner_computes_what_is_wanted_and_gives_what_is_asked_for(runner):
+def test_a_runner_computes_wanted_results_only(runner):
     of, values = Structure({lengths: [2, 1]}), np.ones(9, np.float32)
     found = {name: np.zeros(9, np.float32) for name in "bd"}
     runner(of, {"x": values, **found}, ["b"])
@@ -83,7 +83,7 @@ def test_a_runner_computes_what_is_wanted_and_gives_what_is_asked_for(runner):
 
 
 @pytest.mark.cc
-def test_threads_have_memory_of_their_own(runner):
+def test_every_thread_has_its_own_workspace(runner):
     of = Structure({lengths: [50] * 40})
     wrong = []
 
@@ -119,7 +119,7 @@ def test_a_runner_checks_arrays(runner):
 
 
 @pytest.mark.cc
-def test_arrays_that_are_written_lie_apart_and_can_be_written(runner):
+def test_written_arrays_are_writable_and_do_not_overlap(runner):
     of, room = Structure({lengths: [3]}), np.zeros(30, np.float32)
     apart = {"x": room[:9], "d": room[9:18], "e": room[18:21]}
     runner(of, apart)
@@ -135,7 +135,7 @@ def test_arrays_that_are_written_lie_apart_and_can_be_written(runner):
 
 
 @pytest.mark.cc
-def test_a_run_that_interrupts_another_one_has_memory_of_its_own(runner, monkeypatch):
+def test_a_run_that_interrupts_another_has_its_own_workspace(runner, monkeypatch):
     """Each launch of a run is followed by a whole other run, larger ones and smaller ones."""
     of, values = Structure({lengths: [3]}), np.arange(9, dtype=np.float32)
     inside, at = [], Function.at
@@ -158,7 +158,7 @@ def test_a_run_that_interrupts_another_one_has_memory_of_its_own(runner, monkeyp
 
 
 @pytest.mark.cc
-def test_a_bound_program_that_is_interrupted_by_itself_computes_once_more():
+def test_a_bound_program_interrupted_by_itself_runs_again():
     of, values = Structure({lengths: [3]}), np.arange(9, dtype=np.float32)
     total = compute("total", token, x[batch, row, inner] + real(1.0))
     twice = compute("twice", token, total[batch, row, inner] + total[batch, row, inner])

@@ -58,7 +58,7 @@ def test_tables_are_built_after_those_that_their_sizes_are_made_of():
     assert of.table(pointers).size == 5 * 2 + 1
 
 
-def test_rows_found_by_pointers_are_no_tiles():
+def test_rows_found_by_pointers_are_not_offloaded():
     given = reorder(CASES["values"].program, "o", ("batch", "head", "row", "inner", "col"))
     given = offload(given, "o", "row", "inner", "col")
     with pytest.raises(IllegalSchedule, match="elements of p are not evenly spaced along row, inner and col"):
@@ -66,7 +66,7 @@ def test_rows_found_by_pointers_are_no_tiles():
 
 
 @pytest.mark.parametrize("axes", [(batch, row), (head, batch, row)])
-def test_bulk_padding_has_positions_behind_the_last_sequence_only(axes):
+def test_bulk_padding_has_positions_after_the_last_sequence_only(axes):
     extents = {batch: batches(), row: lengths(batch), head: 2}
     x = Tensor("x", {dim: extents[dim] for dim in axes})
     y = compute("y", {batch: batches(), row: lengths(batch)}, x[tuple(0 if dim == head else dim for dim in axes)])
@@ -81,7 +81,7 @@ def test_bulk_padding_has_positions_behind_the_last_sequence_only(axes):
 
 
 @pytest.mark.parametrize("operator", ATTENTION_LOOPS)
-def test_operators_by_loops_find_the_same_elements(operator):
+def test_looped_operators_access_the_same_elements(operator):
     given = ATTENTION_LOOPS[operator](EncoderShape(width=16, heads=2))
     of, rng = Structure({LENGTHS: [4, 0, 3]}, InterpretedLibrary), np.random.default_rng(0)
     arrays = {name: rng.standard_normal(of.size(given.tensors()[name]), dtype=np.float32) for name in given.inputs()}

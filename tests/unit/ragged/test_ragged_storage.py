@@ -85,7 +85,7 @@ def test_storage_that_is_refused(step, message):
         step()
 
 
-def test_a_local_producer_has_an_array_of_each_iteration():
+def test_a_local_producer_has_an_array_in_each_iteration():
     scheduled = compute_at(SOFTMAX, "z", "y", "head", local=True)
     scheduled = compute_at(scheduled, "e", "y", "head", local=True)
     assert "made e: local f32[col in 0 ..: lengths(batch)]" in str(scheduled)
@@ -103,7 +103,7 @@ def test_a_local_tile_begins_where_the_tile_does():
     computes("softmax", split_dimension(scheduled, "e", "col", 2))
 
 
-def test_what_is_local_may_be_computed_again():
+def test_a_local_producer_may_be_recomputed():
     x = Tensor("x", {batch: batches(), row: lengths(batch)})
     twice = compute("twice", {batch: batches(), row: lengths(batch)}, x[batch, row] * real(2.0))
     y = compute("y", {batch: batches(), head: 3, row: lengths(batch)}, twice[batch, row] + real(head))
@@ -138,7 +138,7 @@ def test_triangles_of_tiles():
     np.testing.assert_allclose(found, [first[:2].sum(), first[:2].sum(), first.sum(), second.sum(), second.sum()])
 
 
-def test_a_loop_of_a_producer_is_not_what_the_consumer_defines_by_its_name():
+def test_a_producer_loop_does_not_share_a_name_that_the_consumer_defines():
     """The consumer splits inner; the producer runs along inner itself, and is stored in blocks of it."""
     token = {batch: batches(), row: lengths(batch)}
     x, w = Tensor("x", {**token, inner: 5}), Tensor("w", {inner: 5, col: 3})
@@ -154,6 +154,6 @@ def test_a_loop_of_a_producer_is_not_what_the_consumer_defines_by_its_name():
     np.testing.assert_allclose(found.reshape(5, 3), values @ weights, rtol=1e-5)
 
 
-def test_local_arrays_are_no_arguments():
+def test_local_arrays_are_not_arguments():
     scheduled = compute_at(SOFTMAX, "z", "y", "head", local=True)
     assert "z" not in lower(scheduled)[-1].meaning

@@ -124,7 +124,7 @@ WRONG = [[1, 2, 3], (4, 0), [1.5], ["a"], "abc", None, 3, [[1, 2], [3]], {1: 2},
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_arguments_of_other_types_are_refused_in_plain_words(name) -> None:
+def test_arguments_of_the_wrong_type_are_refused_by_name(name) -> None:
     """Errors of methods that a list does not have would be AttributeError."""
     function = getattr(ragged, name)
     needed = [each for each in inspect.signature(function).parameters.values()
@@ -141,7 +141,7 @@ def test_arguments_of_other_types_are_refused_in_plain_words(name) -> None:
     (None, TypeError, "lengths of type NoneType"), (3, ValueError, "0 dimensions of int"),
     ([1.5], ValueError, "1 dimensions of float"), ([-1], ValueError, "lengths are at least 0"),
     ([[1, 2]], ValueError, "2 dimensions")])
-def test_other_things_than_vectors_of_integers_are_no_lengths(lengths, error, message) -> None:
+def test_lengths_are_vectors_of_integers(lengths, error, message) -> None:
     with pytest.raises(error, match=message):
         ragged.structure_of(lengths)
 

@@ -101,7 +101,7 @@ def test_a_mask_has_the_elements_of_the_structure(of):
             RaggedTensor.from_padded(tokens, of, padded, mask=np.arange(3) < np.array(other)[:, None])
 
 
-def test_a_mask_without_holes_is_asked_for(of):
+def test_a_mask_with_holes_is_refused(of):
     padded, mask = RaggedTensor.zeros(tokens, of).to_padded()
     mask[2] = [True, False, True]
     with pytest.raises(ValueError, match=r"tensor x from a mask whose slice \(2,\) has element 2,"
@@ -140,7 +140,7 @@ def test_cu_seqlens_are_checked(given, message):
 
 @pytest.mark.parametrize(("told", "make"), [
     ("a mask", RaggedTensor.from_padded), ("cu_seqlens", RaggedTensor.from_packed)])
-def test_something_tells_the_lengths(told, make):
+def test_lengths_need_a_structure_a_mask_or_cu_seqlens(told, make):
     triangle = Tensor("t", {batch: batches(), row: lengths(batch), col: row + 1})
     with pytest.raises(ValueError, match=f"tensor x without a structure: give one, or {told} to infer the lengths"):
         make(tokens, None, np.zeros((3, 3, 2), np.float32))
@@ -150,7 +150,7 @@ def test_something_tells_the_lengths(told, make):
 
 @pytest.mark.cc
 @pytest.mark.usefixtures("own_cache")
-def test_a_structure_is_made_of_the_lengths_told():
+def test_a_structure_is_made_from_inferred_lengths():
     packed = np.arange(10, dtype=np.float32).reshape(5, 2)
     made = RaggedTensor.from_packed(tokens, None, packed, cu_seqlens=np.array([0, 3, 3, 5], dtype=np.int32))
     np.testing.assert_array_equal(made.structure.table(lengths), LENGTHS)
@@ -165,7 +165,7 @@ def test_a_structure_is_made_of_the_lengths_told():
 
 @pytest.mark.cc
 @pytest.mark.usefixtures("own_cache")
-def test_no_sequences_are_told_too():
+def test_empty_batches_are_inferred():
     made = RaggedTensor.from_packed(tokens, None, np.zeros((0, 2), np.float32), cu_seqlens=[0])
     padded, mask = made.to_padded()
     assert mask.shape == (0, 0)

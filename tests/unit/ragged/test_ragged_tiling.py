@@ -36,7 +36,7 @@ def floor(expr: Expr, multiple: int) -> Expr:
     (floor(Ref("row") + 16, 8) + Ref("n"), "(outer + 2) * 8 + n"),
     (Binary("//", Ref("row") + Ref("n"), Const(8)), None),
 ])
-def test_the_inner_loop_vanishes_where_a_tile_is_whole(extent, text):
+def test_the_inner_loop_is_dropped_in_whole_tiles(extent, text):
     expr = simplify_expr(substitute(extent, {"row": ROW}))
     simple = without_inner(expr, "inner", 8)
     assert pretty_expr(simple) == text if text is not None else simple == expr

@@ -53,7 +53,7 @@ def test_reductions(reduce, of):
     np.testing.assert_allclose(run(reduce({inner: 3}, x[batch, row, inner])), of(X, axis=1), rtol=1e-6)
 
 
-def test_a_reduction_over_nothing():
+def test_a_reduction_over_no_dimension():
     empty = {"sum": 0.0, "max": -math.inf, "min": math.inf}
     for reduce, name in ((sum_over, "sum"), (max_over, "max"), (min_over, "min")):
         np.testing.assert_array_equal(run(reduce({inner: 0}, x[batch, row, inner])), np.full(5, empty[name]))
@@ -100,7 +100,7 @@ def test_minima_and_maxima_ignore_padding_whatever_the_accumulator():
             np.testing.assert_array_equal(found[[0, 2]], [of(X[:2], axis=0), of(X[2:], axis=0)])
 
 
-def test_elements_of_one_type_meet():
+def test_operands_have_one_element_type():
     mixed = program("p", [compute("y", {**token, inner: 3}, x[batch, row, inner] * real(2.0, F64))])
     with pytest.raises(IllegalSchedule, match=r"operands of \* are f32 and f64: use Cast"):
         interpreted(mixed, OF, x=X)

@@ -43,9 +43,6 @@ def compute_at(program: Program, producer: str, consumer: str, loop: str, *, loc
     Args:
         local: do not store the whole producer: every iteration has an array of what it reads.
 
-    Raises:
-        IllegalSchedule: names the obstacle and the remedy.
-
     Source: CoRa §5.2 (bounds inference, named dimensions).
     """
     source, target = program.nest(producer), program.nest(consumer)
@@ -266,9 +263,6 @@ def compute_with(program: Program, nest: str, into: str, loop: str) -> Program:
     Legal if the launches are neighbours; the outer loops of both have the same extents in the same order, and define
     the same dimensions where both have them; neither reads what the other writes; and S adds to what is stored if a
     shared loop is in its reduction: see `decompose_reduction`.
-
-    Raises:
-        IllegalSchedule: names the obstacle and the remedy.
 
     Source: Halide's compute_with; CoRa §7.2 needs it for no operator.
     """

@@ -23,9 +23,6 @@ def reorder(program: Program, nest: str, order: Sequence[str]) -> Program:
     simd loop stays innermost, and operations computed at a loop keep the loops around them. Iterations of the result
     are independent; a reduction adds in another order.
 
-    Raises:
-        IllegalSchedule: names the loops and the remedy.
-
     Source: CoRa §4.1 (a vloop is not moved out of a loop that it depends on).
     """
     found = program.nest(nest)
@@ -217,9 +214,6 @@ def fuse(program: Program, nest: str, outer: str, inner: str, *, padding: int = 
     Args:
         padding: F is rounded up to a multiple of it.
 
-    Raises:
-        IllegalSchedule: names the obstacle and the remedy.
-
     Source: CoRa §5.1, Figure 6; bulk padding §7.2. Departure: no padding sequence is appended to the batch; the maps
     have entries for padding.
     """
@@ -254,11 +248,7 @@ def fuse(program: Program, nest: str, outer: str, inner: str, *, padding: int = 
 
 
 def fuse_neighbours(program: Program, nest: str, first: int, count: int) -> tuple[Program, str]:
-    """Fuse `count` neighbouring loops from index `first` on; also return the name of the fused loop.
-
-    Raises:
-        IllegalSchedule: as in `fuse`.
-    """
+    """Fuse `count` neighbouring loops from index `first` on; also return the name of the fused loop."""
     for _ in range(count - 1):
         outer, inner = (loop.name for loop in program.nest(nest).loops[first : first + 2])
         program = fuse(program, nest, outer, inner)
@@ -339,9 +329,6 @@ def bind_threads(program: Program, nest: str, loop: str) -> Program:
     Legal if the loop is directly inside the parallel one and belongs to the result, nothing is computed at the parallel
     loop, and the nest does not run concurrently with others.
 
-    Raises:
-        IllegalSchedule: names the obstacle.
-
     Source: CoRa §4.1 (`bind`).
     """
     if any(len(launch.nests) > 1 and program.nest(nest) in launch.nests for launch in program.launches):
@@ -355,9 +342,6 @@ def vectorise(program: Program, nest: str, loop: str) -> Program:
 
     Legal if the loop is innermost and, if it is a reduction loop, no loop of the result is inside the reduction. A
     reduction then adds in another order.
-
-    Raises:
-        IllegalSchedule: names the obstacle.
     """
     return _with_kind(program, nest, loop, "simd")
 
@@ -373,9 +357,6 @@ def unroll(program: Program, nest: str, loop: str) -> Program:
     """Let the C or CUDA compiler unroll a loop: `for i in 0 .. 4: S  ->  S[i := 0]; ..; S[i := 3]`.
 
     Legal if the extent is a constant up to 64: split first, by a factor that divides the extent or after padding.
-
-    Raises:
-        IllegalSchedule: the extent is variable or larger.
     """
     extent = program.nest(nest).loop(loop).extent
     if not isinstance(extent, Const) or extent.value > MAX_UNROLLED:

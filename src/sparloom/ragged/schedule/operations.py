@@ -92,9 +92,6 @@ def hfuse(program: Program, nests: Sequence[str]) -> Program:
     Legal if the launches follow each other, every outermost loop is parallel, no operation reads what another one
     writes, and operations that write one tensor are parts of it, not parts of its reduction.
 
-    Raises:
-        IllegalSchedule: names the conflicting operation or loop.
-
     Source: CoRa §4.1, §7.3.
     """
     found = [program.nest(name) for name in nests]
@@ -146,9 +143,6 @@ def decompose_reduction(program: Program, nest: str) -> Program:
 
     Legal if the nest is whole and unscheduled, and its value is the reduction alone.
 
-    Raises:
-        IllegalSchedule: it is not.
-
     Source: TVM's decompose_reduction; CoRa §4.1 splits operations, not their initialisation.
     """
     found = program.nest(nest)
@@ -178,9 +172,6 @@ def narrow(program: Program, nest: str, loop: Dim) -> Program:
 
     Legal if the nest adds to what is stored (`decompose_reduction`), the loop runs along a whole dimension of the
     result, and e(k) is the same in all iterations of the loops inside it.
-
-    Raises:
-        IllegalSchedule: names the obstacle and the remedy.
 
     Source: CoRa §7.1 (trmm computes triangles by vloops); here the variable loop belongs to the result.
     """
@@ -229,9 +220,6 @@ def inline(program: Program, operation: str) -> Program:
     Changes of padding then need no separate pass. Legal if the operation has no reduction, is not an output, is whole,
     and nothing is computed at its loops.
 
-    Raises:
-        IllegalSchedule: it is not.
-
     Source: CoRa §4.1 (padding-change operators fuse with their neighbours).
     """
     found = program.nest(operation)
@@ -270,9 +258,6 @@ def offload(program: Program, nest: str, rows: str, cols: str, depth: str) -> Pr
     Legal if the loops are the innermost ones, in this order and serial, the reduction sums products of two tensors, and
     elements of all three tensors are evenly spaced along the loops and contiguous along the columns. It adds in another
     order.
-
-    Raises:
-        IllegalSchedule: it is not legal; names the reason.
 
     Source: CoRa §7.1, D.8 (inner tiles by MKL and OpenBLAS). Departures: products use our own routine instead of a
     BLAS, and operations on the result are fused with them.

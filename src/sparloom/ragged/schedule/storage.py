@@ -27,9 +27,6 @@ def pad_loop(program: Program, nest: str, loop: Dim, multiple: int) -> Program:
     Legal if the loop runs along a whole dimension and is not split or fused yet, no length function is indexed by this
     dimension, and the storage of every tensor it accesses is padded to a multiple of m in that dimension.
 
-    Raises:
-        IllegalSchedule: names the tensor or length function, and the remedy.
-
     Source: CoRa §4.1.
     """
     found = program.nest(nest)
@@ -91,9 +88,6 @@ def fuse_dimensions(program: Program, tensor: str, outer: str, inner: str) -> Pr
     Legal if the extent of the inner one is constant or depends on the outer one alone, and no other extent depends on
     it.
 
-    Raises:
-        IllegalSchedule: names the conflicting extent.
-
     Source: CoRa §4.1, §5.1.
     """
     return _with_change(program, tensor, FusedDims(outer, inner))
@@ -103,9 +97,6 @@ def reorder_dimensions(program: Program, tensor: str, order: Sequence[str]) -> P
     """Store dimensions in another order: `t[i, j, k], order (k, i)  ->  t[k, j, i]`; others keep their positions.
 
     Legal if every vdim stays inside those on which its extent depends.
-
-    Raises:
-        IllegalSchedule: names the dimensions.
 
     Source: CoRa §4.1.
     """
