@@ -138,8 +138,7 @@ def check_accesses(nest: Nest) -> None:
         for outer, inner, multiple in nest.bulk:
             _check_bulk(nest, read, (outer, inner), multiple)
     for node in walk(nest.operation.value):
-        asked = isinstance(node, At) and free_names(node) & {name for *pair, _ in nest.bulk for name in pair}
-        if asked:
+        if isinstance(node, At) and free_names(node) & {name for *pair, _ in nest.bulk for name in pair}:
             raise IllegalSchedule(f"{nest.name} reads {_text(node)}, which is not defined in bulk padding: fuse "
                                   "without padding")
 
@@ -152,9 +151,9 @@ def _check_lengths(nest: Nest, reads: list[Read], padded: str) -> None:
             if padded in free_names(index):
                 exprs += [(extent, dim.name) for _, extent in read.tensor.axes]
     for expr, name in exprs:
-        asked = length_indexed_by(expr, name)
-        if asked is not None:
-            raise IllegalSchedule(f"{nest.name}: loop {padded} cannot be padded, since length function {asked.name} "
+        length = length_indexed_by(expr, name)
+        if length is not None:
+            raise IllegalSchedule(f"{nest.name}: loop {padded} cannot be padded, since length function {length.name} "
                                   f"has no entry beyond its end: fuse it with the loop inside and pad that (bulk "
                                   "padding)")
 
@@ -173,8 +172,8 @@ def _check_bulk(nest: Nest, read: Read, pair: tuple[str, str], multiple: int) ->
         dim = tensor.axes[min(position + 1, len(indices) - 1)][0]
         plain = tensor.axes[position][0] not in padded and dim not in padded
         values = {each.name: index for (each, _), index in zip(tensor.axes, indices, strict=True)}
-        alike = names == pair and substitute(dict(tensor.axes)[dim], values) == extents[pair[1]]
-        if not (plain and alike and dict(tensor.bulk).get(dim, 1) % multiple == 0):
+        same = names == pair and substitute(dict(tensor.axes)[dim], values) == extents[pair[1]]
+        if not (plain and same and dict(tensor.bulk).get(dim, 1) % multiple == 0):
             raise IllegalSchedule(
                 f"{nest.name} accesses {tensor.name} at {_text(indices[position])} in a fused loop padded to multiples "
                 f"of {multiple}: {tensor.name} must store {pair[0]} and {pair[1]} next to each other, unpadded but for "
@@ -191,7 +190,7 @@ def _check(nest: Nest, read: Read, dim: Dim, *, index: Expr, extent: Expr, guard
     stored = dict(tensor.padding).get(dim, 1)
     access = f"{nest.name} accesses {tensor.name}, dimension {dim.name}, at {_text(index)}"
     if not _is_nonnegative(index):
-        raise IllegalSchedule(f"{access}, which cannot be shown to be at least 0: read it by a dimension of its own, "
+        raise IllegalSchedule(f"{access}, which cannot be shown to be at least 0: read it by a separate dimension, "
                               "or guard another index by where()")
     wrong: list[int] = []
     for limit in (_upper_bound(index, nest, guards), _upper_bound(index, nest, {})):

@@ -117,10 +117,10 @@ def table_steps(axes: Sequence[Axis]) -> tuple[Step, ...]:
 def _steps(tensor: Tensor) -> tuple[tuple[Step, ...], tuple[Expr, ...]]:
     for dim in (*dict(tensor.padding), *tensor.full):
         for inner, extent in tensor.axes:
-            asked = length_indexed_by(extent, dim.name)
-            if asked is not None:
+            length = length_indexed_by(extent, dim.name)
+            if length is not None:
                 raise IllegalSchedule(f"tensor {tensor.name}: {dim.name} cannot be padded, since the extent of "
-                                      f"{inner.name} reads length function {asked.name} at it, which has no entry "
+                                      f"{inner.name} reads length function {length.name} at it, which has no entry "
                                       f"beyond its end")
     axes = stored_dims(tensor).axes
     if tensor.bulk and tensor.changes:

@@ -86,7 +86,7 @@ class Operation:
                 raise IllegalSchedule(f"{name} reads itself: give the result another name")
             if any(isinstance(node, (Read, Reduce)) for index in read.indices for node in walk(index)):
                 raise IllegalSchedule(f"{name} reads {read.tensor.name} at an index that is read from a tensor: "
-                                      f"indices are made of dimensions, constants and length functions")
+                                      f"indices consist of dimensions, constants and length functions")
 
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Read:
         return self.output[indices]

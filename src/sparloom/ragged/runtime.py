@@ -281,7 +281,7 @@ class Runner:
             written = name not in self._inputs
             if begin < (end if written else end_written):
                 raise ValueError(f"tensors {last if written else last_written} and {name} overlap: give the one that "
-                                 "is written an array of its own")
+                                 "is written a separate array")
             stop = begin + arrays[name].nbytes
             if stop > end:
                 end, last = stop, name

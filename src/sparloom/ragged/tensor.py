@@ -297,11 +297,11 @@ class SplitDim:
         """
         at = stored.index(owner, self.name)
         extent, place, factor = stored.axes[at][1], stored.coordinates[at], Const(self.factor)
-        asked = [node.table.label for _, each in stored.axes for node in walk(each)
+        tables = [node.table.label for _, each in stored.axes for node in walk(each)
                  if isinstance(node, At) and self.name in free_names(node)]
-        if asked and self.factor > 1:
+        if tables and self.factor > 1:
             raise IllegalSchedule(f"tensor {owner}: dimension {self.name} cannot be split into blocks, since "
-                                  f"{asked[0]} has no entry beyond its end: split another dimension")
+                                  f"{tables[0]} has no entry beyond its end: split another dimension")
         outer, inner = Ref(f"{self.name}_block"), Ref(f"{self.name}_within")
         blocks = simplify_expr(Binary("//", round_up(extent, self.factor), factor))
         axes = ((outer, blocks), (inner, factor))

@@ -95,7 +95,7 @@ def test_unproved_accesses_are_refused_and_name_the_extent(extent, index, loop, 
 @pytest.mark.parametrize("index", [row - 1, LONGEST - 1, col % 2, col + Const(-1)])
 def test_indices_that_may_be_negative_are_refused(index):
     with pytest.raises(IllegalSchedule, match=r"y accesses x, dimension inner, at .*, which cannot be shown to be at "
-                                              r"least 0: read it by a dimension of its own, or guard"):
+                                              r"least 0: read it by a separate dimension, or guard"):
         copied(100, index)
 
 

@@ -125,7 +125,7 @@ def test_a_dimension_with_another_meaning_is_refused():
     moved = reorder(program("p", [norms, others]), "others", ("col", "row"))
     refused("norms cannot be computed at loop row of others: loop row around does not change what is read",
             compute_at, moved, "norms", "others", "row")
-    refused("norms cannot be computed at a loop of others: its dimension row stands for something else there: give it "
+    refused("norms cannot be computed at a loop of others: its dimension row has another meaning there: give it "
             r"another name in compute\(\)", compute_at, moved, "norms", "others", "col")
 
 
@@ -159,9 +159,9 @@ def test_horizontal_fusion_runs_parts_concurrently(golden):
     together = hfuse(halves, ["y_main", "y_rest"])
     golden("ragged/hfuse.txt", str(together))
     assert len(together.launches) == 1
-    refused("y_main: loop row cannot be shared by the threads of a block, since y_main runs at once with others",
+    refused("y_main: loop row cannot be shared by the threads of a block, since y_main runs concurrently with others",
             bind_threads, together, "y_main", "row")
-    refused("y_main: loop inner cannot be outermost, since y_main runs at once with others", reorder, together,
+    refused("y_main: loop inner cannot be outermost, since y_main runs concurrently with others", reorder, together,
             "y_main", ("inner", "batch", "row"))
     of = Structure({lengths: [5, 0, 2, 9]}, InterpretedLibrary)
     inputs = operands(together, of, seed=1)
@@ -171,15 +171,15 @@ def test_horizontal_fusion_runs_parts_concurrently(golden):
 
 def test_horizontal_fusion_refuses():
     halves = split_operation(CASES["values"].program, "o", col, multiple=4)
-    refused("o_main cannot run at once with others: its outermost loop batch is not parallel: make it so", hfuse,
+    refused("o_main cannot run concurrently with others: its outermost loop batch is not parallel: make it so", hfuse,
     halves,
             ["o_main", "o_rest"])
     for part in ("o_main", "o_rest"):
         halves = parallel(halves, part, "batch")
-    refused("o_main and o_rest cannot run at once: o_main is a part of the reduction of o", hfuse, halves,
+    refused("o_main and o_rest cannot run concurrently: o_main is a part of the reduction of o", hfuse, halves,
             ["o_main", "o_rest"])
     chain = parallel(parallel(CHAIN, "twice", "batch"), "shifted", "batch")
-    refused("twice and shifted cannot run at once: shifted reads twice", hfuse, chain, ["twice", "shifted"])
-    refused("operations shifted, twice are not launches of their own that follow each other", hfuse, chain,
+    refused("twice and shifted cannot run concurrently: shifted reads twice", hfuse, chain, ["twice", "shifted"])
+    refused("operations shifted, twice are not separate launches that follow each other", hfuse, chain,
             ["shifted", "twice"])
     refused("horizontal fusion of twice: name at least two operations", hfuse, chain, ["twice"])

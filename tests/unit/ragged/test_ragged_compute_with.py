@@ -142,7 +142,7 @@ def test_compute_with_requires_independent_operations():
 def test_shared_loops_have_equal_extents():
     given = program("p", [twice, square], [twice, square])
     refused("twice cannot be computed with square: its loop row is not the loop row_outer of square: split, fuse and "
-            "reorder both alike", compute_with, split(given, "square", "row", 2), "twice", "square", "row_outer")
+            "reorder both in the same way", compute_with, split(given, "square", "row", 2), "twice", "square", "row_outer")
     refused("its loop row is not the loop inner of square", compute_with, reorder(
         given, "square", ("batch", "inner", "row")), "twice", "square", "inner")
     short = program("p", [compute("one", {batch: batches()}, real(1.0)), square], ["one", "square"])
@@ -152,13 +152,13 @@ def test_shared_loops_have_equal_extents():
 
 def test_shared_names_have_the_same_definition():
     turned = compute("turned", {batch: batches(), col: lengths(batch), row: 3}, x[batch, col, row])
-    refused("turned cannot be computed with square: row stands for something else there: give it another name",
+    refused("turned cannot be computed with square: row has another meaning there: give it another name",
             compute_with, program("p", [square, turned], [square, turned]), "turned", "square", "row")
 
 
 def test_launches_are_neighbours():
     given = program("p", [twice, total, square], [twice, total, square])
-    refused("twice cannot be computed with square: they are not launches of their own that follow each other in twice, "
+    refused("twice cannot be computed with square: they are not separate launches that follow each other in twice, "
             "total, square", compute_with, given, "twice", "square", "row")
     refused("which is vectorised or in a reduction: use a loop outside of it", compute_with, given, "twice", "total",
             "inner")
@@ -191,7 +191,7 @@ def test_loops_over_which_a_nest_accumulates_are_serial():
 def test_a_reduction_continues_where_it_began():
     given = decompose_reduction(CASE.program, "by_col")
     started = compute_with(given, "by_col_start", "by_row", "row")
-    refused("by_col_rest cannot be computed with by_row: it goes on with the reduction of by_col_start: compute that "
+    refused("by_col_rest cannot be computed with by_row: it continues the reduction of by_col_start: compute that "
             "with by_row first, at a loop outside of the reduction, which decides about the same elements in both",
             compute_with, started, "by_col_rest", "by_row", "batch")
     computes_the_case(compute_with(started, "by_col_rest", "by_row", "row"))
@@ -199,21 +199,21 @@ def test_a_reduction_continues_where_it_began():
     alike = compute_with(alike, "by_col_start", "by_row", "row_outer")
     alike = reorder(split(alike, "by_col_rest", "query", 2), "by_col_rest", (
         "batch", "query_outer", "row", "head", "inner", "query_inner"))
-    refused("it goes on with the reduction of by_col_start", compute_with, alike, "by_col_rest", "by_row", "row_outer")
+    refused("it continues the reduction of by_col_start", compute_with, alike, "by_col_rest", "by_row", "row_outer")
 
 
 def test_parts_of_a_reduction_do_not_run_concurrently():
     given = compute_with(decompose_reduction(CASE.program, "by_col"), "by_col_start", "by_row", "batch")
     given = parallel(parallel(given, "by_row", "batch"), "by_col_rest", "batch")
-    refused("by_row and by_col_rest cannot run at once: by_col_rest is a part of the reduction of g", hfuse, given,
+    refused("by_row and by_col_rest cannot run concurrently: by_col_rest is a part of the reduction of g", hfuse, given,
             ["by_row", "by_col_rest"])
 
 
 def test_only_whole_reductions_are_decomposed():
     half = compute("half", token, sum_over({inner: 3}, x[batch, row, inner]) * real(0.5))
     for given in (half, twice):
-        refused(f"{given.name} cannot be decomposed, since its value is not a reduction alone: move the rest to an "
-                f"operation of its own", decompose_reduction, program("p", [given]), given.name)
+        refused(f"{given.name} cannot be decomposed, since its value is not a reduction alone: move the rest to a "
+                f"separate operation", decompose_reduction, program("p", [given]), given.name)
     refused("total cannot be decomposed, since it is scheduled, or in parts: decompose first", decompose_reduction,
             split(program("p", [total]), "total", "row", 2), "total")
 

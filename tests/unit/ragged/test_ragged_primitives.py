@@ -209,7 +209,7 @@ def test_remap_has_no_work_in_bulk_padding():
 
 def test_a_parallel_loop_is_outside_reductions_and_the_only_one():
     refused("o: parallel loop col cannot stand inside the reduction col: move it outside", parallel, VALUES, "o", "col")
-    refused("s: loop row cannot be parallel beside the parallel loop batch of s: fuse the two, or make one serial",
+    refused("s: loop row cannot be parallel besides the parallel loop batch of s: fuse the two, or make one serial",
             parallel, parallel(SCORES, "s", "batch"), "s", "row")
     refused("y: parallel loop batch in chunks of 0: use at least 1", parallel, SCALED, "y", "batch", chunk=0)
     chunked = split(parallel(SCALED, "y", "batch", chunk=4), "y", "batch", 2)
@@ -234,7 +234,8 @@ def test_threads_of_a_block_share_a_loop_directly_in_a_parallel_one():
     halves = split_operation(SCALED, "y", row, multiple=4)
     for part, loop in (("y_main", "row"), ("y_rest", "row_rest")):
         halves = bind_threads(parallel(halves, part, "batch"), part, loop)
-    refused("y_main cannot run at once with others, since the threads of a block share its loop row", hfuse, halves,
+    refused("y_main cannot run concurrently with others, since the threads of a block share its loop row",
+            hfuse, halves,
             ["y_main", "y_rest"])
     placed = compute_at(SOFTMAX, "z", "y", "row")
     refused("y: loop head cannot be shared by the threads of a block, since z is computed at loop row: compute it at "
@@ -267,5 +268,6 @@ def test_inline_replaces_reads_by_the_definition():
                                        "top[batch, row, head])")
     refused("z cannot be inlined, since it is a reduction: use compute_at", inline, SOFTMAX, "z")
     refused("y cannot be inlined, since it is an output of softmax", inline, SOFTMAX, "y")
-    refused("e_main cannot be inlined beside others or in parts: inline it first", inline, split_operation(
+    refused("e_main cannot be inlined in parts, or after it is fused or attached: inline it first",
+            inline, split_operation(
         SOFTMAX, "e", row, multiple=2), "e_main")

@@ -125,7 +125,7 @@ def test_written_arrays_are_writable_and_do_not_overlap(runner):
     runner(of, apart)
     for name, first in (("d", 8), ("d", 1), ("e", 9), ("e", 15), ("x", 17)):
         wrong = room[first : first + apart[name].size]
-        with pytest.raises(ValueError, match="overlap: give the one that is written an array of its own"):
+        with pytest.raises(ValueError, match="overlap: give the one that is written a separate array"):
             runner(of, {**apart, name: wrong})
     frozen = np.zeros(9, np.float32)
     frozen.flags.writeable = False

@@ -101,7 +101,7 @@ def _check_producer(program: Program, source: Nest, target: Nest) -> None:
         raise IllegalSchedule(f"{source.name} cannot be computed at a loop, since it is an output of {program.name}")
     if Launch((target,)) not in program.launches or target.bulk:
         raise IllegalSchedule(f"{source.name} cannot be computed at a loop of {target.name}, which is attached to "
-                              f"another, at once with another, or padded in bulk: use a loop of a launch of its own")
+                              f"another, fused with another, or padded in bulk: use a loop of a separate launch")
 
 
 def _check_padding(source: Nest, target: Nest) -> None:
@@ -237,7 +237,7 @@ def _attach(source: Nest, target: Nest, ranges: dict[str, Range], *, around: set
             single = False  # a dimension of extent 1: a loop may share its name with a loop further inside
         if loop.name in (known | used if single else known):
             raise IllegalSchedule(f"{source.name} cannot be computed at a loop of {target.name}: its dimension "
-                                  f"{loop.name} stands for something else there: give it another name in compute()")
+                                  f"{loop.name} has another meaning there: give it another name in compute()")
         if values is None:
             loops.append(loop)
         elif single:
@@ -286,7 +286,7 @@ def _check_launches(program: Program, moved: Nest, target: Nest) -> None:
     both = (Launch((moved,)), Launch((target,)))
     positions = [program.launches.index(each) if each in program.launches else -1 for each in both]
     if -1 in positions or abs(positions[0] - positions[1]) != 1:
-        raise IllegalSchedule(f"{moved.name} cannot be computed with {target.name}: they are not launches of their own "
+        raise IllegalSchedule(f"{moved.name} cannot be computed with {target.name}: they are not separate launches "
                               f"that follow each other in {', '.join(launch.name for launch in program.launches)}")
     if moved.attached or moved.bulk or target.bulk:
         raise IllegalSchedule(f"{moved.name} cannot be computed with {target.name}, since something is computed in its "
@@ -308,7 +308,7 @@ def _renamed(moved: Nest, target: Nest, outer: tuple[Loop, ...]) -> Nest:
                 substitute(moved.expanded(ours.extent), names) != target.expanded(theirs.extent)):
             raise IllegalSchedule(f"{moved.name} cannot be computed with {target.name}: its loop "
                                   f"{'(none)' if ours is None else ours.name} is not the loop {theirs.name} of "
-                                  f"{target.name}: split, fuse and reorder both alike")
+                                  f"{target.name}: split, fuse and reorder both in the same way")
         names[ours.name] = Ref(theirs.name)
     shared, known = {loop.name for loop in outer}, dict(target.defined)
     defined: list[tuple[str, Expr]] = [
@@ -317,16 +317,16 @@ def _renamed(moved: Nest, target: Nest, outer: tuple[Loop, ...]) -> Nest:
         here = substitute(expr, names)
         if name in known and free_names(target.expanded(Ref(name))) <= shared:
             if substitute(moved.expanded(Ref(name)), names) != target.expanded(Ref(name)):
-                raise IllegalSchedule(f"{moved.name} cannot be computed with {target.name}: {name} stands for "
-                                      f"something else there: give it another name in compute()")
+                raise IllegalSchedule(f"{moved.name} cannot be computed with {target.name}: {name} has another "
+                                      "meaning there: give it another name in compute()")
             continue
         defined.append((name, here))
     loops = tuple(replace(each, extent=substitute(each.extent, names)) for each in moved.loops[len(outer):])
     taken = shared | {name for name in known if free_names(target.expanded(Ref(name))) <= shared}
     both = sorted(({each.name for each in loops} | {name for name, _ in defined}) & taken)
     if both:
-        raise IllegalSchedule(f"{moved.name} cannot be computed with {target.name}: {both[0]} stands for something "
-                              f"else there: give it another name in compute()")
+        raise IllegalSchedule(f"{moved.name} cannot be computed with {target.name}: {both[0]} has another meaning "
+                              "there: give it another name in compute()")
     return replace(moved, loops=loops, defined=tuple(defined))
 
 
@@ -363,7 +363,7 @@ def _check_elements(attached: Nest, target: Nest, outer: tuple[Loop, ...]) -> No
         first = target.position(at) + 1 if other is not target else 0
         around = {loop.name for loop in outer[:first]} if first <= len(outer) else set()
         if not around or not other.begins or attached.begins or not _same_coordinates(target, both, around):
-            raise IllegalSchedule(f"{attached.name} cannot be computed with {target.name}: it goes on with the "
+            raise IllegalSchedule(f"{attached.name} cannot be computed with {target.name}: it continues the "
                                   f"reduction of {other.name}: compute that with {target.name} first, at a loop "
                                   f"outside of the reduction, which decides about the same elements in both")
 

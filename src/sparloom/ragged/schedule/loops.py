@@ -43,7 +43,7 @@ def reorder(program: Program, nest: str, order: Sequence[str]) -> Program:
     if any(len(launch.nests) > 1 and found in launch.nests for launch in program.launches):
         first = changed.loops[0]
         if first.kind != "parallel":
-            raise IllegalSchedule(f"{nest}: loop {first.name} cannot be outermost, since {nest} runs at once with "
+            raise IllegalSchedule(f"{nest}: loop {first.name} cannot be outermost, since {nest} runs concurrently with "
                                   f"others by its parallel loop: keep that outside")
     return program.with_nest(changed)
 
@@ -312,7 +312,7 @@ def parallel(program: Program, nest: str, loop: str, *, chunk: int = 1) -> Progr
             busy = [(each.name, other.name) for each in nests for other in each.loops
                     if other.kind == "parallel" and (each.name, other.name) != (nest, loop)]
             if busy:
-                raise IllegalSchedule(f"{nest}: loop {loop} cannot be parallel beside the parallel loop {busy[0][1]} "
+                raise IllegalSchedule(f"{nest}: loop {loop} cannot be parallel besides the parallel loop {busy[0][1]} "
                                       f"of {busy[0][0]}: fuse the two, or make one serial")
             if nests[0] is not found:
                 raise IllegalSchedule(f"{nest}: loop {loop} cannot be parallel, since {nest} is computed at a loop of "
@@ -332,8 +332,8 @@ def bind_threads(program: Program, nest: str, loop: str) -> Program:
     Source: CoRa §4.1 (`bind`).
     """
     if any(len(launch.nests) > 1 and program.nest(nest) in launch.nests for launch in program.launches):
-        raise IllegalSchedule(f"{nest}: loop {loop} cannot be shared by the threads of a block, since {nest} runs at "
-                              f"once with others: bind threads to one that runs alone")
+        raise IllegalSchedule(f"{nest}: loop {loop} cannot be shared by the threads of a block, since {nest} runs "
+                              f"concurrently with others: bind threads to one that runs alone")
     return _with_kind(program, nest, loop, "shared")
 
 

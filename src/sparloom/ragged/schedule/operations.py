@@ -41,7 +41,7 @@ def split_operation(program: Program, nest: str, loop: Dim, *, multiple: int | N
         raise IllegalSchedule(f"{nest}: loop {loop.name} is no longer a whole dimension: split the operation before "
                               "you change the loop")
     if found.attached or Launch((found,)) not in program.launches:
-        raise IllegalSchedule(f"{nest} cannot be split beside what is computed at its loops or at once with it: split "
+        raise IllegalSchedule(f"{nest} cannot be split after nests are attached to it or fused with it: split "
                               f"it first")
     cut = _split_point(found, old.extent, loop=loop, multiple=multiple, point=point)
     taken = taken_names(program, nest)
@@ -100,16 +100,16 @@ def hfuse(program: Program, nests: Sequence[str]) -> Program:
     singles = [Launch((nest,)) for nest in found]
     positions = [program.launches.index(each) if each in program.launches else -1 for each in singles]
     if -1 in positions or positions != list(range(positions[0], positions[0] + len(positions))):
-        raise IllegalSchedule(f"operations {', '.join(nests)} are not launches of their own that follow each other in "
+        raise IllegalSchedule(f"operations {', '.join(nests)} are not separate launches that follow each other in "
                               f"{', '.join(launch.name for launch in program.launches)}")
     for nest in found:
         if not nest.loops or nest.loops[0].kind != "parallel":
-            raise IllegalSchedule(f"{nest.name} cannot run at once with others: its outermost loop "
+            raise IllegalSchedule(f"{nest.name} cannot run concurrently with others: its outermost loop "
                                   f"{nest.loops[0].name if nest.loops else ''} is not parallel: make it so")
         shared = next((loop.name for loop in nest.loops if loop.kind == "shared"), None)
         if shared is not None:
-            raise IllegalSchedule(f"{nest.name} cannot run at once with others, since the threads of a block share its "
-                                  f"loop {shared}: leave that serial")
+            raise IllegalSchedule(f"{nest.name} cannot run concurrently with others, since the threads of a block "
+                                  f"share its loop {shared}: leave that serial")
     for number, one in enumerate(found):
         for other in found[number + 1:]:
             _check_apart(one, other)
@@ -123,14 +123,14 @@ def _check_apart(one: Nest, other: Nest) -> None:
         written = {each.operation.output.name for each in first.tree()}
         read = {read.tensor.name for each in second.tree() for read in each.operation.reads}
         if written & read:
-            raise IllegalSchedule(f"{first.name} and {second.name} cannot run at once: {second.name} reads "
+            raise IllegalSchedule(f"{first.name} and {second.name} cannot run concurrently: {second.name} reads "
                                   f"{min(written & read)}")
     for pair in itertools.product(one.tree(), other.tree()):
         if pair[0].operation.output.name == pair[1].operation.output.name:
             for nest in pair:
                 if not (nest.begins and nest.ends):
-                    raise IllegalSchedule(f"{one.name} and {other.name} cannot run at once: {nest.name} is a part of "
-                                          f"the reduction of {nest.operation.output.name}")
+                    raise IllegalSchedule(f"{one.name} and {other.name} cannot run concurrently: {nest.name} is a part "
+                                          f"of the reduction of {nest.operation.output.name}")
 
 
 def decompose_reduction(program: Program, nest: str) -> Program:
@@ -152,7 +152,7 @@ def decompose_reduction(program: Program, nest: str) -> Program:
         raise IllegalSchedule(f"{nest} cannot be decomposed, since it is scheduled, or in parts: decompose first")
     if reduction is None or operation.value != reduction:
         raise IllegalSchedule(f"{nest} cannot be decomposed, since its value is not a reduction alone: move the "
-                              f"rest to an operation of its own")
+                              f"rest to a separate operation")
     taken = taken_names(program, nest)
     neutral = Const(NEUTRAL[reduction.op], operation.output.type)
     start = Nest(fresh(f"{nest}_start", taken), replace(operation, value=neutral),
@@ -229,7 +229,8 @@ def inline(program: Program, operation: str) -> Program:
     if name in program.outputs:
         raise IllegalSchedule(f"{operation} cannot be inlined, since it is an output of {program.name}")
     if found.attached or Launch((found,)) not in program.launches or found.name != name:
-        raise IllegalSchedule(f"{operation} cannot be inlined beside others or in parts: inline it first")
+        raise IllegalSchedule(f"{operation} cannot be inlined in parts, or after it is fused or attached: inline it "
+                              "first")
     value, dims = found.operation.value, [dim.name for dim, _ in found.operation.output.axes]
 
     def read(node: Expr) -> Expr | None:
