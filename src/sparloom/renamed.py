@@ -14,6 +14,16 @@ PACKAGES = {  # old package -> package that has its names now
 }
 RENAMED: dict[str, str] = {  # old full name, with its package of today -> new full name
     "sparloom.ragged.arranged": "sparloom.ragged.pack_values",
+    "sparloom.cli.Given": "sparloom.cli.RunOptions",
+    "sparloom.cli.check_places": "sparloom.cli.check_paths",
+    "sparloom.cli.choices": "sparloom.cli.group_choices",
+    "sparloom.cli.flat": "sparloom.cli.dotted_keys",
+    "sparloom.cli.folders": "sparloom.cli.config_folders",
+    "sparloom.cli.idle": "sparloom.cli.unused_overrides",
+    "sparloom.cli.merged": "sparloom.cli.merge_overrides",
+    "sparloom.cli.nearest": "sparloom.cli.close_names",
+    "sparloom.cli.reason": "sparloom.cli.failure_reason",
+    "sparloom.cli.show": "sparloom.cli.print_experiments",
     "sparloom.sparse.Patience": "sparloom.sparse.RetryPolicy",
     "sparloom.experiments.DecisionWay": "sparloom.experiments.PolicyVariant",
     "sparloom.platforms.cublas_strmm": "sparloom.baselines.cublas_strmm",
