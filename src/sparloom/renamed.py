@@ -27,6 +27,7 @@ RENAMED: dict[str, str] = {  # old full name, with its package of today -> new f
     "sparloom.sparse.Patience": "sparloom.sparse.RetryPolicy",
     "sparloom.experiments.DecisionWay": "sparloom.experiments.PolicyVariant",
     "sparloom.platforms.cublas_strmm": "sparloom.baselines.cublas_strmm",
+    "sparloom.platforms.Rival": "sparloom.platforms.BaselineBinder",
     "sparloom.platforms.spade.Sign": "sparloom.platforms.spade.PublishedEffect",
     "sparloom.platforms.spade.sign_records": "sparloom.platforms.spade.effect_records",
     "sparloom.experiments.Learning": "sparloom.experiments.LearnerConfig",

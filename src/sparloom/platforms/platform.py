@@ -14,7 +14,7 @@ from sparloom.platforms.timing import Call, Check
 from sparloom.space import Config, ConfigSpace, CpuSpace
 from sparloom.sparse import Pattern
 
-__all__ = ["Family", "Inputs", "NullPlatform", "Platform", "Rival"]
+__all__ = ["BaselineBinder", "Family", "Inputs", "NullPlatform", "Platform"]
 
 FLOPS_PER_SECOND = 1e10
 BEST_ROWS = 256  # rows of the tile that the formula favours
@@ -22,7 +22,7 @@ STEP = 0.05  # cost of each factor of two away from it
 
 Inputs = Operands | DenseOperands
 
-Rival = Callable[[Inputs, np.ndarray], Call]
+BaselineBinder = Callable[[Inputs, np.ndarray], Call]
 """Binds a kernel of another library to operands and a result, to be timed among ours."""
 
 
@@ -61,8 +61,8 @@ class Platform(Protocol):
     ) -> Iterator[tuple[Config, int, Measurement]]:
         """Measure configurations in interleaved rounds: configuration, round, measurement.
 
-        Platforms that can time kernels of other libraries among their own take these as a last argument, `rivals`:
-        configuration that names one in sample tables -> `Rival`.
+        Platforms that can time kernels of other libraries among their own take these as a last argument, `baselines`:
+        configuration that names one in sample tables -> `BaselineBinder`.
         """
 
 

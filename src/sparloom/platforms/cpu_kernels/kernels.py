@@ -14,7 +14,7 @@ from sparloom.measure import Measurement, TimingProtocol, checked_threads
 from sparloom.ops import GEMM, DenseOperands, Op, Operands
 from sparloom.platforms.clock import Stopwatch, keep_threads_awake
 from sparloom.platforms.cpu_kernels.rows import BoundRows, Rows, SparseRows
-from sparloom.platforms.platform import Family, Inputs, Rival
+from sparloom.platforms.platform import BaselineBinder, Family, Inputs
 from sparloom.platforms.timing import Call, Check, SpotCheck, measure_rounds, reallocated, repeat_of
 from sparloom.space import (
     AttentionSpace,
@@ -104,14 +104,14 @@ class CpuKernels:
 
     def measure_many(
         self, op: Op, operands: Inputs, configs: Sequence[Config], timing: TimingProtocol,
-        rivals: Mapping[Config, Rival] | None = None,
+        baselines: Mapping[Config, BaselineBinder] | None = None,
     ) -> Iterator[tuple[Config, int, Measurement]]:
         """Measure configurations in interleaved rounds; in each, operands are allocated anew.
 
         Every result is compared with the float64 oracle in every round; one that differs is a failed measurement.
 
         Args:
-            rivals: kernels of other libraries, by the configuration that names one in sample tables; they are bound,
+            baselines: kernels of other libraries, by the configuration that names one in sample tables; they are bound,
                 checked and timed like configurations.
         """
         keep_threads_awake()
@@ -123,7 +123,7 @@ class CpuKernels:
             inputs = reallocated(operands)
             result = family.result(inputs)
             ours = {config: partial(family.bind, inputs, config, result) for config in configs}
-            return ours | {config: partial(bind, inputs, result) for config, bind in (rivals or {}).items()}, result
+            return ours | {config: partial(bind, inputs, result) for config, bind in (baselines or {}).items()}, result
 
         yield from measure_rounds(
             prepare, family.check(op, operands, seed=timing.seed), timing, kind=self.kind,

@@ -15,7 +15,7 @@ from sparloom.ops import CsrAttention, Op
 from sparloom.platforms.clock import Stopwatch
 from sparloom.platforms.cuda import DeviceOperands
 from sparloom.platforms.cuda.device import CudaDevice, CupyGpu, Gpu
-from sparloom.platforms.cuda.launch import Family, Rival
+from sparloom.platforms.cuda.launch import BaselineBinder, Family
 from sparloom.platforms.cuda.sparse_kernels import AttentionKernels, SddmmKernels, SpmmKernels
 from sparloom.platforms.cuda.triton_gemm import TritonGemm
 from sparloom.platforms.platform import Inputs
@@ -108,7 +108,7 @@ class CudaPlatform:
 
     def measure_many(
         self, op: Op, operands: Inputs, configs: Sequence[Config], timing: TimingProtocol,
-        rivals: Mapping[Config, Rival] | None = None,
+        baselines: Mapping[Config, BaselineBinder] | None = None,
     ) -> Iterator[tuple[Config, int, Measurement]]:
         """Measure configurations in interleaved rounds; in each, operands are copied to the device anew.
 
@@ -119,7 +119,7 @@ class CudaPlatform:
         so is a configuration that the device cannot start.
 
         Args:
-            rivals: kernels of other libraries, by the configuration that names one in sample tables.
+            baselines: kernels of other libraries, by the configuration that names one in sample tables.
         """
         gpu, family = self.gpu, self.family(op)
         for config in configs:
@@ -129,7 +129,7 @@ class CudaPlatform:
         def prepare() -> tuple[dict[Config, Callable[[], Call]], Any]:
             inputs, result = DeviceOperands.on(gpu, operands), family.result(gpu, operands)
             ours = {config: partial(family.bind, gpu, inputs, config, result) for config in configs}
-            return ours | {config: partial(bind, inputs, result) for config, bind in (rivals or {}).items()}, result
+            return ours | {config: partial(bind, inputs, result) for config, bind in (baselines or {}).items()}, result
 
         yield from measure_rounds(
             prepare, lambda found: check(gpu.download(found)), timing, kind=self.kind,
