@@ -1,4 +1,4 @@
-"""Run one experiment: python run.py experiment=<name>; options in conf/. Without arguments: what can be run."""
+"""Run one experiment: python run.py experiment=<name>, with options from conf/. Without arguments: list experiments."""
 
 import os
 import sys
@@ -22,68 +22,74 @@ from sparloom.log import Stopped
 
 ROOT = Path(__file__).resolve().parent
 CONF = ROOT / "conf"
-LOCAL_LOGGERS = ("csv", "none")  # write no more than curves
+LOCAL_LOGGERS = ("csv", "none")  # loggers that write only curves
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg: DictConfig) -> float | None:
     """Run the chosen task in the folder that Hydra made for it."""
     settings = HydraConfig.get()
-    given = cli.Given(list(settings.overrides.task), dict(settings.runtime.choices), cfg)
+    options = cli.RunOptions(list(settings.overrides.task), dict(settings.runtime.choices), cfg)
+    out = Path(settings.runtime.output_dir)
     try:
-        check(cfg, given, Path(settings.runtime.output_dir))
-        return execute(cfg, Path(settings.runtime.output_dir), given).get(cfg.objective)
+        check(cfg, options, out)
+        return execute(cfg, out, options).get(cfg.objective)
     except cli.Reported:
         if settings.mode == RunMode.RUN:
             sys.exit(1)
-        raise  # a sweep notes the failure of this job
+        raise  # a sweep records the failure of this job
 
 
-def check(cfg: DictConfig, given: cli.Given, out: Path) -> None:
-    """Refuse options that would be ignored where they choose data, and name others that nothing reads."""
+def check(cfg: DictConfig, options: cli.RunOptions, out: Path) -> None:
+    """Refuse ignored options that would choose data, and warn about other ignored ones."""
     if "arms" in cfg.task:
-        return  # options go to the arms; those that reach none are refused there
+        return  # options go to the arms, which refuse those that none of them reads
     tree = OmegaConf.to_container(cfg, resolve=False)
     try:
-        cli.refuse_unseen_width(tree, OmegaConf.to_container(cfg, resolve=True), given.overrides)
-        cli.refuse_other_machines(tree, given.overrides)
-        cli.refuse_beside_shape(tree, given.overrides)
+        cli.refuse_unseen_width(tree, OmegaConf.to_container(cfg, resolve=True), options.overrides)
+        cli.refuse_other_machines(tree, options.overrides)
+        cli.refuse_beside_shape(tree, options.overrides)
     except cli.UsageError as error:
         cli.fail(error, out, debug=cfg.debug)
-    for text in cli.idle(tree, given.overrides):
+    for text in cli.unused_overrides(tree, options.overrides):
         log.errors.print(f"warning: {text} changes nothing: this experiment does not read it", markup=False)
 
 
 def execute(
-    cfg: DictConfig, out: Path, given: cli.Given, made: tuple[str, ...] = (), command: Sequence[str] = (),
+    cfg: DictConfig, out: Path, options: cli.RunOptions, made: tuple[str, ...] = (), command: Sequence[str] = (),
     overrides: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Run a task; what it lacks is made by the experiment that makes it, then it is tried again."""
+    """Run a task; if an artifact is missing, run the experiment that makes it and try again.
+
+    Args:
+        made: overrides of the prerequisites that ran already.
+        command, overrides: recorded in place of those of this process.
+    """
     try:
         record = cli.begin(out, root=ROOT, ledger=Path(cfg.paths.outputs) / "runs.jsonl", seed=cfg.seed,
-                           command=[*(command or sys.argv)], overrides=[*(overrides or given.overrides)])
+                           command=[*(command or sys.argv)], overrides=[*(overrides or options.overrides)])
     except OSError as error:
         cli.fail(error, out, debug=cfg.debug)
     try:
         OmegaConf.save(cfg, out / "config.yaml", resolve=True)
-        publish = publisher(cfg, out, given)
-        metrics = built(cfg, out, given).run(out)
+        publish = make_publisher(cfg, out, options)
+        metrics = build_task(cfg, out, options).run(out)
     except Stopped as early:
         log.console.print(str(early))
         metrics = {"stopped": 1}
     except MissingArtifact as missing:
-        wanted = prerequisite(missing, given)
+        wanted = prerequisite(missing, options)
         if not cfg.prepare or " ".join(wanted) in made:
             fail(record, missing, cfg)
         log.console.print(f"{missing}: running {' '.join(wanted)} first", markup=False)
         other = hydra.compose("config", wanted)
         folder = Path(cfg.paths.outputs) / missing.experiment / datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")
         try:
-            execute(other, folder, given, (*made, " ".join(wanted)), command, wanted)
+            execute(other, folder, options, (*made, " ".join(wanted)), command, wanted)
         except cli.Reported as failure:
             record.fail(f"experiment={missing.experiment} failed: {failure}")
             raise
-        return execute(cfg, out, given, (*made, " ".join(wanted)), command, overrides)
+        return execute(cfg, out, options, (*made, " ".join(wanted)), command, overrides)
     except (KeyboardInterrupt, SystemExit):  # Lightning turns the one into the other
         record.fail("interrupted")
         raise KeyboardInterrupt from None
@@ -101,15 +107,15 @@ def execute(
 
 
 def fail(record: cli.Record, error: Exception, cfg: DictConfig) -> None:
-    """Note a failure and tell the user."""
-    with suppress(OSError):  # a full disk, of which the user is told
-        record.fail(cli.reason(error))
+    """Record a failure and report it to the user."""
+    with suppress(OSError):  # a full disk, which is reported below
+        record.fail(cli.failure_reason(error))
     cli.fail(error, record.out, debug=cfg.debug)
 
 
-def publisher(cfg: DictConfig, out: Path, given: cli.Given) -> Callable[[Mapping[str, float]], None]:
-    """Prepare to hand the metrics of the run to its logger, which says now what it lacks."""
-    if given.chosen.get("logger") in LOCAL_LOGGERS:
+def make_publisher(cfg: DictConfig, out: Path, options: cli.RunOptions) -> Callable[[Mapping[str, float]], None]:
+    """Make a function that sends the metrics of the run to its logger; a library that it lacks is reported now."""
+    if options.chosen.get("logger") in LOCAL_LOGGERS:
         return lambda metrics: None
     make = instantiate(cfg.logger)
 
@@ -120,14 +126,14 @@ def publisher(cfg: DictConfig, out: Path, given: cli.Given) -> Callable[[Mapping
             logger.log_metrics(metrics)
             logger.finalize("success")
         except Exception as error:
-            log.errors.print(f"the logger did not take the metrics ({cli.reason(error)}): metrics.json has them",
-                             markup=False)
+            log.errors.print(f"the logger did not accept the metrics ({cli.failure_reason(error)}): they are in "
+                             "metrics.json", markup=False)
 
     return publish
 
 
-def built(cfg: DictConfig, out: Path, given: cli.Given) -> Any:
-    """Build the task; the arms of a comparison run before it, but for those whose finished runs are given."""
+def build_task(cfg: DictConfig, out: Path, options: cli.RunOptions) -> Any:
+    """Build the task; a comparison first runs its arms, except those whose finished runs are given."""
     cli.check_threads(OmegaConf.to_container(cfg, resolve=True))
     task = instantiate(cfg.task)
     if "arms" not in cfg.task:
@@ -136,14 +142,14 @@ def built(cfg: DictConfig, out: Path, given: cli.Given) -> Any:
     missing = {name: arm for name, arm in arms.items() if name not in task.runs}
     if not missing:
         return task
-    ran = cli.run_arms(
-        missing, common=list(cfg.task.common), given=given.overrides,
-        compose=lambda overrides: arm_run(overrides, cfg), folder=Path(cfg.paths.artifacts) / "runs",
+    results = cli.run_arms(
+        missing, common=list(cfg.task.common), given=options.overrides,
+        compose=lambda overrides: compose_arm(overrides, cfg), folder=Path(cfg.paths.artifacts) / "runs",
         data=cli.data_hash(ROOT) if Path(cfg.paths.data).resolve() == ROOT / "data" else cfg.paths.data, out=out)
-    return replace(task, runs={**task.runs, **ran.runs}, failures=ran.failures)
+    return replace(task, runs={**task.runs, **results.runs}, failures=results.failures)
 
 
-def arm_run(overrides: list[str], comparison: DictConfig) -> cli.ArmRun:
+def compose_arm(overrides: list[str], comparison: DictConfig) -> cli.ArmRun:
     """Compose the run of an arm."""
     try:
         whole = hydra.compose("config", overrides, return_hydra_config=True)
@@ -152,32 +158,33 @@ def arm_run(overrides: list[str], comparison: DictConfig) -> cli.ArmRun:
         tree = OmegaConf.to_container(bare, resolve=True)
     except Exception as error:
         keys = OmegaConf.to_container(comparison)
-        raise cli.Reported(cli.explain(error, lambda: cli.flat(keys))) from error
-    given = cli.Given(overrides, dict(whole.hydra.runtime.choices), cfg)
-    return cli.ArmRun(tree, lambda folder: execute(cfg, folder, given, command=["run.py", *overrides]))
+        raise cli.Reported(cli.explain(error, lambda: cli.dotted_keys(keys))) from error
+    options = cli.RunOptions(overrides, dict(whole.hydra.runtime.choices), cfg)
+    return cli.ArmRun(tree, lambda folder: execute(cfg, folder, options, command=["run.py", *overrides]))
 
 
-def prerequisite(missing: MissingArtifact, given: cli.Given) -> list[str]:
-    """Overrides of the experiment that makes what is missing, for the data and the platforms of the whole run."""
-    wanted = cli.merged(given.inherited(), [f"experiment={missing.experiment}", *missing.overrides])
-    return [*wanted, *given.platforms(OmegaConf.to_container(hydra.compose("config", wanted), resolve=True))]
+def prerequisite(missing: MissingArtifact, options: cli.RunOptions) -> list[str]:
+    """Return the overrides of the experiment that makes a missing artifact, with the data and platforms of this run."""
+    wanted = cli.merge_overrides(options.inherited(), [f"experiment={missing.experiment}", *missing.overrides])
+    return [*wanted, *options.platforms(OmegaConf.to_container(hydra.compose("config", wanted), resolve=True))]
 
 
 def known_keys() -> list[str]:
-    """List the keys of the configuration that the choices on the command line give."""
+    """List the keys of the configuration that the option files on the command line make."""
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        folders = cli.folders(sys.argv[1:], CONF)
+        folders = cli.config_folders(sys.argv[1:], CONF)
         more = [f"'file://{folder.absolute()}'" for folder in folders[1:]]
-        cfg = hydra.compose("config", [f"hydra.searchpath=[{','.join(more)}]", *cli.choices(sys.argv[1:], folders)])
-    return list(cli.flat(OmegaConf.to_container(cfg)))
+        chosen = cli.group_choices(sys.argv[1:], folders)
+        cfg = hydra.compose("config", [f"hydra.searchpath=[{','.join(more)}]", *chosen])
+    return list(cli.dotted_keys(OmegaConf.to_container(cfg)))
 
 
 def start() -> None:
-    """Read the command line and hand it to Hydra."""
+    """Check the command line and pass it to Hydra."""
     for name in [name for name, value in os.environ.items() if name.startswith("SPARLOOM_") and not value]:
-        del os.environ[name]  # as if it were not set: an empty folder would be that of the system
-    cli.check_places({"the current folder": str(Path.cwd()), **{
+        del os.environ[name]  # treat as unset: an empty path would be the root folder
+    cli.check_paths({"the current folder": str(Path.cwd()), **{
         name: value for name, value in os.environ.items() if name.startswith("SPARLOOM_")}})
     sys.argv = cli.prepare(sys.argv, CONF)
     main()
@@ -185,5 +192,5 @@ def start() -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("SPARLOOM_ROOT", str(ROOT))
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises; cli.guard makes one line of it
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises errors, which cli.guard shows in one line
     sys.exit(cli.guard(start, known_keys))

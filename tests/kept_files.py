@@ -13,7 +13,7 @@ __all__ = ["changed", "kept_files", "rewrite", "text_of"]
 
 def kept_files(folder: Path, kind: str = "") -> list[Path]:
     """List entries, of one kind or of all, and then what is being written, too."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and is_entry(path))
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and is_entry(path.name))
     return [path for path in paths if not kind or f'"kind": "{kind}"'.encode() in path.read_bytes()]
 
 

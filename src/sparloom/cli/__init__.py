@@ -1,26 +1,43 @@
-"""The command line before and after Hydra: what can be run, near names, quoted paths, one-line errors, records."""
+"""Command line before and after Hydra, in the order in which a run passes through.
+
+arguments.py checks and quotes what the user typed; overrides.py refuses options that would be ignored and passes the
+others on to prerequisites; record.py records a run, and runs the arms of comparisons; failure.py turns errors into one
+line.
+"""
+
+from functools import partial
 
 from sparloom.cli.arguments import (
     Entry,
     UsageError,
-    check_places,
+    check_paths,
     check_threads,
-    choices,
+    close_names,
+    config_folders,
+    dotted_keys,
     experiments,
-    flat,
-    folders,
-    nearest,
+    group_choices,
     prepare,
-    show,
+    print_experiments,
     suggestion,
 )
-from sparloom.cli.failure import Reported, explain, fail, guard, reason
-from sparloom.cli.overrides import Given, idle, merged, refuse_beside_shape, refuse_other_machines, refuse_unseen_width
+from sparloom.cli.failure import Reported, explain, fail, failure_reason, guard
+from sparloom.cli.overrides import (
+    RunOptions,
+    merge_overrides,
+    refuse_beside_shape,
+    refuse_other_machines,
+    refuse_unseen_width,
+    unused_overrides,
+)
 from sparloom.cli.record import ArmRun, Arms, Record, arm_overrides, begin, data_hash, digest, run_arms, stale
+from sparloom.renamed import resolve
 
 __all__ = [
-    "ArmRun", "Arms", "Entry", "Given", "Record", "Reported", "UsageError", "arm_overrides", "begin", "check_places",
-    "check_threads", "choices", "data_hash", "digest", "experiments", "explain", "fail", "flat", "folders", "guard",
-    "idle", "merged", "nearest", "prepare", "reason", "refuse_beside_shape", "refuse_other_machines",
-    "refuse_unseen_width", "run_arms", "show", "stale", "suggestion",
+    "ArmRun", "Arms", "Entry", "Record", "Reported", "RunOptions", "UsageError", "arm_overrides", "begin",
+    "check_paths", "check_threads", "close_names", "config_folders", "data_hash", "digest", "dotted_keys",
+    "experiments", "explain", "fail", "failure_reason", "group_choices", "guard", "merge_overrides", "prepare",
+    "print_experiments", "refuse_beside_shape", "refuse_other_machines", "refuse_unseen_width", "run_arms", "stale",
+    "suggestion", "unused_overrides",
 ]
+__getattr__ = partial(resolve, __name__)

@@ -1,9 +1,4 @@
-"""Names close to a mistyped one.
-
-What can be run: every experiment with the first line of its header and its expected time.
-
-Checks and repairs of the command line that need only the names of the files in conf/.
-"""
+"""Check and repair the command line, knowing only the names of the files in conf/, and list the experiments."""
 
 import difflib
 import re
@@ -18,15 +13,39 @@ from sparloom import log
 from sparloom.measure import checked_threads
 
 __all__ = [
-    "Entry", "UsageError", "check_places", "check_threads", "choices", "experiments", "flat", "folders", "nearest",
-    "prepare", "show", "suggestion",
+    "Entry", "UsageError", "check_paths", "check_threads", "close_names", "config_folders", "dotted_keys",
+    "experiments", "group_choices", "prepare", "print_experiments", "suggestion",
 ]
 
+PATH_KEYS = ("matrix", "mirror", "folder", "file", "path", "checkpoint", "cache", "table", "pretrained", "manifest")
+PATH_GROUPS = ("paths.", "samples.files.")
+REQUIRED_PATHS = ("paths.root", "paths.data", "paths.artifacts", "paths.outputs", "paths.matrices")
+FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir",
+                    "-cd", "--info", "-i", "--experimental-rerun")
+MAX_JOINED = 9  # comma-separated pieces that are tried as one name
+_OVERRIDE = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)=(?P<value>.*)$", re.DOTALL)
+_PLAIN = re.compile(r"[A-Za-z0-9_./@+$-]*")  # what Hydra's grammar takes without quotes, all else is quoted
+_INTERPOLATION = re.compile(r"\$\{[\w.:/,-]+\}")
+_ELEMENT = re.compile(r"""'(?:[^'\\]|\\.)*'(?=,|$)|"(?:[^"\\]|\\.)*"(?=,|$)|[^,]+""")  # of a list of paths
 
-def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
+
+class UsageError(ValueError):
+    """An error of the command line; the message says what to type instead."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """File of conf/experiment: name, first line of its header, and how long it takes ("" if it does not say)."""
+
+    name: str
+    title: str
+    time: str
+
+
+def close_names(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
     """Find up to `count` known names that resemble `name`, best first.
 
-    The last part of a dotted name counts as well: `lr` is near `model.optimizer.lr`.
+    The last part of a dotted name is compared too: `lr` is close to `model.optimizer.lr`.
     """
     names = list(dict.fromkeys(known))
     whole = difflib.get_close_matches(name, names, n=count, cutoff=0.6)
@@ -38,30 +57,21 @@ def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Phrase the nearest names as a remedy, or list all of them when none is near."""
+    """Phrase the closest names as a remedy, or list all of them if none is close."""
     names = sorted(dict.fromkeys(known))
-    close = nearest(name, names)
+    close = close_names(name, names)
     if close:
         return f"did you mean {' or '.join(close)}?"
     return f"known are {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
 
 
-def flat(tree: object, prefix: str = "") -> Iterator[str]:
+def dotted_keys(tree: object, prefix: str = "") -> Iterator[str]:
     """Yield the dotted keys of nested mappings, inner nodes included."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             key = f"{prefix}{name}"
             yield key
-            yield from flat(value, f"{key}.")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One file of conf/experiment: name, first line of its header, and how long it takes ("" when not said)."""
-
-    name: str
-    title: str
-    time: str
+            yield from dotted_keys(value, f"{key}.")
 
 
 def experiments(conf: Path) -> list[Entry]:
@@ -69,7 +79,7 @@ def experiments(conf: Path) -> list[Entry]:
     return [_entry(path) for path in sorted((conf / "experiment").glob("*.yaml"))]
 
 
-def show(conf: Path) -> None:
+def print_experiments(conf: Path) -> None:
     """Print the experiments and how to run one."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading, options in (("experiment", {"no_wrap": True}), ("what", {}), ("time", {"no_wrap": True})):
@@ -81,6 +91,91 @@ def show(conf: Path) -> None:
         "\nRun one:        python run.py experiment=finetune_spade"
         "\nChange options: python run.py experiment=finetune_spade op=sddmm selection.matrices=7"
         "\nSee them:       python run.py experiment=finetune_spade --cfg job", soft_wrap=True)
+
+
+def prepare(argv: Sequence[str], conf: Path) -> list[str]:
+    """Check names against the files under `conf` and quote paths, before Hydra reads the command line.
+
+    Without arguments, or with --help alone, prints the experiments and exits.
+
+    In a sweep, paths joined by commas are separate values; a comma in a name is kept where such a file exists.
+
+    Raises:
+        UsageError: an option or experiment does not exist, no experiment is chosen, or a path is ambiguous.
+    """
+    arguments = list(argv[1:])
+    for argument in arguments:
+        _check_text(argument, "argument")
+    overrides = _overrides(arguments)
+    asks_help = any(argument in ("-h", "--help") for argument in arguments)
+    chosen = any(argument.startswith(("experiment=", "+experiment=", "task=", "+task=")) for argument in overrides)
+    if not arguments or (asks_help and not chosen):
+        print_experiments(conf)
+        raise SystemExit(0)
+    swept = any(argument in ("-m", "--multirun", "hydra.mode=MULTIRUN")
+                or (argument.startswith("hparams=") and argument != "hparams=null") for argument in arguments)
+    for argument in overrides:
+        _check(argument, config_folders(arguments, conf), swept=swept)
+    if not chosen and not any(argument.startswith(("--version", "-sc", "--shell")) for argument in arguments):
+        names = ", ".join(path.stem for path in sorted((conf / "experiment").glob("*.yaml")))
+        raise UsageError(f"no experiment chosen: give experiment=<name>, one of {names}")
+    return [argv[0], *(_quoted(argument, swept=swept) if argument in overrides else argument
+                       for argument in arguments)]
+
+
+def check_paths(paths: Mapping[str, str]) -> None:
+    """Refuse folders whose names the configuration cannot represent.
+
+    Args:
+        paths: description (an environment variable, the folder of the checkout) -> path.
+
+    Raises:
+        UsageError: a path contains ${, or bytes that are not UTF-8.
+    """
+    for what, path in paths.items():
+        _check_text(path, what)
+        if "${" in path:
+            raise UsageError(f"{what} is {path}: in a path ${{ begins a reference to another option; rename the "
+                             "folder, or go through a link with another name")
+
+
+def check_threads(config: Any, path: str = "") -> None:
+    """Check all numbers of threads in a configuration before anything starts: too large a number kills the process.
+
+    Args:
+        path: of the configuration, for messages.
+
+    Raises:
+        TypeError, ValueError: see `checked_threads`; names the key.
+    """
+    items = config.items() if isinstance(config, Mapping) else enumerate(config) if isinstance(config, list) else ()
+    for key, value in items:
+        key_path = f"{path}.{key}" if path else str(key)
+        if key == "threads":
+            for threads in value if isinstance(value, list) else [value]:
+                checked_threads(threads, key_path)
+        else:
+            check_threads(value, key_path)
+
+
+def config_folders(arguments: Sequence[str], conf: Path) -> list[Path]:
+    """List the folders of option files: `conf`, then those of --config-dir."""
+    flags = ("--config-dir", "-cd")
+    separate = [word for word, flag in zip(arguments, ["", *arguments], strict=False) if flag in flags]
+    joined = [word.partition("=")[2] for word in arguments if word.startswith("--config-dir=")]
+    return [conf, *(Path(name) for name in (*separate, *joined))]
+
+
+def group_choices(arguments: Sequence[str], option_folders: Sequence[Path]) -> list[str]:
+    """Select the overrides that choose an option file of these folders, or null."""
+    found = []
+    for argument in arguments:
+        match = _OVERRIDE.match(argument)
+        groups = [folder / match["key"].partition("@")[0] for folder in option_folders] if match else []
+        if any((group / f"{match['value']}.yaml").is_file() or (match["value"] == "null" and group.is_dir())
+               for group in groups):
+            found.append(argument)
+    return found
 
 
 def _entry(path: Path) -> Entry:
@@ -95,109 +190,8 @@ def _entry(path: Path) -> Entry:
     return Entry(path.stem, lines[0].rstrip(".") if lines else "", taken.group(1) if taken else "")
 
 
-PATH_KEYS = ("matrix", "mirror", "folder", "file", "path", "checkpoint", "cache", "table", "pretrained", "manifest")
-PATH_GROUPS = ("paths.", "samples.files.")
-NEEDED = ("paths.root", "paths.data", "paths.artifacts", "paths.outputs", "paths.matrices")
-FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir",
-                    "-cd", "--info", "-i", "--experimental-rerun")
-MOST_COMMAS = 9  # pieces between commas that are tried as one name
-_OVERRIDE = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)=(?P<value>.*)$", re.DOTALL)
-_PLAIN = re.compile(r"[A-Za-z0-9_./@+$-]*")  # what Hydra's grammar takes without quotes, all else is quoted
-_INTERPOLATION = re.compile(r"\$\{[\w.:/,-]+\}")
-_ELEMENT = re.compile(r"""'(?:[^'\\]|\\.)*'(?=,|$)|"(?:[^"\\]|\\.)*"(?=,|$)|[^,]+""")  # of a list of paths
-
-
-class UsageError(ValueError):
-    """The command line names something that does not exist; the message names the nearest that does."""
-
-
-def prepare(argv: Sequence[str], conf: Path) -> list[str]:
-    """Check names against the files under `conf` and quote paths, before Hydra reads the command line.
-
-    Without any argument, or with --help alone, prints what can be run and exits.
-
-    In a sweep, paths joined by commas are values of their own; a comma in a name is kept where such a file exists.
-
-    Raises:
-        UsageError: an option or experiment does not exist, no experiment is chosen, or a path cannot be told.
-    """
-    arguments = list(argv[1:])
-    for argument in arguments:
-        _check_text(argument, "argument")
-    overrides = _overrides(arguments)
-    asks_help = any(argument in ("-h", "--help") for argument in arguments)
-    chosen = any(argument.startswith(("experiment=", "+experiment=", "task=", "+task=")) for argument in overrides)
-    if not arguments or (asks_help and not chosen):
-        show(conf)
-        raise SystemExit(0)
-    swept = any(argument in ("-m", "--multirun", "hydra.mode=MULTIRUN")
-                or (argument.startswith("hparams=") and argument != "hparams=null") for argument in arguments)
-    for argument in overrides:
-        _check(argument, folders(arguments, conf), swept=swept)
-    if not chosen and not any(argument.startswith(("--version", "-sc", "--shell")) for argument in arguments):
-        names = ", ".join(path.stem for path in sorted((conf / "experiment").glob("*.yaml")))
-        raise UsageError(f"no experiment chosen: give experiment=<name>, one of {names}")
-    return [argv[0], *(_quoted(argument, swept=swept) if argument in overrides else argument
-                       for argument in arguments)]
-
-
-def check_places(places: Mapping[str, str]) -> None:
-    """Refuse folders whose names the configuration cannot hold.
-
-    Args:
-        places: what each is (a variable of the environment, the folder of the checkout) -> its path.
-
-    Raises:
-        UsageError: a path holds ${, or bytes that are no UTF-8.
-    """
-    for what, place in places.items():
-        _check_text(place, what)
-        if "${" in place:
-            raise UsageError(f"{what} is {place}: in a path ${{ begins a reference to another option; rename the "
-                             "folder, or go through a link with another name")
-
-
-def check_threads(config: Any, path: str = "") -> None:
-    """Check all numbers of threads in a configuration before anything is begun: one that is too large ends the process.
-
-    Args:
-        path: of the configuration, in messages.
-
-    Raises:
-        TypeError, ValueError: see `checked_threads`; names the key.
-    """
-    items = config.items() if isinstance(config, Mapping) else enumerate(config) if isinstance(config, list) else ()
-    for key, value in items:
-        place = f"{path}.{key}" if path else str(key)
-        if key == "threads":
-            for given in value if isinstance(value, list) else [value]:
-                checked_threads(given, place)
-        else:
-            check_threads(value, place)
-
-
-def folders(arguments: Sequence[str], conf: Path) -> list[Path]:
-    """List the folders with option files: `conf`, then those that --config-dir names."""
-    flags = ("--config-dir", "-cd")
-    apart = [word for word, flag in zip(arguments, ["", *arguments], strict=False) if flag in flags]
-    joined = [word.partition("=")[2] for word in arguments if word.startswith("--config-dir=")]
-    return [conf, *(Path(name) for name in (*apart, *joined))]
-
-
-def choices(arguments: Sequence[str], option_folders: Sequence[Path]) -> list[str]:
-    """Keep the overrides that choose one option file of these folders, or none."""
-    found = []
-    for argument in arguments:
-        match = _OVERRIDE.match(argument)
-        groups = [folder / match["key"].partition("@")[0] for folder in option_folders] if match else []
-        if any((group / f"{match['value']}.yaml").is_file() or (match["value"] == "null" and group.is_dir())
-               for group in groups):
-            found.append(argument)
-    return found
-
-
 def _overrides(arguments: Sequence[str]) -> list[str]:
-    """Leave out flags and the words that belong to them."""
+    """Drop flags and their values."""
     return [word for word, flag in zip(arguments, ["", *arguments], strict=False)
             if not word.startswith("-") and flag not in FLAGS_WITH_VALUE]
 
@@ -234,14 +228,14 @@ def _check_group(key: str, conf: Path) -> None:
 
 
 def _quoted(argument: str, *, swept: bool = False) -> str:
-    """Quote the value of an override that is a path with characters of Hydra's grammar; expand a leading ~."""
+    """Quote a path with characters of Hydra's grammar in the value of an override; expand a leading ~."""
     match = _OVERRIDE.match(argument)
     if match is None or match["sign"] == "~":
         return argument
     key, value = match["key"], match["value"]
     if not key.startswith(PATH_GROUPS) and key.rpartition(".")[2] not in PATH_KEYS:
         return argument
-    if key in NEEDED and value in ("", "null", "''", '""'):
+    if key in REQUIRED_PATHS and value in ("", "null", "''", '""'):
         raise UsageError(f"{key} is empty: give a folder, or leave it out for {key.partition('.')[2]}/ of the checkout")
     values = _listed(value)
     if not swept and len(values) > 1 and all(Path(name).expanduser().exists() for name in values):
@@ -262,21 +256,20 @@ def _quoted_path(key: str, value: str) -> str:
     if "${" in value and not _refers(value):
         raise UsageError(f"{key}={value}: in a path ${{ begins a reference to another option; rename the file or "
                          "folder, or go through a link with another name")
-    free = not key.startswith(PATH_GROUPS) and key != "matrix"  # such keys may take numbers as well
+    free = not key.startswith(PATH_GROUPS) and key != "matrix"  # such keys may take numbers too
     plain = _PLAIN.fullmatch(_without_references(value)) and (free or not _is_number(value))
     return value if plain else _escape(value)
 
 
 def _refers(value: str) -> bool:
-    """Tell references to options from names that hold ${: those are well formed, and there is no such file."""
-    places = (Path(value), *Path(value).parents)
-    named = any("${" in place.name and _exists(str(place)) for place in places)
+    """Distinguish references to options, which are well formed, from existing files with ${ in their names."""
+    named = any("${" in path.name and _exists(str(path)) for path in (Path(value), *Path(value).parents))
     return not named and "${" not in _without_references(value) and "\\${" not in value
 
 
 def _without_references(value: str) -> str:
     before = None
-    while before != value:  # one may hold another
+    while before != value:  # they may be nested
         before, value = value, _INTERPOLATION.sub("", value)
     return value
 
@@ -290,13 +283,13 @@ def _is_number(value: str) -> bool:
 
 
 def _listed(value: str) -> list[str]:
-    """Split paths joined by commas; a comma belongs to a name if such a file exists, or if it is in quotes."""
+    """Split paths at commas; a comma belongs to a name if such a file exists, or if it is in quotes."""
     choice = re.fullmatch(r"choice\((.*)\)", value, re.DOTALL)
     if _exists(value) or not ("," in value or choice):
         return [value]
     parts, found = _ELEMENT.findall(choice[1] if choice else value), []
     while parts:
-        size = next((size for size in range(min(len(parts), MOST_COMMAS), 1, -1) if _exists(",".join(parts[:size]))), 1)
+        size = next((size for size in range(min(len(parts), MAX_JOINED), 1, -1) if _exists(",".join(parts[:size]))), 1)
         name = ",".join(parts[:size])
         found.append(name if _exists(name) else name.strip())
         parts = parts[size:]
@@ -311,7 +304,7 @@ def _exists(path: str) -> bool:
 
 
 def _escape(value: str) -> str:
-    """Write a string in single quotes: within them a backslash is special only in front of a quote."""
+    """Put a string in single quotes, within which a backslash is special only in front of a quote."""
     escaped = re.sub(r"(\\*)'", lambda match: match[1] * 2 + r"\'", value)
     escaped = re.sub(r"(\\+)$", lambda match: match[1] * 2, escaped)
     return f"'{escaped}'"
@@ -321,4 +314,4 @@ def _check_text(text: str, what: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{what} {text!a} holds bytes that are no UTF-8: rename the file or folder") from None
+        raise UsageError(f"{what} {text!a} holds bytes that are not UTF-8: rename the file or folder") from None

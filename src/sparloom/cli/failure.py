@@ -1,4 +1,4 @@
-"""Errors of the user as one line with the remedy; the whole trace goes to the log of the run."""
+"""Report errors in one line with the remedy; the traceback goes to the log of the run."""
 
 import errno
 import logging
@@ -13,26 +13,26 @@ from sparloom import log
 from sparloom.cli.arguments import UsageError, suggestion
 from sparloom.errors import MissingArtifact, SparloomError
 
-__all__ = ["Reported", "explain", "fail", "guard", "reason"]
+__all__ = ["Reported", "explain", "fail", "failure_reason", "guard"]
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 USER_ERRORS = (SparloomError, ValueError, OSError, ImportError, MemoryError)
 logger = logging.getLogger(__name__)
 
 
 class Reported(Exception):
-    """A failure the user has been told about."""
+    """A failure that was already reported to the user."""
 
 
 def fail(error: Exception, out: Path, *, debug: bool) -> None:
-    """Print an error in one line and keep its trace in `out/run.log`; one that is no error of the user says so.
+    """Print an error in one line and write its traceback to `out/run.log`; the line says if it may be a bug.
 
     Raises:
         Reported: always.
     """
     cause = _cause(error)
-    if isinstance(cause, OSError) and cause.filename is None and cause.errno in FULL:
+    if isinstance(cause, OSError) and cause.filename is None and cause.errno in DISK_FULL:
         cause.filename = str(out)
     trace = "".join(traceback.format_exception(error))
     logger.debug("failed\n%s", trace)
@@ -49,10 +49,10 @@ def fail(error: Exception, out: Path, *, debug: bool) -> None:
 
 
 def guard(main: Callable[[], object], keys: Callable[[], Iterable[str]]) -> int:
-    """Run `main` and turn what it raises into an exit status and at most one line.
+    """Run `main` and turn its exceptions into an exit status and at most one line.
 
     Args:
-        keys: yields the keys of the configuration, for the nearest of a wrong one; called after a failure only.
+        keys: lists the keys of the configuration, to suggest one for an unknown key; called after a failure only.
     """
     try:
         main()
@@ -71,7 +71,7 @@ def guard(main: Callable[[], object], keys: Callable[[], Iterable[str]]) -> int:
 
 
 def explain(error: Exception, keys: Callable[[], Iterable[str]]) -> str:
-    """Say in one line what an override got wrong and what was probably meant."""
+    """Explain an error of an override in one line, with what was probably meant."""
     text = str(error)
     missing = re.search(r"Could not (?:override|append to config by override|delete from config) '?([^'\s]+)'?", text)
     if missing:
@@ -86,16 +86,16 @@ def explain(error: Exception, keys: Callable[[], Iterable[str]]) -> str:
     if interpolation:
         return (f"the configuration refers to {interpolation[1]!r}, which does not exist (in a path, ${{ begins such a "
                 "reference: a file or folder with ${ in its name needs another name)")
-    return reason(error)
+    return failure_reason(error)
 
 
-def reason(error: BaseException) -> str:
-    """Say in one line why a run failed."""
+def failure_reason(error: BaseException) -> str:
+    """Return in one line why a run failed."""
     return _one_line(_cause(error))
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Look through wrappers of the configuration library for what went wrong."""
+    """Unwrap exceptions of the configuration library."""
     while _is_hydra(error) and error.__cause__ is not None:
         error = error.__cause__
     return error
@@ -118,12 +118,12 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         what = "no such file" if error.errno == errno.ENOENT else error.strerror[0].lower() + error.strerror[1:]
         return f"{error.filename}: {what}: {_remedy(error)}"
-    if isinstance(error, OSError) and error.errno in FULL:
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
         return f"{text}: {_remedy(error)}"
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object!a} cannot be written as {error.encoding}: rename the file or folder of that name"
     if isinstance(error, ImportError):
-        return f"{text}: install the extra that carries it (pip install -e .[...], see pyproject.toml)"
+        return f"{text}: install the extra that contains it (pip install -e .[...], see pyproject.toml)"
     if isinstance(error, MemoryError):
         return f"out of memory ({text}): use smaller matrices or fewer jobs"
     return text
@@ -134,7 +134,7 @@ def _remedy(error: OSError) -> str:
         return "check the path"
     if error.errno == errno.ENAMETOOLONG:
         return "choose a shorter name"
-    if error.errno in FULL:
+    if error.errno in DISK_FULL:
         return "free space, or write to another disk with paths.outputs=<folder> paths.artifacts=<folder>"
     if error.errno in UNWRITABLE:
         return ("an input must be readable; outputs go to another folder with paths.outputs=<folder>, models and "

@@ -1,7 +1,4 @@
-"""Options of the command line that the task of a run never sees, or that would not change what they name.
-
-What an experiment that has to run first takes over from the run that needs it.
-"""
+"""Overrides of the command line: which would be ignored, and which a prerequisite of the run inherits."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,23 +7,30 @@ from typing import Any
 
 from sparloom.cli.arguments import UsageError
 
-__all__ = ["Given", "idle", "key_of", "merged", "refuse_beside_shape", "refuse_other_machines", "refuse_unseen_width"]
+__all__ = [
+    "RunOptions", "key_of", "merge_overrides", "refuse_beside_shape", "refuse_other_machines", "refuse_unseen_width",
+    "unused_overrides",
+]
 
-USED = ("task", "experiment", "hparams", "paths", "logger", "objective", "prepare", "debug", "recommends", "seed",
-        "sweep", "local", "hydra")  # by run.py itself, or of no effect on results
-OTHER_MACHINES = (  # tasks that need no stored seconds
+ALWAYS_USED = ("task", "experiment", "hparams", "paths", "logger", "objective", "prepare", "debug", "recommends",
+               "seed", "sweep", "local", "hydra")  # by run.py itself, or without effect on results
+ANY_MACHINE = (  # tasks that need no stored seconds
     "sparloom.experiments.Autoencode", "sparloom.experiments.ExploreDesigns")
-OF_MATRICES = ("op", "target", "adviser", "width")  # what recommendations for a shape do not read
+MATRIX_OPTIONS = ("op", "target", "adviser", "width")  # ignored by recommendations for a shape
 PLATFORMS = ("source", "target")
-SAME_MACHINE = ("preset", "width", "readings", "level", "orders", "space")  # do not change the seconds of a program
+SAME_MACHINE = ("preset", "width", "readings", "level", "orders", "space")  # settings that do not change seconds
+INHERITED_GROUPS = ("paths", "op", "corpus", "samples", "encoder", "predictor", "selection@pretraining", "model",
+                    "trainer", "logger")
+INHERITED_VALUES = ("paths.", "op.", "corpus.", "samples.", "encoder.", "predictor.", "pretraining.", "model.net.",
+                    "width=", "seed=", "debug=")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
-def idle(tree: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """List the overrides that nothing reads which the task is made of.
+def unused_overrides(tree: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """List the overrides that the configuration of the task does not refer to.
 
     Args:
-        tree: the configuration with its interpolations, not resolved.
+        tree: configuration with unresolved interpolations.
         overrides: of the command line.
     """
     reached = _reached(tree)
@@ -34,10 +38,10 @@ def idle(tree: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
 
 
 def refuse_unseen_width(tree: Mapping[str, Any], resolved: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Refuse a width that does not reach the task, or not all platforms of it.
+    """Refuse a width that the task, or one of its platforms, does not read.
 
     Raises:
-        UsageError: says who has a width of its own, and how that is given.
+        UsageError: names the platform with a width of its own, and the option that sets it.
     """
     given = next((text for text in overrides if _path(text) == "width"), None)
     if given is None:
@@ -53,7 +57,7 @@ def refuse_unseen_width(tree: Mapping[str, Any], resolved: Mapping[str, Any], ov
 
 
 def refuse_beside_shape(tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Refuse options that choose how a matrix is answered where a shape of GEMM is asked for.
+    """Refuse options of recommendations for a matrix where one for the shape of a GEMM is requested.
 
     Raises:
         UsageError: names the option and what to give instead.
@@ -61,19 +65,19 @@ def refuse_beside_shape(tree: Mapping[str, Any], overrides: Sequence[str]) -> No
     if tree.get("shape") is None or tree.get("matrix", "") is not None:
         return
     for text in overrides:
-        if _path(text).partition(".")[0] in OF_MATRICES and text != "op=gemm":
+        if _path(text).partition(".")[0] in MATRIX_OPTIONS and text != "op=gemm":
             raise UsageError(f"{text} would change nothing beside shape=: a shape is that of a GEMM, m, n and k, on "
                              "the platform named single; leave it out, or give matrix=<path> in place of shape")
 
 
 def refuse_other_machines(tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Refuse changed settings of a platform whose stored samples are those of its preset.
+    """Refuse changed settings of a platform whose stored samples were taken with its preset.
 
     Raises:
         UsageError: names the preset and the remedy.
     """
     task = tree["task"]
-    if not {"samples", "adviser"} & set(task) or task.get("_target_") in OTHER_MACHINES:
+    if not {"samples", "adviser"} & set(task) or task.get("_target_") in ANY_MACHINE:
         return
     for text in overrides:
         name, _, setting = _path(text).partition(".")
@@ -87,19 +91,19 @@ def refuse_other_machines(tree: Mapping[str, Any], overrides: Sequence[str]) -> 
 
 
 def _path(override: str) -> str:
-    """The place in the configuration that an override changes; platform@target is target."""
+    """Return the dotted path in the configuration that an override changes; platform@target is target."""
     key = override.lstrip("+~").partition("=")[0]
     return key.rpartition("@")[2].replace("/", ".")
 
 
 def _reads(reached: set[str], path: str) -> bool:
-    if path.partition(".")[0] in USED:
+    if path.partition(".")[0] in ALWAYS_USED:
         return True
     return any(path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.") for other in reached)
 
 
 def _reached(tree: Mapping[str, Any]) -> set[str]:
-    """Follow references from the task; what another reference holds is reached as a whole."""
+    """Collect the paths to which the task refers, directly or through other references."""
     reached: set[str] = set()
     waiting = [tree.get("task")]
     while waiting:
@@ -122,20 +126,14 @@ def _at(tree: Any, path: str) -> Any:
     return tree
 
 
-GROUPS = ("paths", "op", "corpus", "samples", "encoder", "predictor", "selection@pretraining", "model", "trainer",
-          "logger")
-VALUES = ("paths.", "op.", "corpus.", "samples.", "encoder.", "predictor.", "pretraining.",
-          "model.net.", "width=", "seed=", "debug=")
-
-
 @dataclass(frozen=True)
-class Given:
-    """A run as its prerequisites see it.
+class RunOptions:
+    """Options of a run, from which those of its prerequisites follow.
 
     Args:
         overrides: of the command line.
-        chosen: group -> option, whether the command line or the experiment chose it.
-        tree: the composed configuration; its nodes `source` and `target` are platforms.
+        chosen: group -> option, chosen by the command line or by the experiment.
+        tree: composed configuration; its nodes `source` and `target` are platforms.
     """
 
     overrides: Sequence[str]
@@ -143,19 +141,19 @@ class Given:
     tree: Mapping[str, Any]
 
     def inherited(self) -> list[str]:
-        """Overrides that hold for every prerequisite: which data, which operation, which network, where files lie."""
-        groups = [f"{group}={self.chosen[group]}" for group in GROUPS if self.chosen.get(group)]
-        return [*groups, *(text for text in self.overrides if text.lstrip("+~").startswith(VALUES))]
+        """List the overrides of every prerequisite: data, operation, network and folders are those of this run."""
+        groups = [f"{group}={self.chosen[group]}" for group in INHERITED_GROUPS if self.chosen.get(group)]
+        return [*groups, *(text for text in self.overrides if text.lstrip("+~").startswith(INHERITED_VALUES))]
 
     def platforms(self, other: Mapping[str, Any]) -> list[str]:
-        """Overrides that give a prerequisite the platforms of this run, where it has other settings of the same ones.
+        """List the overrides that give a prerequisite the platforms of this run, if its settings of them differ.
 
-        It may know a platform under the other name: what is the source of fine-tuning is the target of autoencode_cpu.
-        A prerequisite that has a platform as it is here, under whatever name, keeps its own: collect_spade collects
-        two presets.
+        The prerequisite may use a platform in the other role: the source of fine-tuning is the target of
+        autoencode_cpu. A prerequisite that already has the same platform, in any role, keeps its own: collect_spade
+        collects two presets.
 
         Args:
-            other: the configuration of the prerequisite, composed without these overrides.
+            other: configuration of the prerequisite, composed without these overrides.
         """
         return [override for name in PLATFORMS for override in self._platform(name, other)]
 
@@ -171,12 +169,12 @@ class Given:
                 yield f"{text[:len(text) - len(key)]}{name}{key.removeprefix(role)}"
 
 
-def merged(first: Sequence[str], second: Sequence[str]) -> list[str]:
-    """Join overrides; where both set one key, the second holds."""
+def merge_overrides(first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """Join overrides; where both set a key, the second wins."""
     set_again = {key_of(text) for text in second}
     return [*second, *(text for text in first if key_of(text) not in set_again)]
 
 
 def key_of(override: str) -> str:
-    """The key that an override sets, adds or deletes."""
+    """Return the key that an override sets, adds or deletes."""
     return override.lstrip("+~").partition("=")[0]

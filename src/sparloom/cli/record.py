@@ -1,7 +1,4 @@
-"""What a run leaves behind beside its results: command, conditions, metrics.
-
-Runs of the arms of a comparison: what each is made of, where it is kept, when it is run again.
-"""
+"""Record a run beside its results (command, environment, metrics), and run or reuse the arms of a comparison."""
 
 import hashlib
 import json
@@ -23,7 +20,7 @@ from typing import Any
 from sparloom import log
 from sparloom.cli.arguments import UsageError
 from sparloom.cli.failure import Reported
-from sparloom.cli.overrides import key_of, merged
+from sparloom.cli.overrides import key_of, merge_overrides
 from sparloom.files import (
     append_lines,
     check_sum,
@@ -43,18 +40,22 @@ __all__ = ["ArmRun", "Arms", "Record", "arm_overrides", "begin", "data_hash", "d
 METRICS = "metrics.json"
 PACKAGES = ("numpy", "scipy", "pandas", "pyarrow", "torch", "lightning", "lightgbm", "scikit-learn", "hydra-core",
             "omegaconf")
+COMPARISON_KEYS = ("experiment", "task", "hparams", "objective")  # not passed on to the arms
+NEUTRAL_KEYS = ("paths", "objective", "prepare", "debug")  # keys of a configuration that change no result
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Record:
-    """A run that has begun; ending it appends a line to `runs.jsonl`.
+    """Record of a run in progress; the end of the run appends a line to `runs.jsonl`.
 
     Args:
         out: folder of the run.
-        ledger: file with a line for every run that has ended.
-        overrides: that make its configuration.
-        environment: what `environment.json` says.
-        began: clock at its begin, `time.monotonic()`.
+        ledger: file with one line per finished run.
+        overrides: of its configuration.
+        environment: content of `environment.json`.
+        began: `time.monotonic()` at its start.
     """
 
     out: Path
@@ -64,7 +65,7 @@ class Record:
     began: float
 
     def finish(self, metrics: Mapping[str, float]) -> None:
-        """Write `metrics.json`, flat, numbers only, null for what is not a number, after the checksums of all files."""
+        """Write checksums of all files, then `metrics.json`: flat, numbers only, null for NaN and infinity."""
         numbers = {key: _number(value) for key, value in metrics.items()}
         text = json_text(numbers)
         write_sums(self.out, {METRICS: text})
@@ -72,7 +73,7 @@ class Record:
         self._end("finished", metrics=numbers)
 
     def fail(self, reason: str) -> None:
-        """Note why the run has no metrics."""
+        """Record why the run has no metrics."""
         self._end("failed", reason=reason)
 
     def _end(
@@ -98,8 +99,8 @@ def begin(
 
     Args:
         root: the checkout, for its commit and the hash in data.dvc.
-        ledger: where its end will be noted.
-        command: as it was typed; `overrides`: what it means for this run, one of many in a sweep.
+        ledger: file to which the end of the run is appended.
+        command: as it was typed; `overrides` are those of this run, which may be one of many in a sweep.
 
     Raises:
         OSError: the folder or the ledger cannot be written.
@@ -108,7 +109,7 @@ def begin(
     ledger.parent.mkdir(parents=True, exist_ok=True)
     with ledger.open("a"):
         pass  # fails now rather than at the end of the run
-    for folder in (out, *out.parent.glob("*/")):  # of this run, and of earlier ones of its experiment that were killed
+    for folder in (out, *out.parent.glob("*/")):  # of this run, and of killed runs of its experiment
         remove_leavings(folder)
     write_text(out / "command.txt", shlex.join(["python", Path(command[0]).name, *command[1:]]) + "\n")
     described = environment(root, seed)
@@ -133,9 +134,9 @@ def environment(root: Path, seed: int) -> dict[str, object]:
     }
 
 
-def _threads(given: str) -> int:
-    """Give the threads that OpenMP takes: of nested loops the outermost counts, and other texts are as if unset."""
-    outermost = given.partition(",")[0].strip()
+def _threads(setting: str) -> int:
+    """Return the threads that OpenMP takes from OMP_NUM_THREADS: the outermost level; invalid values are ignored."""
+    outermost = setting.partition(",")[0].strip()
     allowed = outermost.isascii() and outermost.isdigit() and 0 < len(outermost) <= 9 and int(outermost) > 0
     return int(outermost) if allowed else len(os.sched_getaffinity(0))
 
@@ -154,7 +155,7 @@ def _version(name: str) -> str | None:
 
 
 def data_hash(root: Path) -> str | None:
-    """Read the hash in data.dvc of a checkout; None where there is none."""
+    """Read the hash in data.dvc of a checkout; None if there is none."""
     pointer = root / "data.dvc"
     if not pointer.exists():
         return None
@@ -162,17 +163,12 @@ def data_hash(root: Path) -> str | None:
     return found[1] if found else None
 
 
-OWN = ("experiment", "task", "hparams", "objective")  # of the comparison, not of its arms
-PASSING = ("paths", "objective", "prepare", "debug")  # keys of a configuration that change no result
-logger = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True)
 class ArmRun:
-    """A composed run.
+    """Composed run of an arm.
 
     Args:
-        tree: its resolved configuration; folders under `paths` stand in it by name.
+        tree: resolved configuration, in which folders under `paths` are replaced by their names.
         execute: runs it in a folder.
     """
 
@@ -182,7 +178,7 @@ class ArmRun:
 
 @dataclass(frozen=True)
 class Arms:
-    """What became of the arms: the folder of each run that finished, the reason for each that did not."""
+    """Outcome of the arms: folder of each finished run, reason of each failure."""
 
     runs: Mapping[str, str]
     failures: Mapping[str, str]
@@ -198,50 +194,50 @@ def run_arms(
     data: str | None,
     out: Path,
 ) -> Arms:
-    """Run every arm, or take the run of an equal configuration; one that fails does not end the others.
+    """Run every arm, or reuse the run of an equal configuration; a failing arm does not stop the others.
 
     Args:
         arms: name -> `experiment` and `overrides`.
         common: overrides of all arms.
         given: overrides of the command line of the comparison.
-        compose: raises Reported when overrides do not fit.
-        folder: keeps runs, each in a folder named by `digest`; index.json says which is which.
+        compose: raises Reported if overrides do not fit.
+        folder: holds the runs, each in a folder named by `digest`; index.json lists them.
         data: hash of the data that runs read.
         out: folder of the comparison, to whose log this function writes.
 
     Raises:
         UsageError: an override of the command line would change no arm.
     """
-    _refuse_idle(given, common, arms)
+    _refuse_unused(given, common, arms)
     runs, failures = {}, {}
-    for place, (name, arm) in enumerate(arms.items(), 1):
+    for number, (name, arm) in enumerate(arms.items(), 1):
         overrides = arm_overrides(arm, common=common, given=given)
         command = shlex.join(["python", "run.py", *overrides])
-        logger.info("arm %d of %d, %s: %s", place, len(arms), name, command)
+        logger.info("arm %d of %d, %s: %s", number, len(arms), name, command)
         try:
             run = compose(overrides)
-            kept = folder / digest(run.tree, data)
-            with locked(folder / f".{kept.name}.lock"):
-                _finish(run, kept, out)
-            runs[name] = str(kept)
-            _note(folder, kept.name, arm=f"{out.parent.name}/{name}", command=command)
+            result = folder / digest(run.tree, data)
+            with locked(folder / f".{result.name}.lock"):
+                _run_or_reuse(run, result, out)
+            runs[name] = str(result)
+            _add_to_index(folder, result.name, arm=f"{out.parent.name}/{name}", command=command)
         except Reported as error:
             log.start(out)
             failures[name] = str(error)
-            logger.warning("arm %s failed, the others go on: %s", name, error)
+            logger.warning("arm %s failed, the others continue: %s", name, error)
     return Arms(runs, failures)
 
 
 def arm_overrides(arm: Mapping[str, Any], *, common: Sequence[str], given: Sequence[str]) -> list[str]:
-    """Overrides of an arm: its own before the common ones, both before those of the command line."""
+    """Return the overrides of an arm: its own win over the common ones, and these over the command line."""
     passed = [text for text in given if _passes(text)]
     own = [f"experiment={arm['experiment']}", *arm.get("overrides", ())]
-    return merged(merged(passed, common), own)
+    return merge_overrides(merge_overrides(passed, common), own)
 
 
 def digest(tree: Mapping[str, Any], data: str | None) -> str:
-    """Hash what decides the result of a run to 8 hexadecimal digits: its configuration and its data."""
-    deciding = _first_names({key: value for key, value in tree.items() if key not in PASSING})
+    """Hash the configuration and data that determine the result of a run to 8 hexadecimal digits."""
+    deciding = _first_names({key: value for key, value in tree.items() if key not in NEUTRAL_KEYS})
     return hashlib.sha256(json.dumps([deciding, data], sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -254,11 +250,11 @@ def _first_names(node: Any) -> Any:
 
 
 def stale(folder: Path) -> str | None:
-    """Say why the run in a folder cannot be taken; None: it can.
+    """Return why the run in a folder cannot be reused, or None.
 
-    A run with damaged files is made again. Others are taken only as long as the files they were made from, which
-    made_from.json lists with their hashes, are as they were, and those listed with null are not there; files that are
-    gone do not matter.
+    A run with damaged files is not reused. Others are reused only while the files they were made from, which
+    made_from.json lists with their hashes, are unchanged, and those listed with null do not exist; deleted files do not
+    matter.
     """
     if not (folder / "metrics.json").exists():
         return "not finished"
@@ -266,38 +262,38 @@ def stale(folder: Path) -> str | None:
         if _object(folder / name) is None:
             return f"damaged ({name})"
     files = _object(folder / "made_from.json")
-    there = [path for path in files if Path(path).exists()]
-    changed = [path for path in there if files[path] is None or sha256(Path(path)) != files[path]]
+    existing = [path for path in files if Path(path).exists()]
+    changed = [path for path in existing if files[path] is None or sha256(Path(path)) != files[path]]
     return f"older than {changed[0]}" if changed else None
 
 
-def _finish(run: ArmRun, kept: Path, out: Path) -> None:
-    """Run in the folder `kept` unless a finished run is there; then write to the log of the comparison again."""
-    reason = stale(kept)
+def _run_or_reuse(run: ArmRun, folder: Path, out: Path) -> None:
+    """Run in a folder unless it holds a finished run, and return to the log of the comparison."""
+    reason = stale(folder)
     if reason is None:
-        logger.info("%s is finished and is taken as it is", kept)
+        logger.info("%s is finished and is reused", folder)
         return
-    if kept.exists():
-        logger.info("%s is %s: once more from the beginning", kept, reason)
-        shutil.rmtree(kept)
-    run.execute(kept)
+    if folder.exists():
+        logger.info("%s is %s: running it again from the beginning", folder, reason)
+        shutil.rmtree(folder)
+    run.execute(folder)
     log.start(out)
 
 
-def _note(folder: Path, name: str, *, arm: str, command: str) -> None:
-    """Note in index.json what a folder holds and which arms read it."""
+def _add_to_index(folder: Path, name: str, *, arm: str, command: str) -> None:
+    """List a run in index.json, with its command and the arms that read it."""
     with locked(folder / ".index.lock"):
         path = folder / "index.json"
         index = _object(path)
         if index is None or not all(isinstance(entry, dict) for entry in index.values()):
-            logger.warning("%s is damaged: it is begun anew, and arms that are not run now are missing in it", path)
+            logger.warning("%s is damaged: it is rebuilt from the arms of this comparison", path)
             index = {}
         arms = {*index.get(name, {}).get("arms", ()), arm}
         write_json(path, index | {name: {"command": command, "arms": sorted(arms)}})
 
 
 def _object(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object, {} where there is no file; None: it is damaged."""
+    """Read a JSON object; {} without a file, None if it is damaged."""
     if not path.exists():
         return {}
     try:
@@ -309,8 +305,8 @@ def _object(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _refuse_idle(given: Sequence[str], common: Sequence[str], arms: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse what the command line sets and every arm sets otherwise."""
+def _refuse_unused(given: Sequence[str], common: Sequence[str], arms: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse an override of the command line that every arm overrides itself."""
     sets = [{key_of(text) for text in (*common, *arm.get("overrides", ()))} for arm in arms.values()]
     for text in given:
         if _passes(text) and all(key_of(text) in keys for keys in sets):
@@ -320,4 +316,4 @@ def _refuse_idle(given: Sequence[str], common: Sequence[str], arms: Mapping[str,
 
 def _passes(text: str) -> bool:
     key = key_of(text)
-    return key not in OWN and not key.startswith(("task.", "hydra"))
+    return key not in COMPARISON_KEYS and not key.startswith(("task.", "hydra"))

@@ -107,8 +107,6 @@ class IdentityCache(Generic[Value]):
             if key[:len(prefix)] == prefix and not is_valid(value):
                 self._entries.pop(key, None)
 
-    find, review = get, invalidate
-
     def _key(self, arrays: Sequence[Any], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
         return (*map(id, arrays), *(_description(value) for value in arguments.values()))
 

@@ -161,7 +161,8 @@ class CompiledProgram:
             if result is not None:
                 return result
         shapes = self.sizes(arguments).shapes
-        made = {array.name: _make(array, shapes[array.name]) for array in self._made()}
+        made = {array.name: (np.zeros if array.origin == "zeros" else np.empty)(
+            shapes[array.name], DTYPES[array.type.scalar]) for array in self._made()}
         self._library.set_threads(threads)
         if schedule is None:
             self._call(self.unfused, arguments, made, ())
@@ -232,11 +233,6 @@ def _find(arguments: Arguments, source: tuple[str | int, ...]) -> Any:
     for step in source[1:]:
         value = value[step] if isinstance(step, int) else getattr(value, step)
     return value
-
-
-def _make(array: Array, shape: tuple[int, ...]) -> np.ndarray:
-    allocate = np.zeros if array.origin == "zeros" else np.empty
-    return allocate(shape, DTYPES[array.type.scalar])
 
 
 def _traffic(

@@ -36,14 +36,12 @@ class RecognisedProduct:
     Args:
         operands: "A", "B", "C" -> name of the argument, which is sparse or an array.
         transposed: C has shape (width, inner).
-        result: name of the array that holds D.
         whole: pairs of expressions that are equal in a call if the loops cover whole matrices.
     """
 
     op: Literal["gemm_spmm", "spmm_spmm", "spmm_gemm"]
     operands: Mapping[str, str]
     transposed: bool
-    result: str
     whole: tuple[tuple[Expr, Expr], ...]
 
 
@@ -78,7 +76,7 @@ def recognise(program: FusedProgram) -> RecognisedProduct | None:
     if any(array.origin != "argument" for array in operands.values()):
         return None
     names = {role: array.source[0] for role, array in operands.items()}
-    return RecognisedProduct(op, names, transposed, result.name, (*first.whole, *second.whole))
+    return RecognisedProduct(op, names, transposed, (*first.whole, *second.whole))
 
 
 def _product(program: FusedProgram, nest: MarkedLoop) -> _RowProduct | None:

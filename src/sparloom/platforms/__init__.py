@@ -7,14 +7,15 @@ nest; cpu_kernels and cuda: hand-written kernels; spade: the simulated accelerat
 from sparloom.ondemand import on_demand
 
 __all__ = [
-    "EVENTS", "Contender", "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "CupyGpu", "DeviceKernels",
-    "DeviceMatrix", "DevicePattern", "Family", "GemmKernels", "Gpu", "NullPlatform", "Platform", "RaggedOnDevice",
-    "Repeat", "Repetition", "Rival", "SpadePlatform", "SpmmKernels", "SpmmMaxKernels", "SpotCheck", "Stopwatch",
-    "count_reads", "cusparse_spmm", "in_series", "interleaved", "interleaved_on_device", "keep_threads_awake",
-    "on_cuda", "one_by_one", "processor_clock", "reads_by_level", "reallocated", "sweep",
+    "EVENTS", "BaselineBinder", "Contender", "CpuKernels", "CpuPlatform", "CudaDevice", "CudaPlatform", "CupyGpu",
+    "DeviceKernels", "DeviceMatrix", "DevicePattern", "Family", "GemmKernels", "Gpu", "NullPlatform", "Platform",
+    "RaggedOnDevice", "Repeat", "Repetition", "SpadePlatform", "SpmmKernels", "SpmmMaxKernels", "SpotCheck",
+    "Stopwatch", "count_reads", "cusparse_spmm", "in_series", "interleaved", "interleaved_on_device",
+    "keep_threads_awake", "on_cuda", "one_by_one", "processor_clock", "reads_by_level", "reallocated", "sweep",
 ]
 
 _MODULES = {
+    "BaselineBinder": "sparloom.platforms.platform",
     "Contender": "sparloom.platforms.timing",
     "CpuKernels": "sparloom.platforms.cpu_kernels.kernels",
     "CpuPlatform": "sparloom.platforms.cpu_schedules.platform",
@@ -33,7 +34,6 @@ _MODULES = {
     "RaggedOnDevice": "sparloom.platforms.cuda.ragged",
     "Repeat": "sparloom.platforms.clock",
     "Repetition": "sparloom.platforms.clock",
-    "Rival": "sparloom.platforms.platform",
     "SpadePlatform": "sparloom.platforms.spade.platform",
     "SpmmKernels": "sparloom.platforms.cpu_kernels.kernels",
     "SpmmMaxKernels": "sparloom.platforms.cpu_kernels.kernels",

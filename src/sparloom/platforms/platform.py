@@ -1,20 +1,21 @@
-"""The interface of a platform, and a platform without hardware: results by the oracle, seconds by a formula."""
+"""The interfaces of platforms and of their kernels, and a platform without hardware."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from sparloom.errors import IllegalSchedule
+from sparloom.errors import IllegalSchedule, Unsupported
 from sparloom.measure import Kind, Measurement, TimingProtocol
 from sparloom.ops import DenseOperands, Op, Operands
 from sparloom.platforms.timing import Call, Check
 from sparloom.space import Config, ConfigSpace, CpuSpace
 from sparloom.sparse import Pattern
 
-__all__ = ["Family", "Inputs", "NullPlatform", "Platform", "Rival"]
+__all__ = ["BaselineBinder", "Family", "Inputs", "KernelPlatform", "NullPlatform", "Platform"]
 
 FLOPS_PER_SECOND = 1e10
 BEST_ROWS = 256  # rows of the tile that the formula favours
@@ -22,7 +23,7 @@ STEP = 0.05  # cost of each factor of two away from it
 
 Inputs = Operands | DenseOperands
 
-Rival = Callable[[Inputs, np.ndarray], Call]
+BaselineBinder = Callable[[Inputs, np.ndarray], Call]
 """Binds a kernel of another library to operands and a result, to be timed among ours."""
 
 
@@ -61,8 +62,8 @@ class Platform(Protocol):
     ) -> Iterator[tuple[Config, int, Measurement]]:
         """Measure configurations in interleaved rounds: configuration, round, measurement.
 
-        Platforms that can time kernels of other libraries among their own take these as a last argument, `rivals`:
-        configuration that names one in sample tables -> `Rival`.
+        Platforms that can time kernels of other libraries among their own take these as a last argument, `baselines`:
+        configuration that names one in sample tables -> `BaselineBinder`.
         """
 
 
@@ -98,6 +99,55 @@ class Family(Protocol):
 
     def check(self, op: Op, operands: Inputs, *, seed: int) -> Check:
         """Make a check that compares a result, or part of it, with the float64 oracle."""
+
+
+class KernelPlatform(ABC):
+    """A platform of hand-written kernels, one family per operation."""
+
+    name: str
+
+    @abstractmethod
+    def family(self, op: Op) -> Any:
+        """Return the kernels of `op`.
+
+        Raises:
+            Unsupported: there are none.
+        """
+
+    def space(self, op: Op) -> ConfigSpace:
+        """List the configurations of `op`.
+
+        Raises:
+            Unsupported: there are no kernels for it.
+        """
+        return self.family(op).space()
+
+    def baseline(self, op: Op, pattern: Pattern | None) -> Config:
+        """Take the default of the space, whatever the pattern; GEMM has none."""
+        return self.space(op).default()
+
+    def measure(self, op: Op, operands: Inputs, config: Config, timing: TimingProtocol) -> Measurement:
+        """Measure one configuration and join the repetitions of all rounds."""
+        return Measurement.joined([taken for _, _, taken in self.measure_many(op, operands, [config], timing)])
+
+    @abstractmethod
+    def measure_many(
+        self, op: Op, operands: Inputs, configs: Sequence[Config], timing: TimingProtocol,
+        baselines: Mapping[Config, Any] | None = None,
+    ) -> Iterator[tuple[Config, int, Measurement]]:
+        """Measure configurations in interleaved rounds.
+
+        Every result is compared with the float64 oracle in every round. One that differs is a failed measurement, and
+        so is a configuration that cannot be bound.
+
+        Args:
+            baselines: kernels of other libraries, by the configuration that names one in sample tables; they are bound,
+                checked and timed like configurations.
+        """
+
+    def _check_known(self, op: Op, known: Sequence[str]) -> None:
+        if op.name not in known:
+            raise Unsupported(f"operation {op.name} on platform {self.name}: there are kernels for {', '.join(known)}")
 
 
 class NullPlatform:

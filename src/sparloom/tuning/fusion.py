@@ -1,32 +1,23 @@
-"""One way to compute a product of three matrices: what is decided, what is kept, what is executed.
+"""Fused or not: how a product of three matrices is decided, stored and executed.
 
-What a decision is found again by.
-
-From choices to what executes them: schedules and executors.
-
-The constants of decisions, and the rule that needs no clock.
-
-Which few of all candidates are worth a measurement.
-
-How a product of three matrices is decided: a rule, a shortlist by a cost model, a race, a guardrail.
-
-Plans: a choice, why it was made, and the executor of it.
+    rule (`Policy`) -> shortlist by a cost model -> race of fused candidates -> duel with the fastest unfused variant ->
+    guardrail -> cache
 """
 
-import hashlib
-import json
+
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from sparloom.errors import NotDecided, SchemaError, Unsupported
 from sparloom.fusion import (
-    LEAST_FUSED_RATIO,
+    MIN_FUSED_RATIO,
     Executor,
     Pair,
     TileSchedule,
@@ -40,36 +31,53 @@ from sparloom.measure import cache_levels, checked_threads
 from sparloom.ops import Operands
 from sparloom.space import Config, GridSpace, TileFusionSpace
 from sparloom.tuning.cache import PlanCache, Summary
-from sparloom.tuning.fusion_problem import ORDERS, Estimate, PairCostModel, Problem, has_places, metis_is_installed
+from sparloom.tuning.fusion_problem import (
+    ORDERS,
+    Estimate,
+    PairCostModel,
+    Problem,
+    is_partitionable,
+    metis_is_installed,
+)
 from sparloom.tuning.machine import (
     FUSED_SOURCES,
     busy_seconds,
     kernels_digest,
     machine_digest,
     machine_rates,
-    watch_load,
+    watched,
 )
-from sparloom.tuning.racing import Call, Clock, Decision, Guardrail, MeasurementBudget, Race, Trial, Verdict, duel, race
+from sparloom.tuning.racing import Call, Clock, Decision, Guardrail, MeasurementBudget, challenge, race, trials_of
 from sparloom.tuning.search import Evolution, best
 
 __all__ = [
     "Decided", "Decider", "ExecutorFactory", "Fuse", "FusionConfig", "PairPlan", "PlanKey", "Policy", "get_order",
-    "get_pair", "plan_pair", "put_order", "put_pair", "shortlist", "unfused_configs",
+    "get_pair", "plan_pair", "put_order", "put_pair", "shortlist",
 ]
+
+log = logging.getLogger(__name__)
+
+Fuse = Literal["auto", "never", "always"]
+
+FORMS = ("c_transposed", "addends")
+MAX_FUSING = {"ct_size": 16384, "cache_bytes": 1 << 62}  # tiles that fuse the most
+EVOLUTION = Evolution(population=512, generations=12, patience=4, mutation=0.2, tournament=3, seed=0)
+RANKED = 512  # configurations from which the shortlist is taken
+MAX_SAME_TILES = 2  # candidates with the same tiles
 
 
 @dataclass(frozen=True)
 class FusionConfig:
-    """Fused or not, in which tiles, in which order of iterations, by which variant of the kernels.
+    """One way to compute a product of three matrices.
 
     Args:
-        fused: otherwise loop two begins after loop one; then tiles and order are those of `unfused_schedule`.
-        ct_size: most iterations of a coarse tile; 0 where nothing is fused.
-        cache_bytes: of one thread, for the inspector; 0 where nothing is fused.
+        fused: False: loop two begins after loop one; tiles and order are those of `unfused_schedule`.
+        ct_size: maximum iterations of a coarse tile; 0 if not fused.
+        cache_bytes: of one thread, for the inspector; 0 if not fused.
         order: of the iterations: natural, bandwidth, partition or metis, see `sparloom.fusion.inspector`.
 
     Raises:
-        ValueError: an unknown order, no thread, or sizes that do not belong to it.
+        ValueError: the order is unknown, there is no thread, or the sizes contradict `fused`.
     """
 
     fused: bool
@@ -92,7 +100,7 @@ class FusionConfig:
 
     @classmethod
     def of(cls, config: Config, *, threads: int) -> "FusionConfig":
-        """Read a point of `sparloom.space.TileFusionSpace`."""
+        """Convert a point of `sparloom.space.TileFusionSpace`."""
         variant = Variant(
             local=bool(config["local"]), stream=bool(config["stream"]), stream_first=bool(config["stream_first"]),
             prefetch_bytes=1024 * config["prefetch"])
@@ -100,7 +108,7 @@ class FusionConfig:
 
     @property
     def key(self) -> str:
-        """The point of the space as text, which `TileFusionSpace(...).parse` reads."""
+        """The point of the space as text, as `TileFusionSpace(...).parse` reads it."""
         variant = self.variant
         numbers = {"local": int(variant.local), "stream": int(variant.stream),
                    "stream_first": int(variant.stream_first), "prefetch": variant.prefetch_bytes // 1024}
@@ -108,12 +116,12 @@ class FusionConfig:
         return ",".join(f"{name}={value}" for name, value in values.items())
 
     def to_json(self) -> dict[str, Any]:
-        """Write as JSON values."""
+        """Convert to JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "FusionConfig":
-        """Read what `to_json` wrote.
+        """Read the values of `to_json`.
 
         Raises:
             SchemaError: a field is missing, unknown or of another type.
@@ -123,7 +131,7 @@ class FusionConfig:
 
 
 def _typed(kind: type, value: Any) -> Any:
-    """Fill a dataclass of plain values, whose types must be exactly those it declares."""
+    """Make a dataclass from values whose types are exactly the declared ones."""
     names = {field.name: field.type for field in fields(kind)}
     if not isinstance(value, Mapping) or set(value) != set(names):
         raise SchemaError(f"{kind.__name__} has the fields {', '.join(names)}, got {value!r}")
@@ -136,20 +144,21 @@ def _typed(kind: type, value: Any) -> Any:
         raise SchemaError(str(error)) from error
 
 
-FORMS = ("c_transposed", "addends")
+Decided = tuple[FusionConfig, Decision]
+
 
 @dataclass(frozen=True)
 class PlanKey:
-    """All that a decision depends on.
+    """Cache key of a decision.
 
     Args:
-        form: of its operands: "c_transposed", "addends" or "".
+        form: of the operands: "c_transposed", "addends" or "".
         pattern: digest of A's pattern.
-        right: digest of B's, "" where B is dense.
-        inner: columns of B, 0 where it is sparse.
-        fuse: what was asked for.
+        right: digest of B's pattern; "" if B is dense.
+        inner: columns of B; 0 if it is sparse.
+        fuse: as requested.
         machine: digest of its description.
-        kernels: digest of the sources of kernels and inspector: after a change all is decided anew.
+        kernels: digest of the sources of kernels and inspector.
     """
 
     op: str
@@ -166,7 +175,7 @@ class PlanKey:
 
     @classmethod
     def of(cls, problem: Problem, *, threads: int, fuse: str) -> "PlanKey":
-        """Name a decision about a problem, on this machine."""
+        """Make the key of a problem on this machine."""
         pattern = problem.pattern.digest()
         right = "" if problem.right is None else pattern if problem.right is problem.pattern else problem.right.digest()
         form = ",".join(name for name in FORMS if getattr(problem.op, name, False))
@@ -174,67 +183,53 @@ class PlanKey:
             problem.op.name, form, pattern, right, problem.inner, problem.width, problem.dtype, threads, fuse,
             machine_digest(), kernels_digest(FUSED_SOURCES))
 
-    def digest(self) -> str:
-        """Hash the key; 64 hexadecimal digits."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
-
-
-Tiles = tuple[str, int, int, int]
-"""Order, threads, cache and coarse tile: what a schedule depends on."""
-
 
 class ExecutorFactory:
-    """Makes executors of one problem. They share D1 and equal schedules: one at a time may execute."""
+    """Makes executors of one problem, which share D1 and equal schedules: only one at a time may execute."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._workspace = Workspace()
-        self._schedules: dict[Tiles, TileSchedule] = {}
+        self._schedules: dict[tuple[str, int, int, int], TileSchedule] = {}
 
-    def executor(self, choice: FusionConfig) -> Executor:
-        """Make what executes a choice.
+    def executor(self, config: FusionConfig) -> Executor:
+        """Make an executor.
 
         Raises:
             Unsupported: loops of different length cannot be fused; METIS is not installed.
         """
-        return Executor(self.problem.op, self.schedule(choice), threads=choice.threads, variant=choice.variant,
-                        order=self.problem.order(choice.order), workspace=self._workspace)
+        return Executor(self.problem.op, self.schedule(config), threads=config.threads, variant=config.variant,
+                        order=self.problem.order(config.order), workspace=self._workspace)
 
-    def calls(self, operands: Operands, choices: Sequence[FusionConfig]) -> list[NativeCall]:
-        """Bind executors of choices to operands and one result."""
-        executors = [self.executor(choice) for choice in choices]
+    def calls(self, operands: Operands, configs: Sequence[FusionConfig]) -> list[NativeCall]:
+        """Bind executors to operands and one common result."""
+        executors = [self.executor(config) for config in configs]
         result = executors[0].result(operands)
         return [executor.bind(operands, result) for executor in executors]
 
-    def schedule(self, choice: FusionConfig) -> TileSchedule:
-        """Inspect, or list both loops where nothing is to be fused."""
-        key = (choice.order, choice.threads, choice.cache_bytes, choice.ct_size)
+    def schedule(self, config: FusionConfig) -> TileSchedule:
+        """Make the schedule: by the inspector, or of both loops in turn if they are not fused."""
+        key = (config.order, config.threads, config.cache_bytes, config.ct_size)
         if key not in self._schedules:
-            self._schedules[key] = self._inspected(choice) if choice.fused else unfused_schedule(
-                self.problem.graph, threads=choice.threads)
+            self._schedules[key] = schedule_tiles(
+                self.problem.loops(config.order), threads=config.threads, cache_bytes=config.cache_bytes,
+                ct_size=config.ct_size,
+            ) if config.fused else unfused_schedule(self.problem.graph, threads=config.threads)
         return self._schedules[key]
-
-    def _inspected(self, choice: FusionConfig) -> TileSchedule:
-        return schedule_tiles(self.problem.loops(choice.order), threads=choice.threads,
-                              cache_bytes=choice.cache_bytes, ct_size=choice.ct_size)
-
-
-LARGEST = {"ct_size": 16384, "cache_bytes": 1 << 62}  # tiles that fuse the most
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How decisions are made.
+    """How decisions are made, and the rule that needs no measurement.
 
     Args:
-        least_fused_rows: where less of loop two can be fused, in any order tried, nothing fused is measured.
-        enough_fused_rows: where so much can be, no order but the natural one is tried.
-        order_row_bytes: nor where rows of D1 are shorter: matrices stay as they are, so every row of B, C and D that
-            is met out of turn costs some 20 ns, and fusion saves at most a row of D1 written and read.
-        order_seconds, order_nonzeros: nor of a pattern on which it may take longer to make one, at so many nonzeros
-            per second.
+        least_fused_rows: if a smaller share of loop two can be fused in any order tried, nothing fused is measured.
+        enough_fused_rows: if this share can be fused, only the natural order is tried; ...
+        order_row_bytes: ... also if rows of D1 are shorter: matrices are not permuted, so every row of B, C and D
+            accessed out of order costs about 20 ns, and fusion saves at most writing and reading a row of D1; ...
+        order_seconds, order_nonzeros: ... also if making an order may take longer, at so many nonzeros per second.
         effort: of measurements.
-        guardrail: what fused loops must pass.
+        guardrail: that fused loops must pass.
     """
 
     least_fused_rows: float = 0.05
@@ -246,15 +241,15 @@ class Policy:
     guardrail: Guardrail = field(default_factory=Guardrail)
 
     def try_fusion(self, problem: Problem, *, threads: int, cache_bytes: float) -> tuple[tuple[str, ...], str]:
-        """Choose the orders in which fusion is tried; without one, say why it is not.
+        """Choose the orders in which fusion is tried; if there are none, return the reason.
 
         Args:
-            cache_bytes: of the caches that threads do not share, all together.
+            cache_bytes: sum of the private caches of all threads.
         """
         if not problem.fusible:
             return (), "the loops differ in length"
-        if _touched(problem) <= cache_bytes:
-            return (), f"all {_touched(problem) / 2**20:.1f} MiB lie in the caches of the cores"
+        if problem.total_bytes <= cache_bytes:
+            return (), f"all {problem.total_bytes / 2**20:.1f} MiB lie in the caches of the cores"
         orders = self.orders(problem, threads=threads)
         fused = self.fused_rows(problem, orders, threads=threads)
         if fused < self.least_fused_rows:
@@ -262,19 +257,19 @@ class Policy:
         return orders, ""
 
     def orders(self, problem: Problem, *, threads: int) -> tuple[str, ...]:
-        """Choose the orders of iterations that are tried, "natural" first; makes some of them.
+        """Choose the orders of iterations to try, "natural" first; makes some of them.
 
-        The paper's order is tried below its ratio; one by parts where too little is fused and the graph can be cut:
-        our own, and that of METIS where even that does not fuse half of what is enough.
+        The paper's order is tried below its ratio. If too little is fused and the graph can be partitioned, our own
+        partition is tried, and that of METIS if even that does not fuse half of what is enough.
         """
         tried = ("natural",)
         natural = self.fused_rows(problem, tried, threads=threads)
         affordable = problem.graph.nnz <= self.order_seconds * self.order_nonzeros
         if natural >= self.enough_fused_rows or problem.row_bytes < self.order_row_bytes or not affordable:
             return tried
-        if natural / 2 < LEAST_FUSED_RATIO:
+        if natural / 2 < MIN_FUSED_RATIO:
             tried += ("bandwidth",)
-        if has_places(problem.graph):
+        if is_partitionable(problem.graph):
             tried += ("partition",)
             if metis_is_installed() and 2 * self.fused_rows(problem, tried, threads=threads) < self.enough_fused_rows:
                 tried += ("metis",)
@@ -282,37 +277,19 @@ class Policy:
 
     def fused_rows(self, problem: Problem, orders: tuple[str, ...], *, threads: int) -> float:
         """Largest share of loop two that could be fused in any of the orders."""
-        return max(problem.sketch(order).tiling(**LARGEST, threads=threads).fused_rows for order in orders)
-
-
-def _touched(problem: Problem) -> int:
-    """Bytes of all operands, D1 and D."""
-    value, middle = problem.element_bytes, problem.graph.cols * problem.row_bytes
-    sparse = (value + 4) * (problem.pattern.nnz + (0 if problem.right is None else problem.right.nnz))
-    dense = problem.pattern.cols * problem.inner if problem.right is None else problem.right.cols * problem.width
-    return sparse + middle + value * (dense + problem.pattern.rows * problem.width)
-
-
-ALIKE = 2  # candidates with the same tiles
-EVOLUTION = Evolution(population=512, generations=12, patience=4, mutation=0.2, tournament=3, seed=0)
-RANKED = 512  # of the space, among which the shortlist is taken
-
-
-def unfused_configs(space: GridSpace) -> list[Config]:
-    """List the points that fuse nothing."""
-    return [config for config in space if config["ct_size"] == 0]
+        return max(problem.sketch(order).tiling(**MAX_FUSING, threads=threads).fused_rows for order in orders)
 
 
 def shortlist(
     model: PairCostModel, problem: Problem, space: GridSpace, *, threads: int, count: int,
 ) -> list[Config]:
-    """Take fused candidates with low scores, the best first, but few that have the same tiles.
+    """Choose fused candidates with low scores, best first, but few with the same tiles.
 
     Args:
         threads: of the executor.
-        count: at most so many.
+        count: at most.
     """
-    ranked = best(lambda configs: model.score(problem, configs), space, min(RANKED, len(space)), evolution=EVOLUTION)
+    ranked = best(lambda listed: model.score(problem, listed), space, min(RANKED, len(space)), evolution=EVOLUTION)
     alike: Counter[tuple[str, int]] = Counter()
     chosen: dict[tuple[object, ...], Config] = {}
     for config in (each.config for each in ranked):
@@ -322,13 +299,10 @@ def shortlist(
             ct_size=config["ct_size"], cache_bytes=1024 * config["cache"], threads=threads)
         tiles = (config["order"], tiling.tiles)
         program = (*tiles, *(config[name] for name in ("local", "stream", "stream_first", "prefetch")))
-        if program not in chosen and alike[tiles] < ALIKE:
+        if program not in chosen and alike[tiles] < MAX_SAME_TILES:
             chosen[program] = config
             alike[tiles] += 1
     return list(chosen.values())[:count]
-
-
-Decided = tuple[FusionConfig, Decision]
 
 
 @dataclass(frozen=True)
@@ -336,9 +310,9 @@ class Decider:
     """Decides for one problem.
 
     Args:
-        bind: choices -> a call for each, which runs the product once.
-        model: what the shortlist is made by; asked only where there is one.
-        cache_bytes: of the caches that threads do not share, all together.
+        bind: configurations -> calls that run the product once.
+        model: makes the cost model of the shortlist; called if there is one.
+        cache_bytes: sum of the private caches of all threads.
         clock: wall seconds.
     """
 
@@ -351,41 +325,38 @@ class Decider:
     clock: Clock
 
     def never(self) -> Decided:
-        """Take the fastest variant of unfused loops."""
+        """Choose the fastest variant of unfused loops."""
         space = TileFusionSpace(self.problem.op.name, ("natural",))
-        return self._fastest([FusionConfig.of(config, threads=self.threads) for config in unfused_configs(space)])
+        return self._fastest([
+            FusionConfig.of(config, threads=self.threads) for config in space if config["ct_size"] == 0])
 
     def always(self) -> Decided:
-        """Take the fastest of the fused candidates."""
+        """Choose the fastest of the fused candidates."""
         return self._fastest(self._shortlist(self.policy.orders(self.problem, threads=self.threads)))
 
     def auto(self, unfused: Decided) -> Decided:
-        """Take the fastest of the fused candidates if it passes the guardrail beside the unfused loops."""
-        start, (reference, before) = self.clock(), unfused
+        """Choose the fastest of the fused candidates if it passes the guardrail against unfused loops."""
+        start, (baseline, before) = self.clock(), unfused
         orders, objection = self.policy.try_fusion(self.problem, threads=self.threads, cache_bytes=self.cache_bytes)
         if objection:
-            return reference, Decision("rule", objection, (), before.executions,
-                                       before.seconds + self.clock() - start)
-        choices = self._shortlist(orders)
-        calls = self.bind([*choices, reference])
-        fused = race(calls[:-1], effort=self.policy.effort, clock=self.clock)
-        last = duel([(calls[fused.winner], calls[-1])], decided=lambda taken: self._judge(taken).sure,
-                    effort=self.policy.effort, clock=self.clock)
-        verdict = self._judge(last)
-        trials = _trials([*choices, choices[fused.winner], reference], (*fused.seconds, *last.seconds))
-        return choices[fused.winner] if verdict.accepted else reference, Decision(
-            "measured", verdict.text, trials, before.executions + fused.executions + last.executions,
-            before.seconds + self.clock() - start)
+            return baseline, Decision("rule", objection, (), before.executions,
+                                      before.seconds + self.clock() - start)
+        configs = [*self._shortlist(orders), baseline]
+        calls = self.bind(configs)
+        run = race(calls[:-1], effort=self.policy.effort, clock=self.clock)
+        outcome = challenge(
+            [config.key for config in configs], run, (run.winner, len(configs) - 1), [(calls[run.winner], calls[-1])],
+            guardrail=self.policy.guardrail, effort=self.policy.effort, clock=self.clock)
+        return configs[outcome.chosen], Decision(
+            "measured", outcome.verdict.text, outcome.trials,
+            before.executions + run.executions + outcome.duel.executions, before.seconds + self.clock() - start)
 
-    def _fastest(self, choices: Sequence[FusionConfig]) -> Decided:
+    def _fastest(self, configs: Sequence[FusionConfig]) -> Decided:
         start = self.clock()
-        run = race(self.bind(choices), effort=self.policy.effort, clock=self.clock)
-        return choices[run.winner], Decision(
-            "measured", f"fastest of {len(choices)}", _trials(choices, run.seconds), run.executions,
-            self.clock() - start)
-
-    def _judge(self, taken: Race) -> Verdict:
-        return self.policy.guardrail.judge(*taken.seconds)
+        run = race(self.bind(configs), effort=self.policy.effort, clock=self.clock)
+        trials = trials_of([config.key for config in configs], run.seconds)
+        return configs[run.winner], Decision(
+            "measured", f"fastest of {len(configs)}", trials, run.executions, self.clock() - start)
 
     def _shortlist(self, orders: Sequence[str]) -> list[FusionConfig]:
         configs = shortlist(self.model(), self.problem, TileFusionSpace(self.problem.op.name, orders),
@@ -393,21 +364,12 @@ class Decider:
         return [FusionConfig.of(config, threads=self.threads) for config in configs]
 
 
-def _trials(choices: Sequence[FusionConfig], seconds: Sequence[tuple[float, ...]]) -> tuple[Trial, ...]:
-    return tuple(Trial(choice.key, taken) for choice, taken in zip(choices, seconds, strict=True))
-
-
-log = logging.getLogger(__name__)
-
-Fuse = Literal["auto", "never", "always"]
-
-
 @dataclass(frozen=True)
 class PairPlan:
     """How a product of three matrices is computed from now on.
 
     Args:
-        executor: for operands on the patterns that were planned for: `executor.bind(operands, result)` gives the call.
+        executor: for operands with the planned patterns: `executor.bind(operands, result)` makes the call.
     """
 
     choice: FusionConfig
@@ -422,22 +384,22 @@ def plan_pair(
 ) -> PairPlan:
     """Choose how to compute a product of three matrices, and prepare it.
 
-    The first call for a pattern and a width measures a few candidates on the operands, within the bounds of the policy;
-    later ones, in any process, find in the cache what was decided.
+    The first call for a pattern and a width measures a few candidates on the operands, within the budget of the policy;
+    later calls, in any process, find the decision in the cache.
 
     Args:
         fuse: "auto": fused loops if they pass the guardrail, else unfused ones; "never" and "always": the fastest of
             one kind.
-        threads: of every call; all processors that this process may use unless given.
-        cache: where decisions are kept; the folder of this user unless given.
-        cost_model: names the candidates that are measured; a formula over rates of this machine unless given.
+        threads: of every call (default: all processors that this process may use).
+        cache: of decisions (default: the folder of this user).
+        cost_model: selects the candidates (default: a formula over rates of this machine).
         replay_only: measure nothing.
         clock: wall seconds.
 
     Raises:
-        TypeError, ValueError: `fuse` is none of the three, or there are too many threads, or no number of them.
+        TypeError, ValueError: `fuse` is none of the three, or `threads` is too large or no number.
         Unsupported: fuse="always" for loops of different length.
-        NotDecided: `replay_only`, and nothing is kept for these patterns, extents, threads and this machine.
+        NotDecided: `replay_only`, and no decision is stored for these patterns, extents, threads and this machine.
     """
     if fuse not in get_args(Fuse):
         raise ValueError(f"fuse={fuse!r}: give \"auto\", \"never\" or \"always\"")
@@ -463,13 +425,13 @@ def plan_pair(
 
 
 def get_pair(cache: PlanCache, key: PlanKey) -> Decided | None:
-    """Look up what was decided; None if nothing was."""
+    """Look up a decision; None if there is none."""
     return cache.get("pair", asdict(key), lambda value: (
         FusionConfig.from_json(value["choice"]), Decision.from_json(value["decision"])))
 
 
 def put_pair(cache: PlanCache, key: PlanKey, choice: FusionConfig, decision: Decision, *, busy: str = "") -> None:
-    """Store a decision in place of the one there was.
+    """Store a decision in place of the previous one.
 
     Args:
         busy: why the machine was busy, if it was: then this process alone finds the decision, see `busy_seconds`.
@@ -508,15 +470,15 @@ def _order_key(pattern: str, name: str) -> dict[str, str]:
 
 
 def _replayed(problem: Problem, key: PlanKey, cache: PlanCache) -> PairPlan | None:
-    """What was decided before, made ready; None if nothing was, or if it cannot be made here."""
+    """Prepare a stored decision; None if there is none, or if it cannot be executed here."""
     found = get_pair(cache, key)
     if found is None:
         return None
     choice, decision = found
-    if choice.order != "natural":
-        order = get_order(cache, key.pattern, choice.order, rows=problem.pattern.rows)
-        if order is not None:
-            problem.keep_order(choice.order, order)
+    order = None if choice.order == "natural" else get_order(
+        cache, key.pattern, choice.order, rows=problem.pattern.rows)
+    if order is not None:
+        problem.set_order(choice.order, order)
     try:
         return PairPlan(choice, decision, ExecutorFactory(problem).executor(choice))
     except Unsupported as error:
@@ -525,26 +487,16 @@ def _replayed(problem: Problem, key: PlanKey, cache: PlanCache) -> PairPlan | No
 
 
 def _decide(decider: Decider, key: PlanKey, cache: PlanCache) -> Decided:
-    """Decide, and keep it unless the machine was busy; "auto" rests on what "never" came to."""
-    match key.fuse:
-        case "always":
-            decided, busy = _watched(decider.always, cache)
-        case "never":
-            decided, busy = _watched(decider.never, cache)
-        case _:
-            unfused = replace(key, fuse="never")
-            before = get_pair(cache, unfused) or _decide(decider, unfused, cache)
-            decided, busy = _watched(lambda: decider.auto(before), cache)
+    """Decide and store; "auto" is based on the decision of "never"."""
+    if key.fuse == "auto":
+        unfused = replace(key, fuse="never")
+        before = get_pair(cache, unfused) or _decide(decider, unfused, cache)
+        decide = partial(decider.auto, before)
+    else:
+        decide = decider.always if key.fuse == "always" else decider.never
+    decided, busy = watched(decide, keep_busy=cache.keep_busy)
     choice, decision = decided
     put_pair(cache, key, choice, decision, busy=busy)
     if choice.order != "natural":
         put_order(cache, key.pattern, choice.order, decider.problem.order(choice.order))
     return decided
-
-
-def _watched(decide: Callable[[], Decided], cache: PlanCache) -> tuple[Decided, str]:
-    """Decide, and say why the machine was busy meanwhile; "" if it was not."""
-    watch = watch_load(keep_busy=cache.keep_busy)
-    with watch.over():
-        decided = decide()
-    return decided, watch.close()

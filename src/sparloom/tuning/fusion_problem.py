@@ -1,22 +1,17 @@
-"""Orders of iterations by name, and whether it is worth a try to make one.
+"""Products of three matrices as decisions see them: patterns, orders of iterations, tilings, and cost models.
 
-What an estimate knows of two loops: how far their reads reach, looked at once per order of iterations.
+`Estimate` gives seconds of fused and unfused loops by flops and bytes over rates of the machine:
 
-A product of three matrices as a decision sees it: patterns and extents, but no values.
-
-Which plans look fast: what a cost model of dispatch is asked, and a learned one behind the same question.
-
-Seconds of fused and unfused loops by formula: flops, and bytes by where they come from, over rates of the machine.
-
-    unfused   loop one:  flops / rate  +  what it reads / memory  +  D1 written
+    unfused   loop one:  flops / rate  +  its inputs / memory  +  D1 written
               loop two:  rows of D1 gathered  +  D1 read once from where it lies  +  A, D / memory
     fused     loop one:  the same, but D1 is written back only where wavefront 1 needs it (`local`)
               loop two:  fused rows gather from the tile; the others as unfused, from the rows that are needed
 
-Gathered rows come from a core's cache, the shared cache or memory, by how far apart in the loop they are read.
+Gathered rows come from the private cache of a core, the shared cache or memory, depending on how far apart in the loop
+they are read.
 
 Departure from Equation 4 of tile fusion, which counts what one tile moves and compares it with a cache: that is how
-tiles are split (`Sketch.tiling`); here all that both loops move is counted, and divided by how fast it moves.
+tiles are split (`Sketch.tiling`); the estimate counts all that both loops move, and divides it by rates.
 """
 
 from __future__ import annotations
@@ -49,18 +44,27 @@ from sparloom.sparse import Pattern
 from sparloom.tuning.machine import Rates
 
 __all__ = [
-    "ORDERS", "Estimate", "LearnedPairCosts", "PairCostModel", "Problem", "Sketch", "Tiling", "has_places",
+    "ORDERS", "Estimate", "LearnedPairCosts", "PairCostModel", "Problem", "Sketch", "Tiling", "is_partitionable",
     "make_order", "metis_is_installed", "pair_numbers",
 ]
 
 ORDERS = ("natural", "bandwidth", "partition", "metis")
 
-ROWS_PER_PART = 4096  # larger tiles hold whole parts, smaller ones halves of them
-STEPS = 12  # of a walk in a graph that reaches half of it only where there are no places to speak of
+ROWS_PER_PART = 4096  # larger tiles hold whole parts, smaller ones halves
+WALK_STEPS = 12  # breadth-first steps that reach half of a graph only if it cannot be partitioned
+
+SAMPLED_READS = 1 << 16  # of loop two, whose distances are measured
+SAMPLED_TILES = 3  # whose reads are counted exactly
+
+TILES = (1024, 2048, 4096, 8192, 16384)  # iterations, for which models are told what would be fused
+UNLIMITED_BYTES = 1 << 62
+
+PERMUTED_SECONDS = 20e-9  # of a thread for a row that does not follow the previous one
+NO_PREFETCH = 1.2  # factor of gathering without prefetching
 
 
 def make_order(name: str, pattern: Pattern) -> np.ndarray | None:
-    """Make an order, (rows,) int32: iteration -> row; None for the natural one.
+    """Make an order, (rows,) int32: iteration -> row; None for the natural order.
 
     Raises:
         Unsupported: METIS is not installed.
@@ -73,16 +77,16 @@ def metis_is_installed() -> bool:
     return importlib.util.find_spec("pymetis") is not None
 
 
-def has_places(pattern: Pattern) -> bool:
-    """Whether a graph looks like one that can be cut into parts: few steps from a row do not reach half of all rows.
+def is_partitionable(pattern: Pattern) -> bool:
+    """Whether a graph can probably be partitioned: a breadth-first walk of few steps does not reach half of its rows.
 
-    In a mesh of any size they stay near; in a random or a social graph they are everywhere, and an order by parts costs
-    much and fuses nothing. The walk begins at a longest row. Looks at O(nonzeros reached).
+    In a mesh of any size the walk stays near; in a random or social graph it reaches everything, and a partition is
+    expensive and fuses nothing. Starts at a longest row; O(nonzeros reached).
     """
     reached = np.zeros(pattern.rows, bool)
     edge = pattern.row_lengths().argmax(keepdims=True)
     reached[edge] = True
-    for _ in range(STEPS):
+    for _ in range(WALK_STEPS):
         found = np.zeros(pattern.rows, bool)
         found[pattern.indices[pattern.nonzeros_of(edge)]] = True
         edge = np.flatnonzero(found & ~reached)
@@ -95,7 +99,7 @@ def _parts(pattern: Pattern) -> int:
 
 
 def _partition(pattern: Pattern) -> np.ndarray:
-    """Within a part rows stay in their order: the matrices are not moved, and runs of rows are read at once."""
+    """Keep rows in order within a part: matrices are not permuted, so consecutive rows are read together."""
     parts = _parts(pattern)
     order = partition_order(pattern, parts=parts)
     for part in range(parts):
@@ -110,20 +114,16 @@ _MADE: Mapping[str, Callable[[Pattern], np.ndarray]] = {
 }
 
 
-SAMPLED = 1 << 16  # reads of loop two whose distances are looked at
-SAMPLED_TILES = 3  # tiles whose reads are looked at one by one
-
-
 @dataclass(frozen=True)
 class Tiling:
-    """Ranges as the inspector may leave them.
+    """Tiles as the inspector may make them.
 
     Args:
-        tiles: of wavefront 0.
-        rows: iterations of loop one in a tile.
-        fused_rows: share of loop two that lies in wavefront 0.
+        tiles: in wavefront 0.
+        rows: iterations of loop one per tile.
+        fused_rows: share of loop two in wavefront 0.
         needed_rows: share of loop one that wavefront 1 reads.
-        bytes: that a tile moves (Equation 4).
+        bytes: moved by a tile (Equation 4).
     """
 
     tiles: int
@@ -134,7 +134,7 @@ class Tiling:
 
 
 class Sketch:
-    """Two loops in one order of iterations. Tiles of equal size stand for those that the inspector makes."""
+    """Estimates of tilings for two loops in one order; equal tiles stand in for those of the inspector."""
 
     def __init__(self, loops: FusedLoops) -> None:
         self.loops = loops
@@ -142,7 +142,7 @@ class Sketch:
         self._near: dict[float, float] = {}
 
     def tiling(self, *, ct_size: int, cache_bytes: int, threads: int) -> Tiling:
-        """Estimate what the inspector makes: coarse ranges, all halved while they move more than the cache holds."""
+        """Estimate the result of the inspector: coarse tiles, all halved while they move more than the cache holds."""
         n = self.loops.one.iterations
         tiles = max(1, coarse_tiles(n, threads=threads, ct_size=ct_size))
         while (tiling := self._tiling(tiles)).bytes > cache_bytes and 2 * tiles <= n:
@@ -150,7 +150,7 @@ class Sketch:
         return tiling
 
     def near(self, rows: float) -> float:
-        """Share of the reads of loop two that lie within `rows` / 2 of the iteration that reads them."""
+        """Share of the reads of loop two within `rows` / 2 of the reading iteration."""
         if rows not in self._near:
             self._near[rows] = float(np.mean(self._distances <= rows / 2)) if self._distances.size else 1.0
         return self._near[rows]
@@ -166,7 +166,7 @@ class Sketch:
 
     @cached_property
     def _reach(self) -> tuple[np.ndarray, np.ndarray]:
-        """Least and most iteration of loop one that each iteration of loop two needs, itself among them."""
+        """First and last iteration of loop one that each iteration of loop two needs, including its own index."""
         reads, own = self.loops.two.reads, np.arange(self.loops.two.iterations, dtype=np.int64)
         if reads is None:
             return own, own
@@ -181,17 +181,18 @@ class Sketch:
 
     @cached_property
     def _distances(self) -> np.ndarray:
-        """How far a sample of what loop two reads lies from the iteration that reads it."""
+        """Distances between reads of loop two and their iterations, for a sample."""
         reads = self.loops.two.reads
         if reads is None:
             return np.empty(0, np.int64)
-        place = np.linspace(0, reads.indices.size, min(SAMPLED, reads.indices.size), endpoint=False).astype(np.int64)
-        reader = np.searchsorted(reads.indptr, place, side="right") - 1
-        return np.abs(reads.indices[place] - reader)
+        count = reads.indices.size
+        sample = np.linspace(0, count, min(SAMPLED_READS, count), endpoint=False).astype(np.int64)
+        reader = np.searchsorted(reads.indptr, sample, side="right") - 1
+        return np.abs(reads.indices[sample] - reader)
 
 
 def _moved(loop: Loop, tiles: int) -> float:
-    """Bytes of the iterations of a loop in one of so many ranges; distinct reads are counted in some of them."""
+    """Bytes moved by a loop in one of so many tiles; distinct reads are counted in a few of them."""
     n, reads = loop.iterations, loop.reads
     moved = n / tiles * loop.iteration_bytes
     if reads is None:
@@ -205,9 +206,9 @@ def _moved(loop: Loop, tiles: int) -> float:
 
 
 def _needed(two: Loop, tiles: int, inside: np.ndarray) -> float:
-    """Distinct iterations of loop one that those of a range read which are left to wavefront 1, per iteration.
+    """Distinct iterations of loop one that the unfused iterations of a tile read, per iteration.
 
-    What they read in other ranges stands for what those of other ranges read in this one.
+    What they read in other tiles stands in for what those of other tiles read in this one.
     """
     if two.reads is None or not two.iterations:
         return 0.0
@@ -222,19 +223,19 @@ def _needed(two: Loop, tiles: int, inside: np.ndarray) -> float:
 
 
 def _sampled(tiles: int, n: int) -> list[tuple[int, int]]:
-    """Bounds of a few of so many ranges."""
+    """Bounds of a few of so many tiles."""
     chosen = np.unique(np.linspace(0, tiles - 1, SAMPLED_TILES).astype(np.int64)).tolist()
     return [(tile * n // tiles, (tile + 1) * n // tiles) for tile in chosen]
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What a choice may depend on, apart from the machine. Orders and what follows from them are made once.
+    """A product without its values: what decisions depend on apart from the machine. Orders are made once.
 
     Args:
         pattern: of A.
-        right: pattern of B, None where it is dense.
-        inner: columns of B where it is dense, else 0.
+        right: pattern of B; None if B is dense.
+        inner: columns of B if it is dense, else 0.
         width: columns of D.
         dtype: of all values.
     """
@@ -251,43 +252,51 @@ class Problem:
 
     @classmethod
     def of(cls, op: Pair, operands: Operands) -> Problem:
-        """Look at operands."""
+        """Take patterns and extents from operands."""
         right = None if operands.right is None else operands.right.pattern
         inner = operands.dense["B"].shape[1] if right is None else 0
         return cls(op, operands.matrix.pattern, right, inner, op.width(operands), operands.matrix.dtype.name)
 
     @property
     def element_bytes(self) -> int:
-        """Of one value."""
+        """Size of a value."""
         return np.dtype(self.dtype).itemsize
 
     @property
     def row_bytes(self) -> int:
-        """Of a row of D1."""
+        """Size of a row of D1."""
         return self.element_bytes * (self.inner if self.op.name == "spmm_gemm" else self.width)
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all operands, D1 and D."""
+        value, middle = self.element_bytes, self.graph.cols * self.row_bytes
+        sparse = (value + 4) * (self.pattern.nnz + (0 if self.right is None else self.right.nnz))
+        dense = self.pattern.cols * self.inner if self.right is None else self.right.cols * self.width
+        return sparse + middle + value * (dense + self.pattern.rows * self.width)
 
     @cached_property
     def graph(self) -> Pattern:
-        """Row j holds the iterations of loop one whose results iteration j of loop two reads."""
+        """Dependences: row j has the iterations of loop one whose results iteration j of loop two reads."""
         return self.pattern if self.op.name != "spmm_gemm" else Pattern.identity(self.pattern.rows)
 
     @property
     def fusible(self) -> bool:
-        """Whether both loops have as many iterations, so that the inspector takes them."""
+        """Whether both loops have the same number of iterations, as the inspector requires."""
         return self.graph.rows == self.graph.cols
 
     def order(self, name: str) -> np.ndarray | None:
-        """Give an order of the iterations, (rows,) int32: iteration -> row; None for the natural one."""
+        """Order of the iterations, (rows,) int32: iteration -> row; None for the natural order."""
         if name not in self._orders:
             self._orders[name] = make_order(name, self.graph)
         return self._orders[name]
 
-    def keep_order(self, name: str, order: np.ndarray) -> None:
-        """Take an order that was made before."""
+    def set_order(self, name: str, order: np.ndarray) -> None:
+        """Set an order that was made before."""
         self._orders[name] = order
 
     def loops(self, order: str = "natural") -> FusedLoops:
-        """Describe both loops to the inspector.
+        """Both loops as the inspector takes them.
 
         Raises:
             Unsupported: they differ in length.
@@ -301,7 +310,7 @@ class Problem:
         return self._loops[order]
 
     def sketch(self, order: str = "natural") -> Sketch:
-        """Describe both loops to an estimate."""
+        """Both loops as estimates take them."""
         if order not in self._sketches:
             self._sketches[order] = Sketch(self.loops(order))
         return self._sketches[order]
@@ -319,7 +328,7 @@ class Problem:
 
 
 def _reads(pattern: Pattern, order: np.ndarray | None, columns: np.ndarray | None) -> Reads:
-    """Take the rows of a pattern in an order, with other names of the columns if there are any."""
+    """Take the rows of a pattern in an order, with renumbered columns if given."""
     if order is None:
         return Reads.of(pattern)
     source, indptr = pattern.nonzeros_of(order), np.concatenate([[0], np.cumsum(pattern.row_lengths()[order])])
@@ -333,15 +342,11 @@ def _inverse(order: np.ndarray) -> np.ndarray:
     return number
 
 
-TILES = (1024, 2048, 4096, 8192, 16384)  # iterations, for which it is said what would be fused
-UNLIMITED = 1 << 62  # bytes
-
-
 class PairCostModel(Protocol):
-    """Orders configurations of `sparloom.space.TileFusionSpace` for one problem."""
+    """Ranks configurations of `sparloom.space.TileFusionSpace` for one problem."""
 
     def score(self, problem: Problem, configs: Sequence[Config]) -> np.ndarray:
-        """Score configurations, (configs,): low = fast; scores of different problems do not compare."""
+        """Score configurations, (configs,): low = fast; not comparable between problems."""
 
 
 class Scorer(Protocol):
@@ -359,11 +364,11 @@ class Predictor(Protocol):
 
 
 def pair_numbers(problem: Problem, *, threads: int) -> dict[str, float]:
-    """Describe a problem to a model that learns, in time linear in the nonzeros.
+    """Features of a problem for a learned model, in time linear in the nonzeros.
 
     Returns:
-        rows, nnz (of A), right_nnz (of B where it is sparse), width, inner, element_bytes; fused_<n> and needed_<n>:
-        see `Tiling`, in natural order, for tiles of n iterations.
+        rows, nnz (of A), right_nnz (of B if it is sparse), width, inner, element_bytes; fused_<n> and needed_<n>: see
+        `Tiling`, in natural order, for tiles of n iterations.
     """
     numbers = {
         "rows": problem.pattern.rows, "nnz": problem.pattern.nnz,
@@ -371,14 +376,14 @@ def pair_numbers(problem: Problem, *, threads: int) -> dict[str, float]:
         "inner": problem.inner, "element_bytes": problem.element_bytes,
     }
     for size in TILES:
-        tiling = problem.sketch().tiling(ct_size=size, cache_bytes=UNLIMITED, threads=threads)
+        tiling = problem.sketch().tiling(ct_size=size, cache_bytes=UNLIMITED_BYTES, threads=threads)
         numbers |= {f"fused_{size}": tiling.fused_rows, f"needed_{size}": tiling.needed_rows}
     return {name: float(value) for name, value in numbers.items()}
 
 
 @dataclass(frozen=True)
 class LearnedPairCosts:
-    """A performance model trained on samples of fused and unfused pairs, as a cost model of dispatch.
+    """A performance model trained on samples of fused and unfused pairs, as a cost model.
 
     Args:
         model: its features may read `pair_numbers`.
@@ -394,13 +399,9 @@ class LearnedPairCosts:
         return self.model.over(configs).score({name: np.array([value]) for name, value in numbers.items()})[0]
 
 
-OUT_OF_TURN = 20e-9  # seconds of a thread for a row that does not follow the one before
-LATE = 1.2  # how much longer gathering takes where rows are not requested ahead
-
-
 @dataclass(frozen=True)
 class Estimate:
-    """A cost model of dispatch that has learned nothing.
+    """Cost model by formula.
 
     Args:
         threads: of the executor.
@@ -426,10 +427,10 @@ class Estimate:
         tile = self._gathering(problem, config, tiling.rows * problem.row_bytes)
         return (self._always(problem, config) + self._write(problem, written, bool(config["stream_first"]))
                 + tiling.fused_rows * tile + self._gather(problem, config, share=late, rows=needed)
-                + self._out_of_turn(problem, config))
+                + self._permuted_rows(problem, config))
 
     def _always(self, problem: Problem, config: Config) -> float:
-        """Loop one without its result, A, and D."""
+        """Seconds of loop one without its result, of A, and of D."""
         pattern, rates, value = problem.pattern, self.rates, problem.element_bytes
         result = pattern.rows * problem.width * value * (1 if config["stream"] else 2)
         sparse = (value + 4) * pattern.nnz + 8 * pattern.rows
@@ -442,12 +443,12 @@ class Estimate:
             first = 2 * dense * problem.width / rates.flops + dense * value / rates.memory
         return first + (result + sparse) / rates.memory
 
-    def _out_of_turn(self, problem: Problem, config: Config) -> float:
-        """A row of B and one of D for each iteration."""
-        return 0.0 if config["order"] == "natural" else 2 * problem.graph.rows * OUT_OF_TURN / self.threads
+    def _permuted_rows(self, problem: Problem, config: Config) -> float:
+        """Seconds of permuted rows: one of B and one of D per iteration."""
+        return 0.0 if config["order"] == "natural" else 2 * problem.graph.rows * PERMUTED_SECONDS / self.threads
 
     def _write(self, problem: Problem, share: float, stream: bool) -> float:
-        """D1 leaves the caches where it does not fit; without streaming its lines are read before."""
+        """Seconds of writing D1: to memory if it exceeds the caches; without streaming, its lines are read first."""
         size = problem.graph.cols * problem.row_bytes
         if size > self.rates.far_bytes:
             return share * size * (1 if stream else 2) / self.rates.memory
@@ -457,19 +458,19 @@ class Estimate:
         return size / (self.rates.memory if size > self.rates.far_bytes else self.rates.far)
 
     def _gather(self, problem: Problem, config: Config, *, share: float, rows: float) -> float:
-        """Wavefront 1, or all of loop two: `share` of its reads, from `rows` of D1 (a share) that lie far."""
+        """Seconds of wavefront 1, or of all of loop two: `share` of its reads, from a share `rows` of D1."""
         size = problem.graph.cols * problem.row_bytes
         return share * self._gathering(problem, config, size) + self._read(rows * size)
 
     def _gathering(self, problem: Problem, config: Config, size: float) -> float:
-        """All reads of loop two from rows that take `size` bytes in all."""
+        """Seconds of all reads of loop two from rows of `size` bytes in total."""
         rates, sketch = self.rates, problem.sketch(config["order"])
         near = self._within(sketch, problem, rates.near_bytes, size)
         far = self._within(sketch, problem, rates.far_bytes, size)
-        seconds = near / rates.near + (1 if config["prefetch"] else LATE) * (
+        seconds = near / rates.near + (1 if config["prefetch"] else NO_PREFETCH) * (
             (far - near) / rates.far + (1 - far) / rates.memory)
         return problem.graph.nnz * problem.row_bytes * seconds
 
     def _within(self, sketch: Sketch, problem: Problem, cache: float, size: float) -> float:
-        """Share of the reads that a cache serves."""
+        """Share of the reads that hit a cache."""
         return 1.0 if size <= cache else sketch.near(cache / problem.row_bytes)

@@ -1,18 +1,10 @@
-"""Digests of the machine and of kernel sources: what decisions depend on besides the problem.
+"""What decisions depend on besides the problem: caches, rates and load of this machine, and digests of its kernels.
 
-Whether caches hold the dense rows that a sparse kernel reads and writes.
-
-Whether the processors were free while something was measured: on a busy machine the wrong candidate wins.
-
-A thread that is ready to run and has to wait for a processor makes a kernel of several threads as slow as the thread
-that waits longest, and a kernel of one thread wins that is several times slower on the machine alone. Linux counts the
-seconds that each thread has waited (/proc/self/task/*/schedstat); elsewhere involuntary context switches stand for
-them. Processors that are taken away altogether, by other virtual machines or by the limit of a container, are counted
-in /proc/stat and in the cpu.stat of the control group.
-
-What rates of every device have in common: all are numbers above 0, and caches keep them as JSON.
-
-How fast this machine computes and moves, measured with the kernels that the estimates are about.
+Load: on a busy machine the wrong candidate wins. A kernel of several threads is as slow as the thread that waits
+longest for a processor, so a kernel of one thread may win that is several times slower on an idle machine. Linux counts
+the seconds that each thread has waited (/proc/self/task/*/schedstat); elsewhere involuntary context switches stand in.
+Processors taken away by other virtual machines or by the limit of a container are counted in /proc/stat and in the
+cpu.stat of the control group.
 """
 
 from __future__ import annotations
@@ -28,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
-from functools import cache as cached
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -44,25 +35,48 @@ from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache, Summary
 
 __all__ = [
-    "FUSED_SOURCES", "RAGGED_SOURCES", "VALUE", "Caches", "Load", "LoadWatch", "NoLoad", "ProcessLoad", "Rates",
+    "FUSED_SOURCES", "RAGGED_SOURCES", "VALUE_BYTES", "Caches", "Load", "LoadWatch", "NoLoad", "ProcessLoad", "Rates",
     "busy_seconds", "check_rates", "device_digest", "get_rates", "kernels_digest", "machine_digest",
     "machine_digests", "machine_rates", "measure_rates", "put_rates", "read_rates", "tell_busy", "watch_load",
+    "watched",
 ]
+
+log = logging.getLogger(__name__)
+
+Read, Result = TypeVar("Read"), TypeVar("Result")
 
 MACHINE = ("name", "processor", "architecture", "cache_l1d", "cache_l2", "cache_l3")
 FUSED_SOURCES = ("cpu/*.hpp", "cpu/fused_f32.cpp", "cpu/fused_f64.cpp", "cpu/partition_order.cpp",
                  "cpu/tile_schedule.cpp")
 RAGGED_SOURCES = ("cpu/multiply.cpp", "cpu/tall_gemm.hpp", "cpu/gemm.hpp", "cpu/vector.hpp")
 
+VALUE_BYTES = 4
+OVERFLOW_FACTOR = 3.0  # of the caches of the cores, above which results better bypass them
+SHARED_FRACTION = 0.25  # of the shared cache that is left to dense rows
+
+WIDTH, READS = 64, 32
+DENSE_ROWS, NEAR_ROWS, FAR_ROWS, STREAMED_ROWS = 1 << 10, 1 << 13, 1 << 15, 1 << 18  # a dense row of 64 is 256 bytes
+RUNS = 5
+
+KEEP_BUSY = "SPARLOOM_KEEP_BUSY"
+
+AGAIN, LATEST = 1.0, 600.0  # seconds until a decision of a busy machine is made again, first and at most
+REUSE_FACTOR = 20.0  # such a decision is used for so many times what it took
+MAX_WAITED, MAX_TAKEN = 0.05, 0.05  # shares of the measured seconds, above which a machine is busy
+WAKE_SECONDS = 50e-6  # that a thread may wait in one call: as long as it takes to wake it up
+SWITCH_SECONDS = 3e-3  # waited after an involuntary context switch, where waiting is not counted
+MAX_THREADS = 16  # of this process that are watched, the first one and the newest
+GROUPS = (Path("/sys/fs/cgroup/cpu.stat"), Path("/sys/fs/cgroup/cpu/cpu.stat"))
+
 
 @cache
 def machine_digest() -> str:
-    """Hash what a decision may depend on of this machine."""
+    """Hash the properties of this machine that decisions may depend on."""
     return _digest(describe_machine())
 
 
 def machine_digests() -> frozenset[str]:
-    """Hash this machine as processes see it that may use one of its processors, two, ... or all, and its GPU."""
+    """Hash this machine as seen by processes with one of its processors, two, ... or all; and its GPU."""
     try:
         return _processor_digests() | {device_digest(CupyGpu.current().signature())}
     except Unsupported:
@@ -98,19 +112,14 @@ def _digest(machine: Mapping[str, str | int]) -> str:
     return hashlib.sha256(json.dumps([machine[name] for name in MACHINE]).encode()).hexdigest()
 
 
-VALUE = 4  # bytes
-NEAR_FILLS = 3.0  # times the caches of the cores, from which on a result is better written past them
-FAR_SHARE = 0.25  # of the shared cache: so much of it is left to dense rows, beside what else passes through it
-
-
 @dataclass(frozen=True)
 class Caches:
-    """Of the cores that run a kernel.
+    """Caches of the cores that run a kernel, and whether they hold the dense rows that it reads and writes.
 
-    The shares above were chosen by trials of all kernels on 14 training matrices with 32 to 256 columns.
+    The constants were chosen by measuring all kernels on 14 training matrices with 32 to 256 columns.
 
     Args:
-        near_bytes: of one core alone.
+        near_bytes: private to a core.
         far_bytes: shared, of all threads together.
     """
 
@@ -120,21 +129,21 @@ class Caches:
 
     @classmethod
     def here(cls, threads: int) -> Caches:
-        """Ask the system, once."""
+        """Read the sizes from the system, once."""
         levels = _levels()
         near = levels.get(2, 1 << 20)
         return cls(near, threads * levels.get(3, near), threads)
 
     def overflow(self, pattern: Pattern, width: int) -> bool:
-        """Whether a dense row for each row and column of A is so much that a result is better written past them."""
-        return _dense_bytes(pattern, width) > NEAR_FILLS * self.near_bytes * self.threads
+        """Whether dense rows, one per row and column of A, are so large that results better bypass the caches."""
+        return _dense_bytes(pattern, width) > OVERFLOW_FACTOR * self.near_bytes * self.threads
 
     def distant(self, pattern: Pattern, width: int) -> bool:
-        """Whether it is so much that most rows come from memory, and are better requested ahead."""
-        return _dense_bytes(pattern, width) > FAR_SHARE * self.far_bytes
+        """Whether they are so large that most rows come from memory and are better prefetched."""
+        return _dense_bytes(pattern, width) > SHARED_FRACTION * self.far_bytes
 
     def beyond(self, pattern: Pattern, width: int) -> bool:
-        """Whether it is more than the shared cache."""
+        """Whether they exceed the shared cache."""
         return _dense_bytes(pattern, width) > self.far_bytes
 
 
@@ -144,48 +153,35 @@ def _levels() -> dict[int, int]:
 
 
 def _dense_bytes(pattern: Pattern, width: int) -> int:
-    return VALUE * width * (pattern.rows + pattern.cols)
-
-
-log = logging.getLogger(__name__)
-
-KEEP_BUSY = "SPARLOOM_KEEP_BUSY"
-
-AGAIN, LATEST = 1.0, 600.0  # seconds after a decision on a busy machine until it is made anew, first and at most
-REPAID = 20.0  # times what such a decision took: so long it is used before it is made again
-WAITED, TAKEN = 0.05, 0.05  # shares of the seconds measured, above which a machine is busy
-WAKING = 50e-6  # seconds that a thread may wait in one call: as long as it takes to wake it up
-SLICE = 3e-3  # seconds that a thread waits after an involuntary context switch, as far as they are not counted
-THREADS = 16  # of this process that are looked at, the first one and the newest
-GROUPS = (Path("/sys/fs/cgroup/cpu.stat"), Path("/sys/fs/cgroup/cpu/cpu.stat"))
+    return VALUE_BYTES * width * (pattern.rows + pattern.cols)
 
 
 class Load(Protocol):
-    """Counts for how long processors were not there for this process; tests give numbers of their own."""
+    """Counts how long this process had no processors; tests provide their own numbers."""
 
     def waits(self) -> Mapping[int, float]:
-        """Count the seconds that each thread has been ready to run without a processor: thread -> seconds."""
+        """Seconds that each thread has been ready to run without a processor: thread -> seconds."""
 
     def taken(self) -> float:
-        """Count the seconds for which the mean processor was taken away."""
+        """Seconds for which the average processor was taken away."""
 
     def refresh(self) -> None:
-        """Count for threads, too, that were started since."""
+        """Also count for threads that were started since."""
 
     def close(self) -> None:
-        """Free what counting needs."""
+        """Release the counters."""
 
 
 class ProcessLoad:
-    """The load that the system tells of; where it tells of none, the machine counts as quiet."""
+    """The load that the system reports; if it reports none, the machine counts as idle."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        self._files: dict[int, int] = {}  # before any is open: an exception may end this at any point
+        self._files: dict[int, int] = {}  # set before any is open: an exception may come at any point
         _open_files(self._files)
 
     def waits(self) -> Mapping[int, float]:
-        """Count for up to 16 threads, or for the whole process; some microseconds."""
+        """Count for up to 16 threads, or for the whole process; takes some microseconds."""
         waits = {}
         if os.getpid() == self._process:  # the files of a forked child are those of its parent
             for thread, file in self._files.items():
@@ -193,14 +189,14 @@ class ProcessLoad:
                     waits[thread] = 1e-9 * int(os.pread(file, 100, 0).split()[1])
         if any(waits.values()):
             return waits
-        return {0: SLICE * resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw}
+        return {0: SWITCH_SECONDS * resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw}
 
     def taken(self) -> float:
-        """Count seconds stolen from this virtual machine, and those for which its container was throttled."""
+        """Seconds stolen from this virtual machine, and seconds for which its container was throttled."""
         return _stolen() + _throttled()
 
     def refresh(self) -> None:
-        """Open the counters of the threads that there are now."""
+        """Open the counters of the current threads."""
         self.close()
         self._process = os.getpid()
         _open_files(self._files)
@@ -215,7 +211,7 @@ class ProcessLoad:
 
 
 class NoLoad:
-    """A machine that counts as quiet, whatever runs there."""
+    """A machine that counts as idle, whatever runs there."""
 
     def waits(self) -> Mapping[int, float]:
         """Count nothing."""
@@ -233,10 +229,10 @@ class NoLoad:
 
 
 class LoadWatch:
-    """Adds up how much of the seconds measured processors were not there.
+    """Sums up for how much of the measured time processors were missing.
 
     Args:
-        load: what counts; that of this process unless given.
+        load: counters (default: of this process).
         clock: wall seconds.
     """
 
@@ -244,25 +240,25 @@ class LoadWatch:
         self._load, self._clock = load or ProcessLoad(), clock
         self._start, self._taken = clock(), self._load.taken()
         self._before: Mapping[int, float] = {}
-        self._ended = -math.inf  # when the last measurement did
+        self._ended = -math.inf  # time of the last measurement
         self._waited = self._measured = 0.0
 
     def begin(self) -> None:
-        """Begin a measurement; the counts at the end of the last one do where it has just ended."""
-        if self._clock() - self._ended > WAKING:
+        """Begin a measurement; reuse the counts at the end of the last one if it has just ended."""
+        if self._clock() - self._ended > WAKE_SECONDS:
             self._before = self._load.waits()
 
     def end(self, seconds: float) -> None:
-        """End a measurement that took so many seconds; the thread that waited longest held it up."""
+        """End a measurement of so many seconds; the thread that waited longest delayed it."""
         before, after = self._before, self._load.waits()
         waited = max((now - before.get(thread, 0.0) for thread, now in after.items()), default=0.0)
-        self._waited += waited if waited > WAKING else 0.0
+        self._waited += waited if waited > WAKE_SECONDS else 0.0
         self._measured += seconds
         self._before, self._ended = after, self._clock()
 
     @contextmanager
     def over(self) -> Iterator[None]:
-        """Measure what is done meanwhile, the threads that it starts included."""
+        """Watch the block, including threads that it starts."""
         start = self._clock()
         self.begin()
         yield
@@ -271,31 +267,31 @@ class LoadWatch:
 
     @property
     def held_up(self) -> bool:
-        """Whether threads had to wait for more than a small part of the time."""
-        return self._waited > WAITED * self._measured
+        """Whether threads waited for more than a small part of the time."""
+        return self._waited > MAX_WAITED * self._measured
 
     def reason(self) -> str:
-        """Say why the machine was busy; "" if it was not."""
+        """Reason why the machine was busy; "" if it was not."""
         if self.held_up:
             share = self._waited / max(self._measured, 1e-9)
             return f"threads waited for processors for {100 * min(1.0, share):.0f} % of the time"
         taken, elapsed = self._load.taken() - self._taken, max(self._clock() - self._start, 1e-9)
-        if taken > TAKEN * elapsed:
+        if taken > MAX_TAKEN * elapsed:
             return f"processors were taken away for {1e3 * taken:.0f} ms of {1e3 * elapsed:.0f}"
         return ""
 
     def close(self) -> str:
-        """Free what counting needs; gives the reason."""
+        """Release the counters and return the reason."""
         reason = self.reason()
         self._load.close()
         return reason
 
 
 def watch_load(*, keep_busy: bool = False) -> LoadWatch:
-    """Watch the load of this process, unless decisions are to be kept that were made on a busy machine.
+    """Watch the load of this process, unless decisions of a busy machine are to be stored, too.
 
     Args:
-        keep_busy: they are, as they are where SPARLOOM_KEEP_BUSY=1.
+        keep_busy: they are; SPARLOOM_KEEP_BUSY=1 has the same effect.
 
     Raises:
         ValueError: SPARLOOM_KEEP_BUSY is neither 0 nor 1.
@@ -306,23 +302,30 @@ def watch_load(*, keep_busy: bool = False) -> LoadWatch:
     return LoadWatch(NoLoad() if keep_busy or given == "1" else ProcessLoad())
 
 
+def watched(decide: Callable[[], Result], *, keep_busy: bool) -> tuple[Result, str]:
+    """Decide, and return why the machine was busy meanwhile ("" if it was not)."""
+    watch = watch_load(keep_busy=keep_busy)
+    with watch.over():
+        result = decide()
+    return result, watch.close()
+
+
 def busy_seconds(reason: str, decision_seconds: float) -> float:
-    """Say for how long to use a decision that was made on a busy machine; 0.0 if it was not busy.
+    """Seconds for which to use a decision of a busy machine, 20 times what it took; 0.0 if it was not busy.
 
     Args:
         reason: why the machine was busy; "" if it was not.
-        decision_seconds: that the decision took; it is used 20 times as long.
     """
     if not reason:
         return 0.0
     tell_busy()
-    return max(AGAIN, REPAID * decision_seconds)
+    return max(AGAIN, REUSE_FACTOR * decision_seconds)
 
 
 @cache
 def tell_busy() -> None:
-    """Say once per process that decisions are not kept."""
-    log.info("the machine is busy: decisions are used by this process alone until they are made anew; %s=1 keeps them",
+    """Log once per process that decisions are not stored."""
+    log.info("the machine is busy: decisions are used by this process alone until made again; %s=1 stores them",
              KEEP_BUSY)
 
 
@@ -332,7 +335,7 @@ def _open_files(files: dict[int, int]) -> None:
         threads = sorted(map(int, os.listdir("/proc/self/task")))
     except OSError:
         return
-    for thread in [*threads[:1], *threads[1:][-(THREADS - 1):]]:
+    for thread in [*threads[:1], *threads[1:][-(MAX_THREADS - 1):]]:
         with suppress(OSError):
             files[thread] = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -352,7 +355,7 @@ def _throttled() -> float:
 
 @cache
 def _limited_groups() -> tuple[Path, ...]:
-    """Find the control group of this process, if its processors are limited."""
+    """Control group of this process, if its processors are limited."""
     return tuple(path for path in GROUPS if _figures(path).get("nr_periods"))
 
 
@@ -362,28 +365,25 @@ def _figures(path: Path) -> dict[str, int]:
     return {}
 
 
-Read = TypeVar("Read")
-
-
 def check_rates(rates: Any) -> None:
-    """Check the fields of a dataclass.
+    """Check that all fields of a dataclass are finite and above 0.
 
     Raises:
-        ValueError: one is not above 0, or infinite.
+        ValueError: one is not.
     """
     if not all(math.isfinite(number) and number > 0 for number in asdict(rates).values()):
         raise ValueError(f"rates {asdict(rates)} must be above 0")
 
 
 def read_rates(kind: type[Read], value: Mapping[str, Any], *, of: str) -> Read:
-    """Make rates of what `dataclasses.asdict` wrote.
+    """Read rates from the values of `dataclasses.asdict`.
 
     Args:
         kind: the dataclass.
-        of: the device, for the message.
+        of: device, for the message.
 
     Raises:
-        SchemaError: other fields, or no numbers above 0.
+        SchemaError: the fields differ, or are no numbers above 0.
     """
     try:
         return kind(**{name: float(number) for name, number in value.items()})
@@ -391,22 +391,17 @@ def read_rates(kind: type[Read], value: Mapping[str, Any], *, of: str) -> Read:
         raise SchemaError(f"rates of {of}: {error}") from error
 
 
-WIDTH, READS = 64, 32
-DENSE_ROWS, NEAR_ROWS, FAR_ROWS, STREAMED_ROWS = 1 << 10, 1 << 13, 1 << 15, 1 << 18  # a dense row of 64 is 256 bytes
-RUNS = 5
-
-
 @dataclass(frozen=True)
 class Rates:
-    """Of all threads together, and the caches that they have.
+    """Rates of all threads together, and sizes of their caches.
 
     Args:
         flops: per second, of a product of dense matrices in cache.
-        near: bytes per second of rows gathered from the cache of a core.
-        far: of rows gathered from the cache that cores share.
-        memory: of what streams through memory.
-        near_bytes: of the cache of one core.
-        far_bytes: of the shared cache, all threads together.
+        near: bytes per second of rows gathered from the private cache of a core.
+        far: of rows gathered from the shared cache.
+        memory: of streams through memory.
+        near_bytes: private cache of one core.
+        far_bytes: shared cache, of all threads together.
     """
 
     flops: float
@@ -421,7 +416,7 @@ class Rates:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Rates:
-        """Read what `dataclasses.asdict` wrote, as `read_rates`."""
+        """Read the values of `dataclasses.asdict`, as `read_rates`."""
         return read_rates(cls, value, of="a machine")
 
 
@@ -453,7 +448,7 @@ def rates_summary(rates: Any, sources: tuple[str, ...]) -> Summary:
 
 
 def measure_rates(*, threads: int, clock: Callable[[], float] = time.perf_counter) -> Rates:
-    """Measure; takes some tenths of a second.
+    """Measure with the kernels that the estimates are about, in some tenths of a second.
 
     Args:
         clock: wall seconds.
@@ -470,7 +465,7 @@ def measure_rates(*, threads: int, clock: Callable[[], float] = time.perf_counte
 
 
 def _gathers(rows: int, reach: int, reads: int) -> Pattern:
-    """Rows that read so many columns of the block of `reach` columns around them, one from each equal part of it."""
+    """Pattern whose rows read a column from each of `reads` equal parts of the `reach` columns around them."""
     part = reach // reads
     within = np.random.default_rng(0).integers(0, part, (rows, reads)) + part * np.arange(reads)
     columns = np.arange(rows)[:, None] // reach * reach + within
@@ -494,9 +489,6 @@ def _rates_key(threads: int) -> dict[str, Any]:
     return {"machine": machine_digest(), "kernels": kernels_digest(FUSED_SOURCES), "threads": threads}
 
 
-@cached
+@cache
 def _rates_in_process(threads: int) -> tuple[Rates, str]:
-    watch = watch_load()
-    with watch.over():
-        measured = measure_rates(threads=threads)
-    return measured, watch.close()
+    return watched(lambda: measure_rates(threads=threads), keep_busy=False)

@@ -138,8 +138,8 @@ class Verdict:
     @property
     def text(self) -> str:
         """The verdict in words."""
-        result = "accepted" if self.accepted else "refused"
-        return f"{result}: {self.ratio:.3f} of the seconds of the baseline, standard error {self.noise:.3f}"
+        return (f"{'accepted' if self.accepted else 'refused'}: {self.ratio:.3f} of the seconds of the baseline, "
+                f"standard error {self.noise:.3f}")
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,7 @@ class Guardrail:
     errors: float = 1.0
 
     def judge(self, challenger: Sequence[float], baseline: Sequence[float]) -> Verdict:
-        """Compare repetitions that were taken in turn.
-
-        Args:
-            challenger, baseline: seconds, as many of each.
-        """
+        """Compare the seconds of as many repetitions of each, taken in turn."""
         ratios = [one / max(other, TICK) for one, other in zip(challenger, baseline, strict=True)]
         middle = median(ratios)
         spread = NORMAL * median(abs(ratio - middle) for ratio in ratios)
@@ -223,8 +219,7 @@ class Outcome:
 
     Args:
         chosen: index of the winner if the guardrail accepted it, else of the baseline.
-        duel: seconds of the winner and of the baseline.
-        trials: of the race, then of the duel.
+        duel: of the winner and the baseline.
     """
 
     chosen: int

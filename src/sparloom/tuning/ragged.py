@@ -1,10 +1,8 @@
-"""Ragged operators whose schedules are chosen: their space, their programs, and which batches are alike.
+"""Schedules of ragged operators: searched by a cost model, checked by measurement, stored.
 
-Schedules of ragged operators: searched by a cost model that has seen a few, checked by measurement, remembered.
-
-    key in the cache?  ->  the schedule that is kept
-    else  a sample of the space, measured in turn  ->  an additive cost model  ->  its best of the whole space, measured
-          beside the best of the sample and the default  ->  the fastest, if it beats the default beyond doubt
+    cache  ->  the stored schedule
+    else   a sample of the space, raced  ->  an additive cost model  ->  its best configurations of the whole space,
+           raced with the best of the sample and the default  ->  the fastest, if it passes the guardrail
 
 Source: CoRa leaves schedules to hand and grid search (§6, §7.2 "manual scheduling and grid search").
 """
@@ -44,8 +42,8 @@ from sparloom.ragged import (
 )
 from sparloom.space import Config, EncoderSpace, GridSpace, NormSpace, RaggedProductSpace, SoftmaxSpace
 from sparloom.tuning.cache import PlanCache, Summary
-from sparloom.tuning.machine import RAGGED_SOURCES, busy_seconds, kernels_digest, machine_digest, watch_load
-from sparloom.tuning.racing import Guardrail, MeasurementBudget, duel, race
+from sparloom.tuning.machine import RAGGED_SOURCES, busy_seconds, kernels_digest, machine_digest, watched
+from sparloom.tuning.racing import Call, Guardrail, MeasurementBudget, Race, challenge, race
 from sparloom.tuning.search import Evolution, best
 
 __all__ = [
@@ -53,16 +51,21 @@ __all__ = [
     "put_schedule", "token_operators",
 ]
 
+log = logging.getLogger(__name__)
+
+EVOLUTION = Evolution(population=64, generations=8, patience=3, mutation=0.2, tournament=3, seed=0)
+MAX_TOKENS = 4096  # of the part of a batch that is measured
+
 
 @dataclass(frozen=True)
 class RaggedOperator:
     """An operator that has several schedules.
 
     Args:
-        name: with all sizes that are the same for every batch.
+        name: including all sizes that are the same for every batch.
         program: of a configuration of the space.
-        alike: numbers of a batch; batches of which they are equal share a schedule.
-        part: of a batch, what is enough to measure on.
+        alike: numbers of a batch; batches with equal numbers share a schedule.
+        part: part of a batch that suffices for measurements.
     """
 
     name: str
@@ -74,7 +77,7 @@ class RaggedOperator:
 
 @cache
 def encoder_operators(shape: EncoderShape) -> Mapping[str, RaggedOperator]:
-    """Give the encoder layer, multi-head attention and attention without projections: encoder, attention, mixing."""
+    """Make the encoder layer, multi-head attention and attention without projections: encoder, attention, mixing."""
     sizes = ",".join(f"{name}={value}" for name, value in vars(shape).items() if value is not None)
     makers = {"encoder": scheduled_encoder_layer, "attention": scheduled_attention, "mixing": scheduled_mixing}
 
@@ -87,7 +90,7 @@ def encoder_operators(shape: EncoderShape) -> Mapping[str, RaggedOperator]:
 
 @cache
 def token_operators(width: int, epsilon: float = 1e-5) -> Mapping[str, RaggedOperator]:
-    """Give softmax along the tokens of every sequence, and layer norm of tokens: softmax, norm."""
+    """Make softmax over the tokens of each sequence, and layer norm of tokens: softmax, norm."""
     def softmax(config: Config) -> Program:
         return scheduled_softmax(width, SoftmaxSchedule(**dict(config.values)))
 
@@ -102,7 +105,7 @@ def token_operators(width: int, epsilon: float = 1e-5) -> Mapping[str, RaggedOpe
 
 
 def product_operators() -> dict[str, RaggedOperator]:
-    """Give vgemm and trmm."""
+    """Make vgemm and trmm."""
     def operator(name: str, made: Callable[..., Program]) -> RaggedOperator:
         return RaggedOperator(name, RaggedProductSpace(name, panel=PANEL), lambda config: made(
             **{name: int(value) for name, value in config.values}), _sizes, lambda structure: structure)
@@ -110,11 +113,8 @@ def product_operators() -> dict[str, RaggedOperator]:
     return {"vgemm": operator("vgemm", tiled_vgemm), "trmm": operator("trmm", tiled_trmm)}
 
 
-TOKENS = 4096  # of a batch that is measured on
-
-
 def _sequences(structure: Structure) -> dict[str, int]:
-    """Powers of two of the tokens and of the mean length, halves of how much longer the longest is."""
+    """Logarithms of the tokens and of the mean length, and twice the longest length over the mean, rounded."""
     lengths = np.asarray(structure.table(LENGTHS))
     if not lengths.size or not lengths.sum():
         return {"tokens": 0, "mean": 0, "spread": 0}
@@ -124,14 +124,14 @@ def _sequences(structure: Structure) -> dict[str, int]:
 
 
 def _some_sequences(structure: Structure) -> Structure:
-    """Sequences of all lengths, evenly picked; at least one."""
+    """Pick sequences of all lengths evenly, at least one."""
     lengths = np.sort(np.asarray(structure.table(LENGTHS)))[::-1]
-    step = max(1, round(lengths.sum() / TOKENS))
+    step = max(1, round(lengths.sum() / MAX_TOKENS))
     return Structure({LENGTHS: lengths[min(step // 2, lengths.size - 1) :: step]}) if step > 1 else structure
 
 
 def _sizes(structure: Structure) -> dict[str, int]:
-    """Powers of two of the number and of the mean of every length function."""
+    """Logarithms of the number and of the mean of every length function, rounded."""
     found: dict[str, int] = {}
     for length, given in structure.given().items():
         entries = np.asarray(given).reshape(-1)
@@ -140,21 +140,15 @@ def _sizes(structure: Structure) -> dict[str, int]:
     return found
 
 
-log = logging.getLogger(__name__)
-
-Call = Callable[[], None]
-EVOLUTION = Evolution(population=64, generations=8, patience=3, mutation=0.2, tournament=3, seed=0)
-
-
 @dataclass(frozen=True)
 class RaggedBudget:
     """How much a choice may measure.
 
     Args:
-        sample: configurations from which the cost model learns, the default among them.
-        proposed: by the cost model, that are measured besides.
-        race: of both measurements.
-        guardrail: what the winner must pass against the default.
+        sample: configurations from which the cost model learns, including the default.
+        proposed: configurations of the cost model that are measured in addition.
+        race: budget of each race.
+        guardrail: that the winner must pass against the default.
         seed: of the sample and of the operands.
     """
 
@@ -168,11 +162,11 @@ class RaggedBudget:
 
 @dataclass(frozen=True)
 class RaggedChoice:
-    """A schedule, and why.
+    """A schedule and its evidence.
 
     Args:
         ratio: its seconds over those of the default; 1 for the default.
-        measured: configurations.
+        measured: number of configurations.
         seconds: that the choice took.
         from_cache: it was made before.
     """
@@ -188,15 +182,15 @@ def choose_schedule(
     operator: RaggedOperator, structure: Structure, *, threads: int, effort: RaggedBudget | None = None,
     plans: PlanCache | None = None, search: bool = True,
 ) -> RaggedChoice:
-    """Choose a schedule for all batches that are like this one.
+    """Choose a schedule for all batches that are similar to this one.
 
     Args:
-        plans: where choices are kept; that of this user by default.
-        search: measure where nothing is kept; else take the default.
+        plans: cache of choices (default: of this user).
+        search: False: if no choice is stored, take the default without measurements.
 
     Raises:
         CompileError: no program compiles.
-        TypeError, ValueError: there are too many threads, or no number of them.
+        TypeError, ValueError: `threads` is too large or no number.
     """
     plans = plans or PlanCache.of_this_user()
     threads = checked_threads(threads)
@@ -206,10 +200,9 @@ def choose_schedule(
         return kept
     if not search:
         return RaggedChoice(operator.space.default(), 1.0, 0, 0.0)
-    watch = watch_load(keep_busy=plans.keep_busy)
-    with watch.over():
-        choice = _searched(operator, operator.part(structure), threads, effort or RaggedBudget())
-    put_schedule(plans, key, choice, busy=watch.close())
+    part, effort = operator.part(structure), effort or RaggedBudget()
+    choice, busy = watched(lambda: _searched(operator, part, threads, effort), keep_busy=plans.keep_busy)
+    put_schedule(plans, key, choice, busy=busy)
     log.info("%s: %s, %.3f of the seconds of the default, chosen in %.1f s", operator.name, choice.config, choice.ratio,
              choice.seconds)
     return choice
@@ -223,12 +216,12 @@ def _kept(plans: PlanCache, key: Mapping[str, Any], operator: RaggedOperator) ->
         return RaggedChoice(operator.space.parse(found["config"]), float(found["ratio"]), int(found["measured"]),
                             float(found["seconds"]), from_cache=True)
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, IllegalSchedule) as error:
-        log.warning("what was chosen for %s: %s: it is decided anew", operator.name, error)
+        log.warning("cached choice for %s: %s: it is decided anew", operator.name, error)
         return None
 
 
 def put_schedule(cache: PlanCache, key: Mapping[str, Any], choice: RaggedChoice, *, busy: str = "") -> None:
-    """Store a choice in place of the one there was.
+    """Store a choice in place of the previous one.
 
     Args:
         busy: why the machine was busy, if it was: then this process alone finds the choice, see `busy_seconds`.
@@ -247,27 +240,29 @@ def _searched(operator: RaggedOperator, structure: Structure, threads: int, effo
     drawn = space.sample(min(effort.sample, len(space)), np.random.default_rng(effort.seed))
     sample = [default, *(config for config in drawn if config != default)]
     calls = _Calls(operator, structure, threads, effort.seed)
-    first = _measured(calls, sample, effort)
+    first = _least_seconds(sample, _raced(calls, sample, effort))
     labels = pd.DataFrame([{"matrix": "batch", "config": config.key, "seconds": seconds}
                            for config, seconds in first.items()])
     model = Static().fit(labels, space=space)
-    ranked = best(model.rate, space, min(len(space), len(first) + effort.proposed), evolution=EVOLUTION)
+    ranked = best(model.score_configs, space, min(len(space), len(first) + effort.proposed), evolution=EVOLUTION)
     proposed = [each.config for each in ranked if each.config not in first][:effort.proposed]
     fastest = min(first, key=first.__getitem__)
-    last = _measured(calls, list(dict.fromkeys([default, fastest, *proposed])), effort)
-    winner = min(last, key=last.__getitem__)
-    measured = len(first) + len(proposed)
+    finalists = list(dict.fromkeys([default, fastest, *proposed]))
+    run = _raced(calls, finalists, effort)
+    last = _least_seconds(finalists, run)
+    winner, measured = min(last, key=last.__getitem__), len(first) + len(proposed)
     if winner == default:
         return RaggedChoice(default, 1.0, measured, time.perf_counter() - start)
-    taken = duel([(calls.bound(winner), calls.bound(default))], effort=effort.race, clock=time.perf_counter,
-                 decided=lambda so_far: effort.guardrail.judge(*so_far.seconds).sure)
-    verdict = effort.guardrail.judge(*taken.seconds)
-    chosen, ratio = (winner, verdict.ratio) if verdict.accepted else (default, 1.0)
-    return RaggedChoice(chosen, ratio, measured, time.perf_counter() - start)
+    outcome = challenge(
+        [config.key for config in finalists], run, (finalists.index(winner), 0),
+        [(calls.bound(winner), calls.bound(default))], guardrail=effort.guardrail, effort=effort.race,
+        clock=time.perf_counter)
+    ratio = outcome.verdict.ratio if outcome.chosen else 1.0
+    return RaggedChoice(finalists[outcome.chosen], ratio, measured, time.perf_counter() - start)
 
 
 class _Calls:
-    """Programs bound to storage that all configurations share as far as it has the same size: only time matters."""
+    """Programs bound to storage that configurations share if it has the same size: only time matters."""
 
     def __init__(self, operator: RaggedOperator, structure: Structure, threads: int, seed: int) -> None:
         self._operator, self._structure, self._threads, self._seed = operator, structure, threads, seed
@@ -275,7 +270,7 @@ class _Calls:
         self._storage: dict[tuple[str, int], np.ndarray] = {}
 
     def bound(self, config: Config) -> Call:
-        """Compile and bind a configuration; once."""
+        """Compile and bind a configuration, once."""
         if config not in self._calls:
             run = Executable(self._operator.program(config), threads=self._threads)
             sizes = {name: self._structure.size(tensor) for name, tensor in run.program.tensors().items()
@@ -289,10 +284,13 @@ class _Calls:
         return self._calls[config]
 
 
-def _measured(calls: _Calls, configs: Sequence[Config], effort: RaggedBudget) -> dict[Config, float]:
-    """Least seconds of those that were started."""
-    taken = race([calls.bound(config) for config in configs], effort=effort.race, clock=time.perf_counter)
-    return {config: min(seconds) for config, seconds in zip(configs, taken.seconds, strict=True) if seconds}
+def _raced(calls: _Calls, configs: Sequence[Config], effort: RaggedBudget) -> Race:
+    return race([calls.bound(config) for config in configs], effort=effort.race, clock=time.perf_counter)
+
+
+def _least_seconds(configs: Sequence[Config], run: Race) -> dict[Config, float]:
+    """Least seconds of the configurations that were started."""
+    return {config: min(seconds) for config, seconds in zip(configs, run.seconds, strict=True) if seconds}
 
 
 def _key(operator: RaggedOperator, structure: Structure, threads: int) -> Mapping[str, Any]:

@@ -1,14 +1,12 @@
-"""Decisions as earlier versions kept them: one file for each in the folder itself. They are not read, but removed.
+"""Records of decisions: the list of a cache and its pruning, and the log of probes.
+
+Earlier versions kept each decision in a file of the folder itself. These files are not read, but listed and pruned:
 
     <digest>.json                               a pair of products
     schedule-<digest>.json                      a ragged operator, or an operation on one sparse matrix
     rates-<machine>-<threads>.json              rates of a machine
     order-<pattern>-<name>-<kernels>.npy        an order of the rows of a pattern
-    .<one of these>.<process>-<thread>.partial  one of these while a process wrote it
-
-List and prune what a cache of decisions holds.
-
-What was measured for decisions, one line of JSON for each, in a file that does not grow without bound.
+    .<one of these>.<process>-<thread>.partial  one of these while it was written
 """
 
 from __future__ import annotations
@@ -27,68 +25,40 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from sparloom.errors import SchemaError
-from sparloom.tuning.cache import DiskCache, Entry, OtherVersion, PlanCache, Summary, entry_key, is_entry, parsed_entry
+from sparloom.tuning.cache import (
+    DiskCache,
+    OtherVersion,
+    PlanCache,
+    Summary,
+    checked_value,
+    entry_key,
+    has_ended,
+    is_entry,
+    parsed_entry,
+    writer_of,
+)
 from sparloom.tuning.machine import kernels_digest, machine_digests
 
-__all__ = [
-    "CacheEntry", "ProbeLog", "Prune", "Pruning", "State", "is_old_plan", "list_plans", "may_be_old_plan",
-    "old_plans", "prune_plans",
-]
+__all__ = ["CacheEntry", "ProbeLog", "Prune", "Pruning", "State", "list_plans", "prune_plans"]
 
-NAME = r"[0-9a-f]{64}\.json|schedule-[0-9a-f]{64}\.json|rates-[0-9a-f]{16}-[0-9]{1,7}\.json|" \
-       r"order-[0-9a-f]{32}-[a-z]+-[0-9a-f]{16}\.npy"
-WHOLE, PARTIAL = re.compile(NAME), re.compile(rf"\.(?:{NAME})\.[0-9]{{1,7}}-[0-9]+\.partial")
-HEADS = (b'{"version": ', b'{\n  "version": ')  # how the JSON began
-READ_BYTES = 1 << 20
-
-
-def may_be_old_plan(path: Path) -> bool:
-    """Tell by its name whether a file may be one of these."""
-    return bool(WHOLE.fullmatch(path.name) or PARTIAL.fullmatch(path.name))
-
-
-def is_old_plan(path: Path) -> bool:
-    """Tell by name and content whether a file is one of these: other programs may name theirs likewise."""
-    if not may_be_old_plan(path):
-        return False
-    if path.suffix != ".json":
-        return True
-    with path.open("rb") as file:
-        content = file.read(READ_BYTES)
-    if any(content[:len(head)] == head[:len(content)] for head in HEADS):
-        return True
-    if "-" not in path.stem:
-        return False  # a digest may be the name of anything
-    try:
-        json.loads(content)
-    except (ValueError, RecursionError):
-        return True  # damaged
-    return False
-
-
-def old_plans(folder: Path) -> list[Path]:
-    """List all of them, by name."""
-    try:
-        with os.scandir(folder) as found:
-            return sorted(_old(found))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _old(found: Iterator[os.DirEntry]) -> Iterator[Path]:
-    for each in found:
-        path = Path(each.path)
-        with suppress(OSError):  # gone, or not to be read
-            if may_be_old_plan(path) and each.is_file(follow_symlinks=False) and is_old_plan(path):
-                yield path
-
+log = logging.getLogger(__name__)
 
 State = Literal["own", "foreign", "damaged", "writing", "orphaned"]
 Prune = Literal["none", "foreign", "all"]
 
-DIGITS = 12  # of a digest, shown
+SHOWN_DIGITS = 12  # of a digest
 DAY_SECONDS = 86400.0
-USELESS = ("foreign", "damaged", "orphaned")
+PRUNED_STATES = ("foreign", "damaged", "orphaned")
+
+OLD_NAME = r"[0-9a-f]{64}\.json|schedule-[0-9a-f]{64}\.json|rates-[0-9a-f]{16}-[0-9]{1,7}\.json|" \
+           r"order-[0-9a-f]{32}-[a-z]+-[0-9a-f]{16}\.npy"
+OLD_FILE = re.compile(rf"{OLD_NAME}|\.(?:{OLD_NAME})\.[0-9]{{1,7}}-[0-9]+\.partial")
+OLD_HEADS = (b'{"version": ', b'{\n  "version": ')  # beginning of their JSON
+READ_BYTES = 1 << 20
+
+PROBE_LOG, OLDER_PROBE_LOG = "probe_logs.jsonl", "probe_logs.1.jsonl"
+LOCK_SECONDS = 2.0
+MAX_LOG_BYTES = 10 << 20
 
 
 @dataclass(frozen=True)
@@ -125,6 +95,28 @@ class CacheEntry:
     reason: str = ""
     speedup: float | None = None
 
+    @classmethod
+    def of(cls, path: Path, *, now: float) -> CacheEntry | None:
+        """Describe a file, but not its content; None if it is gone."""
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return None
+        return cls(path, "", "own", max(0.0, now - status.st_mtime), status.st_size, _stamp(status))
+
+    def remove(self) -> bool:
+        """Delete the file unless it was replaced since it was listed; return whether it was deleted."""
+        try:
+            if _stamp(self.path.lstat()) != self.stamp:
+                return False
+            self.path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            log.warning("%s is not deleted: %s", self.path, error)
+            return False
+        return True
+
 
 @dataclass(frozen=True)
 class Pruning:
@@ -154,11 +146,11 @@ class Pruning:
             raise ValueError(f"prune=all asks for no age and older_days={given} for one: leave out one of them")
 
     def takes(self, entry: CacheEntry) -> bool:
-        """Tell whether an entry is to be deleted; one that is being written never is."""
+        """Whether to delete an entry; one that is being written is never deleted."""
         if entry.state == "writing":
             return False
         old = self.older_days is not None and entry.age_seconds > DAY_SECONDS * self.older_days
-        return old or self.which == "all" or (self.which == "foreign" and entry.state in USELESS)
+        return old or self.which == "all" or (self.which == "foreign" and entry.state in PRUNED_STATES)
 
 
 def list_plans(folder: Path, *, now: float) -> list[CacheEntry]:
@@ -167,11 +159,10 @@ def list_plans(folder: Path, *, now: float) -> list[CacheEntry]:
     Args:
         now: seconds since the epoch.
     """
-    old = [Entry.of(path) for path in old_plans(folder)]
-    entries = [replace(_file(entry, now), kind="old", state="foreign", fault="of an earlier version")
-               for entry in old if entry is not None]
+    old = [CacheEntry.of(path, now=now) for path in _old_files(folder)]
+    entries = [replace(entry, kind="old", state="foreign", fault="of an earlier version") for entry in old if entry]
     for store in PlanCache(folder).stores:
-        entries += [each for each in (_described(store, entry, now) for entry in store.entries()) if each is not None]
+        entries += filter(None, (_described(store, path, now) for path in store.entries()))
     return entries
 
 
@@ -188,22 +179,22 @@ def prune_plans(entries: Sequence[CacheEntry], pruning: Pruning) -> list[CacheEn
         ValueError: one has a name that no cache gives; nothing is deleted.
     """
     for each in entries:
-        if not is_entry(each.path) and not may_be_old_plan(each.path):
+        if not is_entry(each.path.name) and not OLD_FILE.fullmatch(each.path.name):
             raise ValueError(f"{each.path} is no file of a cache of decisions: pass what list_plans gives")
-    return [each for each in entries
-            if pruning.takes(each) and Entry(each.path, each.size_bytes, 0.0, each.stamp).remove()]
+    return [each for each in entries if pruning.takes(each) and each.remove()]
 
 
-def _described(store: DiskCache, file: Entry, now: float) -> CacheEntry | None:
+def _described(store: DiskCache, path: Path, now: float) -> CacheEntry | None:
     """Describe an entry; None if it is gone."""
-    entry = _file(file, now)
-    if file.writer is not None:
-        state: State = "orphaned" if file.orphaned(now=now) else "writing"
-        return replace(entry, kind="temporary", state=state, fault=f"process {file.writer}")
+    entry, writer = CacheEntry.of(path, now=now), writer_of(path.name)
+    if entry is None:
+        return None
+    if writer is not None:
+        state: State = "orphaned" if has_ended(writer, entry.age_seconds) else "writing"
+        return replace(entry, kind="temporary", state=state, fault=f"process {writer}")
     try:
-        content = parsed_entry(file.read())
-        entry = replace(entry, kind=str(content["kind"]))
-        return _summarised(entry, store, content)
+        content = parsed_entry(checked_value(path.read_bytes()))
+        return _summarised(replace(entry, kind=str(content["kind"])), store, content)
     except FileNotFoundError:
         return None
     except OtherVersion as error:
@@ -212,15 +203,11 @@ def _described(store: DiskCache, file: Entry, now: float) -> CacheEntry | None:
         return replace(entry, state="damaged", fault=f"{type(error).__name__}: {error}")
 
 
-def _file(entry: Entry, now: float) -> CacheEntry:
-    return CacheEntry(entry.path, "", "own", max(0.0, now - entry.seconds), entry.size_bytes, entry.stamp)
-
-
 def _summarised(entry: CacheEntry, store: DiskCache, content: dict[str, Any]) -> CacheEntry:
     key, summary = content["key"], Summary(**content["summary"])
     if store.path(entry_key(content["kind"], key)) != entry.path:
         return replace(entry, state="damaged", fault="written for something else")
-    entry = replace(entry, op=summary.op, pattern=str(key.get("pattern", ""))[:DIGITS], shapes=summary.shapes,
+    entry = replace(entry, op=summary.op, pattern=str(key.get("pattern", ""))[:SHOWN_DIGITS], shapes=summary.shapes,
                     threads=int(key.get("threads", 0)))
     machine = key.get("machine", "")
     if machine and machine not in machine_digests():
@@ -230,27 +217,57 @@ def _summarised(entry: CacheEntry, store: DiskCache, content: dict[str, Any]) ->
     return replace(entry, choice=summary.choice, reason=summary.reason, speedup=summary.speedup)
 
 
-log = logging.getLogger(__name__)
+def _stamp(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_mtime_ns
 
-PROBE_LOG_NAME, OLDER = "probe_logs.jsonl", "probe_logs.1.jsonl"
-WAIT_SECONDS = 2.0  # for the lock
-LIMIT_BYTES = 10 << 20
+
+def _old_files(folder: Path) -> list[Path]:
+    """List the files of earlier versions, by name."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted(_old_among(found))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _old_among(found: Iterator[os.DirEntry]) -> Iterator[Path]:
+    for each in found:
+        with suppress(OSError):  # gone or unreadable
+            if OLD_FILE.fullmatch(each.name) and each.is_file(follow_symlinks=False) and _is_old(Path(each.path)):
+                yield Path(each.path)
+
+
+def _is_old(path: Path) -> bool:
+    """Whether the content is that of an earlier version: other programs may use such names, too."""
+    if path.suffix != ".json":
+        return True
+    with path.open("rb") as file:
+        content = file.read(READ_BYTES)
+    if any(content[:len(head)] == head[:len(content)] for head in OLD_HEADS):
+        return True
+    if "-" not in path.stem:
+        return False  # a digest may be the name of anything
+    try:
+        json.loads(content)
+    except (ValueError, RecursionError):
+        return True  # damaged
+    return False
 
 
 class ProbeLog:
     """The file probe_logs.jsonl of a folder, to which any number of processes may append.
 
-    A line is one write at the end of the file. A file that would become too large is renamed to probe_logs.1.jsonl, in
-    place of the one there was. A line that a process was writing when it was killed stays alone on its line.
+    A line is written at once. A file that would grow too large is renamed to probe_logs.1.jsonl, replacing the older
+    one. What a killed process wrote of a line stays on a line of its own.
 
     Args:
-        folder: made with the first line.
-        limit_bytes: of one file; there are at most two.
+        folder: created by the first line.
+        limit_bytes: of each of the two files.
     """
 
-    def __init__(self, folder: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
-        self.path = folder / PROBE_LOG_NAME
-        self._older = folder / OLDER
+    def __init__(self, folder: Path, *, limit_bytes: int = MAX_LOG_BYTES) -> None:
+        self.path = folder / PROBE_LOG
+        self._older = folder / OLDER_PROBE_LOG
         self._limit_bytes = limit_bytes
 
     def add(self, key: Mapping[str, Any], value: Mapping[str, Any]) -> None:
@@ -270,9 +287,9 @@ class ProbeLog:
         while True:
             descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                _lock(descriptor)  # among those that append: only one of them renames
+                _lock(descriptor)  # so that only one process renames the file
                 size = os.fstat(descriptor).st_size
-                if not self._is(descriptor):
+                if not self._is_current(descriptor):
                     continue
                 if size and size + len(line) > self._limit_bytes:
                     self.path.replace(self._older)
@@ -283,8 +300,8 @@ class ProbeLog:
             finally:
                 os.close(descriptor)
 
-    def _is(self, descriptor: int) -> bool:
-        """Whether an open file still has the name; another process may have renamed it."""
+    def _is_current(self, descriptor: int) -> bool:
+        """Whether an open file still has this name; another process may have renamed it."""
         try:
             return os.path.samestat(os.fstat(descriptor), self.path.stat())
         except FileNotFoundError:
@@ -295,15 +312,15 @@ def _lock(descriptor: int) -> None:
     """Lock an open file.
 
     Raises:
-        TimeoutError: another one holds the lock for too long. It may be a process that is stopped, or the call that the
-            caller has interrupted, which cannot go on before the caller returns.
+        TimeoutError: another process holds the lock for too long, e.g. because it is stopped; or a call of this thread
+            that the caller has interrupted.
     """
-    end = time.monotonic() + WAIT_SECONDS
+    end = time.monotonic() + LOCK_SECONDS
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError as error:
             if time.monotonic() > end:
-                raise TimeoutError(f"locked for {WAIT_SECONDS} s by somebody else") from error
+                raise TimeoutError(f"locked for {LOCK_SECONDS} s by another process") from error
             time.sleep(1e-3)

@@ -79,7 +79,7 @@ def test_further_folder_of_options_counts(conf, tmp_path_factory, flag):
 def test_choices_are_those_that_can_be_composed(conf):
     arguments = ["experiment=collect_cpu", "experiment=best", "op=spmm,sddmm", "platform@target=spade", "task=null"]
     kept = ["experiment=collect_cpu", "platform@target=spade", "task=null"]
-    assert cli.choices([*arguments, "seed=1"], [conf]) == kept
+    assert cli.group_choices([*arguments, "seed=1"], [conf]) == kept
 
 
 def read_back(argument: str) -> object:
@@ -189,12 +189,12 @@ def test_references_stay(conf, value):
 
 
 def test_bytes_that_are_no_text_are_refused(conf):
-    with pytest.raises(cli.UsageError, match=r"holds bytes that are no UTF-8: rename the file or folder"):
+    with pytest.raises(cli.UsageError, match=r"holds bytes that are not UTF-8: rename the file or folder"):
         cli.prepare(["run.py", "experiment=collect_cpu", "matrix=/a/\udcff.mtx"], conf)
 
 
 def test_places_that_the_configuration_cannot_hold_are_refused():
-    cli.check_places({"SPARLOOM_OUTPUTS": "/a b/(1)=,'x'"})
-    for place, text in (("/a/${c}", r"SPARLOOM_OUTPUTS is /a/\$\{c\}: in a path"), ("/\udcff", "no UTF-8")):
+    cli.check_paths({"SPARLOOM_OUTPUTS": "/a b/(1)=,'x'"})
+    for place, text in (("/a/${c}", r"SPARLOOM_OUTPUTS is /a/\$\{c\}: in a path"), ("/\udcff", "not UTF-8")):
         with pytest.raises(cli.UsageError, match=text):
-            cli.check_places({"SPARLOOM_OUTPUTS": place})
+            cli.check_paths({"SPARLOOM_OUTPUTS": place})

@@ -121,7 +121,7 @@ def test_the_log_of_the_comparison_tells_what_was_done(runner):
     runner.run(mlp=MLP)
     runner.run(mlp=MLP)
     text = (runner.folder / "eval" / "now" / "run.log").read_text()
-    assert "is finished and is taken as it is" in text
+    assert "is finished and is reused" in text
 
 
 def test_an_override_that_no_arm_heeds_is_refused(runner):
@@ -157,4 +157,4 @@ def test_a_damaged_index_of_runs_is_begun_anew(runner, content):
     index.write_bytes(content)
     assert not runner.run(mlp=MLP).failures
     assert list(json.loads(index.read_text())) == [kept.name]
-    assert f"{index} is damaged: it is begun anew" in (runner.folder / "eval" / "now" / "run.log").read_text()
+    assert f"{index} is damaged: it is rebuilt" in (runner.folder / "eval" / "now" / "run.log").read_text()

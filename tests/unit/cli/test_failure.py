@@ -151,4 +151,5 @@ def test_a_reference_that_does_not_exist_is_explained():
 
 
 def test_remedies_of_unwritable_folders_name_those_of_models_too():
-    assert "paths.artifacts=<folder>" in cli.reason(NotADirectoryError(20, "Not a directory", "/file/checkpoints"))
+    error = NotADirectoryError(20, "Not a directory", "/file/checkpoints")
+    assert "paths.artifacts=<folder>" in cli.failure_reason(error)

@@ -6,12 +6,12 @@ KEYS = ["seed", "model", "model.optimizer", "model.optimizer.lr", "selection.mat
 
 
 def test_misspelt_key_finds_its_neighbour():
-    assert cli.nearest("selektion.matrices", KEYS)[0] == "selection.matrices"
+    assert cli.close_names("selektion.matrices", KEYS)[0] == "selection.matrices"
 
 
 def test_last_part_is_enough():
-    assert "model.optimizer.lr" in cli.nearest("lr", KEYS)
-    assert "trainer.epochs" in cli.nearest("epoch", KEYS)
+    assert "model.optimizer.lr" in cli.close_names("lr", KEYS)
+    assert "trainer.epochs" in cli.close_names("epoch", KEYS)
 
 
 def test_nothing_near_lists_what_there_is():
@@ -19,4 +19,4 @@ def test_nothing_near_lists_what_there_is():
 
 
 def test_flat_lists_inner_nodes_too():
-    assert list(cli.flat({"a": {"b": 1, "c": {"d": 2}}})) == ["a", "a.b", "a.c", "a.c.d"]
+    assert list(cli.dotted_keys({"a": {"b": 1, "c": {"d": 2}}})) == ["a", "a.b", "a.c", "a.c.d"]

@@ -12,7 +12,7 @@ SMALL = {"_target_": "Spade", "pes": 4, "preset": "hottiles4"}
 
 def given(*overrides, source=CPU, target=SPADE, **options):
     chosen = {"platform@source": "cpu", "platform@target": "spade", **options}
-    return cli.Given(overrides, chosen, {"source": source, "target": target, "seed": 0})
+    return cli.RunOptions(overrides, chosen, {"source": source, "target": target, "seed": 0})
 
 
 def test_data_and_network_are_inherited_but_not_the_training():
@@ -24,7 +24,7 @@ def test_data_and_network_are_inherited_but_not_the_training():
 
 
 def test_the_prerequisite_knows_better_than_the_run():
-    assert cli.merged(["op=spmm", "corpus=suitesparse"], ["experiment=x", "corpus=synthetic"]) == [
+    assert cli.merge_overrides(["op=spmm", "corpus=suitesparse"], ["experiment=x", "corpus=synthetic"]) == [
         "experiment=x", "corpus=synthetic", "op=spmm"]
 
 

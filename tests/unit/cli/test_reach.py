@@ -22,7 +22,7 @@ def test_what_nothing_reads_is_listed():
     overrides = ["experiment=x", "op=sddmm", "timing=quick", "corpus.names=[b]", "width=64", "target.width=64",
                  "platform@target=spade", "+adviser.votes=3", "task.steps=4", "paths.outputs=/o",
                  "hydra/launcher=local", "seed=1", "~timing.rounds"]
-    assert cli.idle(TREE, overrides) == ["timing=quick", "corpus.names=[b]", "~timing.rounds"]
+    assert cli.unused_overrides(TREE, overrides) == ["timing=quick", "corpus.names=[b]", "~timing.rounds"]
 
 
 def test_a_width_that_reaches_all_platforms_is_taken():

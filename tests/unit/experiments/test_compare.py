@@ -129,7 +129,7 @@ def test_other_comparisons_take_the_runs_of_equal_arms(predictors, evaluate):
     assert not (again / "reported").exists()
     assert kept(again) == before
     assert times == [(path / "metrics.json").stat().st_mtime_ns for path in before if (path / "metrics.json").exists()]
-    assert "is finished and is taken as it is" in (again / "run.log").read_text()
+    assert "is finished and is reused" in (again / "run.log").read_text()
     same = read_run(predictors).metrics
     assert {key: value for key, value in read_run(curves).metrics.items() if key.startswith("spmm/cognate/top1_s")} == {
         key: value for key, value in same.items() if key.startswith("spmm/cognate/top1_s")}

@@ -95,7 +95,7 @@ def test_the_policy_is_changed_where_it_has_a_counterpart():
 
 
 @pytest.mark.parametrize(("found", "reason"), [
-    (Settings(replay_only=True), "AUTOSAGE_REPLAY_ONLY=1 and no decision is kept"),
+    (Settings(replay_only=True), "AUTOSAGE_REPLAY_ONLY=1 and no decision is stored"),
     (Settings(min_probe_rows=11), "10 rows, AUTOSAGE_MIN_PROBE_ROWS=11"), (Settings(min_probe_rows=10), ""),
     (Settings(min_probe_nnz=31), "30 nonzeros, AUTOSAGE_MIN_PROBE_NNZ=31"), (Settings(min_probe_nnz=30), ""),
 ])

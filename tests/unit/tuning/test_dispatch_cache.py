@@ -72,9 +72,9 @@ def test_rates_and_orders_come_back(tmp_path):
 
 
 @pytest.mark.parametrize(("damage", "reason"), [
-    (lambda path: path.write_bytes(b"\xff\x00"), "does not begin as an entry does"),
-    (lambda path: path.write_bytes(path.read_bytes()[:40]), "its checksum is another one"),
-    (lambda path: path.write_bytes(path.read_bytes().replace(b"8192", b"8193")), "its checksum is another one"),
+    (lambda path: path.write_bytes(b"\xff\x00"), "does not begin like an entry"),
+    (lambda path: path.write_bytes(path.read_bytes()[:40]), "its checksum differs"),
+    (lambda path: path.write_bytes(path.read_bytes().replace(b"8192", b"8193")), "its checksum differs"),
     (lambda path: rewrite(path, b"\xff\x00"), "decode"),
     (lambda path: rewrite(path, text_of(path)[:40]), "line 1 column"),
     (lambda path: rewrite(path, "[]"), "not of version 2"),
@@ -105,9 +105,9 @@ SCHEDULE = {"op": "spmm", "pattern": "a" * 64, "shapes": [[8]], "threads": 2}
 
 
 @pytest.mark.parametrize(("damage", "reason"), [
-    (lambda path: path.write_bytes(b""), "does not begin as an entry does"),
-    (lambda path: path.write_bytes(b"\x7fELF\xff\x00"), "does not begin as an entry does"),
-    (lambda path: path.write_bytes(path.read_bytes()[:-9]), "its checksum is another one"),
+    (lambda path: path.write_bytes(b""), "does not begin like an entry"),
+    (lambda path: path.write_bytes(b"\x7fELF\xff\x00"), "does not begin like an entry"),
+    (lambda path: path.write_bytes(path.read_bytes()[:-9]), "its checksum differs"),
     (lambda path: rewrite(path, b""), "Expecting value"),
     (lambda path: rewrite(path, "[" * 100_000), "recursion"),
     (changed(lambda value: value.update(version=3)), "of version 3, not 2"),
@@ -209,7 +209,7 @@ def test_keys_tell_problems_apart():
                   SpmmSpmm(addends=True)):
         keys.add(PlanKey.of(Problem.of(other, other.operands(matrix, 8, seed=0)), threads=2, fuse="auto"))
     keys |= {PlanKey.of(problem, threads=1, fuse="auto"), PlanKey.of(problem, threads=2, fuse="never")}
-    assert len({key.digest() for key in keys}) == 8
+    assert len(keys) == 8
 
 
 def _keep(place: int, folder: Path) -> None:

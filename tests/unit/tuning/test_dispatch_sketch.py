@@ -7,7 +7,7 @@ from sparloom.fusion import schedule_tiles
 from sparloom.ops import GemmSpmm, SpmmGemm, SpmmSpmm
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Problem
-from sparloom.tuning.fusion_problem import has_places, make_order
+from sparloom.tuning.fusion_problem import is_partitionable, make_order
 
 UNLIMITED = 1 << 62
 
@@ -57,9 +57,9 @@ def test_near_reads_are_told_from_far_ones():
     assert problem(GemmSpmm(), scattered(1600)).sketch().near(100) < 0.2
 
 
-def test_a_mesh_has_places_and_a_random_graph_has_none():
-    assert has_places(grid(60))
-    assert not has_places(scattered(3600))
+def test_a_mesh_is_partitionable_and_a_random_graph_has_none():
+    assert is_partitionable(grid(60))
+    assert not is_partitionable(scattered(3600))
 
 
 @pytest.mark.cc

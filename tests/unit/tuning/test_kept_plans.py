@@ -107,8 +107,8 @@ def change(path: Path, **values) -> None:
 
 
 @pytest.mark.parametrize(("spoil", "state", "fault"), [
-    (lambda path: path.write_bytes(b""), "damaged", "does not begin as an entry does"),
-    (lambda path: path.write_bytes(path.read_bytes()[:100]), "damaged", "its checksum is another one"),
+    (lambda path: path.write_bytes(b""), "damaged", "does not begin like an entry"),
+    (lambda path: path.write_bytes(path.read_bytes()[:100]), "damaged", "its checksum differs"),
     (lambda path: rewrite(path, text_of(path)[:100]), "damaged", "line"),
     (lambda path: change(path, kind="pears"), "damaged", "written for something else"),
     (lambda path: change(path, version=3), "foreign", "of version 3, not 2"),
@@ -163,7 +163,7 @@ def test_an_order_of_another_inspector_is_foreign(tmp_path):
     head, _, numbers = path.read_bytes()[HEAD_BYTES:].partition(b"\n")
     key = json.loads(head)["key"] | {"kernels": "e" * 64}
     _, orders = PlanCache(tmp_path).stores
-    orders.clear()
+    path.unlink()
     orders.put(entry_key("order", key), json.dumps({**json.loads(head), "key": key}).encode() + b"\n" + numbers)
     assert (only(tmp_path).state, only(tmp_path).fault) == ("foreign", "of other kernels")
 

@@ -41,7 +41,7 @@ from sparloom.tuning import (
     watch_load,
 )
 from sparloom.tuning import machine as load
-from sparloom.tuning.machine import AGAIN, LATEST, THREADS
+from sparloom.tuning.machine import AGAIN, LATEST, MAX_THREADS
 from sparloom.tuning.sparse import CpuBackend, CsrDecider, CsrPolicy, OnlineReplay, ProvisionalReplay, prepared, tuner
 
 EASY = CsrPolicy.online(guardrail=Guardrail(alpha=1e6, errors=0), runs=1e6)  # nearly any kernel wins
@@ -146,7 +146,7 @@ def test_processors_that_are_taken_away_tell_it_too(taken, reason):
 def test_the_system_is_asked_for_threads_and_files_are_closed():
     found = ProcessLoad()
     before = found.waits()
-    assert 1 <= len(before) <= THREADS
+    assert 1 <= len(before) <= MAX_THREADS
     assert all(seconds >= 0 for seconds in [*before.values(), found.taken()])
     found.refresh()
     assert all(found.waits().get(thread, seconds) >= seconds for thread, seconds in before.items())
@@ -160,7 +160,7 @@ def test_of_many_threads_the_first_and_the_newest_are_looked_at(monkeypatch):
     monkeypatch.setattr(os, "listdir", lambda path: [str(thread) for thread in range(100, 20, -1)])
     monkeypatch.setattr(os, "open", lambda path, flags: opened.append(int(path.split("/")[4])) or len(opened))
     load._open_files(files)
-    assert list(files) == opened == [21, *range(100 - THREADS + 2, 101)]
+    assert list(files) == opened == [21, *range(100 - MAX_THREADS + 2, 101)]
 
 
 @pytest.mark.parametrize("missing", ["listdir", "open", "pread", "zero", "process"])
@@ -177,7 +177,7 @@ def test_without_figures_of_threads_involuntary_switches_count(monkeypatch, miss
         if missing == "process":
             patched.setattr(os, "getpid", lambda: -1)  # a forked child
         patched.setattr(load.resource, "getrusage", lambda who: SimpleNamespace(ru_nivcsw=7))
-        assert found.waits() == {0: 7 * load.SLICE}
+        assert found.waits() == {0: 7 * load.SWITCH_SECONDS}
     found.close()
 
 

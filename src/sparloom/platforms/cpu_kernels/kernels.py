@@ -8,18 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.errors import Unsupported
 from sparloom.jit import NativeCall, address, aligned, compile_cpp, compiler_version, sources_digest
 from sparloom.measure import Measurement, TimingProtocol, checked_threads
 from sparloom.ops import GEMM, DenseOperands, Op, Operands
 from sparloom.platforms.clock import Stopwatch, keep_threads_awake
 from sparloom.platforms.cpu_kernels.rows import BoundRows, Rows, SparseRows
-from sparloom.platforms.platform import Family, Inputs, Rival
+from sparloom.platforms.platform import BaselineBinder, Family, Inputs, KernelPlatform
 from sparloom.platforms.timing import Call, Check, SpotCheck, measure_rounds, reallocated, repeat_of
 from sparloom.space import (
     AttentionSpace,
     Config,
-    ConfigSpace,
     GemmSpace,
     GridSpace,
     SddmmSpace,
@@ -27,7 +25,6 @@ from sparloom.space import (
     SpmmSpace,
     register_tile,
 )
-from sparloom.sparse import Pattern
 
 __all__ = [
     "Allocate", "AttentionKernels", "CpuKernels", "GemmKernels", "SddmmKernels", "SparseCall", "SpmmKernels",
@@ -42,7 +39,7 @@ Allocate = Callable[[tuple[int, ...], type[np.generic]], np.ndarray]
 """Makes an uninitialised array of a shape and a type."""
 
 
-class CpuKernels:
+class CpuKernels(KernelPlatform):
     """Kernels under kernels/cpu, compiled for this machine; a configuration chooses one of them and its tiles.
 
     Args:
@@ -74,18 +71,6 @@ class CpuKernels:
         return {"threads": self.threads, "compiler": compiler_version("c++"),
                 "sources": sources_digest([f"cpu/{op.name}.cpp"])}
 
-    def space(self, op: Op) -> ConfigSpace:
-        """List the configurations of `op`.
-
-        Raises:
-            Unsupported: there are no kernels for it.
-        """
-        return self.family(op).space()
-
-    def baseline(self, op: Op, pattern: Pattern | None) -> Config:
-        """Take the default of the space, whatever the pattern; GEMM has none."""
-        return self.space(op).default()
-
     def run(self, op: Op, operands: Inputs, config: Config) -> np.ndarray:
         """Compute the result in float32.
 
@@ -98,22 +83,11 @@ class CpuKernels:
         family.bind(operands, config, result)()
         return result
 
-    def measure(self, op: Op, operands: Inputs, config: Config, timing: TimingProtocol) -> Measurement:
-        """Measure one configuration and join the repetitions of all rounds."""
-        return Measurement.joined([taken for _, _, taken in self.measure_many(op, operands, [config], timing)])
-
     def measure_many(
         self, op: Op, operands: Inputs, configs: Sequence[Config], timing: TimingProtocol,
-        rivals: Mapping[Config, Rival] | None = None,
+        baselines: Mapping[Config, BaselineBinder] | None = None,
     ) -> Iterator[tuple[Config, int, Measurement]]:
-        """Measure configurations in interleaved rounds; in each, operands are allocated anew.
-
-        Every result is compared with the float64 oracle in every round; one that differs is a failed measurement.
-
-        Args:
-            rivals: kernels of other libraries, by the configuration that names one in sample tables; they are bound,
-                checked and timed like configurations.
-        """
+        """Measure configurations in interleaved rounds, as `KernelPlatform` says; in each, operands are reallocated."""
         keep_threads_awake()
         family = self.family(op)
         for config in configs:
@@ -123,21 +97,15 @@ class CpuKernels:
             inputs = reallocated(operands)
             result = family.result(inputs)
             ours = {config: partial(family.bind, inputs, config, result) for config in configs}
-            return ours | {config: partial(bind, inputs, result) for config, bind in (rivals or {}).items()}, result
+            return ours | {config: partial(bind, inputs, result) for config, bind in (baselines or {}).items()}, result
 
         yield from measure_rounds(
             prepare, family.check(op, operands, seed=timing.seed), timing, kind=self.kind,
             stopwatch=lambda call: Stopwatch(repeat_of(call), timing, threads=self.threads))
 
     def family(self, op: Op) -> Family:
-        """Give the kernels of `op`.
-
-        Raises:
-            Unsupported: there are none.
-        """
-        if op.name not in self._families:
-            listed = ", ".join(self._families)
-            raise Unsupported(f"operation {op.name} on platform {self.name}: there are kernels for {listed}")
+        """Return the kernels of `op`."""
+        self._check_known(op, tuple(self._families))
         return self._families[op.name]
 
     @cached_property
@@ -167,15 +135,17 @@ class SparseFamily(ABC):
         allocate: makes arrays for results.
     """
 
+    make_space: Callable[[int], GridSpace]
+
     def __init__(self, threads: int, width: int, allocate: Allocate = aligned) -> None:
         self.threads = threads
         self.width = width
         self._allocate = allocate
         self._rows = SparseRows(threads)
 
-    @abstractmethod
     def space(self) -> GridSpace:
         """List the configurations."""
+        return self.make_space(self.width)
 
     def result(self, operands: Operands) -> np.ndarray:
         """Allocate D (rows, width)."""
@@ -201,12 +171,9 @@ class SparseFamily(ABC):
 class SpmmKernels(SparseFamily):
     """The family of SpMM."""
 
-    def space(self) -> GridSpace:
-        """List the configurations."""
-        return SpmmSpace(self.width)
+    make_space = staticmethod(SpmmSpace)
 
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> SparseCall:
-        """Bind the kernel of a legal configuration."""
         together = config["together"] > 1
         rows = self._bind_rows(operands, config, together=together)
         carries = _carries(rows, operands.width)
@@ -219,7 +186,6 @@ class SpmmKernels(SparseFamily):
         return call
 
     def rebind(self, call: SparseCall, operands: Operands, result: np.ndarray) -> None:
-        """Point a call to other arrays of the same shapes."""
         arguments = call.arguments
         call.point(operands.matrix.values)
         arguments.dense, arguments.result = address(operands.dense["B"]), address(result, written=True)
@@ -229,9 +195,7 @@ class SpmmKernels(SparseFamily):
 class SpmmMaxKernels(SparseFamily):
     """The family of the maximum of products."""
 
-    def space(self) -> GridSpace:
-        """List the configurations."""
-        return SpmmMaxSpace(self.width)
+    make_space = staticmethod(SpmmMaxSpace)
 
     def argmax(self, operands: Operands) -> np.ndarray:
         """Allocate the argmax of D, (rows, width) int32."""
@@ -276,16 +240,13 @@ class SpmmMaxKernels(SparseFamily):
 class SddmmKernels(SparseFamily):
     """The family of SDDMM."""
 
-    def space(self) -> GridSpace:
-        """List the configurations."""
-        return SddmmSpace(self.width)
+    make_space = staticmethod(SddmmSpace)
 
     def result(self, operands: Operands) -> np.ndarray:
         """Allocate the values of D (nnz,)."""
         return self._allocate((operands.matrix.pattern.nnz,), np.float32)
 
     def bind(self, operands: Operands, config: Config, result: np.ndarray) -> SparseCall:
-        """Bind the kernel of a legal configuration."""
         rows = self._bind_rows(operands, config)
         arguments = _Sddmm(rows=rows.arguments, width=operands.width, ahead=2048 * int(config["prefetch"]),
                            group=config["group"])
@@ -294,7 +255,6 @@ class SddmmKernels(SparseFamily):
         return call
 
     def rebind(self, call: SparseCall, operands: Operands, result: np.ndarray) -> None:
-        """Point a call to other arrays of the same shapes."""
         arguments = call.arguments
         call.point(operands.matrix.values)
         arguments.left, arguments.right = address(operands.dense["B"]), address(operands.dense["C"])
@@ -305,9 +265,7 @@ class SddmmKernels(SparseFamily):
 class AttentionKernels(SparseFamily):
     """The family of attention on a sparse pattern."""
 
-    def space(self) -> GridSpace:
-        """List the configurations."""
-        return AttentionSpace(self.width)
+    make_space = staticmethod(AttentionSpace)
 
     def result(self, operands: Operands) -> np.ndarray:
         """Allocate D (rows, heads, columns of a head of V)."""
@@ -327,7 +285,6 @@ class AttentionKernels(SparseFamily):
         return call
 
     def rebind(self, call: NativeCall, operands: Operands, result: np.ndarray) -> None:
-        """Point a call to other arrays of the same shapes."""
         arguments, dense = call.arguments, operands.dense
         arguments.queries, arguments.keys, arguments.values = (address(dense[name]) for name in ("Q", "K", "V"))
         arguments.result = address(result, written=True)
@@ -350,7 +307,6 @@ class GemmKernels:
         self._workspace = aligned((0,), np.float32)
 
     def space(self) -> GridSpace:
-        """List the configurations."""
         return self._space
 
     def result(self, operands: DenseOperands) -> np.ndarray:
@@ -358,7 +314,6 @@ class GemmKernels:
         return self._allocate((operands.shape.m, operands.shape.n), np.float32)
 
     def bind(self, operands: DenseOperands, config: Config, result: np.ndarray) -> NativeCall:
-        """Bind the kernel of a legal configuration."""
         shape, (rows, columns) = operands.shape, register_tile(config)
         arguments = _Gemm(
             m=shape.m, n=shape.n, k=shape.k, tile_m=config["tile_m"], tile_n=config["tile_n"],
@@ -376,7 +331,6 @@ class GemmKernels:
         return call
 
     def rebind(self, call: NativeCall, operands: DenseOperands, result: np.ndarray) -> None:
-        """Point a call to other arrays of the same shapes."""
         arguments = call.arguments
         arguments.a, arguments.b = address(operands.dense["A"]), address(operands.dense["B"])
         arguments.c = address(result, written=True)

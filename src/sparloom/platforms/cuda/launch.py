@@ -16,12 +16,12 @@ from sparloom.platforms.platform import Inputs
 from sparloom.platforms.timing import Call
 from sparloom.space import Config, ConfigSpace
 
-__all__ = ["BoundCall", "DeviceKernels", "Family", "HostCheck", "Launch", "Launches", "Rival"]
+__all__ = ["BaselineBinder", "BoundCall", "DeviceKernels", "Family", "HostCheck", "Launch", "Launches"]
 
 HostCheck = Callable[[np.ndarray], None]
 """Compares a result on the host with the oracle; raises AssertionError."""
 
-Rival = Callable[[DeviceOperands, Any], Call]
+BaselineBinder = Callable[[DeviceOperands, Any], Call]
 """Binds a kernel of another library to operands and a result on the device, to be timed among ours."""
 
 

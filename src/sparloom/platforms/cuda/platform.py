@@ -15,13 +15,12 @@ from sparloom.ops import CsrAttention, Op
 from sparloom.platforms.clock import Stopwatch
 from sparloom.platforms.cuda import DeviceOperands
 from sparloom.platforms.cuda.device import CudaDevice, CupyGpu, Gpu
-from sparloom.platforms.cuda.launch import Family, Rival
+from sparloom.platforms.cuda.launch import BaselineBinder, Family
 from sparloom.platforms.cuda.sparse_kernels import AttentionKernels, SddmmKernels, SpmmKernels
 from sparloom.platforms.cuda.triton_gemm import TritonGemm
-from sparloom.platforms.platform import Inputs
+from sparloom.platforms.platform import Inputs, KernelPlatform
 from sparloom.platforms.timing import Call, measure_rounds
-from sparloom.space import Config, ConfigSpace, CudaKernelSpace, CudaSpace
-from sparloom.sparse import Pattern
+from sparloom.space import Config, CudaKernelSpace, CudaSpace
 
 __all__ = ["CudaPlatform"]
 
@@ -33,7 +32,7 @@ SOURCES = {"spmm_mean": "spmm", "spmm_max": "spmm"}
 COMPILERS = ("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "triton")
 
 
-class CudaPlatform:
+class CudaPlatform(KernelPlatform):
     """Kernels under kernels/cuda, or those of Triton, run on the current device and timed by its own clock.
 
     Spaces and limits are available without a device.
@@ -77,18 +76,6 @@ class CudaPlatform:
         sources = "" if self.name == "triton" else sources_digest([f"cuda/{SOURCES.get(op.name, op.name)}.cu"])
         return {"device": asdict(self.limits), "sources": sources, "compilers": compilers}
 
-    def space(self, op: Op) -> ConfigSpace:
-        """List the configurations of `op`.
-
-        Raises:
-            Unsupported: there are no kernels for it.
-        """
-        return self.family(op).space()
-
-    def baseline(self, op: Op, pattern: Pattern | None) -> Config:
-        """Take the default of the space, whatever the pattern; GEMM has none."""
-        return self.space(op).default()
-
     def run(self, op: Op, operands: Inputs, config: Config) -> np.ndarray:
         """Compute the result, in the type of the dense operands: float32, or float16 except with Triton.
 
@@ -102,24 +89,14 @@ class CudaPlatform:
         family.bind(self.gpu, DeviceOperands.on(self.gpu, operands), config, result)()
         return self.gpu.download(result)
 
-    def measure(self, op: Op, operands: Inputs, config: Config, timing: TimingProtocol) -> Measurement:
-        """Measure one configuration and join the repetitions of all rounds."""
-        return Measurement.joined([taken for _, _, taken in self.measure_many(op, operands, [config], timing)])
-
     def measure_many(
         self, op: Op, operands: Inputs, configs: Sequence[Config], timing: TimingProtocol,
-        rivals: Mapping[Config, Rival] | None = None,
+        baselines: Mapping[Config, BaselineBinder] | None = None,
     ) -> Iterator[tuple[Config, int, Measurement]]:
-        """Measure configurations in interleaved rounds; in each, operands are copied to the device anew.
+        """Measure configurations in interleaved rounds, as `KernelPlatform` says; in each, operands are copied anew.
 
         The baseline of a sparse operation, if asked for together with others, is measured three times in each round
         (A/A) as by `CpuPlatform`, to tell the drift: the additional ones are rounds `rounds + 2 * round` and the next.
-
-        Every result is compared with the float64 oracle in every round. One that differs is a failed measurement, and
-        so is a configuration that the device cannot start.
-
-        Args:
-            rivals: kernels of other libraries, by the configuration that names one in sample tables.
         """
         gpu, family = self.gpu, self.family(op)
         for config in configs:
@@ -129,7 +106,7 @@ class CudaPlatform:
         def prepare() -> tuple[dict[Config, Callable[[], Call]], Any]:
             inputs, result = DeviceOperands.on(gpu, operands), family.result(gpu, operands)
             ours = {config: partial(family.bind, gpu, inputs, config, result) for config in configs}
-            return ours | {config: partial(bind, inputs, result) for config, bind in (rivals or {}).items()}, result
+            return ours | {config: partial(bind, inputs, result) for config, bind in (baselines or {}).items()}, result
 
         yield from measure_rounds(
             prepare, lambda found: check(gpu.download(found)), timing, kind=self.kind,
@@ -149,14 +126,8 @@ class CudaPlatform:
         return gpu
 
     def family(self, op: Op) -> Family:
-        """Give the kernels of `op`.
-
-        Raises:
-            Unsupported: there are none.
-        """
-        if op.name not in SPACES[self.name]:
-            listed = ", ".join(SPACES[self.name])
-            raise Unsupported(f"operation {op.name} on platform {self.name}: there are kernels for {listed}")
+        """Return the kernels of `op`."""
+        self._check_known(op, SPACES[self.name])
         key = op.name, self.width // op.heads if isinstance(op, CsrAttention) else self.width
         if key not in self._families:
             self._families[key] = self._family(*key)

@@ -227,7 +227,6 @@ class SddmmKernels(SparseFamily):
         return gpu.empty((inputs.matrix.pattern.nnz,), dense_type(inputs))
 
     def bind(self, gpu: Gpu, operands: DeviceOperands, config: Config, result: Any) -> Call:
-        """Bind the kernels of a configuration."""
         program, pattern = SddmmProgram.of(config, operands.element), self._patterns.get(gpu, operands)
         rows, nnz, text = pattern.pattern.rows, pattern.pattern.nnz, program.text
         csr = (pattern.indptr, pattern.indices, operands.values)

@@ -8,9 +8,9 @@ import numpy as np
 
 from sparloom.errors import Unsupported
 from sparloom.platforms.spade.machine import LINE_BYTES, VALUE_BYTES, Machine
-from sparloom.platforms.spade.simulate import Plan, call, deal, plan, simulate_counts, simulate_many, tile
+from sparloom.platforms.spade.simulate import Plan, call, dealt, plan, simulate_counts, simulate_many
 from sparloom.space import Config, ConfigSpace
-from sparloom.sparse import Pattern, locality_order, reorder
+from sparloom.sparse import Pattern
 
 __all__ = [
     "LINES", "MAX_NONZEROS", "Agreement", "LineRun", "Pair", "both_levels", "simulate_each", "simulate_lines",
@@ -65,12 +65,7 @@ def simulate_lines(
     """
     if pattern.nnz > MAX_NONZEROS:
         raise Unsupported(f"{pattern.nnz} nonzeros at level t0, which takes at most {MAX_NONZEROS}: use level t1")
-    chosen = plan(config, pattern.shape, width)
-    if chosen.reorder:
-        pattern = reorder(pattern, *locality_order(pattern))
-    tiling = tile(pattern, chosen.row_panel, chosen.column_panel)
-    costs = machine.dealing_costs(chosen.slice_width)
-    schedule = deal(tiling, op, pes=machine.pes, barrier=chosen.phased, costs=costs)
+    chosen, tiling, schedule = dealt(pattern, op, config, width=width, machine=machine)
     row_lines = chosen.slice_width * VALUE_BYTES // LINE_BYTES
     geometry = machine.geometry(LINE_BYTES // VALUE_BYTES)
     shape = _Shape(

@@ -19,7 +19,7 @@ from sparloom.space import Config
 from sparloom.sparse import Pattern, locality_order, reorder
 
 __all__ = [
-    "CYCLIC", "SERVED", "WORK", "Counts", "Plan", "Schedule", "Tiling", "call", "deal", "library", "plan",
+    "CYCLIC", "SERVED", "WORK", "Counts", "Plan", "Schedule", "Tiling", "call", "deal", "dealt", "library", "plan",
     "seconds", "simulate_counts", "simulate_many", "simulate_ops", "simulator_digest", "tile", "trace",
 ]
 
@@ -306,13 +306,20 @@ def simulate_ops(
 
 def simulate_counts(pattern: Pattern, op: str, config: Config, *, width: int, machine: Machine) -> Counts:
     """Count what one pass of one configuration does."""
+    chosen, tiling, schedule = dealt(pattern, op, config, width=width, machine=machine)
+    return trace(tiling, schedule, machine.geometry(chosen.slice_width), bypass={chosen.bypass})[chosen.bypass]
+
+
+def dealt(
+    pattern: Pattern, op: str, config: Config, *, width: int, machine: Machine,
+) -> tuple[Plan, Tiling, Schedule]:
+    """Plan a configuration, cut the matrix, reordered if it says so, into tiles, and deal them."""
     chosen = plan(config, pattern.shape, width)
     if chosen.reorder:
         pattern = reorder(pattern, *locality_order(pattern))
     tiling = tile(pattern, chosen.row_panel, chosen.column_panel)
     costs = machine.dealing_costs(chosen.slice_width)
-    schedule = deal(tiling, op, pes=machine.pes, barrier=chosen.phased, costs=costs)
-    return trace(tiling, schedule, machine.geometry(chosen.slice_width), bypass={chosen.bypass})[chosen.bypass]
+    return chosen, tiling, deal(tiling, op, pes=machine.pes, barrier=chosen.phased, costs=costs)
 
 
 @dataclass(frozen=True)

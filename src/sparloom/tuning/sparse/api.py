@@ -172,8 +172,8 @@ def _prepared(
     if changed:
         pattern = matrix_of(matrix, columns=columns).pattern
         in_order = np.array_equal(pattern.indices, indices)
-        _PREPARED.review((indptr, indices), lambda entry: entry.fits(pattern, in_order=in_order))
-    entry = _PREPARED.find({"indptr": indptr, "indices": indices, "shape": shape, "threads": threads}, make)
+        _PREPARED.invalidate((indptr, indices), lambda entry: entry.fits(pattern, in_order=in_order))
+    entry = _PREPARED.get({"indptr": indptr, "indices": indices, "shape": shape, "threads": threads}, make)
     if not entry.in_order or values.dtype != np.float32:
         check_apart(out, matrix)  # these values may differ from those that were prepared
         values = matrix_of(matrix, columns=columns).values
@@ -186,8 +186,8 @@ def _prepared_on_gpu(parts: Parts, changed: bool) -> Prepared:
     arrays = parts[:2]
     if changed:
         pattern = cuda_matrix(backend.gpu, parts).pattern
-        _PREPARED.review(arrays, lambda entry: entry.fits(pattern, in_order=True))
-    return _PREPARED.find({"shape": tuple(parts[3]), "where": backend}, lambda: _Entry(_prepare_on_gpu(parts), True),
+        _PREPARED.invalidate(arrays, lambda entry: entry.fits(pattern, in_order=True))
+    return _PREPARED.get({"shape": tuple(parts[3]), "where": backend}, lambda: _Entry(_prepare_on_gpu(parts), True),
                        arrays).prepared
 
 

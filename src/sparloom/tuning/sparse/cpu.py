@@ -22,7 +22,7 @@ from sparloom.platforms import CpuKernels, Family
 from sparloom.space import Config, ConfigSpace
 from sparloom.sparse import Pattern
 from sparloom.tuning.cache import PlanCache
-from sparloom.tuning.machine import VALUE, Caches, Rates, kernels_digest, machine_digest, machine_rates
+from sparloom.tuning.machine import VALUE_BYTES, Caches, Rates, kernels_digest, machine_digest, machine_rates
 from sparloom.tuning.racing import Clock, Timer, by_clock
 from sparloom.tuning.sparse.backend import LIBRARIES, Library
 from sparloom.tuning.sparse.inputs import CpuArrays
@@ -206,8 +206,8 @@ class CsrEstimate:
 
     def _streamed(self, facts: _Facts, config: Config) -> float:
         """Bytes of A and of the result, whose lines are read before they are written if it does not fit in caches."""
-        sparse = 2 * VALUE * facts.pattern.nnz + 8 * facts.pattern.rows
-        result = VALUE * facts.pattern.nnz if facts.op == "sddmm" else facts.pattern.rows * facts.row_bytes
+        sparse = 2 * VALUE_BYTES * facts.pattern.nnz + 8 * facts.pattern.rows
+        result = VALUE_BYTES * facts.pattern.nnz if facts.op == "sddmm" else facts.pattern.rows * facts.row_bytes
         streams = "stream" in config.names and bool(config["stream"])
         if facts.overflow:
             return sparse + (1 if streams else 2) * result
@@ -234,7 +234,7 @@ class _Facts:
 
     @property
     def row_bytes(self) -> int:
-        return VALUE * self.width
+        return VALUE_BYTES * self.width
 
     @cached_property
     def lengths(self) -> np.ndarray:

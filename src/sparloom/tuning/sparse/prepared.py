@@ -19,7 +19,7 @@ from sparloom.platforms import Family
 from sparloom.space import Config
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning.cache import PlanCache, Summary
-from sparloom.tuning.machine import AGAIN, LATEST, LoadWatch, tell_busy, watch_load
+from sparloom.tuning.machine import AGAIN, LATEST, tell_busy, watch_load, watched
 from sparloom.tuning.racing import Decision
 from sparloom.tuning.search import Given
 from sparloom.tuning.sparse.backend import (
@@ -103,7 +103,7 @@ class Prepared:
         self._settings = Settings.from_environment()
         self._settings.show_decisions()
         self._cache = self._settings.plans() if cache is None else cache
-        self._source = self._settings.proposals(shortlist, model)
+        self._source = self._settings.candidate_source(shortlist, model)
         policy = self._settings.policy(self.backend.policy(), matrix.pattern) if policy is None else policy
         self._policy = policy.measuring_all() if self._source.kind == "all" else policy
         self._probes = self._settings.probe_log(self._cache)
@@ -381,11 +381,13 @@ class Prepared:
             replays[case] = self._provisional_replay(case, made, argmax) if busy and known is None else made
 
         return OnlineReplay(self._decider(case, {} if argmax else libraries),
-                            lambda choice: self._replay_of(case, default, choice, argmax), settle, self._watch)
+                            lambda choice: self._replay_of(case, default, choice, argmax), settle,
+                            lambda: watch_load(keep_busy=self._keep_busy))
 
-    def _watch(self) -> LoadWatch:
-        """Watch the load of the processors, unless A is on a GPU."""
-        return watch_load(keep_busy=self._cache.keep_busy or not self.threads)
+    @property
+    def _keep_busy(self) -> bool:
+        """Whether the load of the processors does not matter, as on a GPU."""
+        return self._cache.keep_busy or not self.threads
 
     def _family(self, op: str, threads: int = 0) -> Family:
         if (op, threads) not in self._families:
@@ -423,10 +425,8 @@ class Prepared:
         return CsrPlan(CsrChoice(config=default.key), Decision("rule", reason), default.space)
 
     def _decided(self, case: _Case, operands: Operands) -> CsrPlan:
-        decider, watch = self._decider(case, self._libraries.get(case.op, {})), self._watch()
-        with watch.over():
-            choice, decision = decider.decide(operands)
-        busy = watch.close()
+        decider = self._decider(case, self._libraries.get(case.op, {}))
+        (choice, decision), busy = watched(lambda: decider.decide(operands), keep_busy=self._keep_busy)
         if busy and choice.library:
             choice = CsrChoice(config=self.backend.default_config(_op_for(case), operands).key)
         plan = CsrPlan(choice, decision, self.backend.space(_op_for(case), operands.width).name)

@@ -1,28 +1,26 @@
-"""How decisions about one sparse operation are made.
+"""Policies of decisions, and the environment variables AUTOSAGE_* that change them without changing the program.
 
-The environment variables AUTOSAGE_*, which change decisions without a change of the program.
-
-| variable | values | unset | what it does here |
+| variable | values | default | effect |
 |---|---|---|---|
-| `AUTOSAGE_CACHE_DIR` | folder | `plans/` of `SPARLOOM_CACHE` or `~/.cache/sparloom` | where decisions are kept |
-| `AUTOSAGE_CACHE` | 0, 1 | 1 | 0: nothing is read or kept on disk |
-| `AUTOSAGE_REPLAY_ONLY` | 0, 1 | 0 | 1: nothing is measured; what is not kept runs the baseline |
+| `AUTOSAGE_CACHE_DIR` | folder | `plans/` of `SPARLOOM_CACHE` or `~/.cache/sparloom` | folder of the decisions |
+| `AUTOSAGE_CACHE` | 0, 1 | 1 | 0: nothing is read from or stored on disk |
+| `AUTOSAGE_REPLAY_ONLY` | 0, 1 | 0 | 1: nothing is measured; without a stored decision the baseline runs |
 | `AUTOSAGE_LOG_PROBES` | 0, 1 | 1 | a line per decision in probe_logs.jsonl beside the decisions |
 | `AUTOSAGE_PROBE_FRAC` | above 0, at most 1 | 0.05 | share of the nonzeros in a sample |
-| `AUTOSAGE_PROBE_MIN_ROWS` | 1, 2, ... | 20,000 nonzeros | a sample has at least so many rows of mean length |
-| `AUTOSAGE_PROBE_ITERS` | 1, 2, ... | 2; 3 on a sample | repetitions of a candidate that stays to the end |
-| `AUTOSAGE_PROBE_CAP_MS` | above 0 | 1000; 200 on a sample | half of what a race and the duel after it may take |
-| `AUTOSAGE_SHORTLIST` | estimate, all, trees, model | estimate | which kernels are measured: `CandidateSource` |
-| `AUTOSAGE_SHORTLIST_MODEL` | paths, with `:` between | | files of the learned model, where one is asked for |
-| `AUTOSAGE_MIN_PROBE_ROWS` | 0, 1, ... | 0 | smaller matrices run the baseline, unmeasured; samples are as large |
+| `AUTOSAGE_PROBE_MIN_ROWS` | 1, 2, ... | 20,000 nonzeros | minimum rows, of mean length, in a sample |
+| `AUTOSAGE_PROBE_ITERS` | 1, 2, ... | 2; 3 on a sample | repetitions of candidates that stay to the end |
+| `AUTOSAGE_PROBE_CAP_MS` | above 0 | 1000; 200 on a sample | half of the time of a race and its duel |
+| `AUTOSAGE_SHORTLIST` | estimate, all, trees, model | estimate | what selects the candidates: `CandidateSource` |
+| `AUTOSAGE_SHORTLIST_MODEL` | paths, with `:` between | | files of the learned model, if one is used |
+| `AUTOSAGE_MIN_PROBE_ROWS` | 0, 1, ... | 0 | smaller matrices run the baseline, unmeasured; minimum rows of samples |
 | `AUTOSAGE_MIN_PROBE_NNZ` | 0, 1, ... | 0 | the same, in nonzeros |
-| `AUTOSAGE_VERBOSE` | 0, 1 | 0 | 1: each decision is logged, to stderr if logging is not set up |
+| `AUTOSAGE_VERBOSE` | 0, 1 | 0 | 1: log each decision, to stderr if logging is not configured |
 | `AUTOSAGE_HUB_CTA`, `AUTOSAGE_VEC4` | 0, 1 | 1 | 0: no CUDA kernel with a block per hub, or loads of 4, is measured |
 | `AUTOSAGE_FTILE` | 64, 128 | | of the CUDA kernels of SpMM, only those with such tiles of columns are measured |
 | `AUTOSAGE_WPB` | 2, 4, 8 | | of the CUDA kernels, only those with so many warps per block are measured |
 | `AUTOSAGE_HUB_T`, `AUTOSAGE_NATIVE_PATH` | 1, 2, ...; path | | no effect |
 
-A variable that is empty counts as unset. Source: AutoSAGE, second generation of its code.
+An empty variable counts as unset. Source: AutoSAGE, second generation of its code.
 """
 
 from __future__ import annotations
@@ -47,6 +45,11 @@ from sparloom.tuning.search import SHORTLISTS, CandidateSource, Given, is_object
 
 __all__ = ["CsrPolicy", "CudaSettings", "Settings"]
 
+log = logging.getLogger(__name__)
+
+PREFIX = "AUTOSAGE_"
+LOGGER = "sparloom.tuning"  # of all decisions
+
 Calibration = Literal["sample", "full", "online"]
 CALIBRATIONS = get_args(Calibration)
 
@@ -59,17 +62,16 @@ class CsrPolicy:
     """How decisions are made.
 
     Args:
-        share: of the nonzeros in the sample; ...
-        least_nonzeros: ... at least so many.
-        parts: of the sample, on which the winner and the best baseline meet in turn: their spread is in the verdict.
-        calibrate: "sample"; "full": measure on all rows, however long that takes; "online": let candidates compute the
-            calls of the program in turn, until it is known which is the fastest.
-        runs: of the safe configuration on all rows that all measurements may take, from beginning to end; online, that
-            candidates may take longer than it; ...
-        least_seconds: ... where that is less than this, or too few runs on the sample, nothing is measured on one.
-        effort: counted in runs on the sample: `executions` of the race and of the duel, each; twice `seconds` of both
-            together.
-        guardrail: what our kernels must pass.
+        share: of the nonzeros in the sample, ...
+        least_nonzeros: ... but at least so many.
+        parts: of the sample, on which the winner and the best baseline meet in turn; the verdict includes the spread.
+        calibrate: "sample"; "full": measure on all rows, however long that takes; "online": rotate the calls of the
+            program through the candidates until the fastest is known.
+        runs: measurements take at most as long as so many runs of the default configuration on all rows; online,
+            candidates may take so much longer than it.
+        least_seconds: if that is less than this, or too few runs on the sample, nothing is measured.
+        effort: at most `executions` runs on the sample in the race and in the duel; at most twice `seconds` for both.
+        guardrail: that our kernels must pass.
         seed: of the sample.
     """
 
@@ -94,47 +96,41 @@ class CsrPolicy:
 
     @classmethod
     def online(cls, **changes: Any) -> CsrPolicy:
-        """Let the calls of a program be the race.
+        """Policy of online tuning.
 
         Args:
-            changes: of these settings.
+            changes: of its fields.
         """
         return cls(**{"calibrate": "online", "runs": 4.0, "effort": ONLINE, **changes})
 
     def measuring_all(self) -> CsrPolicy:
-        """Let every configuration take part; the limits of time stay."""
+        """Admit every configuration, within the same limits of time."""
         effort = self.effort
         return replace(self, effort=replace(effort, candidates=MAX_CONFIGS, executions=max(
             effort.executions, MAX_CONFIGS * (effort.repetitions + 1))))
 
     def seconds(self, run: float) -> float:
-        """How long the measurements may take where a run takes so many seconds; 0: none are made."""
+        """Seconds that measurements may take if a run takes so many; 0: measure nothing."""
         if self.calibrate == "full":
             return 2 * self.effort.seconds
         allowed = min(self.runs * run, 2 * self.effort.seconds)
         return allowed if allowed >= self.least_seconds else 0.0
 
     def enough(self, seconds: float, runs: float, sample_seconds: float) -> bool:
-        """Tell whether so many seconds are enough for some runs on the sample that take `sample_seconds` each."""
+        """Whether so many seconds suffice for some runs on the sample of `sample_seconds` each."""
         return self.calibrate == "full" or seconds >= runs * max(sample_seconds, self.effort.short_seconds)
-
-
-log = logging.getLogger(__name__)
-
-PREFIX = "AUTOSAGE_"
-ABOVE = "sparloom.tuning"  # the logger of all decisions
 
 
 @dataclass(frozen=True)
 class CudaSettings:
-    """What is meant for the CUDA kernels and changes nothing on a CPU; None where it is not set.
+    """Settings of the CUDA kernels, without effect on a CPU; None: not set.
 
     Args:
         hub_cta: False: no kernel gives a block of threads to a hub row.
         vec4: False: no kernel loads four values at once.
         ftile: columns of a tile of SpMM.
         wpb: warps of a block.
-        hub_t: nonzeros from which on a row is a hub row; no effect, as thresholds here are quantiles.
+        hub_t: minimum nonzeros of a hub row; no effect, as thresholds are quantiles here.
         native_path: of a compiled library; no effect.
     """
 
@@ -146,7 +142,7 @@ class CudaSettings:
     native_path: Path | None = None
 
     def allows(self, config: Config) -> bool:
-        """Tell whether a kernel may be measured."""
+        """Whether a kernel may be measured."""
         if config.space != CUDA_KERNELS:
             return True
         tile = int(config["lanes"]) * int(config["vector"]) * int(config["loads"]) if "loads" in config.names else None
@@ -159,21 +155,20 @@ class CudaSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment asks for; None where it asks for nothing.
+    """Settings from environment variables; None: not set.
 
     Args:
         cache_dir: folder of the decisions.
-        caching: read and keep decisions on disk.
+        caching: read and store decisions on disk.
         replay_only: measure nothing.
         log_probes: write a line for each decision.
-        probe_frac: share of the nonzeros in the sample; ...
-        probe_min_rows: ... at least as many as so many rows of mean length have.
+        probe_frac: share of the nonzeros in the sample, ...
+        probe_min_rows: ... but at least as many as in so many rows of mean length.
         probe_iters: repetitions.
-        probe_cap_ms: half of what a race and the duel after it may take together.
-        shortlist: where shortlists come from.
-        shortlist_model: paths of the learned model they come from; none where the formula is asked.
+        probe_cap_ms: half of the time of a race and its duel together.
+        shortlist, shortlist_model: kind and files of the `CandidateSource`.
         min_probe_rows, min_probe_nnz: of a matrix that is measured, and of a sample.
-        verbose: log decisions, to stderr where nothing else is set up.
+        verbose: log decisions, to stderr if logging is not configured.
     """
 
     cache_dir: Path | None = None
@@ -193,10 +188,10 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """Read the variables; says once per process which of them have no effect, and which are none.
+        """Read the variables; warn once per process of those that have no effect or do not exist.
 
         Raises:
-            ValueError: a value that is not allowed; names variable, value and what is.
+            ValueError: a value is not allowed; names variable, value and the allowed values.
         """
         given = {name: text for name, text in environment.items() if name.startswith(PREFIX) and text}
         if not given:
@@ -211,26 +206,26 @@ class Settings:
         return cls(**_values(given, _VARIABLES), cuda=CudaSettings(**cuda))
 
     def plans(self) -> PlanCache:
-        """Open the cache that is asked for."""
+        """Open the cache."""
         if not self.caching:
             return PlanCache(None)
         return PlanCache.of_this_user() if self.cache_dir is None else PlanCache(self.cache_dir)
 
     def probe_log(self, plans: PlanCache) -> ProbeLog | None:
-        """Open the log beside the decisions; None where there is to be none, or no folder."""
+        """Open the log beside the decisions; None if it is switched off or there is no folder."""
         return ProbeLog(plans.folder) if self.log_probes and plans.folder is not None else None
 
-    def proposals(self, shortlist: str | None = None, model: Given = None) -> CandidateSource:
-        """Say where shortlists come from; arguments, as of `CandidateSource.of`, come before what is set."""
+    def candidate_source(self, shortlist: str | None = None, model: Given = None) -> CandidateSource:
+        """Make the source of shortlists; arguments, as of `CandidateSource.of`, override the variables."""
         kind = shortlist if shortlist is not None or is_object(model) else self.shortlist
         learned = kind in ("trees", "model")
         return CandidateSource.of(kind, self.shortlist_model if model is None and learned else model)
 
     def policy(self, default: CsrPolicy, pattern: Pattern | None = None) -> CsrPolicy:
-        """Change what is set, and leave the rest.
+        """Override a policy by the variables that are set.
 
         Args:
-            pattern: of the matrix that is decided about: what is asked for in rows needs it.
+            pattern: of the matrix to decide about; needed for limits in rows.
         """
         effort = default.effort
         if self.probe_iters is not None:
@@ -246,9 +241,9 @@ class Settings:
                        share=default.share if self.probe_frac is None else self.probe_frac)
 
     def unmeasured(self, pattern: Pattern) -> str:
-        """Say why nothing is measured for a matrix that no decision is kept for, so that the baseline runs; else ""."""
+        """Reason why nothing is measured for a matrix without a stored decision; "" if it is measured."""
         if self.replay_only:
-            return "AUTOSAGE_REPLAY_ONLY=1 and no decision is kept"
+            return "AUTOSAGE_REPLAY_ONLY=1 and no decision is stored"
         if pattern.rows < self.min_probe_rows:
             return f"{pattern.rows} rows, AUTOSAGE_MIN_PROBE_ROWS={self.min_probe_rows}"
         if pattern.nnz < self.min_probe_nnz:
@@ -256,10 +251,10 @@ class Settings:
         return ""
 
     def show_decisions(self) -> None:
-        """Log decisions where that is asked for: to the handlers that there are, else to stderr."""
+        """Log decisions if `verbose`: to the existing handlers, else to stderr."""
         if not self.verbose:
             return
-        decisions = logging.getLogger(ABOVE)
+        decisions = logging.getLogger(LOGGER)
         if not decisions.isEnabledFor(logging.INFO):
             decisions.setLevel(logging.INFO)
         if not decisions.hasHandlers():
@@ -270,7 +265,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class _Variable:
-    """A variable: the field it fills, what it may be, and how it is read; `read` gives None for anything else."""
+    """A variable: the field it sets, its allowed values in words, and its parser, which returns None for others."""
 
     field: str
     allowed: str
