@@ -142,7 +142,8 @@ def test_compute_with_requires_independent_operations():
 def test_shared_loops_have_equal_extents():
     given = program("p", [twice, square], [twice, square])
     refused("twice cannot be computed with square: its loop row is not the loop row_outer of square: split, fuse and "
-            "reorder both in the same way", compute_with, split(given, "square", "row", 2), "twice", "square", "row_outer")
+            "reorder both in the same way",
+            compute_with, split(given, "square", "row", 2), "twice", "square", "row_outer")
     refused("its loop row is not the loop inner of square", compute_with, reorder(
         given, "square", ("batch", "inner", "row")), "twice", "square", "inner")
     short = program("p", [compute("one", {batch: batches()}, real(1.0)), square], ["one", "square"])

@@ -235,8 +235,7 @@ def test_threads_of_a_block_share_a_loop_directly_in_a_parallel_one():
     for part, loop in (("y_main", "row"), ("y_rest", "row_rest")):
         halves = bind_threads(parallel(halves, part, "batch"), part, loop)
     refused("y_main cannot run concurrently with others, since the threads of a block share its loop row",
-            hfuse, halves,
-            ["y_main", "y_rest"])
+            hfuse, halves, ["y_main", "y_rest"])
     placed = compute_at(SOFTMAX, "z", "y", "row")
     refused("y: loop head cannot be shared by the threads of a block, since z is computed at loop row: compute it at "
             "head",
@@ -269,5 +268,4 @@ def test_inline_replaces_reads_by_the_definition():
     refused("z cannot be inlined, since it is a reduction: use compute_at", inline, SOFTMAX, "z")
     refused("y cannot be inlined, since it is an output of softmax", inline, SOFTMAX, "y")
     refused("e_main cannot be inlined in parts, or after it is fused or attached: inline it first",
-            inline, split_operation(
-        SOFTMAX, "e", row, multiple=2), "e_main")
+            inline, split_operation(SOFTMAX, "e", row, multiple=2), "e_main")
