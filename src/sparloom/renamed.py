@@ -26,6 +26,8 @@ RENAMED: dict[str, str] = {  # old full name, with its package of today -> new f
     "sparloom.cli.show": "sparloom.cli.print_experiments",
     "sparloom.sparse.Patience": "sparloom.sparse.RetryPolicy",
     "sparloom.experiments.DecisionWay": "sparloom.experiments.PolicyVariant",
+    "sparloom.jit.RESULTS": "sparloom.jit.RESULT_POOL",
+    "sparloom.jit.Watch": "sparloom.jit.ChangeDetector",
     "sparloom.platforms.cublas_strmm": "sparloom.baselines.cublas_strmm",
     "sparloom.platforms.Rival": "sparloom.platforms.BaselineBinder",
     "sparloom.platforms.spade.Sign": "sparloom.platforms.spade.PublishedEffect",

@@ -1,13 +1,29 @@
-"""Source text to callables: compilers, their cache on disk, and the sources under kernels/."""
+"""Compile source text to callables.
+
+Files in the order in which a kernel passes through them:
+
+    sources    hand-written sources under kernels/, C text as a kernel, CUDA text and its check
+    toolchain  the C or C++ compiler, its flags and version
+    cache      compiled libraries on disk, safe among processes
+    compile    C and C++ text to libraries and checked functions
+    native     calls with a struct of arguments, aligned and pooled result arrays, detection of changed arrays
+"""
+
+from typing import Any
 
 from sparloom.jit.cache import cache_folder
 from sparloom.jit.compile import Function, Library, compile_c, compile_cpp
-from sparloom.jit.native import RESULTS, NativeCall, ResultPool, Watch, address, aligned, check_memory
+from sparloom.jit.native import RESULT_POOL, ChangeDetector, NativeCall, ResultPool, address, aligned, check_memory
 from sparloom.jit.sources import Source, check_cuda, cuda_text, kernel_folder, kernel_source, sources_digest
 from sparloom.jit.toolchain import compiler_version
+from sparloom.renamed import resolve
 
 __all__ = [
-    "RESULTS", "Function", "Library", "NativeCall", "ResultPool", "Source", "Watch", "address", "aligned",
+    "RESULT_POOL", "ChangeDetector", "Function", "Library", "NativeCall", "ResultPool", "Source", "address", "aligned",
     "cache_folder", "check_cuda", "check_memory", "compile_c", "compile_cpp", "compiler_version", "cuda_text",
     "kernel_folder", "kernel_source", "sources_digest",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return resolve(__name__, name)

@@ -25,18 +25,18 @@ from typing import IO
 from sparloom.errors import CompileError
 from sparloom.files import atomic_path, hold_lock, sha256
 
-__all__ = ["FORMAT", "Cache", "build_folder", "cache_folder", "digest", "load", "turn"]
+__all__ = ["FORMAT", "Cache", "build_folder", "cache_folder", "digest", "load", "take_turn"]
 
-SILENT_SECONDS = 3.0  # waited before it is said for whom
-PATIENT_SECONDS = 120.0  # waited for a process that runs
-STOPPED_SECONDS = 6.0  # waited for one that is stopped (Ctrl-Z, a debugger)
+REPORT_AFTER_SECONDS = 3.0  # waited before it is said for whom
+TIMEOUT_SECONDS = 120.0  # waited for a process that runs
+STOPPED_TIMEOUT_SECONDS = 6.0  # waited for one that is stopped (Ctrl-Z, a debugger)
 POLL_SECONDS = 0.05
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
-def turn(path: Path, work: str) -> Iterator[None]:
+def take_turn(path: Path, work: str) -> Iterator[None]:
     """Hold a lock, or go on without it after a while: whatever is done in turn may be done twice.
 
     The lock of a process that ended is free at once. Who is waited for, since when, is said after 3 seconds. A signal
@@ -53,7 +53,7 @@ def turn(path: Path, work: str) -> Iterator[None]:
     with path.open("a+", encoding="utf-8") as file, hold_lock(
             file, lambda file: _lock(file) or _wait(file, path, work)) as held:
         if held:
-            _sign(file)
+            _write_holder(file)
         try:
             yield
         finally:
@@ -69,11 +69,11 @@ def _wait(file: IO[str], path: Path, work: str) -> bool:
         waited, (holder, since) = time.monotonic() - begun, _holder(file)
         stopped = holder is not None and _is_stopped(holder)
         who = f"process {holder}{', which is stopped,' if stopped else ''}" if holder else "another process"
-        patience = STOPPED_SECONDS if stopped else PATIENT_SECONDS
+        patience = STOPPED_TIMEOUT_SECONDS if stopped else TIMEOUT_SECONDS
         if waited >= patience:
             log.warning("%s still holds %s after %.0f s: this process goes on by itself to %s", who, path, waited, work)
             return False
-        if waited >= SILENT_SECONDS and not told:
+        if waited >= REPORT_AFTER_SECONDS and not told:
             told = True
             log.warning("waiting for %s to let go of %s, held since %s, to %s; after %.0f s this process goes on by "
                         "itself", who, path, since or "an unknown time", work, patience)
@@ -89,7 +89,7 @@ def _lock(file: IO[str]) -> bool:
     return True
 
 
-def _sign(file: IO[str]) -> None:
+def _write_holder(file: IO[str]) -> None:
     with suppress(OSError):  # a full disk: nobody can read who it is
         file.truncate(0)
         file.write(f"{os.getpid()} {datetime.now().astimezone().isoformat(timespec='seconds')}\n")
@@ -114,9 +114,9 @@ def _is_stopped(process: int) -> bool:
 
 VARIABLE = "SPARLOOM_CACHE"
 FORMAT = "2"  # of what stands under a key
-BUILDING = "sparloom-build-"  # how names of folders begin in which something is compiled
-HELD = "held"  # a file in each of them that is locked as long as it is needed
-YOUNG_SECONDS = 60.0  # a folder without that file is being made
+BUILD_PREFIX = "sparloom-build-"  # how names of folders begin in which something is compiled
+LOCK_NAME = "held"  # a file in each of them that is locked as long as it is needed
+MIN_AGE_SECONDS = 60.0  # a folder without that file is being made
 
 
 
@@ -134,11 +134,11 @@ def cache_folder() -> Path:
         home = Path()
     if home.is_absolute():
         return home / ".cache" / "sparloom"
-    _say_once(f"this user has no home: what is compiled and decided goes to {_private_name()}; set {VARIABLE} to a "
+    _warn_once(f"this user has no home: what is compiled and decided goes to {_private_path()}; set {VARIABLE} to a "
               f"folder that is kept")
     with suppress(OSError):  # who writes there finds out
-        _made_private()
-    return _private_name()
+        _make_private_folder()
+    return _private_path()
 
 
 def digest(*parts: str) -> str:
@@ -209,11 +209,11 @@ class Cache:
             problem = f"compiled kernels cannot be kept in {self.folder} ({error.strerror or error})"
         remedy = f"set {VARIABLE} to a folder that can be written to"
         try:
-            kept = _store(_made_private(), built, keys)
+            kept = _store(_make_private_folder(), built, keys)
         except OSError:
-            _say_once(f"{problem} nor among the temporary files: every process compiles its own; {remedy}")
+            _warn_once(f"{problem} nor among the temporary files: every process compiles its own; {remedy}")
             return None
-        _say_once(f"{problem}: they go to {_private_name()}; {remedy}")
+        _warn_once(f"{problem}: they go to {_private_path()}; {remedy}")
         return kept
 
     @contextmanager
@@ -223,7 +223,7 @@ class Cache:
             for folder in (self.folder, _private_folder()):
                 with suppress(OSError):
                     if folder is not None:
-                        stack.enter_context(turn(folder / "locks" / key[:2], work))
+                        stack.enter_context(take_turn(folder / "locks" / key[:2], work))
                         break
             yield
 
@@ -235,7 +235,7 @@ class Cache:
             if check != _check(relative.name, name) or not self._is_whole(library):
                 return None
             if any(map(_is_foreign, (link, library))):
-                _say_once(f"{folder} can be written by others, and {library} or {link} is not of this user: it is not "
+                _warn_once(f"{folder} can be written by others, and {library} or {link} is not of this user: it is not "
                           f"used; set {VARIABLE} to a folder of your own")
                 return None
         except (OSError, ValueError):
@@ -283,10 +283,10 @@ def build_folder(cache_folder: Path) -> Iterator[Path]:
         raise CompileError(f"no folder to compile in can be made ({error}): set TMPDIR, or {VARIABLE}, to a folder "
                            f"that can be written to", source="", log=str(error)) from error
     try:
-        with (folder / HELD).open("w") as held:
+        with (folder / LOCK_NAME).open("w") as held:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(held, fcntl.LOCK_EX)
-            _clear_leavings(folder.parent)
+            _remove_stale_folders(folder.parent)
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -294,23 +294,23 @@ def build_folder(cache_folder: Path) -> Iterator[Path]:
 
 def _new_folder(cache_folder: Path) -> Path:
     try:
-        return Path(tempfile.mkdtemp(prefix=BUILDING))
+        return Path(tempfile.mkdtemp(prefix=BUILD_PREFIX))
     except OSError:
         cache_folder.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=BUILDING, dir=cache_folder))
+        return Path(tempfile.mkdtemp(prefix=BUILD_PREFIX, dir=cache_folder))
 
 
-def _clear_leavings(parent: Path) -> None:
+def _remove_stale_folders(parent: Path) -> None:
     """Remove folders of this user in which nobody compiles any more."""
-    for folder in parent.glob(f"{BUILDING}*"):
+    for folder in parent.glob(f"{BUILD_PREFIX}*"):
         with suppress(OSError):
             status = folder.lstat()
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
                 continue
-            if (folder / HELD).exists():
-                with (folder / HELD).open("a") as held:
+            if (folder / LOCK_NAME).exists():
+                with (folder / LOCK_NAME).open("a") as held:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            elif time.time() - status.st_mtime < YOUNG_SECONDS:
+            elif time.time() - status.st_mtime < MIN_AGE_SECONDS:
                 continue
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -322,12 +322,12 @@ def _store(folder: Path, built: Path, keys: Mapping[str, str]) -> Path:
         partial.write_bytes(built.read_bytes())
         partial.chmod(partial.stat().st_mode & ~0o022 | 0o500)
     for key, without_compiler in keys.items():
-        _point(folder, Path("keys", key[:2], key), name)
-        _point(folder, Path("any", without_compiler[:2], without_compiler), name)
+        _write_key(folder, Path("keys", key[:2], key), name)
+        _write_key(folder, Path("any", without_compiler[:2], without_compiler), name)
     return library
 
 
-def _point(folder: Path, relative: Path, name: str) -> None:
+def _write_key(folder: Path, relative: Path, name: str) -> None:
     """Write which library a key stands for, without waiting for the disk: one that is not whole is recognised."""
     link = folder / relative
     link.parent.mkdir(parents=True, exist_ok=True)
@@ -344,7 +344,7 @@ def _check(key: str, name: str) -> str:
     return digest(key, name)[:16]
 
 
-def _private_name() -> Path:
+def _private_path() -> Path:
     try:
         folder = Path(tempfile.gettempdir())
     except OSError:  # none can be written to
@@ -354,7 +354,7 @@ def _private_name() -> Path:
 
 def _private_folder() -> Path | None:
     """Give the temporary folder of this user, if there is one, and nobody else can have written to it."""
-    folder = _private_name()
+    folder = _private_path()
     try:
         status = folder.lstat()
     except OSError:
@@ -363,12 +363,12 @@ def _private_folder() -> Path | None:
     return folder if own else None
 
 
-def _made_private() -> Path:
+def _make_private_folder() -> Path:
     with suppress(FileExistsError):
-        _private_name().mkdir(mode=0o700)
+        _private_path().mkdir(mode=0o700)
     folder = _private_folder()
     if folder is None:
-        raise PermissionError(f"{_private_name()} is not a folder of this user alone")
+        raise PermissionError(f"{_private_path()} is not a folder of this user alone")
     return folder
 
 
@@ -405,5 +405,5 @@ def _load_copy(library: Path) -> ctypes.CDLL:
 
 
 @cache
-def _say_once(text: str) -> None:
+def _warn_once(text: str) -> None:
     log.warning(text)

@@ -26,7 +26,7 @@ from sparloom.jit.sources import Source, kernel_folder, kernel_source
 from sparloom.jit.toolchain import Toolchain, default_flags, find_toolchain, processor_signature
 from sparloom.measure import checked_threads
 
-__all__ = ["Function", "Library", "compile_c", "compile_cpp", "set_products"]
+__all__ = ["Function", "Library", "compile_c", "compile_cpp", "link_tile_multiply"]
 
 
 def compile_cpp(relative_paths: Sequence[str], flags: Sequence[str] | None = None) -> ctypes.CDLL:
@@ -73,16 +73,17 @@ def compile_cpp(relative_paths: Sequence[str], flags: Sequence[str] | None = Non
 SCALARS = ("f32", "f64")
 
 
-def set_products(handle: ctypes.CDLL) -> None:
+def link_tile_multiply(handle: ctypes.CDLL) -> None:
     """Let a library that has products of tiles know the function that computes them."""
     for scalar in SCALARS:
         setter = f"sparloom_set_multiply_{scalar}"
         if hasattr(handle, setter):
-            getattr(handle, setter)(ctypes.cast(getattr(_products(), f"sparloom_multiply_{scalar}"), ctypes.c_void_p))
+            multiply = getattr(_multiply_library(), f"sparloom_multiply_{scalar}")
+            getattr(handle, setter)(ctypes.cast(multiply, ctypes.c_void_p))
 
 
 @cache
-def _products() -> ctypes.CDLL:
+def _multiply_library() -> ctypes.CDLL:
     return compile_cpp(["cpu/multiply.cpp"])
 
 
@@ -218,7 +219,7 @@ class Library:
         count = checked_threads(count)
         for handle in self._handles:
             if hasattr(handle, "omp_set_num_threads"):  # absent where nothing in the library is parallel
-                handle.omp_set_num_threads(ctypes.c_int(_team()(count)))
+                handle.omp_set_num_threads(ctypes.c_int(_thread_limit()(count)))
 
 
 @dataclass(frozen=True)
@@ -277,7 +278,7 @@ def compile_c(kernels: Sequence[Kernel | Source], flags: Sequence[str] | None = 
 
 
 @cache
-def _team() -> Callable[[int], int]:
+def _thread_limit() -> Callable[[int], int]:
     """Give the function of kernels/cpu/team.hpp; without a compiler it may be missing, and is not needed to compute."""
     try:
         return compile_cpp(["cpu/team.cpp"]).sparloom_team
@@ -288,7 +289,7 @@ def _team() -> Callable[[int], int]:
 def _library(items: Sequence[_Item], found: Mapping[str, ctypes.CDLL]) -> Library:
     handles = list({id(handle): handle for handle in found.values()}.values())
     for handle in handles:
-        set_products(handle)
+        link_tile_multiply(handle)
     return Library({item.kernel.name: _function(item, found[item.key]) for item in items}, handles)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from sparloom.jit.compile import compile_cpp
 from sparloom.measure import usable_memory
 
-__all__ = ["RESULTS", "NativeCall", "ResultPool", "Watch", "address", "aligned", "check_memory"]
+__all__ = ["RESULT_POOL", "ChangeDetector", "NativeCall", "ResultPool", "address", "aligned", "check_memory"]
 
 HEADER = object.__basicsize__  # bytes of what every Python object begins with
 ALIGNMENT = 4096  # bytes: arrays start at a page, so that every allocation starts alike and vectors straddle no line
@@ -78,22 +78,22 @@ def address(array: np.ndarray, dtype: type[np.generic] = np.float32, *, written:
                          f"{np.dtype(dtype)}: pass np.ascontiguousarray(array, np.{np.dtype(dtype)})")
     if written and not flags.writeable:
         raise ValueError("the result is read-only: pass a copy")
-    return _place(array)
+    return _address_of(array)
 
 
 def aligned(shape: tuple[int, ...], dtype: type[np.generic], *, zero: bool = False) -> np.ndarray:
     """Allocate an array that starts at a page; NumPy asks for huge pages where they are to be had and it is large."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     room = (np.zeros if zero else np.empty)(size + ALIGNMENT, dtype=np.uint8)
-    start = -_place(room) % ALIGNMENT
+    start = -_address_of(room) % ALIGNMENT
     return room[start : start + size].view(dtype).reshape(shape)
 
 
-def _told_place(array: np.ndarray) -> int:
+def _interface_address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def _read_place(array: np.ndarray) -> int:
+def _header_address(array: np.ndarray) -> int:
     """Read the first field behind the header of the object, which is the address by NumPy's binary interface.
 
     `__array_interface__` makes a dictionary of all there is, which takes longer than some kernels.
@@ -101,17 +101,18 @@ def _read_place(array: np.ndarray) -> int:
     return ctypes.c_size_t.from_address(id(array) + HEADER).value
 
 
-def _readable() -> bool:
+def _header_is_readable() -> bool:
     """Whether objects lie in this interpreter as the one above takes for granted."""
     arrays = [np.empty(1), np.empty((3, 5), np.float32)[1:]]
-    return sys.implementation.name == "cpython" and all(_read_place(each) == _told_place(each) for each in arrays)
+    return sys.implementation.name == "cpython" and all(
+        _header_address(array) == _interface_address(array) for array in arrays)
 
 
-_place = _read_place if _readable() else _told_place
+_address_of = _header_address if _header_is_readable() else _interface_address
 
 
-LEAST_BYTES = 1 << 18  # what is smaller the allocator has at hand
-MOST = 32  # results that are known at a time: every call looks through them
+MIN_BYTES = 1 << 18  # what is smaller the allocator has at hand
+MAX_RESULTS = 32  # results that are known at a time: every call looks through them
 
 
 class ResultPool:
@@ -137,7 +138,7 @@ class ResultPool:
     def empty(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
         """Give a contiguous array at the start of a page, with any content, that nothing else refers to."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        if not LEAST_BYTES <= size <= self._kept_bytes:
+        if not MIN_BYTES <= size <= self._kept_bytes:
             return aligned(shape, dtype)
         return self._room(size).view(dtype).reshape(shape)
 
@@ -148,11 +149,11 @@ class ResultPool:
     def _room(self, size: int) -> np.ndarray:
         """Give bytes that no array but those here refers to."""
         for place, known in list(self._rooms.items()):  # a copy: what interrupts the loop may change them
-            if known.size == size and _holders(known) == ALONE:
+            if known.size == size and _references(known) == UNSHARED:
                 room = self._rooms.pop(place, None)
                 if room is None:  # whoever interrupted this since has taken it
                     continue
-                if room.size == size and _holders(room) == ALONE:
+                if room.size == size and _references(room) == UNSHARED:
                     break
                 self._rooms[place] = room  # likewise, and gave it to its caller
         else:
@@ -167,28 +168,28 @@ class ResultPool:
         rooms = list(self._rooms.items())
         count, total = len(rooms), sum(room.size for _, room in rooms)
         for place, room in rooms:
-            if count <= MOST and total <= self._kept_bytes:
+            if count <= MAX_RESULTS and total <= self._kept_bytes:
                 break
             self._rooms.pop(place, None)
             count, total = count - 1, total - room.size
 
 
-def _holders(room: np.ndarray) -> int:
+def _references(room: np.ndarray) -> int:
     """Count what refers to the memory of an array: NumPy makes all arrays on it refer to the one that owns it."""
     return sys.getrefcount(room.base)
 
 
-ALONE = _holders(aligned((1,), np.uint8))
+UNSHARED = _references(aligned((1,), np.uint8))
 
-RESULTS = ResultPool(1 / 32)
+RESULT_POOL = ResultPool(1 / 32)
 """That of the sparse operations of this process."""
 
 
 WINDOW = 1024  # words of 4 bytes with one sum, as in kernels/cpu/watch.cpp
-INDICES = (np.dtype(np.int32), np.dtype(np.int64))
+INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
-class Watch:
+class ChangeDetector:
     """Notices changes of index arrays; it takes sums of them now, and compares some of them at each call.
 
     A change of a large part is noticed at once, one of a single element within 32 calls; in the first calls, and in
@@ -201,15 +202,15 @@ class Watch:
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
-        watched = {name: array for name, array in arrays.items() if array.dtype in INDICES and array.size
+        watched = {name: array for name, array in arrays.items() if array.dtype in INDEX_DTYPES and array.size
                    and array.flags.c_contiguous and array.flags.aligned}
         self._names = tuple(watched)
         words = [array.nbytes // 4 for array in watched.values()]
         self._sums = [np.empty(-(-count // WINDOW), np.uint64) for count in words]
-        self._arrays = (_Watched * len(watched))(*(
-            _Watched(address(array, array.dtype.type), count, address(sums, np.uint64))
+        self._arrays = (_CWatched * len(watched))(*(
+            _CWatched(address(array, array.dtype.type), count, address(sums, np.uint64))
             for array, count, sums in zip(watched.values(), words, self._sums, strict=True)))
-        self._watch = watch = _Watch(ctypes.addressof(self._arrays), len(watched), 0, 0)
+        self._watch = watch = _CWatch(ctypes.addressof(self._arrays), len(watched), 0, 0)
         # NumPy sets the count to 0 before it frees an array, moves none that is referred to, and C looks under the GIL
         self._references = tuple(weakref.ref(array, partial(_forget, each))
                                  for array, each in zip(watched.values(), self._arrays, strict=True))
@@ -218,28 +219,28 @@ class Watch:
         if watched:
             _library().sparloom_watch(ctypes.byref(watch))
 
-    def __reduce__(self) -> tuple[type[Watch], tuple[dict[str, np.ndarray]]]:
-        return Watch, ({},)
+    def __reduce__(self) -> tuple[type[ChangeDetector], tuple[dict[str, np.ndarray]]]:
+        return ChangeDetector, ({},)
 
     def name(self, number: int) -> str:
         """Name the array of a number that `changed` gave."""
         return self._names[number - 1]
 
 
-class _Watched(ctypes.Structure):
+class _CWatched(ctypes.Structure):
     """The struct of the same name in kernels/cpu/watch.cpp."""
 
     _fields_ = (("words", ctypes.c_void_p), ("count", ctypes.c_int64), ("sums", ctypes.c_void_p))
 
 
-class _Watch(ctypes.Structure):
+class _CWatch(ctypes.Structure):
     """The struct Watch of kernels/cpu/watch.cpp."""
 
     _fields_ = (("arrays", ctypes.c_void_p), ("count", ctypes.c_int64), ("calls", ctypes.c_int64),
                 ("differs", ctypes.c_int32))
 
 
-def _forget(array: _Watched, _: weakref.ref) -> None:
+def _forget(array: _CWatched, _: weakref.ref) -> None:
     array.count = 0
 
 

@@ -79,7 +79,7 @@ def sources_digest(relative_paths: Sequence[str]) -> str:
     return hashlib.sha256(b"".join(texts)).hexdigest()[:16]
 
 
-_CUDA_TEXT_INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
+_CUDA_INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
 
 
 def cuda_text(relative: str, macros: Mapping[str, int | str]) -> str:
@@ -97,7 +97,7 @@ def cuda_text(relative: str, macros: Mapping[str, int | str]) -> str:
 
 def _included(relative: str) -> str:
     folder, text = relative.rpartition("/")[0], kernel_source(relative).read_text(encoding="utf-8")
-    return _CUDA_TEXT_INCLUDE.sub(lambda found: _included(f"{folder}/{found[1]}"), text)
+    return _CUDA_INCLUDE.sub(lambda found: _included(f"{folder}/{found[1]}"), text)
 
 
 def check_cuda(

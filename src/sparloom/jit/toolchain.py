@@ -23,7 +23,7 @@ Language = Literal["c", "c++"]
 _VARIABLE: dict[Language, str] = {"c": "CC", "c++": "CXX"}
 _CANDIDATES: dict[Language, tuple[str, ...]] = {"c": ("gcc", "clang", "cc"), "c++": ("g++", "clang++", "c++")}
 _STANDARD: dict[Language, str] = {"c": "gnu11", "c++": "gnu++17"}
-_SILENT_SECONDS = 2.0  # that a compiler runs before it is said what it does
+_REPORT_AFTER_SECONDS = 2.0  # that a compiler runs before it is said what it does
 _SIGNATURE_FIELDS = ("model name", "flags", "Features", "CPU implementer", "CPU part")
 
 log = logging.getLogger(__name__)
@@ -77,9 +77,9 @@ class Toolchain:
         with process:
             try:
                 try:
-                    printed, _ = process.communicate(timeout=_SILENT_SECONDS)
+                    printed, _ = process.communicate(timeout=_REPORT_AFTER_SECONDS)
                 except subprocess.TimeoutExpired:
-                    _say_slow()
+                    _report_compiling()
                     printed, _ = process.communicate()
             except BaseException:
                 process.kill()
@@ -156,7 +156,7 @@ def _version(command: tuple[str, ...], stamp: tuple[str, int]) -> str:
 
 
 @functools.cache
-def _say_slow() -> None:
+def _report_compiling() -> None:
     log.info("compiling kernels takes some seconds the first time; they are kept, so that later runs start at once")
 
 

@@ -1,4 +1,26 @@
-"""The face to PyTorch: sparse operations, layers that take the place of others, and ragged tensors, by own kernels."""
+"""Sparse and ragged layers for PyTorch: operations with gradients, and drop-in replacements of layers.
+
+Files, from what users call to what runs:
+
+    sparse             `spmm`, `sddmm`, `csr_attention`: checks of operands
+    operators          the same as operators of torch.ops.sparloom, with their gradients
+    custom_ops         how operators are registered, and which derivatives are supported
+    pattern_cache      prepared patterns, found again by their index tensors
+    tensor_backend     how tensors of a device reach kernels
+    baselines          torch's own sparse products, which a kernel must beat
+    content_hash       detects that tensors have changed
+
+    graph_layers       `GCNConv`, `SAGEConv`, `TransformerConv`
+    graph              `Graph`: what layers share
+    edges              edges, normalisation, matrices
+    convolution        the products of a graph convolution
+
+    ragged_layers      `TransformerEncoderLayer`, `MultiheadAttention`, `LayerNorm`, `ragged_softmax`
+    batches            packed tokens, nested tensors
+    ragged_programs    schedules, packed weights and gradients of compiled programs
+
+    torch_integration  base class of layers; autocast, torch.compile, TorchScript, hooks
+"""
 
 from sparloom.nn.baselines import CUDA_SPARSE_LIBRARIES, SPARSE_LIBRARIES, device_csr, torch_csr
 from sparloom.nn.batches import from_nested, to_nested

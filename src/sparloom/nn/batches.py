@@ -1,7 +1,4 @@
-"""Batches of sequences of different lengths, as layers take them: packed tokens with lengths, or nested tensors.
-
-Ragged tensors from and to torch.nested, in its jagged layout.
-"""
+"""Batches of sequences of different lengths: packed tokens with lengths, and jagged nested tensors."""
 
 from __future__ import annotations
 
@@ -11,22 +8,22 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sparloom.nn.custom_ops import outside_transforms
-from sparloom.nn.torch_integration import autocast_operands, remedy, unscriptable
+from sparloom.nn.custom_ops import without_functorch
+from sparloom.nn.torch_integration import autocast_operands, dtype_remedy, unscriptable
 from sparloom.ragged import Length, RaggedTensor, Structure, Tensor, jagged_length, structure_of, tokens_of
 
-__all__ = ["Batch", "Lengths", "batch_of", "from_nested", "to_nested"]
+__all__ = ["Lengths", "TokenBatch", "from_nested", "parse_tokens", "to_nested"]
 
 Lengths = Structure | torch.Tensor | np.ndarray | Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
-    """Tokens and where sequences begin.
+class TokenBatch:
+    """Packed tokens and the structure of their sequences.
 
     Args:
         x: (tokens, width), contiguous, float32.
-        offsets: of the nested tensor that it is from.
+        offsets: of the nested tensor that the tokens were passed as, if any.
     """
 
     x: torch.Tensor
@@ -34,103 +31,103 @@ class Batch:
     offsets: torch.Tensor | None = None
 
     def like(self, result: torch.Tensor) -> torch.Tensor:
-        """Give a result for the same tokens the form that they came in."""
+        """Return a result for the same tokens in the form in which they were passed."""
         return result if self.offsets is None else torch.nested.nested_tensor_from_jagged(result, self.offsets)
 
 
-def batch_of(tokens: torch.Tensor, lengths: Lengths | None, width: int) -> Batch:
-    """Read the arguments of a layer.
+def parse_tokens(tokens: torch.Tensor, lengths: Lengths | None, width: int) -> TokenBatch:
+    """Check the arguments of a layer.
 
     Args:
-        tokens: (tokens, width), the sequences one after the other, or jagged nested (batch, length, width).
-        lengths: of the sequences, (batch,), or a structure that has them as LENGTHS; None beside a nested tensor.
+        tokens: (tokens, width), the sequences concatenated, or jagged nested (batch, length, width).
+        lengths: of the sequences, (batch,), or a structure that has them as LENGTHS; None with a nested tensor.
 
     Raises:
-        TypeError: tokens are no float32 tensor, or lengths are missing.
-        ValueError: they do not fit together or to the width, or are not on the CPU; the message says how.
+        TypeError: tokens are not a float32 tensor, or lengths are missing.
+        ValueError: shapes do not match, or a tensor is not on the CPU; the message says how.
     """
     tokens, = autocast_operands(tokens)
     if not isinstance(tokens, torch.Tensor) or tokens.dtype != torch.float32:
-        given = tokens.dtype if isinstance(tokens, torch.Tensor) else type(tokens).__name__
-        conversion = remedy(tokens, "use .float()") if isinstance(tokens, torch.Tensor) else "use .float()"
-        raise TypeError(f"tokens of {given}: this layer takes tensors of torch.float32: {conversion}")
+        kind = tokens.dtype if isinstance(tokens, torch.Tensor) else type(tokens).__name__
+        remedy = f": {dtype_remedy(tokens, 'pass tokens.float()')}" if isinstance(tokens, torch.Tensor) else ""
+        raise TypeError(f"tokens are {kind}: expected a torch.float32 tensor{remedy}")
     if tokens.device.type != "cpu":
-        raise ValueError(f"tokens on {tokens.device}: this layer computes on the CPU: use .cpu()")
+        raise ValueError(f"tokens are on {tokens.device}: this layer supports the CPU only: pass tokens.cpu()")
     if tokens.is_nested:
-        return _nested(tokens, lengths, width)
+        return _parse_nested(tokens, lengths, width)
     if lengths is None:
-        raise TypeError(f"tokens of shape {tuple(tokens.shape)} without lengths: give the length of every sequence, or "
-                        f"a nested tensor")
+        raise TypeError(f"tokens of shape {tuple(tokens.shape)} without lengths: pass the length of every sequence, "
+                        "or a nested tensor")
     _check_shape(tokens, width)
-    structure = lengths if isinstance(lengths, Structure) else structure_of(_vector(lengths))
-    return Batch(_checked(tokens, structure).resolve_neg().contiguous(), structure)
+    structure = lengths if isinstance(lengths, Structure) else structure_of(_length_vector(lengths))
+    return TokenBatch(_checked_tokens(tokens, structure).resolve_neg().contiguous(), structure)
 
 
-def _nested(tokens: torch.Tensor, lengths: Lengths | None, width: int) -> Batch:
+def _parse_nested(tokens: torch.Tensor, lengths: Lengths | None, width: int) -> TokenBatch:
     if lengths is not None:
-        raise TypeError("lengths beside a nested tensor, which has them: leave them out")
+        raise TypeError("lengths were passed with a nested tensor, which has lengths of its own: omit them")
     if tokens.layout != torch.jagged or tokens.dim() != 3 or tokens._ragged_idx != 1:
-        raise ValueError(f"a nested tensor of layout {tokens.layout} with {tokens.dim()} dimensions: make it by "
+        raise ValueError(f"the nested tensor has layout {tokens.layout} and {tokens.dim()} dimensions: make it by "
                          f"torch.nested.nested_tensor(..., layout=torch.jagged), (batch, length, {width})")
     if tokens.lengths() is not None:
-        raise ValueError("a nested tensor with holes: pass nested.contiguous()")
+        raise ValueError("the nested tensor is not contiguous: pass nested.contiguous()")
     values, offsets = tokens.values(), tokens.offsets()
     _check_shape(values, width)
     structure = structure_of(np.diff(offsets.numpy()))
-    return Batch(_checked(values, structure).resolve_neg().contiguous(), structure, offsets)
+    return TokenBatch(_checked_tokens(values, structure).resolve_neg().contiguous(), structure, offsets)
 
 
-def _vector(lengths: torch.Tensor | np.ndarray | Sequence[int]) -> np.ndarray:
+def _length_vector(lengths: torch.Tensor | np.ndarray | Sequence[int]) -> np.ndarray:
     if isinstance(lengths, torch.Tensor):
         if lengths.device.type != "cpu":
-            raise ValueError(f"lengths on {lengths.device}: this layer computes on the CPU: use .cpu()")
+            raise ValueError(f"lengths are on {lengths.device}: this layer supports the CPU only: pass lengths.cpu()")
         if lengths.layout != torch.strided:
-            raise TypeError(f"lengths of layout {lengths.layout}: give a dense tensor: use .to_dense()")
-        with outside_transforms():
+            raise TypeError(f"lengths have layout {lengths.layout}: expected a dense tensor: pass lengths.to_dense()")
+        with without_functorch():
             return lengths.numpy(force=True)
     return np.asarray(lengths)
 
 
 def _check_shape(tokens: torch.Tensor, width: int) -> None:
     if tokens.layout != torch.strided:
-        raise TypeError(f"tokens of layout {tokens.layout}: this layer takes dense tensors: use .to_dense()")
+        raise TypeError(f"tokens have layout {tokens.layout}: expected a dense tensor: pass tokens.to_dense()")
     if tokens.dim() != 2 or tokens.shape[1] != width:
-        raise ValueError(f"tokens have shape {tuple(tokens.shape)}: this layer takes (tokens, {width})")
+        raise ValueError(f"tokens have shape {tuple(tokens.shape)}: expected (tokens, {width})")
 
 
-def _checked(tokens: torch.Tensor, structure: Structure) -> torch.Tensor:
-    """Tokens, of which there are as many as the lengths say."""
-    wanted = tokens_of(structure)
-    if tokens.shape[0] != wanted:
-        raise ValueError(f"{tokens.shape[0]} tokens for sequences of {wanted} in all: lengths add up to the tokens")
+def _checked_tokens(tokens: torch.Tensor, structure: Structure) -> torch.Tensor:
+    """Check that the lengths add up to the number of tokens."""
+    expected = tokens_of(structure)
+    if tokens.shape[0] != expected:
+        raise ValueError(f"the lengths add up to {expected}, but there are {tokens.shape[0]} tokens")
     return tokens
 
 
 @unscriptable
 def from_nested(tensor: Tensor, nested: torch.Tensor, structure: Structure | None = None) -> RaggedTensor:
-    """Take the values of a jagged nested tensor; no copy where the storage of `tensor` is unpadded.
+    """Convert a jagged nested tensor; no copy if the storage of `tensor` is unpadded.
 
     Args:
         tensor: [batch, row(batch), constant extents..], row by a length function of batch alone.
-        nested: torch.nested of layout torch.jagged, on the CPU, of the type of `tensor`, without holes.
-        structure: of these lengths, if there is one; else it is made from them.
+        nested: torch.nested tensor of layout torch.jagged, contiguous, on the CPU, of the dtype of `tensor`.
+        structure: of these lengths (default: made from them).
 
     Raises:
-        ValueError: nested or tensor have another form, or the lengths are not those of the structure.
+        ValueError: nested or tensor has another form, or the lengths differ from those of the structure.
     """
     length = _length(tensor)
     if not nested.is_nested or nested.layout != torch.jagged:
-        raise ValueError(f"tensor {tensor.name} from a tensor of layout {nested.layout}: make it by "
+        raise ValueError(f"tensor {tensor.name}: the source has layout {nested.layout}: make it by "
                          f"torch.nested.nested_tensor(..., layout=torch.jagged)")
     if nested.lengths() is not None or nested.device.type != "cpu":
-        raise ValueError(f"tensor {tensor.name} from a nested tensor on {nested.device}, or with holes: pass "
-                         f"nested.contiguous().cpu()")
+        raise ValueError(f"tensor {tensor.name}: the nested tensor is on {nested.device} or not contiguous: pass "
+                         "nested.contiguous().cpu()")
     values, lengths = nested.values().detach(), np.diff(nested.offsets().numpy())
     if structure is None:
         structure = Structure({length: lengths})
     elif not np.array_equal(structure.table(length), lengths):
-        raise ValueError(f"tensor {tensor.name} from a nested tensor of other lengths than the structure: make a "
-                         f"structure of each")
+        raise ValueError(f"tensor {tensor.name}: the lengths of the nested tensor differ from those of the structure: "
+                         "make a structure for each")
     packed = np.ascontiguousarray(values.numpy())
     if not (tensor.padding or tensor.full or tensor.bulk):
         return RaggedTensor(tensor, structure, packed.reshape(-1))
@@ -150,9 +147,9 @@ def to_nested(value: RaggedTensor) -> torch.Tensor:
 
 
 def _length(tensor: Tensor) -> Length:
-    """The length function of a tensor that torch.nested can hold."""
+    """Return the length function of a tensor that torch.nested can hold."""
     length = jagged_length(tensor)
     if length is None:
-        raise ValueError(f"tensor {tensor.name} has no jagged form: torch.nested has one ragged dimension, the second, "
-                         f"whose lengths depend on the first, and constant ones behind it")
+        raise ValueError(f"tensor {tensor.name} has no jagged form: torch.nested supports one ragged dimension, the "
+                         "second, whose lengths depend on the first, followed by constant ones")
     return length

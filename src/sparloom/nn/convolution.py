@@ -1,10 +1,7 @@
-"""Products of a graph convolution, fused, on tensors: what is planned for one matrix and kept.
+"""The graph convolution D = A X W^T + b, with gradients.
 
-The graph convolution on the CPU, with gradients of any order: D = A X W^T + b, its products fused in either order.
-
-What is differentiated again, in forward mode or by torch.func is made of products by A and by A^T, one by one.
-
-The graph convolution on a GPU: D = A X W^T + b by a sparse and a dense product, each apart.
+On the CPU its products are fused, in either order; derivatives of gradients, forward mode and torch.func use separate
+products by A and A^T. On a GPU the sparse and the dense product are always separate.
 """
 
 from __future__ import annotations
@@ -22,26 +19,26 @@ from torch.autograd import forward_ad
 from sparloom.forks import forkable
 from sparloom.fusion import RowPass, RowSteps
 from sparloom.jit import NativeCall, ResultPool
-from sparloom.nn.custom_ops import check_batched, in_transform, looped, tangent_of
-from sparloom.nn.edges import Operand
+from sparloom.nn.custom_ops import forward_tangent, in_functorch, refuse_legacy_vmap, vmap_by_loop
+from sparloom.nn.edges import CsrTuple
 from sparloom.nn.sparse import spmm
 from sparloom.nn.torch_integration import torch_threads
 from sparloom.ops import GemmSpmm, Operands
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import Fuse, PairPlan, PlanCache, plan_pair
 
-__all__ = ["Adjacency", "DeviceAdjacency", "Planning", "Propagation"]
+__all__ = ["Adjacency", "DeviceAdjacency", "PlanOptions", "Propagation"]
 
-NUMBERS = {torch.float32: np.float32, torch.float64: np.float64}
+NUMPY_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 @dataclass(frozen=True)
-class Planning:
+class PlanOptions:
     """How plans are made.
 
     Args:
-        fuse: "never" keeps every product apart from the next, with the same kernels.
-        cache: where decisions are kept; None: the folder of this user.
+        fuse: "never" computes every product separately, with the same kernels.
+        cache: of decisions; None: the cache of this user.
     """
 
     fuse: Fuse
@@ -49,28 +46,28 @@ class Planning:
 
 
 class Propagation:
-    """Multiplies by the matrices of one pattern A (nodes, nodes); plans are made at the first use and stay.
+    """Products by the matrices of one pattern A (nodes, nodes); plans are made at first use and kept.
 
-    Threads may share it; their calls run one after the other. A call by a signal handler or a finaliser that interrupts
-    another call in the same thread has plans and workspaces of its own.
+    Threads may share it; their calls run one after the other. A call from a signal handler or a finaliser that
+    interrupts another call in the same thread uses plans and workspaces of its own.
     """
 
-    def __init__(self, pattern: Pattern, planning: Planning, pool: ResultPool) -> None:
-        self.pattern, self.planning = pattern, planning
+    def __init__(self, pattern: Pattern, options: PlanOptions, pool: ResultPool) -> None:
+        self.pattern, self.options = pattern, options
         self.plans: dict[tuple[int, int, bool, str, int], PairPlan] = {}
-        """By inner width, width, whether C is transposed, type and threads."""
+        """Keyed by inner width, width, whether C is transposed, dtype and threads."""
         self._pool = pool
         self._calls: dict[tuple[int, int, bool, str, int], NativeCall] = {}
         self._passes: dict[tuple[Hashable, ...], tuple[NativeCall, ...]] = {}
         self._lock = forkable(RLock())
         self._twin: Propagation | None = None
 
-    def __reduce__(self) -> tuple[type[Propagation], tuple[Pattern, Planning, ResultPool]]:
-        """Copy and pickle what plans are made of; they are made anew, by the decisions that are kept."""
-        return Propagation, (self.pattern, self.planning, self._pool)
+    def __reduce__(self) -> tuple[type[Propagation], tuple[Pattern, PlanOptions, ResultPool]]:
+        """Copy and pickle the inputs of plans; copies plan again, using cached decisions."""
+        return Propagation, (self.pattern, self.options, self._pool)
 
     def matrix(self, values: torch.Tensor) -> SparseMatrix:
-        """Give the pattern values, (nnz,), without a copy."""
+        """Combine the pattern with values, (nnz,), without a copy."""
         array = values.detach().numpy()
         return SparseMatrix(self.pattern, array, array.dtype)
 
@@ -87,108 +84,108 @@ class Propagation:
         width, threads = op.width(operands), torch_threads()
         result = self.empty(width, b.dtype)
         key = (b.shape[1], width, c_transposed, op.dtype, threads)
-        own = self._own()
-        with own._lock:
-            if key not in own._calls:
-                own.plans[key] = plan_pair(op, operands, fuse=self.planning.fuse, threads=threads,
-                                           cache=self.planning.cache)
-                own._calls[key] = own.plans[key].executor.bind(operands, result.numpy())
+        active = self._active()
+        with active._lock:
+            if key not in active._calls:
+                active.plans[key] = plan_pair(op, operands, fuse=self.options.fuse, threads=threads,
+                                           cache=self.options.cache)
+                active._calls[key] = active.plans[key].executor.bind(operands, result.numpy())
             else:
-                own.plans[key].executor.rebind(own._calls[key], operands, result.numpy())
-            own._calls[key]()
+                active.plans[key].executor.rebind(active._calls[key], operands, result.numpy())
+            active._calls[key]()
         return result
 
     def run(
         self, matrix: SparseMatrix | None = None, *, c_transposed: bool = False, **tensors: torch.Tensor | None,
     ) -> None:
-        """Take steps over the rows of A, fused or one after the other.
+        """Run steps over the rows of A, fused or one after the other.
 
         Args:
             matrix, c_transposed: see `RowSteps`.
-            tensors: by the names of `RowSteps`, contiguous; those that are None are left out.
+            tensors: by the names of `RowSteps`, contiguous; None: omitted.
 
         Raises:
-            ValueError: one is not contiguous, or of another type than the first one.
+            ValueError: one is not contiguous, or their dtypes differ.
         """
-        given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        threads, dtype = torch_threads(), next(iter(given.values())).dtype
-        for name, tensor in given.items():
+        inputs = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        threads, dtype = torch_threads(), next(iter(inputs.values())).dtype
+        for name, tensor in inputs.items():
             if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.is_neg():
-                raise ValueError(f"{name} of {tensor.dtype} with strides {tensor.stride()}: kernels read contiguous "
-                                 f"tensors of {dtype}: pass {name}.to({dtype}).resolve_neg().contiguous()")
-        key = (threads, dtype, matrix is None, c_transposed, *((name, tensor.shape) for name, tensor in given.items()))
-        own = self._own()
-        with own._lock:
-            calls = own._passes.get(key)
+                raise ValueError(f"{name} is {tensor.dtype} with strides {tensor.stride()}: kernels read contiguous "
+                                 f"{dtype} tensors: pass {name}.to({dtype}).resolve_neg().contiguous()")
+        key = (threads, dtype, matrix is None, c_transposed, *((name, tensor.shape) for name, tensor in inputs.items()))
+        active = self._active()
+        with active._lock:
+            calls = active._passes.get(key)
             if calls is None:
-                calls = own._passes[key] = own._bound(matrix, given, c_transposed, threads)
+                calls = active._passes[key] = active._bind(matrix, inputs, c_transposed, threads)
             for call in calls:
-                _point(call, matrix, given)
+                _set_addresses(call, matrix, inputs)
                 call()
 
-    def _own(self) -> Propagation:
-        """Give this, or a twin where this thread is in the middle of a call."""
+    def _active(self) -> Propagation:
+        """Return self, or a twin if this thread is inside a call."""
         if not self._lock._is_owned():
             return self
         if self._twin is None:
-            self._twin = Propagation(self.pattern, self.planning, self._pool)
-        return self._twin._own()
+            self._twin = Propagation(self.pattern, self.options, self._pool)
+        return self._twin._active()
 
-    def _bound(
-        self, matrix: SparseMatrix | None, given: Mapping[str, torch.Tensor], c_transposed: bool, threads: int,
+    def _bind(
+        self, matrix: SparseMatrix | None, inputs: Mapping[str, torch.Tensor], c_transposed: bool, threads: int,
     ) -> tuple[NativeCall, ...]:
         """Bind one pass, or one for each product."""
         steps = RowSteps(matrix, c_transposed=c_transposed, **{
-            name: tensor.detach().numpy() for name, tensor in given.items()})
+            name: tensor.detach().numpy() for name, tensor in inputs.items()})
         run = RowPass(self.pattern, threads=threads)
-        if self.planning.fuse != "never":
+        if self.options.fuse != "never":
             return (run.bind(steps),)
         if matrix is not None and steps.g is None:
-            steps = replace(steps, g=self.empty(steps.width, given["y"].dtype).numpy())
+            steps = replace(steps, g=self.empty(steps.width, inputs["y"].dtype).numpy())
         return tuple(run.bind(part) for part in steps.apart())
 
     def empty(self, width: int, dtype: torch.dtype) -> torch.Tensor:
         """Allocate (nodes, width)."""
-        return torch.from_numpy(self._pool.empty((self.pattern.rows, width), NUMBERS[dtype]))
+        return torch.from_numpy(self._pool.empty((self.pattern.rows, width), NUMPY_DTYPES[dtype]))
 
 
-def _point(call: NativeCall, matrix: SparseMatrix | None, given: Mapping[str, torch.Tensor]) -> None:
-    """Let a call work on these tensors, as far as it takes them."""
+def _set_addresses(call: NativeCall, matrix: SparseMatrix | None, inputs: Mapping[str, torch.Tensor]) -> None:
+    """Point the arguments of a call to these tensors."""
     arguments = call.arguments
     if arguments.a.begin:
         arguments.a.values = matrix.values.ctypes.data
-    for name, tensor in given.items():
+    for name, tensor in inputs.items():
         if getattr(arguments, name):
             setattr(arguments, name, tensor.data_ptr())
 
 
-BLOCK = 1 << 16  # nonzeros at once: bounds the memory of the gradient of A
+BLOCK = 1 << 16  # nonzeros per block, which bounds the memory of the gradient of A
 
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """A normalised adjacency matrix and what multiplies by it.
+    """A normalised adjacency matrix and its products.
 
     Args:
-        values: (nnz,), may need a gradient.
-        turned: (nnz,) int64, nonzero of A for each of its transpose.
+        values: (nnz,), may require a gradient.
+        transposition: (nnz,) int64, position in A of each nonzero of its transpose.
         forward, backward: products by A and by its transpose.
     """
 
     values: torch.Tensor
-    turned: torch.Tensor
+    transposition: torch.Tensor
     forward: Propagation
     backward: Propagation
 
     @cached_property
     def matrix(self) -> SparseMatrix:
-        """A, without gradient."""
+        """A, detached."""
         return self.forward.matrix(self.values)
 
     @cached_property
     def transposed(self) -> SparseMatrix:
-        """A^T, without gradient."""
-        return self.backward.matrix(self.values.detach().index_select(0, self.turned))
+        """A^T, detached."""
+        return self.backward.matrix(self.values.detach().index_select(0, self.transposition))
 
     @property
     def nodes(self) -> int:
@@ -197,29 +194,29 @@ class Adjacency:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of its values."""
+        """Type of the values."""
         return self.values.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """Device of the values."""
         return self.values.device
 
     def __getstate__(self) -> dict[str, Any]:
-        """Give what copies and pickles hold: values as an array, without their history.
+        """Return the state of copies and pickles, with values as a detached array.
 
-        A tensor that is sent to another process moves to shared memory, away from the array that lies on it.
+        A tensor that is sent to another process moves to shared memory, away from the array on the same memory.
         """
-        return {"values": self.values.detach().numpy(), "turned": self.turned.numpy(), "forward": self.forward,
-                "backward": self.backward}
+        return {"values": self.values.detach().numpy(), "transposition": self.transposition.numpy(),
+                "forward": self.forward, "backward": self.backward}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        tensors = {name: torch.from_numpy(state[name]) for name in ("values", "turned")}
+        tensors = {name: torch.from_numpy(state[name]) for name in ("values", "transposition")}
         self.__dict__.update(state | tensors)
 
     def to(self, dtype: torch.dtype) -> Adjacency:
         """Convert the values."""
-        return Adjacency(self.values.to(dtype), self.turned, self.forward, self.backward)
+        return Adjacency(self.values.to(dtype), self.transposition, self.forward, self.backward)
 
     def convolve(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, aggregate_first: bool,
@@ -232,30 +229,30 @@ class Adjacency:
             bias: b, (out,).
             aggregate_first: (A X) W^T, else A (X W^T).
         """
-        check_batched(x, "GCNConv")
-        if in_transform() or (forward_ad._current_level >= 0 and any(
-                tangent_of(tensor) is not None for tensor in (x, weight, bias, self.values))):
+        refuse_legacy_vmap(x, "GCNConv")
+        if in_functorch() or (forward_ad._current_level >= 0 and any(
+                forward_tangent(tensor) is not None for tensor in (x, weight, bias, self.values))):
             sent = x if aggregate_first else x @ weight.T
-            result = self.multiplied(sent, self.values)
+            result = self.matmul(sent, self.values)
             result = result @ weight.T if aggregate_first else result
             return result if bias is None else result + bias
         function = _AggregateFirst if aggregate_first else _TransformFirst
         bias = None if bias is None else bias.resolve_neg().contiguous()
         return function.apply(x.resolve_neg().contiguous(), weight.resolve_neg().contiguous(), bias, self.values, self)
 
-    def multiplied(self, y: torch.Tensor, values: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
-        """Compute A Y or A^T Y, (nodes, width), with derivatives by Y and the values of A in both modes."""
-        check_batched(y, "GCNConv")
+    def matmul(self, y: torch.Tensor, values: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
+        """Compute A Y or A^T Y, (nodes, width), with gradients of Y and the values of A in both modes."""
+        refuse_legacy_vmap(y, "GCNConv")
         return _Product.apply(y, values, self, transposed)
 
     def gradients(
         self, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, values: torch.Tensor, *,
         needed: tuple[bool, ...],
     ) -> tuple[torch.Tensor | None, ...]:
-        """Compute the gradients of X, W, b and values that are needed, by products with gradients of their own."""
+        """Compute the needed gradients of X, W, b and values from products that are differentiable themselves."""
         with torch.autocast(grad.device.type, enabled=False):
-            turned = self.multiplied(grad, values, transposed=True) if needed[0] or needed[1] else None
-            return (turned @ weight if needed[0] else None, turned.T @ x if needed[1] else None,
+            transposition = self.matmul(grad, values, transposed=True) if needed[0] or needed[1] else None
+            return (transposition @ weight if needed[0] else None, transposition.T @ x if needed[1] else None,
                     grad.sum(0) if needed[2] else None,
                     _values_gradient(grad, x, weight, self) if needed[3] else None, None)
 
@@ -270,7 +267,7 @@ class _Product(torch.autograd.Function):
         if not torch._C._functorch.is_functorch_wrapped_tensor(own) and values.data_ptr() == own.data_ptr():
             matrix = adjacency.transposed if transposed else adjacency.matrix
         else:
-            matrix = nodes.matrix(values.index_select(0, adjacency.turned) if transposed else values)
+            matrix = nodes.matrix(values.index_select(0, adjacency.transposition) if transposed else values)
         result = nodes.empty(y.shape[1], y.dtype)
         nodes.run(matrix, y=y.resolve_neg().contiguous(), g=result)
         return result
@@ -284,25 +281,25 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         y, values = ctx.saved_tensors
-        wants_y, wants_values, *_ = ctx.needs_input_grad
+        needs_y, needs_values, *_ = ctx.needs_input_grad
         ends = (y, grad) if ctx.is_transposed else (grad, y)
-        return (ctx.adjacency.multiplied(grad, values, transposed=not ctx.is_transposed) if wants_y else None,
-                _at_nonzeros(*ends, ctx.adjacency) if wants_values else None, None, None)
+        return (ctx.adjacency.matmul(grad, values, transposed=not ctx.is_transposed) if needs_y else None,
+                _sampled_product(*ends, ctx.adjacency) if needs_values else None, None, None)
 
     @staticmethod
-    def jvp(ctx: Any, slope: torch.Tensor | None, rise: torch.Tensor | None, *_: None) -> torch.Tensor:
+    def jvp(ctx: Any, y_tangent: torch.Tensor | None, values_tangent: torch.Tensor | None, *_: None) -> torch.Tensor:
         y, values = ctx.saved_tensors
-        parts = [ctx.adjacency.multiplied(*pair, transposed=ctx.is_transposed)
-                 for pair in ((slope, values), (y, rise)) if pair[0] is not None and pair[1] is not None]
+        parts = [ctx.adjacency.matmul(*pair, transposed=ctx.is_transposed)
+                 for pair in ((y_tangent, values), (y, values_tangent)) if pair[0] is not None and pair[1] is not None]
         return sum(parts[1:], parts[0])
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[torch.Tensor, int]:
-        return looped(_Product, info, in_dims, given)
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[torch.Tensor, int]:
+        return vmap_by_loop(_Product, info, in_dims, inputs)
 
 
 class _TransformFirst(torch.autograd.Function):
-    """D = A (X W^T) + b. With G = A^T dD: dX = G W, dW = G^T X, db = sums of dD; rows of G stay in the cache."""
+    """D = A (X W^T) + b. With G = A^T dD: dX = G W, dW = G^T X, db = column sums of dD; rows of G stay in the cache."""
 
     @staticmethod
     def forward(
@@ -318,23 +315,26 @@ class _TransformFirst(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, values = ctx.saved_tensors
         adjacency = ctx.adjacency
-        check_batched(grad, "GCNConv")
-        if torch.is_grad_enabled() or in_transform():
+        refuse_legacy_vmap(grad, "GCNConv")
+        if torch.is_grad_enabled() or in_functorch():
             return adjacency.gradients(grad, x, weight, values, needed=ctx.needs_input_grad)
         grad = grad.resolve_neg().contiguous()
-        wants_x, wants_weight, wants_bias, wants_values, _ = ctx.needs_input_grad
-        dx, dw, db = _wanted(x, weight, grad, adjacency, ctx.needs_input_grad)
-        if wants_x or wants_weight:
+        needs_x, needs_weight, needs_bias, needs_values, _ = ctx.needs_input_grad
+        dx, dw, db = _allocate_gradients(x, weight, grad, adjacency, ctx.needs_input_grad)
+        if needs_x or needs_weight:
             adjacency.backward.run(
-                adjacency.transposed, y=grad, c=weight if wants_x else None, d=dx, right=x if wants_weight else None,
-                s=dw, summed=grad if wants_bias else None, sums=db)
-        elif wants_bias:
+                adjacency.transposed, y=grad, c=weight if needs_x else None, d=dx, right=x if needs_weight else None,
+                s=dw, summed=grad if needs_bias else None, sums=db)
+        elif needs_bias:
             adjacency.backward.run(summed=grad, sums=db)
-        return dx, dw, db, _values_gradient(grad, x, weight, adjacency) if wants_values else None, None
+        return dx, dw, db, _values_gradient(grad, x, weight, adjacency) if needs_values else None, None
 
 
 class _AggregateFirst(torch.autograd.Function):
-    """D = P W^T + b with P = A X, kept: dW = dD^T P, dX = (A^T dD) W, db = sums of dD; dW needs no sparse product."""
+    """D = P W^T + b with P = A X, saved: dW = dD^T P, dX = (A^T dD) W, db = column sums of dD.
+
+    dW needs no sparse product.
+    """
 
     @staticmethod
     def forward(
@@ -353,24 +353,24 @@ class _AggregateFirst(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, values, propagated = ctx.saved_tensors
         adjacency = ctx.adjacency
-        check_batched(grad, "GCNConv")
-        if torch.is_grad_enabled() or in_transform():
+        refuse_legacy_vmap(grad, "GCNConv")
+        if torch.is_grad_enabled() or in_functorch():
             return adjacency.gradients(grad, x, weight, values, needed=ctx.needs_input_grad)
         grad = grad.resolve_neg().contiguous()
-        wants_x, wants_weight, wants_bias, wants_values, _ = ctx.needs_input_grad
-        dx, dw, db = _wanted(x, weight, grad, adjacency, ctx.needs_input_grad)
-        if wants_x or wants_weight or wants_bias:
+        needs_x, needs_weight, needs_bias, needs_values, _ = ctx.needs_input_grad
+        dx, dw, db = _allocate_gradients(x, weight, grad, adjacency, ctx.needs_input_grad)
+        if needs_x or needs_weight or needs_bias:
             adjacency.backward.run(
-                adjacency.transposed if wants_x else None, y=grad if wants_x else None, c=weight if wants_x else None,
-                d=dx, left=grad if wants_weight else None, right=propagated, s=dw, summed=grad if wants_bias else None,
+                adjacency.transposed if needs_x else None, y=grad if needs_x else None, c=weight if needs_x else None,
+                d=dx, left=grad if needs_weight else None, right=propagated, s=dw, summed=grad if needs_bias else None,
                 sums=db)
-        return dx, dw, db, _values_gradient(grad, x, weight, adjacency) if wants_values else None, None
+        return dx, dw, db, _values_gradient(grad, x, weight, adjacency) if needs_values else None, None
 
 
-def _wanted(
+def _allocate_gradients(
     x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, adjacency: Adjacency, needed: tuple[bool, ...],
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Allocate the gradients that are needed, of X, W and b."""
+    """Allocate the needed gradients of X, W and b."""
     return (adjacency.backward.empty(x.shape[1], x.dtype) if needed[0] else None,
             torch.empty_like(weight) if needed[1] else None,
             grad.new_empty(grad.shape[1]) if needed[2] else None)
@@ -380,11 +380,11 @@ def _values_gradient(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, adjacency: Adjacency,
 ) -> torch.Tensor:
     """dA(i,j) = dD(i,:) . (X W^T)(j,:) at the nonzeros of A, (nnz,)."""
-    with torch.autocast(x.device.type, enabled=False):  # the user's may be on while gradients are computed
-        return _at_nonzeros(grad, x @ weight.T, adjacency)
+    with torch.autocast(x.device.type, enabled=False):  # it may be enabled during the backward pass
+        return _sampled_product(grad, x @ weight.T, adjacency)
 
 
-def _at_nonzeros(left: torch.Tensor, right: torch.Tensor, adjacency: Adjacency) -> torch.Tensor:
+def _sampled_product(left: torch.Tensor, right: torch.Tensor, adjacency: Adjacency) -> torch.Tensor:
     """Compute L(i,:) . R(j,:) at the nonzeros of A, (nnz,)."""
     pattern = adjacency.forward.pattern
     rows, cols = torch.from_numpy(pattern.row_ids()), torch.from_numpy(pattern.indices)
@@ -396,13 +396,13 @@ def _at_nonzeros(left: torch.Tensor, right: torch.Tensor, adjacency: Adjacency) 
 
 @dataclass(frozen=True, eq=False)
 class DeviceAdjacency:
-    """A normalised adjacency matrix on a GPU; what multiplies by it is decided as for `sparloom.nn.spmm`.
+    """A normalised adjacency matrix on a GPU; its products are decided as in `sparloom.nn.spmm`.
 
     Args:
-        matrix: A; its values may need a gradient.
+        matrix: A; its values may require a gradient.
     """
 
-    matrix: Operand
+    matrix: CsrTuple
 
     @property
     def nodes(self) -> int:
@@ -411,16 +411,16 @@ class DeviceAdjacency:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of its values."""
+        """Type of the values."""
         return self.matrix[2].dtype
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """Device of the matrix."""
         return self.matrix[0].device
 
     def __getstate__(self) -> dict[str, Any]:
-        """Give what copies and pickles hold: values as numbers, which torch copies only without their history."""
+        """Return the state of copies and pickles, with detached values."""
         return {"matrix": tuple(each.detach() if isinstance(each, torch.Tensor) else each for each in self.matrix)}
 
     def to(self, dtype: torch.dtype) -> DeviceAdjacency:

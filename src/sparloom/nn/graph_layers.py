@@ -1,9 +1,4 @@
-"""The graph convolution of Kipf and Welling as a layer, in place of PyTorch Geometric's.
-
-The GraphSAGE operator as a layer, in place of PyTorch Geometric's.
-
-The graph transformer operator as a layer, in place of PyTorch Geometric's.
-"""
+"""Graph layers: drop-in replacements for those of PyTorch Geometric."""
 
 import math
 from collections.abc import Mapping
@@ -12,48 +7,58 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 
 from sparloom.nn.convolution import Adjacency, DeviceAdjacency
-from sparloom.nn.edges import Connections, Normalisation
-from sparloom.nn.graph import MESSAGES, Graph, check_channels, check_features, graph_of, neighbours_of
+from sparloom.nn.edges import AggregationMatrices, Normalisation
+from sparloom.nn.graph import (
+    MESSAGE_PASSING_DEFAULTS,
+    Graph,
+    aggregation_inputs,
+    cached_graph,
+    check_channels,
+    check_features,
+)
 from sparloom.nn.sparse import csr_attention, spmm
-from sparloom.nn.torch_integration import Layer, autocast_operands, check_counts, check_flag, eager, is_plain
+from sparloom.nn.torch_integration import (
+    CompiledModule,
+    autocast_operands,
+    check_bool,
+    check_positive_ints,
+    eager,
+    has_default_forward,
+)
 
 __all__ = ["GCNConv", "SAGEConv", "TransformerConv"]
 
 First = Literal["auto", "transform", "aggregate"]
-TYPES = {"cpu": (torch.float32, torch.float64), "cuda": (torch.float32,)}  # of numbers, by device
+GCN_DTYPES = {"cpu": (torch.float32, torch.float64), "cuda": (torch.float32,)}  # by device type
 
 
-class GCNConv(Layer):
-    """D^-1/2 (A + I) D^-1/2 X W^T + b, takes the place of torch_geometric.nn.GCNConv.
+class GCNConv(CompiledModule):
+    """D^-1/2 (A + I) D^-1/2 X W^T + b, a drop-in replacement for torch_geometric.nn.GCNConv.
 
-    Arguments, initial weights, names and shapes of parameters are those of PyTorch Geometric; results and gradients
+    Arguments, initialisation, names and shapes of parameters are those of PyTorch Geometric; results and gradients
     agree up to rounding. On the CPU the sparse and the dense product are fused, forward and backward.
 
     Args:
-        in_channels: columns of X; not -1.
+        in_channels: columns of X; -1 is not supported.
         out_channels: columns of the result.
-        improved: A + 2 I. Departure: also for an edge_index without weights, where PyTorch Geometric 2.8 takes A + I.
-        cached: keep the first normalised matrix for good, whatever graph is given later. Without it the same tensors,
-            unwritten, are not normalised twice either.
-        add_self_loops: as `normalize` unless given.
-        normalize: otherwise the matrix is taken as it is.
-        bias: whether there is b.
+        improved: A + 2 I. Departure: also for an edge_index without weights, where PyTorch Geometric 2.8 uses A + I.
+        cached: keep the first normalised matrix for all later calls, whatever graph they pass. Without it a matrix is
+            still normalised once per tensor, until the tensor is written to.
+        add_self_loops: default: the value of `normalize`.
+        normalize: False uses the matrix unchanged.
+        bias: whether to add b.
         first: "transform": A (X W^T), on the CPU planned by `sparloom.tuning.plan_pair`; "aggregate": (A X) W^T,
-            where A X is kept and saves a sparse product backward; "auto": the latter unless the result has fewer
-            columns than X.
-
-    Copies and pickles take the cached matrix with them, as numbers: weights of edges do not learn through it there.
+            where A X is saved and spares a sparse product in the backward pass; "auto": "aggregate" unless the result
+            has fewer columns than X.
 
     Raises:
-        TypeError: channels of two kinds of nodes.
-        ValueError: channels below 1, self-loops without normalisation, or an unknown `first`.
+        ValueError: an unsupported argument; the message says which.
 
-    Source: Kipf and Welling, Semi-Supervised Classification with Graph Convolutional Networks; Loop Fusion in Matrix
-    Multiplications with Sparse Dependence, §6.1, which transforms first.
+    Source: Kipf and Welling, Semi-Supervised Classification with Graph Convolutional Networks.
     """
 
-    sizes = frozenset({"in_channels", "out_channels"})
-    only: ClassVar[Mapping[str, Any]] = {**MESSAGES, "aggr": "add"}
+    fixed_attributes = frozenset({"in_channels", "out_channels"})
+    required_attributes: ClassVar[Mapping[str, Any]] = {**MESSAGE_PASSING_DEFAULTS, "aggr": "add"}
 
     def __init__(
         self, in_channels: int, out_channels: int, improved: bool = False, cached: bool = False,
@@ -62,7 +67,7 @@ class GCNConv(Layer):
         super().__init__()
         check_channels(in_channels, out_channels)
         if first not in get_args(First):
-            raise ValueError(f"first={first!r} is not one of {', '.join(get_args(First))}")
+            raise ValueError(f"first={first!r}: expected one of {', '.join(get_args(First))}")
         add_self_loops = normalize if add_self_loops is None else add_self_loops
         self.in_channels, self.out_channels = in_channels, out_channels
         self.improved, self.cached = improved, cached
@@ -73,14 +78,14 @@ class GCNConv(Layer):
         self.register_parameter("bias", torch.nn.Parameter(torch.empty(out_channels)) if bias else None)
         self.reset_parameters()
 
-    def accepted(self, name: str, value: Any) -> Any:
-        """Forget the cached matrix where another one is wanted now."""
+    def validated(self, name: str, value: Any) -> Any:
+        """Drop the cached matrix if it would be normalised differently now."""
         if name in ("improved", "add_self_loops", "normalize") and value is not self.__dict__.get(name):
             self._cached = None
         return value
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew (Glorot), set the bias to 0 and forget the cached matrix."""
+        """Reset the weight (Glorot) and the bias (0), and drop the cached matrix."""
         limit = math.sqrt(6 / (self.in_channels + self.out_channels))
         torch.nn.init.uniform_(self.lin.weight, -limit, limit)
         if self.bias is not None:
@@ -94,99 +99,100 @@ class GCNConv(Layer):
         """Convolve features over a graph.
 
         Args:
-            x: (nodes, in_channels), float32 or, on the CPU, float64 as the weights; under torch.autocast also of half
-                precision.
-            edge_index: a Graph, which layers share, or what one is made of, where x is.
-            edge_weight: (edges,) beside edge_index; ones unless given.
+            x: (nodes, in_channels), float32 or, on the CPU, float64 like the weight; under torch.autocast also float16
+                or bfloat16.
+            edge_index: a Graph, which layers share, or edges to make one from, on the device of x.
+            edge_weight: (edges,), with edge_index only (default: ones).
 
         Returns:
-            (nodes, out_channels), a tensor of its own, of the type of x; float32 under torch.autocast.
+            (nodes, out_channels) of the dtype of x; float32 under torch.autocast.
 
         Raises:
-            TypeError, ValueError: x, graph and layer do not fit together; the message says how.
+            TypeError, ValueError: x, graph and layer do not match; the message says how.
         """
         check_features(x, self.in_channels)
         x, weight, bias = autocast_operands(x.resolve_neg(), self.lin.weight.resolve_neg(), self.bias)
         _check_features(x, weight, bias)
         adjacency = self._cached
         if adjacency is None:
-            graph = edge_index if isinstance(edge_index, Graph) else graph_of(edge_index, x.shape[0])
+            graph = edge_index if isinstance(edge_index, Graph) else cached_graph(edge_index, x.shape[0])
             adjacency = graph.adjacency(self.normalisation, x.dtype, edge_weight)
             if self.cached and self.normalize:
                 self._cached = adjacency
         if x.shape[0] != adjacency.nodes:
-            raise ValueError(f"x has {x.shape[0]} rows for a graph of {adjacency.nodes} nodes: give one row per node")
+            raise ValueError(f"x has {x.shape[0]} rows, but the graph has {adjacency.nodes} nodes: expected one row "
+                             "per node")
         if x.device != adjacency.device:
-            raise ValueError(f"x on {x.device} and the graph on {adjacency.device}: make the graph of "
+            raise ValueError(f"x is on {x.device} and the graph on {adjacency.device}: make the graph from "
                              "edge_index.to(x.device)")
         if adjacency.dtype != x.dtype:
             adjacency = self._cached = adjacency.to(x.dtype)
         aggregate_first = self.aggregate_first
-        if not is_plain(self.lin, torch.nn.Linear):  # a call may make the weight anew, or do more than multiply
+        if not has_default_forward(self.lin, torch.nn.Linear):  # calling it may recompute the weight, or more
             x, = autocast_operands(self.lin(x))
             weight, aggregate_first = torch.eye(x.shape[1], dtype=x.dtype, device=x.device), True
         return adjacency.convolve(x, weight, bias, aggregate_first=aggregate_first)
 
     @property
     def normalisation(self) -> Normalisation:
-        """What this layer makes of an adjacency matrix."""
+        """How this layer normalises the adjacency matrix."""
         self._check_self_loops()
         return Normalisation((2.0 if self.improved else 1.0) if self.add_self_loops else 0.0, self.normalize)
 
     def _check_self_loops(self) -> None:
         if self.add_self_loops and not self.normalize:
-            raise ValueError("add_self_loops without normalize: add them to the graph and give add_self_loops=False, "
-                             "or normalise")
+            raise ValueError("add_self_loops=True needs normalize=True: normalize, or add the self-loops to the "
+                             "graph and pass add_self_loops=False")
 
     def extra_repr(self) -> str:
-        """Show the channels."""
+        """Return the channels."""
         return f"{self.in_channels}, {self.out_channels}"
 
 
 def _check_features(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-    if x.device != weight.device or x.device.type not in TYPES:
-        raise ValueError(f"x on {x.device} and weights on {weight.device}: this layer computes where both are, on the "
-                         "CPU or an NVIDIA GPU: move one of them")
+    if x.device != weight.device or x.device.type not in GCN_DTYPES:
+        raise ValueError(f"x is on {x.device} and the weight on {weight.device}: both must be on the same CPU or CUDA "
+                         "device")
     if x.dim() != 2 or x.shape[1] != weight.shape[1]:
-        raise ValueError(f"x has shape {tuple(x.shape)}: it must be (nodes, {weight.shape[1]})")
-    if x.dtype != weight.dtype or x.dtype not in TYPES[x.device.type]:
-        raise TypeError(f"x of {x.dtype} and weights of {weight.dtype}: both must be float32, or both float64"
+        raise ValueError(f"x has shape {tuple(x.shape)}: expected (nodes, {weight.shape[1]})")
+    if x.dtype != weight.dtype or x.dtype not in GCN_DTYPES[x.device.type]:
+        raise TypeError(f"x is {x.dtype} and the weight {weight.dtype}: both must be float32, or both float64"
                         f"{'' if x.device.type == 'cpu' else ', on the CPU'}")
     if bias is not None and (bias.dtype != x.dtype or bias.device != x.device):
-        raise TypeError(f"bias of {bias.dtype} on {bias.device} and x of {x.dtype} on {x.device}: both must be of one "
-                        f"type, on one device: use layer.to({x.dtype})")
+        raise TypeError(f"the bias is {bias.dtype} on {bias.device} and x {x.dtype} on {x.device}: dtypes and devices "
+                        f"must match: use layer.to({x.dtype})")
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias has shape {tuple(bias.shape)}: it must be ({weight.shape[0]},)")
+        raise ValueError(f"the bias has shape {tuple(bias.shape)}: expected ({weight.shape[0]},)")
 
 
 AGGREGATIONS = ("mean", "sum", "add", "max")
 
 
-class SAGEConv(Layer):
-    """W1 x_i + W2 mean of x_j over the senders j of i, takes the place of torch_geometric.nn.SAGEConv.
+class SAGEConv(CompiledModule):
+    """W1 x_i + W2 mean of x_j over the senders j of i, a drop-in replacement for torch_geometric.nn.SAGEConv.
 
-    Arguments, initial weights, names and shapes of parameters are those of PyTorch Geometric; results and gradients
-    agree up to rounding. Which sparse kernel aggregates is measured, see `sparloom.nn.spmm`.
+    Arguments, initialisation, names and shapes of parameters are those of PyTorch Geometric; results and gradients
+    agree up to rounding. The kernel that aggregates is chosen by measurement, see `sparloom.nn.spmm`.
 
     Args:
-        in_channels: columns of X. Departure: neither -1 nor a tuple, senders and receivers are the same nodes.
+        in_channels: columns of X. Departure: -1 and tuples (bipartite graphs) are not supported.
         out_channels: columns of the result.
-        aggr: "mean", "sum", also called "add", or "max", of each column; nodes that nobody sends to get 0.
-        normalize: rows of the result are divided by their Euclidean norm.
-        root_weight: whether there is W1.
-        project: senders send relu(W3 x_j + b) in place of x_j.
-        bias: whether there is one.
+        aggr: "mean", "sum" or its alias "add", or "max", of each column; 0 for nodes without senders.
+        normalize: divide rows of the result by their Euclidean norm.
+        root_weight: whether to add W1 x_i.
+        project: replace x_j by relu(W3 x_j + b).
+        bias: whether W2 has a bias.
 
     Raises:
-        TypeError, ValueError: an argument that this layer cannot follow; the message says which.
+        TypeError, ValueError: an unsupported argument; the message says which.
 
-    Source: Hamilton, Ying and Leskovec, Inductive Representation Learning on Large Graphs. Where the result has fewer
-    columns than X, W2 is applied before the mean or sum, which so has less to do. Departure: of senders with the same
-    largest number one gets all of the gradient, the first; PyTorch Geometric divides it among those of an edge_index.
+    Source: Hamilton, Ying and Leskovec, Inductive Representation Learning on Large Graphs. If the result has fewer
+    columns than X, W2 is applied before the mean or sum, which then costs less. Departure: the gradient of a maximum
+    goes to the first of several equal senders; PyTorch Geometric divides it among them if the graph is an edge_index.
     """
 
-    sizes = frozenset({"in_channels", "out_channels"})
-    only = MESSAGES
+    fixed_attributes = frozenset({"in_channels", "out_channels"})
+    required_attributes = MESSAGE_PASSING_DEFAULTS
 
     def __init__(
         self, in_channels: int, out_channels: int, aggr: str = "mean", normalize: bool = False,
@@ -203,17 +209,17 @@ class SAGEConv(Layer):
             self.lin_r = torch.nn.Linear(in_channels, out_channels, bias=False)
         self.reset_parameters()
 
-    def accepted(self, name: str, value: Any) -> Any:
-        """Refuse other aggregations, and parts that have no parameters here."""
+    def validated(self, name: str, value: Any) -> Any:
+        """Refuse unsupported aggregations, and parts whose parameters do not exist."""
         if name == "aggr" and value not in AGGREGATIONS:
-            raise ValueError(f"aggr={value!r}: this layer has {', '.join(AGGREGATIONS)}")
+            raise ValueError(f"aggr={value!r}: expected one of {', '.join(AGGREGATIONS)}")
         part = {"root_weight": "lin_r", "project": "lin"}.get(name)
         if part and name in self.__dict__:
-            check_flag(name, value, parameters=part in self._modules)
+            check_bool(name, value, has_parameters=part in self._modules)
         return value
 
     def reset_parameters(self) -> None:
-        """Draw the parameters anew, uniformly within 1 / sqrt(in_channels)."""
+        """Reset the parameters, uniformly within 1 / sqrt(in_channels)."""
         for layer in self.children():
             layer.reset_parameters()
 
@@ -221,71 +227,72 @@ class SAGEConv(Layer):
         """Aggregate features over a graph.
 
         Args:
-            x: (nodes, in_channels), float32; under torch.autocast also of half precision.
-            edge_index: a Graph, which layers share, or what one is made of, where x is; values of a sparse matrix are
-                weights.
+            x: (nodes, in_channels), float32; under torch.autocast also float16 or bfloat16.
+            edge_index: a Graph, which layers share, or edges to make one from, on the device of x; the values of a
+                sparse matrix are weights.
 
         Returns:
-            (nodes, out_channels); under torch.autocast of its type, as by PyTorch Geometric.
+            (nodes, out_channels); under torch.autocast of its dtype, as in PyTorch Geometric.
 
         Raises:
-            TypeError, ValueError: x, graph and layer do not fit together; the message says how.
+            TypeError, ValueError: x, graph and layer do not match; the message says how.
         """
-        connections = neighbours_of(x, edge_index, self.in_channels, self.lin_l)
+        matrices = aggregation_inputs(x, edge_index, self.in_channels, self.lin_l)
         sent = self.lin(x).relu() if self.project else x
-        result = self._largest(connections, sent) if self.aggr == "max" else self._linear(connections, sent)
+        result = self._max(matrices, sent) if self.aggr == "max" else self._linear(matrices, sent)
         if self.root_weight:
             result = result + self.lin_r(x)
         return torch.nn.functional.normalize(result, dim=-1) if self.normalize else result
 
-    def _largest(self, connections: Connections, sent: torch.Tensor) -> torch.Tensor:
-        if connections.maxima is None:
-            sender, receiver = connections.repeated
-            raise ValueError(f"the edge from {sender} to {receiver} is there more than once, with weights: the largest "
-                             "product is not that of their sum, pass a matrix with each once")
-        return self.lin_l(spmm(connections.maxima, sent, reduce="max"))
+    def _max(self, matrices: AggregationMatrices, sent: torch.Tensor) -> torch.Tensor:
+        if matrices.max is None:
+            sender, receiver = matrices.duplicate_edge
+            raise ValueError(f"the edge from {sender} to {receiver} occurs more than once, with weights, of which the "
+                             "maximum is ambiguous: pass a matrix with each edge once")
+        return self.lin_l(spmm(matrices.max, sent, reduce="max"))
 
-    def _linear(self, connections: Connections, sent: torch.Tensor) -> torch.Tensor:
+    def _linear(self, matrices: AggregationMatrices, sent: torch.Tensor) -> torch.Tensor:
         if self.aggr not in ("mean", "sum", "add"):
-            raise ValueError(f"aggr={self.aggr!r}: this layer has {', '.join(AGGREGATIONS)}")
-        matrix = connections.means if self.aggr == "mean" else connections.sums
-        if self.in_channels <= self.out_channels or not is_plain(self.lin_l, torch.nn.Linear):
+            raise ValueError(f"aggr={self.aggr!r}: expected one of {', '.join(AGGREGATIONS)}")
+        matrix = matrices.mean if self.aggr == "mean" else matrices.sum
+        if self.in_channels <= self.out_channels or not has_default_forward(self.lin_l, torch.nn.Linear):
             return self.lin_l(spmm(matrix, sent))
         transformed, bias = sent @ self.lin_l.weight.T, self.lin_l.bias
         result = spmm(matrix, transformed)
         return (result if bias is None else result + bias).to(transformed.dtype)
 
     def extra_repr(self) -> str:
-        """Show the channels."""
+        """Return the channels and the aggregation."""
         return f"{self.in_channels}, {self.out_channels}, aggr={self.aggr}"
 
 
-class TransformerConv(Layer):
-    """W1 x_i + attention of node i to its senders, takes the place of torch_geometric.nn.TransformerConv.
+class TransformerConv(CompiledModule):
+    """W1 x_i + attention from node i to its senders, a drop-in replacement for torch_geometric.nn.TransformerConv.
 
-    Arguments, initial weights, names and shapes of parameters are those of PyTorch Geometric; results and gradients
-    agree up to rounding. No score is stored on the way forward, see `sparloom.nn.csr_attention`.
+    Arguments, initialisation, names and shapes of parameters are those of PyTorch Geometric; results and gradients
+    agree up to rounding. The forward pass stores no scores, see `sparloom.nn.csr_attention`.
 
     Args:
-        in_channels: columns of X. Departure: neither -1 nor a tuple, senders and receivers are the same nodes.
-        out_channels: columns of a head.
+        in_channels: columns of X. Departure: -1 and tuples (bipartite graphs) are not supported.
+        out_channels: columns of each head.
         heads: at least 1.
-        concat: the result has the columns of all heads; otherwise their mean.
-        beta: False: there is no gate between W1 x and attention.
-        dropout: 0; there is no other.
-        edge_dim: None: edges have no features.
-        bias: whether projections have one.
-        root_weight: whether W1 x is added.
+        concat: concatenate the heads; False: average them.
+        beta: False only: the gate between W1 x_i and attention is not supported.
+        dropout: 0 only.
+        edge_dim: None only: edge features are not supported.
+        bias: whether the projections have a bias.
+        root_weight: whether to add W1 x_i.
 
     Raises:
-        TypeError, ValueError: an argument that this layer cannot follow; the message says which.
+        TypeError, ValueError: an unsupported argument; the message says which.
 
     Source: Shi et al., Masked Label Prediction: Unified Message Passing Model for Semi-Supervised Classification.
     """
 
-    sizes = frozenset({"in_channels", "out_channels", "heads", "concat"})
-    only: ClassVar[Mapping[str, Any]] = {
-        **MESSAGES, "aggr": "add", "beta": False, "dropout": 0, "edge_dim": None, "lin_beta": None, "lin_edge": None}
+    fixed_attributes = frozenset({"in_channels", "out_channels", "heads", "concat"})
+    required_attributes: ClassVar[Mapping[str, Any]] = {
+        **MESSAGE_PASSING_DEFAULTS, "aggr": "add", "beta": False, "dropout": 0, "edge_dim": None, "lin_beta": None,
+        "lin_edge": None}
 
     def __init__(
         self, in_channels: int, out_channels: int, heads: int = 1, concat: bool = True, beta: bool = False,
@@ -293,10 +300,10 @@ class TransformerConv(Layer):
     ) -> None:
         super().__init__()
         check_channels(in_channels, out_channels)
-        check_counts(heads=heads)
+        check_positive_ints(heads=heads)
         for name, given, only in (("beta", beta, False), ("dropout", dropout, 0), ("edge_dim", edge_dim, None)):
             if given != only:
-                raise ValueError(f"{name}={given}: this layer has neither gate, dropout nor edge features: give {only}")
+                raise ValueError(f"{name}={given}: gates, dropout and edge features are not supported: pass {only}")
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
         self.concat, self.root_weight = concat, root_weight
         width = heads * out_channels
@@ -306,46 +313,46 @@ class TransformerConv(Layer):
         self.lin_skip = torch.nn.Linear(in_channels, width if concat else out_channels, bias=bias)
         self.reset_parameters()
 
-    def accepted(self, name: str, value: Any) -> Any:
-        """Refuse a root weight that is neither added nor left out."""
+    def validated(self, name: str, value: Any) -> Any:
+        """Check the type of root_weight."""
         if name == "root_weight" and name in self.__dict__:
-            check_flag(name, value)
+            check_bool(name, value)
         return value
 
     def reset_parameters(self) -> None:
-        """Draw the parameters anew, uniformly within 1 / sqrt(in_channels)."""
+        """Reset the parameters, uniformly within 1 / sqrt(in_channels)."""
         for layer in self.children():
             layer.reset_parameters()
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor | Graph, edge_attr: None = None) -> torch.Tensor:
-        """Let nodes attend to those that send to them.
+        """Attend from each node to its senders.
 
         Args:
-            x: (nodes, in_channels), float32; under torch.autocast also of half precision.
-            edge_index: a Graph, which layers share, or what one is made of, where x is; no edge twice. Values of a
-                sparse matrix are not read.
-            edge_attr: None.
+            x: (nodes, in_channels), float32; under torch.autocast also float16 or bfloat16.
+            edge_index: a Graph, which layers share, or edges to make one from, on the device of x; without duplicate
+                edges. The values of a sparse matrix are ignored.
+            edge_attr: None only.
 
         Returns:
-            (nodes, heads * out_channels), or (nodes, out_channels) without `concat`; under torch.autocast of its type,
-            as by PyTorch Geometric.
+            (nodes, heads * out_channels), or (nodes, out_channels) without `concat`; under torch.autocast of its dtype,
+            as in PyTorch Geometric.
 
         Raises:
-            TypeError, ValueError: x, graph and layer do not fit together; the message says how.
+            TypeError, ValueError: x, graph and layer do not match; the message says how.
         """
         if edge_attr is not None:
-            raise ValueError("edge_attr: this layer has no edge features: leave it out, or use PyTorch Geometric's")
-        connections = neighbours_of(x, edge_index, self.in_channels, self.lin_value)
-        if connections.repeated is not None:
-            sender, receiver = connections.repeated
-            raise ValueError(f"the edge from {sender} to {receiver} is there more than once, and attention would weigh "
+            raise ValueError("edge_attr: edge features are not supported: omit it, or use PyTorch Geometric's layer")
+        matrices = aggregation_inputs(x, edge_index, self.in_channels, self.lin_value)
+        if matrices.duplicate_edge is not None:
+            sender, receiver = matrices.duplicate_edge
+            raise ValueError(f"the edge from {sender} to {receiver} occurs more than once, but attention would count "
                              "it once: pass torch.unique(edge_index, dim=1)")
         query, key, value = (layer(x).unflatten(1, (self.heads, self.out_channels))
                              for layer in (self.lin_query, self.lin_key, self.lin_value))
-        result = csr_attention(connections.sums, query, key, value).to(value.dtype)
+        result = csr_attention(matrices.sum, query, key, value).to(value.dtype)
         result = result.flatten(1) if self.concat else result.mean(1)
         return result + self.lin_skip(x) if self.root_weight else result
 
     def extra_repr(self) -> str:
-        """Show the sizes."""
+        """Return the channels and heads."""
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"

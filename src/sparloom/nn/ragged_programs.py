@@ -1,12 +1,8 @@
-"""Which schedule a layer runs with: one that is given, or the one that is chosen for batches like this.
+"""Run ragged programs as functions of tensors: schedules, packed weights and autograd functions.
 
-Parameters in the storage of compiled programs, packed again when their content is another.
-
-Layers of ragged programs as functions of tensors, with first gradients.
-
-Second derivatives, and those in forward mode, there are none of. The node that computes gradients refuses to be
-differentiated itself, so asking for them is an error wherever they would be needed: behind create_graph=True,
-in torch.autograd.functional and in torch.func.
+There are first gradients only. The autograd node that computes them refuses to be differentiated, so that requests for
+second derivatives or forward mode fail wherever they come from: create_graph=True, torch.autograd.functional or
+torch.func.
 """
 
 from __future__ import annotations
@@ -23,16 +19,16 @@ import numpy as np
 import torch
 
 from sparloom.jit import aligned
-from sparloom.nn.batches import Batch
-from sparloom.nn.custom_ops import asks_for_derivatives, check_batched, in_transform, looped
+from sparloom.nn.batches import TokenBatch
+from sparloom.nn.content_hash import fingerprint
+from sparloom.nn.custom_ops import in_functorch, needs_derivatives, refuse_legacy_vmap, vmap_by_loop
 from sparloom.nn.torch_integration import autocast_operands
-from sparloom.nn.version_guard import fingerprint
 from sparloom.ragged import Layer, Structure, Weight
 from sparloom.tuning import RaggedOperator, choose_schedule
 
 __all__ = [
-    "Packed", "PackedWeights", "Parameters", "Schedule", "call_layer", "checked_schedule", "packed_views",
-    "schedule_of",
+    "PackedProgramWeights", "PackedWeights", "Parameters", "Schedule", "call_layer", "packed_views",
+    "resolve_schedule", "validate_schedule",
 ]
 
 S = TypeVar("S")
@@ -41,33 +37,35 @@ Schedule = S | Literal["auto"] | None
 _chosen: dict[tuple[object, ...], Any] = {}
 
 
-def checked_schedule(given: Schedule[S], kind: type[S]) -> S | Literal["auto"]:
-    """Put the default in place of None.
+def validate_schedule(schedule: Schedule[S], kind: type[S]) -> S | Literal["auto"]:
+    """Replace None by the default schedule.
 
     Raises:
-        ValueError: it is no schedule of this kind.
+        ValueError: it is not a schedule of this kind.
     """
-    if given is None:
+    if schedule is None:
         return kind()
-    if given == "auto" or isinstance(given, kind):
-        return given
+    if schedule == "auto" or isinstance(schedule, kind):
+        return schedule
     article = "an" if kind.__name__[0] in "AEIOU" else "a"
-    raise ValueError(f"schedule={given!r}: give {article} {kind.__name__}, 'auto', or None for the default")
+    raise ValueError(f"schedule={schedule!r}: expected {article} {kind.__name__}, 'auto', or None for the default")
 
 
-def schedule_of(given: S | Literal["auto"], kind: type[S], operator: Callable[[], RaggedOperator],
-                structure: Structure, threads: int) -> S:
-    """Give the schedule of a batch; "auto" searches when batches like this are met for the first time on a machine.
+def resolve_schedule(
+    schedule: S | Literal["auto"], kind: type[S], operator: Callable[[], RaggedOperator], structure: Structure,
+    threads: int,
+) -> S:
+    """Return the schedule of a batch; "auto" searches for it the first time that a machine sees batches like this one.
 
     Args:
-        operator: gives the one whose schedule is searched.
+        operator: returns the operator to search schedules for.
     """
-    if isinstance(given, kind):
-        return given
-    chosen_for = operator()
-    key = (chosen_for.name, tuple(chosen_for.alike(structure).items()), threads)
+    if isinstance(schedule, kind):
+        return schedule
+    searched = operator()
+    key = (searched.name, tuple(searched.alike(structure).items()), threads)
     if key not in _chosen:
-        config = choose_schedule(chosen_for, structure, threads=threads).config
+        config = choose_schedule(searched, structure, threads=threads).config
         _chosen[key] = kind(**dict(config.values))
     return _chosen[key]
 
@@ -75,16 +73,16 @@ def schedule_of(given: S | Literal["auto"], kind: type[S], operator: Callable[[]
 Parameters = Mapping[str, torch.Tensor | None]
 Weights = Mapping[str, Weight]
 
-LINE = 16  # floats: weights begin at a cache line
+LINE_FLOATS = 16  # weights start at a cache line
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
-    """Weights that a program reads; they stay as they are for as long as this object, or its `memory`, lives.
+class PackedProgramWeights:
+    """Weights that a program reads; they do not change while this object, or its `memory`, lives.
 
     Args:
         content: fingerprint of the parameters.
-        memory: all weights, one behind the other.
+        memory: all weights, concatenated.
         weights: views of it, by name.
     """
 
@@ -96,45 +94,45 @@ class Packed:
 class PackedWeights:
     """Packs the parameters of one module for the programs of a layer.
 
-    Every call compares the content of the parameters with what was packed, so no write is missed, however it was done.
-    Memory that a call still reads, or that gradients will be computed with, is not written again: there is new memory
-    then. Copies of the module pack anew. Needs no lock: calls of several threads pack at worst twice.
+    Every call compares the content of the parameters with what was packed, so that no write is missed, however it was
+    made. Memory that a running call or a later backward pass reads is never overwritten; new memory is allocated
+    instead. Copies of the module pack again. No lock is needed: at worst, concurrent calls pack twice.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Layer, str], Packed] = {}
+        self._current: dict[tuple[Layer, str], PackedProgramWeights] = {}
         self._spare: dict[tuple[Layer, str], list[np.ndarray]] = {}
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return PackedWeights, ()
 
-    def inference(self, layer: Layer, parameters: Parameters) -> Packed:
-        """Give the weights of the forward programs.
+    def inference(self, layer: Layer, parameters: Parameters) -> PackedProgramWeights:
+        """Return the weights of the forward programs.
 
         Args:
-            parameters: by the names of the layer; those that are None are zeros.
+            parameters: by the names of the layer; None stands for zeros.
 
         Raises:
-            TypeError, ValueError: one is not of float32, or not on the CPU.
+            TypeError, ValueError: one is not float32, or not on the CPU.
         """
         arrays = {name: _array(name, parameter) for name, parameter in parameters.items()}
         return self._packed((layer, "forward"), layer.forward_weights, arrays, _content(arrays))
 
-    def training(self, layer: Layer, parameters: Parameters) -> tuple[Packed, Packed]:
-        """Give the weights of the forward programs and of the program of gradients, as `inference`."""
+    def training(self, layer: Layer, parameters: Parameters) -> tuple[PackedProgramWeights, PackedProgramWeights]:
+        """Return the weights of the forward programs and of the backward program, as `inference`."""
         arrays = {name: _array(name, parameter) for name, parameter in parameters.items()}
         content = _content(arrays)
         return (self._packed((layer, "forward"), layer.forward_weights, arrays, content),
                 self._packed((layer, "backward"), layer.backward_weights, arrays, content))
 
     def _packed(self, key: tuple[Layer, str], weights: Weights, arrays: Mapping[str, np.ndarray | None],
-                content: tuple[int, int]) -> Packed:
-        kept = self._kept.get(key)
-        if kept is not None and kept.content == content:
-            return kept
-        del kept
-        self._kept.pop(key, None)  # its memory becomes spare now, unless a call still reads it
-        memory = self._memory(key, sum(map(_room, weights.values())))
+                content: tuple[int, int]) -> PackedProgramWeights:
+        current = self._current.get(key)
+        if current is not None and current.content == content:
+            return current
+        del current
+        self._current.pop(key, None)  # its memory becomes spare now unless a call still reads it
+        memory = self._memory(key, sum(map(_padded_size, weights.values())))
         views = packed_views(weights, memory)
         for name, weight in weights.items():
             if arrays[name] is None:
@@ -142,41 +140,41 @@ class PackedWeights:
             else:
                 _check_shape(name, arrays[name], weight)
                 weight.packed(arrays[name], views[name])
-        found = self._kept[key] = Packed(content, memory, views)
-        return found
+        packed = self._current[key] = PackedProgramWeights(content, memory, views)
+        return packed
 
     def _memory(self, key: tuple[Layer, str], size: int) -> np.ndarray:
-        """Allocate memory that becomes spare when the array that is returned, and all tensors on it, are gone."""
+        """Allocate memory that becomes spare when the returned array, and all tensors on it, are freed."""
         spare = self._spare.setdefault(key, [])
         whole = spare.pop() if spare else aligned((size,), np.float32)
         memory = whole[:]
-        weakref.finalize(memory, _give_back, spare, whole).atexit = False
+        weakref.finalize(memory, _return_memory, spare, whole).atexit = False
         return memory
 
 
 def packed_views(weights: Weights, memory: np.ndarray) -> dict[str, np.ndarray]:
-    """Find weights in the memory of a `Packed`, by name."""
+    """Return views of the weights in the memory of a `PackedProgramWeights`, by name."""
     views, begin = {}, 0
     for name, weight in weights.items():
         views[name] = memory[begin : begin + weight.elements]
-        begin += _room(weight)
+        begin += _padded_size(weight)
     return views
 
 
-def _room(weight: Weight) -> int:
-    return -(-weight.elements // LINE) * LINE
+def _padded_size(weight: Weight) -> int:
+    return -(-weight.elements // LINE_FLOATS) * LINE_FLOATS
 
 
-def _give_back(spare: list[np.ndarray], memory: np.ndarray) -> None:
+def _return_memory(spare: list[np.ndarray], memory: np.ndarray) -> None:
     if not spare:
         spare.append(memory)
 
 
 def _check_shape(name: str, array: np.ndarray, weight: Weight) -> None:
-    """Refuse a matrix with as many elements, but other rows."""
+    """Refuse a matrix with the right number of elements but other rows."""
     if array.size != math.prod(weight.shape) or array.shape[0] not in itertools.accumulate(weight.shape, operator.mul):
-        raise ValueError(f"parameter {name} has shape {array.shape}: this layer takes as many elements as "
-                         f"{weight.shape}, {math.prod(weight.shape)}, in rows of these dimensions")
+        raise ValueError(f"parameter {name} has shape {array.shape}: expected the {math.prod(weight.shape)} elements "
+                         f"of {weight.shape}, with leading dimensions flattened or not")
 
 
 def _content(arrays: Mapping[str, np.ndarray | None]) -> tuple[int, int]:
@@ -187,27 +185,28 @@ def _array(name: str, parameter: torch.Tensor | None) -> np.ndarray | None:
     if parameter is None:
         return None
     if parameter.device.type != "cpu":
-        raise ValueError(f"parameter {name} on {parameter.device}: this layer computes on the CPU: use .cpu()")
+        raise ValueError(f"parameter {name} is on {parameter.device}: this layer supports the CPU only: use "
+                         "layer.cpu()")
     if parameter.dtype != torch.float32:
-        raise TypeError(f"parameter {name} of {parameter.dtype}: this layer computes in torch.float32: use .float()")
+        raise TypeError(f"parameter {name} is {parameter.dtype}, but this layer computes in torch.float32: use "
+                        "layer.float()")
     array = parameter.numpy(force=True)
     return array if array.flags.c_contiguous and array.flags.aligned else np.require(array, requirements=["C", "A"])
 
 
-GIVEN = 4  # arguments of _Trained before x and the parameters
-GIVEN_GRADIENTS = 4  # of _Gradients before tensors
-LAYERS = {"encoder": "TransformerEncoderLayer", "attention": "MultiheadAttention", "layer_norm": "LayerNorm",
+FORWARD_ARGUMENTS = 4  # of _RaggedFunction before x and the parameters
+PUBLIC_NAMES = {"encoder": "TransformerEncoderLayer", "attention": "MultiheadAttention", "layer_norm": "LayerNorm",
           "softmax": "ragged_softmax"}
 
 Tensors = tuple[torch.Tensor, ...]
 
 
-def call_layer(layer: Layer, batch: Batch, parameters: Parameters, packed: PackedWeights) -> torch.Tensor:
-    """Compute a layer of a batch, (tokens, width).
+def call_layer(layer: Layer, batch: TokenBatch, parameters: Parameters, packed: PackedWeights) -> torch.Tensor:
+    """Run a layer on a batch, (tokens, width).
 
-    Where a gradient may be asked for, intermediate results and the packed weights are kept for it, so gradients are
-    those of the weights that this call has seen, whoever writes into the parameters in between; writes that torch
-    counts are an error then, as for its own layers. See `sparloom.ragged.Layer`.
+    If gradients may be needed, intermediate results and the packed weights are saved for them, so that gradients are
+    those of the weights of this call even if the parameters are overwritten in between; writes that torch counts raise
+    an error, as in torch's own layers. See `sparloom.ragged.Layer`.
 
     Args:
         parameters: by the names of the layer.
@@ -215,24 +214,24 @@ def call_layer(layer: Layer, batch: Batch, parameters: Parameters, packed: Packe
     """
     tensors = autocast_operands(batch.x, *parameters.values())
     parameters = dict(zip(parameters, tensors[1:], strict=True))
-    given = (layer, batch.structure, packed, tuple(parameters), *tensors)
-    if in_transform():
-        return _Transformed.apply(*given)[0]
-    if asks_for_derivatives(tensors):
-        return _Trained.apply(*given)
-    weights = packed.inference(layer, parameters) if parameters else None  # held as long as the program reads it
+    inputs = (layer, batch.structure, packed, tuple(parameters), *tensors)
+    if in_functorch():
+        return _FunctorchRaggedFunction.apply(*inputs)[0]
+    if needs_derivatives(tensors):
+        return _RaggedFunction.apply(*inputs)
+    weights = packed.inference(layer, parameters) if parameters else None  # kept alive while the program reads it
     out = torch.empty_like(batch.x)
     layer.infer(batch.structure, batch.x.detach().numpy(), weights.weights if weights else {}, out.numpy())
     return out
 
 
-class _Trained(torch.autograd.Function):
-    """The program that keeps what gradients need, and the program of the gradients."""
+class _RaggedFunction(torch.autograd.Function):
+    """Runs the program that saves what gradients need, and the program of the gradients."""
 
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> torch.Tensor:
-        output = _trained(*given)
-        _keep(ctx, given, output)
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        output = _run_training(*inputs)
+        _save_context(ctx, inputs, output)
         return output[0]
 
     @staticmethod
@@ -241,21 +240,21 @@ class _Trained(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> NoReturn:
-        _refuse(ctx)
+        _refuse_second_derivative(ctx)
 
 
-class _Transformed(torch.autograd.Function):
-    """The same for the transforms of torch.func, which give no context to `forward`: what is kept is a result there."""
+class _FunctorchRaggedFunction(torch.autograd.Function):
+    """The same for torch.func, which passes no context to `forward`: what is saved is an output."""
 
     @staticmethod
-    def forward(*given: Any) -> Tensors:
-        return _trained(*given)
+    def forward(*inputs: Any) -> Tensors:
+        return _run_training(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        _keep(ctx, inputs, output)
+        _save_context(ctx, inputs, output)
 
     @staticmethod
     def backward(ctx: Any, upstream: torch.Tensor | None, *_: Any) -> tuple[torch.Tensor | None, ...]:
@@ -263,19 +262,19 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> NoReturn:
-        _refuse(ctx)
+        _refuse_second_derivative(ctx)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[Tensors, tuple[int | None, ...]]:
-        return looped(_Transformed, info, in_dims, given)
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensors, tuple[int | None, ...]]:
+        return vmap_by_loop(_FunctorchRaggedFunction, info, in_dims, inputs)
 
 
-class _Gradients(torch.autograd.Function):
-    """The program of the gradients as a node of the graph; of what needs a gradient itself, it is behind all of it."""
+class _RaggedGradients(torch.autograd.Function):
+    """The program of the gradients as a node of the autograd graph."""
 
     @staticmethod
-    def forward(*given: Any) -> Tensors:
-        return _gradients(*given)
+    def forward(*inputs: Any) -> Tensors:
+        return _run_gradients(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
@@ -283,20 +282,20 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Any) -> NoReturn:
-        _refuse(ctx)
+        _refuse_second_derivative(ctx)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> NoReturn:
-        _refuse(ctx)
+        _refuse_second_derivative(ctx)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[Tensors, tuple[int | None, ...]]:
-        return looped(_Gradients, info, in_dims, given)
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensors, tuple[int | None, ...]]:
+        return vmap_by_loop(_RaggedGradients, info, in_dims, inputs)
 
 
-def _trained(layer: Layer, structure: Any, packed: PackedWeights, names: tuple[str, ...], x: torch.Tensor,
+def _run_training(layer: Layer, structure: Any, packed: PackedWeights, names: tuple[str, ...], x: torch.Tensor,
              *parameters: torch.Tensor | None) -> Tensors:
-    """Compute the result, the weights packed for the gradients, and what the program keeps for them."""
+    """Compute the result, the weights packed for the gradients, and the intermediate results to save."""
     x = x.contiguous()
     out = torch.empty_like(x)
     kept = {name: x.new_empty(size) for name, size in layer.sizes(structure).items()}
@@ -306,32 +305,34 @@ def _trained(layer: Layer, structure: Any, packed: PackedWeights, names: tuple[s
     return out, torch.from_numpy(backward.memory), *kept.values()
 
 
-def _keep(ctx: Any, given: tuple[Any, ...], output: Tensors) -> None:
-    """Keep parameters, too, though they are not read: so torch notices that they were written."""
-    ctx.layer, ctx.structure, _, ctx.names = given[:GIVEN]
-    ctx.save_for_backward(*given[GIVEN:], *output[1:])
+def _save_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+    """Save the parameters, too, although they are not read, so that torch detects writes to them."""
+    ctx.layer, ctx.structure, _, ctx.names = inputs[:FORWARD_ARGUMENTS]
+    ctx.save_for_backward(*inputs[FORWARD_ARGUMENTS:], *output[1:])
 
 
 def _backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    check_batched(upstream, _name(ctx.layer))
-    wanted = ctx.needs_input_grad[GIVEN:]
-    given = (ctx.layer, ctx.structure, ctx.names, wanted, upstream, *ctx.saved_tensors)
-    apart = torch.is_grad_enabled() or in_transform()
-    found = iter(_Gradients.apply(*given) if apart else _gradients(*given))
-    return (*(None,) * GIVEN, *(next(found) if each else None for each in wanted))
+    refuse_legacy_vmap(upstream, _name(ctx.layer))
+    needed = ctx.needs_input_grad[FORWARD_ARGUMENTS:]
+    inputs = (ctx.layer, ctx.structure, ctx.names, needed, upstream, *ctx.saved_tensors)
+    differentiable = torch.is_grad_enabled() or in_functorch()
+    gradients = iter(_RaggedGradients.apply(*inputs) if differentiable else _run_gradients(*inputs))
+    return (*(None,) * FORWARD_ARGUMENTS, *(next(gradients) if each else None for each in needed))
 
 
-def _gradients(layer: Layer, structure: Any, names: tuple[str, ...], wanted: tuple[bool, ...], upstream: torch.Tensor,
-               x: torch.Tensor, *saved: torch.Tensor | None) -> Tensors:
-    """Compute the gradients that are wanted, of x and the parameters.
+def _run_gradients(
+    layer: Layer, structure: Any, names: tuple[str, ...], needed: tuple[bool, ...], upstream: torch.Tensor,
+    x: torch.Tensor, *saved: torch.Tensor | None,
+) -> Tensors:
+    """Compute the needed gradients of x and the parameters.
 
     Args:
-        saved: parameters, the weights packed for this program, and what was kept.
+        saved: parameters, the weights packed for this program, and intermediate results.
     """
     parameters, packed, kept = saved[:len(names)], saved[len(names)], saved[len(names) + 1:]
-    called = zip(("x", *names), (x, *parameters), wanted, strict=True)
+    inputs = zip(("x", *names), (x, *parameters), needed, strict=True)
     grads = {name: torch.empty(tensor.shape, dtype=torch.float32, device="cpu")
-             for name, tensor, asked in called if asked}
+             for name, tensor, is_needed in inputs if is_needed}
     layer.differentiate(
         structure, x.detach().contiguous().numpy(), packed_views(layer.backward_weights, packed.numpy()),
         upstream.detach().contiguous().numpy(),
@@ -342,10 +343,9 @@ def _gradients(layer: Layer, structure: Any, names: tuple[str, ...], wanted: tup
 
 def _name(layer: Layer) -> str:
     name = layer.training.program.name
-    return LAYERS.get(name, name)
+    return PUBLIC_NAMES.get(name, name)
 
 
-def _refuse(ctx: Any) -> NoReturn:
-    raise RuntimeError(f"{_name(ctx.layer)} is once_differentiable: it has neither second derivatives nor those in "
-                       "forward mode: take first ones by backward(), or use the layer of torch where gradients are "
-                       "differentiated")
+def _refuse_second_derivative(ctx: Any) -> NoReturn:
+    raise RuntimeError(f"{_name(ctx.layer)} is once_differentiable, it has neither second derivatives nor forward "
+                       "mode: use backward() without create_graph=True, or torch's layer")

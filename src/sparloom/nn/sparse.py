@@ -1,8 +1,6 @@
-"""Operands of sparse operations as users of torch pass them, checked.
+"""Sparse operations on torch tensors, with gradients: the kernel that is fastest on this machine, found by measurement.
 
-Sparse operations on torch tensors, with gradients: the kernel that is fastest on this machine, found by measurement.
-
-What is measured is kept as by `sparloom.spmm`; torch's own products are among the baselines that a kernel must beat.
+Decisions are cached as by `sparloom.spmm`; torch's own products are among the baselines that a kernel must beat.
 """
 
 import operator
@@ -10,23 +8,124 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
-from sparloom.nn import operators as csr_operators
-from sparloom.nn import operators as max_operators
-from sparloom.nn.custom_ops import outside_transforms
-from sparloom.nn.torch_integration import DEVICES, TYPES, accept_sparse_parts, autocast_operands, remedy, unscriptable
+from sparloom.nn import operators
+from sparloom.nn.custom_ops import without_functorch
+from sparloom.nn.torch_integration import (
+    SUPPORTED_DEVICES,
+    SUPPORTED_DTYPES,
+    autocast_operands,
+    dtype_remedy,
+    support_sparse_parts_in_dynamo,
+    unscriptable,
+)
 
-__all__ = ["Csr", "Matrix", "check_alike", "check_dense", "csr_attention", "matrix_of", "sddmm", "spmm"]
+__all__ = ["csr_attention", "sddmm", "spmm"]
 
-Matrix = torch.Tensor | tuple[torch.Tensor | tuple[int, int] | torch.Size, ...]
+SparseInput = torch.Tensor | tuple[torch.Tensor | tuple[int, int] | torch.Size, ...]
+Reduce = Literal["sum", "mean", "max"]
 
-WANTED = {2: "width", 3: "heads, width"}
+REDUCTIONS = get_args(Reduce)
+TRAILING_DIMENSIONS = {2: "width", 3: "heads, width"}
 
 
-class Csr(NamedTuple):
+@unscriptable
+def spmm(A: SparseInput, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Tensor:
+    """Multiply a sparse matrix by a dense matrix: A X, with gradients of A's values and X of any order.
+
+    The first calls for a pattern and a width, and the first backward passes, rotate through the candidate kernels until
+    the fastest is known; on a GPU the first call measures a few on a sample of the rows. Decisions are tied to the
+    index tensors and live as long as they do; A's values may change from call to call. torch.compile(fullgraph=True)
+    does not accept sparse tensors: pass A as a tuple. Under torch.autocast operands of half precision are converted to
+    float32, on a GPU only if their dtypes differ.
+
+    Args:
+        A: (rows, cols) with float32 values (on a GPU also float16 or bfloat16) and int32 or int64 indices, columns in
+            increasing order within each row; a CSR tensor or (crow_indices, col_indices, values[, shape]), on the CPU
+            or, if CuPy is installed, on an NVIDIA GPU.
+        X: (cols, width), of the dtype and on the device of A's values.
+        reduce: "sum"; "mean", the sum divided by the number of nonzeros in the row; "max", the largest product, or NaN
+            if any is NaN. The gradient of each maximum goes to its argmax, the first of equal products in the row. The
+            argmax, (rows, width) int32, is saved for the backward pass if a gradient is needed.
+
+    Returns:
+        (rows, width) of the same dtype, accumulated in float32; 0 for rows without nonzeros.
+
+    Raises:
+        TypeError, ValueError: an operand has an unsupported type, shape or device; names it and the remedy.
+        Unsupported: operands are on a GPU, and CuPy is not installed.
+    """
+    if reduce not in REDUCTIONS:
+        raise ValueError(f"reduce={reduce!r}: expected one of {', '.join(REDUCTIONS)}")
+    matrix = _parse_sparse(A)
+    values, X = autocast_operands(matrix.values, X)
+    _check_dense(X, "X", rows=matrix.cols, dimensions=2, device=matrix.crow.device, dtype=values.dtype)
+    inputs = matrix.crow, matrix.col, values, X
+    if reduce == "max" and torch.is_grad_enabled() and (X.requires_grad or values.requires_grad):
+        return operators.spmm_max(*inputs)[0]
+    return operators.spmm(*inputs, reduce)
+
+
+@unscriptable
+def sddmm(A: SparseInput, Q: torch.Tensor, K: torch.Tensor) -> torch.Tensor:
+    """Multiply dense matrices at the nonzeros of a sparse one: A's values * (Q KT), with gradients of all three.
+
+    Args:
+        A: as in `spmm`.
+        Q, K: (rows, width), (cols, width), of the dtype of A's values.
+
+    Returns:
+        (nnz,) of that dtype, in the order of A's values.
+
+    Raises:
+        TypeError, ValueError, Unsupported: as in `spmm`.
+    """
+    matrix = _parse_sparse(A)
+    values, Q, K = autocast_operands(matrix.values, Q, K)
+    _check_dense(Q, "Q", rows=matrix.rows, dimensions=2, device=matrix.crow.device, dtype=values.dtype)
+    _check_dense(K, "K", rows=matrix.cols, dimensions=2, device=matrix.crow.device, dtype=values.dtype)
+    _check_trailing_dimensions(Q, K, "Q", "K")
+    return operators.sddmm(matrix.crow, matrix.col, values, Q, K)
+
+
+@unscriptable
+def csr_attention(A: SparseInput, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
+    """Attend from each row to the columns of its nonzeros: softmax(Q KT / sqrt(d)) V, with gradients of Q, K and V.
+
+    The forward pass stores no scores; the backward pass stores one or two values per nonzero, for one head at a time.
+    There are no second derivatives.
+
+    Args:
+        A: as in `spmm`; its values are ignored.
+        Q, K, V: (rows, heads, d), (cols, heads, d), (cols, heads, e), all float32, or on a GPU all float16 or all
+            bfloat16; two-dimensional tensors have one head.
+
+    Returns:
+        (rows, heads, e) of that dtype, or (rows, e); 0 for rows without nonzeros.
+
+    Raises:
+        TypeError, ValueError, Unsupported: as in `spmm`.
+        RuntimeError: a second derivative is requested.
+    """
+    if all(isinstance(each, torch.Tensor) and each.dim() == 2 for each in (Q, K, V)):
+        return csr_attention(A, Q.unsqueeze(1), K.unsqueeze(1), V.unsqueeze(1)).squeeze(1)
+    matrix = _parse_sparse(A)
+    Q, K, V = autocast_operands(Q, K, V)
+    _check_dense(Q, "Q", rows=matrix.rows, dimensions=3, device=matrix.crow.device)
+    _check_dense(K, "K", rows=matrix.cols, dimensions=3, device=matrix.crow.device, dtype=Q.dtype)
+    _check_dense(V, "V", rows=K.shape[0], dimensions=3, device=matrix.crow.device, dtype=Q.dtype)
+    _check_trailing_dimensions(Q, K, "Q", "K")
+    if V.shape[1] != Q.shape[1]:
+        raise ValueError(f"V has {V.shape[1]} heads and Q has {Q.shape[1]}: they must match")
+    if Q.shape[2] == 0:
+        raise ValueError(f"Q has shape {tuple(Q.shape)}: attention divides by the head width, which must be at least 1")
+    return operators.csr_attention(matrix.crow, matrix.col, Q, K, V)
+
+
+class CsrOperand(NamedTuple):
     """A (rows, cols) as tensors: crow (rows + 1,), col (nnz,), values (nnz,).
 
     Args:
-        cols: None where it was not said.
+        cols: None if it is unknown.
     """
 
     crow: torch.Tensor
@@ -36,213 +135,116 @@ class Csr(NamedTuple):
     cols: int | None
 
 
-def matrix_of(given: Matrix) -> Csr:
-    """Take a sparse matrix apart.
+def _parse_sparse(matrix: SparseInput) -> CsrOperand:
+    """Check a sparse matrix and split it into its parts.
 
     Args:
-        given: CSR tensor, or (crow_indices, col_indices, values[, shape]).
+        matrix: CSR tensor, or (crow_indices, col_indices, values[, shape]).
 
     Raises:
-        TypeError: something else, or of other types than float32, on a GPU float16 or bfloat16, with int32 or int64.
-        ValueError: on a device that these operations do not compute on, or on two, or of sizes that do not fit
-            together.
+        TypeError: it is neither, or a part has an unsupported dtype.
+        ValueError: the device is unsupported, parts are on different devices, or their sizes do not match.
     """
     if torch.compiler.is_compiling():
-        accept_sparse_parts()
-    if isinstance(given, torch.Tensor):
-        if given.layout != torch.sparse_csr:
-            raise TypeError(f"A has layout {given.layout}: pass A.to_sparse_csr()")
+        support_sparse_parts_in_dynamo()
+    if isinstance(matrix, torch.Tensor):
+        if matrix.layout != torch.sparse_csr:
+            raise TypeError(f"A has layout {matrix.layout}: pass A.to_sparse_csr()")
         if torch._C._is_tracing():
-            raise RuntimeError("torch.jit.trace does not record sparse tensors: give A as (crow_indices, col_indices, "
-                               "values, shape), taken before")
-        with outside_transforms():  # which know no sparse tensors
-            if given.dim() != 2 or given.dense_dim():
-                raise ValueError(f"A has shape {tuple(given.shape)} with {given.dense_dim()} dense dimensions: it must "
-                                 "be (rows, cols) with one number per nonzero")
-            parts = given.crow_indices(), given.col_indices(), given.values()
-        return _checked(*parts, tuple(given.shape), "pass A.to(torch.float32)")
-    if not isinstance(given, tuple) or len(given) not in (3, 4):
-        what = f"a tuple of {len(given)}" if isinstance(given, tuple) else type(given).__name__
-        raise TypeError(f"A is {what}: give a sparse CSR tensor, or (crow_indices, col_indices, values, shape)")
-    return _checked(*given[:3], _shape(given[3]) if len(given) == 4 else None, "pass values.float() in the tuple")
+            raise RuntimeError("torch.jit.trace does not record sparse tensors: pass A as (crow_indices, col_indices, "
+                               "values, shape), extracted outside the traced function")
+        with without_functorch():  # torch.func does not support sparse tensors
+            if matrix.dim() != 2 or matrix.dense_dim():
+                raise ValueError(f"A has shape {tuple(matrix.shape)} with {matrix.dense_dim()} dense dimensions: "
+                                 "expected (rows, cols) with one number per nonzero")
+            parts = matrix.crow_indices(), matrix.col_indices(), matrix.values()
+        return _checked_parts(*parts, tuple(matrix.shape), "pass A.to(torch.float32)")
+    if not isinstance(matrix, tuple) or len(matrix) not in (3, 4):
+        kind = f"a tuple of {len(matrix)}" if isinstance(matrix, tuple) else type(matrix).__name__
+        raise TypeError(f"A is {kind}: expected a sparse CSR tensor or (crow_indices, col_indices, values, shape)")
+    shape = _parse_shape(matrix[3]) if len(matrix) == 4 else None
+    return _checked_parts(*matrix[:3], shape, "pass values.float() in the tuple")
 
 
-def check_dense(
-    given: torch.Tensor, name: str, *, rows: int | None, axes: int, device: torch.device,
+def _check_dense(
+    tensor: torch.Tensor, name: str, *, rows: int | None, dimensions: int, device: torch.device,
     dtype: torch.dtype | None = None,
 ) -> None:
     """Refuse a dense operand that sparse operations cannot read.
 
     Args:
-        rows: that it must have; None: any number.
-        axes: likewise.
-        device: that A is on.
-        dtype: of the other operands; None: any that operations on this device take.
+        rows: required; None: any number.
+        dimensions: required.
+        device: of A.
+        dtype: of the other operands; None: any that is supported on this device.
 
     Raises:
-        TypeError: no dense tensor of such a type.
-        ValueError: on another device than A, or of another shape.
+        TypeError: it is not a dense tensor, or has an unsupported dtype.
+        ValueError: it is on another device than A, or has another shape.
     """
-    if not isinstance(given, torch.Tensor) or given.layout != torch.strided or given.is_nested:
-        what = f"a tensor of layout {given.layout}" if isinstance(given, torch.Tensor) else type(given).__name__
-        raise TypeError(f"{name} is {what}: give a dense tensor")
-    if given.device != device:
-        raise ValueError(f"{name} is on {given.device} and A on {device}: pass {name}.to({str(device)!r})")
-    if given.dtype not in TYPES[device.type]:
-        raise TypeError(f"{name} is {given.dtype}: {remedy(given, f'pass {name}.float()')}")
-    if dtype is not None and given.dtype != dtype:
-        raise TypeError(f"{name} is {given.dtype} and operands before it {dtype}: pass {name}.to({dtype})")
-    if given.dim() != axes or (rows is not None and given.shape[0] != rows):
-        wanted = "rows" if rows is None else rows
-        raise ValueError(f"{name} has shape {tuple(given.shape)}: it must be ({wanted}, {WANTED[axes]})")
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_nested:
+        kind = f"a tensor of layout {tensor.layout}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise TypeError(f"{name} is {kind}: expected a dense tensor")
+    if tensor.device != device:
+        raise ValueError(f"{name} is on {tensor.device} and A on {device}: pass {name}.to({str(device)!r})")
+    if tensor.dtype not in SUPPORTED_DTYPES[device.type]:
+        raise TypeError(f"{name} is {tensor.dtype}: {dtype_remedy(tensor, f'pass {name}.float()')}")
+    if dtype is not None and tensor.dtype != dtype:
+        raise TypeError(f"{name} is {tensor.dtype}, but the other operands are {dtype}: pass {name}.to({dtype})")
+    if tensor.dim() != dimensions or (rows is not None and tensor.shape[0] != rows):
+        expected = f"({'rows' if rows is None else rows}, {TRAILING_DIMENSIONS[dimensions]})"
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {expected}")
 
 
-def check_alike(first: torch.Tensor, second: torch.Tensor, name: str, other: str) -> None:
-    """Refuse operands whose rows are of different shapes."""
+def _check_trailing_dimensions(first: torch.Tensor, second: torch.Tensor, name: str, other: str) -> None:
     if first.shape[1:] != second.shape[1:]:
-        raise ValueError(f"{name} has shape {tuple(first.shape)} and {other} {tuple(second.shape)}: their rows must be "
-                         "alike")
+        raise ValueError(f"{name} has shape {tuple(first.shape)} and {other} {tuple(second.shape)}: trailing "
+                         "dimensions must match")
 
 
-def _shape(given: Any) -> tuple[int, int] | None:
-    """Take (rows, cols) as a tuple, a torch.Size, or None for a matrix whose columns were not said."""
-    if given is None or (isinstance(given, tuple) and len(given) == 2
-                         and type(given[0]) is type(given[1]) is int and min(given) >= 0):
-        return given
+def _parse_shape(shape: Any) -> tuple[int, int] | None:
+    """Parse (rows, cols): a tuple, a torch.Size, or None if the number of columns is unknown."""
+    if shape is None or (isinstance(shape, tuple) and len(shape) == 2
+                         and type(shape[0]) is type(shape[1]) is int and min(shape) >= 0):
+        return shape
     try:
-        rows, cols = (extent if isinstance(extent, torch.SymInt) else operator.index(extent) for extent in given)
+        rows, cols = (extent if isinstance(extent, torch.SymInt) else operator.index(extent) for extent in shape)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"shape of A is {given!r}: give (rows, cols)") from error
+        raise TypeError(f"shape of A is {shape!r}: expected (rows, cols)") from error
     if rows < 0 or cols < 0:
-        raise ValueError(f"shape of A is {(rows, cols)}: rows and cols are at least 0")
+        raise ValueError(f"shape of A is {(rows, cols)}: rows and cols must be non-negative")
     return rows, cols
 
 
-def _checked(
+def _checked_parts(
     crow: torch.Tensor, col: torch.Tensor, values: torch.Tensor, shape: tuple[int, int] | None, conversion: str,
-) -> Csr:
+) -> CsrOperand:
     """Check the parts of a matrix.
 
     Args:
-        conversion: how the user, who has a tensor or a tuple, gets values of float32.
+        conversion: how the user, who passed a tensor or a tuple, converts the values to float32.
     """
     for part, name in ((crow, "crow_indices"), (col, "col_indices"), (values, "values")):
         if not isinstance(part, torch.Tensor) or part.layout != torch.strided:
-            raise TypeError(f"{name} of A is {type(part).__name__}: give a dense tensor")
+            raise TypeError(f"{name} of A is {type(part).__name__}: expected a dense tensor")
         if part.device != crow.device:
-            raise ValueError(f"{name} of A is on {part.device} and crow_indices on {crow.device}: move one of them")
-        if part.device.type not in DEVICES:
-            raise ValueError(f"A is on {part.device}: these operations compute on the CPU and on NVIDIA GPUs: pass "
-                             "A.cpu() or A.cuda()")
+            raise ValueError(f"{name} of A is on {part.device} and crow_indices on {crow.device}: move both to the "
+                             "same device")
+        if part.device.type not in SUPPORTED_DEVICES:
+            raise ValueError(f"A is on {part.device}: only CPU and CUDA tensors are supported: pass A.cpu() or "
+                             "A.cuda()")
         if part.dim() != 1:
-            raise ValueError(f"{name} of A has shape {tuple(part.shape)}: it must have one axis")
+            raise ValueError(f"{name} of A has shape {tuple(part.shape)}: expected one dimension")
     for part, name in ((crow, "crow_indices"), (col, "col_indices")):
         if part.dtype not in (torch.int32, torch.int64):
-            raise TypeError(f"{name} of A is {part.dtype}: it must be torch.int32 or torch.int64")
-    if values.dtype not in TYPES[values.device.type]:
+            raise TypeError(f"{name} of A is {part.dtype}: expected torch.int32 or torch.int64")
+    if values.dtype not in SUPPORTED_DTYPES[values.device.type]:
         values, = autocast_operands(values)
-        if values.dtype not in TYPES[values.device.type]:
-            raise TypeError(f"values of A are {values.dtype}: {remedy(values, conversion)}")
+        if values.dtype not in SUPPORTED_DTYPES[values.device.type]:
+            raise TypeError(f"values of A are {values.dtype}: {dtype_remedy(values, conversion)}")
     if values.shape != col.shape:
-        raise ValueError(f"A has {values.shape[0]} values for {col.shape[0]} indices: give one for each")
+        raise ValueError(f"A has {values.shape[0]} values and {col.shape[0]} col_indices: expected one value for each")
     rows = crow.shape[0] - 1
     if rows < 0 or (shape is not None and shape[0] != rows):
-        raise ValueError(f"A of shape {shape} has {rows + 1} crow_indices: give one more than rows")
-    return Csr(crow, col, values, rows, None if shape is None else shape[1])
-
-
-Reduce = Literal["sum", "mean", "max"]
-
-REDUCTIONS = get_args(Reduce)
-
-
-@unscriptable
-def spmm(A: Matrix, X: torch.Tensor, *, reduce: Reduce = "sum") -> torch.Tensor:
-    """Multiply a sparse matrix by a dense one: A X, with gradients of A's values and X, of any order.
-
-    The first calls for a pattern and a width, and the first gradients, are computed by one kernel after the other until
-    it is known which is the fastest; on a GPU the first one measures a few on some rows. Patterns are found again by
-    their index tensors, as long as these live; A's values may change from call to call. Within
-    torch.compile(fullgraph=True), which takes no sparse tensors, give A as a tuple. Under torch.autocast operands of
-    half precision are read as float32, on a GPU where their types differ.
-
-    Args:
-        A: (rows, cols), float32 values with int32 or int64 indices, columns rising in every row, on the CPU or,
-            with CuPy and also with float16 or bfloat16 values, on an NVIDIA GPU: a CSR tensor or (crow_indices,
-            col_indices, values[, shape]).
-        X: (cols, width), of the type of A's values, where A is; of no columns the result has none.
-        reduce: "sum"; "mean", divided by the nonzeros of each row; "max", the largest product of each, or NaN if one
-            is NaN. All of an element's gradient goes to the nonzero that it comes from, of equal products
-            the first one of the row. Which these are is kept, (rows, width) int32, where a gradient is wanted.
-
-    Returns:
-        (rows, width) of that type; 0 for rows without nonzeros. Sums are float32.
-
-    Raises:
-        TypeError, ValueError: an operand is none that can be multiplied; names it and the remedy.
-        Unsupported: operands are on a GPU, and CuPy is missing.
-    """
-    if reduce not in REDUCTIONS:
-        raise ValueError(f"reduce={reduce!r}: give one of {', '.join(REDUCTIONS)}")
-    matrix = matrix_of(A)
-    values, X = autocast_operands(matrix.values, X)
-    check_dense(X, "X", rows=matrix.cols, axes=2, device=matrix.crow.device, dtype=values.dtype)
-    given = matrix.crow, matrix.col, values, X
-    if reduce == "max" and torch.is_grad_enabled() and (X.requires_grad or values.requires_grad):
-        return max_operators.spmm_max(*given)[0]
-    return csr_operators.spmm(*given, reduce)
-
-
-@unscriptable
-def sddmm(A: Matrix, Q: torch.Tensor, K: torch.Tensor) -> torch.Tensor:
-    """Multiply dense matrices where a sparse one has nonzeros: A's values * (Q KT), with gradients of all three.
-
-    Args:
-        A: as in `spmm`.
-        Q, K: (rows, width), (cols, width), of the type of A's values.
-
-    Returns:
-        (nnz,) of that type, in the order of A's values.
-
-    Raises:
-        TypeError, ValueError, Unsupported: as by `spmm`.
-    """
-    matrix = matrix_of(A)
-    values, Q, K = autocast_operands(matrix.values, Q, K)
-    check_dense(Q, "Q", rows=matrix.rows, axes=2, device=matrix.crow.device, dtype=values.dtype)
-    check_dense(K, "K", rows=matrix.cols, axes=2, device=matrix.crow.device, dtype=values.dtype)
-    check_alike(Q, K, "Q", "K")
-    return csr_operators.sddmm(matrix.crow, matrix.col, values, Q, K)
-
-
-@unscriptable
-def csr_attention(A: Matrix, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
-    """Let each row attend to the columns where it has nonzeros: softmax(Q KT / sqrt(d)) V, with gradients of Q, K, V.
-
-    Forward, no score is stored; backward, one head's, a value or two per nonzero. There are no second derivatives.
-
-    Args:
-        A: as in `spmm`; its values are not read.
-        Q, K, V: (rows, heads, d), (cols, heads, d), (cols, heads, e), float32, or on a GPU all of them float16 or
-            bfloat16; without heads, one.
-
-    Returns:
-        (rows, heads, e) of that type, or (rows, e); 0 for rows without nonzeros.
-
-    Raises:
-        TypeError, ValueError, Unsupported: as by `spmm`.
-        RuntimeError: a second derivative is asked for.
-    """
-    if all(isinstance(given, torch.Tensor) and given.dim() == 2 for given in (Q, K, V)):
-        return csr_attention(A, Q.unsqueeze(1), K.unsqueeze(1), V.unsqueeze(1)).squeeze(1)
-    matrix = matrix_of(A)
-    Q, K, V = autocast_operands(Q, K, V)
-    check_dense(Q, "Q", rows=matrix.rows, axes=3, device=matrix.crow.device)
-    check_dense(K, "K", rows=matrix.cols, axes=3, device=matrix.crow.device, dtype=Q.dtype)
-    check_dense(V, "V", rows=K.shape[0], axes=3, device=matrix.crow.device, dtype=Q.dtype)
-    check_alike(Q, K, "Q", "K")
-    if V.shape[1] != Q.shape[1]:
-        raise ValueError(f"V has {V.shape[1]} heads and Q {Q.shape[1]}: give as many")
-    if Q.shape[2] == 0:
-        raise ValueError(f"Q has shape {tuple(Q.shape)}: attention divides by the width of a head: give at least 1")
-    return csr_operators.csr_attention(matrix.crow, matrix.col, Q, K, V)
+        raise ValueError(f"A of shape {shape} has {rows + 1} crow_indices: expected rows + 1")
+    return CsrOperand(crow, col, values, rows, None if shape is None else shape[1])

@@ -1,13 +1,4 @@
-"""How many threads operations on the CPU have.
-
-Operands under torch.autocast: kernels compute in float32 there, like operations on torch's own float32 list.
-
-What layers have in common: they refuse TorchScript, which cannot record compiled programs, and check attributes.
-
-What torch.compile does not follow: functions that it calls as they are, and tensors inside sparse ones.
-
-Modules inside a layer whose weights are read without calling them: what a call of them would do besides.
-"""
+"""Adapt functions and modules to torch: autocast, TorchScript, torch.compile, hooks of submodules, threads."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -24,88 +15,54 @@ from torch.nn.utils.weight_norm import WeightNorm
 from sparloom.measure import checked_threads
 
 __all__ = [
-    "DEVICES", "TYPES", "Layer", "accept_sparse_parts", "autocast_operands", "check_counts", "check_flag",
-    "check_real", "eager", "frames_are_compiled", "is_plain", "prepare_weights", "refuse_tracing", "remedy",
-    "torch_threads", "unscriptable",
+    "SUPPORTED_DEVICES", "SUPPORTED_DTYPES", "CompiledModule", "autocast_operands", "check_bool",
+    "check_positive_ints", "check_real", "dtype_remedy", "dynamo_is_active", "eager", "has_default_forward",
+    "refuse_tracing", "run_weight_hooks", "support_sparse_parts_in_dynamo", "torch_threads", "unscriptable",
 ]
 
-
-def torch_threads() -> int:
-    """Give as many as torch has.
-
-    Raises:
-        ValueError: those are more than can run; see `checked_threads`.
-    """
-    return checked_threads(torch.get_num_threads(), "torch.get_num_threads()")
-
-
-TYPES: Mapping[str, tuple[torch.dtype, ...]] = {
+SUPPORTED_DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {
     "cpu": (torch.float32,), "cuda": (torch.float32, torch.float16, torch.bfloat16)}
-"""Device that operations compute on -> types of numbers there."""
+"""Device type -> dtypes that sparse operations support there."""
 
-DEVICES = tuple(TYPES)
-HALVES = (torch.float16, torch.bfloat16)
-
-
-def autocast_operands(*given: Any) -> tuple[Any, ...]:
-    """Convert operands of half precision to float32 where autocast is on for their device.
-
-    Operands on a GPU that are all of one type keep it: kernels there read float16 and bfloat16. Everything else,
-    float64 and what is no tensor included, is passed on as it is.
-    """
-    for each in given:
-        if isinstance(each, torch.Tensor) and each.dtype in HALVES:
-            break
-    else:
-        return given  # as nearly always
-    tensors = [each for each in given if isinstance(each, torch.Tensor)]
-    devices = {each.device.type for each in tensors if each.dtype in HALVES}
-    if not devices & {"cpu", "cuda"} or not torch.is_autocast_enabled(min(devices)):
-        return given
-    if devices == {"cuda"} and len({each.dtype for each in tensors}) == 1:
-        return given
-    return tuple(each.float() if isinstance(each, torch.Tensor) and each.dtype in HALVES else each for each in given)
-
-
-def remedy(given: torch.Tensor, conversion: str) -> str:
-    """Say what to do with numbers of a type that operations do not take."""
-    return ("complex numbers are not computed with: give the real and the imaginary part, one after the other, as "
-            "float32" if given.is_complex() else conversion)
-
+SUPPORTED_DEVICES = tuple(SUPPORTED_DTYPES)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+WEIGHT_HOOKS = (BasePruningMethod, SpectralNorm, WeightNorm)
+"""Forward pre-hooks that only recompute the weight of a module."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+P, R = ParamSpec("P"), TypeVar("R")
 
 
-class Layer(torch.nn.Module):
-    """A module that runs compiled programs.
+class CompiledModule(torch.nn.Module):
+    """Base class of modules that run compiled programs.
 
-    An attribute that is set after construction either changes what the layer computes, or is refused: by
-    `sizes`, attributes that parameters were made for; by `only`, the one value that this layer has of an attribute
-    that torch's or PyTorch Geometric's layer reads; by `accepted`, what else a layer cannot follow.
+    Setting an attribute after construction either changes what the module computes or raises an error.
+    `fixed_attributes` determine the shapes of parameters and cannot change. `required_attributes` are read by torch's
+    or PyTorch Geometric's module, and this one supports one value of each. `validated` checks all others.
     """
 
-    sizes: ClassVar[frozenset[str]] = frozenset()
-    only: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    fixed_attributes: ClassVar[frozenset[str]] = frozenset()
+    required_attributes: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.sizes and name in self.__dict__ and self.__dict__[name] != value:
-            raise ValueError(f"{name}={value!r}: the parameters of this {type(self).__name__} were made for "
-                             f"{name}={self.__dict__[name]!r}: construct another layer")
-        if name in self.only and not _is(value, self.only[name]):
-            raise ValueError(f"{name}={value!r}: {type(self).__name__} has {name}={self.only[name]!r} only: use the "
-                             "layer that it takes the place of")
-        super().__setattr__(name, self.accepted(name, value))
+        if name in self.fixed_attributes and name in self.__dict__ and self.__dict__[name] != value:
+            raise ValueError(f"{name}={value!r}: the parameters of this {type(self).__name__} were created for "
+                             f"{name}={self.__dict__[name]!r}: construct a new module")
+        if name in self.required_attributes and not _is_same_scalar(value, self.required_attributes[name]):
+            raise ValueError(f"{name}={value!r}: {type(self).__name__} supports only "
+                             f"{name}={self.required_attributes[name]!r}: use the module that it replaces")
+        super().__setattr__(name, self.validated(name, value))
 
-    def accepted(self, name: str, value: Any) -> Any:
-        """Refuse a value of an attribute that this layer cannot follow; gives what is kept.
+    def validated(self, name: str, value: Any) -> Any:
+        """Check the value of an attribute and return the value to store.
 
         Raises:
-            TypeError, ValueError: the message names the attribute and what it may be.
+            TypeError, ValueError: the module does not support it; names the attribute and its possible values.
         """
         return value
 
     def __prepare_scriptable__(self) -> NoReturn:
-        """Refuse torch.jit.script, which asks every module in a model.
+        """Refuse torch.jit.script, which calls this on every submodule.
 
         Raises:
             RuntimeError: always.
@@ -113,101 +70,128 @@ class Layer(torch.nn.Module):
         raise RuntimeError(_unscriptable(type(self).__name__, "modules"))
 
 
+def check_positive_ints(**arguments: Any) -> None:
+    """Check arguments of a module, by name.
+
+    Raises:
+        TypeError: one is not an integer.
+        ValueError: one is below 1.
+    """
+    for name, count in arguments.items():
+        if isinstance(count, bool) or not isinstance(count, Integral):
+            raise TypeError(f"{name}={count!r}: expected a positive int")
+        if count < 1:
+            raise ValueError(f"{name}={count}: expected a positive int")
+
+
+def check_bool(name: str, value: Any, *, has_parameters: bool = True) -> None:
+    """Check a flag.
+
+    Args:
+        has_parameters: whether the module has the parameters that True needs.
+
+    Raises:
+        TypeError: it is not a bool.
+        ValueError: it is True, and the parameters are missing.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r}: expected a bool")
+    if value and not has_parameters:
+        raise ValueError(f"{name}=True: this module was constructed with {name}=False and lacks the parameters: "
+                         "construct a new one")
+
+
+def check_real(name: str, value: Any) -> None:
+    """Check a real number.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name}={value!r}: expected a float")
+
+
+def torch_threads() -> int:
+    """Return torch's number of threads, which operations on the CPU use.
+
+    Raises:
+        ValueError: it is larger than the number of threads that can run, see `checked_threads`.
+    """
+    return checked_threads(torch.get_num_threads(), "torch.get_num_threads()")
+
+
+def autocast_operands(*operands: Any) -> tuple[Any, ...]:
+    """Convert float16 and bfloat16 tensors to float32 if autocast is enabled for their device.
+
+    CUDA tensors that all have the same dtype keep it, because kernels there support it. Everything else, float64
+    tensors and non-tensors included, is returned unchanged.
+    """
+    for each in operands:
+        if isinstance(each, torch.Tensor) and each.dtype in HALF_DTYPES:
+            break
+    else:
+        return operands  # the usual case
+    tensors = [each for each in operands if isinstance(each, torch.Tensor)]
+    devices = {each.device.type for each in tensors if each.dtype in HALF_DTYPES}
+    if not devices & {"cpu", "cuda"} or not torch.is_autocast_enabled(min(devices)):
+        return operands
+    if devices == {"cuda"} and len({each.dtype for each in tensors}) == 1:
+        return operands
+    return tuple(each.float() if isinstance(each, torch.Tensor) and each.dtype in HALF_DTYPES else each
+                 for each in operands)
+
+
+def dtype_remedy(tensor: torch.Tensor, conversion: str) -> str:
+    """Say what to do with a tensor of an unsupported dtype."""
+    return ("complex dtypes are not supported: pass the real and the imaginary part separately as float32"
+            if tensor.is_complex() else conversion)
+
+
 def unscriptable(function: F) -> F:
-    """Let torch.jit.script refuse a function in plain words, also where a scripted function or module calls it."""
+    """Make torch.jit.script refuse a function with a clear message, also when scripted code calls it."""
     function.__script_unsupported = _unscriptable(function.__name__, "functions")
     return function
 
 
-def check_counts(**given: Any) -> None:
-    """Refuse arguments of a layer, by name, that do not count anything.
-
-    Raises:
-        TypeError: one is no whole number.
-        ValueError: one is below 1.
-    """
-    for name, count in given.items():
-        if isinstance(count, bool) or not isinstance(count, Integral):
-            raise TypeError(f"{name}={count!r}: give a whole number, at least 1")
-        if count < 1:
-            raise ValueError(f"{name}={count}: give at least 1")
-
-
-def check_flag(name: str, value: Any, *, parameters: bool = True) -> None:
-    """Refuse what is neither True nor False, and a part of the layer whose parameters were not made.
-
-    Raises:
-        TypeError: it is another type.
-        ValueError: it is True without `parameters`.
-    """
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}={value!r}: give True or False")
-    if value and not parameters:
-        raise ValueError(f"{name}=True: this layer was constructed without: construct another with {name}=True")
-
-
-def check_real(name: str, value: Any) -> None:
-    """Refuse what is no real number.
-
-    Raises:
-        TypeError: it is another type.
-    """
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name}={value!r}: give a number")
-
-
 def refuse_tracing() -> None:
-    """Refuse torch.jit.trace, which would keep what a program computes as a constant of the traced module.
+    """Refuse torch.jit.trace, which would record the result of a compiled program as a constant.
 
     Raises:
         RuntimeError: it is tracing.
     """
     if torch._C._is_tracing():
-        raise RuntimeError("torch.jit.trace would record the result of a layer of sparloom.nn as a constant: use "
+        raise RuntimeError("torch.jit.trace would record the result of a module of sparloom.nn as a constant: use "
                            "torch.compile, or trace the modules around this one")
 
 
-def _unscriptable(name: str, kind: str) -> str:
-    return (f"{name} cannot be scripted: TorchScript does not call the compiled programs of sparloom.nn: use "
-            f"torch.compile, or script the {kind} around this one")
-
-
-def _is(value: Any, only: Any) -> bool:
-    return type(value) in (bool, int, float, str, type(None)) and value == only
-
-
-P, R = ParamSpec("P"), TypeVar("R")
-
-
 def eager(function: Callable[P, R]) -> Callable[P, R]:
-    """Keep a function out of the graphs of torch.compile, which cannot follow compiled programs.
+    """Exclude a function, and all that it calls, from the graphs of torch.compile; refuse torch.jit.trace.
 
-    As torch.compiler.disable, which would import the compiler, for seconds, where nobody compiles. Functions that it
-    calls are kept out, too. torch.jit.trace is refused.
+    Does the same as torch.compiler.disable, without importing the compiler, which takes seconds.
     """
-    apart = torch._disable_dynamo(function)
+    disabled = torch._disable_dynamo(function)
 
     @functools.wraps(function)
     def call(*arguments: P.args, **options: P.kwargs) -> R:
-        if torch.compiler.is_compiling() or frames_are_compiled():
-            return apart(*arguments, **options)
+        if torch.compiler.is_compiling() or dynamo_is_active():
+            return disabled(*arguments, **options)
         refuse_tracing()
         return function(*arguments, **options)
 
     return call
 
 
-def frames_are_compiled() -> bool:
-    """Tell whether torch.compile takes the frames of Python that run now, also where it does not trace this one."""
+def dynamo_is_active() -> bool:
+    """Return whether torch.compile intercepts Python frames now, also if it does not trace this one."""
     return torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None
 
 
-def accept_sparse_parts() -> None:
-    """Let torch.compile take `A.values()` of a sparse tensor as an input of a graph; called while it traces.
+def support_sparse_parts_in_dynamo() -> None:
+    """Let torch.compile accept `A.values()` of a sparse tensor as a graph input; called while it traces.
 
-    That tensor is a view of A. Torch 2.13 also describes the base of every view that enters a graph, and fails on a
-    sparse one with "IndexError: tuple index out of range". Here a dense alias is described in place of the view, and
-    the base is left out; the graph gets the tensor itself.
+    The values are a view of A. Torch 2.13 also describes the base of every view that enters a graph, and fails for a
+    sparse base with "IndexError: tuple index out of range". This patch describes a dense alias instead of the view and
+    omits the base; the graph still receives the tensor itself.
     """
     builder, describer = torch._dynamo.variables.builder, torch._subclasses.meta_utils.MetaTensorDescriber
     wrap, choose, describe = (builder.wrap_to_fake_tensor_and_record, builder._automatic_dynamic,
@@ -217,8 +201,8 @@ def accept_sparse_parts() -> None:
 
     @functools.wraps(wrap)
     def wrap_without_base(tensor: Any, *arguments: Any, source: Any = None, **options: Any) -> Any:
-        left_out = getattr(source, "member", "") == "_base" and tensor.layout != torch.strided
-        return None if left_out else wrap(tensor, *arguments, source=source, **options)
+        is_sparse_base = getattr(source, "member", "") == "_base" and tensor.layout != torch.strided
+        return None if is_sparse_base else wrap(tensor, *arguments, source=source, **options)
 
     @functools.wraps(choose)
     def choose_without_base(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
@@ -235,7 +219,50 @@ def accept_sparse_parts() -> None:
     describer.describe_tensor = describe_without_base
 
 
-accept_sparse_parts._dynamo_marked_constant = True  # torch.compile runs it instead of tracing it
+support_sparse_parts_in_dynamo._dynamo_marked_constant = True  # torch.compile runs it instead of tracing it
+
+
+def has_default_forward(module: torch.nn.Module, kind: type[torch.nn.Module]) -> bool:
+    """Return whether calling a module only applies `kind.forward` to its weights.
+
+    This is not so if hooks are registered, among them those of pruning and of the older weight_norm and spectral_norm,
+    which recompute the weight, or if the module was replaced, for example by an adapter.
+    """
+    return type(module).forward is kind.forward and "forward" not in module.__dict__ and not (
+        module._forward_pre_hooks or module._forward_hooks or module._backward_hooks or module._backward_pre_hooks)
+
+
+def run_weight_hooks(kind: type[torch.nn.Module], **modules: torch.nn.Module) -> None:
+    """Run the hooks that recompute the weights of modules that a program reads without calling them.
+
+    Args:
+        kind: class whose forward the program implements.
+        modules: by their names in the layer.
+
+    Raises:
+        RuntimeError: a module has other hooks or is of another class, which the program would ignore.
+    """
+    for name, module in modules.items():
+        if has_default_forward(module, kind):
+            continue
+        weight_hooks = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, WEIGHT_HOOKS)]
+        others = (len(module._forward_pre_hooks) > len(weight_hooks) or module._forward_hooks
+                  or module._backward_hooks or module._backward_pre_hooks)
+        if others or not weight_hooks:
+            raise RuntimeError(f"{name} is not called in this layer, which runs as one program, so its hooks or its "
+                               "replacement would have no effect: register hooks on the layer itself, or use "
+                               "torch.nn.utils.parametrize")
+        for hook in weight_hooks:
+            hook(module, ())
+
+
+def _unscriptable(name: str, kind: str) -> str:
+    return (f"{name} cannot be scripted: TorchScript cannot call the compiled programs of sparloom.nn: use "
+            f"torch.compile, or script the {kind} around this one")
+
+
+def _is_same_scalar(value: Any, required: Any) -> bool:
+    return type(value) in (bool, int, float, str, type(None)) and value == required
 
 
 def _is_sparse_part(tensor: torch.Tensor) -> bool:
@@ -243,44 +270,6 @@ def _is_sparse_part(tensor: torch.Tensor) -> bool:
 
 
 def _alias(tensor: torch.Tensor) -> torch.Tensor:
-    """Give a tensor on the same memory that is no view, also where a compiler watches operators."""
+    """Return a tensor on the same memory that is not a view, also while a compiler intercepts operators."""
     with torch._C._DisableTorchDispatch():
         return tensor.detach().requires_grad_(tensor.requires_grad)
-
-
-WEIGHT_HOOKS = (BasePruningMethod, SpectralNorm, WeightNorm)
-"""Hooks that compute the weight of a module before each call, and look at nothing else."""
-
-
-def is_plain(module: torch.nn.Module, kind: type[torch.nn.Module]) -> bool:
-    """Tell whether a call of a module does what `kind` does with its weights, and no more.
-
-    It does more where hooks see or change it, as those of pruning, and of weight_norm and spectral_norm in their older
-    forms, which make the weight; and where another module was put in its place, such as an adapter.
-    """
-    return type(module).forward is kind.forward and "forward" not in module.__dict__ and not (
-        module._forward_pre_hooks or module._forward_hooks or module._backward_hooks or module._backward_pre_hooks)
-
-
-def prepare_weights(kind: type[torch.nn.Module], **modules: torch.nn.Module) -> None:
-    """Compute the weights of modules that a program reads, where hooks make them.
-
-    Args:
-        kind: class whose forward the program computes.
-        modules: by their names in the layer.
-
-    Raises:
-        RuntimeError: one has other hooks, or is of another class, which the program would pass by.
-    """
-    for name, module in modules.items():
-        if is_plain(module, kind):
-            continue
-        makers = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, WEIGHT_HOOKS)]
-        others = (len(module._forward_pre_hooks) > len(makers) or module._forward_hooks or module._backward_hooks
-                  or module._backward_pre_hooks)
-        if others or not makers:
-            raise RuntimeError(f"{name} is not called in this layer, which computes as one program: its hooks, or what "
-                               "was put in its place, would do nothing: register hooks on the layer itself, or use "
-                               "torch.nn.utils.parametrize")
-        for hook in makers:
-            hook(module, ())

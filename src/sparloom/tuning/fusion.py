@@ -39,14 +39,7 @@ from sparloom.tuning.fusion_problem import (
     is_partitionable,
     metis_is_installed,
 )
-from sparloom.tuning.machine import (
-    FUSED_SOURCES,
-    busy_seconds,
-    kernels_digest,
-    machine_digest,
-    machine_rates,
-    watched,
-)
+from sparloom.tuning.machine import FUSED_SOURCES, busy_seconds, kernels_digest, machine_digest, machine_rates, watched
 from sparloom.tuning.racing import Call, Clock, Decision, Guardrail, MeasurementBudget, challenge, race, trials_of
 from sparloom.tuning.search import Evolution, best
 

@@ -16,8 +16,8 @@ from sparloom.experiments.autosage import bench_dispatch as bench_dispatch_cuda
 from sparloom.experiments.autosage import cuda_cases as dispatch_device
 from sparloom.measure import TimingProtocol
 from sparloom.nn import CUDA_SPARSE_LIBRARIES
-from sparloom.nn import tensor_backend as tensor_place
-from sparloom.nn.tensor_backend import CudaTensors
+from sparloom.nn import tensor_backend as tensor_backends
+from sparloom.nn.tensor_backend import CudaTensorBackend
 from sparloom.report import device_dispatch_metrics
 from sparloom.sparse import AutosageCorpus
 from sparloom.tuning import MeasurementBudget, Race
@@ -53,7 +53,7 @@ def _without_cupy(tmp_path_factory):
         patch.setattr(cuda, "measure_cuda_rates", lambda gpu: CudaRates.of_data_sheet(gpu.device))  # slow here
         patch.setattr(dispatch_device, "SHORT", np.inf)
         patch.setattr(dispatch_device, "CALLS", 2)
-        for module in (bench_dispatch_cuda, tensor_place):
+        for module in (bench_dispatch_cuda, tensor_backends):
             patch.setattr(module, "CUDA_SPARSE_LIBRARIES", there)
         patch.setattr(dispatch_device, "SPARSE_DEVICE_PEERS", {
             op: {name: SPARSE_DEVICE_PEERS[op][name] for name in names} for op, names in THERE.items()})
@@ -153,7 +153,8 @@ def test_a_wrong_result_of_ours_leaves_the_case_out(gpu, tmp_path, monkeypatch, 
 def test_training_of_graphsage_is_timed_beside_pytorch_geometric(gpu, tmp_path, monkeypatch, op):
     pytest.importorskip("torch_geometric", reason="torch_geometric is not installed")
     where, launched = CudaBackend(gpu), gpu.launched
-    monkeypatch.setattr("sparloom.nn.pattern_cache.tensors_on", lambda device: CudaTensors(device, where, lambda: 0))
+    monkeypatch.setattr("sparloom.nn.pattern_cache.tensor_backend",
+                        lambda device: CudaTensorBackend(device, where, lambda: 0))
     metrics = bench(tmp_path, gpu, ops={op: [8]}, policy=None).run(tmp_path)
     assert metrics[f"{op}/over_best"] > 0
     assert metrics.get("sage_training/over_pyg", 1) > 0

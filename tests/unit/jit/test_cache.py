@@ -44,8 +44,8 @@ def places(monkeypatch, tmp_path):
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    module._say_once.cache_clear()
-    tools._say_slow.cache_clear()
+    module._warn_once.cache_clear()
+    tools._report_compiling.cache_clear()
     return folder
 
 
@@ -92,10 +92,10 @@ def test_a_cache_that_cannot_be_made_is_replaced_by_a_private_one(monkeypatch, t
 def test_without_any_place_kernels_are_compiled_and_not_kept(monkeypatch, tmp_path, places, runs, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SPARLOOM_CACHE", str(tmp_path / "file"))
-    module._private_name().write_text("")
+    module._private_path().write_text("")
     assert [value(compile_c([source(1)])) for _ in range(2)] == [1, 1]
     assert len(runs) == 2
-    assert list(places.iterdir()) == [module._private_name()], "nothing is left"
+    assert list(places.iterdir()) == [module._private_path()], "nothing is left"
     assert len(caplog.messages) == 1
     assert "SPARLOOM_CACHE" in caplog.text
 
@@ -161,7 +161,7 @@ def test_a_home_that_is_no_place_is_none(monkeypatch, places):
 @pytest.mark.parametrize("way", ["open", "linked"])
 def test_a_private_folder_that_is_not_private_is_not_used(monkeypatch, tmp_path, way):
     monkeypatch.setenv("SPARLOOM_CACHE", "/dev/null/cache")
-    folder = module._private_name()
+    folder = module._private_path()
     if way == "linked":
         (tmp_path / "elsewhere").mkdir(mode=0o700)
         folder.symlink_to(tmp_path / "elsewhere")
@@ -298,11 +298,11 @@ def hasty(monkeypatch):
 
 def test_who_holds_a_turn_is_named_and_not_waited_for_for_ever(tmp_path, hasty, caplog):
     def take():
-        with turns.turn(tmp_path / "lock", "compile b"):
+        with turns.take_turn(tmp_path / "lock", "compile b"):
             pass
 
-    with turns.turn(tmp_path / "lock", "compile a"):
-        with turns.turn(tmp_path / "lock", "compile by a signal handler"):
+    with turns.take_turn(tmp_path / "lock", "compile a"):
+        with turns.take_turn(tmp_path / "lock", "compile by a signal handler"):
             assert not caplog.messages
         other = threading.Thread(target=take)
         other.start()
@@ -311,7 +311,7 @@ def test_who_holds_a_turn_is_named_and_not_waited_for_for_ever(tmp_path, hasty, 
     assert f"waiting for process {os.getpid()} to let go of {tmp_path / 'lock'}, held since 2" in waiting
     assert "to compile b; after" in waiting
     assert "this process goes on by itself to compile b" in apart
-    with turns.turn(tmp_path / "lock", "compile c"):
+    with turns.take_turn(tmp_path / "lock", "compile c"):
         pass
     assert len(caplog.messages) == 2
 
@@ -320,7 +320,7 @@ def test_a_stopped_process_is_told_from_one_that_runs(tmp_path, hasty, caplog):
     ready, begun = os.pipe()
     child = os.fork()
     if child == 0:
-        with contextlib.suppress(BaseException), turns.turn(tmp_path / "lock", "compile a"):
+        with contextlib.suppress(BaseException), turns.take_turn(tmp_path / "lock", "compile a"):
             os.write(begun, b"1")
             time.sleep(60)
         os._exit(0)
@@ -328,14 +328,14 @@ def test_a_stopped_process_is_told_from_one_that_runs(tmp_path, hasty, caplog):
         os.read(ready, 1)
         os.kill(child, signal.SIGSTOP)
         os.waitpid(child, os.WUNTRACED)
-        with turns.turn(tmp_path / "lock", "compile b"):
+        with turns.take_turn(tmp_path / "lock", "compile b"):
             pass
         assert f"process {child}, which is stopped, still holds" in caplog.messages[-1]
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     caplog.clear()
-    with turns.turn(tmp_path / "lock", "compile c"):
+    with turns.take_turn(tmp_path / "lock", "compile c"):
         pass
     assert not caplog.messages, "that of a dead process is free at once"
 

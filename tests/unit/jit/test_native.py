@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sparloom.jit import address, aligned
-from sparloom.jit.native import _readable
+from sparloom.jit.native import _header_is_readable
 
 
 @pytest.mark.parametrize("array", [
@@ -14,7 +14,7 @@ def test_an_address_is_what_numpy_says(array, tmp_path):
     if array is np.memmap:
         array = np.memmap(tmp_path / "array", np.float32, "w+", shape=(5,))
     assert address(array) == array.ctypes.data == array.__array_interface__["data"][0]
-    assert _readable()
+    assert _header_is_readable()
 
 
 def test_arrays_that_begin_at_pages():

@@ -122,7 +122,7 @@ def test_the_largest_of_repeated_edges_with_weights_is_refused() -> None:
     matrix = torch.sparse_csr_tensor(torch.tensor([0, 0, 2]), torch.tensor([0, 0]), torch.tensor([1.0, -2.0]), (2, 2))
     graph = Graph(matrix)
     assert SAGEConv(3, 2, "sum")(torch.zeros(2, 3), graph).shape == (2, 2)
-    with pytest.raises(ValueError, match=r"the edge from 0 to 1 is there more than once, with weights.*each once"):
+    with pytest.raises(ValueError, match=r"the edge from 0 to 1 occurs more than once, with weights.*each edge once"):
         SAGEConv(3, 2, "max")(torch.zeros(2, 3), graph)
 
 
@@ -147,12 +147,12 @@ def test_graphs_without_edges(nodes, layer) -> None:
     assert_near(result, root)
 
 
-def test_layers_on_one_graph_share_its_connections(edges) -> None:
+def test_layers_on_one_graph_share_its_matrices(edges) -> None:
     graph, x = Graph(edges, NODES), dense(NODES, CHANNELS)
-    first = graph.connections()
+    first = graph.aggregation()
     SAGEConv(CHANNELS, 4)(x, graph)
-    assert graph.connections() is first
-    assert first.means[0] is first.sums[0] is first.maxima[0]
+    assert graph.aggregation() is first
+    assert first.mean[0] is first.sum[0] is first.max[0]
 
 
 @pytest.mark.slow
@@ -165,13 +165,13 @@ def test_layers_can_be_compiled(edges) -> None:
 
 
 @pytest.mark.parametrize(("given", "error", "message"), [
-    ({"x": torch.zeros(NODES, 7)}, ValueError, r"x has shape \(50, 7\): it must be \(nodes, 12\)"),
-    ({"x": torch.zeros(NODES, CHANNELS).double()}, TypeError, r"x of torch.float64: .* use .float\(\)"),
-    ({"x": torch.zeros(NODES, CHANNELS).to("meta")}, ValueError, "x on meta: this layer computes on the CPU"),
-    ({"x": [1.0]}, TypeError, "x of type list: give a dense tensor"),
-    ({"x": torch.zeros(40, CHANNELS)}, ValueError, "they must lie in 0 to 39"),
-    ({"edge_index": "edges"}, TypeError, "a graph of type str: give edge_index, a sparse tensor or a Graph"),
-    ({"edge_index": Graph(torch.tensor([[0], [1]]))}, ValueError, "x has 50 rows for a graph of 2 nodes"),
+    ({"x": torch.zeros(NODES, 7)}, ValueError, r"x has shape \(50, 7\): expected \(nodes, 12\)"),
+    ({"x": torch.zeros(NODES, CHANNELS).double()}, TypeError, r"x is torch.float64, .* pass x.float\(\)"),
+    ({"x": torch.zeros(NODES, CHANNELS).to("meta")}, ValueError, "x is on meta: only CPU and CUDA tensors"),
+    ({"x": [1.0]}, TypeError, "x is list: expected a dense tensor"),
+    ({"x": torch.zeros(40, CHANNELS)}, ValueError, "expected 0 to 39"),
+    ({"edge_index": "edges"}, TypeError, "the graph is a str: expected edge_index, a sparse tensor or a Graph"),
+    ({"edge_index": Graph(torch.tensor([[0], [1]]))}, ValueError, "x has 50 rows, but the graph has 2 nodes"),
 ], ids=[str(number) for number in range(7)])
 @pytest.mark.parametrize("layer", [SAGEConv(CHANNELS, 4), TransformerConv(CHANNELS, 4)], ids=["sage", "transformer"])
 def test_what_does_not_fit_is_refused(edges, layer, given, error, message) -> None:
@@ -181,22 +181,22 @@ def test_what_does_not_fit_is_refused(edges, layer, given, error, message) -> No
 
 def test_attention_over_repeated_edges_is_refused() -> None:
     edges = torch.tensor([[3, 1, 2, 1], [0, 4, 0, 4]])
-    with pytest.raises(ValueError, match=r"the edge from 1 to 4 is there more than once.*torch.unique"):
+    with pytest.raises(ValueError, match=r"the edge from 1 to 4 occurs more than once.*torch.unique"):
         TransformerConv(4, 4)(torch.zeros(5, 4), edges)
 
 
 @pytest.mark.parametrize(("make", "error", "message"), [
-    (lambda: SAGEConv(-1, 4), ValueError, "-1 input and 4 output channels: give at least 1 of each"),
-    (lambda: SAGEConv((3, 4), 4), TypeError, r"in_channels=\(3, 4\): this layer has one kind of nodes"),
-    (lambda: SAGEConv(3, 4, "min"), ValueError, "aggr='min': this layer has mean, sum, add, max"),
-    (lambda: TransformerConv(3, 4, heads=0), ValueError, "heads=0: give at least 1"),
-    (lambda: TransformerConv(3, 4, heads=1.5), TypeError, r"heads=1\.5: give a whole number"),
-    (lambda: SAGEConv(3, True), TypeError, "out_channels=True: give an int"),
-    (lambda: TransformerConv(3, 4, beta=True), ValueError, "beta=True: this layer has neither gate"),
-    (lambda: TransformerConv(3, 4, dropout=0.5), ValueError, "dropout=0.5: .*: give 0"),
-    (lambda: TransformerConv(3, 4, edge_dim=2), ValueError, "edge_dim=2: .*nor edge features: give None"),
+    (lambda: SAGEConv(-1, 4), ValueError, "in_channels=-1, out_channels=4: both must be at least 1"),
+    (lambda: SAGEConv((3, 4), 4), TypeError, r"in_channels=\(3, 4\): bipartite graphs are not supported"),
+    (lambda: SAGEConv(3, 4, "min"), ValueError, "aggr='min': expected one of mean, sum, add, max"),
+    (lambda: TransformerConv(3, 4, heads=0), ValueError, "heads=0: expected a positive int"),
+    (lambda: TransformerConv(3, 4, heads=1.5), TypeError, r"heads=1\.5: expected a positive int"),
+    (lambda: SAGEConv(3, True), TypeError, "out_channels=True: expected an int"),
+    (lambda: TransformerConv(3, 4, beta=True), ValueError, "beta=True: gates, .* are not supported"),
+    (lambda: TransformerConv(3, 4, dropout=0.5), ValueError, "dropout=0.5: .*: pass 0"),
+    (lambda: TransformerConv(3, 4, edge_dim=2), ValueError, "edge_dim=2: .* edge features are not .*: pass None"),
     (lambda: TransformerConv(3, 4)(torch.zeros(2, 3), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0, 1)),
-     ValueError, "edge_attr: this layer has no edge features"),
+     ValueError, "edge_attr: edge features are not supported"),
 ])
 def test_options_are_checked(make, error, message) -> None:
     with pytest.raises(error, match=message):

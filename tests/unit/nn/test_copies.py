@@ -209,7 +209,7 @@ def test_copies_of_a_graph_forget_what_was_made() -> None:
     original = graph()
     SAGE(dense(NODES, WIDTH), original)
     copied = copy.deepcopy(original)
-    assert copied.connections() is not original.connections()
+    assert copied.aggregation() is not original.aggregation()
     assert copied.edges.rows.data_ptr() != original.edges.rows.data_ptr()
     assert copied.nodes == NODES
 

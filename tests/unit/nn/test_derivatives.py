@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache"), pytest.mark.
               pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")]  # torch's own forward mode
 
 ROWS, COLS, NODES, LENGTHS = 5, 4, 5, [3, 0, 2]
-REFUSED = r"(no|neither) second derivatives|batched by is_grads_batched or vectorize=True"
+REFUSED = r"(no|neither) second derivatives|batched by is_grads_batched=True or vectorize=True"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -277,7 +277,7 @@ def test_batches_of_gradients_are_refused(name):
     function, *_, given = {**RIGHT, **REFUSING}[name]()
     leaf = leaves(given)
     result = function(*leaf)
-    with pytest.raises(RuntimeError, match="batched by is_grads_batched or vectorize=True"):
+    with pytest.raises(RuntimeError, match="batched by is_grads_batched=True or vectorize=True"):
         torch.autograd.grad(result, leaf, torch.stack([torch.ones_like(result)] * 2), is_grads_batched=True)
 
 

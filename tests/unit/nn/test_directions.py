@@ -5,7 +5,7 @@ import pytest
 import torch
 from kernel_cache import beside_kernels
 
-from sparloom.nn.pattern_cache import Directions
+from sparloom.nn.pattern_cache import PreparedPattern
 from sparloom.sparse import Pattern
 
 pytestmark = pytest.mark.cc
@@ -17,7 +17,7 @@ SHAPE = (3, 4)
 @pytest.fixture
 def directions(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARLOOM_CACHE", str(beside_kernels(tmp_path)))
-    return Directions(Pattern.from_coo(ROWS, COLS, SHAPE), threads=1)
+    return PreparedPattern(Pattern.from_coo(ROWS, COLS, SHAPE), threads=1)
 
 
 def dense(values: torch.Tensor) -> torch.Tensor:

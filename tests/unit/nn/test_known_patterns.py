@@ -8,34 +8,34 @@ import torch
 from sparse_tensors import COLS, ROWS, dense, sparse_tensor
 
 from sparloom.nn import SAGEConv, TransformerConv, spmm
-from sparloom.nn.pattern_cache import KnownPatterns, known_patterns
+from sparloom.nn.pattern_cache import PatternCache, pattern_cache
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"), pytest.mark.filterwarnings("ignore:Sparse")]
 
 
-def found(known: KnownPatterns, a: torch.Tensor):
-    return known.find(a.crow_indices(), a.col_indices(), a.shape[1])
+def found(known: PatternCache, a: torch.Tensor):
+    return known.get(a.crow_indices(), a.col_indices(), a.shape[1])
 
 
 def test_a_matrix_is_prepared_once() -> None:
-    known, a = KnownPatterns(), sparse_tensor()
+    known, a = PatternCache(), sparse_tensor()
     first = found(known, a)
     assert found(known, a) is first
     assert first.backward is not first.forward
     other = torch.sparse_csr_tensor(a.crow_indices(), a.col_indices(), 2 * a.values(), size=a.shape)
     assert found(known, other) is first
     assert found(known, sparse_tensor()) is not first
-    assert known.find(a.crow_indices(), a.col_indices(), COLS + 1) is not first
+    assert known.get(a.crow_indices(), a.col_indices(), COLS + 1) is not first
 
 
 def test_symmetric_patterns_are_decided_once() -> None:
     both = sparse_tensor(30, 30).to_dense()
-    directions = found(KnownPatterns(), (both + both.T).to_sparse_csr())
+    directions = found(PatternCache(), (both + both.T).to_sparse_csr())
     assert directions.backward is directions.forward
 
 
 def test_each_number_of_threads_is_prepared_for() -> None:
-    known, a, threads = KnownPatterns(), sparse_tensor(), torch.get_num_threads()
+    known, a, threads = PatternCache(), sparse_tensor(), torch.get_num_threads()
     first = found(known, a)
     try:
         torch.set_num_threads(threads + 1)
@@ -46,7 +46,7 @@ def test_each_number_of_threads_is_prepared_for() -> None:
 
 
 def test_what_is_prepared_goes_with_the_tensors() -> None:
-    known, a = KnownPatterns(), sparse_tensor()
+    known, a = PatternCache(), sparse_tensor()
     directions = weakref.ref(found(known, a))
     gc.collect()
     assert directions() is not None
@@ -57,17 +57,17 @@ def test_what_is_prepared_goes_with_the_tensors() -> None:
 
 
 def test_operators_keep_nothing_of_tensors_that_are_gone() -> None:
-    before, a = len(known_patterns()), sparse_tensor()
+    before, a = len(pattern_cache()), sparse_tensor()
     x = dense(COLS, 4).requires_grad_()
     spmm(a, x).sum().backward()
-    assert len(known_patterns()) == before + 1
+    assert len(pattern_cache()) == before + 1
     del a
     gc.collect()
-    assert len(known_patterns()) == before
+    assert len(pattern_cache()) == before
 
 
 def test_writes_are_seen() -> None:
-    known, a = KnownPatterns(), sparse_tensor()
+    known, a = PatternCache(), sparse_tensor()
     first = found(known, a)
     a.values().mul_(2)
     assert found(known, a) is first  # they share a count of writes, and the indices are as they were
@@ -87,7 +87,7 @@ def test_results_follow_writes() -> None:
 
 
 def test_indices_made_in_inference_mode_are_compared_each_time() -> None:
-    known = KnownPatterns()
+    known = PatternCache()
     with torch.inference_mode():
         a = sparse_tensor()
         first = found(known, a)
@@ -101,13 +101,13 @@ def test_layers_on_one_graph_share_what_is_prepared_until_it_dies(form) -> None:
     square = sparse_tensor(ROWS, ROWS, seed=len(form))
     rows, cols = square.to_sparse_coo().indices()
     graph = {"edge_index": torch.stack([cols, rows]), "csr": square, "coo": square.to_sparse_coo()}[form]
-    before, x = len(known_patterns()), dense(ROWS, 8)
+    before, x = len(pattern_cache()), dense(ROWS, 8)
     SAGEConv(8, 4)(x, graph)
     SAGEConv(8, 8, "sum")(x, graph)
     TransformerConv(8, 4)(x, graph)
-    assert len(known_patterns()) == before + 1
+    assert len(pattern_cache()) == before + 1
     dead = weakref.ref(graph)
     del square, graph, rows, cols
     gc.collect()
     assert dead() is None
-    assert len(known_patterns()) == before
+    assert len(pattern_cache()) == before

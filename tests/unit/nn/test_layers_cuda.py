@@ -12,11 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sparloom.nn import GCNConv, Graph, SAGEConv, TransformerConv
 from sparloom.nn import graph as graphs
-from sparloom.nn import tensor_backend as tensor_place
+from sparloom.nn import tensor_backend as tensor_backends
 from sparloom.nn.convolution import DeviceAdjacency
-from sparloom.nn.edges import Connections, Normalisation
-from sparloom.nn.tensor_backend import CudaTensors
-from sparloom.nn.version_guard import Unchanged
+from sparloom.nn.edges import AggregationMatrices, Normalisation
+from sparloom.nn.tensor_backend import CudaTensorBackend
 from sparloom.tuning.sparse import CsrPolicy, CudaBackend, CudaRates
 
 pytestmark = [
@@ -45,10 +44,10 @@ def emulated(where, monkeypatch) -> contextlib.AbstractContextManager[CudaBacken
             patch.setattr(CudaBackend, "policy", lambda self: CsrPolicy(least_seconds=1e9))
             patch.setattr("sparloom.tuning.sparse.cuda.measure_cuda_rates",
                           lambda gpu: CudaRates.of_data_sheet(gpu.device))
-            patch.setattr(tensor_place, "CUDA_SPARSE_LIBRARIES", {})
-            patch.setattr(graphs, "FUSED", ())
-            patch.setattr("sparloom.nn.pattern_cache.tensors_on",
-                          lambda device: CudaTensors(device, where, lambda: 0))
+            patch.setattr(tensor_backends, "CUDA_SPARSE_LIBRARIES", {})
+            patch.setattr(graphs, "FUSED_DEVICES", ())
+            patch.setattr("sparloom.nn.pattern_cache.tensor_backend",
+                          lambda device: CudaTensorBackend(device, where, lambda: 0))
             yield where
 
     return taken()
@@ -109,11 +108,11 @@ def test_a_cached_matrix_is_kept_there(emulated, edges) -> None:
 def test_matrices_of_a_graph_are_made_on_its_device(edges) -> None:
     graph = Graph(torch.cat([edges, edges[:, :1]], dim=1), NODES)
     graph.edges = replace(graph.edges, device=torch.device("meta"))
-    found = graph.connections()
-    for matrix in (found.sums, found.means, found.maxima, graph.adjacency(NORMALISED, torch.float32).matrix):
+    found = graph.aggregation()
+    for matrix in (found.sum, found.mean, found.max, graph.adjacency(NORMALISED, torch.float32).matrix):
         assert [part.device.type for part in matrix[:3]] == ["meta"] * 3
         assert matrix[3] == (NODES, NODES)
-    assert found.sums[0] is found.maxima[0]
+    assert found.sum[0] is found.max[0]
     assert graph.adjacency(NORMALISED, torch.float32) is graph.adjacency(NORMALISED, torch.float32)
 
 
@@ -121,7 +120,7 @@ def test_matrices_of_a_graph_are_made_on_its_device(edges) -> None:
 def test_layers_compute_where_their_tensors_are(edges, kind) -> None:
     """Tensors without numbers, which know their device: operations of torch on tensors of two are errors."""
     layer, graph = LAYERS[kind](), Graph(edges, NODES)
-    known, looped = graph.connections(), graph.adjacency(NORMALISED, torch.float32)
+    known, looped = graph.aggregation(), graph.adjacency(NORMALISED, torch.float32)
     indices = map(torch.from_numpy, (looped.matrix.pattern.indptr, looped.matrix.pattern.indices))
     graph.edges = replace(graph.edges, device=THERE)
     with FakeTensorMode(), torch.no_grad():
@@ -132,8 +131,9 @@ def test_layers_compute_where_their_tensors_are(edges, kind) -> None:
             for name, parameter in list(module.named_parameters(recurse=False)):
                 delattr(module, name)
                 setattr(module, name, there(parameter)[0])
-        graph._connections = Connections(*(there(*each[:3]) for each in (known.sums, known.means, known.maxima)), None)
-        graph._adjacencies[NORMALISED, torch.float32] = Unchanged.of(None), DeviceAdjacency(
+        graph._aggregation = AggregationMatrices(
+            *(there(*each[:3]) for each in (known.sum, known.mean, known.max)), None)
+        graph._adjacencies[NORMALISED, torch.float32] = None, DeviceAdjacency(
             there(*indices, looped.values))
         result = layer(there(dense(NODES, CHANNELS))[0], graph)
     assert result.device == THERE
@@ -146,17 +146,17 @@ def test_features_and_graph_in_two_places_are_refused(edges, kind) -> None:
     graph.edges = replace(graph.edges, device=THERE)
     if kind == "transform":
         layer._cached = DeviceAdjacency((torch.zeros(1, device="meta"), None, None, (NODES, NODES)))
-    with pytest.raises(ValueError, match=r"x on cpu and the graph on (cuda:0|meta): make the graph of edge_index.to"):
+    with pytest.raises(ValueError, match=r"x is on cpu and the graph on (cuda:0|meta): make the graph from"):
         layer(dense(NODES, CHANNELS), graph)
 
 
 def test_edges_and_their_weights_in_two_places_are_refused(edges) -> None:
-    with pytest.raises(ValueError, match="edge_weight on meta and the graph on cpu: move one of them"):
+    with pytest.raises(ValueError, match="edge_weight is on meta and the graph on cpu: move one of them"):
         GCNConv(CHANNELS, 4)(dense(NODES, CHANNELS), edges, torch.ones(edges.shape[1], device="meta"))
 
 
 def test_a_graph_elsewhere_is_refused(edges) -> None:
-    with pytest.raises(ValueError, match=r"a graph on meta: .* use graph.cpu\(\) or graph.cuda\(\)"):
+    with pytest.raises(ValueError, match=r"the graph is on meta: .* pass graph.cpu\(\) or graph.cuda\(\)"):
         Graph(edges.to("meta"), NODES)
 
 

@@ -8,7 +8,7 @@ import torch
 from sparse_tensors import COLS, ROWS, assert_within, dense, dense_largest, places, sparse_tensor, with_gradients
 
 from sparloom.nn import spmm
-from sparloom.nn.pattern_cache import Directions, known_patterns
+from sparloom.nn.pattern_cache import PreparedPattern, pattern_cache
 from sparloom.sparse import Pattern
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("sparse_cache"),
@@ -129,7 +129,7 @@ def test_gradients_do_not_depend_on_the_number_of_threads(threads) -> None:
     a, width = sparse_tensor(), 40
     values, x, seen = a.values(), dense(COLS, width), dense(ROWS, width, seed=2)
     at = chosen_places(a, values, x).int()
-    found = [product(Directions(pattern_of(a), count), at, values, x, seen)
+    found = [product(PreparedPattern(pattern_of(a), count), at, values, x, seen)
              for count in (1, threads) for product in PRODUCTS]
     for alone, shared in zip(found[:3], found[3:], strict=True):
         assert torch.equal(shared, alone)
@@ -142,7 +142,7 @@ def test_operands_that_no_near_cache_holds(count) -> None:
     values, x, y = a.values(), dense(9000, 33), dense(2000, 33, seed=2)
     at = (torch.from_numpy(np.random.default_rng(4).random((2000, 33))) * a.crow_indices().diff()[:, None]).long()
     at = torch.where(a.crow_indices().diff()[:, None] > 0, at + a.crow_indices()[:-1, None], -1)
-    gathered, scattered, reduced = (product(Directions(pattern_of(a), count), at.int(), values, x, y)
+    gathered, scattered, reduced = (product(PreparedPattern(pattern_of(a), count), at.int(), values, x, y)
                                     for product in PRODUCTS)
     filled, cols = at.clamp(min=0), a.col_indices()[at.clamp(min=0)]
     there = (at >= 0).double()
@@ -163,14 +163,14 @@ def kept_like(result: torch.Tensor) -> list[torch.Tensor]:
 
 def test_places_are_kept_for_gradients_only(monkeypatch) -> None:
     a, x = sparse_tensor(), dense(COLS, 6)
-    edges = known_patterns().find(a.crow_indices(), a.col_indices(), COLS)
+    edges = pattern_cache().get(a.crow_indices(), a.col_indices(), COLS)
     expected = largest(a, a.values(), x)
     (kept,) = kept_like(largest(a, a.values(), x.clone().requires_grad_()))
     assert kept.dtype == torch.int32
     assert torch.equal(kept.long(), chosen_places(a, a.values(), x))
 
     def refuse(*given: torch.Tensor) -> None:
-        raise AssertionError("places were looked for")
+        raise AssertionError("the argmax was computed")
 
     monkeypatch.setattr(type(edges), "spmm_max", refuse)
     assert torch.equal(largest(a, a.values(), x), expected)
@@ -178,7 +178,7 @@ def test_places_are_kept_for_gradients_only(monkeypatch) -> None:
         assert torch.equal(largest(a, a.values(), x.clone().requires_grad_()), expected)
     with torch.inference_mode():
         assert torch.equal(spmm(a, x, reduce="max"), expected)
-    with pytest.raises(AssertionError, match="places were looked for"):
+    with pytest.raises(AssertionError, match="the argmax was computed"):
         largest(a, a.values().clone().requires_grad_(), x)
 
 

@@ -22,10 +22,10 @@ from sparse_tensors import (
 from sparloom.errors import Unsupported
 from sparloom.nn import baselines as cuda_rivals
 from sparloom.nn import csr_attention, sddmm, spmm
-from sparloom.nn import tensor_backend as tensor_place
+from sparloom.nn import tensor_backend as tensor_backends
 from sparloom.nn import torch_integration as autocast
-from sparloom.nn.tensor_backend import CudaTensors, tensors_on
-from sparloom.nn.version_guard import as_bits, as_tensor
+from sparloom.nn.content_hash import bfloat16_as_uint16, tensor_from_dlpack
+from sparloom.nn.tensor_backend import CudaTensorBackend, tensor_backend
 from sparloom.ops import SDDMM, Operands, SpMM, assert_close
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import MeasurementBudget, PlanCache, Race
@@ -48,8 +48,9 @@ def on_gpu(where, monkeypatch) -> CudaBackend:
     monkeypatch.setattr(CudaBackend, "policy", lambda self: CsrPolicy(least_seconds=1e9))
     monkeypatch.setattr("sparloom.tuning.sparse.cuda.measure_cuda_rates",
                         lambda gpu: CudaRates.of_data_sheet(gpu.device))
-    monkeypatch.setattr(tensor_place, "CUDA_SPARSE_LIBRARIES", LIBRARIES)
-    monkeypatch.setattr("sparloom.nn.pattern_cache.tensors_on", lambda device: CudaTensors(device, where, lambda: 0))
+    monkeypatch.setattr(tensor_backends, "CUDA_SPARSE_LIBRARIES", LIBRARIES)
+    monkeypatch.setattr("sparloom.nn.pattern_cache.tensor_backend",
+                        lambda device: CudaTensorBackend(device, where, lambda: 0))
     return where
 
 
@@ -139,7 +140,7 @@ def test_a_pattern_without_nonzeros_has_maxima_of_zero(on_gpu) -> None:
 @pytest.fixture
 def short_numbers(on_gpu, monkeypatch) -> CudaBackend:
     """Let tensors of the CPU, which stand for a GPU's, have the types of a GPU."""
-    monkeypatch.setitem(autocast.TYPES, "cpu", autocast.TYPES["cuda"])
+    monkeypatch.setitem(autocast.SUPPORTED_DTYPES, "cpu", autocast.SUPPORTED_DTYPES["cuda"])
     return on_gpu
 
 
@@ -210,9 +211,9 @@ def test_products_of_torch_take_short_numbers(where, monkeypatch, op, name, dtyp
     ones = SparseMatrix(pattern, np.ones(pattern.nnz))
     operands = op.operands(ones, WIDTH, seed=0)
     given = {key: torch.from_numpy(array).to(dtype) for key, array in operands.dense.items()}
-    matrix = where.matrix(ones).with_values(as_bits(torch.ones(pattern.nnz, dtype=dtype)))
-    bits = Operands(matrix, {key: as_bits(each) for key, each in given.items()})
-    found = as_tensor(LIBRARIES[op.name][name](matrix, 0)(bits))
+    matrix = where.matrix(ones).with_values(bfloat16_as_uint16(torch.ones(pattern.nnz, dtype=dtype)))
+    bits = Operands(matrix, {key: bfloat16_as_uint16(each) for key, each in given.items()})
+    found = tensor_from_dlpack(LIBRARIES[op.name][name](matrix, 0)(bits))
     assert found.dtype == dtype
     exact = op.oracle(Operands(ones, {key: each.float().numpy() for key, each in given.items()}))
     torch.testing.assert_close(found.double(), torch.from_numpy(exact), rtol=torch.finfo(dtype).eps, atol=2.0**-17)
@@ -232,26 +233,26 @@ def test_bfloat16_is_decided_about_and_checked(where, tmp_path, monkeypatch) -> 
     compute = CandidateSet._computed  # the second candidate seems to round the other way, as it may
     monkeypatch.setattr(CandidateSet, "_computed", lambda self, place, operands: (
         compute(self, place, operands) + np.uint16(place)))
-    found = as_tensor(ready.spmm(as_bits(x), values=as_bits(values)))
+    found = tensor_from_dlpack(ready.spmm(bfloat16_as_uint16(x), values=bfloat16_as_uint16(values)))
     full = torch.zeros(ROWS, COLS, dtype=torch.float64)
     full[torch.from_numpy(there)] = values.double()
     torch.testing.assert_close(found.double(), full @ x.double(), rtol=2.0**-8, atol=2.0**-17)
     (plan,) = ready._plans.values()
     assert plan.decision.reason.startswith("accepted")
     assert plan.choice.config == plan.decision.trials[1].candidate
-    monkeypatch.setattr(CandidateSet, "_computed", lambda self, place, operands: as_bits(
+    monkeypatch.setattr(CandidateSet, "_computed", lambda self, place, operands: bfloat16_as_uint16(
         torch.full((operands.matrix.pattern.rows, WIDTH), float(place)).bfloat16()).numpy())
     other = Prepared(where.ones(pattern), where=where, cache=PlanCache(None), libraries={}, policy=ready._policy)
-    other.spmm(as_bits(x), values=as_bits(values))
+    other.spmm(bfloat16_as_uint16(x), values=bfloat16_as_uint16(values))
     (plan,) = other._plans.values()
     assert "refused: other than the baseline" in plan.decision.reason
 
 
 def test_tensors_of_two_types_are_refused(short_numbers) -> None:
     a, x = sparse_tensor(), dense(COLS, WIDTH)
-    with pytest.raises(TypeError, match=r"X is torch.float16 and operands before it torch.float32: pass X.to\(torch"):
+    with pytest.raises(TypeError, match=r"X is torch.float16, but the other operands are torch.float32: pass X"):
         spmm(a, x.half())
-    with pytest.raises(TypeError, match=r"V is torch.float32 and operands before it torch.float16"):
+    with pytest.raises(TypeError, match=r"V is torch.float32, but the other operands are torch.float16"):
         csr_attention(a, dense(ROWS, WIDTH).half(), x.half(), x)
     with pytest.raises(TypeError, match=r"X is torch.float64: pass X.float\(\)"):
         spmm(a, x.double())
@@ -289,7 +290,7 @@ def test_operators_are_registered_for_gpus() -> None:
 def test_without_cupy_the_remedy_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(Unsupported, match=r"no CuPy .*: pip install -e \"\.\[gpu\]\" on a machine with an NVIDIA GPU"):
-        tensors_on(torch.device("cuda"))
+        tensor_backend(torch.device("cuda"))
 
 
 def test_tensors_in_two_places_are_refused() -> None:

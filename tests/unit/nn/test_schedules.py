@@ -36,7 +36,7 @@ def test_a_schedule_is_searched_once_for_batches_alike(asked):
             expected = torch.cat([theirs(each[None])[0] for each in tokens.split(lengths)])
             assert torch.allclose(ours(tokens, lengths), expected, atol=1e-5)
     assert len(asked) == 2
-    with pytest.raises(ValueError, match="schedule='fast': give an EncoderSchedule, 'auto', or None"):
+    with pytest.raises(ValueError, match="schedule='fast': expected an EncoderSchedule, 'auto', or None"):
         TransformerEncoderLayer(32, 2, schedule="fast")
 
 
@@ -48,7 +48,7 @@ def test_operators_on_tokens_search_theirs(asked):
         torch.testing.assert_close(ragged_softmax(tokens, lengths, schedule="auto"), expected, atol=1e-5, rtol=0)
         torch.testing.assert_close(norm(tokens, lengths), torch.layer_norm(tokens, [20]), atol=1e-5, rtol=0)
     assert asked == ["softmax width=20", "norm width=20,epsilon=1e-05"] * 2
-    with pytest.raises(ValueError, match="schedule='fast': give a NormSchedule, 'auto', or None"):
+    with pytest.raises(ValueError, match="schedule='fast': expected a NormSchedule, 'auto', or None"):
         LayerNorm(20, schedule="fast")
-    with pytest.raises(ValueError, match=r"schedule=NormSchedule.*: give a SoftmaxSchedule, 'auto', or None"):
+    with pytest.raises(ValueError, match=r"schedule=NormSchedule.*: expected a SoftmaxSchedule, 'auto', or None"):
         ragged_softmax(tokens, lengths, schedule=NormSchedule())

@@ -135,20 +135,20 @@ def test_initial_parameters_are_those_of_pytorch():
 def test_arguments_are_checked():
     x = torch.randn(6, WIDTH)
     for call in (ragged_softmax, LayerNorm(WIDTH)):
-        with pytest.raises(TypeError, match=r"lengths of layout torch\.sparse_coo: give a dense tensor"):
+        with pytest.raises(TypeError, match=r"lengths have layout torch\.sparse_coo: expected a dense tensor"):
             call(x, torch.tensor([6]).to_sparse())
-        with pytest.raises(TypeError, match=r"tokens of torch\.float64: this layer takes tensors of torch\.float32"):
+        with pytest.raises(TypeError, match=r"tokens are torch\.float64: expected a torch\.float32 tensor"):
             call(x.double(), [6])
-        with pytest.raises(TypeError, match="tokens of ndarray: this layer takes tensors"):
+        with pytest.raises(TypeError, match=r"tokens are ndarray: expected a torch\.float32 tensor"):
             call(x.numpy(), [6])
-        with pytest.raises(ValueError, match="6 tokens for sequences of 7 in all"):
+        with pytest.raises(ValueError, match="the lengths add up to 7, but there are 6 tokens"):
             call(x, [7])
-        with pytest.raises(TypeError, match="without lengths: give the length of every sequence"):
+        with pytest.raises(TypeError, match="without lengths: pass the length of every sequence"):
             call(x)
-    with pytest.raises(ValueError, match=r"tokens have shape \(6, 20\): this layer takes \(tokens, 8\)"):
+    with pytest.raises(ValueError, match=r"tokens have shape \(6, 20\): expected \(tokens, 8\)"):
         LayerNorm(8)(x, [6])
     for shape in (0, [2, 3], []):
-        with pytest.raises(ValueError, match=r"normalized_shape=.*: tokens have one dimension: give their width"):
+        with pytest.raises(ValueError, match=r"normalized_shape=.*: expected (the width of a token|a positive int)"):
             LayerNorm(shape)
 
 
@@ -168,6 +168,6 @@ def test_gradients_and_norms_without_weights_are_float32_whatever_the_default():
     ({"normalized_shape": 1.5}, "normalized_shape"), ({"normalized_shape": True}, "normalized_shape"),
     ({"normalized_shape": None}, "normalized_shape"), ({"normalized_shape": 8, "eps": "1"}, "eps"),
     ({"normalized_shape": 8, "eps": None}, "eps")], ids=str)
-def test_sizes_and_eps_are_numbers(options, named):
-    with pytest.raises(TypeError, match=f"{named}=.*: give a"):
+def test_widths_and_eps_must_be_numbers(options, named):
+    with pytest.raises(TypeError, match=f"{named}=.*: expected a"):
         LayerNorm(**options)

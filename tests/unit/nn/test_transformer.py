@@ -264,9 +264,9 @@ def test_changed_weights_are_packed_again():
 def test_weights_are_packed_once():
     ours = layers()[1]
     ours(torch.randn(6, WIDTH), [6])
-    kept = {key: id(packed) for key, packed in ours._packed._kept.items()}
+    kept = {key: id(packed) for key, packed in ours._packed._current.items()}
     ours(torch.randn(3, WIDTH), [1, 2])
-    assert {key: id(packed) for key, packed in ours._packed._kept.items()} == kept
+    assert {key: id(packed) for key, packed in ours._packed._current.items()} == kept
 
 
 def test_saved_and_copied_layers(tmp_path):
@@ -320,50 +320,52 @@ def refused(error, message, call, *arguments, **options):
 def test_arguments_of_forward_are_checked(ours):
     layer = ours()
     x = torch.randn(6, WIDTH)
-    refused(TypeError, r"tokens of torch\.float64: this layer takes tensors of torch\.float32: use \.float\(\)", layer,
+    refused(TypeError, r"tokens are torch\.float64: expected a torch\.float32 tensor: pass tokens\.float\(\)", layer,
             x.double(), [6])
-    refused(TypeError, "tokens of ndarray: this layer takes tensors", layer, x.numpy(), [6])
-    refused(TypeError, r"tokens of shape \(6, 32\) without lengths: give the length of every sequence", layer, x)
-    refused(ValueError, "6 tokens for sequences of 7 in all: lengths add up to the tokens", layer, x, [3, 4])
-    refused(ValueError, r"tokens have shape \(6, 16\): this layer takes \(tokens, 32\)", layer, x[:, :16], [6])
-    refused(ValueError, r"tokens have shape \(1, 6, 32\): this layer takes", layer, x[None], [6])
+    refused(TypeError, "tokens are ndarray: expected a torch.float32 tensor", layer, x.numpy(), [6])
+    refused(TypeError, r"tokens of shape \(6, 32\) without lengths: pass the length of every sequence", layer, x)
+    refused(ValueError, "the lengths add up to 7, but there are 6 tokens", layer, x, [3, 4])
+    refused(ValueError, r"tokens have shape \(6, 16\): expected \(tokens, 32\)", layer, x[:, :16], [6])
+    refused(ValueError, r"tokens have shape \(1, 6, 32\): expected", layer, x[None], [6])
     refused(ValueError, r"lengths are an array of 1 dimensions of float64: give a vector of integers", layer, x, [6.0])
     refused(ValueError, r"lengths are an array of 2 dimensions of int64", layer, x, torch.tensor([[6]]))
     refused(ValueError, r"length function lengths has the entry -1: lengths are at least 0", layer, x, [7, -1])
-    refused(ValueError, r"tokens on meta: this layer computes on the CPU: use \.cpu\(\)", layer, x.to("meta"), [6])
-    refused(ValueError, r"lengths on meta: this layer computes on the CPU", layer, x, torch.tensor([6]).to("meta"))
-    refused(TypeError, r"parameter .* of torch\.float64: this layer computes in torch\.float32: use \.float\(\)",
+    refused(ValueError, r"tokens are on meta: this layer supports the CPU only: pass tokens\.cpu\(\)", layer,
+            x.to("meta"), [6])
+    refused(ValueError, r"lengths are on meta: this layer supports the CPU", layer, x, torch.tensor([6]).to("meta"))
+    refused(TypeError, r"parameter .* is torch\.float64, but this layer computes in torch\.float32: use layer\.float",
             ours().double(), x, [6])
-    refused(ValueError, r"parameter .* on meta: this layer computes on the CPU", ours().to("meta"), x, [6])
+    refused(ValueError, r"parameter .* is on meta: this layer supports the CPU only", ours().to("meta"), x, [6])
 
 
 def test_nested_arguments_are_checked():
     layer = layers()[1]
     nested = torch.nested.nested_tensor([torch.randn(3, WIDTH), torch.randn(2, WIDTH)], layout=torch.jagged)
-    refused(TypeError, "lengths beside a nested tensor, which has them: leave them out", layer, nested, [3, 2])
-    refused(ValueError, r"a nested tensor of layout torch\.jagged with 3 dimensions: make it by", layer,
+    refused(TypeError, "lengths were passed with a nested tensor, which has lengths of its own: omit them", layer,
+            nested, [3, 2])
+    refused(ValueError, r"the nested tensor has layout torch\.jagged and 3 dimensions: make it by", layer,
             nested.transpose(1, 2))
-    refused(ValueError, r"a nested tensor of layout torch\.jagged with 4 dimensions", layer, nested.unsqueeze(-1))
+    refused(ValueError, r"the nested tensor has layout torch\.jagged and 4 dimensions", layer, nested.unsqueeze(-1))
     holes = torch.nested.nested_tensor_from_jagged(torch.randn(5, WIDTH), torch.tensor([0, 3, 5]), torch.tensor([1, 2]))
-    refused(ValueError, r"a nested tensor with holes: pass nested\.contiguous\(\)", layer, holes)
+    refused(ValueError, r"the nested tensor is not contiguous: pass nested\.contiguous\(\)", layer, holes)
     narrow = torch.nested.nested_tensor([torch.randn(3, 4)], layout=torch.jagged)
-    refused(ValueError, r"tokens have shape \(3, 4\): this layer takes \(tokens, 32\)", layer, narrow)
+    refused(ValueError, r"tokens have shape \(3, 4\): expected \(tokens, 32\)", layer, narrow)
 
 
 def test_arguments_of_layers_are_checked():
     for layer in (lambda **options: TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, **options),
                   lambda **options: MultiheadAttention(WIDTH, HEADS, **options)):
-        refused(ValueError, r"dropout=0\.1: this layer has none: give 0, and drop outside of it", layer, dropout=0.1)
-        refused(ValueError, "batch_first=False: the sequences of a batch follow each other here", layer,
+        refused(ValueError, r"dropout=0\.1: dropout is not supported: pass 0 and apply dropout", layer, dropout=0.1)
+        refused(ValueError, "batch_first=False: sequences are concatenated, so only True is supported", layer,
                 batch_first=False)
-    refused(ValueError, "embed_dim=30 and num_heads=4: heads divide the width", MultiheadAttention, 30, 4)
-    refused(ValueError, "activation='gelu': this layer has relu only", TransformerEncoderLayer, WIDTH, HEADS,
+    refused(ValueError, "embed_dim=30 must be divisible by num_heads=4", MultiheadAttention, 30, 4)
+    refused(ValueError, "activation='gelu': only relu is supported", TransformerEncoderLayer, WIDTH, HEADS,
             activation="gelu")
-    refused(ValueError, "norm_first=True: norms of this layer are behind the sums: give False", TransformerEncoderLayer,
+    refused(ValueError, "norm_first=True is not supported: norms follow the residual sums", TransformerEncoderLayer,
             WIDTH, HEADS, norm_first=True)
-    refused(ValueError, "dim_feedforward=0: give at least 1", TransformerEncoderLayer, WIDTH, HEADS, 0)
-    refused(TypeError, r"dim_feedforward=1\.5: give a whole number", TransformerEncoderLayer, WIDTH, HEADS, 1.5)
-    refused(TypeError, "num_heads=True: give a whole number", MultiheadAttention, WIDTH, True)
+    refused(ValueError, "dim_feedforward=0: expected a positive int", TransformerEncoderLayer, WIDTH, HEADS, 0)
+    refused(TypeError, r"dim_feedforward=1\.5: expected a positive int", TransformerEncoderLayer, WIDTH, HEADS, 1.5)
+    refused(TypeError, "num_heads=True: expected a positive int", MultiheadAttention, WIDTH, True)
     for activation in ("relu", torch.relu, torch.nn.functional.relu, torch.nn.ReLU()):
         TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, activation=activation)
 

@@ -66,7 +66,7 @@ def test_sparse_tensors_inside_of_transforms_and_traces() -> None:
     a, x = sparse_tensor(NODES, NODES), dense(NODES, WIDTH)
     torch.testing.assert_close(torch.func.vmap(lambda x: spmm(a, x))(x[None])[0], spmm(a, x))
     torch.testing.assert_close(torch.func.grad(lambda x: spmm(a, x).sum())(x), a.to_dense().T @ torch.ones_like(x))
-    with pytest.raises(RuntimeError, match=r"torch\.jit\.trace does not record sparse tensors: give A as"):
+    with pytest.raises(RuntimeError, match=r"torch\.jit\.trace does not record sparse tensors: pass A as"):
         torch.jit.trace(lambda x: spmm(a, x), (x,))
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from sparloom.nn import GCNConv, LayerNorm, MultiheadAttention, SAGEConv, TransformerEncoderLayer, spmm
+from sparloom.nn.content_hash import KEY_WORDS, content_hash, fingerprint, fingerprint_tensors, index_hash
 from sparloom.nn.ragged_programs import PackedWeights
-from sparloom.nn.version_guard import KEY_WORDS, content_of, fingerprint, fingerprint_of, indices_of
 from sparloom.ragged import LENGTHS, EncoderSchedule, EncoderShape, Structure, compiled_encoder_layer
 
 pytestmark = [pytest.mark.cc, pytest.mark.usefixtures("own_cache")]
@@ -215,7 +215,7 @@ def test_norms_of_other_kinds_are_computed_or_refused():
         layer.norm1 = torch.nn.LayerNorm(WIDTH, elementwise_affine=False)
     assert_same(ours, theirs, reference)
     ours.norm2.eps = 0.5
-    with pytest.raises(ValueError, match=r"norm1 has eps 1e-05 and norm2 0\.5: this layer has one for both"):
+    with pytest.raises(ValueError, match=r"norm1 has eps 1e-05 and norm2 0\.5: they must be equal"):
         ours(torch.randn(8, WIDTH), SEQUENCES)
 
 
@@ -315,28 +315,28 @@ def test_fingerprints_of_tensors_are_those_of_what_they_show():
                    torch.complex(plain, plain).conj().imag, torch.nn.Parameter(plain)):
         shown = tensor.detach().resolve_neg().clone(memory_format=torch.contiguous_format)
         bits = shown.view(torch.int16) if shown.dtype == torch.bfloat16 else shown
-        assert fingerprint_of((tensor, plain)) == fingerprint([bits.numpy(), plain.numpy()])
+        assert fingerprint_tensors((tensor, plain)) == fingerprint([bits.numpy(), plain.numpy()])
 
 
 def test_contents_differ_by_type_and_shape():
     tensor = torch.zeros(4)
-    same = [content_of(tensor), content_of(torch.zeros(8)[:4]), content_of(torch.zeros(8)[::2])]
+    same = [content_hash(tensor), content_hash(torch.zeros(8)[:4]), content_hash(torch.zeros(8)[::2])]
     assert len(set(same)) == 1
-    assert len({content_of(each) for each in (
+    assert len({content_hash(each) for each in (
         tensor, tensor[:, None], torch.zeros(4, dtype=torch.int32), torch.zeros(2, dtype=torch.double), None)}) == 5
-    assert content_of(tensor.bfloat16()) == content_of(tensor.bfloat16())
+    assert content_hash(tensor.bfloat16()) == content_hash(tensor.bfloat16())
 
 
 def test_long_index_tensors_are_read_in_part():
     long = torch.zeros(1 << 16, dtype=torch.int64)
-    before = indices_of(long)
+    before = index_hash(long)
     long.numpy()[:] = 1
-    assert indices_of(long) != before
-    counted = indices_of(long)
+    assert index_hash(long) != before
+    counted = index_hash(long)
     long[5] = 1
-    assert indices_of(long) != counted
+    assert index_hash(long) != counted
     with torch.inference_mode():
         uncounted = torch.zeros(1 << 16, dtype=torch.int64)
-        before = indices_of(uncounted)
+        before = index_hash(uncounted)
         uncounted[1000] = 1
-        assert indices_of(uncounted) != before
+        assert index_hash(uncounted) != before

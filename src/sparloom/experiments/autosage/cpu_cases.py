@@ -33,7 +33,7 @@ from sparloom.experiments.autosage.graph_training import sage_aggregations, sage
 from sparloom.experiments.harness import give_back, noted, peak_bytes, seconds_of, side_by_side, statistics_of
 from sparloom.files import scratch_folder
 from sparloom.fusion import pinned
-from sparloom.jit import RESULTS
+from sparloom.jit import RESULT_POOL
 from sparloom.measure import TimingProtocol
 from sparloom.models import load_checkpoint, retain_memory
 from sparloom.models.performance import load_performance
@@ -301,7 +301,7 @@ class DispatchBench:
         if case.op != "attention":
             return {}
         try:
-            return {"peak_bytes": peak_bytes(call, RESULTS.clear)}
+            return {"peak_bytes": peak_bytes(call, RESULT_POOL.clear)}
         except Unsupported:
             return {}
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sparloom.jit import RESULTS
+from sparloom.jit import RESULT_POOL
 from sparloom.measure import checked_threads
 from sparloom.ops import Op, Operands
 from sparloom.platforms import CpuKernels, Family
@@ -68,7 +68,7 @@ class CpuBackend:
 
     def kernels(self, op: Op, width: int) -> Family:
         """Make kernels of an operation."""
-        return CpuKernels(self.threads, width, RESULTS.empty).family(op)
+        return CpuKernels(self.threads, width, RESULT_POOL.empty).family(op)
 
     def with_threads(self, threads: int) -> CpuBackend:
         """Make the same backend with so many threads."""

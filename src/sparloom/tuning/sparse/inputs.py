@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse
 from numpy.lib.array_utils import byte_bounds
 
-from sparloom.jit import RESULTS, Watch, address
+from sparloom.jit import RESULT_POOL, ChangeDetector, address
 from sparloom.ops import Operands
 from sparloom.platforms import DeviceMatrix, DevicePattern, Gpu, on_cuda
 from sparloom.platforms.cuda import BITS, ELEMENTS, HubThresholds
@@ -239,7 +239,7 @@ class Origin:
         self._references = {name: self._reference(name, array) for name, array in arrays.items()}
         indices = {name: array for name, array in arrays.items() if name in ("indptr", "indices")
                    and isinstance(array, np.ndarray)}
-        self._watch = Watch(indices if _is_csr(given) else {})
+        self._watch = ChangeDetector(indices if _is_csr(given) else {})
         self.changed = self._watch.changed
 
     def __reduce__(self) -> tuple[type[Origin], tuple[()]]:
@@ -413,7 +413,7 @@ class CpuArrays:
 
     def multiply(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Multiply, into the memory pool of results."""
-        return np.multiply(one, other, out=RESULTS.empty(one.shape, np.float32))
+        return np.multiply(one, other, out=RESULT_POOL.empty(one.shape, np.float32))
 
     def check_out(
         self, out: np.ndarray, shape: tuple[int, ...], operands: Operands, inputs: Sequence[tuple[str, Any]],

@@ -106,7 +106,6 @@ class Prepared:
         self._source = self._settings.candidate_source(shortlist, model)
         policy = self._settings.policy(self.backend.policy(), matrix.pattern) if policy is None else policy
         self._policy = policy.measuring_all() if self._source.kind == "all" else policy
-        self._probes = self._settings.probe_log(self._cache)
         self._libraries = self.backend.libraries if libraries is None else libraries
         self._replay_only = replay_only
         self._plans: dict[_Case, CsrPlan] = {}
@@ -450,8 +449,9 @@ class Prepared:
         else:
             self._cache.put("csr", self._key(case), value, summary=self._summary(case, plan))
             self._settle_case(case, plan)  # after it is stored: after an exception in between, it is decided again
-        if self._probes is not None:
-            self._probes.add(self._key(case), value)
+        probes = self._settings.probe_log(self._cache)
+        if probes is not None:
+            probes.add(self._key(case), value)
         log.info("%s, %s, %s: %s; %s%s; %d runs, %.3f s", case.op, self.matrix, case.shapes, plan.choice.name,
                  plan.decision.reason, f"; not stored: {busy}" if busy else "", plan.decision.executions,
                  plan.decision.seconds)

@@ -1,0 +1,136 @@
+// Products of a sparse matrix A (rows, cols) with dense operands of `width` columns in float32 in which each element of
+// the result uses one nonzero of its row of A: the building blocks for gradients of the maximum of products.
+// argmax (rows, width) holds positions of nonzeros of A; entries of row i refer to row i of A. Rows without nonzeros
+// hold -1. With p = argmax(i, f) and j = the column of nonzero p:
+//
+//   sparloom_spmm_at              D(i, f)  = values(p) * right(j, f)      D, left (rows, width), right (cols, width)
+//   sparloom_spmm_transposed_at   D(j, f) += values(p) * left(i, f)       D (cols, width)
+//   sparloom_sddmm_at             D(p)    += left(i, f) * right(j, f)     D (nnz)
+//
+// Each visits rows * width elements, however many nonzeros there are. Threads share the rows of A. In the second
+// function several rows of A update the same row of D, so each thread takes a strip of columns (whole cache lines) and,
+// if there are more threads than strips, a range of rows of D. Sums run over i, then f, for any number of threads.
+// Preconditions (checked in Python): argmax and columns are in range; dense operands are row-major and contiguous; D is
+// zero where it is accumulated into and overlaps no other operand.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "team.hpp"
+
+extern "C" {
+
+struct ArgmaxProducts {
+    const int32_t *argmax, *indices;  // indices (nnz): columns
+    const float *values, *left, *right;
+    float* result;
+    int64_t rows, cols, width;
+    int32_t threads;
+};
+
+}  // extern "C"
+
+namespace sparloom::argmax_products {
+namespace {
+
+constexpr int64_t kLineFloats = 64 / sizeof(float);
+constexpr int64_t kNear = int64_t{1} << 20;  // bytes of (cols, width) that fit the L2 cache: no prefetching
+constexpr int64_t kAhead = 2;                // prefetch distance in rows of A
+
+bool is_far(const ArgmaxProducts& s) { return s.cols * s.width * static_cast<int64_t>(sizeof(float)) > kNear; }
+
+// Prefetches the elements of `dense` (cols, width) that row i of A reads or writes. Inlined, because GCC drops calls of
+// a function that only prefetches.
+[[gnu::always_inline]] inline void prefetch(const ArgmaxProducts& s, const float* dense, int64_t i, int64_t begin,
+                                            int64_t end) {
+    if (i >= s.rows || s.argmax[i * s.width] < 0) return;
+    for (int64_t f = begin; f < end; ++f) {
+        __builtin_prefetch(dense + s.indices[s.argmax[i * s.width + f]] * s.width + f);
+    }
+}
+
+// Calls work(i) for every row of A with nonzeros and none(i) for every empty row.
+template <typename Work, typename None>
+void each_row(const ArgmaxProducts& s, const Work& work, const None& none) {
+    const bool far = is_far(s);
+#pragma omp parallel for num_threads(sparloom::team(s.threads)) schedule(static) if (s.threads > 1)
+    for (int64_t i = 0; i < s.rows; ++i) {
+        if (far) prefetch(s, s.right, i + kAhead, 0, s.width);
+        if (s.argmax[i * s.width] < 0) {
+            none(i);
+        } else {
+            work(i);
+        }
+    }
+}
+
+// Part of D (cols, width): rows [first, last), columns [begin, end).
+struct Part {
+    int64_t first, last, begin, end;
+};
+
+template <bool kAllRows>
+void scatter(const ArgmaxProducts& s, const Part& part) {
+    const int32_t* const indices = s.indices;
+    const float* const values = s.values;
+    const bool far = kAllRows && is_far(s);  // otherwise other threads own most of it
+    for (int64_t i = 0; i < s.rows; ++i) {
+        const int32_t* const argmax = s.argmax + i * s.width;
+        const float* const left = s.left + i * s.width;
+        if (far) prefetch(s, s.result, i + kAhead, part.begin, part.end);
+        if (argmax[0] < 0) continue;
+        for (int64_t f = part.begin; f < part.end; ++f) {
+            const int64_t j = indices[argmax[f]];
+            if (!kAllRows && (j < part.first || j >= part.last)) continue;
+            s.result[j * s.width + f] += values[argmax[f]] * left[f];
+        }
+    }
+}
+
+}  // namespace
+}  // namespace sparloom::argmax_products
+
+extern "C" void sparloom_spmm_at(const void* arguments) {
+    const ArgmaxProducts& s = *static_cast<const ArgmaxProducts*>(arguments);
+    sparloom::argmax_products::each_row(
+        s,
+        [&](int64_t i) {
+            const int32_t* const argmax = s.argmax + i * s.width;
+            float* const to = s.result + i * s.width;
+            for (int64_t f = 0; f < s.width; ++f) {
+                to[f] = s.values[argmax[f]] * s.right[s.indices[argmax[f]] * s.width + f];
+            }
+        },
+        [&](int64_t i) { std::fill_n(s.result + i * s.width, s.width, 0.0f); });
+}
+
+extern "C" void sparloom_spmm_transposed_at(const void* arguments) {
+    const ArgmaxProducts& s = *static_cast<const ArgmaxProducts*>(arguments);
+    using sparloom::argmax_products::scatter;
+    constexpr int64_t line = sparloom::argmax_products::kLineFloats;
+    const int64_t lines = (s.width + line - 1) / line, strips = std::min<int64_t>(s.threads, lines);
+    const int64_t ranges = s.threads / strips;
+#pragma omp parallel for num_threads(sparloom::team(s.threads)) schedule(static, 1) collapse(2) if (s.threads > 1)
+    for (int64_t strip = 0; strip < strips; ++strip) {
+        for (int64_t range = 0; range < ranges; ++range) {
+            const sparloom::argmax_products::Part part{range * s.cols / ranges, (range + 1) * s.cols / ranges,
+                                                       strip * lines / strips * line,
+                                                       std::min((strip + 1) * lines / strips * line, s.width)};
+            (ranges == 1 ? scatter<true> : scatter<false>)(s, part);
+        }
+    }
+}
+
+extern "C" void sparloom_sddmm_at(const void* arguments) {
+    const ArgmaxProducts& s = *static_cast<const ArgmaxProducts*>(arguments);
+    sparloom::argmax_products::each_row(
+        s,
+        [&](int64_t i) {
+            const int32_t* const argmax = s.argmax + i * s.width;
+            const float* const left = s.left + i * s.width;
+            for (int64_t f = 0; f < s.width; ++f) {
+                s.result[argmax[f]] += left[f] * s.right[s.indices[argmax[f]] * s.width + f];
+            }
+        },
+        [](int64_t) {});
+}

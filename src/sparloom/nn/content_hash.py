@@ -1,0 +1,125 @@
+"""Hash the contents of tensors, to detect that something prepared from them is out of date.
+
+torch's version counters are not enough: fused optimisers, `tensor.data` and NumPy arrays on the same memory write
+without incrementing them.
+"""
+
+import ctypes
+import secrets
+from collections.abc import Hashable, Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparloom.jit import address, compile_cpp
+
+__all__ = [
+    "bfloat16_as_uint16", "content_hash", "fingerprint", "fingerprint_tensors", "index_hash", "tensor_from_dlpack",
+]
+
+KEY_WORDS = 1044  # kKeyWords of kernels/cpu/fingerprint.cpp
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+RESULT = ctypes.c_uint64 * 2
+SAMPLED_BLOCKS = 32  # blocks of 4 KiB that are read of long index tensors, which takes a few microseconds
+
+
+def content_hash(tensor: torch.Tensor | None) -> Hashable:
+    """Hash a dense tensor: equal for tensors of equal dtype, shape and bits on any device; None for None.
+
+    Reads the whole tensor; copies it to the CPU if it is on a GPU.
+    """
+    if tensor is None:
+        return None
+    return tensor.dtype, tensor.shape, fingerprint_tensors((tensor,))
+
+
+def index_hash(*tensors: torch.Tensor) -> Hashable:
+    """Hash index tensors: their version counters and, on the CPU, up to 128 KiB of each.
+
+    Detects every write that torch counts. Of writes that torch does not count, it detects all in tensors of up to
+    128 KiB, and the usual case, a tensor that is refilled, in longer ones. Inference tensors have no version counter,
+    so they are read completely.
+    """
+    versions = tuple([None if tensor.is_inference() else tensor._version for tensor in tensors])
+    counted = None not in versions
+    if counted and not all([tensor.is_cpu for tensor in tensors]):
+        return versions
+    return versions, fingerprint_tensors(tensors, sample=SAMPLED_BLOCKS if counted else 0)
+
+
+def fingerprint(arrays: Sequence[np.ndarray], *, sample: int = 0) -> tuple[int, int]:
+    """Compute a 122-bit fingerprint of arrays; different bytes collide with a probability below 2^-50.
+
+    Fingerprints are comparable within one process only. The cost is one single-threaded pass over the memory.
+
+    Args:
+        arrays: C-contiguous.
+        sample: read at most about this many evenly spaced blocks of 4 KiB of each array; 0: read everything.
+    """
+    spans: list[int] = []
+    for array in arrays:
+        spans += address(array, array.dtype.type), array.nbytes
+    return _fingerprint(spans, sample)
+
+
+def fingerprint_tensors(tensors: Iterable[torch.Tensor], *, sample: int = 0) -> tuple[int, int]:
+    """Compute the fingerprint of dense tensors, like `fingerprint` for arrays.
+
+    Most calls on small operands need one, so contiguous CPU tensors are read in place, without a NumPy view.
+    """
+    spans: list[int] = []
+    arrays: list[np.ndarray] = []
+    for tensor in tensors:
+        if type(tensor) in PLAIN_TENSORS and tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg():
+            start, size = tensor.data_ptr(), tensor.nbytes
+            if start or not size:
+                spans += start, size
+                continue
+        arrays.append(_contiguous_array(tensor))
+        spans += address(arrays[-1], arrays[-1].dtype.type), arrays[-1].nbytes
+    return _fingerprint(spans, sample)
+
+
+def bfloat16_as_uint16(tensor: torch.Tensor) -> torch.Tensor:
+    """View a bfloat16 tensor as uint16 for libraries without bfloat16; return other tensors unchanged."""
+    return tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+
+
+def tensor_from_dlpack(array: Any) -> torch.Tensor:
+    """View a DLPack array as a tensor; uint16 becomes bfloat16."""
+    tensor = torch.from_dlpack(array)
+    return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor
+
+
+def _fingerprint(spans: list[int], sample: int) -> tuple[int, int]:
+    """Compute the fingerprint of memory spans: address, bytes, address, bytes, ..."""
+    result = RESULT()
+    _function()(_int64_array(len(spans))(*spans), len(spans) // 2, sample, _key()[0], result)
+    return tuple(result)
+
+
+def _contiguous_array(tensor: torch.Tensor) -> np.ndarray:
+    array = bfloat16_as_uint16(tensor.detach()).numpy(force=True)
+    return array if array.flags.c_contiguous and array.flags.aligned else np.require(array, requirements=["C", "A"])
+
+
+@cache
+def _key() -> tuple[int, np.ndarray]:
+    """Draw the hash key of this process; return its address and the array that owns it."""
+    key = np.frombuffer(secrets.token_bytes(4 * KEY_WORDS), np.uint32)
+    return address(key, np.uint32), key
+
+
+@cache
+def _int64_array(count: int) -> type[ctypes.Array]:
+    return ctypes.c_int64 * count
+
+
+@cache
+def _function() -> Any:
+    function = compile_cpp(["cpu/fingerprint.cpp"]).sparloom_fingerprint
+    function.restype = None
+    function.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
+    return function
