@@ -68,7 +68,7 @@ from sparloom.ragged.schedule.loops import (
     vectorise_innermost,
 )
 from sparloom.ragged.schedule.operations import hfuse, inline, offload, offload_innermost, split_operation
-from sparloom.ragged.schedule.storage import pad_loop, pad_storage, reorder_dimensions, split_dimension
+from sparloom.ragged.schedule.storage import pad_all, pad_loop, pad_storage, reorder_dimensions, split_dimension
 from sparloom.ragged.tensor import Tensor
 
 TILE = 64  # tokens
@@ -139,10 +139,9 @@ def fused_scores(shape: EncoderShape, extents: TokenExtents) -> Program:
     qkv = _qkv(shape, extents)
     found = compute("scores", {**_rows(shape, extents), col: extents.tokens(batch)}, sum_over(
         {dim: shape.head_width}, qkv[batch, pos, 0, head, dim] * qkv[batch, col, 1, head, dim]))
-    prog = pad_storage(program("qkt_fused", [found]), "qkv", {pos: TILE})
-    prog = pad_storage(prog, "scores", {pos: TILE, col: TILE})
-    for loop in (pos, col):
-        prog = split(pad_loop(prog, "scores", loop, TILE), "scores", loop.name, TILE)
+    tile = {pos: TILE, col: TILE}
+    prog = pad_all(program("qkt_fused", [found]), {"qkv": {pos: TILE}, "scores": tile}, "scores", tile)
+    prog = split(split(prog, "scores", "pos", TILE), "scores", "col", TILE)
     prog = reorder(prog, "scores", ("batch", "pos_outer", "col_outer", "head", "pos_inner", "col_inner", "dim"))
     prog = fuse(fuse(prog, "scores", "batch", "pos_outer"), "scores", "batch_pos_outer", "col_outer")
     return parallel(vectorise(prog, "scores", "dim"), "scores", "batch_pos_outer_col_outer")
@@ -200,13 +199,10 @@ SPLIT_OPERATORS: Mapping[str, Callable[[EncoderShape], Program]] = MappingProxyT
 
 def padded_tiles(prog: Program) -> Program:
     """Pad loops and storage to whole tiles."""
-    nest = prog.outputs[0]
-    for tensor in prog.tensors().values():
-        tiled = {each: TILE for each in _variable_loops(prog) if each in dict(tensor.axes)}
-        prog = pad_storage(prog, tensor.name, tiled)
-    for each in _variable_loops(prog):
-        prog = pad_loop(prog, nest, each, TILE)
-    return _fuse_and_tile(prog, nest)
+    nest, loops = prog.outputs[0], {each: TILE for each in _variable_loops(prog)}
+    tensors = {name: {each: TILE for each in loops if each in dict(tensor.axes)}
+               for name, tensor in prog.tensors().items()}
+    return _fuse_and_tile(pad_all(prog, tensors, nest, loops), nest)
 
 
 def split_tiles(prog: Program) -> Program:
@@ -408,10 +404,8 @@ def _define_padded_attention(shape: EncoderShape, padded: Callable[[Dim, Expr], 
 
 def _padded(prog: Program, padding: Mapping[str, Mapping[Dim, int]]) -> Program:
     """Pad storage, then the loops of both products."""
-    for name, multiples in padding.items():
-        prog = pad_storage(prog, name, multiples)
-    for name, loop in (("scores", pos), ("scores", col), ("mixed", pos)):
-        prog = pad_loop(prog, name, loop, TILE)
+    prog = pad_all(prog, padding, "scores", {pos: TILE, col: TILE})
+    prog = pad_loop(prog, "mixed", pos, TILE)
     return reorder(prog, "mixed", ("batch", "head", "pos"))
 
 

@@ -17,7 +17,7 @@ from sparloom.ragged.nests import Operation, Program, compute, less, minimum, re
 from sparloom.ragged.schedule.compute import compute_at
 from sparloom.ragged.schedule.loops import fuse, one_block_per_row, parallel, remap, reorder, split, unroll, vectorise
 from sparloom.ragged.schedule.operations import offload, split_operation
-from sparloom.ragged.schedule.storage import PANEL, pad_loop, pad_storage, store_in_panels
+from sparloom.ragged.schedule.storage import PANEL, pad_all, store_in_panels
 from sparloom.ragged.structure import Structure
 from sparloom.ragged.tensor import Length, Tensor
 
@@ -76,10 +76,8 @@ def scheduled_vgemm(*, rows: int = 8, cols: int = 32) -> Program:
     Args:
         rows, cols: extents of a tile; padding costs least if they divide the sizes.
     """
-    padded = vgemm()
-    for tensor, padding in {"a": {row: rows}, "b": {col: cols}, "c": {row: rows, col: cols}}.items():
-        padded = pad_storage(padded, tensor, padding)
-    padded = pad_loop(pad_loop(padded, "c", row, rows), "c", col, cols)
+    tile = {row: rows, col: cols}
+    padded = pad_all(vgemm(), {"a": {row: rows}, "b": {col: cols}, "c": tile}, "c", tile)
     tiled = split(split(padded, "c", "row", rows), "c", "col", cols)
     tiled = reorder(tiled, "c", ("item", "row_outer", "col_outer", "inner", "row_inner", "col_inner"))
     fused = remap(fuse(tiled, "c", "item", "row_outer"), "c", "item_row_outer")
@@ -181,11 +179,8 @@ def device_trmm() -> Program:
 
 
 def _padded(rows: int, cols: int) -> Program:
-    padded = trmm()
-    for tensor, padding in {
-            "lower": {row: rows}, "b": {inner: rows, col: cols}, "out": {row: rows, col: cols}}.items():
-        padded = pad_storage(padded, tensor, padding)
-    return pad_loop(pad_loop(padded, "out", row, rows), "out", col, cols)
+    tile = {row: rows, col: cols}
+    return pad_all(trmm(), {"lower": {row: rows}, "b": {inner: rows, col: cols}, "out": tile}, "out", tile)
 
 
 def _rows(prog: Program, nest: str, cols: int) -> Program:

@@ -53,9 +53,7 @@ def split_operation(program: Program, nest: str, loop: Dim, *, multiple: int | N
                          defined=((loop.name, Ref(rest_name) + cut),))
     if old.reduces:
         main, rest = replace(main, ends=False), replace(rest, begins=False)
-    position = program.launches.index(Launch((found,)))
-    parts = (Launch((main,)), Launch((rest,)))
-    return replace(program, launches=(*program.launches[:position], *parts, *program.launches[position + 1:]))
+    return _replace_launches(program, [found], Launch((main,)), Launch((rest,)))
 
 
 def _split_point(nest: Nest, extent: Expr, *, loop: Dim, multiple: int | None, point: Expr | int | None) -> Expr:
@@ -113,9 +111,13 @@ def hfuse(program: Program, nests: Sequence[str]) -> Program:
     for number, one in enumerate(found):
         for other in found[number + 1:]:
             _check_apart(one, other)
-    start = positions[0]
-    launches = (*program.launches[:start], Launch(tuple(found)), *program.launches[start + len(found):])
-    return replace(program, launches=launches)
+    return _replace_launches(program, found, Launch(tuple(found)))
+
+
+def _replace_launches(program: Program, old: Sequence[Nest], *new: Launch) -> Program:
+    """Replace the neighbouring launches of single nests."""
+    start = program.launches.index(Launch((old[0],)))
+    return replace(program, launches=(*program.launches[:start], *new, *program.launches[start + len(old):]))
 
 
 def _check_apart(one: Nest, other: Nest) -> None:
@@ -158,9 +160,7 @@ def decompose_reduction(program: Program, nest: str) -> Program:
     start = Nest(fresh(f"{nest}_start", taken), replace(operation, value=neutral),
                  tuple(loop for loop in plain if not loop.reduces))
     rest = replace(found, name=fresh(f"{nest}_rest", taken), begins=False)
-    position = program.launches.index(Launch((found,)))
-    parts = (Launch((start,)), Launch((rest,)))
-    return replace(program, launches=(*program.launches[:position], *parts, *program.launches[position + 1:]))
+    return _replace_launches(program, [found], Launch((start,)), Launch((rest,)))
 
 
 def narrow(program: Program, nest: str, loop: Dim) -> Program:

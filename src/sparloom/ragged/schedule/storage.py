@@ -66,6 +66,15 @@ def pad_storage(program: Program, tensor: str, padding: Mapping[Dim, int] | None
     return _with_tensor(program, tensor, lambda each: each.stored(padding=padding, full=full, bulk=bulk))
 
 
+def pad_all(program: Program, tensors: Mapping[str, Mapping[Dim, int]], nest: str, loops: Mapping[Dim, int]) -> Program:
+    """Pad the storage of tensors, then loops of a nest, to multiples."""
+    for tensor, padding in tensors.items():
+        program = pad_storage(program, tensor, padding)
+    for loop, multiple in loops.items():
+        program = pad_loop(program, nest, loop, multiple)
+    return program
+
+
 def split_dimension(program: Program, tensor: str, dim: str, factor: int) -> Program:
     """Store a dimension in blocks: `t[.., i]  ->  t[.., i // factor, i % factor]`, named dim_block and dim_within.
 
