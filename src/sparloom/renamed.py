@@ -24,6 +24,8 @@ RENAMED: dict[str, str] = {  # old full name, with its package of today -> new f
     "sparloom.cli.nearest": "sparloom.cli.close_names",
     "sparloom.cli.reason": "sparloom.cli.failure_reason",
     "sparloom.cli.show": "sparloom.cli.print_experiments",
+    "sparloom.files.remove_leavings": "sparloom.files.remove_leftovers",
+    "sparloom.files.settle": "sparloom.files.restore_folder",
     "sparloom.sparse.Patience": "sparloom.sparse.RetryPolicy",
     "sparloom.experiments.DecisionWay": "sparloom.experiments.PolicyVariant",
     "sparloom.jit.RESULTS": "sparloom.jit.RESULT_POOL",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparloom.data import ROLES, SampleSource, Selection, ensure_data, verify_stored
 from sparloom.errors import MissingArtifact
-from sparloom.files import settle
+from sparloom.files import restore_folder
 from sparloom.models import LatentEncoder, Network
 from sparloom.ops import Op
 from sparloom.renamed import stored_class_name
@@ -170,7 +170,7 @@ class TreeModels:
             places.append(Path(self.data) / "checkpoints" / self.name(platform, op))
         for place in places:
             for name in (FULL, SMALL):
-                settle(place / name)
+                restore_folder(place / name)
             if best_in(place).exists():
                 for path in sorted(place.rglob("*")) if place is not places[0] else ():
                     verify_stored(Path(self.data), path)

@@ -10,7 +10,7 @@ from typing import Any
 import lightgbm
 
 from sparloom.errors import SchemaError
-from sparloom.files import atomic_folder, read_json, settle, write_checked_json, write_text
+from sparloom.files import atomic_folder, read_json, restore_folder, write_checked_json, write_text
 from sparloom.models.performance.features import FeatureSpec
 from sparloom.models.performance.growth import Target
 from sparloom.models.performance.model import Origin, PerformanceModel, PredictionInterval
@@ -43,7 +43,7 @@ def load_performance(
     Raises:
         SchemaError: no such model, another format, damaged, or trained for something else than expected.
     """
-    settle(folder)
+    restore_folder(folder)
     try:
         header = read_json(folder / HEADER)
     except (OSError, ValueError) as error:
@@ -72,7 +72,7 @@ def load_interval(folder: Path, *, spec: FeatureSpec | None = None, threads: int
     Raises:
         SchemaError: as `load_performance`.
     """
-    settle(folder)
+    restore_folder(folder)
     low, high = (load_performance(folder / name, spec=spec, threads=threads) for name in ("low", "high"))
     try:
         return PredictionInterval(low, high, **read_json(folder / INTERVAL))
