@@ -47,8 +47,8 @@ def test_the_digest_stays_the_same_for_good():
     assert Conditions({"machine": Machine(2)}).digest == Conditions({"machine": Renamed("a", 2)}).digest
 
 
-def test_what_has_no_plain_form_is_refused():
-    with pytest.raises(TypeError, match="a object among the settings"):
+def test_values_without_a_json_form_are_refused():
+    with pytest.raises(TypeError, match="settings that seconds depend on contain a object"):
         to_json_values({"a": [object()]})
 
 

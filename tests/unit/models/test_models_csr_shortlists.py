@@ -159,7 +159,7 @@ def test_what_is_kept_is_found_through_its_own_model_only(saved_trees, tmp_path,
 
 @pytest.mark.cc
 def test_what_a_model_has_not_learned_is_left_to_the_formula_and_said_once(saved_trees, tmp_path, caplog):
-    search._say.cache_clear()
+    search._warn_once.cache_clear()
     matrix = uneven(51)
     dense = {"B": np.ones((400, 16), np.float32), "C": np.ones((400, 16), np.float32)}
     with caplog.at_level(logging.WARNING):

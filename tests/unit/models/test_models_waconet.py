@@ -196,7 +196,7 @@ def test_wrong_use_is_refused() -> None:
         ProgramEmbedder(padding=learned, codes=CODES, extents=24, table_width=4, hidden=8, width=8)
     with pytest.raises(ValueError, match="codes has no entry for platform cuda, only cpu, spade"):
         embedder("mapping", codes={"cpu": 4, "spade": 3})
-    with pytest.raises(ValueError, match="needs a latent encoder with a slot .*: make it with encoder=augmentation"):
+    with pytest.raises(ValueError, match=r"needs a latent encoder with a slot .*: make it with encoder=augmentation"):
         small_waconet("mapping").use_encoder(encoder_of(learned, space))
     with pytest.raises(ValueError, match="the network has no latent encoder: call use_encoder"):
         small_waconet("mapping")(collate(tiny_samples(matrices=4, configs=3)))

@@ -188,8 +188,8 @@ def test_growing_further_refuses_other_features_and_single_models(data, model):
     with pytest.raises(SchemaError, match="the model to start from was trained on other features"):
         continue_training(model, data, spec=more, growth=GROWTH)
     with pytest.raises(SchemaError, match=(
-            r"^the model to start from has a single member and no folds, like a distilled model: start from the full model "
-            "that experiment=fit_trees saves$")):
+            r"^the model to start from has a single member and no folds, like a distilled model: start from the full "
+            "model that experiment=fit_trees saves$")):
         continue_training(model.member(0), data, spec=GEMM_FEATURES, growth=GROWTH)
 
 
