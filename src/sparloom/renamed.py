@@ -34,6 +34,8 @@ RENAMED: dict[str, str] = {  # old full name, with its package of today -> new f
     "sparloom.platforms.Rival": "sparloom.platforms.BaselineBinder",
     "sparloom.platforms.spade.Sign": "sparloom.platforms.spade.PublishedEffect",
     "sparloom.platforms.spade.sign_records": "sparloom.platforms.spade.effect_records",
+    "sparloom.experiments.FineTuned": "sparloom.experiments.FineTunedRecommender",
+    "sparloom.experiments.Fitted": "sparloom.experiments.FittedRecommender",
     "sparloom.experiments.Learning": "sparloom.experiments.LearnerConfig",
     "sparloom.fusion.LEAST_FUSED_RATIO": "sparloom.fusion.MIN_FUSED_RATIO",
     "sparloom.tuning.Effort": "sparloom.tuning.MeasurementBudget",

@@ -22,7 +22,7 @@ from sparloom.space import Config
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels, Platform
 
-__all__ = ["PRESET", "cublas_strmm", "sparse_vendors", "vendor_rivals"]
+__all__ = ["VENDOR", "cublas_strmm", "vendor_gemms", "vendor_sparse"]
 
 VERSIONS = ("libcublas.so.13", "libcublas.so.12", "libcublas.so.11")
 RIGHT, UPPER, PLAIN, NON_UNIT = 1, 1, 0, 0  # cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t
@@ -80,10 +80,10 @@ def _checked(status: int, name: str) -> None:
         raise Unsupported(f"{name} gives status {status}")
 
 
-PRESET = "vendor"
+VENDOR = "vendor"
 
 
-def vendor_rivals(platform: "CpuKernels | CudaPlatform") -> Mapping[Config, Callable[[Any, Any], Callable[[], None]]]:
+def vendor_gemms(platform: "CpuKernels | CudaPlatform") -> Mapping[Config, Callable[[Any, Any], Callable[[], None]]]:
     """Name the vendors of a platform.
 
     "vendor=mkl" is torch.mm, which calls MKL, or the library torch was built with if not MKL; seconds include what
@@ -96,7 +96,7 @@ def vendor_rivals(platform: "CpuKernels | CudaPlatform") -> Mapping[Config, Call
 
 
 def _named(vendor: str) -> Config:
-    return Config(PRESET, (("vendor", vendor),))
+    return Config(VENDOR, (("vendor", vendor),))
 
 
 def _cupy_matmul(placed: Any, result: Any) -> Callable[[], None]:
@@ -114,7 +114,7 @@ def _torch_mm(operands: DenseOperands, result: np.ndarray) -> Callable[[], None]
     return run
 
 
-def sparse_vendors(platform: "Platform", op: Op) -> Mapping[Config, "Callable[[Any, Any], Callable[[], None]]"]:
+def vendor_sparse(platform: "Platform", op: Op) -> Mapping[Config, "Callable[[Any, Any], Callable[[], None]]"]:
     """Name cuSPARSE's algorithms for an operation; none where it has none, on other platforms, without CuPy or GPU.
 
     "vendor=cusparse" and, of SpMM, "vendor=cusparse_alg2"; SDDMM is torch's sampled_addmm, times A's values.
@@ -123,7 +123,7 @@ def sparse_vendors(platform: "Platform", op: Op) -> Mapping[Config, "Callable[[A
         gpu = platform.gpu if op.name in VENDORS and isinstance(platform, CudaPlatform) else None
     except Unsupported:
         return {}
-    return {Config(PRESET, (("vendor", name),)): partial(bind, gpu)
+    return {Config(VENDOR, (("vendor", name),)): partial(bind, gpu)
             for name, bind in VENDORS[op.name].items()} if isinstance(gpu, CupyGpu) else {}
 
 

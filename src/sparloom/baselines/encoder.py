@@ -23,9 +23,9 @@ from torch._inductor import config as inductor
 from sparloom.errors import Unsupported
 
 __all__ = [
-    "Module", "PackedInputs", "Peer", "attention_module", "compilation", "compiled", "encoder_layer", "fast_loop",
-    "fast_micro_batches", "fast_nested", "fast_padded", "fast_path", "frozen", "loop", "micro_batch_sizes",
-    "micro_batches", "padded", "prepared", "reference",
+    "BoundModule", "Module", "PackedInputs", "attention_module", "bind_module", "compilation", "compiled",
+    "encoder_layer", "fast_loop", "fast_micro_batches", "fast_nested", "fast_padded", "fast_path", "frozen", "loop",
+    "micro_batch_sizes", "micro_batches", "padded", "reference",
 ]
 
 Module = nn.TransformerEncoderLayer | nn.MultiheadAttention
@@ -191,7 +191,7 @@ TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
-class Peer:
+class BoundModule:
     """A call that has all its inputs in the layout that it likes best.
 
     Args:
@@ -209,20 +209,20 @@ class Peer:
         return self.unpack(self.run())
 
 
-def prepared(
+def bind_module(
     run: Callable[[], Any], unpack: Callable[[Any], torch.Tensor] = lambda result: result, *,
     tolerance: float = TOLERANCE,
-) -> Peer:
+) -> BoundModule:
     """Run once, so that what can be compiled is and what cannot run is known.
 
     Args:
         unpack: needed if results are not packed tokens already.
-        tolerance: of a `Peer`.
+        tolerance: of a `BoundModule`.
 
     Raises:
         Unsupported: PyTorch refuses.
     """
-    peer = Peer(torch.no_grad()(run), unpack, tolerance)
+    peer = BoundModule(torch.no_grad()(run), unpack, tolerance)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of prototypes, said once per process
         try:
@@ -254,17 +254,17 @@ class Group:
     mask: torch.Tensor | None
 
 
-def padded(inputs: PackedInputs) -> Peer:
+def padded(inputs: PackedInputs) -> BoundModule:
     """Pad all to the longest; PyTorch's ordinary path."""
     return micro_batches(inputs, len(inputs.lengths))
 
 
-def fast_padded(inputs: PackedInputs) -> Peer:
+def fast_padded(inputs: PackedInputs) -> BoundModule:
     """Pad all to the longest; PyTorch's fused kernels for inference."""
     return fast_micro_batches(inputs, len(inputs.lengths))
 
 
-def compiled(inputs: PackedInputs) -> Peer:
+def compiled(inputs: PackedInputs) -> BoundModule:
     """Pad all to the longest; torch.compile for this shape.
 
     Raises:
@@ -273,7 +273,7 @@ def compiled(inputs: PackedInputs) -> Peer:
     return _compiled(inputs, freeze=False)
 
 
-def frozen(inputs: PackedInputs) -> Peer:
+def frozen(inputs: PackedInputs) -> BoundModule:
     """Like `compiled`, with weights as constants, which are laid out beforehand.
 
     Raises:
@@ -282,7 +282,7 @@ def frozen(inputs: PackedInputs) -> Peer:
     return _compiled(inputs, freeze=True)
 
 
-def fast_nested(inputs: PackedInputs) -> Peer:
+def fast_nested(inputs: PackedInputs) -> BoundModule:
     """PyTorch's fused kernels for inference on a strided nested tensor: packed but for the attention.
 
     Raises:
@@ -298,7 +298,7 @@ def fast_nested(inputs: PackedInputs) -> Peer:
         with fast_path(True):
             return _forward(inputs.module, nested)
 
-    return prepared(run, lambda result: torch.cat(result.unbind()))
+    return bind_module(run, lambda result: torch.cat(result.unbind()))
 
 
 def micro_batch_sizes(batch: int) -> list[int]:
@@ -306,7 +306,7 @@ def micro_batch_sizes(batch: int) -> list[int]:
     return [1 << power for power in range(1, max(batch - 1, 0).bit_length())]
 
 
-def micro_batches(inputs: PackedInputs, size: int) -> Peer:
+def micro_batches(inputs: PackedInputs, size: int) -> BoundModule:
     """Sort sequences by length, cut the batch, pad each part to its own longest; PyTorch's ordinary path.
 
     Source: CoRa §D.8, PT-UB.
@@ -314,30 +314,30 @@ def micro_batches(inputs: PackedInputs, size: int) -> Peer:
     return _grouped(inputs, _groups(inputs, size), _forward, fast=False)
 
 
-def fast_micro_batches(inputs: PackedInputs, size: int) -> Peer:
+def fast_micro_batches(inputs: PackedInputs, size: int) -> BoundModule:
     """Micro-batches by PyTorch's fused kernels for inference."""
     return _grouped(inputs, _groups(inputs, size), _forward, fast=True)
 
 
-def loop(inputs: PackedInputs) -> Peer:
+def loop(inputs: PackedInputs) -> BoundModule:
     """One sequence after the other, without padding; PyTorch's ordinary path."""
     return micro_batches(inputs, 1)
 
 
-def fast_loop(inputs: PackedInputs) -> Peer:
+def fast_loop(inputs: PackedInputs) -> BoundModule:
     """One sequence after the other, by PyTorch's fused kernels for inference."""
     return fast_micro_batches(inputs, 1)
 
 
-def _grouped(inputs: PackedInputs, groups: Sequence[Group], forward: Forward, *, fast: bool) -> Peer:
+def _grouped(inputs: PackedInputs, groups: Sequence[Group], forward: Forward, *, fast: bool) -> BoundModule:
     def run() -> list[torch.Tensor]:
         with fast_path(fast):
             return [forward(inputs.module, group.tokens, group.padding, group.mask) for group in groups]
 
-    return prepared(run, partial(_ungrouped, inputs, groups))
+    return bind_module(run, partial(_ungrouped, inputs, groups))
 
 
-def _compiled(inputs: PackedInputs, *, freeze: bool) -> Peer:
+def _compiled(inputs: PackedInputs, *, freeze: bool) -> BoundModule:
     with compilation(freeze=freeze) as compile_later:
         return _grouped(inputs, _groups(inputs, len(inputs.lengths)), compile_later(_forward), fast=False)
 

@@ -25,9 +25,10 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from sparloom.baselines.encoder import (
+    BoundModule,
     Module,
     PackedInputs,
-    Peer,
+    bind_module,
     compilation,
     compiled,
     fast_loop,
@@ -39,15 +40,15 @@ from sparloom.baselines.encoder import (
     micro_batch_sizes,
     micro_batches,
     padded,
-    prepared,
 )
-from sparloom.baselines.sparse import peer_versions
+from sparloom.baselines.sparse import package_versions
 from sparloom.errors import Unsupported
 
 __all__ = [
-    "COMPARED", "DEVICE_PEERS", "PADDED_PEERS", "RAGGED_PEERS", "RISING", "device_flex", "document_mask",
-    "encoder_peers", "fbgemm", "flex", "frozen_flex", "micro_batch_peers", "module_peer_versions", "nested",
-    "onednn_flex", "onednn_linear", "onednn_loop", "packed_forward", "packed_loop", "projected", "sdpa", "varlen",
+    "COMPARED", "DEVICE_BASELINES", "PADDED_BASELINES", "RAGGED_BASELINES", "RISING", "device_flex",
+    "document_mask", "encoder_baselines", "encoder_versions", "fbgemm", "flex", "frozen_flex",
+    "micro_batch_baselines", "nested", "onednn_flex", "onednn_linear", "onednn_loop", "packed_forward",
+    "packed_loop", "projected", "sdpa", "varlen",
 ]
 
 def document_mask(
@@ -141,7 +142,7 @@ def onednn_linear(inputs: PackedInputs) -> Linear:
     return product
 
 
-def onednn_loop(inputs: PackedInputs) -> Peer:
+def onednn_loop(inputs: PackedInputs) -> BoundModule:
     """Attend as `packed_loop`; linear layers by oneDNN.
 
     Raises:
@@ -150,7 +151,7 @@ def onednn_loop(inputs: PackedInputs) -> Peer:
     return packed_loop(inputs, linear=onednn_linear(inputs))
 
 
-def packed_loop(inputs: PackedInputs, *, linear: Linear = linear) -> Peer:
+def packed_loop(inputs: PackedInputs, *, linear: Linear = linear) -> BoundModule:
     """Attend in one sequence after the other."""
     attention, found = inputs.attention, torch.empty_like(inputs.tokens)
     places = found.view(-1, attention.num_heads, attention.head_dim).split(inputs.lengths)
@@ -162,10 +163,10 @@ def packed_loop(inputs: PackedInputs, *, linear: Linear = linear) -> Peer:
             place.copy_(result[0].transpose(0, 1))
         return found
 
-    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend, linear))
+    return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend, linear))
 
 
-def nested(inputs: PackedInputs) -> Peer:
+def nested(inputs: PackedInputs) -> BoundModule:
     """Attend in nested tensors of jagged layout, which have to be contiguous: three projections make them.
 
     Raises:
@@ -187,10 +188,10 @@ def nested(inputs: PackedInputs) -> Peer:
         result = scaled_dot_product_attention(queries, keys, values)
         return result.transpose(1, 2).values().flatten(1)
 
-    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+    return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend))
 
 
-def fbgemm(inputs: PackedInputs) -> Peer:
+def fbgemm(inputs: PackedInputs) -> BoundModule:
     """Pad for the attention alone, by the jagged operators of FBGEMM.
 
     Raises:
@@ -212,10 +213,10 @@ def fbgemm(inputs: PackedInputs) -> Peer:
         result = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=inputs.causal)
         return operators.dense_to_jagged(result.transpose(1, 2).flatten(2), offsets, total)[0]
 
-    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+    return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend))
 
 
-def sdpa(inputs: PackedInputs) -> Peer:
+def sdpa(inputs: PackedInputs) -> BoundModule:
     """Pad for the attention alone, by copies to and from places that are known beforehand."""
     attention, lengths = inputs.attention, torch.tensor(inputs.lengths, device=inputs.device)
     longest, sequences = max(inputs.lengths), len(inputs.lengths)
@@ -231,10 +232,10 @@ def sdpa(inputs: PackedInputs) -> Peer:
         result = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=inputs.causal)
         return result.transpose(1, 2).reshape(sequences * longest, -1)[places]
 
-    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend))
+    return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend))
 
 
-def varlen(inputs: PackedInputs) -> Peer:
+def varlen(inputs: PackedInputs) -> BoundModule:
     """Attend by PyTorch's kernels for packed sequences, which compute in bfloat16; all else stays in float32.
 
     Raises:
@@ -250,7 +251,7 @@ def varlen(inputs: PackedInputs) -> Peer:
         result = varlen_attn(queries, keys, values, offsets, offsets, longest, longest, window_size=window)
         return result.to(tokens.dtype).flatten(1)
 
-    return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend), tolerance=HALF_TOLERANCE)
+    return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend), tolerance=HALF_TOLERANCE)
 
 
 def _fbgemm() -> Any:
@@ -266,7 +267,7 @@ def _fbgemm() -> Any:
 BLOCK, DEVICE_BLOCK = 32, 128
 
 
-def flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
+def flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
     """Compile the module on packed tokens as a whole, for this number of tokens.
 
     Args:
@@ -278,17 +279,17 @@ def flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
     return _compiled(inputs, block, freeze=False)
 
 
-def device_flex(inputs: PackedInputs) -> Peer:
+def device_flex(inputs: PackedInputs) -> BoundModule:
     """Like `flex`, with blocks as large as PyTorch's kernels for a GPU want them."""
     return flex(inputs, block=DEVICE_BLOCK)
 
 
-def frozen_flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
+def frozen_flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
     """Like `flex`, with weights as constants, which are laid out beforehand."""
     return _compiled(inputs, block, freeze=True)
 
 
-def onednn_flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
+def onednn_flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
     """Compile the attention alone; linear layers by oneDNN.
 
     Raises:
@@ -302,14 +303,14 @@ def onednn_flex(inputs: PackedInputs, *, block: int = BLOCK) -> Peer:
         def attend(tokens: torch.Tensor) -> torch.Tensor:
             return call(projected(attention, tokens, linear), mask)
 
-        return prepared(lambda: packed_forward(inputs.module, inputs.tokens, attend, linear))
+        return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend, linear))
 
 
-def _compiled(inputs: PackedInputs, block: int, *, freeze: bool) -> Peer:
+def _compiled(inputs: PackedInputs, block: int, *, freeze: bool) -> BoundModule:
     mask = document_mask(inputs.lengths, block=block, causal=inputs.causal, device=inputs.device)
     with compilation(freeze=freeze) as compile_later:
         call = compile_later(_forward)
-        return prepared(lambda: call(inputs.module, inputs.tokens, mask))
+        return bind_module(lambda: call(inputs.module, inputs.tokens, mask))
 
 
 def _forward(module: Module, tokens: torch.Tensor, mask: BlockMask) -> torch.Tensor:
@@ -326,36 +327,36 @@ def _attended(qkv: torch.Tensor, mask: BlockMask) -> torch.Tensor:
 COMPARED = ("padded", "micro_batches")  # groups with which there is a ratio for every case
 RISING = ("micro_batches",)  # groups whose forms are of rising size
 
-Prepare = Callable[[PackedInputs], Peer]
+Prepare = Callable[[PackedInputs], BoundModule]
 PACKAGES = ("torch", "fbgemm_gpu-cpu", "fbgemm_gpu", "mkl", "numpy")
 
-PADDED_PEERS: Mapping[str, Prepare] = MappingProxyType(
+PADDED_BASELINES: Mapping[str, Prepare] = MappingProxyType(
     {"padded": padded, "padded_fast": fast_padded, "compiled": compiled, "compiled_frozen": frozen})
 """The whole batch padded to its longest sequence."""
 
-RAGGED_PEERS: Mapping[str, Prepare] = MappingProxyType({
+RAGGED_BASELINES: Mapping[str, Prepare] = MappingProxyType({
     "loop": loop, "loop_fast": fast_loop, "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested,
     "fbgemm": fbgemm, "flex": flex, "flex_frozen": frozen_flex, "onednn_loop": onednn_loop, "onednn_flex": onednn_flex})
 """Without padding, or with padding in the attention alone."""
 
-DEVICE_PEERS: Mapping[str, Prepare] = MappingProxyType({
+DEVICE_BASELINES: Mapping[str, Prepare] = MappingProxyType({
     "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested, "sdpa": sdpa, "flex": device_flex,
     "varlen": varlen})
 """The same on a GPU."""
 
 
-def micro_batch_peers(batch: int) -> dict[str, Prepare]:
+def micro_batch_baselines(batch: int) -> dict[str, Prepare]:
     """Micro-batches of every size, by both of PyTorch's paths: "micro_batches_<size>", "micro_batches_fast_<size>"."""
     paths = {"micro_batches": micro_batches, "micro_batches_fast": fast_micro_batches}
     return {f"{name}_{size}": partial(prepare, size=size)
             for size in micro_batch_sizes(batch) for name, prepare in paths.items()}
 
 
-def encoder_peers(inputs: PackedInputs) -> dict[str, Prepare]:
+def encoder_baselines(inputs: PackedInputs) -> dict[str, Prepare]:
     """All of them, by name; what cannot run here raises Unsupported when it is prepared."""
-    return {**PADDED_PEERS, **micro_batch_peers(len(inputs.lengths)), **RAGGED_PEERS}
+    return {**PADDED_BASELINES, **micro_batch_baselines(len(inputs.lengths)), **RAGGED_BASELINES}
 
 
-def module_peer_versions() -> dict[str, str]:
+def encoder_versions() -> dict[str, str]:
     """Name the versions of the packages that are installed."""
-    return peer_versions(PACKAGES)
+    return package_versions(PACKAGES)

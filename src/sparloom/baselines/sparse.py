@@ -23,8 +23,8 @@ from sparloom.ops import Operands
 from sparloom.sparse import SparseMatrix
 
 __all__ = [
-    "GATHERING", "SPARSE_PEERS", "SPMM_PEERS", "csr_tensor", "gathered_attention", "gathered_bytes", "mkl_pair",
-    "peer_versions", "sampled_attention", "scipy_pair", "torch_csr", "torch_gemm", "torch_pair",
+    "GATHERING", "SPARSE_BASELINES", "SPMM_BASELINES", "csr_tensor", "gathered_attention", "gathered_bytes",
+    "mkl_pair", "package_versions", "sampled_attention", "scipy_pair", "torch_csr", "torch_gemm", "torch_pair",
 ]
 
 Run = Callable[[], None]
@@ -32,7 +32,7 @@ MAX_INT32 = 2**31 - 1
 PACKAGES = ("torch", "mkl", "numba", "scipy", "numpy")
 
 
-def peer_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+def package_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Name the versions of the packages that are installed."""
     found = {}
     for name in packages:
@@ -93,7 +93,7 @@ def scipy_spmm(matrix: SparseMatrix, dense: np.ndarray, result: np.ndarray, *, t
     return lambda: np.copyto(result, csr @ dense)
 
 
-SPMM_PEERS: Mapping[str, Callable[..., Run]] = MappingProxyType(
+SPMM_BASELINES: Mapping[str, Callable[..., Run]] = MappingProxyType(
     {"torch": torch_spmm, "mkl": mkl_spmm, "numba": numba_spmm, "scipy": scipy_spmm})
 
 
@@ -266,8 +266,8 @@ def _tensors(operands: Operands) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in operands.dense.items()}
 
 
-SPARSE_PEERS: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
-    "spmm": {**{name: partial(_into_array, bind) for name, bind in SPMM_PEERS.items()},
+SPARSE_BASELINES: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
+    "spmm": {**{name: partial(_into_array, bind) for name, bind in SPMM_BASELINES.items()},
              "torch_reduce": _torch_reduce, "scipy": _scipy},
     "sddmm": {"sampled_addmm": _sampled_addmm, "numba": _numba_sddmm, "gather_dot": _gather_dot},
     "attention": {"composed": _composed_sampled, "gathered": _composed_gathered},

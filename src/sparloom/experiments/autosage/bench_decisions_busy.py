@@ -20,7 +20,7 @@ from rich.table import Table
 
 from sparloom import log
 from sparloom.errors import NotDecided
-from sparloom.experiments.harness import CaseJournal, alone, commit, journal_folder
+from sparloom.experiments.harness import CaseJournal, commit, exclusive_timing, journal_folder
 from sparloom.files import atomic_path
 from sparloom.sparse import Pattern, SparseMatrix
 from sparloom.tuning import LoadWatch, PlanCache
@@ -81,7 +81,7 @@ class BenchDecisionsBusy:
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet; returns how many decisions were kept, and how much slower they are than the best."""
         journal, done = CaseJournal(self._folder / "cases.jsonl"), {}
-        with alone():
+        with exclusive_timing():
             for name, case in self.cases.items():
                 done = journal.rows()
                 if name not in done:

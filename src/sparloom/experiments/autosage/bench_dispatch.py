@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 
 from sparloom import log
-from sparloom.baselines import peer_versions
+from sparloom.baselines import package_versions
 from sparloom.data import write_frame
 from sparloom.errors import SparloomError, Unsupported
 from sparloom.experiments.autosage.cases import (
@@ -31,8 +31,15 @@ from sparloom.experiments.autosage.cases import (
     frame_of,
 )
 from sparloom.experiments.autosage.cpu_cases import DispatchBench, PolicyVariant, ready_variants
-from sparloom.experiments.autosage.cuda_cases import DeviceDispatchBench
-from sparloom.experiments.harness import CaseJournal, alone, journal_folder, run_in_subprocess, spread_out, timed_cases
+from sparloom.experiments.autosage.cuda_cases import CudaDispatchBench
+from sparloom.experiments.harness import (
+    CaseJournal,
+    evenly_by_size,
+    exclusive_timing,
+    journal_folder,
+    run_in_subprocess,
+    timed_cases,
+)
 from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
 from sparloom.nn import CUDA_SPARSE_LIBRARIES, SPARSE_LIBRARIES
@@ -106,7 +113,7 @@ class BenchDispatch:
         keep_threads_awake()
         planned = {step: self._planned(step) for step in ("decide", "score", "explore")}
         entries = {entry.name: entry for entry in self.corpus.entries()}
-        with alone():
+        with exclusive_timing():
             for step, cases in planned.items():
                 waiting = {name: name for name in cases if self._missing(step, cases[name])}
                 logger.info("%s: %d of %d matrices", step, len(waiting), len(cases))
@@ -124,7 +131,7 @@ class BenchDispatch:
             "candidates": frame_of((row for row in explored if "way" not in row), CANDIDATES)}
         for name, frame in frames.items():
             write_frame(out / f"{name}.parquet", frame)
-        write_json(out / "peers.json", peer_versions())
+        write_json(out / "peers.json", package_versions())
         metrics = dispatch_metrics(**frames, seed=self.seed)
         for table in dispatch_tables(metrics):
             log.console.print(table)
@@ -147,12 +154,12 @@ class BenchDispatch:
 
     def _planned(self, step: str) -> dict[str, list[DispatchCase]]:
         """Cases by matrix."""
-        entries: Sequence[MatrixEntry] = spread_out(self.corpus.entries(), self.count)
+        entries: Sequence[MatrixEntry] = evenly_by_size(self.corpus.entries(), self.count)
         ops = self.ops
         if step != "score":
             ops = {op: widths for op, widths in ops.items() if op not in TRAINING}
         if step == "explore":
-            entries, ops = spread_out(entries, self.explored), dict.fromkeys(ops, self.explored_widths)
+            entries, ops = evenly_by_size(entries, self.explored), dict.fromkeys(ops, self.explored_widths)
         return dispatch_cases(entries, ops, memory_bytes=self.memory_bytes)
 
     def _missing(self, step: str, cases: Sequence[DispatchCase]) -> list[DispatchCase]:
@@ -232,13 +239,13 @@ class BenchDispatchCuda:
         """
         where = CudaBackend(self.gpu or CupyGpu.current(), CUDA_SPARSE_LIBRARIES)
         signature = dict(where.gpu.signature())
-        entries = {entry.name: entry for entry in spread_out(self.corpus.entries(), self.count)}
+        entries = {entry.name: entry for entry in evenly_by_size(self.corpus.entries(), self.count)}
         planned = dispatch_cases(list(entries.values()), self.ops, memory_bytes=self.memory_bytes)
         cases = {case.key: case for each in planned.values() for case in each}
         folder = journal_folder(self.journals, [(entry.name, entry.nnz) for entry in entries.values()], self.timing,
                                 self.policy, self.heads, self.memory_bytes, signature, self.seed,
                                 corpora=[self.corpus])
-        bench = DeviceDispatchBench(where, torch.device(self.device), self.timing, self.heads, self.policy,
+        bench = CudaDispatchBench(where, torch.device(self.device), self.timing, self.heads, self.policy,
                                     self.memory_bytes, PlanCache(folder / "plans", keep_busy=True), self.seed)
         frame = timed_cases(
             partial(_case, bench, lru_cache(1)(self.corpus.load), entries), cases, folder / "cases.jsonl", threads=1,
@@ -249,7 +256,7 @@ class BenchDispatchCuda:
         tables = _tables(frame)
         for name, table in tables.items():
             write_frame(out / f"{name}.parquet", table)
-        write_json(out / "peers.json", peer_versions(PACKAGES))
+        write_json(out / "peers.json", package_versions(PACKAGES))
         write_json(out / "device.json", signature)
         metrics = device_dispatch_metrics(**tables, seed=self.seed)
         for table in dispatch_tables(metrics):
@@ -260,7 +267,7 @@ class BenchDispatchCuda:
 
 
 def _case(
-    bench: DeviceDispatchBench, load: Callable[[str], SparseMatrix], entries: Mapping[str, MatrixEntry],
+    bench: CudaDispatchBench, load: Callable[[str], SparseMatrix], entries: Mapping[str, MatrixEntry],
     case: DispatchCase,
 ) -> list[dict[str, Any]]:
     """Do one case: a row for each decision and each method; one that says why where it is left out."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sparloom.experiments.harness import spread_out
+from sparloom.experiments.harness import evenly_by_size
 from sparloom.jit import aligned
 from sparloom.ops import SDDMM, CsrAttention, Op, Operands, SpMM, assert_few_close, few_rows
 from sparloom.platforms import CpuKernels
@@ -26,8 +26,8 @@ from sparloom.sparse import MatrixEntry
 from sparloom.tuning.sparse import Backend, CsrPlan, Prepared
 
 __all__ = [
-    "CANDIDATES", "DECISIONS", "OPS", "PER_CASE", "TRAINING", "BoundMethod", "DispatchCase", "ReferenceRows",
-    "bind_methods", "check_own", "dispatch_cases", "frame_of", "large_cases", "told", "user_call",
+    "CANDIDATES", "DECISIONS", "OPERATIONS", "PER_CASE", "TRAINING", "BoundMethod", "DispatchCase", "ReferenceRows",
+    "bind_methods", "check_own", "decision_columns", "dispatch_cases", "frame_of", "large_cases", "user_call",
 ]
 
 TRAINING = ("sage_training", "sage_steps")  # with gradients, on square patterns
@@ -79,18 +79,18 @@ def large_cases(
         count: of matrices, evenly over their nonzeros.
         ops, memory_bytes: as of `dispatch_cases`.
     """
-    chosen = spread_out([entry for entry in entries if entry.nnz > least_nonzeros], count)
+    chosen = evenly_by_size([entry for entry in entries if entry.nnz > least_nonzeros], count)
     cases = dispatch_cases(chosen, ops, memory_bytes=memory_bytes)
     weights = {case.key: float(entry.nnz * case.width) for entry in chosen for case in cases.get(entry.name, ())}
     return {case.key: case for each in cases.values() for case in each}, weights
 
 
-OPS: Mapping[str, Callable[[int], Op]] = {
+OPERATIONS: Mapping[str, Callable[[int], Op]] = {
     "spmm": lambda heads: SpMM(), "sddmm": lambda heads: SDDMM(), "attention": lambda heads: CsrAttention(heads)}
 """Operation -> how it is made, for so many heads."""
 
 
-def told(plan: CsrPlan) -> dict[str, Any]:
+def decision_columns(plan: CsrPlan) -> dict[str, Any]:
     """Columns of a decision."""
     decision = plan.decision
     return {"choice": plan.choice.config or plan.choice.library, "origin": decision.origin, "reason": decision.reason,

@@ -17,20 +17,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparloom.baselines import GATHERING, SPARSE_PEERS, gathered_bytes
+from sparloom.baselines import GATHERING, SPARSE_BASELINES, gathered_bytes
 from sparloom.errors import MissingArtifact, Unsupported
 from sparloom.experiments.autosage.cases import (
-    OPS,
+    OPERATIONS,
     TRAINING,
     DispatchCase,
     ReferenceRows,
     bind_methods,
     check_own,
-    told,
+    decision_columns,
     user_call,
 )
 from sparloom.experiments.autosage.graph_training import sage_aggregations, sage_steps
-from sparloom.experiments.harness import give_back, noted, peak_bytes, seconds_of, side_by_side, statistics_of
+from sparloom.experiments.harness import note_failure, peak_bytes, seconds_of, side_by_side, statistics_of, trim_memory
 from sparloom.files import scratch_folder
 from sparloom.fusion import pinned
 from sparloom.jit import RESULT_POOL
@@ -164,10 +164,10 @@ class DispatchBench:
         torch.set_num_threads(self.threads)
         retain_memory()
         with suppress(Unsupported):
-            give_back()
+            trim_memory()
         if case.op in TRAINING:
             return self._trained(case, matrix)
-        op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
+        op, operands = OPERATIONS[case.op](self.heads), reallocated(self._operands(case, matrix))
         ready = self._prepared(operands.matrix, cache=self._kept(case), policy=self.policy, replay_only=True)
         bound = bind_methods(ready, ready.plan(case.op, **operands.dense), op, operands)
         known = ReferenceRows(op, operands, CpuBackend(self.threads))
@@ -185,8 +185,8 @@ class DispatchBench:
     ) -> dict[str, Callable[[], Any]]:
         """Bind those that are here, compute what is wanted, and do not need too much memory."""
         peers = {}
-        for name, bind in SPARSE_PEERS[op].items():
-            with noted(name, failed):
+        for name, bind in SPARSE_BASELINES[op].items():
+            with note_failure(name, failed):
                 if name in GATHERING and gathered_bytes(operands) > self.memory_bytes:
                     raise Unsupported(f"it makes {gathered_bytes(operands) / 2**30:.1f} GiB")
                 call = bind(operands, self.threads)
@@ -217,7 +217,7 @@ class DispatchBench:
         """
         torch.set_num_threads(self.threads)
         self._load(case.op)
-        op, operands = OPS[case.op](self.heads), reallocated(self._operands(case, matrix))
+        op, operands = OPERATIONS[case.op](self.heads), reallocated(self._operands(case, matrix))
         kernels = CpuKernels(self.threads, case.width)
         family = kernels.family(op)
         result = family.result(operands)
@@ -241,7 +241,7 @@ class DispatchBench:
             return
         _loaded.add(op)
         pattern = Pattern((40, 40), 8 * np.arange(41), np.tile(np.arange(0, 40, 5), 40))
-        operands = OPS[op](self.heads).operands(
+        operands = OPERATIONS[op](self.heads).operands(
             SparseMatrix(pattern, np.ones(pattern.nnz, np.float32)), 8 * self.heads, self.seed)
         policy = replace(self.policy, calibrate="full", effort=replace(self.policy.effort, seconds=0.05))
         self._until_decided(op, operands, PlanCache(None, keep_busy=True), PolicyVariant(policy))
@@ -262,7 +262,7 @@ class DispatchBench:
             rates = machine_rates(PlanCache(self.plans, keep_busy=True), threads=self.threads)
             put_rates(cache, rates, threads=self.threads)
         given, out = operands.matrix.to_scipy(), CpuKernels(self.threads, operands.width).family(
-            OPS[op](self.heads)).result(operands)
+            OPERATIONS[op](self.heads)).result(operands)
         out.fill(0)
 
         def program(calls: int | None = None) -> tuple[float, int, Prepared]:
@@ -280,7 +280,7 @@ class DispatchBench:
         usual = median(seconds_of(lambda: call(out=out)) for _ in range(AFTERWARDS))
         if cache.folder is not None:
             known = median(program(calls)[0] for _ in range(PROGRAMS))
-        return {**told(ready.plan(op, **operands.dense)), "calls": calls, "call_seconds": usual,
+        return {**decision_columns(ready.plan(op, **operands.dense)), "calls": calls, "call_seconds": usual,
                 "beyond_seconds": seconds - known, "start_seconds": seconds - calls * usual}
 
     def _kept(self, case: DispatchCase) -> PlanCache:
@@ -294,7 +294,7 @@ class DispatchBench:
         """Draw operands; SDDMM has ones in A, which peers do not multiply by."""
         if case.op == "sddmm":
             matrix = SparseMatrix(matrix.pattern, np.ones(matrix.pattern.nnz, np.float32))
-        return OPS[case.op](self.heads).operands(matrix, case.width, self.seed)
+        return OPERATIONS[case.op](self.heads).operands(matrix, case.width, self.seed)
 
     def _peak(self, case: DispatchCase, call: Callable[[], Any]) -> Row:
         """Memory that attention takes, its result included where the call makes it."""

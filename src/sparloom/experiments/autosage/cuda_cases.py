@@ -19,7 +19,14 @@ import torch
 
 from sparloom.baselines import gathered_attention, gathered_bytes, sampled_attention
 from sparloom.errors import IllegalSchedule, Unsupported
-from sparloom.experiments.autosage.cases import OPS, TRAINING, DispatchCase, ReferenceRows, told, user_call
+from sparloom.experiments.autosage.cases import (
+    OPERATIONS,
+    TRAINING,
+    DispatchCase,
+    ReferenceRows,
+    decision_columns,
+    user_call,
+)
 from sparloom.experiments.autosage.graph_training import sage_aggregations, sage_steps
 from sparloom.experiments.harness import statistics_of
 from sparloom.measure import TimingProtocol
@@ -30,7 +37,7 @@ from sparloom.sparse import SparseMatrix
 from sparloom.tuning import PlanCache
 from sparloom.tuning.sparse import CsrPlan, CsrPolicy, CudaBackend, Library, Prepared
 
-__all__ = ["GATHERING_THERE", "SPARSE_DEVICE_PEERS", "DeviceDispatchBench"]
+__all__ = ["CUDA_BASELINES", "CUDA_GATHERING", "CudaDispatchBench"]
 
 Bind = Callable[[Operands], Callable[[], Any]]
 
@@ -68,7 +75,7 @@ def _tensors(operands: Operands) -> dict[str, torch.Tensor]:
     return {name: torch.from_dlpack(array) for name, array in operands.dense.items()}
 
 
-SPARSE_DEVICE_PEERS: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
+CUDA_BASELINES: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
     "spmm": {name: partial(_library, library=library) for name, library in CUDA_SPARSE_LIBRARIES["spmm"].items()},
     "sddmm": {"torch_sampled_addmm": _sampled_addmm, **{
         name: partial(_library, library=library) for name, library in CUDA_SPARSE_LIBRARIES["sddmm"].items()}},
@@ -76,7 +83,7 @@ SPARSE_DEVICE_PEERS: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
 })
 """Operation -> name -> how it is bound to operands on a device."""
 
-GATHERING_THERE = ("torch_gather", "gathered")
+CUDA_GATHERING = ("torch_gather", "gathered")
 """Peers that make two arrays (nnz, width)."""
 
 
@@ -90,7 +97,7 @@ Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class DeviceDispatchBench:
+class CudaDispatchBench:
     """What all cases have in common.
 
     Args:
@@ -120,13 +127,14 @@ class DeviceDispatchBench:
         """
         if case.op in TRAINING:
             return self._trained(case, matrix)
-        op = OPS[case.op](self.heads)
+        op = OPERATIONS[case.op](self.heads)
         drawn = op.operands(matrix, case.width, self.seed)
         operands = Operands(self.where.matrix(matrix), {
             name: self.where.arrays.to_device(array) for name, array in drawn.dense.items()})
         plans = {way: self._prepared(operands, cache).plan(case.op, **operands.dense)
                  for way, cache in (("first", self.cache), ("", PlanCache(None, keep_busy=True)))}
-        decided = [{"way": way, "own": not plan.choice.library, **told(plan)} for way, plan in plans.items()]
+        decided = [{"way": way, "own": not plan.choice.library, **decision_columns(plan)}
+                   for way, plan in plans.items()]
         return decided + self._timed(case, op, operands)
 
     def _timed(self, case: DispatchCase, op: Op, operands: Operands) -> list[Row]:
@@ -142,9 +150,9 @@ class DeviceDispatchBench:
             known.check(result)
             calls[name] = call
         failed = []
-        for name, bind in SPARSE_DEVICE_PEERS[case.op].items():
+        for name, bind in CUDA_BASELINES[case.op].items():
             try:
-                if name in GATHERING_THERE and gathered_bytes(operands) > self.memory_bytes:
+                if name in CUDA_GATHERING and gathered_bytes(operands) > self.memory_bytes:
                     raise Unsupported(f"it makes {gathered_bytes(operands) / 2**30:.1f} GiB")
                 call = bind(operands)
                 with torch.inference_mode():

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from sparloom.errors import Unsupported
-from sparloom.experiments.harness import noted
+from sparloom.experiments.harness import note_failure
 from sparloom.nn import GCNConv, Graph, SAGEConv, spmm
 from sparloom.sparse import Pattern
 from sparloom.tuning import PlanCache
@@ -239,7 +239,7 @@ def sage_aggregations(pattern: Pattern, width: int, *, seed: int, device: torch.
     apart: dict[str, float] = {}
     expected = None
     for name, graph in _forms(task).items():
-        with noted(name, refused):
+        with note_failure(name, refused):
             step = _Aggregation(partial(_propagated, layer, graph), task.features, slopes)
             found = step()
             expected = expected or found
@@ -260,7 +260,7 @@ def sage_steps(pattern: Pattern, width: int, *, seed: int, device: torch.device 
     task = Classification.drawn(pattern, width, seed=seed).to(device)
     layer, peers, refused = geometric().nn.SAGEConv, {}, {}
     for name, graph in _forms(task).items():
-        with noted(name, refused):
+        with note_failure(name, refused):
             trainee = Trainee(layer, lambda graph=graph: graph, task, seed=seed)
             trainee.train(2)
             peers[name] = trainee

@@ -15,7 +15,7 @@ import pandas as pd
 
 from sparloom import log
 from sparloom.data import write_frame
-from sparloom.experiments.autosage.cases import OPS, DispatchCase, large_cases
+from sparloom.experiments.autosage.cases import OPERATIONS, DispatchCase, large_cases
 from sparloom.experiments.harness import journal_folder, statistics_of, timed_cases
 from sparloom.files import write_json
 from sparloom.measure import Measurement, TimingProtocol
@@ -100,7 +100,7 @@ class CheckProbe:
 
     def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
         """Time kernels on all rows, then on each sample."""
-        op, place = OPS[case.op](self.heads), CpuBackend(self.threads)
+        op, place = OPERATIONS[case.op](self.heads), CpuBackend(self.threads)
         operands = op.operands(load(case.matrix), case.width, self.seed)
         configs = self._configs(place, op, operands)
         known = {"op": case.op, "matrix": case.matrix, "width": case.width, "nnz": operands.matrix.pattern.nnz}
@@ -206,7 +206,7 @@ class ChooseKernels:
         return [seconds.columns[place] for place in portfolio(seconds.to_numpy(), self.most)]
 
     def _rows(self, load: Callable[[str], SparseMatrix], case: DispatchCase) -> list[Row]:
-        op, place = OPS[case.op](self.heads), CpuBackend(self.threads)
+        op, place = OPERATIONS[case.op](self.heads), CpuBackend(self.threads)
         operands: Operands = reallocated(op.operands(load(case.matrix), case.width, self.seed))
         family, safe = CpuKernels(self.threads, case.width).family(op), place.default_config(op, operands).key
         result = family.result(operands)

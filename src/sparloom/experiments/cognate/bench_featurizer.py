@@ -45,7 +45,7 @@ class BenchFeaturizer:
     seed: int
 
     def run(self, out: Path) -> Mapping[str, float]:
-        """Time; writes passes.parquet, one row per pass; returns what `shares` makes of it."""
+        """Time; writes passes.parquet, one row per pass; returns what `peak_shares` makes of it."""
         retain_memory()
         net = copy.deepcopy(self.net)
         initialise(net, self.seed)
@@ -54,7 +54,7 @@ class BenchFeaturizer:
             work.step()  # builds the map
         frame = pd.DataFrame([self._timed(work, turn) for turn in range(self.rounds) for work in works])
         write_frame(out / "passes.parquet", frame)
-        metrics = shares(frame)
+        metrics = peak_shares(frame)
         _show(metrics, [kind for kind in frame["inputs"].unique() if kind != PRODUCT])
         return metrics | {"threads": torch.get_num_threads()}
 
@@ -62,7 +62,7 @@ class BenchFeaturizer:
         """Inputs and their kind: the stored ones, then one of each generated pattern."""
         stored = sorted(self.samples.inputs(), key=lambda item: -len(item.counts))
         yield from ((REAL, item) for item in stored[:self.matrices])
-        for kind, coords in patterns(self.sites, seed=self.seed).items():
+        for kind, coords in draw_patterns(self.sites, seed=self.seed).items():
             shape = tuple(int(extent) + 1 for extent in coords.max(axis=0))
             ones = np.ones(len(coords), np.int32)
             yield kind, MatrixInput(kind, coords.astype(np.int32), ones, shape, len(coords), quantum=1, digest=kind)
@@ -80,7 +80,7 @@ class BenchFeaturizer:
                 "seconds": wall, "processor_seconds": processor}
 
 
-def patterns(sites: int, *, seed: int) -> dict[str, np.ndarray]:
+def draw_patterns(sites: int, *, seed: int) -> dict[str, np.ndarray]:
     """Draw coords of about `sites` sites: a full band, a scattered band, and power-law rows and columns."""
     rng = np.random.default_rng(seed)
     places = np.arange(sites)
@@ -94,7 +94,7 @@ def patterns(sites: int, *, seed: int) -> dict[str, np.ndarray]:
     return {"banded": banded, "scattered": np.unique(scattered, axis=0), "power": np.unique(power, axis=0)[:sites]}
 
 
-def shares(frame: pd.DataFrame) -> dict[str, float]:
+def peak_shares(frame: pd.DataFrame) -> dict[str, float]:
     """Reduce passes to rates of each kind of inputs and their share of the dense product's.
 
     Args:

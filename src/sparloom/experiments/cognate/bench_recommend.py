@@ -13,7 +13,7 @@ import pandas as pd
 from sparloom import log
 from sparloom.data import SampleSource, write_frame
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
-from sparloom.experiments.cognate.recommender import TOP_K, Adviser, Ranking, Recommender
+from sparloom.experiments.cognate.recommender import TOP_K, ConfigRanker, Ranking, Recommender
 from sparloom.files import scratch_folder
 from sparloom.measure import bootstrap_interval, geomean
 from sparloom.ops import Op
@@ -48,7 +48,7 @@ class BenchRecommend:
 
     op: Op
     platform: "Platform"
-    adviser: Adviser
+    adviser: Recommender
     samples: SampleSource
     corpus: SuiteSparseCorpus
     role: Role
@@ -60,7 +60,7 @@ class BenchRecommend:
         """Write per_matrix.parquet and the figure; returns regrets with their 95 % bounds, and seconds."""
         title = f"{op_title(self.op.name)} on {self.platform.name} {self.platform.preset}"
         study = EvaluationData(self.platform, self.op, self.samples, self.role)
-        recommender = Recommender(self.op, self.platform, self.adviser)
+        recommender = ConfigRanker(self.op, self.platform, self.adviser)
         began = time.perf_counter()
         self.adviser.prepare()
         loading = time.perf_counter() - began
@@ -104,7 +104,7 @@ class BenchRecommend:
         return self.corpus.fetch(names)
 
     def _measured(
-        self, name: str, path: Path, study: EvaluationData, *, recommender: Recommender, stem: Path
+        self, name: str, path: Path, study: EvaluationData, *, recommender: ConfigRanker, stem: Path
     ) -> dict[str, object]:
         """Recommend for one file as a user does; look up what the choice costs."""
         ranking = recommender.rank(path)

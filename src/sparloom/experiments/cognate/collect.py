@@ -17,15 +17,15 @@ from sparloom.data import Journal, Sample, compact
 from sparloom.errors import SparloomError
 from sparloom.experiments.harness import (
     Resumed,
-    alone,
     commit,
     conditions_of,
     corpus_name,
     data_folder,
+    exclusive_timing,
     identities_of,
     measure_presets,
+    print_failures,
     run_jobs,
-    tell_failures,
 )
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import Op, Operands
@@ -152,7 +152,7 @@ class Collect:
         if self.jobs > 1:
             raise ValueError(f"{self.jobs} jobs would disturb each other's times on platform {self.platforms[0].name}: "
                              "task.jobs=1, or one machine per shard")
-        return alone()
+        return exclusive_timing()
 
     def _operands(self, matrix: SparseMatrix) -> Operands:
         """Draw dense operands, except for simulators, which need none."""
@@ -208,9 +208,9 @@ class Collect:
         """Name what others have on a GPU; the preset of its rows is the space of its configurations."""
         if platform.kind != "device":
             return {}
-        from sparloom.baselines import sparse_vendors
+        from sparloom.baselines import vendor_sparse
 
-        return sparse_vendors(platform, self.op)
+        return vendor_sparse(platform, self.op)
 
     def _missing(self, name: str, platform: "Platform") -> list[list[Config]]:
         """Configurations without a row, per round."""
@@ -263,7 +263,7 @@ class Collect:
         table = fresh if kept is None else kept.updated(fresh)
         table.write(self._table)
         logger.info("%s: %d rows of %d matrices", self._table, len(table), len(table.matrices))
-        tell_failures(table)
+        print_failures(table)
 
 
 def _append(journals: Mapping[str, Journal], samples: Sequence[Sample]) -> list[Sample]:

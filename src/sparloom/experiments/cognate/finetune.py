@@ -18,7 +18,7 @@ from sparloom import log
 from sparloom.data import SampleSource, Selection, write_frame
 from sparloom.experiments.cognate.evaluation_data import EvaluationData
 from sparloom.experiments.cognate.training import Recipe, Reports, Trained, train, with_anchors, write_curves
-from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit, begin
+from sparloom.experiments.cognate.transfer import LearnerConfig, TransferInit, load_transfer
 from sparloom.experiments.harness import Checkpoints, samples_name
 from sparloom.files import read_json, sha256, write_json
 from sparloom.measure import DCE_COST, dce
@@ -189,8 +189,8 @@ class Finetune:
         study.refuse_other_widths()
         beginning = None
         if set(self.methods) & set(SOURCED):
-            beginning = begin(study, source=self.source, net=self.recipe.module.net, checkpoints=self.checkpoints,
-                              pretrained=self.pretrained)
+            beginning = load_transfer(study, source=self.source, net=self.recipe.module.net,
+                                      checkpoints=self.checkpoints, pretrained=self.pretrained)
         logger.info("%s on %s %s: %d %s matrices, seeds %s", self.op.name, self.target.name, self.target.preset,
                     len(study.truth.matrices), self.eval_role, ", ".join(map(str, self.seeds)))
         if beginning is not None:

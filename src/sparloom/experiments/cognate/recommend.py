@@ -14,7 +14,7 @@ from rich.table import Table
 
 from sparloom import log
 from sparloom.data import SampleSource
-from sparloom.experiments.cognate.recommender import TOP_K, Adviser, Recommender
+from sparloom.experiments.cognate.recommender import TOP_K, ConfigRanker, Recommender
 from sparloom.experiments.harness import INTERVAL, TreeModels, best_in, measure_missing
 from sparloom.files import write_json
 from sparloom.measure import TimingProtocol
@@ -155,7 +155,7 @@ class Recommend:
     dense: RecommendShape
     op: Op
     platform: "Platform"
-    adviser: Adviser
+    adviser: Recommender
     verify: Literal["none", "top", "all"]
     timing: TimingProtocol
     width: int
@@ -168,7 +168,7 @@ class Recommend:
             raise ValueError(f"matrix={self.matrix} and shape={self.shape}: give one of them")
         if self.shape is not None:
             return self.dense.run(self.shape, out)
-        recommender = Recommender(self.op, self.platform, self.adviser)
+        recommender = ConfigRanker(self.op, self.platform, self.adviser)
         ranking = recommender.rank(self.matrix)
         began = time.perf_counter()
         recommender.draw(ranking, out / "spy")

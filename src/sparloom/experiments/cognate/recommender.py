@@ -47,7 +47,10 @@ from sparloom.sparse import (
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["TOP_K", "Adviser", "FineTuned", "Fitted", "Ranking", "Recommendation", "Recommender"]
+__all__ = [
+    "TOP_K", "ConfigRanker", "FineTunedRecommender", "FittedRecommender", "Ranking", "Recommendation",
+    "Recommender",
+]
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Recommendation:
     familiarity: Familiarity
 
 
-class Adviser(Protocol):
+class Recommender(Protocol):
     """A model on its platform, made ready when it is first asked."""
 
     @property
@@ -112,7 +115,7 @@ class Ranking:
 
 
 @dataclass(frozen=True)
-class Recommender:
+class ConfigRanker:
     """Rankings of a platform's configurations; the adviser is made ready when the first matrix has been read.
 
     Args:
@@ -121,7 +124,7 @@ class Recommender:
 
     op: Op
     platform: "Platform"
-    adviser: Adviser
+    adviser: Recommender
 
     @cached_property
     def space(self) -> ConfigSpace:
@@ -187,7 +190,7 @@ def _distinct(order: np.ndarray, programs: Sequence[Config]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class FineTuned:
+class FineTunedRecommender:
     """A network that was fine-tuned on the platform, from its checkpoint.
 
     Args:
@@ -231,7 +234,7 @@ class FineTuned:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedRecommender:
     """A model without a network, which learns in seconds and so is kept nowhere.
 
     Args:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from sparloom import log
 from sparloom.data import SampleSource, SampleTable, write_frame
-from sparloom.experiments.harness import samples_of, tell_failures
+from sparloom.experiments.harness import print_failures, samples_of
 from sparloom.measure import bootstrap_interval, geomean, kendall_tau, noise_floor
 from sparloom.ops import Op
 from sparloom.report import Truth
@@ -48,7 +48,7 @@ class AuditLabels:
         write_frame(out / "per_matrix.parquet", frame)
         rows = table.frame()
         log.console.print(_distributions(frame), soft_wrap=False)
-        tell_failures(table)
+        print_failures(table)
         return {
             "matrices": len(frame),
             "tau": float(frame["tau"].median()), "tau_p10": float(frame["tau"].quantile(0.1)),

@@ -32,7 +32,7 @@ from sparloom.space import ConfigSpace
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["LearnerConfig", "TransferInit", "begin"]
+__all__ = ["LearnerConfig", "TransferInit", "load_transfer"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class TransferInit:
         return CognateModel(net, space)
 
 
-def begin(
+def load_transfer(
     study: EvaluationData, *, source: "Platform", net: Network, checkpoints: Checkpoints, pretrained: str | None
 ) -> TransferInit:
     """Find the encoder and the pre-trained network for the platform of a study.
@@ -154,7 +154,7 @@ class LearnerConfig:
         if not isinstance(self.model, Ensemble):
             raise ValueError("task.source_votes lets the source vote with the members of a model, and this model "
                              "has none: take model=ensemble, or task.source_votes=0")
-        return begin(study, source=self.source, net=self.net, checkpoints=self.checkpoints, pretrained=None)
+        return load_transfer(study, source=self.source, net=self.net, checkpoints=self.checkpoints, pretrained=None)
 
     def learner(self, study: EvaluationData, beginning: TransferInit | None) -> Learner:
         """The model, joined by the network that votes."""

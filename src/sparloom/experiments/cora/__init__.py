@@ -17,7 +17,7 @@ _HOMES = {
     "hoisting_arms": "operator_variants",
     "prelude_arms": "layer_variants",
     "prelude_bytes": "layer_variants",
-    "prepare_peers": "modules",
+    "prepare_baselines": "modules",
     "splitting_arms": "operator_variants",
     "storage_arms": "operator_variants",
     "storage_bytes": "operator_variants",

@@ -21,15 +21,15 @@ import torch
 from sparloom import log
 from sparloom.baselines import (
     COMPARED,
-    DEVICE_PEERS,
-    PADDED_PEERS,
-    RAGGED_PEERS,
+    DEVICE_BASELINES,
+    PADDED_BASELINES,
+    RAGGED_BASELINES,
     RISING,
     PackedInputs,
     attention_module,
     encoder_layer,
-    micro_batch_peers,
-    module_peer_versions,
+    encoder_versions,
+    micro_batch_baselines,
 )
 from sparloom.data import write_frame
 from sparloom.experiments.cora.modules import (
@@ -37,7 +37,7 @@ from sparloom.experiments.cora.modules import (
     attention_kernels,
     compile_seconds,
     prelude_seconds,
-    prepare_peers,
+    prepare_baselines,
 )
 from sparloom.experiments.cora.products import (
     ProductSizes,
@@ -188,7 +188,7 @@ class BenchRagged:
     def run(self, out: Path) -> Mapping[str, float]:
         """Write per_case.parquet, peers.json and figures; returns ratios of seconds with bounds."""
         frame = ragged_frame(self._case, self._planned(), self._folder, out, threads=self.threads)
-        write_json(out / "peers.json", module_peer_versions())
+        write_json(out / "peers.json", encoder_versions())
         metrics = ragged_metrics(frame, layers=self.layers, seed=self.seed)
         for table in ragged_tables(frame, metrics):
             log.console.print(table)
@@ -226,7 +226,8 @@ class BenchRagged:
     def _modules(self, part: str, batch: np.ndarray, about: Row) -> list[Row]:
         module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
         inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
-        found = prepare_peers(inputs, self._groups(len(batch)), always=COMPARED, rising=RISING, apart=INTERNAL_PEERS)
+        found = prepare_baselines(inputs, self._groups(len(batch)), always=COMPARED, rising=RISING,
+                                  apart=INTERNAL_PEERS)
         own = OWN_MODULES[part](inputs, self.schedule)
         found.check("sparloom", own)
         calls: dict[str, Callable[[], object]] = {"sparloom": own.run, **found.calls()}
@@ -240,8 +241,8 @@ class BenchRagged:
 
     def _groups(self, sequences: int) -> Mapping[str, Mapping[str, Callable[[PackedInputs], Any]]]:
         """Peers by what they are called in the end: the fastest of each group takes part."""
-        return {"padded": PADDED_PEERS, "micro_batches": micro_batch_peers(sequences),
-                **{name: {name: prepare} for name, prepare in RAGGED_PEERS.items()}}
+        return {"padded": PADDED_BASELINES, "micro_batches": micro_batch_baselines(sequences),
+                **{name: {name: prepare} for name, prepare in RAGGED_BASELINES.items()}}
 
     def _timed(self, calls: Mapping[str, Callable[[], object]]) -> dict[str, Measurement]:
         with torch.inference_mode():
@@ -302,7 +303,7 @@ class BenchRaggedCuda:
         folder = journal_folder(self.journals, self.timing, self.device, dict(gpu.signature()), self.seed,
                                 lengths=self.lengths)
         frame = ragged_frame(partial(self._case, gpu), planned, folder, out, threads=1)
-        write_json(out / "peers.json", module_peer_versions())
+        write_json(out / "peers.json", encoder_versions())
         write_json(out / "device.json", dict(gpu.signature()))
         metrics = ragged_metrics(frame, layers=1, seed=self.seed)
         for table in ragged_tables(frame, metrics):
@@ -331,9 +332,9 @@ class BenchRaggedCuda:
         device = torch.device(self.device)
         module = encoder_layer(seed=self.seed) if part == "encoder" else attention_module(seed=self.seed)
         inputs = PackedInputs.drawn(module, batch.tolist(), seed=self.seed)
-        groups = {"padded": PADDED_PEERS, "micro_batches": micro_batch_peers(len(batch)),
-                  **{name: {name: prepare} for name, prepare in DEVICE_PEERS.items()}}
-        found = prepare_peers(inputs.to(device), groups, always=COMPARED, rising=RISING,
+        groups = {"padded": PADDED_BASELINES, "micro_batches": micro_batch_baselines(len(batch)),
+                  **{name: {name: prepare} for name, prepare in DEVICE_BASELINES.items()}}
+        found = prepare_baselines(inputs.to(device), groups, always=COMPARED, rising=RISING,
                               wait=torch.cuda.synchronize if device.type == "cuda" else lambda: None)
         own = device_module(part, inputs, gpu, device)
         found.check("sparloom", own)

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch.nn.functional import layer_norm, linear, scaled_dot_product_attention
 
-from sparloom.baselines import PackedInputs, Peer, attention_module, encoder_layer
+from sparloom.baselines import BoundModule, PackedInputs, attention_module, encoder_layer
 from sparloom.baselines import reference as computed_by_torch
-from sparloom.experiments.cora.modules import Contenders, stored_tensors
+from sparloom.experiments.cora.modules import CandidateModules, stored_tensors
 from sparloom.ragged import (
     LENGTHS,
     PADDED_ATTENTION,
@@ -139,7 +139,7 @@ def pad_fusion_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: 
     """
     torch.set_num_threads(threads)
     inputs = PackedInputs.drawn(attention_module(seed=seed), [int(length) for length in lengths], seed=seed)
-    agreed, structure = Contenders(computed_by_torch(inputs)), Structure({LENGTHS: lengths})
+    agreed, structure = CandidateModules(computed_by_torch(inputs)), Structure({LENGTHS: lengths})
     programs = {"sparloom": scheduled_attention(EncoderShape(), EncoderSchedule()),
                 **{arm: define(EncoderShape()) for arm, define in PADDED_ATTENTION.items()}}
     arms: dict[str, Call] = {}
@@ -147,7 +147,7 @@ def pad_fusion_arms(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: 
         kernels, bound = Executable(program, threads=threads).kernels(
             structure, **stored_tensors(program, structure, inputs))
         arms[arm] = _one_after_the_other(list(kernels.values()))
-        agreed.check(arm, Peer(arms[arm], _packed(bound["attended"], inputs.width)))
+        agreed.check(arm, BoundModule(arms[arm], _packed(bound["attended"], inputs.width)))
         if arm == "separate_products":
             arms["changes"] = _one_after_the_other([kernels[name] for name in PADDING_CHANGES])
     return arms

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparloom.baselines import PackedInputs, Peer, reference
+from sparloom.baselines import BoundModule, PackedInputs, reference
 from sparloom.errors import Unsupported
 from sparloom.files import scratch_folder
 from sparloom.nn import MultiheadAttention, TransformerEncoderLayer
@@ -40,8 +40,8 @@ from sparloom.ragged import (
 )
 
 __all__ = [
-    "OWN_MODULES", "Contenders", "attention_kernels", "compile_seconds", "module_tensors", "prelude_seconds",
-    "prepare_peers", "stored_tensors",
+    "OWN_MODULES", "CandidateModules", "attention_kernels", "compile_seconds", "module_tensors", "prelude_seconds",
+    "prepare_baselines", "stored_tensors",
 ]
 
 
@@ -69,26 +69,26 @@ def stored_tensors(program: Program, structure: Structure, inputs: PackedInputs)
 Schedule = EncoderSchedule | Literal["auto"] | None
 
 
-def own_encoder(inputs: PackedInputs, schedule: Schedule) -> Peer:
+def own_encoder(inputs: PackedInputs, schedule: Schedule) -> BoundModule:
     """Bind `sparloom.nn.TransformerEncoderLayer`; what "auto" searches is found when the peer is checked."""
     attention = inputs.attention
     layer = TransformerEncoderLayer(attention.embed_dim, attention.num_heads, inputs.module.linear1.out_features,
                                     dropout=0.0, schedule=schedule).eval()
     layer.load_state_dict(inputs.module.state_dict())
     structure = Structure({LENGTHS: inputs.lengths})
-    return Peer(lambda: layer(inputs.tokens, structure), lambda result: result)
+    return BoundModule(lambda: layer(inputs.tokens, structure), lambda result: result)
 
 
-def own_attention(inputs: PackedInputs, schedule: Schedule) -> Peer:
+def own_attention(inputs: PackedInputs, schedule: Schedule) -> BoundModule:
     """Bind `sparloom.nn.MultiheadAttention`, as `own_encoder`."""
     attention = inputs.attention
     layer = MultiheadAttention(attention.embed_dim, attention.num_heads, schedule=schedule).eval()
     layer.load_state_dict(attention.state_dict())
     structure = Structure({LENGTHS: inputs.lengths})
-    return Peer(lambda: layer(inputs.tokens, structure), lambda result: result)
+    return BoundModule(lambda: layer(inputs.tokens, structure), lambda result: result)
 
 
-OWN_MODULES: Mapping[str, Callable[..., Peer]] = MappingProxyType({"encoder": own_encoder, "mha": own_attention})
+OWN_MODULES: Mapping[str, Callable[..., BoundModule]] = MappingProxyType({"encoder": own_encoder, "mha": own_attention})
 
 
 def attention_kernels(lengths: Sequence[int] | np.ndarray, *, threads: int, seed: int) -> dict[str, Callable[[], None]]:
@@ -133,7 +133,7 @@ log = logging.getLogger(__name__)
 AGAIN = 1.2  # times the fastest form: who is as near in a first run is run again
 HOPELESS = 1.5  # times the fastest peer: who is slower does not take part
 
-Prepare = Callable[[PackedInputs], Peer]
+Prepare = Callable[[PackedInputs], BoundModule]
 Wait = Callable[[], object]
 
 
@@ -142,7 +142,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Contenders:
+class CandidateModules:
     """Those that take part.
 
     Args:
@@ -154,14 +154,14 @@ class Contenders:
 
     expected: torch.Tensor
     wait: Wait = _nothing
-    chosen: dict[str, tuple[str, Peer]] = field(default_factory=dict)
+    chosen: dict[str, tuple[str, BoundModule]] = field(default_factory=dict)
     left_out: dict[str, float] = field(default_factory=dict)
 
     def calls(self) -> dict[str, Callable[[], Any]]:
         """What is timed, by group, or by "group form" where there are several."""
         return {_name(group, form): peer.run for group, (form, peer) in self.chosen.items()}
 
-    def check(self, name: str, peer: Peer) -> float:
+    def check(self, name: str, peer: BoundModule) -> float:
         """Compare a result with the reference; gives the seconds of the run.
 
         Raises:
@@ -178,10 +178,10 @@ class Contenders:
         return seconds
 
 
-def prepare_peers(
+def prepare_baselines(
     inputs: PackedInputs, groups: Mapping[str, Mapping[str, Prepare]], *, always: Collection[str],
     rising: Collection[str] = (), apart: Collection[str] = (), wait: Wait = _nothing,
-) -> Contenders:
+) -> CandidateModules:
     """Prepare, check and probe peers; those that do not run here are left out with the reason.
 
     Args:
@@ -189,13 +189,13 @@ def prepare_peers(
         always: groups that take part however slow they are.
         rising: groups whose forms are of rising size: two far behind end the group.
         apart: groups beside which no other is far behind.
-        wait: as for `Contenders`.
+        wait: as for `CandidateModules`.
     """
     probes: dict[str, float] = {}
-    found = Contenders(reference(inputs), wait)
+    found = CandidateModules(reference(inputs), wait)
     for group, forms in groups.items():
         seconds: dict[str, float] = {}
-        peers: dict[str, Peer] = {}
+        peers: dict[str, BoundModule] = {}
         behind = 0
         for form, prepare in forms.items():
             try:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from scipy.linalg import blas
 
-from sparloom.baselines import PackedInputs, Peer, cublas_strmm
+from sparloom.baselines import BoundModule, PackedInputs, cublas_strmm
 from sparloom.errors import Unsupported
 from sparloom.experiments.cora.modules import stored_tensors
 from sparloom.platforms import Gpu, RaggedOnDevice
@@ -181,7 +181,7 @@ PROGRAMS: Mapping[str, Callable[[EncoderShape], Program]] = MappingProxyType(
     {"encoder": device_encoder_layer, "mha": device_attention})
 
 
-def device_module(part: str, inputs: PackedInputs, gpu: Gpu, device: torch.device) -> Peer:
+def device_module(part: str, inputs: PackedInputs, gpu: Gpu, device: torch.device) -> BoundModule:
     """Bind the program of a module to tokens and parameters.
 
     Args:
@@ -199,7 +199,7 @@ def device_module(part: str, inputs: PackedInputs, gpu: Gpu, device: torch.devic
         found = RaggedTensor(tensor, structure, gpu.download(there[output])).to_packed()[0]
         return torch.from_numpy(np.ascontiguousarray(found)).reshape(-1, inputs.width).to(device)
 
-    return Peer(run, packed)
+    return BoundModule(run, packed)
 
 
 def variable_on_device(sizes: ProductSizes, gpu: Gpu, device: torch.device, *, seed: int) -> dict[str, Call]:

@@ -17,7 +17,7 @@ from torch import nn
 from sparloom import log
 from sparloom.baselines import PackedInputs, attention_module, encoder_layer, reference
 from sparloom.experiments.cora.bench_ragged import RaggedCase, method_rows, ragged_frame
-from sparloom.experiments.cora.modules import OWN_MODULES, Contenders
+from sparloom.experiments.cora.modules import OWN_MODULES, CandidateModules
 from sparloom.experiments.cora.products import ProductSizes, check_product
 from sparloom.experiments.harness import journal_folder
 from sparloom.measure import Measurement, TimingProtocol
@@ -75,7 +75,7 @@ def module_arms(operator: str, lengths: np.ndarray, choose: Choose, *, seed: int
     shape = EncoderShape(inputs.width, inputs.heads)
     if isinstance(module, nn.TransformerEncoderLayer):
         shape = replace(shape, hidden=module.linear1.out_features)
-    agreed = Contenders(reference(inputs))
+    agreed = CandidateModules(reference(inputs))
     found = encoder_operators(shape)[operator]
     choice = choose(found, Structure({LENGTHS: lengths}))
     arms: dict[str, Call] = {}

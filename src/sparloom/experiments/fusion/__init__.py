@@ -6,7 +6,7 @@ pairs (cases, timing and checks of pairs of products), methods (the contestants)
 from sparloom.ondemand import on_demand
 
 _HOMES = {
-    "Bench": "pairs",
+    "FusionBench": "pairs",
     "BenchFusion": "bench",
     "BenchJacobi": "bench",
     "BenchKernels": "bench_kernels",

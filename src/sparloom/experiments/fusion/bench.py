@@ -16,8 +16,8 @@ from sparloom import log
 from sparloom.data import write_frame
 from sparloom.errors import SparloomError
 from sparloom.experiments.fusion.jacobi import JacobiBench, decide_jacobi, jacobi_set, score_jacobi, system
-from sparloom.experiments.fusion.pairs import Bench, Block, Case, cases, decide, fusion_set, score
-from sparloom.experiments.harness import CaseJournal, alone, journal_folder, run_in_subprocess
+from sparloom.experiments.fusion.pairs import Block, Case, FusionBench, cases, decide, fusion_set, score
+from sparloom.experiments.harness import CaseJournal, exclusive_timing, journal_folder, run_in_subprocess
 from sparloom.fusion import Pair
 from sparloom.measure import TimingProtocol, cache_levels
 from sparloom.platforms import keep_threads_awake
@@ -68,7 +68,7 @@ class BenchFusion:
         keep_threads_awake()
         entries = {(part, entry.name): entry for part in self.parts for entry in self._entries(part)}
         planned = {name: chosen for part in self.parts for name, chosen in self._planned(part).items()}
-        with alone():
+        with exclusive_timing():
             for step in ("decide", "score"):
                 waiting = {" ".join(place): place for place in planned if self._missing(step, planned[place])}
                 logger.info("%s: %d of %d matrices", step, len(waiting), len(planned))
@@ -95,8 +95,8 @@ class BenchFusion:
             matrix = corpus.load(name)
         except (OSError, ValueError, SparloomError) as error:
             return f"cannot be read: {error}"
-        bench = Bench({op.name: op for op in self.ops}, self.timing, PlanCache(self._folder / "plans", keep_busy=True),
-                      self.gemv_flops, self.seed)
+        bench = FusionBench({op.name: op for op in self.ops}, self.timing,
+                            PlanCache(self._folder / "plans", keep_busy=True), self.gemv_flops, self.seed)
         for case in missing:
             rows = (decide if step == "decide" else score)(bench, case, matrix)
             self._journal(step).append(_key(step, case), rows)
@@ -199,7 +199,7 @@ class BenchJacobi:
         """Write per_matrix.parquet and the figure; returns geometric means of ratios, with bounds."""
         keep_threads_awake()
         entries = {(part, entry.name): entry for part in self.parts for entry in self._entries(part)}
-        with alone():
+        with exclusive_timing():
             for step in ("decide", "score"):
                 done = self._journal(step).rows()
                 waiting = {" ".join(place): place for place in entries if " ".join(place) not in done}

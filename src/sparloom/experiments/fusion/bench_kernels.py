@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sparloom import log
-from sparloom.baselines import SPMM_PEERS, mkl_pair, peer_versions, torch_gemm, torch_pair
+from sparloom.baselines import SPMM_BASELINES, mkl_pair, package_versions, torch_gemm, torch_pair
 from sparloom.data import write_frame
 from sparloom.errors import Unsupported
 from sparloom.experiments.fusion.pairs import PairCheck
@@ -79,7 +79,7 @@ class BenchKernels:
                          for method, taken in measured.items()]
         frame = pd.DataFrame(rows)
         write_frame(out / "per_matrix.parquet", frame)
-        write_json(out / "peers.json", peer_versions())
+        write_json(out / "peers.json", package_versions())
         metrics = kernel_metrics(frame, seed=self.seed)
         _show(metrics, self.widths)
         return metrics
@@ -112,7 +112,7 @@ class BenchKernels:
         result = kernels.result(operands)
         config = kernels.space().default().replace(prefetch=self.prefetch_kib, stream=1)
         peers = {name: partial(bind, matrix, operands.dense["B"], result, threads=self.threads)
-                 for name, bind in SPMM_PEERS.items()}
+                 for name, bind in SPMM_BASELINES.items()}
         calls = {OWN: kernels.bind(operands, config, result)} | _installed(peers)
         return TimedProblem(calls, result, kernels.check(op, operands, seed=self.seed))
 

@@ -23,8 +23,8 @@ from sparloom.sparse import Corpus, MatrixEntry, Pattern, SparseMatrix
 from sparloom.tuning import PlanCache
 
 __all__ = [
-    "PEERS", "SERIAL", "JacobiBench", "TwoSteps", "decide_jacobi", "dominant", "jacobi_set", "ours", "peer",
-    "same_tiles", "score_jacobi", "system",
+    "BASELINES", "SERIAL", "JacobiBench", "TwoSteps", "baseline_steps", "decide_jacobi", "dominant", "jacobi_set",
+    "own_steps", "same_tiles", "score_jacobi", "system",
 ]
 
 
@@ -78,7 +78,7 @@ def dominant(pattern: Pattern) -> SparseMatrix:
     return SparseMatrix(whole, values, np.float64)
 
 
-PEERS = ("mkl", "torch", "scipy")
+BASELINES = ("mkl", "torch", "scipy")
 SERIAL = ("scipy",)
 
 
@@ -94,7 +94,7 @@ class TwoSteps:
     reached: Callable[[], np.ndarray]
 
 
-def ours(solver: JacobiSolver, sweeps: Sweeps) -> TwoSteps:
+def own_steps(solver: JacobiSolver, sweeps: Sweeps) -> TwoSteps:
     """Our own, the change from one iterate to the next included."""
     return TwoSteps(sweeps.advance, lambda: solver.numbering.unpermute(sweeps.latest))
 
@@ -105,10 +105,10 @@ def same_tiles(solver: JacobiSolver, constant: np.ndarray) -> TwoSteps:
     if executor.order is not None:
         raise Unsupported("tiles in another order than that in memory: separating them needs the pattern in that order")
     unfused = replace(executor, schedule=separated(executor.schedule, matrix.pattern))
-    return ours(solver, Sweeps(unfused, matrix, solver.numbering.permute(constant)))
+    return own_steps(solver, Sweeps(unfused, matrix, solver.numbering.permute(constant)))
 
 
-def peer(name: str, matrix: SparseMatrix, constant: np.ndarray, *, threads: int) -> TwoSteps:
+def baseline_steps(name: str, matrix: SparseMatrix, constant: np.ndarray, *, threads: int) -> TwoSteps:
     """Another library's x -> M x + g, twice; it checks no convergence, which is in its favour.
 
     Args:
@@ -262,10 +262,10 @@ def _methods(
     """Bind what can be; a row for each method that cannot says why."""
     iteration = solvers["auto"].iteration
     constant = iteration.constant(b)
-    made, rows = {name: ours(solver, solver.sweeps(b)) for name, solver in solvers.items()}, []
+    made, rows = {name: own_steps(solver, solver.sweeps(b)) for name, solver in solvers.items()}, []
     makers = {"separated": lambda: same_tiles(solvers["fused"], constant)}
-    for name in PEERS:
-        makers[name] = lambda name=name: peer(name, iteration.matrix, constant, threads=bench.threads)
+    for name in BASELINES:
+        makers[name] = lambda name=name: baseline_steps(name, iteration.matrix, constant, threads=bench.threads)
     for name, make in makers.items():
         try:
             made[name] = make()

@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 
 from sparloom.errors import Unsupported
 from sparloom.experiments.fusion.methods import SERIAL, Method, Methods
-from sparloom.experiments.harness import spread_out
+from sparloom.experiments.harness import evenly_by_size
 from sparloom.fusion import Pair, Reordered, access_cycles, machine_levels, mean_cycles, pinned, potential_gain
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.ops import Operands, assert_close
@@ -24,7 +24,7 @@ from sparloom.platforms import count_reads, interleaved, reads_by_level, realloc
 from sparloom.sparse import Corpus, MatrixEntry, Pattern, SparseMatrix
 from sparloom.tuning import PairPlan, PlanCache, plan_pair
 
-__all__ = ["METHODS", "Bench", "Block", "Case", "PairCheck", "cases", "decide", "fusion_set", "score"]
+__all__ = ["METHODS", "Block", "Case", "FusionBench", "PairCheck", "cases", "decide", "fusion_set", "score"]
 
 METHODS = (
     "unfused", "auto", "fused", "local", "separated", "coarse", "sequential", "mkl", "torch", "scipy", "overlapped",
@@ -98,7 +98,7 @@ def cases(blocks: Iterable[Block], part: str, entries: Sequence[MatrixEntry]) ->
             raise ValueError(f"no method {', '.join(unknown)}: choose from {', '.join(METHODS)}")
         if block.part != part:
             continue
-        for entry in spread_out(entries, block.count):
+        for entry in evenly_by_size(entries, block.count):
             for op in block.ops:
                 for width in block.widths:
                     found[entry.name].setdefault((op, width, block.threads), set()).update(block.methods)
@@ -176,7 +176,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Bench:
+class FusionBench:
     """What all cases have in common.
 
     Args:
@@ -192,7 +192,7 @@ class Bench:
     seed: int
 
 
-def decide(bench: Bench, case: Case, matrix: SparseMatrix) -> list[Row]:
+def decide(bench: FusionBench, case: Case, matrix: SparseMatrix) -> list[Row]:
     """Choose the best unfused program and the best of all; a row for each choice says what it took."""
     rows = []
     op = bench.ops[case.op]
@@ -206,7 +206,7 @@ def decide(bench: Bench, case: Case, matrix: SparseMatrix) -> list[Row]:
     return rows
 
 
-def score(bench: Bench, case: Case, matrix: SparseMatrix) -> list[Row]:
+def score(bench: FusionBench, case: Case, matrix: SparseMatrix) -> list[Row]:
     """Check every method and time all of them side by side; a row for each.
 
     What was decided is looked up, not decided again.
@@ -236,7 +236,7 @@ def score(bench: Bench, case: Case, matrix: SparseMatrix) -> list[Row]:
 
 
 def _methods(
-    bench: Bench, case: Case, operands: Operands, plans: Mapping[str, PairPlan],
+    bench: FusionBench, case: Case, operands: Operands, plans: Mapping[str, PairPlan],
 ) -> tuple[dict[str, Method], list[Row]]:
     """Make and check the methods; those that cannot be made, or are wrong, become rows with a failure."""
     op = bench.ops[case.op]

@@ -25,7 +25,7 @@ from sparloom.sparse import Corpus
 if TYPE_CHECKING:
     from sparloom.platforms import Platform
 
-__all__ = ["corpus_name", "data_folder", "failure_reasons", "measure_missing", "measure_presets", "tell_failures"]
+__all__ = ["corpus_name", "data_folder", "failure_reasons", "measure_missing", "measure_presets", "print_failures"]
 
 FAILURES = (SparloomError, ValueError, ArithmeticError, MemoryError, RuntimeError, AssertionError, OSError)
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def failure_reasons(table: SampleTable) -> pd.Series:
     return table.failures()["failure"].str.replace(r"\d+(\.\d+)?", "#", regex=True).value_counts()
 
 
-def tell_failures(table: SampleTable) -> None:
+def print_failures(table: SampleTable) -> None:
     """Print how many samples failed and the most frequent reasons; nothing when none did."""
     reasons = failure_reasons(table)
     if reasons.empty:

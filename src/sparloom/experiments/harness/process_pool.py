@@ -20,7 +20,7 @@ from typing import TypeVar
 from sparloom import log
 from sparloom.files import locked
 
-__all__ = ["alone", "own_processor", "run_in_subprocess", "run_jobs"]
+__all__ = ["claim_processor", "exclusive_timing", "run_in_subprocess", "run_jobs"]
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -129,13 +129,13 @@ def _end_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def alone() -> AbstractContextManager[None]:
+def exclusive_timing() -> AbstractContextManager[None]:
     """Wait until no other run of ours times anything on this machine, and keep the others waiting."""
     return locked(Path(tempfile.gettempdir()) / f"sparloom-timing-{os.getuid()}.lock")
 
 
 @contextmanager
-def own_processor() -> Iterator[int | None]:
+def claim_processor() -> Iterator[int | None]:
     """Stay on one processor that no other process of ours has claimed; its number, or None where that cannot be asked.
 
     Raises:

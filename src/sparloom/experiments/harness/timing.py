@@ -22,7 +22,7 @@ import pandas as pd
 
 from sparloom.errors import Unsupported
 from sparloom.experiments.harness.journal import CaseJournal
-from sparloom.experiments.harness.process_pool import alone, run_jobs
+from sparloom.experiments.harness.process_pool import exclusive_timing, run_jobs
 from sparloom.fusion import pinned
 from sparloom.measure import Measurement, TimingProtocol
 from sparloom.models import retain_memory
@@ -30,7 +30,8 @@ from sparloom.platforms import interleaved
 from sparloom.sparse import MatrixEntry
 
 __all__ = [
-    "give_back", "noted", "peak_bytes", "seconds_of", "side_by_side", "spread_out", "statistics_of", "timed_cases",
+    "evenly_by_size", "note_failure", "peak_bytes", "seconds_of", "side_by_side", "statistics_of", "timed_cases",
+    "trim_memory",
 ]
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ def timed_cases(
     done = CaseJournal(journal)
     waiting = {key: case for key, case in planned.items() if key not in done.rows()}
     logger.info("%d of %d cases to do", len(waiting), len(planned))
-    with alone(), pinned(threads):
+    with exclusive_timing(), pinned(threads):
         for key, rows in run_jobs(rows_of, waiting, weights={key: weights[key] for key in waiting}, processes=1,
                                   description="cases"):
             done.append(key, rows)
@@ -73,7 +74,7 @@ FAILURES = (Unsupported, AssertionError, MemoryError, RuntimeError, ValueError)
 
 
 @contextmanager
-def noted(name: str, failed: dict[str, str]) -> Iterator[None]:
+def note_failure(name: str, failed: dict[str, str]) -> Iterator[None]:
     """Note that a peer fails: that it is not here, is wrong, has no memory, or whatever else its library says.
 
     Args:
@@ -100,11 +101,11 @@ def side_by_side(
     """
     looks: dict[str, float] = {}
     for name, call in peers.items():
-        with noted(name, failed):
+        with note_failure(name, failed):
             looks[name] = seconds_of(call)
     limit, once = timing.slow_factor * min(looks.values(), default=math.inf), {}
     for name in [name for name, seconds in looks.items() if seconds > limit]:
-        with noted(name, failed):
+        with note_failure(name, failed):
             looks[name] = min(looks[name], seconds_of(peers[name]))
             if looks[name] > limit:
                 once[name] = Measurement((looks[name],), "wall")
@@ -144,7 +145,7 @@ def peak_bytes(call: Callable[[], Any], forget: Callable[[], None] = lambda: Non
             gc.unfreeze()
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """Give the system what was freed, so that it serves nobody here any more.
 
     Raises:
@@ -159,7 +160,7 @@ def give_back() -> None:
 
 def _one_peak(call: Callable[[], Any], forget: Callable[[], None]) -> int:
     forget()
-    give_back()
+    trim_memory()
     try:
         CLEAR.write_text(FORGET_PEAK, encoding="ascii")
     except OSError as error:
@@ -176,7 +177,7 @@ def _kibibytes(name: str) -> int:
     raise Unsupported(f"{STATUS} has no {name}")
 
 
-def spread_out(entries: Sequence[MatrixEntry], count: int | None) -> Sequence[MatrixEntry]:
+def evenly_by_size(entries: Sequence[MatrixEntry], count: int | None) -> Sequence[MatrixEntry]:
     """Choose at most so many, evenly over their nonzeros; all for None."""
     if count is None or count >= len(entries):
         return entries

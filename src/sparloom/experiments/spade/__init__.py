@@ -12,7 +12,7 @@ _HOMES = {
     "ExploreDesigns": "explore_designs",
     "SpadeSensitivity": "simulator",
     "ValidateSimulator": "simulator",
-    "judged": "simulator",
+    "judge_signs": "simulator",
     "sensitivity": "simulator",
 }
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sparloom.platforms.spade import Machine
 
 __all__ = [
-    "BASELINE", "BenchSimulator", "CheckSpadeSigns", "SpadeSensitivity", "ValidateSimulator", "judged",
+    "BASELINE", "BenchSimulator", "CheckSpadeSigns", "SpadeSensitivity", "ValidateSimulator", "judge_signs",
     "sensitivity",
 ]
 
@@ -299,7 +299,7 @@ class CheckSpadeSigns:
         jobs = {name: name for name in self.matrices}
         found = dict(run_jobs(self.simulate, jobs, weights=dict.fromkeys(jobs, 1.0), processes=self.jobs,
                               description="stand-ins"))
-        frame = judged(pd.concat([found[name] for name in self.matrices], ignore_index=True))
+        frame = judge_signs(pd.concat([found[name] for name in self.matrices], ignore_index=True))
         write_frame(out / "signs.parquet", frame)
         metrics: dict[str, float] = {"factor": self.factor}
         for table, rows in frame[frame["verdict"] != "base"].groupby("table", sort=False):
@@ -318,7 +318,7 @@ class CheckSpadeSigns:
             self.target.machine, factor=self.factor, matrices=[name], widths=self.widths))
 
 
-def judged(frame: pd.DataFrame) -> pd.DataFrame:
+def judge_signs(frame: pd.DataFrame) -> pd.DataFrame:
     """Add effects in percent of time (of speedup for "gain") and a verdict on their signs.
 
     Returns:

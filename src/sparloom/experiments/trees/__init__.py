@@ -10,7 +10,7 @@ _HOMES = {
     "CollectGemm": "collect_gemm",
     "Distillation": "fit_trees",
     "FitTrees": "fit_trees",
-    "chosen": "evaluation",
+    "best_configs": "evaluation",
     "gemm_subject": "evaluation",
     "sparse_subject": "evaluation",
 }

@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from sparloom import log
 from sparloom.data import SampleSource, write_frame
-from sparloom.experiments.trees.evaluation import TreeSubject, chosen, gemm_subject
+from sparloom.experiments.trees.evaluation import TreeSubject, best_configs, gemm_subject
 from sparloom.models.performance import (
     BoostingConfig,
     Grid,
@@ -120,7 +120,7 @@ class TrainingVariants:
         reached = efficiencies(self.subject.measured.seconds)
 
         def judge(learned: np.ndarray) -> np.ndarray:
-            return reached[np.arange(len(reached)), chosen(self.subject, -learned)]
+            return reached[np.arange(len(reached)), best_configs(self.subject, -learned)]
 
         rounds = mine_hard_examples(self.grid, self.fixed, self._fold, mining=self.mining, judge=judge)
         for turn, learned in enumerate(rounds):
@@ -207,7 +207,7 @@ class CheckLearnings:
                         mining=self.mining, share=self.share, more_trees=self.more_trees)
         frames = []
         for method, scores in arms:
-            frames.append(subject.scene.judged(method, chosen(subject, scores)))
+            frames.append(subject.scene.judged(method, best_configs(subject, scores)))
             logger.info("%s: mean efficiency %.4f; %.0f s", method, frames[-1]["efficiency"].mean(),
                         time.monotonic() - began)
         rows = pd.concat(frames, ignore_index=True)

@@ -10,9 +10,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparloom.baselines import PRESET, vendor_rivals
+from sparloom.baselines import VENDOR, vendor_gemms
 from sparloom.data import Journal, Sample, compact
-from sparloom.experiments.harness import Resumed, alone, commit, conditions_of, own_processor, run_jobs, tell_failures
+from sparloom.experiments.harness import (
+    Resumed,
+    claim_processor,
+    commit,
+    conditions_of,
+    exclusive_timing,
+    print_failures,
+    run_jobs,
+)
 from sparloom.measure import TimingProtocol, describe_machine
 from sparloom.ops import GEMM, GemmShape, GemmShapes
 
@@ -82,7 +90,7 @@ class CollectGemm:
         self._resumed.begin()
         began, rows, failures, wrong = time.monotonic(), 0, 0, 0
         metrics: dict[str, float] = {}
-        with alone():
+        with exclusive_timing():
             for turn in range(self.timing.rounds):
                 for stage in stages:
                     started = time.monotonic()
@@ -105,17 +113,17 @@ class CollectGemm:
         shape, turn = task
         done = self._done(shape, turn)
         configs = [config for config in self.platform.space(OP) if (self.platform.preset, config.key) not in done]
-        rivals = {config: rival for config, rival in vendor_rivals(self.platform).items()
-                  if (PRESET, config.key) not in done}
+        rivals = {config: rival for config, rival in vendor_gemms(self.platform).items()
+                  if (VENDOR, config.key) not in done}
         once = replace(self.timing, rounds=1, seed=self.timing.seed + turn)
-        with own_processor() if self._on_one_processor else nullcontext():
+        with claim_processor() if self._on_one_processor else nullcontext():
             operands = OP.operands(shape, seed=self.timing.seed)
             found = list(self.platform.measure_many(OP, operands, configs, once, rivals))
         conditions = {"op": OP.name, "platform": self.platform.name, "matrix": shape.matrix, "width": shape.width,
                       "machine": str(describe_machine()["name"]), "commit": commit(),
                       "conditions": self._resumed.name(self.platform.preset)}
         samples = [Sample.of(measurement, config, round=turn, **conditions,
-                             preset=PRESET if config in rivals else self.platform.preset)
+                             preset=VENDOR if config in rivals else self.platform.preset)
                    for config, _, measurement in found]
         self._journal(shape).append(samples)
         failures = [sample.failure for sample in samples if sample.failure is not None]
@@ -151,7 +159,7 @@ class CollectGemm:
 
     def _complete(self, shape: GemmShape, turn: int, configs: Sequence[str]) -> bool:
         done = self._done(shape, turn)
-        return all((self.platform.preset, key) in done for key in configs) and any(name == PRESET for name, _ in done)
+        return all((self.platform.preset, key) in done for key in configs) and any(name == VENDOR for name, _ in done)
 
     def _done(self, shape: GemmShape, turn: int) -> set[tuple[str, str]]:
         """(preset, configuration key) of the rows of one shape and round."""
@@ -166,7 +174,7 @@ class CollectGemm:
         """What is there to go on with; computed before other processes get a copy."""
         made = conditions_of(self.platform, OP, self.timing, alone_bytes=self.alone_bytes)
         return Resumed(op=OP.name, platform=self.platform.name, journals=self._folder, table=self._table,
-                       conditions={self.platform.preset: made, PRESET: made}, identities={}, overwrite=self.overwrite)
+                       conditions={self.platform.preset: made, VENDOR: made}, identities={}, overwrite=self.overwrite)
 
     @property
     def _table(self) -> Path:
@@ -185,7 +193,7 @@ class CollectGemm:
         table = fresh if kept is None else kept.updated(fresh)
         table.write(self._table)
         logger.info("%s: %d rows", self._table, len(table))
-        tell_failures(table)
+        print_failures(table)
 
 
 def _digest(shape: GemmShape) -> bytes:

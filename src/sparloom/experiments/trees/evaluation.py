@@ -40,7 +40,7 @@ from sparloom.sparse import Role
 if TYPE_CHECKING:
     from sparloom.platforms import CpuKernels
 
-__all__ = ["Judgement", "TreeSubject", "chosen", "gemm_subject", "model_scores", "sparse_subject"]
+__all__ = ["Judgement", "TreeSubject", "best_configs", "gemm_subject", "model_scores", "sparse_subject"]
 
 VENDOR = "vendor"  # preset of rows of somebody else's kernels
 SPARSE_FEATURES: Mapping[str, FeatureSpec] = {"spmm": SPMM_FEATURES, "sddmm": SDDMM_FEATURES}
@@ -206,7 +206,7 @@ def _fastest_rival(
     return np.array([least.get(problem, np.nan) for problem in sweeps.problems])
 
 
-NAMES: Mapping[str, Mapping[str, str]] = {
+METRIC_NAMES: Mapping[str, Mapping[str, str]] = {
     "model": {"mean": "mean_efficiency", "p10": "p10_efficiency", "min": "min_efficiency"},
     "static": {"mean": "static_efficiency", "p10": "static_p10_efficiency", "min": "static_min_efficiency"},
     "noise_ceiling": {"mean": "noise_ceiling", "p10": "noise_ceiling_p10", "min": "noise_ceiling_min"},
@@ -223,7 +223,7 @@ def model_scores(subject: TreeSubject, model: PerformanceModel) -> Float[np.ndar
                                            threads=model.threads)
 
 
-def chosen(subject: TreeSubject, scores: Float[np.ndarray, "problems configs"]) -> Int[np.ndarray, " problems"]:
+def best_configs(subject: TreeSubject, scores: Float[np.ndarray, "problems configs"]) -> Int[np.ndarray, " problems"]:
     """Column of the lowest score among the configurations that are offered for the problem; ties to the first."""
     return np.where(subject.offered, scores, np.inf).argmin(axis=1)
 
@@ -254,9 +254,9 @@ class Judgement:
             folds: by group; the static choice is made on the other folds, too.
         """
         scene = subject.scene
-        frames = [scene.judged(method, chosen(subject, given)) for method, given in scores.items()]
+        frames = [scene.judged(method, best_configs(subject, given)) for method, given in scores.items()]
         frames.append(scene.judged("static", _static(subject, folds)))
-        frames.append(scene.judged("noise_ceiling", chosen(subject, subject.other)))
+        frames.append(scene.judged("noise_ceiling", best_configs(subject, subject.other)))
         frames.append(_random(subject))
         if np.isfinite(subject.vendor).any():
             frames.append(scene.rival("vendor", subject.vendor).dropna(subset="seconds"))
@@ -271,11 +271,11 @@ class Judgement:
         """Efficiencies of all methods and slices, and the model against each other method."""
         found: dict[str, float] = {"problems": len(self.of_method("model"))}
         for method in self.rows["method"].unique():
-            names = NAMES.get(method) or {key: f"{method}_{name}" for key, name in NAMES["model"].items()}
+            names = METRIC_NAMES.get(method) or {key: f"{method}_{name}" for key, name in METRIC_NAMES["model"].items()}
             found |= efficiency_metrics(self.of_method(method), names, seed=self.seed)
         for name, rows in self.of_method("model").groupby("slice"):
             label = str(name).replace(" ", "_")
-            names = {key: f"{label}_{called}" for key, called in NAMES["model"].items()}
+            names = {key: f"{label}_{called}" for key, called in METRIC_NAMES["model"].items()}
             found |= efficiency_metrics(rows, names, seed=self.seed) | {f"{label}_problems": len(rows)}
         return {f"{self.prefix}{key}": value for key, value in (found | self._comparisons()).items()}
 
