@@ -1,8 +1,6 @@
-"""Tokens of sequences of several lengths, one after the other, and the PyTorch module that they go through.
+"""Compute encoder layers on packed tokens with PyTorch by padding: whole batches, micro-batches, or one by one.
 
-One way to compute a module on packed tokens, ready to be called and checked.
-
-Peers that pad: the whole batch, micro-batches of like lengths, or nothing but one sequence at a time.
+`PackedInputs` are the inputs that all baselines share, `BoundModule` is one baseline ready to be called and checked.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Products as MKL has them: its inspector-executor for sparse operands and its GEMM, without anything between."""
+"""Bind MKL's GEMM and its inspector-executor for sparse matrices through ctypes, with nothing in between."""
 
 import ctypes
 import os

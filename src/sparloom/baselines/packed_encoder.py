@@ -1,14 +1,6 @@
-"""torch.compile for one shape after the other, each a program of its own.
+"""Compute encoder layers on packed tokens with PyTorch and pad at most the attention, as an expert would write it.
 
-The block mask of sequences that stand one after the other, made in the time of its size.
-
-`create_block_mask` of PyTorch looks at every pair of tokens: 2 billion at a batch of 128 long sequences.
-
-Peers that keep tokens packed in all but the attention, as an expert writes it with PyTorch.
-
-The peer that PyTorch recommends for packed sequences: FlexAttention with a mask of documents.
-
-Ways in which users of PyTorch compute an encoder layer, or its attention, on sequences of several lengths.
+Attention by loops, nested tensors, FBGEMM, padded SDPA, varlen kernels and FlexAttention; linear layers also by oneDNN.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""What decisions are worth that were made while other programs used the processors."""
+"""Measure the quality of decisions that are made while other programs use the processors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""How fast operations are whose kernel is decided by measurement, beside other libraries and the best they could do.
+"""Time operations whose kernel is chosen by measurement, beside other libraries and the best possible choice.
 
-How fast operations are on a GPU whose kernel is decided by measurement, beside cuSPARSE and PyTorch.
-
-Nothing of this has run on a GPU; see docs/gpu_status.md.
+Nothing of the GPU benchmark has run on a GPU; see docs/gpu_status.md.
 """
 
 import logging

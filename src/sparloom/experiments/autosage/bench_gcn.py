@@ -1,9 +1,4 @@
-"""Which matrices of a corpus are graphs to train on.
-
-How long a graph convolutional network trains, with own layers and with those of PyTorch Geometric.
-
-How much of a final loss is rounding: trainings in float32 beside the same training in float64.
-"""
+"""Train graph convolutional networks with our layers and with PyTorch Geometric: wall time, and rounding of losses."""
 
 import shutil
 import statistics

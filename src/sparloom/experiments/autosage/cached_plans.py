@@ -1,4 +1,4 @@
-"""What this user's programs have decided and kept, as a table; and what is of no use any more, deleted."""
+"""List the decisions that this user's programs have cached, and delete stale ones."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""What is timed of operations on one sparse matrix: matrices x operations x widths.
-
-Which operations a bench of input-aware operations has, and what it tells of a decision.
-
-Tables of a bench of input-aware operations: the same columns, of the same types, however few rows there are.
-
-Some rows of a result in float64: what is timed is checked against them, own methods like others.
-
-Operations on a prepared matrix as users call them, bound to arrays, and the kernel that they run.
-"""
+"""Define the cases of the dispatch benchmarks, the columns of their tables, and the check against float64."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

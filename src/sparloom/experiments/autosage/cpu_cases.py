@@ -1,6 +1,6 @@
-"""Other ways to decide, which a bench compares with the usual one: other policies, other sources of shortlists.
+"""Decide, time and explore one case of the CPU dispatch benchmark, each step in a process of its own.
 
-Decide, time and explore one case of a bench of input-aware operations: steps for processes of their own.
+`PolicyVariant` names another policy or another source of shortlists that the benchmark compares with the default.
 """
 
 import logging

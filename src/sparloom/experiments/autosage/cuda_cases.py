@@ -1,8 +1,4 @@
-"""SpMM, SDDMM and attention on a sparse pattern as users of a GPU have them without us, bound to operands there.
-
-Nothing of this has run on a GPU; see docs/gpu_status.md.
-
-Decide and time one case of a bench of input-aware operations on a GPU.
+"""Decide and time one case of the GPU dispatch benchmark, beside cuSPARSE and PyTorch.
 
 Nothing of this has run on a GPU; see docs/gpu_status.md.
 """

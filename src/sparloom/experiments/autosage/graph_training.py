@@ -1,11 +1,4 @@
-"""Training a graph convolutional network of two layers, by whichever layers compute it.
-
-Ways to compute the layers of a graph convolutional network: own ones, and PyTorch Geometric's on the CPU.
-
-GraphSAGE: means over neighbours with their gradients, and whole steps of training.
-
-Both with own layers and with those of PyTorch Geometric.
-"""
+"""Train GCN and GraphSAGE by our layers and by those of PyTorch Geometric, from equal weights."""
 
 import importlib
 import math

@@ -1,7 +1,4 @@
-"""Whether kernels that are timed on a sample of the rows rank as on all rows.
-
-Which few kernels of sparse operations are worth a measurement: those of which one is near the best everywhere.
-"""
+"""Check whether kernels rank on a sample of the rows as on all rows, and choose small portfolios of kernels."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence

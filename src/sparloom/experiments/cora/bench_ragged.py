@@ -1,11 +1,4 @@
-"""What is timed of ragged programs, one after the other.
-
-How fast ragged programs are beside the ways in which others handle sequences and matrices of several sizes.
-
-How fast ragged programs are on a GPU, beside PyTorch's ways to handle sequences of several lengths and cuBLAS.
-
-Nothing of this has run on a GPU; see docs/gpu_status.md.
-"""
+"""Time ragged programs beside the ways in which others handle sequences and matrices of several sizes."""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

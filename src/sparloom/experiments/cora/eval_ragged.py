@@ -1,7 +1,4 @@
-"""What an encoder layer computes and keeps on batches of sequences, counted: padded, with a little padding, ragged.
-
-What ragged programs save and what raggedness costs: computation, memory, preludes, schedules, every kernel.
-"""
+"""Evaluate what ragged programs save and what raggedness costs: computation, memory, preludes, schedules, kernels."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,9 +1,4 @@
-"""What it takes to build auxiliary tables for a batch: shared by kernels, for each kernel, by sparse storage.
-
-Multi-head attention with changes of padding as operators of their own, and within others.
-
-Every kernel of the encoder layer, beside the operators of PyTorch that do the same on packed tokens.
-"""
+"""Time variants of an encoder layer: preludes, padding changes fused or separate, and every kernel by itself."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

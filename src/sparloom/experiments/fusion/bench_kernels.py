@@ -1,4 +1,4 @@
-"""How fast the CPU kernels are beside those of other libraries: the tall GEMM, SpMM, and GeMM-SpMM without fusion."""
+"""Time the CPU kernels beside those of other libraries: tall GEMM, SpMM, and GeMM-SpMM without fusion."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence

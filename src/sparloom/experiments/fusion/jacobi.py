@@ -1,9 +1,4 @@
-"""The linear systems on which Jacobi's method is timed.
-
-Two steps of Jacobi's method by us and by other libraries, ready to be timed.
-
-Decide and time one linear system of a bench of Jacobi's method: two steps, for two processes.
-"""
+"""Decide and time two steps of Jacobi's method on one linear system, ours and those of other libraries."""
 
 import json
 import time

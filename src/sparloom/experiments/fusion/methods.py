@@ -1,4 +1,4 @@
-"""The methods by which a product of three matrices is computed: ours, other ways to fuse, and other libraries."""
+"""Bind every method that computes a product of three matrices: ours, other ways to fuse, and other libraries."""
 
 import time
 from collections.abc import Callable

@@ -1,9 +1,4 @@
-"""What is timed of tile fusion: matrices x operations x widths x threads, and by which methods.
-
-Whether a product of three matrices is right: the oracle in some rows, the first result that passed in all.
-
-Decide and time one case of a bench of tile fusion: two steps, for two processes.
-"""
+"""Define the cases of the tile-fusion benchmark; decide, check and time one of them."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""What performance models learn from and are judged by: the sweeps of one operation, and what its problems are.
-
-How configurations are chosen: by a model out of fold, by one configuration for all, by the sweep before.
-"""
+"""Load the sweeps that performance models learn from, and judge choices of configurations by them."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -42,9 +39,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Judgement", "TreeSubject", "best_configs", "gemm_subject", "model_scores", "sparse_subject"]
 
-VENDOR = "vendor"  # preset of rows of somebody else's kernels
+VENDOR = "vendor"  # preset of the rows of vendor libraries
 SPARSE_FEATURES: Mapping[str, FeatureSpec] = {"spmm": SPMM_FEATURES, "sddmm": SDDMM_FEATURES}
-LARGE = 64e6  # flops from which a GEMM is called large
+LARGE = 64e6  # flops of the smallest large GEMM
 logger = logging.getLogger(__name__)
 
 
@@ -53,12 +50,12 @@ class TreeSubject:
     """One operation on one platform.
 
     Args:
-        measured: mean seconds of all sweeps, which models learn from; none is scored on a problem that it has learned
-            from, in whichever sweep.
+        measured: mean seconds of all sweeps, which models learn from; no model is scored on a problem that it has
+            learned from, in any sweep.
         other: seconds of the sweeps that do not judge, (problems, configs).
-        scene: seconds of the sweep that judges.
-        vendor: seconds of the fastest rival in the sweep that judges, (problems,); NaN where there is none.
-        fallback: configuration for problems that no model is asked about.
+        scene: seconds of the judging sweep.
+        vendor: seconds of the fastest vendor kernel in the judging sweep, (problems,); NaN where there is none.
+        fallback: configuration for problems outside the domain of the models.
     """
 
     spec: FeatureSpec
@@ -74,32 +71,32 @@ class TreeSubject:
 
     @cached_property
     def offered(self) -> np.ndarray:
-        """Which configurations ran on which problem, bool (problems, configs)."""
+        """Whether a configuration ran on a problem, bool (problems, configs)."""
         return np.isfinite(self.measured.seconds)
 
     def with_seconds(self, seconds: Float[np.ndarray, "problems configs"]) -> Measured:
-        """The problems with the seconds of some of the sweeps."""
+        """Return the problems with other seconds, such as those of some sweeps."""
         return replace(self.measured, seconds=seconds)
 
     @cached_property
     def unasked(self) -> np.ndarray:
-        """Problems that no model is asked about, bool (problems,)."""
+        """Problems outside the domain of the models, bool (problems,)."""
         return self.spec.falls_back(self.measured.problems)
 
     def take(self, kept: np.ndarray) -> "TreeSubject":
-        """Keep some problems, given by a mask or by places."""
-        places = np.arange(len(self))[kept]
-        scene = replace(self.scene, about=self.scene.about.iloc[places].reset_index(drop=True),
-                        seconds=self.scene.seconds[places])
-        return replace(self, measured=self.measured.take(places), other=self.other[places], scene=scene,
-                       vendor=self.vendor[places])
+        """Keep some problems, given by a mask or by indices."""
+        indices = np.arange(len(self))[kept]
+        scene = replace(self.scene, about=self.scene.about.iloc[indices].reset_index(drop=True),
+                        seconds=self.scene.seconds[indices])
+        return replace(self, measured=self.measured.take(indices), other=self.other[indices], scene=scene,
+                       vendor=self.vendor[indices])
 
 
 def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, *, judging: int) -> TreeSubject:
-    """Open GEMM: a problem is a shape and a group of its own.
+    """Load GEMM samples: a problem is a shape and a group of its own.
 
     Args:
-        judging: the sweep that judges.
+        judging: number of the judging sweep.
     """
     table, space = samples.table(platform.name, platform.preset, op.name), platform.space(op)
     measured = set(table.sweeps()["config"])
@@ -117,7 +114,7 @@ def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, *, judgi
         measured=Measured(problems, tuple(about["group"]), configs, _mean(sweeps.seconds)),
         other=_mean(np.delete(sweeps.seconds, judging, axis=2)),
         scene=Scene(about, sweeps.configs, sweeps.seconds[:, :, judging]),
-        vendor=_fastest_rival(samples, platform, op, sweeps, judging))
+        vendor=_fastest_vendor(samples, platform, op, sweeps, judging))
 
 
 def sparse_subject(
@@ -154,14 +151,14 @@ def sparse_subject(
         measured=Measured(problems, tuple(about["group"]), configs, _mean(sweeps.seconds)),
         other=_mean(np.delete(sweeps.seconds, judging, axis=2)),
         scene=Scene(about, sweeps.configs, sweeps.seconds[:, :, judging]),
-        vendor=_fastest_rival(samples, platform, op, sweeps, judging))
+        vendor=_fastest_vendor(samples, platform, op, sweeps, judging))
 
 
 def _opened(table: SampleTable, configs: list[str], judging: int) -> Sweeps:
-    """Arrange a table; problems that lack rows in one of the sweeps are left out.
+    """Arrange a table by sweeps; problems that lack rows in one of the sweeps are left out.
 
     Raises:
-        SchemaError: there is no such sweep to judge by, or no other.
+        SchemaError: the judging sweep is missing, or there is no other sweep.
     """
     sweeps = Sweeps.of(table, configs)
     count = sweeps.seconds.shape[2]
@@ -188,19 +185,19 @@ def _slice(shape: GemmShape) -> str:
 
 
 def _constants(table: SampleTable, platform: "CpuKernels") -> dict[str, float]:
-    """Constants of the machine that the table was made on, as far as its provenance tells."""
+    """Return constants of the machine that made the table, as far as its provenance records them."""
     machines = [entry["machine"] for entry in table.provenance if isinstance(entry.get("machine"), dict)]
     return machine_constants(machines[-1] if machines else {}, threads=platform.threads)
 
 
-def _fastest_rival(
+def _fastest_vendor(
     samples: SampleSource, platform: "CpuKernels", op: Op, sweeps: Sweeps, sweep: int
 ) -> np.ndarray:
-    """Least seconds of somebody else's kernels on each problem; NaN where none was timed."""
+    """Return the least seconds of vendor kernels on each problem; NaN where none was timed."""
     try:
         rows = samples.table(platform.name, VENDOR, op.name).sweeps()
     except MissingArtifact:
-        logger.warning("no rows of preset %s: choices are not compared with somebody else's kernels", VENDOR)
+        logger.warning("no rows of preset %s: choices are not compared with vendor kernels", VENDOR)
         return np.full(len(sweeps), np.nan)
     least = rows[rows["round"] == sweep].groupby(["matrix", "width"], observed=True)["seconds"].min()
     return np.array([least.get(problem, np.nan) for problem in sweeps.problems])
@@ -213,18 +210,18 @@ METRIC_NAMES: Mapping[str, Mapping[str, str]] = {
     "random": {"mean": "random_efficiency"},
     "vendor": {"mean": "vendor_efficiency", "p10": "vendor_p10_efficiency"},
 }
-"""Method -> names of its numbers; those of other methods begin with the method."""
+"""Method -> names of its metrics; metrics of other methods have the method as a prefix."""
 
 
 def model_scores(subject: TreeSubject, model: PerformanceModel) -> Float[np.ndarray, "problems configs"]:
-    """Score every problem by the member that has not seen it; low = fast."""
+    """Score every problem by the ensemble member that has not seen it; low = fast."""
     grid = Grid.of(subject.spec, subject.measured, target=model.target).only(model.names)
     return model.target.sign * out_of_fold(grid, model.members, problem_folds(subject.measured, model.folds),
                                            threads=model.threads)
 
 
 def best_configs(subject: TreeSubject, scores: Float[np.ndarray, "problems configs"]) -> Int[np.ndarray, " problems"]:
-    """Column of the lowest score among the configurations that are offered for the problem; ties to the first."""
+    """Return the column of the lowest score among the configurations that ran on each problem (first of ties)."""
     return np.where(subject.offered, scores, np.inf).argmin(axis=1)
 
 
@@ -233,9 +230,9 @@ class Judgement:
     """Choices of several methods on the problems of one operation.
 
     Args:
-        prefix: of the metrics.
+        prefix: prefix of the metrics.
         rows: one per method and problem, see `report.Scene.judged`.
-        seed: of the bounds.
+        seed: seed of the bootstrap.
     """
 
     prefix: str
@@ -247,11 +244,11 @@ class Judgement:
         cls, subject: TreeSubject, scores: Mapping[str, Float[np.ndarray, "problems configs"]],
         folds: Mapping[str, int], *, prefix: str, seed: int,
     ) -> "Judgement":
-        """Judge methods by their scores, beside what needs no model.
+        """Judge methods by their scores, and choices that need no model.
 
         Args:
-            scores: by method, out of fold; "model" is the one that the others are compared with.
-            folds: by group; the static choice is made on the other folds, too.
+            scores: method -> out-of-fold scores; the other methods are compared with "model".
+            folds: group -> fold; the static choice is made on the other folds.
         """
         scene = subject.scene
         frames = [scene.judged(method, best_configs(subject, given)) for method, given in scores.items()]
@@ -307,7 +304,7 @@ def _speedup(own: np.ndarray, others: np.ndarray) -> float:
 
 
 def _static(subject: TreeSubject, folds: Mapping[str, int]) -> np.ndarray:
-    """For each fold the configuration with the highest mean efficiency on all others; the best that is offered."""
+    """Choose for each fold the available configuration with the highest mean efficiency on the other folds."""
     fold = problem_folds(subject.measured, folds).ravel()
     reached = efficiencies(subject.measured.seconds)
     columns = np.zeros(len(subject), int)
@@ -318,7 +315,7 @@ def _static(subject: TreeSubject, folds: Mapping[str, int]) -> np.ndarray:
 
 
 def _random(subject: TreeSubject) -> pd.DataFrame:
-    """The mean over uniformly random choices."""
+    """Return rows of the expected efficiency of a uniformly random choice."""
     scene = subject.scene
     mean = np.nanmean(np.where(subject.offered, scene.best[:, None] / scene.seconds, np.nan), axis=1)
     return scene.rival("random", scene.best / mean)
