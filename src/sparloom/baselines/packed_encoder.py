@@ -43,13 +43,14 @@ __all__ = [
     "packed_loop", "projected", "sdpa", "varlen",
 ]
 
+
 def document_mask(
     lengths: Sequence[int], *, block: int, causal: bool, device: torch.device | str = "cpu",
 ) -> BlockMask:
-    """Let tokens attend to their own sequence, and if `causal` not to what comes after them.
+    """Build a block mask: tokens attend to their own sequence, and if `causal` not to later tokens.
 
     Args:
-        block: rows and columns of a block; those without a pair that attends are left out, full ones not masked.
+        block: rows and columns of a block; empty blocks are skipped, full ones are not masked.
     """
     counts = np.array(lengths, dtype=np.int64)
     ends, total = np.cumsum(counts), int(counts.sum())
@@ -79,23 +80,23 @@ def document_mask(
 
 
 def _listed(chosen: np.ndarray, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many blocks of each row are chosen, and all of them, chosen ones first."""
+    """Return the number of chosen blocks of each row, and all blocks, chosen ones first."""
     counts, order = chosen.sum(axis=1), np.argsort(~chosen, axis=1, kind="stable")
     found, listed = (torch.from_numpy(each.astype(np.int32)).to(device)[None, None] for each in (counts, order))
     return found, listed
 
 
-HALF_TOLERANCE = 2e-2  # of bfloat16, as attention weighs values of about 1
+HALF_TOLERANCE = 2e-2  # of bfloat16, for weighted means of values around 1
 
 Attend = Callable[[torch.Tensor], torch.Tensor]
-"""From tokens (tokens, width) to what the heads found, of the same shape: all of the attention but its last product."""
+"""Attention without its output projection: tokens (tokens, width) -> concatenated heads of the same shape."""
 
 Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """As torch.nn.functional.linear: tokens (tokens, in), weight (out, in) and bias (out,) give (tokens, out)."""
 
 
 def packed_forward(module: Module, tokens: torch.Tensor, attend: Attend, linear: Linear = linear) -> torch.Tensor:
-    """Compute a module on packed tokens; only `attend` knows of sequences."""
+    """Compute a module on packed tokens; only `attend` depends on the sequences."""
     attention = module if isinstance(module, nn.MultiheadAttention) else module.self_attn
 
     def layer(given: torch.Tensor, of: nn.Linear) -> torch.Tensor:
@@ -109,19 +110,19 @@ def packed_forward(module: Module, tokens: torch.Tensor, attend: Attend, linear:
 
 
 def projected(attention: nn.MultiheadAttention, tokens: torch.Tensor, linear: Linear = linear) -> torch.Tensor:
-    """Give queries, keys and values side by side: (tokens, 3, heads, width of a head)."""
+    """Return queries, keys and values: (tokens, 3, heads, width of a head)."""
     result = linear(tokens, attention.in_proj_weight, attention.in_proj_bias)
     return result.view(-1, 3, attention.num_heads, attention.head_dim)
 
 
 def onednn_linear(inputs: PackedInputs) -> Linear:
-    """Multiply by oneDNN, its weights laid out beforehand.
+    """Multiply by oneDNN with prepacked weights.
 
-    PyTorch leaves float32 to MKL, which may be slower on processors of other makers than Intel. Users reach oneDNN by
-    `torch.utils.mkldnn.to_mkldnn`, which converts tokens in every layer, or as here by what PyTorch's compiler calls.
+    PyTorch uses MKL for float32, which may be slower on processors that are not from Intel. Users reach oneDNN by
+    `torch.utils.mkldnn.to_mkldnn`, which converts tokens in every layer, or as here by the calls of PyTorch's compiler.
 
     Raises:
-        Unsupported: this PyTorch was built without it.
+        Unsupported: PyTorch was built without oneDNN.
     """
     if not torch.backends.mkldnn.is_available():
         raise Unsupported("PyTorch was built without oneDNN")
@@ -135,31 +136,31 @@ def onednn_linear(inputs: PackedInputs) -> Linear:
 
 
 def onednn_loop(inputs: PackedInputs) -> BoundModule:
-    """Attend as `packed_loop`; linear layers by oneDNN.
+    """Attend as `packed_loop`, with linear layers by oneDNN.
 
     Raises:
-        Unsupported: as `onednn_linear`.
+        Unsupported: see `onednn_linear`.
     """
     return packed_loop(inputs, linear=onednn_linear(inputs))
 
 
 def packed_loop(inputs: PackedInputs, *, linear: Linear = linear) -> BoundModule:
-    """Attend in one sequence after the other."""
+    """Compute the attention of one sequence after the other."""
     attention, found = inputs.attention, torch.empty_like(inputs.tokens)
-    places = found.view(-1, attention.num_heads, attention.head_dim).split(inputs.lengths)
+    slices = found.view(-1, attention.num_heads, attention.head_dim).split(inputs.lengths)
 
     def attend(tokens: torch.Tensor) -> torch.Tensor:
-        for sequence, place in zip(projected(attention, tokens, linear).split(inputs.lengths), places, strict=True):
+        for sequence, part in zip(projected(attention, tokens, linear).split(inputs.lengths), slices, strict=True):
             queries, keys, values = sequence.permute(1, 2, 0, 3)[:, None]
             result = scaled_dot_product_attention(queries, keys, values, is_causal=inputs.causal)
-            place.copy_(result[0].transpose(0, 1))
+            part.copy_(result[0].transpose(0, 1))
         return found
 
     return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend, linear))
 
 
 def nested(inputs: PackedInputs) -> BoundModule:
-    """Attend in nested tensors of jagged layout, which have to be contiguous: three projections make them.
+    """Compute the attention of jagged nested tensors; these must be contiguous, so there are three projections.
 
     Raises:
         Unsupported: attention is causal.
@@ -184,10 +185,10 @@ def nested(inputs: PackedInputs) -> BoundModule:
 
 
 def fbgemm(inputs: PackedInputs) -> BoundModule:
-    """Pad for the attention alone, by the jagged operators of FBGEMM.
+    """Pad only the attention, by the jagged operators of FBGEMM.
 
     Raises:
-        Unsupported: fbgemm_gpu is not installed, or made for another PyTorch.
+        Unsupported: fbgemm_gpu is not installed, or was built for another PyTorch.
 
     Source: what FasterTransformer does with packed linear operators (CoRa §7.2, FT-Eff).
     """
@@ -195,8 +196,8 @@ def fbgemm(inputs: PackedInputs) -> BoundModule:
     offsets, longest, total = [inputs.offsets], max(inputs.lengths), len(inputs.tokens)
     mask = None
     if not inputs.causal and min(inputs.lengths) < longest:
-        places = torch.arange(longest, device=inputs.device)
-        mask = (places < torch.tensor(inputs.lengths, device=inputs.device)[:, None])[:, None, None]
+        position = torch.arange(longest, device=inputs.device)
+        mask = (position < torch.tensor(inputs.lengths, device=inputs.device)[:, None])[:, None, None]
 
     def attend(tokens: torch.Tensor) -> torch.Tensor:
         padded = operators.jagged_to_padded_dense(projected(attention, tokens).flatten(1), offsets, [longest], 0.0)
@@ -209,29 +210,29 @@ def fbgemm(inputs: PackedInputs) -> BoundModule:
 
 
 def sdpa(inputs: PackedInputs) -> BoundModule:
-    """Pad for the attention alone, by copies to and from places that are known beforehand."""
+    """Pad only the attention, by copies with precomputed indices."""
     attention, lengths = inputs.attention, torch.tensor(inputs.lengths, device=inputs.device)
     longest, sequences = max(inputs.lengths), len(inputs.lengths)
     valid = torch.arange(longest, device=inputs.device) < lengths[:, None]
-    places = valid.flatten().nonzero().flatten()
+    indices = valid.flatten().nonzero().flatten()
     mask = None if inputs.causal or min(inputs.lengths) == longest else valid[:, None, None]
-    room = torch.zeros(sequences * longest, 3 * inputs.width, device=inputs.device, dtype=inputs.tokens.dtype)
+    workspace = torch.zeros(sequences * longest, 3 * inputs.width, device=inputs.device, dtype=inputs.tokens.dtype)
 
     def attend(tokens: torch.Tensor) -> torch.Tensor:
-        room[places] = projected(attention, tokens).flatten(1)
-        heads = room.view(sequences, longest, 3, attention.num_heads, attention.head_dim)
+        workspace[indices] = projected(attention, tokens).flatten(1)
+        heads = workspace.view(sequences, longest, 3, attention.num_heads, attention.head_dim)
         queries, keys, values = heads.permute(2, 0, 3, 1, 4)
         result = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=inputs.causal)
-        return result.transpose(1, 2).reshape(sequences * longest, -1)[places]
+        return result.transpose(1, 2).reshape(sequences * longest, -1)[indices]
 
     return bind_module(lambda: packed_forward(inputs.module, inputs.tokens, attend))
 
 
 def varlen(inputs: PackedInputs) -> BoundModule:
-    """Attend by PyTorch's kernels for packed sequences, which compute in bfloat16; all else stays in float32.
+    """Compute the attention by PyTorch's varlen kernels in bfloat16; everything else stays in float32.
 
     Raises:
-        Unsupported: tokens are not on a GPU that has these kernels.
+        Unsupported: the tokens are not on a GPU with these kernels.
     """
     if inputs.device.type != "cuda":
         raise Unsupported(f"PyTorch has no varlen attention for {inputs.device.type}")
@@ -260,10 +261,11 @@ BLOCK, DEVICE_BLOCK = 32, 128
 
 
 def flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
-    """Compile the module on packed tokens as a whole, for this number of tokens.
+    """Compile the whole module with FlexAttention on packed tokens, for this number of tokens.
 
     Args:
-        block: of the mask, which is made beforehand; PyTorch's own is 128, smaller ones fit short sequences better.
+        block: block size of the mask, which is built beforehand; PyTorch's default is 128, smaller blocks suit short
+            sequences.
 
     Raises:
         Unsupported: there is no C++ compiler.
@@ -272,17 +274,17 @@ def flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
 
 
 def device_flex(inputs: PackedInputs) -> BoundModule:
-    """Like `flex`, with blocks as large as PyTorch's kernels for a GPU want them."""
+    """As `flex`, with the block size that PyTorch's GPU kernels need."""
     return flex(inputs, block=DEVICE_BLOCK)
 
 
 def frozen_flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
-    """Like `flex`, with weights as constants, which are laid out beforehand."""
+    """As `flex`, with constant weights that are laid out beforehand."""
     return _compiled(inputs, block, freeze=True)
 
 
 def onednn_flex(inputs: PackedInputs, *, block: int = BLOCK) -> BoundModule:
-    """Compile the attention alone; linear layers by oneDNN.
+    """Compile only the attention, with linear layers by oneDNN.
 
     Raises:
         Unsupported: there is no C++ compiler, or PyTorch was built without oneDNN.
@@ -316,8 +318,8 @@ def _attended(qkv: torch.Tensor, mask: BlockMask) -> torch.Tensor:
     return flex_attention(queries, keys, values, block_mask=mask)[0].transpose(0, 1).flatten(1)
 
 
-COMPARED = ("padded", "micro_batches")  # groups with which there is a ratio for every case
-RISING = ("micro_batches",)  # groups whose forms are of rising size
+COMPARED = ("padded", "micro_batches")  # groups that every case is compared with
+RISING = ("micro_batches",)  # groups whose forms have rising sizes
 
 Prepare = Callable[[PackedInputs], BoundModule]
 PACKAGES = ("torch", "fbgemm_gpu-cpu", "fbgemm_gpu", "mkl", "numpy")
@@ -329,26 +331,26 @@ PADDED_BASELINES: Mapping[str, Prepare] = MappingProxyType(
 RAGGED_BASELINES: Mapping[str, Prepare] = MappingProxyType({
     "loop": loop, "loop_fast": fast_loop, "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested,
     "fbgemm": fbgemm, "flex": flex, "flex_frozen": frozen_flex, "onednn_loop": onednn_loop, "onednn_flex": onednn_flex})
-"""Without padding, or with padding in the attention alone."""
+"""No padding, or padding of the attention only."""
 
 DEVICE_BASELINES: Mapping[str, Prepare] = MappingProxyType({
     "packed_loop": packed_loop, "nested": nested, "nested_fast": fast_nested, "sdpa": sdpa, "flex": device_flex,
     "varlen": varlen})
-"""The same on a GPU."""
+"""As `RAGGED_BASELINES`, on a GPU."""
 
 
 def micro_batch_baselines(batch: int) -> dict[str, Prepare]:
-    """Micro-batches of every size, by both of PyTorch's paths: "micro_batches_<size>", "micro_batches_fast_<size>"."""
+    """Return micro-batches of every size by both paths: "micro_batches_<size>" and "micro_batches_fast_<size>"."""
     paths = {"micro_batches": micro_batches, "micro_batches_fast": fast_micro_batches}
     return {f"{name}_{size}": partial(prepare, size=size)
             for size in micro_batch_sizes(batch) for name, prepare in paths.items()}
 
 
 def encoder_baselines(inputs: PackedInputs) -> dict[str, Prepare]:
-    """All of them, by name; what cannot run here raises Unsupported when it is prepared."""
+    """Return all baselines by name; those that cannot run raise Unsupported when they are prepared."""
     return {**PADDED_BASELINES, **micro_batch_baselines(len(inputs.lengths)), **RAGGED_BASELINES}
 
 
 def encoder_versions() -> dict[str, str]:
-    """Name the versions of the packages that are installed."""
+    """Return the versions of installed packages."""
     return package_versions(PACKAGES)

@@ -45,18 +45,18 @@ from sparloom.tuning.sparse import CandidateSource, CpuBackend, CsrPolicy, Libra
 
 __all__ = ["DispatchBench", "PolicyVariant", "ready_variants"]
 
-UNSEEN = "task.roles=[train,validation]"  # of fit_trees, whose models learn from all roles otherwise
+UNSEEN = "task.roles=[train,validation]"  # override of fit_trees, whose models learn from all roles by default
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class PolicyVariant:
-    """Another way to decide.
+    """Another policy or source of shortlists.
 
     Args:
-        policy: of the decision.
-        shortlist, model: what shortlists are made by, as in `sparloom.tuning.sparse.Prepared`.
+        policy: policy of decisions.
+        shortlist, model: source of shortlists, see `sparloom.tuning.sparse.Prepared`.
     """
 
     policy: CsrPolicy
@@ -64,11 +64,11 @@ class PolicyVariant:
     model: Sequence[str] | None = None
 
     def learned_from(self) -> frozenset[str]:
-        """Name the matrices, or their families, that the model has learned from.
+        """Return the matrices, or their families, that the model has learned from.
 
         Raises:
-            MissingArtifact: a file is not there; names the command that makes it.
-            SchemaError: a file holds something else.
+            MissingArtifact: a file is missing; names the command that makes it.
+            SchemaError: a file is not a model.
         """
         source = CandidateSource.of(self.shortlist, self.model)
         if source.kind == "trees":
@@ -78,10 +78,10 @@ class PolicyVariant:
 
 
 def ready_variants(ways: Mapping[str, PolicyVariant], entries: Sequence[MatrixEntry]) -> dict[str, PolicyVariant]:
-    """Leave out ways whose model is not there, or has learned from what it is judged on; a warning says what to run.
+    """Drop variants whose model is missing or has learned from a judged matrix; a warning names the remedy.
 
     Args:
-        entries: matrices that the ways are judged on.
+        entries: judged matrices.
     """
     ready = {}
     for name, way in ways.items():
@@ -104,8 +104,8 @@ def ready_variants(ways: Mapping[str, PolicyVariant], entries: Sequence[MatrixEn
 
 SERIAL = ("scipy",)
 FOLDER = "AUTOSAGE_CACHE_DIR"
-AFTERWARDS = 9  # calls after a decision, which say what one takes from then on
-PROGRAMS = 3  # that find a decision
+AFTERWARDS = 9  # timed calls after a decision
+PROGRAMS = 3  # timed programs that find a decision
 
 Row = dict[str, Any]
 _loaded: set[str] = set()
@@ -113,19 +113,19 @@ _loaded: set[str] = set()
 
 @dataclass(frozen=True)
 class DispatchBench:
-    """What all cases have in common.
+    """Settings that all cases share.
 
     Args:
-        timing: of the methods side by side.
-        threads: of all of them.
-        heads: of attention.
-        policy: of decisions.
-        libraries: baselines that decisions know.
-        memory_bytes: peers that gather more are left out.
-        ways: other ways to decide, by name.
-        repeats: of a cold decision.
-        plans: folder of decisions; another process finds them there.
-        seed: of operands.
+        timing: protocol for methods in turn.
+        threads: threads of all methods.
+        heads: attention heads.
+        policy: policy of decisions.
+        libraries: baselines of decisions.
+        memory_bytes: baselines that gather more are left out.
+        ways: name -> other policy or source of shortlists.
+        repeats: repetitions of a cold decision.
+        plans: folder of decisions, in which another process finds them.
+        seed: seed of operands.
     """
 
     timing: TimingProtocol
@@ -140,10 +140,10 @@ class DispatchBench:
     seed: int
 
     def decide(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Make the first calls of a program, until it is decided; one row says what was, and what it took.
+        """Make the first calls of a program until the kernel is decided; return one row with choice and cost.
 
-        Kernels and libraries have been compiled and loaded before, on a small matrix, and the rates of the machine are
-        known. What an attempt before that was killed has kept is gone.
+        Kernels and libraries are compiled and loaded before, on a small matrix, and the rates of the machine are known.
+        Decisions of an interrupted attempt are deleted.
         """
         torch.set_num_threads(self.threads)
         self._load(case.op)
@@ -152,14 +152,14 @@ class DispatchBench:
         return [self._until_decided(case.op, self._operands(case, matrix), kept, PolicyVariant(self.policy))]
 
     def score(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Check every method and time all side by side; a row for each. What was decided is looked up.
+        """Check every method and time all in turn; return a row for each. Decisions are looked up.
 
-        Memory that is freed meanwhile is kept for what is allocated next, for all methods. Peers that are slow, see
-        `side_by_side`, are timed twice, alone, and the faster run counts.
+        Freed memory stays available to the process for all methods. Slow baselines, see `side_by_side`, are timed twice
+        by themselves, and the faster run counts.
 
         Raises:
-            NotDecided: no other process has decided the case before.
-            AssertionError: one of our own methods computes something else than the oracle.
+            NotDecided: the case was not decided before.
+            AssertionError: one of our methods is wrong.
         """
         torch.set_num_threads(self.threads)
         retain_memory()
@@ -183,7 +183,7 @@ class DispatchBench:
     def _peers(
         self, op: str, operands: Operands, known: ReferenceRows, failed: dict[str, str],
     ) -> dict[str, Callable[[], Any]]:
-        """Bind those that are here, compute what is wanted, and do not need too much memory."""
+        """Bind the baselines that are installed, correct, and fit the memory."""
         peers = {}
         for name, bind in SPARSE_BASELINES[op].items():
             with note_failure(name, failed):
@@ -195,10 +195,10 @@ class DispatchBench:
         return peers
 
     def _trained(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Time what is trained, in which kernels are decided and kept as in any program, but among those of this run.
+        """Time training; kernels are decided and cached as in any program, but in the folder of this run.
 
         Raises:
-            AssertionError: ours computes something else.
+            AssertionError: our method is wrong.
         """
         bind = sage_aggregations if case.op == "sage_training" else sage_steps
         with _layers_keep_in(self.plans):
@@ -211,9 +211,9 @@ class DispatchBench:
         return [{"method": name, **statistics_of(each)} for name, each in taken.items()] + _failures(steps.refused)
 
     def explore(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Time every candidate and every baseline of a decision, and decide anew in every way, several times.
+        """Time every candidate and every baseline of a decision, and repeat the decision by every policy variant.
 
-        The rows of candidates have `seconds` for each repetition, those of decisions a way and a repeat.
+        Rows of candidates have `seconds` of each repetition, rows of decisions have a way and a repeat.
         """
         torch.set_num_threads(self.threads)
         self._load(case.op)
@@ -236,7 +236,7 @@ class DispatchBench:
         return rows
 
     def _load(self, op: str) -> None:
-        """Decide on a small matrix, once in a process, which calls all there is; nothing of it is kept."""
+        """Load all kernels and libraries by a decision on a small matrix, once in a process, without caching it."""
         if op in _loaded:
             return
         _loaded.add(op)
@@ -247,16 +247,15 @@ class DispatchBench:
         self._until_decided(op, operands, PlanCache(None, keep_busy=True), PolicyVariant(policy))
 
     def _cold(self, case: DispatchCase, operands: Operands, way: PolicyVariant) -> Row:
-        """Make the first calls with nothing known but the rates of the machine."""
+        """Make the first calls with an empty cache, except for the rates of the machine."""
         with scratch_folder("plans") as folder:
             return self._until_decided(case.op, operands, PlanCache(folder, keep_busy=True), way)
 
     def _until_decided(self, op: str, operands: Operands, cache: PlanCache, way: PolicyVariant) -> Row:
-        """Make a matrix ready and call an operation until it is decided how it runs, then some times more.
+        """Prepare a matrix and call an operation until its kernel is decided, then a few times more.
 
-        All is timed from reading the arrays of A on: the hash of the pattern, calls of candidates, what is measured
-        beside them, keeping and logging the decision, binding what was chosen. Then programs that find the decision
-        make as many calls.
+        The time starts with reading the arrays of A: hashing the pattern, calls of candidates and further measurements,
+        caching and logging the decision, binding the choice. Then programs that find the decision make as many calls.
         """
         if cache.folder is not None:
             rates = machine_rates(PlanCache(self.plans, keep_busy=True), threads=self.threads)
@@ -284,20 +283,20 @@ class DispatchBench:
                 "beyond_seconds": seconds - known, "start_seconds": seconds - calls * usual}
 
     def _kept(self, case: DispatchCase) -> PlanCache:
-        """Where the decision of a case is kept, with nothing else."""
+        """Return the cache that holds only the decision of a case."""
         return PlanCache(self.plans / case.key, keep_busy=True)
 
     def _prepared(self, matrix: SparseMatrix, **options: Any) -> Prepared:
         return Prepared(matrix, threads=self.threads, libraries=self.libraries, **options)
 
     def _operands(self, case: DispatchCase, matrix: SparseMatrix) -> Operands:
-        """Draw operands; SDDMM has ones in A, which peers do not multiply by."""
+        """Draw operands; A has ones for SDDMM, since baselines do not multiply by its values."""
         if case.op == "sddmm":
             matrix = SparseMatrix(matrix.pattern, np.ones(matrix.pattern.nnz, np.float32))
         return OPERATIONS[case.op](self.heads).operands(matrix, case.width, self.seed)
 
     def _peak(self, case: DispatchCase, call: Callable[[], Any]) -> Row:
-        """Memory that attention takes, its result included where the call makes it."""
+        """Return the peak memory of attention, including a result that the call allocates."""
         if case.op != "attention":
             return {}
         try:
@@ -308,7 +307,7 @@ class DispatchBench:
 
 @contextmanager
 def _layers_keep_in(folder: Path) -> Iterator[None]:
-    """Let layers, which ask the environment, keep their decisions in a folder."""
+    """Make layers, which read the environment, cache their decisions in a folder."""
     os.environ[FOLDER] = str(folder)
     try:
         yield

@@ -39,25 +39,25 @@ Bind = Callable[[Operands], Callable[[], Any]]
 
 
 def _library(operands: Operands, *, library: Library) -> Callable[[], Any]:
-    """Take what decisions compare with."""
+    """Bind a library that decisions compare with."""
     product = library(operands.matrix, 0)
     return lambda: product(operands)
 
 
 def _sampled_addmm(operands: Operands) -> Callable[[], torch.Tensor]:
-    """torch.sparse.sampled_addmm, which calls cuSPARSE, times A's values."""
+    """Bind torch.sparse.sampled_addmm, which calls cuSPARSE, times the values of A."""
     matrix, (left, right) = device_csr(operands.matrix), _tensors(operands).values()
     values = matrix.values()
     return lambda: torch.sparse.sampled_addmm(matrix, left, right.T, beta=0.0).values().mul_(values)
 
 
 def _composed_sampled(operands: Operands) -> Callable[[], torch.Tensor]:
-    """Attention head after head."""
+    """Bind attention, one head after the other."""
     return sampled_attention(device_csr(operands.matrix), _rows(operands), _tensors(operands))
 
 
 def _composed_gathered(operands: Operands) -> Callable[[], torch.Tensor]:
-    """Attention of all heads at once."""
+    """Bind attention of all heads at once."""
     columns = torch.from_dlpack(operands.matrix.placed.indices).long()
     return gathered_attention(_rows(operands), columns, _tensors(operands))
 
@@ -77,16 +77,16 @@ CUDA_BASELINES: Mapping[str, Mapping[str, Bind]] = MappingProxyType({
         name: partial(_library, library=library) for name, library in CUDA_SPARSE_LIBRARIES["sddmm"].items()}},
     "attention": {"composed": _composed_sampled, "gathered": _composed_gathered},
 })
-"""Operation -> name -> how it is bound to operands on a device."""
+"""Operation -> name -> function that binds it to operands on a device."""
 
 CUDA_GATHERING = ("torch_gather", "gathered")
-"""Peers that make two arrays (nnz, width)."""
+"""Baselines that allocate two arrays (nnz, width)."""
 
 
-VECTORS = (1, 4)  # values per load, of the same kernel otherwise
-SERIES, CALLS = 5, 20  # in which calls are asked for
-SHORT = 1e-3  # seconds of a run, up to which they are: they are under way together
-REFUSALS = (Unsupported, AssertionError, MemoryError, RuntimeError)  # of other libraries
+VECTORS = (1, 4)  # values per load of the chosen kernel
+SERIES, CALLS = 5, 20  # series of launches, and launches of a series
+SHORT = 1e-3  # seconds; launch times are measured for shorter runs
+REFUSALS = (Unsupported, AssertionError, MemoryError, RuntimeError)  # raised by other libraries
 
 Row = dict[str, Any]
 Call = Callable[[], Any]
@@ -94,17 +94,17 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True)
 class CudaDispatchBench:
-    """What all cases have in common.
+    """Settings that all cases share.
 
     Args:
-        where: they run.
-        device: of torch's tensors there.
-        timing: of the methods side by side.
-        heads: of attention.
-        policy: of decisions; None: that of the place.
-        memory_bytes: peers that gather more are left out.
-        cache: of decisions.
-        seed: of operands.
+        where: backend of all cases.
+        device: device of torch's tensors.
+        timing: protocol for methods in turn.
+        heads: attention heads.
+        policy: policy of decisions; None: the default of the backend.
+        memory_bytes: baselines that gather more are left out.
+        cache: cache of decisions.
+        seed: seed of operands.
     """
 
     where: CudaBackend
@@ -117,9 +117,9 @@ class CudaDispatchBench:
     seed: int
 
     def rows(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Decide twice, then check every method and time all side by side: a row for each.
+        """Decide twice, then check every method and time all in turn; return a row for each.
 
-        Rows of decisions have a `way`: "first", whose plan runs, compiles kernels; "", the second, finds them compiled.
+        Rows of decisions have a `way`: "first", whose plan runs, compiles kernels; the second, "", finds them compiled.
         """
         if case.op in TRAINING:
             return self._trained(case, matrix)
@@ -167,9 +167,9 @@ class CudaDispatchBench:
         return rows + failed
 
     def _trained(self, case: DispatchCase, matrix: SparseMatrix) -> list[Row]:
-        """Time means over neighbours or whole steps, in which kernels are decided and kept as in any program."""
+        """Time neighbour means or whole training steps; kernels are decided and cached as in any program."""
         if 8 * matrix.pattern.nnz * case.width > self.memory_bytes:
-            return [_refused("pyg", Unsupported("PyTorch Geometric gathers more than the memory has"))]
+            return [_refused("pyg", Unsupported("PyTorch Geometric gathers more than the memory holds"))]
         try:
             bind = sage_aggregations if case.op == "sage_training" else sage_steps
             steps = bind(matrix.pattern, case.width, seed=self.seed, device=self.device)
@@ -182,7 +182,7 @@ class CudaDispatchBench:
     def _vectors(
         self, plan: CsrPlan, op: Op, operands: Operands, family: DeviceKernels,
     ) -> Iterator[tuple[str, Call, Any]]:
-        """Bind the kernel that was chosen with loads of one value and of four, and a result: "vec1", "vec4"."""
+        """Bind the chosen kernel with loads of one and of four values, and their results: "vec1", "vec4"."""
         if plan.choice.library:
             return
         result = family.result(operands)
@@ -195,7 +195,7 @@ class CudaDispatchBench:
                 continue
 
     def _launch_seconds(self, call: Call) -> float:
-        """Wall seconds in which a run is asked for: mean of the quickest of some series, each on an idle device."""
+        """Return the wall seconds of a launch: mean of the fastest series, each on an idle device."""
         wait, means = self.where.gpu.repeat(call), []
         for _ in range(SERIES):
             wait(0.0)
@@ -212,7 +212,7 @@ class CudaDispatchBench:
 def _own_calls(
     op: str, ready: Prepared, plan: CsrPlan, operands: Operands, family: DeviceKernels,
 ) -> dict[str, Call]:
-    """Bind the operation as users call it, with a place for the result and without, and the kernel that it runs."""
+    """Bind the operation as users call it, with and without an output array, and the kernel that it runs."""
     call, result = user_call(ready, op, operands.dense), family.result(operands)
     calls = {"sparloom": partial(call, out=result), "sparloom_new": call}
     if plan.choice.config:

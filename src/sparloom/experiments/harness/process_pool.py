@@ -11,16 +11,17 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from sparloom import log
 from sparloom.files import locked
 
-__all__ = ["claim_processor", "exclusive_timing", "run_in_subprocess", "run_jobs"]
+__all__ = ["claim_processor", "exclusive_timing", "run_in_subprocess", "run_jobs", "run_steps"]
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -57,6 +58,28 @@ def run_in_subprocess(
 ) -> Iterator[tuple[str, Result]]:
     """Run jobs in order, as `run_jobs` does, in one fresh process: nothing that it loads stays in this one."""
     yield from _metered(_parallel(function, jobs, 1), weights, description, count=len(jobs))
+
+
+def run_steps(
+    steps: Sequence[str], function: Callable[[str, Job], str], waiting: Callable[[str], Mapping[str, Job]], *,
+    weight: Callable[[Job], float], level: int = logging.WARNING,
+) -> None:
+    """Run the steps of a benchmark, each in a fresh process, while this machine is locked for timing.
+
+    Args:
+        function: runs a step of a job and returns the reason why that was impossible, or "".
+        waiting: step -> jobs by name that the step has not done.
+        weight: expected cost of a job in any unit.
+        level: log level of these reasons.
+    """
+    with exclusive_timing():
+        for step in steps:
+            jobs = waiting(step)
+            logger.info("%s: %d to do", step, len(jobs))
+            weights = {name: weight(job) for name, job in jobs.items()}
+            for name, reason in run_in_subprocess(partial(function, step), jobs, weights=weights, description=step):
+                if reason:
+                    logger.log(level, "%s is left out: %s", name, reason)
 
 
 def _metered(

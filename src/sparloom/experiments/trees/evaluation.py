@@ -120,14 +120,14 @@ def gemm_subject(samples: SampleSource, platform: "CpuKernels", op: Op, *, judgi
 def sparse_subject(
     samples: SampleSource, platform: "CpuKernels", op: Op, *, judging: int, roles: Collection[Role]
 ) -> TreeSubject:
-    """Open a sparse operation: a problem is a matrix and a width, a group is a family of matrices.
+    """Load a sparse operation: a problem is a matrix and a width, a group is a family of matrices.
 
-    Configurations are those of the table: which of them there are depends on the width. Problems are of all widths, and
-    that of the platform, which the configuration for other problems is of, is among them.
+    Configurations are those of the table, because the space depends on the width. Problems have all widths of the
+    samples, which must include that of the platform: the fallback configuration is of that width.
 
     Args:
-        judging: the sweep that judges.
-        roles: of the matrices.
+        judging: number of the judging sweep.
+        roles: roles of the matrices.
 
     Raises:
         ValueError: there are samples, but none of the platform's width.
